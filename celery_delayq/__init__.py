@@ -1,1 +1,17 @@
+"""Delayed Celery tasks that wait in Redis instead of in worker memory.
+
+>>> from celery import Celery
+>>> from celery_delayq import DelayQ
+>>> app = Celery("shop", broker="delayq+redis://localhost:6379/0")
+>>> delayq = DelayQ(app, at_least_once=True)
+"""
+
+from kombu.transport import TRANSPORT_ALIASES
+
+from celery_delayq.transport import url
+
 __version__ = "0.1.0.dev0"
+
+TRANSPORT_ALIASES.update(
+    {alias: "celery_delayq.transport:Transport" for alias in url.aliases()}
+)

@@ -1,0 +1,191 @@
+"""Move what is due to the ready lists, at the moment it is due.
+
+Any number of dispatchers may run against one Redis, without a leader: ``promote.lua`` is
+atomic, and Redis' clock decides. A dispatcher sleeps until the earliest entry is due, or until
+it is told over pub/sub that something earlier has come. A lost message or a dead dispatcher
+costs one ``dispatch_interval``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from redis.exceptions import ConnectionError, RedisError, ResponseError, TimeoutError
+
+from celery_delayq.conf import Settings
+from celery_delayq.errors import StoreFull
+from celery_delayq.keys import Layout
+from celery_delayq.store import Destination, Look, Promoted, Store, layouts
+
+logger = logging.getLogger(__name__)
+
+#: Seconds for which a queue that cannot be promoted from is left alone.
+DEFER = 1.0
+
+#: Seconds that a dispatcher leaves to the others, at first and at most, while they are faster.
+STAND_BACK = (0.001, 0.02)
+
+#: Seconds between two dispatches of a steady stream, so that each moves several entries.
+BREATH = 0.001
+
+
+@dataclass(slots=True)
+class Pace:
+    """When to look at the schedule next. No I/O; *monotonic* is the process' own clock.
+
+    Of several dispatchers that wake for one entry, one moves it. The others find nothing, and
+    step back further each time, so that N workers do not do N times the work. They still come
+    once the first one is gone.
+    """
+
+    interval: float
+    monotonic: Callable[[], float] = time.monotonic
+    queue: str | None = None
+    _wake_at: float = 0.0
+    _stand_back: float = 0.0
+
+    def after(self, look: Look, promoted: Promoted | None = None) -> None:
+        """Plan by what Redis answered; *promoted* where the answer followed a promotion."""
+        if promoted is not None:
+            if promoted.moved or promoted.buried:
+                self._stand_back = 0.0
+            else:
+                low, high = STAND_BACK
+                self._stand_back = min(max(2 * self._stand_back, low), high)
+        self.queue = look.queue
+        wait = self.interval if look.wait is None else look.wait
+        if promoted is not None and look.wait is not None:
+            full = promoted.look.wait == 0 and promoted.moved
+            wait = 0.0 if full else max(wait, BREATH) + self._stand_back
+        self._wake_at = self.monotonic() + min(wait, self.interval)
+
+    def hint(self, queue: str, seconds: float) -> None:
+        """Take note that *queue* has something due in *seconds*."""
+        wake_at = self.monotonic() + seconds
+        if wake_at < self._wake_at:
+            self.queue, self._wake_at = queue, wake_at
+
+    def wait(self) -> float:
+        """Return for how many seconds to sleep, 0 when it is time."""
+        return max(0.0, self._wake_at - self.monotonic())
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a dispatcher has done since it started."""
+
+    promoted: int = 0
+    buried: int = 0
+    errors: int = 0
+    last: Look | None = field(default=None, repr=False)
+
+
+class Dispatcher:
+    """Promotes from every queue that Redis knows of until it is told to stop.
+
+    Parameters
+    ----------
+    store : Store
+        Used by nobody else, and closed at the end.
+    settings : Settings
+        ``dispatch_interval``, ``dispatch_batch`` and ``registry_refresh`` are read.
+    """
+
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self.tally = Tally()
+        self._store = store
+        self._settings = settings
+        self._stop = threading.Event()
+        self._pace = Pace(settings.dispatch_interval)
+        self._layouts: dict[str, Layout] = {}
+        self._layouts_read = float("-inf")
+
+    def stop(self) -> None:
+        """Make :meth:`run` return within one ``dispatch_interval``. For any thread or signal."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Dispatch until :meth:`stop`; outlives every error of Redis."""
+        down = False
+        while not self._stop.is_set():
+            try:
+                with self._store.client.pubsub(ignore_subscribe_messages=True) as ears:
+                    ears.subscribe(self._store.keys.wake)
+                    self._pace.after(self._store.agenda())
+                    if down:
+                        logger.info("Redis is back, dispatching goes on")
+                        down = False
+                    while not self._stop.is_set():
+                        self._sleep(ears)
+                        self._dispatch()
+            except (ConnectionError, TimeoutError, OSError) as exc:
+                if not down and not self._stop.is_set():
+                    logger.warning("Redis is away, dispatching waits for it: %s", exc)
+                    down = True
+                self._stop.wait(self._settings.dispatch_interval)
+            except RedisError:
+                self.tally.errors += 1
+                logger.exception("Dispatching failed and is tried again")
+                self._stop.wait(self._settings.dispatch_interval)
+        self._store.client.connection_pool.disconnect()
+
+    def _sleep(self, ears: object) -> None:
+        """Sleep until it is time, taking in what is told meanwhile."""
+        while (wait := self._pace.wait()) and not self._stop.is_set():
+            told = ears.get_message(timeout=wait)  # type: ignore[attr-defined]
+            if told is not None:
+                wait_ms, _, queue = told["data"].decode().partition(" ")
+                self._pace.hint(queue, int(wait_ms) / 1000)
+
+    def _dispatch(self) -> None:
+        """Look at the queue whose turn it is, or at the agenda when none is known."""
+        queue = self._pace.queue
+        if queue is None:
+            self._pace.after(self._store.agenda())
+            return
+        try:
+            of = Destination(queue, self._layout(queue))
+            promoted = self._store.promote(of, self._settings.dispatch_batch)
+        except (ResponseError, StoreFull) as exc:
+            # One broken queue must not hold up the others.
+            self.tally.errors += 1
+            logger.error("Queue %r is left alone for %s s, promoting failed: %s", queue, DEFER, exc)
+            self._pace.after(self._store.defer(queue, DEFER))
+            return
+        self.tally.promoted += promoted.moved
+        self.tally.buried += promoted.buried
+        self.tally.last = promoted.look
+        if promoted.buried:
+            logger.error("%d unreadable entries of queue %r are now dead letters",
+                         promoted.buried, queue)
+        self._pace.after(promoted.look, promoted)
+
+    def _layout(self, queue: str) -> Layout:
+        now = time.monotonic()
+        age = now - self._layouts_read
+        if age > self._settings.registry_refresh or queue not in self._layouts:
+            self._layouts = layouts(self._store.registry())
+            self._layouts_read = now
+        return self._layouts.setdefault(queue, Layout())
+
+
+class DispatcherThread:
+    """A dispatcher in a thread of its own, or a greenlet where threads are patched."""
+
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self.dispatcher = Dispatcher(store, settings)
+        self._thread = threading.Thread(
+            target=self.dispatcher.run, name="delayq-dispatcher", daemon=True
+        )
+
+    def start(self) -> None:
+        """Begin to dispatch."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Tell it to stop, without waiting: a promotion is whole or has not happened."""
+        self.dispatcher.stop()

@@ -1,0 +1,129 @@
+"""The only place that spells the name of a Redis key.
+
+Our own keys carry the queue's name as a hash tag, so that all of a queue's keys share one
+slot. The ready lists keep the names that kombu gives them: stock producers, stock workers
+and Flower use the same lists.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from celery_delayq.errors import RecordError
+
+#: What kombu puts between a queue's name and a priority step.
+DEFAULT_SEP = "\x06\x16"
+
+#: kombu's default priority steps: one ready list for each.
+DEFAULT_STEPS = (0, 3, 6, 9)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a queue's ready lists are laid out: kombu's ``sep`` and ``priority_steps``."""
+
+    sep: str = DEFAULT_SEP
+    steps: tuple[int, ...] = DEFAULT_STEPS
+
+    def step(self, priority: int) -> int:
+        """Return the step whose list takes *priority*, by kombu's rule."""
+        return self.steps[bisect(self.steps, priority) - 1]
+
+    def dumps(self) -> str:
+        """Return the form in which the registry keeps this layout."""
+        return json.dumps({"sep": self.sep, "steps": list(self.steps)})
+
+    @classmethod
+    def loads(cls, text: bytes | str) -> Layout:
+        """Read what :meth:`dumps` wrote.
+
+        Raises
+        ------
+        RecordError
+            The text is something else.
+        """
+        try:
+            data = json.loads(text)
+            return cls(sep=str(data["sep"]), steps=tuple(int(step) for step in data["steps"]))
+        except (ValueError, KeyError, TypeError) as exc:
+            raise RecordError(f"unreadable queue layout {text!r} in the registry") from exc
+
+
+@dataclass(frozen=True, slots=True)
+class QueueKeys:
+    """Full names of the keys of one queue.
+
+    due
+        Sorted set: entry id, scored by the moment it is due in ms since 1970.
+    entries
+        Hash: entry id to record (see :mod:`celery_delayq.message`).
+    tasks
+        Sorted set, all scores 0: ``task NUL due NUL id``, to count and find by task.
+    dead
+        Hash: letter id to dead letter.
+    dead_at
+        Sorted set: letter id, scored by the moment it died in ms since 1970.
+    """
+
+    due: str
+    entries: str
+    tasks: str
+    dead: str
+    dead_at: str
+
+    @property
+    def schedule(self) -> tuple[str, str, str]:
+        """The keys that hold the scheduled entries."""
+        return self.due, self.entries, self.tasks
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Key names under one ``global_keyprefix`` in one database."""
+
+    prefix: str = ""
+    database: int = 0
+
+    @property
+    def agenda(self) -> str:
+        """Sorted set: queue name, scored by when to look at its schedule next (ms)."""
+        return f"{self.prefix}delayq:agenda"
+
+    @property
+    def queues(self) -> str:
+        """Hash, the registry: queue name to :class:`Layout`."""
+        return f"{self.prefix}delayq:queues"
+
+    @property
+    def wake(self) -> str:
+        """Channel on which ``<ms until due> <queue>`` is told when something earlier came.
+
+        Redis' channels span its databases, so the name holds the database.
+        """
+        return f"{self.prefix}delayq:wake:{self.database}"
+
+    def queue(self, name: str) -> QueueKeys:
+        """Return the names of our keys of the queue *name*."""
+        own = f"{self.prefix}{{{name}}}:"
+        return QueueKeys(
+            due=f"{own}due",
+            entries=f"{own}entries",
+            tasks=f"{own}tasks",
+            dead=f"{own}dead",
+            dead_at=f"{own}dead_at",
+        )
+
+    def ready(self, name: str, step: int, layout: Layout) -> str:
+        """Return the name of kombu's ready list of one priority step of a queue."""
+        return f"{self.prefix}{name}{layout.sep}{step}" if step else f"{self.prefix}{name}"
+
+    def ready_lists(self, name: str, layout: Layout) -> Sequence[str]:
+        """Return the names of all ready lists of a queue, in the order of ``layout.steps``."""
+        return [self.ready(name, step, layout) for step in layout.steps]
+
+    def stock(self, name: str) -> str:
+        """Return the full name of a key that kombu spells without the prefix."""
+        return f"{self.prefix}{name}"

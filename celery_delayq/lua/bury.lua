@@ -1,0 +1,13 @@
+-- Keep a message that cannot be delivered, with the reason.
+--
+-- KEYS     1 dead  2 dead_at
+-- ARGV     1 id  2 reason  3 the message's bytes
+-- Returns  1
+-- Repeat   keeps a second copy
+-- @include clock
+-- @include types
+-- @include bury
+
+expect_type(KEYS[2], 'zset')
+bury_letter(KEYS[1], KEYS[2], ARGV[1], now_ms(), 0, ARGV[2], ARGV[3])
+return 1

@@ -1,0 +1,23 @@
+-- Give a scheduled entry back to stock workers: into the ready list as the message it came as.
+--
+-- KEYS     1 due  2 entries  3 tasks  4 agenda  5 ready list of its priority
+-- ARGV     1 queue  2 id  3 the record that was read  4 message to push
+-- Returns  1, or 0 when the entry is gone or another one
+-- Repeat   0
+-- @include types
+-- @include record
+-- @include agenda
+
+local queue, id = ARGV[1], ARGV[2]
+local data = redis.call('HGET', KEYS[2], id)
+local due = redis.call('ZSCORE', KEYS[1], id)
+if not due or data ~= ARGV[3] then
+  return 0
+end
+expect_type(KEYS[5], 'list')
+redis.call('LPUSH', KEYS[5], ARGV[4])
+redis.call('ZREM', KEYS[1], id)
+redis.call('HDEL', KEYS[2], id)
+redis.call('ZREM', KEYS[3], task_member(read_record(data).task, tonumber(due), id))
+look_again(KEYS[4], queue, KEYS[1])
+return 1

@@ -1,0 +1,242 @@
+"""Between a message as kombu publishes it and a record as Redis keeps it. No I/O.
+
+A record is one header line and then the message, byte for byte as it will stand in the
+ready list::
+
+    1 <priority step> <nonce> <task name, percent-encoded>\n{"body": …}
+
+so that scripts move bytes and never parse JSON. ``1`` is the version of the format. The
+nonce is the same for every attempt to publish one message and differs between messages: it
+tells a repeated call from a second message with the same task id.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Mapping
+from datetime import date, datetime, timedelta, timezone
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
+
+from celery.utils.time import maybe_iso8601, maybe_make_aware
+from kombu.utils.json import dumps
+
+from celery_delayq.errors import InvalidETA, RecordError
+
+#: Name of the message property that holds our own data. Properties, unlike headers, are
+#: not carried by Celery into retries and children.
+PROPERTY = "delayq"
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MICROSECOND = timedelta(microseconds=1)
+
+#: The last millisecond that a :class:`~datetime.datetime` can name, year 9999.
+MAX_DUE_MS = 253_402_300_799_999
+
+
+class Due(NamedTuple):
+    """When an entry is due: ms since 1970, or ms from now by Redis' clock if *relative*."""
+
+    ms: int
+    relative: bool = False
+
+
+class Record(NamedTuple):
+    """What the hash of entries keeps of one entry."""
+
+    priority: int
+    nonce: str
+    task: str
+    message: bytes
+
+    def pack(self) -> bytes:
+        """Return the bytes to store."""
+        header = f"1 {self.priority} {self.nonce} {task_field(self.task)}\n"
+        return header.encode() + self.message
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Record:
+        """Read what :meth:`pack` wrote.
+
+        Raises
+        ------
+        RecordError
+            The bytes are no record of this version.
+        """
+        header, newline, message = data.partition(b"\n")
+        try:
+            version, priority, nonce, task = header.decode().split(" ")
+            if newline and version == "1":
+                return cls(int(priority), nonce, task_name(task), message)
+        except ValueError:
+            pass
+        raise RecordError(f"unreadable record, it begins with {data[:60]!r}")
+
+
+class Entry(NamedTuple):
+    """One message to schedule: the id it is found by, when it is due, and its record."""
+
+    id: str
+    due: Due
+    record: Record
+
+    @classmethod
+    def of(cls, message: Mapping[str, Any], step: int, due: Due) -> Entry:
+        """Make an entry of a task message; *step* is that of its priority."""
+        headers = message["headers"]
+        record = Record(step, nonce_of(message), str(headers["task"]), encode(without_eta(message)))
+        return cls(str(headers["id"]), due, record)
+
+
+def task_field(task: str) -> str:
+    """Return a task's name as records and the index by task spell it: no spaces, no controls."""
+    return quote(task)
+
+
+def task_name(field: str) -> str:
+    """Undo :func:`task_field`."""
+    return unquote(field)
+
+
+def due_of_countdown(countdown: Any) -> Due:
+    """Return when something is due *countdown* seconds from now.
+
+    Raises
+    ------
+    InvalidETA
+        *countdown* is no finite number, or leads past the year 9999.
+    """
+    if (
+        isinstance(countdown, bool)
+        or not isinstance(countdown, numbers.Real)
+        or not math.isfinite(countdown)
+    ):
+        raise InvalidETA(
+            f"countdown={countdown!r}: expected a finite number of seconds, such as 30 or 0.5"
+        )
+    if countdown * 1000 > MAX_DUE_MS:
+        raise InvalidETA(f"countdown={countdown!r}: leads past the year 9999")
+    return Due(math.ceil(countdown * 1000), relative=True)
+
+
+def due_of_eta(eta: Any) -> Due:
+    """Return when *eta* is, rounded up to the millisecond.
+
+    Parameters
+    ----------
+    eta : datetime | date | str
+        A point in time, or its ISO 8601 form. Without a time zone it is UTC, as Celery's
+        worker reads it (``celery.worker.request.Request``).
+
+    Raises
+    ------
+    InvalidETA
+        *eta* is something else.
+    """
+    try:
+        if isinstance(eta, str):
+            moment = _parse(eta)
+        elif isinstance(eta, datetime):
+            moment = eta
+        elif isinstance(eta, date):
+            moment = datetime(eta.year, eta.month, eta.day)
+        else:
+            raise TypeError("not a point in time")
+        if moment.tzinfo is None:
+            moment = maybe_make_aware(moment)
+        return Due(-((_EPOCH - moment) // _MICROSECOND // 1000))
+    except (ValueError, TypeError, OverflowError) as exc:
+        raise InvalidETA(
+            f"eta={eta!r}: expected a datetime of the years 1 to 9999 or its ISO 8601 form, "
+            "such as '2030-01-31T09:00:00+00:00'; use countdown= for a number of seconds"
+        ) from exc
+
+
+def _parse(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        # Python 3.10 reads only what isoformat() writes; Celery's parser reads all of ISO 8601.
+        return maybe_iso8601(text)
+
+
+def is_task(message: Mapping[str, Any]) -> bool:
+    """Return whether this is a Celery task message (protocol 2), the only kind with an ETA."""
+    headers = message.get("headers")
+    return isinstance(headers, dict) and "task" in headers and "id" in headers
+
+
+def due_of(message: Mapping[str, Any]) -> Due | None:
+    """Return when a task message is due, None for one without an ETA.
+
+    The sender's countdown, where :class:`~celery_delayq.DelayQ` noted one, goes before the
+    ETA that Celery worked out of it with the sender's own clock.
+
+    Raises
+    ------
+    InvalidETA
+        The message's ETA cannot be read.
+    """
+    if not is_task(message) or message["headers"].get("eta") is None:
+        return None
+    countdown = (message["properties"].get(PROPERTY) or {}).get("countdown")
+    if countdown is not None:
+        return due_of_countdown(countdown)
+    return due_of_eta(message["headers"]["eta"])
+
+
+def nonce_of(message: Mapping[str, Any]) -> str:
+    """Return the nonce of *message*, noting a new one in its properties.
+
+    kombu repeats a failed publish with the same properties but a new delivery tag, so the
+    first tag is kept.
+    """
+    own = message["properties"].setdefault(PROPERTY, {})
+    return str(own.setdefault("nonce", message["properties"]["delivery_tag"]))
+
+
+def without_eta(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of *message* that a worker runs at once, the ETA kept as a property.
+
+    The worker parks every message that has an ETA, even a past one. The original must stay
+    as it is: kombu publishes the same dicts again after a connection error and to the second
+    queue of a topic.
+    """
+    headers, properties = message["headers"], message["properties"]
+    own = {name: value for name, value in properties[PROPERTY].items() if name != "nonce"}
+    return {
+        **message,
+        "headers": {**headers, "eta": None},
+        "properties": {**properties, PROPERTY: {**own, "eta": headers["eta"]}},
+    }
+
+
+def with_eta(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Undo :func:`without_eta`: return the message as a stock producer would have sent it."""
+    properties = dict(message["properties"])
+    eta = properties.pop(PROPERTY)["eta"]
+    return {**message, "headers": {**message["headers"], "eta": eta}, "properties": properties}
+
+
+def encode(message: Mapping[str, Any]) -> bytes:
+    """Return the bytes of *message* as kombu would put them into a ready list."""
+    text: str = dumps(message)
+    return text.encode()
+
+
+def check_envelope(message: Any) -> None:
+    """Check that kombu can make a message of what a ready list held.
+
+    Raises
+    ------
+    RecordError
+        It is no JSON object, or lacks the properties that every kombu message has.
+    """
+    properties = message.get("properties") if isinstance(message, dict) else None
+    if (
+        not isinstance(properties, dict)
+        or "delivery_tag" not in properties
+        or not isinstance(properties.get("delivery_info"), dict)
+    ):
+        raise RecordError("the message has no properties with delivery_tag and delivery_info")

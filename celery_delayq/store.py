@@ -1,0 +1,300 @@
+"""The gateway to Redis: one typed method per operation, the only caller for our data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, cast
+
+from redis import Redis
+from redis.exceptions import OutOfMemoryError, ResponseError
+
+from celery_delayq import scripts
+from celery_delayq.errors import StoreFull
+from celery_delayq.keys import Keys, Layout
+from celery_delayq.message import Entry, Record, task_field, task_name
+
+Stored = Literal["scheduled", "ready", "repeated"]
+Adopted = Literal["scheduled", "ready", "due", "gone"]
+
+
+class Call(NamedTuple):
+    """One script call that has not been made yet, so that it can also go into a pipeline."""
+
+    script: scripts.Script
+    keys: Sequence[str]
+    args: Sequence[Any]
+
+
+class Look(NamedTuple):
+    """Which queue to look at next and when, by Redis' clock in ms since 1970."""
+
+    now: int
+    queue: str | None
+    due: int | None
+
+    @property
+    def wait(self) -> float | None:
+        """Seconds until then, at least 0; None when nothing is scheduled."""
+        return None if self.due is None else max(0, self.due - self.now) / 1000
+
+
+class Promoted(NamedTuple):
+    """What one call of ``promote.lua`` did, and where to look next."""
+
+    look: Look
+    moved: int
+    buried: int
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A queue as a publisher or dispatcher sees it."""
+
+    queue: str
+    layout: Layout
+
+
+class Held(NamedTuple):
+    """Where kombu keeps a message that a worker holds: full key names and the delivery tag."""
+
+    unacked: str
+    unacked_index: str
+    tag: str
+
+
+class DeadLetter(NamedTuple):
+    """A message that will not run, and why."""
+
+    id: str
+    died_ms: int
+    due_ms: int
+    reason: str
+    message: bytes
+
+
+class Store:
+    """Our data in one Redis database.
+
+    Parameters
+    ----------
+    client : redis.Redis
+        A client that adds no prefix and does not decode replies.
+    keys : Keys
+        Names of the keys.
+    """
+
+    def __init__(self, client: Redis, keys: Keys) -> None:
+        self.client = client
+        self.keys = keys
+
+    # -- from one state to the next
+
+    def schedule_call(self, to: Destination, entry: Entry) -> Call:
+        """Return the call that :meth:`schedule` makes."""
+        return Call(
+            scripts.load("schedule"), self._put_keys(to, entry), self._put_args(to, entry)
+        )
+
+    def schedule(self, to: Destination, entry: Entry) -> tuple[Stored, int]:
+        """Keep a message until it is due; one that is due goes to the ready list.
+
+        Returns
+        -------
+        (state, due in ms)
+            ``"repeated"`` when the same message waits already.
+
+        Raises
+        ------
+        StoreFull
+            Redis has no memory left; nothing was stored.
+        """
+        state, due_ms = self._run(self.schedule_call(to, entry))
+        return state.decode(), int(due_ms)
+
+    def promote(self, of: Destination, limit: int) -> Promoted:
+        """Move up to *limit* due entries of a queue to its ready lists."""
+        key = self.keys.queue(of.queue)
+        reply = self._run(
+            Call(
+                scripts.load("promote"),
+                [*key.schedule, self.keys.agenda, key.dead, key.dead_at,
+                 *self.keys.ready_lists(of.queue, of.layout)],
+                [of.queue, limit, *of.layout.steps],
+            )
+        )
+        return Promoted(_look(reply), int(reply[3]), int(reply[4]))
+
+    def adopt(self, to: Destination, entry: Entry, held: Held, *, hand_out: bool) -> Adopted:
+        """Take a message out of kombu's unacked keys into the schedule.
+
+        A message that is due goes to the ready list with *hand_out*, else it stays (``"due"``).
+        """
+        call = Call(
+            scripts.load("adopt"),
+            [*self._put_keys(to, entry), held.unacked, held.unacked_index],
+            [*self._put_args(to, entry), held.tag, "1" if hand_out else "0"],
+        )
+        return cast(Adopted, self._run(call)[0].decode())
+
+    def release(self, of: Destination, id: str, data: bytes, message: bytes) -> bool:
+        """Push *message* to the ready list in place of the entry *id*.
+
+        Returns False when the entry no longer is the record *data*.
+        """
+        step = Record.unpack(data).priority
+        call = Call(
+            scripts.load("release"),
+            [*self.keys.queue(of.queue).schedule, self.keys.agenda,
+             self.keys.ready(of.queue, step, of.layout)],
+            [of.queue, id, data, message],
+        )
+        return bool(self._run(call))
+
+    def bury(self, queue: str, id: str, reason: str, message: bytes) -> None:
+        """Keep a message that cannot be delivered as a dead letter."""
+        key = self.keys.queue(queue)
+        self._run(Call(scripts.load("bury"), [key.dead, key.dead_at], [id, reason, message]))
+
+    def push(self, to: Destination, step: int, message: bytes) -> None:
+        """Put a message into the ready list of a priority step.
+
+        Raises
+        ------
+        StoreFull
+            Redis has no memory left; nothing was stored.
+        """
+        try:
+            self.client.execute_command("LPUSH", self.keys.ready(to.queue, step, to.layout), message)
+        except OutOfMemoryError as exc:
+            raise _full(exc) from exc
+
+    # -- when to look at what
+
+    def agenda(self) -> Look:
+        """Return which queue to look at next."""
+        return _look(self._run(Call(scripts.load("agenda"), [self.keys.agenda], [])))
+
+    def defer(self, queue: str, seconds: float) -> Look:
+        """Look at *queue* only *seconds* from now, and return what to look at before."""
+        args = [queue, int(seconds * 1000)]
+        return _look(self._run(Call(scripts.load("defer"), [self.keys.agenda], args)))
+
+    def registry(self) -> dict[str, bytes]:
+        """Return the layout, as stored, of every queue that was ever scheduled on."""
+        found = cast("dict[bytes, bytes]", self.client.hgetall(self.keys.queues))
+        return {queue.decode(): layout for queue, layout in found.items()}
+
+    # -- to look at
+
+    def now_ms(self) -> int:
+        """Return Redis' clock in ms since 1970."""
+        seconds, micros = cast("tuple[int, int]", self.client.time())
+        return seconds * 1000 + micros // 1000
+
+    def scheduled(self, queue: str, task: str | None = None) -> int:
+        """Return how many entries of a queue, or of one task in it, wait to be due."""
+        key = self.keys.queue(queue)
+        if task is None:
+            return cast(int, self.client.zcard(key.due))
+        return self._count_task(key.tasks, task_field(task))
+
+    def scheduled_tasks(self, queue: str) -> dict[str, int]:
+        """Return how many entries of each task of a queue wait to be due."""
+        index = self.keys.queue(queue).tasks
+        counts: dict[str, int] = {}
+        start = "-"
+        while first := cast("list[bytes]", self.client.zrangebylex(index, start, "+", 0, 1)):
+            field = first[0].partition(b"\0")[0].decode()
+            counts[task_name(field)] = self._count_task(index, field)
+            start = f"({field}\1"
+        return counts
+
+    def _count_task(self, index: str, field: str) -> int:
+        return cast(int, self.client.zlexcount(index, f"[{field}\0", f"({field}\1"))
+
+    def entries(self, queue: str, page: int = 500) -> Iterator[tuple[str, bytes]]:
+        """Yield id and stored record of every entry of a queue, in no order.
+
+        Entries that come or go meanwhile may or may not be among them; all others are, some
+        perhaps twice (HSCAN).
+        """
+        for id, data in self.client.hscan_iter(self.keys.queue(queue).entries, count=page):
+            yield id.decode("utf-8", "surrogateescape"), data
+
+    def dead_letters(self, queue: str, page: int = 500) -> Iterator[DeadLetter]:
+        """Yield the dead letters of a queue, in no order."""
+        for id, data in self.client.hscan_iter(self.keys.queue(queue).dead, count=page):
+            header, _, message = data.partition(b"\n")
+            _, died, due, reason = header.decode("utf-8", "replace").split(" ", 3)
+            yield DeadLetter(id.decode("utf-8", "replace"), int(died), int(due), reason, message)
+
+    # -- to clear
+
+    def clear(self, queue: str) -> int:
+        """Forget all scheduled entries of a queue and return how many there were.
+
+        Dead letters stay.
+        """
+        key = self.keys.queue(queue)
+        pipe = self.client.pipeline(transaction=True)
+        pipe.zcard(key.due)
+        pipe.unlink(*key.schedule)
+        pipe.zrem(self.keys.agenda, queue)
+        return cast(int, pipe.execute()[0])
+
+    def unregister(self, queue: str) -> None:
+        """Forget a queue that was deleted."""
+        self.client.hdel(self.keys.queues, queue)
+
+    # -- how
+
+    def _put_keys(self, to: Destination, entry: Entry) -> list[str]:
+        return [
+            *self.keys.queue(to.queue).schedule,
+            self.keys.agenda,
+            self.keys.queues,
+            self.keys.ready(to.queue, entry.record.priority, to.layout),
+        ]
+
+    def _put_args(self, to: Destination, entry: Entry) -> list[Any]:
+        due = entry.due
+        return [
+            to.queue, entry.id, due.ms, "1" if due.relative else "0", entry.record.pack(),
+            to.layout.dumps(), self.keys.wake,
+        ]
+
+    def _run(self, call: Call) -> Any:
+        try:
+            return call.script(self.client, call.keys, call.args)
+        except OutOfMemoryError as exc:
+            raise _full(exc) from exc
+        except ResponseError as exc:
+            # Redis 6.2 wraps the refusal of a command inside a script in an error of its own.
+            if "OOM" in str(exc):
+                raise _full(exc) from exc
+            raise
+
+
+def _full(exc: Exception) -> StoreFull:
+    return StoreFull(
+        f"Redis has no memory left and refused to store the task ({exc}); "
+        "raise maxmemory or let tasks be consumed, then send it again"
+    )
+
+
+def _look(reply: Sequence[Any]) -> Look:
+    queue, due = reply[1].decode(), reply[2]
+    return Look(int(reply[0]), queue or None, int(float(due)) if queue else None)
+
+
+def layouts(registry: Mapping[str, bytes]) -> dict[str, Layout]:
+    """Return the layout of each queue of a registry; an unreadable one counts as kombu's default."""
+    return {queue: _layout(text) for queue, text in registry.items()}
+
+
+def _layout(text: bytes) -> Layout:
+    try:
+        return Layout.loads(text)
+    except ValueError:
+        return Layout()

@@ -1,0 +1,114 @@
+"""The publishing half of the channel: what has an ETA goes to the schedule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kombu.transport import redis as stock
+from redis import Redis
+
+from celery_delayq import message as envelope
+from celery_delayq.conf import Settings
+from celery_delayq.keys import Keys, Layout
+from celery_delayq.message import Due, Entry
+from celery_delayq.store import Call, Destination, Store
+
+
+class PublishBatch(getattr(stock, "PublishBatch", object)):  # type: ignore[misc]
+    """A pipeline that also holds script calls (kombu 5.7 and newer)."""
+
+    def __init__(self, channel: PublishChannel, max_size: int) -> None:
+        super().__init__(channel, max_size)
+        self._scripts: dict[str, Any] = {}
+
+    def add_call(self, call: Call) -> None:
+        """Add one script call for the message being routed."""
+        if call.script.sha not in self._scripts:
+            self._scripts[call.script.sha] = self.pipeline.register_script(call.script.source)
+        # Not execute_command: kombu's prefixed pipeline would prefix the first key again.
+        self.add(
+            "pipeline_execute_command",
+            "EVALSHA", call.script.sha, len(call.keys), *call.keys, *call.args,
+        )
+
+    def flush(self) -> None:
+        """Send what is buffered; scripts that the server lacks are loaded first.
+
+        One unknown script would fail the whole pipeline.
+        """
+        self.pipeline.scripts.update(self._scripts.values())
+        super().flush()
+
+
+class PublishChannel(stock.Channel):  # type: ignore[misc]
+    """A channel of kombu's that schedules what is to run later."""
+
+    _store: Store | None = None
+
+    @property
+    def settings(self) -> Settings:
+        """The ``delayq`` settings of this connection."""
+        return self.connection.settings  # type: ignore[no-any-return]
+
+    @property
+    def layout(self) -> Layout:
+        """How this channel lays out the ready lists of its queues."""
+        return Layout(self.sep, tuple(self.priority_steps))
+
+    @property
+    def store(self) -> Store:
+        """Our data, through the connection pool of this channel.
+
+        The client is a plain one: kombu's own prefixes only some commands, and only the first
+        key of a script.
+        """
+        if self._store is None or self._store.client.connection_pool is not self.pool:
+            database = int(self.pool.connection_kwargs.get("db") or 0)
+            self._store = Store(
+                Redis(connection_pool=self.pool), Keys(self.global_keyprefix, database)
+            )
+        return self._store
+
+    def can_schedule(self, queue: str) -> bool:
+        """Return whether *queue* lasts, so that something may wait in it for a year.
+
+        Fanout, reply, auto-delete, exclusive and expiring queues do not.
+        """
+        return not (
+            queue in self.connection.fleeting_queues
+            or queue in self.auto_delete_queues
+            or queue in self._expires
+            or queue in self._fanout_queues
+        )
+
+    def _new_queue(self, queue: str, auto_delete: bool = False, **kwargs: Any) -> None:
+        super()._new_queue(queue, auto_delete=auto_delete, **kwargs)
+        # A queue is declared on one channel and used on others of the same connection.
+        if auto_delete or kwargs.get("exclusive") or queue in self._expires:
+            self.connection.fleeting_queues.add(queue)
+        else:
+            self.connection.fleeting_queues.discard(queue)
+
+    def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
+        due = envelope.due_of(message)
+        if due is None or not self.can_schedule(queue) or self._is_short(due):
+            super()._put(queue, message, **kwargs)
+            return
+        step = self.priority(self._get_message_priority(message, reverse=False))
+        to, entry = Destination(queue, self.layout), Entry.of(message, step, due)
+        batch = kwargs.get("_publish_batch")
+        if batch is None:
+            self.store.schedule(to, entry)
+        else:
+            batch.add_call(self.store.schedule_call(to, entry))
+
+    def create_publish_batch(self, max_size: int) -> PublishBatch:
+        """Return the pipeline behind :meth:`kombu.Producer.batch`."""
+        return PublishBatch(self, max_size)
+
+    def _is_short(self, due: Due) -> bool:
+        """Return whether the worker had better time this itself (``min_delay``)."""
+        if not self.settings.min_delay:
+            return False
+        wait_ms = due.ms if due.relative else due.ms - self.store.now_ms()
+        return 0 < wait_ms < self.settings.min_delay * 1000

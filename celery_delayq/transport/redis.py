@@ -1,0 +1,120 @@
+"""The transport for Redis, over TCP, TLS, a Unix socket or Sentinel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from kombu import Connection
+from kombu.transport import redis as stock
+from redis import Redis
+
+from celery_delayq.conf import Settings
+from celery_delayq.dispatcher import DispatcherThread
+from celery_delayq.store import Store
+from celery_delayq.transport import url
+from celery_delayq.transport.consume import ConsumeChannel
+
+
+class Channel(ConsumeChannel):
+    """A channel to one Redis server."""
+
+    def _size(self, queue: str) -> int:
+        """Return how many messages wait in *queue*, ready and scheduled, as on stock."""
+        ready: int = super()._size(queue)
+        return ready + self.store.scheduled(queue)
+
+    def _purge(self, queue: str) -> int:
+        """Empty *queue* and return how many messages were in it, ready and scheduled."""
+        ready: int = super()._purge(queue)
+        return ready + self.store.clear(queue)
+
+    def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
+        super()._delete(queue, *args, **kwargs)
+        if self.can_schedule(queue):
+            self.store.clear(queue)
+            self.store.unregister(queue)
+
+    def _get_pool(self, asynchronous: bool = False) -> Any:
+        with self.connection.plain_client():
+            return super()._get_pool(asynchronous)
+
+    def new_store(self) -> Store:
+        """Return a store with connections of its own, which outlive this channel."""
+        return Store(Redis(connection_pool=self._get_pool()), self.store.keys)
+
+
+class SentinelChannel(Channel, stock.SentinelChannel):  # type: ignore[misc]
+    """A channel to the master that Sentinels name."""
+
+
+class Transport(stock.Transport):  # type: ignore[misc]
+    """kombu's Redis transport with a schedule."""
+
+    Channel = Channel
+
+    #: Leave the URL to us, and ask :meth:`as_uri` for the form to show.
+    can_parse_url = True
+
+    def __init__(self, client: Connection, **kwargs: Any) -> None:
+        self.plain = url.plain_connection(client)
+        self.settings = Settings.from_options(client.transport_options)
+        #: Queues declared on this connection that do not last.
+        self.fleeting_queues: set[str] = set()
+        self._dispatcher: DispatcherThread | None = None
+        self._dispatching_channels = 0
+        if self.plain.transport_cls == "sentinel":
+            self.Channel = SentinelChannel
+            self.default_port = stock.SentinelTransport.default_port
+        _keep_alternates(client)
+        super().__init__(client, **kwargs)
+
+    @contextmanager
+    def plain_client(self) -> Iterator[None]:
+        """Show kombu the plain connection while it reads host, port, TLS and Sentinels off it.
+
+        No I/O happens meanwhile, and a connection belongs to one thread.
+        """
+        ours, self.client = self.client, self.plain
+        try:
+            yield
+        finally:
+            self.client = ours
+
+    def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
+        """Return the stock form of the URL: Flower and others parse it."""
+        shown: str = self.plain.as_uri(include_password, mask)
+        return shown
+
+    def start_dispatcher(self, channel: Channel) -> None:
+        """Promote due entries while *channel* consumes."""
+        self._dispatching_channels += 1
+        if self._dispatcher is None and self.settings.dispatch:
+            self._dispatcher = DispatcherThread(channel.new_store(), self.settings)
+            self._dispatcher.start()
+
+    def stop_dispatcher(self) -> None:
+        """Stop promoting when the last channel that consumes has gone."""
+        self._dispatching_channels -= 1
+        if self._dispatcher is not None and not self._dispatching_channels:
+            self._dispatcher.stop()
+            self._dispatcher = None
+
+
+def _keep_alternates(client: Connection) -> None:
+    """Make a failover stay with this transport.
+
+    ``Connection.switch`` takes the scheme of the next URL for the name of the transport: that
+    of a plain ``redis://`` is stock kombu, without a schedule.
+    """
+    ours = [url.own_url(alternate) for alternate in client.alt or []]
+    if ours != (client.alt or []):
+        client.alt[:] = ours
+        client.cycle = client.failover_strategy(client.alt)
+        next(client.cycle)
+    if "://" not in (client.hostname or ""):
+        client.uri_prefix = None  # else a clone of a switched connection has no host
+
+
+__all__ = ["Channel", "SentinelChannel", "Transport"]
