@@ -8,10 +8,11 @@
 
 from kombu.transport import TRANSPORT_ALIASES
 
+from celery_delayq.app import DelayQ
 from celery_delayq.transport import url
+
+__all__ = ["DelayQ"]
 
 __version__ = "0.1.0.dev0"
 
-TRANSPORT_ALIASES.update(
-    {alias: "celery_delayq.transport:Transport" for alias in url.aliases()}
-)
+TRANSPORT_ALIASES.update(dict.fromkeys(url.aliases(), "celery_delayq.transport:Transport"))

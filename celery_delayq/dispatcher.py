@@ -189,3 +189,7 @@ class DispatcherThread:
     def stop(self) -> None:
         """Tell it to stop, without waiting: a promotion is whole or has not happened."""
         self.dispatcher.stop()
+
+    def join(self) -> None:
+        """Wait until it has stopped."""
+        self._thread.join()

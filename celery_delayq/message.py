@@ -110,14 +110,15 @@ def due_of_countdown(countdown: Any) -> Due:
     if (
         isinstance(countdown, bool)
         or not isinstance(countdown, numbers.Real)
-        or not math.isfinite(countdown)
+        or not math.isfinite(float(countdown))
     ):
         raise InvalidETA(
             f"countdown={countdown!r}: expected a finite number of seconds, such as 30 or 0.5"
         )
-    if countdown * 1000 > MAX_DUE_MS:
+    milliseconds = math.ceil(float(countdown) * 1000)
+    if milliseconds > MAX_DUE_MS:
         raise InvalidETA(f"countdown={countdown!r}: leads past the year 9999")
-    return Due(math.ceil(countdown * 1000), relative=True)
+    return Due(milliseconds, relative=True)
 
 
 def due_of_eta(eta: Any) -> Due:
@@ -158,7 +159,8 @@ def _parse(text: str) -> datetime:
         return datetime.fromisoformat(text)
     except ValueError:
         # Python 3.10 reads only what isoformat() writes; Celery's parser reads all of ISO 8601.
-        return maybe_iso8601(text)
+        moment: datetime = maybe_iso8601(text)
+        return moment
 
 
 def is_task(message: Mapping[str, Any]) -> bool:

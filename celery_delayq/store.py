@@ -63,6 +63,16 @@ class Held(NamedTuple):
     tag: str
 
 
+class Sizes(NamedTuple):
+    """How much is in each state in one queue; *first_due* in ms since 1970."""
+
+    scheduled: int
+    ready: int
+    dead: int
+    overdue: int
+    first_due: int | None
+
+
 class DeadLetter(NamedTuple):
     """A message that will not run, and why."""
 
@@ -82,11 +92,14 @@ class Store:
         A client that adds no prefix and does not decode replies.
     keys : Keys
         Names of the keys.
+    layout : Layout
+        How this connection lays out the ready lists of its queues.
     """
 
-    def __init__(self, client: Redis, keys: Keys) -> None:
+    def __init__(self, client: Redis, keys: Keys, layout: Layout) -> None:
         self.client = client
         self.keys = keys
+        self.layout = layout
 
     # -- from one state to the next
 
@@ -156,19 +169,6 @@ class Store:
         key = self.keys.queue(queue)
         self._run(Call(scripts.load("bury"), [key.dead, key.dead_at], [id, reason, message]))
 
-    def push(self, to: Destination, step: int, message: bytes) -> None:
-        """Put a message into the ready list of a priority step.
-
-        Raises
-        ------
-        StoreFull
-            Redis has no memory left; nothing was stored.
-        """
-        try:
-            self.client.execute_command("LPUSH", self.keys.ready(to.queue, step, to.layout), message)
-        except OutOfMemoryError as exc:
-            raise _full(exc) from exc
-
     # -- when to look at what
 
     def agenda(self) -> Look:
@@ -222,12 +222,65 @@ class Store:
         for id, data in self.client.hscan_iter(self.keys.queue(queue).entries, count=page):
             yield id.decode("utf-8", "surrogateescape"), data
 
+    def held_count(self, unacked: str) -> int:
+        """Return how many messages kombu keeps for workers that hold them."""
+        return cast(int, self.client.hlen(unacked))
+
+    def held_messages(self, unacked: str, page: int = 500) -> Iterator[tuple[str, bytes]]:
+        """Yield delivery tag and ``[message, exchange, routing key]`` in JSON of each of them."""
+        for tag, data in self.client.hscan_iter(unacked, count=page):
+            yield tag.decode(), data
+
     def dead_letters(self, queue: str, page: int = 500) -> Iterator[DeadLetter]:
         """Yield the dead letters of a queue, in no order."""
         for id, data in self.client.hscan_iter(self.keys.queue(queue).dead, count=page):
             header, _, message = data.partition(b"\n")
             _, died, due, reason = header.decode("utf-8", "replace").split(" ", 3)
             yield DeadLetter(id.decode("utf-8", "replace"), int(died), int(due), reason, message)
+
+    def sizes(self, queue: str, layout: Layout, now_ms: int) -> Sizes:
+        """Return the sizes of a queue at one moment."""
+        key = self.keys.queue(queue)
+        pipe = self.client.pipeline(transaction=True)
+        pipe.zcard(key.due)
+        pipe.zcount(key.due, "-inf", now_ms)
+        pipe.zrange(key.due, 0, 0, withscores=True)
+        pipe.hlen(key.dead)
+        for ready in self.keys.ready_lists(queue, layout):
+            pipe.llen(ready)
+        scheduled, overdue, first, dead, *ready_sizes = pipe.execute()
+        first_due = int(first[0][1]) if first else None
+        return Sizes(scheduled, sum(ready_sizes), dead, overdue, first_due)
+
+    def ready_messages(self, queue: str, layout: Layout, limit: int) -> Iterator[bytes]:
+        """Yield up to *limit* messages of the ready lists of a queue, oldest first in each."""
+        page = 500
+        for ready in self.keys.ready_lists(queue, layout):
+            end = -1
+            while limit > 0:
+                size = min(page, limit)
+                messages = cast("list[bytes]", self.client.lrange(ready, end - size + 1, end))
+                yield from reversed(messages)
+                limit -= len(messages)
+                if len(messages) < size:
+                    break
+                end -= size
+
+    def memory(self, queue: str) -> int | None:
+        """Return about how many bytes the schedule of a queue takes, None where not told."""
+        try:
+            sizes = [self.client.memory_usage(key) for key in self.keys.queue(queue).schedule]
+        except ResponseError:
+            return None
+        return sum(cast("list[int]", [size or 0 for size in sizes]))
+
+    def server_memory(self) -> tuple[int | None, int | None]:
+        """Return the bytes that the server uses and may use at most; None where not told."""
+        try:
+            info = cast("dict[str, int]", self.client.info("memory"))
+        except ResponseError:
+            return None, None
+        return info.get("used_memory"), info.get("maxmemory") or None
 
     # -- to clear
 
@@ -289,7 +342,7 @@ def _look(reply: Sequence[Any]) -> Look:
 
 
 def layouts(registry: Mapping[str, bytes]) -> dict[str, Layout]:
-    """Return the layout of each queue of a registry; an unreadable one counts as kombu's default."""
+    """Return the layout of each queue of a registry, kombu's default for an unreadable one."""
     return {queue: _layout(text) for queue, text in registry.items()}
 
 

@@ -13,9 +13,12 @@ from celery_delayq.keys import Keys, Layout
 from celery_delayq.message import Due, Entry
 from celery_delayq.store import Call, Destination, Store
 
+#: kombu's, from version 5.7 on; older versions never ask for a batch.
+_StockBatch: Any = getattr(stock, "PublishBatch", object)
 
-class PublishBatch(getattr(stock, "PublishBatch", object)):  # type: ignore[misc]
-    """A pipeline that also holds script calls (kombu 5.7 and newer)."""
+
+class PublishBatch(_StockBatch):
+    """A pipeline that also holds script calls."""
 
     def __init__(self, channel: PublishChannel, max_size: int) -> None:
         super().__init__(channel, max_size)
@@ -40,7 +43,7 @@ class PublishBatch(getattr(stock, "PublishBatch", object)):  # type: ignore[misc
         super().flush()
 
 
-class PublishChannel(stock.Channel):  # type: ignore[misc]
+class PublishChannel(stock.Channel):
     """A channel of kombu's that schedules what is to run later."""
 
     _store: Store | None = None
@@ -48,7 +51,8 @@ class PublishChannel(stock.Channel):  # type: ignore[misc]
     @property
     def settings(self) -> Settings:
         """The ``delayq`` settings of this connection."""
-        return self.connection.settings  # type: ignore[no-any-return]
+        settings: Settings = self.connection.settings
+        return settings
 
     @property
     def layout(self) -> Layout:
@@ -64,10 +68,13 @@ class PublishChannel(stock.Channel):  # type: ignore[misc]
         """
         if self._store is None or self._store.client.connection_pool is not self.pool:
             database = int(self.pool.connection_kwargs.get("db") or 0)
-            self._store = Store(
-                Redis(connection_pool=self.pool), Keys(self.global_keyprefix, database)
-            )
+            keys = Keys(self.global_keyprefix, database)
+            self._store = Store(Redis(connection_pool=self.pool), keys, self.layout)
         return self._store
+
+    def new_store(self) -> Store:
+        """Return a store with connections of its own, which outlive this channel."""
+        return Store(Redis(connection_pool=self._get_pool()), self.store.keys, self.layout)
 
     def can_schedule(self, queue: str) -> bool:
         """Return whether *queue* lasts, so that something may wait in it for a year.

@@ -8,11 +8,10 @@ from typing import Any
 
 from kombu import Connection
 from kombu.transport import redis as stock
-from redis import Redis
 
+from celery_delayq import checks
 from celery_delayq.conf import Settings
 from celery_delayq.dispatcher import DispatcherThread
-from celery_delayq.store import Store
 from celery_delayq.transport import url
 from celery_delayq.transport.consume import ConsumeChannel
 
@@ -40,19 +39,15 @@ class Channel(ConsumeChannel):
         with self.connection.plain_client():
             return super()._get_pool(asynchronous)
 
-    def new_store(self) -> Store:
-        """Return a store with connections of its own, which outlive this channel."""
-        return Store(Redis(connection_pool=self._get_pool()), self.store.keys)
 
-
-class SentinelChannel(Channel, stock.SentinelChannel):  # type: ignore[misc]
+class SentinelChannel(Channel, stock.SentinelChannel):
     """A channel to the master that Sentinels name."""
 
 
-class Transport(stock.Transport):  # type: ignore[misc]
+class Transport(stock.Transport):
     """kombu's Redis transport with a schedule."""
 
-    Channel = Channel
+    Channel: type[ConsumeChannel] = Channel
 
     #: Leave the URL to us, and ask :meth:`as_uri` for the form to show.
     can_parse_url = True
@@ -76,21 +71,29 @@ class Transport(stock.Transport):  # type: ignore[misc]
 
         No I/O happens meanwhile, and a connection belongs to one thread.
         """
-        ours, self.client = self.client, self.plain
+        ours: Connection = self.__dict__["client"]
+        self.client = self.plain
         try:
             yield
         finally:
             self.client = ours
 
-    def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
+    def as_uri(self, _uri: str, include_password: bool = False, mask: str = "**") -> str:
         """Return the stock form of the URL: Flower and others parse it."""
         shown: str = self.plain.as_uri(include_password, mask)
         return shown
 
-    def start_dispatcher(self, channel: Channel) -> None:
+    def establish_connection(self) -> Any:
+        """Connect, and refuse a server that lacks what the scripts need."""
+        connection = super().establish_connection()
+        checks.check_version(self._avail_channels[0].store.client)
+        return connection
+
+    def start_dispatcher(self, channel: ConsumeChannel) -> None:
         """Promote due entries while *channel* consumes."""
         self._dispatching_channels += 1
         if self._dispatcher is None and self.settings.dispatch:
+            checks.warn_of_settings(channel.store.client)
             self._dispatcher = DispatcherThread(channel.new_store(), self.settings)
             self._dispatcher.start()
 

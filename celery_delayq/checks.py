@@ -1,0 +1,50 @@
+"""What a Redis server must have, looked at when a connection is made or a worker starts."""
+
+from __future__ import annotations
+
+import logging
+from typing import cast
+
+from redis import Redis
+from redis.exceptions import ResponseError
+
+from celery_delayq.errors import UnsupportedServer
+
+logger = logging.getLogger(__name__)
+
+#: The oldest version of Redis on which the package is tested.
+OLDEST = (6, 2)
+
+
+def check_version(client: Redis) -> None:
+    """Refuse a server older than Redis 6.2; one that does not tell its version passes.
+
+    Raises
+    ------
+    UnsupportedServer
+        The server is too old.
+    """
+    try:
+        version = str(cast("dict[str, object]", client.info("server"))["redis_version"])
+    except (ResponseError, KeyError) as exc:
+        logger.warning("Redis does not tell its version (%s); celery_delayq needs %s or newer",
+                       exc, ".".join(map(str, OLDEST)))
+        return
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
+        raise UnsupportedServer(
+            f"Redis {version} is too old for celery_delayq: "
+            f"use {'.'.join(map(str, OLDEST))} or newer, or a Valkey"
+        )
+
+
+def warn_of_settings(client: Redis) -> None:
+    """Log a warning for each setting of the server that can lose tasks."""
+    policy = None
+    try:
+        policy = cast("dict[str, str]", client.config_get("maxmemory-policy"))["maxmemory-policy"]
+    except (ResponseError, KeyError) as exc:
+        logger.warning("Redis does not allow CONFIG (%s): whether it keeps what is scheduled "
+                       "(maxmemory-policy noeviction, appendonly yes) is for you to check", exc)
+    if policy is not None and policy != "noeviction":
+        logger.warning("Redis evicts keys when it is full (maxmemory-policy %s): scheduled tasks "
+                       "can be lost; set maxmemory-policy to noeviction", policy)

@@ -1,0 +1,50 @@
+"""Moving over and back, with progress."""
+
+from __future__ import annotations
+
+import click
+from celery import Celery
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from celery_delayq.cli import Refused
+from celery_delayq.migrate import Moved, from_stock, to_stock
+
+
+def run(app: Celery, *, give_back: bool, dry_run: bool, yes: bool) -> None:
+    """Migrate and print what went where; exits with 1 when something could not be moved."""
+    if not dry_run and not yes:
+        _refuse_while_workers_run(app)
+    console = Console(highlight=False)
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+    )
+    moved = Moved(total=0)
+    with Progress(*columns, console=console) as progress:
+        bar = progress.add_task("to stock" if give_back else "from stock", total=None)
+        for moved in (to_stock if give_back else from_stock)(app, dry_run=dry_run):
+            progress.update(bar, total=moved.total, completed=moved.done)
+    console.print(_summary(moved, dry_run=dry_run))
+    if moved.left:
+        raise click.exceptions.Exit(1)
+
+
+def _refuse_while_workers_run(app: Celery) -> None:
+    """Workers that run hold the same messages in memory: each would run twice."""
+    replies = app.control.ping(timeout=1.0)
+    names = sorted(name for reply in replies for name in reply)
+    if names:
+        raise Refused(
+            f"{len(names)} worker(s) answer: {', '.join(names)}. Stop them first: what they hold "
+            "would run twice. If they serve other queues only, go on with --yes."
+        )
+
+
+def _summary(moved: Moved, *, dry_run: bool) -> str:
+    head = "would move" if dry_run else "moved"
+    parts = [f"{moved.scheduled:,} to the schedule", f"{moved.ready:,} to ready"]
+    if moved.gone:
+        parts.append(f"{moved.gone:,} were gone meanwhile")
+    if moved.left:
+        parts.append(f"{moved.left:,} unreadable or without a queue were left where they are")
+    return f"{head}: {', '.join(parts)}"

@@ -1,0 +1,62 @@
+"""Numbers as tables, or as JSON."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+
+from celery_delayq.app import DelayQ
+from celery_delayq.stats import QueueStats, Stats
+
+
+def show(delayq: DelayQ, *, as_json: bool) -> None:
+    """Print the numbers of all queues."""
+    stats = delayq.stats()
+    if as_json:
+        print(json.dumps(stats.as_dict()))
+        return
+    console = Console(highlight=False)
+    console.print(_queues(stats))
+    console.print(_tasks(stats))
+    if stats.used_memory is not None:
+        limit = f" of {decimal(stats.max_memory)}" if stats.max_memory else ""
+        console.print(f"Redis uses {decimal(stats.used_memory)}{limit}")
+
+
+def _queues(stats: Stats) -> Table:
+    table = Table(title="Queues")
+    table.add_column("queue")
+    for name in ("scheduled", "overdue", "ready", "dead", "oldest waits", "next due", "memory"):
+        table.add_column(name, justify="right")
+    for queue in stats.queues:
+        table.add_row(
+            queue.name, f"{queue.scheduled:,}", f"{queue.overdue:,}", f"{queue.ready:,}",
+            f"{queue.dead:,}", f"{queue.oldest_age:,.1f} s", _moment(queue),
+            "–" if queue.memory is None else decimal(queue.memory),
+        )
+    return table
+
+
+def _tasks(stats: Stats) -> Table:
+    table = Table(title="Tasks")
+    table.add_column("queue")
+    table.add_column("task")
+    table.add_column("scheduled", justify="right")
+    table.add_column("ready", justify="right")
+    for queue in stats.queues:
+        for task in sorted({*queue.scheduled_tasks, *queue.ready_tasks}):
+            table.add_row(
+                queue.name, task,
+                f"{queue.scheduled_tasks.get(task, 0):,}", f"{queue.ready_tasks.get(task, 0):,}",
+            )
+    return table
+
+
+def _moment(queue: QueueStats) -> str:
+    if queue.next_due is None:
+        return "–"
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(queue.next_due))
