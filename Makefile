@@ -1,0 +1,45 @@
+# Needs Python 3.10 or newer and make; everything else is installed into .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test matrix bench soak lint format servers clean
+
+help: ## list what there is
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 10
+
+.venv/installed: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	@touch $@
+
+demo: .venv/installed ## departure reminders of a real day of flights, in about a minute
+	$(BIN)/python -m example_project
+
+test: .venv/installed servers ## all tests, on the embedded redis-server and on the one on PATH
+	$(BIN)/python -m tests.run
+
+matrix: .venv/installed servers ## unit, Lua and integration tests on oldest and newest versions
+	$(BIN)/python -m tests.matrix
+
+bench: .venv/installed ## this package beside stock Celery, same run, same Redis
+	$(BIN)/python -m tests.benchmarks --json benchmarks.json --markdown docs/benchmarks.md
+
+soak: .venv/installed servers ## the acceptance tests again and again, 30 minutes
+	$(BIN)/python -m tests.run --soak
+
+lint: .venv/installed ## ruff and mypy --strict
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy celery_delayq example_project tests
+
+format: .venv/installed ## let ruff format and sort
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+servers: ## install redis-server and chromium for the tests where apt may
+	@.ci/servers
+
+clean: ## remove what the other targets made
+	rm -rf .venv .matrix build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

