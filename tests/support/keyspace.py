@@ -1,0 +1,19 @@
+"""Look at a whole Redis database, so that tests compare all of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redis import Redis
+
+
+def snapshot(client: Redis) -> dict[str, Any]:
+    """Return every key with its value: lists, sets, dicts of hashes and of scores."""
+    read = {
+        b"string": client.get,
+        b"list": lambda key: client.lrange(key, 0, -1),
+        b"set": client.smembers,
+        b"hash": client.hgetall,
+        b"zset": lambda key: dict(client.zrange(key, 0, -1, withscores=True)),
+    }
+    return {key.decode(): read[client.type(key)](key) for key in sorted(client.keys())}
