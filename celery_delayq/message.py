@@ -159,7 +159,9 @@ def _parse(text: str) -> datetime:
         return datetime.fromisoformat(text)
     except ValueError:
         # Python 3.10 reads only what isoformat() writes; Celery's parser reads all of ISO 8601.
-        moment: datetime = maybe_iso8601(text)
+        moment: datetime | None = maybe_iso8601(text)
+        if moment is None:
+            raise ValueError("empty") from None
         return moment
 
 

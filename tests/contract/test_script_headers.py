@@ -1,0 +1,79 @@
+"""Each script's header says what its caller in ``store.py`` passes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from importlib.resources import files
+from typing import Any
+
+import pytest
+
+from celery_delayq import scripts
+from celery_delayq.keys import Keys, Layout
+from celery_delayq.message import Due, Entry, Record
+from celery_delayq.store import Destination, Held, Store
+
+TO = Destination("q", Layout())
+ENTRY = Entry("id", Due(5), Record(3, "nonce", "task", b"{}"))
+DATA = ENTRY.record.pack()
+
+#: One call of each script, and the reply that its caller is to make sense of.
+CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
+    "schedule": (lambda s: s.schedule(TO, ENTRY), [b"scheduled", 5]),
+    "promote": (lambda s: s.promote(TO, 100), [5, b"", b"", 1, 0]),
+    "agenda": (lambda s: s.agenda(), [5, b"q", b"7"]),
+    "defer": (lambda s: s.defer("q", 1.0), [5, b"q", b"7"]),
+    "adopt": (lambda s: s.adopt(TO, ENTRY, Held("u", "ui", "tag"), hand_out=True), [b"gone", 5]),
+    "release": (lambda s: s.release(TO, "id", DATA, b"{}"), 1),
+    "bury": (lambda s: s.bury("q", "id", "reason", b"{}"), 1),
+}
+
+
+class Recorder:
+    """Stands for a client: keeps the command and gives the prepared reply."""
+
+    def __init__(self, reply: Any) -> None:
+        self.reply = reply
+        self.keys: list[str] = []
+        self.args: list[Any] = []
+
+    def execute_command(self, _name: str, _sha: str, count: int, *rest: Any) -> Any:
+        self.keys, self.args = list(rest[:count]), list(rest[count:])
+        return self.reply
+
+
+def header(name: str, part: str) -> tuple[int, bool]:
+    """Return how many items a part of the header numbers, and whether more may follow."""
+    text = files("celery_delayq").joinpath("lua", f"{name}.lua").read_text()
+    match = re.search(rf"^-- {part} +(.*?)(?=^-- (?:ARGV|Returns))", text, re.M | re.S)
+    assert match, f"{name}.lua has no {part} in its header"
+    numbers = [int(n) for n in re.findall(r"(?:^|  |-- +)(\d+)…? ", match[1])]
+    assert numbers == list(range(1, len(numbers) + 1)), f"{name}.lua {part}: {numbers}"
+    return len(numbers), "…" in match[1]
+
+
+def test_every_script_has_a_call_here() -> None:
+    assert sorted(CALLS) == scripts.names()
+
+
+@pytest.mark.parametrize("name", sorted(CALLS))
+def test_the_call_passes_what_the_header_says(name: str) -> None:
+    call, reply = CALLS[name]
+    recorder = Recorder(reply)
+    call(Store(recorder, Keys(), Layout()))
+
+    for part, given in (("KEYS", recorder.keys), ("ARGV", recorder.args)):
+        expected, more = header(name, part)
+        if more:
+            assert len(given) >= expected
+        else:
+            assert len(given) == expected
+
+
+@pytest.mark.parametrize("name", sorted(CALLS))
+def test_every_header_says_what_it_returns_and_what_a_repeat_does(name: str) -> None:
+    text = files("celery_delayq").joinpath("lua", f"{name}.lua").read_text()
+
+    assert re.search(r"^-- Returns  \S", text, re.M)
+    assert re.search(r"^-- Repeat   \S", text, re.M)

@@ -1,0 +1,64 @@
+"""Apps on an empty Redis, and ways to look at what they sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+from kombu import pools
+
+from celery_delayq import DelayQ
+from celery_delayq.testing.fixtures import RedisUnderTest
+
+MakeApp = Callable[..., Celery]
+
+
+def add(x: Any, y: Any) -> Any:
+    """Stand for any task."""
+    return x + y
+
+
+@pytest.fixture
+def make_app(delayq_broker_url: str, delayq_redis: RedisUnderTest) -> Iterator[MakeApp]:
+    """Make apps with one task, ``tasks.add``; closed after the test."""
+    apps: list[Celery] = []
+
+    def make(*, extension: bool = True, broker: str = delayq_broker_url, **conf: Any) -> Celery:
+        app = Celery("tests", broker=broker, backend=delayq_redis.url, set_as_current=False)
+        app.conf.update(conf)
+        if extension:
+            DelayQ(app)
+        app.task(name="tasks.add")(add)
+        apps.append(app)
+        return app
+
+    yield make
+    for app in apps:
+        DelayQ.of(app).close()
+        app.close()
+    pools.reset()
+
+
+@pytest.fixture
+def app(make_app: MakeApp) -> Celery:
+    return make_app()
+
+
+@pytest.fixture
+def delayq(app: Celery) -> DelayQ:
+    return DelayQ.of(app)
+
+
+def stored(redis: RedisUnderTest, queue: str = "celery") -> list[dict[str, Any]]:
+    """Return the messages in the schedule of a queue, by when they are due."""
+    ids = redis.client.zrange(f"{{{queue}}}:due", 0, -1)
+    records = redis.client.hmget(f"{{{queue}}}:entries", ids) if ids else []
+    return [json.loads(record.partition(b"\n")[2]) for record in records]
+
+
+def ready(redis: RedisUnderTest, key: str = "celery") -> list[dict[str, Any]]:
+    """Return the messages of a ready list, the next to be consumed first."""
+    return [json.loads(item) for item in reversed(redis.client.lrange(key, 0, -1))]

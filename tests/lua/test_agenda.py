@@ -1,0 +1,76 @@
+"""agenda.lua, defer.lua, bury.lua and what reads or clears a queue."""
+
+from __future__ import annotations
+
+from celery_delayq import scripts
+from celery_delayq.store import Store
+from tests.lua.conftest import QUEUE, entry
+from tests.support.keyspace import snapshot
+
+FAR = 4_000_000_000_000
+
+
+def test_an_empty_agenda_has_nothing_to_look_at(store: Store) -> None:
+    look = store.agenda()
+
+    assert (look.queue, look.due, look.wait) == (None, None, None)
+    assert abs(look.now - store.now_ms()) < 1000
+
+
+def test_a_deferred_queue_comes_later_but_a_new_entry_brings_it_forward(store: Store) -> None:
+    store.schedule(QUEUE, entry("a", 100, relative=True))
+
+    deferred = store.defer("q", 60)
+    assert deferred.due is not None
+    assert 59_000 < deferred.due - deferred.now <= 60_000
+
+    store.schedule(QUEUE, entry("b", 200, relative=True))
+    soon = store.agenda()
+    assert soon.due is not None
+    assert soon.due - soon.now <= 200
+
+
+def test_a_queue_without_a_schedule_is_not_put_on_the_agenda_by_deferring(store: Store) -> None:
+    store.defer("q", 60)
+
+    assert snapshot(store.client) == {}
+
+
+def test_scheduled_entries_are_counted_by_task(store: Store) -> None:
+    for n in range(3):
+        store.schedule(QUEUE, entry(f"m{n}", FAR, task="mail"))
+    store.schedule(QUEUE, entry("x", FAR, task="mail.other"))
+    store.schedule(QUEUE, entry("y", FAR, task="with space"))
+
+    assert store.scheduled_tasks("q") == {"mail": 3, "mail.other": 1, "with space": 1}
+    assert store.scheduled("q", "mail") == 3
+    assert store.scheduled("q", "with space") == 1
+    assert store.scheduled("q", "mai") == 0
+    assert store.scheduled("q") == 5
+
+
+def test_clearing_a_queue_forgets_its_schedule_but_not_its_dead_letters(store: Store) -> None:
+    store.schedule(QUEUE, entry("a", FAR))
+    store.bury("q", "b", "undecodable", b"bytes\nof it")
+
+    assert store.clear("q") == 1
+
+    assert set(snapshot(store.client)) == {"delayq:queues", "{q}:dead", "{q}:dead_at"}
+    [letter] = store.dead_letters("q")
+    assert (letter.id, letter.reason, letter.message) == ("b", "undecodable", b"bytes\nof it")
+
+
+def test_a_script_that_the_server_forgot_is_sent_again(store: Store) -> None:
+    store.schedule(QUEUE, entry("a", FAR))
+    store.client.script_flush()
+
+    assert store.schedule(QUEUE, entry("b", FAR))[0] == "scheduled"
+
+
+def test_every_script_is_loaded_and_refers_to_no_key_by_name(store: Store) -> None:
+    for name in scripts.names():
+        source = scripts.load(name).source
+        assert "@include" not in source
+        assert "delayq:" not in source
+        assert "cjson" not in source
+        assert store.client.script_load(source) == scripts.load(name).sha

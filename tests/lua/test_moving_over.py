@@ -1,0 +1,88 @@
+"""adopt.lua and release.lua: from stock workers into the schedule, and back."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_delayq.message import Record
+from celery_delayq.store import Held, Store
+from tests.lua.conftest import QUEUE, entry
+from tests.support.keyspace import snapshot
+
+FAR = 4_000_000_000_000
+HELD = Held("unacked", "unacked_index", "tag-1")
+
+
+@pytest.fixture
+def held(store: Store) -> None:
+    """A message that a stock worker holds."""
+    store.client.hset("unacked", "tag-1", b"[{}, '', 'q']")
+    store.client.zadd("unacked_index", {"tag-1": 5})
+
+
+@pytest.mark.usefixtures("held")
+def test_a_held_message_with_a_future_eta_moves_to_the_schedule(store: Store) -> None:
+    assert store.adopt(QUEUE, entry("a", FAR), HELD, hand_out=True) == "scheduled"
+
+    assert snapshot(store.client) == {
+        "delayq:agenda": {b"q": FAR},
+        "delayq:queues": {b"q": QUEUE.layout.dumps().encode()},
+        "{q}:due": {b"a": FAR},
+        "{q}:entries": {b"a": b'1 0 n-a tasks.t\n{"id": "a"}'},
+        "{q}:tasks": {b"tasks.t\x00004000000000000\x00a": 0},
+    }
+
+
+@pytest.mark.usefixtures("held")
+def test_a_held_message_that_is_due_goes_to_ready_when_asked(store: Store) -> None:
+    assert store.adopt(QUEUE, entry("a", 1, priority=9), HELD, hand_out=True) == "ready"
+
+    assert snapshot(store.client) == {"q\x06\x169": [b'{"id": "a"}']}
+
+
+@pytest.mark.usefixtures("held")
+def test_a_held_message_that_is_due_stays_when_a_worker_asks(store: Store) -> None:
+    before = snapshot(store.client)
+
+    assert store.adopt(QUEUE, entry("a", 1), HELD, hand_out=False) == "due"
+    assert snapshot(store.client) == before
+
+
+@pytest.mark.usefixtures("held")
+@pytest.mark.parametrize("due_ms", [1, FAR])
+def test_adopting_again_after_a_lost_reply_changes_nothing(store: Store, due_ms: int) -> None:
+    store.adopt(QUEUE, entry("a", due_ms), HELD, hand_out=True)
+    before = snapshot(store.client)
+
+    assert store.adopt(QUEUE, entry("a", due_ms), HELD, hand_out=True) == "gone"
+    assert snapshot(store.client) == before
+
+
+def test_an_entry_is_given_back_as_another_message(store: Store) -> None:
+    store.schedule(QUEUE, entry("a", FAR, priority=6))
+    store.schedule(QUEUE, entry("b", FAR + 1))
+    [data] = store.client.hmget("{q}:entries", "a")
+
+    assert store.release(QUEUE, "a", data, b"with its ETA")
+
+    state = snapshot(store.client)
+    assert state["q\x06\x166"] == [b"with its ETA"]
+    assert state["{q}:due"] == {b"b": FAR + 1}
+    assert state["delayq:agenda"] == {b"q": FAR + 1}
+    assert list(state["{q}:entries"]) == [b"b"]
+    assert state["{q}:tasks"] == {b"tasks.t\x00004000000000001\x00b": 0}
+
+
+def test_giving_back_again_or_another_record_changes_nothing(store: Store) -> None:
+    store.schedule(QUEUE, entry("a", FAR))
+    [data] = store.client.hmget("{q}:entries", "a")
+    other = Record(0, "another", "tasks.t", b"{}").pack()
+    before = snapshot(store.client)
+
+    assert not store.release(QUEUE, "a", other, b"x")
+    assert snapshot(store.client) == before
+
+    store.release(QUEUE, "a", data, b"x")
+    after = snapshot(store.client)
+    assert not store.release(QUEUE, "a", data, b"x")
+    assert snapshot(store.client) == after
