@@ -109,6 +109,7 @@ class ConsumeChannel(PublishChannel):
             Destination(queue, self.layout), entry, self.held(message.delivery_tag), hand_out=False
         )
         if outcome == "due":
+            message.properties[envelope.PROPERTY]["eta"] = message.headers["eta"]
             message.headers["eta"] = None
             return False
         virtual.QoS.ack(self.qos, message.delivery_tag)

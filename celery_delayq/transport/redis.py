@@ -108,10 +108,10 @@ class Transport(stock.Transport):
 def _keep_alternates(client: Connection) -> None:
     """Make a failover stay with this transport.
 
-    ``Connection.switch`` takes the scheme of the next URL for the name of the transport: that
-    of a plain ``redis://`` is stock kombu, without a schedule.
+    ``Connection.switch`` takes the scheme of the next URL for the name of the transport (that
+    of a plain ``redis://`` is stock kombu, without a schedule) and keeps the last database.
     """
-    ours = [url.own_url(alternate) for alternate in client.alt or []]
+    ours = url.own_urls(client.alt or [])
     if ours != (client.alt or []):
         client.alt[:] = ours
         client.cycle = client.failover_strategy(client.alt)

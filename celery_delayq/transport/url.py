@@ -8,7 +8,8 @@ the transport. :func:`plain_connection` makes one thing of all of these.
 
 from __future__ import annotations
 
-from urllib.parse import parse_qsl, urlsplit
+from collections.abc import Sequence
+from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
 
 from kombu import Connection
 
@@ -20,8 +21,19 @@ PREFIX = "delayq"
 #: The stock scheme behind each of ours.
 SCHEMES = ("redis", "rediss", "redis+socket", "sentinel")
 
-#: Query options of a URL over TCP, beside those that begin with ``ssl_``.
-_QUERY_OPTIONS = ("credential_provider",)
+#: Query options of a URL of a Unix socket, and of one over TCP.
+_SOCKET_OPTIONS = ("virtual_host", "credential_provider")
+_TCP_OPTIONS = (
+    "credential_provider", "ssl_ca_certs", "ssl_ca_data", "ssl_ca_path", "ssl_cert_reqs",
+    "ssl_certfile", "ssl_check_hostname", "ssl_ciphers", "ssl_keyfile", "ssl_password",
+)
+
+#: Values of ``ssl_cert_reqs``, as in ``kombu.utils.url.parse_ssl_cert_reqs``.
+_CERT_REQS = ("required", "optional", "none", "CERT_REQUIRED", "CERT_OPTIONAL", "CERT_NONE")
+
+_ENCODED = "in a user name or password the characters / ? # ; are written %2F %3F %23 %3B"
+
+_DEFAULT_PORTS = {"redis": 6379, "rediss": 6379, "sentinel": 26379}
 
 
 def aliases() -> list[str]:
@@ -35,29 +47,23 @@ def plain_url(url: str) -> str:
     Raises
     ------
     ConfigError
-        The scheme or a query option is not one of ours.
+        The scheme, the port, the database or a query option is not one of ours. The message
+        shows nothing that may be a piece of a password.
     """
     plain = url.removeprefix(f"{PREFIX}+")
-    scheme = plain.partition("://")[0]
-    if scheme not in SCHEMES:
-        valid = ", ".join(f"{PREFIX}+{scheme}://" for scheme in SCHEMES)
-        raise ConfigError(f"broker URL scheme {scheme!r} is not known; valid are {valid}")
-    if scheme != "redis+socket":
-        unknown = [
-            name for name, _ in parse_qsl(urlsplit(plain).query)
-            if name not in _QUERY_OPTIONS and not name.startswith("ssl_")
-        ]
-        if unknown:
-            raise ConfigError(
-                f"broker URL option(s) {', '.join(unknown)} are not known; valid are ssl_…, "
-                f"{', '.join(_QUERY_OPTIONS)}; other options go into broker_transport_options"
-            )
+    _checked(plain)
     return plain
 
 
-def own_url(url: str) -> str:
-    """Return *url* with our scheme, so that a failover to it does not end at stock kombu."""
-    return f"{PREFIX}+{plain_url(url)}"
+def own_urls(urls: Sequence[str]) -> list[str]:
+    """Return *urls* in the form that ``Connection.switch`` takes to where they lead.
+
+    Our scheme, so that a failover does not end at stock kombu; port and database in full, as
+    kombu keeps those of the last URL where the next one has none. What the URL of a further
+    sentinel leaves out is that of the first: all of them name the same master.
+    """
+    first = _checked(urls[0].removeprefix(f"{PREFIX}+")) if urls else None
+    return [_own_url(_checked(url.removeprefix(f"{PREFIX}+")), first) for url in urls]
 
 
 def plain_connection(connection: Connection) -> Connection:
@@ -69,6 +75,7 @@ def plain_connection(connection: Connection) -> Connection:
         The URL is not one of ours.
     """
     hostname = connection.hostname or ""
+    alternates = [plain_url(url) for url in connection.alt or []]
     options = {
         "userid": connection.userid,
         "password": connection.password,
@@ -79,16 +86,103 @@ def plain_connection(connection: Connection) -> Connection:
     }
     if getattr(connection, "credential_provider", None) is not None:  # kombu 5.6 and newer
         options["credential_provider"] = connection.credential_provider
-    others = [plain_url(url) for url in connection.alt or []]
     if "://" in hostname:
         this = plain_url(hostname)
         # All sentinels are asked for the master, not only the one that is this URL's.
-        urls = [this, *(url for url in others if url != this and this.startswith("sentinel:"))]
-        return Connection(";".join(urls), **options)
+        others = [url for url in alternates if url != this and this.startswith("sentinel:")]
+        return Connection(";".join([this, *others]), **options)
     scheme = str(connection.transport_cls).removeprefix(f"{PREFIX}+")
+    if scheme == "redis+socket":
+        return Connection(
+            _socket_url(connection), transport_options=connection.transport_options
+        )
     return Connection(
         hostname=hostname or None,
         transport=scheme if scheme in SCHEMES else "redis",
-        alternates=others,
+        alternates=alternates,
         **options,
     )
+
+
+def _checked(plain: str) -> SplitResult:
+    scheme, separator, _ = plain.partition("://")
+    if not separator:
+        raise ConfigError(
+            "a broker URL, or a part of it after ';', has no scheme; valid are "
+            f"{_valid_schemes()}; {_ENCODED}"
+        )
+    if scheme not in SCHEMES:
+        raise ConfigError(
+            f"broker URL scheme {scheme!r} is not known; valid are {_valid_schemes()}"
+        )
+    try:
+        parts = urlsplit(plain)
+        parts.port  # noqa: B018  urllib looks at it only now
+    except ValueError:
+        # urllib's own message would show what may be a piece of a password.
+        raise ConfigError(
+            f"a broker URL {scheme}://… cannot be read, or its port is no number from 0 to "
+            f"65535; {_ENCODED}"
+        ) from None
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if parts.fragment or any("@" in name for name in options):
+        raise ConfigError(f"a broker URL {scheme}://… cannot be read; {_ENCODED}")
+    valid = _SOCKET_OPTIONS if scheme == "redis+socket" else _TCP_OPTIONS
+    if unknown := [name for name in options if name not in valid]:
+        raise ConfigError(
+            f"broker URL option(s) {', '.join(unknown)} are not known; valid are "
+            f"{', '.join(valid)}; other options go into broker_transport_options"
+        )
+    if options.get("ssl_cert_reqs", "none") not in _CERT_REQS:
+        raise ConfigError(
+            f"broker URL option ssl_cert_reqs={options['ssl_cert_reqs']!r} is not known; "
+            f"valid are {', '.join(_CERT_REQS[:3])}"
+        )
+    database = _database(parts, options)
+    if not database.isdecimal():
+        shown = "" if "@" in plain.partition("://")[2].partition("/")[2] else f" {database!r}"
+        raise ConfigError(
+            f"the database{shown} of a broker URL {scheme}://… is no number, such as 0; {_ENCODED}"
+        )
+    return parts
+
+
+def _valid_schemes() -> str:
+    return ", ".join(f"{PREFIX}+{scheme}://" for scheme in SCHEMES)
+
+
+def _database(parts: SplitResult, options: dict[str, str]) -> str:
+    if parts.scheme == "redis+socket":
+        return options.get("virtual_host", "0")
+    return parts.path.strip("/") or "0"
+
+
+def _own_url(parts: SplitResult, first: SplitResult | None) -> str:
+    if parts.scheme == "redis+socket":
+        # kombu's parser refuses ?virtual_host= (it has a virtual host already, the path).
+        query = quote(f"?{parts.query}", safe="=&") if parts.query else ""
+        userinfo = parts.netloc.rpartition("@")[0]
+        # A host, whatever it is, keeps kombu from warning that there is none.
+        netloc = f"{userinfo}@localhost" if userinfo else "localhost"
+        return f"{PREFIX}+{parts._replace(netloc=netloc, query='').geturl()}{query}"
+    netloc, path, query = parts.netloc, parts.path, parts.query
+    if parts.scheme == "sentinel" and first is not None and first.scheme == "sentinel":
+        if "@" not in netloc and "@" in first.netloc:
+            netloc = f"{first.netloc.rpartition('@')[0]}@{netloc}"
+        path = path if path.strip("/") else first.path
+        query = query or first.query
+    if parts.port is None:
+        netloc = f"{netloc.removesuffix(':')}:{_DEFAULT_PORTS[parts.scheme]}"
+    path = f"/{path.strip('/') or 0}"
+    own = parts._replace(netloc=netloc, path=path, query=query)
+    return f"{PREFIX}+{own.geturl()}"
+
+
+def _socket_url(connection: Connection) -> str:
+    """Undo :func:`_own_url` after ``Connection.switch`` has taken the URL of a socket apart."""
+    path, mark, query = connection.virtual_host.partition("?")
+    userinfo = ""
+    if connection.userid or connection.password:
+        password = f":{quote(connection.password, safe='')}" if connection.password else ""
+        userinfo = f"{quote(connection.userid or '', safe='')}{password}@"
+    return f"redis+socket://{userinfo}/{quote(path)}{mark}{query}"

@@ -1,0 +1,82 @@
+"""An app with the extension, whose tasks write down when they ran by Redis' clock."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from celery import Celery
+from redis import Redis
+
+from celery_delayq import DelayQ
+
+app = Celery("delayed")
+app.conf.update(
+    broker_connection_retry_on_startup=True,
+    task_acks_late=True,
+    accept_content=["json", "yaml", "msgpack"],
+    broker_transport_options=json.loads(os.environ.get("TRANSPORT_OPTIONS", "{}")),
+)
+delayq = DelayQ(app)
+
+#: The list to which every run is written.
+LOG = "log"
+
+
+def note(request: Any, **more: Any) -> None:
+    """Write down one run: task, attempt, ETA, and the moment by Redis' clock in seconds."""
+    with Redis.from_url(app.conf.result_backend) as client:
+        seconds, micros = client.time()
+        run = {
+            "id": request.id,
+            "task": request.task,
+            "retries": request.retries,
+            "eta": request.eta,
+            "at": seconds + micros / 1e6,
+            **more,
+        }
+        client.rpush(LOG, json.dumps(run))
+
+
+@app.task(bind=True, name="add")
+def add(self: Any, x: Any, y: Any) -> Any:
+    note(self.request, args=[x, y])
+    return x + y
+
+
+@app.task(bind=True, name="size")
+def size(self: Any, text: str) -> int:
+    note(self.request)
+    return len(text)
+
+
+@app.task(bind=True, name="total")
+def total(self: Any, numbers: list[int]) -> int:
+    note(self.request)
+    return sum(numbers)
+
+
+@app.task(bind=True, name="flaky", max_retries=2)
+def flaky(self: Any, countdown: float) -> str:
+    note(self.request)
+    if self.request.retries < 2:
+        raise self.retry(countdown=countdown)
+    return "at last"
+
+
+@app.task(
+    bind=True, name="backoff", autoretry_for=(ValueError,), retry_backoff=True,
+    retry_jitter=False, max_retries=1,
+)
+def backoff(self: Any) -> str:
+    note(self.request)
+    if not self.request.retries:
+        raise ValueError("once")
+    return "at last"
+
+
+@app.task(bind=True, name="replacing")
+def replacing(self: Any, x: int) -> Any:
+    note(self.request)
+    return self.replace(add.s(x, 1).set(countdown=0.3))

@@ -1,0 +1,183 @@
+"""Delayed tasks on real workers of every pool: never early, each as often as on stock."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from celery import chain, chord, group
+from kombu import pools
+
+from celery_delayq.testing import POOLS, WorkerProcess, wait_until
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.support.keyspace import snapshot
+
+UTC = dt.timezone.utc
+TIMEOUT = 20
+
+StartWorker = Callable[..., WorkerProcess]
+
+
+@pytest.fixture
+def tasks(delayq_broker_url: str, delayq_redis: RedisUnderTest) -> Iterator[Any]:
+    """The module of tasks, its app pointed at the Redis of this test."""
+    from tests.apps import delayq_tasks
+
+    app = delayq_tasks.app
+    app.conf.update(broker_url=delayq_broker_url, result_backend=delayq_redis.url)
+    yield delayq_tasks
+    delayq_tasks.delayq.close()
+    app.close()
+    app.__dict__.pop("amqp", None)
+    app._pool = None
+    app._local.backend = None
+    pools.reset()
+
+
+@pytest.fixture(params=POOLS)
+def worker(request: pytest.FixtureRequest, delayq_worker: StartWorker) -> WorkerProcess:
+    return delayq_worker(
+        "tests.apps.delayq_tasks:app", pool=request.param, extra_args=["--without-gossip", "--without-mingle"]
+    )
+
+
+def runs(redis: RedisUnderTest) -> list[dict[str, Any]]:
+    return [json.loads(item) for item in redis.client.lrange("log", 0, -1)]
+
+
+def assert_not_early(run: dict[str, Any]) -> None:
+    """A run is not before its ETA, which the sender's countdown made in whole milliseconds."""
+    assert run["at"] >= dt.datetime.fromisoformat(run["eta"]).timestamp() - 0.001, run
+
+
+def test_delayed_tasks_of_all_kinds(
+    worker: WorkerProcess, tasks: Any, delayq_redis: RedisUnderTest
+) -> None:
+    now = dt.datetime.now(UTC)
+    results = {
+        "countdown": (tasks.add.apply_async((1, 2), countdown=0.4), 3),
+        "eta": (tasks.add.apply_async((3, 4), eta=now + dt.timedelta(seconds=0.6)), 7),
+        "past": (tasks.add.apply_async((5, 6), eta=now - dt.timedelta(days=1)), 11),
+        "at once": (tasks.add.delay(7, 8), 15),
+        "retry": (tasks.flaky.apply_async((0.3,), countdown=0.1), "at last"),
+        "autoretry": (tasks.backoff.delay(), "at last"),
+        "replace": (tasks.replacing.apply_async((9,), countdown=0.1), 10),
+        "chain": (chain(tasks.add.s(1, 1), tasks.add.s(2)).apply_async(countdown=0.2), 4),
+        "group": (group(tasks.add.s(1, 1), tasks.add.s(2, 2)).apply_async(countdown=0.2), [2, 4]),
+        "chord": (chord([tasks.add.s(1, 1), tasks.add.s(2, 2)], tasks.total.s()).apply_async(countdown=0.2), 6),
+        "link": (tasks.add.apply_async((1, 1), countdown=0.2, link=tasks.add.s(40)), 2),
+        "expires later": (tasks.add.apply_async((1, 9), countdown=0.2, expires=60), 10),
+        "priority": (tasks.add.apply_async((2, 9), countdown=0.2, priority=9), 11),
+        "yaml": (tasks.add.apply_async((3, 9), countdown=0.2, serializer="yaml"), 12),
+        "msgpack": (tasks.add.apply_async((4, 9), countdown=0.2, serializer="msgpack", compression="zlib"), 13),
+        "large": (tasks.size.apply_async(("x" * 1_000_000,), countdown=0.2), 1_000_000),
+    }
+
+    got = {name: result.get(timeout=TIMEOUT) for name, (result, _) in results.items()}
+
+    assert got == {name: expected for name, (_, expected) in results.items()}
+    expected_runs = 25
+    wait_until(lambda: len(runs(delayq_redis)) >= expected_runs, what="the linked task has run")
+    done = runs(delayq_redis)
+    assert len(done) == expected_runs, sorted(run["task"] for run in done)
+    delayed = [run for run in done if run["eta"]]
+    assert len(delayed) >= 18
+    for run in delayed:
+        assert_not_early(run)
+    assert [run["retries"] for run in done if run["task"] == "flaky"] == [0, 1, 2]
+    wait_until(lambda: not delayq_redis.client.hlen("unacked"), what="all is acknowledged")
+    left = {key for key in snapshot(delayq_redis.client)
+            if not key.startswith(("celery-task-meta-", "_kombu.", "chord", "celery-taskset"))}
+    assert left <= {"log", "delayq:queues"}
+
+
+def test_what_expires_before_it_is_due_does_not_run(
+    delayq_worker: StartWorker, tasks: Any, delayq_redis: RedisUnderTest
+) -> None:
+    delayq_worker("tests.apps.delayq_tasks:app", pool="solo")
+    expired = tasks.add.apply_async((1, 1), countdown=0.5, expires=0.2)
+    after = tasks.add.apply_async((2, 2), countdown=0.6)
+
+    assert after.get(timeout=TIMEOUT) == 4
+
+    assert [run["args"] for run in runs(delayq_redis)] == [[2, 2]]
+    assert expired.state == "REVOKED"
+
+
+def test_the_same_id_sent_twice_runs_twice(
+    delayq_worker: StartWorker, tasks: Any, delayq_redis: RedisUnderTest
+) -> None:
+    delayq_worker("tests.apps.delayq_tasks:app", pool="threads")
+    for _ in range(2):
+        tasks.add.apply_async((1, 1), countdown=0.2, task_id="twice")
+
+    wait_until(lambda: len(runs(delayq_redis)) == 2, what="both have run")
+
+
+def test_the_transport_alone_is_enough(
+    delayq_worker: StartWorker, delayq_redis: RedisUnderTest
+) -> None:
+    """A worker with the URL and without DelayQ(app) promotes too."""
+    from tests.apps.stock_tasks import app
+
+    delayq_worker("tests.apps.stock_tasks:app", pool="prefork")
+    with app.connection_for_write(delayq_redis.server.url_for("delayq+redis")) as connection:
+        app.send_task("stock.add", (1, 2), countdown=0.3, connection=connection, task_id="alone")
+
+    wait_until(lambda: delayq_redis.client.exists("celery-task-meta-alone"), what="it has run")
+
+
+def test_messages_with_an_eta_of_a_stock_producer_move_to_the_schedule(
+    delayq_worker: StartWorker, tasks: Any, delayq_redis: RedisUnderTest
+) -> None:
+    from tests.apps.stock_tasks import app as stock
+
+    with stock.connection_for_write(delayq_redis.url) as connection:
+        for n in range(50):
+            stock.send_task("add", (n, 0), countdown=3600, connection=connection)
+        stock.send_task("add", (0, 1), countdown=3.0, connection=connection, task_id="soon")
+        past = dt.datetime(2001, 1, 1, tzinfo=UTC)
+        stock.send_task("add", (0, 2), eta=past, connection=connection, task_id="past")
+    assert delayq_redis.client.llen("celery") == 52
+
+    delayq_worker("tests.apps.delayq_tasks:app", pool="solo")
+
+    wait_until(lambda: len(runs(delayq_redis)) == 2, what="what is due has run")
+    soon = next(run for run in runs(delayq_redis) if run["id"] == "soon")
+    assert_not_early(soon)
+    assert tasks.delayq.count(task="add") == 50
+    wait_until(lambda: not delayq_redis.client.hlen("unacked"), what="no worker holds any of it")
+
+
+def test_a_message_that_cannot_be_decoded_does_not_stop_the_worker(
+    delayq_worker: StartWorker, tasks: Any, delayq_redis: RedisUnderTest
+) -> None:
+    worker = delayq_worker("tests.apps.delayq_tasks:app", pool="solo")
+    garbage = [b"not json", b"[]", b'{"properties": {}}', b"\xff\xfe", b'{"body": 1}',
+               b'{"body": "abc", "headers": {}, "properties": {"delivery_tag": "t", '
+               b'"delivery_info": {}, "body_encoding": "base64"}}']
+    for item in garbage:
+        delayq_redis.client.lpush("celery", item)
+
+    assert tasks.add.apply_async((1, 2), countdown=0.1).get(timeout=TIMEOUT) == 3
+
+    letters = [letter.message for letter in tasks.delayq.store.dead_letters("celery")]
+    assert len(letters) == len(garbage)
+    assert set(garbage[:5]) <= set(letters)
+    assert worker.running
+
+
+def test_one_of_two_workers_may_be_killed_and_nothing_scheduled_is_lost(
+    delayq_worker: StartWorker, tasks: Any, delayq_redis: RedisUnderTest
+) -> None:
+    doomed = delayq_worker("tests.apps.delayq_tasks:app", pool="solo")
+    delayq_worker("tests.apps.delayq_tasks:app", pool="solo")
+    results = [tasks.add.apply_async((n, 0), countdown=1.5) for n in range(200)]
+    doomed.kill()
+
+    assert [result.get(timeout=TIMEOUT) for result in results] == list(range(200))
+    late = [run["at"] - dt.datetime.fromisoformat(run["eta"]).timestamp() for run in runs(delayq_redis)]
+    assert all(-0.001 <= seconds for seconds in late)
