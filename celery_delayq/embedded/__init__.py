@@ -1,0 +1,17 @@
+"""A private ``redis-server`` process for demos, tests and first steps.
+
+The server listens on 127.0.0.1 only, keeps its data in a folder of its own and ends with the Python
+process that started it. It is no replacement for a server that is looked after.
+
+>>> with EmbeddedRedis() as server:              # doctest: +SKIP
+...     app = Celery("shop", broker=server.url_for("delayq+redis"))
+
+``python -m celery_delayq.embedded`` runs one in the foreground and prints its URL.
+"""
+
+from __future__ import annotations
+
+from celery_delayq.embedded.find import find_redis_server
+from celery_delayq.embedded.server import EmbeddedRedis
+
+__all__ = ["EmbeddedRedis", "find_redis_server"]

@@ -1,0 +1,45 @@
+"""``python -m celery_delayq.embedded``: a private server in the foreground."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from types import FrameType
+
+from celery_delayq.embedded import EmbeddedRedis
+from celery_delayq.errors import EmbeddedRedisError, RedisServerNotFound
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a server in the foreground until SIGINT or SIGTERM; return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m celery_delayq.embedded",
+        description="Run a private Redis server on 127.0.0.1 and print its URL.",
+    )
+    parser.add_argument("--executable", help="server program (default: found by itself)")
+    parser.add_argument("--data-dir", help="folder to keep data in (default: temporary)")
+    parser.add_argument("--port", type=int, help="TCP port (default: a free one)")
+    chosen = parser.parse_args(arguments)
+
+    def leave(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, leave)
+    try:
+        with EmbeddedRedis(
+            executable=chosen.executable, data_dir=chosen.data_dir, port=chosen.port
+        ) as server:
+            print(server.url, flush=True)
+            code = server.wait()
+            print(f"the server ended with code {code}", file=sys.stderr)
+            return 1
+    except KeyboardInterrupt:
+        return 0
+    except (EmbeddedRedisError, RedisServerNotFound) as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,55 @@
+"""Ends child processes when this process dies without doing so itself."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+_SCRIPT = """\
+read -r word && exit
+kill -s "$1" -- "-$2"
+tries=0
+while kill -s 0 -- "-$2" 2>/dev/null; do
+    tries=$((tries + 1))
+    [ "$tries" -eq 100 ] && kill -s KILL -- "-$2"
+    [ "$tries" -ge 110 ] && break
+    sleep 0.1
+done
+[ -z "$3" ] || rm -rf -- "$3"
+"""
+
+
+class Lifeline:
+    """Ends a process group when this Python process dies without cleaning up.
+
+    A shell waits on a pipe whose other end only this process holds, so that it takes notice after
+    SIGKILL too. A child made by ``os.fork`` holds that end as well: then the group ends when the
+    last holder is gone.
+
+    Parameters
+    ----------
+    group
+        Id of the process group to signal; what is left of it 10 seconds later is killed.
+    signal_name
+        Such as ``"TERM"`` or ``"KILL"``.
+    folder
+        Removed when the group has ended.
+    """
+
+    def __init__(self, group: int, signal_name: str, folder: Path | None = None) -> None:
+        self._shell = subprocess.Popen(
+            ["/bin/sh", "-c", _SCRIPT, "delayq-lifeline", signal_name, str(group), folder or ""],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            # A Ctrl-C or a signal to the whole group of this process must not end it first.
+            start_new_session=True,
+        )
+
+    def release(self) -> None:
+        """End the watch and do nothing to the group."""
+        try:
+            self._shell.communicate(b"released\n")
+        except (OSError, ValueError):
+            self._shell.kill()
+            self._shell.wait()

@@ -1,0 +1,402 @@
+"""The server process itself."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from redis.retry import Retry
+
+from celery_delayq.embedded.find import find_redis_server
+from celery_delayq.embedded.lifeline import Lifeline
+from celery_delayq.embedded.ports import HOST, free_port
+from celery_delayq.embedded.settings import (
+    ConfigValue,
+    checked_options,
+    checked_text,
+    quoted,
+    written,
+)
+from celery_delayq.errors import EmbeddedRedisError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_PORT_ATTEMPTS: Final = 20
+_SOCKET_PATH_LIMIT: Final = 100
+_POLL_SECONDS: Final = 0.01
+_LOG_TAIL_LINES: Final = 20
+
+
+@dataclass
+class _Resources:
+    """What must be given back; apart from `EmbeddedRedis` so that a finalizer can hold it."""
+
+    owner: int
+    temp_dir: Path | None = None
+    process: subprocess.Popen[bytes] | None = None
+    lifeline: Lifeline | None = None
+
+    def end_process(self, timeout: float, *, at_once: bool = False) -> None:
+        # A forked child has a copy of this object and no right to end its parent's server.
+        if self.process is None or self.owner != os.getpid():
+            return
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL if at_once else signal.SIGTERM)
+            try:
+                self.process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        if self.lifeline is not None:
+            self.lifeline.release()
+        self.process = self.lifeline = None
+
+    def release(self) -> None:
+        if self.owner != os.getpid():
+            return
+        self.end_process(10.0)
+        if self.temp_dir is not None:
+            shutil.rmtree(self.temp_dir, ignore_errors=True)
+
+
+class EmbeddedRedis:
+    """One private Redis (or Valkey) server; a context manager that starts and ends it.
+
+    The data folder outlives `stop`, `kill` and `restart`. A temporary one is removed by `close`, at
+    the end of the ``with`` block and at the end of Python. If Python is killed, the server and a
+    temporary folder go by themselves.
+
+    Parameters
+    ----------
+    executable
+        Server program; the default is what `find_redis_server` finds.
+    data_dir
+        Folder for data and log, created if missing and kept. The default is a temporary one.
+    port
+        TCP port on 127.0.0.1. The default is a free one, which stays the same over restarts.
+    appendonly
+        Whether each write is logged, so that data outlive a killed server.
+    appendfsync
+        ``"always"``, ``"everysec"`` or ``"no"``.
+    password
+        Password that clients must give. It is in `url`; neither the process list nor the log shows
+        it.
+    unix_socket
+        True for a socket in the data folder, or its path; in addition to TCP.
+    options
+        More settings, by their names in ``redis.conf``. A string is what stands there after the
+        name, booleans become ``yes`` and ``no``.
+    timeout
+        Seconds to wait for the server to answer, and to end.
+
+    Raises
+    ------
+    RedisServerNotFound
+        There is no server program.
+    ValueError
+        An option is one that has its own parameter, or cannot be written into ``redis.conf``.
+    """
+
+    def __init__(
+        self,
+        *,
+        executable: str | os.PathLike[str] | None = None,
+        data_dir: str | os.PathLike[str] | None = None,
+        port: int | None = None,
+        appendonly: bool = True,
+        appendfsync: str = "everysec",
+        password: str | None = None,
+        unix_socket: bool | str | os.PathLike[str] = False,
+        options: Mapping[str, ConfigValue] | None = None,
+        timeout: float = 20.0,
+    ) -> None:
+        self._config = {
+            "save": "",
+            "appendonly": appendonly,
+            "appendfsync": appendfsync,
+            **checked_options(options or {}),
+        }
+        self._password = checked_text("password", password) if password else None
+        self._port_is_given = port is not None
+        self._port = port
+        self._timeout = timeout
+        self._launched = False
+        self._log_start = 0
+        self.executable = find_redis_server(executable)
+        self._resources = _Resources(owner=os.getpid())
+        self._finalizer = weakref.finalize(self, self._resources.release)
+        if data_dir is None:
+            self._resources.temp_dir = Path(tempfile.mkdtemp(prefix="delayq-redis-"))
+        self.data_dir = (self._resources.temp_dir or Path(os.fspath(data_dir or "."))).absolute()
+        self.unix_socket = self._socket_path(unix_socket)
+
+    def _socket_path(self, wish: bool | str | os.PathLike[str]) -> Path | None:
+        if wish is False:
+            return None
+        path = self.data_dir / "redis.sock" if wish is True else Path(wish).absolute()
+        if len(os.fsencode(path)) > _SOCKET_PATH_LIMIT:
+            raise ValueError(
+                f"unix_socket {str(path)!r} is longer than {_SOCKET_PATH_LIMIT} bytes, "
+                "which the operating system refuses: choose a shorter path"
+            )
+        return path
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = f"pid {self.pid}" if self.running else "not running"
+        return f"<EmbeddedRedis {HOST}:{self._port or '(no port yet)'}, {state}>"
+
+    # -- life ---------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Start the server and wait until it answers; do nothing if it already runs.
+
+        Raises
+        ------
+        EmbeddedRedisError
+            It ended or did not answer in time; the message ends with its log.
+        """
+        if self.running:
+            return self
+        if not self._finalizer.alive:
+            raise EmbeddedRedisError(f"{self!r} was closed; make a new one")
+        self._resources.end_process(0)
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        may_choose = not self._port_is_given and not self._launched
+        for attempt in range(_PORT_ATTEMPTS):
+            if may_choose:
+                self._port = free_port()
+            self._launch()
+            try:
+                self.wait_ready()
+            except EmbeddedRedisError:
+                taken = "Address already in use" in self._log_since_launch()
+                self._resources.end_process(self._timeout, at_once=True)
+                if not (taken and may_choose) or attempt == _PORT_ATTEMPTS - 1:
+                    raise
+            else:
+                break
+        self._launched = True
+        return self
+
+    def stop(self, timeout: float | None = None) -> None:
+        """Shut the server down, wait until it has ended, and keep its data.
+
+        Parameters
+        ----------
+        timeout
+            Seconds after which it is killed; the default is that of the constructor.
+        """
+        self._resources.end_process(self._timeout if timeout is None else timeout)
+
+    def kill(self) -> None:
+        """End the server with SIGKILL, as a crash would, and keep its data."""
+        self._resources.end_process(self._timeout, at_once=True)
+
+    def restart(self, timeout: float | None = None) -> Self:
+        """Stop the server as `stop` does, and start it on the same port and data."""
+        self.stop(timeout)
+        return self.start()
+
+    def close(self) -> None:
+        """Stop the server for good and remove a temporary data folder."""
+        self._finalizer()
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until the server ends by itself or another's doing; return its exit code.
+
+        Parameters
+        ----------
+        timeout
+            Seconds; the default is for ever.
+
+        Raises
+        ------
+        subprocess.TimeoutExpired
+            It still runs after `timeout`.
+        """
+        return self._process().wait(timeout)
+
+    def wait_ready(self, timeout: float | None = None) -> None:
+        """Wait until the server answers and has loaded its data.
+
+        Parameters
+        ----------
+        timeout
+            Seconds; the default is that of the constructor.
+
+        Raises
+        ------
+        EmbeddedRedisError
+            It ended or did not answer in time; the message ends with its log.
+        """
+        deadline = monotonic() + (self._timeout if timeout is None else timeout)
+        process = self._process()
+        last: RedisError | None = None
+        with self.client(
+            retry=Retry(NoBackoff(), 0), socket_connect_timeout=0.5, socket_timeout=0.5
+        ) as client:
+            while True:
+                try:
+                    info: dict[str, Any] = client.info()
+                    # Another server may hold the port while ours is about to find out.
+                    if info["process_id"] == process.pid and not info["loading"]:
+                        return
+                except RedisError as error:
+                    last = error
+                try:
+                    code = process.wait(_POLL_SECONDS)
+                except subprocess.TimeoutExpired:
+                    if monotonic() < deadline:
+                        continue
+                    reason = f"did not answer in time ({last or 'it was loading data'})"
+                    raise self._failure(reason) from last
+                raise self._failure(f"ended with code {code}") from last
+
+    def _launch(self) -> None:
+        log_file = self.log_file
+        self._log_start = log_file.stat().st_size if log_file.exists() else 0
+        with log_file.open("ab") as log:
+            try:
+                process = subprocess.Popen(
+                    # Settings by standard input: a password stays out of the process list.
+                    [self.executable, "-"],
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    cwd=self.data_dir,
+                    # A Ctrl-C meant for Python must not end the server under it.
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise EmbeddedRedisError(f"{self.executable} cannot be run: {error}") from error
+        self._resources.process = process
+        self._resources.lifeline = Lifeline(process.pid, "TERM", self._resources.temp_dir)
+        assert process.stdin is not None
+        try:
+            with process.stdin as settings:
+                settings.write(self._settings().encode())
+        except BrokenPipeError:
+            pass  # It has ended already; wait_ready says why.
+
+    def _settings(self) -> str:
+        lines: dict[str, ConfigValue] = {
+            "bind": HOST,
+            "port": self.port,
+            "dir": quoted(str(self.data_dir)),
+            "daemonize": False,
+            **self._config,
+        }
+        if self._password:
+            lines["requirepass"] = quoted(self._password)
+        if self.unix_socket:
+            lines["unixsocket"] = quoted(str(self.unix_socket))
+        return "".join(f"{name} {written(value)}\n" for name, value in lines.items())
+
+    def _process(self) -> subprocess.Popen[bytes]:
+        process = self._resources.process
+        if process is None:
+            raise EmbeddedRedisError("the server is not running: call start()")
+        return process
+
+    # -- what it is ---------------------------------------------------------------------------
+
+    @property
+    def running(self) -> bool:
+        """Whether the server process is alive."""
+        process = self._resources.process
+        return process is not None and process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running server (EmbeddedRedisError if it does not run)."""
+        return self._process().pid
+
+    @property
+    def host(self) -> str:
+        """Always 127.0.0.1."""
+        return HOST
+
+    @property
+    def port(self) -> int:
+        """TCP port (EmbeddedRedisError before the first start, if none was given)."""
+        if self._port is None:
+            raise EmbeddedRedisError("the port is chosen when the server starts: call start()")
+        return self._port
+
+    @property
+    def url(self) -> str:
+        """``redis://`` URL of database 0, with the password."""
+        return self.url_for("redis")
+
+    def url_for(self, scheme: str, database: int = 0) -> str:
+        """Return the URL for another scheme, such as ``delayq+redis``, or database number."""
+        return f"{scheme}://{self._user_info()}{HOST}:{self.port}/{database}"
+
+    def socket_url(self, scheme: str = "redis+socket", database: int = 0) -> str:
+        """Return the unix socket's URL in kombu's form (EmbeddedRedisError if there is none)."""
+        if self.unix_socket is None:
+            raise EmbeddedRedisError("the server has no unix socket: give unix_socket=True")
+        path = quote(str(self.unix_socket))
+        return f"{scheme}://{self._user_info()}{path}?virtual_host={database}"
+
+    def _user_info(self) -> str:
+        return f":{quote(self._password, safe='')}@" if self._password else ""
+
+    @property
+    def version(self) -> str:
+        """Version of the server program, such as ``"7.0.15"``."""
+        shown = subprocess.run(
+            [self.executable, "--version"], capture_output=True, text=True, check=False
+        ).stdout
+        match = re.search(r"\bv=(\d+(?:\.\d+)*)", shown)
+        if match is None:
+            raise EmbeddedRedisError(f"{self.executable} --version shows no version: {shown!r}")
+        return match[1]
+
+    @property
+    def log_file(self) -> Path:
+        """File that the server logs to."""
+        return self.data_dir / "redis.log"
+
+    def client(self, **options: Any) -> Redis:
+        """Return a new client; `options` are those of ``redis.Redis``."""
+        return Redis(**{"host": HOST, "port": self.port, "password": self._password, **options})
+
+    def _log_since_launch(self) -> str:
+        with self.log_file.open("rb") as log:
+            log.seek(self._log_start)
+            return log.read().decode(errors="replace")
+
+    def _failure(self, reason: str) -> EmbeddedRedisError:
+        tail = "\n".join(self._log_since_launch().splitlines()[-_LOG_TAIL_LINES:])
+        return EmbeddedRedisError(
+            f"{self.executable} on port {self.port} {reason}. The end of its log:\n"
+            f"{tail or '(it logged nothing)'}"
+        )

@@ -1,0 +1,118 @@
+"""Pytest fixtures: a private Redis and real workers.
+
+Use them by ``pytest_plugins = ["celery_delayq.testing.fixtures"]`` in the top ``conftest.py``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from celery_delayq.embedded import EmbeddedRedis
+from celery_delayq.testing.processes import ProcessFailed
+from celery_delayq.testing.workers import WorkerProcess
+
+SERVER_VARIABLE = "DELAYQ_REDIS_SERVER"
+"""Environment variable with the path of the server program to test with."""
+
+
+@dataclass(frozen=True)
+class RedisUnderTest:
+    """An empty Redis for one test."""
+
+    server: EmbeddedRedis
+    client: Redis = field(repr=False)
+
+    @property
+    def url(self) -> str:
+        """``redis://`` URL of database 0."""
+        return self.server.url
+
+    @property
+    def port(self) -> int:
+        """TCP port on 127.0.0.1."""
+        return self.server.port
+
+
+def new_server(**options: Any) -> EmbeddedRedis:
+    """Return a server that is not started yet, of the program that the tests are to run with."""
+    return EmbeddedRedis(executable=os.environ.get(SERVER_VARIABLE) or None, **options)
+
+
+@pytest.fixture(scope="session")
+def delayq_redis_server() -> Iterator[EmbeddedRedis]:
+    """One server for the whole test run."""
+    with new_server() as server:
+        yield server
+
+
+@pytest.fixture
+def delayq_redis(delayq_redis_server: EmbeddedRedis) -> Iterator[RedisUnderTest]:
+    """The server of the whole run, emptied, with its settings put back afterwards."""
+    # The test before may have ended it.
+    delayq_redis_server.start()
+    with delayq_redis_server.client() as client:
+        client.flushall()
+        client.script_flush()
+        settings = client.config_get("maxmemory*")
+        yield RedisUnderTest(delayq_redis_server, client)
+        if delayq_redis_server.running:
+            client.config_set("maxmemory", settings["maxmemory"])
+            client.config_set("maxmemory-policy", settings["maxmemory-policy"])
+
+
+@pytest.fixture
+def delayq_redis_factory() -> Iterator[Callable[..., EmbeddedRedis]]:
+    """Start servers of the test's own; takes the arguments of `EmbeddedRedis`."""
+    with ExitStack() as servers:
+        yield lambda **options: servers.enter_context(new_server(**options))
+
+
+@pytest.fixture
+def delayq_broker_scheme() -> str:
+    """URL scheme of the broker; override it to run a suite on another transport."""
+    return "delayq+redis"
+
+
+@pytest.fixture
+def delayq_broker_url(delayq_redis: RedisUnderTest, delayq_broker_scheme: str) -> str:
+    """Broker URL of the emptied server."""
+    return delayq_redis.server.url_for(delayq_broker_scheme)
+
+
+@pytest.fixture
+def delayq_worker(
+    delayq_broker_url: str, delayq_redis: RedisUnderTest, tmp_path: Path
+) -> Iterator[Callable[..., WorkerProcess]]:
+    """Start workers, wait until they are ready, and end them after the test.
+
+    Takes the arguments of `WorkerProcess`, and ``wait_ready=False`` for one that is not to be
+    waited for. The broker and, as result backend, the same Redis are given to each worker.
+    """
+    workers: list[WorkerProcess] = []
+
+    def start(app: str, *, wait_ready: bool = True, **options: Any) -> WorkerProcess:
+        options.setdefault("broker_url", delayq_broker_url)
+        options.setdefault("result_backend", delayq_redis.url)
+        options.setdefault("log_file", tmp_path / f"worker-{len(workers)}.log")
+        worker = WorkerProcess(app, **options)
+        workers.append(worker)
+        worker.start()
+        return worker.wait_ready() if wait_ready else worker
+
+    yield start
+    # All are asked first, so that they end side by side.
+    for worker in workers:
+        if worker.running:
+            worker.term()
+    for worker in workers:
+        with suppress(ProcessFailed):
+            worker.wait(timeout=10)
+        worker.kill()

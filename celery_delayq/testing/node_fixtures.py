@@ -1,0 +1,99 @@
+"""The fixtures of `celery_delayq.testing.pytest_celery`, by pytest-celery's names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+from pytest_celery import CELERY_REDIS_BACKEND, CELERY_REDIS_BROKER
+
+from celery_delayq.testing import process_utils
+from celery_delayq.testing.fixtures import SERVER_VARIABLE, delayq_broker_scheme
+from celery_delayq.testing.nodes import RedisProcessContainer, WorkerProcessContainer
+
+__all__ = [
+    "celery_backend",
+    "celery_broker",
+    "default_redis_backend",
+    "default_redis_broker",
+    "default_worker_container",
+    "default_worker_utils_module",
+    "delayq_broker_scheme",
+]
+
+
+@pytest.fixture(params=[CELERY_REDIS_BROKER])
+def celery_broker(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """The brokers that run as processes: Redis."""
+    broker = request.getfixturevalue(request.param)
+    yield broker
+    broker.teardown()
+
+
+@pytest.fixture(params=[CELERY_REDIS_BACKEND])
+def celery_backend(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """The backends that run as processes: Redis."""
+    backend = request.getfixturevalue(request.param)
+    yield backend
+    backend.teardown()
+
+
+@pytest.fixture
+def default_redis_broker(
+    default_redis_broker_command: list[str],
+    default_redis_broker_env: dict[str, str],
+    delayq_broker_scheme: str,
+) -> Iterator[RedisProcessContainer]:
+    """A private Redis for the broker."""
+    container = RedisProcessContainer(
+        scheme=delayq_broker_scheme,
+        command=default_redis_broker_command,
+        env=default_redis_broker_env,
+        executable=os.environ.get(SERVER_VARIABLE) or None,
+    )
+    yield container
+    container.remove()
+
+
+@pytest.fixture
+def default_redis_backend(
+    default_redis_backend_command: list[str], default_redis_backend_env: dict[str, str]
+) -> Iterator[RedisProcessContainer]:
+    """A private Redis for results."""
+    container = RedisProcessContainer(
+        command=default_redis_backend_command,
+        env=default_redis_backend_env,
+        executable=os.environ.get(SERVER_VARIABLE) or None,
+    )
+    yield container
+    container.remove()
+
+
+@pytest.fixture
+def default_worker_utils_module() -> ModuleType:
+    """What the worker's processes are listed by."""
+    return process_utils
+
+
+@pytest.fixture
+def default_worker_container(
+    default_worker_container_cls: type[Any],
+    default_worker_command: list[str],
+    default_worker_env: dict[str, str],
+    default_worker_initial_content: dict[str, bytes],
+) -> Iterator[WorkerProcessContainer]:
+    """A real worker that is ready."""
+    container = WorkerProcessContainer(
+        container_cls=default_worker_container_cls,
+        command=default_worker_command,
+        env=default_worker_env,
+        content=default_worker_initial_content,
+    )
+    try:
+        container.ready()
+        yield container
+    finally:
+        container.remove()

@@ -1,0 +1,145 @@
+"""Real ``celery worker`` processes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from celery_delayq.testing.processes import ManagedProcess
+from celery_delayq.testing.wait import DEFAULT_TIMEOUT
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+POOLS = ("prefork", "threads", "solo", "gevent", "eventlet")
+"""Every pool that the package supports."""
+
+FAST_START = ("--without-gossip", "--without-mingle")
+"""Arguments that make a worker ready about a second earlier; it then does not greet others."""
+
+READY_LINE = r"\bready\.$"
+
+
+class WorkerProcess(ManagedProcess):
+    """``celery -A app worker`` as a process of its own.
+
+    `stop` is Celery's warm shutdown. A worker that is not stopped ends with this Python process.
+
+    Parameters
+    ----------
+    app
+        As after ``celery -A``: ``module`` or ``module:attribute``.
+    pool
+        One of `POOLS`.
+    concurrency
+        Processes, threads or greenlets; without effect on ``solo``.
+    queues
+        Queues to consume; the default is what the app says.
+    broker_url, result_backend
+        Given to the worker as ``CELERY_BROKER_URL`` and ``CELERY_RESULT_BACKEND``, which win over
+        what the app says.
+    name
+        First part of the node name; the default is a unique one.
+    loglevel
+        INFO or lower: a worker says at INFO that it is ready.
+    env
+        Variables in addition to those of this process.
+    extra_args
+        More arguments for ``celery worker``, such as ``["--max-tasks-per-child=1"]``.
+    cwd
+        Folder to run in, from where `app` is imported.
+    log_file
+        File for its output; the default is a temporary one.
+    python
+        Python to run it with.
+
+    Raises
+    ------
+    ValueError
+        Unknown pool, or a log level at which it would never be seen to be ready.
+    """
+
+    def __init__(
+        self,
+        app: str,
+        *,
+        pool: str = "prefork",
+        concurrency: int = 2,
+        queues: Sequence[str] = (),
+        broker_url: str | None = None,
+        result_backend: str | None = None,
+        name: str | None = None,
+        loglevel: str = "INFO",
+        env: Mapping[str, str] | None = None,
+        extra_args: Sequence[str] = (),
+        cwd: str | os.PathLike[str] | None = None,
+        log_file: str | os.PathLike[str] | None = None,
+        python: str = sys.executable,
+    ) -> None:
+        if pool not in POOLS:
+            raise ValueError(f"pool {pool!r} is none of {', '.join(POOLS)}")
+        if logging.getLevelName(loglevel.upper()) not in range(1, logging.INFO + 1):
+            raise ValueError(f"loglevel {loglevel!r} hides the line 'ready.': use INFO or DEBUG")
+        self.app = app
+        self.pool = pool
+        self.hostname = f"{name or f'worker-{uuid.uuid4().hex[:8]}'}@{socket.gethostname()}"
+        command = [python, "-m", "celery", "-A", app, "worker"]
+        command += ["--pool", pool, "--concurrency", str(concurrency)]
+        command += ["--hostname", self.hostname, "--loglevel", loglevel]
+        if queues:
+            command += ["--queues", ",".join(queues)]
+        variables = dict(env or {})
+        if broker_url is not None:
+            variables["CELERY_BROKER_URL"] = broker_url
+        if result_backend is not None:
+            variables["CELERY_RESULT_BACKEND"] = result_backend
+        super().__init__(
+            [*command, *extra_args], env=variables, cwd=cwd, log_file=log_file, name=self.hostname
+        )
+
+    def __enter__(self) -> Self:
+        self.start()
+        try:
+            return self.wait_ready()
+        except BaseException:
+            self.kill()
+            raise
+
+    def wait_ready(self, timeout: float = DEFAULT_TIMEOUT) -> Self:
+        """Wait until the worker consumes.
+
+        Parameters
+        ----------
+        timeout
+            Seconds.
+
+        Raises
+        ------
+        ProcessFailed
+            It ended or was not ready in time; the message ends with its output.
+        """
+        self.wait_log(READY_LINE, timeout)
+        return self
+
+    def child_pids(self) -> list[int]:
+        """Return the process ids of its pool's processes (none in a pool without processes)."""
+        import psutil  # Only tests that look into a pool need it.
+
+        return [child.pid for child in psutil.Process(self.pid).children(recursive=True)]
+
+    def kill_children(self) -> list[int]:
+        """End the pool's processes alone (SIGKILL), and return their ids."""
+        killed = []
+        for pid in self.child_pids():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+            killed.append(pid)
+        return killed

@@ -1,0 +1,28 @@
+"""An app that knows nothing of this package; broker and backend come from the environment."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from celery import Celery
+
+app = Celery("stock")
+app.conf.broker_connection_retry_on_startup = True
+
+
+@app.task(name="stock.add")
+def add(x: int, y: int) -> int:
+    return x + y
+
+
+@app.task(name="stock.pid")
+def pid() -> int:
+    return os.getpid()
+
+
+@app.task(name="stock.nap", acks_late=True)
+def nap(seconds: float) -> str:
+    print("napping", flush=True)
+    time.sleep(seconds)
+    return "rested"

@@ -1,0 +1,119 @@
+"""``rediss``: certificates are checked as the URL says, and real workers run tasks over TLS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from kombu.exceptions import OperationalError
+from redis import Redis
+
+from celery_delayq.embedded import EmbeddedRedis
+from celery_delayq.testing import WorkerProcess
+from tests.integration.conftest import MakeApp
+from tests.support.late import check_it_runs, send_late, start_worker
+from tests.support.ports import free_port
+from tests.support.tls import Certificates, make_certificates, tls_server_program
+
+OUR_TRANSPORT = {"broker_transport": "celery_delayq.transport:Transport"}
+Workers = Callable[..., WorkerProcess]
+
+
+@dataclass(frozen=True)
+class SecureRedis:
+    """A server that asks its clients for a certificate, and its plain door for the test."""
+
+    port: int
+    certificates: Certificates
+    client: Redis
+
+    def url(self, scheme: str, authority: Path | None = None) -> str:
+        files = {
+            "ssl_ca_certs": authority or self.certificates.authority,
+            "ssl_certfile": self.certificates.certificate,
+            "ssl_keyfile": self.certificates.key,
+        }
+        options = "&".join(f"{name}={quote(str(path))}" for name, path in files.items())
+        where = f"{scheme}://:p%40ss%2Fword@127.0.0.1:{self.port}/3"
+        return f"{where}?ssl_cert_reqs=required&{options}"
+
+
+@pytest.fixture
+def secure_redis(tmp_path: Path) -> Iterator[SecureRedis]:
+    program = tls_server_program()
+    certificates = make_certificates(tmp_path / "certificates")
+    port = free_port()
+    options: dict[str, str | int | bool] = {
+        "tls-port": port,
+        "tls-cert-file": str(certificates.certificate),
+        "tls-key-file": str(certificates.key),
+        "tls-ca-cert-file": str(certificates.authority),
+        "tls-auth-clients": True,
+    }
+    with (
+        EmbeddedRedis(executable=program, password="p@ss/word", options=options) as server,
+        server.client(db=3) as client,
+    ):
+        yield SecureRedis(port, certificates, client)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "settings"),
+    [("delayq+rediss", {}), ("rediss", OUR_TRANSPORT)],
+    ids=["delayq+rediss", "our transport"],
+)
+def test_a_delayed_task_goes_over_tls(
+    make_app: MakeApp,
+    delayq_worker: Workers,
+    secure_redis: SecureRedis,
+    scheme: str,
+    settings: dict[str, str],
+) -> None:
+    broker = secure_redis.url(scheme)
+
+    result = send_late(make_app(broker=broker, **settings), secure_redis.client)
+    worker = start_worker(delayq_worker, broker, settings, loglevel="DEBUG")
+    check_it_runs(result, secure_redis.client)
+
+    doors = {c["laddr"] for c in secure_redis.client.client_list() if c["db"] == "3"}
+    own = secure_redis.client.client_info()["laddr"]
+    assert doors - {own} == {f"127.0.0.1:{secure_redis.port}"}
+    assert "word" not in worker.log
+
+
+def test_after_a_failover_tls_is_kept_with_its_options(
+    make_app: MakeApp, secure_redis: SecureRedis
+) -> None:
+    down = f"delayq+redis://127.0.0.1:{free_port()}/1"
+    app = make_app(broker=f"{down};{secure_redis.url('delayq+rediss')}")
+
+    app.send_task("url.add", (2, 3), countdown=60)
+
+    assert secure_redis.client.zcard("{celery}:due") == 1
+
+
+def test_a_server_of_another_authority_is_not_trusted(
+    make_app: MakeApp, secure_redis: SecureRedis, tmp_path: Path
+) -> None:
+    stranger = make_certificates(tmp_path / "stranger").authority
+    app = make_app(broker=secure_redis.url("delayq+rediss", stranger))
+
+    with pytest.raises(OperationalError, match=r"(?i)certificate verify failed"):
+        app.send_task("url.add", (2, 3), countdown=60)
+
+    assert secure_redis.client.keys() == []
+
+
+def test_a_server_without_tls_is_not_talked_to(
+    make_app: MakeApp, secure_redis: SecureRedis
+) -> None:
+    plain_port = secure_redis.client.get_connection_kwargs()["port"]
+    broker = secure_redis.url("delayq+rediss").replace(f":{secure_redis.port}/", f":{plain_port}/")
+
+    with pytest.raises(OperationalError, match=r"(?i)ssl"):
+        make_app(broker=broker).send_task("url.add", (2, 3), countdown=60)
+
+    assert secure_redis.client.keys() == []

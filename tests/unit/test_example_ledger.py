@@ -1,0 +1,169 @@
+"""The example's sums: a wrong one is found, whatever is wrong, and ends the demo with an error."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from example_project import demo
+from example_project.ledger import (
+    Published,
+    Run,
+    Sums,
+    add_up,
+    lateness,
+    percentile,
+    problems,
+)
+
+EXPECTED = {"check-in": 2, "boarding": 2}
+PUBLISHED = [
+    Published("check-in:A", "check-in", eta_ms=10_000, published_ms=1_000.0),
+    Published("check-in:B", "check-in", eta_ms=20_000, published_ms=1_001.0),
+    Published("boarding:A", "boarding", eta_ms=30_000, published_ms=1_002.0),
+    Published("boarding:B", "boarding", eta_ms=40_000, published_ms=1_003.0),
+]
+RUNS = [
+    Run("check-in:A", eta_ms=10_000, started_ms=10_001.5),
+    Run("check-in:B", eta_ms=20_000, started_ms=20_000.0),
+    Run("boarding:A", eta_ms=30_000, started_ms=30_004.0),
+    Run("boarding:B", eta_ms=40_000, started_ms=40_100.0),
+]
+
+
+def sums_of(published: list[Published] | None = None, runs: list[Run] | None = None) -> Sums:
+    return add_up(PUBLISHED if published is None else published, RUNS if runs is None else runs)
+
+
+def test_a_day_without_fault_has_no_problems() -> None:
+    sums = sums_of()
+
+    assert problems(sums, EXPECTED) == []
+    assert (sums.total.scheduled, sums.total.run) == (4, 4)
+    assert (sums.total.early, sums.total.lost, sums.total.twice) == (0, 0, 0)
+    assert (sums.total.p50_ms, sums.total.p99_ms, sums.total.max_ms) == (1.5, 100.0, 100.0)
+    assert sums.per_kind["check-in"].max_ms == 1.5
+    assert sums.per_kind["boarding"].p50_ms == 4.0
+
+
+def test_a_task_that_never_ran_is_lost() -> None:
+    sums = sums_of(runs=RUNS[:-1])
+
+    assert (sums.total.run, sums.total.lost) == (3, 1)
+    assert (sums.per_kind["boarding"].lost, sums.per_kind["check-in"].lost) == (1, 0)
+    assert problems(sums, EXPECTED) == ["1 tasks never ran"]
+
+
+def test_a_task_that_started_before_its_eta_is_early_by_however_little() -> None:
+    sums = sums_of(runs=[replace(RUNS[0], started_ms=9_999.999), *RUNS[1:]])
+
+    assert sums.total.early == 1
+    assert problems(sums, EXPECTED) == ["1 tasks ran before their ETA"]
+
+
+def test_a_task_that_started_again_counts_as_twice_and_still_as_one_that_ran() -> None:
+    again = [replace(RUNS[0], started_ms=50_000.0), replace(RUNS[0], started_ms=60_000.0)]
+    sums = sums_of(runs=[*RUNS, *again])
+
+    assert (sums.total.run, sums.total.twice) == (4, 1)
+    assert sums.total.max_ms == 100.0, "lateness is that of the first start"
+    assert problems(sums, EXPECTED) == ["1 tasks ran more than once"]
+
+
+def test_an_early_second_start_is_early_too() -> None:
+    sums = sums_of(runs=[*RUNS, replace(RUNS[3], started_ms=1.0)])
+
+    assert (sums.total.early, sums.total.twice) == (1, 1)
+
+
+def test_a_lost_task_is_not_made_up_for_by_one_that_ran_twice() -> None:
+    sums = sums_of(runs=[*RUNS[:-1], RUNS[0]])
+
+    assert problems(sums, EXPECTED) == ["1 tasks never ran", "1 tasks ran more than once"]
+
+
+def test_fewer_scheduled_than_planned_is_found_though_all_of_them_ran() -> None:
+    sums = sums_of(published=PUBLISHED[:-1], runs=RUNS[:-1])
+
+    assert problems(sums, EXPECTED) == ["boarding: 2 tasks were planned, 1 were scheduled"]
+
+
+def test_a_kind_that_nobody_published_is_missed() -> None:
+    sums = sums_of(published=PUBLISHED[:2], runs=RUNS[:2])
+
+    assert problems(sums, EXPECTED) == ["boarding: 2 tasks were planned, 0 were scheduled"]
+
+
+def test_a_kind_that_nobody_planned_is_found() -> None:
+    assert problems(sums_of(), {"check-in": 2}) == [
+        "boarding: 0 tasks were planned, 2 were scheduled"
+    ]
+
+
+def test_a_task_that_was_due_when_it_was_published_is_shown() -> None:
+    sums = sums_of(published=[replace(PUBLISHED[0], published_ms=10_000.0), *PUBLISHED[1:]])
+
+    assert sums.overdue == 1
+    assert problems(sums, EXPECTED) == ["1 tasks were already due when they were published"]
+
+
+def test_a_run_without_publication_is_found() -> None:
+    sums = sums_of(runs=[*RUNS, Run("check-in:Z", 1, 2.0)])
+
+    assert problems(sums, EXPECTED) == ["1 tasks ran without having been published"]
+
+
+@pytest.mark.parametrize("told", [None, 10_001])
+def test_a_task_that_does_not_know_its_eta_is_found(told: int | None) -> None:
+    sums = sums_of(runs=[replace(RUNS[0], eta_ms=told), *RUNS[1:]])
+
+    assert problems(sums, EXPECTED) == [
+        "1 tasks were told another ETA than they were published with"
+    ]
+
+
+def test_what_redis_still_holds_is_found() -> None:
+    assert problems(sums_of(), EXPECTED, left_in_broker=3) == [
+        "3 tasks were still in Redis after the workers had ended"
+    ]
+
+
+def test_nothing_ran_gives_no_lateness_and_everything_lost() -> None:
+    sums = sums_of(runs=[])
+
+    assert (sums.total.p50_ms, sums.total.p99_ms, sums.total.max_ms) == (None, None, None)
+    assert problems(sums, EXPECTED) == ["4 tasks never ran"]
+
+
+def test_lateness_is_of_the_first_start_of_what_was_published() -> None:
+    again = [replace(RUNS[0], started_ms=50_000.0), Run("check-in:Z", None, 1.0)]
+
+    assert lateness(PUBLISHED[:1], [*again, *RUNS]) == {"check-in:A": 1.5}
+
+
+@pytest.mark.parametrize(
+    ("percent", "expected"), [(0, 1.0), (50, 50.0), (99, 99.0), (99.1, 100.0), (100, 100.0)]
+)
+def test_percentiles_are_values_that_occurred(percent: float, expected: float) -> None:
+    assert percentile([float(value) for value in range(100, 0, -1)], percent) == expected
+
+
+def test_there_is_no_percentile_of_nothing() -> None:
+    assert percentile([], 50) is None
+
+
+def test_the_command_fails_and_says_which_sums_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_with_a_loss(*_: Any) -> list[str]:
+        return problems(sums_of(runs=RUNS[:-1]), EXPECTED)
+
+    monkeypatch.setattr(demo, "run", run_with_a_loss)
+    # The real handler would outlive the test.
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+
+    result = CliRunner().invoke(demo.main, [])
+
+    assert result.exit_code == 1
+    assert "the sums are wrong:\n  1 tasks never ran" in result.output
