@@ -27,8 +27,11 @@ def check_version(client: Redis) -> None:
     try:
         version = str(cast("dict[str, object]", client.info("server"))["redis_version"])
     except (ResponseError, KeyError) as exc:
-        logger.warning("Redis does not tell its version (%s); celery_delayq needs %s or newer",
-                       exc, ".".join(map(str, OLDEST)))
+        logger.warning(
+            "Redis does not tell its version (%s); celery_delayq needs %s or newer",
+            exc,
+            ".".join(map(str, OLDEST)),
+        )
         return
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
         raise UnsupportedServer(
@@ -43,8 +46,14 @@ def warn_of_settings(client: Redis) -> None:
     try:
         policy = cast("dict[str, str]", client.config_get("maxmemory-policy"))["maxmemory-policy"]
     except (ResponseError, KeyError) as exc:
-        logger.warning("Redis does not allow CONFIG (%s): whether it keeps what is scheduled "
-                       "(maxmemory-policy noeviction, appendonly yes) is for you to check", exc)
+        logger.warning(
+            "Redis does not allow CONFIG (%s): whether it keeps what is scheduled "
+            "(maxmemory-policy noeviction, appendonly yes) is for you to check",
+            exc,
+        )
     if policy is not None and policy != "noeviction":
-        logger.warning("Redis evicts keys when it is full (maxmemory-policy %s): scheduled tasks "
-                       "can be lost; set maxmemory-policy to noeviction", policy)
+        logger.warning(
+            "Redis evicts keys when it is full (maxmemory-policy %s): scheduled tasks "
+            "can be lost; set maxmemory-policy to noeviction",
+            policy,
+        )

@@ -64,8 +64,10 @@ class Settings:
                 f"unknown delayq setting(s): {', '.join(unknown)}; valid are: {', '.join(known)}"
             )
         return cls(
-            **{name: _checked(name, given[name], known[name].default, known[name].metadata)
-               for name in given}
+            **{
+                name: _checked(name, given[name], known[name].default, known[name].metadata)
+                for name in given
+            }
         )
 
 

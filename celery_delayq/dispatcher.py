@@ -160,8 +160,9 @@ class Dispatcher:
         self.tally.buried += promoted.buried
         self.tally.last = promoted.look
         if promoted.buried:
-            logger.error("%d unreadable entries of queue %r are now dead letters",
-                         promoted.buried, queue)
+            logger.error(
+                "%d unreadable entries of queue %r are now dead letters", promoted.buried, queue
+            )
         self._pace.after(promoted.look, promoted)
 
     def _layout(self, queue: str) -> Layout:

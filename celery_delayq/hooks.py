@@ -19,8 +19,15 @@ class AMQPMixin:
     """
 
     def as_task_v1(
-        self, task_id: str, name: str, args: Any = None, kwargs: Any = None,
-        countdown: Any = None, eta: Any = None, *rest: Any, **options: Any,
+        self,
+        task_id: str,
+        name: str,
+        args: Any = None,
+        kwargs: Any = None,
+        countdown: Any = None,
+        eta: Any = None,
+        *rest: Any,
+        **options: Any,
     ) -> Any:
         _check(countdown, eta)
         return super().as_task_v1(  # type: ignore[misc]
@@ -28,8 +35,15 @@ class AMQPMixin:
         )
 
     def as_task_v2(
-        self, task_id: str, name: str, args: Any = None, kwargs: Any = None,
-        countdown: Any = None, eta: Any = None, *rest: Any, **options: Any,
+        self,
+        task_id: str,
+        name: str,
+        args: Any = None,
+        kwargs: Any = None,
+        countdown: Any = None,
+        eta: Any = None,
+        *rest: Any,
+        **options: Any,
     ) -> Any:
         _check(countdown, eta)
         message = super().as_task_v2(  # type: ignore[misc]
@@ -50,7 +64,8 @@ def install(app: Celery) -> None:
     if not issubclass(base, AMQPMixin):
         # By name where possible: the app is pickled for children that are spawned.
         app.amqp_cls = (
-            "celery_delayq.hooks:AMQP" if base is celery_amqp.AMQP
+            "celery_delayq.hooks:AMQP"
+            if base is celery_amqp.AMQP
             else type("AMQP", (AMQPMixin, base), {})
         )
         app.__dict__.pop("amqp", None)

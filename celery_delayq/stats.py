@@ -92,25 +92,23 @@ def gather(store: Store, consumed: Iterable[str], ready_limit: int) -> Stats:
     """Read the numbers of every registered queue and of those in *consumed*."""
     known = layouts(store.registry())
     names = sorted({*known, *consumed})
-    now_ms = store.now_ms()
     used, most = store.server_memory()
     return Stats(
-        queues=[_queue(store, name, known.get(name, store.layout), now_ms, ready_limit)
-                for name in names],
+        queues=[_queue(store, name, known.get(name, store.layout), ready_limit) for name in names],
         used_memory=used,
         max_memory=most,
     )
 
 
-def _queue(store: Store, name: str, layout: Layout, now_ms: int, ready_limit: int) -> QueueStats:
-    size = store.sizes(name, layout, now_ms)
+def _queue(store: Store, name: str, layout: Layout, ready_limit: int) -> QueueStats:
+    size = store.sizes(name, layout)
     tasks: Counter[str] = Counter()
-    waits = [now_ms - size.first_due] if size.overdue and size.first_due is not None else []
+    waits = [size.now - size.first_due] if size.overdue and size.first_due is not None else []
     for data in store.ready_messages(name, layout, ready_limit):
         task, due_ms = _task_and_due(data)
         tasks[task] += 1
         if due_ms is not None:
-            waits.append(now_ms - due_ms)
+            waits.append(size.now - due_ms)
     return QueueStats(
         name=name,
         scheduled=size.scheduled,

@@ -64,8 +64,9 @@ class Held(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """How much is in each state in one queue; *first_due* in ms since 1970."""
+    """How much is in each state in one queue; *now* and *first_due* in ms since 1970."""
 
+    now: int
     scheduled: int
     ready: int
     dead: int
@@ -105,9 +106,7 @@ class Store:
 
     def schedule_call(self, to: Destination, entry: Entry) -> Call:
         """Return the call that :meth:`schedule` makes."""
-        return Call(
-            scripts.load("schedule"), self._put_keys(to, entry), self._put_args(to, entry)
-        )
+        return Call(scripts.load("schedule"), self._put_keys(to, entry), self._put_args(to, entry))
 
     def schedule(self, to: Destination, entry: Entry) -> tuple[Stored, int]:
         """Keep a message until it is due; one that is due goes to the ready list.
@@ -131,12 +130,27 @@ class Store:
         reply = self._run(
             Call(
                 scripts.load("promote"),
-                [*key.schedule, self.keys.agenda, key.dead, key.dead_at,
-                 *self.keys.ready_lists(of.queue, of.layout)],
+                [
+                    *key.schedule,
+                    self.keys.agenda,
+                    key.dead,
+                    key.dead_at,
+                    *self.keys.ready_lists(of.queue, of.layout),
+                ],
                 [of.queue, limit, *of.layout.steps],
             )
         )
         return Promoted(_look(reply), int(reply[3]), int(reply[4]))
+
+    def hold(self, held: Held, since: float, message: str) -> None:
+        """Keep a message that has left its ready list where kombu keeps what workers hold."""
+        keys = [held.unacked, held.unacked_index]
+        self._run(Call(scripts.load("hold"), keys, [held.tag, since, message]))
+
+    def ack(self, held: Held) -> bool:
+        """Forget a message that a worker held; False when it was not held any more."""
+        keys = [held.unacked, held.unacked_index]
+        return bool(self._run(Call(scripts.load("ack"), keys, [held.tag])))
 
     def adopt(self, to: Destination, entry: Entry, held: Held, *, hand_out: bool) -> Adopted:
         """Take a message out of kombu's unacked keys into the schedule.
@@ -158,8 +172,11 @@ class Store:
         step = Record.unpack(data).priority
         call = Call(
             scripts.load("release"),
-            [*self.keys.queue(of.queue).schedule, self.keys.agenda,
-             self.keys.ready(of.queue, step, of.layout)],
+            [
+                *self.keys.queue(of.queue).schedule,
+                self.keys.agenda,
+                self.keys.ready(of.queue, step, of.layout),
+            ],
             [of.queue, id, data, message],
         )
         return bool(self._run(call))
@@ -238,19 +255,15 @@ class Store:
             _, died, due, reason = header.decode("utf-8", "replace").split(" ", 3)
             yield DeadLetter(id.decode("utf-8", "replace"), int(died), int(due), reason, message)
 
-    def sizes(self, queue: str, layout: Layout, now_ms: int) -> Sizes:
+    def sizes(self, queue: str, layout: Layout) -> Sizes:
         """Return the sizes of a queue at one moment."""
         key = self.keys.queue(queue)
-        pipe = self.client.pipeline(transaction=True)
-        pipe.zcard(key.due)
-        pipe.zcount(key.due, "-inf", now_ms)
-        pipe.zrange(key.due, 0, 0, withscores=True)
-        pipe.hlen(key.dead)
-        for ready in self.keys.ready_lists(queue, layout):
-            pipe.llen(ready)
-        scheduled, overdue, first, dead, *ready_sizes = pipe.execute()
-        first_due = int(first[0][1]) if first else None
-        return Sizes(scheduled, sum(ready_sizes), dead, overdue, first_due)
+        keys = [key.due, key.dead, *self.keys.ready_lists(queue, layout)]
+        now, scheduled, overdue, first, dead, ready = self._run(
+            Call(scripts.load("sizes"), keys, [])
+        )
+        first_due = int(float(first)) if first else None
+        return Sizes(int(now), scheduled, ready, dead, overdue, first_due)
 
     def ready_messages(self, queue: str, layout: Layout, limit: int) -> Iterator[bytes]:
         """Yield up to *limit* messages of the ready lists of a queue, oldest first in each."""
@@ -289,12 +302,8 @@ class Store:
 
         Dead letters stay.
         """
-        key = self.keys.queue(queue)
-        pipe = self.client.pipeline(transaction=True)
-        pipe.zcard(key.due)
-        pipe.unlink(*key.schedule)
-        pipe.zrem(self.keys.agenda, queue)
-        return cast(int, pipe.execute()[0])
+        keys = [*self.keys.queue(queue).schedule, self.keys.agenda]
+        return int(self._run(Call(scripts.load("clear"), keys, [queue])))
 
     def unregister(self, queue: str) -> None:
         """Forget a queue that was deleted."""
@@ -313,8 +322,13 @@ class Store:
     def _put_args(self, to: Destination, entry: Entry) -> list[Any]:
         due = entry.due
         return [
-            to.queue, entry.id, due.ms, "1" if due.relative else "0", entry.record.pack(),
-            to.layout.dumps(), self.keys.wake,
+            to.queue,
+            entry.id,
+            due.ms,
+            "1" if due.relative else "0",
+            entry.record.pack(),
+            to.layout.dumps(),
+            self.keys.wake,
         ]
 
     def _run(self, call: Call) -> Any:

@@ -79,10 +79,20 @@ def stats(ctx: click.Context, as_json: bool) -> None:
 
 
 @delayq.command(cls=CeleryCommand)
-@click.option("--from", "source", type=click.Choice(["stock"]), cls=CeleryOption,
-              help="Take over what stopped stock workers hold in Redis.")
-@click.option("--to", "target", type=click.Choice(["stock"]), cls=CeleryOption,
-              help="Give the schedule back as stock messages with their ETA.")
+@click.option(
+    "--from",
+    "source",
+    type=click.Choice(["stock"]),
+    cls=CeleryOption,
+    help="Take over what stopped stock workers hold in Redis.",
+)
+@click.option(
+    "--to",
+    "target",
+    type=click.Choice(["stock"]),
+    cls=CeleryOption,
+    help="Give the schedule back as stock messages with their ETA.",
+)
 @click.option("--dry-run", is_flag=True, cls=CeleryOption, help="Count, change nothing.")
 @click.option("--yes", is_flag=True, cls=CeleryOption, help="Go on although workers answer.")
 @click.pass_context

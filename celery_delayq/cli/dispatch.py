@@ -34,7 +34,9 @@ def run(delayq: DelayQ) -> None:
     if console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
             while not stopping.wait(REFRESH[0]):
-                live.update(_line(thread.dispatcher.tally, time.monotonic() - started), refresh=True)
+                live.update(
+                    _line(thread.dispatcher.tally, time.monotonic() - started), refresh=True
+                )
     else:
         console.print("dispatching")
         while not stopping.wait(REFRESH[1]):
@@ -55,5 +57,7 @@ def _line(tally: Tally, seconds: float) -> str:
     if look is None or look.due is None:
         parts.append("nothing scheduled")
     else:
-        parts.append(f"next of {look.queue} due at {time.strftime('%X', time.localtime(look.due / 1000))}")
+        parts.append(
+            f"next of {look.queue} due at {time.strftime('%X', time.localtime(look.due / 1000))}"
+        )
     return " · ".join(parts)

@@ -17,7 +17,10 @@ def run(app: Celery, *, give_back: bool, dry_run: bool, yes: bool) -> None:
         _refuse_while_workers_run(app)
     console = Console(highlight=False)
     columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
     )
     moved = Moved(total=0)
     with Progress(*columns, console=console) as progress:

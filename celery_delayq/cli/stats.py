@@ -34,8 +34,13 @@ def _queues(stats: Stats) -> Table:
         table.add_column(name, justify="right")
     for queue in stats.queues:
         table.add_row(
-            queue.name, f"{queue.scheduled:,}", f"{queue.overdue:,}", f"{queue.ready:,}",
-            f"{queue.dead:,}", f"{queue.oldest_age:,.1f} s", _moment(queue),
+            queue.name,
+            f"{queue.scheduled:,}",
+            f"{queue.overdue:,}",
+            f"{queue.ready:,}",
+            f"{queue.dead:,}",
+            f"{queue.oldest_age:,.1f} s",
+            _moment(queue),
             "–" if queue.memory is None else decimal(queue.memory),
         )
     return table
@@ -50,8 +55,10 @@ def _tasks(stats: Stats) -> Table:
     for queue in stats.queues:
         for task in sorted({*queue.scheduled_tasks, *queue.ready_tasks}):
             table.add_row(
-                queue.name, task,
-                f"{queue.scheduled_tasks.get(task, 0):,}", f"{queue.ready_tasks.get(task, 0):,}",
+                queue.name,
+                task,
+                f"{queue.scheduled_tasks.get(task, 0):,}",
+                f"{queue.ready_tasks.get(task, 0):,}",
             )
     return table
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from functools import partial
 from queue import Empty
 from typing import Any
 from uuid import uuid4
 
+from kombu.transport import redis as stock
 from kombu.transport import virtual
-from kombu.utils.json import loads
+from kombu.utils.json import dumps, loads
 
 from celery_delayq import message as envelope
 from celery_delayq.errors import InvalidETA
@@ -21,13 +23,39 @@ from celery_delayq.transport.publish import PublishChannel
 logger = logging.getLogger(__name__)
 
 
+class QoS(stock.QoS):
+    """kombu's record of what a worker holds, kept by scripts: a full server refuses kombu's own."""
+
+    def append(self, message: virtual.Message, delivery_tag: str) -> None:
+        delivery = message.delivery_info
+        value = dumps([message._raw, delivery["exchange"], delivery["routing_key"]])
+        self.channel.store.hold(self.channel.held(delivery_tag), time.time(), value)
+        virtual.QoS.append(self, message, delivery_tag)
+
+    def ack(self, delivery_tag: str) -> None:
+        self.channel.store.ack(self.channel.held(delivery_tag))
+        virtual.QoS.ack(self, delivery_tag)
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        if requeue:
+            super().reject(delivery_tag, requeue=True)
+        else:
+            self.ack(delivery_tag)
+
+
 class ConsumeChannel(PublishChannel):
     """A channel of kombu's that holds no message in worker memory for having an ETA."""
+
+    QoS = QoS
 
     _dispatching = False
 
     def basic_consume(
-        self, queue: str, no_ack: bool, callback: Callable[[Any], Any], consumer_tag: str,
+        self,
+        queue: str,
+        no_ack: bool,
+        callback: Callable[[Any], Any],
+        consumer_tag: str,
         **kwargs: Any,
     ) -> None:
         super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
@@ -104,11 +132,10 @@ class ConsumeChannel(PublishChannel):
         if due is None or self._is_short(due):
             return False
         step = self.priority(self._get_message_priority(raw, reverse=False))
-        entry = Entry.of(raw, step, due)
-        outcome = self.store.adopt(
-            Destination(queue, self.layout), entry, self.held(message.delivery_tag), hand_out=False
-        )
-        if outcome == "due":
+        to, entry = Destination(queue, self.layout), Entry.of(raw, step, due)
+        if not self.ack_emulation:
+            self.store.schedule(to, entry)
+        elif self.store.adopt(to, entry, self.held(message.delivery_tag), hand_out=False) == "due":
             message.properties[envelope.PROPERTY]["eta"] = message.headers["eta"]
             message.headers["eta"] = None
             return False
@@ -123,6 +150,8 @@ class ConsumeChannel(PublishChannel):
     def _bury(self, queue: str, item: bytes, exc: Exception) -> None:
         logger.error(
             "An undecodable message in queue %r is now a dead letter: %s: %r",
-            queue, exc, item[:200],
+            queue,
+            exc,
+            item[:200],
         )
         self.store.bury(queue, f"undecodable-{uuid4()}", f"undecodable message: {exc}", item)

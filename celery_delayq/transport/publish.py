@@ -31,7 +31,11 @@ class PublishBatch(_StockBatch):
         # Not execute_command: kombu's prefixed pipeline would prefix the first key again.
         self.add(
             "pipeline_execute_command",
-            "EVALSHA", call.script.sha, len(call.keys), *call.keys, *call.args,
+            "EVALSHA",
+            call.script.sha,
+            len(call.keys),
+            *call.keys,
+            *call.args,
         )
 
     def flush(self) -> None:

@@ -24,8 +24,16 @@ SCHEMES = ("redis", "rediss", "redis+socket", "sentinel")
 #: Query options of a URL of a Unix socket, and of one over TCP.
 _SOCKET_OPTIONS = ("virtual_host", "credential_provider")
 _TCP_OPTIONS = (
-    "credential_provider", "ssl_ca_certs", "ssl_ca_data", "ssl_ca_path", "ssl_cert_reqs",
-    "ssl_certfile", "ssl_check_hostname", "ssl_ciphers", "ssl_keyfile", "ssl_password",
+    "credential_provider",
+    "ssl_ca_certs",
+    "ssl_ca_data",
+    "ssl_ca_path",
+    "ssl_cert_reqs",
+    "ssl_certfile",
+    "ssl_check_hostname",
+    "ssl_ciphers",
+    "ssl_keyfile",
+    "ssl_password",
 )
 
 #: Values of ``ssl_cert_reqs``, as in ``kombu.utils.url.parse_ssl_cert_reqs``.
@@ -93,9 +101,7 @@ def plain_connection(connection: Connection) -> Connection:
         return Connection(";".join([this, *others]), **options)
     scheme = str(connection.transport_cls).removeprefix(f"{PREFIX}+")
     if scheme == "redis+socket":
-        return Connection(
-            _socket_url(connection), transport_options=connection.transport_options
-        )
+        return Connection(_socket_url(connection), transport_options=connection.transport_options)
     return Connection(
         hostname=hostname or None,
         transport=scheme if scheme in SCHEMES else "redis",

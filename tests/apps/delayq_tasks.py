@@ -66,8 +66,12 @@ def flaky(self: Any, countdown: float) -> str:
 
 
 @app.task(
-    bind=True, name="backoff", autoretry_for=(ValueError,), retry_backoff=True,
-    retry_jitter=False, max_retries=1,
+    bind=True,
+    name="backoff",
+    autoretry_for=(ValueError,),
+    retry_backoff=True,
+    retry_jitter=False,
+    max_retries=1,
 )
 def backoff(self: Any) -> str:
     note(self.request)

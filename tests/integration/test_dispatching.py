@@ -45,8 +45,10 @@ def dispatcher(delayq_redis: RedisUnderTest) -> Iterator[StartDispatcher]:
         started.append(thread)
         thread.start()
         wait_until(
-            lambda: len(delayq_redis.client.pubsub_numsub(Keys().wake)) and
-            delayq_redis.client.pubsub_numsub(Keys().wake)[0][1] >= len(started),
+            lambda: (
+                len(delayq_redis.client.pubsub_numsub(Keys().wake))
+                and delayq_redis.client.pubsub_numsub(Keys().wake)[0][1] >= len(started)
+            ),
             what="the dispatcher listens",
         )
         return thread
@@ -229,9 +231,8 @@ def test_a_consumer_promotes_while_it_consumes_and_no_longer(
     def dispatchers() -> list[threading.Thread]:
         return [t for t in threading.enumerate() if t.name == "delayq-dispatcher"]
 
-    with app.connection_for_read() as connection:
-        with app.amqp.TaskConsumer(connection.channel()):
-            assert len(dispatchers()) == 1
-            app.tasks["tasks.add"].apply_async((1, 2), countdown=0.1)
-            wait_until(lambda: delayq.count() == 0, what="it is promoted")
+    with app.connection_for_read() as connection, app.amqp.TaskConsumer(connection.channel()):
+        assert len(dispatchers()) == 1
+        app.tasks["tasks.add"].apply_async((1, 2), countdown=0.1)
+        wait_until(lambda: delayq.count() == 0, what="it is promoted")
     wait_until(lambda: not dispatchers(), what="the dispatcher has stopped")

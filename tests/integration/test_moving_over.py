@@ -26,10 +26,14 @@ def stock(make_app: MakeApp, delayq_redis: RedisUnderTest) -> Iterator[Celery]:
     yield make_app(extension=False, broker=delayq_redis.url)
 
 
-def hold(delayq_redis: RedisUnderTest, delayq_worker: Callable[..., WorkerProcess], count: int) -> None:
+def hold(
+    delayq_redis: RedisUnderTest, delayq_worker: Callable[..., WorkerProcess], count: int
+) -> None:
     """Let a stock worker take *count* messages into its memory, and kill it."""
     worker = delayq_worker(
-        "tests.apps.stock_tasks:app", pool="solo", broker_url=delayq_redis.url,
+        "tests.apps.stock_tasks:app",
+        pool="solo",
+        broker_url=delayq_redis.url,
         extra_args=["--prefetch-multiplier=0"],
     )
     wait_until(lambda: delayq_redis.client.hlen("unacked") == count, what="it holds them all")
@@ -37,7 +41,10 @@ def hold(delayq_redis: RedisUnderTest, delayq_worker: Callable[..., WorkerProces
 
 
 def test_what_a_stock_worker_held_moves_to_the_schedule(
-    stock: Celery, app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest,
+    stock: Celery,
+    app: Celery,
+    delayq: DelayQ,
+    delayq_redis: RedisUnderTest,
     delayq_worker: Callable[..., WorkerProcess],
 ) -> None:
     for n in range(40):
@@ -180,7 +187,9 @@ def test_the_command_line_refuses_while_workers_run(
 
 
 def test_a_whole_move_there_and_back_runs_each_task_once(
-    stock: Celery, app: Celery, delayq_redis: RedisUnderTest,
+    stock: Celery,
+    app: Celery,
+    delayq_redis: RedisUnderTest,
     delayq_worker: Callable[..., WorkerProcess],
 ) -> None:
     """Stock producers and a stock worker, then ours, then stock again."""

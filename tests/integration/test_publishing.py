@@ -26,7 +26,9 @@ FAR = dt.datetime(2100, 1, 1, 12, tzinfo=UTC)
 
 
 def due_ms(redis: RedisUnderTest, queue: str = "celery") -> list[int]:
-    return [int(score) for _, score in redis.client.zrange(f"{{{queue}}}:due", 0, -1, withscores=True)]
+    return [
+        int(score) for _, score in redis.client.zrange(f"{{{queue}}}:due", 0, -1, withscores=True)
+    ]
 
 
 def server_ms(redis: RedisUnderTest) -> int:
@@ -57,8 +59,10 @@ def test_a_countdown_waits_in_the_schedule(
     ("eta", "expected"),
     [
         (FAR, FAR),
-        (dt.datetime(2100, 1, 1, 12, tzinfo=dt.timezone(dt.timedelta(hours=5))),
-         dt.datetime(2100, 1, 1, 7, tzinfo=UTC)),
+        (
+            dt.datetime(2100, 1, 1, 12, tzinfo=dt.timezone(dt.timedelta(hours=5))),
+            dt.datetime(2100, 1, 1, 7, tzinfo=UTC),
+        ),
         (dt.datetime(2100, 1, 1, 12), FAR),  # Celery reads it as UTC
         ("2100-01-01T12:00:00+00:00", FAR),
         ("2100-01-01T12:00:00", FAR),
@@ -75,7 +79,8 @@ def test_an_eta_is_kept_to_the_millisecond(
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"countdown": 0}, {"countdown": -5}, {"eta": dt.datetime(2001, 1, 1, tzinfo=UTC)}]
+    "options",
+    [{}, {"countdown": 0}, {"countdown": -5}, {"eta": dt.datetime(2001, 1, 1, tzinfo=UTC)}],
 )
 def test_what_is_due_is_ready_at_once_without_an_eta_to_park_it(
     app: Celery, delayq_redis: RedisUnderTest, options: dict[str, Any]
@@ -87,7 +92,9 @@ def test_what_is_due_is_ready_at_once_without_an_eta_to_park_it(
     assert stored(delayq_redis) == []
 
 
-@pytest.mark.parametrize(("priority", "key"), [(None, "celery"), (2, "celery"), (9, "celery\x06\x169")])
+@pytest.mark.parametrize(
+    ("priority", "key"), [(None, "celery"), (2, "celery"), (9, "celery\x06\x169")]
+)
 def test_a_priority_is_kept_through_the_schedule(
     app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest, priority: int | None, key: str
 ) -> None:
@@ -122,15 +129,16 @@ def test_a_topic_to_two_queues_is_two_entries(
 ) -> None:
     topic = Exchange("events", type="topic")
     app = make_app(
-        task_queues=[Queue("a", topic, routing_key="user.#"), Queue("b", topic, routing_key="#.new")]
+        task_queues=[
+            Queue("a", topic, routing_key="user.#"),
+            Queue("b", topic, routing_key="#.new"),
+        ]
     )
     with app.connection_for_write() as connection:
         for queue in app.amqp.queues.values():
             queue(connection.default_channel).declare()
 
-    app.tasks["tasks.add"].apply_async(
-        (1, 2), eta=FAR, queue="a", routing_key="user.new"
-    )
+    app.tasks["tasks.add"].apply_async((1, 2), eta=FAR, queue="a", routing_key="user.new")
 
     [in_a], [in_b] = stored(delayq_redis, "a"), stored(delayq_redis, "b")
     assert in_a["headers"]["id"] == in_b["headers"]["id"]
@@ -233,8 +241,10 @@ def test_the_canvas_sends_its_first_tasks_late(
 ) -> None:
     send(app.tasks["tasks.add"])
 
-    assert all(math.isclose(ms, server_ms(delayq_redis) + 60_000, abs_tol=5000)
-               for ms in due_ms(delayq_redis))
+    assert all(
+        math.isclose(ms, server_ms(delayq_redis) + 60_000, abs_tol=5000)
+        for ms in due_ms(delayq_redis)
+    )
     assert len(stored(delayq_redis)) in (1, 2)
 
 

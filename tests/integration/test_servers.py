@@ -13,7 +13,7 @@ from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.errors import ConfigError, UnsupportedServer
 from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.integration.conftest import MakeApp, stored
+from tests.integration.conftest import MakeApp
 
 NO_RETRY = {"max_retries": 0}
 
@@ -40,8 +40,14 @@ def test_a_wrong_password_is_an_error_that_does_not_show_it(
 
 @pytest.mark.parametrize(
     ("version", "fits"),
-    [("5.0.14", False), ("6.0.16", False), ("6.2.0", True), ("7.0.15", True), ("8.2.1", True),
-     ("10.0.0", True)],
+    [
+        ("5.0.14", False),
+        ("6.0.16", False),
+        ("6.2.0", True),
+        ("7.0.15", True),
+        ("8.2.1", True),
+        ("10.0.0", True),
+    ],
 )
 def test_a_server_older_than_6_2_is_refused(version: str, fits: bool) -> None:
     class Server:
@@ -69,7 +75,9 @@ def test_an_unknown_setting_stops_a_worker_at_its_start(
     delayq_worker: Callable[..., WorkerProcess],
 ) -> None:
     worker = delayq_worker(
-        "tests.apps.delayq_tasks:app", pool="solo", wait_ready=False,
+        "tests.apps.delayq_tasks:app",
+        pool="solo",
+        wait_ready=False,
         env={"TRANSPORT_OPTIONS": '{"delayq": {"dispatch_batch": 0}}'},
     )
 
@@ -98,13 +106,19 @@ def test_a_server_that_evicts_is_warned_about_at_the_start(
 
 @pytest.mark.parametrize("command", ["CONFIG", "INFO"])
 def test_a_server_that_denies_a_command_is_warned_about_and_used(
-    make_app: MakeApp, delayq_redis_factory: Callable[..., EmbeddedRedis],
-    delayq_worker: Callable[..., WorkerProcess], command: str,
+    make_app: MakeApp,
+    delayq_redis_factory: Callable[..., EmbeddedRedis],
+    delayq_worker: Callable[..., WorkerProcess],
+    command: str,
 ) -> None:
     server = delayq_redis_factory()
     with server.client() as client:
         client.acl_setuser(
-            "app", enabled=True, passwords=["+secret"], keys=["*"], channels=["*"],
+            "app",
+            enabled=True,
+            passwords=["+secret"],
+            keys=["*"],
+            channels=["*"],
             commands=["+@all", f"-{command.lower()}"],
         )
     url = f"delayq+redis://app:secret@127.0.0.1:{server.port}/0"
@@ -119,17 +133,25 @@ def test_a_server_that_denies_a_command_is_warned_about_and_used(
     assert "secret" not in worker.log
 
 
-def test_a_worker_goes_on_when_a_full_server_has_room_again(
-    make_app: MakeApp, delayq_redis: RedisUnderTest, delayq_worker: Callable[..., WorkerProcess]
+def test_a_full_server_loses_no_task_and_stops_no_worker(
+    make_app: MakeApp,
+    delayq_redis_factory: Callable[..., EmbeddedRedis],
+    delayq_redis: RedisUnderTest,
+    delayq_worker: Callable[..., WorkerProcess],
 ) -> None:
-    delayq_worker("tests.apps.delayq_tasks:app", pool="solo")
-    app = make_app()
-    result = app.send_task("add", (1, 2), countdown=0.5)
-    delayq_redis.client.config_set("maxmemory", 1)
-    with pytest.raises(OperationalError, match="no memory left"):
-        app.send_task("add", (3, 4), countdown=0.5)
-    wait_until(lambda: not stored(delayq_redis), what="what is due is promoted all the same")
-    delayq_redis.client.config_set("maxmemory", 0)
+    """The broker is full; the result backend and the tasks' own Redis are not."""
+    broker = delayq_redis_factory(options={"maxmemory-policy": "noeviction"})
+    url = broker.url_for("delayq+redis")
+    worker = delayq_worker("tests.apps.delayq_tasks:app", pool="solo", broker_url=url)
+    app = make_app(broker=url)
+    results = [app.send_task("add", (n, 0), countdown=0.5) for n in range(20)]
+    with broker.client() as client:
+        client.config_set("maxmemory", 1)
+        with pytest.raises(OperationalError, match="no memory left"):
+            app.send_task("add", (3, 4), countdown=0.5)
 
+        assert [result.get(timeout=20) for result in results] == list(range(20))
+
+        client.config_set("maxmemory", 0)
     assert app.send_task("add", (5, 6), countdown=0.1).get(timeout=20) == 11
-    del result
+    assert worker.running

@@ -105,15 +105,3 @@ def test_a_server_of_another_authority_is_not_trusted(
         app.send_task("url.add", (2, 3), countdown=60)
 
     assert secure_redis.client.keys() == []
-
-
-def test_a_server_without_tls_is_not_talked_to(
-    make_app: MakeApp, secure_redis: SecureRedis
-) -> None:
-    plain_port = secure_redis.client.get_connection_kwargs()["port"]
-    broker = secure_redis.url("delayq+rediss").replace(f":{secure_redis.port}/", f":{plain_port}/")
-
-    with pytest.raises(OperationalError, match=r"(?i)ssl"):
-        make_app(broker=broker).send_task("url.add", (2, 3), countdown=60)
-
-    assert secure_redis.client.keys() == []

@@ -74,3 +74,18 @@ def test_every_script_is_loaded_and_refers_to_no_key_by_name(store: Store) -> No
         assert "delayq:" not in source
         assert "cjson" not in source
         assert store.client.script_load(source) == scripts.load(name).sha
+
+
+def test_sizes_are_told_even_by_a_full_server(store: Store) -> None:
+    store.schedule(QUEUE, entry("a", FAR))
+    store.schedule(QUEUE, entry("b", FAR + 1))
+    store.schedule(QUEUE, entry("c", 0, priority=3))
+    store.bury("q", "d", "undecodable", b"")
+    store.client.zadd("{q}:due", {"b": 5})
+    store.client.config_set("maxmemory-policy", "noeviction")
+    store.client.config_set("maxmemory", 1)
+
+    sizes = store.sizes("q", QUEUE.layout)
+
+    assert abs(sizes.now - store.now_ms()) < 1000
+    assert sizes[1:] == (2, 1, 1, 1, 5)

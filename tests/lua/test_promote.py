@@ -120,9 +120,7 @@ def test_a_thousand_corrupt_entries_at_the_head_do_not_hold_up_valid_ones(store:
         b'{"body": ""}',
     ],
 )
-def test_a_record_that_cannot_be_read_is_kept_as_a_dead_letter(
-    store: Store, record: bytes
-) -> None:
+def test_a_record_that_cannot_be_read_is_kept_as_a_dead_letter(store: Store, record: bytes) -> None:
     store.client.zadd("{q}:due", {"bad": 7})
     store.client.hset("{q}:entries", "bad", record)
 
@@ -199,6 +197,12 @@ def test_every_key_carries_the_prefix(store: Store) -> None:
         pass
 
     assert set(snapshot(store.client)) == {
-        "app1.delayq:agenda", "app1.delayq:queues", "app1.q", "app1.{q}:due",
-        "app1.{q}:entries", "app1.{q}:tasks", "app1.{q}:dead", "app1.{q}:dead_at",
+        "app1.delayq:agenda",
+        "app1.delayq:queues",
+        "app1.q",
+        "app1.{q}:due",
+        "app1.{q}:entries",
+        "app1.{q}:tasks",
+        "app1.{q}:dead",
+        "app1.{q}:dead_at",
     }

@@ -114,7 +114,9 @@ def test_a_full_server_refuses_the_whole_entry(store: Store, due_ms: int) -> Non
 
 
 def test_large_messages_and_any_bytes_pass_unchanged(store: Store) -> None:
-    message = b'{"n": 12345678901234567, "empty": [], "x": "' + bytes(range(128, 256)) * 8192 + b'"}'
+    message = (
+        b'{"n": 12345678901234567, "empty": [], "x": "' + bytes(range(128, 256)) * 8192 + b'"}'
+    )
     store.schedule(QUEUE, entry("a", 5, relative=True, message=message))
 
     while not store.promote(QUEUE, 100).moved:

@@ -12,7 +12,10 @@ from celery_delayq.errors import ConfigError
 
 def test_without_options_everything_has_its_default() -> None:
     expected = Settings(
-        dispatch=True, dispatch_interval=1.0, dispatch_batch=100, registry_refresh=30.0,
+        dispatch=True,
+        dispatch_interval=1.0,
+        dispatch_batch=100,
+        registry_refresh=30.0,
         min_delay=0.0,
     )
     assert Settings.from_options(None) == expected
@@ -41,12 +44,20 @@ def test_an_unknown_name_is_refused_and_the_valid_ones_are_listed() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("dispatch", 1), ("dispatch", "yes"),
-        ("dispatch_interval", 0), ("dispatch_interval", 1.5), ("dispatch_interval", "1"),
-        ("dispatch_interval", float("nan")), ("dispatch_interval", True),
-        ("dispatch_batch", 0), ("dispatch_batch", 1001), ("dispatch_batch", 10.0),
-        ("registry_refresh", -1), ("registry_refresh", None),
-        ("min_delay", -0.1), ("min_delay", float("inf")),
+        ("dispatch", 1),
+        ("dispatch", "yes"),
+        ("dispatch_interval", 0),
+        ("dispatch_interval", 1.5),
+        ("dispatch_interval", "1"),
+        ("dispatch_interval", float("nan")),
+        ("dispatch_interval", True),
+        ("dispatch_batch", 0),
+        ("dispatch_batch", 1001),
+        ("dispatch_batch", 10.0),
+        ("registry_refresh", -1),
+        ("registry_refresh", None),
+        ("min_delay", -0.1),
+        ("min_delay", float("inf")),
     ],
 )
 def test_a_value_of_the_wrong_type_or_size_is_refused_by_name(name: str, value: Any) -> None:

@@ -24,7 +24,10 @@ def test_ready_lists_have_the_names_that_kombu_gives_them() -> None:
     channel_cls = Connection("redis://").transport.Channel
     assert (channel_cls.sep, tuple(channel_cls.priority_steps)) == (DEFAULT_SEP, DEFAULT_STEPS)
     assert list(Keys("p.").ready_lists("q", Layout())) == [
-        "p.q", "p.q\x06\x163", "p.q\x06\x166", "p.q\x06\x169",
+        "p.q",
+        "p.q\x06\x163",
+        "p.q\x06\x166",
+        "p.q\x06\x169",
     ]
 
 

@@ -37,8 +37,12 @@ def test_an_eta_is_rounded_up_so_that_nothing_is_early(moment: datetime) -> None
 @pytest.mark.parametrize(
     "text",
     [
-        "2030-01-31T09:00:00", "2030-01-31T09:00:00.123456", "2030-01-31T09:00:00+02:00",
-        "2030-01-31T09:00:00Z", "20300131T090000", "2030-01-31",
+        "2030-01-31T09:00:00",
+        "2030-01-31T09:00:00.123456",
+        "2030-01-31T09:00:00+02:00",
+        "2030-01-31T09:00:00Z",
+        "20300131T090000",
+        "2030-01-31",
     ],
 )
 def test_a_text_means_what_celerys_worker_reads_in_it(text: str) -> None:
@@ -153,8 +157,15 @@ def test_a_message_that_is_no_task_with_an_eta_has_no_due(message: dict[str, Any
 
 @pytest.mark.parametrize(
     "message",
-    [None, [], "text", {}, {"properties": []}, {"properties": {"delivery_tag": 1}},
-     {"properties": {"delivery_info": {}}}],
+    [
+        None,
+        [],
+        "text",
+        {},
+        {"properties": []},
+        {"properties": {"delivery_tag": 1}},
+        {"properties": {"delivery_info": {}}},
+    ],
 )
 def test_what_kombu_could_make_no_message_of_is_found(message: Any) -> None:
     with pytest.raises(RecordError):

@@ -20,7 +20,9 @@ def pace(clock: FakeClock) -> Pace:
 
 
 def look(wait_ms: int | None) -> Look:
-    return Look(10_000, None if wait_ms is None else "q", None if wait_ms is None else 10_000 + wait_ms)
+    return Look(
+        10_000, None if wait_ms is None else "q", None if wait_ms is None else 10_000 + wait_ms
+    )
 
 
 def test_with_nothing_scheduled_it_looks_again_after_the_interval(pace: Pace) -> None:

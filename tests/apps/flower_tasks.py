@@ -1,0 +1,15 @@
+"""The app of the workers and the Flower that a browser looks at."""
+
+from __future__ import annotations
+
+from celery import Celery
+
+from celery_delayq import DelayQ
+
+app = Celery("flower")
+DelayQ(app)
+
+
+@app.task(name="flower.board")
+def board(flight: str) -> str:
+    return f"{flight} boarded"

@@ -1,0 +1,46 @@
+"""The way of one delayed task through a broker of any kind, with a real worker at its end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from celery import Celery
+from redis import Redis
+
+from celery_delayq.testing import FAST_START, WorkerProcess
+
+APPS = Path(__file__).parents[1] / "apps"
+
+
+def start_worker(
+    workers: Callable[..., WorkerProcess], broker: str, settings: dict[str, Any], **options: Any
+) -> WorkerProcess:
+    """Start a worker of ``url_tasks`` with the given settings."""
+    return workers(
+        "url_tasks:app",
+        **{
+            "broker_url": broker,
+            "pool": "solo",
+            "cwd": APPS,
+            "env": {"URL_SETTINGS": json.dumps(settings)},
+            "extra_args": FAST_START,
+            **options,
+        },
+    )
+
+
+def send_late(app: Celery, seen_by: Redis) -> Any:
+    """Send a task with a countdown, look for it in the schedule, and return its result."""
+    result = app.send_task("url.add", (2, 3), countdown=0.5)
+    assert seen_by.zcard("{celery}:due") == 1
+    assert seen_by.llen("celery") == 0
+    return result
+
+
+def check_it_runs(result: Any, seen_by: Redis) -> None:
+    """Wait until a worker has run the task, and look that nothing is left of it."""
+    assert result.get(timeout=30) == 5
+    assert seen_by.zcard("{celery}:due") == seen_by.llen("celery") == 0
