@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from redis.exceptions import ConnectionError, RedisError, ResponseError, TimeoutError
+from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
 from celery_delayq.conf import Settings
 from celery_delayq.errors import StoreFull
@@ -127,7 +127,8 @@ class Dispatcher:
                     logger.warning("Redis is away, dispatching waits for it: %s", exc)
                     down = True
                 self._stop.wait(self._settings.dispatch_interval)
-            except RedisError:
+            except Exception:
+                # Whatever it was: without a dispatcher nothing scheduled would ever run.
                 self.tally.errors += 1
                 logger.exception("Dispatching failed and is tried again")
                 self._stop.wait(self._settings.dispatch_interval)
@@ -138,8 +139,8 @@ class Dispatcher:
         while (wait := self._pace.wait()) and not self._stop.is_set():
             told = ears.get_message(timeout=wait)  # type: ignore[attr-defined]
             if told is not None:
-                wait_ms, _, queue = told["data"].decode().partition(" ")
-                self._pace.hint(queue, int(wait_ms) / 1000)
+                wait_us, _, queue = told["data"].decode().partition(" ")
+                self._pace.hint(queue, int(wait_us) / 1_000_000)
 
     def _dispatch(self) -> None:
         """Look at the queue whose turn it is, or at the agenda when none is known."""

@@ -11,6 +11,7 @@ import json
 from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from celery_delayq.errors import RecordError
 
@@ -32,13 +33,14 @@ class Layout:
         """Return the step whose list takes *priority*, by kombu's rule."""
         return self.steps[bisect(self.steps, priority) - 1]
 
-    def dumps(self) -> str:
-        """Return the form in which the registry keeps this layout."""
-        return json.dumps({"sep": self.sep, "steps": list(self.steps)})
+    @property
+    def text(self) -> str:
+        """The form in which the registry keeps this layout."""
+        return _layout_text(self)
 
     @classmethod
     def loads(cls, text: bytes | str) -> Layout:
-        """Read what :meth:`dumps` wrote.
+        """Read the :attr:`text` of a layout.
 
         Raises
         ------
@@ -50,6 +52,11 @@ class Layout:
             return cls(sep=str(data["sep"]), steps=tuple(int(step) for step in data["steps"]))
         except (ValueError, KeyError, TypeError) as exc:
             raise RecordError(f"unreadable queue layout {text!r} in the registry") from exc
+
+
+@cache
+def _layout_text(layout: Layout) -> str:
+    return json.dumps({"sep": layout.sep, "steps": list(layout.steps)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +106,7 @@ class Keys:
 
     @property
     def wake(self) -> str:
-        """Channel on which ``<ms until due> <queue>`` is told when something earlier came.
+        """Channel on which ``<µs until due> <queue>`` is told when something earlier came.
 
         Redis' channels span its databases, so the name holds the database.
         """

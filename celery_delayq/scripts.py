@@ -62,6 +62,6 @@ def _read(name: str) -> str:
     lua = files("celery_delayq").joinpath("lua")
 
     def included(match: re.Match[str]) -> str:
-        return lua.joinpath("include", f"{match[1]}.lua").read_text().rstrip()
+        return lua.joinpath("include", f"{match[1]}.lua").read_text("utf-8").rstrip()
 
-    return _INCLUDE.sub(included, lua.joinpath(f"{name}.lua").read_text())
+    return _INCLUDE.sub(included, lua.joinpath(f"{name}.lua").read_text("utf-8"))

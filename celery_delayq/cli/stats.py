@@ -41,7 +41,7 @@ def _queues(stats: Stats) -> Table:
             f"{queue.dead:,}",
             f"{queue.oldest_age:,.1f} s",
             _moment(queue),
-            "–" if queue.memory is None else decimal(queue.memory),
+            "-" if queue.memory is None else decimal(queue.memory),
         )
     return table
 
@@ -65,5 +65,5 @@ def _tasks(stats: Stats) -> Table:
 
 def _moment(queue: QueueStats) -> str:
     if queue.next_due is None:
-        return "–"
+        return "-"
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(queue.next_due))

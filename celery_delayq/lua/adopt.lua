@@ -1,12 +1,12 @@
 -- Take over a message that stock workers hold: out of kombu's unacked keys into the schedule,
 -- or, when it is due, into the ready list if asked to.
 --
--- KEYS     1 due  2 entries  3 tasks  4 agenda  5 queues  6 ready list of its priority
---          7 unacked  8 unacked_index
--- ARGV     1 queue  2 id  3 due (ms)  4 '1' when due counts from now  5 record
---          6 layout of the queue  7 wake channel  8 delivery tag  9 '1' to hand out what is due
--- Returns  {'scheduled' | 'ready' | 'due' | 'gone', due (ms since 1970)}; 'due' changed nothing,
---          'gone' is no longer held
+-- KEYS     1 due  2 entries  3 tasks  4 agenda  5 queues  6 ready list  7 unacked
+--          8 unacked_index
+-- ARGV     1 queue  2 layout of the queue  3 wake channel  4 id  5 due (ms, '+' before it when
+--          it counts from now)  6 which of KEYS is its ready list  7 record  8 delivery tag
+--          9 '1' to hand out what is due
+-- Returns  'scheduled' | 'ready' | 'due' | 'gone'; 'due' changed nothing, 'gone' is no longer held
 -- Repeat   'gone'
 -- @include clock
 -- @include types
@@ -14,25 +14,28 @@
 -- @include entry
 -- @include agenda
 
-local queue, id, due, data, tag = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[5], ARGV[8]
-local now = now_ms()
-if ARGV[4] == '1' then
-  due = now + due
-end
+local clock = now_us()
+local now = to_ms(clock)
+local id, due, data, tag = ARGV[4], due_of(ARGV[5], now), ARGV[7], ARGV[8]
+local record = read_record(data)
 if redis.call('HEXISTS', KEYS[7], tag) == 0 then
-  return {'gone', due}
+  return 'gone'
 end
+expect_type(KEYS[1], 'zset')
+expect_type(KEYS[2], 'hash')
+expect_type(KEYS[3], 'zset')
+expect_type(KEYS[6], 'list')
 local state
 if due > now then
-  put_entry(KEYS[1], KEYS[2], KEYS[3], id, due, data)
-  announce(KEYS[4], KEYS[5], queue, ARGV[6], due, now, ARGV[7])
+  put_entry(KEYS[1], KEYS[2], KEYS[3], id, due, data, record)
+  announce(KEYS[4], KEYS[5], ARGV[1], ARGV[2], due, clock, ARGV[3])
   state = 'scheduled'
 elseif ARGV[9] == '1' then
-  redis.call('LPUSH', KEYS[6], read_record(data).message)
+  redis.call('LPUSH', KEYS[6], record.message)
   state = 'ready'
 else
-  return {'due', due}
+  return 'due'
 end
 redis.call('HDEL', KEYS[7], tag)
 redis.call('ZREM', KEYS[8], tag)
-return {state, due}
+return state

@@ -2,9 +2,9 @@
 --
 -- KEYS     1 agenda
 -- ARGV     –
--- Returns  {now (ms), queue or '', due (ms) or ''}
+-- Returns  {now (µs), queue or '', due (ms) or ''}
 -- Repeat   reads only
 -- @include clock
 -- @include agenda
 
-return agenda_head(KEYS[1], now_ms())
+return agenda_head(KEYS[1], now_us())

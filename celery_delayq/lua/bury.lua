@@ -9,5 +9,5 @@
 -- @include bury
 
 expect_type(KEYS[2], 'zset')
-bury_letter(KEYS[1], KEYS[2], ARGV[1], now_ms(), 0, ARGV[2], ARGV[3])
+bury_letter(KEYS[1], KEYS[2], ARGV[1], to_ms(now_us()), 0, ARGV[2], ARGV[3])
 return 1

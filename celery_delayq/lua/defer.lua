@@ -2,11 +2,11 @@
 --
 -- KEYS     1 agenda
 -- ARGV     1 queue  2 how much later (ms)
--- Returns  {now (ms), queue or '', due (ms) or ''}
+-- Returns  {now (µs), queue or '', due (ms) or ''}
 -- Repeat   defers again from then
 -- @include clock
 -- @include agenda
 
-local now = now_ms()
-redis.call('ZADD', KEYS[1], 'XX', now + tonumber(ARGV[2]), ARGV[1])
+local now = now_us()
+redis.call('ZADD', KEYS[1], 'XX', to_ms(now) + tonumber(ARGV[2]), ARGV[1])
 return agenda_head(KEYS[1], now)

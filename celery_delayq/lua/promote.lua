@@ -2,7 +2,7 @@
 --
 -- KEYS     1 due  2 entries  3 tasks  4 agenda  5 dead  6 dead_at  7… ready lists
 -- ARGV     1 queue  2 most entries to move  3… the priority step of KEYS[7…]
--- Returns  {now (ms), queue and due (ms) of what to look at next, moved, buried}
+-- Returns  {now (µs), queue and due (ms) of what to look at next, moved, buried}
 -- Repeat   goes on with what is due then
 -- @include clock
 -- @include types
@@ -11,7 +11,8 @@
 -- @include bury
 
 local queue = ARGV[1]
-local now = now_ms()
+local clock = now_us()
+local now = to_ms(clock)
 local due = redis.call(
   'ZRANGEBYSCORE', KEYS[1], '-inf', now, 'WITHSCORES', 'LIMIT', 0, tonumber(ARGV[2]))
 local ids, scores = {}, {}
@@ -65,6 +66,6 @@ if #ids > 0 then
 end
 
 look_again(KEYS[4], queue, KEYS[1])
-local reply = agenda_head(KEYS[4], now)
+local reply = agenda_head(KEYS[4], clock)
 reply[4], reply[5] = moved, #bad
 return reply

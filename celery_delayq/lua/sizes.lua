@@ -6,7 +6,7 @@
 -- Repeat   reads only
 -- @include clock
 
-local now = now_ms()
+local now = to_ms(now_us())
 local ready = 0
 for i = 3, #KEYS do
   ready = ready + redis.call('LLEN', KEYS[i])

@@ -8,43 +8,66 @@ from kombu.transport import redis as stock
 from redis import Redis
 
 from celery_delayq import message as envelope
+from celery_delayq import scripts
 from celery_delayq.conf import Settings
 from celery_delayq.keys import Keys, Layout
 from celery_delayq.message import Due, Entry
-from celery_delayq.store import Call, Destination, Store
+from celery_delayq.store import Destination, Store
+
+#: Most entries of one script call: more of them keep Redis busy for longer at once.
+CALL_SIZE = 50
 
 #: kombu's, from version 5.7 on; older versions never ask for a batch.
 _StockBatch: Any = getattr(stock, "PublishBatch", object)
 
 
 class PublishBatch(_StockBatch):
-    """A pipeline that also holds script calls."""
+    """A pipeline that holds entries too, and stores many of them with one script call."""
 
     def __init__(self, channel: PublishChannel, max_size: int) -> None:
         super().__init__(channel, max_size)
-        self._scripts: dict[str, Any] = {}
+        self._schedule = self.pipeline.register_script(scripts.load("schedule").source)
+        self._routed: list[tuple[Destination, Entry]] = []
+        self._entries: dict[Destination, list[Entry]] = {}
 
-    def add_call(self, call: Call) -> None:
-        """Add one script call for the message being routed."""
-        if call.script.sha not in self._scripts:
-            self._scripts[call.script.sha] = self.pipeline.register_script(call.script.source)
-        # Not execute_command: kombu's prefixed pipeline would prefix the first key again.
-        self.add(
-            "pipeline_execute_command",
-            "EVALSHA",
-            call.script.sha,
-            len(call.keys),
-            *call.keys,
-            *call.args,
-        )
+    def add_entry(self, to: Destination, entry: Entry) -> None:
+        """Add an entry for the message being routed."""
+        self._routed.append((to, entry))
+
+    def publish(self, message: dict[str, Any], **kwargs: Any) -> Any:
+        """Route one message and buffer what becomes of it: all of that or, on an error, nothing."""
+        self._routed.clear()
+        result = super().publish(message, **kwargs)
+        for to, entry in self._routed:
+            self._entries.setdefault(to, []).append(entry)
+        self._buffered += len(self._routed)
+        if self._buffered >= self.max_size:
+            self.flush()
+        return result
 
     def flush(self) -> None:
-        """Send what is buffered; scripts that the server lacks are loaded first.
+        """Send what is buffered.
 
-        One unknown script would fail the whole pipeline.
+        The script is loaded first where the server lacks it: one unknown script would fail the
+        whole pipeline.
         """
-        self.pipeline.scripts.update(self._scripts.values())
+        self._check_usable()
+        if self._entries:
+            self.pipeline.scripts.add(self._schedule)
+        for to, entries in self._entries.items():
+            for start in range(0, len(entries), CALL_SIZE):
+                call = self.channel.store.schedule_call(to, entries[start : start + CALL_SIZE])
+                # Not execute_command: kombu's prefixed pipeline would prefix the first key again.
+                self.pipeline.pipeline_execute_command(
+                    "EVALSHA", call.script.sha, len(call.keys), *call.keys, *call.args
+                )
+        self._entries.clear()
         super().flush()
+
+    def discard(self) -> None:
+        """Discard what was not sent yet."""
+        self._entries.clear()
+        super().discard()
 
 
 class PublishChannel(stock.Channel):
@@ -111,7 +134,7 @@ class PublishChannel(stock.Channel):
         if batch is None:
             self.store.schedule(to, entry)
         else:
-            batch.add_call(self.store.schedule_call(to, entry))
+            batch.add_entry(to, entry)
 
     def create_publish_batch(self, max_size: int) -> PublishBatch:
         """Return the pipeline behind :meth:`kombu.Producer.batch`."""

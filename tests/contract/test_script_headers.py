@@ -28,7 +28,7 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     "ack": (lambda s: s.ack(Held("u", "ui", "tag")), 1),
     "sizes": (lambda s: s.sizes("q", Layout()), [5, 1, 1, b"7", 0, 0]),
     "clear": (lambda s: s.clear("q"), 3),
-    "adopt": (lambda s: s.adopt(TO, ENTRY, Held("u", "ui", "tag"), hand_out=True), [b"gone", 5]),
+    "adopt": (lambda s: s.adopt(TO, ENTRY, Held("u", "ui", "tag"), hand_out=True), b"gone"),
     "release": (lambda s: s.release(TO, "id", DATA, b"{}"), 1),
     "bury": (lambda s: s.bury("q", "id", "reason", b"{}"), 1),
 }

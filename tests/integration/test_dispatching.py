@@ -131,7 +131,7 @@ def test_twenty_dispatchers_promote_each_entry_once(
     pipe = store.client.pipeline(transaction=False)
     count = 5000
     for n in range(count):
-        call = store.schedule_call(QUEUE, entry(f"e{n}", 300 + n % 700, relative=True))
+        call = store.schedule_call(QUEUE, [entry(f"e{n}", 300 + n % 700, relative=True)])
         pipe.execute_command("EVAL", call.script.source, len(call.keys), *call.keys, *call.args)
     pipe.execute()
 
@@ -144,9 +144,9 @@ def test_twenty_dispatchers_promote_each_entry_once(
 def test_a_queue_that_cannot_be_promoted_from_does_not_hold_up_the_others(
     store: Store, dispatcher: StartDispatcher, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store.client.set("broken", "no list")
     broken = Destination("broken", Layout())
     store.schedule(broken, entry("a", 50, relative=True))
+    store.client.set("broken", "no list")
     dispatcher()
 
     for n in range(3):

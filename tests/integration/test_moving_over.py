@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,9 @@ from tests.support.keyspace import snapshot
 
 
 @pytest.fixture
-def stock(make_app: MakeApp, delayq_redis: RedisUnderTest) -> Iterator[Celery]:
+def stock(make_app: MakeApp, delayq_redis: RedisUnderTest) -> Celery:
     """The app before: stock broker, no extension."""
-    yield make_app(extension=False, broker=delayq_redis.url)
+    return make_app(extension=False, broker=delayq_redis.url)
 
 
 def hold(

@@ -21,7 +21,7 @@ from tests.support.late import check_it_runs, send_late, start_worker
 from tests.support.ports import free_port
 from tests.support.sentinel import MASTER_NAME, Sentinel
 
-PASSWORD = "p@ss/word"
+PASSWORD = "p@ss/s3cret"
 NAMED = {"broker_transport_options": {"master_name": MASTER_NAME}}
 #: Without redis-py's own retries, of about four seconds for each sentinel that is down.
 IMPATIENT = {"master_name": MASTER_NAME, "sentinel_kwargs": {"retry": Retry(NoBackoff(), 0)}}
@@ -38,7 +38,7 @@ class Watched:
     replica: EmbeddedRedis
     sentinels: list[Sentinel]
 
-    def url(self, scheme: str = "delayq+sentinel", password: str = "p%40ss%2Fword") -> str:
+    def url(self, scheme: str = "delayq+sentinel", password: str = "p%40ss%2Fs3cret") -> str:
         """Give the URLs of both, what leads to the master on the first alone."""
         first, second = (sentinel.port for sentinel in self.sentinels)
         return f"{scheme}://:{password}@127.0.0.1:{first}/2;{scheme}://127.0.0.1:{second}"
@@ -84,7 +84,7 @@ def test_a_delayed_task_goes_to_the_master(
             assert delayq.count() == 1
         worker = start_worker(delayq_worker, broker, settings, loglevel="DEBUG")
         check_it_runs(result, client)
-    assert "word" not in worker.log
+    assert "s3cret" not in worker.log
 
 
 @pytest.mark.parametrize("down", [0, 1])

@@ -67,7 +67,7 @@ def test_an_unknown_setting_is_an_error_at_the_first_call(
 ) -> None:
     app = make_app(extension=extension, broker_transport_options={"delayq": {"dispach": 1}})
 
-    with pytest.raises(ConfigError, match="dispach.*valid are: dispatch, dispatch_interval"):
+    with pytest.raises(ConfigError, match=r"dispach.*valid are: dispatch, dispatch_interval"):
         app.tasks["tasks.add"].apply_async((1, 2), countdown=9)
 
 

@@ -37,7 +37,7 @@ class SecureRedis:
             "ssl_keyfile": self.certificates.key,
         }
         options = "&".join(f"{name}={quote(str(path))}" for name, path in files.items())
-        where = f"{scheme}://:p%40ss%2Fword@127.0.0.1:{self.port}/3"
+        where = f"{scheme}://:p%40ss%2Fs3cret@127.0.0.1:{self.port}/3"
         return f"{where}?ssl_cert_reqs=required&{options}"
 
 
@@ -54,7 +54,7 @@ def secure_redis(tmp_path: Path) -> Iterator[SecureRedis]:
         "tls-auth-clients": True,
     }
     with (
-        EmbeddedRedis(executable=program, password="p@ss/word", options=options) as server,
+        EmbeddedRedis(executable=program, password="p@ss/s3cret", options=options) as server,
         server.client(db=3) as client,
     ):
         yield SecureRedis(port, certificates, client)
@@ -66,9 +66,9 @@ def secure_redis(tmp_path: Path) -> Iterator[SecureRedis]:
     ids=["delayq+rediss", "our transport"],
 )
 def test_a_delayed_task_goes_over_tls(
+    secure_redis: SecureRedis,
     make_app: MakeApp,
     delayq_worker: Workers,
-    secure_redis: SecureRedis,
     scheme: str,
     settings: dict[str, str],
 ) -> None:
@@ -81,7 +81,7 @@ def test_a_delayed_task_goes_over_tls(
     doors = {c["laddr"] for c in secure_redis.client.client_list() if c["db"] == "3"}
     own = secure_redis.client.client_info()["laddr"]
     assert doors - {own} == {f"127.0.0.1:{secure_redis.port}"}
-    assert "word" not in worker.log
+    assert "s3cret" not in worker.log
 
 
 def test_after_a_failover_tls_is_kept_with_its_options(

@@ -31,7 +31,7 @@ Two = tuple[EmbeddedRedis, EmbeddedRedis]
 
 
 def test_user_password_and_database(
-    make_app: MakeApp, delayq_worker: Workers, delayq_redis_factory: Servers
+    delayq_redis_factory: Servers, make_app: MakeApp, delayq_worker: Workers
 ) -> None:
     server = delayq_redis_factory(password="of somebody else")
     with server.client() as admin, server.client(db=3) as client:
@@ -57,9 +57,9 @@ def test_user_password_and_database(
 
 
 def test_a_unix_socket_with_password_and_database(
-    make_app: MakeApp, delayq_worker: Workers, delayq_redis_factory: Servers
+    delayq_redis_factory: Servers, make_app: MakeApp, delayq_worker: Workers
 ) -> None:
-    server = delayq_redis_factory(password="p@ss/word", unix_socket=True)
+    server = delayq_redis_factory(password="p@ss/s3cret", unix_socket=True)
     broker = server.socket_url("delayq+redis+socket", database=2)
     with server.client(db=2) as client:
         result = send_late(make_app(broker=broker), client)
@@ -67,7 +67,7 @@ def test_a_unix_socket_with_password_and_database(
         check_it_runs(result, client)
         peers = {c["addr"] for c in client.client_list() if c["db"] == "2"}
         assert peers - {f"{server.unix_socket}:0"} == {client.client_info()["addr"]}
-    assert "word" not in worker.log
+    assert "s3cret" not in worker.log
 
 
 def test_a_plain_url_with_our_transport(
@@ -103,7 +103,7 @@ def test_a_wrong_password_is_an_error_at_the_call_that_does_not_show_it(
 
 
 def test_a_worker_with_a_wrong_password_says_so_and_tries_again(
-    delayq_worker: Workers, delayq_redis_factory: Servers
+    delayq_redis_factory: Servers, delayq_worker: Workers
 ) -> None:
     server = delayq_redis_factory(password="right")
     broker = f"delayq+redis://:wr0ng@127.0.0.1:{server.port}/0"
@@ -157,7 +157,7 @@ def test_a_copy_leads_to_the_same_schedule(
     kind: str,
     copied: Callable[[Celery], Connection],
 ) -> None:
-    server = delayq_redis_factory(password="p@ss/word", unix_socket=True)
+    server = delayq_redis_factory(password="p@ss/s3cret", unix_socket=True)
     socket = "socket" in kind
     broker = server.socket_url(kind, 4) if socket else server.url_for(kind, 4)
     app = make_app(broker=broker, **(OUR_TRANSPORT if kind == "redis" else {}))
@@ -218,8 +218,12 @@ FORMS: dict[
 
 @pytest.fixture
 def two(delayq_redis_factory: Servers) -> Two:
-    first = delayq_redis_factory(password="p@ss one", unix_socket=True)
-    return first, delayq_redis_factory(password="p@ss two", unix_socket=True)
+    """Two servers that keep what they have acknowledged, even when killed."""
+
+    def start(password: str) -> EmbeddedRedis:
+        return delayq_redis_factory(password=password, unix_socket=True, appendfsync="always")
+
+    return start("p@ss one"), start("p@ss two")
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -263,9 +267,9 @@ def test_publishing_follows_the_servers_there_and_back(
     "form", ["delayq+redis;delayq+redis+socket", "redis;redis and our transport"]
 )
 def test_a_worker_goes_on_at_the_second_server(
+    two: Two,
     make_app: MakeApp,
     delayq_worker: Workers,
-    two: Two,
     form: str,
 ) -> None:
     urls, settings = FORMS[form]
@@ -286,9 +290,9 @@ def test_a_worker_goes_on_at_the_second_server(
 
 @pytest.mark.parametrize("settings", [{}, OUR_TRANSPORT], ids=["delayq+redis", "our transport"])
 def test_a_worker_starts_at_the_second_server(
+    two: Two,
     make_app: MakeApp,
     delayq_worker: Workers,
-    two: Two,
     settings: dict[str, Any],
 ) -> None:
     scheme = "redis" if settings else "delayq+redis"

@@ -26,7 +26,7 @@ def test_a_held_message_with_a_future_eta_moves_to_the_schedule(store: Store) ->
 
     assert snapshot(store.client) == {
         "delayq:agenda": {b"q": FAR},
-        "delayq:queues": {b"q": QUEUE.layout.dumps().encode()},
+        "delayq:queues": {b"q": QUEUE.layout.text.encode()},
         "{q}:due": {b"a": FAR},
         "{q}:entries": {b"a": b'1 0 n-a tasks.t\n{"id": "a"}'},
         "{q}:tasks": {b"tasks.t\x00004000000000000\x00a": 0},

@@ -34,7 +34,7 @@ def test_what_is_due_is_consumed_in_order_and_nothing_of_it_is_left(store: Store
     assert (promoted.moved, promoted.buried, promoted.look.queue) == (3, 0, None)
     # Consumers pop from the right.
     assert snapshot(store.client) == {
-        "delayq:queues": {b"q": QUEUE.layout.dumps().encode()},
+        "delayq:queues": {b"q": QUEUE.layout.text.encode()},
         "q": [b'{"id": "c"}', b'{"id": "b"}', b'{"id": "a"}'],
     }
 
@@ -49,7 +49,7 @@ def test_what_is_not_due_stays_and_is_what_to_look_at_next(store: Store) -> None
     assert (promoted.look.queue, promoted.look.due) == ("q", FAR)
     assert snapshot(store.client) == {
         "delayq:agenda": {b"q": FAR},
-        "delayq:queues": {b"q": QUEUE.layout.dumps().encode()},
+        "delayq:queues": {b"q": QUEUE.layout.text.encode()},
         "q": [b'{"id": "now"}'],
         "{q}:due": {b"later": FAR},
         "{q}:entries": {b"later": b'1 0 n-later tasks.t\n{"id": "later"}'},

@@ -18,6 +18,7 @@ from example_project.ledger import (
     percentile,
     problems,
 )
+from example_project.run import WrongSums
 
 EXPECTED = {"check-in": 2, "boarding": 2}
 PUBLISHED = [
@@ -156,8 +157,8 @@ def test_there_is_no_percentile_of_nothing() -> None:
 
 
 def test_the_command_fails_and_says_which_sums_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run_with_a_loss(*_: Any) -> list[str]:
-        return problems(sums_of(runs=RUNS[:-1]), EXPECTED)
+    def run_with_a_loss(*_: Any) -> None:
+        raise WrongSums(problems(sums_of(runs=RUNS[:-1]), EXPECTED))
 
     monkeypatch.setattr(demo, "run", run_with_a_loss)
     # The real handler would outlive the test.

@@ -39,7 +39,7 @@ def test_a_priority_belongs_to_the_step_below_it(priority: int, step: int) -> No
 def test_a_layout_is_read_from_the_registry_as_it_was_written() -> None:
     layout = Layout(sep=":", steps=(0, 5))
 
-    assert Layout.loads(layout.dumps()) == layout
+    assert Layout.loads(layout.text) == layout
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"sep": ":", "steps": ["x"]}', b"\xff"])

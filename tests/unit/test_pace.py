@@ -21,7 +21,7 @@ def pace(clock: FakeClock) -> Pace:
 
 def look(wait_ms: int | None) -> Look:
     return Look(
-        10_000, None if wait_ms is None else "q", None if wait_ms is None else 10_000 + wait_ms
+        10_000_000, None if wait_ms is None else "q", None if wait_ms is None else 10_000 + wait_ms
     )
 
 

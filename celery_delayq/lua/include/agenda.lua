@@ -1,6 +1,6 @@
 -- The agenda says when to look at each queue next: at its earliest entry, or later after an error.
 
--- {now, queue, due} of the first queue to look at; the queue is '' when nothing is scheduled.
+-- {now (µs), queue, due (ms)} of the first queue to look at; the queue is '' when there is none.
 local function agenda_head(agenda, now)
   local head = redis.call('ZRANGE', agenda, 0, 0, 'WITHSCORES')
   return {now, head[1] or '', head[2] or ''}
@@ -19,7 +19,7 @@ local function announce(agenda, queues, queue, layout, due, now, channel)
   redis.call('ZADD', agenda, due, queue)
   if not head[2] or due < tonumber(head[2]) then
     -- A hint only: an account that may not publish costs one poll interval.
-    redis.pcall('PUBLISH', channel, string.format('%.0f %s', due - now, queue))
+    redis.pcall('PUBLISH', channel, string.format('%.0f ', due * 1000 - now) .. queue)
   end
 end
 

@@ -1,5 +1,10 @@
--- Milliseconds since 1970 by this server's clock, rounded down: nothing is ever early.
-local function now_ms()
+-- Microseconds since 1970 by this server's clock.
+local function now_us()
   local time = redis.call('TIME')
-  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+  return tonumber(time[1]) * 1000000 + tonumber(time[2])
+end
+
+-- Milliseconds of it, rounded down: nothing is ever early.
+local function to_ms(us)
+  return math.floor(us / 1000)
 end

@@ -1,0 +1,93 @@
+"""What is sent when: the reminders of each flight, on a clock that runs faster than the real one.
+
+Policy only, without I/O. *Flight time* is the moment in 2013, *real time* the moment now; real
+time is in whole milliseconds of the clock of Redis, which decides what is due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from enum import Enum
+
+from example_project.flights import Flight
+
+DAY = timedelta(days=1)
+_MILLISECOND = timedelta(milliseconds=1)
+_MICROSECOND = timedelta(microseconds=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+class Kind(str, Enum):
+    """What a passenger is told; the value is what the task ids begin with."""
+
+    CHECK_IN = "check-in"
+    BOARDING = "boarding"
+
+
+# Early enough to check in on the way to the airport, and late enough that all but the flights
+# before 03:00 (one in 2013) have both reminders on the day of their departure.
+LEAD: dict[Kind, timedelta] = {
+    Kind.CHECK_IN: timedelta(hours=3),
+    Kind.BOARDING: timedelta(minutes=30),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reminder:
+    """A task to schedule at `planned` flight time, `clamped` when that was moved to the start."""
+
+    kind: Kind
+    flight: Flight
+    planned: datetime
+    clamped: bool = False
+
+    @property
+    def task_id(self) -> str:
+        """An id that follows from kind and flight, so that the task can be found again later."""
+        return f"{self.kind.value}:{self.flight.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class CompressedClock:
+    """Maps flight time to real time.
+
+    `begins` happens at `starts_ms` (milliseconds since 1970), and 24 hours of flight time take
+    `seconds_per_day` of real time.
+    """
+
+    begins: datetime
+    starts_ms: int
+    seconds_per_day: float
+
+    def real_ms(self, moment: datetime) -> int:
+        """Give the first whole millisecond since 1970 at which `moment` has come."""
+        # In whole microseconds of flight time: a float would make some ETAs a millisecond late.
+        elapsed = (moment - self.begins) // _MICROSECOND
+        per_day = round(self.seconds_per_day * 1000)
+        return self.starts_ms - (-elapsed * per_day) // (DAY // _MICROSECOND)
+
+    def flight_time(self, real_ms: float) -> datetime:
+        """Give the flight time at a real time in milliseconds, the inverse of `real_ms`."""
+        return self.begins + (real_ms - self.starts_ms) / 1000 / self.seconds_per_day * DAY
+
+
+def as_datetime(real_ms: int) -> datetime:
+    """Give milliseconds since 1970 as the aware time that ``apply_async(eta=…)`` takes."""
+    return _EPOCH + real_ms * _MILLISECOND
+
+
+def plan(flights: Iterable[Flight], begins: datetime) -> list[Reminder]:
+    """Plan one reminder of each kind for every flight, the earliest first.
+
+    Cancelled flights too: when the reminders are scheduled, nobody knows yet. What would lie
+    before `begins` is sent at `begins`, so that there are always two reminders for a flight.
+    """
+    reminders = [
+        Reminder(kind, flight, max(moment, begins), clamped=moment < begins)
+        for flight in flights
+        for kind, lead in LEAD.items()
+        for moment in (flight.scheduled - lead,)
+    ]
+    return sorted(reminders, key=lambda reminder: (reminder.planned, reminder.task_id))

@@ -1,0 +1,191 @@
+"""The course of the demonstration: start, publish, watch, add up, end."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from pathlib import Path
+
+from rich.console import Console
+
+from celery_delayq.embedded import EmbeddedRedis
+from example_project import show
+from example_project.flights import load_flights, midnight, thin_out
+from example_project.ledger import add_up, problems
+from example_project.picture import Story, draw
+from example_project.plan import CompressedClock, plan
+from example_project.records import Records, Waiting
+from example_project.services import ServiceError, Services
+from example_project.settings import BROKER_URL_VARIABLE, LEDGER_URL_VARIABLE
+
+START_S = 60.0
+AFTER_THE_LAST_S = 20.0
+LOOK_EVERY_S = 0.2
+
+# The flight day begins when all is published, so that every ETA lies ahead. Reckoned for a slow
+# machine; were it slower still, the sums would say so.
+PUBLISHED_PER_S = 300
+PUBLISH_SPARE_S = 2.0
+
+
+class WrongSums(Exception):
+    """What was published and what ran do not agree; the message has a line for each reason."""
+
+    def __init__(self, found: Sequence[str]) -> None:
+        super().__init__("\n".join(["the sums are wrong:", *(f"  {line}" for line in found)]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the command line asked for."""
+
+    day: date
+    days: int = 1
+    flights: int | None = None
+    seconds_per_day: float = 60.0
+    workers: int = 2
+    concurrency: int = 2
+    picture: Path
+    flower: bool = True
+    keep: bool = False
+
+
+def run(options: Options, console: Console) -> None:
+    """Run the demonstration.
+
+    Raises `WrongSums`, `ServiceError` when a process did not start or ended too early, and
+    `FlightDataError` for days without data.
+    """
+    flights = load_flights(options.day, options.days)
+    if options.flights is not None:
+        flights = thin_out(flights, options.flights)
+    begins = midnight(options.day)
+    reminders = plan(flights, begins)
+    expected = Counter(reminder.kind.value for reminder in reminders)
+    show.plan(console, options.day, options.days, flights, reminders)
+    with (
+        _log_folder(console, options.keep) as logs,
+        EmbeddedRedis() as server,
+        closing(Records(server.url)) as records,
+    ):
+        environment = {
+            BROKER_URL_VARIABLE: server.url_for("delayq+redis"),
+            LEDGER_URL_VARIABLE: server.url,
+        }
+        # Only now: the app reads the environment when it is imported.
+        os.environ.update(environment)
+        from example_project.publish import publish, waiting
+
+        with Services(environment, logs) as services:
+            _start(options, console, services, records)
+            clock = _clock(options, records, begins, len(reminders))
+            with show.publishing(console, len(reminders)) as advance:
+                for _ in publish(reminders, clock, records):
+                    advance()
+            last_ms = clock.real_ms(reminders[-1].planned)
+            with show.running(console, len(reminders), clock) as update:
+                _watch(
+                    services,
+                    records,
+                    waiting,
+                    update,
+                    until_runs=len(reminders),
+                    until_ms=last_ms + AFTER_THE_LAST_S * 1000,
+                )
+            if not options.keep:
+                services.stop()
+            published, runs = records.published(), records.runs()
+            sums = add_up(published, runs)
+            wrong = problems(sums, expected, waiting().total)
+            story = Story(
+                title=show.title(options.day, options.days),
+                subtitle=show.subtitle(flights, sums, options.seconds_per_day),
+                clock=clock,
+                ends=midnight(options.day + timedelta(days=options.days)),
+                published=published,
+                runs=runs,
+                sums=sums,
+            )
+            draw(story, options.picture)
+            show.result(console, sums, wrong, options.picture)
+            if options.keep:
+                _hold(console, services)
+            if wrong:
+                raise WrongSums(wrong)
+
+
+def _clock(options: Options, records: Records, begins: datetime, reminders: int) -> CompressedClock:
+    wait_s = PUBLISH_SPARE_S + reminders / PUBLISHED_PER_S
+    starts_ms = math.ceil(records.now_ms() + wait_s * 1000)
+    return CompressedClock(begins, starts_ms, options.seconds_per_day)
+
+
+def _start(options: Options, console: Console, services: Services, records: Records) -> None:
+    deadline = time.monotonic() + START_S
+    with console.status("Starting workers" + (" and Flower" if options.flower else "")):
+        for number in range(1, options.workers + 1):
+            services.start_worker(f"worker{number}", options.concurrency)
+        flower = services.start_flower() if options.flower else None
+        missing = options.workers
+        while missing:
+            if records.wait_for_worker(seconds=1):
+                missing -= 1
+                continue
+            services.check()
+            if time.monotonic() > deadline:
+                raise ServiceError(f"{missing} workers were not ready after {START_S:g} s")
+        if flower:
+            services.wait_until_reachable(flower, deadline)
+    show.started(console, options.workers, options.concurrency, flower)
+
+
+def _watch(
+    services: Services,
+    records: Records,
+    waiting: Callable[[], Waiting],
+    update: Callable[[float, int, Waiting], None],
+    *,
+    until_runs: int,
+    until_ms: float,
+) -> None:
+    """Show the day as it runs, until so much has run and nothing waits, or until it is too late."""
+    while True:
+        services.check()
+        now_ms, done, now = records.now_ms(), records.count_runs(), waiting()
+        update(now_ms, done, now)
+        if (done >= until_runs and not now.total) or now_ms > until_ms:
+            return
+        time.sleep(LOOK_EVERY_S)
+
+
+def _hold(console: Console, services: Services) -> None:
+    console.print("All is left running; press Ctrl-C to end it.")
+    try:
+        while True:
+            services.check()
+            time.sleep(LOOK_EVERY_S)
+    except KeyboardInterrupt:
+        console.print()
+
+
+@contextmanager
+def _log_folder(console: Console, keep: bool) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="flight-reminders-"))
+    try:
+        yield folder
+    except Exception:
+        keep = True
+        raise
+    finally:
+        if keep:
+            console.print(f"The logs are in {folder}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,198 @@
+"""The example project as a user runs it, on fewer flights and a shorter day."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import date, timedelta
+from pathlib import Path
+
+import matplotlib.image
+import numpy as np
+import psutil
+import pytest
+
+from example_project.flights import FlightDataError, load_flights, midnight, thin_out
+from example_project.plan import CompressedClock, Kind, as_datetime, plan
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+DEMO = [sys.executable, "-m", "example_project"]
+SNOW_STORM = date(2013, 3, 8)
+LIMIT_S = 120
+
+
+def sums_in(output: str, row: str) -> list[int]:
+    """Give scheduled, run, early, lost and twice of a row of the table."""
+    match = re.search(rf"{row}\s*" + r"│\s*(\d+)\s*" * 5, output)
+    assert match, output
+    return [int(number) for number in match.groups()]
+
+
+def lateness_in(output: str) -> list[float]:
+    """Give p50, p99 and max of the last row in milliseconds."""
+    match = re.search(r"total\s*" + r"│\s*\d+\s*" * 5 + r"│\s*([\d.]+)\s*" * 3, output)
+    assert match, output
+    return [float(number) for number in match.groups()]
+
+
+@contextmanager
+def running_demo(*options: str) -> Iterator[subprocess.Popen[str]]:
+    """Start the demo; whatever is left of it afterwards is ended by its process ids."""
+    command = [*DEMO, *options]
+    with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def wait_for_line(process: subprocess.Popen[str], text: str) -> str:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if text in line:
+            return line
+    raise AssertionError(f"the demo ended without saying {text!r}")
+
+
+@pytest.mark.timeout(LIMIT_S)
+def test_a_short_day_runs_every_reminder_once(tmp_path: Path) -> None:
+    picture = tmp_path / "new" / "demo.png"
+    options = ["--seconds-per-day", "12", "--flights", "300", "--picture", str(picture)]
+
+    done = subprocess.run(
+        [*DEMO, *options],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT_S,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "300 flights x 2 reminders = 600 tasks" in done.stdout
+    assert sums_in(done.stdout, "check-in") == [300, 300, 0, 0, 0]
+    assert sums_in(done.stdout, "boarding") == [300, 300, 0, 0, 0]
+    assert sums_in(done.stdout, "total") == [600, 600, 0, 0, 0]
+    p50, p99, longest = lateness_in(done.stdout)
+    assert 0 < p50 <= p99 <= longest
+
+    assert picture.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    pixels = matplotlib.image.imread(picture)
+    assert pixels.shape[:2] == (1260, 1800)
+    colours = np.unique((pixels[..., :3] * 255).astype(np.uint8).reshape(-1, 3), axis=0)
+    for wanted in ((0x4C, 0x9B, 0xE8), (0xF2, 0xA5, 0x41), (0x2A, 0x9D, 0x8F)):
+        assert (np.abs(colours.astype(int) - wanted).sum(axis=1) <= 3).any(), wanted
+
+
+@pytest.mark.timeout(LIMIT_S)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_demo_leaves_no_process_behind(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    with running_demo("--flights", "20", "--picture", str(tmp_path / "demo.png")) as process:
+        flower = wait_for_line(process, "Flower: ").split()[-1]
+        children = psutil.Process(process.pid).children(recursive=True)
+        commands = [" ".join(child.cmdline()) for child in children]
+        assert sum(" worker " in command for command in commands) >= 2
+        assert any("redis-server" in command for command in commands)
+        with urllib.request.urlopen(flower, timeout=30) as page:
+            assert b"Flower" in page.read()
+
+        process.send_signal(number)
+        process.communicate(timeout=LIMIT_S)
+
+        assert process.returncode != 0
+        assert psutil.wait_procs(children, timeout=5)[1] == []
+        assert not (tmp_path / "demo.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--day", "2014-01-01"], "2014-01-01 is outside the data, which covers 2013"),
+        (["--day", "2013-12-31", "--days", "2"], "2014-01-01 is outside the data"),
+        (["--day", "8 March"], "does not match the format"),
+        (["--flights", "0"], "0 is not in the range"),
+        (["--seconds-per-day", "nan"], "nan"),
+        (["--seconds-per-day", "0"], "0.0 is not in the range"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: list[str], message: str) -> None:
+    done = subprocess.run(
+        [*DEMO, *options], cwd=CHECKOUT, capture_output=True, text=True, check=False, timeout=60
+    )
+
+    assert done.returncode != 0
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_storm_has_the_flights_that_the_source_has() -> None:
+    flights = load_flights(SNOW_STORM)
+
+    assert len(flights) == len({flight.id for flight in flights}) == 979
+    assert sum(flight.cancelled for flight in flights) == 180
+    late = [f for f in flights if f.delay is not None and f.delay > timedelta(hours=1)]
+    assert len(late) == 394
+    assert flights == sorted(flights, key=lambda flight: (flight.scheduled, flight.id))
+
+
+def test_times_are_right_on_the_days_when_the_clocks_change() -> None:
+    for day, hours in ((date(2013, 3, 10), 23), (date(2013, 11, 3), 25), (date(2013, 7, 1), 24)):
+        tomorrow = midnight(day + timedelta(days=1))
+        assert tomorrow - midnight(day) == timedelta(hours=hours)
+        for flight in load_flights(day):
+            assert midnight(day) <= flight.scheduled < tomorrow
+            assert flight.scheduled.date() == day
+
+
+def test_every_flight_has_two_reminders_and_the_night_flight_is_sent_at_midnight() -> None:
+    day = date(2013, 7, 27)
+    flights = load_flights(day)
+
+    reminders = plan(flights, midnight(day))
+
+    assert len({reminder.task_id for reminder in reminders}) == 2 * len(flights)
+    clamped = [reminder for reminder in reminders if reminder.clamped]
+    assert [(r.kind, r.flight.id, r.planned) for r in clamped] == [
+        (Kind.CHECK_IN, "2013-07-27-US-1632-EWR", midnight(day))
+    ]
+    assert min(reminder.planned for reminder in reminders) == midnight(day)
+
+
+def test_a_compressed_clock_is_never_early_and_hits_whole_milliseconds() -> None:
+    clock = CompressedClock(midnight(SNOW_STORM), starts_ms=1_000_000, seconds_per_day=60.0)
+
+    assert clock.real_ms(clock.begins) == 1_000_000
+    assert clock.real_ms(clock.begins + timedelta(days=1)) == 1_060_000
+    assert clock.real_ms(clock.begins + timedelta(minutes=1)) == 1_000_042
+    assert clock.flight_time(1_030_000) == clock.begins + timedelta(hours=12)
+    assert as_datetime(1_000_042).timestamp() * 1000 == 1_000_042
+
+
+def test_fewer_flights_are_spread_over_the_day() -> None:
+    flights = load_flights(SNOW_STORM)
+
+    few = thin_out(flights, 10)
+
+    assert len(few) == 10
+    assert few[0] == flights[0]
+    assert few[-1].scheduled.hour >= 20
+    assert thin_out(flights, 5_000) == flights
+
+
+def test_a_damaged_file_is_refused_with_the_row(tmp_path: Path) -> None:
+    path = tmp_path / "flights.csv.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(
+            "flights.csv", "year,month,day,sched_dep_time,time_hour\n2013,1,1,2561,x\n"
+        )
+
+    with pytest.raises(FlightDataError, match="2561"):
+        load_flights(date(2013, 1, 1), path=path)

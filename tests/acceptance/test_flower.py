@@ -1,0 +1,140 @@
+"""Flower, as it comes, on an app with delayed tasks: what a reader sees in a real browser."""
+
+from __future__ import annotations
+
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from celery import Celery
+from kombu import pools
+
+from celery_delayq import DelayQ
+from celery_delayq.embedded import EmbeddedRedis
+from celery_delayq.testing import ManagedProcess, WorkerProcess
+from tests.acceptance.browser import Browser
+from tests.support.ports import free_port
+
+APPS = Path(__file__).parents[1] / "apps"
+PNG = b"\x89PNG\r\n\x1a\n"
+Workers = Callable[..., WorkerProcess]
+Open = Callable[[str], None]
+
+
+@pytest.fixture
+def server(delayq_redis_factory: Callable[..., EmbeddedRedis]) -> EmbeddedRedis:
+    return delayq_redis_factory(password="p@ss/s3cret")
+
+
+@pytest.fixture
+def broker(server: EmbeddedRedis) -> str:
+    return server.url_for("delayq+redis", database=1)
+
+
+@pytest.fixture
+def app(broker: str, server: EmbeddedRedis) -> Iterator[Celery]:
+    app = Celery("client", broker=broker, backend=server.url, set_as_current=False)
+    with DelayQ(app):
+        yield app
+    app.close()
+    pools.reset()
+
+
+@pytest.fixture
+def flower(broker: str, server: EmbeddedRedis, tmp_path: Path) -> Iterator[str]:
+    """URL of a Flower that is up."""
+    port = free_port()
+    command = [sys.executable, "-m", "celery", "-A", "flower_tasks:app", "flower"]
+    command += ["--address=127.0.0.1", f"--port={port}"]
+    settings = {"CELERY_BROKER_URL": broker, "CELERY_RESULT_BACKEND": server.url}
+    log = tmp_path / "flower.log"
+    with ManagedProcess(command, env=settings, cwd=APPS, log_file=log, name="flower") as process:
+        process.wait_log("Visit me at")
+        url = f"http://127.0.0.1:{port}"
+        with urllib.request.urlopen(f"{url}/healthcheck", timeout=30) as reply:
+            assert reply.status == 200
+        yield url
+        assert "s3cret" not in process.log
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Browser]:
+    with Browser(tmp_path / "browser") as browser:
+        yield browser
+
+
+def test_the_pages_of_workers_and_tasks_show_a_delayed_task_that_was_run(
+    server: EmbeddedRedis,
+    broker: str,
+    app: Celery,
+    flower: str,
+    browser: Browser,
+    delayq_worker: Workers,
+    tmp_path: Path,
+) -> None:
+    worker = delayq_worker(
+        "flower_tasks:app",
+        pool="solo",
+        broker_url=broker,
+        result_backend=server.url,
+        cwd=APPS,
+        extra_args=["--task-events"],
+    )
+    browser.open(f"{flower}/workers")
+    browser.wait_for("document.querySelector('#workers-online').innerText === '1'")
+
+    late = app.send_task("flower.board", ("UA 1545",), countdown=1)
+    soon = app.send_task("flower.board", ("AA 1141",))
+    assert soon.get(timeout=30) == "AA 1141 boarded"
+    assert late.get(timeout=30) == "UA 1545 boarded"
+
+    browser.wait_for("document.querySelector('#workers-succeeded').innerText === '2'")
+    [shown] = browser.rows("workers-table")
+    assert shown["worker"] == worker.hostname
+    assert (shown["processed"], shown["succeeded"], shown["failed"]) == ("2", "2", "0")
+    browser.screenshot(tmp_path / "workers.png")
+
+    browser.open(f"{flower}/tasks")
+    browser.wait_for("document.querySelectorAll('#tasks-table tbody td:nth-child(2)').length === 2")
+    # Its cell holds the id in full and, for the eye, in short.
+    tasks = {row["uuid"][: len(late.id)]: row for row in browser.rows("tasks-table")}
+    assert set(tasks) == {late.id, soon.id}
+    for task in tasks.values():
+        assert (task["name"], task["state"]) == ("flower.board", "SUCCESS")
+    browser.screenshot(tmp_path / "tasks.png")
+
+    browser.open(f"{flower}/task/{late.id}")
+    for shown_of_it in ("SUCCESS", "UA 1545", "UA 1545 boarded"):
+        assert shown_of_it in browser.text()
+    browser.screenshot(tmp_path / "task.png")
+
+    browser.open(f"{flower}/broker")
+    [queue] = browser.rows("queue-table")
+    assert (queue["queue"], queue["messages"]) == ("celery", "0")
+
+    for name in ("workers.png", "tasks.png", "task.png"):
+        assert (tmp_path / name).read_bytes().startswith(PNG)
+
+
+def test_the_page_of_the_broker_counts_what_is_ready(
+    server: EmbeddedRedis, app: Celery, flower: str, browser: Browser, tmp_path: Path
+) -> None:
+    for flight in ("UA 1545", "AA 1141", "B6 725"):
+        app.send_task("flower.board", (flight,))
+    for flight in ("DL 461", "UA 1696"):
+        app.send_task("flower.board", (flight,), priority=9)
+    for flight in ("EV 5708", "B6 79", "B6 301", "WN 3841"):
+        app.send_task("flower.board", (flight,), countdown=600)
+
+    browser.open(f"{flower}/broker")
+
+    [queue] = browser.rows("queue-table")
+    assert (queue["queue"], queue["messages"]) == ("celery", "5")
+    assert DelayQ.of(app).count() == 4
+    text = browser.text()
+    assert f"redis://:**@127.0.0.1:{server.port}/1" in text
+    assert "s3cret" not in browser.evaluate("document.documentElement.outerHTML")
+    browser.screenshot(tmp_path / "broker.png")
+    assert (tmp_path / "broker.png").read_bytes().startswith(PNG)

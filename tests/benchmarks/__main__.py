@@ -1,0 +1,118 @@
+"""The command line of the benchmarks."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import redis
+from rich.console import Console
+
+from .bench import FULL, OURS, QUICK, STOCK_AGAIN, Bench
+from .measurements import load
+from .model import BenchError, Measurement, measurements
+from .processes import Pool
+from .report import Run, machine_facts, show, write_json, write_markdown
+from .server import RedisServer
+
+
+def _chosen(names: tuple[str, ...]) -> list[Measurement]:
+    known = measurements()
+    unknown = set(names) - {m.name for m in known}
+    if unknown:
+        raise click.BadParameter(
+            f"{', '.join(sorted(unknown))}; there are: {', '.join(m.name for m in known)}",
+            param_hint="--only",
+        )
+    return [m for m in known if not names or m.name in names]
+
+
+def _measure(bench: Bench, chosen: list[Measurement], run: Run) -> None:
+    for one in chosen:
+        try:
+            run.figures.extend(one.run(bench))
+        except (BenchError, redis.RedisError) as error:
+            run.failures[one.name] = str(error)
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="Smaller and fewer rounds: under two minutes.")
+@click.option("--only", multiple=True, metavar="NAME", help="Only this measurement; repeatable.")
+@click.option("--rounds", type=click.IntRange(1), help="Rounds of the publish rows.")
+@click.option("--load-rounds", type=click.IntRange(1), help="Rounds of the rows of due tasks.")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write JSON here.")
+@click.option(
+    "--markdown",
+    "markdown_path",
+    type=click.Path(path_type=Path),
+    help="Rewrite the table in this page.",
+)
+@click.option(
+    "--pool",
+    type=click.Choice([pool.name.lower() for pool in Pool]),
+    default="prefork",
+    show_default=True,
+    help="Workers of the rows of due tasks.",
+)
+@click.option("--check", is_flag=True, help="Exit with 1 when a target is missed.")
+@click.option("--calibrate", is_flag=True, help="Stock on both sides: shows the noise here.")
+@click.option("--at-least-once", is_flag=True, help="Acks late on both sides.")
+@click.option("--list", "listing", is_flag=True, help="Say what there is to measure.")
+def main(
+    quick: bool,
+    only: tuple[str, ...],
+    rounds: int | None,
+    load_rounds: int | None,
+    json_path: Path | None,
+    markdown_path: Path | None,
+    pool: str,
+    check: bool,
+    calibrate: bool,
+    at_least_once: bool,
+    listing: bool,
+) -> None:
+    """Measure stock Celery + Redis and this package in the same run, on the same Redis."""
+    load()
+    chosen = _chosen(only)
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    if listing:
+        for one in chosen:
+            console.print(f"{one.name:10} {one.summary}", highlight=False)
+        return
+    if markdown_path and (calibrate or only):
+        raise click.UsageError("--markdown takes a whole table: not with --calibrate or --only")
+    # So that an end from outside, too, ends the server, the workers and the publishers.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    size = QUICK if quick else FULL
+    size = replace(size, rounds=rounds or size.rounds, load_rounds=load_rounds or size.load_rounds)
+    messages = Console(stderr=True)
+    began = time.monotonic()
+    with RedisServer() as server, messages.status("starting") as status:
+
+        def note(text: str) -> None:
+            status.update(f"{time.monotonic() - began:4.0f} s  {text}")
+
+        ours = STOCK_AGAIN if calibrate else OURS
+        bench = Bench(server, size, note, ours, at_least_once, Pool[pool.upper()])
+        run = Run(machine_facts(bench, quick))
+        try:
+            _measure(bench, chosen, run)
+        finally:
+            shutil.rmtree(bench.folder, ignore_errors=True)
+    run.facts["seconds"] = round(time.monotonic() - began, 1)
+    show(run, console)
+    if json_path:
+        write_json(run, json_path)
+    if markdown_path:
+        write_markdown(run, markdown_path)
+    if check and not run.complete:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

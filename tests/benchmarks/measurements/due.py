@@ -1,0 +1,143 @@
+"""How punctual due tasks are: a steady stream, and very many at one instant."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ..bench import Bench, Side, now_ms, percentile
+from ..model import BenchError, Better, Figure, Row, at_most, measurement, not_above_stock
+from ..processes import probe
+from ..publisher import Order
+
+#: Tasks a second that a stock worker surely takes into its memory ahead of their time.
+INTAKE = 1_000
+#: Seconds between the last intake of stock and the first due task.
+MARGIN = 2.0
+PATIENCE = 60.0
+
+P50 = Row(
+    "lateness-p50", "lateness at {} due/s: p50", "ms", Better.LOWER, at_most(3, "ms"), digits=1
+)
+P99 = Row(
+    "lateness-p99", "lateness at {} due/s: p99", "ms", Better.LOWER, not_above_stock(), digits=1
+)
+MOST = Row("lateness-max", "lateness at {} due/s: max", "ms", Better.LOWER, digits=1)
+EARLY = Row("early", "started before their time", "tasks", Better.LOWER, at_most(0))
+BURST = Row("burst", "{} due at one instant: all done after", "s", Better.LOWER, digits=2)
+
+
+@dataclass(frozen=True)
+class Load:
+    """Tasks to be due; ``step_ms`` lies between two of them."""
+
+    count: int
+    step_ms: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How late each task was (ms, in the order of the starts) and the state before the first."""
+
+    lateness: list[float]
+    clock_offset_ms: float
+    still_in_queue: int
+    published_seconds: float
+
+    @property
+    def early(self) -> int:
+        """Tasks that started before their ETA by Redis' clock."""
+        return sum(1 for late in self.lateness if late < -0.001)
+
+
+def _clock_offset(client: Any) -> float:
+    """Redis' clock minus ours in seconds; 0 when the difference is within the measuring error."""
+    best, offset = float("inf"), 0.0
+    for _ in range(50):
+        before = time.time()
+        seconds, microseconds = client.time()
+        after = time.time()
+        if after - before < best:
+            best = after - before
+            offset = seconds + microseconds / 1e6 - (before + after) / 2
+    return offset if abs(offset) > best / 2 + 1e-6 else 0.0
+
+
+def _run(bench: Bench, side: Side, load: Load) -> Outcome:
+    with (
+        bench.station(side) as station,
+        station.publisher() as publisher,
+        station.worker(bench.pool) as worker,
+    ):
+        for _ in range(5):
+            probe(worker, publisher, station.records, 10.0)
+        probes = len(station.records)
+        lead = load.count / INTAKE + MARGIN
+        due = now_ms() + round(lead * 1000)
+        order = Order(load.count, due, load.step_ms, batch=500, recorded=True)
+        published = publisher.publish(order)
+        pause = due / 1000 - 0.5 - time.time()
+        if pause < 0:
+            raise BenchError(f"{load.count} tasks were not published before their time")
+        time.sleep(pause)  # until half a second before the first is due
+        waiting = station.client.llen("celery")
+        offset = _clock_offset(station.client)
+        last = load.count * load.step_ms / 1000
+        station.records.wait_for(probes + load.count, 0.5 + last + PATIENCE, worker.check)
+        records = station.records.read(probes)
+    lateness = [record.lateness_ms + offset * 1000 for record in records]
+    return Outcome(lateness, offset * 1000, waiting, published.seconds)
+
+
+def _rounds(bench: Bench, load: Load, title: str) -> tuple[list[Outcome], list[Outcome]]:
+    seen: dict[str, list[Outcome]] = {side.name: [] for side in bench.sides}
+    for number in range(bench.size.load_rounds):
+        for side in bench.in_turn(number):
+            bench.note(f"{title}: round {number + 1} of {bench.size.load_rounds}, {side.name}")
+            seen[side.name].append(_run(bench, side, load))
+    stock, ours = (seen[side.name] for side in bench.sides)
+    return stock, ours
+
+
+def _raw(stock: list[Outcome], ours: list[Outcome]) -> dict[str, Any]:
+    def one(outcome: Outcome) -> dict[str, Any]:
+        marks = (1, 10, 25, 50, 75, 90, 95, 99, 99.9, 100)
+        return {
+            "clock_offset_ms": outcome.clock_offset_ms,
+            "still_in_queue_half_a_second_before": outcome.still_in_queue,
+            "published_seconds": outcome.published_seconds,
+            "first_ms": min(outcome.lateness),
+            "percentiles_ms": {str(m): percentile(outcome.lateness, m) for m in marks},
+        }
+
+    return {"stock": [one(o) for o in stock], "ours": [one(o) for o in ours]}
+
+
+@measurement("lateness", order=40)
+def lateness(bench: Bench) -> Iterator[Figure]:
+    """Start minus ETA while a fixed number of tasks falls due each second."""
+    rate = bench.size.per_second
+    load = Load(rate * bench.size.lateness_seconds, 1000 / rate)
+    stock, ours = _rounds(bench, load, f"{rate:,} due per second")
+    raw = _raw(stock, ours)
+    for row, percent in ((P50, 50), (P99, 99), (MOST, 100)):
+        yield row.titled(f"{rate:,}").figure(
+            [percentile(outcome.lateness, percent) for outcome in stock],
+            [percentile(outcome.lateness, percent) for outcome in ours],
+            raw,
+        )
+    yield EARLY.figure([float(o.early) for o in stock], [float(o.early) for o in ours])
+
+
+@measurement("burst", order=50)
+def burst(bench: Bench) -> Iterator[Figure]:
+    """Very many tasks due at the same instant."""
+    count = bench.size.burst
+    stock, ours = _rounds(bench, Load(count, 0.0), f"{count:,} due at one instant")
+    yield BURST.titled(f"{count:,}").figure(
+        [max(outcome.lateness) / 1000 for outcome in stock],
+        [max(outcome.lateness) / 1000 for outcome in ours],
+        _raw(stock, ours),
+    )

@@ -1,0 +1,171 @@
+"""What a measurement declares and hands back: rows, targets, figures."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .bench import Bench
+
+
+class BenchError(Exception):
+    """A measurement could not be made; the message says what did not happen in time."""
+
+
+class Better(str, Enum):
+    """Which direction of a row's value is the better one."""
+
+    HIGHER = "higher"
+    LOWER = "lower"
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a figure must reach: ``text`` for people, ``reached`` for ``--check``."""
+
+    text: str
+    reached: Callable[[Figure], bool]
+
+
+def ratio_at_least(limit: float) -> Target:
+    """Ours divided by stock is at least ``limit``."""
+    return Target(f"ratio ≥ {limit:g}", lambda f: f.ratio is not None and f.ratio >= limit)
+
+
+def at_most(limit: float, unit: str = "") -> Target:
+    """Our own value, in the row's unit, is at most ``limit``."""
+    return Target(f"≤ {limit:g}{' ' if unit else ''}{unit}", lambda f: f.ours <= limit)
+
+
+def not_above_stock() -> Target:
+    """Our own value is not above stock's in the same run."""
+    return Target("≤ stock", lambda f: f.ours <= f.stock)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table.
+
+    :param name: short and stable, the key in the JSON file.
+    :param title: what people read.
+    :param unit: of both values.
+    :param better: the direction in which a value is better.
+    :param target: what our side must reach, or None where the row only informs.
+    :param digits: decimals shown.
+    """
+
+    name: str
+    title: str
+    unit: str
+    better: Better
+    target: Target | None = None
+    digits: int = 0
+
+    def titled(self, *parts: object) -> Row:
+        """The same row with the braces of its title filled in."""
+        return replace(self, title=self.title.format(*parts))
+
+    def figure(
+        self,
+        stock: Sequence[float],
+        ours: Sequence[float],
+        raw: Mapping[str, object] | None = None,
+    ) -> Figure:
+        """What was measured: one value for each round and side, paired by round.
+
+        :param raw: whatever else was seen, for the JSON file.
+        """
+        if not stock or len(stock) != len(ours):
+            raise ValueError(f"{self.name}: {len(stock)} rounds of stock, {len(ours)} of ours")
+        return Figure(self, tuple(stock), tuple(ours), raw or {})
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A row with its values, one for each round; what is shown is the median."""
+
+    row: Row
+    stock_rounds: tuple[float, ...]
+    ours_rounds: tuple[float, ...]
+    raw: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def stock(self) -> float:
+        """Median over the rounds of stock Celery, in the row's unit."""
+        return statistics.median(self.stock_rounds)
+
+    @property
+    def ours(self) -> float:
+        """Median over the rounds of this package, in the row's unit."""
+        return statistics.median(self.ours_rounds)
+
+    @property
+    def ratio(self) -> float | None:
+        """Ours divided by stock: taken in each pair of rounds, then the median of those."""
+        pairs = zip(self.stock_rounds, self.ours_rounds, strict=True)
+        ratios = [ours / stock for stock, ours in pairs if stock > 0]
+        return statistics.median(ratios) if ratios else None
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether the target is reached; None for a row without one."""
+        return None if self.row.target is None else self.row.target.reached(self)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figure for the JSON file, with the values of all rounds."""
+        return {
+            "name": self.row.name,
+            "title": self.row.title,
+            "unit": self.row.unit,
+            "better": self.row.better.value,
+            "stock": self.stock,
+            "ours": self.ours,
+            "ratio": self.ratio,
+            "target": self.row.target.text if self.row.target else None,
+            "reached": self.reached,
+            "stock_rounds": list(self.stock_rounds),
+            "ours_rounds": list(self.ours_rounds),
+            "raw": dict(self.raw),
+        }
+
+
+MeasureFunction = Callable[["Bench"], Iterator[Figure]]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A function that yields the figures of one or more rows, known by its name."""
+
+    name: str
+    summary: str
+    order: int
+    run: MeasureFunction
+
+
+_measurements: dict[str, Measurement] = {}
+
+
+def measurement(name: str, *, order: int) -> Callable[[MeasureFunction], MeasureFunction]:
+    """Make the decorated function known to ``--only`` and to a whole run.
+
+    :param name: what ``--only`` takes.
+    :param order: place in the table; gaps leave room for later ones.
+    """
+
+    def register(function: MeasureFunction) -> MeasureFunction:
+        if name in _measurements:
+            raise ValueError(f"two measurements are called {name!r}")
+        summary = (function.__doc__ or "").strip().splitlines()[0]
+        _measurements[name] = Measurement(name, summary, order, function)
+        return function
+
+    return register
+
+
+def measurements() -> list[Measurement]:
+    """All registered measurements in the order of the table."""
+    return sorted(_measurements.values(), key=lambda m: (m.order, m.name))

@@ -1,0 +1,97 @@
+"""The publishing process of one side, driven by JSON lines on its standard input.
+
+A process of its own for each side, so that what this package changes in Celery can never be
+in the way of the stock side, and so that both have equally warm interpreters.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from .app import app, noop, record
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to publish.
+
+    :param count: how many messages.
+    :param due_ms: ETA of the first in whole milliseconds since the epoch; None for no ETA.
+    :param step_ms: milliseconds from one ETA to the next.
+    :param batch: messages in a flush of ``Producer.batch``; 0 publishes one by one.
+    :param queues: names to spread the messages over in turn; empty for the default queue.
+    :param recorded: send the task that records its start instead of the one that does nothing.
+    """
+
+    count: int
+    due_ms: int | None = None
+    step_ms: float = 1.0
+    batch: int = 0
+    queues: tuple[str, ...] = ()
+    recorded: bool = False
+
+
+@dataclass(frozen=True)
+class Published:
+    """How long it took, in seconds of wall clock and of this process's CPU."""
+
+    seconds: float
+    cpu_seconds: float
+
+
+@contextmanager
+def _batch(size: int) -> Iterator[Any]:
+    with app.producer_pool.acquire(block=True) as producer, producer.batch(max_size=size):
+        yield producer
+
+
+def _calls(order: Order) -> list[dict[str, Any]]:
+    """The keyword arguments of each ``apply_async``, made before the clock starts."""
+    calls = []
+    for number in range(order.count):
+        call: dict[str, Any] = {}
+        due = None
+        if order.due_ms is not None:
+            due = order.due_ms + round(number * order.step_ms)
+            epoch = datetime(1970, 1, 1, tzinfo=timezone.utc)
+            call["eta"] = epoch + timedelta(milliseconds=due)
+        if order.queues:
+            call["queue"] = order.queues[number % len(order.queues)]
+        if order.recorded and due is not None:
+            call["args"] = (due / 1000,)
+        calls.append(call)
+    return calls
+
+
+def publish(order: Order) -> Published:
+    """Publish as an application would: ``task.apply_async`` for each message."""
+    task = record if order.recorded else noop
+    calls = _calls(order)
+    gc.collect()
+    wall, cpu = time.perf_counter(), time.process_time()
+    with _batch(order.batch) if order.batch else nullcontext() as producer:
+        for call in calls:
+            if order.recorded and order.due_ms is None:
+                call["args"] = (time.time(),)
+            task.apply_async(producer=producer, **call)
+    return Published(time.perf_counter() - wall, time.process_time() - cpu)
+
+
+def main() -> None:
+    """Answer each order with one line until standard input ends."""
+    for line in sys.stdin:
+        fields = json.loads(line)
+        fields["queues"] = tuple(fields["queues"])
+        print(json.dumps(asdict(publish(Order(**fields)))), flush=True)
+
+
+if __name__ == "__main__":
+    main()
