@@ -19,7 +19,7 @@ from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 from celery_delayq.conf import Settings
 from celery_delayq.errors import StoreFull
 from celery_delayq.keys import Layout
-from celery_delayq.store import Destination, Look, Promoted, Store, layouts
+from celery_delayq.store import Look, Promoted, Store, layouts
 
 logger = logging.getLogger(__name__)
 
@@ -149,8 +149,9 @@ class Dispatcher:
             self._pace.after(self._store.agenda())
             return
         try:
-            of = Destination(queue, self._layout(queue))
-            promoted = self._store.promote(of, self._settings.dispatch_batch)
+            promoted = self._store.promote(
+                queue, self._layout(queue), self._settings.dispatch_batch
+            )
         except (ResponseError, StoreFull) as exc:
             # One broken queue must not hold up the others.
             self.tally.errors += 1

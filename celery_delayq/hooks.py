@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 from celery import Celery, signals
-from celery.app import amqp as celery_amqp
+from celery.app.amqp import AMQP as CeleryAMQP  # noqa: N811 - a class, named in capitals
+from kombu import Producer, Queue
 from kombu.utils.imports import symbol_by_name
 
 from celery_delayq.message import PROPERTY, due_of_countdown, due_of_eta
@@ -17,6 +20,29 @@ class AMQPMixin:
     ``before_task_publish`` comes too late for both: Celery has made an ETA of the countdown by
     then, with the clock of this machine. Redis counts it with its own.
     """
+
+    def _create_task_sender(self) -> Callable[..., Any]:
+        """Return Celery's sender, spared a fifth of its work.
+
+        Celery has kombu bind a copy of the queue and its exchange to the channel for each
+        message, only to find that the queue is declared already.
+        """
+        send: Callable[..., Any] = super()._create_task_sender()  # type: ignore[misc]
+
+        def send_task_message(
+            producer: Producer,
+            name: str,
+            message: Any,
+            *,
+            queue: Any = None,
+            declare: Any = None,
+            **options: Any,
+        ) -> Any:
+            if declare is None and _is_declared(queue, producer):
+                declare = []
+            return send(producer, name, message, queue=queue, declare=declare, **options)
+
+        return send_task_message
 
     def as_task_v1(
         self,
@@ -46,6 +72,9 @@ class AMQPMixin:
         **options: Any,
     ) -> Any:
         _check(countdown, eta)
+        for option, value in (("argsrepr", args or ()), ("kwargsrepr", kwargs or {})):
+            if options.get(option) is None:
+                options[option] = plain_repr(value)
         message = super().as_task_v2(  # type: ignore[misc]
             task_id, name, args, kwargs, countdown, eta, *rest, **options
         )
@@ -54,7 +83,7 @@ class AMQPMixin:
         return message
 
 
-class AMQP(AMQPMixin, celery_amqp.AMQP):
+class AMQP(AMQPMixin, CeleryAMQP):
     """Celery's own message factory with our checks."""
 
 
@@ -65,7 +94,7 @@ def install(app: Celery) -> None:
         # By name where possible: the app is pickled for children that are spawned.
         app.amqp_cls = (
             "celery_delayq.hooks:AMQP"
-            if base is celery_amqp.AMQP
+            if base is CeleryAMQP
             else type("AMQP", (AMQPMixin, base), {})
         )
         app.__dict__.pop("amqp", None)
@@ -83,9 +112,42 @@ def restore_eta(task: Any, **_: Any) -> None:
         request.eta = own.get("eta")
 
 
+#: Values whose ``repr`` is what Celery's ``saferepr`` makes of them, but for some texts.
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+
+
+def plain_repr(value: Any) -> str | None:
+    """Return what ``saferepr`` would make of simple arguments, None to leave them to it.
+
+    It costs a tenth of the time in which Celery sends a task.
+    """
+    kind = type(value)
+    if kind is dict:
+        flat = all(type(k) is str and type(v) in _PLAIN for k, v in value.items())
+    else:
+        flat = kind in (tuple, list) and all(type(v) in _PLAIN for v in value)
+    if not flat:
+        return None
+    text = repr(value)
+    # saferepr cuts long texts, and quotes and escapes in its own way.
+    same = len(text) <= CeleryAMQP.argsrepr_maxsize and "\\" not in text and '"' not in text
+    return text if same else None
+
+
+def _is_declared(queue: Any, producer: Producer) -> bool:
+    """Return whether *queue* was declared on the producer's connection since it was made."""
+    return (
+        isinstance(queue, Queue)
+        and queue.can_cache_declaration
+        and producer.connection is not None
+        and hash(queue) in producer.connection.declared_entities
+    )
+
+
 def _check(countdown: Any, eta: Any) -> None:
     # As in Celery: a countdown of 0 is none, and a countdown goes before an ETA.
     if countdown is not None and countdown != 0:
         due_of_countdown(countdown)
-    elif eta is not None:
+    elif eta is not None and not isinstance(eta, (datetime, str)):
+        # The transport reads the others; Celery breaks on what has no isoformat().
         due_of_eta(eta)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from celery.utils.time import maybe_iso8601, maybe_make_aware
-from kombu.utils.json import dumps
+from kombu.utils.json import JSONEncoder
 
 from celery_delayq.errors import InvalidETA, RecordError
 
@@ -223,9 +223,12 @@ def with_eta(message: Mapping[str, Any]) -> dict[str, Any]:
     return {**message, "headers": {**message["headers"], "eta": eta}, "properties": properties}
 
 
+_ENCODER = JSONEncoder()
+
+
 def encode(message: Mapping[str, Any]) -> bytes:
     """Return the bytes of *message* as kombu would put them into a ready list."""
-    text: str = dumps(message)
+    text: str = _ENCODER.encode(message)
     return text.encode()
 
 

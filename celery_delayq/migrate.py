@@ -12,7 +12,7 @@ from celery import Celery
 from celery_delayq import message as envelope
 from celery_delayq.errors import InvalidETA, RecordError
 from celery_delayq.message import Due, Entry, Record
-from celery_delayq.store import Destination, Store, layouts
+from celery_delayq.store import Store, layouts
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ def from_stock(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
                 outcome = "scheduled" if due.relative or due.ms > store.now_ms() else "ready"
             else:
                 # kombu keeps one message for all queues of a topic: the last step lets it go.
-                *others, last = (Destination(name, channel.layout) for name in queues)
+                *others, last = queues
                 for other in others:
                     store.schedule(other, entry)
                 outcome = store.adopt(last, entry, channel.held(tag), hand_out=True)
@@ -90,18 +90,18 @@ def to_stock(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
     """
     with app.connection_for_write() as connection:
         store: Store = connection.default_channel.store
-        queues = [Destination(*item) for item in layouts(store.registry()).items()]
-        moved = Moved(total=sum(store.scheduled(of.queue) for of in queues))
+        queues = layouts(store.registry())
+        moved = Moved(total=sum(store.scheduled(queue) for queue in queues))
         yield moved
-        for of in queues:
-            for id, data in store.entries(of.queue):
+        for queue, layout in queues.items():
+            for id, data in store.entries(queue):
                 try:
                     record = Record.unpack(data)
                     back = envelope.encode(envelope.with_eta(json.loads(record.message)))
                 except (RecordError, ValueError, KeyError, TypeError):
                     moved.left += 1
                 else:
-                    released = dry_run or store.release(of, id, data, back)
+                    released = dry_run or store.release(queue, layout, id, data, back)
                     moved.ready += released
                     moved.gone += not released
                 yield moved

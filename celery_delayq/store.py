@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, cast
 
 from redis import Redis
@@ -14,8 +13,12 @@ from celery_delayq.errors import StoreFull
 from celery_delayq.keys import Keys, Layout
 from celery_delayq.message import Entry, Record, task_field, task_name
 
-Stored = Literal["scheduled", "ready", "repeated"]
+Stored = Literal["scheduled", "ready", "duplicate"]
 Adopted = Literal["scheduled", "ready", "due", "gone"]
+
+
+#: The letters in which ``schedule.lua`` tells what became of each message.
+STATES: dict[str, Stored] = {"s": "scheduled", "r": "ready", "d": "duplicate"}
 
 
 class Call(NamedTuple):
@@ -48,14 +51,6 @@ class Promoted(NamedTuple):
     look: Look
     moved: int
     buried: int
-
-
-@dataclass(frozen=True, slots=True)
-class Destination:
-    """A queue as a publisher or dispatcher sees it."""
-
-    queue: str
-    layout: Layout
 
 
 class Held(NamedTuple):
@@ -107,29 +102,30 @@ class Store:
 
     # -- from one state to the next
 
-    def schedule_call(self, to: Destination, entries: Sequence[Entry]) -> Call:
+    def schedule_call(self, queue: str, entries: Sequence[Entry]) -> Call:
         """Return the one call that schedules all *entries* or, after an error, none of them."""
-        return Call(scripts.load("schedule"), *self._put(to, entries))
+        return Call(scripts.load("schedule"), *self._put(queue, entries))
 
-    def schedule(self, to: Destination, entry: Entry) -> tuple[Stored, int]:
+    def schedule(self, queue: str, entry: Entry) -> tuple[Stored, int]:
         """Keep a message until it is due; one that is due goes to the ready list.
 
         Returns
         -------
         (state, due in ms)
-            ``"repeated"`` when the same message waits already.
+            ``"duplicate"`` when the same message waits already.
 
         Raises
         ------
         StoreFull
             Redis has no memory left; nothing was stored.
         """
-        state, due_ms = self._run(self.schedule_call(to, [entry]))
-        return state.decode(), int(due_ms)
+        now, states = self._run(self.schedule_call(queue, [entry]))
+        due = entry.due.ms + now if entry.due.relative else entry.due.ms
+        return STATES[states.decode()], due
 
-    def promote(self, of: Destination, limit: int) -> Promoted:
+    def promote(self, queue: str, layout: Layout, limit: int) -> Promoted:
         """Move up to *limit* due entries of a queue to its ready lists."""
-        key = self.keys.queue(of.queue)
+        key = self.keys.queue(queue)
         reply = self._run(
             Call(
                 scripts.load("promote"),
@@ -138,9 +134,9 @@ class Store:
                     self.keys.agenda,
                     key.dead,
                     key.dead_at,
-                    *self.keys.ready_lists(of.queue, of.layout),
+                    *self.keys.ready_lists(queue, layout),
                 ],
-                [of.queue, limit, *of.layout.steps],
+                [queue, limit, *layout.steps],
             )
         )
         return Promoted(_look(reply), int(reply[3]), int(reply[4]))
@@ -155,12 +151,12 @@ class Store:
         keys = [held.unacked, held.unacked_index]
         return bool(self._run(Call(scripts.load("ack"), keys, [held.tag])))
 
-    def adopt(self, to: Destination, entry: Entry, held: Held, *, hand_out: bool) -> Adopted:
+    def adopt(self, queue: str, entry: Entry, held: Held, *, hand_out: bool) -> Adopted:
         """Take a message out of kombu's unacked keys into the schedule.
 
         A message that is due goes to the ready list with *hand_out*, else it stays (``"due"``).
         """
-        keys, args = self._put(to, [entry])
+        keys, args = self._put(queue, [entry])
         call = Call(
             scripts.load("adopt"),
             [*keys, held.unacked, held.unacked_index],
@@ -168,7 +164,7 @@ class Store:
         )
         return cast(Adopted, self._run(call).decode())
 
-    def release(self, of: Destination, id: str, data: bytes, message: bytes) -> bool:
+    def release(self, queue: str, layout: Layout, id: str, data: bytes, message: bytes) -> bool:
         """Push *message* to the ready list in place of the entry *id*.
 
         Returns False when the entry no longer is the record *data*.
@@ -177,11 +173,11 @@ class Store:
         call = Call(
             scripts.load("release"),
             [
-                *self.keys.queue(of.queue).schedule,
+                *self.keys.queue(queue).schedule,
                 self.keys.agenda,
-                self.keys.ready(of.queue, step, of.layout),
+                self.keys.ready(queue, step, layout),
             ],
-            [of.queue, id, data, message],
+            [queue, id, data, message],
         )
         return bool(self._run(call))
 
@@ -315,15 +311,15 @@ class Store:
 
     # -- how
 
-    def _put(self, to: Destination, entries: Sequence[Entry]) -> tuple[list[str], list[Any]]:
+    def _put(self, queue: str, entries: Sequence[Entry]) -> tuple[list[str], list[Any]]:
         """Return KEYS and ARGV of a script that puts *entries* into a queue."""
-        keys = [*self.keys.queue(to.queue).schedule, self.keys.agenda, self.keys.queues]
-        args: list[Any] = [to.queue, to.layout.text, self.keys.wake]
+        keys = [*self.keys.queue(queue).schedule, self.keys.agenda, self.keys.queues]
+        args: list[Any] = [queue, self.layout.text, self.keys.wake]
         lists: dict[int, int] = {}
         for entry in entries:
             step = entry.record.priority
             if step not in lists:
-                keys.append(self.keys.ready(to.queue, step, to.layout))
+                keys.append(self.keys.ready(queue, step, self.layout))
                 lists[step] = len(keys)
             due = f"+{max(0, entry.due.ms)}" if entry.due.relative else entry.due.ms
             args += entry.id, due, lists[step], entry.record.pack()

@@ -17,7 +17,7 @@
 local clock = now_us()
 local now = to_ms(clock)
 local id, due, data, tag = ARGV[4], due_of(ARGV[5], now), ARGV[7], ARGV[8]
-local record = read_record(data)
+local _, nonce, task, start = read_record(data)
 if redis.call('HEXISTS', KEYS[7], tag) == 0 then
   return 'gone'
 end
@@ -27,11 +27,15 @@ expect_type(KEYS[3], 'zset')
 expect_type(KEYS[6], 'list')
 local state
 if due > now then
-  put_entry(KEYS[1], KEYS[2], KEYS[3], id, due, data, record)
+  id = put_record(KEYS[2], id, data, nonce)
+  if id then
+    redis.call('ZADD', KEYS[1], due, id)
+    redis.call('ZADD', KEYS[3], 0, task_member(task, due, id))
+  end
   announce(KEYS[4], KEYS[5], ARGV[1], ARGV[2], due, clock, ARGV[3])
   state = 'scheduled'
 elseif ARGV[9] == '1' then
-  redis.call('LPUSH', KEYS[6], record.message)
+  redis.call('LPUSH', KEYS[6], string.sub(data, start))
   state = 'ready'
 else
   return 'due'

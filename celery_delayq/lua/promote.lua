@@ -33,15 +33,15 @@ if #ids > 0 then
   expect_type(KEYS[6], 'zset')
   local records = redis.call('HMGET', KEYS[2], unpack(ids))
   for i, id in ipairs(ids) do
-    local record = read_record(records[i])
-    if record then
-      local list = list_of[record.priority] or KEYS[7]
+    local priority, _, task, start = read_record(records[i])
+    if priority then
+      local list = list_of[priority] or KEYS[7]
       if not messages[list] then
         expect_type(list, 'list')
         messages[list] = {}
       end
-      table.insert(messages[list], record.message)
-      table.insert(members, task_member(record.task, scores[i], id))
+      table.insert(messages[list], string.sub(records[i], start))
+      table.insert(members, task_member(task, scores[i], id))
       moved = moved + 1
     else
       table.insert(bad, i)

@@ -18,6 +18,7 @@ expect_type(KEYS[5], 'list')
 redis.call('LPUSH', KEYS[5], ARGV[4])
 redis.call('ZREM', KEYS[1], id)
 redis.call('HDEL', KEYS[2], id)
-redis.call('ZREM', KEYS[3], task_member(read_record(data).task, tonumber(due), id))
+local _, _, task = read_record(data)
+redis.call('ZREM', KEYS[3], task_member(task, tonumber(due), id))
 look_again(KEYS[4], queue, KEYS[1])
 return 1

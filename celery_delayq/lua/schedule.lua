@@ -3,8 +3,8 @@
 -- KEYS     1 due  2 entries  3 tasks  4 agenda  5 queues  6… ready lists
 -- ARGV     1 queue  2 layout of the queue  3 wake channel  4… for each message: id, due (ms,
 --          '+' before it when it counts from now), which of KEYS is its ready list, record
--- Returns  {'scheduled' | 'ready' | 'repeated', due (ms since 1970), …} for each message
--- Repeat   the same record again is 'repeated' while its entry waits
+-- Returns  {now (ms), a letter for each message: 's' scheduled, 'r' ready, 'd' a duplicate}
+-- Repeat   the same record again is a duplicate while its entry waits
 -- @include clock
 -- @include types
 -- @include record
@@ -20,25 +20,29 @@ for i = 6, #KEYS do
   expect_type(KEYS[i], 'list')
 end
 
-local reply = {}
-local first
+local states, dues, members = {}, {}, {}
+local first = math.huge
 for i = 4, #ARGV, 4 do
-  local id, due, list, data = ARGV[i], due_of(ARGV[i + 1], now), KEYS[tonumber(ARGV[i + 2])], ARGV[i + 3]
-  local record = read_record(data)
-  local state
+  local id, due, data = ARGV[i], due_of(ARGV[i + 1], now), ARGV[i + 3]
+  local _, nonce, task, start = read_record(data)
   if due <= now then
-    redis.call('LPUSH', list, record.message)
-    state = 'ready'
-  elseif put_entry(KEYS[1], KEYS[2], KEYS[3], id, due, data, record) then
-    state = 'scheduled'
-    first = math.min(first or due, due)
+    redis.call('LPUSH', KEYS[tonumber(ARGV[i + 2])], string.sub(data, start))
+    states[#states + 1] = 'r'
   else
-    state = 'repeated'
+    id = put_record(KEYS[2], id, data, nonce)
+    states[#states + 1] = id and 's' or 'd'
+    if id then
+      dues[#dues + 1], dues[#dues + 2] = due, id
+      members[#members + 1], members[#members + 2] = 0, task_member(task, due, id)
+      if due < first then
+        first = due
+      end
+    end
   end
-  reply[#reply + 1] = state
-  reply[#reply + 1] = due
 end
-if first then
+if #dues > 0 then
+  redis.call('ZADD', KEYS[1], unpack(dues))
+  redis.call('ZADD', KEYS[3], unpack(members))
   announce(KEYS[4], KEYS[5], ARGV[1], ARGV[2], first, clock, ARGV[3])
 end
-return reply
+return {now, table.concat(states)}

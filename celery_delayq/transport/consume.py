@@ -17,7 +17,7 @@ from kombu.utils.json import dumps, loads
 from celery_delayq import message as envelope
 from celery_delayq.errors import InvalidETA
 from celery_delayq.message import Entry
-from celery_delayq.store import Destination, Held
+from celery_delayq.store import Held
 from celery_delayq.transport.publish import PublishChannel
 
 logger = logging.getLogger(__name__)
@@ -132,10 +132,12 @@ class ConsumeChannel(PublishChannel):
         if due is None or self._is_short(due):
             return False
         step = self.priority(self._get_message_priority(raw, reverse=False))
-        to, entry = Destination(queue, self.layout), Entry.of(raw, step, due)
+        entry = Entry.of(raw, step, due)
         if not self.ack_emulation:
-            self.store.schedule(to, entry)
-        elif self.store.adopt(to, entry, self.held(message.delivery_tag), hand_out=False) == "due":
+            self.store.schedule(queue, entry)
+        elif (
+            self.store.adopt(queue, entry, self.held(message.delivery_tag), hand_out=False) == "due"
+        ):
             message.properties[envelope.PROPERTY]["eta"] = message.headers["eta"]
             message.headers["eta"] = None
             return False

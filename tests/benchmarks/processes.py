@@ -177,7 +177,8 @@ class Publisher(_Process):
         :param timeout: seconds until :class:`BenchError` is raised.
         """
         stdin, stdout = self.child.stdin, self.child.stdout
-        assert stdin is not None and stdout is not None
+        assert stdin is not None
+        assert stdout is not None
         try:
             stdin.write(json.dumps(asdict(order)).encode() + b"\n")
         except BrokenPipeError:

@@ -82,14 +82,19 @@ def _number(value: float, digits: int) -> str:
     return text.lstrip("-") if float(text.replace(",", "")) == 0 else text
 
 
+def _ratio(ratio: float | None) -> str:
+    if ratio is None:
+        return "-"
+    return "< 0.01" if ratio < 0.01 else f"{ratio:.2f}"
+
+
 def _cells(figure: Figure) -> tuple[str, str, str, str, str, str]:
     row = figure.row
-    ratio = "–" if figure.ratio is None else f"{figure.ratio:.3g}"
     return (
         f"{row.title}, {row.unit} {_ARROWS[row.better]}",
         _number(figure.stock, row.digits),
         _number(figure.ours, row.digits),
-        ratio,
+        _ratio(figure.ratio),
         row.target.text if row.target else "",
         _VERDICTS[figure.reached],
     )

@@ -12,16 +12,16 @@ import pytest
 from celery_delayq import scripts
 from celery_delayq.keys import Keys, Layout
 from celery_delayq.message import Due, Entry, Record
-from celery_delayq.store import Destination, Held, Store
+from celery_delayq.store import Held, Store
 
-TO = Destination("q", Layout())
+TO = "q"
 ENTRY = Entry("id", Due(5), Record(3, "nonce", "task", b"{}"))
 DATA = ENTRY.record.pack()
 
 #: One call of each script, and the reply that its caller is to make sense of.
 CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
-    "schedule": (lambda s: s.schedule(TO, ENTRY), [b"scheduled", 5]),
-    "promote": (lambda s: s.promote(TO, 100), [5, b"", b"", 1, 0]),
+    "schedule": (lambda s: s.schedule(TO, ENTRY), [5, b"s"]),
+    "promote": (lambda s: s.promote(TO, Layout(), 100), [5, b"", b"", 1, 0]),
     "agenda": (lambda s: s.agenda(), [5, b"q", b"7"]),
     "defer": (lambda s: s.defer("q", 1.0), [5, b"q", b"7"]),
     "hold": (lambda s: s.hold(Held("u", "ui", "tag"), 1.5, "[]"), 1),
@@ -29,7 +29,7 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     "sizes": (lambda s: s.sizes("q", Layout()), [5, 1, 1, b"7", 0, 0]),
     "clear": (lambda s: s.clear("q"), 3),
     "adopt": (lambda s: s.adopt(TO, ENTRY, Held("u", "ui", "tag"), hand_out=True), b"gone"),
-    "release": (lambda s: s.release(TO, "id", DATA, b"{}"), 1),
+    "release": (lambda s: s.release(TO, Layout(), "id", DATA, b"{}"), 1),
     "bury": (lambda s: s.bury("q", "id", "reason", b"{}"), 1),
 }
 

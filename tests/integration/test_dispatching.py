@@ -17,13 +17,13 @@ from celery_delayq.conf import Settings
 from celery_delayq.dispatcher import DispatcherThread
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.keys import Keys, Layout
-from celery_delayq.store import Destination, Store
+from celery_delayq.store import Store
 from celery_delayq.testing import ManagedProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, ready
 from tests.lua.conftest import entry
 
-QUEUE = Destination("q", Layout())
+QUEUE = "q"
 StartDispatcher = Callable[..., DispatcherThread]
 
 
@@ -101,7 +101,7 @@ def test_something_earlier_wakes_a_dispatcher_that_sleeps_for_something_later(
 def test_every_registered_queue_is_served(store: Store, dispatcher: StartDispatcher) -> None:
     dispatcher()
     for n in range(20):
-        store.schedule(Destination(f"q{n}", Layout()), entry("e", 100, relative=True))
+        store.schedule(f"q{n}", entry("e", 100, relative=True))
 
     wait_until(lambda: all(store.client.llen(f"q{n}") for n in range(20)), what="all are ready")
 
@@ -144,8 +144,7 @@ def test_twenty_dispatchers_promote_each_entry_once(
 def test_a_queue_that_cannot_be_promoted_from_does_not_hold_up_the_others(
     store: Store, dispatcher: StartDispatcher, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broken = Destination("broken", Layout())
-    store.schedule(broken, entry("a", 50, relative=True))
+    store.schedule("broken", entry("a", 50, relative=True))
     store.client.set("broken", "no list")
     dispatcher()
 

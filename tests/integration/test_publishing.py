@@ -15,7 +15,6 @@ from kombu.exceptions import OperationalError
 
 from celery_delayq import DelayQ
 from celery_delayq.errors import InvalidETA
-from celery_delayq.store import Destination
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, ready, stored
 from tests.support.keyspace import snapshot
@@ -109,7 +108,7 @@ def promote_all(delayq: DelayQ, queue: str) -> None:
     """Promote as a dispatcher would, until nothing is scheduled in *queue*."""
     store = delayq.store
     while store.scheduled(queue):
-        store.promote(Destination(queue, store.layout), 100)
+        store.promote(queue, store.layout, 100)
 
 
 def test_queues_are_apart(app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest) -> None:
@@ -157,7 +156,7 @@ def test_a_key_prefix_stands_before_every_key(
         delayq = DelayQ.of(app)
         look = delayq.store.agenda()
         assert look.queue == "celery"
-        delayq.store.promote(Destination("celery", delayq.store.layout), 10)
+        delayq.store.promote("celery", delayq.store.layout, 10)
 
     assert all(key.startswith("shop.") for key in snapshot(delayq_redis.client))
     assert DelayQ.of(app).count() == 1

@@ -10,7 +10,6 @@ import pytest
 from celery import Celery
 
 from celery_delayq import DelayQ
-from celery_delayq.store import Destination
 from celery_delayq.testing import ManagedProcess
 from celery_delayq.testing.fixtures import RedisUnderTest
 
@@ -75,7 +74,7 @@ def test_a_task_that_waits_ready_since_it_was_due_ages_too(app: Celery, delayq: 
     app.send_task("mail", countdown=0.05)
     store = delayq.store
     while store.scheduled("celery"):
-        store.promote(Destination("celery", store.layout), 10)
+        store.promote("celery", store.layout, 10)
     until = store.now_ms() + 300
     while store.now_ms() < until:
         pass

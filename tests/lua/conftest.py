@@ -6,10 +6,10 @@ import pytest
 
 from celery_delayq.keys import Keys, Layout
 from celery_delayq.message import Due, Entry, Record
-from celery_delayq.store import Destination, Store
+from celery_delayq.store import Store
 from celery_delayq.testing.fixtures import RedisUnderTest
 
-QUEUE = Destination("q", Layout())
+QUEUE = "q"
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from celery_delayq import scripts
+from celery_delayq.keys import Layout
 from celery_delayq.store import Store
 from tests.lua.conftest import QUEUE, entry
 from tests.support.keyspace import snapshot
@@ -85,7 +86,7 @@ def test_sizes_are_told_even_by_a_full_server(store: Store) -> None:
     store.client.config_set("maxmemory-policy", "noeviction")
     store.client.config_set("maxmemory", 1)
 
-    sizes = store.sizes("q", QUEUE.layout)
+    sizes = store.sizes("q", Layout())
 
     assert abs(sizes.now - store.now_ms()) < 1000
     assert sizes[1:] == (2, 1, 1, 1, 5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from celery_delayq.keys import Layout
 from celery_delayq.message import Record
 from celery_delayq.store import Held, Store
 from tests.lua.conftest import QUEUE, entry
@@ -26,7 +27,7 @@ def test_a_held_message_with_a_future_eta_moves_to_the_schedule(store: Store) ->
 
     assert snapshot(store.client) == {
         "delayq:agenda": {b"q": FAR},
-        "delayq:queues": {b"q": QUEUE.layout.text.encode()},
+        "delayq:queues": {b"q": Layout().text.encode()},
         "{q}:due": {b"a": FAR},
         "{q}:entries": {b"a": b'1 0 n-a tasks.t\n{"id": "a"}'},
         "{q}:tasks": {b"tasks.t\x00004000000000000\x00a": 0},
@@ -63,7 +64,7 @@ def test_an_entry_is_given_back_as_another_message(store: Store) -> None:
     store.schedule(QUEUE, entry("b", FAR + 1))
     [data] = store.client.hmget("{q}:entries", "a")
 
-    assert store.release(QUEUE, "a", data, b"with its ETA")
+    assert store.release(QUEUE, Layout(), "a", data, b"with its ETA")
 
     state = snapshot(store.client)
     assert state["q\x06\x166"] == [b"with its ETA"]
@@ -79,12 +80,12 @@ def test_giving_back_again_or_another_record_changes_nothing(store: Store) -> No
     other = Record(0, "another", "tasks.t", b"{}").pack()
     before = snapshot(store.client)
 
-    assert not store.release(QUEUE, "a", other, b"x")
+    assert not store.release(QUEUE, Layout(), "a", other, b"x")
     assert snapshot(store.client) == before
 
-    store.release(QUEUE, "a", data, b"x")
+    store.release(QUEUE, Layout(), "a", data, b"x")
     after = snapshot(store.client)
-    assert not store.release(QUEUE, "a", data, b"x")
+    assert not store.release(QUEUE, Layout(), "a", data, b"x")
     assert snapshot(store.client) == after
 
 

@@ -6,7 +6,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from celery_delayq.keys import Keys, Layout
-from celery_delayq.store import Destination, Store
+from celery_delayq.store import Store
 from tests.lua.conftest import QUEUE, entry
 from tests.support.keyspace import snapshot
 
@@ -29,12 +29,12 @@ def test_what_is_due_is_consumed_in_order_and_nothing_of_it_is_left(store: Store
     for id, due in (("c", 3), ("a", 1), ("b", 2)):
         overdue(store, id, due)
 
-    promoted = store.promote(QUEUE, 100)
+    promoted = store.promote(QUEUE, Layout(), 100)
 
     assert (promoted.moved, promoted.buried, promoted.look.queue) == (3, 0, None)
     # Consumers pop from the right.
     assert snapshot(store.client) == {
-        "delayq:queues": {b"q": QUEUE.layout.text.encode()},
+        "delayq:queues": {b"q": Layout().text.encode()},
         "q": [b'{"id": "c"}', b'{"id": "b"}', b'{"id": "a"}'],
     }
 
@@ -43,13 +43,13 @@ def test_what_is_not_due_stays_and_is_what_to_look_at_next(store: Store) -> None
     overdue(store, "now", 1)
     store.schedule(QUEUE, entry("later", FAR))
 
-    promoted = store.promote(QUEUE, 100)
+    promoted = store.promote(QUEUE, Layout(), 100)
 
     assert promoted.moved == 1
     assert (promoted.look.queue, promoted.look.due) == ("q", FAR)
     assert snapshot(store.client) == {
         "delayq:agenda": {b"q": FAR},
-        "delayq:queues": {b"q": QUEUE.layout.text.encode()},
+        "delayq:queues": {b"q": Layout().text.encode()},
         "q": [b'{"id": "now"}'],
         "{q}:due": {b"later": FAR},
         "{q}:entries": {b"later": b'1 0 n-later tasks.t\n{"id": "later"}'},
@@ -61,7 +61,7 @@ def test_each_priority_goes_to_its_list(store: Store) -> None:
     for step in (0, 3, 6, 9):
         overdue(store, f"p{step}", 1, priority=step)
 
-    store.promote(QUEUE, 100)
+    store.promote(QUEUE, Layout(), 100)
 
     lists = {key: value for key, value in snapshot(store.client).items() if key.startswith("q")}
     assert lists == {
@@ -76,7 +76,7 @@ def test_a_call_moves_no_more_than_its_batch_the_earliest_first(store: Store) ->
     for n in range(1, 251):
         overdue(store, f"e{n:03}", n)
 
-    moved = [store.promote(QUEUE, 100).moved for _ in range(4)]
+    moved = [store.promote(QUEUE, Layout(), 100).moved for _ in range(4)]
 
     assert moved == [100, 100, 50, 0]
     popped = [store.client.rpop("q") for _ in range(250)]
@@ -87,7 +87,7 @@ def test_the_biggest_batch_does_not_overflow_the_stack_of_lua(store: Store) -> N
     for n in range(1000):
         overdue(store, f"e{n}", 1)
 
-    assert store.promote(QUEUE, 1000).moved == 1000
+    assert store.promote(QUEUE, Layout(), 1000).moved == 1000
 
 
 def test_a_thousand_corrupt_entries_at_the_head_do_not_hold_up_valid_ones(store: Store) -> None:
@@ -97,7 +97,7 @@ def test_a_thousand_corrupt_entries_at_the_head_do_not_hold_up_valid_ones(store:
         store.client.hset("{q}:entries", f"garbage-{n}", b"\xff\x00 not a record %d" % n)
     overdue(store, "valid", 2)
 
-    promoted = [store.promote(QUEUE, 100) for _ in range(11)]
+    promoted = [store.promote(QUEUE, Layout(), 100) for _ in range(11)]
 
     assert sum(p.buried for p in promoted) == 1000
     assert store.client.lrange("q", 0, -1) == [b'{"id": "valid"}']
@@ -124,7 +124,7 @@ def test_a_record_that_cannot_be_read_is_kept_as_a_dead_letter(store: Store, rec
     store.client.zadd("{q}:due", {"bad": 7})
     store.client.hset("{q}:entries", "bad", record)
 
-    promoted = store.promote(QUEUE, 100)
+    promoted = store.promote(QUEUE, Layout(), 100)
 
     assert (promoted.moved, promoted.buried) == (0, 1)
     [letter] = store.dead_letters("q")
@@ -135,7 +135,7 @@ def test_two_dead_letters_with_one_id_are_both_kept(store: Store) -> None:
     for record in (b"first", b"second"):
         store.client.zadd("{q}:due", {"bad": 7})
         store.client.hset("{q}:entries", "bad", record)
-        store.promote(QUEUE, 100)
+        store.promote(QUEUE, Layout(), 100)
 
     assert sorted(letter.message for letter in store.dead_letters("q")) == [b"first", b"second"]
     assert store.client.zcard("{q}:dead_at") == 2
@@ -149,7 +149,7 @@ def test_a_destination_of_another_type_leaves_everything_scheduled(store: Store,
     before = snapshot(store.client)
 
     with pytest.raises(ResponseError, match="WRONGTYPE"):
-        store.promote(QUEUE, 100)
+        store.promote(QUEUE, Layout(), 100)
 
     assert snapshot(store.client) == before
 
@@ -161,7 +161,7 @@ def test_promotion_goes_on_when_the_server_is_full(store: Store) -> None:
     store.client.config_set("maxmemory-policy", "noeviction")
     store.client.config_set("maxmemory", 1)
 
-    promoted = store.promote(QUEUE, 100)
+    promoted = store.promote(QUEUE, Layout(), 100)
 
     assert (promoted.moved, promoted.buried) == (50, 1)
     assert store.client.llen("q") == 50
@@ -169,20 +169,19 @@ def test_promotion_goes_on_when_the_server_is_full(store: Store) -> None:
 
 def test_a_priority_that_this_layout_lacks_is_not_lost(store: Store) -> None:
     overdue(store, "a", 1, priority=6)
-    two_steps = Destination("q", Layout(steps=(0, 9)))
+    two_steps = Layout(steps=(0, 9))
 
-    store.promote(two_steps, 100)
+    store.promote(QUEUE, two_steps, 100)
 
     assert store.client.lrange("q", 0, -1) == [b'{"id": "a"}']
 
 
 def test_the_earliest_of_all_queues_is_what_to_look_at_next(store: Store) -> None:
-    other = Destination("other", Layout())
     overdue(store, "a", 1)
-    store.schedule(other, entry("b", FAR - 5))
+    store.schedule("other", entry("b", FAR - 5))
     store.schedule(QUEUE, entry("c", FAR))
 
-    look = store.promote(QUEUE, 100).look
+    look = store.promote(QUEUE, Layout(), 100).look
 
     assert (look.queue, look.due) == ("other", FAR - 5)
     assert store.agenda()[1:] == look[1:]
@@ -193,7 +192,7 @@ def test_every_key_carries_the_prefix(store: Store) -> None:
     prefixed.schedule(QUEUE, entry("a", 1, relative=True))
     prefixed.schedule(QUEUE, entry("b", FAR))
     prefixed.client.zadd("app1.{q}:due", {"bad": 0})
-    while not prefixed.promote(QUEUE, 100).moved:
+    while not prefixed.promote(QUEUE, Layout(), 100).moved:
         pass
 
     assert set(snapshot(store.client)) == {

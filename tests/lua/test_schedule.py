@@ -6,6 +6,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from celery_delayq.errors import StoreFull
+from celery_delayq.keys import Layout
 from celery_delayq.store import Store
 from tests.lua.conftest import QUEUE, entry
 from tests.support.keyspace import snapshot
@@ -19,7 +20,7 @@ def test_a_message_for_later_is_stored_indexed_and_put_on_the_agenda(store: Stor
     assert state == ("scheduled", FAR)
     assert snapshot(store.client) == {
         "delayq:agenda": {b"q": FAR},
-        "delayq:queues": {b"q": QUEUE.layout.text.encode()},
+        "delayq:queues": {b"q": Layout().text.encode()},
         "{q}:due": {b"a": FAR},
         "{q}:entries": {b"a": b'1 0 n-a shop.send%20mail\n{"id": "a"}'},
         "{q}:tasks": {b"shop.send%20mail\x00004000000000000\x00a": 0},
@@ -49,8 +50,8 @@ def test_a_repeated_call_changes_nothing(store: Store) -> None:
     store.schedule(QUEUE, entry("a", FAR))
     before = snapshot(store.client)
 
-    assert store.schedule(QUEUE, entry("a", FAR))[0] == "repeated"
-    assert store.schedule(QUEUE, entry("a", FAR + 5))[0] == "repeated"
+    assert store.schedule(QUEUE, entry("a", FAR))[0] == "duplicate"
+    assert store.schedule(QUEUE, entry("a", FAR + 5))[0] == "duplicate"
     assert snapshot(store.client) == before
 
 
@@ -58,7 +59,7 @@ def test_the_same_id_sent_twice_on_purpose_is_two_entries(store: Store) -> None:
     store.schedule(QUEUE, entry("a", FAR, nonce="first"))
     store.schedule(QUEUE, entry("a", FAR + 1, nonce="second"))
 
-    assert store.schedule(QUEUE, entry("a", FAR + 1, nonce="second"))[0] == "repeated"
+    assert store.schedule(QUEUE, entry("a", FAR + 1, nonce="second"))[0] == "duplicate"
     assert store.client.zrange("{q}:due", 0, -1) == [b"a", b"a\x00second"]
     assert sorted(store.client.hkeys("{q}:entries")) == [b"a", b"a\x00second"]
     assert store.scheduled("q", "tasks.t") == 2
@@ -119,7 +120,23 @@ def test_large_messages_and_any_bytes_pass_unchanged(store: Store) -> None:
     )
     store.schedule(QUEUE, entry("a", 5, relative=True, message=message))
 
-    while not store.promote(QUEUE, 100).moved:
+    while not store.promote(QUEUE, Layout(), 100).moved:
         pass
 
     assert store.client.lrange("q", 0, -1) == [message]
+
+
+def test_one_call_takes_many_messages(store: Store) -> None:
+    entries = [entry(f"e{n}", FAR - n, priority=n % 10 // 3 * 3) for n in range(500)]
+    entries.insert(3, entry("past", 5, priority=9))
+    entries.insert(7, entries[0])
+
+    call = store.schedule_call(QUEUE, entries)
+    now, states = call.script(store.client, call.keys, call.args)
+
+    assert abs(now - store.now_ms()) < 1000
+    assert states == b"sssrsssd" + b"s" * 494
+    assert store.client.zcard("{q}:due") == store.client.hlen("{q}:entries") == 500
+    assert store.scheduled("q", "tasks.t") == 500
+    assert store.client.zscore("delayq:agenda", "q") == FAR - 499
+    assert store.client.lrange("q\x06\x169", 0, -1) == [b'{"id": "past"}']

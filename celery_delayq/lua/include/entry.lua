@@ -7,22 +7,20 @@ local function due_of(text, now)
   return due
 end
 
--- Store an entry; false when the same message is there already (a call repeated after its
--- reply was lost). The first write is one that a full server refuses, so that nothing is
--- half-stored.
-local function put_entry(due_key, entries, tasks, id, due, data, record)
-  if redis.call('HSETNX', entries, id, data) == 0 then
-    local there = read_record(redis.call('HGET', entries, id))
-    if there and there.nonce == record.nonce then
-      return false
-    end
+-- Store a record and return the id under which it is found; nil when the same message is there
+-- already (a call repeated after its reply was lost). This comes before any other write, and a
+-- full server refuses it, so that nothing is half-stored.
+local function put_record(entries, id, data, nonce)
+  if redis.call('HSETNX', entries, id, data) == 1 then
+    return id
+  end
+  local _, nonce_there = read_record(redis.call('HGET', entries, id))
+  if nonce_there ~= nonce then
     -- The same task id sent twice on purpose, or a retry beside a redelivery: both run.
-    id = id .. '\0' .. record.nonce
-    if redis.call('HSETNX', entries, id, data) == 0 then
-      return false
+    id = id .. '\0' .. nonce
+    if redis.call('HSETNX', entries, id, data) == 1 then
+      return id
     end
   end
-  redis.call('ZADD', due_key, due, id)
-  redis.call('ZADD', tasks, 0, task_member(record.task, due, id))
-  return true
+  return nil
 end

@@ -1,13 +1,7 @@
--- Read a record (see message.py); nil when it is none.
+-- Read a record (see message.py): priority, nonce, task and where the message begins; nil when
+-- it is none.
 local function read_record(data)
-  if not data then
-    return nil
-  end
-  local priority, nonce, task, start = string.match(data, '^1 (%d) (%S+) (%S*)\n(){')
-  if not priority then
-    return nil
-  end
-  return {priority = priority, nonce = nonce, task = task, message = string.sub(data, start)}
+  return string.match(data or '', '^1 (%d) (%S+) (%S*)\n(){')
 end
 
 -- The member of the index by task that belongs to an entry. Fixed width keeps the order of due.
