@@ -22,10 +22,11 @@ class AMQPMixin:
     """
 
     def _create_task_sender(self) -> Callable[..., Any]:
-        """Return Celery's sender, spared a fifth of its work.
+        """Return Celery's sender, spared a fourth of its work.
 
-        Celery has kombu bind a copy of the queue and its exchange to the channel for each
-        message, only to find that the queue is declared already.
+        For each message Celery has kombu bind a copy of the queue and its exchange to the
+        channel, only to find that the queue is declared already, and wrap the publishing in a
+        retry, although in a batch nothing is sent yet (kombu does not retry a whole batch).
         """
         send: Callable[..., Any] = super()._create_task_sender()  # type: ignore[misc]
 
@@ -40,6 +41,8 @@ class AMQPMixin:
         ) -> Any:
             if declare is None and _is_declared(queue, producer):
                 declare = []
+                if getattr(producer.connection.transport, "batches", 0):
+                    options["retry"] = False
             return send(producer, name, message, queue=queue, declare=declare, **options)
 
         return send_task_message

@@ -13,9 +13,9 @@ tells a repeated call from a second message with the same task id.
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Mapping
 from datetime import date, datetime, timedelta, timezone
+from numbers import Real
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -107,11 +107,9 @@ def due_of_countdown(countdown: Any) -> Due:
     InvalidETA
         *countdown* is no finite number, or leads past the year 9999.
     """
-    if (
-        isinstance(countdown, bool)
-        or not isinstance(countdown, numbers.Real)
-        or not math.isfinite(float(countdown))
-    ):
+    kind = type(countdown)
+    number = kind is int or kind is float or (kind is not bool and isinstance(countdown, Real))
+    if not number or not math.isfinite(countdown):
         raise InvalidETA(
             f"countdown={countdown!r}: expected a finite number of seconds, such as 30 or 0.5"
         )

@@ -31,6 +31,7 @@ class PublishBatch(_StockBatch):
         self._schedule = self.pipeline.register_script(scripts.load("schedule").source)
         self._routed: list[tuple[str, Entry]] = []
         self._entries: dict[str, list[Entry]] = {}
+        channel.connection.batches += 1
 
     def add_entry(self, queue: str, entry: Entry) -> None:
         """Add an entry for the message being routed."""
@@ -65,6 +66,12 @@ class PublishBatch(_StockBatch):
                 )
         self._entries.clear()
         super().flush()
+
+    def close(self) -> None:
+        """Let go of the connection, once."""
+        if not self._closed:
+            self.channel.connection.batches -= 1
+        super().close()
 
     def discard(self) -> None:
         """Discard what was not sent yet."""

@@ -57,6 +57,8 @@ class Transport(stock.Transport):
         self.settings = Settings.from_options(client.transport_options)
         #: Queues declared on this connection that do not last.
         self.fleeting_queues: set[str] = set()
+        #: How many batches of producers are open on this connection.
+        self.batches = 0
         self._dispatcher: DispatcherThread | None = None
         self._dispatching_channels = 0
         if self.plain.transport_cls == "sentinel":
