@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from types import TracebackType
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 from celery import Celery
+from redis.exceptions import ConnectionError
 
 from celery_delayq import hooks, stats
 from celery_delayq.errors import ConfigError
 from celery_delayq.stats import Stats
 from celery_delayq.store import Store
+
+T = TypeVar("T")
 
 _BY_APP: WeakKeyDictionary[Celery, DelayQ] = WeakKeyDictionary()
 
@@ -100,8 +105,12 @@ class DelayQ:
         queue, task : str | None
             Count only those of this queue, of this task name.
         """
-        queues = [queue] if queue is not None else self.store.registry()
-        return sum(self.store.scheduled(name, task) for name in queues)
+
+        def ask(store: Store) -> int:
+            queues = [queue] if queue is not None else store.registry()
+            return sum(store.scheduled(name, task) for name in queues)
+
+        return self._ask(ask)
 
     def stats(self, *, ready_limit: int = 100_000) -> Stats:
         """Return what waits, by queue and task, and what it costs.
@@ -112,7 +121,15 @@ class DelayQ:
             Ready messages of a queue are read to tell their tasks, at most this many.
         """
         consumed = self._required_app().amqp.queues.consume_from
-        return stats.gather(self.store, consumed, ready_limit)
+        return self._ask(lambda store: stats.gather(store, consumed, ready_limit))
+
+    def _ask(self, question: Callable[[Store], T]) -> T:
+        """Ask the store; once more, on a new connection, when another server has taken over."""
+        try:
+            return question(self.store)
+        except ConnectionError:
+            self.close()
+            return question(self.store)
 
     def close(self) -> None:
         """Close this object's connections to Redis. It connects again when used again."""

