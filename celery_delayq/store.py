@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, cast
 
 from redis import Redis
@@ -21,12 +22,36 @@ Adopted = Literal["scheduled", "ready", "due", "gone"]
 STATES: dict[str, Stored] = {"s": "scheduled", "r": "ready", "d": "duplicate"}
 
 
-class Call(NamedTuple):
+@dataclass(slots=True)
+class Call:
     """One script call that has not been made yet, so that it can also go into a pipeline."""
 
     script: scripts.Script
-    keys: Sequence[str]
-    args: Sequence[Any]
+    keys: list[str]
+    args: list[Any]
+
+
+@dataclass(slots=True)
+class Puts(Call):
+    """A call of ``schedule.lua`` that grows: flat lists, since a batch holds many of them.
+
+    A tuple for each message would set off the garbage collector again and again.
+    """
+
+    ready: Callable[[int], str]
+    size: int = 0
+    _lists: dict[int, int] = field(default_factory=dict)
+
+    def add(self, entry: Entry) -> None:
+        """Add a message."""
+        step = entry.record.priority
+        number = self._lists.get(step)
+        if number is None:
+            self.keys.append(self.ready(step))
+            number = self._lists[step] = len(self.keys)
+        due = f"+{max(0, entry.due.ms)}" if entry.due.relative else entry.due.ms
+        self.args += entry.id, due, number, entry.record.pack()
+        self.size += 1
 
 
 class Look(NamedTuple):
@@ -102,9 +127,15 @@ class Store:
 
     # -- from one state to the next
 
-    def schedule_call(self, queue: str, entries: Sequence[Entry]) -> Call:
-        """Return the one call that schedules all *entries* or, after an error, none of them."""
-        return Call(scripts.load("schedule"), *self._put(queue, entries))
+    def puts(self, queue: str) -> Puts:
+        """Return an empty call that schedules what is added to it: all or, after an error, none."""
+        key = self.keys.queue(queue)
+        return Puts(
+            scripts.load("schedule"),
+            [*key.schedule, self.keys.agenda, self.keys.queues],
+            [queue, self.layout.text, self.keys.wake],
+            lambda step: self.keys.ready(queue, step, self.layout),
+        )
 
     def schedule(self, queue: str, entry: Entry) -> tuple[Stored, int]:
         """Keep a message until it is due; one that is due goes to the ready list.
@@ -119,7 +150,9 @@ class Store:
         StoreFull
             Redis has no memory left; nothing was stored.
         """
-        now, states = self._run(self.schedule_call(queue, [entry]))
+        call = self.puts(queue)
+        call.add(entry)
+        now, states = self._run(call)
         due = entry.due.ms + now if entry.due.relative else entry.due.ms
         return STATES[states.decode()], due
 
@@ -156,12 +189,11 @@ class Store:
 
         A message that is due goes to the ready list with *hand_out*, else it stays (``"due"``).
         """
-        keys, args = self._put(queue, [entry])
-        call = Call(
-            scripts.load("adopt"),
-            [*keys, held.unacked, held.unacked_index],
-            [*args, held.tag, "1" if hand_out else "0"],
-        )
+        call = self.puts(queue)
+        call.add(entry)
+        call.script = scripts.load("adopt")
+        call.keys += held.unacked, held.unacked_index
+        call.args += held.tag, "1" if hand_out else "0"
         return cast(Adopted, self._run(call).decode())
 
     def release(self, queue: str, layout: Layout, id: str, data: bytes, message: bytes) -> bool:
@@ -310,20 +342,6 @@ class Store:
         self.client.hdel(self.keys.queues, queue)
 
     # -- how
-
-    def _put(self, queue: str, entries: Sequence[Entry]) -> tuple[list[str], list[Any]]:
-        """Return KEYS and ARGV of a script that puts *entries* into a queue."""
-        keys = [*self.keys.queue(queue).schedule, self.keys.agenda, self.keys.queues]
-        args: list[Any] = [queue, self.layout.text, self.keys.wake]
-        lists: dict[int, int] = {}
-        for entry in entries:
-            step = entry.record.priority
-            if step not in lists:
-                keys.append(self.keys.ready(queue, step, self.layout))
-                lists[step] = len(keys)
-            due = f"+{max(0, entry.due.ms)}" if entry.due.relative else entry.due.ms
-            args += entry.id, due, lists[step], entry.record.pack()
-        return keys, args
 
     def _run(self, call: Call) -> Any:
         try:

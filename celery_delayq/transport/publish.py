@@ -13,73 +13,11 @@ from kombu.transport import redis as stock
 from redis import Redis
 
 from celery_delayq import message as envelope
-from celery_delayq import scripts
 from celery_delayq.conf import Settings
 from celery_delayq.keys import Keys, Layout
 from celery_delayq.message import Due, Entry
 from celery_delayq.store import Store
-
-#: Most entries of one script call: more of them keep Redis busy for longer at once.
-CALL_SIZE = 50
-
-#: kombu's, from version 5.7 on; older versions never ask for a batch.
-_StockBatch: Any = getattr(stock, "PublishBatch", object)
-
-
-class PublishBatch(_StockBatch):
-    """A pipeline that holds entries too, and stores many of them with one script call."""
-
-    def __init__(self, channel: PublishChannel, max_size: int) -> None:
-        super().__init__(channel, max_size)
-        self._schedule = self.pipeline.register_script(scripts.load("schedule").source)
-        self._routed: list[tuple[str, Entry]] = []
-        self._entries: dict[str, list[Entry]] = {}
-        channel.connection.batches += 1
-
-    def add_entry(self, queue: str, entry: Entry) -> None:
-        """Add an entry for the message being routed."""
-        self._routed.append((queue, entry))
-
-    def publish(self, message: dict[str, Any], **kwargs: Any) -> Any:
-        """Route one message and buffer what becomes of it: all of that or, on an error, nothing."""
-        self._routed.clear()
-        result = super().publish(message, **kwargs)
-        for queue, entry in self._routed:
-            self._entries.setdefault(queue, []).append(entry)
-        self._buffered += len(self._routed)
-        if self._buffered >= self.max_size:
-            self.flush()
-        return result
-
-    def flush(self) -> None:
-        """Send what is buffered.
-
-        The script is loaded first where the server lacks it: one unknown script would fail the
-        whole pipeline.
-        """
-        self._check_usable()
-        if self._entries:
-            self.pipeline.scripts.add(self._schedule)
-        for queue, entries in self._entries.items():
-            for start in range(0, len(entries), CALL_SIZE):
-                call = self.channel.store.schedule_call(queue, entries[start : start + CALL_SIZE])
-                # Not execute_command: kombu's prefixed pipeline would prefix the first key again.
-                self.pipeline.pipeline_execute_command(
-                    "EVALSHA", call.script.sha, len(call.keys), *call.keys, *call.args
-                )
-        self._entries.clear()
-        super().flush()
-
-    def close(self) -> None:
-        """Let go of the connection, once."""
-        if not self._closed:
-            self.channel.connection.batches -= 1
-        super().close()
-
-    def discard(self) -> None:
-        """Discard what was not sent yet."""
-        self._entries.clear()
-        super().discard()
+from celery_delayq.transport.batch import PublishBatch
 
 
 class PublishChannel(stock.Channel):
@@ -89,6 +27,7 @@ class PublishChannel(stock.Channel):
     _expires: Mapping[str, Any] = MappingProxyType({})
 
     _store: Store | None = None
+    _commands: Redis | None = None
 
     @property
     def settings(self) -> Settings:
@@ -117,6 +56,14 @@ class PublishChannel(stock.Channel):
     def new_store(self) -> Store:
         """Return a store with connections of its own, which outlive this channel."""
         return Store(Redis(connection_pool=self._get_pool()), self.store.keys, self.layout)
+
+    def _create_client(self, asynchronous: bool = False) -> Any:
+        """Return kombu's client; the one for commands is kept, not made for each of them."""
+        if asynchronous:
+            return super()._create_client(asynchronous=True)
+        if self._commands is None or self._commands.connection_pool is not self.pool:
+            self._commands = super()._create_client()
+        return self._commands
 
     def can_schedule(self, queue: str) -> bool:
         """Return whether *queue* lasts, so that something may wait in it for a year.

@@ -131,7 +131,8 @@ def test_twenty_dispatchers_promote_each_entry_once(
     pipe = store.client.pipeline(transaction=False)
     count = 5000
     for n in range(count):
-        call = store.schedule_call(QUEUE, [entry(f"e{n}", 300 + n % 700, relative=True)])
+        call = store.puts(QUEUE)
+        call.add(entry(f"e{n}", 300 + n % 700, relative=True))
         pipe.execute_command("EVAL", call.script.source, len(call.keys), *call.keys, *call.args)
     pipe.execute()
 

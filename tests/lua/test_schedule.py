@@ -131,7 +131,9 @@ def test_one_call_takes_many_messages(store: Store) -> None:
     entries.insert(3, entry("past", 5, priority=9))
     entries.insert(7, entries[0])
 
-    call = store.schedule_call(QUEUE, entries)
+    call = store.puts(QUEUE)
+    for each in entries:
+        call.add(each)
     now, states = call.script(store.client, call.keys, call.args)
 
     assert abs(now - store.now_ms()) < 1000

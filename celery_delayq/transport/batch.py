@@ -1,0 +1,166 @@
+"""Behind :meth:`kombu.Producer.batch` (kombu 5.7 and newer): many messages in few round trips."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from kombu import exceptions
+
+from celery_delayq.message import Entry
+from celery_delayq.store import Puts
+
+if TYPE_CHECKING:
+    from celery_delayq.transport.publish import PublishChannel
+
+#: Most entries of one script call: more of them keep Redis busy for longer at once.
+CALL_SIZE = 50
+
+
+class PublishBatch:
+    """Buffers what is published and sends it together, by kombu's rules for batches.
+
+    Nothing is sent before :meth:`flush` or before *max_size* messages are there, and nothing is
+    repeated. While Redis works on one full buffer the next one fills: its replies are read when
+    that is sent, so an error of a full buffer shows one buffer later, but never after the end.
+
+    Parameters
+    ----------
+    channel : PublishChannel
+        Routes the messages.
+    max_size : int
+        Buffered commands and entries at which they are sent.
+    """
+
+    def __init__(self, channel: PublishChannel, max_size: int) -> None:
+        self.channel = channel
+        self.max_size = max_size
+        self._commands: list[tuple[Any, ...]] = []
+        self._calls: list[Puts] = []
+        self._open: dict[str, Puts] = {}
+        self._buffered = 0
+        self._routed: list[tuple[str, Entry | tuple[Any, ...]]] = []
+        self._connection: Any = None
+        self._unread = 0
+        self._unusable: str | None = None
+        channel.connection.batches += 1
+
+    def publish(self, message: dict[str, Any], **kwargs: Any) -> Any:
+        """Route one message and buffer all that becomes of it or, after an error, nothing."""
+        self._check_usable()
+        self._routed.clear()
+        result = self.channel.basic_publish(message, _publish_batch=self, **kwargs)
+        for queue, item in self._routed:
+            if isinstance(item, Entry):
+                self._call(queue).add(item)
+            else:
+                self._commands.append(item)
+        self._buffered += len(self._routed)
+        if self._buffered >= self.max_size:
+            self._send()
+        return result
+
+    def add(self, name: str, key: str, *args: Any) -> None:
+        """Add one of kombu's commands for the message being routed."""
+        self._routed.append((key, (name.upper(), f"{self.channel.global_keyprefix}{key}", *args)))
+
+    def add_entry(self, queue: str, entry: Entry) -> None:
+        """Add an entry for the message being routed."""
+        self._routed.append((queue, entry))
+
+    def flush(self) -> None:
+        """Send what is buffered and wait until Redis has taken all of it.
+
+        Raises
+        ------
+        kombu.exceptions.BatchPublishError
+            Redis refused something or went away; what it has taken is uncertain.
+        """
+        self._check_usable()
+        self._send()
+        self._read()
+
+    def discard(self) -> None:
+        """Forget what was not sent yet."""
+        self._unusable = "is aborted"
+        self._forget()
+
+    def close(self) -> None:
+        """Give the connection back; one with unread replies is closed."""
+        if self._unusable == "is closed":
+            return
+        self._unusable = "is closed"
+        self._forget()
+        self.channel.connection.batches -= 1
+        if self._connection is not None:
+            if self._unread:
+                self._connection.disconnect()
+            self.channel.pool.release(self._connection)
+            self._connection = None
+
+    def _send(self) -> None:
+        """Send what is buffered, once Redis has answered what was sent before."""
+        self._read()
+        commands = [*self._commands, *self._script_commands()]
+        self._forget()
+        if not commands:
+            return
+        try:
+            if self._connection is None:
+                self._connection = self.channel.pool.get_connection()
+            self._connection.send_packed_command(self._connection.pack_commands(commands))
+        except Exception as exc:
+            raise self._failed(exc) from exc
+        self._unread = len(commands)
+
+    def _call(self, queue: str) -> Puts:
+        """Return the script call for a queue that takes another entry."""
+        call = self._open.get(queue)
+        if call is None or call.size >= CALL_SIZE:
+            call = self._open[queue] = self.channel.store.puts(queue)
+            self._calls.append(call)
+        return call
+
+    def _script_commands(self) -> Iterator[tuple[Any, ...]]:
+        """Yield the commands of the script calls.
+
+        The first one carries the source: a script that the server does not know would fail all.
+        """
+        for number, call in enumerate(self._calls):
+            how = ("EVALSHA", call.script.sha) if number else ("EVAL", call.script.source)
+            yield (*how, len(call.keys), *call.keys, *call.args)
+
+    def _read(self) -> None:
+        """Read the replies to what was sent."""
+        errors = []
+        try:
+            while self._unread:
+                try:
+                    self._connection.read_response()
+                except self.channel.ResponseError as exc:
+                    errors.append(exc)
+                self._unread -= 1
+        except Exception as exc:
+            raise self._failed(exc) from exc
+        if errors:
+            raise self._failed(errors[0]) from errors[0]
+
+    def _failed(self, exc: Exception) -> Exception:
+        self._unusable = "cannot be reused after a failure"
+        self._forget()
+        error: Exception = exceptions.BatchPublishError(
+            f"Redis publish batch failed, what it has taken is uncertain: {exc}"
+        )
+        return error
+
+    def _forget(self) -> None:
+        self._commands.clear()
+        self._calls.clear()
+        self._open.clear()
+        self._buffered = 0
+
+    def _check_usable(self) -> None:
+        if self._unusable == "cannot be reused after a failure":
+            raise exceptions.BatchPublishError(f"Redis publish batch {self._unusable}")
+        if self._unusable:
+            raise RuntimeError(f"Redis publish batch {self._unusable}")
