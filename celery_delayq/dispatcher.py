@@ -29,8 +29,13 @@ DEFER = 1.0
 #: Seconds that a dispatcher leaves to the others, at first and at most, while they are faster.
 STAND_BACK = (0.001, 0.02)
 
+#: A sleep of at most so many seconds is not worth listening, which costs as much as a promotion;
+#: but after so many seconds without it, it is.
+NAP = 0.005
+LISTEN = 0.1
+
 #: Seconds between two dispatches of a steady stream, so that each moves several entries.
-BREATH = 0.001
+BREATH = 0.0015
 
 
 @dataclass(slots=True)
@@ -103,6 +108,7 @@ class Dispatcher:
         self._pace = Pace(settings.dispatch_interval)
         self._layouts: dict[str, Layout] = {}
         self._layouts_read = float("-inf")
+        self._listened = float("-inf")
 
     def stop(self) -> None:
         """Make :meth:`run` return within one ``dispatch_interval``. For any thread or signal."""
@@ -137,6 +143,10 @@ class Dispatcher:
     def _sleep(self, ears: object) -> None:
         """Sleep until it is time, taking in what is told meanwhile."""
         while (wait := self._pace.wait()) and not self._stop.is_set():
+            if wait <= NAP and time.monotonic() - self._listened < LISTEN:
+                time.sleep(wait)
+                return
+            self._listened = time.monotonic()
             told = ears.get_message(timeout=wait)  # type: ignore[attr-defined]
             if told is not None:
                 wait_us, _, queue = told["data"].decode().partition(" ")

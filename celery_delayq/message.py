@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from datetime import date, datetime, timedelta, timezone
+from functools import lru_cache
 from numbers import Real
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
@@ -89,6 +90,7 @@ class Entry(NamedTuple):
         return cls(str(headers["id"]), due, record)
 
 
+@lru_cache(maxsize=1024)
 def task_field(task: str) -> str:
     """Return a task's name as records and the index by task spell it: no spaces, no controls."""
     return quote(task)

@@ -174,15 +174,31 @@ class Store:
         )
         return Promoted(_look(reply), int(reply[3]), int(reply[4]))
 
-    def hold(self, held: Held, since: float, message: str) -> None:
-        """Keep a message that has left its ready list where kombu keeps what workers hold."""
-        keys = [held.unacked, held.unacked_index]
-        self._run(Call(scripts.load("hold"), keys, [held.tag, since, message]))
+    def take(
+        self,
+        ready: str,
+        held: Held,
+        since: float,
+        behind: str,
+        message: bytes,
+        tags: Sequence[str],
+    ) -> list[bytes]:
+        """Note *message*, which has left a ready list, as held, and take more of that list.
 
-    def ack(self, held: Held) -> bool:
-        """Forget a message that a worker held; False when it was not held any more."""
-        keys = [held.unacked, held.unacked_index]
-        return bool(self._run(Call(scripts.load("ack"), keys, [held.tag])))
+        Parameters
+        ----------
+        ready : str
+            The list, as kombu spells it without the prefix.
+        since : float
+            Seconds since 1970 by this process' clock, as kombu counts ``visibility_timeout``.
+        behind : str
+            What stands behind a message in kombu's ``[message, exchange, routing key]``.
+        tags : Sequence[str]
+            Delivery tags: one for each further message that is wanted.
+        """
+        keys = [self.keys.stock(ready), held.unacked, held.unacked_index]
+        args = [since, behind, message, held.tag, *tags]
+        return cast("list[bytes]", self._run(Call(scripts.load("take"), keys, args)))
 
     def adopt(self, queue: str, entry: Entry, held: Held, *, hand_out: bool) -> Adopted:
         """Take a message out of kombu's unacked keys into the schedule.
@@ -274,6 +290,10 @@ class Store:
     def held_count(self, unacked: str) -> int:
         """Return how many messages kombu keeps for workers that hold them."""
         return cast(int, self.client.hlen(unacked))
+
+    def held_message(self, held: Held) -> bytes | None:
+        """Return what kombu keeps of one of them."""
+        return cast("bytes | None", self.client.hget(held.unacked, held.tag))
 
     def held_messages(self, unacked: str, page: int = 500) -> Iterator[tuple[str, bytes]]:
         """Yield delivery tag and ``[message, exchange, routing key]`` in JSON of each of them."""

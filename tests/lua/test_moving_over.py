@@ -1,4 +1,4 @@
-"""hold.lua, adopt.lua and release.lua: from stock workers into the schedule, and back."""
+"""adopt.lua and release.lua: from stock workers into the schedule, and back."""
 
 from __future__ import annotations
 
@@ -87,27 +87,3 @@ def test_giving_back_again_or_another_record_changes_nothing(store: Store) -> No
     after = snapshot(store.client)
     assert not store.release(QUEUE, Layout(), "a", data, b"x")
     assert snapshot(store.client) == after
-
-
-def test_a_full_server_still_notes_what_a_worker_holds(store: Store) -> None:
-    store.client.config_set("maxmemory-policy", "noeviction")
-    store.client.config_set("maxmemory", 1)
-
-    for _ in range(2):
-        store.hold(HELD, 5.5, "[{}, '', 'q']")
-
-    store.client.config_set("maxmemory", 0)
-    assert snapshot(store.client) == {
-        "unacked": {b"tag-1": b"[{}, '', 'q']"},
-        "unacked_index": {b"tag-1": 5.5},
-    }
-
-
-@pytest.mark.usefixtures("held")
-def test_an_acknowledged_message_is_forgotten_even_by_a_full_server(store: Store) -> None:
-    store.client.config_set("maxmemory-policy", "noeviction")
-    store.client.config_set("maxmemory", 1)
-
-    assert store.ack(HELD)
-    assert not store.ack(HELD)
-    assert snapshot(store.client) == {}
