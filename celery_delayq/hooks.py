@@ -39,9 +39,15 @@ class AMQPMixin:
             declare: Any = None,
             **options: Any,
         ) -> Any:
-            if declare is None and _is_declared(queue, producer):
+            connection = producer.connection
+            if (
+                declare is None
+                and isinstance(queue, Queue)
+                and connection is not None
+                and hash(queue) in connection.declared_entities  # as kombu looks it up
+            ):
                 declare = []
-                if getattr(producer.connection.transport, "batches", 0):
+                if getattr(connection.transport, "batches", 0):
                     options["retry"] = False
             return send(producer, name, message, queue=queue, declare=declare, **options)
 
@@ -135,16 +141,6 @@ def plain_repr(value: Any) -> str | None:
     # saferepr cuts long texts, and quotes and escapes in its own way.
     same = len(text) <= CeleryAMQP.argsrepr_maxsize and "\\" not in text and '"' not in text
     return text if same else None
-
-
-def _is_declared(queue: Any, producer: Producer) -> bool:
-    """Return whether *queue* was declared on the producer's connection since it was made."""
-    return (
-        isinstance(queue, Queue)
-        and queue.can_cache_declaration
-        and producer.connection is not None
-        and hash(queue) in producer.connection.declared_entities
-    )
 
 
 def _check(countdown: Any, eta: Any) -> None:

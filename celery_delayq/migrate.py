@@ -112,4 +112,4 @@ def _entry(raw: dict[str, Any], step: int, due: Due) -> Entry:
     if envelope.due_of(raw) is not None:
         return Entry.of(raw, step, due)
     nonce = str(raw["properties"]["delivery_tag"])
-    return Entry(nonce, due, Record(step, nonce, "", envelope.encode(raw)))
+    return Entry(nonce, due, step, Record(step, nonce, "", envelope.encode(raw)).pack())

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, cast
 
 from redis import Redis
-from redis.exceptions import OutOfMemoryError, ResponseError
+from redis.exceptions import ResponseError
 
 from celery_delayq import scripts
 from celery_delayq.errors import StoreFull
@@ -44,13 +44,12 @@ class Puts(Call):
 
     def add(self, entry: Entry) -> None:
         """Add a message."""
-        step = entry.record.priority
+        id, (due_ms, relative), step, data = entry
         number = self._lists.get(step)
         if number is None:
             self.keys.append(self.ready(step))
             number = self._lists[step] = len(self.keys)
-        due = f"+{max(0, entry.due.ms)}" if entry.due.relative else entry.due.ms
-        self.args += entry.id, due, number, entry.record.pack()
+        self.args += id, f"+{max(0, due_ms)}" if relative else due_ms, number, data
         self.size += 1
 
 
@@ -366,11 +365,9 @@ class Store:
     def _run(self, call: Call) -> Any:
         try:
             return call.script(self.client, call.keys, call.args)
-        except OutOfMemoryError as exc:
-            raise _full(exc) from exc
         except ResponseError as exc:
-            # Redis 6.2 wraps the refusal of a command inside a script in an error of its own.
-            if "OOM" in str(exc):
+            # Not by class: Redis 6.2 wraps what a script met, and old redis-py has no class for it.
+            if "maxmemory" in str(exc):
                 raise _full(exc) from exc
             raise
 

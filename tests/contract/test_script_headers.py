@@ -15,8 +15,8 @@ from celery_delayq.message import Due, Entry, Record
 from celery_delayq.store import Held, Store
 
 TO = "q"
-ENTRY = Entry("id", Due(5), Record(3, "nonce", "task", b"{}"))
-DATA = ENTRY.record.pack()
+DATA = Record(3, "nonce", "task", b"{}").pack()
+ENTRY = Entry("id", Due(5), 3, DATA)
 
 #: One call of each script, and the reply that its caller is to make sense of.
 CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {

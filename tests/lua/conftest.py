@@ -29,4 +29,5 @@ def entry(
 ) -> Entry:
     """Return an entry whose message names its id."""
     body = message if message is not None else b'{"id": "%s"}' % id.encode()
-    return Entry(id, Due(due_ms, relative), Record(priority, nonce or f"n-{id}", task, body))
+    record = Record(priority, nonce or f"n-{id}", task, body)
+    return Entry(id, Due(due_ms, relative), priority, record.pack())
