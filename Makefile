@@ -15,6 +15,7 @@ help: ## list what there is
 	@touch $@
 
 demo: .venv/installed ## departure reminders of a real day of flights, in about a minute
+	@$(BIN)/python -m celery_delayq.embedded.find >/dev/null 2>&1 || .ci/servers
 	$(BIN)/python -m example_project
 
 test: .venv/installed servers ## all tests, on the embedded redis-server and on the one on PATH

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import TypeVar
-from weakref import WeakKeyDictionary
 
 from celery import Celery
 from redis.exceptions import ConnectionError
@@ -17,8 +16,6 @@ from celery_delayq.stats import Stats
 from celery_delayq.store import Store
 
 T = TypeVar("T")
-
-_BY_APP: WeakKeyDictionary[Celery, DelayQ] = WeakKeyDictionary()
 
 
 class DelayQ:
@@ -62,7 +59,7 @@ class DelayQ:
         if self.app is not None and self.app is not app:
             raise ConfigError(f"{self!r} cannot serve a second app; make a DelayQ for each")
         self.app = app
-        _BY_APP[app] = self
+        app._delayq = self
         hooks.install(app)
         if self.at_least_once:
             app.conf.task_acks_late = True
@@ -71,7 +68,8 @@ class DelayQ:
     @classmethod
     def of(cls, app: Celery) -> DelayQ:
         """Return the extension object of *app*, a new one where it has none."""
-        return _BY_APP.get(app) or cls(app)
+        known: DelayQ | None = getattr(app, "_delayq", None)
+        return known or cls(app)
 
     @property
     def store(self) -> Store:

@@ -12,7 +12,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
@@ -98,11 +100,16 @@ class Dispatcher:
         Used by nobody else, and closed at the end.
     settings : Settings
         ``dispatch_interval``, ``dispatch_batch`` and ``registry_refresh`` are read.
+    reopen : Callable[[], Store] | None
+        Makes a new store when Redis has gone away, where another server may have taken over.
     """
 
-    def __init__(self, store: Store, settings: Settings) -> None:
+    def __init__(
+        self, store: Store, settings: Settings, reopen: Callable[[], Store] | None = None
+    ) -> None:
         self.tally = Tally()
         self._store = store
+        self._open = reopen
         self._settings = settings
         self._stop = threading.Event()
         self._pace = Pace(settings.dispatch_interval)
@@ -115,24 +122,26 @@ class Dispatcher:
         self._stop.set()
 
     def run(self) -> None:
-        """Dispatch until :meth:`stop`; outlives every error of Redis."""
+        """Dispatch until :meth:`stop`; outlives every error."""
         down = False
         while not self._stop.is_set():
             try:
-                with self._store.client.pubsub(ignore_subscribe_messages=True) as ears:
-                    ears.subscribe(self._store.keys.wake)
-                    self._pace.after(self._store.agenda())
-                    if down:
-                        logger.info("Redis is back, dispatching goes on")
-                        down = False
+                self._pace.after(self._store.agenda())
+                logger.info(
+                    "Dispatching goes on, Redis is back" if down else "Dispatching delayed tasks"
+                )
+                down = False
+                with self._store.client.pubsub(ignore_subscribe_messages=True) as pubsub:
+                    self._listen(pubsub)
                     while not self._stop.is_set():
-                        self._sleep(ears)
+                        self._sleep(pubsub)
                         self._dispatch()
             except (ConnectionError, TimeoutError, OSError) as exc:
                 if not down and not self._stop.is_set():
                     logger.warning("Redis is away, dispatching waits for it: %s", exc)
                     down = True
                 self._stop.wait(self._settings.dispatch_interval)
+                self._reopen()
             except Exception:
                 # Whatever it was: without a dispatcher nothing scheduled would ever run.
                 self.tally.errors += 1
@@ -140,14 +149,35 @@ class Dispatcher:
                 self._stop.wait(self._settings.dispatch_interval)
         self._store.client.connection_pool.disconnect()
 
-    def _sleep(self, ears: object) -> None:
+    def _reopen(self) -> None:
+        """Go to the server that has taken over, where there may be another."""
+        if self._open is not None and not self._stop.is_set():
+            with suppress(Exception):  # the next turn tells what is wrong
+                self._store = self._open()
+
+    def _listen(self, pubsub: Any) -> None:
+        """Subscribe to what wakes dispatchers; an account that may not can only poll."""
+        try:
+            pubsub.subscribe(self._store.keys.wake)
+            pubsub.get_message(timeout=self._settings.dispatch_interval)
+        except ResponseError as exc:
+            logger.warning(
+                "This account may not listen to %s (%s): tasks may start up to %s s late",
+                self._store.keys.wake,
+                exc,
+                self._settings.dispatch_interval,
+            )
+            pubsub.reset()
+
+    def _sleep(self, pubsub: Any) -> None:
         """Sleep until it is time, taking in what is told meanwhile."""
         while (wait := self._pace.wait()) and not self._stop.is_set():
-            if wait <= NAP and time.monotonic() - self._listened < LISTEN:
-                time.sleep(wait)
+            recently = time.monotonic() - self._listened < LISTEN
+            if not pubsub.subscribed or (wait <= NAP and recently):
+                self._stop.wait(wait)
                 return
             self._listened = time.monotonic()
-            told = ears.get_message(timeout=wait)  # type: ignore[attr-defined]
+            told = pubsub.get_message(timeout=wait)
             if told is not None:
                 wait_us, _, queue = told["data"].decode().partition(" ")
                 self._pace.hint(queue, int(wait_us) / 1_000_000)
@@ -189,8 +219,10 @@ class Dispatcher:
 class DispatcherThread:
     """A dispatcher in a thread of its own, or a greenlet where threads are patched."""
 
-    def __init__(self, store: Store, settings: Settings) -> None:
-        self.dispatcher = Dispatcher(store, settings)
+    def __init__(
+        self, store: Store, settings: Settings, reopen: Callable[[], Store] | None = None
+    ) -> None:
+        self.dispatcher = Dispatcher(store, settings, reopen)
         self._thread = threading.Thread(
             target=self.dispatcher.run, name="delayq-dispatcher", daemon=True
         )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 from celery import Celery, signals
@@ -12,6 +14,8 @@ from kombu import Producer, Queue
 from kombu.utils.imports import symbol_by_name
 
 from celery_delayq.message import PROPERTY, due_of_countdown, due_of_eta
+
+logger = logging.getLogger(__name__)
 
 
 class AMQPMixin:
@@ -29,6 +33,7 @@ class AMQPMixin:
         retry, although in a batch nothing is sent yet (kombu does not retry a whole batch).
         """
         send: Callable[..., Any] = super()._create_task_sender()  # type: ignore[misc]
+        checked = False
 
         def send_task_message(
             producer: Producer,
@@ -39,7 +44,11 @@ class AMQPMixin:
             declare: Any = None,
             **options: Any,
         ) -> Any:
+            nonlocal checked
             connection = producer.connection
+            if not checked:
+                checked = True
+                warn_of_stock(connection)
             if (
                 declare is None
                 and isinstance(queue, Queue)
@@ -106,8 +115,32 @@ def install(app: Celery) -> None:
             if base is CeleryAMQP
             else type("AMQP", (AMQPMixin, base), {})
         )
-        app.__dict__.pop("amqp", None)
+        before = app.__dict__.pop("amqp", None)
+        if before is not None and "queues" in before.__dict__:
+            app.amqp.__dict__["queues"] = before.queues
     signals.task_prerun.connect(restore_eta, dispatch_uid="celery_delayq.restore_eta")
+    signals.worker_ready.connect(check_worker, dispatch_uid="celery_delayq.check_worker")
+
+
+def check_worker(sender: Any, **_: Any) -> None:
+    """Warn when a worker with the extension consumes from stock Redis."""
+    if isinstance(sender.app.amqp, AMQPMixin):
+        warn_of_stock(sender.connection)
+
+
+def warn_of_stock(connection: Any) -> None:
+    """Warn, once, when an app with the extension talks to Redis through kombu's own transport."""
+    transport = connection.transport
+    if transport.driver_type == "redis" and not hasattr(transport, "settings"):
+        _warn_once(
+            f"DelayQ(app) is set up, but the broker is {connection.as_uri()}: delayed tasks wait "
+            "in worker memory as on stock Celery. Let the URL begin with delayq+redis://"
+        )
+
+
+@cache
+def _warn_once(text: str) -> None:
+    logger.warning(text)
 
 
 def restore_eta(task: Any, **_: Any) -> None:

@@ -49,7 +49,10 @@ class Layout:
         """
         try:
             data = json.loads(text)
-            return cls(sep=str(data["sep"]), steps=tuple(int(step) for step in data["steps"]))
+            layout = cls(sep=data["sep"], steps=tuple(int(step) for step in data["steps"]))
+            if not isinstance(layout.sep, str) or not layout.steps:
+                raise ValueError("no separator or no steps")
+            return layout
         except (ValueError, KeyError, TypeError) as exc:
             raise RecordError(f"unreadable queue layout {text!r} in the registry") from exc
 

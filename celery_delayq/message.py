@@ -176,10 +176,7 @@ def is_task(message: Mapping[str, Any]) -> bool:
 
 
 def due_of(message: Mapping[str, Any]) -> Due | None:
-    """Return when a task message is due, None for one without an ETA.
-
-    The sender's countdown, where :class:`~celery_delayq.DelayQ` noted one, goes before the
-    ETA that Celery worked out of it with the sender's own clock.
+    """Return when a task message is due by its ETA, None for one without.
 
     Raises
     ------
@@ -188,10 +185,25 @@ def due_of(message: Mapping[str, Any]) -> Due | None:
     """
     if not is_task(message) or message["headers"].get("eta") is None:
         return None
-    countdown = (message["properties"].get(PROPERTY) or {}).get("countdown")
-    if countdown is not None:
-        return due_of_countdown(countdown)
     return due_of_eta(message["headers"]["eta"])
+
+
+def due_when_sent(message: Mapping[str, Any]) -> Due | None:
+    """Return when a task message that is being sent is due, None for one without an ETA.
+
+    The sender's countdown, where :class:`~celery_delayq.DelayQ` noted one, goes before the ETA
+    that Celery worked out of it with the sender's own clock. Later only the ETA counts: the
+    countdown began when the message was sent.
+
+    Raises
+    ------
+    InvalidETA
+        The message's ETA cannot be read.
+    """
+    own = message["properties"].get(PROPERTY)
+    if own and "countdown" in own and is_task(message) and message["headers"].get("eta"):
+        return due_of_countdown(own["countdown"])
+    return due_of(message)
 
 
 def nonce_of(message: Mapping[str, Any]) -> str:

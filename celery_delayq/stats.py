@@ -116,7 +116,7 @@ def _queue(store: Store, name: str, layout: Layout, ready_limit: int) -> QueueSt
         dead=size.dead,
         overdue=size.overdue,
         next_due=None if size.first_due is None else size.first_due / 1000,
-        oldest_age=max(0, *waits, 0) / 1000,
+        oldest_age=max(waits, default=0) / 1000,
         scheduled_tasks=store.scheduled_tasks(name),
         ready_tasks=dict(tasks),
         memory=store.memory(name),

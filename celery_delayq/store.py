@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, cast
@@ -13,6 +14,8 @@ from celery_delayq import scripts
 from celery_delayq.errors import StoreFull
 from celery_delayq.keys import Keys, Layout
 from celery_delayq.message import Entry, Record, task_field, task_name
+
+logger = logging.getLogger(__name__)
 
 Stored = Literal["scheduled", "ready", "duplicate"]
 Adopted = Literal["scheduled", "ready", "due", "gone"]
@@ -49,7 +52,9 @@ class Puts(Call):
         if number is None:
             self.keys.append(self.ready(step))
             number = self._lists[step] = len(self.keys)
-        self.args += id, f"+{max(0, due_ms)}" if relative else due_ms, number, data
+        # A countdown that is over is due at any time.
+        due = due_ms if not relative else f"+{due_ms}" if due_ms > 0 else 0
+        self.args += id, due, number, data
         self.size += 1
 
 
@@ -171,7 +176,7 @@ class Store:
                 [queue, limit, *layout.steps],
             )
         )
-        return Promoted(_look(reply), int(reply[3]), int(reply[4]))
+        return Promoted(self._look(reply), int(reply[3]), int(reply[4]))
 
     def take(
         self,
@@ -198,6 +203,11 @@ class Store:
         keys = [self.keys.stock(ready), held.unacked, held.unacked_index]
         args = [since, behind, message, held.tag, *tags]
         return cast("list[bytes]", self._run(Call(scripts.load("take"), keys, args)))
+
+    def untake(self, ready: str, held: Held, behind: str, tags: Sequence[str]) -> int:
+        """Put taken messages back into their ready list; return how many there were."""
+        keys = [self.keys.stock(ready), held.unacked, held.unacked_index]
+        return int(self._run(Call(scripts.load("untake"), keys, [behind, *tags])))
 
     def adopt(self, queue: str, entry: Entry, held: Held, *, hand_out: bool) -> Adopted:
         """Take a message out of kombu's unacked keys into the schedule.
@@ -231,23 +241,24 @@ class Store:
     def bury(self, queue: str, id: str, reason: str, message: bytes) -> None:
         """Keep a message that cannot be delivered as a dead letter."""
         key = self.keys.queue(queue)
-        self._run(Call(scripts.load("bury"), [key.dead, key.dead_at], [id, reason, message]))
+        args = [id, " ".join(reason.split()), message, queue, self.layout.text]
+        self._run(Call(scripts.load("bury"), [key.dead, key.dead_at, self.keys.queues], args))
 
     # -- when to look at what
 
     def agenda(self) -> Look:
         """Return which queue to look at next."""
-        return _look(self._run(Call(scripts.load("agenda"), [self.keys.agenda], [])))
+        return self._look(self._run(Call(scripts.load("agenda"), [self.keys.agenda], [])))
 
     def defer(self, queue: str, seconds: float) -> Look:
         """Look at *queue* only *seconds* from now, and return what to look at before."""
         args = [queue, int(seconds * 1000)]
-        return _look(self._run(Call(scripts.load("defer"), [self.keys.agenda], args)))
+        return self._look(self._run(Call(scripts.load("defer"), [self.keys.agenda], args)))
 
     def registry(self) -> dict[str, bytes]:
         """Return the layout, as stored, of every queue that was ever scheduled on."""
         found = cast("dict[bytes, bytes]", self.client.hgetall(self.keys.queues))
-        return {queue.decode(): layout for queue, layout in found.items()}
+        return {name: layout for queue, layout in found.items() if (name := _name(queue))}
 
     # -- to look at
 
@@ -348,19 +359,25 @@ class Store:
 
     # -- to clear
 
-    def clear(self, queue: str) -> int:
+    def clear(self, queue: str, *, deleted: bool = False) -> int:
         """Forget all scheduled entries of a queue and return how many there were.
 
-        Dead letters stay.
+        Dead letters stay. With *deleted* the registry forgets the queue too.
         """
-        keys = [*self.keys.queue(queue).schedule, self.keys.agenda]
-        return int(self._run(Call(scripts.load("clear"), keys, [queue])))
-
-    def unregister(self, queue: str) -> None:
-        """Forget a queue that was deleted."""
-        self.client.hdel(self.keys.queues, queue)
+        keys = [*self.keys.queue(queue).schedule, self.keys.agenda, self.keys.queues]
+        args = [queue, "1" if deleted else "0"]
+        return int(self._run(Call(scripts.load("clear"), keys, args)))
 
     # -- how
+
+    def _look(self, reply: Sequence[Any]) -> Look:
+        name = _name(reply[1])
+        if name is None:
+            # It would stand at the head for ever.
+            logger.error("Removed %r from the agenda: it is no name of a queue", reply[1])
+            self.client.zrem(self.keys.agenda, reply[1])
+            return self.agenda()
+        return Look(int(reply[0]), name or None, int(float(reply[2])) if name else None)
 
     def _run(self, call: Call) -> Any:
         try:
@@ -379,9 +396,12 @@ def _full(exc: Exception) -> StoreFull:
     )
 
 
-def _look(reply: Sequence[Any]) -> Look:
-    queue, due = reply[1].decode(), reply[2]
-    return Look(int(reply[0]), queue or None, int(float(due)) if queue else None)
+def _name(queue: bytes) -> str | None:
+    """Return a queue's name; what is none was not written by us and is passed over."""
+    try:
+        return queue.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def layouts(registry: Mapping[str, bytes]) -> dict[str, Layout]:

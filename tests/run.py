@@ -69,7 +69,7 @@ def main(options: list[str]) -> int:
                 return code
         return 0
     codes = [run(first, ALL, options), *(run(other, ON_EACH_SERVER, options) for other in others)]
-    return max(codes)
+    return int(any(codes))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from rich.live import Live
 from celery_delayq.app import DelayQ
 from celery_delayq.conf import Settings
 from celery_delayq.dispatcher import DispatcherThread, Tally
+from celery_delayq.store import Store
 
 #: Seconds between two progress lines on a terminal, and elsewhere.
 REFRESH = (0.5, 30.0)
@@ -22,13 +23,19 @@ def run(delayq: DelayQ) -> None:
     if delayq.app is None:
         raise AssertionError("the command line always has an app")
     settings = Settings.from_options(delayq.app.conf.broker_transport_options)
+    console = Console(highlight=False)
+    console.print("connecting")
     store = delayq.store
     store.now_ms()  # a wrong password or no server is told now, not retried for ever
-    thread = DispatcherThread(store, settings)
+
+    def reopen() -> Store:
+        delayq.close()
+        return delayq.store
+
+    thread = DispatcherThread(store, settings, reopen)
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
-    console = Console(highlight=False)
     started = time.monotonic()
     thread.start()
     if console.is_terminal:

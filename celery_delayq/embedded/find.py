@@ -62,3 +62,7 @@ def wheel_redis_server() -> Path | None:
         if found := shutil.which("redis-server", path=str(Path(folder, "bin"))):
             return Path(found).absolute()
     return None
+
+
+if __name__ == "__main__":
+    print(find_redis_server())

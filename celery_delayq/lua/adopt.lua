@@ -16,7 +16,7 @@
 
 local clock = now_us()
 local now = to_ms(clock)
-local id, due, data, tag = ARGV[4], due_of(ARGV[5], now), ARGV[7], ARGV[8]
+local id, due, data, tag = ARGV[4], due_of(ARGV[5], clock), ARGV[7], ARGV[8]
 local _, nonce, task, start = read_record(data)
 if redis.call('HEXISTS', KEYS[7], tag) == 0 then
   return 'gone'
@@ -25,6 +25,8 @@ expect_type(KEYS[1], 'zset')
 expect_type(KEYS[2], 'hash')
 expect_type(KEYS[3], 'zset')
 expect_type(KEYS[6], 'list')
+-- Moving frees memory, so a full server must let it pass: see promote.lua.
+redis.call('ZREM', KEYS[4], '')
 local state
 if due > now then
   id = put_record(KEYS[2], id, data, nonce)

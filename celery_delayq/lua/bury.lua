@@ -1,7 +1,7 @@
 -- Keep a message that cannot be delivered, with the reason.
 --
--- KEYS     1 dead  2 dead_at
--- ARGV     1 id  2 reason  3 the message's bytes
+-- KEYS     1 dead  2 dead_at  3 queues
+-- ARGV     1 id  2 reason  3 the message's bytes  4 queue  5 layout of the queue
 -- Returns  1
 -- Repeat   keeps a second copy
 -- @include clock
@@ -9,5 +9,8 @@
 -- @include bury
 
 expect_type(KEYS[2], 'zset')
+-- The message is nowhere else, so a full server must let it pass: see promote.lua.
+redis.call('ZREM', KEYS[2], '')
+redis.call('HSETNX', KEYS[3], ARGV[4], ARGV[5])
 bury_letter(KEYS[1], KEYS[2], ARGV[1], to_ms(now_us()), 0, ARGV[2], ARGV[3])
 return 1

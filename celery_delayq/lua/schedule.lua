@@ -3,7 +3,7 @@
 -- KEYS     1 due  2 entries  3 tasks  4 agenda  5 queues  6… ready lists
 -- ARGV     1 queue  2 layout of the queue  3 wake channel  4… for each message: id, due (ms,
 --          '+' before it when it counts from now), which of KEYS is its ready list, record
--- Returns  {now (ms), a letter for each message: 's' scheduled, 'r' ready, 'd' a duplicate}
+-- Returns  {now (ms, rounded up), a letter for each message: 's' scheduled, 'r' ready, 'd' a duplicate}
 -- Repeat   the same record again is a duplicate while its entry waits
 -- @include clock
 -- @include types
@@ -23,7 +23,7 @@ end
 local states, dues, members = {}, {}, {}
 local first = math.huge
 for i = 4, #ARGV, 4 do
-  local id, due, data = ARGV[i], due_of(ARGV[i + 1], now), ARGV[i + 3]
+  local id, due, data = ARGV[i], due_of(ARGV[i + 1], clock), ARGV[i + 3]
   local _, nonce, task, start = read_record(data)
   if due <= now then
     redis.call('LPUSH', KEYS[tonumber(ARGV[i + 2])], string.sub(data, start))
@@ -45,4 +45,4 @@ if #dues > 0 then
   redis.call('ZADD', KEYS[3], unpack(members))
   announce(KEYS[4], KEYS[5], ARGV[1], ARGV[2], first, clock, ARGV[3])
 end
-return {now, table.concat(states)}
+return {math.ceil(clock / 1000), table.concat(states)}

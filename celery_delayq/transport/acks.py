@@ -7,71 +7,76 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from redis import ConnectionPool
-from redis.exceptions import ResponseError
+from redis import VERSION, ConnectionPool
+from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
 logger = logging.getLogger(__name__)
 
-#: How many replies may be outstanding before they are read.
-UNREAD = 100
+Command = tuple[str, ...]
+
+
+def checkout(pool: ConnectionPool) -> Any:
+    """Take a connection out of *pool*; before redis-py 5.3 that wanted the name of a command."""
+    return pool.get_connection() if VERSION >= (5, 3) else pool.get_connection("_")
 
 
 class Sender:
-    """Sends commands on a connection of its own and reads the replies some time later.
+    """Sends commands on a connection of its own and reads the replies before the next ones.
 
     A worker that waits for the reply to each acknowledgement spends more on it than on all the
-    rest. What is lost with the connection comes back as any message does that a worker held: at
-    least once.
+    rest. The commands must be such that they may be repeated: when the connection is lost, those
+    whose replies were not read are sent again on a new one.
     """
 
     def __init__(self, pool: ConnectionPool) -> None:
         self.pool = pool
         self._connection: Any = None
-        self._unread = 0
+        self._unconfirmed: list[Command] = []
         self._lock = threading.Lock()
 
-    def send(self, commands: Sequence[tuple[str, ...]], *, wait: bool = False) -> None:
-        """Send *commands*; with *wait*, return when Redis has answered them all.
+    def send(self, commands: Sequence[Command], *, wait: bool = False) -> None:
+        """Send *commands*; with *wait*, return when Redis has answered them.
 
         Raises
         ------
-        redis.exceptions.ConnectionError, OSError
-            The connection is gone; what was sent before may be lost with it.
+        redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError
+            The connection is gone and a new one was not to be had; the next call sends them too.
         """
         with self._lock:
             try:
-                if self._connection is None:
-                    self._connection = self.pool.get_connection()
-                # A health check would take the reply to something else for its own.
-                self._connection.send_packed_command(
-                    self._connection.pack_commands(commands), check_health=not self._unread
-                )
-                self._unread += len(commands)
-                if wait or self._unread >= UNREAD:
-                    self._read()
-            except Exception:
+                self._read()
+                self._write(commands)
+            except (ConnectionError, TimeoutError, OSError):
+                # An idle connection may have been closed by the other side at any time.
+                again = [*self._unconfirmed, *(c for c in commands if c not in self._unconfirmed)]
                 self._drop()
-                raise
+                self._unconfirmed = again
+                self._write(again)
+            if wait:
+                self._read()
 
     def drain(self) -> None:
         """Wait until Redis has answered everything: a socket closed before may discard it."""
-        with self._lock:
-            try:
-                self._read()
-            except Exception:
-                self._drop()
-                raise
+        self.send([], wait=True)
+
+    def _write(self, commands: Sequence[Command]) -> None:
+        if not commands:
+            return
+        if self._connection is None:
+            self._connection = checkout(self.pool)
+        self._unconfirmed = list(commands)
+        self._connection.send_packed_command(self._connection.pack_commands(commands))
 
     def _read(self) -> None:
-        while self._unread:
-            self._unread -= 1
+        while self._unconfirmed:
             try:
                 self._connection.read_response()
             except ResponseError as exc:
                 logger.error("Redis refused an acknowledgement, the task may run again: %s", exc)
+            del self._unconfirmed[0]
 
     def _drop(self) -> None:
-        connection, self._connection, self._unread = self._connection, None, 0
+        connection, self._connection = self._connection, None
         if connection is not None:
             connection.disconnect()
             self.pool.release(connection)

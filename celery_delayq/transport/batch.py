@@ -9,6 +9,7 @@ from kombu import exceptions
 
 from celery_delayq.message import Entry
 from celery_delayq.store import Puts
+from celery_delayq.transport.acks import checkout
 
 if TYPE_CHECKING:
     from celery_delayq.transport.publish import PublishChannel
@@ -107,7 +108,7 @@ class PublishBatch:
             return
         try:
             if self._connection is None:
-                self._connection = self.channel.pool.get_connection()
+                self._connection = checkout(self.channel.pool)
             self._connection.send_packed_command(self._connection.pack_commands(commands))
         except Exception as exc:
             raise self._failed(exc) from exc

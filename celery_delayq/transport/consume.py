@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from queue import Empty
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 from kombu.transport import redis as stock
@@ -49,6 +53,17 @@ class BatchSize:
         self.size = min(2 * self.size, MOST) if seconds <= count * QUICK else 1
 
 
+class Taken(NamedTuple):
+    """A message that was taken from a ready list and not delivered yet.
+
+    *tag* is its delivery tag in ``unacked``, None for one that is not noted there.
+    """
+
+    ready: str
+    item: bytes
+    tag: str | None
+
+
 class QoS(stock.QoS):
     """kombu's record of what a worker holds, without MULTI: a full server refuses that whole."""
 
@@ -64,10 +79,6 @@ class QoS(stock.QoS):
             envelope.encode(message._raw),
             [],
         )
-        self.note(message, delivery_tag)
-
-    def note(self, message: virtual.Message, delivery_tag: str) -> None:
-        """Note, for this process only, a message that Redis has noted."""
         virtual.QoS.append(self, message, delivery_tag)
 
     def ack(self, delivery_tag: str) -> None:
@@ -83,7 +94,9 @@ class QoS(stock.QoS):
     def restore_by_tag(self, tag: str, client: Any = None, leftmost: bool = False) -> None:
         try:
             super().restore_by_tag(tag, client, leftmost)
-        except ValueError as exc:
+        except self.channel.connection_errors:
+            raise
+        except Exception as exc:
             # One that cannot be read must not keep the others from coming back.
             self.channel.bury_held(tag, exc)
 
@@ -97,8 +110,10 @@ class ConsumeChannel(PublishChannel):
     _acks: Sender | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        #: Of each queue that is consumed: whether without acknowledgement, and by whom.
-        self._takers: dict[str, tuple[bool, Callable[[Any], Any]]] = {}
+        #: Of each queue that is consumed: whether without acknowledgement, and the callback.
+        self._consumers_of: dict[str, tuple[bool, Callable[[Any], Any]]] = {}
+        self._taken: deque[Taken] = deque()
+        self._asked = "BRPOP"
         self._batch_size = BatchSize()
         super().__init__(*args, **kwargs)
 
@@ -113,25 +128,37 @@ class ConsumeChannel(PublishChannel):
         super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
         if queue in self._fanout_queues:
             return
-        self._takers[queue] = no_ack, callback
+        self._consumers_of[queue] = no_ack, callback
         if not no_ack and self.can_schedule(queue) and not self._dispatching:
             self._dispatching = True
             self.connection.start_dispatcher(self)
 
     def _basic_cancel(self, consumer_tag: str) -> Any:
-        self._takers.pop(self._tag_to_queue.get(consumer_tag), None)
+        self._consumers_of.pop(self._tag_to_queue.get(consumer_tag), None)
         return super()._basic_cancel(consumer_tag)
 
     def close(self) -> None:
         if self._dispatching:
             self._dispatching = False
             self.connection.stop_dispatcher()
-        if self._acks is not None:
-            try:
+        super_close = super().close
+        try:
+            if self._in_poll and not self.closed:
+                self._closing = True
+                with suppress(Empty):
+                    self._brpop_read()
+            if self._taken:
+                taken, self._taken = list(self._taken), deque()
+                self._give_back(taken)
+            if self._acks is not None:
                 self._acks.drain()
-            except self.connection_errors:
-                logger.debug("Acknowledgements went with the connection", exc_info=True)
-        super().close()
+        except self.connection_errors as exc:
+            logger.warning(
+                "What this worker held comes back after visibility_timeout, the connection is "
+                "gone: %s",
+                exc,
+            )
+        super_close()
 
     def release(self, delivery_tag: str) -> None:
         """Let Redis forget a message that was held: it has run, or is not to run."""
@@ -151,50 +178,55 @@ class ConsumeChannel(PublishChannel):
         """Make a dead letter of a held message that cannot be read."""
         item = self.store.held_message(self.held(tag))
         if item is not None:
-            self._bury(self.unacked_key, item, exc)
+            self._bury(_queue_of(item) or self.unacked_key, item, exc)
         self.release(tag)
 
-    def _brpop_read(self, **options: Any) -> bool:
-        """Read the reply of BRPOP, take more of the list if it is worth it, and deliver.
+    def _brpop_start(self, *args: Any, **kwargs: Any) -> None:
+        """Ask for the next message; where some were taken already, only for another turn."""
+        if not self._taken:
+            super()._brpop_start(*args, **kwargs)
+            return
+        self._in_poll = self.client.connection
+        self._brpop_sent_at = time.monotonic()
+        self._asked = "PING"
+        self.client.connection.send_command("PING")
 
-        An item that is no message becomes a dead letter: it has left the ready list, and an error
-        here would stop the worker.
-        """
+    def _brpop_read(self, **options: Any) -> bool:
+        """Read the reply, take more of the list if it is worth it, and deliver."""
+        asked, self._asked = self._asked, "BRPOP"
         try:
             try:
-                reply = self.client.parse_response(self.client.connection, "BRPOP", **options)
+                reply = self.client.parse_response(self.client.connection, asked, **options)
             except self.connection_errors:
                 # So that the next turn of the loop connects again.
                 self.client.connection.disconnect()
                 raise
             if not reply:
                 raise Empty()
-            ready, item = reply[0].decode(), reply[1]
-            queue = ready.rsplit(self.sep, 1)[0]
-            self._queue_cycle.rotate(queue)
-            no_ack, callback = self._takers.get(queue, (False, None))
-            if no_ack and callback is not None:
-                messages = [self._message(queue, item, None)]
-            elif self.ack_emulation:
-                messages = self._take(queue, ready, item)
-            else:
-                messages = [self._message(queue, item, self._next_delivery_tag())]
-            self._deliver(queue, callback, [m for m in messages if m is not None], no_ack)
+            if asked == "BRPOP":
+                ready, item = reply[0].decode(), reply[1]
+                self._queue_cycle.rotate(ready.rsplit(self.sep, 1)[0])
+                self._take(ready, item)
+            self._deliver()
             return True
         finally:
             self._in_poll = None
             if hasattr(self, "_flush_brpop_reauth"):  # kombu 5.7 and newer
                 self._flush_brpop_reauth()
 
-    def _take(self, queue: str, ready: str, item: bytes) -> list[virtual.Message | None]:
-        """Note *item* as held, take more of the list *ready*, and make messages of all."""
+    def _take(self, ready: str, item: bytes) -> None:
+        """Note a popped message as held, and take more of its list within the prefetch."""
+        queue = ready.rsplit(self.sep, 1)[0]
+        no_ack = self._consumers_of.get(queue, (False, None))[0]
+        if no_ack or not self.ack_emulation:
+            self._taken.append(Taken(ready, item, None))
+            return
         tags = [self._next_delivery_tag() for _ in range(self._wanted())]
         more = self.store.take(
             ready, self.held(tags[0]), time.time(), _behind("", queue), item, tags[1:]
         )
-        return [
-            self._message(queue, each, tag) for each, tag in zip((item, *more), tags, strict=False)
-        ]
+        items = zip((item, *more), tags, strict=False)
+        self._taken.extend(Taken(ready, each, tag) for each, tag in items)
 
     def _wanted(self) -> int:
         """Return how many messages to take now, within what may be prefetched.
@@ -207,41 +239,65 @@ class ConsumeChannel(PublishChannel):
         credit = self.qos.can_consume_max_estimate()
         return 1 if credit is None else max(1, min(credit, self._batch_size.size))
 
-    def _message(self, queue: str, item: bytes, tag: str | None) -> virtual.Message | None:
-        """Make a message of what a ready list held, None of what is none."""
-        try:
-            raw = loads(item)
-            envelope.check_envelope(raw)
-            if tag is not None:
-                raw["properties"]["delivery_tag"] = tag
-            message = self.Message(raw, channel=self)
-        except (ValueError, TypeError, KeyError, AttributeError) as exc:
-            self._bury(queue, item, exc)
-            if tag is not None:
-                self.release(tag)
-            return None
-        if tag is not None:
-            self.qos.note(message, tag)
-        return message
+    def _deliver(self) -> None:
+        """Pass on what was taken: one message a turn, several in an event loop while it is quick.
 
-    def _deliver(
-        self,
-        queue: str,
-        callback: Callable[[Any], Any] | None,
-        messages: list[virtual.Message],
-        no_ack: bool,
-    ) -> None:
-        """Pass messages on, but for those that have to wait: into the schedule with them.
-
-        All are noted by now. After an error the channel is closed, and gives back the rest.
+        So TERM, heartbeats and remote control are not held up behind a batch.
         """
         started = time.monotonic()
-        for message in messages:
-            if callback is None:
-                self.qos.reject(message.delivery_tag, requeue=True)
-            elif no_ack or not self._adopt(queue, message):
-                callback(message)
-        self._batch_size.after(len(messages), time.monotonic() - started)
+        count = 0
+        while self._taken:
+            self._deliver_one(self._taken.popleft())
+            count += 1
+            one_by_one = self.connection is None or self.connection.cycle._in_protected_read
+            if one_by_one or time.monotonic() - started > QUICK:
+                break
+        self._batch_size.after(count, time.monotonic() - started)
+
+    def _deliver_one(self, taken: Taken) -> None:
+        queue = taken.ready.rsplit(self.sep, 1)[0]
+        no_ack, callback = self._consumers_of.get(queue, (False, None))
+        if callback is None:
+            self._give_back([taken])
+            return
+        message = self._message(queue, taken)
+        if message is None:
+            return
+        if not no_ack:
+            virtual.QoS.append(self.qos, message, message.delivery_tag)
+            if self._adopt(queue, message):
+                return
+        callback(message)
+
+    def _give_back(self, taken: list[Taken]) -> None:
+        """Put what was not started back where it was, in the same order."""
+        for ready, group in groupby(taken, attrgetter("ready")):
+            queue = ready.rsplit(self.sep, 1)[0]
+            tags = []
+            for each in group:
+                if each.tag is None:
+                    self.store.client.rpush(self.store.keys.stock(ready), each.item)
+                else:
+                    tags.append(each.tag)
+            if tags:
+                self.store.untake(ready, self.held(tags[0]), _behind("", queue), tags)
+
+    def _message(self, queue: str, taken: Taken) -> virtual.Message | None:
+        """Make a message of what a ready list held; a dead letter of what is none.
+
+        It has left the ready list, and an error here would stop the worker.
+        """
+        try:
+            raw = loads(taken.item)
+            envelope.check_envelope(raw)
+            if taken.tag is not None:
+                raw["properties"]["delivery_tag"] = taken.tag
+            return self.Message(raw, channel=self)
+        except Exception as exc:
+            self._bury(queue, taken.item, exc)
+            if taken.tag is not None:
+                self.release(taken.tag)
+            return None
 
     def _adopt(self, queue: str, message: virtual.Message) -> bool:
         """Move a message that a stock producer sent with a future ETA to the schedule.
@@ -285,3 +341,11 @@ def _behind(exchange: str, routing_key: str) -> str:
     """Return what stands behind a message in kombu's ``[message, exchange, routing key]``."""
     text: str = dumps([exchange, routing_key])
     return f", {text[1:]}"
+
+
+def _queue_of(held: bytes) -> str | None:
+    """Return the routing key behind a held message that cannot be read."""
+    try:
+        return str(loads(held.rpartition(b", ")[2].removesuffix(b"]")))
+    except ValueError:
+        return None

@@ -93,7 +93,7 @@ class PublishChannel(stock.Channel):
         if self.connection is None:
             # Closed by a failover; kombu connects and publishes again.
             raise RecoverableConnectionError("channel disconnected")
-        due = envelope.due_of(message)
+        due = envelope.due_when_sent(message)
         if due is None or not self.can_schedule(queue) or self._is_short(due):
             super()._put(queue, message, **kwargs)
             return

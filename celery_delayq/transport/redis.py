@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +16,8 @@ from celery_delayq.dispatcher import DispatcherThread
 from celery_delayq.transport import url
 from celery_delayq.transport.consume import ConsumeChannel
 
+logger = logging.getLogger(__name__)
+
 
 class Channel(ConsumeChannel):
     """A channel to one Redis server."""
@@ -27,13 +30,14 @@ class Channel(ConsumeChannel):
     def _purge(self, queue: str) -> int:
         """Empty *queue* and return how many messages were in it, ready and scheduled."""
         ready: int = super()._purge(queue)
-        return ready + self.store.clear(queue)
+        scheduled = self.store.clear(queue)
+        logger.info("Purged queue %r: %d ready, %d scheduled", queue, ready, scheduled)
+        return ready + scheduled
 
     def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
         super()._delete(queue, *args, **kwargs)
         if self.can_schedule(queue):
-            self.store.clear(queue)
-            self.store.unregister(queue)
+            self.store.clear(queue, deleted=True)
 
     def _get_pool(self, asynchronous: bool = False) -> Any:
         with self.connection.plain_client():

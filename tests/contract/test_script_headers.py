@@ -24,6 +24,7 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     "promote": (lambda s: s.promote(TO, Layout(), 100), [5, b"", b"", 1, 0]),
     "agenda": (lambda s: s.agenda(), [5, b"q", b"7"]),
     "defer": (lambda s: s.defer("q", 1.0), [5, b"q", b"7"]),
+    "untake": (lambda s: s.untake("q", Held("u", "ui", "tag"), "", ["t1"]), 1),
     "take": (lambda s: s.take("q", Held("u", "ui", "tag"), 1.5, "", b"{}", ["t2"]), []),
     "sizes": (lambda s: s.sizes("q", Layout()), [5, 1, 1, b"7", 0, 0]),
     "clear": (lambda s: s.clear("q"), 3),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -155,3 +156,25 @@ def test_a_full_server_loses_no_task_and_stops_no_worker(
         client.config_set("maxmemory", 0)
     assert app.send_task("add", (5, 6), countdown=0.1).get(timeout=20) == 11
     assert worker.running
+
+
+def test_a_full_server_lets_what_stock_producers_sent_pass(
+    make_app: MakeApp,
+    delayq_redis_factory: Callable[..., EmbeddedRedis],
+    delayq_worker: Callable[..., WorkerProcess],
+) -> None:
+    broker = delayq_redis_factory(options={"maxmemory-policy": "noeviction"})
+    worker = delayq_worker(
+        "tests.apps.delayq_tasks:app", pool="solo", broker_url=broker.url_for("delayq+redis")
+    )
+    stock = make_app(extension=False, broker=broker.url)
+    with broker.client() as client:
+        worker.send_signal(signal.SIGSTOP)
+        stock.send_task("add", (1, 2), countdown=3600)
+        client.lpush("celery", b"garbage")
+        client.config_set("maxmemory", 1)
+        worker.send_signal(signal.SIGCONT)
+        wait_until(lambda: client.zcard("{celery}:due") == 1, what="the ETA is scheduled")
+        wait_until(lambda: client.hlen("{celery}:dead") == 1, what="the garbage is kept")
+        assert worker.running
+        client.config_set("maxmemory", 0)

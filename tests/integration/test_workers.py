@@ -202,3 +202,62 @@ def test_one_of_two_workers_may_be_killed_and_nothing_scheduled_is_lost(
         run["at"] - dt.datetime.fromisoformat(run["eta"]).timestamp() for run in runs(delayq_redis)
     ]
     assert all(seconds >= -0.001 for seconds in late)
+
+
+def test_without_ack_emulation_tasks_run_as_on_stock(
+    delayq_worker: StartWorker, tasks: Any, delayq_redis: RedisUnderTest
+) -> None:
+    options = '{"ack_emulation": false}'
+    delayq_worker("tests.apps.delayq_tasks:app", pool="solo", env={"TRANSPORT_OPTIONS": options})
+
+    assert tasks.add.apply_async((1, 2), countdown=0.2).get(timeout=TIMEOUT) == 3
+    assert tasks.add.delay(3, 4).get(timeout=TIMEOUT) == 7
+    assert not delayq_redis.client.exists("unacked")
+
+
+def test_a_countdown_that_waited_in_a_ready_list_is_not_counted_again(
+    delayq_worker: StartWorker, tasks: Any, delayq_redis: RedisUnderTest
+) -> None:
+    """DelayQ(app) came before the change of the URL: its messages carry their countdown."""
+    app = tasks.app
+    with app.connection_for_write(delayq_redis.url) as connection:
+        app.send_task("add", (1, 2), countdown=2.5, connection=connection, task_id="noted")
+    wait_until(lambda: delayq_redis.client.llen("celery"), what="it is in the ready list")
+    delayq_worker("tests.apps.delayq_tasks:app", pool="solo")
+
+    wait_until(lambda: runs(delayq_redis), what="it has run")
+
+    [run] = runs(delayq_redis)
+    assert_not_early(run)
+    due = tasks.delayq.store.client.zscore("{celery}:due", "noted")
+    assert due is None
+    assert run["at"] - dt.datetime.fromisoformat(run["eta"]).timestamp() < 1.5
+
+
+def test_acks_survive_a_server_that_closes_idle_connections(
+    delayq_worker: StartWorker, tasks: Any, delayq_redis: RedisUnderTest
+) -> None:
+    worker = delayq_worker("tests.apps.delayq_tasks:app", pool="solo")
+    for n in range(3):
+        assert tasks.add.apply_async((n, 0), countdown=0.1).get(timeout=TIMEOUT) == n
+        wait_until(lambda: not delayq_redis.client.hlen("unacked"), what="it is acknowledged")
+        delayq_redis.client.client_kill_filter(_type="normal", skipme=True)
+    wait_until(lambda: "Connection to broker lost" in worker.log or worker.running, what="alive")
+
+    assert tasks.add.delay(9, 0).get(timeout=TIMEOUT) == 9
+    wait_until(lambda: not delayq_redis.client.hlen("unacked"), what="all is acknowledged")
+
+
+def test_what_a_solo_worker_took_and_did_not_start_goes_back_at_once(
+    delayq_worker: StartWorker, tasks: Any, delayq_redis: RedisUnderTest
+) -> None:
+    for n in range(200):
+        tasks.add.delay(n, 0)
+    first = delayq_worker("tests.apps.delayq_tasks:app", pool="solo")
+    wait_until(lambda: len(runs(delayq_redis)) > 20, what="it is at work")
+    first.stop()
+    assert not delayq_redis.client.hlen("unacked")
+
+    delayq_worker("tests.apps.delayq_tasks:app", pool="solo")
+    wait_until(lambda: len(runs(delayq_redis)) >= 200, what="the rest has run")
+    assert sorted(run["args"][0] for run in runs(delayq_redis)) == list(range(200))

@@ -87,3 +87,15 @@ def test_giving_back_again_or_another_record_changes_nothing(store: Store) -> No
     after = snapshot(store.client)
     assert not store.release(QUEUE, Layout(), "a", data, b"x")
     assert snapshot(store.client) == after
+
+
+@pytest.mark.usefixtures("held")
+def test_a_full_server_lets_a_held_message_move(store: Store) -> None:
+    store.client.config_set("maxmemory-policy", "noeviction")
+    store.client.config_set("maxmemory", 1)
+
+    assert store.adopt(QUEUE, entry("a", FAR), HELD, hand_out=True) == "scheduled"
+    store.bury(QUEUE, "b", "two\nlines", b"bytes")
+
+    [letter] = store.dead_letters(QUEUE)
+    assert (letter.reason, letter.message) == ("two lines", b"bytes")

@@ -51,3 +51,27 @@ def test_a_full_server_takes_it_all_the_same(store: Store, more: list[str]) -> N
 
     assert len(take(store, more)) == len(more)
     assert store.client.hlen("unacked") == store.client.zcard("unacked_index") == 1 + len(more)
+
+
+@pytest.mark.parametrize("tags", [[], ["t2", "t3"], ["t2", "t3", "t4", "t5"]])
+def test_a_repeat_after_a_lost_reply_returns_the_same(store: Store, tags: list[str]) -> None:
+    store.client.lpush("q", *(b'{"n": %d}' % n for n in range(2, 5)))
+    first = take(store, tags)
+    before = snapshot(store.client)
+
+    assert take(store, tags) == first
+    assert snapshot(store.client) == before
+
+
+def test_what_was_not_started_goes_back_where_it_was(store: Store) -> None:
+    store.client.lpush("q", b'{"n": 2}', b'{"n": 3}', b'{"n": 4}')
+    take(store, ["t2", "t3"])
+    store.client.hdel("unacked", "t1")
+    store.client.zrem("unacked_index", "t1")
+
+    assert store.untake("q", HELD, BEHIND, ["t2", "t3"]) == 2
+
+    expected = {"q": [b'{"n": 4}', b'{"n": 3}', b'{"n": 2}']}
+    assert snapshot(store.client) == expected
+    assert store.untake("q", HELD, BEHIND, ["t2", "t3"]) == 0
+    assert snapshot(store.client) == expected

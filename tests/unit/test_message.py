@@ -140,7 +140,8 @@ def test_the_senders_countdown_goes_before_the_eta_made_of_it() -> None:
     message = task_message()
     message["properties"]["delayq"] = {"countdown": 2.5}
 
-    assert envelope.due_of(message) == Due(2500, relative=True)
+    assert envelope.due_when_sent(message) == Due(2500, relative=True)
+    assert envelope.due_of(message) == due_of_eta(message["headers"]["eta"])
 
 
 @pytest.mark.parametrize(

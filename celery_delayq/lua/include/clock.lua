@@ -4,7 +4,7 @@ local function now_us()
   return tonumber(time[1]) * 1000000 + tonumber(time[2])
 end
 
--- Milliseconds of it, rounded down: nothing is ever early.
+-- Milliseconds of it, rounded down: what is due at 5 ms is not before.
 local function to_ms(us)
   return math.floor(us / 1000)
 end

@@ -1,8 +1,9 @@
--- When an entry is due: '+5' counts from now, '5' is absolute, both in ms.
-local function due_of(text, now)
+-- When an entry is due: '+5' counts from now, '5' is absolute, both in ms. Rounded up, so that
+-- nothing is early.
+local function due_of(text, clock_us)
   local due = tonumber(text)
   if string.byte(text) == 43 then
-    due = now + due
+    due = math.ceil(clock_us / 1000) + due
   end
   return due
 end

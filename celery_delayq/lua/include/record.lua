@@ -1,7 +1,7 @@
 -- Read a record (see message.py): priority, nonce, task and where the message begins; nil when
 -- it is none.
 local function read_record(data)
-  return string.match(data or '', '^1 (%d) (%S+) (%S*)\n(){')
+  return string.match(data or '', '^1 (%d+) (%S+) (%S*)\n(){')
 end
 
 -- The member of the index by task that belongs to an entry. Fixed width keeps the order of due.
