@@ -31,6 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
             executable=chosen.executable, data_dir=chosen.data_dir, port=chosen.port
         ) as server:
             print(server.url, flush=True)
+            print(f"for delayed tasks: {server.url_for('delayq+redis')}", flush=True)
             code = server.wait()
             print(f"the server ended with code {code}", file=sys.stderr)
             return 1
