@@ -68,6 +68,8 @@ class Sender:
         self._connection.send_packed_command(self._connection.pack_commands(commands))
 
     def _read(self) -> None:
+        if self._unconfirmed and self._connection._sock is None:
+            raise ConnectionError("the pool closed the connection")
         while self._unconfirmed:
             try:
                 self._connection.read_response()

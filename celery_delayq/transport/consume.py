@@ -141,7 +141,6 @@ class ConsumeChannel(PublishChannel):
         if self._dispatching:
             self._dispatching = False
             self.connection.stop_dispatcher()
-        super_close = super().close
         try:
             if self._in_poll and not self.closed:
                 self._closing = True
@@ -154,11 +153,12 @@ class ConsumeChannel(PublishChannel):
                 self._acks.drain()
         except self.connection_errors as exc:
             logger.warning(
-                "What this worker held comes back after visibility_timeout, the connection is "
-                "gone: %s",
+                "What this worker held comes back after visibility_timeout, "
+                "the connection is gone: %s",
                 exc,
             )
-        super_close()
+        finally:
+            super().close()
 
     def release(self, delivery_tag: str) -> None:
         """Let Redis forget a message that was held: it has run, or is not to run."""
