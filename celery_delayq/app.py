@@ -123,10 +123,15 @@ class DelayQ:
 
     def _ask(self, question: Callable[[Store], T]) -> T:
         """Ask the store; once more, on a new connection, when another server has taken over."""
+        store = self.store
         try:
-            return question(self.store)
+            return question(store)
         except ConnectionError:
-            self.close()
+            with self._lock:
+                if self._store is store:
+                    self._store = None
+            # Other threads may still be reading; theirs end by themselves.
+            store.client.connection_pool.disconnect(inuse_connections=False)
             return question(self.store)
 
     def close(self) -> None:

@@ -255,6 +255,10 @@ class Store:
         args = [queue, int(seconds * 1000)]
         return self._look(self._run(Call(scripts.load("defer"), [self.keys.agenda], args)))
 
+    def register(self, queue: str) -> None:
+        """Note the layout of a queue: who consumes it decides to which lists to promote."""
+        self.client.hset(self.keys.queues, queue, self.layout.text)
+
     def registry(self) -> dict[str, bytes]:
         """Return the layout, as stored, of every queue that was ever scheduled on."""
         found = cast("dict[bytes, bytes]", self.client.hgetall(self.keys.queues))

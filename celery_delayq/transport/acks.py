@@ -55,6 +55,14 @@ class Sender:
             if wait:
                 self._read()
 
+    def poll(self) -> None:
+        """Read the replies that have come, so that a lost connection is noticed while idle."""
+        with self._lock:
+            waiting = self._unconfirmed
+            if not waiting or (self._is_open() and not self._connection.can_read(timeout=0)):
+                return
+        self.drain()
+
     def drain(self) -> None:
         """Wait until Redis has answered everything: a socket closed before may discard it."""
         self.send([], wait=True)
@@ -68,7 +76,7 @@ class Sender:
         self._connection.send_packed_command(self._connection.pack_commands(commands))
 
     def _read(self) -> None:
-        if self._unconfirmed and self._connection._sock is None:
+        if self._unconfirmed and not self._is_open():
             raise ConnectionError("the pool closed the connection")
         while self._unconfirmed:
             try:
@@ -76,6 +84,9 @@ class Sender:
             except ResponseError as exc:
                 logger.error("Redis refused an acknowledgement, the task may run again: %s", exc)
             del self._unconfirmed[0]
+
+    def _is_open(self) -> bool:
+        return self._connection is not None and self._connection._sock is not None
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None

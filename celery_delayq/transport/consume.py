@@ -18,6 +18,7 @@ from queue import Empty
 from typing import Any, NamedTuple
 from uuid import uuid4
 
+from celery import signals
 from kombu.transport import redis as stock
 from kombu.transport import virtual
 from kombu.utils.json import dumps, loads
@@ -51,6 +52,19 @@ class BatchSize:
     def after(self, count: int, seconds: float) -> None:
         """Learn from *count* messages that took *seconds* to deliver."""
         self.size = min(2 * self.size, MOST) if seconds <= count * QUICK else 1
+
+
+class Pool:
+    """What pool the Celery worker of this process has."""
+
+    solo = False
+
+
+def _note_pool(sender: Any, **_: Any) -> None:
+    Pool.solo = "solo" in str(sender.pool_cls)
+
+
+signals.worker_init.connect(_note_pool)
 
 
 class Taken(NamedTuple):
@@ -129,7 +143,10 @@ class ConsumeChannel(PublishChannel):
         if queue in self._fanout_queues:
             return
         self._consumers_of[queue] = no_ack, callback
-        if not no_ack and self.can_schedule(queue) and not self._dispatching:
+        if no_ack or not self.can_schedule(queue):
+            return
+        self.store.register(queue)
+        if not self._dispatching:
             self._dispatching = True
             self.connection.start_dispatcher(self)
 
@@ -183,6 +200,8 @@ class ConsumeChannel(PublishChannel):
 
     def _brpop_start(self, *args: Any, **kwargs: Any) -> None:
         """Ask for the next message; where some were taken already, only for another turn."""
+        if self._acks is not None:
+            self._acks.poll()
         if not self._taken:
             super()._brpop_start(*args, **kwargs)
             return
@@ -231,13 +250,15 @@ class ConsumeChannel(PublishChannel):
     def _wanted(self) -> int:
         """Return how many messages to take now, within what may be prefetched.
 
-        Without a limit, or where Celery asks for each message whether it may be taken
-        (``worker_disable_prefetch``), it is one.
+        One without a limit, outside an event loop, where Celery asks for each message whether it
+        may be taken (``worker_disable_prefetch``), and in a solo pool, which would hold the others
+        while it runs the first. The queues share the prefetch.
         """
-        if self._closing or "can_consume" in vars(self.qos):
+        one_by_one = self._closing or self.connection.cycle._in_protected_read
+        if one_by_one or Pool.solo or "can_consume" in vars(self.qos):
             return 1
-        credit = self.qos.can_consume_max_estimate()
-        return 1 if credit is None else max(1, min(credit, self._batch_size.size))
+        credit = self.qos.can_consume_max_estimate() or 1
+        return max(1, min(credit // len(self.active_queues), self._batch_size.size))
 
     def _deliver(self) -> None:
         """Pass on what was taken: one message a turn, several in an event loop while it is quick.
@@ -346,6 +367,7 @@ def _behind(exchange: str, routing_key: str) -> str:
 def _queue_of(held: bytes) -> str | None:
     """Return the routing key behind a held message that cannot be read."""
     try:
-        return str(loads(held.rpartition(b", ")[2].removesuffix(b"]")))
-    except ValueError:
+        queue = loads(held.rpartition(b", ")[2].removesuffix(b"]"))
+    except Exception:
         return None
+    return queue if isinstance(queue, str) and held.startswith(b"[") else None

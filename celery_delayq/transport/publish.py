@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from functools import cached_property
 from types import MappingProxyType
@@ -54,8 +55,13 @@ class PublishChannel(stock.Channel):
         return self._store
 
     def new_store(self) -> Store:
-        """Return a store with connections of its own, which outlive this channel."""
-        return Store(Redis(connection_pool=self._get_pool()), self.store.keys, self.layout)
+        """Return a store with connections of its own, which outlive this channel.
+
+        As many as there are threads that use it: kombu's limit is for one channel.
+        """
+        pool = self._get_pool()
+        pool.max_connections = sys.maxsize
+        return Store(Redis(connection_pool=pool), self.store.keys, self.layout)
 
     def _create_client(self, asynchronous: bool = False) -> Any:
         """Return kombu's client; the one for commands is kept, not made for each of them."""

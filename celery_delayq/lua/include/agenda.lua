@@ -8,12 +8,10 @@ end
 
 -- Note that a queue has something due, and wake the dispatchers when that is the earliest of all.
 local function announce(agenda, queues, queue, layout, due, now, channel)
+  redis.call('HSETNX', queues, queue, layout)
   local next_look = redis.call('ZSCORE', agenda, queue)
   if next_look and tonumber(next_look) <= due then
     return
-  end
-  if not next_look then
-    redis.call('HSET', queues, queue, layout)
   end
   local head = redis.call('ZRANGE', agenda, 0, 0, 'WITHSCORES')
   redis.call('ZADD', agenda, due, queue)
