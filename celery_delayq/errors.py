@@ -17,10 +17,6 @@ class InvalidETA(DelayQError, ValueError):
     """An ``eta`` or ``countdown`` is no point in time that can be stored."""
 
 
-class InvalidQueue(DelayQError, ValueError):
-    """A queue name cannot be used as a key in Redis."""
-
-
 class RecordError(DelayQError, ValueError):
     """A record stored in Redis is not one that this version can read."""
 

@@ -13,9 +13,14 @@ from celery_delayq.migrate import Moved, from_stock, to_stock
 
 def run(app: Celery, *, give_back: bool, dry_run: bool, yes: bool) -> None:
     """Migrate and print what went where; exits with 1 when something could not be moved."""
-    if not dry_run and not yes:
-        _refuse_while_workers_run(app)
     console = Console(highlight=False)
+    if not yes:
+        try:
+            _refuse_while_workers_run(app)
+        except Refused as exc:
+            if not dry_run:
+                raise
+            console.print(f"[yellow]Without --dry-run this is refused:[/] {exc.message}")
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

@@ -186,6 +186,54 @@ def test_the_command_line_refuses_while_workers_run(
     assert delayq.count() == 0
 
 
+def test_a_dry_run_counts_and_changes_nothing(
+    shop: list[str],
+    app: Celery,
+    delayq: DelayQ,
+    delayq_redis: RedisUnderTest,
+    delayq_worker: Callable[..., WorkerProcess],
+) -> None:
+    for _ in range(3):
+        app.send_task("t", countdown=3600)
+    delayq_worker("tests.apps.delayq_tasks:app", pool="solo")
+    before = snapshot(delayq_redis.client)
+
+    with ManagedProcess([*shop, "migrate", "--to", "stock", "--dry-run"]) as process:
+        assert process.wait() == 0
+        assert "would move: 0 to the schedule, 3 to ready" in process.log
+        assert "Without --dry-run this is refused" in process.log
+
+    after = snapshot(delayq_redis.client)
+    own = ("{celery}:due", "{celery}:entries", "{celery}:tasks", "delayq:agenda")
+    assert {key: after[key] for key in own} == {key: before[key] for key in own}
+
+
+def test_what_a_stock_worker_held_is_adopted_after_its_visibility_timeout(
+    stock: Celery,
+    delayq: DelayQ,
+    delayq_redis: RedisUnderTest,
+    delayq_worker: Callable[..., WorkerProcess],
+) -> None:
+    for n in range(20):
+        stock.send_task("stock.add", (n, n), countdown=3600)
+    hold(delayq_redis, delayq_worker, 20)
+    options = {
+        "visibility_timeout": 1,
+        "unacked_restore_limit": 100,
+        "unacked_restore_interval": 0.5,
+        "unacked_restore_throttle": 1,
+    }
+    delayq_worker(
+        "tests.apps.delayq_tasks:app",
+        pool="solo",
+        env={"TRANSPORT_OPTIONS": json.dumps(options)},
+    )
+
+    # Kombu before 5.7 looks every ten seconds, at ten messages each.
+    wait_until(lambda: delayq.count() == 20, timeout=100, what="all are scheduled")
+    wait_until(lambda: not delayq_redis.client.hlen("unacked"), what="nobody holds any")
+
+
 def test_a_whole_move_there_and_back_runs_each_task_once(
     stock: Celery,
     app: Celery,
