@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, cast
 
 from redis import Redis
 from redis.exceptions import ResponseError
 
 from celery_delayq import scripts
+from celery_delayq.calls import Call, Puts
 from celery_delayq.errors import StoreFull
 from celery_delayq.keys import Keys, Layout
 from celery_delayq.message import Entry, Record, task_field, task_name
@@ -23,39 +23,6 @@ Adopted = Literal["scheduled", "ready", "due", "gone"]
 
 #: The letters in which ``schedule.lua`` tells what became of each message.
 STATES: dict[str, Stored] = {"s": "scheduled", "r": "ready", "d": "duplicate"}
-
-
-@dataclass(slots=True)
-class Call:
-    """One script call that has not been made yet, so that it can also go into a pipeline."""
-
-    script: scripts.Script
-    keys: list[str]
-    args: list[Any]
-
-
-@dataclass(slots=True)
-class Puts(Call):
-    """A call of ``schedule.lua`` that grows: flat lists, since a batch holds many of them.
-
-    A tuple for each message would set off the garbage collector again and again.
-    """
-
-    ready: Callable[[int], str]
-    size: int = 0
-    _lists: dict[int, int] = field(default_factory=dict)
-
-    def add(self, entry: Entry) -> None:
-        """Add a message."""
-        id, (due_ms, relative), step, data = entry
-        number = self._lists.get(step)
-        if number is None:
-            self.keys.append(self.ready(step))
-            number = self._lists[step] = len(self.keys)
-        # A countdown that is over is due at any time.
-        due = due_ms if not relative else f"+{due_ms}" if due_ms > 0 else 0
-        self.args += id, due, number, data
-        self.size += 1
 
 
 class Look(NamedTuple):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from kombu import exceptions
 
+from celery_delayq.calls import Puts
 from celery_delayq.message import Entry
-from celery_delayq.store import Puts
 from celery_delayq.transport.acks import checkout
 
 if TYPE_CHECKING:

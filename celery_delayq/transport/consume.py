@@ -203,6 +203,7 @@ class ConsumeChannel(PublishChannel):
         if self._acks is not None:
             self._acks.poll()
         if not self._taken:
+            self._asked = "BRPOP"
             super()._brpop_start(*args, **kwargs)
             return
         self._in_poll = self.client.connection
