@@ -74,6 +74,8 @@ def main(day: datetime, **chosen: Any) -> None:
     reminder was lost, early or sent twice.
     """
     signal.signal(signal.SIGTERM, _leave)
+    # A shell starts what runs in its background with SIGINT ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         run(Options(day=day.date(), **chosen), Console())
     except (FlightDataError, DelayQError, ServiceError, WrongSums) as error:
