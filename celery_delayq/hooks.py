@@ -46,7 +46,7 @@ class AMQPMixin:
         ) -> Any:
             nonlocal checked
             connection = producer.connection
-            if not checked:
+            if not checked and connection is not None:
                 checked = True
                 warn_of_stock(connection)
             if (
