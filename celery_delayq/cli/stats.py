@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import timedelta
 
 from rich.console import Console
 from rich.filesize import decimal
@@ -30,7 +31,7 @@ def show(delayq: DelayQ, *, as_json: bool) -> None:
 def _queues(stats: Stats) -> Table:
     table = Table(title="Queues")
     table.add_column("queue")
-    for name in ("scheduled", "overdue", "ready", "dead", "oldest waits", "next due", "memory"):
+    for name in ("scheduled", "overdue", "ready", "dead", "oldest waits", "next due in", "memory"):
         table.add_column(name, justify="right")
     for queue in stats.queues:
         table.add_row(
@@ -64,6 +65,8 @@ def _tasks(stats: Stats) -> Table:
 
 
 def _moment(queue: QueueStats) -> str:
+    """Return how long until the next entry is due, "now" when it should have been promoted."""
     if queue.next_due is None:
         return "-"
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(queue.next_due))
+    seconds = round(queue.next_due - time.time())
+    return str(timedelta(seconds=seconds)) if seconds > 0 else "now"
