@@ -40,6 +40,21 @@ def check_version(client: Redis) -> None:
         )
 
 
+def check_refusal(exc: ResponseError) -> None:
+    """Tell what is behind it when a server refuses the connection itself.
+
+    Raises
+    ------
+    UnsupportedServer
+        The server does not know HELLO, with which redis-py 8 begins: it is older than Redis 6.
+    """
+    if "HELLO" in str(exc):
+        raise UnsupportedServer(
+            f"this Redis is older than 6.0 ({exc}): celery_delayq needs "
+            f"{'.'.join(map(str, OLDEST))} or newer, or a Valkey"
+        ) from exc
+
+
 def warn_of_settings(client: Redis) -> None:
     """Log a warning for each setting of the server that can lose tasks."""
     policy = None

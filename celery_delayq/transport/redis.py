@@ -9,6 +9,7 @@ from typing import Any
 
 from kombu import Connection
 from kombu.transport import redis as stock
+from redis.exceptions import ResponseError
 
 from celery_delayq import checks
 from celery_delayq.conf import Settings
@@ -91,7 +92,11 @@ class Transport(stock.Transport):
 
     def establish_connection(self) -> Any:
         """Connect, and refuse a server that lacks what the scripts need."""
-        connection = super().establish_connection()
+        try:
+            connection = super().establish_connection()
+        except ResponseError as exc:
+            checks.check_refusal(exc)
+            raise
         checks.check_version(self._avail_channels[0].store.client)
         return connection
 

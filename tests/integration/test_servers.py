@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 import pytest
 from kombu.exceptions import OperationalError
+from redis.exceptions import ResponseError
 
 from celery_delayq import DelayQ
-from celery_delayq.checks import check_version
+from celery_delayq.checks import check_refusal, check_version
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.errors import ConfigError, UnsupportedServer
 from celery_delayq.testing import WorkerProcess, wait_until
@@ -60,6 +61,12 @@ def test_a_server_older_than_6_2_is_refused(version: str, fits: bool) -> None:
     else:
         with pytest.raises(UnsupportedServer, match=version):
             check_version(Server())
+
+
+def test_a_server_too_old_for_the_client_is_named_as_such() -> None:
+    with pytest.raises(UnsupportedServer, match=r"older than 6.0.*needs 6.2"):
+        check_refusal(ResponseError("unknown command `HELLO`, with args beginning with: `3`, "))
+    check_refusal(ResponseError("NOPERM this user has no permissions"))
 
 
 @pytest.mark.parametrize("extension", [True, False], ids=["DelayQ(app)", "transport alone"])
