@@ -18,10 +18,15 @@ class Call:
     keys: list[str]
     args: list[Any]
 
+    def command(self, *, source: bool = False) -> tuple[Any, ...]:
+        """Return it as a command; with *source* for a server that may not know the script."""
+        how = ("EVAL", self.script.source) if source else ("EVALSHA", self.script.sha)
+        return (*how, len(self.keys), *self.keys, *self.args)
+
 
 @dataclass(slots=True)
-class Puts(Call):
-    """A call of ``schedule.lua`` that grows: flat lists, since a batch holds many of them.
+class _Growing(Call):
+    """A call that takes one message after another: flat lists, since a batch holds many of them.
 
     A tuple for each message would set off the garbage collector again and again.
     """
@@ -30,14 +35,32 @@ class Puts(Call):
     size: int = 0
     _lists: dict[int, int] = field(default_factory=dict)
 
-    def add(self, entry: Entry) -> None:
-        """Add a message."""
-        id, (due_ms, relative), step, data = entry
+    def _list(self, step: int) -> int:
+        """Return which of KEYS is the ready list of a priority step."""
         number = self._lists.get(step)
         if number is None:
             self.keys.append(self.ready(step))
             number = self._lists[step] = len(self.keys)
+        self.size += 1
+        return number
+
+
+@dataclass(slots=True)
+class Puts(_Growing):
+    """A call of ``schedule.lua`` that grows."""
+
+    def add(self, entry: Entry) -> None:
+        """Add a message."""
+        id, (due_ms, relative), step, data = entry
         # A countdown that is over is due at any time.
         due = due_ms if not relative else f"+{due_ms}" if due_ms > 0 else 0
-        self.args += id, due, number, data
-        self.size += 1
+        self.args += id, due, self._list(step), data
+
+
+@dataclass(slots=True)
+class Readies(_Growing):
+    """A call of ``ready.lua`` that grows."""
+
+    def add(self, step: int, message: bytes) -> None:
+        """Add a message."""
+        self.args += self._list(step), message

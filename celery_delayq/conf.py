@@ -41,6 +41,21 @@ class Settings:
     min_delay: float = field(default=0.0, metadata=_range(0.0, 60.0))
     """Delays shorter than this many seconds skip the schedule and are timed by the worker."""
 
+    lease: float = field(default=30.0, metadata=_range(1.0, 86_400.0))
+    """Seconds without a sign of life after which what a process held is given to others."""
+
+    max_deliveries: int = field(default=5, metadata=_range(0, 1_000_000))
+    """How often a message may end the process that holds it before it is a dead letter, 0: ever."""
+
+    block_timeout: float = field(default=1.0, metadata=_range(0.01, 1.0))
+    """Longest wait of an idle consumer between two looks at its queues, in seconds."""
+
+    wait_replicas: int = field(default=0, metadata=_range(0, 100))
+    """How many replicas must have a message before a publish returns (``WAIT``)."""
+
+    wait_timeout: float = field(default=1.0, metadata=_range(0.01, 60.0))
+    """Seconds to wait for them."""
+
     @classmethod
     def from_options(cls, transport_options: Mapping[str, Any] | None) -> Settings:
         """Read the ``delayq`` part of *transport_options*.

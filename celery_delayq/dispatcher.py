@@ -1,4 +1,4 @@
-"""Move what is due to the ready lists, at the moment it is due.
+"""Move what is due to the ready lists, at the moment it is due, and reap ended leases.
 
 Any number of dispatchers may run against one Redis, without a leader: ``promote.lua`` is
 atomic, and Redis' clock decides. A dispatcher sleeps until the earliest entry is due, or until
@@ -87,6 +87,7 @@ class Tally:
 
     promoted: int = 0
     buried: int = 0
+    reaped: int = 0
     errors: int = 0
     last: Look | None = field(default=None, repr=False)
 
@@ -99,7 +100,8 @@ class Dispatcher:
     store : Store
         Used by nobody else, and closed at the end.
     settings : Settings
-        ``dispatch_interval``, ``dispatch_batch`` and ``registry_refresh`` are read.
+        ``dispatch_interval``, ``dispatch_batch``, ``registry_refresh``, ``lease`` and
+        ``max_deliveries`` are read.
     reopen : Callable[[], Store] | None
         Makes a new store when Redis has gone away, where another server may have taken over.
     """
@@ -112,7 +114,9 @@ class Dispatcher:
         self._open = reopen
         self._settings = settings
         self._stop = threading.Event()
-        self._pace = Pace(settings.dispatch_interval)
+        # Often enough that lease time passes: see ``lua/agenda.lua``.
+        self._pace = Pace(min(settings.dispatch_interval, settings.lease / 6))
+        self._looked = float("-inf")
         self._layouts: dict[str, Layout] = {}
         self._layouts_read = float("-inf")
         self._listened = float("-inf")
@@ -126,7 +130,7 @@ class Dispatcher:
         down = False
         while not self._stop.is_set():
             try:
-                self._pace.after(self._store.agenda())
+                self._look()
                 logger.info(
                     "Dispatching goes on, Redis is back" if down else "Dispatching delayed tasks"
                 )
@@ -185,8 +189,8 @@ class Dispatcher:
     def _dispatch(self) -> None:
         """Look at the queue whose turn it is, or at the agenda when none is known."""
         queue = self._pace.queue
-        if queue is None:
-            self._pace.after(self._store.agenda())
+        if queue is None or time.monotonic() - self._looked >= self._pace.interval:
+            self._look()
             return
         try:
             promoted = self._store.promote(
@@ -206,6 +210,45 @@ class Dispatcher:
                 "%d unreadable entries of queue %r are now dead letters", promoted.buried, queue
             )
         self._pace.after(promoted.look, promoted)
+
+    def _look(self) -> None:
+        """Look at the agenda, which also lets lease time pass, and reap where a lease has ended."""
+        self._looked = time.monotonic()
+        look = self._store.agenda(self._settings.lease / 3)
+        self._pace.after(look)
+        if look.reap is not None:
+            self._reap(look.reap)
+
+    def _reap(self, queue: str) -> None:
+        """Take back what processes held of a queue whose leases have ended."""
+        settings = self._settings
+        more = True
+        while more and not self._stop.is_set():
+            incarnation = self._store.leases.first_to_end(queue) or ""
+            try:
+                reaped = self._store.leases.reap(
+                    queue,
+                    self._layout(queue),
+                    incarnation,
+                    settings.dispatch_batch,
+                    settings.max_deliveries,
+                )
+            except ResponseError as exc:
+                self.tally.errors += 1
+                logger.error("What %s holds of %r stays there: %s", incarnation, queue, exc)
+                return
+            more, requeued, suspected, buried = reaped
+            self.tally.reaped += requeued + suspected + buried
+            if requeued or suspected or buried:
+                logger.warning(
+                    "%s was not heard for longer than its lease: of queue %r %d messages run "
+                    "again, %d will be delivered alone, %d are now dead letters",
+                    incarnation,
+                    queue,
+                    requeued,
+                    suspected,
+                    buried,
+                )
 
     def _layout(self, queue: str) -> Layout:
         now = time.monotonic()

@@ -29,6 +29,10 @@ class StoreFull(DelayQError, OperationalError):
     """Redis refused to store a task because it has no memory left."""
 
 
+class NotReplicated(DelayQError, OperationalError):
+    """A task is stored, but fewer replicas have it than ``wait_replicas`` asks for."""
+
+
 class RedisServerNotFound(DelayQError, FileNotFoundError):
     """No ``redis-server`` program was found to start as a private process."""
 

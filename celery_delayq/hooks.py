@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from celery import Celery, signals
+from celery._state import get_current_task
 from celery.app.amqp import AMQP as CeleryAMQP  # noqa: N811 - a class, named in capitals
 from kombu import Producer, Queue
 from kombu.utils.imports import symbol_by_name
@@ -96,9 +97,30 @@ class AMQPMixin:
         message = super().as_task_v2(  # type: ignore[misc]
             task_id, name, args, kwargs, countdown, eta, *rest, **options
         )
+        own = message.properties[PROPERTY] = {}
         if countdown:
-            message.properties[PROPERTY] = {"countdown": countdown}
+            own["countdown"] = countdown
+        retries = rest[3] if len(rest) > 3 else options.get("retries", 0)
+        if retries and (held := _held_by_current_task(task_id, retries)):
+            own["retry_of"] = held
+        if not own:
+            del message.properties[PROPERTY]
         return message
+
+
+def _held_by_current_task(task_id: str, retries: int) -> tuple[str, str] | None:
+    """Return queue and delivery tag of the running task's message, when it acknowledges late and
+    the message being sent is its retry: then both happen in one step.
+    """
+    task = get_current_task()
+    if task is None or not task.acks_late:
+        return None
+    request = task.request
+    if request.id != task_id or request.retries + 1 != retries:
+        return None
+    properties = request.get("properties") or {}
+    queue = (properties.get(PROPERTY) or {}).get("queue")
+    return None if queue is None else (queue, properties["delivery_tag"])
 
 
 class AMQP(AMQPMixin, CeleryAMQP):
@@ -144,14 +166,17 @@ def _warn_once(text: str) -> None:
 
 
 def restore_eta(task: Any, **_: Any) -> None:
-    """Let the running task read its original ETA as ``self.request.eta``, in ISO 8601.
+    """Let the running task read what its message could not say.
 
-    The message came without one, since a worker parks every message that has an ETA.
+    ``self.request.eta`` is the original ETA in ISO 8601: the message came without one, since a
+    worker parks every message that has an ETA. ``self.request.deliveries`` is how often the message
+    was delivered, this time included.
     """
     request = task.request
-    own = (request.get("properties") or {}).get(PROPERTY)
-    if own and request.eta is None:
+    own = (request.get("properties") or {}).get(PROPERTY) or {}
+    if request.eta is None:
         request.eta = own.get("eta")
+    request.deliveries = own.get("deliveries", 1)
 
 
 #: Values whose ``repr`` is what Celery's ``saferepr`` makes of them, but for some texts.

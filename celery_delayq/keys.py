@@ -11,7 +11,7 @@ import json
 from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 from celery_delayq.errors import RecordError
 
@@ -76,18 +76,38 @@ class QueueKeys:
         Hash: letter id to dead letter.
     dead_at
         Sorted set: letter id, scored by the moment it died in ms since 1970.
+    wake
+        List of one empty element while something may be ready: idle consumers block on it.
+    leases
+        Sorted set: incarnation, scored by the end of its lease in ms of lease time.
+    deliveries
+        Hash: SHA1 of a message that came back to how often (``lua/include/lease.lua``).
+    suspects
+        List: messages to deliver alone.
+    suspect_turn
+        String: the incarnation that makes itself free for one of them.
     """
 
+    own: str
     due: str
     entries: str
     tasks: str
     dead: str
     dead_at: str
+    wake: str
+    leases: str
+    deliveries: str
+    suspects: str
+    suspect_turn: str
 
     @property
     def schedule(self) -> tuple[str, str, str]:
         """The keys that hold the scheduled entries."""
         return self.due, self.entries, self.tasks
+
+    def leased(self, incarnation: str) -> str:
+        """Hash: field to message of all that a process holds (``lua/include/lease.lua``)."""
+        return f"{self.own}leased:{incarnation}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +128,20 @@ class Keys:
         return f"{self.prefix}delayq:queues"
 
     @property
+    def reaping(self) -> str:
+        """Sorted set: queue name, scored by when to look for ended leases (ms of lease time)."""
+        return f"{self.prefix}delayq:reaping"
+
+    @property
+    def clock(self) -> str:
+        """Hash of lease time: ``seen`` and ``stood``, both in ms (``lua/include/lease.lua``)."""
+        return f"{self.prefix}delayq:clock"
+
+    def incarnation(self, name: str) -> str:
+        """String: there while a process with that incarnation lives."""
+        return f"{self.prefix}delayq:incarnation:{name}"
+
+    @property
     def wake(self) -> str:
         """Channel on which ``<µs until due> <queue>`` is told when something earlier came.
 
@@ -115,15 +149,22 @@ class Keys:
         """
         return f"{self.prefix}delayq:wake:{self.database}"
 
+    @lru_cache(maxsize=1024)  # noqa: B019 - a few of them live as long as the process
     def queue(self, name: str) -> QueueKeys:
         """Return the names of our keys of the queue *name*."""
         own = f"{self.prefix}{{{name}}}:"
         return QueueKeys(
+            own=own,
             due=f"{own}due",
             entries=f"{own}entries",
             tasks=f"{own}tasks",
             dead=f"{own}dead",
             dead_at=f"{own}dead_at",
+            wake=f"{own}wake",
+            leases=f"{own}leases",
+            deliveries=f"{own}deliveries",
+            suspects=f"{own}suspects",
+            suspect_turn=f"{own}suspect_turn",
         )
 
     def ready(self, name: str, step: int, layout: Layout) -> str:

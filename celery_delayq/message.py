@@ -29,6 +29,9 @@ from celery_delayq.errors import InvalidETA, RecordError
 #: not carried by Celery into retries and children.
 PROPERTY = "delayq"
 
+#: What only the sender needs of it.
+_FOR_SENDING = frozenset({"nonce", "retry_of"})
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -223,13 +226,23 @@ def without_eta(message: Mapping[str, Any]) -> dict[str, Any]:
     as it is: kombu publishes the same dicts again after a connection error and to the second
     queue of a topic.
     """
-    headers, properties = message["headers"], message["properties"]
-    own = {name: value for name, value in properties[PROPERTY].items() if name != "nonce"}
-    return {
-        **message,
-        "headers": {**headers, "eta": None},
-        "properties": {**properties, PROPERTY: {**own, "eta": headers["eta"]}},
-    }
+    headers, properties = message["headers"], dict(message["properties"])
+    own = {n: v for n, v in properties.pop(PROPERTY, {}).items() if n not in _FOR_SENDING}
+    if headers["eta"] is not None:
+        own["eta"] = headers["eta"]
+    if own:
+        properties[PROPERTY] = own
+    return {**message, "headers": {**headers, "eta": None}, "properties": properties}
+
+
+def retry_of(message: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return queue and delivery tag of the message whose retry this is, None for no retry.
+
+    :class:`~celery_delayq.DelayQ` notes it where the task acknowledges late.
+    """
+    own = message["properties"].get(PROPERTY)
+    found = own.get("retry_of") if own else None
+    return None if found is None else (found[0], found[1])
 
 
 def with_eta(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -237,6 +250,18 @@ def with_eta(message: Mapping[str, Any]) -> dict[str, Any]:
     properties = dict(message["properties"])
     eta = properties.pop(PROPERTY)["eta"]
     return {**message, "headers": {**message["headers"], "eta": eta}, "properties": properties}
+
+
+def note_delivery(message: dict[str, Any], queue: str, number: int) -> None:
+    """Note in a message that was taken from *queue* that this is its delivery *number* (from 1).
+
+    The bytes in Redis stay as they are.
+    """
+    properties = message["properties"]
+    own = properties.get(PROPERTY)
+    properties[PROPERTY] = {**(own or {}), "queue": queue, "deliveries": number}
+    if number > 1:
+        properties["delivery_info"]["redelivered"] = True
 
 
 # Body and headers are serialized or flat by now; looking for circles costs a tenth.

@@ -72,7 +72,7 @@ def from_stock(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
                 *others, last = queues
                 for other in others:
                     store.schedule(other, entry)
-                outcome = store.adopt(last, entry, channel.held(tag), hand_out=True)
+                outcome = store.adopt(last, entry, channel.held(tag))
             setattr(moved, outcome, getattr(moved, outcome) + 1)
             yield moved
 

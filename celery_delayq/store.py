@@ -10,15 +10,16 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from celery_delayq import scripts
-from celery_delayq.calls import Call, Puts
-from celery_delayq.errors import StoreFull
+from celery_delayq.calls import Call, Puts, Readies
+from celery_delayq.errors import NotReplicated, StoreFull
 from celery_delayq.keys import Keys, Layout
+from celery_delayq.lease_store import LeaseStore
 from celery_delayq.message import Entry, Record, task_field, task_name
 
 logger = logging.getLogger(__name__)
 
 Stored = Literal["scheduled", "ready", "duplicate"]
-Adopted = Literal["scheduled", "ready", "due", "gone"]
+Adopted = Literal["scheduled", "ready", "gone"]
 
 
 #: The letters in which ``schedule.lua`` tells what became of each message.
@@ -28,12 +29,14 @@ STATES: dict[str, Stored] = {"s": "scheduled", "r": "ready", "d": "duplicate"}
 class Look(NamedTuple):
     """Which queue to look at next and when: *now* in µs, *due* in ms since 1970, by Redis' clock.
 
-    The finer unit is worth half a millisecond of lateness.
+    The finer unit is worth half a millisecond of lateness. *reap* is a queue with a lease that has
+    ended, where that was asked for.
     """
 
     now: int
     queue: str | None
     due: int | None
+    reap: str | None = None
 
     @property
     def wait(self) -> float | None:
@@ -96,6 +99,11 @@ class Store:
         self.keys = keys
         self.layout = layout
 
+    @property
+    def leases(self) -> LeaseStore:
+        """What is done with messages that a process holds."""
+        return LeaseStore(self)
+
     # -- from one state to the next
 
     def puts(self, queue: str) -> Puts:
@@ -103,7 +111,7 @@ class Store:
         key = self.keys.queue(queue)
         return Puts(
             scripts.load("schedule"),
-            [*key.schedule, self.keys.agenda, self.keys.queues],
+            [*key.schedule, self.keys.agenda, self.keys.queues, key.wake],
             [queue, self.layout.text, self.keys.wake],
             lambda step: self.keys.ready(queue, step, self.layout),
         )
@@ -123,14 +131,23 @@ class Store:
         """
         call = self.puts(queue)
         call.add(entry)
-        now, states = self._run(call)
+        now, states = self.run(call)
         due = entry.due.ms + now if entry.due.relative else entry.due.ms
         return STATES[states.decode()], due
+
+    def ready_call(self, queue: str) -> Readies:
+        """Return an empty call that pushes what is added to it to the ready lists."""
+        return Readies(
+            scripts.load("ready"),
+            [self.keys.queue(queue).wake],
+            [],
+            lambda step: self.keys.ready(queue, step, self.layout),
+        )
 
     def promote(self, queue: str, layout: Layout, limit: int) -> Promoted:
         """Move up to *limit* due entries of a queue to its ready lists."""
         key = self.keys.queue(queue)
-        reply = self._run(
+        reply = self.run(
             Call(
                 scripts.load("promote"),
                 [
@@ -138,6 +155,7 @@ class Store:
                     self.keys.agenda,
                     key.dead,
                     key.dead_at,
+                    key.wake,
                     *self.keys.ready_lists(queue, layout),
                 ],
                 [queue, limit, *layout.steps],
@@ -145,48 +163,14 @@ class Store:
         )
         return Promoted(self._look(reply), int(reply[3]), int(reply[4]))
 
-    def take(
-        self,
-        ready: str,
-        held: Held,
-        since: float,
-        behind: str,
-        message: bytes,
-        tags: Sequence[str],
-    ) -> list[bytes]:
-        """Note *message*, which has left a ready list, as held, and take more of that list.
-
-        Parameters
-        ----------
-        ready : str
-            The list, as kombu spells it without the prefix.
-        since : float
-            Seconds since 1970 by this process' clock, as kombu counts ``visibility_timeout``.
-        behind : str
-            What stands behind a message in kombu's ``[message, exchange, routing key]``.
-        tags : Sequence[str]
-            Delivery tags: one for each further message that is wanted.
-        """
-        keys = [self.keys.stock(ready), held.unacked, held.unacked_index]
-        args = [since, behind, message, held.tag, *tags]
-        return cast("list[bytes]", self._run(Call(scripts.load("take"), keys, args)))
-
-    def untake(self, ready: str, held: Held, behind: str, tags: Sequence[str]) -> int:
-        """Put taken messages back into their ready list; return how many there were."""
-        keys = [self.keys.stock(ready), held.unacked, held.unacked_index]
-        return int(self._run(Call(scripts.load("untake"), keys, [behind, *tags])))
-
-    def adopt(self, queue: str, entry: Entry, held: Held, *, hand_out: bool) -> Adopted:
-        """Take a message out of kombu's unacked keys into the schedule.
-
-        A message that is due goes to the ready list with *hand_out*, else it stays (``"due"``).
-        """
+    def adopt(self, queue: str, entry: Entry, held: Held) -> Adopted:
+        """Take a message out of kombu's unacked keys into the schedule or, if due, to ready."""
         call = self.puts(queue)
         call.add(entry)
         call.script = scripts.load("adopt")
         call.keys += held.unacked, held.unacked_index
-        call.args += held.tag, "1" if hand_out else "0"
-        return cast(Adopted, self._run(call).decode())
+        call.args.append(held.tag)
+        return cast(Adopted, self.run(call).decode())
 
     def release(self, queue: str, layout: Layout, id: str, data: bytes, message: bytes) -> bool:
         """Push *message* to the ready list in place of the entry *id*.
@@ -194,33 +178,43 @@ class Store:
         Returns False when the entry no longer is the record *data*.
         """
         step = Record.unpack(data).priority
+        key = self.keys.queue(queue)
         call = Call(
             scripts.load("release"),
             [
-                *self.keys.queue(queue).schedule,
+                *key.schedule,
                 self.keys.agenda,
+                key.wake,
                 self.keys.ready(queue, step, layout),
             ],
             [queue, id, data, message],
         )
-        return bool(self._run(call))
+        return bool(self.run(call))
 
     def bury(self, queue: str, id: str, reason: str, message: bytes) -> None:
         """Keep a message that cannot be delivered as a dead letter."""
         key = self.keys.queue(queue)
         args = [id, " ".join(reason.split()), message, queue, self.layout.text]
-        self._run(Call(scripts.load("bury"), [key.dead, key.dead_at, self.keys.queues], args))
+        self.run(Call(scripts.load("bury"), [key.dead, key.dead_at, self.keys.queues], args))
 
     # -- when to look at what
 
-    def agenda(self) -> Look:
-        """Return which queue to look at next."""
-        return self._look(self._run(Call(scripts.load("agenda"), [self.keys.agenda], [])))
+    def agenda(self, patience: float = 10.0) -> Look:
+        """Return which queue to look at next, and let lease time pass.
+
+        Parameters
+        ----------
+        patience : float
+            Seconds since the last call, by whichever process, after which Redis must have been
+            away or its clock have been set: lease time has stood still.
+        """
+        keys = [self.keys.agenda, self.keys.reaping, self.keys.clock]
+        return self._look(self.run(Call(scripts.load("agenda"), keys, [int(patience * 1000)])))
 
     def defer(self, queue: str, seconds: float) -> Look:
         """Look at *queue* only *seconds* from now, and return what to look at before."""
         args = [queue, int(seconds * 1000)]
-        return self._look(self._run(Call(scripts.load("defer"), [self.keys.agenda], args)))
+        return self._look(self.run(Call(scripts.load("defer"), [self.keys.agenda], args)))
 
     def register(self, queue: str) -> None:
         """Note the layout of a queue: who consumes it decides to which lists to promote."""
@@ -291,8 +285,8 @@ class Store:
     def sizes(self, queue: str, layout: Layout) -> Sizes:
         """Return the sizes of a queue at one moment."""
         key = self.keys.queue(queue)
-        keys = [key.due, key.dead, *self.keys.ready_lists(queue, layout)]
-        now, scheduled, overdue, first, dead, ready = self._run(
+        keys = [key.due, key.dead, key.suspects, *self.keys.ready_lists(queue, layout)]
+        now, scheduled, overdue, first, dead, ready = self.run(
             Call(scripts.load("sizes"), keys, [])
         )
         first_due = int(float(first)) if first else None
@@ -333,24 +327,60 @@ class Store:
     def clear(self, queue: str, *, deleted: bool = False) -> int:
         """Forget all scheduled entries of a queue and return how many there were.
 
-        Dead letters stay. With *deleted* the registry forgets the queue too.
+        So it does with messages that wait to be delivered alone. Dead letters stay. With
+        *deleted* the registry forgets the queue too.
         """
-        keys = [*self.keys.queue(queue).schedule, self.keys.agenda, self.keys.queues]
+        key = self.keys.queue(queue)
+        shared = [self.keys.agenda, self.keys.queues]
+        keys = [*key.schedule, *shared, key.wake, key.suspects, key.deliveries]
         args = [queue, "1" if deleted else "0"]
-        return int(self._run(Call(scripts.load("clear"), keys, args)))
+        scheduled, alone = self.run(Call(scripts.load("clear"), keys, args))
+        return int(scheduled) + int(alone)
 
     # -- how
 
     def _look(self, reply: Sequence[Any]) -> Look:
-        name = _name(reply[1])
-        if name is None:
-            # It would stand at the head for ever.
-            logger.error("Removed %r from the agenda: it is no name of a queue", reply[1])
-            self.client.zrem(self.keys.agenda, reply[1])
-            return self.agenda()
-        return Look(int(reply[0]), name or None, int(float(reply[2])) if name else None)
+        name = self._queue(self.keys.agenda, reply[1])
+        reap = self._queue(self.keys.reaping, reply[3]) if len(reply) == 4 else None
+        return Look(int(reply[0]), name, int(float(reply[2])) if name else None, reap)
 
-    def _run(self, call: Call) -> Any:
+    def _queue(self, index: str, member: bytes) -> str | None:
+        """Return the queue at the head of an index; what is no name would stay there for ever."""
+        name = _name(member)
+        if name is None:
+            logger.error("Removed %r from %s: it is no name of a queue", member, index)
+            self.client.zrem(index, member)
+        return name or None
+
+    def run_replicated(self, call: Call, replicas: int, seconds: float) -> Any:
+        """Run a script, and wait at most so many *seconds* until so many *replicas* have it.
+
+        Raises
+        ------
+        NotReplicated
+            Fewer have it.
+        StoreFull
+            Redis has no memory left; nothing was stored.
+        """
+        with self.client.pipeline(transaction=False) as pipe:
+            pipe.execute_command(*call.command(source=True))
+            pipe.execute_command("WAIT", replicas, int(seconds * 1000))
+            try:
+                reply, there = pipe.execute()
+            except ResponseError as exc:
+                raise _full(exc) if "maxmemory" in str(exc) else exc from exc
+        if there < replicas:
+            raise _few(there, replicas, seconds)
+        return reply
+
+    def run(self, call: Call) -> Any:
+        """Run a script.
+
+        Raises
+        ------
+        StoreFull
+            Redis has no memory left; nothing was stored.
+        """
         try:
             return call.script(self.client, call.keys, call.args)
         except ResponseError as exc:
@@ -358,6 +388,13 @@ class Store:
             if "maxmemory" in str(exc):
                 raise _full(exc) from exc
             raise
+
+
+def _few(replicas: int, wanted: int, seconds: float) -> NotReplicated:
+    return NotReplicated(
+        f"the task is stored, but {replicas} of {wanted} replicas have it after {seconds:g} s; "
+        "it may be lost in a failover. Sending it again may run it twice"
+    )
 
 
 def _full(exc: Exception) -> StoreFull:

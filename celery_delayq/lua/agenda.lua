@@ -1,10 +1,25 @@
--- Tell which queue to look at next, and when.
+-- Tell which queue to look at next, and when; let lease time pass, and tell where a lease ended.
 --
--- KEYS     1 agenda
--- ARGV     –
--- Returns  {now (µs), queue or '', due (ms) or ''}
--- Repeat   reads only
+-- KEYS     1 agenda  2 reaping  3 clock
+-- ARGV     1 longest time since the last look (ms): after a longer one, and when the clock was set
+--          back, lease time has stood still
+-- Returns  {now (µs), queue or '', due (ms) or '', queue with an ended lease or ''}
+-- Repeat   the same
 -- @include clock
 -- @include agenda
+-- @include lease
 
-return agenda_head(KEYS[1], now_us())
+local now = now_us()
+local ms = to_ms(now)
+local seen = tonumber(redis.call('HGET', KEYS[3], 'seen') or ms)
+-- A full server must let it pass: see promote.lua.
+redis.call('ZREM', KEYS[2], '')
+if ms < seen or ms - seen > tonumber(ARGV[1]) then
+  redis.call('HINCRBY', KEYS[3], 'stood', string.format('%.0f', ms - seen))
+end
+redis.call('HSET', KEYS[3], 'seen', string.format('%.0f', ms))
+local reply = agenda_head(KEYS[1], now)
+local ended = redis.call(
+  'ZRANGEBYSCORE', KEYS[2], '-inf', lease_now(KEYS[3]), 'LIMIT', 0, 1)
+reply[4] = ended[1] or ''
+return reply

@@ -1,7 +1,7 @@
 -- Move what is due to the ready lists, earliest first, at most a batch of it.
 --
--- KEYS     1 due  2 entries  3 tasks  4 agenda  5 dead  6 dead_at  7… ready lists
--- ARGV     1 queue  2 most entries to move  3… the priority step of KEYS[7…]
+-- KEYS     1 due  2 entries  3 tasks  4 agenda  5 dead  6 dead_at  7 wake  8… ready lists
+-- ARGV     1 queue  2 most entries to move  3… the priority step of KEYS[8…]
 -- Returns  {now (µs), queue and due (ms) of what to look at next, moved, buried}
 -- Repeat   goes on with what is due then
 -- @include clock
@@ -9,6 +9,7 @@
 -- @include record
 -- @include agenda
 -- @include bury
+-- @include wake
 
 local queue = ARGV[1]
 local clock = now_us()
@@ -23,7 +24,7 @@ end
 
 local list_of = {}
 for i = 3, #ARGV do
-  list_of[ARGV[i]] = KEYS[i + 4]
+  list_of[ARGV[i]] = KEYS[i + 5]
 end
 
 local messages, members, bad = {}, {}, {}
@@ -35,7 +36,7 @@ if #ids > 0 then
   for i, id in ipairs(ids) do
     local priority, _, task, start = read_record(records[i])
     if priority then
-      local list = list_of[priority] or KEYS[7]
+      local list = list_of[priority] or KEYS[8]
       if not messages[list] then
         expect_type(list, 'list')
         messages[list] = {}
@@ -53,6 +54,9 @@ if #ids > 0 then
   redis.call('ZREM', KEYS[4], '')
   for list, batch in pairs(messages) do
     redis.call('LPUSH', list, unpack(batch))
+  end
+  if moved > 0 then
+    wake(KEYS[7])
   end
   for _, i in ipairs(bad) do
     local reason = records[i] and 'unreadable record' or 'no record'

@@ -1,6 +1,6 @@
 -- Store messages until they are due; those whose moment has passed go to ready at once.
 --
--- KEYS     1 due  2 entries  3 tasks  4 agenda  5 queues  6… ready lists
+-- KEYS     1 due  2 entries  3 tasks  4 agenda  5 queues  6 wake  7… ready lists
 -- ARGV     1 queue  2 layout of the queue  3 wake channel  4… for each message: id, due (ms,
 --          '+' before it when it counts from now), which of KEYS is its ready list, record
 -- Returns  {now (ms, rounded up), a letter for each message: 's' scheduled, 'r' ready, 'd' a duplicate}
@@ -10,13 +10,14 @@
 -- @include record
 -- @include entry
 -- @include agenda
+-- @include wake
 
 local clock = now_us()
 local now = to_ms(clock)
 expect_type(KEYS[1], 'zset')
 expect_type(KEYS[2], 'hash')
 expect_type(KEYS[3], 'zset')
-for i = 6, #KEYS do
+for i = 7, #KEYS do
   expect_type(KEYS[i], 'list')
 end
 
@@ -27,6 +28,7 @@ for i = 4, #ARGV, 4 do
   local _, nonce, task, start = read_record(data)
   if due <= now then
     redis.call('LPUSH', KEYS[tonumber(ARGV[i + 2])], string.sub(data, start))
+    wake(KEYS[6])
     states[#states + 1] = 'r'
   else
     id = put_record(KEYS[2], id, data, nonce)

@@ -1,6 +1,6 @@
 -- Tell how much is in each state in one queue, at one moment.
 --
--- KEYS     1 due  2 dead  3… ready lists
+-- KEYS     1 due  2 dead  3… lists of what is ready
 -- ARGV     –
 -- Returns  {now (ms), scheduled, overdue, due of the first (ms) or '', dead, ready}
 -- Repeat   reads only

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from kombu import exceptions
+from redis import VERSION, ConnectionPool
 
-from celery_delayq.calls import Puts
+from celery_delayq.calls import Puts, Readies
 from celery_delayq.message import Entry
-from celery_delayq.transport.acks import checkout
+from celery_delayq.scripts import Script
 
 if TYPE_CHECKING:
     from celery_delayq.transport.publish import PublishChannel
 
 #: Most entries of one script call: more of them keep Redis busy for longer at once.
 CALL_SIZE = 50
+
+
+def checkout(pool: ConnectionPool) -> Any:
+    """Take a connection out of *pool*; before redis-py 5.3 that wanted the name of a command."""
+    return pool.get_connection() if VERSION >= (5, 3) else pool.get_connection("_")
 
 
 class PublishBatch:
@@ -37,10 +43,11 @@ class PublishBatch:
         self.channel = channel
         self.max_size = max_size
         self._commands: list[tuple[Any, ...]] = []
-        self._calls: list[Puts] = []
-        self._open: dict[str, Puts] = {}
+        self._calls: list[Puts | Readies] = []
+        self._open_puts: dict[str, Puts] = {}
+        self._open_readies: dict[str, Readies] = {}
         self._buffered = 0
-        self._routed: list[tuple[str, Entry | tuple[Any, ...]]] = []
+        self._routed: list[Callable[[], None]] = []
         self._connection: Any = None
         self._unread = 0
         self._unusable: str | None = None
@@ -51,11 +58,8 @@ class PublishBatch:
         self._check_usable()
         self._routed.clear()
         result = self.channel.basic_publish(message, _publish_batch=self, **kwargs)
-        for queue, item in self._routed:
-            if isinstance(item, Entry):
-                self._call(queue).add(item)
-            else:
-                self._commands.append(item)
+        for add in self._routed:
+            add()
         self._buffered += len(self._routed)
         if self._buffered >= self.max_size:
             self._send()
@@ -63,11 +67,16 @@ class PublishBatch:
 
     def add(self, name: str, key: str, *args: Any) -> None:
         """Add one of kombu's commands for the message being routed."""
-        self._routed.append((key, (name.upper(), f"{self.channel.global_keyprefix}{key}", *args)))
+        command = (name.upper(), f"{self.channel.global_keyprefix}{key}", *args)
+        self._routed.append(lambda: self._commands.append(command))
 
     def add_entry(self, queue: str, entry: Entry) -> None:
         """Add an entry for the message being routed."""
-        self._routed.append((queue, entry))
+        self._routed.append(lambda: self._puts(queue).add(entry))
+
+    def add_ready(self, queue: str, step: int, message: bytes) -> None:
+        """Add a message that is to run at once."""
+        self._routed.append(lambda: self._readies(queue).add(step, message))
 
     def flush(self) -> None:
         """Send what is buffered and wait until Redis has taken all of it.
@@ -114,22 +123,33 @@ class PublishBatch:
             raise self._failed(exc) from exc
         self._unread = len(commands)
 
-    def _call(self, queue: str) -> Puts:
+    def _puts(self, queue: str) -> Puts:
         """Return the script call for a queue that takes another entry."""
-        call = self._open.get(queue)
+        call = self._open_puts.get(queue)
         if call is None or call.size >= CALL_SIZE:
-            call = self._open[queue] = self.channel.store.puts(queue)
+            call = self._open_puts[queue] = self.channel.store.puts(queue)
+            self._calls.append(call)
+        return call
+
+    def _readies(self, queue: str) -> Readies:
+        """Return the script call for a queue that takes another message to run at once."""
+        call = self._open_readies.get(queue)
+        if call is None or call.size >= CALL_SIZE:
+            call = self._open_readies[queue] = self.channel.store.ready_call(queue)
             self._calls.append(call)
         return call
 
     def _script_commands(self) -> Iterator[tuple[Any, ...]]:
         """Yield the commands of the script calls.
 
-        The first one carries the source: a script that the server does not know would fail all.
+        The first one of each script carries the source: one that the server does not know would
+        fail all.
         """
-        for number, call in enumerate(self._calls):
-            how = ("EVALSHA", call.script.sha) if number else ("EVAL", call.script.source)
-            yield (*how, len(call.keys), *call.keys, *call.args)
+        known: set[Script] = set()
+        for call in self._calls:
+            source = call.script not in known
+            known.add(call.script)
+            yield call.command(source=source)
 
     def _read(self) -> None:
         """Read the replies to what was sent."""
@@ -157,7 +177,8 @@ class PublishBatch:
     def _forget(self) -> None:
         self._commands.clear()
         self._calls.clear()
-        self._open.clear()
+        self._open_puts.clear()
+        self._open_readies.clear()
         self._buffered = 0
 
     def _check_usable(self) -> None:

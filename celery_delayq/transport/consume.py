@@ -1,135 +1,84 @@
-"""The consuming half of the channel: kombu's BRPOP, and what is done to a message on arrival.
+"""The consuming half of the channel: messages are leased in batches and handed out one by one.
 
-While a list has one message now and then, BRPOP brings it. When there are more, ``take.lua``
-takes several of the same list in the round trip that notes the first one as held.
+``reserve.lua`` takes the place of BRPOP and a later note in ``unacked``, between which a message
+could be lost. A channel that found all its queues empty blocks on their wake lists. Queues that do
+not last, and those consumed without acknowledgement, are popped as on stock; the same BRPOP waits
+for both.
 """
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
-from itertools import groupby
-from operator import attrgetter
+from itertools import chain, zip_longest
 from queue import Empty
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from celery import signals
-from kombu.transport import redis as stock
 from kombu.transport import virtual
-from kombu.utils.json import dumps, loads
+from kombu.utils.json import loads
+from kombu.utils.scheduling import priority_cycle
+from redis.exceptions import NoScriptError, ReadOnlyError, ResponseError
 
 from celery_delayq import message as envelope
 from celery_delayq.errors import InvalidETA
-from celery_delayq.message import Entry
+from celery_delayq.lease import KEEPERS, AckBatch, LeaseKeeper
+from celery_delayq.lease_store import Counted, Deliveries, Reserved
+from celery_delayq.message import Due, Entry
 from celery_delayq.store import Held
-from celery_delayq.transport.acks import Sender
+from celery_delayq.transport import worker
 from celery_delayq.transport.publish import PublishChannel
+from celery_delayq.transport.qos import QoS
+from celery_delayq.transport.rota import QUICK, BatchSize, Rota, Share
 
 logger = logging.getLogger(__name__)
 
-#: Delivering a message takes this many seconds at most where taking several at once is worth it.
-QUICK = 0.002
-
-#: Most messages to take at once.
-MOST = 64
-
-
-@dataclass(slots=True)
-class BatchSize:
-    """How many messages to take at once. No I/O.
-
-    Twice as many each time while they go quickly, to the pool or through it; one at a time when
-    one took long, so that a solo worker does not hold what another could run.
-    """
-
-    size: int = 1
-
-    def after(self, count: int, seconds: float) -> None:
-        """Learn from *count* messages that took *seconds* to deliver."""
-        self.size = min(2 * self.size, MOST) if seconds <= count * QUICK else 1
-
-
-class Pool:
-    """What pool the Celery worker of this process has."""
-
-    solo = False
-
-
-def _note_pool(sender: Any, **_: Any) -> None:
-    Pool.solo = "solo" in str(sender.pool_cls)
-
-
-signals.worker_init.connect(_note_pool)
+#: Seconds to wait for the reply to a request when the channel closes.
+LAST_REPLY = 1.0
 
 
 class Taken(NamedTuple):
-    """A message that was taken from a ready list and not delivered yet.
+    """A message that is leased to this process and not handed out yet."""
 
-    *tag* is its delivery tag in ``unacked``, None for one that is not noted there.
-    """
-
-    ready: str
-    item: bytes
-    tag: str | None
+    queue: str
+    tag: str
+    message: bytes
+    deliveries: Deliveries
 
 
-class QoS(stock.QoS):
-    """kombu's record of what a worker holds, without MULTI: a full server refuses that whole."""
+class Request(NamedTuple):
+    """A call of ``reserve.lua`` whose reply has not come; repeated with the same nonce."""
 
-    def append(self, message: virtual.Message, delivery_tag: str) -> None:
-        """Note a message that was popped one by one."""
-        delivery = message.delivery_info
-        where = _behind(delivery["exchange"], delivery["routing_key"])
-        self.channel.store.take(
-            delivery["routing_key"],
-            self.channel.held(delivery_tag),
-            time.time(),
-            where,
-            envelope.encode(message._raw),
-            [],
-        )
-        virtual.QoS.append(self, message, delivery_tag)
-
-    def ack(self, delivery_tag: str) -> None:
-        self.channel.release(delivery_tag)
-        virtual.QoS.ack(self, delivery_tag)
-
-    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        if requeue:
-            super().reject(delivery_tag, requeue=True)
-        else:
-            self.ack(delivery_tag)
-
-    def restore_by_tag(self, tag: str, client: Any = None, leftmost: bool = False) -> None:
-        try:
-            super().restore_by_tag(tag, client, leftmost)
-        except self.channel.connection_errors:
-            raise
-        except Exception as exc:
-            # One that cannot be read must not keep the others from coming back.
-            self.channel.bury_held(tag, exc)
+    share: Share
+    nonce: str
 
 
 class ConsumeChannel(PublishChannel):
-    """A channel of kombu's that holds no message in worker memory for having an ETA."""
+    """A channel of kombu's that leases messages, and holds none in memory for having an ETA."""
 
     QoS = QoS
 
     _dispatching = False
-    _acks: Sender | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         #: Of each queue that is consumed: whether without acknowledgement, and the callback.
         self._consumers_of: dict[str, tuple[bool, Callable[[Any], Any]]] = {}
+        self._keeper: LeaseKeeper | None = None
         self._taken: deque[Taken] = deque()
-        self._asked = "BRPOP"
-        self._batch_size = BatchSize()
+        self._requests: list[Request] = []
+        self._riding = AckBatch({})
+        self._asked = ""
+        self._rota = Rota()
+        self._batch = BatchSize()
+        self._looked = 0.0
+        self._send_sources = True
         super().__init__(*args, **kwargs)
+
+    # -- who consumes what
 
     def basic_consume(
         self,
@@ -143,6 +92,7 @@ class ConsumeChannel(PublishChannel):
         if queue in self._fanout_queues:
             return
         self._consumers_of[queue] = no_ack, callback
+        self._rota.forget([queue])
         if no_ack or not self.can_schedule(queue):
             return
         self.store.register(queue)
@@ -151,205 +101,507 @@ class ConsumeChannel(PublishChannel):
             self.connection.start_dispatcher(self)
 
     def _basic_cancel(self, consumer_tag: str) -> Any:
-        self._consumers_of.pop(self._tag_to_queue.get(consumer_tag), None)
+        queue = self._tag_to_queue.get(consumer_tag)
+        self._consumers_of.pop(queue, None)
+        with suppress(*self.connection_errors):  # then it is given back by and by
+            self._give_back([taken for taken in self._taken if taken.queue == queue])
         return super()._basic_cancel(consumer_tag)
+
+    def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
+        """Return one message of *queue*, leased unless *no_ack*; None when there is none."""
+        if no_ack or not self.ack_emulation or not self.can_schedule(queue):
+            return super().basic_get(queue, no_ack=no_ack, **kwargs)
+        nonce = self.keeper.new_nonce(queue)
+        while True:
+            reserved = self.store.leases.reserve(
+                queue, self.keeper.incarnation, self.keeper.lease, nonce, 1
+            )
+            self._take(queue, nonce, reserved)
+            if not reserved.messages:
+                return None
+            message = self._message(self._taken.pop())
+            if message is not None:
+                return message
+            nonce = self.keeper.new_nonce(queue)
+
+    def _is_leased(self, queue: str) -> bool:
+        """Return whether messages of a consumed queue are leased, and not popped as on stock."""
+        no_ack, _ = self._consumers_of.get(queue, (True, None))
+        return not no_ack and self.ack_emulation and self.can_schedule(queue)
 
     def close(self) -> None:
         if self._dispatching:
             self._dispatching = False
             self.connection.stop_dispatcher()
+        self._closing = True
+        keeper = self._keeper
         try:
-            if self._in_poll and not self.closed:
-                self._closing = True
-                with suppress(Empty):
-                    self._brpop_read()
-            if self._taken:
-                taken, self._taken = list(self._taken), deque()
-                self._give_back(taken)
-            if self._acks is not None:
-                self._acks.drain()
+            if keeper is not None and not self.closed:
+                self._settle(keeper)
         except self.connection_errors as exc:
-            logger.warning(
-                "What this worker held comes back after visibility_timeout, "
-                "the connection is gone: %s",
-                exc,
-            )
+            logger.warning("What was not handed out is given back when Redis is there: %s", exc)
         finally:
             super().close()
+            if keeper is not None:
+                self._keeper = None
+                keeper.leave()
 
-    def release(self, delivery_tag: str) -> None:
-        """Let Redis forget a message that was held: it has run, or is not to run."""
-        if self._acks is None or self._acks.pool is not self.pool:
-            self._acks = Sender(self.pool)
-        held = self.held(delivery_tag)
-        # In this order: an index without its message does no harm.
-        commands = [("HDEL", held.unacked, held.tag), ("ZREM", held.unacked_index, held.tag)]
-        self._acks.send(commands, wait=self._closing)
+    def _settle(self, keeper: LeaseKeeper) -> None:
+        """Give back what was not handed out, and send what is done: the channel closes."""
+        lost = worker.lost_connection(self)
+        taken, self._taken = list(self._taken), deque()
+        try:
+            if self._requests:
+                taken += self._last_replies(lost)
+            if not lost:
+                self._give_back(taken)
+                taken = []
+                keeper.drain(self.store)
+        finally:
+            # No message stands for these, so the keeper gives them back.
+            keeper.orphan([each.tag for each in taken])
+            for request in self._requests:
+                keeper.abandon(request.share.queue, request.nonce)
+            if self._riding:
+                keeper.put_back(self._riding)
+                self._riding = AckBatch({})
 
-    def held(self, tag: str) -> Held:
-        """Return where kombu keeps the message *tag* while a worker holds it."""
-        stock_name = self.store.keys.stock
-        return Held(stock_name(self.unacked_key), stock_name(self.unacked_index_key), tag)
+    def _last_replies(self, lost: bool) -> list[Taken]:
+        """Return what came for the last requests, if it comes soon."""
+        connection = self._in_poll
+        if not lost and connection and connection.can_read(timeout=LAST_REPLY):
+            self._read_requests()
+        elif self._in_poll:
+            self._in_poll.disconnect()
+        taken, self._taken = list(self._taken), deque()
+        return taken
 
-    def bury_held(self, tag: str, exc: Exception) -> None:
-        """Make a dead letter of a held message that cannot be read."""
-        item = self.store.held_message(self.held(tag))
-        if item is not None:
-            self._bury(_queue_of(item) or self.unacked_key, item, exc)
-        self.release(tag)
+    # -- leases
 
-    def _brpop_start(self, *args: Any, **kwargs: Any) -> None:
-        """Ask for the next message; where some were taken already, only for another turn."""
-        if self._acks is not None:
-            self._acks.poll()
-        if not self._taken:
-            self._asked = "BRPOP"
-            super()._brpop_start(*args, **kwargs)
+    @property
+    def keeper(self) -> LeaseKeeper:
+        """What this process holds in this Redis database."""
+        if self._keeper is None:
+            self._keeper = self._find_keeper()
+            self._keeper.join()
+        return self._keeper
+
+    def _find_keeper(self) -> LeaseKeeper:
+        key = (self.connection.place, self.store.keys)
+        return KEEPERS.get(key, lambda: LeaseKeeper(self.new_store, self.settings))
+
+    def leased(self, tag: str) -> bool:
+        """Return whether a delivery tag is that of a lease."""
+        return self._keeper is not None and self._keeper.owns(tag)
+
+    def requeue(self, tags: Iterable[str], *, last: bool = False, counted: Counted) -> None:
+        """Put messages back into their ready lists."""
+        by_queue: dict[str, list[str]] = {}
+        for tag in tags:
+            holding = self.keeper.drop(tag)
+            if holding is not None:
+                by_queue.setdefault(holding.queue, []).append(self.keeper.field(tag))
+        for queue, fields in by_queue.items():
+            self.store.leases.requeue(
+                queue,
+                self.keeper.incarnation,
+                fields,
+                last=last,
+                counted=counted,
+                most=self.settings.max_deliveries,
+            )
+
+    def bury(self, tag: str, reason: str, id: str | None = None) -> None:
+        """Make a dead letter of a message that is held."""
+        holding = self.keeper.drop(tag)
+        if holding is None:
             return
-        self._in_poll = self.client.connection
-        self._brpop_sent_at = time.monotonic()
-        self._asked = "PING"
-        self.client.connection.send_command("PING")
+        if id is None:
+            message = self.qos._delivered.get(tag)
+            id = str((message.headers or {}).get("id") or tag) if message else tag
+        field = self.keeper.field(tag)
+        self.store.leases.reject(holding.queue, self.keeper.incarnation, field, id, reason)
 
-    def _brpop_read(self, **options: Any) -> bool:
-        """Read the reply, take more of the list if it is worth it, and deliver."""
-        asked, self._asked = self._asked, "BRPOP"
+    def hand_back(self, tags: list[str]) -> None:
+        """Put back what was handed out and is not done: at once, or when nobody works on it."""
+        held = [tag for tag in tags if tag in self.keeper.held]
+        if worker.lost_connection(self):
+            gc.collect()  # what Celery has dropped must not look alive
+            self.keeper.orphan(held)
+            return
+        try:
+            self.requeue(held, counted="requeued")
+        except self.connection_errors:
+            self.keeper.orphan(held)
+            raise
+
+    def on_credit(self) -> None:
+        """A message is done: another thread than that of the poller may tell."""
+        if self._starved:
+            self._starved = False
+            self.connection.cycle.bell.ring()
+
+    # -- asking
+
+    _starved = False
+
+    def _brpop_start(self, timeout: float | None = None) -> None:
+        """Ask for messages or, where all queues are empty, wait until that changes."""
+        if self._ask() or self._taken or self._starved:
+            return
+        self._block(self.settings.block_timeout if timeout is None else timeout)
+
+    def _ask(self) -> bool:
+        """Send requests for what may be taken now; return whether there were any."""
+        if self._in_poll:
+            return False
+        credit = self._credit()
+        leased = [queue for queue in self._order() if self._is_leased(queue)]
+        self._starved = credit <= 0 and bool(leased)
+        if not self._requests:
+            if self._starved or not leased:
+                return False
+            shares = self._rota.deal(
+                leased,
+                min(credit, self._batch.size),
+                len(self.layout.steps),
+                fair=not isinstance(self._queue_cycle, priority_cycle),
+            )
+            if not shares or self.keeper.alone:
+                return False
+            self._requests = [Request(s, self.keeper.new_nonce(s.queue)) for s in shares]
+        if self._riding:  # the connection was closed meanwhile
+            self.keeper.put_back(self._riding)
+        self._riding = self.keeper.take_acks()
+        empty = self._rota.empty(leased)
+        self._send("reserve", [*self._calls(len(leased) > 1), *self._looks(empty)])
+        return True
+
+    def _calls(self, several: bool) -> list[tuple[Any, ...]]:
+        keeper = self.keeper
+        calls = [
+            self.store.leases.reserve_call(
+                share.queue,
+                keeper.incarnation,
+                keeper.lease,
+                nonce,
+                share.limit,
+                share.lists,
+                keeper.others(share.queue) if several else 0,
+            )
+            for share, nonce in self._requests
+        ]
+        calls += keeper.ack_calls(self.store, self._riding)
+        sources, self._send_sources = self._send_sources, False
+        return [call.command(source=sources) for call in calls]
+
+    def _looks(self, empty: list[str]) -> list[tuple[Any, ...]]:
+        """Return the command that tells whether empty queues have got something meanwhile."""
+        if not empty:
+            return []
+        return [("EXISTS", *(self.store.keys.queue(queue).wake for queue in empty))]
+
+    def _block(self, timeout: float) -> None:
+        """Look at the ready lists, which stock producers fill without a sign, or wait for a sign.
+
+        One look each ``block_timeout``, however many queues there are.
+        """
+        queues = self._order()
+        leased = [queue for queue in queues if self._is_leased(queue)]
+        popped = [queue for queue in queues if not self._is_leased(queue)]
+        keys = self.store.keys
+        now = time.monotonic()
+        if leased and now - self._looked >= timeout and not self.keeper.alone:
+            self._looked = now
+            lists = chain.from_iterable(keys.ready_lists(q, self.layout) for q in leased)
+            suspects = (keys.queue(queue).suspects for queue in leased)
+            self._send("look", [("EXISTS", *lists, *suspects)])
+            return
+        wake = [keys.queue(queue).wake for queue in leased]
+        stock = [keys.ready(q, step, self.layout) for step in self.layout.steps for q in popped]
+        if wake or stock:
+            self._send("wait", [("BRPOP", *wake, *stock, timeout)])
+
+    def _send(self, asked: str, commands: list[tuple[Any, ...]]) -> None:
+        connection = self.client.connection
+        self._in_poll = connection
+        self._brpop_sent_at = time.monotonic()
+        self._asked = asked
+        self._looking = asked == "reserve" and commands[-1][0] == "EXISTS"
+        connection.send_packed_command(connection.pack_commands(commands))
+
+    _looking = False
+
+    def _order(self) -> list[str]:
+        """Return the consumed queues, the one whose turn it is first."""
+        order: list[str] = self._queue_cycle.consume(len(self.active_queues))
+        return order
+
+    def _credit(self) -> int:
+        """Return how many messages more may be taken, those on their way not among them."""
+        waiting = len(self._taken) + sum(request.share.limit for request in self._requests)
+        if "can_consume" in vars(self.qos):
+            # Celery wants to be asked for each one (worker_disable_prefetch).
+            return 0 if waiting else int(self.qos.can_consume())
+        credit: int | None = self.qos.can_consume_max_estimate()
+        if credit is None:  # no limit: one at a time but for a worker that wants it so
+            credit = self._batch.size if worker.consumes_tasks(self) else 1
+        return credit - waiting
+
+    # -- reading
+
+    def _brpop_read(self, **_: Any) -> bool:
+        """Read what came, ask for more if it goes quickly, and hand out."""
         try:
             try:
-                reply = self.client.parse_response(self.client.connection, asked, **options)
-            except self.connection_errors:
-                # So that the next turn of the loop connects again.
-                self.client.connection.disconnect()
+                if self._asked == "reserve":
+                    self._read_requests()
+                else:
+                    self._read_sign()
+            finally:
+                self._in_poll = None
+                if hasattr(self, "_flush_brpop_reauth"):  # kombu 5.7 and newer
+                    self._flush_brpop_reauth()
+        except (ReadOnlyError, *self.connection_errors):
+            self._lost()
+            raise
+        except ResponseError as exc:
+            if not str(exc).startswith("UNBLOCKED"):
                 raise
-            if not reply:
-                raise Empty()
-            if asked == "BRPOP":
-                ready, item = reply[0].decode(), reply[1]
-                self._queue_cycle.rotate(ready.rsplit(self.sep, 1)[0])
-                self._take(ready, item)
-            self._deliver()
-            return True
-        finally:
-            self._in_poll = None
-            if hasattr(self, "_flush_brpop_reauth"):  # kombu 5.7 and newer
-                self._flush_brpop_reauth()
+            self._lost()
+            raise ConnectionError(str(exc)) from exc
+        if not self._taken:
+            raise Empty()
+        if self.connection.cycle._in_protected_read:
+            return self.deliver_one()
+        self.deliver()
+        return True
 
-    def _take(self, ready: str, item: bytes) -> None:
-        """Note a popped message as held, and take more of its list within the prefetch."""
-        queue = ready.rsplit(self.sep, 1)[0]
-        no_ack = self._consumers_of.get(queue, (False, None))[0]
-        if no_ack or not self.ack_emulation:
-            self._taken.append(Taken(ready, item, None))
+    def _lost(self) -> None:
+        """The connection is gone, or leads to a server that is no master any more."""
+        if self._riding:
+            self.keeper.put_back(self._riding)
+            self._riding = AckBatch({})
+        self._send_sources = True
+        self.client.connection.disconnect()
+
+    def _read(self) -> Any:
+        """Return the next reply, or the error that it is."""
+        try:
+            return self.client.connection.read_response()
+        except ReadOnlyError:
+            raise
+        except ResponseError as exc:
+            if isinstance(exc, NoScriptError):
+                self._send_sources = True
+            return exc
+
+    def _read_requests(self) -> None:
+        """Read the replies to all requests, and to the acknowledgements that rode with them."""
+        replies = [self._read() for _ in self._requests]
+        acked = [self._read() for _ in self._riding.fields]
+        if self._looking and self._read():
+            self._rota.forget(self._consumers_of)
+        self._acked(acked)
+        requests, self._requests = self._requests, []
+        came: list[list[Taken]] = []
+        for request, reply in zip(requests, replies, strict=True):
+            (queue, _, _), nonce = request
+            if isinstance(reply, NoScriptError):
+                self._requests.append(request)
+            elif isinstance(reply, ResponseError):
+                logger.error("Queue %r is looked at later, reserving failed: %s", queue, reply)
+                self.keeper.abandon(queue, nonce)
+                self._rota.learn(queue, 0)
+            else:
+                came.append(self._taken_of(queue, nonce, Reserved.read(reply)))
+        for taken in chain.from_iterable(zip_longest(*came)):
+            if taken is not None:
+                self._taken.append(taken)
+                self._queue_cycle.rotate(taken.queue)
+
+    def _acked(self, replies: list[Any]) -> None:
+        riding, self._riding = self._riding, AckBatch({})
+        if not riding:
             return
-        tags = [self._next_delivery_tag() for _ in range(self._wanted())]
-        more = self.store.take(
-            ready, self.held(tags[0]), time.time(), _behind("", queue), item, tags[1:]
-        )
-        items = zip((item, *more), tags, strict=False)
-        self._taken.extend(Taken(ready, each, tag) for each, tag in items)
+        errors = [reply for reply in replies if isinstance(reply, ResponseError)]
+        if errors:
+            if not isinstance(errors[0], NoScriptError):
+                logger.error("Redis refused acknowledgements, tried again: %s", errors[0])
+            self.keeper.put_back(riding)
+        else:
+            self.keeper.confirm(riding, sum(replies))
 
-    def _wanted(self) -> int:
-        """Return how many messages to take now, within what may be prefetched.
+    def _taken_of(self, queue: str, nonce: str, reserved: Reserved) -> list[Taken]:
+        self._rota.learn(queue, reserved.more)
+        tags = self.keeper.take(queue, nonce, len(reserved.messages), alone=reserved.alone)
+        return [
+            Taken(queue, tag, message, deliveries)
+            for tag, (message, deliveries) in zip(tags, reserved.messages, strict=True)
+        ]
 
-        One without a limit, outside an event loop, where Celery asks for each message whether it
-        may be taken (``worker_disable_prefetch``), and in a solo pool, which would hold the others
-        while it runs the first. The queues share the prefetch.
-        """
-        one_by_one = self._closing or self.connection.cycle._in_protected_read
-        if one_by_one or Pool.solo or "can_consume" in vars(self.qos):
-            return 1
-        credit = self.qos.can_consume_max_estimate() or 1
-        return max(1, min(credit // len(self.active_queues), self._batch_size.size))
+    def _take(self, queue: str, nonce: str, reserved: Reserved) -> None:
+        self._taken.extend(self._taken_of(queue, nonce, reserved))
 
-    def _deliver(self) -> None:
-        """Pass on what was taken: one message a turn, several in an event loop while it is quick.
+    def _read_sign(self) -> None:
+        """Read whether there is something, or a message of a queue that is popped."""
+        reply = self.client.connection.read_response()
+        if self._asked == "look":
+            if reply:
+                self._rota.forget(self._consumers_of)
+            return
+        if not reply:
+            return
+        key = reply[0].decode()
+        for queue in self._consumers_of:
+            if key == self.store.keys.queue(queue).wake:
+                self._rota.forget([queue])
+                return
+        name = key[len(self.global_keyprefix) :].rsplit(self.sep, 1)[0]
+        self._queue_cycle.rotate(name)
+        self._deliver_popped(name, reply[1])
 
-        So TERM, heartbeats and remote control are not held up behind a batch.
+    def _deliver_popped(self, queue: str, item: bytes) -> None:
+        try:
+            raw = loads(item)
+            envelope.check_envelope(raw)
+        except Exception as exc:
+            self._bury_popped(queue, item, exc)
+            return
+        no_ack, _ = self._consumers_of.get(queue, (True, None))
+        due = None if no_ack or not self.can_schedule(queue) else self._due_later(raw)
+        if due is not None:  # without ack emulation
+            self.store.schedule(queue, self._entry(raw, due))
+        else:
+            self.connection._deliver(raw, queue)
+
+    # -- handing out
+
+    def deliver_one(self) -> bool:
+        """Hand out one message that is here; False when there is none."""
+        if not self._taken:
+            return False
+        self._ask_ahead()
+        started = time.monotonic()
+        self._hand_out(self._taken.popleft())
+        self._batch.after(1, time.monotonic() - started)
+        return True
+
+    def deliver(self) -> None:
+        """Hand out what is here, in an event loop: for a moment, so that nothing else waits long.
+
+        TERM, heartbeats and remote control are not held up behind a batch.
         """
         started = time.monotonic()
-        count = 0
+        number = 0
         while self._taken:
-            self._deliver_one(self._taken.popleft())
-            count += 1
-            one_by_one = self.connection is None or self.connection.cycle._in_protected_read
-            if one_by_one or time.monotonic() - started > QUICK:
+            self._ask_ahead()
+            self._hand_out(self._taken.popleft())
+            number += 1
+            if self.closed or time.monotonic() - started > QUICK:
                 break
-        self._batch_size.after(count, time.monotonic() - started)
+        if number:
+            self._batch.after(number, time.monotonic() - started)
+        if self._taken:
+            self.connection.cycle.bell.ring()
 
-    def _deliver_one(self, taken: Taken) -> None:
-        queue = taken.ready.rsplit(self.sep, 1)[0]
-        no_ack, callback = self._consumers_of.get(queue, (False, None))
+    def _ask_ahead(self) -> None:
+        """Ask for the next messages before these are done, when they go quickly."""
+        if self._batch.size > 1 and not self._in_poll and len(self._taken) <= self._batch.size // 2:
+            self._ask()
+
+    def _hand_out(self, taken: Taken) -> None:
+        _, callback = self._consumers_of.get(taken.queue, (False, None))
         if callback is None:
             self._give_back([taken])
             return
-        message = self._message(queue, taken)
-        if message is None:
-            return
-        if not no_ack:
-            virtual.QoS.append(self.qos, message, message.delivery_tag)
-            if self._adopt(queue, message):
-                return
-        callback(message)
+        message = self._message(taken)
+        if message is not None and not self._adopt(taken, message):
+            callback(message)
 
-    def _give_back(self, taken: list[Taken]) -> None:
-        """Put what was not started back where it was, in the same order."""
-        for ready, group in groupby(taken, attrgetter("ready")):
-            queue = ready.rsplit(self.sep, 1)[0]
-            tags = []
-            for each in group:
-                if each.tag is None:
-                    self.store.client.rpush(self.store.keys.stock(ready), each.item)
-                else:
-                    tags.append(each.tag)
-            if tags:
-                self.store.untake(ready, self.held(tags[0]), _behind("", queue), tags)
-
-    def _message(self, queue: str, taken: Taken) -> virtual.Message | None:
-        """Make a message of what a ready list held; a dead letter of what is none.
-
-        It has left the ready list, and an error here would stop the worker.
-        """
+    def _message(self, taken: Taken) -> virtual.Message | None:
+        """Make a message of what was leased; None when it is none, or no longer ours."""
         try:
-            raw = loads(taken.item)
+            raw = loads(taken.message)
             envelope.check_envelope(raw)
-            if taken.tag is not None:
-                raw["properties"]["delivery_tag"] = taken.tag
-            return self.Message(raw, channel=self)
+            raw["properties"]["delivery_tag"] = taken.tag
+            envelope.note_delivery(raw, taken.queue, sum(taken.deliveries) + 1)
+            message = self.Message(raw, channel=self)
         except Exception as exc:
-            self._bury(queue, taken.item, exc)
-            if taken.tag is not None:
-                self.release(taken.tag)
+            logger.error(
+                "An undecodable message in queue %r is now a dead letter: %s: %r",
+                taken.queue,
+                exc,
+                taken.message[:200],
+            )
+            self.bury(taken.tag, f"undecodable message: {exc}", f"undecodable-{uuid4()}")
             return None
+        if not self.keeper.handed_out(taken.tag, message):
+            return None
+        virtual.QoS.append(self.qos, message, taken.tag)
+        return message
 
-    def _adopt(self, queue: str, message: virtual.Message) -> bool:
+    def _adopt(self, taken: Taken, message: virtual.Message) -> bool:
         """Move a message that a stock producer sent with a future ETA to the schedule.
 
         A message whose moment has passed loses its ETA: the worker would park it and raise
         prefetch.
         """
-        raw = message._raw
-        if not self.can_schedule(queue):
+        due = self._due_later(message._raw)
+        if due is None:
             return False
+        # As it came: what is ours for this delivery is not to be kept.
+        outcome = self.store.leases.retry(
+            taken.queue,
+            self._entry(loads(taken.message), due),
+            taken.queue,
+            self.keeper.incarnation,
+            self.keeper.field(taken.tag),
+            hand_out=False,
+        )
+        if outcome == "due":
+            message.properties.setdefault(envelope.PROPERTY, {})["eta"] = message.headers["eta"]
+            message.headers["eta"] = None
+            return False
+        self.qos.ack(taken.tag)
+        return True
+
+    def _due_later(self, raw: dict[str, Any]) -> Due | None:
+        """Return the ETA of a message that the schedule, and not the worker, is to time."""
         try:
             due = envelope.due_of(raw)
         except InvalidETA:
-            return False  # Celery rejects it, with its own error in the log
-        if due is None or self._is_short(due):
-            return False
-        step = self.priority(self._get_message_priority(raw, reverse=False))
-        entry = Entry.of(raw, step, due)
-        if not self.ack_emulation:
-            self.store.schedule(queue, entry)
-        elif (
-            self.store.adopt(queue, entry, self.held(message.delivery_tag), hand_out=False) == "due"
-        ):
-            message.properties[envelope.PROPERTY]["eta"] = message.headers["eta"]
-            message.headers["eta"] = None
-            return False
-        virtual.QoS.ack(self.qos, message.delivery_tag)
-        return True
+            return None  # Celery rejects it, with its own error in the log
+        return None if due is None or self._is_short(due) else due
 
-    def _bury(self, queue: str, item: bytes, exc: Exception) -> None:
+    def _entry(self, raw: dict[str, Any], due: Due) -> Entry:
+        step = self.priority(self._get_message_priority(raw, reverse=False))
+        return Entry.of(raw, step, due)
+
+    def _give_back(self, taken: list[Taken]) -> None:
+        """Put what was not handed out back where it was, in the same order."""
+        gone = {each.tag for each in taken}
+        self._taken = deque(each for each in self._taken if each.tag not in gone)
+        self.requeue((each.tag for each in taken), counted="nothing")
+
+    # -- what cannot be read
+
+    def held(self, tag: str) -> Held:
+        """Return where kombu keeps the message *tag* while a stock worker holds it."""
+        stock_name = self.store.keys.stock
+        return Held(stock_name(self.unacked_key), stock_name(self.unacked_index_key), tag)
+
+    def bury_held(self, tag: str, exc: Exception) -> None:
+        """Make a dead letter of a message that kombu keeps and that cannot be read."""
+        held = self.held(tag)
+        item = self.store.held_message(held)
+        if item is not None:
+            self._bury_popped(_queue_of(item) or self.unacked_key, item, exc)
+        # In this order: an index without its message does no harm.
+        self.store.client.hdel(held.unacked, tag)
+        self.store.client.zrem(held.unacked_index, tag)
+
+    def _bury_popped(self, queue: str, item: bytes, exc: Exception) -> None:
         logger.error(
             "An undecodable message in queue %r is now a dead letter: %s: %r",
             queue,
@@ -357,12 +609,6 @@ class ConsumeChannel(PublishChannel):
             item[:200],
         )
         self.store.bury(queue, f"undecodable-{uuid4()}", f"undecodable message: {exc}", item)
-
-
-def _behind(exchange: str, routing_key: str) -> str:
-    """Return what stands behind a message in kombu's ``[message, exchange, routing key]``."""
-    text: str = dumps([exchange, routing_key])
-    return f", {text[1:]}"
 
 
 def _queue_of(held: bytes) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -14,11 +15,14 @@ from kombu.transport import redis as stock
 from redis import Redis
 
 from celery_delayq import message as envelope
+from celery_delayq.calls import Call
 from celery_delayq.conf import Settings
 from celery_delayq.keys import Keys, Layout
 from celery_delayq.message import Due, Entry
 from celery_delayq.store import Store
 from celery_delayq.transport.batch import PublishBatch
+
+logger = logging.getLogger(__name__)
 
 
 class PublishChannel(stock.Channel):
@@ -99,17 +103,53 @@ class PublishChannel(stock.Channel):
         if self.connection is None:
             # Closed by a failover; kombu connects and publishes again.
             raise RecoverableConnectionError("channel disconnected")
-        due = envelope.due_when_sent(message)
-        if due is None or not self.can_schedule(queue) or self._is_short(due):
+        if not self.can_schedule(queue):
             super()._put(queue, message, **kwargs)
             return
+        due = envelope.due_when_sent(message)
         step = self.priority(self._get_message_priority(message, reverse=False))
-        entry = Entry.of(message, step, due)
+        retry_of = envelope.retry_of(message)
         batch = kwargs.get("_publish_batch")
-        if batch is None:
-            self.store.schedule(queue, entry)
+        if retry_of is not None and batch is None:
+            self._put_retry(queue, Entry.of(message, step, due or Due(0)), *retry_of)
+        elif due is None or self._is_short(due):
+            self._put_ready(queue, step, envelope.encode(message), batch)
+        elif batch is not None:
+            batch.add_entry(queue, Entry.of(message, step, due))
         else:
-            batch.add_entry(queue, entry)
+            call = self.store.puts(queue)
+            call.add(Entry.of(message, step, due))
+            self._run(call)
+
+    def _put_ready(
+        self, queue: str, step: int, message: bytes, batch: PublishBatch | None = None
+    ) -> None:
+        """Push a message that is to run at once."""
+        if batch is not None:
+            batch.add_ready(queue, step, message)
+            return
+        call = self.store.ready_call(queue)
+        call.add(step, message)
+        self._run(call)
+
+    def _put_retry(self, queue: str, entry: Entry, held_in: str, tag: str) -> None:
+        """Schedule a retry in place of the message that is being worked on."""
+        incarnation, _, field = tag.partition(":")
+        outcome = self.store.leases.retry(queue, entry, held_in, incarnation, field, hand_out=True)
+        if outcome == "gone":
+            logger.warning(
+                "The retry of task %s is void: its message was given to another worker, "
+                "which runs it again",
+                entry.id,
+            )
+
+    def _run(self, call: Call) -> None:
+        """Store something, and wait for replicas where that is wanted."""
+        settings = self.settings
+        if settings.wait_replicas:
+            self.store.run_replicated(call, settings.wait_replicas, settings.wait_timeout)
+        else:
+            self.store.run(call)
 
     def create_publish_batch(self, max_size: int) -> PublishBatch:
         """Return the pipeline behind :meth:`kombu.Producer.batch`."""

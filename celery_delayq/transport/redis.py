@@ -16,6 +16,7 @@ from celery_delayq.conf import Settings
 from celery_delayq.dispatcher import DispatcherThread
 from celery_delayq.transport import url
 from celery_delayq.transport.consume import ConsumeChannel
+from celery_delayq.transport.poller import Poller
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +72,19 @@ class Transport(stock.Transport):
             self.default_port = stock.SentinelTransport.default_port
         _keep_alternates(client)
         super().__init__(client, **kwargs)
+        self.cycle = Poller()
+
+    @property
+    def place(self) -> str:
+        """Which Redis database this is, whatever the credentials."""
+        plain = self.plain
+        hosts = plain.alt if plain.transport_cls == "sentinel" else [plain.hostname, plain.port]
+        return f"{plain.transport_cls} {hosts} {plain.virtual_host}"
+
+    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
+        """Have the event loop poll for us."""
+        super().register_with_event_loop(connection, loop)
+        loop.add_reader(self.cycle.bell.fileno(), self.cycle.on_bell)
 
     @contextmanager
     def plain_client(self) -> Iterator[None]:

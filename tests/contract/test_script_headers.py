@@ -18,17 +18,30 @@ TO = "q"
 DATA = Record(3, "nonce", "task", b"{}").pack()
 ENTRY = Entry("id", Due(5), 3, DATA)
 
+
+def ready(store: Store) -> object:
+    call = store.ready_call("q")
+    call.add(3, b"{}")
+    return store.run(call)
+
+
 #: One call of each script, and the reply that its caller is to make sense of.
 CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     "schedule": (lambda s: s.schedule(TO, ENTRY), [5, b"s"]),
     "promote": (lambda s: s.promote(TO, Layout(), 100), [5, b"", b"", 1, 0]),
-    "agenda": (lambda s: s.agenda(), [5, b"q", b"7"]),
+    "agenda": (lambda s: s.agenda(), [5, b"q", b"7", b"q"]),
+    "ready": (ready, 1),
+    "reserve": (lambda s: s.leases.reserve("q", "me", 30.0, "1", 5), [0, b"0", b"{}", b""]),
+    "ack": (lambda s: s.leases.ack("q", "me", ["1:1"]), 1),
+    "beat": (lambda s: s.leases.beat("q", "me", 30.0), 1),
+    "requeue": (lambda s: s.leases.requeue("q", "me", ["1:1"]), [1, 0]),
+    "reject": (lambda s: s.leases.reject("q", "me", "1:1", "id", "why"), 1),
+    "retry": (lambda s: s.leases.retry(TO, ENTRY, TO, "me", "1:1", hand_out=True), b"ready"),
+    "reap": (lambda s: s.leases.reap(TO, Layout(), "me", 100, 5), [b"0", 1, 0, 0]),
     "defer": (lambda s: s.defer("q", 1.0), [5, b"q", b"7"]),
-    "untake": (lambda s: s.untake("q", Held("u", "ui", "tag"), "", ["t1"]), 1),
-    "take": (lambda s: s.take("q", Held("u", "ui", "tag"), 1.5, "", b"{}", ["t2"]), []),
     "sizes": (lambda s: s.sizes("q", Layout()), [5, 1, 1, b"7", 0, 0]),
-    "clear": (lambda s: s.clear("q"), 3),
-    "adopt": (lambda s: s.adopt(TO, ENTRY, Held("u", "ui", "tag"), hand_out=True), b"gone"),
+    "clear": (lambda s: s.clear("q"), [3, 1]),
+    "adopt": (lambda s: s.adopt(TO, ENTRY, Held("u", "ui", "tag")), b"gone"),
     "release": (lambda s: s.release(TO, Layout(), "id", DATA, b"{}"), 1),
     "bury": (lambda s: s.bury("q", "id", "reason", b"{}"), 1),
 }

@@ -23,7 +23,7 @@ def held(store: Store) -> None:
 
 @pytest.mark.usefixtures("held")
 def test_a_held_message_with_a_future_eta_moves_to_the_schedule(store: Store) -> None:
-    assert store.adopt(QUEUE, entry("a", FAR), HELD, hand_out=True) == "scheduled"
+    assert store.adopt(QUEUE, entry("a", FAR), HELD) == "scheduled"
 
     assert snapshot(store.client) == {
         "delayq:agenda": {b"q": FAR},
@@ -35,27 +35,19 @@ def test_a_held_message_with_a_future_eta_moves_to_the_schedule(store: Store) ->
 
 
 @pytest.mark.usefixtures("held")
-def test_a_held_message_that_is_due_goes_to_ready_when_asked(store: Store) -> None:
-    assert store.adopt(QUEUE, entry("a", 1, priority=9), HELD, hand_out=True) == "ready"
+def test_a_held_message_that_is_due_goes_to_ready(store: Store) -> None:
+    assert store.adopt(QUEUE, entry("a", 1, priority=9), HELD) == "ready"
 
-    assert snapshot(store.client) == {"q\x06\x169": [b'{"id": "a"}']}
-
-
-@pytest.mark.usefixtures("held")
-def test_a_held_message_that_is_due_stays_when_a_worker_asks(store: Store) -> None:
-    before = snapshot(store.client)
-
-    assert store.adopt(QUEUE, entry("a", 1), HELD, hand_out=False) == "due"
-    assert snapshot(store.client) == before
+    assert snapshot(store.client) == {"q\x06\x169": [b'{"id": "a"}'], "{q}:wake": [b""]}
 
 
 @pytest.mark.usefixtures("held")
 @pytest.mark.parametrize("due_ms", [1, FAR])
 def test_adopting_again_after_a_lost_reply_changes_nothing(store: Store, due_ms: int) -> None:
-    store.adopt(QUEUE, entry("a", due_ms), HELD, hand_out=True)
+    store.adopt(QUEUE, entry("a", due_ms), HELD)
     before = snapshot(store.client)
 
-    assert store.adopt(QUEUE, entry("a", due_ms), HELD, hand_out=True) == "gone"
+    assert store.adopt(QUEUE, entry("a", due_ms), HELD) == "gone"
     assert snapshot(store.client) == before
 
 
@@ -94,7 +86,7 @@ def test_a_full_server_lets_a_held_message_move(store: Store) -> None:
     store.client.config_set("maxmemory-policy", "noeviction")
     store.client.config_set("maxmemory", 1)
 
-    assert store.adopt(QUEUE, entry("a", FAR), HELD, hand_out=True) == "scheduled"
+    assert store.adopt(QUEUE, entry("a", FAR), HELD) == "scheduled"
     store.bury(QUEUE, "b", "two\nlines", b"bytes")
 
     [letter] = store.dead_letters(QUEUE)

@@ -36,6 +36,7 @@ def test_what_is_due_is_consumed_in_order_and_nothing_of_it_is_left(store: Store
     assert snapshot(store.client) == {
         "delayq:queues": {b"q": Layout().text.encode()},
         "q": [b'{"id": "c"}', b'{"id": "b"}', b'{"id": "a"}'],
+        "{q}:wake": [b""],
     }
 
 
@@ -54,6 +55,7 @@ def test_what_is_not_due_stays_and_is_what_to_look_at_next(store: Store) -> None
         "{q}:due": {b"later": FAR},
         "{q}:entries": {b"later": b'1 0 n-later tasks.t\n{"id": "later"}'},
         "{q}:tasks": {b"tasks.t\x00004000000000000\x00later": 0},
+        "{q}:wake": [b""],
     }
 
 
@@ -204,4 +206,5 @@ def test_every_key_carries_the_prefix(store: Store) -> None:
         "app1.{q}:tasks",
         "app1.{q}:dead",
         "app1.{q}:dead_at",
+        "app1.{q}:wake",
     }

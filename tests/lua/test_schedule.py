@@ -34,7 +34,10 @@ def test_a_message_for_the_past_is_ready_at_once_without_its_header(
     state = store.schedule(QUEUE, entry("a", due_ms, priority=3))
 
     assert state == ("ready", due_ms)
-    assert snapshot(store.client) == {"q\x06\x163": [b'{"id": "a"}']}
+    assert snapshot(store.client) == {
+        "q\x06\x163": [b'{"id": "a"}'],
+        "{q}:wake": [b""],
+    }
 
 
 def test_a_countdown_counts_from_the_clock_of_redis(store: Store) -> None:

@@ -16,4 +16,6 @@ def snapshot(client: Redis) -> dict[str, Any]:
         b"hash": client.hgetall,
         b"zset": lambda key: dict(client.zrange(key, 0, -1, withscores=True)),
     }
-    return {key.decode(): read[client.type(key)](key) for key in sorted(client.keys())}
+    types = {key: client.type(key) for key in sorted(client.keys())}
+    # A key may go while others write.
+    return {key.decode(): read[kind](key) for key, kind in types.items() if kind != b"none"}

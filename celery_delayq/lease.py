@@ -1,0 +1,412 @@
+"""What this process holds: under which name, for how long, and what of it is done.
+
+A lease belongs to the process, not to a channel: Celery closes channels when a connection is
+lost, while tasks run on. A native thread extends it every third of its length, however long a
+task runs, and sends acknowledgements that did not find a ride with a request.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import secrets
+import socket
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+from weakref import ReferenceType, ref
+
+from redis.exceptions import ConnectionError, TimeoutError
+
+from celery_delayq import native
+from celery_delayq.calls import Call
+from celery_delayq.conf import Settings
+from celery_delayq.store import Store
+
+logger = logging.getLogger(__name__)
+
+#: Seconds that an acknowledgement may wait for a request to ride on.
+ACK_DELAY = 0.01
+
+#: Most acknowledgements of one call.
+ACK_BATCH = 500
+
+#: Seconds between two looks at what a lost connection has left behind.
+ORPHAN_LOOK = 0.5
+
+#: How many of the last acknowledgements are known, to repeat those that a failover has lost.
+RECENT = 10_000
+
+LOST = (ConnectionError, TimeoutError, OSError)
+
+
+def new_incarnation() -> str:
+    """Return a name for this process that no other has or had."""
+    host = re.sub(r"[^\w.-]", "-", socket.gethostname())
+    return f"{host}.{os.getpid()}.{secrets.token_hex(6)}"
+
+
+@dataclass(slots=True)
+class Holding:
+    """One message that this process holds.
+
+    *message* is the object that was handed out; while it lives, someone may still work on it.
+    """
+
+    queue: str
+    alone: bool = False
+    message: ReferenceType[Any] | None = None
+
+
+@dataclass(slots=True)
+class AckBatch:
+    """Acknowledgements on their way: fields by queue."""
+
+    fields: dict[str, list[str]]
+
+    def __bool__(self) -> bool:
+        return bool(self.fields)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of messages other than being done.
+
+    *foreign_acks* were for tags that are not held here; *late_acks* came when Redis had given the
+    message to another process already.
+    """
+
+    foreign_acks: int = 0
+    late_acks: int = 0
+    lost: int = 0
+    given_back: int = 0
+
+
+class LeaseKeeper:
+    """Holds messages for one process in one Redis database.
+
+    Parameters
+    ----------
+    open_store : Callable[[], Store]
+        Makes a store for the thread of this object, with connections of its own.
+    settings : Settings
+        ``lease`` is read.
+    name : Callable[[], str]
+        Makes the names to try as incarnation.
+    """
+
+    def __init__(
+        self,
+        open_store: Callable[[], Store],
+        settings: Settings,
+        name: Callable[[], str] = new_incarnation,
+    ) -> None:
+        self.lease = settings.lease
+        self.tally = Tally()
+        self.pid = os.getpid()
+        self.held: dict[str, Holding] = {}
+        self._open = open_store
+        self._nonces = count(1)
+        self._asked: dict[str, str] = {}
+        self._acks: deque[tuple[str, str]] = deque()
+        self._sent_before: set[str] = set()
+        self._recent: deque[str] = deque(maxlen=RECENT)
+        self._in_flight: dict[int, AckBatch] = {}
+        self._orphans: deque[str] = deque()
+        self._abandoned: set[tuple[str, str]] = set()
+        self._strangers: dict[str, set[str]] = {}
+        self._signal = native.Signal()
+        self._users = 0
+        self._lock = native.lock()
+        self._running = False
+        self._next_beat = 0.0
+        self._next_look = 0.0
+        self._store = open_store()
+        self.incarnation = name()
+        while not self._store.leases.claim(self.incarnation, 3 * self.lease, new=True):
+            logger.warning("Incarnation %s is in use, taking another one", self.incarnation)
+            self.incarnation = name()
+        self._prefix = len(self.incarnation) + 1
+
+    # -- what consuming channels call
+
+    def join(self) -> None:
+        """Keep leases while a channel uses this object."""
+        with self._lock:
+            self._users += 1
+            if not self._running:
+                self._running = True
+                self._next_beat = time.monotonic() + self.lease / 3
+                native.start(self._run)
+
+    def leave(self) -> None:
+        """A channel has gone; what it has handed out stays held."""
+        with self._lock:
+            self._users -= 1
+        self._signal.give()
+
+    def new_nonce(self, queue: str) -> str:
+        """Return the nonce of a request that is about to be sent."""
+        nonce = str(next(self._nonces))
+        self._asked[nonce] = queue
+        return nonce
+
+    def take(self, queue: str, nonce: str, number: int, *, alone: bool = False) -> list[str]:
+        """Note *number* messages as held that came for *nonce*; return their delivery tags."""
+        tags = [f"{self.incarnation}:{nonce}:{place}" for place in range(1, number + 1)]
+        for tag in tags:
+            self.held[tag] = Holding(queue, alone)
+        self._asked.pop(nonce, None)
+        return tags
+
+    def handed_out(self, tag: str, message: Any) -> bool:
+        """Note the object that stands for a message from now on; False when it was taken away."""
+        holding = self.held.get(tag)
+        if holding is None:
+            return False
+        holding.message = ref(message)
+        return True
+
+    def owns(self, tag: str) -> bool:
+        """Return whether a delivery tag was made here."""
+        return tag.startswith(self.incarnation)
+
+    def field(self, tag: str) -> str:
+        """Return the field under which Redis keeps the message *tag*."""
+        return tag[self._prefix :]
+
+    def drop(self, tag: str) -> Holding | None:
+        """Note that a message is no longer held; None when it was not."""
+        holding = self.held.pop(tag, None)
+        if holding is None:
+            self.tally.foreign_acks += 1
+        return holding
+
+    def ack(self, tag: str) -> None:
+        """Acknowledge a message; soon sent, and again until Redis has answered."""
+        holding = self.drop(tag)
+        if holding is not None:
+            self._acks.append((holding.queue, self.field(tag)))
+            self._signal.give()
+
+    @property
+    def alone(self) -> bool:
+        """Whether a message is held beside which nothing else may be taken."""
+        return any(holding.alone for holding in self.held.copy().values())
+
+    def others(self, queue: str) -> int:
+        """Return how many messages of other queues are held."""
+        return sum(1 for holding in self.held.copy().values() if holding.queue != queue)
+
+    def orphan(self, tags: Iterable[str]) -> None:
+        """The channel of these messages has gone: give them back once nobody works on them."""
+        self._orphans.extend(tags)
+        self._signal.give()
+
+    def abandon(self, queue: str, nonce: str) -> None:
+        """The reply to a request was lost for good: give back what it may have got."""
+        self._asked.pop(nonce, None)
+        self._abandoned.add((queue, nonce))
+        self._signal.give()
+
+    # -- acknowledgements on their way
+
+    def take_acks(self) -> AckBatch:
+        """Take what is to be sent now; :meth:`confirm` or :meth:`put_back` must follow."""
+        batch = AckBatch({})
+        self._in_flight[id(batch)] = batch
+        for _ in range(ACK_BATCH):
+            try:
+                queue, name = self._acks.popleft()
+            except IndexError:
+                break
+            batch.fields.setdefault(queue, []).append(name)
+        if not batch:
+            del self._in_flight[id(batch)]
+        return batch
+
+    def ack_calls(self, store: Store, acks: AckBatch) -> list[Call]:
+        """Return the script calls for *acks*."""
+        return [
+            store.leases.ack_call(queue, self.incarnation, fields)
+            for queue, fields in acks.fields.items()
+        ]
+
+    def confirm(self, acks: AckBatch, known: int) -> None:
+        """Redis has answered, and knew so many of them."""
+        del self._in_flight[id(acks)]
+        fields = {name for names in acks.fields.values() for name in names}
+        self._recent.extend(fields)
+        late = len(fields - self._sent_before) - known
+        self._sent_before -= fields
+        self.tally.late_acks += max(0, late)
+
+    def put_back(self, acks: AckBatch) -> None:
+        """The connection was lost: send them again."""
+        self._acks.extendleft(
+            (queue, name) for queue, fields in acks.fields.items() for name in fields
+        )
+        for fields in acks.fields.values():
+            self._sent_before.update(fields)
+        del self._in_flight[id(acks)]
+
+    def flush(self, store: Store) -> None:
+        """Send acknowledgements and wait for the replies, on a store of the caller's."""
+        while acks := self.take_acks():
+            try:
+                known = [store.run(call) for call in self.ack_calls(store, acks)]
+            except BaseException:
+                self.put_back(acks)
+                raise
+            self.confirm(acks, sum(known))
+
+    def drain(self, store: Store, patience: float = 2.0) -> None:
+        """Return when Redis has answered all acknowledgements, also those sent by others."""
+        self.flush(store)
+        deadline = time.monotonic() + patience
+        while (self._acks or self._in_flight) and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+    # -- the thread
+
+    def _run(self) -> None:
+        down = False
+        while self._needed():
+            try:
+                self._turn()
+                if down:
+                    logger.info("Leases are kept again, Redis is back")
+                    down = False
+                    self._next_beat = 0.0
+            except LOST as exc:
+                if not down:
+                    logger.warning("Redis is away, leases cannot be kept: %s", exc)
+                    down = True
+                native.sleep(min(1.0, self.lease / 6))
+            except Exception:
+                logger.exception("Keeping leases failed and is tried again")
+                native.sleep(min(1.0, self.lease / 6))
+        with suppress(*LOST):  # it expires
+            self._store.leases.disclaim(self.incarnation)
+        self._store.client.connection_pool.disconnect()
+
+    def _needed(self) -> bool:
+        with self._lock:
+            self._running = bool(self._users or self.held or self._acks)
+            return self._running
+
+    def _turn(self) -> None:
+        """Wait for something to do, and do it."""
+        wait = self._next_beat - time.monotonic()
+        if self._orphans or self._abandoned:
+            wait = min(wait, self._next_look - time.monotonic())
+        self._signal.wait(wait)
+        if self._acks:
+            native.sleep(ACK_DELAY)
+            self.flush(self._store)
+        now = time.monotonic()
+        if now >= self._next_beat:
+            self.beat()
+            self._next_beat = now + self.lease / 3
+        if now >= self._next_look and (self._orphans or self._abandoned):
+            self._next_look = now + ORPHAN_LOOK
+            self._look_after_orphans()
+
+    def beat(self) -> None:
+        """Extend the lease, and reconcile where Redis counts otherwise than we do."""
+        self._store.leases.claim(self.incarnation, 3 * self.lease)
+        believed: dict[str, int] = defaultdict(int)
+        for holding in self.held.copy().values():
+            believed[holding.queue] += 1
+        for queue in {*believed, *self._strangers, *self._asked.copy().values()}:
+            if self._store.leases.beat(queue, self.incarnation, self.lease) != believed[queue]:
+                self.reconcile(queue)
+            else:
+                self._strangers.pop(queue, None)
+
+    def reconcile(self, queue: str) -> None:
+        """Compare what Redis says that we hold of *queue* with what we know.
+
+        What we know and Redis does not, was given to others. What Redis knows and we do not, twice
+        in a row, came with a reply that was lost, or its acknowledgement was lost in a failover.
+        """
+        known = {tag for tag, one in self.held.copy().items() if one.queue == queue}
+        there = self._store.leases.held(queue, self.incarnation)
+        lost = [tag for tag in known if self.field(tag) not in there]
+        taken = [tag for tag in lost if self.held.pop(tag, None) is not None]
+        if taken:
+            self.tally.lost += len(taken)
+            logger.warning(
+                "%d messages of queue %r were given to others: this process was not heard "
+                "for longer than its lease of %g s",
+                len(taken),
+                queue,
+                self.lease,
+            )
+        asked = set(self._asked.copy())
+        waiting = {name for where, name in self._acks.copy() if where == queue}
+        now_held = {self.field(tag) for tag in self.held.copy()}
+        strangers = {
+            name
+            for name in there - now_held - waiting - {self.field(tag) for tag in known}
+            if name.partition(":")[0] not in asked
+        }
+        again = strangers & self._strangers.get(queue, set())
+        self._strangers[queue] = strangers - again
+        if again:
+            done = again & set(self._recent.copy())
+            if done:
+                self._store.leases.ack(queue, self.incarnation, sorted(done))
+            self._give_back(queue, again - done)
+
+    def _look_after_orphans(self) -> None:
+        """Give back what nobody works on any more."""
+        for queue, nonce in tuple(self._abandoned):
+            there = self._store.leases.held(queue, self.incarnation)
+            self._give_back(queue, {name for name in there if name.partition(":")[0] == nonce})
+            self._abandoned.discard((queue, nonce))
+        unowned: dict[str, list[str]] = defaultdict(list)
+        for _ in range(len(self._orphans)):
+            tag = self._orphans.popleft()
+            holding = self.held.get(tag)
+            if holding is None:
+                continue
+            if holding.message is not None and holding.message() is not None:
+                self._orphans.append(tag)
+            elif self.held.pop(tag, None) is not None:
+                unowned[holding.queue].append(self.field(tag))
+        for queue, fields in unowned.items():
+            self._give_back(queue, fields, counted=True)
+
+    def _give_back(self, queue: str, fields: Iterable[str], *, counted: bool = False) -> None:
+        fields = sorted(fields, key=lambda name: [int(part) for part in name.split(":")])
+        if fields:
+            moved, _ = self._store.leases.requeue(
+                queue, self.incarnation, fields, counted="requeued" if counted else "nothing"
+            )
+            self.tally.given_back += moved
+            logger.info("%d messages of queue %r go back, nobody works on them", moved, queue)
+
+
+@dataclass
+class Keepers:
+    """The keepers of this process, one for each Redis database."""
+
+    _known: dict[tuple[Any, ...], LeaseKeeper] = field(default_factory=dict)
+
+    def get(self, key: tuple[Any, ...], make: Callable[[], LeaseKeeper]) -> LeaseKeeper:
+        """Return the keeper for *key*, made if there is none; a forked child makes its own."""
+        own = (os.getpid(), *key)
+        if own not in self._known:
+            self._known = {k: v for k, v in self._known.items() if k[0] == own[0]}
+            self._known[own] = make()
+        return self._known[own]
+
+
+#: The keepers of this process.
+KEEPERS = Keepers()

@@ -1,0 +1,249 @@
+"""What is done in Redis with messages that a process holds: reserve, beat, ack, give back, reap."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+
+from celery_delayq import scripts
+from celery_delayq.calls import Call
+from celery_delayq.keys import Layout
+from celery_delayq.message import Entry
+
+if TYPE_CHECKING:
+    from celery_delayq.store import Store
+
+Retried = Literal["scheduled", "ready", "due", "gone", "duplicate"]
+
+#: What to count when a message goes back: nothing, that it came back, or that it killed a process.
+Counted = Literal["nothing", "requeued", "crashed"]
+
+
+class Deliveries(NamedTuple):
+    """How often a message came back before."""
+
+    reaped: int = 0
+    crashed: int = 0
+    requeued: int = 0
+
+    @classmethod
+    def read(cls, text: bytes) -> Deliveries:
+        """Read what ``write_deliveries`` in ``lua/include/lease.lua`` wrote."""
+        return cls(*map(int, text.split())) if text else cls()
+
+
+class Reserved(NamedTuple):
+    """What one call of ``reserve.lua`` got.
+
+    *more* is the place of the first ready list with something left, 0 for none; *alone* says that
+    nothing else is to be taken until this is done; *messages* are in the order in which to run.
+    """
+
+    more: int
+    alone: bool
+    messages: list[tuple[bytes, Deliveries]]
+
+    @classmethod
+    def read(cls, reply: Sequence[Any]) -> Reserved:
+        """Read the reply."""
+        pairs = zip(reply[2::2], reply[3::2], strict=True)
+        return cls(
+            int(reply[0]),
+            reply[1] == b"1",
+            [(message, Deliveries.read(counts)) for message, counts in pairs],
+        )
+
+
+class Reaped(NamedTuple):
+    """What one call of ``reap.lua`` did; *more* says that the queue has another ended lease."""
+
+    more: bool
+    requeued: int
+    suspected: int
+    buried: int
+
+
+class LeaseStore:
+    """The part of the gateway for messages that a process holds under its *incarnation*.
+
+    A message is held as the field ``<nonce>:<place>`` of the hash ``{queue}:leased:<incarnation>``.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._keys = store.keys
+
+    def reserve_call(
+        self,
+        queue: str,
+        incarnation: str,
+        lease: float,
+        nonce: str,
+        limit: int,
+        lists: int,
+        others: int,
+    ) -> Call:
+        """Return the call that leases up to *limit* messages; its reply is for :class:`Reserved`.
+
+        Parameters
+        ----------
+        lease : float
+            Seconds.
+        nonce : str
+            A number that is new for the incarnation, or that of a call whose reply was lost.
+        lists : int
+            From how many of the ready lists to take, from the most urgent on.
+        others : int
+            How many messages of other queues the process holds.
+        """
+        key = self._keys.queue(queue)
+        layout = self._store.layout
+        return Call(
+            scripts.load("reserve"),
+            [
+                key.wake,
+                key.leased(incarnation),
+                key.leases,
+                self._keys.reaping,
+                self._keys.clock,
+                key.deliveries,
+                key.suspects,
+                key.suspect_turn,
+                *self._keys.ready_lists(queue, layout),
+            ],
+            [queue, incarnation, _ms(lease), nonce, limit, lists, others, *layout.steps],
+        )
+
+    def reserve(
+        self, queue: str, incarnation: str, lease: float, nonce: str, limit: int
+    ) -> Reserved:
+        """Lease up to *limit* messages of all priorities, and wait for them."""
+        lists = len(self._store.layout.steps)
+        call = self.reserve_call(queue, incarnation, lease, nonce, limit, lists, 0)
+        return Reserved.read(self._store.run(call))
+
+    def ack_call(self, queue: str, incarnation: str, fields: Sequence[str]) -> Call:
+        """Return the call that forgets messages and says how many of them were held."""
+        key = self._keys.queue(queue)
+        return Call(scripts.load("ack"), [key.leased(incarnation), key.deliveries], [*fields])
+
+    def ack(self, queue: str, incarnation: str, fields: Sequence[str]) -> int:
+        """Forget messages; return how many of them were held."""
+        return int(self._store.run(self.ack_call(queue, incarnation, fields)))
+
+    def beat(self, queue: str, incarnation: str, lease: float) -> int:
+        """Extend the lease on a queue by *lease* seconds from now; return how many are held."""
+        key = self._keys.queue(queue)
+        keys = [key.leased(incarnation), key.leases, self._keys.reaping, self._keys.clock]
+        args = [queue, incarnation, _ms(lease)]
+        return int(self._store.run(Call(scripts.load("beat"), keys, args)))
+
+    def held(self, queue: str, incarnation: str) -> set[str]:
+        """Return the fields of all that an incarnation holds: at most its prefetch."""
+        found = self._store.client.hkeys(self._keys.queue(queue).leased(incarnation))
+        return {field.decode() for field in cast("list[bytes]", found)}
+
+    def requeue(
+        self,
+        queue: str,
+        incarnation: str,
+        fields: Sequence[str],
+        *,
+        layout: Layout | None = None,
+        last: bool = False,
+        counted: Counted = "nothing",
+        most: int = 0,
+    ) -> tuple[int, int]:
+        """Put messages back into their ready lists, to run next or, with *last*, after the others.
+
+        Returns
+        -------
+        (requeued, buried)
+            Buried is what killed its process more than *most* times, unless that is 0.
+        """
+        key = self._keys.queue(queue)
+        layout = layout or self._store.layout
+        keys = [key.leased(incarnation), key.wake, key.deliveries, key.dead, key.dead_at]
+        lists = self._keys.ready_lists(queue, layout)
+        where = "last" if last else "first"
+        args = [where, counted, most, len(lists), *layout.steps, *fields]
+        moved, buried = self._store.run(Call(scripts.load("requeue"), [*keys, *lists], args))
+        return int(moved), int(buried)
+
+    def reject(self, queue: str, incarnation: str, field: str, id: str, reason: str) -> bool:
+        """Make a dead letter of a message; False when it is not held."""
+        key = self._keys.queue(queue)
+        keys = [key.leased(incarnation), key.deliveries, key.dead, key.dead_at, self._keys.queues]
+        args = [field, id, " ".join(reason.split()), queue, self._store.layout.text]
+        return bool(self._store.run(Call(scripts.load("reject"), keys, args)))
+
+    def retry(
+        self,
+        queue: str,
+        entry: Entry,
+        held_in: str,
+        incarnation: str,
+        field: str,
+        *,
+        hand_out: bool,
+    ) -> Retried:
+        """Schedule *entry* on *queue* in place of a message that is held of *held_in*.
+
+        What is due goes to ready with *hand_out*; else ``"due"`` says that nothing was done.
+        """
+        call = self._store.puts(queue)
+        call.add(entry)
+        key = self._keys.queue(held_in)
+        call.script = scripts.load("retry")
+        call.keys += key.leased(incarnation), key.deliveries
+        call.args += field, "1" if hand_out else "0"
+        return cast(Retried, self._store.run(call).decode())
+
+    def claim(self, incarnation: str, seconds: float, *, new: bool = False) -> bool:
+        """Tell that an incarnation lives; False when a *new* one is in use already."""
+        name = self._keys.incarnation(incarnation)
+        return bool(self._store.client.set(name, "1", px=_ms(seconds), nx=new))
+
+    def disclaim(self, incarnation: str) -> None:
+        """Tell that an incarnation has ended."""
+        self._store.client.delete(self._keys.incarnation(incarnation))
+
+    def leases(self, queue: str) -> Iterator[tuple[str, int, int]]:
+        """Yield incarnation, end of its lease in ms of lease time, and how many it holds."""
+        key = self._keys.queue(queue)
+        for name, ends in self._store.client.zscan_iter(key.leases):
+            incarnation = name.decode()
+            held = cast(int, self._store.client.hlen(key.leased(incarnation)))
+            yield incarnation, int(ends), held
+
+    def first_to_end(self, queue: str) -> str | None:
+        """Return the incarnation whose lease on a queue ends first."""
+        first = self._store.client.zrange(self._keys.queue(queue).leases, 0, 0)
+        return cast("list[bytes]", first)[0].decode() if first else None
+
+    def reap(self, queue: str, layout: Layout, incarnation: str, limit: int, most: int) -> Reaped:
+        """Take back up to about *limit* messages of an incarnation whose lease has ended.
+
+        What was held more than *most* times by a process that ended is delivered alone, and is
+        dead when that ended too; 0 is no limit.
+        """
+        key = self._keys.queue(queue)
+        keys = [
+            key.leased(incarnation),
+            key.leases,
+            self._keys.reaping,
+            self._keys.clock,
+            key.wake,
+            key.deliveries,
+            key.suspects,
+            key.dead,
+            key.dead_at,
+            *self._keys.ready_lists(queue, layout),
+        ]
+        args = [queue, incarnation, limit, most, *layout.steps]
+        more, requeued, suspected, buried = self._store.run(Call(scripts.load("reap"), keys, args))
+        return Reaped(more == b"1", int(requeued), int(suspected), int(buried))
+
+
+def _ms(seconds: float) -> int:
+    return int(seconds * 1000)

@@ -1,0 +1,13 @@
+-- Push messages to ready lists, and wake who waits for them.
+--
+-- KEYS     1 wake  2… ready lists
+-- ARGV     1… for each message: which of KEYS is its ready list, the message
+-- Returns  how many messages
+-- Repeat   pushes them again
+-- @include wake
+
+for i = 1, #ARGV, 2 do
+  redis.call('LPUSH', KEYS[tonumber(ARGV[i])], ARGV[i + 1])
+end
+wake(KEYS[1])
+return #ARGV / 2

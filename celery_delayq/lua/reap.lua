@@ -1,0 +1,90 @@
+-- Take back what a process held whose lease has ended, at most a batch of it.
+--
+-- A message that was held too often when its process ended is suspected to be the cause, and is
+-- delivered alone from then on. If that ends its process too, it is dead.
+--
+-- KEYS     1 leased  2 leases  3 reaping  4 clock  5 wake  6 deliveries  7 suspects  8 dead
+--          9 dead_at  10… ready lists
+-- ARGV     1 queue  2 incarnation  3 most messages  4 most deliveries, 0 for no limit  5… the
+--          priority steps of KEYS[10…]
+-- Returns  {'1' when there is more to take back in this queue, requeued, suspected, buried}
+-- Repeat   goes on with what is left
+-- @include clock
+-- @include types
+-- @include wake
+-- @include lease
+-- @include bury
+
+local list_of = {}
+for i = 10, #KEYS do
+  list_of[ARGV[i - 5]] = KEYS[i]
+  expect_type(KEYS[i], 'list')
+end
+expect_type(KEYS[6], 'hash')
+expect_type(KEYS[7], 'list')
+expect_type(KEYS[8], 'hash')
+expect_type(KEYS[9], 'zset')
+-- Moving frees memory, so a full server must let it pass: see promote.lua.
+redis.call('ZREM', KEYS[3], '')
+
+local most = tonumber(ARGV[4])
+local moved, suspected, buried = 0, 0, 0
+
+local function take_back(held)
+  local step, mark, start = read_leased(held)
+  if not step then
+    return
+  end
+  local message = string.sub(held, start)
+  local digest = redis.sha1hex(message)
+  local reaped, crashed, requeued = read_deliveries(redis.call('HGET', KEYS[6], digest))
+  reaped = reaped + 1
+  if most > 0 and reaped > most and mark == '!' then
+    redis.call('HDEL', KEYS[6], digest)
+    bury_letter(KEYS[8], KEYS[9], digest, to_ms(now_us()), 0,
+      string.format('its worker died %d times, the last time with nothing else', reaped), message)
+    buried = buried + 1
+    return
+  end
+  write_deliveries(KEYS[6], digest, reaped, crashed, requeued)
+  if most > 0 and reaped >= most then
+    redis.call('LPUSH', KEYS[7], step .. '\n' .. message)
+    suspected = suspected + 1
+  else
+    redis.call('RPUSH', list_of[step] or KEYS[10], message)
+    moved = moved + 1
+  end
+end
+
+local ends = redis.call('ZSCORE', KEYS[2], ARGV[2])
+if ends and tonumber(ends) <= lease_now(KEYS[4]) then
+  local page = redis.call('HSCAN', KEYS[1], 0, 'COUNT', ARGV[3])[2]
+  local order = {}
+  for i = 1, #page, 2 do
+    local nonce, place = string.match(page[i], '^(%d+):(%d+)$')
+    order[#order + 1] = {tonumber(nonce or 0), tonumber(place or 0), page[i], page[i + 1]}
+  end
+  -- The first to run is pushed last.
+  table.sort(order, function(a, b)
+    return a[1] > b[1] or a[1] == b[1] and a[2] > b[2]
+  end)
+  for _, one in ipairs(order) do
+    take_back(one[4])
+    redis.call('HDEL', KEYS[1], one[3])
+  end
+  if redis.call('EXISTS', KEYS[1]) == 0 then
+    redis.call('ZREM', KEYS[2], ARGV[2])
+  end
+  if moved + suspected > 0 then
+    wake(KEYS[5])
+  end
+end
+local more = '0'
+local first = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
+if first[2] then
+  redis.call('ZADD', KEYS[3], first[2], ARGV[1])
+  more = tonumber(first[2]) <= lease_now(KEYS[4]) and '1' or '0'
+else
+  redis.call('ZREM', KEYS[3], ARGV[1])
+end
+return {more, moved, suspected, buried}

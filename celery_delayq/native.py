@@ -1,0 +1,57 @@
+"""Threads, locks and sleeps of the operating system, also where gevent or eventlet patched them.
+
+A greenlet does not run while a task computes; the heartbeat must.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
+from typing import Any
+
+
+def _original(module: str, name: str) -> Any:
+    """Return an attribute of a module as it was before monkey patching."""
+    if "gevent.monkey" in sys.modules:
+        return import_module("gevent.monkey").get_original(module, name)
+    if "eventlet.patcher" in sys.modules:
+        return getattr(import_module("eventlet.patcher").original(module), name)
+    return getattr(import_module(module), name)
+
+
+def lock() -> Any:
+    """Return a lock, to be held for a moment only: it blocks the whole thread."""
+    return _original("_thread", "allocate_lock")()
+
+
+class Signal:
+    """Wakes one waiting native thread; may be given from any thread or greenlet."""
+
+    def __init__(self) -> None:
+        self._lock = lock()
+        self._lock.acquire()
+        self._given = False
+
+    def give(self) -> None:
+        """Wake the thread, or let its next wait return at once."""
+        if not self._given:
+            self._given = True
+            with suppress(RuntimeError):  # two gave it at the same moment
+                self._lock.release()
+
+    def wait(self, seconds: float) -> None:
+        """Return when the signal is given, or after so many seconds."""
+        if self._lock.acquire(True, max(0.0, seconds)):
+            self._given = False
+
+
+def start(function: Callable[[], Any]) -> None:
+    """Run *function* in a native thread that does not keep the process alive."""
+    _original("_thread", "start_new_thread")(function, ())
+
+
+def sleep(seconds: float) -> None:
+    """Sleep without a hub."""
+    _original("time", "sleep")(seconds)

@@ -1,0 +1,78 @@
+"""kombu's poller, which also wakes up for messages that are here already."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from kombu.transport import redis as stock
+
+
+class Bell:
+    """Makes a poll return. It stays rung until it is quieted; any thread may ring it."""
+
+    def __init__(self) -> None:
+        self._here, self._there = socket.socketpair()
+        self._here.setblocking(False)
+        self._there.setblocking(False)
+        self._rung = False
+
+    def fileno(self) -> int:
+        """Return what to poll for reading."""
+        return self._here.fileno()
+
+    def ring(self) -> None:
+        """Make the poll return, now or when it comes."""
+        if not self._rung:
+            self._rung = True
+            with suppress(OSError):
+                self._there.send(b"!")
+
+    def quiet(self) -> None:
+        """Let polls wait again. What the bell was rung for is looked at after this."""
+        with suppress(OSError):
+            self._here.recv(64)
+        self._rung = False
+
+    def close(self) -> None:
+        """Close both ends."""
+        self._here.close()
+        self._there.close()
+
+
+class Poller(stock.MultiChannelPoller):
+    """Polls the connections of all channels, and the bell that is rung for local messages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bell = Bell()
+        self.poller.register(self.bell.fileno(), self.eventflags)
+
+    def close(self) -> None:
+        """Stop polling."""
+        with suppress(KeyError, ValueError, OSError):
+            self.poller.unregister(self.bell.fileno())
+        super().close()
+        self.bell.close()
+
+    def get(self, callback: Callable[..., Any], timeout: float | None = None) -> Any:
+        """Deliver one message that is here, or wait for one. Raises Empty when none came."""
+        for channel in tuple(self._channels):
+            if channel.deliver_one():
+                return None
+        return super().get(callback, timeout)
+
+    def handle_event(self, fileno: int, event: int) -> Any:
+        """Do what there is to do on a file descriptor."""
+        if fileno == self.bell.fileno():
+            self.bell.quiet()
+            return True
+        return super().handle_event(fileno, event)
+
+    def on_bell(self) -> None:
+        """Deliver, from an event loop."""
+        self.bell.quiet()
+        for channel in tuple(self._channels):
+            channel.deliver()

@@ -1,0 +1,58 @@
+"""What a channel has handed out and is not done with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kombu.transport import redis as stock
+from kombu.transport import virtual
+
+
+class QoS(stock.QoS):
+    """kombu's record of unacknowledged messages, for those that the process leases.
+
+    Messages of queues that do not last, such as a worker's own direct queue, stay with kombu.
+    """
+
+    def ack(self, delivery_tag: str) -> None:
+        """Note that a message is done."""
+        if not self.channel.leased(delivery_tag):
+            super().ack(delivery_tag)
+            return
+        self.channel.keeper.ack(delivery_tag)
+        self._forget(delivery_tag)
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        """Put a message back behind all that is ready, or make a dead letter of it."""
+        if not self.channel.leased(delivery_tag):
+            super().reject(delivery_tag, requeue)
+        elif requeue:
+            self.channel.requeue([delivery_tag], last=True, counted="requeued")
+            self._forget(delivery_tag)
+        else:
+            self.channel.bury(delivery_tag, "rejected")
+            self._forget(delivery_tag)
+
+    def restore_unacked(self, client: Any = None) -> None:
+        """Put back all that was handed out and is not done."""
+        self._flush()
+        leased = [tag for tag in self._delivered if self.channel.leased(tag)]
+        for tag in leased:
+            del self._delivered[tag]
+        super().restore_unacked(client)
+        self.channel.hand_back(leased)
+
+    def restore_by_tag(self, tag: str, client: Any = None, leftmost: bool = False) -> None:
+        """Put back one message that kombu keeps."""
+        try:
+            super().restore_by_tag(tag, client, leftmost)
+        except self.channel.connection_errors:
+            raise
+        except Exception as exc:
+            # One that cannot be read must not keep the others from coming back.
+            self.channel.bury_held(tag, exc)
+
+    def _forget(self, delivery_tag: str) -> None:
+        if delivery_tag in self._delivered:
+            virtual.QoS.ack(self, delivery_tag)
+        self.channel.on_credit()

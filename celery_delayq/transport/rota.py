@@ -1,0 +1,87 @@
+"""Which queue to ask for how much next. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+#: Delivering a message takes this many seconds at most where taking several at once is worth it.
+QUICK = 0.002
+
+#: Most messages to ask for at once.
+MOST = 64
+
+
+@dataclass(slots=True)
+class BatchSize:
+    """How many messages to take at once.
+
+    Twice as many each time while they go quickly, to the pool or through it; one at a time when
+    one took long, so that a solo worker does not hold what another could run.
+    """
+
+    size: int = 1
+
+    def after(self, count: int, seconds: float) -> None:
+        """Learn from *count* messages that took *seconds* to deliver."""
+        self.size = min(2 * self.size, MOST) if seconds <= count * QUICK else 1
+
+
+class Share(NamedTuple):
+    """A request: up to *limit* messages from the first *lists* ready lists of a queue."""
+
+    queue: str
+    limit: int
+    lists: int
+
+
+@dataclass(slots=True)
+class Rota:
+    """Deals what may be taken among the queues.
+
+    Queues whose most urgent message is of the same priority take turns; a queue with less urgent
+    ones waits. What is in a queue is known from the last answer; an empty one is not asked again
+    until something tells that it has got something.
+    """
+
+    #: By queue: the place of the first ready list with something left, 0 when all are empty.
+    _first: dict[str, int] = field(default_factory=dict)
+
+    def learn(self, queue: str, first: int) -> None:
+        """Take note of the first ready list of *queue* with something left, 0 for none."""
+        self._first[queue] = first
+
+    def forget(self, queues: Iterable[str]) -> None:
+        """Ask these again: they may have got something."""
+        for queue in queues:
+            self._first.pop(queue, None)
+
+    def empty(self, queues: Iterable[str]) -> list[str]:
+        """Return which of the queues are known to be empty."""
+        return [queue for queue in queues if self._first.get(queue) == 0]
+
+    def deal(self, order: Sequence[str], credit: int, lists: int, *, fair: bool) -> list[Share]:
+        """Return what to ask for with *credit* messages that may be taken.
+
+        Parameters
+        ----------
+        order : Sequence[str]
+            The queues, the one whose turn it is first.
+        lists : int
+            How many ready lists each queue has.
+        fair : bool
+            Share among the queues; else the first with something gets all.
+        """
+        if credit <= 0:
+            return []
+        filled = [queue for queue in order if self._first.get(queue) != 0]
+        if len(filled) == 1:
+            return [Share(filled[0], credit, lists)]
+        best = min((self._first.get(queue, 1) for queue in filled), default=0)
+        tier = [queue for queue in filled if self._first.get(queue, 1) == best]
+        tier = tier[: credit if fair else 1]
+        if not tier:
+            return []
+        each, more = divmod(credit, len(tier))
+        return [Share(queue, each + (place < more), best) for place, queue in enumerate(tier)]
