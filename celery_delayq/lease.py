@@ -30,8 +30,13 @@ from celery_delayq.store import Store
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that an acknowledgement may wait for a request to ride on.
-ACK_DELAY = 0.01
+#: Seconds between two looks at acknowledgements while there are any. One that is still there at
+#: the second look, after at most twice as long, has found no request to ride on.
+ACK_LOOK = 0.005
+
+#: Seconds without any after which the thread sleeps until it is woken: that costs the waking thread
+#: more than a look.
+ACK_QUIET = 0.1
 
 #: Most acknowledgements of one call.
 ACK_BATCH = 500
@@ -126,6 +131,8 @@ class LeaseKeeper:
         self._running = False
         self._next_beat = 0.0
         self._next_look = 0.0
+        self._quiet_at = 0.0
+        self._waiting: tuple[str, str] | None = None
         self._store = open_store()
         self.incarnation = name()
         while not self._store.leases.claim(self.incarnation, 3 * self.lease, new=True):
@@ -302,13 +309,17 @@ class LeaseKeeper:
 
     def _turn(self) -> None:
         """Wait for something to do, and do it."""
-        wait = self._next_beat - time.monotonic()
-        if self._orphans or self._abandoned:
-            wait = min(wait, self._next_look - time.monotonic())
-        self._signal.wait(wait)
-        if self._acks:
-            native.sleep(ACK_DELAY)
-            self.flush(self._store)
+        now = time.monotonic()
+        if now < self._quiet_at:
+            native.sleep(ACK_LOOK)
+        else:
+            wait = self._next_beat - now
+            if self._orphans or self._abandoned:
+                wait = min(wait, self._next_look - now)
+            self._signal.take_back()
+            if not self._acks:
+                self._signal.wait(wait)
+        self._look_after_acks()
         now = time.monotonic()
         if now >= self._next_beat:
             self.beat()
@@ -316,6 +327,19 @@ class LeaseKeeper:
         if now >= self._next_look and (self._orphans or self._abandoned):
             self._next_look = now + ORPHAN_LOOK
             self._look_after_orphans()
+
+    def _look_after_acks(self) -> None:
+        """Send the acknowledgements that have waited since the last look."""
+        try:
+            first = self._acks[0]
+        except IndexError:
+            self._waiting = None
+            return
+        self._quiet_at = time.monotonic() + ACK_QUIET
+        waited = first is self._waiting
+        self._waiting = None if waited else first
+        if waited:
+            self.flush(self._store)
 
     def beat(self) -> None:
         """Extend the lease, and reconcile where Redis counts otherwise than we do."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,24 +11,34 @@ from celery import Celery
 
 from celery_delayq import message as envelope
 from celery_delayq.errors import InvalidETA, RecordError
+from celery_delayq.keys import Layout
+from celery_delayq.mend_store import BATCH, MendStore, batches
 from celery_delayq.message import Due, Entry, Record
 from celery_delayq.store import Store, layouts
+
+#: Seconds: longer than any lease.
+FOREVER = 1e9
 
 
 @dataclass(slots=True)
 class Moved:
-    """How many messages went where so far; *left* stay where they are, for the reason logged."""
+    """How many messages went where so far.
+
+    *left* stay where they are, since they cannot be read or have no queue; *held* stay with a
+    process that may still run.
+    """
 
     total: int
     scheduled: int = 0
     ready: int = 0
     gone: int = 0
     left: int = 0
+    held: int = 0
 
     @property
     def done(self) -> int:
         """Messages looked at."""
-        return self.scheduled + self.ready + self.gone + self.left
+        return self.scheduled + self.ready + self.gone + self.left + self.held
 
 
 def from_stock(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
@@ -77,34 +87,116 @@ def from_stock(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
             yield moved
 
 
-def to_stock(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
-    """Give the schedule back: each entry goes to its ready list as a message with its ETA.
+def to_stock(app: Celery, *, dry_run: bool = False, spare_living: bool = False) -> Iterator[Moved]:
+    """Give everything back: the schedule, and what processes held when they ended.
 
-    Stock workers then hold it in memory until it is due. Workers of this package must have
-    stopped: they would take it back into the schedule. May be interrupted and repeated.
+    Each entry goes to its ready list as a message with its ETA; stock workers then hold it in
+    memory until it is due. What was leased, or waits to be delivered alone, goes to its ready list
+    as it is. Workers of this package must have stopped: they would take entries back into the
+    schedule, and what they hold would run twice. May be interrupted and repeated.
+
+    Parameters
+    ----------
+    spare_living : bool
+        Leave what is held by processes that were heard within three times their lease.
 
     Yields
     ------
     Moved
-        The same object after each entry, for a progress bar; once before the first.
+        The same object after each entry or batch, for a progress bar; once before the first.
     """
     with app.connection_for_write() as connection:
         store: Store = connection.default_channel.store
-        queues = layouts(store.registry())
-        moved = Moved(total=sum(store.scheduled(queue) for queue in queues))
-        yield moved
-        for queue, layout in queues.items():
-            for id, data in store.entries(queue):
-                try:
-                    record = Record.unpack(data)
-                    back = envelope.encode(envelope.with_eta(json.loads(record.message)))
-                except (RecordError, ValueError, KeyError, TypeError):
-                    moved.left += 1
-                else:
-                    released = dry_run or store.release(queue, layout, id, data, back)
-                    moved.ready += released
-                    moved.gone += not released
-                yield moved
+        mend = MendStore(store)
+        known = layouts(store.registry())
+        holders: dict[str, set[str]] = {queue: set() for queue in known}
+        for own in mend.owned():
+            held_by = holders.setdefault(own.queue, set())
+            if own.incarnation is not None:
+                held_by.add(own.incarnation)
+        back = _Back(store, mend, Moved(total=0), dry_run=dry_run, spare_living=spare_living)
+        lease = connection.default_channel.settings.lease
+        back.moved.total = sum(back.count(queue, held_by) for queue, held_by in holders.items())
+        yield back.moved
+        for queue, held_by in holders.items():
+            layout = known.get(queue, store.layout)
+            yield from back.schedule(queue, layout)
+            for incarnation in sorted(held_by):
+                yield from back.held(queue, layout, incarnation)
+            yield from back.suspects(queue, layout)
+            back.tidy(queue, lease)
+
+
+@dataclass(slots=True)
+class _Back:
+    """Gives the messages of one queue after the other back to stock workers."""
+
+    store: Store
+    mend: MendStore
+    moved: Moved
+    dry_run: bool
+    spare_living: bool
+
+    def count(self, queue: str, incarnations: Iterable[str]) -> int:
+        """Return how many messages there are to move."""
+        held = (len(self.store.leases.held(queue, name)) for name in incarnations)
+        return self.store.scheduled(queue) + sum(held) + self.mend.suspects(queue)
+
+    def schedule(self, queue: str, layout: Layout) -> Iterator[Moved]:
+        """Give back what is scheduled."""
+        moved = self.moved
+        for id, data in self.store.entries(queue):
+            try:
+                record = Record.unpack(data)
+                back = envelope.encode(envelope.with_eta(json.loads(record.message)))
+            except (RecordError, ValueError, KeyError, TypeError):
+                moved.left += 1
+            else:
+                released = self.dry_run or self.store.release(queue, layout, id, data, back)
+                moved.ready += released
+                moved.gone += not released
+            yield moved
+
+    def held(self, queue: str, layout: Layout, incarnation: str) -> Iterator[Moved]:
+        """Give back what a process holds, to run next in the order in which it was leased."""
+        moved, leases = self.moved, self.store.leases
+        fields = sorted(leases.held(queue, incarnation), key=_place)
+        spared = self.spare_living and self.mend.lives(incarnation)
+        # From the last batch on, since each goes before what is ready.
+        for end in range(len(fields), 0, -BATCH):
+            batch = fields[max(0, end - BATCH) : end]
+            if spared:
+                moved.held += len(batch)
+            else:
+                ready = len(batch)
+                if not self.dry_run:
+                    ready, _ = leases.requeue(queue, incarnation, batch, layout=layout)
+                moved.ready += ready
+                moved.gone += len(batch) - ready
+            yield moved
+
+    def suspects(self, queue: str, layout: Layout) -> Iterator[Moved]:
+        """Give back what waits to be delivered alone."""
+        moved = self.moved
+        if self.dry_run:
+            moved.ready += self.mend.suspects(queue)
+            yield moved
+            return
+        while any(outcome := self.mend.absolve(queue, layout)):
+            moved.ready += outcome[0]
+            moved.left += outcome[1]
+            yield moved
+
+    def tidy(self, queue: str, lease: float) -> None:
+        """Remove leases on nothing, whether they have ended or not."""
+        if not self.dry_run:
+            for incarnations in batches(self.mend.leaseholders(queue)) or [[]]:
+                self.mend.leases(queue, incarnations, lease, -FOREVER, mend=True)
+
+
+def _place(field: str) -> tuple[int, ...]:
+    """Return by what to sort the fields of messages in the order in which they were leased."""
+    return tuple(int(part) for part in field.split(":") if part.isdecimal())
 
 
 def _entry(raw: dict[str, Any], step: int, due: Due) -> Entry:

@@ -27,7 +27,10 @@ def lock() -> Any:
 
 
 class Signal:
-    """Wakes one waiting native thread; may be given from any thread or greenlet."""
+    """Wakes one waiting native thread; may be given from any thread or greenlet.
+
+    It stays given until it is taken back, and giving it again costs nothing.
+    """
 
     def __init__(self) -> None:
         self._lock = lock()
@@ -43,8 +46,11 @@ class Signal:
 
     def wait(self, seconds: float) -> None:
         """Return when the signal is given, or after so many seconds."""
-        if self._lock.acquire(True, max(0.0, seconds)):
-            self._given = False
+        self._lock.acquire(True, max(0.0, seconds))
+
+    def take_back(self) -> None:
+        """Let it be given anew. What it may have been given for is looked at after this."""
+        self._given = False
 
 
 def start(function: Callable[[], Any]) -> None:

@@ -19,8 +19,10 @@ class QueueStats:
 
     Attributes
     ----------
-    scheduled, ready, dead : int
-        Entries that wait to be due, messages that wait for a worker, dead letters.
+    scheduled, ready, leased, dead : int
+        Entries that wait to be due, messages that wait for a worker, messages that processes hold
+        (those that run, and those that wait in a process to run), dead letters. What is taken
+        while the numbers are read may count as both ready and leased.
     overdue : int
         Scheduled entries whose moment has passed: more than a few mean that nothing dispatches.
     next_due : float | None
@@ -37,6 +39,7 @@ class QueueStats:
     name: str
     scheduled: int
     ready: int
+    leased: int
     dead: int
     overdue: int
     next_due: float | None
@@ -65,6 +68,11 @@ class Stats:
         return sum(queue.ready for queue in self.queues)
 
     @property
+    def leased(self) -> int:
+        """Messages of all queues that processes hold."""
+        return sum(queue.leased for queue in self.queues)
+
+    @property
     def overdue(self) -> int:
         """Entries in all queues that should have been promoted by now."""
         return sum(queue.overdue for queue in self.queues)
@@ -83,7 +91,7 @@ class Stats:
         """Return everything as JSON types."""
         totals = {
             name: getattr(self, name)
-            for name in ("scheduled", "ready", "overdue", "dead", "oldest_age")
+            for name in ("scheduled", "ready", "leased", "overdue", "dead", "oldest_age")
         }
         return {**totals, **asdict(self)}
 
@@ -113,6 +121,7 @@ def _queue(store: Store, name: str, layout: Layout, ready_limit: int) -> QueueSt
         name=name,
         scheduled=size.scheduled,
         ready=size.ready,
+        leased=sum(held for _, _, held in store.leases.leases(name)),
         dead=size.dead,
         overdue=size.overdue,
         next_due=None if size.first_due is None else size.first_due / 1000,

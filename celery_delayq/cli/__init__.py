@@ -79,6 +79,30 @@ def stats(ctx: click.Context, as_json: bool) -> None:
 
 
 @delayq.command(cls=CeleryCommand)
+@click.option("--repair", is_flag=True, cls=CeleryOption, help="Repair what is found.")
+@click.option("--queue", metavar="QUEUE", cls=CeleryOption, help="Look at this queue only.")
+@click.option("--json", "as_json", is_flag=True, cls=CeleryOption, help="Print JSON.")
+@click.pass_context
+@reporting_errors
+def fsck(ctx: click.Context, repair: bool, queue: str | None, as_json: bool) -> None:
+    """Find what does not fit together in Redis, and repair it.
+
+    Entries without a due time, messages that would never come back, queues that nobody looks at,
+    and the like. Workers and producers may go on; a repair may be interrupted and repeated.
+    Exits with 1 when something is left wrong.
+
+    \b
+    Examples:
+      celery -A shop delayq fsck
+      celery -A shop delayq fsck --repair
+      celery -A shop delayq fsck --queue mail --json | jq .findings
+    """
+    from celery_delayq.cli.fsck import run
+
+    run(_delayq_of(ctx), queue=queue, repair=repair, as_json=as_json)
+
+
+@delayq.command(cls=CeleryCommand)
 @click.option(
     "--from",
     "source",
@@ -91,7 +115,7 @@ def stats(ctx: click.Context, as_json: bool) -> None:
     "target",
     type=click.Choice(["stock"]),
     cls=CeleryOption,
-    help="Give the schedule back as stock messages with their ETA.",
+    help="Give all back: the schedule as stock messages, and what workers held.",
 )
 @click.option("--dry-run", is_flag=True, cls=CeleryOption, help="Count, change nothing.")
 @click.option("--yes", is_flag=True, cls=CeleryOption, help="Go on although workers answer.")

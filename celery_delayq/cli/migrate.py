@@ -14,38 +14,42 @@ from celery_delayq.migrate import Moved, from_stock, to_stock
 def run(app: Celery, *, give_back: bool, dry_run: bool, yes: bool) -> None:
     """Migrate and print what went where; exits with 1 when something could not be moved."""
     console = Console(highlight=False)
-    if not yes:
-        try:
-            _refuse_while_workers_run(app)
-        except Refused as exc:
-            if not dry_run:
-                raise
-            console.print(f"[yellow]Without --dry-run this is refused:[/] {exc.message}")
+    running = _running_workers(app)
+    if running and not yes:
+        if not dry_run:
+            raise Refused(running)
+        console.print(f"[yellow]Without --dry-run this is refused:[/] {running}")
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
     )
+    steps = (
+        to_stock(app, dry_run=dry_run, spare_living=bool(running) and yes)
+        if give_back
+        else from_stock(app, dry_run=dry_run)
+    )
     moved = Moved(total=0)
     with Progress(*columns, console=console) as progress:
         bar = progress.add_task("to stock" if give_back else "from stock", total=None)
-        for moved in (to_stock if give_back else from_stock)(app, dry_run=dry_run):
+        for moved in steps:
             progress.update(bar, total=moved.total, completed=moved.done)
     console.print(_summary(moved, dry_run=dry_run))
-    if moved.left:
+    if moved.left or moved.held:
         raise click.exceptions.Exit(1)
 
 
-def _refuse_while_workers_run(app: Celery) -> None:
-    """Workers that run hold the same messages in memory: each would run twice."""
+def _running_workers(app: Celery) -> str:
+    """Return why to stop the workers that run, "" for none: each of their tasks would run twice."""
     replies = app.control.ping(timeout=1.0)
     names = sorted(name for reply in replies for name in reply)
-    if names:
-        raise Refused(
-            f"{len(names)} worker(s) answer: {', '.join(names)}. Stop them first: what they hold "
-            "would run twice. If they serve other queues only, go on with --yes."
-        )
+    if not names:
+        return ""
+    return (
+        f"{len(names)} worker(s) answer: {', '.join(names)}. Stop them first: what they hold "
+        "would run twice. If they serve other queues only, go on with --yes."
+    )
 
 
 def _summary(moved: Moved, *, dry_run: bool) -> str:
@@ -55,4 +59,9 @@ def _summary(moved: Moved, *, dry_run: bool) -> str:
         parts.append(f"{moved.gone:,} were gone meanwhile")
     if moved.left:
         parts.append(f"{moved.left:,} unreadable or without a queue were left where they are")
+    if moved.held:
+        parts.append(
+            f"{moved.held:,} are held by processes that were heard of late; repeat this when they "
+            "have ended"
+        )
     return f"{head}: {', '.join(parts)}"

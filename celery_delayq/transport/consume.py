@@ -243,23 +243,26 @@ class ConsumeChannel(PublishChannel):
 
     # -- asking
 
+    #: Whether nothing was asked for because there is no credit, or because all queues are empty.
     _starved = False
+    _exhausted = False
 
     def _brpop_start(self, timeout: float | None = None) -> None:
         """Ask for messages or, where all queues are empty, wait until that changes."""
-        if self._ask() or self._taken or self._starved:
-            return
-        self._block(self.settings.block_timeout if timeout is None else timeout)
+        if not self._ask() and self._exhausted and not self._taken:
+            self._block(self.settings.block_timeout if timeout is None else timeout)
 
     def _ask(self) -> bool:
         """Send requests for what may be taken now; return whether there were any."""
+        self._exhausted = False
         if self._in_poll:
             return False
         credit = self._credit()
         leased = [queue for queue in self._order() if self._is_leased(queue)]
         self._starved = credit <= 0 and bool(leased)
         if not self._requests:
-            if self._starved or not leased:
+            self._exhausted = not leased
+            if self._starved or not leased or not self._worth_asking(credit):
                 return False
             shares = self._rota.deal(
                 leased,
@@ -267,6 +270,7 @@ class ConsumeChannel(PublishChannel):
                 len(self.layout.steps),
                 fair=not isinstance(self._queue_cycle, priority_cycle),
             )
+            self._exhausted = not shares
             if not shares or self.keeper.alone:
                 return False
             self._requests = [Request(s, self.keeper.new_nonce(s.queue)) for s in shares]
@@ -276,6 +280,10 @@ class ConsumeChannel(PublishChannel):
         empty = self._rota.empty(leased)
         self._send("reserve", [*self._calls(len(leased) > 1), *self._looks(empty)])
         return True
+
+    def _worth_asking(self, credit: int) -> bool:
+        """Return whether to ask now; not for each message alone while the pool has enough to do."""
+        return credit >= self.qos.prefetch_count // 2 or not (self._taken or worker.backlog())
 
     def _calls(self, several: bool) -> list[tuple[Any, ...]]:
         keeper = self.keeper

@@ -42,6 +42,21 @@ class Bell:
         self._there.close()
 
 
+class Readers:
+    """An event loop to which readers are added once; kombu adds all of them at each turn."""
+
+    def __init__(self, loop: Any) -> None:
+        self._loop = loop
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+    def add_reader(self, fd: int, callback: Callable[..., Any], *args: Any) -> None:
+        """Add a reader that is not there yet."""
+        if self._loop.readers.get(fd) != (callback, args):
+            self._loop.add_reader(fd, callback, *args)
+
+
 class Poller(stock.MultiChannelPoller):
     """Polls the connections of all channels, and the bell that is rung for local messages."""
 

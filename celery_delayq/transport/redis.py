@@ -16,7 +16,7 @@ from celery_delayq.conf import Settings
 from celery_delayq.dispatcher import DispatcherThread
 from celery_delayq.transport import url
 from celery_delayq.transport.consume import ConsumeChannel
-from celery_delayq.transport.poller import Poller
+from celery_delayq.transport.poller import Poller, Readers
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class Transport(stock.Transport):
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         """Have the event loop poll for us."""
-        super().register_with_event_loop(connection, loop)
+        super().register_with_event_loop(connection, Readers(loop))
         loop.add_reader(self.cycle.bell.fileno(), self.cycle.on_bell)
 
     @contextmanager

@@ -6,6 +6,7 @@ from typing import Any
 from weakref import ReferenceType, ref
 
 from celery import bootsteps, signals
+from celery.worker import state
 
 _controller: ReferenceType[Any] | None = None
 
@@ -23,6 +24,15 @@ def consumes_tasks(channel: Any) -> bool:
     controller = _controller() if _controller else None
     consumer = getattr(getattr(controller, "consumer", None), "task_consumer", None)
     return consumer is not None and consumer.channel is channel
+
+
+def backlog() -> int:
+    """Return how many tasks wait in the worker for each process of its pool that may take one."""
+    controller = _controller() if _controller else None
+    if controller is None or controller.pool is None:
+        return 0
+    waiting = len(state.reserved_requests) - len(state.active_requests)
+    return waiting // max(1, int(controller.pool.num_processes))
 
 
 def lost_connection(channel: Any) -> bool:

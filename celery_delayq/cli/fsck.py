@@ -1,0 +1,86 @@
+"""What does not fit together, as a table or as JSON."""
+
+from __future__ import annotations
+
+import json
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from celery_delayq.app import DelayQ
+from celery_delayq.cli import Refused
+from celery_delayq.conf import Settings
+from celery_delayq.fsck import KINDS, Finding, Report, check
+
+
+def run(delayq: DelayQ, *, queue: str | None, repair: bool, as_json: bool) -> None:
+    """Check, print what was found, and exit with 1 when something is left wrong."""
+    if delayq.app is None:
+        raise AssertionError("the command line always has an app")
+    settings = Settings.from_options(delayq.app.conf.broker_transport_options)
+    console = Console(highlight=False)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    report = Report()
+    with Progress(*columns, console=console, disable=as_json) as progress:
+        bar = progress.add_task("repair" if repair else "check", total=None)
+        for report in check(delayq.store, settings, queue=queue, repair=repair):
+            # Of what comes and goes meanwhile, more may be met than there was at first.
+            progress.update(bar, total=max(report.total, report.done), completed=report.done)
+    if queue is not None and queue not in {*report.queues, *delayq.app.amqp.queues}:
+        raise Refused(
+            f"no queue {queue!r} in the registry, in Redis or in the app; "
+            f"known are: {', '.join(sorted(delayq.store.registry())) or 'none'}"
+        )
+    if as_json:
+        print(json.dumps(report.as_dict()))
+    else:
+        if report.findings:
+            console.print(_table(report))
+        for note in report.notes:
+            console.print(Text(note))
+        console.print(_summary(report, repair=repair))
+    if report.left:
+        raise click.exceptions.Exit(1)
+
+
+def _table(report: Report) -> Table:
+    table = Table(title="Findings", show_lines=True)
+    table.add_column("queue")
+    table.add_column("found", justify="right")
+    table.add_column("repaired", justify="right")
+    table.add_column("what")
+    for finding in report.findings:
+        table.add_row(
+            Text(finding.queue), f"{finding.found:,}", f"{finding.repaired:,}", _what(finding)
+        )
+    return table
+
+
+def _what(finding: Finding) -> Text:
+    """Return what is wrong, what is done about it, and for which ids."""
+    kind = KINDS[finding.kind]
+    text = Text(kind.what)
+    if kind.harmless:
+        text.append(" (harmless)")
+    text.append(f"\nrepair: {kind.mending}")
+    more = ", …" if finding.found > len(finding.examples) else ""
+    # An id may hold a NUL.
+    examples = ", ".join(finding.examples).replace("\0", "\\0")
+    return text.append(f"\n{examples}{more}", style="dim")
+
+
+def _summary(report: Report, *, repair: bool) -> str:
+    where = f"{len(report.queues):,} queues, {report.done:,} members of keys looked at"
+    if not report.found:
+        return f"{where}: nothing wrong"
+    if repair:
+        return f"{where}: {report.found:,} findings, {report.repaired:,} repaired"
+    return f"{where}: {report.found:,} findings; repair them with --repair"

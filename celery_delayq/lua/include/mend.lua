@@ -1,0 +1,21 @@
+-- What a batch has found: of each kind how many, how many of them are mended now, and a few.
+local found = {}
+
+local function note(kind, id, mended)
+  local one = found[kind]
+  if not one then
+    one = {kind, 0, 0}
+    found[kind] = one
+    found[#found + 1] = one
+  end
+  one[2] = one[2] + 1
+  one[3] = one[3] + (mended and 1 or 0)
+  if #one < 6 then
+    one[#one + 1] = id
+  end
+end
+
+-- {next cursor, how many were looked at, then for each kind {kind, found, mended, some ids…}}
+local function tell(cursor, looked)
+  return {cursor, looked, unpack(found)}
+end

@@ -1,0 +1,45 @@
+-- Look at a batch of the dead letters, or of when they died: each must have the other. Mending
+-- lists a letter by what it says itself, and removes a moment without a letter.
+--
+-- KEYS     1 dead  2 dead_at
+-- ARGV     1 which of KEYS to look through  2 cursor  3 about how many to look at  4 '1' to mend
+-- Returns  {next cursor, looked at, then for each kind {kind, found, mended, some ids…}}
+-- Repeat   finds what is left
+-- @include clock
+-- @include types
+-- @include mend
+
+expect_type(KEYS[1], 'hash')
+expect_type(KEYS[2], 'zset')
+local mend = ARGV[4] == '1'
+-- What is mended is small and makes letters be found, so a full server must let it pass: see
+-- promote.lua.
+if mend then
+  redis.call('ZREM', KEYS[2], '')
+end
+local page
+if ARGV[1] == '1' then
+  page = redis.call('HSCAN', KEYS[1], ARGV[2], 'COUNT', ARGV[3])
+  for i = 1, #page[2], 2 do
+    local id = page[2][i]
+    if not redis.call('ZSCORE', KEYS[2], id) then
+      note('unlisted_letter', id, mend)
+      if mend then
+        local died = string.match(page[2][i + 1], '^1 (%d+) ') or to_ms(now_us())
+        redis.call('ZADD', KEYS[2], died, id)
+      end
+    end
+  end
+else
+  page = redis.call('ZSCAN', KEYS[2], ARGV[2], 'COUNT', ARGV[3])
+  for i = 1, #page[2], 2 do
+    local id = page[2][i]
+    if redis.call('HEXISTS', KEYS[1], id) == 0 then
+      note('no_letter', id, mend)
+      if mend then
+        redis.call('ZREM', KEYS[2], id)
+      end
+    end
+  end
+end
+return tell(page[1], #page[2] / 2)

@@ -1,0 +1,277 @@
+"""What is done in Redis to find drift between our keys and to mend it, and to give all back.
+
+Each script looks at one batch and, with *mend*, mends what it finds at the same moment, so it is
+safe while workers run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import sha1
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+
+from celery_delayq import scripts
+from celery_delayq.calls import Call
+from celery_delayq.keys import Layout
+
+if TYPE_CHECKING:
+    from celery_delayq.store import Store
+
+#: About how many members a script looks at in one call.
+BATCH = 100
+
+#: How many keys ``SCAN`` looks at in one call, and how many members of a key the others.
+PAGE = 1000
+
+_OWN = re.compile(
+    r"\{(.*)\}:(?:(due|entries|tasks|dead|dead_at|leases|deliveries|suspects)|leased:(.+))",
+    re.DOTALL,
+)
+
+
+T = TypeVar("T")
+
+
+class Found(NamedTuple):
+    """One kind of drift in a batch; *examples* are ids of a few."""
+
+    kind: str
+    number: int
+    mended: int
+    examples: list[str]
+
+
+class Batch(NamedTuple):
+    """What one call found; the next one goes on at *cursor*, 0 at the end."""
+
+    cursor: int
+    looked: int
+    found: list[Found]
+
+    @classmethod
+    def read(cls, reply: Sequence[Any]) -> Batch:
+        """Read the reply of a script (``lua/include/mend.lua``)."""
+        found = [
+            Found(kind.decode(), number, mended, [_text(id) for id in ids])
+            for kind, number, mended, *ids in reply[2:]
+        ]
+        return cls(int(reply[0]), int(reply[1]), found)
+
+
+class Owned(NamedTuple):
+    """A key of ours, but for ``wake`` and ``suspect_turn``: its queue and, if any, whose it is."""
+
+    queue: str
+    incarnation: str | None
+
+
+class MendStore:
+    """The part of the gateway for drift between keys."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._keys = store.keys
+
+    # -- what there is
+
+    def owned(self, queue: str | None = None) -> Iterator[Owned]:
+        """Yield our keys, of one queue or of all, in one walk over the database (SCAN)."""
+        prefix = self._keys.prefix
+        pattern = f"{_literally(prefix)}{{{'*' if queue is None else _literally(queue)}}}:*"
+        for key in self._store.client.scan_iter(pattern, count=PAGE):
+            try:
+                match = _OWN.fullmatch(key.decode()[len(prefix) :])
+            except UnicodeDecodeError:
+                continue  # no queue of ours: their names are text
+            if match and queue in (None, match[1]):
+                yield Owned(match[1], match[3])
+
+    def named(self) -> set[str]:
+        """Return the queues that the agenda or the index of leases names."""
+        indexes = (self._keys.agenda, self._keys.reaping)
+        members = chain.from_iterable(
+            self._store.client.zscan_iter(key, count=PAGE) for key in indexes
+        )
+        names = set()
+        for name, _ in members:
+            try:
+                names.add(name.decode())
+            except UnicodeDecodeError:
+                continue  # dispatchers remove it
+        return names
+
+    def leaseholders(self, queue: str) -> Iterator[str]:
+        """Yield the incarnations that have a lease on a queue."""
+        leases = self._keys.queue(queue).leases
+        for name, _ in self._store.client.zscan_iter(leases, count=PAGE):
+            yield name.decode("utf-8", "replace")
+
+    def sizes(self, queue: str) -> list[int]:
+        """Return how many members there are to look at, in no order of the keys."""
+        key = self._keys.queue(queue)
+        with self._store.client.pipeline(transaction=False) as pipe:
+            for zset in (key.due, key.tasks, key.dead_at):
+                pipe.zcard(zset)
+            for hash_ in (key.entries, key.dead):
+                pipe.hlen(hash_)
+            # A key of another type is told when its turn comes.
+            replies = pipe.execute(raise_on_error=False)
+        return [reply for reply in replies if isinstance(reply, int)]
+
+    # -- what is wrong with it
+
+    def index(self, queue: str, cursor: int, *, mend: bool) -> Batch:
+        """Look at a batch of the index by task; first of all, so that it tells lost dues."""
+        key = self._keys.queue(queue)
+        keys = [*key.schedule, self._keys.agenda]
+        return self._run("mend_index", keys, [queue, cursor, BATCH, _flag(mend)])
+
+    def entries(self, queue: str, cursor: int, *, mend: bool) -> Batch:
+        """Look at a batch of the records."""
+        key = self._keys.queue(queue)
+        keys = [*key.schedule, self._keys.agenda]
+        return self._run("mend_entries", keys, [queue, cursor, BATCH, _flag(mend)])
+
+    def due(self, queue: str, cursor: int, *, mend: bool) -> Batch:
+        """Look at a batch of the schedule."""
+        key = self._keys.queue(queue)
+        keys = [key.due, key.entries, self._keys.agenda, key.dead, key.dead_at]
+        return self._run("mend_due", keys, [queue, cursor, BATCH, _flag(mend)])
+
+    def letters(self, queue: str, cursor: int, *, mend: bool) -> Batch:
+        """Look at a batch of the dead letters."""
+        return self._letters(queue, 1, cursor, mend)
+
+    def deaths(self, queue: str, cursor: int, *, mend: bool) -> Batch:
+        """Look at a batch of the moments at which dead letters died."""
+        return self._letters(queue, 2, cursor, mend)
+
+    def _letters(self, queue: str, which: int, cursor: int, mend: bool) -> Batch:
+        key = self._keys.queue(queue)
+        args = [which, cursor, BATCH, _flag(mend)]
+        return self._run("mend_letters", [key.dead, key.dead_at], args)
+
+    def leases(
+        self, queue: str, incarnations: Sequence[str], lease: float, over: float, *, mend: bool
+    ) -> Batch:
+        """Look at the leases of some processes on a queue.
+
+        Parameters
+        ----------
+        lease : float
+            Seconds, for a process that has none.
+        over : float
+            For so many seconds a lease on nothing must have been over to be told.
+        """
+        key = self._keys.queue(queue)
+        keys = [key.leases, self._keys.reaping, self._keys.clock]
+        keys += [key.leased(incarnation) for incarnation in incarnations]
+        args = [queue, _flag(mend), int(lease * 1000), int(over * 1000), *incarnations]
+        return self._run("mend_leases", keys, args)
+
+    def queue(self, queue: str, layout: Layout, deferred: float, *, mend: bool) -> Batch:
+        """Look at what leads to a queue; after an error it is left alone *deferred* seconds."""
+        key = self._keys.queue(queue)
+        shared = [self._keys.agenda, self._keys.queues]
+        keys = [*key.schedule, *shared, key.leases, key.suspects, key.dead]
+        args = [queue, layout.text, _flag(mend), int(deferred * 1000)]
+        return self._run("mend_queue", keys, args)
+
+    def counts(self, queue: str, seen: Mapping[bytes, bytes], *, mend: bool) -> Batch:
+        """Look at counts of deliveries that are stale if they still are as they were *seen*."""
+        pairs = chain.from_iterable(seen.items())
+        return self._run("mend_counts", [self._keys.queue(queue).deliveries], [_flag(mend), *pairs])
+
+    def sample_counts(self, queue: str, most: int) -> dict[bytes, bytes]:
+        """Return counts of deliveries, about *most* of them at most, by digest."""
+        deliveries = self._keys.queue(queue).deliveries
+        counts: dict[bytes, bytes] = {}
+        for digest, text in self._store.client.hscan_iter(deliveries, count=PAGE):
+            counts[digest] = text
+            if len(counts) >= most:
+                break
+        return counts
+
+    def count_counts(self, queue: str) -> int:
+        """Return of how many messages deliveries are counted."""
+        return cast(int, self._store.client.hlen(self._keys.queue(queue).deliveries))
+
+    def digests(self, queue: str, layout: Layout, incarnations: Iterable[str]) -> set[bytes]:
+        """Return the digests of all messages that are ready, suspected or held.
+
+        One that is taken meanwhile is among them; one that is put back meanwhile may not be.
+        *incarnations* are processes that may hold some without a lease.
+        """
+        key = self._keys.queue(queue)
+        found: set[bytes] = set()
+        for ready in self._keys.ready_lists(queue, layout):
+            found.update(map(_digest, self._from_the_left(ready)))
+        for item in self._from_the_left(key.suspects):
+            found.add(_digest(item.partition(b"\n")[2]))
+        for name in {*incarnations, *self.leaseholders(queue)}:
+            for _, value in self._store.client.hscan_iter(key.leased(name), count=PAGE):
+                found.add(_digest(value.partition(b"\n")[2]))
+        return found
+
+    def _from_the_left(self, key: str) -> Iterator[bytes]:
+        """Yield the items of a list that others take from the right, each at least once."""
+        start = 0
+        while items := cast("list[bytes]", self._store.client.lrange(key, start, start + 499)):
+            yield from items
+            start += len(items)
+
+    def wake(self, queue: str, layout: Layout, sign: str = "") -> str:
+        """Return a sign of what is ready and wakes nobody, ``""`` when that is well.
+
+        It is wrong when a later call returns the same; with that *sign* the later call mends it.
+        """
+        keys = [self._keys.queue(queue).wake, *self._keys.ready_lists(queue, layout)]
+        reply: bytes = self._store.run(Call(scripts.load("mend_wake"), keys, [sign]))
+        return reply.decode()
+
+    # -- to move over
+
+    def suspects(self, queue: str) -> int:
+        """Return how many messages wait to be delivered alone."""
+        return cast(int, self._store.client.llen(self._keys.queue(queue).suspects))
+
+    def absolve(self, queue: str, layout: Layout, limit: int = BATCH) -> tuple[int, int]:
+        """Put up to *limit* of them into their ready lists; return how many, and how many died."""
+        key = self._keys.queue(queue)
+        keys = [key.suspects, key.wake, key.dead, key.dead_at]
+        lists = self._keys.ready_lists(queue, layout)
+        args = [limit, *layout.steps]
+        moved, buried = self._store.run(Call(scripts.load("absolve"), [*keys, *lists], args))
+        return int(moved), int(buried)
+
+    def lives(self, incarnation: str) -> bool:
+        """Return whether a process may still run: it does not when it told so, or long ago."""
+        return bool(self._store.client.exists(self._keys.incarnation(incarnation)))
+
+    def _run(self, name: str, keys: list[str], args: list[Any]) -> Batch:
+        return Batch.read(self._store.run(Call(scripts.load(name), keys, args)))
+
+
+def batches(items: Iterable[T]) -> list[list[T]]:
+    """Return *items* in batches for one script call each."""
+    rest = iter(items)
+    return list(iter(lambda: list(islice(rest, BATCH)), []))
+
+
+def _flag(mend: bool) -> str:
+    return "1" if mend else "0"
+
+
+def _literally(text: str) -> str:
+    """Return the glob that matches *text* alone."""
+    return re.sub(r"([\\*?\[\]])", r"\\\1", text)
+
+
+def _digest(message: bytes) -> bytes:
+    return sha1(message, usedforsecurity=False).hexdigest().encode()
+
+
+def _text(id: bytes) -> str:
+    return id.decode("utf-8", "backslashreplace")
