@@ -61,11 +61,14 @@ class Holding:
     """One message that this process holds.
 
     *message* is the object that was handed out; while it lives, someone may still work on it.
+    *crashed* and *reason* tell of its end: that it killed its process, or why it was rejected.
     """
 
     queue: str
     alone: bool = False
     message: ReferenceType[Any] | None = None
+    crashed: bool = False
+    reason: str | None = None
 
 
 @dataclass(slots=True)
@@ -151,10 +154,14 @@ class LeaseKeeper:
                 self._next_beat = time.monotonic() + self.lease / 3
                 native.start(self._run)
 
-    def leave(self) -> None:
-        """A channel has gone; what it has handed out stays held."""
+    def leave(self, store: Store) -> None:
+        """A channel has gone, whose *store* still works; what it has handed out stays held."""
         with self._lock:
             self._users -= 1
+            last = not (self._users or self.held)
+        if last:
+            with suppress(*LOST):  # it expires
+                store.leases.disclaim(self.incarnation)
         self._signal.give()
 
     def new_nonce(self, queue: str) -> str:
@@ -298,8 +305,6 @@ class LeaseKeeper:
             except Exception:
                 logger.exception("Keeping leases failed and is tried again")
                 native.sleep(min(1.0, self.lease / 6))
-        with suppress(*LOST):  # it expires
-            self._store.leases.disclaim(self.incarnation)
         self._store.client.connection_pool.disconnect()
 
     def _needed(self) -> bool:

@@ -30,9 +30,8 @@ from celery_delayq.lease import KEEPERS, AckBatch, LeaseKeeper
 from celery_delayq.lease_store import Counted, Deliveries, Reserved
 from celery_delayq.message import Due, Entry
 from celery_delayq.store import Held
-from celery_delayq.transport import worker
+from celery_delayq.transport import qos, worker
 from celery_delayq.transport.publish import PublishChannel
-from celery_delayq.transport.qos import QoS
 from celery_delayq.transport.rota import QUICK, BatchSize, Rota, Share
 
 logger = logging.getLogger(__name__)
@@ -60,7 +59,8 @@ class Request(NamedTuple):
 class ConsumeChannel(PublishChannel):
     """A channel of kombu's that leases messages, and holds none in memory for having an ETA."""
 
-    QoS = QoS
+    QoS = qos.QoS
+    Message = qos.Message
 
     _dispatching = False
 
@@ -135,6 +135,7 @@ class ConsumeChannel(PublishChannel):
             self.connection.stop_dispatcher()
         self._closing = True
         keeper = self._keeper
+        store = self.store
         try:
             if keeper is not None and not self.closed:
                 self._settle(keeper)
@@ -144,7 +145,7 @@ class ConsumeChannel(PublishChannel):
             super().close()
             if keeper is not None:
                 self._keeper = None
-                keeper.leave()
+                keeper.leave(store)
 
     def _settle(self, keeper: LeaseKeeper) -> None:
         """Give back what was not handed out, and send what is done: the channel closes."""
@@ -196,31 +197,39 @@ class ConsumeChannel(PublishChannel):
 
     def requeue(self, tags: Iterable[str], *, last: bool = False, counted: Counted) -> None:
         """Put messages back into their ready lists."""
-        by_queue: dict[str, list[str]] = {}
+        fields: dict[tuple[str, Counted], list[str]] = {}
         for tag in tags:
             holding = self.keeper.drop(tag)
             if holding is not None:
-                by_queue.setdefault(holding.queue, []).append(self.keeper.field(tag))
-        for queue, fields in by_queue.items():
-            self.store.leases.requeue(
+                why: Counted = "crashed" if holding.crashed else counted
+                fields.setdefault((holding.queue, why), []).append(self.keeper.field(tag))
+        for (queue, why), names in fields.items():
+            _, buried = self.store.leases.requeue(
                 queue,
                 self.keeper.incarnation,
-                fields,
+                names,
                 last=last,
-                counted=counted,
+                counted=why,
                 most=self.settings.max_deliveries,
             )
+            if buried:
+                logger.error(
+                    "A message of queue %r that kills its process is now a dead letter", queue
+                )
 
-    def bury(self, tag: str, reason: str, id: str | None = None) -> None:
+    def note_failure(self, tag: str, *, crashed: bool, reason: str | None) -> None:
+        """Take note of why a message is about to come back or to be rejected."""
+        holding = self.keeper.held.get(tag)
+        if holding is not None:
+            holding.crashed, holding.reason = crashed, reason
+
+    def bury(self, tag: str, id: str, reason: str) -> None:
         """Make a dead letter of a message that is held."""
         holding = self.keeper.drop(tag)
-        if holding is None:
-            return
-        if id is None:
-            message = self.qos._delivered.get(tag)
-            id = str((message.headers or {}).get("id") or tag) if message else tag
-        field = self.keeper.field(tag)
-        self.store.leases.reject(holding.queue, self.keeper.incarnation, field, id, reason)
+        if holding is not None:
+            reason = holding.reason or reason
+            field = self.keeper.field(tag)
+            self.store.leases.reject(holding.queue, self.keeper.incarnation, field, id, reason)
 
     def hand_back(self, tags: list[str]) -> None:
         """Put back what was handed out and is not done: at once, or when nobody works on it."""
@@ -527,7 +536,7 @@ class ConsumeChannel(PublishChannel):
         if message is not None and not self._adopt(taken, message):
             callback(message)
 
-    def _message(self, taken: Taken) -> virtual.Message | None:
+    def _message(self, taken: Taken) -> qos.Message | None:
         """Make a message of what was leased; None when it is none, or no longer ours."""
         try:
             raw = loads(taken.message)
@@ -542,14 +551,14 @@ class ConsumeChannel(PublishChannel):
                 exc,
                 taken.message[:200],
             )
-            self.bury(taken.tag, f"undecodable message: {exc}", f"undecodable-{uuid4()}")
+            self.bury(taken.tag, f"undecodable-{uuid4()}", f"undecodable message: {exc}")
             return None
         if not self.keeper.handed_out(taken.tag, message):
             return None
         virtual.QoS.append(self.qos, message, taken.tag)
         return message
 
-    def _adopt(self, taken: Taken, message: virtual.Message) -> bool:
+    def _adopt(self, taken: Taken, message: qos.Message) -> bool:
         """Move a message that a stock producer sent with a future ETA to the schedule.
 
         A message whose moment has passed loses its ETA: the worker would park it and raise
@@ -592,7 +601,15 @@ class ConsumeChannel(PublishChannel):
         self._taken = deque(each for each in self._taken if each.tag not in gone)
         self.requeue((each.tag for each in taken), counted="nothing")
 
-    # -- what cannot be read
+    # -- what kombu keeps, or cannot be read
+
+    def _do_restore_message(
+        self, payload: Any, exchange: str, routing_key: str, *rest: Any
+    ) -> None:
+        """Put back a message that kombu keeps; one that is bound nowhere is not dropped."""
+        if not self._lookup(exchange, routing_key):
+            raise LookupError(f"no queue is bound to exchange {exchange!r} for {routing_key!r}")
+        super()._do_restore_message(payload, exchange, routing_key, *rest)
 
     def held(self, tag: str) -> Held:
         """Return where kombu keeps the message *tag* while a stock worker holds it."""

@@ -2,10 +2,43 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from kombu.transport import redis as stock
 from kombu.transport import virtual
+
+
+class Message(virtual.Message):
+    """A message that is a dead letter when it is acknowledged only since it cannot be decoded."""
+
+    undecodable: BaseException | None = None
+
+    def _decode(self) -> Any:
+        try:
+            return super()._decode()
+        except Exception as exc:
+            self.undecodable = exc
+            raise
+
+    def ack(self, multiple: bool = False) -> None:
+        """Acknowledge; Celery and kombu do so too with what they cannot decode."""
+        if self.undecodable is None:
+            super().ack(multiple)
+        else:
+            self.reject()
+
+
+def _reason(message: Any) -> str:
+    """Return why a message is being rejected, as far as can be seen from here."""
+    exc = getattr(message, "undecodable", None)
+    if exc is not None:
+        return f"undecodable message: {exc}"
+    handled = sys.exc_info()[1]
+    name = (getattr(message, "headers", None) or {}).get("task")
+    if isinstance(handled, KeyError) and name in handled.args:
+        return f"unknown task {name!r}"
+    return "rejected" if handled is None else f"rejected: {type(handled).__name__}: {handled}"
 
 
 class QoS(stock.QoS):
@@ -30,7 +63,9 @@ class QoS(stock.QoS):
             self.channel.requeue([delivery_tag], last=True, counted="requeued")
             self._forget(delivery_tag)
         else:
-            self.channel.bury(delivery_tag, "rejected")
+            message = self._delivered.get(delivery_tag)
+            id = (getattr(message, "headers", None) or {}).get("id") or delivery_tag
+            self.channel.bury(delivery_tag, str(id), _reason(message))
             self._forget(delivery_tag)
 
     def restore_unacked(self, client: Any = None) -> None:

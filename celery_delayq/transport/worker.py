@@ -8,12 +8,15 @@ from weakref import ReferenceType, ref
 from celery import bootsteps, signals
 from celery.worker import state
 
+from celery_delayq.transport import request
+
 _controller: ReferenceType[Any] | None = None
 
 
 def _note(sender: Any, **_: Any) -> None:
     global _controller
     _controller = ref(sender)
+    request.hook(sender.app.tasks)
 
 
 signals.worker_init.connect(_note)

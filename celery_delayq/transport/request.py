@@ -1,0 +1,34 @@
+"""What a worker learns about a task's end that the message itself does not tell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from billiard.einfo import ExceptionWithTraceback
+from billiard.exceptions import WorkerLostError
+from celery.exceptions import Reject
+from kombu.utils.imports import symbol_by_name
+
+
+class RequestMixin:
+    """Tells the channel why a task's message is about to come back or to be rejected."""
+
+    def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
+        """Take note, and do what Celery does."""
+        exc = exc_info.exception
+        if isinstance(exc, ExceptionWithTraceback):
+            exc = exc.exc
+        message = self.message  # type: ignore[attr-defined]
+        note = getattr(message.channel, "note_failure", None)
+        if note is not None and isinstance(exc, (WorkerLostError, SystemExit, Reject)):
+            reason = exc.reason if isinstance(exc, Reject) else None
+            note(message.delivery_tag, crashed=not isinstance(exc, Reject), reason=reason)
+        return super().on_failure(exc_info, *args, **kwargs)  # type: ignore[misc]
+
+
+def hook(tasks: Any) -> None:
+    """Have all *tasks* of a worker use the mixin, whatever class of request they have."""
+    for task in tasks.values():
+        base = symbol_by_name(task.Request)
+        if not issubclass(base, RequestMixin):
+            task.Request = type("Request", (RequestMixin, base), {})
