@@ -20,11 +20,8 @@ from redis.exceptions import ResponseError
 from celery_delayq.conf import Settings
 from celery_delayq.dispatcher import DEFER
 from celery_delayq.keys import Layout
-from celery_delayq.mend_store import Batch, Found, MendStore, batches
+from celery_delayq.mend_store import EXAMPLES, Batch, Found, MendStore, batches
 from celery_delayq.store import Store, layouts
-
-#: How many examples to tell of a finding.
-EXAMPLES = 3
 
 #: Most messages to read, and most counts of deliveries to look at, to find those that are stale.
 MOST_COUNTS = 10_000
@@ -57,7 +54,8 @@ KINDS = {
         "scheduled without a record: the message is lost", "a dead letter tells of it"
     ),
     "unscheduled": Kind(
-        "record without a due time: would never run", "due as the index by task says, else now"
+        "record without a due time: would never run",
+        "due as the index by task says, else its ETA, else now",
     ),
     "unreadable": Kind("record that cannot be read", "none: a dead letter when it is due"),
     "misindexed": Kind("in the index by task without such an entry", "removed from the index"),

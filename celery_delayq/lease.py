@@ -65,7 +65,6 @@ class Holding:
     """
 
     queue: str
-    alone: bool = False
     message: ReferenceType[Any] | None = None
     crashed: bool = False
     reason: str | None = None
@@ -103,7 +102,7 @@ class LeaseKeeper:
     open_store : Callable[[], Store]
         Makes a store for the thread of this object, with connections of its own.
     settings : Settings
-        ``lease`` is read.
+        ``lease`` and ``max_deliveries`` are read.
     name : Callable[[], str]
         Makes the names to try as incarnation.
     """
@@ -115,6 +114,7 @@ class LeaseKeeper:
         name: Callable[[], str] = new_incarnation,
     ) -> None:
         self.lease = settings.lease
+        self.max_deliveries = settings.max_deliveries
         self.tally = Tally()
         self.pid = os.getpid()
         self.held: dict[str, Holding] = {}
@@ -122,6 +122,8 @@ class LeaseKeeper:
         self._nonces = count(1)
         self._asked: dict[str, str] = {}
         self._acks: deque[tuple[str, str]] = deque()
+        self._changes: deque[Callable[[Store], Any]] = deque()
+        self._alone: set[str] = set()
         self._sent_before: set[str] = set()
         self._recent: deque[str] = deque(maxlen=RECENT)
         self._in_flight: dict[int, AckBatch] = {}
@@ -154,14 +156,10 @@ class LeaseKeeper:
                 self._next_beat = time.monotonic() + self.lease / 3
                 native.start(self._run)
 
-    def leave(self, store: Store) -> None:
-        """A channel has gone, whose *store* still works; what it has handed out stays held."""
+    def leave(self) -> None:
+        """A channel has gone; what it has handed out stays held."""
         with self._lock:
             self._users -= 1
-            last = not (self._users or self.held)
-        if last:
-            with suppress(*LOST):  # it expires
-                store.leases.disclaim(self.incarnation)
         self._signal.give()
 
     def new_nonce(self, queue: str) -> str:
@@ -174,7 +172,9 @@ class LeaseKeeper:
         """Note *number* messages as held that came for *nonce*; return their delivery tags."""
         tags = [f"{self.incarnation}:{nonce}:{place}" for place in range(1, number + 1)]
         for tag in tags:
-            self.held[tag] = Holding(queue, alone)
+            self.held[tag] = Holding(queue)
+        if alone:
+            self._alone.update(tags)
         self._asked.pop(nonce, None)
         return tags
 
@@ -196,10 +196,14 @@ class LeaseKeeper:
 
     def drop(self, tag: str) -> Holding | None:
         """Note that a message is no longer held; None when it was not."""
-        holding = self.held.pop(tag, None)
+        holding = self._pop(tag)
         if holding is None:
             self.tally.foreign_acks += 1
         return holding
+
+    def _pop(self, tag: str) -> Holding | None:
+        self._alone.discard(tag)
+        return self.held.pop(tag, None)
 
     def ack(self, tag: str) -> None:
         """Acknowledge a message; soon sent, and again until Redis has answered."""
@@ -208,10 +212,15 @@ class LeaseKeeper:
             self._acks.append((holding.queue, self.field(tag)))
             self._signal.give()
 
+    def later(self, change: Callable[[Store], Any]) -> None:
+        """Have the thread change something in Redis, which may be done twice."""
+        self._changes.append(change)
+        self._signal.give()
+
     @property
     def alone(self) -> bool:
         """Whether a message is held beside which nothing else may be taken."""
-        return any(holding.alone for holding in self.held.copy().values())
+        return bool(self._alone)
 
     def others(self, queue: str) -> int:
         """Return how many messages of other queues are held."""
@@ -305,11 +314,13 @@ class LeaseKeeper:
             except Exception:
                 logger.exception("Keeping leases failed and is tried again")
                 native.sleep(min(1.0, self.lease / 6))
+        with suppress(*LOST):  # it expires
+            self._store.leases.disclaim(self.incarnation)
         self._store.client.connection_pool.disconnect()
 
     def _needed(self) -> bool:
         with self._lock:
-            self._running = bool(self._users or self.held or self._acks)
+            self._running = bool(self._users or self.held or self._acks or self._changes)
             return self._running
 
     def _turn(self) -> None:
@@ -322,8 +333,16 @@ class LeaseKeeper:
             if self._orphans or self._abandoned:
                 wait = min(wait, self._next_look - now)
             self._signal.take_back()
-            if not self._acks:
+            if not (self._acks or self._changes):
                 self._signal.wait(wait)
+        while self._changes:
+            try:
+                self._changes[0](self._store)
+            except LOST:
+                raise
+            except Exception:
+                logger.exception("What a closed channel left to do failed; a lease ends")
+            self._changes.popleft()
         self._look_after_acks()
         now = time.monotonic()
         if now >= self._next_beat:
@@ -367,7 +386,7 @@ class LeaseKeeper:
         known = {tag for tag, one in self.held.copy().items() if one.queue == queue}
         there = self._store.leases.held(queue, self.incarnation)
         lost = [tag for tag in known if self.field(tag) not in there]
-        taken = [tag for tag in lost if self.held.pop(tag, None) is not None]
+        taken = [tag for tag in lost if self._pop(tag) is not None]
         if taken:
             self.tally.lost += len(taken)
             logger.warning(
@@ -407,7 +426,7 @@ class LeaseKeeper:
                 continue
             if holding.message is not None and holding.message() is not None:
                 self._orphans.append(tag)
-            elif self.held.pop(tag, None) is not None:
+            elif self._pop(tag) is not None:
                 unowned[holding.queue].append(self.field(tag))
         for queue, fields in unowned.items():
             self._give_back(queue, fields, counted=True)

@@ -6,6 +6,7 @@ safe while workers run.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha1
@@ -15,12 +16,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from celery_delayq import scripts
 from celery_delayq.calls import Call
 from celery_delayq.keys import Layout
+from celery_delayq.message import PROPERTY, Record, due_of_eta
 
 if TYPE_CHECKING:
     from celery_delayq.store import Store
 
 #: About how many members a script looks at in one call.
 BATCH = 100
+
+#: How many ids to tell of each kind of drift (``lua/include/mend.lua``).
+EXAMPLES = 3
 
 #: How many keys ``SCAN`` looks at in one call, and how many members of a key the others.
 PAGE = 1000
@@ -123,16 +128,37 @@ class MendStore:
     # -- what is wrong with it
 
     def index(self, queue: str, cursor: int, *, mend: bool) -> Batch:
-        """Look at a batch of the index by task; first of all, so that it tells lost dues."""
+        """Look at a batch of the index by task; before the records, so that it tells their dues."""
         key = self._keys.queue(queue)
         keys = [*key.schedule, self._keys.agenda]
         return self._run("mend_index", keys, [queue, cursor, BATCH, _flag(mend)])
 
     def entries(self, queue: str, cursor: int, *, mend: bool) -> Batch:
-        """Look at a batch of the records."""
+        """Look at a batch of the records.
+
+        One that is not in the schedule is due when its message says; now, if that says nothing.
+        """
+        keys = list(self._keys.queue(queue).schedule)
+        args = [cursor, BATCH, _flag(mend)]
+        call = Call(scripts.load("mend_entries"), keys, args)
+        next_cursor, looked, lost, *rest = self._store.run(call)
+        batch = Batch.read([next_cursor, looked, *rest])
+        if lost and mend:
+            hash_ = self._keys.queue(queue).entries
+            records = cast("list[bytes | None]", self._store.client.hmget(hash_, lost))
+            batch.found.extend(self.schedule(queue, dict(zip(lost, records, strict=True))).found)
+        elif lost:
+            ids = [_text(id) for id in lost]
+            batch.found.append(Found("unscheduled", len(ids), 0, ids[:EXAMPLES]))
+        return batch
+
+    def schedule(self, queue: str, records: Mapping[bytes, bytes | None]) -> Batch:
+        """Put records that are not in the schedule back into it, by what their messages say."""
         key = self._keys.queue(queue)
-        keys = [*key.schedule, self._keys.agenda]
-        return self._run("mend_entries", keys, [queue, cursor, BATCH, _flag(mend)])
+        args: list[Any] = [queue]
+        for id, record in records.items():
+            args += id, _due_ms(record)
+        return self._run("mend_schedule", [*key.schedule, self._keys.agenda], args)
 
     def due(self, queue: str, cursor: int, *, mend: bool) -> Batch:
         """Look at a batch of the schedule."""
@@ -271,6 +297,15 @@ def _literally(text: str) -> str:
 
 def _digest(message: bytes) -> bytes:
     return sha1(message, usedforsecurity=False).hexdigest().encode()
+
+
+def _due_ms(record: bytes | None) -> int | str:
+    """Return when an entry is due by the ETA that its message keeps, "" if it keeps none."""
+    try:
+        message = json.loads(Record.unpack(record or b"").message)
+        return due_of_eta(message["properties"][PROPERTY]["eta"]).ms
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
 def _text(id: bytes) -> str:

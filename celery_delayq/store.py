@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, cast
 
 from redis import Redis
-from redis.exceptions import ResponseError
+from redis.exceptions import ConnectionError, ResponseError
 
 from celery_delayq import scripts
 from celery_delayq.calls import Call, Puts, Readies
@@ -380,6 +380,8 @@ class Store:
         ------
         StoreFull
             Redis has no memory left; nothing was stored.
+        redis.exceptions.ConnectionError
+            The server is gone, or is no master any more.
         """
         try:
             return call.script(self.client, call.keys, call.args)
@@ -387,7 +389,16 @@ class Store:
             # Not by class: Redis 6.2 wraps what a script met, and old redis-py has no class for it.
             if "maxmemory" in str(exc):
                 raise _full(exc) from exc
+            if is_demoted(exc):
+                self.client.connection_pool.disconnect()
+                raise ConnectionError(str(exc)) from exc
             raise
+
+
+def is_demoted(exc: ResponseError) -> bool:
+    """Return whether an error says that the server is no master: connect anew."""
+    text = str(exc)
+    return "READONLY" in text or text.startswith(("UNBLOCKED", "MASTERDOWN"))
 
 
 def _few(replicas: int, wanted: int, seconds: float) -> NotReplicated:

@@ -23,8 +23,8 @@ local function remove(member, id)
   end
 end
 
--- What stands in the index of an entry that is in the schedule no more. Where this only looks,
--- mend_entries.lua counts it.
+-- The index knows the due of a record that is in the schedule no more. Where this only looks,
+-- mend_entries.lua tells it.
 local function schedule_again(due, id)
   if mend then
     note('unscheduled', id, true)

@@ -62,15 +62,23 @@ class Poller(stock.MultiChannelPoller):
 
     def __init__(self) -> None:
         super().__init__()
-        self.bell = Bell()
-        self.poller.register(self.bell.fileno(), self.eventflags)
+        self._bell: Bell | None = None
+
+    @property
+    def bell(self) -> Bell:
+        """Made when it is needed: a connection that only publishes does without."""
+        if self._bell is None:
+            self._bell = Bell()
+            self.poller.register(self._bell.fileno(), self.eventflags)
+        return self._bell
 
     def close(self) -> None:
         """Stop polling."""
-        with suppress(KeyError, ValueError, OSError):
-            self.poller.unregister(self.bell.fileno())
+        if self._bell is not None:
+            with suppress(KeyError, ValueError, OSError):
+                self.poller.unregister(self._bell.fileno())
+            self._bell.close()
         super().close()
-        self.bell.close()
 
     def get(self, callback: Callable[..., Any], timeout: float | None = None) -> Any:
         """Deliver one message that is here, or wait for one. Raises Empty when none came."""
@@ -81,8 +89,8 @@ class Poller(stock.MultiChannelPoller):
 
     def handle_event(self, fileno: int, event: int) -> Any:
         """Do what there is to do on a file descriptor."""
-        if fileno == self.bell.fileno():
-            self.bell.quiet()
+        if self._bell is not None and fileno == self._bell.fileno():
+            self._bell.quiet()
             return True
         return super().handle_event(fileno, event)
 
