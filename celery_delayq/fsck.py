@@ -57,7 +57,7 @@ KINDS = {
         "record without a due time: would never run",
         "due as the index by task says, else its ETA, else now",
     ),
-    "unreadable": Kind("record that cannot be read", "none: a dead letter when it is due"),
+    "unreadable": Kind("record that cannot be read", "none, a dead letter when it is due"),
     "misindexed": Kind("in the index by task without such an entry", "removed from the index"),
     "unindexed": Kind("entry that the index by task lacks", "added to the index"),
     "agenda_late": Kind("the agenda looks at the queue too late or never", "set to the first due"),
@@ -74,7 +74,7 @@ KINDS = {
     "no_letter": Kind("in the list of dead letters by time, and there is none", "removed"),
     "stale_count": Kind("count of deliveries of a message that is gone", "removed", True),
     "no_wake": Kind("something is ready and wakes nobody: up to 1 s late", "wakes", True),
-    "wrong_type": Kind("key of the wrong type", "none: not ours, look at it yourself"),
+    "wrong_type": Kind("key of the wrong type", "none, look at it yourself"),
 }
 
 

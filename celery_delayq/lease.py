@@ -99,8 +99,11 @@ class LeaseKeeper:
 
     Parameters
     ----------
-    open_store : Callable[[], Store]
-        Makes a store for the thread of this object, with connections of its own.
+    store : Store
+        For the thread of this object alone, with connections of its own: where gevent has patched
+        sockets, a connection belongs to the thread that made it.
+    claim : Callable[[str, float], bool]
+        Claims an incarnation for so many seconds; False when it is in use.
     settings : Settings
         ``lease`` and ``max_deliveries`` are read.
     name : Callable[[], str]
@@ -109,7 +112,8 @@ class LeaseKeeper:
 
     def __init__(
         self,
-        open_store: Callable[[], Store],
+        store: Store,
+        claim: Callable[[str, float], bool],
         settings: Settings,
         name: Callable[[], str] = new_incarnation,
     ) -> None:
@@ -118,7 +122,6 @@ class LeaseKeeper:
         self.tally = Tally()
         self.pid = os.getpid()
         self.held: dict[str, Holding] = {}
-        self._open = open_store
         self._nonces = count(1)
         self._asked: dict[str, str] = {}
         self._acks: deque[tuple[str, str]] = deque()
@@ -138,9 +141,9 @@ class LeaseKeeper:
         self._next_look = 0.0
         self._quiet_at = 0.0
         self._waiting: tuple[str, str] | None = None
-        self._store = open_store()
+        self._store = store
         self.incarnation = name()
-        while not self._store.leases.claim(self.incarnation, 3 * self.lease, new=True):
+        while not claim(self.incarnation, 3 * self.lease):
             logger.warning("Incarnation %s is in use, taking another one", self.incarnation)
             self.incarnation = name()
         self._prefix = len(self.incarnation) + 1

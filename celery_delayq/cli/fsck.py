@@ -78,9 +78,8 @@ def _what(finding: Finding) -> Text:
 
 
 def _summary(report: Report, *, repair: bool) -> str:
-    where = f"{len(report.queues):,} queues, {report.done:,} members of keys looked at"
+    where = f"{len(report.queues):,} queue(s), {report.done:,} members of keys looked at"
     if not report.found:
         return f"{where}: nothing wrong"
-    if repair:
-        return f"{where}: {report.found:,} findings, {report.repaired:,} repaired"
-    return f"{where}: {report.found:,} findings; repair them with --repair"
+    found = f"{where}: {report.found:,} finding(s)"
+    return f"{found}, {report.repaired:,} repaired" if repair else f"{found}; see --repair"

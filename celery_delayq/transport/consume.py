@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
+from functools import partial
 from queue import Empty
 from typing import Any
 from uuid import uuid4
@@ -145,9 +146,13 @@ class ConsumeChannel(PublishChannel):
         """What this process holds in this Redis database; also of use after :meth:`close`."""
         if self._keeper is None:
             key = (self.connection.place, self.store.keys)
-            self._keeper = KEEPERS.get(key, lambda: LeaseKeeper(self.new_store, self.settings))
+            self._keeper = KEEPERS.get(key, self._new_keeper)
             self._keeper.join()
         return self._keeper
+
+    def _new_keeper(self) -> LeaseKeeper:
+        claim = partial(self.store.leases.claim, new=True)
+        return LeaseKeeper(self.new_store(), claim, self.settings)
 
     def leased(self, tag: str) -> bool:
         """Return whether a delivery tag is that of a lease."""
