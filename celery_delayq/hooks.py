@@ -145,9 +145,19 @@ def install(app: Celery) -> None:
 
 
 def check_worker(sender: Any, **_: Any) -> None:
-    """Warn when a worker with the extension consumes from stock Redis."""
-    if isinstance(sender.app.amqp, AMQPMixin):
+    """Warn when a worker with the extension consumes from stock Redis, or acknowledges early
+    although it was told to run each task at least once.
+    """
+    app = sender.app
+    if isinstance(app.amqp, AMQPMixin):
         warn_of_stock(sender.connection)
+    wanted = ("task_acks_late", "task_reject_on_worker_lost")
+    if getattr(getattr(app, "_delayq", None), "at_least_once", False):
+        for setting in (name for name in wanted if not app.conf[name]):
+            _warn_once(
+                f"DelayQ(app, at_least_once=True) was followed by {setting}=False, which wins: a "
+                "task whose process is killed does not run again. Remove one of them"
+            )
 
 
 def warn_of_stock(connection: Any) -> None:

@@ -370,7 +370,7 @@ class LeaseKeeper:
 
     def beat(self) -> None:
         """Extend the lease, and reconcile where Redis counts otherwise than we do."""
-        self._store.leases.claim(self.incarnation, 3 * self.lease)
+        self._store.leases.renew(self.incarnation, 3 * self.lease)
         believed: dict[str, int] = defaultdict(int)
         for holding in self.held.copy().values():
             believed[holding.queue] += 1

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+
+from redis.exceptions import ResponseError
 
 from celery_delayq import scripts
 from celery_delayq.calls import Call
@@ -199,10 +202,16 @@ class LeaseStore:
         call.args += field, "1" if hand_out else "0"
         return cast(Retried, self._store.run(call).decode())
 
-    def claim(self, incarnation: str, seconds: float, *, new: bool = False) -> bool:
-        """Tell that an incarnation lives; False when a *new* one is in use already."""
+    def claim(self, incarnation: str, seconds: float) -> bool:
+        """Take an incarnation for so many seconds; False when it is in use."""
         name = self._keys.incarnation(incarnation)
-        return bool(self._store.client.set(name, "1", px=_ms(seconds), nx=new))
+        return bool(self._store.client.set(name, "1", px=_ms(seconds), nx=True))
+
+    def renew(self, incarnation: str, seconds: float) -> None:
+        """Tell that an incarnation lives on. A full server takes this, but not a claim."""
+        if not self._store.client.pexpire(self._keys.incarnation(incarnation), _ms(seconds)):
+            with suppress(ResponseError):
+                self.claim(incarnation, seconds)
 
     def disclaim(self, incarnation: str) -> None:
         """Tell that an incarnation has ended."""

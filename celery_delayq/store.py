@@ -370,7 +370,7 @@ class Store:
             except ResponseError as exc:
                 raise _full(exc) if "maxmemory" in str(exc) else exc from exc
         if there < replicas:
-            raise _few(there, replicas, seconds)
+            raise few_replicas(there, replicas, seconds)
         return reply
 
     def run(self, call: Call) -> Any:
@@ -401,7 +401,8 @@ def is_demoted(exc: ResponseError) -> bool:
     return "READONLY" in text or text.startswith(("UNBLOCKED", "MASTERDOWN"))
 
 
-def _few(replicas: int, wanted: int, seconds: float) -> NotReplicated:
+def few_replicas(replicas: int, wanted: int, seconds: float) -> NotReplicated:
+    """Return the error for *replicas* that have a task where more are *wanted*."""
     return NotReplicated(
         f"the task is stored, but {replicas} of {wanted} replicas have it after {seconds:g} s; "
         "it may be lost in a failover. Sending it again may run it twice"

@@ -11,6 +11,7 @@ from redis import VERSION, ConnectionPool
 from celery_delayq.calls import Puts, Readies
 from celery_delayq.message import Entry
 from celery_delayq.scripts import Script
+from celery_delayq.store import few_replicas
 
 if TYPE_CHECKING:
     from celery_delayq.transport.publish import PublishChannel
@@ -85,10 +86,14 @@ class PublishBatch:
         ------
         kombu.exceptions.BatchPublishError
             Redis refused something or went away; what it has taken is uncertain.
+        NotReplicated
+            Redis has taken all, but fewer replicas have it than ``wait_replicas`` asks for.
         """
         self._check_usable()
         self._send()
         self._read()
+        if self._connection is not None and self.channel.settings.wait_replicas:
+            self._wait()
 
     def discard(self) -> None:
         """Forget what was not sent yet."""
@@ -165,6 +170,17 @@ class PublishBatch:
             raise self._failed(exc) from exc
         if errors:
             raise self._failed(errors[0]) from errors[0]
+
+    def _wait(self) -> None:
+        """Wait for replicas: what this connection wrote last is what they must have."""
+        wanted, seconds = self.channel.settings.wait_replicas, self.channel.settings.wait_timeout
+        try:
+            self._connection.send_command("WAIT", wanted, int(seconds * 1000))
+            there = self._connection.read_response()
+        except Exception as exc:
+            raise self._failed(exc) from exc
+        if there < wanted:
+            raise few_replicas(there, wanted, seconds)
 
     def _failed(self, exc: Exception) -> Exception:
         self._unusable = "cannot be reused after a failure"

@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from functools import partial
 from queue import Empty
 from typing import Any
 from uuid import uuid4
@@ -151,8 +150,7 @@ class ConsumeChannel(PublishChannel):
         return self._keeper
 
     def _new_keeper(self) -> LeaseKeeper:
-        claim = partial(self.store.leases.claim, new=True)
-        return LeaseKeeper(self.new_store(), claim, self.settings)
+        return LeaseKeeper(self.new_store(), self.store.leases.claim, self.settings)
 
     def leased(self, tag: str) -> bool:
         """Return whether a delivery tag is that of a lease."""
