@@ -232,6 +232,7 @@ class Dispatcher:
                     incarnation,
                     settings.dispatch_batch,
                     settings.max_deliveries,
+                    settings.lease / 3,
                 )
             except ResponseError as exc:
                 self.tally.errors += 1

@@ -69,6 +69,7 @@ KINDS = {
     ),
     "unwatched": Kind("leases that nobody looks at when they end", "looked at by then"),
     "empty_lease": Kind("lease on nothing that ended long ago", "removed", True),
+    "stale_nonce": Kind("last request of a process without a lease", "removed", True),
     "idle_reaping": Kind("the index of leases names a queue without any", "removed", True),
     "unlisted_letter": Kind("dead letter that the list by time lacks", "listed"),
     "no_letter": Kind("in the list of dead letters by time, and there is none", "removed"),
@@ -243,14 +244,9 @@ class _Check:
         over = max(lease, EMPTY_LEASE)
         names = sorted({*self._holders[queue], *self._mend.leaseholders(queue)})
         for incarnations in batches(names) or [[]]:
-            batch = self._mend.leases(queue, incarnations, lease, over, mend=False)
-            if batch.found and self._repair:
-                if any(found.kind == "unleased" for found in batch.found):
-                    # Where nobody looked for long, lease time has stood still: a lease that is
-                    # given now must not include that.
-                    self._store.agenda(lease / 3)
-                batch = self._mend.leases(queue, incarnations, lease, over, mend=True)
-            self._take(queue, batch)
+            self._take(
+                queue, self._mend.leases(queue, incarnations, lease, over, mend=self._repair)
+            )
 
     def _counts(self, queue: str, layout: Layout) -> None:
         """Find counts of deliveries whose message is gone: popped by a stock worker, or purged."""

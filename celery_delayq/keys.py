@@ -82,6 +82,8 @@ class QueueKeys:
         Sorted set: incarnation, scored by the end of its lease in ms of lease time.
     deliveries
         Hash: SHA1 of a message that came back to how often (``lua/include/lease.lua``).
+    nonces
+        Hash: incarnation to the last nonce for which it got something.
     suspects
         List: messages to deliver alone.
     suspect_turn
@@ -97,6 +99,7 @@ class QueueKeys:
     wake: str
     leases: str
     deliveries: str
+    nonces: str
     suspects: str
     suspect_turn: str
 
@@ -163,6 +166,7 @@ class Keys:
             wake=f"{own}wake",
             leases=f"{own}leases",
             deliveries=f"{own}deliveries",
+            nonces=f"{own}nonces",
             suspects=f"{own}suspects",
             suspect_turn=f"{own}suspect_turn",
         )

@@ -44,9 +44,6 @@ ACK_BATCH = 500
 #: Seconds between two looks at what a lost connection has left behind.
 ORPHAN_LOOK = 0.5
 
-#: How many of the last acknowledgements are known, to repeat those that a failover has lost.
-RECENT = 10_000
-
 LOST = (ConnectionError, TimeoutError, OSError)
 
 
@@ -128,7 +125,6 @@ class LeaseKeeper:
         self._changes: deque[Callable[[Store], Any]] = deque()
         self._alone: set[str] = set()
         self._sent_before: set[str] = set()
-        self._recent: deque[str] = deque(maxlen=RECENT)
         self._in_flight: dict[int, AckBatch] = {}
         self._orphans: deque[str] = deque()
         self._abandoned: set[tuple[str, str]] = set()
@@ -171,9 +167,11 @@ class LeaseKeeper:
         self._asked[nonce] = queue
         return nonce
 
-    def take(self, queue: str, nonce: str, number: int, *, alone: bool = False) -> list[str]:
-        """Note *number* messages as held that came for *nonce*; return their delivery tags."""
-        tags = [f"{self.incarnation}:{nonce}:{place}" for place in range(1, number + 1)]
+    def take(
+        self, queue: str, nonce: str, fields: Iterable[str], *, alone: bool = False
+    ) -> list[str]:
+        """Note messages as held that came for *nonce*; return their delivery tags."""
+        tags = [f"{self.incarnation}:{field}" for field in fields]
         for tag in tags:
             self.held[tag] = Holding(queue)
         if alone:
@@ -267,7 +265,6 @@ class LeaseKeeper:
         """Redis has answered, and knew so many of them."""
         del self._in_flight[id(acks)]
         fields = {name for names in acks.fields.values() for name in names}
-        self._recent.extend(fields)
         late = len(fields - self._sent_before) - known
         self._sent_before -= fields
         self.tally.late_acks += max(0, late)
@@ -384,7 +381,8 @@ class LeaseKeeper:
         """Compare what Redis says that we hold of *queue* with what we know.
 
         What we know and Redis does not, was given to others. What Redis knows and we do not, twice
-        in a row, came with a reply that was lost, or its acknowledgement was lost in a failover.
+        in a row, came with a reply that was lost, or its acknowledgement was lost in a failover:
+        it goes back.
         """
         known = {tag for tag, one in self.held.copy().items() if one.queue == queue}
         there = self._store.leases.held(queue, self.incarnation)
@@ -409,11 +407,7 @@ class LeaseKeeper:
         }
         again = strangers & self._strangers.get(queue, set())
         self._strangers[queue] = strangers - again
-        if again:
-            done = again & set(self._recent.copy())
-            if done:
-                self._store.leases.ack(queue, self.incarnation, sorted(done))
-            self._give_back(queue, again - done)
+        self._give_back(queue, again)
 
     def _look_after_orphans(self) -> None:
         """Give back what nobody works on any more."""

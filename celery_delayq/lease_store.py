@@ -39,21 +39,22 @@ class Reserved(NamedTuple):
     """What one call of ``reserve.lua`` got.
 
     *more* is the place of the first ready list with something left, 0 for none; *alone* says that
-    nothing else is to be taken until this is done; *messages* are in the order in which to run.
+    nothing else is to be taken until this is done; *messages* are in the order in which to run:
+    field, bytes, and how often it came back before.
     """
 
     more: int
     alone: bool
-    messages: list[tuple[bytes, Deliveries]]
+    messages: list[tuple[str, bytes, Deliveries]]
 
     @classmethod
     def read(cls, reply: Sequence[Any]) -> Reserved:
         """Read the reply."""
-        pairs = zip(reply[2::2], reply[3::2], strict=True)
+        each = zip(reply[2::3], reply[3::3], reply[4::3], strict=True)
         return cls(
             int(reply[0]),
             reply[1] == b"1",
-            [(message, Deliveries.read(counts)) for message, counts in pairs],
+            [(field.decode(), message, Deliveries.read(counts)) for field, message, counts in each],
         )
 
 
@@ -112,6 +113,7 @@ class LeaseStore:
                 key.deliveries,
                 key.suspects,
                 key.suspect_turn,
+                key.nonces,
                 *self._keys.ready_lists(queue, layout),
             ],
             [queue, incarnation, _ms(lease), nonce, limit, lists, others, *layout.steps],
@@ -167,6 +169,7 @@ class LeaseStore:
         key = self._keys.queue(queue)
         layout = layout or self._store.layout
         keys = [key.leased(incarnation), key.wake, key.deliveries, key.dead, key.dead_at]
+        keys.append(key.suspects)
         lists = self._keys.ready_lists(queue, layout)
         where = "last" if last else "first"
         args = [where, counted, most, len(lists), *layout.steps, *fields]
@@ -230,11 +233,19 @@ class LeaseStore:
         first = self._store.client.zrange(self._keys.queue(queue).leases, 0, 0)
         return cast("list[bytes]", first)[0].decode() if first else None
 
-    def reap(self, queue: str, layout: Layout, incarnation: str, limit: int, most: int) -> Reaped:
+    def reap(
+        self,
+        queue: str,
+        layout: Layout,
+        incarnation: str,
+        limit: int,
+        most: int,
+        patience: float = 10.0,
+    ) -> Reaped:
         """Take back up to about *limit* messages of an incarnation whose lease has ended.
 
         What was held more than *most* times by a process that ended is delivered alone, and is
-        dead when that ended too; 0 is no limit.
+        dead when that ended too; 0 is no limit. *patience* as for :meth:`Store.agenda`.
         """
         key = self._keys.queue(queue)
         keys = [
@@ -247,9 +258,10 @@ class LeaseStore:
             key.suspects,
             key.dead,
             key.dead_at,
+            key.nonces,
             *self._keys.ready_lists(queue, layout),
         ]
-        args = [queue, incarnation, limit, most, *layout.steps]
+        args = [queue, incarnation, limit, most, _ms(patience), *layout.steps]
         more, requeued, suspected, buried = self._store.run(Call(scripts.load("reap"), keys, args))
         return Reaped(more == b"1", int(requeued), int(suspected), int(buried))
 

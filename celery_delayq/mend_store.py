@@ -31,7 +31,7 @@ EXAMPLES = 3
 PAGE = 1000
 
 _OWN = re.compile(
-    r"\{(.*)\}:(?:(due|entries|tasks|dead|dead_at|leases|deliveries|suspects)|leased:(.+))",
+    r"\{(.*)\}:(?:(due|entries|tasks|dead|dead_at|leases|nonces|deliveries|suspects)|leased:(.+))",
     re.DOTALL,
 )
 
@@ -107,11 +107,13 @@ class MendStore:
                 continue  # dispatchers remove it
         return names
 
-    def leaseholders(self, queue: str) -> Iterator[str]:
-        """Yield the incarnations that have a lease on a queue."""
-        leases = self._keys.queue(queue).leases
-        for name, _ in self._store.client.zscan_iter(leases, count=PAGE):
-            yield name.decode("utf-8", "replace")
+    def leaseholders(self, queue: str) -> set[str]:
+        """Return the incarnations that have a lease on a queue, or had one of late."""
+        key, client = self._keys.queue(queue), self._store.client
+        found = chain(
+            client.zscan_iter(key.leases, count=PAGE), client.hscan_iter(key.nonces, count=PAGE)
+        )
+        return {name.decode("utf-8", "replace") for name, _ in found}
 
     def sizes(self, queue: str) -> list[int]:
         """Return how many members there are to look at, in no order of the keys."""
@@ -192,7 +194,7 @@ class MendStore:
             For so many seconds a lease on nothing must have been over to be told.
         """
         key = self._keys.queue(queue)
-        keys = [key.leases, self._keys.reaping, self._keys.clock]
+        keys = [key.leases, self._keys.reaping, self._keys.clock, key.nonces]
         keys += [key.leased(incarnation) for incarnation in incarnations]
         args = [queue, _flag(mend), int(lease * 1000), int(over * 1000), *incarnations]
         return self._run("mend_leases", keys, args)

@@ -121,9 +121,10 @@ def to_stock(app: Celery, *, dry_run: bool = False, spare_living: bool = False) 
         for queue, held_by in holders.items():
             layout = known.get(queue, store.layout)
             yield from back.schedule(queue, layout)
+            suspects = mend.suspects(queue)
             for incarnation in sorted(held_by):
                 yield from back.held(queue, layout, incarnation)
-            yield from back.suspects(queue, layout)
+            yield from back.suspects(queue, layout, suspects)
             back.tidy(queue, lease)
 
 
@@ -168,20 +169,25 @@ class _Back:
             if spared:
                 moved.held += len(batch)
             else:
-                ready = len(batch)
+                ready, buried = len(batch), 0
                 if not self.dry_run:
-                    ready, _ = leases.requeue(queue, incarnation, batch, layout=layout)
+                    ready, buried = leases.requeue(queue, incarnation, batch, layout=layout)
                 moved.ready += ready
-                moved.gone += len(batch) - ready
+                moved.left += buried
+                moved.gone += len(batch) - ready - buried
             yield moved
 
-    def suspects(self, queue: str, layout: Layout) -> Iterator[Moved]:
-        """Give back what waits to be delivered alone."""
+    def suspects(self, queue: str, layout: Layout, before: int) -> Iterator[Moved]:
+        """Give back what waits to be delivered alone.
+
+        Those beyond the number *before* were held, and are counted already.
+        """
         moved = self.moved
         if self.dry_run:
-            moved.ready += self.mend.suspects(queue)
+            moved.ready += before
             yield moved
             return
+        moved.ready -= self.mend.suspects(queue) - before
         while any(outcome := self.mend.absolve(queue, layout)):
             moved.ready += outcome[0]
             moved.left += outcome[1]
@@ -189,9 +195,13 @@ class _Back:
 
     def tidy(self, queue: str, lease: float) -> None:
         """Remove leases on nothing, whether they have ended or not."""
-        if not self.dry_run:
-            for incarnations in batches(self.mend.leaseholders(queue)) or [[]]:
-                self.mend.leases(queue, incarnations, lease, -FOREVER, mend=True)
+        if self.dry_run:
+            return
+        names = self.mend.leaseholders(queue)
+        if self.spare_living:
+            names = {name for name in names if not self.mend.lives(name)}
+        for incarnations in batches(names) or [[]]:
+            self.mend.leases(queue, incarnations, lease, -FOREVER, mend=True)
 
 
 def _place(field: str) -> tuple[int, ...]:

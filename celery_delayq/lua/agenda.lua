@@ -20,6 +20,6 @@ end
 redis.call('HSET', KEYS[3], 'seen', string.format('%.0f', ms))
 local reply = agenda_head(KEYS[1], now)
 local ended = redis.call(
-  'ZRANGEBYSCORE', KEYS[2], '-inf', lease_now(KEYS[3]), 'LIMIT', 0, 1)
+  'ZRANGEBYSCORE', KEYS[2], '-inf', lease_now(KEYS[3], ARGV[1]), 'LIMIT', 0, 1)
 reply[4] = ended[1] or ''
 return reply

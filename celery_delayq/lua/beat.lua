@@ -11,6 +11,7 @@ local count = redis.call('HLEN', KEYS[1])
 if count > 0 then
   -- A full server must let it pass: see promote.lua.
   redis.call('ZREM', KEYS[3], '')
-  hold_lease(KEYS[2], KEYS[3], KEYS[4], ARGV[1], ARGV[2], ARGV[3])
+  local lease = tonumber(ARGV[3])
+  hold_lease(KEYS[2], KEYS[3], ARGV[1], ARGV[2], lease_now(KEYS[4], lease / 3) + lease)
 end
 return count

@@ -1,10 +1,10 @@
 -- Look at the leases of some processes on a queue: what a process holds must end some day, and
 -- someone must look then.
 --
--- KEYS     1 leases  2 reaping  3 clock  4… what each process holds
+-- KEYS     1 leases  2 reaping  3 clock  4 nonces  5… what each process holds
 -- ARGV     1 queue  2 '1' to mend  3 lease (ms), for a process that has none  4 for how long (ms)
 --          a lease on nothing must have been over to be told; reap.lua removes it by then
---          5… incarnations, in the order of KEYS[4…]
+--          5… incarnations, in the order of KEYS[5…]
 -- Returns  {0, looked at, then for each kind {kind, found, mended, some incarnations…}}
 -- Repeat   finds what is left
 -- @include clock
@@ -12,31 +12,45 @@
 -- @include lease
 -- @include mend
 
-local queue, mend = ARGV[1], ARGV[2] == '1'
+local queue, mend, lease = ARGV[1], ARGV[2] == '1', tonumber(ARGV[3])
 expect_type(KEYS[1], 'zset')
-for i = 4, #KEYS do
+expect_type(KEYS[4], 'hash')
+for i = 5, #KEYS do
   expect_type(KEYS[i], 'hash')
 end
 -- What a process holds must come back, so a full server must let it pass: see promote.lua.
 if mend then
   redis.call('ZREM', KEYS[2], '')
 end
-local over = lease_now(KEYS[3]) - tonumber(ARGV[4])
-for i = 4, #KEYS do
-  local incarnation = ARGV[i + 1]
+local now = lease_now(KEYS[3], lease / 3)
+
+local function look_at(incarnation, held)
   local ends = redis.call('ZSCORE', KEYS[1], incarnation)
-  local holds = redis.call('EXISTS', KEYS[i]) == 1
-  if holds and not ends then
-    note('unleased', incarnation, mend)
-    if mend then
-      hold_lease(KEYS[1], KEYS[2], KEYS[3], queue, incarnation, ARGV[3])
+  if redis.call('EXISTS', held) == 1 then
+    if not ends then
+      note('unleased', incarnation, mend)
+      if mend then
+        hold_lease(KEYS[1], KEYS[2], queue, incarnation, now + lease)
+      end
     end
-  elseif ends and not holds and tonumber(ends) <= over then
-    note('empty_lease', incarnation, mend)
-    if mend then
-      redis.call('ZREM', KEYS[1], incarnation)
-    end
+    return
   end
+  if ends and tonumber(ends) > now - tonumber(ARGV[4]) then
+    return
+  end
+  if ends then
+    note('empty_lease', incarnation, mend)
+  elseif redis.call('HEXISTS', KEYS[4], incarnation) == 1 then
+    note('stale_nonce', incarnation, mend)
+  end
+  if mend then
+    redis.call('ZREM', KEYS[1], incarnation)
+    redis.call('HDEL', KEYS[4], incarnation)
+  end
+end
+
+for i = 5, #KEYS do
+  look_at(ARGV[i], KEYS[i])
 end
 
 -- An early look does no harm: reap.lua then says when the next one is to be.
@@ -53,4 +67,4 @@ elseif look and not first[2] then
     redis.call('ZREM', KEYS[2], queue)
   end
 end
-return tell('0', #KEYS - 3)
+return tell('0', #KEYS - 4)

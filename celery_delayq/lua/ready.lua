@@ -4,8 +4,12 @@
 -- ARGV     1… for each message: which of KEYS is its ready list, the message
 -- Returns  how many messages
 -- Repeat   pushes them again
+-- @include types
 -- @include wake
 
+for i = 2, #KEYS do
+  expect_type(KEYS[i], 'list')
+end
 for i = 1, #ARGV, 2 do
   redis.call('LPUSH', KEYS[tonumber(ARGV[i])], ARGV[i + 1])
 end

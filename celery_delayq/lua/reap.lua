@@ -4,9 +4,10 @@
 -- delivered alone from then on. If that ends its process too, it is dead.
 --
 -- KEYS     1 leased  2 leases  3 reaping  4 clock  5 wake  6 deliveries  7 suspects  8 dead
---          9 dead_at  10… ready lists
--- ARGV     1 queue  2 incarnation  3 most messages  4 most deliveries, 0 for no limit  5… the
---          priority steps of KEYS[10…]
+--          9 dead_at  10 nonces  11… ready lists
+-- ARGV     1 queue  2 incarnation  3 most messages  4 most deliveries, 0 for no limit
+--          5 longest time since the last look at lease time (ms)  6… the priority steps of
+--          KEYS[11…]
 -- Returns  {'1' when there is more to take back in this queue, requeued, suspected, buried}
 -- Repeat   goes on with what is left
 -- @include clock
@@ -16,7 +17,7 @@
 -- @include bury
 
 local list_of = {}
-for i = 10, #KEYS do
+for i = 11, #KEYS do
   list_of[ARGV[i - 5]] = KEYS[i]
   expect_type(KEYS[i], 'list')
 end
@@ -32,7 +33,12 @@ local moved, suspected, buried = 0, 0, 0
 
 local function take_back(held)
   local step, mark, start = read_leased(held)
+  if held == '' then
+    return
+  end
   if not step then
+    bury_letter(KEYS[8], KEYS[9], redis.sha1hex(held), to_ms(now_us()), 0, 'unreadable', held)
+    buried = buried + 1
     return
   end
   local message = string.sub(held, start)
@@ -51,13 +57,13 @@ local function take_back(held)
     redis.call('LPUSH', KEYS[7], step .. '\n' .. message)
     suspected = suspected + 1
   else
-    redis.call('RPUSH', list_of[step] or KEYS[10], message)
+    redis.call('RPUSH', list_of[step] or KEYS[11], message)
     moved = moved + 1
   end
 end
 
 local ends = redis.call('ZSCORE', KEYS[2], ARGV[2])
-if ends and tonumber(ends) <= lease_now(KEYS[4]) then
+if ends and tonumber(ends) <= lease_now(KEYS[4], ARGV[5]) then
   local page = redis.call('HSCAN', KEYS[1], 0, 'COUNT', ARGV[3])[2]
   local order = {}
   for i = 1, #page, 2 do
@@ -74,6 +80,7 @@ if ends and tonumber(ends) <= lease_now(KEYS[4]) then
   end
   if redis.call('EXISTS', KEYS[1]) == 0 then
     redis.call('ZREM', KEYS[2], ARGV[2])
+    redis.call('HDEL', KEYS[10], ARGV[2])
   end
   if moved + suspected > 0 then
     wake(KEYS[5])
@@ -83,7 +90,7 @@ local more = '0'
 local first = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
 if first[2] then
   redis.call('ZADD', KEYS[3], first[2], ARGV[1])
-  more = tonumber(first[2]) <= lease_now(KEYS[4]) and '1' or '0'
+  more = tonumber(first[2]) <= lease_now(KEYS[4], ARGV[5]) and '1' or '0'
 else
   redis.call('ZREM', KEYS[3], ARGV[1])
 end

@@ -10,8 +10,8 @@
 -- @include bury
 
 local held = redis.call('HGET', KEYS[1], ARGV[1])
-local step, _, start = read_leased(held)
-if not step then
+local _, _, start = read_leased(held)
+if not held or held == '' then
   redis.call('HDEL', KEYS[1], ARGV[1])
   return 0
 end
@@ -21,7 +21,7 @@ expect_type(KEYS[4], 'zset')
 -- Moving must pass on a full server: see promote.lua.
 redis.call('ZREM', KEYS[4], '')
 redis.call('HSETNX', KEYS[5], ARGV[4], ARGV[5])
-local message = string.sub(held, start)
+local message = string.sub(held, start or 1)
 bury_letter(KEYS[3], KEYS[4], ARGV[2], to_ms(now_us()), 0, ARGV[3], message)
 redis.call('HDEL', KEYS[2], redis.sha1hex(message))
 redis.call('HDEL', KEYS[1], ARGV[1])

@@ -34,6 +34,7 @@ expect_type(KEYS[1], 'zset')
 expect_type(KEYS[2], 'hash')
 expect_type(KEYS[3], 'zset')
 expect_type(KEYS[7], 'list')
+expect_type(KEYS[9], 'hash')
 -- One takes the place of the other, so a full server must let it pass: see promote.lua.
 redis.call('ZREM', KEYS[4], '')
 local state

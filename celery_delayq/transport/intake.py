@@ -280,10 +280,11 @@ class Intake:
     def took(self, queue: str, nonce: str, reserved: Reserved) -> list[Taken]:
         """Note what came for a request as held, and return it."""
         self.rota.learn(queue, reserved.more)
-        tags = self._channel.keeper.take(queue, nonce, len(reserved.messages), alone=reserved.alone)
+        fields = [field for field, _, _ in reserved.messages]
+        tags = self._channel.keeper.take(queue, nonce, fields, alone=reserved.alone)
         return [
             Taken(queue, tag, message, deliveries)
-            for tag, (message, deliveries) in zip(tags, reserved.messages, strict=True)
+            for tag, (_, message, deliveries) in zip(tags, reserved.messages, strict=True)
         ]
 
     def _read_sign(self) -> Popped | None:

@@ -1,22 +1,25 @@
-"""Each script's header says what its caller in ``store.py`` passes."""
+"""Each script's header says what its caller passes and gets; each include brings what it needs."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from celery_delayq import scripts
 from celery_delayq.keys import Keys, Layout
+from celery_delayq.mend_store import MendStore
 from celery_delayq.message import Due, Entry, Record
 from celery_delayq.store import Held, Store
+from celery_delayq.testing.fixtures import RedisUnderTest
 
 TO = "q"
 DATA = Record(3, "nonce", "task", b"{}").pack()
 ENTRY = Entry("id", Due(5), 3, DATA)
+LUA = files("celery_delayq").joinpath("lua")
 
 
 def ready(store: Store) -> object:
@@ -44,7 +47,43 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     "adopt": (lambda s: s.adopt(TO, ENTRY, Held("u", "ui", "tag")), b"gone"),
     "release": (lambda s: s.release(TO, Layout(), "id", DATA, b"{}"), 1),
     "bury": (lambda s: s.bury("q", "id", "reason", b"{}"), 1),
+    "absolve": (lambda s: MendStore(s).absolve("q", Layout()), [1, 0]),
+    "mend_counts": (lambda s: MendStore(s).counts("q", {b"d": b"1 0 0"}, mend=True), [b"0", 1]),
+    "mend_due": (lambda s: MendStore(s).due("q", 0, mend=True), [b"0", 0]),
+    "mend_entries": (lambda s: MendStore(s).entries("q", 0, mend=True), [b"0", 0, []]),
+    "mend_index": (lambda s: MendStore(s).index("q", 0, mend=True), [b"0", 0]),
+    "mend_leases": (lambda s: MendStore(s).leases("q", ["me"], 1.0, 1.0, mend=True), [b"0", 1]),
+    "mend_letters": (lambda s: MendStore(s).letters("q", 0, mend=True), [b"0", 0]),
+    "mend_queue": (lambda s: MendStore(s).queue("q", Layout(), 1.0, mend=True), [b"0", 1]),
+    "mend_schedule": (lambda s: MendStore(s).schedule("q", {b"id": DATA}), [b"0", 1]),
+    "mend_wake": (lambda s: MendStore(s).wake("q", Layout()), b""),
 }
+
+#: Arguments that a script does not read: the call is made by the one of ``schedule.lua``.
+NOT_READ = {"adopt": {6}, "retry": {6}}
+
+QUEUE = Keys().queue("q")
+READY = set(Keys().ready_lists("q", Layout()))
+
+#: What a header calls a key or all that follow, if not by its name in ``keys.py``.
+NAMES: dict[str, set[str]] = {
+    "leased": {QUEUE.leased("me")},
+    "what each process holds": {QUEUE.leased("me")},
+    "unacked": {"u"},
+    "unacked_index": {"ui"},
+    "ready list": {Keys().ready("q", 3, Layout())},
+    "ready list of its priority": {Keys().ready("q", 3, Layout())},
+    "ready lists": READY,
+    "lists of what is ready": READY | {QUEUE.suspects},
+}
+
+
+class Item(NamedTuple):
+    """One item of KEYS or ARGV in a header; *more* says that all that follow are like it."""
+
+    number: int
+    more: bool
+    name: str
 
 
 class Recorder:
@@ -60,14 +99,40 @@ class Recorder:
         return self.reply
 
 
-def header(name: str, part: str) -> tuple[int, bool]:
-    """Return how many items a part of the header numbers, and whether more may follow."""
-    text = files("celery_delayq").joinpath("lua", f"{name}.lua").read_text()
-    match = re.search(rf"^-- {part} +(.*?)(?=^-- (?:ARGV|Returns))", text, re.M | re.S)
+def source(path: str) -> str:
+    return LUA.joinpath(f"{path}.lua").read_text("utf-8")
+
+
+def header(name: str, part: str) -> list[Item]:
+    """Return the items that a part of the header numbers."""
+    match = re.search(rf"^-- {part} +(.*?)(?=^-- (?:ARGV|Returns))", source(name), re.M | re.S)
     assert match, f"{name}.lua has no {part} in its header"
-    numbers = [int(n) for n in re.findall(r"(?:^|  |-- +)(\d+)…? ", match[1])]
-    assert numbers == list(range(1, len(numbers) + 1)), f"{name}.lua {part}: {numbers}"
-    return len(numbers), "…" in match[1]
+    # An item on a line of its own is set apart like the others, other lines go on.
+    text = re.sub(r"\n-- +(?=\d+…? )", "  ", match[1].rstrip())
+    text = re.sub(r"\s*\n-- +", " ", text)
+    items = [
+        Item(int(number), bool(more), name)
+        for number, more, name in re.findall(r"(\d+)(…?) (.*?)(?=  \d+…? |$)", text)
+    ]
+    assert [item.number for item in items] == list(range(1, len(items) + 1)), f"{name}.lua {part}"
+    assert not any(item.more for item in items[:-1]), f"{name}.lua {part}: more in the middle"
+    return items
+
+
+def call_of(name: str) -> Recorder:
+    call, reply = CALLS[name]
+    recorder = Recorder(reply)
+    call(Store(recorder, Keys(), Layout()))
+    return recorder
+
+
+def keys_named(name: str) -> set[str]:
+    """Return which keys may stand where a header says *name*."""
+    name = re.split(r"[,;(]", name)[0].strip()
+    for owner in (QUEUE, Keys()):
+        if name.isidentifier() and isinstance(getattr(owner, name, None), str):
+            return {getattr(owner, name)}
+    return NAMES[name]
 
 
 def test_every_script_has_a_call_here() -> None:
@@ -75,22 +140,124 @@ def test_every_script_has_a_call_here() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(CALLS))
-def test_the_call_passes_what_the_header_says(name: str) -> None:
-    call, reply = CALLS[name]
-    recorder = Recorder(reply)
-    call(Store(recorder, Keys(), Layout()))
+def test_the_call_passes_as_many_as_the_header_says(name: str) -> None:
+    recorder = call_of(name)
 
     for part, given in (("KEYS", recorder.keys), ("ARGV", recorder.args)):
-        expected, more = header(name, part)
-        if more:
-            assert len(given) >= expected
+        items = header(name, part)
+        if items and items[-1].more:
+            assert len(given) >= len(items)
         else:
-            assert len(given) == expected
+            assert len(given) == len(items)
+
+
+@pytest.mark.parametrize("name", sorted(CALLS))
+def test_the_call_passes_the_keys_that_the_header_names(name: str) -> None:
+    given = call_of(name).keys
+    items = header(name, "KEYS")
+
+    for item in items:
+        here = given[item.number - 1 :] if item.more else given[item.number - 1 : item.number]
+        assert set(here) <= keys_named(item.name), f"{name}.lua KEYS[{item.number}]"
+    assert len(set(given)) == len(given)
+
+
+@pytest.mark.parametrize("part", ["KEYS", "ARGV"])
+@pytest.mark.parametrize("name", sorted(CALLS))
+def test_the_script_reads_what_the_header_says_and_no_more(name: str, part: str) -> None:
+    body = code(source(name))
+    read = {int(number) for number in re.findall(rf"\b{part}\[(\d+)\]", body)}
+    fixed = {item.number for item in header(name, part) if not item.more}
+    open_end = {item.number for item in header(name, part) if item.more}
+
+    assert read <= fixed | open_end
+    assert fixed - read == (NOT_READ.get(name, set()) if part == "ARGV" else set())
+    if open_end:
+        assert re.search(rf"\b{part}\[(?!\d+\])|unpack\({part}\)", body)
 
 
 @pytest.mark.parametrize("name", sorted(CALLS))
 def test_every_header_says_what_it_returns_and_what_a_repeat_does(name: str) -> None:
-    text = files("celery_delayq").joinpath("lua", f"{name}.lua").read_text()
+    assert re.search(r"^-- Returns  \S", source(name), re.M)
+    assert re.search(r"^-- Repeat   \S", source(name), re.M)
 
-    assert re.search(r"^-- Returns  \S", text, re.M)
-    assert re.search(r"^-- Repeat   \S", text, re.M)
+
+@pytest.mark.parametrize("name", sorted(CALLS))
+def test_the_replies_prepared_here_are_like_those_of_redis(
+    name: str, delayq_redis: RedisUnderTest
+) -> None:
+    recorder = call_of(name)
+    prepared = recorder.reply
+    # On an empty database a field, a mark or a batch may be missing; what is there is alike.
+    reply = scripts.load(name)(delayq_redis.client, recorder.keys, recorder.args)
+
+    assert type(reply) is type(prepared)
+    if isinstance(reply, list):
+        assert [type(one) for one in reply] == [type(one) for one in prepared[: len(reply)]]
+
+
+# -- includes
+
+
+class Functions(NamedTuple):
+    """The functions of one include, each with what it calls."""
+
+    include: str
+    calls: dict[str, set[str]]
+
+
+def code(text: str) -> str:
+    """Return Lua source without its comments."""
+    return re.sub(r"--.*", "", text)
+
+
+def names_called(text: str) -> set[str]:
+    return set(re.findall(r"(?<![\w.:])(\w+)\(", text))
+
+
+def includes_of(name: str) -> list[Functions]:
+    """Return the includes of a script, in order."""
+    found = []
+    for include in re.findall(r"^-- @include (\w+)$", source(name), re.M):
+        text = code(source(f"include/{include}"))
+        parts = re.split(r"^local function (\w+)", text, flags=re.M)
+        calls = dict(zip(parts[1::2], map(names_called, parts[2::2]), strict=True))
+        found.append(Functions(include, calls))
+    return found
+
+
+def reached(first: Iterable[str], calls: dict[str, set[str]]) -> set[str]:
+    """Return all functions that are called by *first*, at whichever depth."""
+    found: set[str] = set()
+    waiting = [*first]
+    while waiting:
+        one = waiting.pop()
+        if one not in found:
+            found.add(one)
+            waiting += calls.get(one, ())
+    return found
+
+
+ALL_FUNCTIONS = {
+    name
+    for path in LUA.joinpath("include").iterdir()
+    for name in re.findall(r"^local function (\w+)", path.read_text("utf-8"), re.M)
+}
+
+
+@pytest.mark.parametrize("name", scripts.names())
+def test_every_include_is_needed_and_stands_after_those_that_it_needs(name: str) -> None:
+    included = includes_of(name)
+    calls = {function: there for each in included for function, there in each.calls.items()}
+    body = code(source(name))
+    own = set(re.findall(r"^local function (\w+)", body, re.M))
+    needed = reached(names_called(body) - own, calls) & ALL_FUNCTIONS
+
+    known: set[str] = set()
+    for each in included:
+        assert needed & each.calls.keys(), f"{each.include} is not needed"
+        for function, there in each.calls.items():
+            known.add(function)
+            if function in needed:
+                assert there & ALL_FUNCTIONS <= known, f"{function} calls what comes later"
+    assert needed <= known

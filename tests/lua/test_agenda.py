@@ -1,11 +1,11 @@
-"""agenda.lua, defer.lua, bury.lua and what reads or clears a queue."""
+"""agenda.lua, defer.lua, bury.lua and what reads a queue."""
 
 from __future__ import annotations
 
 from celery_delayq import scripts
 from celery_delayq.keys import Layout
 from celery_delayq.store import Store
-from tests.lua.conftest import QUEUE, entry
+from tests.lua.conftest import QUEUE, entry, fill
 from tests.support.keyspace import snapshot
 
 FAR = 4_000_000_000_000
@@ -50,17 +50,6 @@ def test_scheduled_entries_are_counted_by_task(store: Store) -> None:
     assert store.scheduled("q") == 5
 
 
-def test_clearing_a_queue_forgets_its_schedule_but_not_its_dead_letters(store: Store) -> None:
-    store.schedule(QUEUE, entry("a", FAR))
-    store.bury("q", "b", "undecodable", b"bytes\nof it")
-
-    assert store.clear("q") == 1
-
-    assert set(snapshot(store.client)) == {"delayq:queues", "{q}:dead", "{q}:dead_at"}
-    [letter] = store.dead_letters("q")
-    assert (letter.id, letter.reason, letter.message) == ("b", "undecodable", b"bytes\nof it")
-
-
 def test_a_script_that_the_server_forgot_is_sent_again(store: Store) -> None:
     store.schedule(QUEUE, entry("a", FAR))
     store.client.script_flush()
@@ -83,10 +72,16 @@ def test_sizes_are_told_even_by_a_full_server(store: Store) -> None:
     store.schedule(QUEUE, entry("c", 0, priority=3))
     store.bury("q", "d", "undecodable", b"")
     store.client.zadd("{q}:due", {"b": 5})
-    store.client.config_set("maxmemory-policy", "noeviction")
-    store.client.config_set("maxmemory", 1)
+    fill(store)
 
     sizes = store.sizes("q", Layout())
 
     assert abs(sizes.now - store.now_ms()) < 1000
     assert sizes[1:] == (2, 1, 1, 1, 5)
+
+
+def test_what_waits_to_be_delivered_alone_counts_as_ready(store: Store) -> None:
+    store.client.lpush("q", b"a")
+    store.client.lpush("{q}:suspects", b"0\nb", b"3\nc")
+
+    assert store.sizes("q", Layout()).ready == 3

@@ -60,6 +60,7 @@ def test_an_entry_is_given_back_as_another_message(store: Store) -> None:
 
     state = snapshot(store.client)
     assert state["q\x06\x166"] == [b"with its ETA"]
+    assert state["{q}:wake"] == [b""]
     assert state["{q}:due"] == {b"b": FAR + 1}
     assert state["delayq:agenda"] == {b"q": FAR + 1}
     assert list(state["{q}:entries"]) == [b"b"]

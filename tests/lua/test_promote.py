@@ -59,6 +59,16 @@ def test_what_is_not_due_stays_and_is_what_to_look_at_next(store: Store) -> None
     }
 
 
+def test_the_marker_tells_of_what_was_moved_and_of_nothing_else(store: Store) -> None:
+    store.client.zadd("{q}:due", {"no record": 1})
+    assert store.promote(QUEUE, Layout(), 100).buried == 1
+    assert not store.client.exists("{q}:wake")
+
+    overdue(store, "a", 1)
+    store.promote(QUEUE, Layout(), 100)
+    assert store.client.lrange("{q}:wake", 0, -1) == [b""]
+
+
 def test_each_priority_goes_to_its_list(store: Store) -> None:
     for step in (0, 3, 6, 9):
         overdue(store, f"p{step}", 1, priority=step)

@@ -68,6 +68,16 @@ def test_the_same_id_sent_twice_on_purpose_is_two_entries(store: Store) -> None:
     assert store.scheduled("q", "tasks.t") == 2
 
 
+def test_a_repeat_is_a_duplicate_whatever_became_of_an_entry_of_the_same_id(store: Store) -> None:
+    store.schedule(QUEUE, entry("a", FAR, nonce="first"))
+    store.schedule(QUEUE, entry("a", FAR + 1, nonce="second"))
+    [data] = store.client.hmget("{q}:entries", "a")
+    store.release(QUEUE, Layout(), "a", data, b"the first")  # or it was promoted
+
+    assert store.schedule(QUEUE, entry("a", FAR + 1, nonce="second"))[0] == "duplicate"
+    assert store.scheduled("q") == 1
+
+
 def test_only_what_is_earliest_of_all_wakes_the_dispatchers(store: Store) -> None:
     now = store.now_ms()
     with store.client.pubsub(ignore_subscribe_messages=True) as ears:
@@ -90,6 +100,19 @@ def test_the_agenda_names_the_earliest_entry_of_each_queue(store: Store) -> None
         store.schedule(QUEUE, entry(id, due))
 
     assert store.client.zscore("delayq:agenda", "q") == FAR + 1
+
+
+def test_a_message_for_later_wakes_no_consumer(store: Store) -> None:
+    store.schedule(QUEUE, entry("a", FAR))
+
+    assert not store.client.exists("{q}:wake")
+
+
+def test_the_marker_stays_one_element(store: Store) -> None:
+    store.schedule(QUEUE, entry("a", 1))
+    store.schedule(QUEUE, entry("b", 1, priority=3))
+
+    assert store.client.lrange("{q}:wake", 0, -1) == [b""]
 
 
 @pytest.mark.parametrize("suffix", ["due", "entries", "tasks"])

@@ -1,27 +1,166 @@
-"""A proxy between a client and Redis that breaks the connection where a test wants it."""
+"""A proxy between clients and Redis that breaks connections where a test wants it.
+
+It reads the protocol, so that a fault hits one chosen call: by the name of a command or of a
+script, and the n-th of them.
+
+>>> with Proxy(server.port) as proxy:                                   # doctest: +SKIP
+...     rule = proxy.on("promote", Fault.DROP_REPLY, nth=3)
+...     assert rule.fired.wait(5)
+"""
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import socket
+import struct
 import threading
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cache
 from types import TracebackType
+from typing import Any
+
+from celery_delayq import scripts
+from tests.support.ports import free_port
+from tests.support.resp import Frames, arguments
+
+_CHUNK = 1 << 18
+_TIMEOUT = 10.0
+
+
+class Fault(Enum):
+    """What happens to a call."""
+
+    DROP_REQUEST = "the connection is cut before the server gets the request"
+    DROP_REPLY = "the server executes it, and the connection is cut before the reply"
+    RESET = "the server executes it, and the connection is reset (RST) before the reply"
+    STALL = "half of the reply comes, then nothing, then the connection is cut"
+    DELAY = "the reply comes late"
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass
+class Rule:
+    """One fault that is to happen.
+
+    Parameters
+    ----------
+    what
+        Name of a script, of a command in capitals, or bytes that stand in the request.
+    fault
+        What is to happen.
+    nth
+        Which call of those that come after the rule.
+    seconds
+        For how long a reply is late or stalled.
+    then
+        Called at the moment of the fault, before anything is cut: it must not block.
+    """
+
+    what: str | bytes
+    fault: Fault
+    nth: int = 1
+    seconds: float = 0.0
+    then: Callable[[], None] = _nothing
+    fired: threading.Event = field(default_factory=threading.Event)
+    _seen: int = 0
+
+    def hits(self, call: Call) -> bool:
+        """Count *call* if it is one of those meant, and return whether its turn has come."""
+        meant = self.what in call.raw if isinstance(self.what, bytes) else self.what == call.label
+        self._seen += meant
+        return meant and self._seen == self.nth
+
+    def fire(self) -> None:
+        """Tell that the moment has come."""
+        self.then()
+        self.fired.set()
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request: its bytes, and the name of its script or command."""
+
+    raw: bytes
+    label: str
+
+    @classmethod
+    def read(cls, raw: bytes) -> Call:
+        """Name the call that *raw* makes."""
+        parts = arguments(raw)
+        name = next(parts, b"").upper().decode("ascii", "replace")
+        if name in ("EVALSHA", "EVAL"):
+            name = _script_names().get(next(parts, b""), name)
+        return cls(raw, name)
+
+
+@cache
+def _script_names() -> dict[bytes, str]:
+    """Return the names of our scripts by SHA1 and by source."""
+    known = [scripts.load(name) for name in scripts.names()]
+    return {key.encode(): each.name for each in known for key in (each.sha, each.source)}
+
+
+@dataclass(eq=False)
+class _Link:
+    """A client's connection and ours to the server, with the calls that wait for replies."""
+
+    client: asyncio.StreamWriter
+    server: asyncio.StreamWriter
+    pending: deque[Call] = field(default_factory=deque)
+    subscribed: bool = False
+
+    def cut(self, *, reset: bool = False) -> None:
+        if reset:
+            linger = struct.pack("ii", 1, 0)  # RST instead of FIN
+            for each in (self.client, self.server):
+                raw: socket.socket = each.get_extra_info("socket")
+                with suppress(OSError):
+                    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        self.client.transport.abort()
+        self.server.transport.abort()
 
 
 class Proxy:
-    """Forwards bytes on a free loopback port; :meth:`drop_reply` is where it gets interesting."""
+    """Passes on what comes to a free loopback port; a context manager.
+
+    Parameters
+    ----------
+    target_port
+        Port of the server on 127.0.0.1, which may go away and come back.
+
+    Attributes
+    ----------
+    traffic
+        How often each script and command was sent.
+    latency
+        Seconds by which every reply is late.
+    """
 
     def __init__(self, target_port: int) -> None:
-        self._target = ("127.0.0.1", target_port)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self._marker: bytes | None = None
-        self._execute = True
+        self.port = free_port()
+        self.traffic: Counter[str] = Counter()
+        self.latency = 0.0
         self.dropped = threading.Event()
-        self._sockets: list[socket.socket] = []
+        self._target = target_port
+        self._rules: list[Rule] = []
+        self._links: set[_Link] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self._listener: asyncio.Server | None = None
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def __enter__(self) -> Proxy:
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._thread.start()
+        self.accept()
         return self
 
     def __exit__(
@@ -30,58 +169,176 @@ class Proxy:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._listener.close()
-        for each in self._sockets:
-            with contextlib.suppress(OSError):
-                each.close()
+        self._do(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_TIMEOUT)
+        self._loop.close()
+
+    # -- faults of one call -------------------------------------------------------------------
+
+    def on(
+        self,
+        what: str | bytes,
+        fault: Fault,
+        *,
+        nth: int = 1,
+        seconds: float = 0.0,
+        then: Callable[[], None] = _nothing,
+    ) -> Rule:
+        """Let *fault* happen to the *nth* call from now on; see `Rule`."""
+        rule = Rule(what, fault, nth, seconds, then)
+        self._rules = [*self._rules, rule]
+        return rule
+
+    def forget_rules(self) -> None:
+        """Let everything pass again."""
+        self._rules = []
 
     def drop_reply(self, marker: bytes) -> None:
         """Let the server execute the next command with *marker*, then cut before its reply."""
-        self._marker, self._execute = marker, True
-        self.dropped.clear()
+        self.dropped = self.on(marker, Fault.DROP_REPLY).fired
 
     def drop_request(self, marker: bytes) -> None:
         """Cut the connection instead of passing on the next command with *marker*."""
-        self._marker, self._execute = marker, False
-        self.dropped.clear()
+        self.dropped = self.on(marker, Fault.DROP_REQUEST).fired
 
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                server = socket.create_connection(self._target)
-                self._sockets += [client, server]
-                threading.Thread(target=self._serve, args=(client, server), daemon=True).start()
+    # -- faults of all connections ------------------------------------------------------------
 
-    def _serve(self, client: socket.socket, server: socket.socket) -> None:
-        """Pass requests on; replies come back in a second thread until one is to be dropped."""
-        swallow = threading.Event()
-        threading.Thread(target=self._reply, args=(client, server, swallow), daemon=True).start()
-        with contextlib.suppress(OSError):
-            while request := client.recv(1 << 20):
-                if self._marker is not None and self._marker in request:
-                    self._marker = None
-                    swallow.set()
-                    if self._execute:
-                        server.sendall(request)
-                    else:
-                        self._cut(client, server)
-                    continue
-                server.sendall(request)
-        self._cut(client, server)
+    def cut_all(self, *, reset: bool = False) -> None:
+        """Cut every connection; new ones are taken."""
 
-    def _reply(
-        self, client: socket.socket, server: socket.socket, swallow: threading.Event
-    ) -> None:
-        with contextlib.suppress(OSError):
-            while reply := server.recv(1 << 20):
-                if swallow.is_set():
-                    break
-                client.sendall(reply)
-        self._cut(client, server)
+        async def cut() -> None:
+            for link in list(self._links):
+                link.cut(reset=reset)
 
-    def _cut(self, client: socket.socket, server: socket.socket) -> None:
-        for each in (client, server):
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-        self.dropped.set()
+        self._do(cut())
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Cut every connection and refuse new ones for the time of the ``with`` block."""
+        self.refuse()
+        try:
+            yield
+        finally:
+            self.accept()
+
+    def refuse(self) -> None:
+        """Cut every connection and refuse new ones, until `accept`."""
+        self._do(self._close_listener())
+        self.cut_all()
+
+    def accept(self) -> None:
+        """Take new connections."""
+        self._do(self._listen())
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Pass nothing on for the time of the ``with`` block, and close nothing."""
+        self._loop.call_soon_threadsafe(self._flowing.clear)
+        try:
+            yield
+        finally:
+            self._loop.call_soon_threadsafe(self._flowing.set)
+
+    # -- in the loop --------------------------------------------------------------------------
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(_TIMEOUT)
+
+    async def _listen(self) -> None:
+        if self._listener is None:
+            self._listener = await asyncio.start_server(
+                self._serve, "127.0.0.1", self.port, limit=_CHUNK
+            )
+
+    async def _close_listener(self) -> None:
+        # Not waited for: it would wait for the connections, too.
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    async def _end(self) -> None:
+        await self._close_listener()
+        for link in list(self._links):
+            link.cut()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            their_reader, their_writer = await asyncio.open_connection(
+                "127.0.0.1", self._target, limit=_CHUNK
+            )
+        except OSError:
+            writer.transport.abort()
+            return
+        link = _Link(writer, their_writer)
+        self._links.add(link)
+        both = [
+            asyncio.ensure_future(self._pass_requests(link, reader)),
+            asyncio.ensure_future(self._pass_replies(link, their_reader)),
+        ]
+        self._tasks.update(both)
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        link.cut()
+        for task in both:
+            task.cancel()
+        await asyncio.gather(*both, return_exceptions=True)
+        self._tasks.difference_update(both)
+        self._links.discard(link)
+
+    async def _pass_requests(self, link: _Link, reader: asyncio.StreamReader) -> None:
+        frames = Frames()
+        while data := await reader.read(_CHUNK):
+            for raw in frames.feed(data):
+                await self._flowing.wait()
+                call = Call.read(raw)
+                self.traffic[call.label] += 1
+                if rule := self._hit(call, (Fault.DROP_REQUEST,)):
+                    rule.fire()
+                    return
+                # Messages come without a request on such a connection, and no script is called.
+                link.subscribed |= call.label in ("SUBSCRIBE", "PSUBSCRIBE")
+                link.pending.append(call)
+                link.server.write(raw)
+            await link.server.drain()
+
+    async def _pass_replies(self, link: _Link, reader: asyncio.StreamReader) -> None:
+        frames = Frames()
+        while data := await reader.read(_CHUNK):
+            for reply in frames.feed(data):
+                await self._flowing.wait()
+                if self.latency:
+                    await asyncio.sleep(self.latency)
+                rule = self._hit_by_reply(link, reply)
+                if rule is not None and await self._harm(link, reply, rule):
+                    return
+                link.client.write(reply)
+            await link.client.drain()
+
+    def _hit_by_reply(self, link: _Link, reply: bytes) -> Rule | None:
+        """Return the rule for the call that *reply* answers."""
+        if link.subscribed or reply[:1] == b">" or not link.pending:
+            return None
+        call = link.pending.popleft()
+        if reply.startswith(b"-NOSCRIPT"):
+            return None  # it was not executed, and comes again with its source
+        return self._hit(call, (Fault.DROP_REPLY, Fault.RESET, Fault.STALL, Fault.DELAY))
+
+    async def _harm(self, link: _Link, reply: bytes, rule: Rule) -> bool:
+        """Do what *rule* says to a reply; return whether that is the end of the connection."""
+        rule.fire()
+        if rule.fault is Fault.DELAY:
+            await asyncio.sleep(rule.seconds)
+            return False
+        if rule.fault is Fault.STALL:
+            link.client.write(reply[: len(reply) // 2])
+            await asyncio.sleep(rule.seconds)
+        link.cut(reset=rule.fault is Fault.RESET)
+        return True
+
+    def _hit(self, call: Call, faults: tuple[Fault, ...]) -> Rule | None:
+        """Count *call* for every rule, and return the first whose turn has come."""
+        hits = [rule for rule in self._rules if rule.fault in faults and rule.hits(call)]
+        return hits[0] if hits else None

@@ -12,6 +12,9 @@ end
 -- already (a call repeated after its reply was lost). This comes before any other write, and a
 -- full server refuses it, so that nothing is half-stored.
 local function put_record(entries, id, data, nonce)
+  if redis.call('HEXISTS', entries, id .. '\0' .. nonce) == 1 then
+    return nil
+  end
   if redis.call('HSETNX', entries, id, data) == 1 then
     return id
   end

@@ -1,0 +1,222 @@
+"""The judge: compares what was promised, what ran, what is left and who was killed. No I/O.
+
+All times are microseconds since 1970 by Redis' clock.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+#: What has run is acknowledged within this time. If its holder dies later, it must not run again.
+ACK_GRACE_US = 2_000_000
+
+#: Heartbeats come every third of a lease: a process that stood still for longer than this part of
+#: it may have lost what it held.
+HARMLESS_PART = 0.6
+
+
+class Promise(NamedTuple):
+    """What was sent: the key of its run, and when it may start at the earliest.
+
+    Of what is not *certain*, since the call that sent it failed, nobody knows whether it was sent.
+    """
+
+    key: str
+    due_us: int = 0
+    certain: bool = True
+
+
+class Run(NamedTuple):
+    """One run; *end_us* is None for one that has not ended. *holder* is the worker's process."""
+
+    key: str
+    pid: int
+    holder: int
+    start_us: int
+    end_us: int | None = None
+
+
+class Harm(NamedTuple):
+    """What was done to a process: from when until when, and whether it was its end."""
+
+    pid: int
+    since_us: int
+    until_us: int
+    fatal: bool = True
+
+
+class Rollback(NamedTuple):
+    """What Redis itself has forgotten: everything that happened after *since_us*.
+
+    *forgotten* are the keys of what was published after it.
+    """
+
+    since_us: int
+    forgotten: Collection[str]
+
+
+@dataclass
+class Verdict:
+    """What went wrong, by key and with the reason; and what was seen."""
+
+    published: int = 0
+    runs: int = 0
+    again: int = 0
+    """Runs that were repeated as they had to be, because their holder was killed."""
+    forgotten: int = 0
+    """What Redis itself lost."""
+    lost: dict[str, str] = field(default_factory=dict)
+    twice: dict[str, str] = field(default_factory=dict)
+    early: dict[str, str] = field(default_factory=dict)
+    dead: dict[str, str] = field(default_factory=dict)
+    left: dict[str, str] = field(default_factory=dict)
+    unknown: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+    """Figures for the report."""
+
+    @property
+    def violations(self) -> dict[str, dict[str, str]]:
+        """What went wrong, by kind."""
+        kinds = ("lost", "twice", "early", "dead", "left", "unknown")
+        return {kind: found for kind in kinds if (found := getattr(self, kind))}
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many of each kind, for tables."""
+        seen = {
+            "published": self.published,
+            "runs": self.runs,
+            "again": self.again,
+            "forgotten": self.forgotten,
+        }
+        kinds = ("lost", "twice", "early", "dead", "left", "unknown")
+        return seen | {kind: len(getattr(self, kind)) for kind in kinds}
+
+    def report(self, most: int = 10) -> str:
+        """Return the whole verdict as text, with at most so many keys of each kind."""
+        lines = [", ".join(f"{count} {kind}" for kind, count in self.counts.items())]
+        lines += [f"  {name}: {text}" for name, text in self.notes.items()]
+        for kind, found in self.violations.items():
+            lines += [f"  {kind}: {key}: {reason}" for key, reason in list(found.items())[:most]]
+            if len(found) > most:
+                lines.append(f"  {kind}: and {len(found) - most} more")
+        return "\n".join(lines)
+
+
+def judge(
+    promises: Iterable[Promise],
+    runs: Iterable[Run],
+    left: Mapping[str, Collection[str]],
+    harms: Collection[Harm] = (),
+    *,
+    lease: float = 30.0,
+    rollback: Rollback | None = None,
+) -> Verdict:
+    """Say what was lost, run twice or early, died, or is left in the broker.
+
+    Parameters
+    ----------
+    left
+        Ids by the state in which the broker still has them; ``"dead"`` is one of them.
+    harms
+        What was done to processes: only for that may something run again.
+    lease
+        Seconds.
+    rollback
+        What Redis has forgotten in a crash.
+    """
+    known = _merged(promises)
+    by_key: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        by_key[run.key].append(run)
+    states = {id: state for state, ids in left.items() for id in ids}
+    verdict = Verdict(published=len(known), runs=sum(map(len, by_key.values())))
+
+    for key, promise in known.items():
+        _judge_end(verdict, promise, by_key[key], states, rollback)
+    for key, found in by_key.items():
+        found.sort(key=lambda run: run.start_us)
+        if key not in known:
+            if found:
+                verdict.unknown[key] = f"ran, and was never sent: {_told(found)}"
+            continue
+        early = known[key].due_us - found[0].start_us if found else 0
+        if early > 0:
+            verdict.early[key] = f"{early / 1000:.3f} ms early: {_told(found)}"
+        repeated = list(_repetitions(found, harms, lease, rollback))
+        if repeated:
+            verdict.twice[key] = f"{'; '.join(repeated)}: {_told(found)}"
+        verdict.again += max(0, len(found) - 1 - len(repeated))
+    return verdict
+
+
+def _merged(promises: Iterable[Promise]) -> dict[str, Promise]:
+    """Return one promise for each key; a task that ran again promised the same again."""
+    known: dict[str, Promise] = {}
+    for promise in promises:
+        there = known.setdefault(promise.key, promise)
+        known[promise.key] = there._replace(
+            due_us=min(there.due_us, promise.due_us), certain=there.certain or promise.certain
+        )
+    return known
+
+
+def _judge_end(
+    verdict: Verdict,
+    promise: Promise,
+    runs: Collection[Run],
+    states: Mapping[str, str],
+    rollback: Rollback | None,
+) -> None:
+    """Say whether what was promised has run to its end, and what became of it if not."""
+    state = states.get(promise.key.partition("~")[0])
+    if state == "dead":
+        verdict.dead[promise.key] = f"became a dead letter, {len(runs)} runs started"
+        return
+    if state is not None:
+        verdict.left[promise.key] = f"is still {state}"
+    if state is not None or any(run.end_us is not None for run in runs):
+        return
+    if rollback is not None and promise.key in rollback.forgotten:
+        verdict.forgotten += 1
+    elif promise.certain or runs:
+        verdict.lost[promise.key] = _told(runs) if runs else "never started"
+
+
+def _repetitions(
+    runs: list[Run], harms: Collection[Harm], lease: float, rollback: Rollback | None
+) -> Iterator[str]:
+    """Yield the runs, in the order of their starts, that should not have been."""
+    for before, again in pairwise(runs):
+        # What was acknowledged after that moment is back.
+        forgotten = rollback is not None and (
+            before.end_us is None or before.end_us >= rollback.since_us - ACK_GRACE_US
+        )
+        if not forgotten and not any(_excuses(harm, before, again, lease) for harm in harms):
+            late = (again.start_us - before.start_us) / 1_000_000
+            yield f"started again after {late:.3f} s though its holder lived"
+
+
+def _excuses(harm: Harm, before: Run, again: Run, lease: float) -> bool:
+    """Return whether *before* had to be repeated for what was done to its process."""
+    held = before.end_us is None or harm.since_us <= before.end_us + ACK_GRACE_US
+    long = harm.fatal or harm.until_us - harm.since_us > HARMLESS_PART * lease * 1_000_000
+    # The children of a killed worker may start what they have got.
+    during = (harm.fatal or harm.until_us >= before.start_us) and harm.since_us <= again.start_us
+    return harm.pid in (before.pid, before.holder) and held and long and during
+
+
+def _told(runs: Collection[Run]) -> str:
+    """Return where and when something ran, in seconds of the minute."""
+
+    def clock(us: int | None) -> str:
+        return "…" if us is None else f"{us / 1_000_000 % 1000:.3f}"
+
+    return ", ".join(
+        f"[{clock(run.start_us)} to {clock(run.end_us)} in {run.pid} of {run.holder}]"
+        for run in runs
+    )

@@ -1,0 +1,39 @@
+"""Pytest plugin of the fault tests: ``pytest_plugins = ["tests.support.faults.fixtures"]``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.faults.checker import Verdict
+from tests.support.faults.stage import MakeStage, Passes, Stage
+
+
+@pytest.fixture
+def make_stage(tmp_path: Path) -> Iterator[MakeStage]:
+    """Make stages of the test's own; takes the options of `Stage`."""
+    with ExitStack() as stages:
+        yield lambda **options: stages.enter_context(Stage(tmp_path, **options))
+
+
+@pytest.fixture
+def stage(make_stage: MakeStage) -> Stage:
+    """A stage with a lease of two seconds."""
+    return make_stage()
+
+
+@pytest.fixture
+def passes(record_property: Callable[[str, object], None]) -> Passes:
+    """Assert that a verdict tells no violation, and keep it for the table of the soak."""
+
+    def check(verdict: Verdict) -> None:
+        counts: dict[str, Any] = {**verdict.counts, "notes": verdict.notes}
+        record_property("verdict", counts)
+        print(verdict.report())
+        assert not verdict.violations, verdict.report()
+
+    return check

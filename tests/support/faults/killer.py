@@ -1,0 +1,107 @@
+"""Kills and stops processes, and keeps what it did: the judge can tell what that excuses."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from celery_delayq.testing import ManagedProcess, WorkerProcess
+from tests.support.faults.checker import Harm
+from tests.support.faults.stage import Stage, wait_dispatching
+
+
+class Killer:
+    """Does harm at random, the same for the same *seed*."""
+
+    def __init__(self, stage: Stage, seed: int = 0) -> None:
+        self.random = random.Random(seed)
+        self.strikes: list[str] = []
+        self._stage = stage
+
+    # What is done to a worker's main process is done to the holder of all that its pool runs.
+
+    # -- one blow -----------------------------------------------------------------------------
+
+    def power_cut(self, process: ManagedProcess) -> None:
+        """Kill a process and its children."""
+        with self._harming(process.pid):
+            process.kill()
+
+    def kill_main(self, process: ManagedProcess) -> None:
+        """Kill the main process alone; its children live on for a while."""
+        with self._harming(process.pid):
+            process.kill_parent()
+
+    def kill_child(self, worker: ManagedProcess) -> None:
+        """Kill one process of a worker's pool."""
+        assert isinstance(worker, WorkerProcess)
+        pid = self.random.choice(worker.child_pids())
+        with self._harming(pid), suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+    def kill_at_once(self, process: ManagedProcess) -> None:
+        """Kill a process and its children without waiting for their end.
+
+        For a proxy to call at the moment of a request.
+        """
+        with self._harming(process.pid), suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+    @contextmanager
+    def stopped(self, *processes: ManagedProcess) -> Iterator[None]:
+        """Let processes and their children stand still for the time of the ``with`` block."""
+        since = self._stage.ledger.now_us()
+        for process in processes:
+            os.killpg(process.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for process in processes:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGCONT)
+            until = self._stage.ledger.now_us()
+            self._stage.harms += [Harm(one.pid, since, until, fatal=False) for one in processes]
+
+    def stop(self, process: ManagedProcess, seconds: float) -> None:
+        """Let a process and its children stand still for so long."""
+        with self.stopped(process):
+            time.sleep(seconds)
+
+    # -- many ---------------------------------------------------------------------------------
+
+    def strike(
+        self,
+        processes: Sequence[ManagedProcess],
+        ways: Sequence[Callable[[ManagedProcess], None]],
+    ) -> None:
+        """Hit one of *processes* in one of several ways, and start it again if that was its end."""
+        process = self.random.choice(processes)
+        way = self.random.choice(ways)
+        self.strikes.append(f"{getattr(way, '__name__', 'stop')} {process.name}")
+        way(process)
+        if not process.running:
+            restart(process)
+
+    def let_pass(self, shortest: float, longest: float) -> None:
+        """Wait for a random time, since the next blow is to hit at a random moment."""
+        time.sleep(self.random.uniform(shortest, longest))
+
+    @contextmanager
+    def _harming(self, pid: int) -> Iterator[None]:
+        since = self._stage.ledger.now_us()
+        yield
+        until = self._stage.ledger.now_us()
+        self._stage.harms.append(Harm(pid, since, until))
+
+
+def restart(process: ManagedProcess) -> None:
+    """Start a process that has ended, and wait until it is at work again."""
+    process.start()
+    if isinstance(process, WorkerProcess):
+        process.wait_ready()
+    else:
+        wait_dispatching(process)

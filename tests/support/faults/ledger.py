@@ -1,0 +1,107 @@
+"""Where tasks write down when they ran: a second Redis that no fault touches.
+
+A line is one round trip and there to stay once it was sent, whatever happens to its writer. The
+time in it is Redis' clock.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import cast
+
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from tests.support.faults.checker import Promise, Run
+
+_RUNS = "runs"
+_FINISHED = "finished"
+_STARTS = "starts"
+
+_START = """
+local t = redis.call('TIME')
+local n = redis.call('HINCRBY', KEYS[2], ARGV[1], 1)
+redis.call('RPUSH', KEYS[1], string.format(
+  'start %d %s %s %.0f ', n, ARGV[2], ARGV[3], t[1] * 1000000 + t[2]) .. ARGV[1])
+return n
+"""
+_END = """
+local t = redis.call('TIME')
+redis.call('SADD', KEYS[2], ARGV[1])
+redis.call('RPUSH', KEYS[1], string.format(
+  'end %d %s %s %.0f ', ARGV[4], ARGV[2], ARGV[3], t[1] * 1000000 + t[2]) .. ARGV[1])
+"""
+_PROMISE = """
+local t = redis.call('TIME')
+redis.call('RPUSH', KEYS[1], string.format(
+  'promise %d 0 0 %.0f ', ARGV[3], t[1] * 1000000 + t[2] + ARGV[2]) .. ARGV[1])
+"""
+
+
+class Ledger:
+    """The ledger at a URL, for tasks to write into and for tests to read.
+
+    Runs are kept under a *key*: the task's id, and ``<id>~<n>`` for its n-th retry.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._client = Redis.from_url(url, retry=Retry(NoBackoff(), 0))
+        self._start = self._client.register_script(_START)
+        self._end = self._client.register_script(_END)
+        self._promise = self._client.register_script(_PROMISE)
+        # Children of a worker are forked after this.
+        self._holder = os.getpid()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+        self._client.connection_pool.disconnect()
+
+    # -- for tasks ----------------------------------------------------------------------------
+
+    def started(self, key: str) -> int:
+        """Write that a run starts now; return how many have started."""
+        return int(self._start(keys=[_RUNS, _STARTS], args=[key, os.getpid(), self._holder]))
+
+    def ended(self, key: str, number: int) -> None:
+        """Write that the run *number* has ended."""
+        self._end(keys=[_RUNS, _FINISHED], args=[key, os.getpid(), self._holder, number])
+
+    def promised(self, key: str, countdown: float, *, certain: bool = True) -> None:
+        """Write that *key* runs, not before *countdown* seconds from now.
+
+        What may still fail to be sent is not *certain*, and promised again when it is.
+        """
+        self._promise(keys=[_RUNS], args=[key, round(countdown * 1_000_000), int(certain)])
+
+    # -- for tests ----------------------------------------------------------------------------
+
+    def now_us(self) -> int:
+        """Return Redis' clock in microseconds since 1970."""
+        seconds, micros = cast("tuple[int, int]", self._client.time())
+        return seconds * 1_000_000 + micros
+
+    def finished(self) -> set[str]:
+        """Return the keys of which a run has ended."""
+        return {key.decode() for key in cast("set[bytes]", self._client.smembers(_FINISHED))}
+
+    def starts(self) -> dict[str, int]:
+        """Return how often each key has started."""
+        found = cast("dict[bytes, bytes]", self._client.hgetall(_STARTS))
+        return {key.decode(): int(count) for key, count in found.items()}
+
+    def read(self) -> tuple[list[Run], list[Promise]]:
+        """Return all runs, and what tasks promised."""
+        runs: dict[tuple[str, int], Run] = {}
+        promises = []
+        for line in cast("list[bytes]", self._client.lrange(_RUNS, 0, -1)):
+            kind, number, pid, holder, us, key = line.decode().split(" ", 5)
+            if kind == "promise":
+                promises.append(Promise(key, int(us), number == "1"))
+            elif kind == "start":
+                runs[key, int(number)] = Run(key, int(pid), int(holder), int(us))
+            else:
+                run = runs[key, int(number)]
+                runs[key, int(number)] = run._replace(end_us=int(us))
+        return list(runs.values()), promises

@@ -1,0 +1,143 @@
+"""Publishes, and keeps what it promised."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from celery import Celery
+from kombu import pools
+from kombu.exceptions import KombuError, OperationalError
+from redis.exceptions import RedisError
+
+from celery_delayq import DelayQ
+from tests.support.faults.checker import Promise
+from tests.support.faults.ledger import Ledger
+
+_UTC = dt.timezone.utc
+#: What a call may raise when the broker goes away under it.
+_BROKEN = (OperationalError, KombuError, RedisError, OSError)
+
+
+class Producer:
+    """An app that sends the tasks of ``tests.apps.fault_tasks``.
+
+    Parameters
+    ----------
+    url
+        Broker URL.
+    ledger
+        Asked for Redis' clock.
+    stock
+        Whether it knows nothing of this package; then the URL is a stock one.
+    """
+
+    def __init__(self, url: str, ledger: Ledger, *, stock: bool = False) -> None:
+        self.app = Celery("faults-producer", broker=url, set_as_current=False)
+        self.promises: list[Promise] = []
+        self._delayq = None if stock else DelayQ(self.app)
+        self._ledger = ledger
+
+    def close(self) -> None:
+        """Close all connections."""
+        if self._delayq is not None:
+            self._delayq.close()
+        self.app.close()
+        pools.reset()
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys of all that was sent for certain."""
+        return [promise.key for promise in self.promises if promise.certain]
+
+    def send(
+        self,
+        task: str,
+        *args: Any,
+        after: float | None = None,
+        countdown: float | None = None,
+        **options: Any,
+    ) -> str:
+        """Send a task, with an absolute ETA or a countdown if one is given; return its key.
+
+        A call that fails is tried again by kombu if it has an ETA; one without could be sent twice
+        by that. One that fails for good is noted as uncertain, and raises nothing.
+
+        Parameters
+        ----------
+        after, countdown
+            Seconds.
+        """
+        key: str = options.setdefault("task_id", str(uuid.uuid4()))
+        due_us = 0
+        if after is not None:
+            eta = dt.datetime.now(_UTC) + dt.timedelta(seconds=after)
+            due_us = round(eta.timestamp() * 1_000_000)
+            options["eta"] = eta
+        elif countdown is not None:
+            due_us = self._ledger.now_us() + round(countdown * 1_000_000)
+            options["countdown"] = countdown
+        certain = False
+        with suppress(*_BROKEN):
+            self.app.send_task(task, args, retry=due_us > 0, **options)
+            certain = True
+        self.promises.append(Promise(key, due_us, certain))
+        return key
+
+    def send_many(self, count: int, task: str, *args: Any, **options: Any) -> list[str]:
+        """Send a task so many times; return the keys."""
+        return [self.send(task, *args, **options) for _ in range(count)]
+
+    def send_spread(self, count: int, task: str, first: float, last: float) -> list[str]:
+        """Send a task so many times in batches, due from *first* to *last* seconds from now."""
+        keys = []
+        start = time.time()
+        with self.app.producer_pool.acquire(block=True) as producer, _batch(producer):
+            for n in range(count):
+                due = start + first + (last - first) * n / count
+                eta = dt.datetime.fromtimestamp(due, _UTC)
+                key = str(uuid.uuid4())
+                self.app.send_task(task, task_id=key, eta=eta, producer=producer)
+                self.promises.append(Promise(key, round(eta.timestamp() * 1_000_000)))
+                keys.append(key)
+        return keys
+
+    @contextmanager
+    def sending(self, rate: float, send: Callable[[int], object]) -> Iterator[None]:
+        """Call *send* with 0, 1, 2, … so many times a second while the ``with`` block runs."""
+        stop = threading.Event()
+        errors: list[BaseException] = []
+
+        def loop() -> None:
+            number = 0
+            try:
+                while not stop.wait(1 / rate):
+                    send(number)
+                    number += 1
+            except BaseException as exc:
+                errors.append(exc)
+
+        thread = threading.Thread(target=loop, name="producer")
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+        if errors:
+            raise errors[0]
+
+
+@contextmanager
+def _batch(producer: Any) -> Iterator[None]:
+    """Send in batches where kombu can."""
+    if getattr(producer, "supports_batch_publish", False):
+        with producer.batch(max_size=500):
+            yield
+    else:
+        yield

@@ -1,0 +1,244 @@
+"""Broker, ledger, proxies, workers and dispatchers of one test."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from celery_delayq.testing import FAST_START, ManagedProcess, ProcessFailed, WorkerProcess
+from celery_delayq.testing.fixtures import new_server
+from celery_delayq.testing.wait import wait_until
+from tests.support.faults.checker import Harm, Promise, Rollback, Verdict, judge
+from tests.support.faults.ledger import Ledger
+from tests.support.faults.leftovers import left_in
+from tests.support.faults.producer import Producer
+from tests.support.proxy import Proxy
+
+ROOT = Path(__file__).parents[3]
+APP = "tests.apps.fault_tasks"
+SCHEME = "delayq+redis"
+
+
+#: Of the fixtures ``make_stage`` and ``passes``.
+MakeStage = Callable[..., "Stage"]
+Passes = Callable[[Verdict], None]
+
+
+class Stage:
+    """All that a fault test needs; a context manager that ends what it started.
+
+    Parameters
+    ----------
+    folder
+        For the workers' logs.
+    lease
+        Seconds: the ``delayq`` setting.
+    delayq
+        More ``delayq`` settings of workers and dispatchers.
+    broker_options
+        Arguments of ``EmbeddedRedis`` for the broker.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        lease: float = 2.0,
+        delayq: Mapping[str, Any] | None = None,
+        broker_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.lease = lease
+        self.harms: list[Harm] = []
+        self.broker = new_server(**(broker_options or {}))
+        self._folder = folder
+        self._ledger_server = new_server(appendonly=False)
+        self._delayq = {"lease": lease, **(delayq or {})}
+        self._resources = ExitStack()
+        self._producers: list[Producer] = []
+        self._processes: list[ManagedProcess] = []
+
+    def __enter__(self) -> Stage:
+        with ExitStack() as stack:
+            for server in (self.broker, self._ledger_server):
+                stack.enter_context(server)
+            self.ledger = Ledger(self._ledger_server.url)
+            stack.callback(self.ledger.close)
+            self.redis = stack.enter_context(self.broker.client())
+            self._resources = stack.pop_all()
+        self.producer = self.new_producer()
+        self._resources.callback(self.stop_processes)
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._resources.close()
+
+    # -- who is on it -------------------------------------------------------------------------
+
+    def proxy(self) -> Proxy:
+        """Return a new proxy before the broker."""
+        return self._resources.enter_context(Proxy(self.broker.port))
+
+    def new_producer(self, through: Proxy | None = None, *, stock: bool = False) -> Producer:
+        """Return another producer; *stock* knows nothing of this package."""
+        url = self.broker.url if stock else self._url(through)
+        producer = Producer(url, self.ledger, stock=stock)
+        self._resources.callback(producer.close)
+        self._producers.append(producer)
+        return producer
+
+    def worker(self, **options: Any) -> WorkerProcess:
+        """Start a worker and wait until it is ready; takes the arguments of `start_worker`."""
+        return self.start_worker(**options).wait_ready()
+
+    def workers(self, count: int, **options: Any) -> list[WorkerProcess]:
+        """Start so many workers side by side, and wait until all are ready."""
+        started = [self.start_worker(**options) for _ in range(count)]
+        return [worker.wait_ready() for worker in started]
+
+    def start_worker(
+        self,
+        *,
+        through: Proxy | None = None,
+        delayq: Mapping[str, Any] | None = None,
+        env: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> WorkerProcess:
+        """Start a worker, and do not wait.
+
+        Parameters
+        ----------
+        through
+            Where to connect in place of the broker.
+        delayq
+            More ``delayq`` settings.
+        env, options
+            Arguments of `WorkerProcess`.
+        """
+        worker = WorkerProcess(
+            f"{APP}:app",
+            broker_url=self._url(through),
+            env={**self._env(delayq or {}), **(env or {})},
+            cwd=ROOT,
+            log_file=self._folder / f"worker-{len(self._processes)}.log",
+            extra_args=FAST_START,
+            **options,
+        )
+        self._processes.append(worker)
+        return worker.start()
+
+    def dispatchers(
+        self, count: int, *, through: Proxy | None = None, **delayq: Any
+    ) -> list[ManagedProcess]:
+        """Start so many ``celery delayq dispatch`` side by side, and wait until all dispatch."""
+        env = {**self._env(delayq), "CELERY_BROKER_URL": self._url(through)}
+        command = [sys.executable, "-m", "celery", "-A", f"{APP}:app", "delayq", "dispatch"]
+        started = []
+        for _ in range(count):
+            log = self._folder / f"dispatcher-{len(self._processes)}.log"
+            process = ManagedProcess(command, env=env, cwd=ROOT, log_file=log, name=log.stem)
+            self._processes.append(process)
+            started.append(process.start())
+        return [wait_dispatching(process) for process in started]
+
+    def stop_processes(self) -> None:
+        """End workers and dispatchers by TERM, all side by side, and what does not end by KILL."""
+        for process in self._processes:
+            if process.running:
+                process.term()
+        for process in self._processes:
+            with suppress(ProcessFailed):
+                process.wait(timeout=20)
+            process.kill()
+        self._processes.clear()
+
+    # -- how it ends --------------------------------------------------------------------------
+
+    def promises(self) -> list[Promise]:
+        """Return all that was promised, by producers and by tasks."""
+        sent = [promise for producer in self._producers for promise in producer.promises]
+        return [*sent, *self.ledger.read()[1]]
+
+    def wait_for(
+        self, condition: Callable[[], object], timeout: float, *, interval: float = 0.05
+    ) -> bool:
+        """Wait until *condition* is true; return whether it became so."""
+        try:
+            wait_until(lambda: bool(condition()), timeout, interval=interval)
+        except TimeoutError:
+            return False
+        return True
+
+    def finished(self, keys: Collection[str] | None = None) -> bool:
+        """Return whether all of *keys*, or all that was promised for certain, has run."""
+        if keys is None:
+            keys = [promise.key for promise in self.promises() if promise.certain]
+        return self.ledger.finished().issuperset(keys)
+
+    def settle(self, timeout: float = 30.0, rollback: Rollback | None = None) -> None:
+        """Wait until all that was promised has run and nothing is left in the broker.
+
+        What does not come true in time is for the `verdict` to tell. What Redis has forgotten is
+        not waited for.
+        """
+        forgotten = rollback.forgotten if rollback else ()
+
+        def finished() -> bool:
+            return self.finished(
+                {promise.key for promise in self.promises() if promise.certain}.difference(
+                    forgotten
+                )
+            )
+
+        if self.wait_for(finished, timeout, interval=0.1):
+            self.wait_for(lambda: not self.left(), self.lease + 5, interval=0.1)
+
+    def left(self) -> dict[str, set[str]]:
+        """Return the ids that the broker still has, by state; dead letters are not among them."""
+        return {s: ids for s, ids in left_in(self.redis).items() if ids and s != "dead"}
+
+    def verdict(self, *, rollback: Rollback | None = None, timeout: float = 30.0) -> Verdict:
+        """Let everything come to its end, stop all processes, and judge."""
+        self.settle(timeout, rollback)
+        self.stop_processes()
+        return self.judge(rollback=rollback)
+
+    def judge(self, *, rollback: Rollback | None = None) -> Verdict:
+        """Judge what has happened so far."""
+        return judge(
+            self.promises(),
+            self.ledger.read()[0],
+            left_in(self.redis),
+            self.harms,
+            lease=self.lease,
+            rollback=rollback,
+        )
+
+    # -- how it is set up ---------------------------------------------------------------------
+
+    def _url(self, through: Proxy | None) -> str:
+        if through is None:
+            return self.broker.url_for(SCHEME)
+        return f"{SCHEME}://127.0.0.1:{through.port}/0"
+
+    def _env(self, delayq: Mapping[str, Any]) -> dict[str, str]:
+        settings = {"broker_transport_options": {"delayq": {**self._delayq, **delayq}}}
+        return {
+            "FAULTS_LEDGER": self._ledger_server.url,
+            "FAULTS_SETTINGS": json.dumps(settings),
+        }
+
+
+def wait_dispatching(process: ManagedProcess) -> ManagedProcess:
+    """Wait until a dispatcher process dispatches."""
+    process.wait_log("dispatching")
+    return process
