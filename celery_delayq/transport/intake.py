@@ -63,7 +63,7 @@ class Intake:
         self.taken: deque[Taken] = deque()
         self.rota = Rota()
         self.batch = BatchSize()
-        #: Whether nothing was asked for since nothing more may be taken.
+        #: Whether nothing was asked for until something is done; who does it rings the bell.
         self.starved = False
         self._channel = channel
         self._requests: list[Request] = []
@@ -105,9 +105,13 @@ class Intake:
         """Make requests for what may be taken and is worth a round trip."""
         channel = self._channel
         credit = self._credit()
-        self.starved = credit <= 0 and bool(leased)
         self._exhausted = not leased
-        if not leased or self.starved or not self._is_worth_it(credit):
+        self.starved = credit <= 0
+        if not leased or self.starved:
+            return False
+        if channel.keeper.alone or not self._is_worth_it(credit):
+            # An event loop turns with each task that is done; others have to be told.
+            self.starved = channel.connection.cycle._in_protected_read
             return False
         shares = self.rota.deal(
             leased,
@@ -116,9 +120,8 @@ class Intake:
             fair=not isinstance(channel._queue_cycle, priority_cycle),
         )
         self._exhausted = not shares
-        if shares and not channel.keeper.alone:
-            self._requests = [Request(s, channel.keeper.new_nonce(s.queue)) for s in shares]
-        return bool(self._requests)
+        self._requests = [Request(s, channel.keeper.new_nonce(s.queue)) for s in shares]
+        return bool(shares)
 
     def _credit(self) -> int:
         """Return how many messages more may be taken, those on their way not among them."""
