@@ -24,7 +24,7 @@ from weakref import ReferenceType, ref
 from redis.exceptions import ConnectionError, TimeoutError
 
 from celery_delayq import native
-from celery_delayq.calls import Call
+from celery_delayq.acks import Acks, Tally
 from celery_delayq.conf import Settings
 from celery_delayq.store import Store
 
@@ -37,9 +37,6 @@ ACK_LOOK = 0.005
 #: Seconds without any after which the thread sleeps until it is woken: that costs the waking thread
 #: more than a look.
 ACK_QUIET = 0.1
-
-#: Most acknowledgements of one call.
-ACK_BATCH = 500
 
 #: Seconds between two looks at what a lost connection has left behind.
 ORPHAN_LOOK = 0.5
@@ -65,30 +62,6 @@ class Holding:
     message: ReferenceType[Any] | None = None
     crashed: bool = False
     reason: str | None = None
-
-
-@dataclass(slots=True)
-class AckBatch:
-    """Acknowledgements on their way: fields by queue."""
-
-    fields: dict[str, list[str]]
-
-    def __bool__(self) -> bool:
-        return bool(self.fields)
-
-
-@dataclass(slots=True)
-class Tally:
-    """What became of messages other than being done.
-
-    *foreign_acks* were for tags that are not held here; *late_acks* came when Redis had given the
-    message to another process already.
-    """
-
-    foreign_acks: int = 0
-    late_acks: int = 0
-    lost: int = 0
-    given_back: int = 0
 
 
 class LeaseKeeper:
@@ -121,11 +94,8 @@ class LeaseKeeper:
         self.held: dict[str, Holding] = {}
         self._nonces = count(1)
         self._asked: dict[str, str] = {}
-        self._acks: deque[tuple[str, str]] = deque()
         self._changes: deque[Callable[[Store], Any]] = deque()
         self._alone: set[str] = set()
-        self._sent_before: set[str] = set()
-        self._in_flight: dict[int, AckBatch] = {}
         self._orphans: deque[str] = deque()
         self._abandoned: set[tuple[str, str]] = set()
         self._strangers: dict[str, set[str]] = {}
@@ -136,13 +106,14 @@ class LeaseKeeper:
         self._next_beat = 0.0
         self._next_look = 0.0
         self._quiet_at = 0.0
-        self._waiting: tuple[str, str] | None = None
+        self._first_ack: object | None = None
         self._store = store
         self.incarnation = name()
         while not claim(self.incarnation, 3 * self.lease):
             logger.warning("Incarnation %s is in use, taking another one", self.incarnation)
             self.incarnation = name()
         self._prefix = len(self.incarnation) + 1
+        self.acks = Acks(self.incarnation, self.tally, self._signal.give)
 
     # -- what consuming channels call
 
@@ -210,8 +181,7 @@ class LeaseKeeper:
         """Acknowledge a message; soon sent, and again until Redis has answered."""
         holding = self.drop(tag)
         if holding is not None:
-            self._acks.append((holding.queue, self.field(tag)))
-            self._signal.give()
+            self.acks.add(holding.queue, self.field(tag))
 
     def later(self, change: Callable[[Store], Any]) -> None:
         """Have the thread change something in Redis, which may be done twice."""
@@ -238,63 +208,6 @@ class LeaseKeeper:
         self._abandoned.add((queue, nonce))
         self._signal.give()
 
-    # -- acknowledgements on their way
-
-    def take_acks(self) -> AckBatch:
-        """Take what is to be sent now; :meth:`confirm` or :meth:`put_back` must follow."""
-        batch = AckBatch({})
-        self._in_flight[id(batch)] = batch
-        for _ in range(ACK_BATCH):
-            try:
-                queue, name = self._acks.popleft()
-            except IndexError:
-                break
-            batch.fields.setdefault(queue, []).append(name)
-        if not batch:
-            del self._in_flight[id(batch)]
-        return batch
-
-    def ack_calls(self, store: Store, acks: AckBatch) -> list[Call]:
-        """Return the script calls for *acks*."""
-        return [
-            store.leases.ack_call(queue, self.incarnation, fields)
-            for queue, fields in acks.fields.items()
-        ]
-
-    def confirm(self, acks: AckBatch, known: int) -> None:
-        """Redis has answered, and knew so many of them."""
-        del self._in_flight[id(acks)]
-        fields = {name for names in acks.fields.values() for name in names}
-        late = len(fields - self._sent_before) - known
-        self._sent_before -= fields
-        self.tally.late_acks += max(0, late)
-
-    def put_back(self, acks: AckBatch) -> None:
-        """The connection was lost: send them again."""
-        self._acks.extendleft(
-            (queue, name) for queue, fields in acks.fields.items() for name in fields
-        )
-        for fields in acks.fields.values():
-            self._sent_before.update(fields)
-        del self._in_flight[id(acks)]
-
-    def flush(self, store: Store) -> None:
-        """Send acknowledgements and wait for the replies, on a store of the caller's."""
-        while acks := self.take_acks():
-            try:
-                known = [store.run(call) for call in self.ack_calls(store, acks)]
-            except BaseException:
-                self.put_back(acks)
-                raise
-            self.confirm(acks, sum(known))
-
-    def drain(self, store: Store, patience: float = 2.0) -> None:
-        """Return when Redis has answered all acknowledgements, also those sent by others."""
-        self.flush(store)
-        deadline = time.monotonic() + patience
-        while (self._acks or self._in_flight) and time.monotonic() < deadline:
-            time.sleep(0.001)
-
     # -- the thread
 
     def _run(self) -> None:
@@ -320,7 +233,7 @@ class LeaseKeeper:
 
     def _needed(self) -> bool:
         with self._lock:
-            self._running = bool(self._users or self.held or self._acks or self._changes)
+            self._running = bool(self._users or self.held or self.acks or self._changes)
             return self._running
 
     def _turn(self) -> None:
@@ -333,7 +246,7 @@ class LeaseKeeper:
             if self._orphans or self._abandoned:
                 wait = min(wait, self._next_look - now)
             self._signal.take_back()
-            if not (self._acks or self._changes):
+            if not (self.acks or self._changes):
                 self._signal.wait(wait)
         while self._changes:
             try:
@@ -354,16 +267,13 @@ class LeaseKeeper:
 
     def _look_after_acks(self) -> None:
         """Send the acknowledgements that have waited since the last look."""
-        try:
-            first = self._acks[0]
-        except IndexError:
-            self._waiting = None
-            return
-        self._quiet_at = time.monotonic() + ACK_QUIET
-        waited = first is self._waiting
-        self._waiting = None if waited else first
+        first = self.acks.first
+        waited = first is not None and first is self._first_ack
+        self._first_ack = None if waited else first
+        if first is not None:
+            self._quiet_at = time.monotonic() + ACK_QUIET
         if waited:
-            self.flush(self._store)
+            self.acks.flush(self._store)
 
     def beat(self) -> None:
         """Extend the lease, and reconcile where Redis counts otherwise than we do."""
@@ -398,7 +308,7 @@ class LeaseKeeper:
                 self.lease,
             )
         asked = set(self._asked.copy())
-        waiting = {name for where, name in self._acks.copy() if where == queue}
+        waiting = self.acks.of(queue)
         now_held = {self.field(tag) for tag in self.held.copy()}
         strangers = {
             name

@@ -135,7 +135,7 @@ class ConsumeChannel(PublishChannel):
         else:
             self._give_back(taken)
             with suppress(*self.connection_errors):  # the keeper sends them
-                keeper.drain(self.store)
+                keeper.acks.drain(self.store)
         self._intake.starved = False
 
     # -- leases

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kombu.utils.scheduling import priority_cycle
 from redis.exceptions import ConnectionError, NoScriptError, ResponseError
 
-from celery_delayq.lease import LOST, AckBatch
+from celery_delayq.acks import AckBatch
+from celery_delayq.lease import LOST
 from celery_delayq.lease_store import Deliveries, Reserved
 from celery_delayq.store import is_demoted
 from celery_delayq.transport import worker
@@ -91,7 +92,7 @@ class Intake:
         if not self._requests and not self._plan(leased):
             return False
         self._let_off()
-        self._riding = channel.keeper.take_acks()
+        self._riding = channel.keeper.acks.take()
         self._send("requests", [*self._calls(len(leased) > 1), *self._looks(leased)])
         return True
 
@@ -154,7 +155,7 @@ class Intake:
             )
             for share, nonce in self._requests
         ]
-        calls += keeper.ack_calls(channel.store, self._riding)
+        calls += keeper.acks.calls(channel.store, self._riding)
         sources, self._send_sources = self._send_sources, False
         return [call.command(source=sources) for call in calls]
 
@@ -230,7 +231,7 @@ class Intake:
     def _let_off(self) -> None:
         """Let others send the acknowledgements that did not arrive."""
         if self._riding:
-            self._channel.keeper.put_back(self._riding)
+            self._channel.keeper.acks.put_back(self._riding)
             self._riding = AckBatch({})
 
     def _read(self) -> Any:
@@ -274,11 +275,11 @@ class Intake:
             return
         errors = [reply for reply in replies if isinstance(reply, ResponseError)]
         if not errors:
-            self._channel.keeper.confirm(riding, sum(replies))
+            self._channel.keeper.acks.confirm(riding, sum(replies))
             return
         if not isinstance(errors[0], NoScriptError):
             logger.error("Redis refused acknowledgements, tried again: %s", errors[0])
-        self._channel.keeper.put_back(riding)
+        self._channel.keeper.acks.put_back(riding)
 
     def took(self, queue: str, nonce: str, reserved: Reserved) -> list[Taken]:
         """Note what came for a request as held, and return it."""

@@ -17,6 +17,11 @@ def test_without_options_everything_has_its_default() -> None:
         dispatch_batch=100,
         registry_refresh=30.0,
         min_delay=0.0,
+        lease=30.0,
+        max_deliveries=5,
+        block_timeout=1.0,
+        wait_replicas=0,
+        wait_timeout=1.0,
     )
     assert Settings.from_options(None) == expected
     assert Settings.from_options({"visibility_timeout": 5}) == expected
@@ -30,6 +35,26 @@ def test_given_options_are_taken() -> None:
 
     assert (settings.dispatch, settings.dispatch_batch, settings.min_delay) == (False, 7, 0.5)
     assert isinstance(settings.dispatch_interval, float)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("lease", 1),
+        ("lease", 86_400),
+        ("max_deliveries", 0),
+        ("max_deliveries", 1_000_000),
+        ("block_timeout", 0.01),
+        ("block_timeout", 1),
+        ("wait_replicas", 100),
+        ("wait_timeout", 60),
+    ],
+)
+def test_the_ends_of_a_range_are_in_it(name: str, value: Any) -> None:
+    given = getattr(Settings.from_options({"delayq": {name: value}}), name)
+
+    assert given == value
+    assert type(given) is (int if name in ("max_deliveries", "wait_replicas") else float)
 
 
 def test_an_unknown_name_is_refused_and_the_valid_ones_are_listed() -> None:
@@ -58,6 +83,27 @@ def test_an_unknown_name_is_refused_and_the_valid_ones_are_listed() -> None:
         ("registry_refresh", None),
         ("min_delay", -0.1),
         ("min_delay", float("inf")),
+        ("lease", 0.5),
+        ("lease", 0),
+        ("lease", 86_401),
+        ("lease", "x"),
+        ("lease", float("nan")),
+        ("lease", None),
+        ("lease", True),
+        ("max_deliveries", -1),
+        ("max_deliveries", 1.5),
+        ("max_deliveries", 1_000_001),
+        ("max_deliveries", "5"),
+        ("max_deliveries", False),
+        ("block_timeout", 0),
+        ("block_timeout", 0.001),
+        ("block_timeout", 1.5),
+        ("block_timeout", float("inf")),
+        ("wait_replicas", -1),
+        ("wait_replicas", 0.5),
+        ("wait_replicas", 101),
+        ("wait_timeout", 0),
+        ("wait_timeout", 61),
     ],
 )
 def test_a_value_of_the_wrong_type_or_size_is_refused_by_name(name: str, value: Any) -> None:
@@ -66,6 +112,22 @@ def test_a_value_of_the_wrong_type_or_size_is_refused_by_name(name: str, value: 
 
     assert repr(value) in str(caught.value)
     assert "expected" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "right"),
+    [
+        ("lease", 0.5, "a number of seconds from 1 to 86400"),
+        ("max_deliveries", -1, "a whole number from 0 to 1e+06"),
+        ("block_timeout", 2, "a number of seconds from 0.01 to 1"),
+        ("wait_replicas", "all", "a whole number from 0 to 100"),
+    ],
+)
+def test_the_error_says_what_would_be_right(name: str, value: Any, right: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Settings.from_options({"delayq": {name: value}})
+
+    assert str(caught.value) == f"delayq setting {name}={value!r}: expected {right}"
 
 
 def test_options_that_are_no_mapping_are_refused() -> None:

@@ -1,0 +1,137 @@
+"""Acknowledgements on their way to Redis: kept until it has answered, and sent again if need be."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from celery_delayq.calls import Call
+from celery_delayq.store import Store
+
+#: Most acknowledgements to send at once.
+MOST = 500
+
+
+@dataclass(slots=True)
+class AckBatch:
+    """Some that are sent together: fields by queue."""
+
+    fields: dict[str, list[str]]
+
+    def __bool__(self) -> bool:
+        return bool(self.fields)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of messages other than being done.
+
+    *foreign_acks* were for tags that are not held here; *late_acks* came when Redis had given the
+    message to another process already; *lost* were taken away, *given_back* nobody worked on.
+    """
+
+    foreign_acks: int = 0
+    late_acks: int = 0
+    lost: int = 0
+    given_back: int = 0
+
+
+class Acks:
+    """The acknowledgements of one process; any thread may add some or send them.
+
+    Parameters
+    ----------
+    incarnation : str
+        Under which name the messages are held.
+    tally : Tally
+        Counts those that came late.
+    wake : Callable[[], None]
+        Tells who sends them in the end that there are some.
+    """
+
+    def __init__(self, incarnation: str, tally: Tally, wake: Callable[[], None]) -> None:
+        self._incarnation = incarnation
+        self._tally = tally
+        self._wake = wake
+        self._waiting: deque[tuple[str, str]] = deque()
+        self._in_flight: dict[int, AckBatch] = {}
+        self._sent_before: set[str] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    @property
+    def first(self) -> object | None:
+        """The one that has waited longest, to be told from others; None when none waits."""
+        try:
+            return self._waiting[0]
+        except IndexError:
+            return None
+
+    def add(self, queue: str, field: str) -> None:
+        """Acknowledge a message."""
+        self._waiting.append((queue, field))
+        self._wake()
+
+    def of(self, queue: str) -> set[str]:
+        """Return the fields of a queue for which Redis has not answered yet."""
+        waiting = {field for where, field in self._waiting.copy() if where == queue}
+        for batch in tuple(self._in_flight.copy().values()):
+            waiting.update(batch.fields.get(queue, ()))
+        return waiting
+
+    def take(self) -> AckBatch:
+        """Take what is to be sent now; :meth:`confirm` or :meth:`put_back` must follow."""
+        batch = AckBatch({})
+        self._in_flight[id(batch)] = batch
+        for _ in range(MOST):
+            try:
+                queue, field = self._waiting.popleft()
+            except IndexError:
+                break
+            batch.fields.setdefault(queue, []).append(field)
+        if not batch:
+            del self._in_flight[id(batch)]
+        return batch
+
+    def calls(self, store: Store, batch: AckBatch) -> list[Call]:
+        """Return the script calls for a batch."""
+        return [
+            store.leases.ack_call(queue, self._incarnation, fields)
+            for queue, fields in batch.fields.items()
+        ]
+
+    def confirm(self, batch: AckBatch, known: int) -> None:
+        """Redis has answered, and knew so many of them."""
+        fields = {field for names in batch.fields.values() for field in names}
+        late = len(fields - self._sent_before) - known
+        self._sent_before -= fields
+        self._tally.late_acks += max(0, late)
+        del self._in_flight[id(batch)]
+
+    def put_back(self, batch: AckBatch) -> None:
+        """The connection was lost: send them again."""
+        for queue, fields in batch.fields.items():
+            self._sent_before.update(fields)
+            self._waiting.extendleft((queue, field) for field in fields)
+        del self._in_flight[id(batch)]
+        self._wake()
+
+    def flush(self, store: Store) -> None:
+        """Send what waits, and wait for the replies, on a store of the caller's."""
+        while batch := self.take():
+            try:
+                known = [store.run(call) for call in self.calls(store, batch)]
+            except BaseException:
+                self.put_back(batch)
+                raise
+            self.confirm(batch, sum(known))
+
+    def drain(self, store: Store, patience: float = 2.0) -> None:
+        """Return when Redis has answered all, also what others send, after *patience* s at most."""
+        self.flush(store)
+        deadline = time.monotonic() + patience
+        while (self._waiting or self._in_flight) and time.monotonic() < deadline:
+            time.sleep(0.001)

@@ -1,0 +1,283 @@
+"""What a process knows of what it holds, its signal to its thread, and what a message is told."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from celery_delayq import native
+from celery_delayq.conf import Settings
+from celery_delayq.lease import LeaseKeeper, Tally, new_incarnation
+from celery_delayq.message import note_delivery
+from celery_delayq.testing import wait_until
+
+
+class Message:
+    """Stands for what was handed out."""
+
+
+def keeper(
+    claim: Callable[[str, float], bool] = lambda *_: True,
+    name: Callable[[], str] = lambda: "me",
+    **settings: Any,
+) -> LeaseKeeper:
+    """Return a keeper that never runs its thread, and so needs no store."""
+    options = Settings.from_options({"delayq": settings})
+    store: Any = None
+    return LeaseKeeper(store, claim, options, name)
+
+
+def take(one: LeaseKeeper, queue: str, number: int, *, alone: bool = False) -> list[str]:
+    """Have *one* hold so many messages that came with a request."""
+    nonce = one.new_nonce(queue)
+    fields = [f"{nonce}:{place}" for place in range(1, number + 1)]
+    return one.take(queue, nonce, fields, alone=alone)
+
+
+def test_an_incarnation_is_claimed_for_three_leases() -> None:
+    claimed: list[tuple[str, float]] = []
+
+    def claim(name: str, seconds: float) -> bool:
+        claimed.append((name, seconds))
+        return True
+
+    assert keeper(claim, lease=7).incarnation == "me"
+    assert claimed == [("me", 21.0)]
+
+
+def test_an_incarnation_that_is_in_use_is_not_taken(caplog: pytest.LogCaptureFixture) -> None:
+    names = iter(["used", "used too", "free"])
+
+    made = keeper(lambda name, _: name == "free", lambda: next(names))
+
+    assert made.incarnation == "free"
+    assert [record.getMessage() for record in caplog.records] == [
+        "Incarnation used is in use, taking another one",
+        "Incarnation used too is in use, taking another one",
+    ]
+
+
+def test_incarnations_differ_and_name_the_process() -> None:
+    names = {new_incarnation() for _ in range(100)}
+
+    assert len(names) == 100
+    assert len({name.rpartition(".")[0] for name in names}) == 1
+    assert not any(":" in name for name in names)
+
+
+def test_tags_tell_the_process_the_request_and_the_place() -> None:
+    one = keeper()
+    assert take(one, "q", 2) == ["me:1:1", "me:1:2"]
+    assert take(one, "q", 1) == ["me:2:1"]
+
+    assert [one.field(tag) for tag in one.held] == ["1:1", "1:2", "2:1"]
+    assert one.owns("me:9:9")
+    assert not one.owns("you:1:1")
+
+
+def test_an_acknowledgement_waits_to_be_sent_by_queue() -> None:
+    one = keeper()
+    tags = [*take(one, "a", 2), *take(one, "b", 1)]
+    for tag in tags:
+        one.ack(tag)
+
+    assert one.held == {}
+    assert one.acks.take().fields == {"a": ["1:1", "1:2"], "b": ["2:1"]}
+    assert not one.acks.take()
+
+
+@pytest.mark.parametrize("end", ["ack", "drop"])
+def test_an_acknowledgement_for_what_is_not_held_does_nothing_and_is_counted(end: str) -> None:
+    one = keeper()
+    [tag] = take(one, "q", 1)
+    assert one.drop(tag) is not None  # requeued, say
+    assert one.tally == Tally()
+
+    for foreign in (tag, "me:7:1", "you:1:1"):
+        getattr(one, end)(foreign)
+
+    assert one.tally == Tally(foreign_acks=3)
+    assert not one.acks.take()
+
+
+def test_acknowledgements_whose_connection_was_lost_are_sent_again_in_their_order() -> None:
+    one = keeper()
+    tags = take(one, "q", 4)
+    for tag in tags[:2]:
+        one.ack(tag)
+    batch = one.acks.take()
+    for tag in tags[2:]:
+        one.ack(tag)
+    one.acks.put_back(batch)
+
+    again = one.acks.take()
+    assert sorted(again.fields["q"]) == ["1:1", "1:2", "1:3", "1:4"]
+    # Redis knew but the last two: the others had arrived, and their reply was lost.
+    one.acks.confirm(again, 2)
+    assert one.tally == Tally()
+
+
+def test_what_redis_does_not_know_any_more_was_acknowledged_late() -> None:
+    one = keeper()
+    for tag in take(one, "q", 3):
+        one.ack(tag)
+    one.acks.confirm(one.acks.take(), 1)
+
+    assert one.tally == Tally(late_acks=2)
+
+
+def test_putting_acknowledgements_back_wakes_the_thread() -> None:
+    """Who took them may be the last to come by for a long time."""
+    one = keeper()
+    [tag] = take(one, "q", 1)
+    one.ack(tag)
+    batch = one.acks.take()
+    # As the thread does when it wakes and finds nothing.
+    one._signal.wait(0)
+    one._signal.take_back()
+
+    one.acks.put_back(batch)
+
+    assert one._signal._given
+
+
+def test_what_was_handed_out_is_told_from_what_was_taken_away() -> None:
+    one = keeper()
+    kept, gone = take(one, "q", 2)
+    one.drop(gone)
+    message = Message()
+
+    assert one.handed_out(kept, message)
+    assert not one.handed_out(gone, message)
+    kept_by = one.held[kept].message
+    assert kept_by is not None
+    assert kept_by() is message
+
+
+def test_beside_what_is_delivered_alone_nothing_is_taken_until_it_is_done() -> None:
+    one = keeper()
+    [tag] = take(one, "q", 1, alone=True)
+    assert one.alone
+    one.ack(tag)
+
+    assert not one.alone
+
+
+def test_messages_of_other_queues_are_counted() -> None:
+    one = keeper()
+    take(one, "a", 2)
+    take(one, "b", 3)
+
+    assert {queue: one.others(queue) for queue in "abc"} == {"a": 3, "b": 2, "c": 5}
+
+
+# -- the signal
+
+
+def waited(signal: native.Signal, seconds: float) -> float:
+    start = time.monotonic()
+    signal.wait(seconds)
+    return time.monotonic() - start
+
+
+def test_a_signal_that_was_given_before_lets_one_wait_return_at_once() -> None:
+    signal = native.Signal()
+    signal.give()
+    signal.give()
+
+    assert waited(signal, 5) < 1
+    assert waited(signal, 0.05) >= 0.05
+
+
+def test_a_signal_wakes_the_thread_that_waits() -> None:
+    signal = native.Signal()
+    took: list[float] = []
+    thread = threading.Thread(target=lambda: took.append(waited(signal, 10)))
+    thread.start()
+    signal.give()
+    thread.join(5)
+
+    assert len(took) == 1
+    assert took[0] < 5
+
+
+def test_a_signal_can_be_given_again_after_it_was_taken_back() -> None:
+    signal = native.Signal()
+    for _ in range(3):
+        signal.give()
+        assert waited(signal, 5) < 1
+        signal.take_back()
+    assert waited(signal, 0.05) >= 0.05
+
+
+def test_no_signal_is_lost_between_threads() -> None:
+    """The thread takes back, looks, and waits; what is given in between must wake it."""
+    signal = native.Signal()
+    given, seen = 0, 0
+    done = threading.Event()
+
+    def work() -> None:
+        nonlocal seen
+        while not done.is_set():
+            signal.take_back()
+            if seen < given:
+                seen = given
+            else:
+                signal.wait(10)
+
+    def all_seen(number: int) -> bool:
+        return seen == number
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    for number in range(1, 301):
+        given = number
+        signal.give()
+        if number % 10 == 0:
+            wait_until(partial(all_seen, number), timeout=3, what="it is seen", interval=0.0005)
+    done.set()
+    signal.give()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+def test_a_negative_wait_returns_at_once() -> None:
+    assert waited(native.Signal(), -1) < 1
+
+
+# -- what a message is told
+
+
+def envelope(**own: Any) -> dict[str, Any]:
+    properties: dict[str, Any] = {"delivery_tag": "t", "delivery_info": {"routing_key": "q"}}
+    if own:
+        properties["delayq"] = own
+    return {"body": "", "properties": properties}
+
+
+def test_the_first_delivery_is_no_redelivery() -> None:
+    message = envelope()
+    note_delivery(message, "q", 1)
+
+    assert message["properties"] == {
+        "delivery_tag": "t",
+        "delivery_info": {"routing_key": "q"},
+        "delayq": {"queue": "q", "deliveries": 1},
+    }
+
+
+def test_a_later_delivery_is_one_and_keeps_what_is_ours() -> None:
+    own = {"eta": "2030-01-01T00:00:00+00:00"}
+    message = envelope(**own)
+    before = json.dumps(own)
+    note_delivery(message, "q", 3)
+
+    assert message["properties"]["delivery_info"] == {"routing_key": "q", "redelivered": True}
+    assert message["properties"]["delayq"] == {**own, "queue": "q", "deliveries": 3}
+    assert json.dumps(own) == before
