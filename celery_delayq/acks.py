@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from celery_delayq.calls import Call
 from celery_delayq.store import Store
@@ -19,6 +19,7 @@ class AckBatch:
     """Some that are sent together: fields by queue."""
 
     fields: dict[str, list[str]]
+    since: float = field(default_factory=time.monotonic)
 
     def __bool__(self) -> bool:
         return bool(self.fields)
@@ -88,10 +89,10 @@ class Acks:
         self._in_flight[id(batch)] = batch
         for _ in range(MOST):
             try:
-                queue, field = self._waiting.popleft()
+                queue, name = self._waiting.popleft()
             except IndexError:
                 break
-            batch.fields.setdefault(queue, []).append(field)
+            batch.fields.setdefault(queue, []).append(name)
         if not batch:
             del self._in_flight[id(batch)]
         return batch
@@ -128,6 +129,17 @@ class Acks:
                 self.put_back(batch)
                 raise
             self.confirm(batch, sum(known))
+
+    def send_stuck(self, store: Store, patience: float = 2.0) -> None:
+        """Send again what has got no answer for *patience* seconds: a connection may be silent."""
+        now = time.monotonic()
+        for batch in tuple(self._in_flight.copy().values()):
+            if now - batch.since > patience:
+                batch.since = now
+                for fields in batch.fields.values():
+                    self._sent_before.update(fields)
+                for call in self.calls(store, batch):
+                    store.run(call)
 
     def drain(self, store: Store, patience: float = 2.0) -> None:
         """Return when Redis has answered all, also what others send, after *patience* s at most."""

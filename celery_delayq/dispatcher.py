@@ -216,14 +216,14 @@ class Dispatcher:
         self._looked = time.monotonic()
         look = self._store.agenda(self._settings.lease / 3)
         self._pace.after(look)
-        if look.reap is not None:
-            self._reap(look.reap)
+        for queue in look.reap:
+            self._reap(queue)
 
     def _reap(self, queue: str) -> None:
         """Take back what processes held of a queue whose leases have ended."""
         settings = self._settings
-        more = True
-        while more and not self._stop.is_set():
+        more = moved = True
+        while more and moved and not self._stop.is_set():
             incarnation = self._store.leases.first_to_end(queue) or ""
             try:
                 reaped = self._store.leases.reap(
@@ -239,8 +239,9 @@ class Dispatcher:
                 logger.error("What %s holds of %r stays there: %s", incarnation, queue, exc)
                 return
             more, requeued, suspected, buried = reaped
+            moved = bool(requeued or suspected or buried)
             self.tally.reaped += requeued + suspected + buried
-            if requeued or suspected or buried:
+            if moved:
                 logger.warning(
                     "%s was not heard for longer than its lease: of queue %r %d messages run "
                     "again, %d will be delivered alone, %d are now dead letters",

@@ -14,7 +14,7 @@ from celery.app.amqp import AMQP as CeleryAMQP  # noqa: N811 - a class, named in
 from kombu import Producer, Queue
 from kombu.utils.imports import symbol_by_name
 
-from celery_delayq.message import PROPERTY, due_of_countdown, due_of_eta
+from celery_delayq.message import PROPERTY, HeldBy, due_of_countdown, due_of_eta
 
 logger = logging.getLogger(__name__)
 
@@ -108,9 +108,9 @@ class AMQPMixin:
         return message
 
 
-def _held_by_current_task(task_id: str, retries: int) -> tuple[str, str] | None:
-    """Return queue and delivery tag of the running task's message, when it acknowledges late and
-    the message being sent is its retry: then both happen in one step.
+def _held_by_current_task(task_id: str, retries: int) -> HeldBy | None:
+    """Return where the running task's message is held, when it acknowledges late and the message
+    being sent is its retry: then both happen in one step.
     """
     task = get_current_task()
     if task is None or not task.acks_late:
@@ -119,8 +119,10 @@ def _held_by_current_task(task_id: str, retries: int) -> tuple[str, str] | None:
     if request.id != task_id or request.retries + 1 != retries:
         return None
     properties = request.get("properties") or {}
-    queue = (properties.get(PROPERTY) or {}).get("queue")
-    return None if queue is None else (queue, properties["delivery_tag"])
+    own = properties.get(PROPERTY) or {}
+    return (
+        HeldBy(own["place"], own["queue"], properties["delivery_tag"]) if "queue" in own else None
+    )
 
 
 class AMQP(AMQPMixin, CeleryAMQP):

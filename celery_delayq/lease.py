@@ -90,12 +90,12 @@ class LeaseKeeper:
         self.lease = settings.lease
         self.max_deliveries = settings.max_deliveries
         self.tally = Tally()
-        self.pid = os.getpid()
         self.held: dict[str, Holding] = {}
         self._nonces = count(1)
         self._asked: dict[str, str] = {}
         self._changes: deque[Callable[[Store], Any]] = deque()
         self._alone: set[str] = set()
+        self._room_until = 0.0
         self._orphans: deque[str] = deque()
         self._abandoned: set[tuple[str, str]] = set()
         self._strangers: dict[str, set[str]] = {}
@@ -106,6 +106,7 @@ class LeaseKeeper:
         self._next_beat = 0.0
         self._next_look = 0.0
         self._quiet_at = 0.0
+        self._late_acks = 0
         self._first_ack: object | None = None
         self._store = store
         self.incarnation = name()
@@ -189,13 +190,20 @@ class LeaseKeeper:
         self._signal.give()
 
     @property
-    def alone(self) -> bool:
-        """Whether a message is held beside which nothing else may be taken."""
-        return bool(self._alone)
+    def busy(self) -> int:
+        """How many messages are held, and how many requests may get some."""
+        return len(self.held) + len(self._asked)
 
-    def others(self, queue: str) -> int:
-        """Return how many messages of other queues are held."""
-        return sum(1 for holding in self.held.copy().values() if holding.queue != queue)
+    def make_room(self) -> None:
+        """A message waits that is to be delivered alone: take nothing until nothing is held."""
+        self._room_until = time.monotonic() + self.lease
+
+    @property
+    def makes_room(self) -> bool:
+        """Whether nothing is to be taken now: not for longer than a lease, it is another's turn."""
+        if self._room_until and (not self.held or time.monotonic() > self._room_until):
+            self._room_until = 0.0
+        return bool(self._room_until) or bool(self._alone)
 
     def orphan(self, tags: Iterable[str]) -> None:
         """The channel of these messages has gone: give them back once nobody works on them."""
@@ -277,6 +285,15 @@ class LeaseKeeper:
 
     def beat(self) -> None:
         """Extend the lease, and reconcile where Redis counts otherwise than we do."""
+        self.acks.send_stuck(self._store)
+        if self.tally.late_acks > self._late_acks:
+            logger.warning(
+                "%d tasks were done after their messages had been given to others, which run them "
+                "again: this process was not heard for longer than its lease of %g s",
+                self.tally.late_acks - self._late_acks,
+                self.lease,
+            )
+            self._late_acks = self.tally.late_acks
         self._store.leases.renew(self.incarnation, 3 * self.lease)
         believed: dict[str, int] = defaultdict(int)
         for holding in self.held.copy().values():
@@ -352,15 +369,17 @@ class LeaseKeeper:
 class Keepers:
     """The keepers of this process, one for each Redis database."""
 
-    _known: dict[tuple[Any, ...], LeaseKeeper] = field(default_factory=dict)
+    _known: dict[tuple[int, str], LeaseKeeper] = field(default_factory=dict)
 
-    def get(self, key: tuple[Any, ...], make: Callable[[], LeaseKeeper]) -> LeaseKeeper:
-        """Return the keeper for *key*, made if there is none; a forked child makes its own."""
-        own = (os.getpid(), *key)
-        if own not in self._known:
+    def get(self, place: str, make: Callable[[], LeaseKeeper]) -> LeaseKeeper:
+        """Return the keeper for a place, made if there is none; a forked child makes its own."""
+        own = (os.getpid(), place)
+        known = self._known.get(own)
+        if known is None:
             self._known = {k: v for k, v in self._known.items() if k[0] == own[0]}
-            self._known[own] = make()
-        return self._known[own]
+            # Of two threads that make one, both use the first.
+            known = self._known.setdefault(own, make())
+        return known
 
 
 #: The keepers of this process.

@@ -16,6 +16,9 @@ from celery_delayq.message import Entry
 if TYPE_CHECKING:
     from celery_delayq.store import Store
 
+#: Most messages that one call puts back.
+REQUEUE = 500
+
 Retried = Literal["scheduled", "ready", "due", "gone", "duplicate"]
 
 #: What to count when a message goes back: nothing, that it came back, or that it killed a process.
@@ -39,12 +42,14 @@ class Reserved(NamedTuple):
     """What one call of ``reserve.lua`` got.
 
     *more* is the place of the first ready list with something left, 0 for none; *alone* says that
-    nothing else is to be taken until this is done; *messages* are in the order in which to run:
-    field, bytes, and how often it came back before.
+    nothing else is to be taken until this is done; *room* that nothing is to be taken until nothing
+    is held, since a message waits that is to be delivered alone. *messages* are in the order in
+    which to run: field, bytes, and how often it came back before.
     """
 
     more: int
     alone: bool
+    room: bool
     messages: list[tuple[str, bytes, Deliveries]]
 
     @classmethod
@@ -54,6 +59,7 @@ class Reserved(NamedTuple):
         return cls(
             int(reply[0]),
             reply[1] == b"1",
+            reply[1] == b"2",
             [(field.decode(), message, Deliveries.read(counts)) for field, message, counts in each],
         )
 
@@ -98,7 +104,7 @@ class LeaseStore:
         lists : int
             From how many of the ready lists to take, from the most urgent on.
         others : int
-            How many messages of other queues the process holds.
+            How many messages the process holds of any queue, or may get by other requests.
         """
         key = self._keys.queue(queue)
         layout = self._store.layout
@@ -120,11 +126,11 @@ class LeaseStore:
         )
 
     def reserve(
-        self, queue: str, incarnation: str, lease: float, nonce: str, limit: int
+        self, queue: str, incarnation: str, lease: float, nonce: str, limit: int, others: int = 0
     ) -> Reserved:
         """Lease up to *limit* messages of all priorities, and wait for them."""
         lists = len(self._store.layout.steps)
-        call = self.reserve_call(queue, incarnation, lease, nonce, limit, lists, 0)
+        call = self.reserve_call(queue, incarnation, lease, nonce, limit, lists, others)
         return Reserved.read(self._store.run(call))
 
     def ack_call(self, queue: str, incarnation: str, fields: Sequence[str]) -> Call:
@@ -172,9 +178,14 @@ class LeaseStore:
         keys.append(key.suspects)
         lists = self._keys.ready_lists(queue, layout)
         where = "last" if last else "first"
-        args = [where, counted, most, len(lists), *layout.steps, *fields]
-        moved, buried = self._store.run(Call(scripts.load("requeue"), [*keys, *lists], args))
-        return int(moved), int(buried)
+        args = [where, counted, most, len(lists), *layout.steps]
+        parts = [fields[start : start + REQUEUE] for start in range(0, len(fields), REQUEUE)]
+        total = [0, 0]
+        for part in parts if last else reversed(parts):
+            call = Call(scripts.load("requeue"), [*keys, *lists], [*args, *part])
+            moved, buried = self._store.run(call)
+            total = [total[0] + int(moved), total[1] + int(buried)]
+        return total[0], total[1]
 
     def reject(self, queue: str, incarnation: str, field: str, id: str, reason: str) -> bool:
         """Make a dead letter of a message; False when it is not held."""
@@ -193,9 +204,24 @@ class LeaseStore:
         *,
         hand_out: bool,
     ) -> Retried:
-        """Schedule *entry* on *queue* in place of a message that is held of *held_in*.
+        """Make the :meth:`retry_call`, and say what became of it."""
+        call = self.retry_call(queue, entry, held_in, incarnation, field, hand_out=hand_out)
+        return cast(Retried, self._store.run(call).decode())
 
-        What is due goes to ready with *hand_out*; else ``"due"`` says that nothing was done.
+    def retry_call(
+        self,
+        queue: str,
+        entry: Entry,
+        held_in: str,
+        incarnation: str,
+        field: str,
+        *,
+        hand_out: bool,
+    ) -> Call:
+        """Return the call that schedules *entry* on *queue* in place of a held message.
+
+        The message is one of the queue *held_in*. What is due goes to ready with *hand_out*; else
+        ``"due"`` says that nothing was done.
         """
         call = self._store.puts(queue)
         call.add(entry)
@@ -203,7 +229,7 @@ class LeaseStore:
         call.script = scripts.load("retry")
         call.keys += key.leased(incarnation), key.deliveries
         call.args += field, "1" if hand_out else "0"
-        return cast(Retried, self._store.run(call).decode())
+        return call
 
     def claim(self, incarnation: str, seconds: float) -> bool:
         """Take an incarnation for so many seconds; False when it is in use."""

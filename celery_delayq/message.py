@@ -235,14 +235,28 @@ def without_eta(message: Mapping[str, Any]) -> dict[str, Any]:
     return {**message, "headers": {**headers, "eta": None}, "properties": properties}
 
 
-def retry_of(message: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return queue and delivery tag of the message whose retry this is, None for no retry.
+class HeldBy(NamedTuple):
+    """Where a message is held while it is being worked on: Redis, queue and delivery tag."""
+
+    place: str
+    queue: str
+    tag: str
+
+
+def retry_of(message: Mapping[str, Any]) -> HeldBy | None:
+    """Return where the message is held whose retry this is, None for no retry.
 
     :class:`~celery_delayq.DelayQ` notes it where the task acknowledges late.
     """
     own = message["properties"].get(PROPERTY)
     found = own.get("retry_of") if own else None
-    return None if found is None else (found[0], found[1])
+    return None if found is None else HeldBy(*found)
+
+
+def without_retry_of(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a message that is to be sent like any other."""
+    own = {n: v for n, v in message["properties"][PROPERTY].items() if n != "retry_of"}
+    return {**message, "properties": {**message["properties"], PROPERTY: own}}
 
 
 def with_eta(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -252,14 +266,16 @@ def with_eta(message: Mapping[str, Any]) -> dict[str, Any]:
     return {**message, "headers": {**message["headers"], "eta": eta}, "properties": properties}
 
 
-def note_delivery(message: dict[str, Any], queue: str, number: int) -> None:
-    """Note in a message that was taken from *queue* that this is its delivery *number* (from 1).
+def note_delivery(message: dict[str, Any], held: HeldBy, number: int) -> None:
+    """Note in a message where it is held and that this is its delivery *number* (from 1).
 
     The bytes in Redis stay as they are.
     """
     properties = message["properties"]
     own = properties.get(PROPERTY)
-    properties[PROPERTY] = {**(own or {}), "queue": queue, "deliveries": number}
+    properties["delivery_tag"] = held.tag
+    own = {**(own or {}), "place": held.place, "queue": held.queue, "deliveries": number}
+    properties[PROPERTY] = own
     if number > 1:
         properties["delivery_info"]["redelivered"] = True
 

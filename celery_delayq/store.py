@@ -29,14 +29,14 @@ STATES: dict[str, Stored] = {"s": "scheduled", "r": "ready", "d": "duplicate"}
 class Look(NamedTuple):
     """Which queue to look at next and when: *now* in µs, *due* in ms since 1970, by Redis' clock.
 
-    The finer unit is worth half a millisecond of lateness. *reap* is a queue with a lease that has
+    The finer unit is worth half a millisecond of lateness. *reap* are queues with a lease that has
     ended, where that was asked for.
     """
 
     now: int
     queue: str | None
     due: int | None
-    reap: str | None = None
+    reap: tuple[str, ...] = ()
 
     @property
     def wait(self) -> float | None:
@@ -209,7 +209,8 @@ class Store:
             away or its clock have been set: lease time has stood still.
         """
         keys = [self.keys.agenda, self.keys.reaping, self.keys.clock]
-        return self._look(self.run(Call(scripts.load("agenda"), keys, [int(patience * 1000)])))
+        reply = self.run(Call(scripts.load("agenda"), keys, [int(patience * 1000)]))
+        return self._with_reaping(reply, reply[3:])
 
     def defer(self, queue: str, seconds: float) -> Look:
         """Look at *queue* only *seconds* from now, and return what to look at before."""
@@ -340,9 +341,12 @@ class Store:
     # -- how
 
     def _look(self, reply: Sequence[Any]) -> Look:
+        return self._with_reaping(reply, [])
+
+    def _with_reaping(self, reply: Sequence[Any], reaping: Sequence[bytes]) -> Look:
         name = self._queue(self.keys.agenda, reply[1])
-        reap = self._queue(self.keys.reaping, reply[3]) if len(reply) == 4 else None
-        return Look(int(reply[0]), name, int(float(reply[2])) if name else None, reap)
+        reap = [found for each in reaping if (found := self._queue(self.keys.reaping, each))]
+        return Look(int(reply[0]), name, int(float(reply[2])) if name else None, tuple(reap))
 
     def _queue(self, index: str, member: bytes) -> str | None:
         """Return the queue at the head of an index; what is no name would stay there for ever."""

@@ -3,7 +3,7 @@
 -- KEYS     1 agenda  2 reaping  3 clock
 -- ARGV     1 longest time since the last look (ms): after a longer one, and when the clock was set
 --          back, lease time has stood still
--- Returns  {now (µs), queue or '', due (ms) or '', queue with an ended lease or ''}
+-- Returns  {now (µs), queue or '', due (ms) or '', some of the queues with an ended lease…}
 -- Repeat   the same
 -- @include clock
 -- @include agenda
@@ -20,6 +20,8 @@ end
 redis.call('HSET', KEYS[3], 'seen', string.format('%.0f', ms))
 local reply = agenda_head(KEYS[1], now)
 local ended = redis.call(
-  'ZRANGEBYSCORE', KEYS[2], '-inf', lease_now(KEYS[3], ARGV[1]), 'LIMIT', 0, 1)
-reply[4] = ended[1] or ''
+  'ZRANGEBYSCORE', KEYS[2], '-inf', lease_now(KEYS[3], ARGV[1]), 'LIMIT', 0, 100)
+for _, queue in ipairs(ended) do
+  reply[#reply + 1] = queue
+end
 return reply

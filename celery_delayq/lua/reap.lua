@@ -25,6 +25,7 @@ expect_type(KEYS[6], 'hash')
 expect_type(KEYS[7], 'list')
 expect_type(KEYS[8], 'hash')
 expect_type(KEYS[9], 'zset')
+expect_type(KEYS[10], 'hash')
 -- Moving frees memory, so a full server must let it pass: see promote.lua.
 redis.call('ZREM', KEYS[3], '')
 
@@ -64,12 +65,17 @@ end
 
 local ends = redis.call('ZSCORE', KEYS[2], ARGV[2])
 if ends and tonumber(ends) <= lease_now(KEYS[4], ARGV[5]) then
-  local page = redis.call('HSCAN', KEYS[1], 0, 'COUNT', ARGV[3])[2]
-  local order = {}
-  for i = 1, #page, 2 do
-    local nonce, place = string.match(page[i], '^(%d+):(%d+)$')
-    order[#order + 1] = {tonumber(nonce or 0), tonumber(place or 0), page[i], page[i + 1]}
-  end
+  local order, cursor = {}, '0'
+  repeat
+    -- The front of a large hash may be empty by now.
+    local found = redis.call('HSCAN', KEYS[1], cursor, 'COUNT', ARGV[3])
+    local page = found[2]
+    cursor = found[1]
+    for i = 1, #page, 2 do
+      local nonce, place = string.match(page[i], '^(%d+):(%d+)$')
+      order[#order + 1] = {tonumber(nonce or 0), tonumber(place or 0), page[i], page[i + 1]}
+    end
+  until #order > 0 or cursor == '0'
   -- The first to run is pushed last.
   table.sort(order, function(a, b)
     return a[1] > b[1] or a[1] == b[1] and a[2] > b[2]

@@ -3,10 +3,10 @@
 -- KEYS     1 wake  2 leased  3 leases  4 reaping  5 clock  6 deliveries  7 suspects
 --          8 suspect_turn  9 nonces  10… ready lists, the most urgent first
 -- ARGV     1 queue  2 incarnation  3 lease (ms)  4 nonce, a number that grows  5 most messages
---          6 how many ready lists to take from  7 how many messages of other queues the process
---          holds  8… the priority steps of KEYS[10…]
+--          6 how many ready lists to take from  7 how many messages the process holds of any
+--          queue, or may get by other calls  8… the priority steps of KEYS[10…]
 -- Returns  {place of the first ready list with something left, 0 for none; '1' when delivered
---          alone; then for each message: its field, which is '<nonce>:<place>', its bytes, its
+--          alone, '2' when the process is to take nothing until it holds nothing; then for each message: its field, which is '<nonce>:<place>', its bytes, its
 --          deliveries before ('' for none)}
 -- Repeat   returns what is still held of the same nonce, and takes nothing
 -- @include clock
@@ -64,13 +64,17 @@ local function suspect()
   if redis.call('EXISTS', KEYS[7]) == 0 then
     return false
   end
-  if redis.call('HLEN', KEYS[2]) + tonumber(ARGV[7]) > 0 then
+  if redis.call('HLEN', KEYS[2]) > 0 or tonumber(ARGV[7]) > 0 then
     redis.call('SET', KEYS[8], incarnation, 'PX', lease, 'NX')
-    return redis.call('GET', KEYS[8]) == incarnation
+    if redis.call('GET', KEYS[8]) ~= incarnation then
+      return false
+    end
+    reply[2] = '2'
+    return true
   end
   local item = redis.call('LINDEX', KEYS[7], -1)
   local step, _, start = read_leased(item)
-  hold(1, step .. '!', string.sub(item, start))
+  hold(1, (step or ARGV[8]) .. '!', string.sub(item, start or 1))
   redis.call('RPOP', KEYS[7])
   redis.call('DEL', KEYS[8])
   reply[2] = '1'
@@ -104,7 +108,8 @@ for i = #KEYS, 10, -1 do
     reply[1] = i - 9
   end
 end
-if reply[1] > 0 then
+local waiting = redis.call('EXISTS', KEYS[7]) == 1 and redis.call('EXISTS', KEYS[8]) == 0
+if reply[1] > 0 or waiting then
   wake(KEYS[1])
 else
   redis.call('DEL', KEYS[1])

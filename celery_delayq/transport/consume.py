@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from queue import Empty
+from threading import get_ident
 from typing import Any
 from uuid import uuid4
 
@@ -23,7 +24,7 @@ from celery_delayq import message as envelope
 from celery_delayq.errors import InvalidETA
 from celery_delayq.lease import KEEPERS, LeaseKeeper
 from celery_delayq.lease_store import Counted
-from celery_delayq.message import Due, Entry
+from celery_delayq.message import Due, Entry, HeldBy
 from celery_delayq.store import Held, Store
 from celery_delayq.transport import qos, worker
 from celery_delayq.transport.intake import Intake, Popped, Taken
@@ -74,6 +75,7 @@ class ConsumeChannel(PublishChannel):
     def _basic_cancel(self, consumer_tag: str) -> Any:
         queue = self._tag_to_queue.get(consumer_tag)
         self._consumers_of.pop(queue, None)
+        self._intake.finish()
         self._give_back([each for each in self._intake.take_all() if not self._keep(each, queue)])
         return super()._basic_cancel(consumer_tag)
 
@@ -89,9 +91,13 @@ class ConsumeChannel(PublishChannel):
         if no_ack or not self.ack_emulation or not self.can_schedule(queue):
             return super().basic_get(queue, no_ack=no_ack, **kwargs)
         keeper = self.keeper
+        self.store.register(queue)
         while True:
+            others = keeper.busy
             nonce = keeper.new_nonce(queue)
-            reserved = self.store.leases.reserve(queue, keeper.incarnation, keeper.lease, nonce, 1)
+            reserved = self.store.leases.reserve(
+                queue, keeper.incarnation, keeper.lease, nonce, 1, others
+            )
             taken = self._intake.took(queue, nonce, reserved)
             if not taken:
                 return None
@@ -136,7 +142,6 @@ class ConsumeChannel(PublishChannel):
             self._give_back(taken)
             with suppress(*self.connection_errors):  # the keeper sends them
                 keeper.acks.drain(self.store)
-        self._intake.starved = False
 
     # -- leases
 
@@ -144,8 +149,7 @@ class ConsumeChannel(PublishChannel):
     def keeper(self) -> LeaseKeeper:
         """What this process holds in this Redis database; also of use after :meth:`close`."""
         if self._keeper is None:
-            key = (self.connection.place, self.store.keys)
-            self._keeper = KEEPERS.get(key, self._new_keeper)
+            self._keeper = KEEPERS.get(self.place, self._new_keeper)
             self._keeper.join()
         return self._keeper
 
@@ -211,9 +215,9 @@ class ConsumeChannel(PublishChannel):
             self.requeue(held, counted="requeued")
 
     def on_credit(self) -> None:
-        """A message is done: another thread than that of the poller may tell."""
-        if self._intake.starved:
-            self._intake.starved = False
+        """A message is done: a poller that waits in another thread is told."""
+        here = get_ident()
+        if not self._in_poll and self.connection is not None and here != self._intake.thread:
             self.connection.cycle.bell.ring()
 
     # -- what kombu's poller calls
@@ -289,8 +293,8 @@ class ConsumeChannel(PublishChannel):
         try:
             raw = loads(taken.message)
             envelope.check_envelope(raw)
-            raw["properties"]["delivery_tag"] = taken.tag
-            envelope.note_delivery(raw, taken.queue, sum(taken.deliveries) + 1)
+            held = HeldBy(self.place, taken.queue, taken.tag)
+            envelope.note_delivery(raw, held, sum(taken.deliveries) + 1)
             message = self.Message(raw, channel=self)
         except Exception as exc:
             _log_undecodable(taken.queue, taken.message, exc)

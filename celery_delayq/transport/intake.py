@@ -9,6 +9,7 @@ import time
 from collections import deque
 from contextlib import suppress
 from itertools import chain, zip_longest
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kombu.utils.scheduling import priority_cycle
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from celery_delayq.transport.consume import ConsumeChannel
 
 logger = logging.getLogger(__name__)
+
+#: Seconds for which a queue is left alone that cannot be reserved from.
+REFUSED = 1.0
 
 #: Seconds to wait for the reply to a request when the channel closes.
 LAST_REPLY = 1.0
@@ -64,22 +68,30 @@ class Intake:
         self.taken: deque[Taken] = deque()
         self.rota = Rota()
         self.batch = BatchSize()
-        #: Whether nothing was asked for until something is done; who does it rings the bell.
-        self.starved = False
+        #: The thread that polls: others ring the bell when they have made room.
+        self.thread = 0
         self._channel = channel
         self._requests: list[Request] = []
         self._riding = AckBatch({})
         self._asked = ""
         self._looking = False
+        self._looking_popped: list[str] = []
         self._looked = 0.0
         self._exhausted = False
         self._send_sources = True
+        self._refused: dict[str, float] = {}
+        self._popped_wait = False
+        self._alone_next: str | None = None
 
     # -- asking
 
     def start(self) -> None:
         """Ask for messages or, where all queues are empty, wait until that changes."""
-        if not self.ask() and self._exhausted and not self.taken:
+        self.thread = get_ident()
+        if self._popped_wait and not self._channel._in_poll and not self._requests:
+            self._popped_wait = False
+            self._send("sign", [("BRPOP", *self._popped_lists(), 0.001)])
+        elif not self.ask() and self._exhausted and not self.taken:
             self._block()
 
     def ask(self) -> bool:
@@ -88,18 +100,21 @@ class Intake:
         self._exhausted = False
         if channel._in_poll:
             return False
-        leased = [queue for queue in self._order() if channel.leases_from(queue)]
+        leased = self._leased()
         if not self._requests and not self._plan(leased):
             return False
         self._let_off()
         self._riding = channel.keeper.acks.take()
-        self._send("requests", [*self._calls(len(leased) > 1), *self._looks(leased)])
+        self._send("requests", [*self._calls(), *self._looks(leased)])
         return True
 
     def ask_ahead(self) -> None:
         """Ask for the next messages before those here are done, when they go quickly."""
         size = self.batch.size
-        if size > 1 and not self._channel._in_poll and len(self.taken) <= size // 2:
+        connection = self._channel.client.connection
+        # One that was closed has to be registered with the poller first.
+        ready = not self._channel._in_poll and connection is not None and connection._sock
+        if size > 1 and ready and len(self.taken) <= size // 2:
             self.ask()
 
     def _plan(self, leased: list[str]) -> bool:
@@ -107,19 +122,16 @@ class Intake:
         channel = self._channel
         credit = self._credit()
         self._exhausted = not leased
-        self.starved = credit <= 0
-        if not leased or self.starved:
+        if not leased or credit <= 0 or channel.keeper.makes_room or not self._is_worth_it(credit):
             return False
-        if channel.keeper.alone or not self._is_worth_it(credit):
-            # An event loop turns with each task that is done; others have to be told.
-            self.starved = channel.connection.cycle._in_protected_read
-            return False
-        shares = self.rota.deal(
-            leased,
-            min(credit, self.batch.size),
-            len(channel.layout.steps),
-            fair=not isinstance(channel._queue_cycle, priority_cycle),
-        )
+        lists = len(channel.layout.steps)
+        alone, self._alone_next = self._alone_next, None
+        if alone in leased:
+            # By itself, so that nothing else comes with what is to be delivered alone.
+            shares = [Share(alone, 1, lists)]
+        else:
+            fair = not isinstance(channel._queue_cycle, priority_cycle)
+            shares = self.rota.deal(leased, min(credit, self.batch.size), lists, fair=fair)
         self._exhausted = not shares
         self._requests = [Request(s, channel.keeper.new_nonce(s.queue)) for s in shares]
         return bool(shares)
@@ -141,9 +153,12 @@ class Intake:
         half = self._channel.qos.prefetch_count // 2
         return credit >= half or not (self.taken or worker.backlog())
 
-    def _calls(self, several: bool) -> list[tuple[Any, ...]]:
+    def _calls(self) -> list[tuple[Any, ...]]:
         channel, keeper = self._channel, self._channel.keeper
-        calls = [
+        others = keeper.busy - 1
+        # Acknowledgements first: they may make room for what is to be delivered alone.
+        calls = keeper.acks.calls(channel.store, self._riding)
+        calls += [
             channel.store.leases.reserve_call(
                 share.queue,
                 keeper.incarnation,
@@ -151,19 +166,23 @@ class Intake:
                 nonce,
                 share.limit,
                 share.lists,
-                keeper.others(share.queue) if several else 0,
+                others,
             )
             for share, nonce in self._requests
         ]
-        calls += keeper.acks.calls(channel.store, self._riding)
         sources, self._send_sources = self._send_sources, False
         return [call.command(source=sources) for call in calls]
 
     def _looks(self, leased: list[str]) -> list[tuple[Any, ...]]:
-        """Return the command that tells whether empty queues have got something meanwhile."""
+        """Return the commands that tell whether other queues have got something meanwhile."""
         keys = self._channel.store.keys
         wake = [keys.queue(queue).wake for queue in self.rota.empty(leased)]
-        return [("EXISTS", *wake)] if wake else []
+        commands: list[tuple[Any, ...]] = [("EXISTS", *wake)] if wake else []
+        self._looking = bool(wake)
+        self._looking_popped = self._popped_lists()
+        if self._looking_popped:
+            commands.append(("EXISTS", *self._looking_popped))
+        return commands
 
     def _block(self) -> None:
         """Look at the ready lists, which stock producers fill without a sign, or wait for a sign.
@@ -172,21 +191,32 @@ class Intake:
         """
         channel, keys = self._channel, self._channel.store.keys
         timeout = channel.settings.block_timeout
-        queues = self._order()
-        leased = [queue for queue in queues if channel.leases_from(queue)]
+        leased = self._leased()
         now = time.monotonic()
-        if leased and now - self._looked >= timeout and not channel.keeper.alone:
+        if leased and now - self._looked >= timeout and not channel.keeper.makes_room:
             self._looked = now
-            lists = chain.from_iterable(keys.ready_lists(q, channel.layout) for q in leased)
+            ready = chain.from_iterable(keys.ready_lists(q, channel.layout) for q in leased)
             suspects = (keys.queue(queue).suspects for queue in leased)
-            self._send("look", [("EXISTS", *lists, *suspects)])
+            self._send("look", [("EXISTS", *ready, *suspects)])
             return
         wake = [keys.queue(queue).wake for queue in leased]
-        popped = [queue for queue in queues if queue not in leased]
-        steps = channel.layout.steps
-        stock = [keys.ready(q, step, channel.layout) for step in steps for q in popped]
-        if wake or stock:
-            self._send("sign", [("BRPOP", *wake, *stock, timeout)])
+        lists = [*wake, *self._popped_lists()]
+        if lists:
+            self._send("sign", [("BRPOP", *lists, timeout)])
+
+    def _leased(self) -> list[str]:
+        """Return the queues to lease from, but those that have just refused it."""
+        now = time.monotonic()
+        self._refused = {queue: until for queue, until in self._refused.items() if until > now}
+        leases_from = self._channel.leases_from
+        return [q for q in self._order() if leases_from(q) and q not in self._refused]
+
+    def _popped_lists(self) -> list[str]:
+        """Return the ready lists of the queues that are not leased, the most urgent first."""
+        channel = self._channel
+        popped = [queue for queue in self._order() if not channel.leases_from(queue)]
+        ready, steps = channel.store.keys.ready, channel.layout.steps
+        return [ready(queue, step, channel.layout) for step in steps for queue in popped]
 
     def _order(self) -> list[str]:
         """Return the consumed queues, the one whose turn it is first."""
@@ -200,7 +230,6 @@ class Intake:
         channel._in_poll = connection
         channel._brpop_sent_at = time.monotonic()
         self._asked = asked
-        self._looking = asked == "requests" and commands[-1][0] == "EXISTS"
         connection.send_packed_command(connection.pack_commands(commands))
 
     # -- reading
@@ -247,10 +276,12 @@ class Intake:
 
     def _read_requests(self) -> None:
         """Read the replies to all requests, and to the acknowledgements that rode with them."""
-        replies = [self._read() for _ in self._requests]
         acked = [self._read() for _ in self._riding.fields]
+        replies = [self._read() for _ in self._requests]
         if self._looking and self._read():
             self.rota.forget(self._channel.consumed)
+        if self._looking_popped and self._read():
+            self._popped_wait = True
         self._acked(acked)
         requests, self._requests = self._requests, []
         came = []
@@ -261,7 +292,7 @@ class Intake:
             elif isinstance(reply, ResponseError):
                 logger.error("Queue %r is looked at later, reserving failed: %s", queue, reply)
                 self._channel.keeper.abandon(queue, request.nonce)
-                self.rota.learn(queue, 0)
+                self._refused[queue] = time.monotonic() + REFUSED
             else:
                 came.append(self.took(queue, request.nonce, Reserved.read(reply)))
         for taken in chain.from_iterable(zip_longest(*came)):
@@ -284,6 +315,9 @@ class Intake:
     def took(self, queue: str, nonce: str, reserved: Reserved) -> list[Taken]:
         """Note what came for a request as held, and return it."""
         self.rota.learn(queue, reserved.more)
+        if reserved.room:
+            self._channel.keeper.make_room()
+            self._alone_next = queue
         fields = [field for field, _, _ in reserved.messages]
         tags = self._channel.keeper.take(queue, nonce, fields, alone=reserved.alone)
         return [
@@ -310,6 +344,14 @@ class Intake:
         return Popped(queue, reply[1])
 
     # -- the end
+
+    def finish(self) -> None:
+        """Read the replies to requests that are out, if they come soon."""
+        connection = self._channel._in_poll
+        with suppress(*LOST):
+            if self._requests and connection and connection.can_read(LAST_REPLY):
+                self._read_requests()
+                self._channel._in_poll = None
 
     def take_all(self) -> list[Taken]:
         """Return what is here, which is then no longer here."""

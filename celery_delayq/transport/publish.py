@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Mapping
 from functools import cached_property
+from hashlib import sha1
 from types import MappingProxyType
 from typing import Any
 
@@ -18,7 +19,7 @@ from celery_delayq import message as envelope
 from celery_delayq.calls import Call
 from celery_delayq.conf import Settings
 from celery_delayq.keys import Keys, Layout
-from celery_delayq.message import Due, Entry
+from celery_delayq.message import Due, Entry, HeldBy
 from celery_delayq.store import Store
 from celery_delayq.transport.batch import PublishBatch
 
@@ -103,15 +104,18 @@ class PublishChannel(stock.Channel):
         if self.connection is None:
             # Closed by a failover; kombu connects and publishes again.
             raise RecoverableConnectionError("channel disconnected")
-        if not self.can_schedule(queue):
+        retry_of = envelope.retry_of(message)
+        lasts = self.can_schedule(queue)
+        batch = kwargs.get("_publish_batch")
+        if retry_of is not None and (not lasts or batch or retry_of.place != self.place):
+            retry_of, message = None, envelope.without_retry_of(message)
+        if not lasts:
             super()._put(queue, message, **kwargs)
             return
         due = envelope.due_when_sent(message)
         step = self.priority(self._get_message_priority(message, reverse=False))
-        retry_of = envelope.retry_of(message)
-        batch = kwargs.get("_publish_batch")
-        if retry_of is not None and batch is None:
-            self._put_retry(queue, Entry.of(message, step, due or Due(0)), *retry_of)
+        if retry_of is not None:
+            self._put_retry(queue, Entry.of(message, step, due or Due(0)), retry_of)
         elif due is None or self._is_short(due):
             self._put_ready(queue, step, envelope.encode(message), batch)
         elif batch is not None:
@@ -132,24 +136,31 @@ class PublishChannel(stock.Channel):
         call.add(step, message)
         self._run(call)
 
-    def _put_retry(self, queue: str, entry: Entry, held_in: str, tag: str) -> None:
+    def _put_retry(self, queue: str, entry: Entry, held: HeldBy) -> None:
         """Schedule a retry in place of the message that is being worked on."""
-        incarnation, _, field = tag.partition(":")
-        outcome = self.store.leases.retry(queue, entry, held_in, incarnation, field, hand_out=True)
-        if outcome == "gone":
+        incarnation, _, field = held.tag.partition(":")
+        call = self.store.leases.retry_call(
+            queue, entry, held.queue, incarnation, field, hand_out=True
+        )
+        if self._run(call) == b"gone":
             logger.warning(
                 "The retry of task %s is void: its message was given to another worker, "
                 "which runs it again",
                 entry.id,
             )
 
-    def _run(self, call: Call) -> None:
+    def _run(self, call: Call) -> Any:
         """Store something, and wait for replicas where that is wanted."""
         settings = self.settings
         if settings.wait_replicas:
-            self.store.run_replicated(call, settings.wait_replicas, settings.wait_timeout)
-        else:
-            self.store.run(call)
+            return self.store.run_replicated(call, settings.wait_replicas, settings.wait_timeout)
+        return self.store.run(call)
+
+    @cached_property
+    def place(self) -> str:
+        """Which Redis database, under which prefix: the same for all channels that share it."""
+        where = f"{self.connection.place} {self.store.keys}"
+        return sha1(where.encode(), usedforsecurity=False).hexdigest()[:16]
 
     def create_publish_batch(self, max_size: int) -> PublishBatch:
         """Return the pipeline behind :meth:`kombu.Producer.batch`."""

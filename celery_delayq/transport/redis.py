@@ -78,8 +78,11 @@ class Transport(stock.Transport):
     def place(self) -> str:
         """Which Redis database this is, whatever the credentials."""
         plain = self.plain
-        hosts = plain.alt if plain.transport_cls == "sentinel" else [plain.hostname, plain.port]
-        return f"{plain.transport_cls} {hosts} {plain.virtual_host}"
+        sentinel = plain.transport_cls == "sentinel"
+        others = sorted(plain.alt or []) if sentinel else []
+        master = plain.transport_options.get("master_name") if sentinel else None
+        hosts = others or [plain.hostname, plain.port]
+        return f"{plain.transport_cls} {hosts} {master} {plain.virtual_host}"
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         """Have the event loop poll for us."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from billiard.einfo import ExceptionWithTraceback
@@ -31,4 +32,9 @@ def hook(tasks: Any) -> None:
     for task in tasks.values():
         base = symbol_by_name(task.Request)
         if not issubclass(base, RequestMixin):
-            task.Request = type("Request", (RequestMixin, base), {})
+            task.Request = _mixed(base)
+
+
+@cache
+def _mixed(base: type) -> type:
+    return type("Request", (RequestMixin, base), {})

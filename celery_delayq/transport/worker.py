@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from weakref import ReferenceType, ref
 
 from celery import bootsteps, signals
 from celery.worker import state
+from celery.worker.consumer import Consumer
+from kombu.asynchronous.hub import Hub
 
 from celery_delayq.transport import request
+from celery_delayq.transport.poller import Poller
+
+#: Whether an acknowledgement from another thread wakes Celery's event loop: kombu 5.6 and newer.
+LOOP_WAKES = hasattr(Hub, "_create_waker")
 
 _controller: ReferenceType[Any] | None = None
 
@@ -17,6 +24,22 @@ def _note(sender: Any, **_: Any) -> None:
     global _controller
     _controller = ref(sender)
     request.hook(sender.app.tasks)
+    if not (LOOP_WAKES or hasattr(Consumer.call_soon, "wakes")):
+        Consumer.call_soon = _waking(Consumer.call_soon)
+
+
+def _waking(call_soon: Callable[..., Any]) -> Callable[..., Any]:
+    """Have the event loop turn for what is to be called soon."""
+
+    def call_soon_and_wake(consumer: Any, *args: Any, **kwargs: Any) -> Any:
+        result = call_soon(consumer, *args, **kwargs)
+        cycle: Any = getattr(getattr(consumer.connection, "transport", None), "cycle", None)
+        if isinstance(cycle, Poller):
+            cycle.bell.ring()
+        return result
+
+    call_soon_and_wake.wakes = True  # type: ignore[attr-defined]
+    return call_soon_and_wake
 
 
 signals.worker_init.connect(_note)
@@ -34,6 +57,8 @@ def backlog() -> int:
     controller = _controller() if _controller else None
     if controller is None or controller.pool is None:
         return 0
+    if not (LOOP_WAKES or getattr(controller.pool, "uses_semaphore", False)):
+        return 0  # nothing would tell when there is none any more
     waiting = len(state.reserved_requests) - len(state.active_requests)
     return waiting // max(1, int(controller.pool.num_processes))
 

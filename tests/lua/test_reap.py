@@ -173,6 +173,19 @@ def test_a_process_that_was_done_with_all_leaves_nothing(store: Store) -> None:
     assert state(store) == {}
 
 
+def test_the_nonces_of_a_process_are_forgotten_with_all_that_it_held(store: Store) -> None:
+    hold(store, *(b"%d" % n + b"." * 100 for n in range(300)), who="gone")
+    hold(store, b"a", who="other", nonce="7")
+    end_leases(store)
+
+    reap(store, who="gone")
+    assert store.client.hgetall("{q}:nonces") == {b"gone": b"1", b"other": b"7"}
+
+    while store.client.exists("{q}:leased:gone"):
+        reap(store, who="gone")
+    assert store.client.hgetall("{q}:nonces") == {b"other": b"7"}
+
+
 def test_a_retried_message_does_not_come_back(store: Store) -> None:
     fields = hold(store, b"a", b"b")
     store.leases.retry(QUEUE, entry("r", FAR), QUEUE, "me", fields[0], hand_out=True)
@@ -457,6 +470,7 @@ def test_a_field_that_is_no_tag_is_taken_back_too(store: Store) -> None:
         "{q}:deliveries",
         "{q}:leased:me",
         "{q}:leases",
+        "{q}:nonces",
         "{q}:suspects",
     ],
 )

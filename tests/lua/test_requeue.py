@@ -250,7 +250,16 @@ def test_a_suspect_that_goes_back_is_still_delivered_alone(store: Store, last: b
 
 
 @pytest.mark.parametrize(
-    "key", ["q", "q\x06\x163", "{q}:leased:me", "{q}:deliveries", "{q}:dead", "{q}:dead_at"]
+    "key",
+    [
+        "q",
+        "q\x06\x163",
+        "{q}:dead",
+        "{q}:dead_at",
+        "{q}:deliveries",
+        "{q}:leased:me",
+        "{q}:suspects",
+    ],
 )
 def test_a_key_of_another_type_leaves_everything_held(store: Store, key: str) -> None:
     fields = hold(store, b"a", b"b", step=6)

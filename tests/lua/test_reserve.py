@@ -86,7 +86,7 @@ def test_the_first_list_with_something_left_is_told(store: Store, step: int, pla
 
 
 def test_an_empty_queue_gives_nothing_and_leaves_nothing(store: Store) -> None:
-    assert reserve(store) == (0, False, [])
+    assert reserve(store) == (0, False, False, [])
 
     assert state(store) == {}
 
@@ -225,6 +225,17 @@ def test_a_repeat_after_all_was_acknowledged_takes_nothing(store: Store) -> None
     assert store.client.hgetall("{q}:nonces") == {b"me": b"2"}
 
 
+def test_a_request_that_was_overtaken_by_a_later_one_takes_nothing(store: Store) -> None:
+    # Two channels of one process; it asks again with a new nonce.
+    push(store, b"a", b"b", b"c")
+    reserve(store, "10", 1)
+    before = state(store)
+
+    assert reserve(store, "9", 2) == (1, False, False, [])
+    assert state(store) == before
+    assert bodies(reserve(store, "11", 2)) == [b"b", b"c"]
+
+
 def test_a_call_that_found_nothing_may_be_repeated_with_success(store: Store) -> None:
     assert bodies(reserve(store, "1", 2)) == []
     push(store, b"a")
@@ -312,14 +323,40 @@ def test_who_holds_something_takes_nothing_more_until_it_is_free_for_a_suspect(
 
     waiting = reserve(store, "2")
 
-    assert (waiting.more, waiting.alone, waiting.messages) == (1, False, [])
+    assert waiting == (1, False, True, [])
     assert store.client.get("{q}:suspect_turn") == b"me"
     assert 0 < store.client.pttl("{q}:suspect_turn") <= LEASE * 1000
     assert store.client.lrange("q", 0, -1) == [b"b"]
 
     store.leases.ack(QUEUE, "me", [field])
-    assert reserve(store, "3") == (1, True, [("3:1", b"deadly", Deliveries(reaped=5))])
+    assert reserve(store, "3") == (1, True, False, [("3:1", b"deadly", Deliveries(reaped=5))])
     assert not store.client.exists("{q}:suspect_turn")
+
+
+def test_the_marker_tells_of_a_suspect_until_someone_makes_room_for_it(store: Store) -> None:
+    [field] = hold(store, b"a")
+    suspect(store, b"deadly")
+    suspect(store, b"deadly too")
+
+    assert reserve(store, "2") == (0, False, True, [])
+    assert not store.client.exists("{q}:wake")
+
+    store.leases.ack(QUEUE, "me", [field])
+    assert reserve(store, "3").alone
+    assert store.client.lrange("{q}:wake", 0, -1) == [b""]
+
+    assert reserve(store, "1", who="other").alone
+    assert not store.client.exists("{q}:wake")
+
+
+def test_an_unreadable_suspect_is_handed_out_as_it_is(store: Store) -> None:
+    store.client.lpush("{q}:suspects", b"\xff not what we write")
+
+    reserved = reserve(store)
+
+    assert (reserved.alone, bodies(reserved)) == (True, [b"\xff not what we write"])
+    assert not store.client.exists("{q}:suspects")
+    assert bodies(reserve(store)) == [b"\xff not what we write"]
 
 
 def test_messages_of_other_queues_count_as_held(store: Store) -> None:
@@ -371,6 +408,7 @@ def test_a_retry_that_is_not_acknowledged_yet_counts_as_held(store: Store) -> No
         "{q}:deliveries",
         "{q}:leased:me",
         "{q}:leases",
+        "{q}:nonces",
         "{q}:suspects",
     ],
 )

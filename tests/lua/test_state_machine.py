@@ -71,6 +71,10 @@ class LeaseMachine(RuleBasedStateMachine):
         self.told: dict[str, list[str]] = {"w0": [], "w1": []}
         #: By process: nonce and limit of a request whose reply it has not got.
         self.lost: dict[str, tuple[str, int]] = {}
+        #: Every request that was ever sent: process, nonce and limit.
+        self.sent: list[tuple[str, str, int]] = []
+        #: Those that got something: process and nonce.
+        self.used: set[tuple[str, str]] = set()
         self.last_put: tuple[str, int, Record] | None = None
         self.last_retry: tuple[str, str, str, int | None, Record] | None = None
         #: Whether a consumer has popped the marker since a script has set it.
@@ -180,7 +184,7 @@ class LeaseMachine(RuleBasedStateMachine):
 
         assert look.due == self.model.agenda
         ended = self.model.reaping is not None and self.model.reaping <= self.model.now
-        assert look.reap == (QUEUE if ended else None)
+        assert look.reap == ((QUEUE,) if ended else ())
 
     @rule(minutes=st.sampled_from([4, 11, 11]))
     def lease_time_passes(self, minutes: int) -> None:
@@ -257,6 +261,7 @@ class LeaseMachine(RuleBasedStateMachine):
             self.ask_again(who, lists, others)
             return
         nonce = str(self.next())
+        self.sent.append((who, nonce, limit))
         reserved = self.ask(who, nonce, limit, lists, others)
         if lost:
             self.lost[who] = nonce, limit
@@ -271,6 +276,18 @@ class LeaseMachine(RuleBasedStateMachine):
     def ask_again(self, who: str, lists: int, others: int) -> None:
         nonce, limit = self.lost.pop(who)
         self.tell(who, self.ask(who, nonce, limit, lists, others))
+
+    @precondition(lambda self: self.sent)
+    @rule(data=st.data(), lists=st.integers(1, 3), others=st.sampled_from([0, 2]))
+    def a_request_arrives_once_more(self, data: st.DataObject, lists: int, others: int) -> None:
+        """It came over a connection that was given up; nobody reads the reply."""
+        who, nonce, limit = data.draw(st.sampled_from(self.sent))
+        known = int(nonce) <= self.model.nonces.get(who, 0)
+        unanswered = who not in self.live or self.lost.get(who) == (nonce, limit)
+        # When all that a process held was taken from it, the nonces that it has used are forgotten.
+        # Nothing comes that late that it meets its own repeat; then fields would be used again.
+        if known or (unanswered and (who, nonce) not in self.used):
+            self.ask(who, nonce, limit, lists, others)
 
     @precondition(lambda self: self.lost)
     @rule(data=st.data())
@@ -291,6 +308,8 @@ class LeaseMachine(RuleBasedStateMachine):
         call = self.store.leases.reserve_call(QUEUE, who, LEASE, nonce, limit, lists, others)
         reserved = Reserved.read(self.store.run(call))
         assert reserved == self.model.reserve(who, LEASE, nonce, limit, lists, others)
+        if reserved.messages:
+            self.used.add((who, nonce))
         return reserved
 
     def tell(self, who: str, reserved: Reserved) -> None:

@@ -118,6 +118,7 @@ class QueueModel:
         mine = self.held.setdefault(who, {})
         names = [f"{nonce}:{place}" for place in range(1, limit + 1)]
         last = self.nonces.get(who, 0)
+        room = False
         if int(nonce) <= last:
             told = {
                 name: one for name in names if (one := mine.get(name)) and one.message is not None
@@ -131,7 +132,8 @@ class QueueModel:
             else:
                 if self.suspects and self.turn is None:
                     self.turn = who
-                if not self.suspects or self.turn != who:
+                room = bool(self.suspects) and self.turn == who
+                if not room:
                     taken = list(self._take(limit, lists))
             told = dict(zip(names, taken, strict=False))
             mine.update(told)
@@ -139,10 +141,11 @@ class QueueModel:
             self.nonces[who] = max(last, int(nonce))
             self._hold(who, lease)
         filled = [place for place, step in enumerate(self.layout.steps, 1) if self.ready.get(step)]
-        self.marker = bool(filled)
+        self.marker = bool(filled) or (bool(self.suspects) and self.turn is None)
         return Reserved(
             filled[0] if filled else 0,
             any(one.alone for one in told.values()),
+            room,
             [(name, one.message or b"", self._counts(one)) for name, one in told.items()],
         )
 

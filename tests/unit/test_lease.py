@@ -14,7 +14,7 @@ import pytest
 from celery_delayq import native
 from celery_delayq.conf import Settings
 from celery_delayq.lease import LeaseKeeper, Tally, new_incarnation
-from celery_delayq.message import note_delivery
+from celery_delayq.message import HeldBy, note_delivery
 from celery_delayq.testing import wait_until
 
 
@@ -163,18 +163,39 @@ def test_what_was_handed_out_is_told_from_what_was_taken_away() -> None:
 def test_beside_what_is_delivered_alone_nothing_is_taken_until_it_is_done() -> None:
     one = keeper()
     [tag] = take(one, "q", 1, alone=True)
-    assert one.alone
+    assert one.makes_room
     one.ack(tag)
 
-    assert not one.alone
+    assert not one.makes_room
 
 
-def test_messages_of_other_queues_are_counted() -> None:
+def test_who_makes_room_takes_nothing_until_nothing_is_held() -> None:
+    one = keeper()
+    [tag] = take(one, "q", 1)
+    one.make_room()
+    assert one.makes_room
+    one.ack(tag)
+
+    assert not one.makes_room
+
+
+def test_room_is_not_made_for_longer_than_a_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = keeper(lease=7)
+    take(one, "q", 1)
+    one.make_room()
+    later = time.monotonic() + 7.001
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+
+    assert not one.makes_room
+
+
+def test_what_is_held_and_what_is_asked_for_keeps_a_process_busy() -> None:
     one = keeper()
     take(one, "a", 2)
     take(one, "b", 3)
+    one.new_nonce("b")
 
-    assert {queue: one.others(queue) for queue in "abc"} == {"a": 3, "b": 2, "c": 5}
+    assert one.busy == 6
 
 
 # -- the signal
@@ -253,6 +274,8 @@ def test_a_negative_wait_returns_at_once() -> None:
 
 # -- what a message is told
 
+HELD = HeldBy("here", "q", "me:1:1")
+
 
 def envelope(**own: Any) -> dict[str, Any]:
     properties: dict[str, Any] = {"delivery_tag": "t", "delivery_info": {"routing_key": "q"}}
@@ -263,12 +286,12 @@ def envelope(**own: Any) -> dict[str, Any]:
 
 def test_the_first_delivery_is_no_redelivery() -> None:
     message = envelope()
-    note_delivery(message, "q", 1)
+    note_delivery(message, HELD, 1)
 
     assert message["properties"] == {
-        "delivery_tag": "t",
+        "delivery_tag": "me:1:1",
         "delivery_info": {"routing_key": "q"},
-        "delayq": {"queue": "q", "deliveries": 1},
+        "delayq": {"place": "here", "queue": "q", "deliveries": 1},
     }
 
 
@@ -276,8 +299,13 @@ def test_a_later_delivery_is_one_and_keeps_what_is_ours() -> None:
     own = {"eta": "2030-01-01T00:00:00+00:00"}
     message = envelope(**own)
     before = json.dumps(own)
-    note_delivery(message, "q", 3)
+    note_delivery(message, HELD, 3)
 
     assert message["properties"]["delivery_info"] == {"routing_key": "q", "redelivered": True}
-    assert message["properties"]["delayq"] == {**own, "queue": "q", "deliveries": 3}
+    assert message["properties"]["delayq"] == {
+        **own,
+        "place": "here",
+        "queue": "q",
+        "deliveries": 3,
+    }
     assert json.dumps(own) == before

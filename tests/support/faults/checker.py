@@ -134,10 +134,14 @@ def judge(
     for run in runs:
         by_key[run.key].append(run)
     states = {id: state for state, ids in left.items() for id in ids}
+    ids = {key.partition("~")[0] for key in known}
     verdict = Verdict(published=len(known), runs=sum(map(len, by_key.values())))
 
     for key, promise in known.items():
         _judge_end(verdict, promise, by_key[key], states, rollback)
+    for id, state in states.items():
+        if id not in ids and state != "dead":
+            verdict.left[id] = f"is still {state}, and was never sent"
     for key, found in by_key.items():
         found.sort(key=lambda run: run.start_us)
         if key not in known:

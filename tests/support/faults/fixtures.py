@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.faults.checker import Verdict
+from tests.support.faults.scale import SEED
 from tests.support.faults.stage import MakeStage, Passes, Stage
 
 
@@ -33,7 +34,8 @@ def passes(record_property: Callable[[str, object], None]) -> Passes:
     def check(verdict: Verdict) -> None:
         counts: dict[str, Any] = {**verdict.counts, "notes": verdict.notes}
         record_property("verdict", counts)
-        print(verdict.report())
-        assert not verdict.violations, verdict.report()
+        report = f"seed {SEED}: {verdict.report()}"
+        print(report)
+        assert not verdict.violations, report
 
     return check

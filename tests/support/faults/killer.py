@@ -15,14 +15,15 @@ from tests.support.faults.stage import Stage, wait_dispatching
 
 
 class Killer:
-    """Does harm at random, the same for the same *seed*."""
+    """Does harm at random, the same for the same *seed*.
+
+    What is done to a worker's main process is done to the holder of all that its pool runs.
+    """
 
     def __init__(self, stage: Stage, seed: int = 0) -> None:
         self.random = random.Random(seed)
         self.strikes: list[str] = []
         self._stage = stage
-
-    # What is done to a worker's main process is done to the holder of all that its pool runs.
 
     # -- one blow -----------------------------------------------------------------------------
 

@@ -16,7 +16,6 @@ from redis.retry import Retry
 from tests.support.faults.checker import Promise, Run
 
 _RUNS = "runs"
-_FINISHED = "finished"
 _STARTS = "starts"
 
 _START = """
@@ -28,7 +27,6 @@ return n
 """
 _END = """
 local t = redis.call('TIME')
-redis.call('SADD', KEYS[2], ARGV[1])
 redis.call('RPUSH', KEYS[1], string.format(
   'end %d %s %s %.0f ', ARGV[4], ARGV[2], ARGV[3], t[1] * 1000000 + t[2]) .. ARGV[1])
 """
@@ -50,6 +48,10 @@ class Ledger:
         self._start = self._client.register_script(_START)
         self._end = self._client.register_script(_END)
         self._promise = self._client.register_script(_PROMISE)
+        self._read_to = 0
+        self._runs: dict[tuple[str, int], Run] = {}
+        self._promises: list[Promise] = []
+        self._finished: set[str] = set()
         # Children of a worker are forked after this.
         self._holder = os.getpid()
 
@@ -66,7 +68,7 @@ class Ledger:
 
     def ended(self, key: str, number: int) -> None:
         """Write that the run *number* has ended."""
-        self._end(keys=[_RUNS, _FINISHED], args=[key, os.getpid(), self._holder, number])
+        self._end(keys=[_RUNS], args=[key, os.getpid(), self._holder, number])
 
     def promised(self, key: str, countdown: float, *, certain: bool = True) -> None:
         """Write that *key* runs, not before *countdown* seconds from now.
@@ -84,7 +86,8 @@ class Ledger:
 
     def finished(self) -> set[str]:
         """Return the keys of which a run has ended."""
-        return {key.decode() for key in cast("set[bytes]", self._client.smembers(_FINISHED))}
+        self._read_on()
+        return self._finished
 
     def starts(self) -> dict[str, int]:
         """Return how often each key has started."""
@@ -93,15 +96,20 @@ class Ledger:
 
     def read(self) -> tuple[list[Run], list[Promise]]:
         """Return all runs, and what tasks promised."""
-        runs: dict[tuple[str, int], Run] = {}
-        promises = []
-        for line in cast("list[bytes]", self._client.lrange(_RUNS, 0, -1)):
+        self._read_on()
+        return list(self._runs.values()), list(self._promises)
+
+    def _read_on(self) -> None:
+        """Read what was written since the last time."""
+        lines = cast("list[bytes]", self._client.lrange(_RUNS, self._read_to, -1))
+        self._read_to += len(lines)
+        for line in lines:
             kind, number, pid, holder, us, key = line.decode().split(" ", 5)
+            run = key, int(number)
             if kind == "promise":
-                promises.append(Promise(key, int(us), number == "1"))
+                self._promises.append(Promise(key, int(us), number == "1"))
             elif kind == "start":
-                runs[key, int(number)] = Run(key, int(pid), int(holder), int(us))
+                self._runs[run] = Run(key, int(pid), int(holder), int(us))
             else:
-                run = runs[key, int(number)]
-                runs[key, int(number)] = run._replace(end_us=int(us))
-        return list(runs.values()), promises
+                self._runs[run] = self._runs[run]._replace(end_us=int(us))
+                self._finished.add(key)

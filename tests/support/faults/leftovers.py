@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from typing import Any, cast
+from typing import cast
 
 from redis import Redis
 
 #: In the headers of every task message.
 _ID = re.compile(rb'"id": ?"([^"]+)"')
 
-#: By what the name of a key ends with, or a part of it; the first that fits.
+#: By the name of a key.
 _STATES = (
     (re.compile(rb"\}:dead$"), "dead"),
     (re.compile(rb"\}:leased:|^unacked$"), "leased"),
-    (re.compile(rb"\}:entries$"), "scheduled"),
+    (re.compile(rb"\}:(entries|due)$"), "scheduled"),
 )
 _PAGE = 1000
 
@@ -24,12 +23,22 @@ _PAGE = 1000
 def left_in(broker: Redis) -> dict[str, set[str]]:
     """Return the ids of all tasks that the broker still has, by state.
 
-    The states are ``scheduled``, ``ready``, ``leased`` and ``dead``.
+    The states are ``scheduled``, ``ready``, ``leased`` and ``dead``. Entries and dead letters are
+    also known by the names under which they are kept, should there be no message.
     """
     found: dict[str, set[str]] = defaultdict(set)
     for key in broker.scan_iter(count=_PAGE):
-        for state, value in _values(broker, key):
-            found[state].update(ids_in(value))
+        state = next((state for name, state in _STATES if name.search(key)), None)
+        kind = cast(bytes, broker.type(key))
+        if kind == b"list":
+            for item in cast("list[bytes]", broker.lrange(key, 0, -1)):
+                found["ready"].update(ids_in(item))
+        elif kind == b"hash" and state is not None:
+            for field, item in cast("dict[bytes, bytes]", broker.hgetall(key)).items():
+                found[state].update(ids_in(item) or _named(field))
+        elif kind == b"zset" and state is not None:
+            for field in cast("list[bytes]", broker.zrange(key, 0, -1)):
+                found[state].update(_named(field))
     return dict(found)
 
 
@@ -50,15 +59,6 @@ def ids_in(value: bytes) -> list[str]:
     return [id.decode() for id in _ID.findall(value)]
 
 
-def _values(broker: Redis, key: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield state and value of everything in *key* that may be a message."""
-    kind = cast(bytes, broker.type(key))
-    if kind == b"list":
-        for item in cast("list[bytes]", broker.lrange(key, 0, -1)):
-            yield "ready", item
-    elif kind == b"hash":
-        state = next((state for name, state in _STATES if name.search(key)), None)
-        if state is not None:
-            values: Any = broker.hvals(key)
-            for item in values:
-                yield state, item
+def _named(field: bytes) -> list[str]:
+    """Return the id in the name of an entry or a letter, before what tells it from a second one."""
+    return [field.partition(b"\0")[0].decode()]

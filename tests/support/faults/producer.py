@@ -50,11 +50,6 @@ class Producer:
         self.app.close()
         pools.reset()
 
-    @property
-    def keys(self) -> list[str]:
-        """The keys of all that was sent for certain."""
-        return [promise.key for promise in self.promises if promise.certain]
-
     def send(
         self,
         task: str,

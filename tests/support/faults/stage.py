@@ -63,15 +63,14 @@ class Stage:
         self._processes: list[ManagedProcess] = []
 
     def __enter__(self) -> Stage:
-        with ExitStack() as stack:
+        with self._resources as stack:
             for server in (self.broker, self._ledger_server):
                 stack.enter_context(server)
             self.ledger = Ledger(self._ledger_server.url)
             stack.callback(self.ledger.close)
             self.redis = stack.enter_context(self.broker.client())
+            self.producer = self.new_producer()
             self._resources = stack.pop_all()
-        self.producer = self.new_producer()
-        self._resources.callback(self.stop_processes)
         return self
 
     def __exit__(
@@ -80,6 +79,8 @@ class Stage:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        # Nothing is left for them to do, or the test has failed already.
+        self.kill_processes()
         self._resources.close()
 
     # -- who is on it -------------------------------------------------------------------------
@@ -158,6 +159,11 @@ class Stage:
         for process in self._processes:
             with suppress(ProcessFailed):
                 process.wait(timeout=20)
+        self.kill_processes()
+
+    def kill_processes(self) -> None:
+        """End workers and dispatchers at once."""
+        for process in self._processes:
             process.kill()
         self._processes.clear()
 
@@ -178,11 +184,13 @@ class Stage:
             return False
         return True
 
-    def finished(self, keys: Collection[str] | None = None) -> bool:
-        """Return whether all of *keys*, or all that was promised for certain, has run."""
+    def finished(
+        self, keys: Collection[str] | None = None, *, forgotten: Collection[str] = ()
+    ) -> bool:
+        """Return whether all of *keys* has run, or all that was promised for certain."""
         if keys is None:
-            keys = [promise.key for promise in self.promises() if promise.certain]
-        return self.ledger.finished().issuperset(keys)
+            keys = {promise.key for promise in self.promises() if promise.certain}
+        return not set(keys).difference(forgotten, self.ledger.finished())
 
     def settle(self, timeout: float = 30.0, rollback: Rollback | None = None) -> None:
         """Wait until all that was promised has run and nothing is left in the broker.
@@ -191,15 +199,7 @@ class Stage:
         not waited for.
         """
         forgotten = rollback.forgotten if rollback else ()
-
-        def finished() -> bool:
-            return self.finished(
-                {promise.key for promise in self.promises() if promise.certain}.difference(
-                    forgotten
-                )
-            )
-
-        if self.wait_for(finished, timeout, interval=0.1):
+        if self.wait_for(lambda: self.finished(forgotten=forgotten), timeout, interval=0.1):
             self.wait_for(lambda: not self.left(), self.lease + 5, interval=0.1)
 
     def left(self) -> dict[str, set[str]]:
