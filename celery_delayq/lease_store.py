@@ -11,7 +11,7 @@ from redis.exceptions import ResponseError
 from celery_delayq import scripts
 from celery_delayq.calls import Call
 from celery_delayq.keys import Layout
-from celery_delayq.message import Entry
+from celery_delayq.message import Entry, letter_text
 
 if TYPE_CHECKING:
     from celery_delayq.store import Store
@@ -191,7 +191,8 @@ class LeaseStore:
         """Make a dead letter of a message; False when it is not held."""
         key = self._keys.queue(queue)
         keys = [key.leased(incarnation), key.deliveries, key.dead, key.dead_at, self._keys.queues]
-        args = [field, id, " ".join(reason.split()), queue, self._store.layout.text]
+        letter = letter_text(id), letter_text(reason)
+        args = [field, *letter, queue, self._store.layout.text]
         return bool(self._store.run(Call(scripts.load("reject"), keys, args)))
 
     def retry(

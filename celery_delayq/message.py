@@ -290,6 +290,11 @@ def encode(message: Mapping[str, Any]) -> bytes:
     return text.encode()
 
 
+def letter_text(text: str) -> bytes:
+    """Return an id or a reason as the header line of a dead letter may hold it: one line, short."""
+    return " ".join(text.split())[:1000].encode("utf-8", "backslashreplace")
+
+
 def check_envelope(message: Any) -> None:
     """Check that kombu can make a message of what a ready list held.
 

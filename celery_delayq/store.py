@@ -14,7 +14,7 @@ from celery_delayq.calls import Call, Puts, Readies
 from celery_delayq.errors import NotReplicated, StoreFull
 from celery_delayq.keys import Keys, Layout
 from celery_delayq.lease_store import LeaseStore
-from celery_delayq.message import Entry, Record, task_field, task_name
+from celery_delayq.message import Entry, Record, letter_text, task_field, task_name
 
 logger = logging.getLogger(__name__)
 
@@ -194,7 +194,7 @@ class Store:
     def bury(self, queue: str, id: str, reason: str, message: bytes) -> None:
         """Keep a message that cannot be delivered as a dead letter."""
         key = self.keys.queue(queue)
-        args = [id, " ".join(reason.split()), message, queue, self.layout.text]
+        args = [letter_text(id), letter_text(reason), message, queue, self.layout.text]
         self.run(Call(scripts.load("bury"), [key.dead, key.dead_at, self.keys.queues], args))
 
     # -- when to look at what

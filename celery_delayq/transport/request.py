@@ -22,9 +22,16 @@ class RequestMixin:
         message = self.message  # type: ignore[attr-defined]
         note = getattr(message.channel, "note_failure", None)
         if note is not None and isinstance(exc, (WorkerLostError, SystemExit, Reject)):
-            reason = exc.reason if isinstance(exc, Reject) else None
+            reason = _text(exc.reason) if isinstance(exc, Reject) else None
             note(message.delivery_tag, crashed=not isinstance(exc, Reject), reason=reason)
         return super().on_failure(exc_info, *args, **kwargs)  # type: ignore[misc]
+
+
+def _text(reason: Any) -> str | None:
+    """Return a reason of any type as a text."""
+    if isinstance(reason, BaseException):
+        return f"{type(reason).__name__}: {reason}"
+    return None if reason is None else str(reason)
 
 
 def hook(tasks: Any) -> None:
