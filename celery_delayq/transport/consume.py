@@ -160,6 +160,12 @@ class ConsumeChannel(PublishChannel):
         """Return whether a delivery tag is that of a lease."""
         return self._keeper is not None and self._keeper.owns(tag)
 
+    def acknowledge(self, tag: str) -> None:
+        """Forget a message that is done: soon, or at once where this is no worker."""
+        self.keeper.ack(tag)
+        if self.connection is not None and not worker.consumes_tasks(self):
+            self.keeper.acks.flush(self.store)
+
     def requeue(self, tags: Iterable[str], *, last: bool = False, counted: Counted) -> None:
         """Put messages back into their ready lists, after all others with *last*."""
         fields: dict[tuple[str, Counted], list[str]] = {}
@@ -285,8 +291,19 @@ class ConsumeChannel(PublishChannel):
             self._give_back([taken])
             return
         message = self._message(taken)
-        if message is not None and not self._adopt(taken, message):
+        if message is None or self._adopt(taken, message):
+            return
+        try:
             callback(message)
+        except Exception as exc:
+            # Celery breaks on some messages, and would on each delivery. To kombu a KeyError is a
+            # lost connection.
+            lost = isinstance(exc, self.connection_errors) and not isinstance(exc, KeyError)
+            if lost or not worker.consumes_tasks(self) or taken.tag not in self.keeper.held:
+                raise
+            logger.exception("A message that Celery cannot handle is now a dead letter")
+            self.bury(taken.tag, f"refused-{uuid4()}", f"rejected: {type(exc).__name__}: {exc}")
+            self.qos.forget(taken.tag)
 
     def _message(self, taken: Taken) -> qos.Message | None:
         """Make a message of what was leased; None when it is none, or no longer ours."""

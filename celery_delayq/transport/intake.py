@@ -175,10 +175,13 @@ class Intake:
 
     def _looks(self, leased: list[str]) -> list[tuple[Any, ...]]:
         """Return the commands that tell whether other queues have got something meanwhile."""
-        keys = self._channel.store.keys
-        wake = [keys.queue(queue).wake for queue in self.rota.empty(leased)]
-        commands: list[tuple[Any, ...]] = [("EXISTS", *wake)] if wake else []
-        self._looking = bool(wake)
+        keys, layout = self._channel.store.keys, self._channel.layout
+        signs = [keys.queue(queue).wake for queue in self.rota.empty(leased)]
+        if len(leased) > 1:
+            for queue, lists in self.rota.behind(leased):
+                signs += keys.ready_lists(queue, layout)[:lists]
+        commands: list[tuple[Any, ...]] = [("EXISTS", *signs)] if signs else []
+        self._looking = bool(signs)
         self._looking_popped = self._popped_lists()
         if self._looking_popped:
             commands.append(("EXISTS", *self._looking_popped))
@@ -315,6 +318,9 @@ class Intake:
     def took(self, queue: str, nonce: str, reserved: Reserved) -> list[Taken]:
         """Note what came for a request as held, and return it."""
         self.rota.learn(queue, reserved.more)
+        if reserved.messages:
+            # Stock producers may push while we work: look before the next wait.
+            self._looked = 0.0
         if reserved.room:
             self._channel.keeper.make_room()
             self._alone_next = queue

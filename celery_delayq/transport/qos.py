@@ -49,11 +49,13 @@ class QoS(stock.QoS):
 
     def ack(self, delivery_tag: str) -> None:
         """Note that a message is done."""
-        if not self.channel.leased(delivery_tag):
+        if self.channel.leased(delivery_tag):
+            self.channel.acknowledge(delivery_tag)
+            self.forget(delivery_tag)
+        elif delivery_tag in self._delivered:
             super().ack(delivery_tag)
-            return
-        self.channel.keeper.ack(delivery_tag)
-        self._forget(delivery_tag)
+        else:
+            self.channel.keeper.drop(delivery_tag)  # counts it
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         """Put a message back behind all that is ready, or make a dead letter of it."""
@@ -61,12 +63,12 @@ class QoS(stock.QoS):
             super().reject(delivery_tag, requeue)
         elif requeue:
             self.channel.requeue([delivery_tag], last=True, counted="requeued")
-            self._forget(delivery_tag)
+            self.forget(delivery_tag)
         else:
             message = self._delivered.get(delivery_tag)
             id = (getattr(message, "headers", None) or {}).get("id") or delivery_tag
             self.channel.bury(delivery_tag, str(id), _reason(message))
-            self._forget(delivery_tag)
+            self.forget(delivery_tag)
 
     def restore_unacked(self, client: Any = None) -> None:
         """Put back all that was handed out and is not done."""
@@ -87,7 +89,8 @@ class QoS(stock.QoS):
             # One that cannot be read must not keep the others from coming back.
             self.channel.bury_held(tag, exc)
 
-    def _forget(self, delivery_tag: str) -> None:
+    def forget(self, delivery_tag: str) -> None:
+        """Make room for another message."""
         if delivery_tag in self._delivered:
             virtual.QoS.ack(self, delivery_tag)
         self.channel.on_credit()

@@ -61,6 +61,14 @@ class Rota:
         """Return which of the queues are known to be empty."""
         return [queue for queue in queues if self._first.get(queue) == 0]
 
+    def behind(self, queues: Iterable[str]) -> list[tuple[str, int]]:
+        """Return which of the queues wait behind more urgent ones, and how many of their ready
+        lists were empty before the first that was not.
+        """
+        return [
+            (queue, self._first[queue] - 1) for queue in queues if self._first.get(queue, 0) > 1
+        ]
+
     def deal(self, order: Sequence[str], credit: int, lists: int, *, fair: bool) -> list[Share]:
         """Return what to ask for with *credit* messages that may be taken.
 

@@ -41,10 +41,11 @@ def _measure(bench: Bench, chosen: list[Measurement], run: Run) -> None:
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Smaller and fewer rounds: under two minutes.")
+@click.option("--quick", is_flag=True, help="Smaller and fewer rounds: under three minutes.")
 @click.option("--only", multiple=True, metavar="NAME", help="Only this measurement; repeatable.")
 @click.option("--rounds", type=click.IntRange(1), help="Rounds of the publish rows.")
 @click.option("--load-rounds", type=click.IntRange(1), help="Rounds of the rows of due tasks.")
+@click.option("--worker-rounds", type=click.IntRange(1), help="Of immediate tasks and of TERM.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write JSON here.")
 @click.option(
     "--markdown",
@@ -68,6 +69,7 @@ def main(
     only: tuple[str, ...],
     rounds: int | None,
     load_rounds: int | None,
+    worker_rounds: int | None,
     json_path: Path | None,
     markdown_path: Path | None,
     pool: str,
@@ -82,14 +84,19 @@ def main(
     console = Console(width=None if sys.stdout.isatty() else 120)
     if listing:
         for one in chosen:
-            console.print(f"{one.name:10} {one.summary}", highlight=False)
+            console.print(f"{one.name:18} {one.summary}", highlight=False)
         return
     if markdown_path and (calibrate or only):
         raise click.UsageError("--markdown takes a whole table: not with --calibrate or --only")
     # So that an end from outside, too, ends the server, the workers and the publishers.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     size = QUICK if quick else FULL
-    size = replace(size, rounds=rounds or size.rounds, load_rounds=load_rounds or size.load_rounds)
+    size = replace(
+        size,
+        rounds=rounds or size.rounds,
+        load_rounds=load_rounds or size.load_rounds,
+        worker_rounds=worker_rounds or size.worker_rounds,
+    )
     messages = Console(stderr=True)
     began = time.monotonic()
     with RedisServer() as server, messages.status("starting") as status:

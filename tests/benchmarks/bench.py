@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from .app import Settings
 from .model import BenchError
@@ -18,6 +18,8 @@ from .records import Records
 from .server import DATABASES, RedisServer
 
 DAY_MS = 86_400_000
+
+Outcome = TypeVar("Outcome")
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,9 @@ class Size:
     lateness_seconds: int
     burst: int
     load_rounds: int
+    immediate: int
+    term_etas: int
+    worker_rounds: int
     idle_seconds: int
 
 
@@ -65,6 +70,9 @@ FULL = Size(
     lateness_seconds=8,
     burst=10_000,
     load_rounds=2,
+    immediate=10_000,
+    term_etas=20_000,
+    worker_rounds=3,
     idle_seconds=20,
 )
 QUICK = Size(
@@ -76,6 +84,9 @@ QUICK = Size(
     lateness_seconds=3,
     burst=3_000,
     load_rounds=1,
+    immediate=2_000,
+    term_etas=3_000,
+    worker_rounds=2,
     idle_seconds=6,
 )
 
@@ -107,6 +118,11 @@ class Station:
     def publisher(self) -> Publisher:
         """A publisher of this side; it runs inside ``with``."""
         return Publisher(self.settings, self._folder / f"publisher-{self.database}.log")
+
+    def clear(self) -> None:
+        """Make the database and the records as empty as they were; no worker may be running."""
+        self.client.flushdb()
+        self.records.clear()
 
 
 @dataclass
@@ -144,6 +160,29 @@ class Bench:
         """The sides in the order of this round: A B, B A, A B …, so that drift cancels."""
         stock, ours = self.sides
         return (stock, ours) if number % 2 == 0 else (ours, stock)
+
+    def in_rounds(
+        self, title: str, rounds: int, measure: Callable[[Station, Publisher], Outcome]
+    ) -> tuple[list[Outcome], list[Outcome]]:
+        """What ``measure`` saw on stock and on ours, which take turns.
+
+        :param measure: starts a worker on an empty station and ends it; the publisher stays.
+        """
+        seen: dict[str, list[Outcome]] = {side.name: [] for side in self.sides}
+        with ExitStack() as stack:
+            stations = {s.name: stack.enter_context(self.station(s)) for s in self.sides}
+            publishers = {n: stack.enter_context(s.publisher()) for n, s in stations.items()}
+            for number in range(rounds):
+                for side in self.in_turn(number):
+                    self.note(f"{title}: round {number + 1} of {rounds}, {side.name}")
+                    station = stations[side.name]
+                    station.clear()
+                    try:
+                        seen[side.name].append(measure(station, publishers[side.name]))
+                    except BenchError as error:
+                        raise BenchError(f"{side.name}: {error}") from error
+        stock, ours = (seen[side.name] for side in self.sides)
+        return stock, ours
 
 
 def now_ms() -> int:

@@ -41,9 +41,26 @@ def at_most(limit: float, unit: str = "") -> Target:
     return Target(f"≤ {limit:g}{' ' if unit else ''}{unit}", lambda f: f.ours <= limit)
 
 
-def not_above_stock() -> Target:
-    """Our own value is not above stock's in the same run."""
-    return Target("≤ stock", lambda f: f.ours <= f.stock)
+def below(limit: float, unit: str = "") -> Target:
+    """Our own value, in the row's unit, is less than ``limit``."""
+    return Target(f"< {limit:g}{' ' if unit else ''}{unit}", lambda f: f.ours < limit)
+
+
+def ratio_at_most(limit: float) -> Target:
+    """Ours divided by stock is at most ``limit``."""
+    return Target(f"ratio ≤ {limit:g}", lambda f: f.ratio is not None and f.ratio <= limit)
+
+
+def not_above_stock(factor: float, slack: float, unit: str) -> Target:
+    """Our own value is not above stock's, give or take what the noise of the row warrants.
+
+    :param factor: of stock's value, or
+    :param slack: what may come on top of it, whichever allows more.
+    """
+    return Target(
+        f"≤ {factor:g} times stock or + {slack:g} {unit}",
+        lambda f: f.ours <= max(f.stock * factor, f.stock + slack),
+    )
 
 
 @dataclass(frozen=True)

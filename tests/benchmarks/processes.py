@@ -156,6 +156,23 @@ class Worker(_Process):
                 value, since = now, time.monotonic()
         return value
 
+    def terminate(self, timeout: float) -> float:
+        """Send SIGTERM; seconds until the main process has ended, and ended well.
+
+        :param timeout: seconds until :class:`BenchError` is raised.
+        """
+        self.check()
+        began = time.perf_counter()
+        self.child.terminate()
+        while self.child.poll() is None:
+            if time.perf_counter() - began > timeout:
+                raise BenchError(f"the worker had not ended {timeout:g} s after TERM")
+            time.sleep(0.002)
+        seconds = time.perf_counter() - began
+        if self.child.returncode:
+            self.check()
+        return seconds
+
 
 class Publisher(_Process):
     """The publishing process of one side."""

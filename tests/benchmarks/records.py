@@ -59,6 +59,10 @@ class Records:
         whole = len(data) - len(data) % _RECORD.size
         return [Record(*pair) for pair in _RECORD.iter_unpack(data[:whole])]
 
+    def clear(self) -> None:
+        """Forget all records; no worker may be running."""
+        os.truncate(self.path, 0)
+
     def wait_for(self, count: int, timeout: float, alive: Callable[[], None]) -> None:
         """Return once ``count`` records are there.
 

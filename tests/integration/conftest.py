@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,6 +52,16 @@ def app(make_app: MakeApp) -> Celery:
 @pytest.fixture
 def delayq(app: Celery) -> DelayQ:
     return DelayQ.of(app)
+
+
+@pytest.fixture
+def shop(tmp_path: Path, delayq_broker_url: str) -> list[str]:
+    """The beginning of a command line on an app module."""
+    (tmp_path / "shop.py").write_text(
+        "from celery import Celery\nfrom celery_delayq import DelayQ\n"
+        f"app = Celery('shop', broker={delayq_broker_url!r})\nDelayQ(app)\n"
+    )
+    return [sys.executable, "-m", "celery", "--workdir", str(tmp_path), "-A", "shop", "delayq"]
 
 
 def stored(redis: RedisUnderTest, queue: str = "celery") -> list[dict[str, Any]]:

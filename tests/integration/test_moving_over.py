@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -129,7 +127,13 @@ def test_the_schedule_goes_back_as_stock_messages(
     assert [m["headers"]["id"] for m in ready(delayq_redis, "other\x06\x169")] == ["urgent"]
     assert delayq.count() == 0
     left = {key for key in snapshot(delayq_redis.client) if not key.startswith("_kombu.")}
-    assert left == {"celery", "other\x06\x169", "delayq:queues"}
+    assert left == {
+        "celery",
+        "other\x06\x169",
+        "delayq:queues",
+        "{celery}:wake",
+        "{other}:wake",
+    }
 
 
 @pytest.mark.parametrize("direction", [from_stock, to_stock])
@@ -155,16 +159,6 @@ def test_moving_may_be_interrupted_and_repeated(
     where = stored(delayq_redis) if direction is from_stock else ready(delayq_redis)
     assert sorted(m["headers"]["id"] for m in where) == ids
     assert not delayq_redis.client.exists("unacked")
-
-
-@pytest.fixture
-def shop(tmp_path: Path, delayq_broker_url: str) -> list[str]:
-    """The beginning of a command line on an app module."""
-    (tmp_path / "shop.py").write_text(
-        "from celery import Celery\nfrom celery_delayq import DelayQ\n"
-        f"app = Celery('shop', broker={delayq_broker_url!r})\nDelayQ(app)\n"
-    )
-    return [sys.executable, "-m", "celery", "--workdir", str(tmp_path), "-A", "shop", "delayq"]
 
 
 def test_the_command_line_refuses_while_workers_run(

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
+import time
+from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from celery import Celery
+from rich.console import Console
 
 from celery_delayq import DelayQ
-from celery_delayq.testing import ManagedProcess
+from celery_delayq.cli.stats import queues_table
+from celery_delayq.stats import QueueStats, Stats
+from celery_delayq.testing import ManagedProcess, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 
 
@@ -85,6 +91,51 @@ def test_a_task_that_waits_ready_since_it_was_due_ages_too(app: Celery, delayq: 
     assert 0.29 <= queue.oldest_age < 10
 
 
+def test_what_processes_hold_is_leased_and_what_is_suspected_is_ready(
+    app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest
+) -> None:
+    for n in range(9):
+        app.send_task("mail", priority=n)
+    app.send_task("mail", queue="other")
+    leases = delayq.store.leases
+    leases.reserve("celery", "one", 30.0, "1", 3)
+    leases.reserve("celery", "two", 30.0, "1", 2)
+    leases.reserve("other", "two", 30.0, "2", 5)
+    leases.ack("celery", "two", ["1:1"])
+    delayq_redis.client.zadd("{celery}:leases", {"gone": 5})
+    delayq_redis.client.lpush("{celery}:suspects", "0\nx")
+    delayq.store.register("celery")
+    delayq.store.register("other")
+
+    stats = delayq.stats()
+
+    assert {queue.name: (queue.ready, queue.leased) for queue in stats.queues} == {
+        "celery": (4 + 1, 3 + 1),
+        "other": (0, 1),
+    }
+    assert (stats.ready, stats.leased) == (5, 5)
+    assert stats.as_dict()["leased"] == 5
+
+
+def test_a_worker_holds_what_it_runs_and_what_it_prefetched(
+    app: Celery, delayq: DelayQ, delayq_worker: Callable[..., WorkerProcess]
+) -> None:
+    for _ in range(30):
+        app.send_task("stock.nap", (60,))
+    worker = delayq_worker(
+        "tests.apps.stock_tasks:app",
+        pool="threads",
+        concurrency=2,
+        extra_args=["--prefetch-multiplier=3"],
+    )
+
+    wait_until(lambda: worker.log.count("napping") == 2, what="two run")
+    wait_until(lambda: (seen := delayq.stats()).ready + seen.leased == 30, what="all are told")
+    assert 2 <= delayq.stats().leased <= 2 * 3
+    worker.kill()
+    assert delayq.stats().leased >= 2
+
+
 def test_ready_messages_are_read_up_to_a_limit(app: Celery, delayq: DelayQ) -> None:
     for _ in range(20):
         app.send_task("mail")
@@ -99,6 +150,7 @@ def test_ready_messages_are_read_up_to_a_limit(app: Celery, delayq: DelayQ) -> N
 def test_the_command_line_shows_the_same(
     delayq: DelayQ, delayq_broker_url: str, tmp_path: Path
 ) -> None:
+    delayq.store.leases.reserve("celery", "me", 30.0, "1", 4)
     (tmp_path / "shop.py").write_text(
         "import celery_delayq\nfrom celery import Celery\n"
         f"app = Celery('shop', broker={delayq_broker_url!r})\n"
@@ -108,7 +160,7 @@ def test_the_command_line_shows_the_same(
     with ManagedProcess([*command, "--json"], cwd=tmp_path) as process:
         assert process.wait() == 0
         shown = json.loads(process.log.splitlines()[-1])
-    with ManagedProcess(command, cwd=tmp_path) as process:
+    with ManagedProcess(command, cwd=tmp_path, env={"COLUMNS": "80"}) as process:
         assert process.wait() == 0
         table = process.log
 
@@ -116,8 +168,37 @@ def test_the_command_line_shows_the_same(
     for volatile in ("used_memory", "max_memory"):
         shown.pop(volatile), expected.pop(volatile)
     assert shown == expected
-    assert "celery" in table
+    assert shown["leased"] == 4
     assert "bill" in table
+    header, row = (
+        next(line.split() for line in table.splitlines() if line.split()[:1] == [first])
+        for first in ("queue", "celery")
+    )
+    assert header[:6] == ["queue", "scheduled", "overdue", "ready", "leased", "dead"]
+    assert row[:6] == ["celery", "30", "0", "8", "4", "0"]
+
+
+def test_the_table_of_queues_fits_80_columns() -> None:
+    queue = QueueStats(
+        name="reports.daily",
+        scheduled=1_234_567,
+        ready=12_345,
+        leased=1_234,
+        dead=123,
+        overdue=1_234,
+        next_due=time.time() + 500_000,
+        oldest_age=1234.5,
+        scheduled_tasks={},
+        ready_tasks={},
+        memory=123_456_789,
+    )
+    shown = StringIO()
+    Console(width=80, file=shown).print(queues_table(Stats([queue], None, None)))
+
+    table = shown.getvalue()
+    assert "…" not in table
+    for number in ("1,234,567", "12,345", "1,234 ", "1,234.5 s", "5d ", "123.5 MB"):
+        assert number in table
 
 
 def test_a_closed_object_connects_again(app: Celery, delayq: DelayQ) -> None:

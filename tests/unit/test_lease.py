@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from celery_delayq import native
+from celery_delayq.acks import Tally
 from celery_delayq.conf import Settings
-from celery_delayq.lease import LeaseKeeper, Tally, new_incarnation
+from celery_delayq.lease import LeaseKeeper, new_incarnation
 from celery_delayq.message import HeldBy, note_delivery
 from celery_delayq.testing import wait_until
 

@@ -3,5 +3,7 @@
 local function wake(marker)
   if redis.call('EXISTS', marker) == 0 then
     redis.call('LPUSH', marker, '')
+    -- Queues that nobody leases from have one too.
+    redis.call('EXPIRE', marker, 60)
   end
 end

@@ -1,0 +1,100 @@
+"""Whatever takes long runs once: tasks, ETAs, and Redis being away while tasks run."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import pytest
+
+from celery_delayq.testing import POOLS, wait_until
+from tests.support.faults.killer import Killer
+from tests.support.faults.scale import scaled
+from tests.support.faults.stage import MakeStage, Passes, Stage
+from tests.support.proxy import Proxy
+
+pytest_plugins = ["tests.support.faults.fixtures"]
+Away = Callable[[Stage, Proxy], AbstractContextManager[None]]
+pytestmark = pytest.mark.timeout(scaled(120, 600))
+
+
+def test_a_task_ten_times_as_long_as_the_lease_runs_once_in_every_pool(
+    make_stage: MakeStage, passes: Passes
+) -> None:
+    """Tasks that sleep and tasks that compute, each pool on a queue of its own."""
+    stage = make_stage(lease=1.0)
+    workers = [stage.start_worker(pool=pool, queues=[pool]) for pool in POOLS]
+    for pool in POOLS:
+        stage.producer.send("faults.work", 10 * stage.lease, queue=pool)
+        if pool != "solo":
+            stage.producer.send("faults.burn", 3 * stage.lease, queue=pool)
+        stage.producer.send("faults.work", after=8 * stage.lease, queue=pool)
+    for worker in workers:
+        worker.wait_ready()
+    wait_until(lambda: "ready" not in stage.left(), what="all is held")
+    # It has nothing to do but to take what others lose.
+    stage.worker(pool="threads", queues=POOLS)
+
+    passes(stage.verdict(timeout=60))
+
+
+@contextmanager
+def stopped(stage: Stage, _proxy: Proxy) -> Iterator[None]:
+    """Let the server stand still: connections stay open."""
+    os.kill(stage.broker.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(stage.broker.pid, signal.SIGCONT)
+
+
+@contextmanager
+def refused(_stage: Stage, proxy: Proxy) -> Iterator[None]:
+    """Cut all connections and refuse new ones."""
+    with proxy.away():
+        yield
+
+
+@contextmanager
+def silent(_stage: Stage, proxy: Proxy) -> Iterator[None]:
+    """Let connections stay open and nothing pass, as a firewall does."""
+    with proxy.frozen():
+        yield
+
+
+@contextmanager
+def crashed(stage: Stage, _proxy: Proxy) -> Iterator[None]:
+    """Kill the server, which has its data on disk."""
+    stage.broker.kill()
+    try:
+        yield
+    finally:
+        stage.broker.start()
+
+
+AWAY: list[Away] = [stopped, refused, *scaled([], [silent, crashed])]
+
+
+@pytest.mark.parametrize("away", AWAY, ids=lambda f: f.__name__)
+def test_redis_away_for_twice_the_lease_gives_no_running_task_to_others(
+    make_stage: MakeStage, passes: Passes, away: Away
+) -> None:
+    """Some tasks end while Redis is away, some later; what waits in the workers is not lost."""
+    stage = make_stage(lease=1.0, broker_options={"appendfsync": "always"})
+    proxy = stage.proxy()
+    for n in range(4):
+        stage.producer.send("faults.work", 2 * stage.lease + n % 2 * 2 * stage.lease)
+    stage.workers(2, through=proxy)
+    wait_until(lambda: len(stage.ledger.starts()) == 4, what="all run")
+    for n in range(10):
+        stage.producer.send("faults.work", 0.1, after=0.4 * n)
+    stage.producer.send_many(10, "faults.work", 0.1)
+    killer = Killer(stage)
+
+    with away(stage, proxy):
+        killer.let_pass(2 * stage.lease, 2 * stage.lease)
+
+    stage.producer.send_many(5, "faults.work")
+    passes(stage.verdict())

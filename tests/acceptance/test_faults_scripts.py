@@ -1,0 +1,114 @@
+"""Between any two steps: faults on the way of each script, and kills right before and after it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from celery_delayq import scripts
+from tests.support.faults.killer import Killer
+from tests.support.faults.scale import SEED, scaled, some
+from tests.support.faults.stage import MakeStage, Passes
+from tests.support.faults.traffic import Traffic
+from tests.support.proxy import Fault
+
+pytest_plugins = ["tests.support.faults.fixtures"]
+pytestmark = pytest.mark.timeout(scaled(120, 900))
+
+#: What each process calls while tasks are sent and run; the tests see to it that none is missing.
+CALLED_BY = {
+    "worker": (
+        "ack", "agenda", "beat", "promote", "ready", "reap", "reject", "requeue", "reserve",
+        "retry", "schedule",
+    ),
+    "dispatcher": ("agenda", "promote", "reap"),
+    "producer": ("ready", "schedule"),
+}  # fmt: skip
+#: Called once or twice, and not often.
+RARE = {"reap", "reject", "requeue", "retry"}
+#: Called when a part of a lease is over, or made up for by its end.
+BY_LEASE = {"agenda", "beat", "reap", "requeue"}
+CALLS = [(who, name) for who in ("worker", "dispatcher") for name in CALLED_BY[who]]
+ROUNDS = scaled(1, 5)
+
+a_call = pytest.mark.parametrize(("who", "name"), CALLS, ids=[f"{w}-{n}" for w, n in CALLS])
+
+
+def traffic_of(make_stage: MakeStage, who: str, seed: int, lease: float = 1.0) -> Traffic:
+    """Put one process behind a proxy: a worker, or a dispatcher beside a worker that has none."""
+    alone = who == "worker"
+    stage = make_stage(lease=lease, delayq={"dispatch": alone, "block_timeout": 0.1})
+    proxy = stage.proxy()
+    worker = stage.worker(pool="threads", through=proxy if alone else None)
+    victim = worker if alone else stage.dispatchers(1, through=proxy)[0]
+    return Traffic(stage, proxy, victim, worker, Killer(stage, seed))
+
+
+def turns(name: str) -> Iterator[int]:
+    """Yield which of the next calls is to be hit."""
+    chosen = random.Random(f"{SEED} {name}")
+    while True:
+        yield 1 if name in RARE else chosen.randint(1, 3)
+
+
+@pytest.mark.parametrize("who", ["worker", "dispatcher"])
+def test_every_script_that_is_called_is_listed_here(
+    make_stage: MakeStage, passes: Passes, who: str
+) -> None:
+    traffic = traffic_of(make_stage, who, SEED)
+    for step in traffic.steps():
+        step()
+    passes(traffic.stage.verdict())
+
+    assert set(traffic.proxy.traffic) & set(scripts.names()) == set(CALLED_BY[who])
+
+
+@a_call
+def test_a_fault_on_the_way_of_a_script_loses_nothing_and_repeats_nothing(
+    make_stage: MakeStage, passes: Passes, who: str, name: str
+) -> None:
+    """Nobody is killed, unless the script is only called then."""
+    traffic = traffic_of(make_stage, who, SEED, lease=1.0 if name in BY_LEASE else 5.0)
+    turn = turns(name)
+    others = some([Fault.RESET, Fault.STALL, Fault.DELAY], 1, name)
+    for fault in [Fault.DROP_REQUEST, Fault.DROP_REPLY, *others] * ROUNDS:
+        traffic.hit(name, fault, next(turn))
+
+    passes(traffic.verdict())
+
+
+@a_call
+def test_a_kill_right_before_and_right_after_a_script_loses_nothing(
+    make_stage: MakeStage, passes: Passes, who: str, name: str
+) -> None:
+    """Before: the request has not reached Redis. After: Redis has executed it."""
+    traffic = traffic_of(make_stage, who, SEED)
+    turn = turns(name)
+    for moment in [Fault.DROP_REQUEST, Fault.DROP_REPLY] * ROUNDS:
+        traffic.hit(name, moment, next(turn), kill=True)
+
+    passes(traffic.verdict())
+
+
+@pytest.mark.parametrize("name", CALLED_BY["producer"])
+def test_a_fault_on_the_way_of_a_publish_loses_nothing(
+    make_stage: MakeStage, passes: Passes, name: str
+) -> None:
+    """What has an ETA is sent again until it is there, and is there once."""
+    stage = make_stage()
+    stage.worker(pool="threads")
+    proxy = stage.proxy()
+    producer = stage.new_producer(through=proxy)
+    producer.send("faults.work")
+    for fault in list(Fault) * ROUNDS:
+        for nth in (1, 2):
+            rule = proxy.on(name, fault, nth=nth, seconds=0.1)
+            for _ in range(3):
+                producer.send("faults.work", after=1.0 if name == "schedule" else None)
+            assert rule.fired.is_set()
+
+    passes(stage.verdict())
+    if name == "schedule":
+        assert all(promise.certain for promise in producer.promises)

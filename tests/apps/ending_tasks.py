@@ -1,0 +1,243 @@
+"""An app whose tasks run until a gate opens, and the desk from which a test has all that.
+
+Gates and the ledger of runs are in a second Redis, which no fault touches.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+from celery import Celery
+from celery.worker.control import inspect_command
+from kombu import Connection
+from redis import Redis
+
+from celery_delayq import DelayQ
+from celery_delayq.embedded import EmbeddedRedis
+from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
+from tests.support.faults.ledger import Ledger
+from tests.support.faults.leftovers import ids_in, left_in
+
+LEDGER = os.environ.get("ENDING_LEDGER", "redis://127.0.0.1:1")
+TIMEOUT = 20
+
+app = Celery("ending")
+app.conf.update(
+    broker_connection_retry_on_startup=True,
+    task_ignore_result=True,
+    task_store_errors_even_if_ignored=False,
+    **json.loads(os.environ.get("ENDING_SETTINGS", "{}")),
+)
+DelayQ(app)
+
+ledger = Ledger(LEDGER)
+gates = Redis.from_url(LEDGER)
+
+
+def _run(id: str, gate: str) -> None:
+    number = ledger.started(id)
+    while gate and not gates.exists(f"gate:{gate}"):
+        time.sleep(0.01)
+    ledger.ended(id, number)
+
+
+@app.task(bind=True, name="ending.late", acks_late=True)
+def late(self: Any, gate: str = "") -> None:
+    """Run until *gate* is open, or no time at all; acknowledged after it."""
+    _run(self.request.id, gate)
+
+
+@app.task(bind=True, name="ending.early", acks_late=False)
+def early(self: Any, gate: str = "") -> None:
+    """Run until *gate* is open, or no time at all; acknowledged before it."""
+    _run(self.request.id, gate)
+
+
+@inspect_command()
+def ending_timers(state: Any) -> list[str]:
+    """Name what the timer of the event loop is to call."""
+    queue = state.consumer.timer.queue
+    return sorted(each.entry.fun.__qualname__ for each in queue if not each.entry.canceled)
+
+
+class Desk:
+    """Workers of the app, what they are sent, and what came of it.
+
+    Parameters
+    ----------
+    start
+        The fixture ``delayq_worker``.
+    broker
+        Server whose database 0 is the broker.
+    ledger_url
+        Database for the ledger and the gates.
+    url, options
+        Broker URL and transport options where they are not the plain ones.
+    """
+
+    def __init__(
+        self,
+        start: Callable[..., WorkerProcess],
+        broker: EmbeddedRedis,
+        ledger_url: str,
+        *,
+        url: str = "",
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.url = url or broker.url_for("delayq+redis")
+        self.options = dict(options or {})
+        self.redis = broker.client()
+        self.ledger = Ledger(ledger_url)
+        self._gates = Redis.from_url(ledger_url)
+        self._ledger_url = ledger_url
+        self._start = start
+        self._workers: list[WorkerProcess] = []
+
+    def close(self) -> None:
+        """End the workers, which need not be patient any more, and close the connections."""
+        for worker in self._workers:
+            worker.kill()
+        self.ledger.close()
+        self._gates.close()
+        self.redis.close()
+
+    # -- what a test does ---------------------------------------------------------------------
+
+    def worker(
+        self,
+        pool: str,
+        *,
+        url: str = "",
+        lease: float = 30.0,
+        args: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        wait_ready: bool = True,
+        concurrency: int = 2,
+        **settings: Any,
+    ) -> WorkerProcess:
+        """Start a worker with the given settings of Celery."""
+        delayq = {"lease": lease, **self.options.get("delayq", {})}
+        settings.setdefault("broker_transport_options", {**self.options, "delayq": delayq})
+        worker = self._start(
+            "tests.apps.ending_tasks:app",
+            pool=pool,
+            concurrency=concurrency,
+            broker_url=url or self.url,
+            result_backend=self._ledger_url,
+            env={
+                "ENDING_SETTINGS": json.dumps(settings),
+                "ENDING_LEDGER": self._ledger_url,
+                **(env or {}),
+            },
+            extra_args=[*FAST_START, *args],
+            wait_ready=False,
+        )
+        self._workers.append(worker)
+        return worker.wait_ready() if wait_ready else worker
+
+    def connection(self) -> Connection:
+        """Return a new connection to the broker."""
+        return Connection(self.url, transport_options=self.options)
+
+    def send(
+        self,
+        count: int,
+        gate: str = "",
+        *,
+        acks: str = "late",
+        connection: Connection | None = None,
+        **options: Any,
+    ) -> list[str]:
+        """Send tasks that wait for *gate*, if it has a name; return their ids in this order.
+
+        *acks* is ``late``, ``early``, or ``mixed`` for both in turn.
+        """
+        if connection is None:
+            with self.connection() as connection:
+                return self.send(count, gate, acks=acks, connection=connection, **options)
+        kinds = {"late": [late], "early": [early], "mixed": [late, early]}[acks]
+        sent = []
+        for n in range(count):
+            task = kinds[n % len(kinds)]
+            kind = task.name.rpartition(".")[2]
+            id = f"{gate or 'quick'}-{n}-{kind}-{uuid.uuid4().hex[:6]}"
+            task.apply_async((gate,), task_id=id, connection=connection, **options)
+            sent.append(id)
+        return sent
+
+    def open(self, *gates: str) -> None:
+        """Let the tasks go on that wait for these gates."""
+        for gate in gates:
+            self._gates.set(f"gate:{gate}", 1)
+
+    # -- what came of it ----------------------------------------------------------------------
+
+    def started(self) -> list[str]:
+        """Return the ids of all runs in the order in which they started."""
+        return [run.key for run in sorted(self.ledger.read()[0], key=lambda run: run.start_us)]
+
+    def wait_started(self, ids: Sequence[str], count: int) -> list[str]:
+        """Wait until *count* of *ids* have started, and return them."""
+        here = set(ids)
+        wait_until(
+            lambda: len(here.intersection(self.started())) >= count,
+            TIMEOUT,
+            lambda: f"{count} of {ids} to start; started have {self.started()}",
+        )
+        return [id for id in self.started() if id in here]
+
+    def wait_finished(self, ids: Sequence[str], timeout: float = TIMEOUT) -> None:
+        """Wait until all of *ids* have ended."""
+        wait_until(
+            lambda: self.ledger.finished().issuperset(ids),
+            timeout,
+            lambda: f"{sorted(set(ids) - self.ledger.finished())} to end; left: {self.left()}",
+        )
+
+    def wait_connected(self, worker: WorkerProcess, times: int) -> None:
+        """Wait until a worker has connected so many times."""
+        wait_until(
+            lambda: worker.log.count("] Connected to ") >= times,
+            TIMEOUT,
+            lambda: f"connection number {times}:\n{worker.log[-3000:]}",
+        )
+
+    def wait_empty(self, timeout: float = TIMEOUT) -> None:
+        """Wait until the broker has no task any more."""
+        wait_until(lambda: not self.left(), timeout, lambda: f"nothing to be left: {self.left()}")
+
+    def left(self) -> dict[str, set[str]]:
+        """Return the ids of all tasks that the broker has, by state."""
+        return {state: ids for state, ids in left_in(self.redis).items() if ids}
+
+    def held(self) -> set[str]:
+        """Return the ids of all tasks that processes hold."""
+        return self.left().get("leased", set())
+
+    def ready(self, queue: str = "celery") -> list[str]:
+        """Return the ids in a ready list, the next to be taken first."""
+        items = cast("list[bytes]", self.redis.lrange(queue, 0, -1))
+        return [id for item in reversed(items) for id in ids_in(item)]
+
+    def twice(self) -> dict[str, int]:
+        """Return how often those have started that started more than once."""
+        return {id: count for id, count in self.ledger.starts().items() if count > 1}
+
+    def tell(self, worker: WorkerProcess, command: str, **arguments: Any) -> Any:
+        """Give a worker a command by remote control, and return its answer."""
+        with self.connection() as connection:
+            mailbox = app.control.mailbox(connection)
+            mailbox.producer_pool = None  # that of the app, which knows no broker
+            to = {"destination": [worker.hostname], "reply": True, "limit": 1, "timeout": 10}
+            replies = mailbox._broadcast(command, arguments, **to)
+        assert replies, f"no answer to {command}"
+        return replies[0][worker.hostname]
+
+    def timers(self, worker: WorkerProcess) -> list[str]:
+        """Return what the timer of a worker's event loop is to call."""
+        return cast("list[str]", self.tell(worker, "ending_timers"))

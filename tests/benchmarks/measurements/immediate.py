@@ -1,0 +1,102 @@
+"""How many immediate tasks one worker starts in a second, on each pool.
+
+The task does nothing but write its record. That is one to two microseconds of the 800 that a task
+takes on stock, and of the 150 to 400 that it takes on ours: no more than one percent of the ratio.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from ..bench import Bench, Station
+from ..model import BenchError, Better, Figure, Row, measurement, ratio_at_least
+from ..processes import Pool, Publisher
+from ..publisher import Order
+from ..records import Record
+
+#: Tasks a second that every worker reaches; a slower one is not waited for.
+SLOWEST = 100
+
+TARGETS = {Pool.SOLO: 4.0, Pool.PREFORK: 2.5, Pool.THREADS: 2.5}
+
+
+def _row(pool: Pool) -> Row:
+    return Row(
+        f"immediate-{pool.name.lower()}",
+        f"immediate tasks through one {pool} worker",
+        "tasks/s",
+        Better.HIGHER,
+        ratio_at_least(TARGETS[pool]),
+    )
+
+
+@dataclass(frozen=True)
+class Drained:
+    """When each task of a full queue was started: seconds after the first, in order."""
+
+    starts: list[float]
+
+    @classmethod
+    def of(cls, records: list[Record]) -> Drained:
+        """Order the starts, and see that they are of as many tasks.
+
+        Each was sent at another time, so that one which ran twice in another's place is noticed.
+        """
+        if len({record.due for record in records}) < len(records):
+            raise BenchError("a task ran twice")
+        first = min(record.start for record in records)
+        return cls(sorted(record.start - first for record in records))
+
+    @property
+    def per_second(self) -> float:
+        """Starts after the first, by the time until the last."""
+        return (len(self.starts) - 1) / self.starts[-1]
+
+    @property
+    def tenths(self) -> list[float]:
+        """The same of each tenth: whether the worker was as fast from the first to the last."""
+        size = (len(self.starts) - 1) // 10
+        marks = self.starts[:: size or 1]
+        return [size / (b - a) for a, b in pairwise(marks) if b > a]
+
+
+def _compare(bench: Bench, pool: Pool) -> Figure:
+    row = _row(pool)
+    count = bench.size.immediate
+
+    def drain(station: Station, publisher: Publisher) -> Drained:
+        publisher.publish(Order(count, batch=500, recorded=True))
+        with station.worker(pool) as worker:
+            station.records.wait_for(count, count / SLOWEST, worker.check)
+            return Drained.of(station.records.read())
+
+    stock, ours = bench.in_rounds(row.title, bench.size.worker_rounds, drain)
+    raw: dict[str, Any] = {
+        "tasks": count,
+        "per_second_by_tenths": {
+            "stock": [drained.tenths for drained in stock],
+            "ours": [drained.tenths for drained in ours],
+        },
+    }
+    return row.figure([d.per_second for d in stock], [d.per_second for d in ours], raw)
+
+
+@measurement("immediate-solo", order=24)
+def solo(bench: Bench) -> Iterator[Figure]:
+    """Immediate tasks a second through one solo worker that finds a full queue."""
+    yield _compare(bench, Pool.SOLO)
+
+
+@measurement("immediate-prefork", order=25)
+def prefork(bench: Bench) -> Iterator[Figure]:
+    """Immediate tasks a second through one prefork worker with two children."""
+    yield _compare(bench, Pool.PREFORK)
+
+
+@measurement("immediate-threads", order=26)
+def threads(bench: Bench) -> Iterator[Figure]:
+    """Immediate tasks a second through one worker with four threads."""
+    yield _compare(bench, Pool.THREADS)

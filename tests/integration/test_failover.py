@@ -1,0 +1,128 @@
+"""A master is killed under load, its replica takes over: workers follow, tasks are not lost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kombu.exceptions import OperationalError
+
+from celery_delayq.embedded import EmbeddedRedis
+from celery_delayq.errors import NotReplicated
+from celery_delayq.testing import WorkerProcess, wait_until
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.apps.ending_tasks import Desk
+from tests.support.sentinel import MASTER_NAME, Sentinel
+
+PASSWORD = "s3cret"
+LEASE = 2.0
+#: Microseconds before a master's death in which a replica may not have been told of something.
+LAG_US = 1_000_000
+
+
+@pytest.fixture
+def servers(
+    delayq_redis_factory: Callable[..., EmbeddedRedis],
+) -> tuple[EmbeddedRedis, EmbeddedRedis]:
+    """A master and its replica."""
+    options = {"masterauth": PASSWORD, "repl-diskless-sync-delay": 0}
+    master = delayq_redis_factory(password=PASSWORD, options=options)
+    replica = delayq_redis_factory(
+        password=PASSWORD, options={**options, "replicaof": f"127.0.0.1 {master.port}"}
+    )
+    with replica.client() as client:
+        wait_until(lambda: client.info()["master_link_status"] == "up", 20, "the replica")
+    return master, replica
+
+
+@pytest.fixture
+def sentinel(servers: tuple[EmbeddedRedis, EmbeddedRedis], tmp_path: Path) -> Iterator[Sentinel]:
+    with Sentinel(servers[0], PASSWORD, tmp_path / "sentinel") as sentinel:
+        sentinel.wait_ready(replicas=1)
+        yield sentinel
+
+
+@pytest.fixture(params=[0, 1], ids=["does not wait for the replica", "waits for the replica"])
+def desk(
+    request: pytest.FixtureRequest,
+    servers: tuple[EmbeddedRedis, EmbeddedRedis],
+    sentinel: Sentinel,
+    delayq_worker: Callable[..., WorkerProcess],
+    delayq_redis: RedisUnderTest,
+) -> Iterator[Desk]:
+    options: dict[str, Any] = {
+        "master_name": MASTER_NAME,
+        "delayq": {"wait_replicas": request.param},
+    }
+    url = f"delayq+sentinel://:{PASSWORD}@127.0.0.1:{sentinel.port}/0"
+    desk = Desk(delayq_worker, servers[0], delayq_redis.url, url=url, options=options)
+    yield desk
+    desk.close()
+
+
+def test_a_failover_under_load(
+    desk: Desk,
+    servers: tuple[EmbeddedRedis, EmbeddedRedis],
+    sentinel: Sentinel,
+    record_property: Callable[[str, object], None],
+) -> None:
+    master, replica = servers
+    waits = desk.options["delayq"].pop("wait_replicas")
+    running = desk.send(2, "gate")
+    workers = [
+        desk.worker("prefork", lease=LEASE),
+        desk.worker("threads", lease=LEASE, args=["--queues=celery,aside"]),
+    ]
+    desk.wait_started(running, 2)
+    scheduled = desk.send(20, countdown=6)
+
+    # Load: what a publisher was told to be there, and when.
+    desk.options["delayq"]["wait_replicas"] = waits
+    published: dict[str, int] = {}
+    wait_until(lambda: replica_has(replica, scheduled), what="the schedule on the replica")
+    began = time.monotonic()
+    killed_us = 0
+    with suppress(OperationalError, NotReplicated), desk.connection() as connection:
+        while True:
+            if not killed_us and time.monotonic() - began > 1.5:
+                master.kill()
+                killed_us = desk.ledger.now_us()
+            [id] = desk.send(1, connection=connection, retry=False)
+            published[id] = desk.ledger.now_us()
+
+    desk.options["delayq"].pop("wait_replicas")
+    wait_until(lambda: sentinel.master_port() == replica.port, 30, "the failover")
+    desk.redis.close()
+    desk.redis = replica.client()
+    for worker in workers:
+        desk.wait_connected(worker, 2)
+
+    # Dispatchers and heartbeats are on the new master.
+    desk.wait_finished(desk.send(1, queue="aside", countdown=1.5 * LEASE))
+    assert set(running) <= desk.held()
+    desk.open("gate")
+    certain = [id for id, at in published.items() if waits or at < killed_us - LAG_US]
+    assert len(certain) > 50
+    desk.wait_finished([*running, *scheduled, *certain])
+    desk.wait_empty()
+
+    # Runs twice only what ended when the replica could not be told any more.
+    first_end: dict[str, int] = {}
+    for run in desk.ledger.read()[0]:
+        first_end[run.key] = min(first_end.get(run.key, run.end_us or 0), run.end_us or 0)
+    twice = desk.twice()
+    record_property("twice", len(twice))
+    record_property("lost", len(set(published) - desk.ledger.finished()))
+    print(f"{len(twice)} ran twice, {len(set(published) - desk.ledger.finished())} were lost")
+    assert {id for id in twice if first_end[id] < killed_us - LAG_US} == set()
+    assert not set(twice).intersection(running)
+
+
+def replica_has(replica: EmbeddedRedis, ids: list[str]) -> bool:
+    """Return whether a replica has these in its schedule."""
+    with replica.client() as client:
+        return all(client.zscore("{celery}:due", id) for id in ids)

@@ -1,0 +1,204 @@
+"""Connections are lost, Redis goes away and comes back: workers go on, each task runs once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+import psutil
+import pytest
+
+from celery_delayq.embedded import EmbeddedRedis
+from celery_delayq.testing import WorkerProcess, wait_until
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.apps.ending_tasks import Desk
+from tests.support.proxy import Proxy
+
+LEASE = 1.0
+#: Seconds after which every lease that was not kept is over and reaped.
+BEYOND = 2 * LEASE
+
+
+@pytest.fixture
+def broker(delayq_redis_factory: Callable[..., EmbeddedRedis]) -> EmbeddedRedis:
+    return delayq_redis_factory()
+
+
+@pytest.fixture
+def desk(
+    delayq_worker: Callable[..., WorkerProcess], broker: EmbeddedRedis, delayq_redis: RedisUnderTest
+) -> Iterator[Desk]:
+    desk = Desk(delayq_worker, broker, delayq_redis.url)
+    yield desk
+    desk.close()
+
+
+@pytest.fixture
+def proxy(broker: EmbeddedRedis) -> Iterator[Proxy]:
+    with Proxy(broker.port) as proxy:
+        yield proxy
+
+
+def through(proxy: Proxy) -> str:
+    return f"delayq+redis://127.0.0.1:{proxy.port}/0"
+
+
+def start_another_worker(desk: Desk) -> None:
+    """Start a worker that has room for whatever is ready, and sees to the queue ``aside``."""
+    desk.worker("threads", lease=LEASE, concurrency=20, args=["--queues=celery,aside"])
+
+
+def wait_beyond_a_lease(desk: Desk, queue: str = "aside") -> None:
+    """Wait for a delayed task: it runs on time, and leases that were not kept end meanwhile."""
+    sent = time.monotonic()
+    desk.wait_finished(desk.send(1, queue=queue, countdown=BEYOND))
+    assert BEYOND - 0.01 <= time.monotonic() - sent <= BEYOND + 1.5
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
+def test_tasks_go_on_while_their_worker_loses_its_connections(
+    desk: Desk, proxy: Proxy, pool: str
+) -> None:
+    """Neither they nor what Celery drops from the pool run twice, with another worker there."""
+    quick = desk.send(30)
+    ids = desk.send(12, "gate")
+    worker = desk.worker(pool, url=through(proxy), lease=LEASE)
+    running = desk.wait_started(ids, 2)
+    desk.wait_finished(quick)
+    wait_until(lambda: desk.held().difference(running), what="it holds more than it runs")
+    start_another_worker(desk)
+
+    proxy.cut_all()
+
+    if pool != "gevent":  # which waits in its full pool, and sees to its connections after that
+        desk.wait_connected(worker, 2)
+    wait_beyond_a_lease(desk)
+    assert set(running) <= desk.held()
+    desk.open("gate")
+    desk.wait_connected(worker, 2)
+    desk.wait_finished(ids)
+    desk.wait_empty()
+    assert desk.twice() == {}
+
+
+@pytest.mark.parametrize("pool", ["prefork", "gevent"])
+def test_tasks_that_are_cancelled_for_a_lost_connection_run_again(
+    desk: Desk, proxy: Proxy, pool: str
+) -> None:
+    ids = desk.send(2, "gate")
+    worker = desk.worker(
+        pool,
+        url=through(proxy),
+        lease=LEASE,
+        worker_cancel_long_running_tasks_on_connection_loss=True,
+    )
+    desk.wait_started(ids, 2)
+
+    proxy.cut_all()
+
+    desk.wait_connected(worker, 2)
+    wait_until(lambda: len(desk.twice()) == 2, what="they run again")
+    desk.open("gate")
+    desk.wait_finished(ids)
+    desk.wait_empty()
+    assert desk.twice() == dict.fromkeys(ids, 2)
+
+
+@pytest.mark.parametrize(("pool", "prefetch"), [("prefork", 1), ("threads", 4), ("gevent", 4)])
+def test_a_worker_is_as_before_after_several_losses(
+    desk: Desk, proxy: Proxy, pool: str, prefetch: int
+) -> None:
+    worker = desk.worker(pool, url=through(proxy), lease=LEASE, worker_prefetch_multiplier=prefetch)
+    # Whatever is started when it is first needed is there.
+    desk.wait_finished(desk.send(20))
+    proxy.cut_all()
+    desk.wait_connected(worker, 2)
+    desk.wait_finished(desk.send(20))
+    timers, threads = desk.timers(worker), psutil.Process(worker.pid).num_threads()
+
+    # While it is idle.
+    proxy.cut_all()
+    desk.wait_connected(worker, 3)
+    ids = desk.send(100)
+
+    # In the middle of batches.
+    desk.wait_started(ids, 10)
+    proxy.cut_all()
+    desk.wait_connected(worker, 4)
+    desk.wait_finished(ids)
+    ids = desk.send(16, "gate")
+
+    # While it may not take more.
+    desk.wait_started(ids, 2)
+    assert desk.ready()
+    proxy.cut_all()
+    if pool == "gevent":
+        desk.open("gate")
+    desk.wait_connected(worker, 5)
+    desk.open("gate")
+    desk.wait_finished(ids)
+
+    wait_beyond_a_lease(desk, "celery")
+    desk.wait_empty()
+    assert not {id for id in desk.twice() if id in ids}
+    assert desk.timers(worker) == timers
+    wait_until(
+        lambda: psutil.Process(worker.pid).num_threads() <= threads,
+        5,
+        lambda: f"{psutil.Process(worker.pid).num_threads()} threads to be {threads}",
+    )
+
+
+def test_redis_is_restarted_while_tasks_run(desk: Desk, broker: EmbeddedRedis) -> None:
+    ids = desk.send(12, "gate")
+    scheduled = desk.send(5, countdown=1)
+    worker = desk.worker("prefork", lease=LEASE)
+    running = desk.wait_started(ids, 2)
+
+    broker.stop()
+    worker.wait_log("leases cannot be kept")
+    broker.start()
+
+    start_another_worker(desk)
+    wait_beyond_a_lease(desk)
+    assert set(running) <= desk.held()
+    desk.open("gate")
+    desk.wait_connected(worker, 2)
+    desk.wait_finished([*ids, *scheduled])
+    desk.wait_empty()
+    assert desk.twice() == {}
+
+
+def test_scripts_are_forgotten_under_load(desk: Desk) -> None:
+    desk.worker("threads")
+    desk.worker("prefork")
+    ids = []
+    for n in range(10):
+        ids += desk.send(10, countdown=0.3 if n % 2 else None)
+        desk.redis.script_flush()
+
+    desk.wait_finished(ids)
+    desk.wait_empty()
+    assert desk.twice() == {}
+
+
+def test_redis_hangs_for_longer_than_a_lease_while_tasks_run(
+    desk: Desk, broker: EmbeddedRedis
+) -> None:
+    ids = desk.send(12, "gate")
+    desk.worker("prefork", lease=LEASE)
+    start_another_worker(desk)
+    running = desk.wait_started(ids, 2)
+
+    os.kill(broker.pid, signal.SIGSTOP)
+    time.sleep(BEYOND)
+    os.kill(broker.pid, signal.SIGCONT)
+
+    wait_beyond_a_lease(desk)
+    assert set(running) <= desk.held()
+    desk.open("gate")
+    desk.wait_finished(ids)
+    desk.wait_empty()
+    assert desk.twice() == {}

@@ -1,0 +1,154 @@
+"""``python -m tests.soak [--minutes 30] [--seed N]``: the fault tests in their long form.
+
+Round after round with new seeds until the time is over; then a table of what was lost, run twice or
+early. The exit code is 1 if anything was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+
+from tests.soak import collector
+from tests.soak.rows import Row, markdown_of, rows_of, table_of
+from tests.support.faults.scale import LONG_VARIABLE, SEED_VARIABLE
+
+ROOT = Path(__file__).parents[2]
+TESTS = ROOT / "tests" / "acceptance"
+#: What the issue asks for comes first, in case the time is short.
+FIRST = ("workers", "leases", "dispatchers", "redis", "clocks", "scripts")
+HARNESS = ("checker", "proxy")
+LOG_LINES = 60
+#: Columns where there is no terminal.
+WIDTH = 120
+
+
+class Soak:
+    """Rounds of tests, and what they have shown so far."""
+
+    def __init__(self, folder: Path, minutes: float, seed: int, options: list[str]) -> None:
+        self.results = folder / "results.jsonl"
+        self.log = folder / "pytest.log"
+        self.results.touch()
+        self.round = 0
+        self.seed = seed
+        self.codes: list[int] = []
+        self._options = options
+        self._start = time.time()
+        self._end = self._start + minutes * 60
+
+    def rounds(self) -> Iterator[subprocess.Popen[bytes]]:
+        """Start one round after the other while there is time."""
+        while time.time() < self._end and not any(self.codes):
+            self.round += 1
+            # Seeds of one round follow each other.
+            seed = self.seed + 1000 * (self.round - 1)
+            with self.log.open("ab") as log, self._started(seed, log) as pytest:
+                yield pytest
+            self.codes.append(pytest.returncode)
+
+    def _started(self, seed: int, log: Any) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "pytest", "-p", collector.__name__]
+        command += ["-p", "no:cacheprovider", "--tb=short", *map(str, files()), *self._options]
+        env = {
+            **os.environ,
+            LONG_VARIABLE: "1",
+            SEED_VARIABLE: str(seed),
+            collector.RESULTS_VARIABLE: str(self.results),
+            collector.DEADLINE_VARIABLE: str(self._end),
+        }
+        return subprocess.Popen(command, cwd=ROOT, env=env, stdout=log, stderr=subprocess.STDOUT)
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return what the collector has written."""
+        return [json.loads(line) for line in self.results.read_text("utf-8").splitlines()]
+
+    def rows(self) -> dict[str, Row]:
+        """Return what was seen so far."""
+        return rows_of(self.lines())
+
+    @property
+    def title(self) -> str:
+        """What was done so far, in one line."""
+        minutes = (time.time() - self._start) / 60
+        return f"soak: {minutes:.1f} minutes, round {self.round}, seed {self.seed}"
+
+    @property
+    def is_right(self) -> bool:
+        """Whether all was as it should be, and something was seen at all."""
+        rows = self.rows()
+        # 5: pytest had nothing left to do, as the time was over.
+        ended_well = all(code in (0, 5) for code in self.codes)
+        return bool(rows) and ended_well and all(row.is_right for row in rows.values())
+
+
+def files() -> list[Path]:
+    """Return the fault tests, the most important first, without those of the harness itself."""
+    first, harness = (
+        [TESTS / f"test_faults_{name}.py" for name in part] for part in (FIRST, HARNESS)
+    )
+    others = set(TESTS.glob("test_faults_*.py")).difference(first, harness)
+    return [*first, *sorted(others)]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the soak and return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=30, help="when to begin no more (30)")
+    parser.add_argument("--seed", type=int, help="first seed (a new one each time)")
+    parser.add_argument("--markdown", type=Path, help="also write the table to this file")
+    known, options = parser.parse_known_args(arguments)
+    seed = known.seed if known.seed is not None else random.randrange(1, 1_000_000)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDTH)
+    with tempfile.TemporaryDirectory(prefix="delayq-soak-") as folder:
+        soak = Soak(Path(folder), known.minutes, seed, options)
+        console.print(f"seed {seed}")
+        follow(soak, console)
+        for line in soak.lines():
+            if line["failed"]:
+                console.print(f"[bold red]{line['test']}[/]")
+                console.print(line["error"], markup=False, highlight=False)
+        if not soak.rows() or any(code not in (0, 1, 5) for code in soak.codes):
+            console.print(*soak.log.read_text("utf-8").splitlines()[-LOG_LINES:], sep="\n")
+        console.print(table_of(soak.rows(), soak.title))
+        if known.markdown:
+            known.markdown.write_text(markdown_of(soak.rows(), soak.title), "utf-8")
+        return 0 if soak.is_right else 1
+
+
+def follow(soak: Soak, console: Console) -> None:
+    """Show the table as it grows; without a terminal, a line for each test."""
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        told = 0
+        for pytest in soak.rounds():
+            while True:
+                ended = pytest.poll() is not None
+                lines = soak.lines()
+                if console.is_terminal:
+                    live.update(table_of(rows_of(lines), soak.title), refresh=True)
+                else:
+                    for line in lines[told:]:
+                        state = "WRONG" if line["failed"] else "-" if line["skipped"] else "ok"
+                        print(f"{state:5} {line['seconds']:6.1f} s  {line['test']}", flush=True)
+                told = len(lines)
+                if ended:
+                    break
+                time.sleep(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""What the soak has seen, in rows. No I/O."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+#: Columns, and which counts of a verdict are in them.
+COLUMNS = {
+    "sent": ("published",),
+    "runs": ("runs",),
+    "again": ("again",),
+    "lost": ("lost",),
+    "twice": ("twice",),
+    "early": ("early",),
+    "other": ("dead", "left", "unknown"),
+}
+VIOLATIONS = ("lost", "twice", "early", "other")
+
+#: The tests that have a parameter for each script.
+SCRIPTS = "test_faults_scripts.py"
+
+_SEED = re.compile(r"-?\b\d{3,}\b")
+
+
+@dataclass
+class Row:
+    """One test with one set of parameters, over all its seeds and rounds."""
+
+    times: int = 0
+    seconds: float = 0.0
+    failed: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    notes: dict[str, str] = field(default_factory=dict)
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        """Count one test."""
+        self.times += 1
+        self.seconds += line["seconds"]
+        self.failed += line["failed"]
+        verdict = line["verdict"] or {}
+        for column, kinds in COLUMNS.items():
+            self.counts[column] += sum(verdict.get(kind, 0) for kind in kinds)
+        self.notes |= verdict.get("notes", {})
+
+    @property
+    def is_right(self) -> bool:
+        """Whether nothing was wrong."""
+        return not self.failed and not any(self.counts[kind] for kind in VIOLATIONS)
+
+
+def rows_of(lines: Iterable[Mapping[str, Any]]) -> dict[str, Row]:
+    """Sum up the lines of the collector; tests without a verdict are rows only if they failed."""
+    rows: dict[str, Row] = {}
+    for line in lines:
+        if line["verdict"] or line["failed"] or line["skipped"]:
+            row = rows.setdefault(name_of(line["test"]), Row())
+            if not line["skipped"]:
+                row.add(line)
+    return rows
+
+
+def name_of(test: str) -> str:
+    """Return a test's name for people, without its seed; all scripts are one row."""
+    name, _, parameters = test.rpartition("::")[2].partition("[")
+    if SCRIPTS in test:
+        parameters = ""
+    parameters = _SEED.sub("", parameters.rstrip("]")).strip("-")
+    text = name.removeprefix("test_").replace("_", " ")
+    return f"{text}: {parameters}" if parameters else text
+
+
+def table_of(rows: Mapping[str, Row], title: str) -> Table:
+    """Draw the rows."""
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("fault")
+    for column in ("times", *COLUMNS):
+        table.add_column(column, justify="right")
+    table.add_column("")
+    for name, row in rows.items():
+        state = "WRONG" if not row.is_right else "ok" if row.times else "not run"
+        table.add_row(name, *_cells(row), state, style="" if row.is_right else "red")
+    return table
+
+
+def markdown_of(rows: Mapping[str, Row], title: str) -> str:
+    """Return the rows as a Markdown table."""
+
+    def lines() -> Iterator[str]:
+        yield f"{title}\n"
+        yield "| fault | times | " + " | ".join(COLUMNS) + " |"
+        yield "| --- " + "| ---: " * (len(COLUMNS) + 1) + "|"
+        for name, row in rows.items():
+            yield f"| {name} | " + " | ".join(_cells(row)) + " |"
+
+    return "\n".join(lines()) + "\n"
+
+
+def _cells(row: Row) -> list[str]:
+    return [f"{row.times:,}", *(f"{row.counts[column]:,}" for column in COLUMNS)]
