@@ -224,8 +224,9 @@ class Dispatcher:
         settings = self._settings
         more = moved = True
         while more and moved and not self._stop.is_set():
-            incarnation = self._store.leases.first_to_end(queue) or ""
+            incarnation = ""
             try:
+                incarnation = self._store.leases.first_to_end(queue) or ""
                 reaped = self._store.leases.reap(
                     queue,
                     self._layout(queue),

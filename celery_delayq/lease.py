@@ -41,6 +41,9 @@ ACK_QUIET = 0.1
 #: Seconds between two looks at what a lost connection has left behind.
 ORPHAN_LOOK = 0.5
 
+#: Leases for which a process whose tasks take long lets others make room for a suspect.
+TIRED = 10
+
 LOST = (ConnectionError, TimeoutError, OSError)
 
 
@@ -96,6 +99,7 @@ class LeaseKeeper:
         self._changes: deque[Callable[[Store], Any]] = deque()
         self._alone: set[str] = set()
         self._room_until = 0.0
+        self._tired_until = 0.0
         self._orphans: deque[str] = deque()
         self._abandoned: set[tuple[str, str]] = set()
         self._strangers: dict[str, set[str]] = {}
@@ -194,6 +198,12 @@ class LeaseKeeper:
         """How many messages are held, and how many requests may get some."""
         return len(self.held) + len(self._asked)
 
+    @property
+    def others(self) -> int:
+        """What to tell of :attr:`busy` with one request: -1 after room was made in vain."""
+        busy = self.busy - 1
+        return -1 if busy and time.monotonic() < self._tired_until else busy
+
     def make_room(self) -> None:
         """A message waits that is to be delivered alone: take nothing until nothing is held."""
         self._room_until = time.monotonic() + self.lease
@@ -201,8 +211,12 @@ class LeaseKeeper:
     @property
     def makes_room(self) -> bool:
         """Whether nothing is to be taken now: not for longer than a lease, it is another's turn."""
-        if self._room_until and (not self.held or time.monotonic() > self._room_until):
+        now = time.monotonic()
+        if self._room_until and not self.held:
             self._room_until = 0.0
+        elif self._room_until and now > self._room_until:
+            self._room_until = 0.0
+            self._tired_until = now + TIRED * self.lease
         return bool(self._room_until) or bool(self._alone)
 
     def orphan(self, tags: Iterable[str]) -> None:

@@ -104,7 +104,8 @@ class LeaseStore:
         lists : int
             From how many of the ready lists to take, from the most urgent on.
         others : int
-            How many messages the process holds of any queue, or may get by other requests.
+            How many messages the process holds of any queue, or may get by other requests; -1 when
+            it cannot make room for a message that is to be delivered alone.
         """
         key = self._keys.queue(queue)
         layout = self._store.layout

@@ -30,7 +30,7 @@ from celery_delayq.errors import InvalidETA, RecordError
 PROPERTY = "delayq"
 
 #: What only the sender needs of it.
-_FOR_SENDING = frozenset({"nonce", "retry_of"})
+_FOR_SENDING = frozenset({"nonce", "retry_of", "retried_to"})
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MICROSECOND = timedelta(microseconds=1)
@@ -255,8 +255,11 @@ def retry_of(message: Mapping[str, Any]) -> HeldBy | None:
 
 def without_retry_of(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of a message that is to be sent like any other."""
-    own = {n: v for n, v in message["properties"][PROPERTY].items() if n != "retry_of"}
-    return {**message, "properties": {**message["properties"], PROPERTY: own}}
+    properties = dict(message["properties"])
+    own = {n: v for n, v in properties.pop(PROPERTY).items() if not n.startswith("retr")}
+    if own:
+        properties[PROPERTY] = own
+    return {**message, "properties": properties}
 
 
 def with_eta(message: Mapping[str, Any]) -> dict[str, Any]:

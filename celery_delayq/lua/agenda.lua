@@ -11,7 +11,7 @@
 
 local now = now_us()
 local ms = to_ms(now)
-local seen = tonumber(redis.call('HGET', KEYS[3], 'seen') or ms)
+local seen = tonumber(redis.call('HGET', KEYS[3], 'seen')) or ms
 -- A full server must let it pass: see promote.lua.
 redis.call('ZREM', KEYS[2], '')
 if ms < seen or ms - seen > tonumber(ARGV[1]) then

@@ -4,7 +4,7 @@
 --          8 suspect_turn  9 nonces  10… ready lists, the most urgent first
 -- ARGV     1 queue  2 incarnation  3 lease (ms)  4 nonce, a number that grows  5 most messages
 --          6 how many ready lists to take from  7 how many messages the process holds of any
---          queue, or may get by other calls  8… the priority steps of KEYS[10…]
+--          queue, or may get by other calls; -1 when it cannot make room for long  8… the priority steps of KEYS[10…]
 -- Returns  {place of the first ready list with something left, 0 for none; '1' when delivered
 --          alone, '2' when the process is to take nothing until it holds nothing; then for each message: its field, which is '<nonce>:<place>', its bytes, its
 --          deliveries before ('' for none)}
@@ -64,7 +64,10 @@ local function suspect()
   if redis.call('EXISTS', KEYS[7]) == 0 then
     return false
   end
-  if redis.call('HLEN', KEYS[2]) > 0 or tonumber(ARGV[7]) > 0 then
+  if redis.call('HLEN', KEYS[2]) > 0 or tonumber(ARGV[7]) ~= 0 then
+    if tonumber(ARGV[7]) < 0 then
+      return false
+    end
     redis.call('SET', KEYS[8], incarnation, 'PX', lease, 'NX')
     if redis.call('GET', KEYS[8]) ~= incarnation then
       return false

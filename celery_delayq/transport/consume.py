@@ -99,6 +99,8 @@ class ConsumeChannel(PublishChannel):
                 queue, keeper.incarnation, keeper.lease, nonce, 1, others
             )
             taken = self._intake.took(queue, nonce, reserved)
+            if not taken and reserved.more and not reserved.room:
+                continue  # a later request, of another thread, has overtaken this one
             if not taken:
                 return None
             message = self._message(taken[0])

@@ -155,7 +155,7 @@ class Intake:
 
     def _calls(self) -> list[tuple[Any, ...]]:
         channel, keeper = self._channel, self._channel.keeper
-        others = keeper.busy - 1
+        others = keeper.others
         # Acknowledgements first: they may make room for what is to be delivered alone.
         calls = keeper.acks.calls(channel.store, self._riding)
         calls += [
@@ -251,9 +251,11 @@ class Intake:
                 return None
             return self._read_sign()
         except ResponseError as exc:
-            if not is_demoted(exc):
-                raise
-            raise ConnectionError(str(exc)) from exc
+            if is_demoted(exc):
+                raise ConnectionError(str(exc)) from exc
+            logger.error("Waiting for messages failed, tried again in %g s: %s", REFUSED, exc)
+            self._refused = dict.fromkeys(self._channel.consumed, time.monotonic() + REFUSED)
+            return None
 
     def lost(self) -> None:
         """The connection is gone: what was on its way is sent again."""

@@ -62,6 +62,7 @@ class Poller(stock.MultiChannelPoller):
 
     def __init__(self) -> None:
         super().__init__()
+        self._own = self.poller
         self._bell: Bell | None = None
 
     @property
@@ -79,6 +80,13 @@ class Poller(stock.MultiChannelPoller):
                 self.poller.unregister(self._bell.fileno())
             self._bell.close()
         super().close()
+        self._own.close()
+
+    def on_poll_init(self, poller: Any) -> None:
+        """Poll with an event loop's poller from now on."""
+        super().on_poll_init(poller)
+        if poller is not self._own:
+            self._own.close()
 
     def get(self, callback: Callable[..., Any], timeout: float | None = None) -> Any:
         """Deliver one message that is here, or wait for one. Raises Empty when none came."""

@@ -26,6 +26,12 @@ from celery_delayq.transport.batch import PublishBatch
 logger = logging.getLogger(__name__)
 
 
+def _is_first(message: Mapping[str, Any], queue: str) -> bool:
+    """Return whether *queue* is the first to which a message goes; a topic may have several."""
+    first: str = message["properties"][envelope.PROPERTY].setdefault("retried_to", queue)
+    return first == queue
+
+
 class PublishChannel(stock.Channel):
     """A channel of kombu's that schedules what is to run later."""
 
@@ -107,7 +113,9 @@ class PublishChannel(stock.Channel):
         retry_of = envelope.retry_of(message)
         lasts = self.can_schedule(queue)
         batch = kwargs.get("_publish_batch")
-        if retry_of is not None and (not lasts or batch or retry_of.place != self.place):
+        if retry_of is not None and not (
+            lasts and batch is None and retry_of.place == self.place and _is_first(message, queue)
+        ):
             retry_of, message = None, envelope.without_retry_of(message)
         if not lasts:
             super()._put(queue, message, **kwargs)

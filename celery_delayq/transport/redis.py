@@ -54,6 +54,7 @@ class Transport(stock.Transport):
     """kombu's Redis transport with a schedule."""
 
     Channel: type[ConsumeChannel] = Channel
+    cycle: Any
 
     #: Leave the URL to us, and ask :meth:`as_uri` for the form to show.
     can_parse_url = True
@@ -72,6 +73,7 @@ class Transport(stock.Transport):
             self.default_port = stock.SentinelTransport.default_port
         _keep_alternates(client)
         super().__init__(client, **kwargs)
+        self.cycle.poller.close()
         self.cycle = Poller()
 
     @property

@@ -6,12 +6,12 @@
 local function lease_now(clock, patience)
   local now = to_ms(now_us())
   local seen, stood = unpack(redis.call('HMGET', clock, 'seen', 'stood'))
-  seen = tonumber(seen or now)
+  seen = tonumber(seen) or now
   local gap = now - seen
   if gap < 0 or gap > tonumber(patience) then
     gap = 0
   end
-  return seen + gap - tonumber(stood or 0)
+  return seen + gap - (tonumber(stood) or 0)
 end
 
 -- Extend the lease of an incarnation, and make sure that someone looks when it has ended.
