@@ -33,12 +33,18 @@ from celery_delayq.transport.rota import QUICK
 
 logger = logging.getLogger(__name__)
 
+#: What Celery raises on a task message that is not made as it expects.
+MALFORMED = (TypeError, ValueError, LookupError, AttributeError)
+
 
 class ConsumeChannel(PublishChannel):
     """A channel of kombu's that leases messages, and holds none in memory for having an ETA."""
 
     QoS = qos.QoS
     Message = qos.Message
+
+    #: Whether the tasks of a Celery worker come through this channel, or have come.
+    serves_worker = False
 
     _dispatching = False
     _keeper: LeaseKeeper | None = None
@@ -63,6 +69,7 @@ class ConsumeChannel(PublishChannel):
         if queue in self._fanout_queues:
             return
         self._consumers_of[queue] = no_ack, callback
+        self.serves_worker = self.serves_worker or worker.consumes_tasks(self)
         self._intake.rota.forget([queue])
         if no_ack or not self.can_schedule(queue):
             return
@@ -165,7 +172,7 @@ class ConsumeChannel(PublishChannel):
     def acknowledge(self, tag: str) -> None:
         """Forget a message that is done: soon, or at once where this is no worker."""
         self.keeper.ack(tag)
-        if self.connection is not None and not worker.consumes_tasks(self):
+        if self.connection is not None and not self.serves_worker:
             self.keeper.acks.flush(self.store)
 
     def requeue(self, tags: Iterable[str], *, last: bool = False, counted: Counted) -> None:
@@ -187,6 +194,14 @@ class ConsumeChannel(PublishChannel):
                     logger.error("A task of queue %r that kills its process is dead", queue)
 
         self._do(put_back)
+
+    def note_cancelled(self, tag: str) -> None:
+        """Take note that nobody works on a message any more, though its object may live on."""
+        holding = self.keeper.held.get(tag)
+        if holding is not None:
+            holding.message = None
+            if self.connection is None:
+                self.keeper.orphan([tag])
 
     def bury(self, tag: str, id: str, reason: str) -> None:
         """Make a dead letter of a message that is held."""
@@ -297,11 +312,10 @@ class ConsumeChannel(PublishChannel):
             return
         try:
             callback(message)
-        except Exception as exc:
-            # Celery breaks on some messages, and would on each delivery. To kombu a KeyError is a
+        except MALFORMED as exc:
+            # Celery breaks on some messages, and would on each delivery; to kombu a KeyError is a
             # lost connection.
-            lost = isinstance(exc, self.connection_errors) and not isinstance(exc, KeyError)
-            if lost or not worker.consumes_tasks(self) or taken.tag not in self.keeper.held:
+            if not self.serves_worker or taken.tag not in self.keeper.held:
                 raise
             logger.exception("A message that Celery cannot handle is now a dead letter")
             self.bury(taken.tag, f"refused-{uuid4()}", f"rejected: {type(exc).__name__}: {exc}")

@@ -145,7 +145,7 @@ class Intake:
             return 0 if waiting else int(qos.can_consume())
         credit: int | None = qos.can_consume_max_estimate()
         if credit is None:  # no limit: one at a time but for a worker that wants it so
-            credit = self.batch.size if worker.consumes_tasks(self._channel) else 1
+            credit = self.batch.size if self._channel.serves_worker else 1
         return credit - waiting
 
     def _is_worth_it(self, credit: int) -> bool:

@@ -26,6 +26,15 @@ class RequestMixin:
             note(message.delivery_tag, crashed=not isinstance(exc, Reject), reason=reason)
         return super().on_failure(exc_info, *args, **kwargs)  # type: ignore[misc]
 
+    def cancel(self, *args: Any, **kwargs: Any) -> Any:
+        """End the task, whose message then goes back when the channel has gone."""
+        result = super().cancel(*args, **kwargs)  # type: ignore[misc]
+        message = self.message  # type: ignore[attr-defined]
+        note = getattr(message.channel, "note_cancelled", None)
+        if note is not None:
+            note(message.delivery_tag)
+        return result
+
 
 def _text(reason: Any) -> str | None:
     """Return a reason of any type as a text."""

@@ -19,8 +19,8 @@ from tests.support.proxy import Fault, Proxy
 StartWorker = Callable[..., WorkerProcess]
 LATE = "late"
 FOR_EVER = "for ever"
-#: Seconds from the last task's end to that of a worker; Celery alone takes up to two in prefork.
-LONGEST = {"prefork": 4.0, "threads": 1.5, "solo": 1.5, "gevent": 2.5, "eventlet": 2.5}
+#: Seconds from the last task's end to that of a worker, which on stock takes about half of it.
+LONGEST = {"prefork": 4.0, "threads": 1.5, "solo": 2.0, "gevent": 2.5, "eventlet": 2.5}
 
 
 @pytest.fixture
@@ -113,9 +113,8 @@ def test_a_cold_shutdown_kills_and_gives_back(desk: Desk, first: str) -> None:
     check_the_next_worker_runs_the_rest(desk, ids, running)
 
 
-@pytest.mark.parametrize("pool", ["threads", "gevent", "eventlet"])
-def test_a_cold_shutdown_of_a_pool_without_processes_gives_back(desk: Desk, pool: str) -> None:
-    """Celery cannot kill a thread, and kills only some of the greenlets: the others end."""
+def cold(desk: Desk, pool: str) -> list[str]:
+    """Shut a worker down in the middle of a batch, and return what it had been sent."""
     worker, ids = start_in_the_middle_of_a_batch(desk, pool)
 
     worker.send_signal(signal.SIGQUIT)
@@ -123,8 +122,27 @@ def test_a_cold_shutdown_of_a_pool_without_processes_gives_back(desk: Desk, pool
     desk.open("gate")
 
     worker.wait(15)
-    check_what_has_come_back(desk, ids)
     assert desk.twice() == {}
+    return ids
+
+
+def test_a_cold_shutdown_of_threads_gives_back(desk: Desk) -> None:
+    """Celery cannot kill a thread."""
+    check_what_has_come_back(desk, cold(desk, "threads"))
+
+
+@pytest.mark.parametrize("pool", ["gevent", "eventlet"])
+def test_a_cold_shutdown_of_greenlets_gives_back_what_was_not_started(
+    desk: Desk, pool: str
+) -> None:
+    """Celery kills some of them while they run; what becomes of those is a matter of moments."""
+    ids = cold(desk, pool)
+
+    assert desk.held() == set()
+    started = set(desk.started())
+    assert [id for id in desk.ready() if id not in started] == [
+        id for id in ids if id not in started
+    ]
 
 
 def test_a_cold_shutdown_of_a_solo_worker_gives_back(desk: Desk) -> None:
@@ -154,9 +172,7 @@ def test_a_soft_shutdown_waits_first(desk: Desk, pool: str) -> None:
 
 
 @pytest.mark.parametrize("pool", ["prefork", "solo"])
-def test_a_worker_with_20000_scheduled_ends_like_an_idle_one_on_stock(
-    desk: Desk, delayq_redis: RedisUnderTest, pool: str
-) -> None:
+def test_a_worker_with_20000_scheduled_ends_as_fast_as_an_idle_one(desk: Desk, pool: str) -> None:
     [id] = desk.send(1, countdown=3600)
     due = desk.redis.zscore("{celery}:due", id)
     record = desk.redis.hget("{celery}:entries", id)
@@ -164,20 +180,13 @@ def test_a_worker_with_20000_scheduled_ends_like_an_idle_one_on_stock(
         ids = [f"{n}" for n in range(first, first + 1000)]
         desk.redis.zadd("{celery}:due", dict.fromkeys(ids, due))
         desk.redis.hset("{celery}:entries", mapping=dict.fromkeys(ids, record))
-    workers = {
-        "ours": desk.worker(pool, wait_ready=False),
-        "stock": desk.worker(pool, url=delayq_redis.url, wait_ready=False),
-    }
-    took = {}
-    for worker in workers.values():
-        worker.wait_ready()
-    for name, worker in workers.items():
-        began = time.monotonic()
-        worker.term()
-        worker.wait(15)
-        took[name] = time.monotonic() - began
+    worker = desk.worker(pool)
+    worker.wait_log("Dispatching delayed tasks")
+    began = time.monotonic()
+    worker.term()
 
-    assert took["ours"] <= took["stock"] + 1, took
+    assert worker.wait(15) == 0
+    assert time.monotonic() - began < LONGEST[pool]
     assert desk.redis.zcard("{celery}:due") == 20_001
 
 
@@ -209,7 +218,7 @@ def test_a_pool_may_be_restarted_in_the_middle_of_a_batch(desk: Desk) -> None:
     desk.wait_finished([*quick, *ids])
     desk.wait_empty()
     assert set(desk.twice()) <= {id for id in running if LATE in id}
-    assert children.isdisjoint(worker.child_pids())
+    wait_until(lambda: children.isdisjoint(worker.child_pids()), what="the pool to be another one")
 
 
 def test_a_pool_may_grow_and_shrink(desk: Desk) -> None:
