@@ -51,7 +51,7 @@ def test_a_new_lease_does_not_include_the_time_in_which_nobody_looked(
     look(store, repair=True)
 
     assert redis.zscore("{q}:leases", "me") == redis.zscore("delayq:reaping", "q") == seen + 30_000
-    assert store.agenda(SETTINGS.lease / 3).reap is None
+    assert store.agenda(SETTINGS.lease / 3).reap == ()
 
 
 @pytest.mark.parametrize("reaping", [{}, {"q": float(2 * FAR)}])

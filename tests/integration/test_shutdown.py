@@ -20,7 +20,7 @@ StartWorker = Callable[..., WorkerProcess]
 LATE = "late"
 FOR_EVER = "for ever"
 #: Seconds from the last task's end to that of a worker, which on stock takes about half of it.
-LONGEST = {"prefork": 4.0, "threads": 1.5, "solo": 2.0, "gevent": 2.5, "eventlet": 2.5}
+LONGEST = {"prefork": 4.0, "threads": 1.5, "solo": 2.0, "gevent": 8.0, "eventlet": 8.0}
 
 
 @pytest.fixture
