@@ -137,6 +137,13 @@ class LeaseKeeper:
             self._users -= 1
         self._signal.give()
 
+    def finish(self, patience: float = 1.0) -> None:
+        """Let the thread do what is left to do, for *patience* seconds at most: the end is near."""
+        end = time.monotonic() + patience
+        while self._changes and time.monotonic() < end:
+            self._signal.give()
+            native.sleep(0.005)
+
     def new_nonce(self, queue: str) -> str:
         """Return the nonce of a request that is about to be sent."""
         nonce = str(next(self._nonces))

@@ -138,6 +138,7 @@ class ConsumeChannel(PublishChannel):
             super().close()
         finally:
             if keeper is not None:
+                keeper.finish()
                 keeper.leave()
 
     def _settle(self, keeper: LeaseKeeper) -> None:
@@ -149,7 +150,7 @@ class ConsumeChannel(PublishChannel):
             keeper.orphan([each.tag for each in taken])
         else:
             self._give_back(taken)
-            with suppress(*self.connection_errors):  # the keeper sends them
+            with suppress(Exception):  # the keeper sends them
                 keeper.acks.drain(self.store)
 
     # -- leases
@@ -218,8 +219,9 @@ class ConsumeChannel(PublishChannel):
             try:
                 change(self.store)
                 return
-            except self.connection_errors as exc:
-                logger.warning("Done when Redis is there again: %s", exc)
+            except Exception as exc:
+                # Redis is away, or a signal handler runs where greenlets may not wait.
+                logger.warning("Done a little later: %r", exc)
         self.keeper.later(change)
 
     def note_failure(self, tag: str, *, crashed: bool, reason: str | None) -> None:

@@ -41,7 +41,7 @@ def _measure(bench: Bench, chosen: list[Measurement], run: Run) -> None:
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Smaller and fewer rounds: under three minutes.")
+@click.option("--quick", is_flag=True, help="Smaller and fewer rounds: about three minutes.")
 @click.option("--only", multiple=True, metavar="NAME", help="Only this measurement; repeatable.")
 @click.option("--rounds", type=click.IntRange(1), help="Rounds of the publish rows.")
 @click.option("--load-rounds", type=click.IntRange(1), help="Rounds of the rows of due tasks.")
