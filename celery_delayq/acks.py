@@ -16,9 +16,13 @@ MOST = 500
 
 @dataclass(slots=True)
 class AckBatch:
-    """Some that are sent together: fields by queue."""
+    """Some that are sent together: fields by queue.
+
+    Those that *ride* with a request are answered when the channel's own thread reads its reply.
+    """
 
     fields: dict[str, list[str]]
+    ride: bool = False
     since: float = field(default_factory=time.monotonic)
 
     def __bool__(self) -> bool:
@@ -83,9 +87,9 @@ class Acks:
             waiting.update(batch.fields.get(queue, ()))
         return waiting
 
-    def take(self) -> AckBatch:
+    def take(self, *, ride: bool = False) -> AckBatch:
         """Take what is to be sent now; :meth:`confirm` or :meth:`put_back` must follow."""
-        batch = AckBatch({})
+        batch = AckBatch({}, ride)
         self._in_flight[id(batch)] = batch
         for _ in range(MOST):
             try:
@@ -142,8 +146,13 @@ class Acks:
                     store.run(call)
 
     def drain(self, store: Store, patience: float = 2.0) -> None:
-        """Return when Redis has answered all, also what others send, after *patience* s at most."""
+        """Return when Redis has answered all, after *patience* s at most.
+
+        But for those that ride: the channel with which they do puts them back when it closes.
+        """
         self.flush(store)
         deadline = time.monotonic() + patience
-        while (self._waiting or self._in_flight) and time.monotonic() < deadline:
+        while time.monotonic() < deadline:
+            if all(batch.ride for batch in tuple(self._in_flight.copy().values())):
+                break
             time.sleep(0.001)

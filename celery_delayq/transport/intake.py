@@ -104,7 +104,7 @@ class Intake:
         if not self._requests and not self._plan(leased):
             return False
         self._let_off()
-        self._riding = channel.keeper.acks.take()
+        self._riding = channel.keeper.acks.take(ride=True)
         self._send("requests", [*self._calls(), *self._looks(leased)])
         return True
 
