@@ -1,4 +1,4 @@
-"""Between any two steps: faults on the way of each script, and kills right before and after it."""
+"""Between any two steps: faults and kills right before and right after each script."""
 
 from __future__ import annotations
 
@@ -26,20 +26,18 @@ CALLED_BY = {
     "dispatcher": ("agenda", "promote", "reap"),
     "producer": ("ready", "schedule"),
 }  # fmt: skip
-#: Called once or twice, and not often.
-RARE = {"reap", "reject", "requeue", "retry"}
-#: Called when a part of a lease is over, or made up for by its end.
-BY_LEASE = {"agenda", "beat", "reap", "requeue"}
+#: Called once in a while.
+RARE = {"agenda", "beat", "reap", "reject", "requeue", "retry"}
 CALLS = [(who, name) for who in ("worker", "dispatcher") for name in CALLED_BY[who]]
-ROUNDS = scaled(1, 5)
+ROUNDS = scaled(1, 4)
 
 a_call = pytest.mark.parametrize(("who", "name"), CALLS, ids=[f"{w}-{n}" for w, n in CALLS])
 
 
-def traffic_of(make_stage: MakeStage, who: str, seed: int, lease: float = 1.0) -> Traffic:
+def traffic_of(make_stage: MakeStage, who: str, seed: int) -> Traffic:
     """Put one process behind a proxy: a worker, or a dispatcher beside a worker that has none."""
     alone = who == "worker"
-    stage = make_stage(lease=lease, delayq={"dispatch": alone, "block_timeout": 0.1})
+    stage = make_stage(lease=1.5, delayq={"dispatch": alone, "block_timeout": 0.1})
     proxy = stage.proxy()
     worker = stage.worker(pool="threads", through=proxy if alone else None)
     victim = worker if alone else stage.dispatchers(1, through=proxy)[0]
@@ -66,28 +64,22 @@ def test_every_script_that_is_called_is_listed_here(
 
 
 @a_call
-def test_a_fault_on_the_way_of_a_script_loses_nothing_and_repeats_nothing(
+def test_faults_and_kills_at_a_script_lose_nothing_and_repeat_nothing_else(
     make_stage: MakeStage, passes: Passes, who: str, name: str
 ) -> None:
-    """Nobody is killed, unless the script is only called then."""
-    traffic = traffic_of(make_stage, who, SEED, lease=1.0 if name in BY_LEASE else 5.0)
-    turn = turns(name)
-    others = some([Fault.RESET, Fault.STALL, Fault.DELAY], 1, name)
-    for fault in [Fault.DROP_REQUEST, Fault.DROP_REPLY, *others] * ROUNDS:
-        traffic.hit(name, fault, next(turn))
+    """First a connection fails there, then the process is killed there.
 
-    passes(traffic.verdict())
-
-
-@a_call
-def test_a_kill_right_before_and_right_after_a_script_loses_nothing(
-    make_stage: MakeStage, passes: Passes, who: str, name: str
-) -> None:
-    """Before: the request has not reached Redis. After: Redis has executed it."""
+    Before the request has reached Redis, and after Redis has executed it.
+    """
     traffic = traffic_of(make_stage, who, SEED)
     turn = turns(name)
-    for moment in [Fault.DROP_REQUEST, Fault.DROP_REPLY] * ROUNDS:
-        traffic.hit(name, moment, next(turn), kill=True)
+    before_and_after = [Fault.DROP_REQUEST, Fault.DROP_REPLY]
+    others = some([Fault.RESET, Fault.STALL, Fault.DELAY], 1, name)
+    for _ in range(ROUNDS):
+        for fault in [*before_and_after, *others]:
+            traffic.hit(name, fault, next(turn))
+        for moment in before_and_after:
+            traffic.hit(name, moment, next(turn), kill=True)
 
     passes(traffic.verdict())
 
