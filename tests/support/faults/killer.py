@@ -79,13 +79,16 @@ class Killer:
         processes: Sequence[ManagedProcess],
         ways: Sequence[Callable[[ManagedProcess], None]],
     ) -> None:
-        """Hit one of *processes* in one of several ways, and start it again if that was its end."""
+        """Hit one of *processes* in one of several ways, and start it again if that was its end.
+
+        One that has not begun to work yet is waited for; the others are at work meanwhile.
+        """
         process = self.random.choice(processes)
         way = self.random.choice(ways)
+        wait_at_work(process)
         self.strikes.append(f"{getattr(way, '__name__', 'stop')} {process.name}")
         way(process)
-        if not process.running:
-            restart(process)
+        process.start()
 
     def let_pass(self, shortest: float, longest: float) -> None:
         """Wait for a random time, since the next blow is to hit at a random moment."""
@@ -99,10 +102,15 @@ class Killer:
         self._stage.harms.append(Harm(pid, since, until))
 
 
-def restart(process: ManagedProcess) -> None:
-    """Start a process that has ended, and wait until it is at work again."""
-    process.start()
+def wait_at_work(process: ManagedProcess) -> None:
+    """Wait until a worker consumes, or a dispatcher dispatches."""
     if isinstance(process, WorkerProcess):
         process.wait_ready()
     else:
         wait_dispatching(process)
+
+
+def restart(process: ManagedProcess) -> None:
+    """Start a process if it has ended, and wait until it is at work."""
+    process.start()
+    wait_at_work(process)

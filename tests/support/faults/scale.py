@@ -27,4 +27,4 @@ def seeds(short: int, long: int) -> list[int]:
 
 def some(of: list[_T], count: int, name: str) -> list[_T]:
     """Return all of a list in a soak, else *count* of it, by the seed and *name*."""
-    return of if LONG else random.Random(f"{SEED} {name}").sample(of, min(count, len(of)))
+    return of if LONG else random.Random(f"{SEED} {name}").sample(of, count)

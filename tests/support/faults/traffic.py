@@ -52,7 +52,7 @@ class Traffic:
 
     def steps(self, script: str = "") -> list[Step]:
         """Return what may be done, first what makes the worker call *script*."""
-        rare = {"requeue": self.term, "reap": self.crash}.get(script, self.load)
+        rare = {"beat": self.hold, "requeue": self.term, "reap": self.crash}.get(script, self.load)
         return [rare, *(s for s in (self.load, self.cut, self.crash, self.term) if s != rare)]
 
     def load(self) -> None:
@@ -67,6 +67,10 @@ class Traffic:
             send("faults.flaky", 0.2)
             self._stock.send("faults.work", after=0.5)
             self.stage.redis.lpush("celery", b"no message")
+
+    def hold(self) -> None:
+        """Tasks that are held for a part of a lease."""
+        self.stage.producer.send_many(2, "faults.work", self.stage.lease / 2)
 
     def cut(self) -> None:
         """Tasks, and all connections cut while they run."""
