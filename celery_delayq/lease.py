@@ -108,6 +108,7 @@ class LeaseKeeper:
         self._lock = native.lock()
         self._running = False
         self._next_beat = 0.0
+        self._renew_at = 0.0
         self._next_look = 0.0
         self._quiet_at = 0.0
         self._late_acks = 0
@@ -247,7 +248,7 @@ class LeaseKeeper:
                 if down:
                     logger.info("Leases are kept again, Redis is back")
                     down = False
-                    self._next_beat = 0.0
+                    self._next_beat = self._renew_at = 0.0
             except LOST as exc:
                 if not down:
                     logger.warning("Redis is away, leases cannot be kept: %s", exc)
@@ -315,7 +316,10 @@ class LeaseKeeper:
                 self.lease,
             )
             self._late_acks = self.tally.late_acks
-        self._store.leases.renew(self.incarnation, 3 * self.lease)
+        now = time.monotonic()
+        if now >= self._renew_at:
+            self._store.leases.renew(self.incarnation, 3 * self.lease)
+            self._renew_at = now + 0.9 * self.lease
         believed: dict[str, int] = defaultdict(int)
         for holding in self.held.copy().values():
             believed[holding.queue] += 1

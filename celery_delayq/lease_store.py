@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from redis.exceptions import ResponseError
@@ -38,6 +39,9 @@ class Deliveries(NamedTuple):
         return cls(*map(int, text.split())) if text else cls()
 
 
+NO_DELIVERIES = Deliveries()
+
+
 class Reserved(NamedTuple):
     """What one call of ``reserve.lua`` got.
 
@@ -55,12 +59,11 @@ class Reserved(NamedTuple):
     @classmethod
     def read(cls, reply: Sequence[Any]) -> Reserved:
         """Read the reply."""
-        each = zip(reply[2::3], reply[3::3], reply[4::3], strict=True)
+        more, how, fields, counts, *messages = reply
+        names = fields.decode().split()
+        before = [Deliveries.read(text) for text in counts.split(b",")[1:]] or repeat(NO_DELIVERIES)
         return cls(
-            int(reply[0]),
-            reply[1] == b"1",
-            reply[1] == b"2",
-            [(field.decode(), message, Deliveries.read(counts)) for field, message, counts in each],
+            int(more), how == b"1", how == b"2", list(zip(names, messages, before, strict=False))
         )
 
 

@@ -12,6 +12,7 @@ tells a repeated call from a second message with the same task id.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from datetime import date, datetime, timedelta, timezone
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from celery.utils.time import maybe_iso8601, maybe_make_aware
-from kombu.utils.json import JSONEncoder
+from kombu.utils.json import JSONEncoder, object_hook
 
 from celery_delayq.errors import InvalidETA, RecordError
 
@@ -285,12 +286,18 @@ def note_delivery(message: dict[str, Any], held: HeldBy, number: int) -> None:
 
 # Body and headers are serialized or flat by now; looking for circles costs a tenth.
 _ENCODER = JSONEncoder(check_circular=False)
+_DECODER = json.JSONDecoder(object_hook=object_hook)
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
     """Return the bytes of *message* as kombu would put them into a ready list."""
     text: str = _ENCODER.encode(message)
     return text.encode()
+
+
+def decode(data: bytes) -> Any:
+    """Return what a ready list holds as kombu would read it: a message, if it is one."""
+    return _DECODER.decode(data.decode())
 
 
 def letter_text(text: str) -> bytes:

@@ -6,8 +6,9 @@
 --          6 how many ready lists to take from  7 how many messages the process holds of any
 --          queue, or may get by other calls; -1 when it cannot make room for long  8… the priority steps of KEYS[10…]
 -- Returns  {place of the first ready list with something left, 0 for none; '1' when delivered
---          alone, '2' when the process is to take nothing until it holds nothing; then for each message: its field, which is '<nonce>:<place>', its bytes, its
---          deliveries before ('' for none)}
+--          alone, '2' when the process is to take nothing until it holds nothing; the fields
+--          '<nonce>:<place>' of the messages, after spaces; what is known of their deliveries
+--          before, each after a comma, or '' when nothing is known of any; then the messages}
 -- Repeat   returns what is still held of the same nonce, and takes nothing
 -- @include clock
 -- @include types
@@ -16,44 +17,39 @@
 
 local queue, incarnation, lease, nonce = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local limit, lists = tonumber(ARGV[5]), tonumber(ARGV[6])
-local reply = {0, '0'}
+local reply = {0, '0', '', ''}
 
 -- Before anything moves, all that can be refused.
-expect_type(KEYS[2], 'hash')
-expect_type(KEYS[3], 'zset')
-expect_type(KEYS[4], 'zset')
-expect_type(KEYS[6], 'hash')
-expect_type(KEYS[7], 'list')
-expect_type(KEYS[9], 'hash')
-for i = 10, 9 + lists do
-  expect_type(KEYS[i], 'list')
+local held = read_typed('hash', 'HLEN', KEYS[2])
+read_typed('zset', 'ZSCORE', KEYS[3], incarnation)
+-- Moving frees memory, so a full server must let it pass: see promote.lua.
+read_typed('zset', 'ZREM', KEYS[4], '')
+local counted = read_typed('hash', 'HLEN', KEYS[6]) > 0
+local suspects = read_typed('list', 'LLEN', KEYS[7])
+local last = tonumber(read_typed('hash', 'HGET', KEYS[9], incarnation) or 0)
+local ready = {}
+for i = 10, #KEYS do
+  ready[i] = read_typed('list', 'LLEN', KEYS[i])
 end
 local ends = lease_now(KEYS[5], lease / 3) + lease
-local counted = redis.call('EXISTS', KEYS[6]) == 1
--- Moving frees memory, so a full server must let it pass: see promote.lua.
-redis.call('ZREM', KEYS[4], '')
 
 local function tell(field, message)
-  reply[#reply + 1] = field
   reply[#reply + 1] = message
-  reply[#reply + 1] = counted and redis.call('HGET', KEYS[6], redis.sha1hex(message)) or ''
-end
-
-local function hold(place, head, message)
-  local field = nonce .. ':' .. place
-  redis.call('HSET', KEYS[2], field, head .. '\n' .. message)
-  tell(field, message)
+  reply[3] = reply[3] .. ' ' .. field
+  if counted then
+    reply[4] = reply[4] .. ',' .. (redis.call('HGET', KEYS[6], redis.sha1hex(message)) or '')
+  end
 end
 
 -- What is held of a call whose reply was lost, or that came late over a connection given up.
 local function repeated()
   for place = 1, limit do
     local field = nonce .. ':' .. place
-    local held = redis.call('HGET', KEYS[2], field)
-    local _, mark, start = read_leased(held)
+    local item = redis.call('HGET', KEYS[2], field)
+    local _, mark, start = read_leased(item)
     if start then
       reply[2] = mark == '!' and '1' or reply[2]
-      tell(field, string.sub(held, start))
+      tell(field, string.sub(item, start))
     end
   end
 end
@@ -61,10 +57,10 @@ end
 -- A message under suspicion of killing its worker is delivered alone, so that nothing else is
 -- blamed or lost time with it. One worker at a time takes nothing more until it is free for it.
 local function suspect()
-  if redis.call('EXISTS', KEYS[7]) == 0 then
+  if suspects == 0 then
     return false
   end
-  if redis.call('HLEN', KEYS[2]) > 0 or tonumber(ARGV[7]) ~= 0 then
+  if held > 0 or tonumber(ARGV[7]) ~= 0 then
     if tonumber(ARGV[7]) < 0 then
       return false
     end
@@ -77,41 +73,58 @@ local function suspect()
   end
   local item = redis.call('LINDEX', KEYS[7], -1)
   local step, _, start = read_leased(item)
-  hold(1, (step or ARGV[8]) .. '!', string.sub(item, start or 1))
+  local message = string.sub(item, start or 1)
+  local field = nonce .. ':1'
+  redis.call('HSET', KEYS[2], field, (step or ARGV[8]) .. '!\n' .. message)
+  tell(field, message)
   redis.call('RPOP', KEYS[7])
   redis.call('DEL', KEYS[8])
+  suspects = suspects - 1
   reply[2] = '1'
   return true
 end
 
 local function take()
-  local place = 0
+  local place, fields = 0, {}
+  local function hold()
+    if #fields > 0 then
+      redis.call('HSET', KEYS[2], unpack(fields))
+      fields = {}
+    end
+  end
   for i = 10, 9 + lists do
-    if place < limit then
-      for _, message in ipairs(redis.call('RPOP', KEYS[i], limit - place) or {}) do
+    if place < limit and ready[i] > 0 then
+      for _, message in ipairs(redis.call('RPOP', KEYS[i], limit - place)) do
         place = place + 1
-        hold(place, ARGV[i - 2], message)
+        ready[i] = ready[i] - 1
+        local field = nonce .. ':' .. place
+        fields[#fields + 1] = field
+        fields[#fields + 1] = ARGV[i - 2] .. '\n' .. message
+        tell(field, message)
+        if #fields == 1000 then
+          hold() -- the stack of Lua has an end
+        end
       end
     end
   end
+  hold()
 end
 
-local last = tonumber(redis.call('HGET', KEYS[9], incarnation) or 0)
 if tonumber(nonce) <= last then
   repeated()
 elseif not suspect() then
   take()
 end
-if #reply > 2 then
+if #reply > 4 then
   redis.call('HSET', KEYS[9], incarnation, math.max(last, tonumber(nonce)))
   hold_lease(KEYS[3], KEYS[4], queue, incarnation, ends)
 end
 for i = #KEYS, 10, -1 do
-  if redis.call('EXISTS', KEYS[i]) == 1 then
+  if ready[i] > 0 then
     reply[1] = i - 9
   end
 end
-local waiting = redis.call('EXISTS', KEYS[7]) == 1 and redis.call('EXISTS', KEYS[8]) == 0
+local waiting = suspects > 0 and redis.call('EXISTS', KEYS[8]) == 0
 if reply[1] > 0 or waiting then
   wake(KEYS[1])
 else

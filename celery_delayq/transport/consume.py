@@ -18,7 +18,6 @@ from typing import Any
 from uuid import uuid4
 
 from kombu.transport import virtual
-from kombu.utils.json import loads
 
 from celery_delayq import message as envelope
 from celery_delayq.errors import InvalidETA
@@ -74,7 +73,9 @@ class ConsumeChannel(PublishChannel):
         if no_ack or not self.can_schedule(queue):
             return
         self.store.register(queue)
-        self.connection.cycle.bell  # noqa: B018 - before other threads may ring it
+        bell = self.connection.cycle.bell  # before other threads may ring it
+        if self.serves_worker:
+            bell.ring_for_signals()
         if not self._dispatching:
             self._dispatching = True
             self.connection.start_dispatcher(self)
@@ -245,7 +246,20 @@ class ConsumeChannel(PublishChannel):
         if not self._in_poll and self.connection is not None and here != self._intake.thread:
             self.connection.cycle.bell.ring()
 
-    # -- what kombu's poller calls
+    # -- what the poller calls
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the poller has nothing to send, connect or register for this channel."""
+        if self.active_fanout_queues:
+            listening = self._in_listen and self.subclient.connection
+            if not (listening and listening._sock):
+                return False
+        if not self._consumers_of:
+            return True
+        if self._in_poll:
+            return self._in_poll._sock is not None and self.qos.can_consume()
+        return self._intake.is_content
 
     def _brpop_start(self, *_: Any, **__: Any) -> None:
         """Ask for the next messages."""
@@ -326,7 +340,7 @@ class ConsumeChannel(PublishChannel):
     def _message(self, taken: Taken) -> qos.Message | None:
         """Make a message of what was leased; None when it is none, or no longer ours."""
         try:
-            raw = loads(taken.message)
+            raw = envelope.decode(taken.message)
             envelope.check_envelope(raw)
             held = HeldBy(self.place, taken.queue, taken.tag)
             envelope.note_delivery(raw, held, sum(taken.deliveries) + 1)
@@ -352,7 +366,7 @@ class ConsumeChannel(PublishChannel):
         # As it came: what is ours for this delivery is not to be kept.
         outcome = self.store.leases.retry(
             taken.queue,
-            self._entry(loads(taken.message), due),
+            self._entry(envelope.decode(taken.message), due),
             taken.queue,
             self.keeper.incarnation,
             self.keeper.field(taken.tag),
@@ -369,7 +383,7 @@ class ConsumeChannel(PublishChannel):
         """Hand out a message that is not leased."""
         queue, item = popped
         try:
-            raw = loads(item)
+            raw = envelope.decode(item)
             envelope.check_envelope(raw)
         except Exception as exc:
             self._bury_item(queue, item, exc)
@@ -436,7 +450,7 @@ def _log_undecodable(queue: str, item: bytes, exc: Exception) -> None:
 def _queue_of(held: bytes) -> str | None:
     """Return the routing key behind a held message that cannot be read."""
     try:
-        queue = loads(held.rpartition(b", ")[2].removesuffix(b"]"))
+        queue = envelope.decode(held.rpartition(b", ")[2].removesuffix(b"]"))
     except Exception:
         return None
     return queue if isinstance(queue, str) and held.startswith(b"[") else None

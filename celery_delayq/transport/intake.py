@@ -16,6 +16,7 @@ from kombu.utils.scheduling import priority_cycle
 from redis.exceptions import ConnectionError, NoScriptError, ResponseError
 
 from celery_delayq.acks import AckBatch
+from celery_delayq.calls import pack
 from celery_delayq.lease import LOST
 from celery_delayq.lease_store import Deliveries, Reserved
 from celery_delayq.store import is_demoted
@@ -94,14 +95,24 @@ class Intake:
         elif not self.ask() and self._exhausted and not self.taken:
             self._block()
 
+    @property
+    def is_content(self) -> bool:
+        """Whether there is nothing to send now that no reply is awaited."""
+        if self._requests or self._popped_wait or "can_consume" in vars(self._channel.qos):
+            return False
+        return not self._is_worth_it(self._credit())
+
     def ask(self) -> bool:
         """Send requests for what may be taken now; return whether there were any."""
         channel = self._channel
         self._exhausted = False
         if channel._in_poll:
             return False
+        credit = 0 if self._requests else self._credit()
+        if not self._requests and not self._is_worth_it(credit):
+            return False
         leased = self._leased()
-        if not self._requests and not self._plan(leased):
+        if not self._requests and not self._plan(leased, credit):
             return False
         self._let_off()
         self._riding = channel.keeper.acks.take(ride=True)
@@ -117,12 +128,11 @@ class Intake:
         if size > 1 and ready and len(self.taken) <= size // 2:
             self.ask()
 
-    def _plan(self, leased: list[str]) -> bool:
-        """Make requests for what may be taken and is worth a round trip."""
+    def _plan(self, leased: list[str], credit: int) -> bool:
+        """Make requests for at most *credit* messages."""
         channel = self._channel
-        credit = self._credit()
         self._exhausted = not leased
-        if not leased or credit <= 0 or channel.keeper.makes_room or not self._is_worth_it(credit):
+        if not leased or credit <= 0 or channel.keeper.makes_room:
             return False
         lists = len(channel.layout.steps)
         alone, self._alone_next = self._alone_next, None
@@ -150,8 +160,9 @@ class Intake:
 
     def _is_worth_it(self, credit: int) -> bool:
         """Return whether to ask now; not for each message alone while the pool has enough to do."""
-        half = self._channel.qos.prefetch_count // 2
-        return credit >= half or not (self.taken or worker.backlog())
+        channel = self._channel
+        enough = 3 * channel.qos.prefetch_count // 4
+        return credit >= enough or not (self.taken or (channel.serves_worker and worker.backlog()))
 
     def _calls(self) -> list[tuple[Any, ...]]:
         channel, keeper = self._channel, self._channel.keeper
@@ -233,7 +244,7 @@ class Intake:
         channel._in_poll = connection
         channel._brpop_sent_at = time.monotonic()
         self._asked = asked
-        connection.send_packed_command(connection.pack_commands(commands))
+        connection.send_packed_command([pack(commands)])
 
     # -- reading
 

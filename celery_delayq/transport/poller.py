@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 from kombu.transport import redis as stock
 
 
 class Bell:
     """Makes a poll return. It stays rung until it is quieted; any thread may ring it."""
+
+    #: The one that signals ring.
+    _for_signals: ClassVar[Bell | None] = None
 
     def __init__(self) -> None:
         self._here, self._there = socket.socketpair()
@@ -30,6 +35,24 @@ class Bell:
             with suppress(OSError):
                 self._there.send(b"!")
 
+    def ring_for_signals(self) -> None:
+        """Ring when a signal comes, unless the process has another use for ``set_wakeup_fd``.
+
+        Else Python runs the signal's handler and then goes on waiting (PEP 475): a worker would
+        look only when the poll ends whether it was told to stop.
+        """
+        former = Bell._for_signals
+        try:
+            fd = signal.set_wakeup_fd(self._there.fileno(), warn_on_full_buffer=False)
+        except ValueError:
+            return  # only the main thread may
+        if fd != -1 and (former is None or fd != former._there.fileno()):
+            signal.set_wakeup_fd(fd)
+            return
+        Bell._for_signals = self
+        if former is not None and former is not self:
+            former.close()
+
     def quiet(self) -> None:
         """Let polls wait again. What the bell was rung for is looked at after this."""
         with suppress(OSError):
@@ -37,9 +60,25 @@ class Bell:
         self._rung = False
 
     def close(self) -> None:
-        """Close both ends."""
+        """Close both ends; where signals still write to them, when another bell takes over."""
+        if Bell._for_signals is self:
+            try:
+                signal.set_wakeup_fd(-1)
+            except ValueError:
+                return
+            Bell._for_signals = None
         self._here.close()
         self._there.close()
+
+
+def _forget_signals() -> None:
+    """A forked child has the parent's bell, and must not ring it."""
+    if Bell._for_signals is not None:
+        signal.set_wakeup_fd(-1)
+        Bell._for_signals = None
+
+
+os.register_at_fork(after_in_child=_forget_signals)
 
 
 class Readers:
@@ -87,6 +126,13 @@ class Poller(stock.MultiChannelPoller):
         super().on_poll_init(poller)
         if poller is not self._own:
             self._own.close()
+
+    def on_poll_start(self) -> None:
+        """Ask, listen and connect; where there is nothing of it to do, at no cost."""
+        if getattr(self, "_paused_brpop", None) or not all(
+            channel.is_settled for channel in self._channels
+        ):
+            super().on_poll_start()
 
     def get(self, callback: Callable[..., Any], timeout: float | None = None) -> Any:
         """Deliver one message that is here, or wait for one. Raises Empty when none came."""

@@ -82,6 +82,18 @@ class PublishChannel(stock.Channel):
             self._commands = super()._create_client()
         return self._commands
 
+    # By Python's own cached_property, where the second look costs nothing: kombu's is a call each
+    # time, and the event loop looks several times at each turn.
+    @cached_property
+    def client(self) -> Any:
+        """The client that waits for messages."""
+        return self._create_client(asynchronous=True)
+
+    @cached_property
+    def subclient(self) -> Any:
+        """What listens to fanout exchanges."""
+        return self._create_client(asynchronous=True).pubsub()
+
     def can_schedule(self, queue: str) -> bool:
         """Return whether *queue* lasts, so that something may wait in it for a year.
 

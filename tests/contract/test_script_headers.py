@@ -34,7 +34,10 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     "promote": (lambda s: s.promote(TO, Layout(), 100), [5, b"", b"", 1, 0]),
     "agenda": (lambda s: s.agenda(), [5, b"q", b"7", b"q"]),
     "ready": (ready, 1),
-    "reserve": (lambda s: s.leases.reserve("q", "me", 30.0, "1", 5), [0, b"0", b"1:1", b"{}", b""]),
+    "reserve": (
+        lambda s: s.leases.reserve("q", "me", 30.0, "1", 5),
+        [0, b"0", b" 1:1", b"", b"{}"],
+    ),
     "ack": (lambda s: s.leases.ack("q", "me", ["1:1"]), 1),
     "beat": (lambda s: s.leases.beat("q", "me", 30.0), 1),
     "requeue": (lambda s: s.leases.requeue("q", "me", ["1:1"]), [1, 0]),

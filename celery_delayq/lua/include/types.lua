@@ -5,3 +5,13 @@ local function expect_type(key, wanted)
     error('WRONGTYPE ' .. key .. ' is a ' .. found .. ', expected a ' .. wanted, 0)
   end
 end
+
+-- Read from a key, and refuse by name one of another type.
+local function read_typed(wanted, command, key, ...)
+  local reply = redis.pcall(command, key, ...)
+  if type(reply) == 'table' and reply['err'] then
+    expect_type(key, wanted)
+    error(reply['err'], 0)
+  end
+  return reply
+end
