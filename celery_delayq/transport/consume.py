@@ -76,6 +76,7 @@ class ConsumeChannel(PublishChannel):
         bell = self.connection.cycle.bell  # before other threads may ring it
         if self.serves_worker:
             bell.ring_for_signals()
+            worker.keep_begun()
         if not self._dispatching:
             self._dispatching = True
             self.connection.start_dispatcher(self)

@@ -45,6 +45,32 @@ def _waking(call_soon: Callable[..., Any]) -> Callable[..., Any]:
 signals.worker_init.connect(_note)
 
 
+def keep_begun() -> None:
+    """Have a lost connection make the worker's pool forget no task that a child has already.
+
+    Celery drops what is not known to run: it will come again. But a child may have begun with it
+    and not told yet, and then it would run twice. Celery before 5.6 also drops what does run.
+    """
+    pool = getattr(_controller() if _controller else None, "pool", None)
+    processes = getattr(pool, "_pool", None)
+    if hasattr(processes, "_busy_workers") and not hasattr(pool.flush, "keeps"):
+        pool.flush = _keeping(processes, pool.flush)
+
+
+def _keeping(processes: Any, flush: Callable[[], Any]) -> Callable[[], Any]:
+    def flush_and_keep() -> None:
+        jobs = list(processes._cache.values())
+        flush()
+        for job in jobs:
+            child = job._write_to  # None until the first byte was written
+            if child is not None and child._is_alive() and not (job.ready() or job._cancelled):
+                processes._cache[job._job] = job
+                processes._busy_workers.add(child.inqW_fd)
+
+    flush_and_keep.keeps = True  # type: ignore[attr-defined]
+    return flush_and_keep
+
+
 def consumes_tasks(channel: Any) -> bool:
     """Return whether the tasks of a worker come through *channel*."""
     controller = _controller() if _controller else None

@@ -86,6 +86,30 @@ def test_tasks_go_on_while_their_worker_loses_its_connections(
     assert desk.twice() == {}
 
 
+def test_a_task_that_a_child_has_and_has_not_told_of_is_not_given_to_others(
+    desk: Desk, proxy: Proxy
+) -> None:
+    """Celery drops it from the pool; the child, here a stopped one, runs it all the same."""
+    worker = desk.worker("prefork", url=through(proxy), lease=LEASE, concurrency=1)
+    desk.wait_finished(desk.send(1))
+    (child,) = psutil.Process(worker.pid).children()
+    child.suspend()
+    ids = desk.send(1)
+    wait_until(lambda: desk.held() == set(ids), what="the worker holds the task")
+    desk.timers(worker)  # its loop has turned since, and the child has the task
+
+    proxy.cut_all()
+
+    desk.wait_connected(worker, 2)
+    start_another_worker(desk)
+    wait_beyond_a_lease(desk)
+    assert desk.held() == set(ids)
+    child.resume()
+    desk.wait_finished(ids)
+    desk.wait_empty()
+    assert desk.twice() == {}
+
+
 def test_tasks_that_are_cancelled_for_a_lost_connection_run_again(desk: Desk, proxy: Proxy) -> None:
     ids = desk.send(2, "gate")
     worker = desk.worker(
