@@ -16,6 +16,8 @@ from celery_delayq.errors import RedisServerNotFound
 
 TESTS = Path(__file__).parent
 ALL = ("unit", "lua", "contract", "integration", "acceptance")
+#: How many tests run side by side: each has servers and workers of its own, and mostly waits.
+SIDE_BY_SIDE = 3
 #: What depends on the server's version.
 ON_EACH_SERVER = ("lua", "contract", "integration")
 
@@ -26,7 +28,7 @@ def run(server: Path, tiers: tuple[str, ...], options: list[str]) -> int:
     print(f"== {', '.join(tiers)} on {version.stdout.split(' sha')[0].strip()}", flush=True)
     folders = [str(TESTS / tier) for tier in tiers if any((TESTS / tier).glob("test_*.py"))]
     return subprocess.run(
-        [sys.executable, "-m", "pytest", *folders, *options],
+        [sys.executable, "-m", "pytest", "-n", str(SIDE_BY_SIDE), *folders, *options],
         env={**os.environ, "DELAYQ_REDIS_SERVER": str(server)},
         check=False,
     ).returncode
