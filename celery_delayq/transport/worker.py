@@ -51,7 +51,7 @@ def keep_begun() -> None:
     Celery drops what is not known to run: it will come again. But a child may have begun with it
     and not told yet, and then it would run twice. Celery before 5.6 also drops what does run.
     """
-    pool = getattr(_controller() if _controller else None, "pool", None)
+    pool: Any = getattr(_controller() if _controller else None, "pool", None)
     processes = getattr(pool, "_pool", None)
     if hasattr(processes, "_busy_workers") and not hasattr(pool.flush, "keeps"):
         pool.flush = _keeping(processes, pool.flush)
