@@ -14,6 +14,8 @@ from kombu.utils.imports import symbol_by_name
 class RequestMixin:
     """Tells the channel why a task's message is about to come back or to be rejected."""
 
+    _is_killed = False
+
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
         """Take note, and do what Celery does."""
         exc = exc_info.exception
@@ -26,14 +28,22 @@ class RequestMixin:
             note(message.delivery_tag, crashed=not isinstance(exc, Reject), reason=reason)
         return super().on_failure(exc_info, *args, **kwargs)  # type: ignore[misc]
 
-    def cancel(self, *args: Any, **kwargs: Any) -> Any:
+    def cancel(self, pool: Any, *args: Any, **kwargs: Any) -> Any:
         """End the task, whose message then goes back when the channel has gone."""
-        result = super().cancel(*args, **kwargs)  # type: ignore[misc]
+        # First of all, since it may die at any moment: to Celery, a greenlet that was killed looks
+        # like one that has succeeded.
+        self._is_killed = getattr(pool, "is_green", False)
+        result = super().cancel(pool, *args, **kwargs)  # type: ignore[misc]
         message = self.message  # type: ignore[attr-defined]
         note = getattr(message.channel, "note_cancelled", None)
         if note is not None:
             note(message.delivery_tag)
         return result
+
+    def acknowledge(self) -> None:
+        """Acknowledge the message, unless it goes back."""
+        if not self._is_killed:
+            super().acknowledge()  # type: ignore[misc]
 
 
 def _text(reason: Any) -> str | None:

@@ -110,10 +110,13 @@ def test_a_task_that_a_child_has_and_has_not_told_of_is_not_given_to_others(
     assert desk.twice() == {}
 
 
-def test_tasks_that_are_cancelled_for_a_lost_connection_run_again(desk: Desk, proxy: Proxy) -> None:
+@pytest.mark.parametrize("pool", ["prefork", "gevent"])
+def test_tasks_that_are_cancelled_for_a_lost_connection_run_again(
+    desk: Desk, proxy: Proxy, pool: str
+) -> None:
     ids = desk.send(2, "gate")
     worker = desk.worker(
-        "prefork",
+        pool,
         url=through(proxy),
         lease=LEASE,
         worker_cancel_long_running_tasks_on_connection_loss=True,
