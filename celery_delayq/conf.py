@@ -47,7 +47,7 @@ class Settings:
     max_deliveries: int = field(default=5, metadata=_range(0, 1_000_000))
     """How often a message may end the process that holds it before it is a dead letter, 0: ever."""
 
-    block_timeout: float = field(default=1.0, metadata=_range(0.01, 1.0))
+    block_timeout: float = field(default=1.05, metadata=_range(0.01, 1.05))
     """Longest wait of an idle consumer between two looks at its queues, in seconds."""
 
     wait_replicas: int = field(default=0, metadata=_range(0, 100))

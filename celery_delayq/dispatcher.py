@@ -9,7 +9,6 @@ costs one ``dispatch_interval``.
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -36,10 +35,6 @@ STAND_BACK = (0.001, 0.02)
 #: but after so many seconds without it, it is.
 NAP = 0.005
 LISTEN = 0.1
-
-#: By how much more than ``dispatch_interval`` a dispatcher waits when it knows of nothing, so that
-#: those of many workers do not come all at once.
-SPREAD = (1.05, 1.15)
 
 #: Seconds between two dispatches of a steady stream, so that each moves several entries.
 BREATH = 0.0015
@@ -120,8 +115,7 @@ class Dispatcher:
         self._settings = settings
         self._stop = threading.Event()
         # Often enough that lease time passes: see ``lua/agenda.lua``.
-        interval = settings.dispatch_interval * random.uniform(*SPREAD)
-        self._pace = Pace(min(interval, settings.lease / 6))
+        self._pace = Pace(min(settings.dispatch_interval, settings.lease / 6))
         self._looked = float("-inf")
         self._layouts: dict[str, Layout] = {}
         self._layouts_read = float("-inf")

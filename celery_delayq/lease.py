@@ -21,7 +21,7 @@ from itertools import count
 from typing import Any
 from weakref import ReferenceType, ref
 
-from redis.exceptions import ConnectionError, TimeoutError
+from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
 from celery_delayq import native
 from celery_delayq.acks import Acks, Tally
@@ -263,7 +263,8 @@ class LeaseKeeper:
 
     def _needed(self) -> bool:
         with self._lock:
-            self._running = bool(self._users or self.held or self.acks or self._changes)
+            work = self.held or self.acks or self._changes or self._abandoned
+            self._running = bool(self._users or work)
             return self._running
 
     def _turn(self) -> None:
@@ -324,10 +325,14 @@ class LeaseKeeper:
         for holding in self.held.copy().values():
             believed[holding.queue] += 1
         for queue in {*believed, *self._strangers, *self._asked.copy().values()}:
-            if self._store.leases.beat(queue, self.incarnation, self.lease) != believed[queue]:
-                self.reconcile(queue)
-            else:
-                self._strangers.pop(queue, None)
+            try:
+                if self._store.leases.beat(queue, self.incarnation, self.lease) != believed[queue]:
+                    self.reconcile(queue)
+                else:
+                    self._strangers.pop(queue, None)
+            except ResponseError as exc:
+                # One broken queue must not end the leases on the others.
+                logger.error("The lease on queue %r could not be extended: %s", queue, exc)
 
     def reconcile(self, queue: str) -> None:
         """Compare what Redis says that we hold of *queue* with what we know.
@@ -375,10 +380,16 @@ class LeaseKeeper:
                 continue
             if holding.message is not None and holding.message() is not None:
                 self._orphans.append(tag)
-            elif self._pop(tag) is not None:
-                unowned[holding.queue].append(self.field(tag))
-        for queue, fields in unowned.items():
-            self._give_back(queue, fields, counted=True)
+            else:
+                unowned[holding.queue].append(tag)
+        try:
+            for queue, tags in unowned.items():
+                self._give_back(queue, map(self.field, tags), counted=True)
+                for tag in tags:
+                    self._pop(tag)
+        finally:
+            tags = [tag for some in unowned.values() for tag in some]
+            self._orphans.extend(tag for tag in tags if tag in self.held)
 
     def _give_back(self, queue: str, fields: Iterable[str], *, counted: bool = False) -> None:
         fields = sorted(fields, key=lambda name: [int(part) for part in name.split(":")])

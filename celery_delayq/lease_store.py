@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import repeat
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from redis.exceptions import ResponseError
@@ -56,14 +55,22 @@ class Reserved(NamedTuple):
     room: bool
     messages: list[tuple[str, bytes, Deliveries]]
 
+    @staticmethod
+    def answers(reply: Any, nonce: str) -> bool:
+        """Return whether a reply may be that to the request *nonce*."""
+        if not isinstance(reply, list) or len(reply) < 4:
+            return False
+        return not reply[2] or bool(reply[2].startswith(f" {nonce}:".encode()))
+
     @classmethod
     def read(cls, reply: Sequence[Any]) -> Reserved:
         """Read the reply."""
         more, how, fields, counts, *messages = reply
         names = fields.decode().split()
-        before = [Deliveries.read(text) for text in counts.split(b",")[1:]] or repeat(NO_DELIVERIES)
+        before = [Deliveries.read(text) for text in counts.split(b",")[1:]]
+        before = before or [NO_DELIVERIES] * len(names)
         return cls(
-            int(more), how == b"1", how == b"2", list(zip(names, messages, before, strict=False))
+            int(more), how == b"1", how == b"2", list(zip(names, messages, before, strict=True))
         )
 
 

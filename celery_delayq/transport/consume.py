@@ -45,6 +45,11 @@ class ConsumeChannel(PublishChannel):
     #: Whether the tasks of a Celery worker come through this channel, or have come.
     serves_worker = False
 
+    #: Whether messages of any queue that is consumed are leased.
+    leases_any = False
+
+    #: The connection on which a reply is awaited, kombu's word for it.
+    _in_poll: Any
     _dispatching = False
     _keeper: LeaseKeeper | None = None
 
@@ -70,6 +75,7 @@ class ConsumeChannel(PublishChannel):
         self._consumers_of[queue] = no_ack, callback
         self.serves_worker = self.serves_worker or worker.consumes_tasks(self)
         self._intake.rota.forget([queue])
+        self.leases_any = any(map(self.leases_from, self.consumed))
         if no_ack or not self.can_schedule(queue):
             return
         self.store.register(queue)
@@ -84,6 +90,7 @@ class ConsumeChannel(PublishChannel):
     def _basic_cancel(self, consumer_tag: str) -> Any:
         queue = self._tag_to_queue.get(consumer_tag)
         self._consumers_of.pop(queue, None)
+        self.leases_any = any(map(self.leases_from, self.consumed))
         self._intake.finish()
         self._give_back([each for each in self._intake.take_all() if not self._keep(each, queue)])
         return super()._basic_cancel(consumer_tag)
@@ -268,6 +275,10 @@ class ConsumeChannel(PublishChannel):
 
     def _brpop_read(self, **_: Any) -> bool:
         """Read what came, and hand out."""
+        if not self._in_poll:
+            # So this is the end of the connection, and the next request makes another one.
+            self.client.connection.disconnect()
+            raise Empty()
         try:
             try:
                 popped = self._intake.read()

@@ -162,7 +162,9 @@ class Intake:
         """Return whether to ask now; not for each message alone while the pool has enough to do."""
         channel = self._channel
         enough = 3 * channel.qos.prefetch_count // 4
-        return credit >= enough or not (self.taken or (channel.serves_worker and worker.backlog()))
+        if credit >= enough or not channel.leases_any:
+            return True
+        return not (self.taken or (channel.serves_worker and worker.backlog()))
 
     def _calls(self) -> list[tuple[Any, ...]]:
         channel, keeper = self._channel, self._channel.keeper
@@ -241,10 +243,12 @@ class Intake:
     def _send(self, asked: str, commands: list[tuple[Any, ...]]) -> None:
         channel = self._channel
         connection = channel.client.connection
+        self._asked = asked
+        # No health check: it would wait for its reply here, and where it fails redis-py connects
+        # again by itself, unknown to the poller.
+        connection.send_packed_command([pack(commands)], check_health=False)
         channel._in_poll = connection
         channel._brpop_sent_at = time.monotonic()
-        self._asked = asked
-        connection.send_packed_command([pack(commands)])
 
     # -- reading
 
@@ -294,6 +298,9 @@ class Intake:
         """Read the replies to all requests, and to the acknowledgements that rode with them."""
         acked = [self._read() for _ in self._riding.fields]
         replies = [self._read() for _ in self._requests]
+        for (_, nonce), reply in zip(self._requests, replies, strict=True):
+            if not (isinstance(reply, ResponseError) or Reserved.answers(reply, nonce)):
+                raise ConnectionError("out of step: the reply to another request has come")
         if self._looking and self._read():
             self.rota.forget(self._channel.consumed)
         if self._looking_popped and self._read():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, ClassVar
@@ -39,19 +40,14 @@ class Bell:
         """Ring when a signal comes, unless the process has another use for ``set_wakeup_fd``.
 
         Else Python runs the signal's handler and then goes on waiting (PEP 475): a worker would
-        look only when the poll ends whether it was told to stop.
+        look only when the poll ends whether it was told to stop. So it is where other code of the
+        process has taken this over since, as an asyncio loop in a task of a solo worker does.
         """
         former = Bell._for_signals
-        try:
-            fd = signal.set_wakeup_fd(self._there.fileno(), warn_on_full_buffer=False)
-        except ValueError:
-            return  # only the main thread may
-        if fd != -1 and (former is None or fd != former._there.fileno()):
-            signal.set_wakeup_fd(fd)
-            return
-        Bell._for_signals = self
-        if former is not None and former is not self:
-            former.close()
+        if _wake_by(self._there.fileno(), instead_of=former):
+            Bell._for_signals = self
+            if former is not None and former is not self:
+                former.close()
 
     def quiet(self) -> None:
         """Let polls wait again. What the bell was rung for is looked at after this."""
@@ -62,19 +58,30 @@ class Bell:
     def close(self) -> None:
         """Close both ends; where signals still write to them, when another bell takes over."""
         if Bell._for_signals is self:
-            try:
-                signal.set_wakeup_fd(-1)
-            except ValueError:
+            if threading.current_thread() is not threading.main_thread():
                 return
+            _wake_by(-1, instead_of=self)
             Bell._for_signals = None
         self._here.close()
         self._there.close()
 
 
+def _wake_by(fd: int, *, instead_of: Bell | None) -> bool:
+    """Have signals write to *fd*, -1 for none; False where someone else uses them already."""
+    try:
+        former = signal.set_wakeup_fd(fd, warn_on_full_buffer=False)
+    except ValueError:
+        return False  # only the main thread may
+    if former == -1 or (instead_of is not None and former == instead_of._there.fileno()):
+        return True
+    signal.set_wakeup_fd(former, warn_on_full_buffer=False)
+    return False
+
+
 def _forget_signals() -> None:
     """A forked child has the parent's bell, and must not ring it."""
     if Bell._for_signals is not None:
-        signal.set_wakeup_fd(-1)
+        _wake_by(-1, instead_of=Bell._for_signals)
         Bell._for_signals = None
 
 

@@ -62,7 +62,7 @@ def _keeping(processes: Any, flush: Callable[[], Any]) -> Callable[[], Any]:
         jobs = list(processes._cache.values())
         flush()
         for job in jobs:
-            child = job._write_to  # None until the first byte was written
+            child = job._write_to  # None until writing has begun; a flush ends what has begun
             if child is not None and child._is_alive() and not (job.ready() or job._cancelled):
                 processes._cache[job._job] = job
                 processes._busy_workers.add(child.inqW_fd)

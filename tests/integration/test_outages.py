@@ -110,7 +110,7 @@ def test_a_task_that_a_child_has_and_has_not_told_of_is_not_given_to_others(
     assert desk.twice() == {}
 
 
-@pytest.mark.parametrize("pool", ["prefork", "gevent"])
+@pytest.mark.parametrize("pool", ["prefork", "gevent", "eventlet"])
 def test_tasks_that_are_cancelled_for_a_lost_connection_run_again(
     desk: Desk, proxy: Proxy, pool: str
 ) -> None:
@@ -174,6 +174,27 @@ def test_a_worker_is_as_before_after_several_losses(
         5,
         lambda: f"{psutil.Process(worker.pid).num_threads()} threads to be {threads}",
     )
+
+
+def test_a_connection_that_is_lost_while_nothing_is_asked_costs_nothing(desk: Desk) -> None:
+    """The worker has enough to do, and reads its end again and again were it left open."""
+    ids = desk.send(4, "gate")
+    worker = desk.worker("prefork", lease=LEASE, concurrency=1, worker_prefetch_multiplier=8)
+    wait_until(lambda: len(desk.held()) == 3, what="it has enough to do")
+    desk.timers(worker)
+    process = psutil.Process(worker.pid)
+
+    desk.redis.client_kill_filter(_type="normal", skipme=True)
+    before = process.cpu_times()
+    ids += desk.send(1, countdown=1)
+    wait_until(lambda: len(desk.ready()) == 2, what="the delayed task is ready")
+    after = process.cpu_times()
+
+    assert after.user + after.system - before.user - before.system < 0.5
+    desk.open("gate")
+    desk.wait_finished(ids)
+    desk.wait_empty()
+    assert desk.twice() == {}
 
 
 def test_redis_is_restarted_while_tasks_run(desk: Desk, broker: EmbeddedRedis) -> None:

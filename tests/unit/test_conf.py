@@ -19,7 +19,7 @@ def test_without_options_everything_has_its_default() -> None:
         min_delay=0.0,
         lease=30.0,
         max_deliveries=5,
-        block_timeout=1.0,
+        block_timeout=1.05,
         wait_replicas=0,
         wait_timeout=1.0,
     )
@@ -119,7 +119,7 @@ def test_a_value_of_the_wrong_type_or_size_is_refused_by_name(name: str, value: 
     [
         ("lease", 0.5, "a number of seconds from 1 to 86400"),
         ("max_deliveries", -1, "a whole number from 0 to 1e+06"),
-        ("block_timeout", 2, "a number of seconds from 0.01 to 1"),
+        ("block_timeout", 2, "a number of seconds from 0.01 to 1.05"),
         ("wait_replicas", "all", "a whole number from 0 to 100"),
     ],
 )

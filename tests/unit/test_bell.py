@@ -1,0 +1,124 @@
+"""The bell: what makes a poll return, and who else may use the process' wakeup descriptor."""
+
+from __future__ import annotations
+
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from celery_delayq.transport.poller import Bell
+
+
+@pytest.fixture(autouse=True)
+def nobody_uses_signals() -> Iterator[None]:
+    before = signal.set_wakeup_fd(-1)
+    handler = signal.signal(signal.SIGUSR1, lambda *_: None)
+    yield
+    signal.signal(signal.SIGUSR1, handler)
+    signal.set_wakeup_fd(before)
+
+
+@pytest.fixture
+def other() -> Iterator[socket.socket]:
+    """Someone else's use of signals."""
+    here, there = socket.socketpair()
+    there.setblocking(False)
+    with here, there:
+        yield there
+
+
+def rings(bell: Bell) -> bool:
+    return bool(select.select([bell], [], [], 0)[0])
+
+
+def test_it_stays_rung_until_it_is_quieted() -> None:
+    bell = Bell()
+    bell.ring()
+    bell.ring()
+    assert rings(bell)
+    bell.quiet()
+    assert not rings(bell)
+    bell.close()
+
+
+def test_a_signal_rings_it() -> None:
+    bell = Bell()
+    bell.ring_for_signals()
+
+    signal.raise_signal(signal.SIGUSR1)
+
+    assert rings(bell)
+    bell.close()
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_another_use_of_signals_goes_on(other: socket.socket) -> None:
+    signal.set_wakeup_fd(other.fileno())
+    bell = Bell()
+
+    bell.ring_for_signals()
+    signal.raise_signal(signal.SIGUSR1)
+
+    assert not rings(bell)
+    bell.close()
+    assert signal.set_wakeup_fd(-1) == other.fileno()
+
+
+def test_another_use_that_came_later_is_left_alone(other: socket.socket) -> None:
+    bell = Bell()
+    bell.ring_for_signals()
+    signal.set_wakeup_fd(other.fileno())
+
+    bell.close()
+
+    assert signal.set_wakeup_fd(-1) == other.fileno()
+
+
+def test_the_bell_of_a_new_connection_takes_over() -> None:
+    first, second = Bell(), Bell()
+    first.ring_for_signals()
+    second.ring_for_signals()
+    first.close()
+
+    signal.raise_signal(signal.SIGUSR1)
+
+    assert rings(second)
+    second.close()
+
+
+def test_closed_in_another_thread_it_takes_signals_until_the_next_one_does() -> None:
+    """Only the main thread may say where signals write to; the descriptor must not be another's."""
+    first, second = Bell(), Bell()
+    first.ring_for_signals()
+    thread = threading.Thread(target=first.close)
+    thread.start()
+    thread.join()
+    signal.raise_signal(signal.SIGUSR1)
+    assert rings(first)
+
+    second.ring_for_signals()
+
+    assert first.fileno() == -1
+    second.close()
+
+
+def test_a_forked_child_does_not_ring_for_its_parent() -> None:
+    code = """
+import os, signal
+from celery_delayq.transport.poller import Bell
+bell = Bell()
+bell.ring_for_signals()
+child = os.fork()
+if child == 0:
+    os._exit(0 if signal.set_wakeup_fd(-1) == -1 else 1)
+_, status = os.waitpid(child, 0)
+assert signal.set_wakeup_fd(-1) != -1
+raise SystemExit(os.waitstatus_to_exitcode(status))
+"""
+    assert subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=False).returncode == 0
