@@ -21,7 +21,8 @@ from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 from celery_delayq.conf import Settings
 from celery_delayq.errors import StoreFull
 from celery_delayq.keys import Layout
-from celery_delayq.store import Look, Promoted, Store, layouts
+from celery_delayq.replies import Look, Promoted
+from celery_delayq.store import Store, layouts
 
 logger = logging.getLogger(__name__)
 

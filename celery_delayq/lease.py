@@ -16,7 +16,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 from weakref import ReferenceType, ref
@@ -399,24 +399,3 @@ class LeaseKeeper:
             )
             self.tally.given_back += moved
             logger.info("%d messages of queue %r go back, nobody works on them", moved, queue)
-
-
-@dataclass
-class Keepers:
-    """The keepers of this process, one for each Redis database."""
-
-    _known: dict[tuple[int, str], LeaseKeeper] = field(default_factory=dict)
-
-    def get(self, place: str, make: Callable[[], LeaseKeeper]) -> LeaseKeeper:
-        """Return the keeper for a place, made if there is none; a forked child makes its own."""
-        own = (os.getpid(), place)
-        known = self._known.get(own)
-        if known is None:
-            self._known = {k: v for k, v in self._known.items() if k[0] == own[0]}
-            # Of two threads that make one, both use the first.
-            known = self._known.setdefault(own, make())
-        return known
-
-
-#: The keepers of this process.
-KEEPERS = Keepers()

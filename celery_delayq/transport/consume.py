@@ -21,13 +21,14 @@ from kombu.transport import virtual
 
 from celery_delayq import message as envelope
 from celery_delayq.errors import InvalidETA
-from celery_delayq.lease import KEEPERS, LeaseKeeper
+from celery_delayq.keepers import KEEPERS
+from celery_delayq.lease import LeaseKeeper
 from celery_delayq.lease_store import Counted
 from celery_delayq.message import Due, Entry, HeldBy
-from celery_delayq.store import Held, Store
+from celery_delayq.store import Store
 from celery_delayq.transport import qos, worker
 from celery_delayq.transport.intake import Intake, Popped, Taken
-from celery_delayq.transport.publish import PublishChannel
+from celery_delayq.transport.restore import RestoreChannel, log_undecodable
 from celery_delayq.transport.rota import QUICK
 
 logger = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ logger = logging.getLogger(__name__)
 MALFORMED = (TypeError, ValueError, LookupError, AttributeError)
 
 
-class ConsumeChannel(PublishChannel):
+class ConsumeChannel(RestoreChannel):
     """A channel of kombu's that leases messages, and holds none in memory for having an ETA."""
 
     QoS = qos.QoS
@@ -358,7 +359,7 @@ class ConsumeChannel(PublishChannel):
             envelope.note_delivery(raw, held, sum(taken.deliveries) + 1)
             message = self.Message(raw, channel=self)
         except Exception as exc:
-            _log_undecodable(taken.queue, taken.message, exc)
+            log_undecodable(taken.queue, taken.message, exc)
             self.bury(taken.tag, f"undecodable-{uuid4()}", f"undecodable message: {exc}")
             return None
         if not self.keeper.handed_out(taken.tag, message):
@@ -398,7 +399,7 @@ class ConsumeChannel(PublishChannel):
             raw = envelope.decode(item)
             envelope.check_envelope(raw)
         except Exception as exc:
-            self._bury_item(queue, item, exc)
+            self.bury_item(queue, item, exc)
             return
         no_ack, _ = self._consumers_of.get(queue, (True, None))
         due = None if no_ack or not self.can_schedule(queue) else self._due_later(raw)
@@ -422,47 +423,3 @@ class ConsumeChannel(PublishChannel):
     def _give_back(self, taken: list[Taken]) -> None:
         """Put what was not handed out back where it was, in the same order."""
         self.requeue((each.tag for each in taken), counted="nothing")
-
-    # -- what kombu keeps, or cannot be read
-
-    def _do_restore_message(
-        self, payload: Any, exchange: str, routing_key: str, *rest: Any
-    ) -> None:
-        """Put back a message that kombu keeps; one that is bound nowhere is not dropped."""
-        if not self._lookup(exchange, routing_key):
-            raise LookupError(f"no queue is bound to exchange {exchange!r} for {routing_key!r}")
-        super()._do_restore_message(payload, exchange, routing_key, *rest)
-
-    def held(self, tag: str) -> Held:
-        """Return where kombu keeps the message *tag* while a stock worker holds it."""
-        stock_name = self.store.keys.stock
-        return Held(stock_name(self.unacked_key), stock_name(self.unacked_index_key), tag)
-
-    def bury_held(self, tag: str, exc: Exception) -> None:
-        """Make a dead letter of a message that kombu keeps and that cannot be put back."""
-        held = self.held(tag)
-        item = self.store.held_message(held)
-        if item is not None:
-            self._bury_item(_queue_of(item) or self.unacked_key, item, exc)
-        # In this order: an index without its message does no harm.
-        self.store.client.hdel(held.unacked, tag)
-        self.store.client.zrem(held.unacked_index, tag)
-
-    def _bury_item(self, queue: str, item: bytes, exc: Exception) -> None:
-        _log_undecodable(queue, item, exc)
-        self.store.bury(queue, f"undecodable-{uuid4()}", f"undecodable message: {exc}", item)
-
-
-def _log_undecodable(queue: str, item: bytes, exc: Exception) -> None:
-    logger.error(
-        "An undecodable message in queue %r is now a dead letter: %s: %r", queue, exc, item[:200]
-    )
-
-
-def _queue_of(held: bytes) -> str | None:
-    """Return the routing key behind a held message that cannot be read."""
-    try:
-        queue = envelope.decode(held.rpartition(b", ")[2].removesuffix(b"]"))
-    except Exception:
-        return None
-    return queue if isinstance(queue, str) and held.startswith(b"[") else None

@@ -13,7 +13,8 @@ from celery_delayq import scripts
 from celery_delayq.keys import Keys, Layout
 from celery_delayq.mend_store import MendStore
 from celery_delayq.message import Due, Entry, Record
-from celery_delayq.store import Held, Store
+from celery_delayq.replies import Held
+from celery_delayq.store import Store
 from celery_delayq.testing.fixtures import RedisUnderTest
 
 TO = "q"

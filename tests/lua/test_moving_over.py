@@ -6,7 +6,8 @@ import pytest
 
 from celery_delayq.keys import Layout
 from celery_delayq.message import Record
-from celery_delayq.store import Held, Store
+from celery_delayq.replies import Held
+from celery_delayq.store import Store
 from tests.lua.conftest import QUEUE, entry
 from tests.support.keyspace import snapshot
 

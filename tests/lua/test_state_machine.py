@@ -26,7 +26,8 @@ from hypothesis.stateful import (
 from celery_delayq.keys import Keys, Layout
 from celery_delayq.lease_store import Reserved
 from celery_delayq.message import Due, Entry, Record
-from celery_delayq.store import STATES, Store
+from celery_delayq.replies import STATES
+from celery_delayq.store import Store
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.model import QueueModel, messages_in, observed, quick_snapshot
 from tests.support.model_clock import (

@@ -16,7 +16,7 @@ from redis import Redis
 from celery_delayq.keys import Keys, Layout
 from celery_delayq.lease_store import Counted, Deliveries, Reaped, Reserved, Retried
 from celery_delayq.message import Record, task_field
-from celery_delayq.store import Stored
+from celery_delayq.replies import Stored
 
 
 class Scheduled(NamedTuple):

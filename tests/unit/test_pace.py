@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_delayq.dispatcher import BREATH, STAND_BACK, Pace
-from celery_delayq.store import Look, Promoted
+from celery_delayq.replies import Look, Promoted
 from celery_delayq.testing.clock import FakeClock
 
 
