@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kombu import exceptions
 from redis import VERSION, ConnectionPool
 
-from celery_delayq.calls import Puts, Readies
+from celery_delayq.calls import Puts, Readies, pack
 from celery_delayq.message import Entry
 from celery_delayq.scripts import Script
 from celery_delayq.store import few_replicas
@@ -123,7 +123,7 @@ class PublishBatch:
         try:
             if self._connection is None:
                 self._connection = checkout(self.channel.pool)
-            self._connection.send_packed_command(self._connection.pack_commands(commands))
+            self._connection.send_packed_command([pack(commands)])
         except Exception as exc:
             raise self._failed(exc) from exc
         self._unread = len(commands)
