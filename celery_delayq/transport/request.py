@@ -7,6 +7,7 @@ from typing import Any
 
 from billiard.einfo import ExceptionWithTraceback
 from billiard.exceptions import WorkerLostError
+from celery.concurrency.solo import TaskPool as SoloPool
 from celery.exceptions import Reject
 from kombu.utils.imports import symbol_by_name
 
@@ -31,8 +32,8 @@ class RequestMixin:
     def cancel(self, pool: Any, *args: Any, **kwargs: Any) -> Any:
         """End the task, whose message then goes back when the channel has gone."""
         # First of all, since it may die at any moment: to Celery, a greenlet that was killed looks
-        # like one that has succeeded.
-        self._is_killed = getattr(pool, "is_green", False)
+        # like one that has succeeded, and a solo task like one that has failed.
+        self._is_killed = pool.is_green or isinstance(pool, SoloPool)
         result = super().cancel(pool, *args, **kwargs)  # type: ignore[misc]
         message = self.message  # type: ignore[attr-defined]
         note = getattr(message.channel, "note_cancelled", None)

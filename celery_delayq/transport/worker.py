@@ -50,9 +50,16 @@ def keep_begun() -> None:
 
     Celery drops what is not known to run: it will come again. But a child may have begun with it
     and not told yet, and then it would run twice. Celery before 5.6 also drops what does run.
+
+    Not where children end after some tasks: one that is about to end reads no more, its successor
+    has its descriptors, and the task would wait for ever and keep a place in the pool.
     """
     pool: Any = getattr(_controller() if _controller else None, "pool", None)
     processes = getattr(pool, "_pool", None)
+    if getattr(processes, "_maxtasksperchild", None) or getattr(
+        processes, "_max_memory_per_child", None
+    ):
+        return
     if hasattr(processes, "_busy_workers") and not hasattr(pool.flush, "keeps"):
         pool.flush = _keeping(processes, pool.flush)
 
@@ -85,7 +92,8 @@ def backlog() -> int:
         return 0
     if not (LOOP_WAKES or getattr(controller.pool, "uses_semaphore", False)):
         return 0  # nothing would tell when there is none any more
-    waiting = len(state.reserved_requests) - len(state.active_requests)
+    # What a lost connection made Celery forget may be active, and not reserved.
+    waiting = max(0, len(state.reserved_requests) - len(state.active_requests))
     return waiting // max(1, int(controller.pool.num_processes))
 
 

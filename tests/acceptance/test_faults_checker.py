@@ -136,6 +136,16 @@ def test_a_third_run_is_not_excused_by_what_excused_the_second() -> None:
     assert verdict.again == 1
 
 
+def test_a_publish_that_was_repeated_excuses_one_run_more() -> None:
+    promise = Promise("a", repeated=True)
+
+    twice = judge([promise], [run("a", 1, 2), run("a", 3, 4)], {})
+    thrice = judge([promise], [run("a", 1, 2), run("a", 3, 4), run("a", 5, 6)], {})
+
+    assert (twice.again, twice.twice) == (1, {})
+    assert list(thrice.twice) == ["a"]
+
+
 def test_what_ran_and_was_never_sent_is_told() -> None:
     assert list(judge([], [run("a", 1, 2)], {}).violations) == ["unknown"]
 

@@ -110,6 +110,20 @@ def test_a_task_that_a_child_has_and_has_not_told_of_is_not_given_to_others(
     assert desk.twice() == {}
 
 
+def test_children_that_end_after_each_task_go_on_after_losses(desk: Desk, proxy: Proxy) -> None:
+    worker = desk.worker(
+        "prefork", url=through(proxy), lease=LEASE, args=["--max-tasks-per-child=1"]
+    )
+    ids = desk.send(30)
+    for losses in range(1, 4):
+        desk.wait_started(ids, 5 * losses)
+        proxy.cut_all()
+        desk.wait_connected(worker, 1 + losses)
+
+    desk.wait_finished(ids)
+    desk.wait_empty()
+
+
 @pytest.mark.parametrize("pool", ["prefork", "gevent", "eventlet"])
 def test_tasks_that_are_cancelled_for_a_lost_connection_run_again(
     desk: Desk, proxy: Proxy, pool: str

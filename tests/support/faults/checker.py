@@ -23,11 +23,13 @@ class Promise(NamedTuple):
     """What was sent: the key of its run, and when it may start at the earliest.
 
     Of what is not *certain*, since the call that sent it failed, nobody knows whether it was sent.
+    What was *repeated* after a lost reply, its moment having passed, may have been sent twice.
     """
 
     key: str
     due_us: int = 0
     certain: bool = True
+    repeated: bool = False
 
 
 class Run(NamedTuple):
@@ -66,7 +68,7 @@ class Verdict:
     published: int = 0
     runs: int = 0
     again: int = 0
-    """Runs that were repeated as they had to be, because their holder was killed."""
+    """Runs that were repeated because their holder was killed, or their publish repeated."""
     forgotten: int = 0
     """What Redis itself lost."""
     lost: dict[str, str] = field(default_factory=dict)
@@ -152,6 +154,8 @@ def judge(
         if early > 0:
             verdict.early[key] = f"{early / 1000:.3f} ms early: {_told(found)}"
         repeated = list(_repetitions(found, harms, lease, rollback))
+        if known[key].repeated:
+            repeated = repeated[1:]
         if repeated:
             verdict.twice[key] = f"{'; '.join(repeated)}: {_told(found)}"
         verdict.again += max(0, len(found) - 1 - len(repeated))
@@ -164,7 +168,9 @@ def _merged(promises: Iterable[Promise]) -> dict[str, Promise]:
     for promise in promises:
         there = known.setdefault(promise.key, promise)
         known[promise.key] = there._replace(
-            due_us=min(there.due_us, promise.due_us), certain=there.certain or promise.certain
+            due_us=min(there.due_us, promise.due_us),
+            certain=there.certain or promise.certain,
+            repeated=there.repeated or promise.repeated,
         )
     return known
 

@@ -61,7 +61,8 @@ class Producer:
         """Send a task, with an absolute ETA or a countdown if one is given; return its key.
 
         A call that fails is tried again by kombu if it has an ETA; one without could be sent twice
-        by that. One that fails for good is noted as uncertain, and raises nothing.
+        by that, and one with an ETA is noted as repeated when its moment has passed by then. One
+        that fails for good is noted as uncertain, and raises nothing.
 
         Parameters
         ----------
@@ -77,11 +78,16 @@ class Producer:
         elif countdown is not None:
             due_us = self._ledger.now_us() + round(countdown * 1_000_000)
             options["countdown"] = countdown
-        certain = False
+        certain, failures = False, []
+        policy = {
+            **self.app.conf.task_publish_retry_policy,
+            "errback": lambda *e: failures.append(e),
+        }
         with suppress(*_BROKEN):
-            self.app.send_task(task, args, retry=due_us > 0, **options)
+            self.app.send_task(task, args, retry=due_us > 0, retry_policy=policy, **options)
             certain = True
-        self.promises.append(Promise(key, due_us, certain))
+        repeated = bool(failures) and time.time() * 1_000_000 >= due_us
+        self.promises.append(Promise(key, due_us, certain, repeated))
         return key
 
     def send_many(self, count: int, task: str, *args: Any, **options: Any) -> list[str]:
