@@ -28,6 +28,7 @@ from celery_delayq.message import Due, Entry, HeldBy
 from celery_delayq.store import Store
 from celery_delayq.transport import qos, worker
 from celery_delayq.transport.intake import Intake, Popped, Taken
+from celery_delayq.transport.poller import STOPS_POLLING
 from celery_delayq.transport.restore import RestoreChannel, log_undecodable
 from celery_delayq.transport.rota import QUICK
 
@@ -279,6 +280,8 @@ class ConsumeChannel(RestoreChannel):
         if not self._in_poll:
             # So this is the end of the connection, and the next request makes another one.
             self.client.connection.disconnect()
+            if STOPS_POLLING:
+                raise ConnectionResetError("Redis has closed the connection")
             raise Empty()
         try:
             try:

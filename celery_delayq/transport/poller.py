@@ -12,6 +12,10 @@ from typing import Any, ClassVar
 
 from kombu.transport import redis as stock
 
+#: Whether kombu's event loop polls no more once a connection was closed, until all are made anew:
+#: before kombu 5.7.
+STOPS_POLLING = not hasattr(stock.MultiChannelPoller, "_discard_paused_connection")
+
 
 class Bell:
     """Makes a poll return. It stays rung until it is quieted; any thread may ring it."""
