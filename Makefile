@@ -14,7 +14,7 @@ help: ## list what there is
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	@touch $@
 
-demo: .venv/installed ## departure reminders of a real day of flights, in about a minute
+demo: .venv/installed ## departure reminders of a real day of flights, in a bit more than a minute
 	@$(BIN)/python -m celery_delayq.embedded.find >/dev/null 2>&1 || .ci/servers
 	$(BIN)/python -m example_project
 

@@ -9,9 +9,23 @@
 from kombu.transport import TRANSPORT_ALIASES
 
 from celery_delayq.app import DelayQ
+from celery_delayq.entries import Filter, Outcome
+from celery_delayq.items import Item
+from celery_delayq.letters import DeadFilter
+from celery_delayq.retry import STEPPED, TEN_RETRIES, Exponential, RetryPolicy
 from celery_delayq.transport import url
 
-__all__ = ["DelayQ"]
+__all__ = [
+    "STEPPED",
+    "TEN_RETRIES",
+    "DeadFilter",
+    "DelayQ",
+    "Exponential",
+    "Filter",
+    "Item",
+    "Outcome",
+    "RetryPolicy",
+]
 
 __version__ = "0.1.0.dev0"
 

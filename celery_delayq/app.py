@@ -5,20 +5,33 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from celery import Celery
 from redis.exceptions import ConnectionError
 
-from celery_delayq import hooks, stats
+from celery_delayq import archive, carrying, hooks, restore, revoking, stats, transfer
+from celery_delayq.carrying import ContextMixin, Provider
+from celery_delayq.client import Client
+from celery_delayq.control_store import Canvas
+from celery_delayq.dead import DeadMixin
+from celery_delayq.entries import Bulk, Filter, check_name
 from celery_delayq.errors import ConfigError
+from celery_delayq.jsonl import Place
+from celery_delayq.letters import DeadFilter
+from celery_delayq.many import ManyMixin
+from celery_delayq.reports import Archived, Exported, Imported
+from celery_delayq.retry import defaults_of
 from celery_delayq.stats import Stats
 from celery_delayq.store import Store
+
+if TYPE_CHECKING:
+    from celery_delayq.webhook import Webhook
 
 T = TypeVar("T")
 
 
-class DelayQ:
+class DelayQ(Client, ContextMixin, DeadMixin, ManyMixin):
     """Delayed tasks of one Celery app.
 
     Parameters
@@ -28,6 +41,17 @@ class DelayQ:
     at_least_once : bool
         Acknowledge a task after it has run instead of before, and run it again when its
         process is killed: sets ``task_acks_late`` and ``task_reject_on_worker_lost``.
+    retry : None | RetryPolicy | Intervals | Mapping[str, RetryPolicy | Intervals]
+        How failed tasks are tried again that do not say it themselves: one policy for all, or by
+        pattern of task names, of which the first that matches counts. ``TEN_RETRIES`` is offered.
+        See :class:`~celery_delayq.retry.RetryPolicy`.
+    webhook : Webhook | None
+        Where the task ``celery_delayq.webhook`` may send to, and how.
+
+    Raises
+    ------
+    InvalidRetry
+        *retry* is no policy.
 
     Examples
     --------
@@ -35,9 +59,19 @@ class DelayQ:
     >>> delayq = DelayQ(app, at_least_once=True)
     """
 
-    def __init__(self, app: Celery | None = None, *, at_least_once: bool = False) -> None:
+    def __init__(
+        self,
+        app: Celery | None = None,
+        *,
+        at_least_once: bool = False,
+        retry: Any = None,
+        webhook: Webhook | None = None,
+    ) -> None:
         self.app: Celery | None = None
         self.at_least_once = at_least_once
+        self.retries = defaults_of(retry)
+        self.webhook = webhook
+        self._providers: dict[str, Provider] = {}
         self._store: Store | None = None
         self._lock = threading.Lock()
         if app is not None:
@@ -52,7 +86,8 @@ class DelayQ:
         Raises
         ------
         ConfigError
-            This object belongs to another app already, or is no Celery app.
+            This object belongs to another app already, is no Celery app, or *webhook* is no
+            ``Webhook``.
         """
         if not isinstance(app, Celery):
             raise ConfigError(f"DelayQ(app): expected a Celery app, got {app!r}")
@@ -60,7 +95,12 @@ class DelayQ:
             raise ConfigError(f"{self!r} cannot serve a second app; make a DelayQ for each")
         self.app = app
         app._delayq = self
+        self._providers = carrying.share(app, self._providers)
         hooks.install(app)
+        if self.webhook is not None:
+            from celery_delayq.webhook import settings_of
+
+            settings_of(app)
         if self.at_least_once:
             app.conf.task_acks_late = True
             app.conf.task_reject_on_worker_lost = True
@@ -93,22 +133,37 @@ class DelayQ:
                     self._store = channel.new_store()
             return self._store
 
-    def count(self, *, queue: str | None = None, task: str | None = None) -> int:
-        """Return how many entries are scheduled.
+    @property
+    def has_store(self) -> bool:
+        """Whether the app's broker is one of ours."""
+        try:
+            return self.store is not None
+        except ConfigError:
+            return False
 
-        A task that is routed to two queues is two entries.
+    def cancel_canvas(
+        self,
+        *,
+        root_id: str | None = None,
+        group_id: str | None = None,
+        progress: Callable[[Bulk], object] | None = None,
+    ) -> Bulk:
+        """Cancel all tasks of a chain, chord or tree by the id of its first one, or of a group.
 
-        Parameters
-        ----------
-        queue, task : str | None
-            Count only those of this queue, of this task name.
+        What is scheduled of it is cancelled now, for which the whole schedule is looked at. What is
+        ready, and what its running tasks send, is refused by workers for ``revoke_expires``.
+
+        Returns
+        -------
+        Bulk
+            What became of those that were scheduled.
         """
-
-        def ask(store: Store) -> int:
-            queues = [queue] if queue is not None else store.registry()
-            return sum(store.scheduled(name, task) for name in queues)
-
-        return self._ask(ask)
+        check_name("root_id", root_id)
+        check_name("group_id", group_id)
+        if (root_id is None) == (group_id is None):
+            raise ConfigError(f"root_id={root_id!r}, group_id={group_id!r}: give one of them")
+        canvas = Canvas("r", root_id) if root_id is not None else Canvas("g", group_id or "")
+        return revoking.cancel_canvas(self, canvas, progress)
 
     def stats(self, *, ready_limit: int = 100_000) -> Stats:
         """Return what waits, by queue and task, and what it costs.
@@ -120,6 +175,63 @@ class DelayQ:
         """
         consumed = self._required_app().amqp.queues.consume_from
         return self._ask(lambda store: stats.gather(store, consumed, ready_limit))
+
+    def export_to(
+        self,
+        target: Place,
+        filter: Filter | None = None,
+        *,
+        prune: bool = False,
+        progress: Callable[[Exported], object] | None = None,
+    ) -> Exported:
+        """Write what is scheduled to a file or database: :func:`.transfer.export_to`."""
+        return transfer.export_to(self, target, filter, prune=prune, progress=progress)
+
+    def import_from(
+        self,
+        source: Place,
+        filter: Filter | None = None,
+        *,
+        overdue: Literal["run", "skip"] = "run",
+        dry_run: bool = False,
+        progress: Callable[[Imported], object] | None = None,
+    ) -> Imported:
+        """Schedule what was exported: :func:`.transfer.import_from`."""
+        return transfer.import_from(
+            self, source, filter, overdue=overdue, dry_run=dry_run, progress=progress
+        )
+
+    def archive_dead(
+        self,
+        url: str | None = None,
+        filter: DeadFilter | None = None,
+        *,
+        older_than: float = 0.0,
+        progress: Callable[[Archived], object] | None = None,
+    ) -> Archived:
+        """Move dead letters to a database: :func:`.archive.archive_to`."""
+        return archive.archive_to(self, url, filter, older_than=older_than, progress=progress)
+
+    def export_dead(
+        self,
+        target: Place,
+        filter: DeadFilter | None = None,
+        *,
+        progress: Callable[[Archived], object] | None = None,
+    ) -> Archived:
+        """Write dead letters to a file or database: :func:`.archive.export_letters`."""
+        return archive.export_letters(self, target, filter, progress=progress)
+
+    def import_dead(
+        self,
+        source: Place | None = None,
+        filter: DeadFilter | None = None,
+        *,
+        dry_run: bool = False,
+        progress: Callable[[Imported], object] | None = None,
+    ) -> Imported:
+        """Put back dead letters that were archived or exported: :func:`.restore.restore_from`."""
+        return restore.restore_from(self, source, filter, dry_run=dry_run, progress=progress)
 
     def _ask(self, question: Callable[[Store], T]) -> T:
         """Ask the store; once more, on a new connection, when another server has taken over."""

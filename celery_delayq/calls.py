@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,14 +58,33 @@ class _Growing(Call):
 
 @dataclass(slots=True)
 class Puts(_Growing):
-    """A call of ``schedule.lua`` that grows."""
+    """A call of ``schedule.lua`` that grows.
+
+    With *lists* of all that may be ready, it can tell whether anything is: a unique key that a
+    stock worker has taken along is free then.
+    """
+
+    lists: Sequence[str] = ()
 
     def add(self, entry: Entry) -> None:
         """Add a message."""
-        id, (due_ms, relative), step, data = entry
+        id, (due_ms, relative), step, data, policy = entry
         # A countdown that is over is due at any time.
         due = due_ms if not relative else f"+{due_ms}" if due_ms > 0 else 0
-        self.args += id, due, self._list(step), data
+        number = self._list(step)
+        if policy and self.lists:
+            self.keys += [name for name in self.lists if name not in self.keys]
+        self.args += id, due, number, data, policy
+
+    @property
+    def queue(self) -> str:
+        """The queue of the entries."""
+        return str(self.args[0])
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of the entries."""
+        return self.args[4::5]
 
 
 @dataclass(slots=True)

@@ -8,14 +8,48 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, NamedTuple
 
 from celery_delayq.errors import ConfigError
 
 
 def _range(low: float, high: float) -> dict[str, float]:
     return {"low": low, "high": high}
+
+
+class Hidden:
+    """A text that is shown to nobody: Celery tells settings to whoever asks a worker for them."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return "'********'"
+
+    def __json__(self) -> str:
+        return "********"
+
+
+class Limits(NamedTuple):
+    """How much of one queue there may be; 0 is no limit.
+
+    *archived* says that its dead letters go to a database, and none is forgotten.
+    """
+
+    promote_rate: float = 0.0
+    max_ready: int = 0
+    max_scheduled: int = 0
+    dead_letters_age: float = 0.0
+    dead_letters_max: int = 0
+    archived: bool = False
+
+    @staticmethod
+    def options() -> tuple[str, ...]:
+        """Return the names of those that a queue may have of its own."""
+        return Limits._fields[:-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +90,50 @@ class Settings:
     wait_timeout: float = field(default=1.0, metadata=_range(0.01, 60.0))
     """Seconds to wait for them."""
 
+    promote_rate: float = field(default=0.0, metadata=_range(0.0, 1_000_000.0))
+    """Most entries of a queue that become ready in a second, 0: no limit."""
+
+    max_ready: int = field(default=0, metadata=_range(0, 1_000_000_000))
+    """Ready messages of a queue beyond which its entries stay scheduled, 0: no limit."""
+
+    max_scheduled: int = field(default=0, metadata=_range(0, 1_000_000_000))
+    """Most entries of a queue; more are refused with ``QueueFull``, 0: no limit."""
+
+    dead_letters: bool = True
+    """Whether a task that has failed for good is kept as a dead letter; others always are."""
+
+    dead_letters_age: float = field(default=7_776_000.0, metadata=_range(0.0, 3_153_600_000.0))
+    """For how many seconds dead letters are kept, 0: for ever."""
+
+    dead_letters_max: int = field(default=100_000, metadata=_range(0, 1_000_000_000))
+    """Most dead letters of a queue; the oldest go first, 0: no limit."""
+
+    dead_letters_archive: str = field(default="", repr=False)
+    """The database, as a SQLAlchemy URL, to which workers move dead letters, "": none."""
+
+    dead_letters_archive_after: float = field(default=3600.0, metadata=_range(0.0, 3_153_600_000.0))
+    """Seconds after which they do."""
+
+    revoke_expires: float = field(default=86_400.0, metadata=_range(1.0, 31_536_000.0))
+    """For how many seconds Redis remembers a revoked id."""
+
+    queues: Mapping[str, Limits] = field(default_factory=dict)
+    """By queue: a mapping with its own ``promote_rate``, ``max_ready``, ``max_scheduled``,
+    ``dead_letters_age`` and ``dead_letters_max``.
+    """
+
+    def limits(self, queue: str) -> Limits:
+        """Return the limits of a queue."""
+        own = self.queues.get(queue)
+        return own or Limits(
+            self.promote_rate,
+            self.max_ready,
+            self.max_scheduled,
+            self.dead_letters_age,
+            self.dead_letters_max,
+            bool(self.dead_letters_archive),
+        )
+
     @classmethod
     def from_options(cls, transport_options: Mapping[str, Any] | None) -> Settings:
         """Read the ``delayq`` part of *transport_options*.
@@ -78,12 +156,37 @@ class Settings:
             raise ConfigError(
                 f"unknown delayq setting(s): {', '.join(unknown)}; valid are: {', '.join(known)}"
             )
-        return cls(
-            **{
-                name: _checked(name, given[name], known[name].default, known[name].metadata)
-                for name in given
-            }
+        values = {
+            name: _checked(name, given[name], known[name].default, known[name].metadata)
+            for name in given
+            if name != "queues"
+        }
+        settings = cls(**values)
+        queues = given.get("queues", {})
+        if not isinstance(queues, Mapping):
+            raise ConfigError(
+                f"delayq setting queues={queues!r}: expected a mapping of queue names to limits, "
+                "such as {'mail': {'max_ready': 1000}}"
+            )
+        own = {name: _limits(settings, name, limits) for name, limits in queues.items()}
+        return replace(settings, queues=own)
+
+
+def _limits(settings: Settings, queue: str, given: Any) -> Limits:
+    """Return the limits of one queue, the general ones where it has none of its own."""
+    if not isinstance(given, Mapping) or not set(given) <= set(Limits.options()):
+        raise ConfigError(
+            f"delayq setting queues[{queue!r}]={given!r}: expected a mapping with some of "
+            f"{', '.join(Limits.options())}"
         )
+    known = {f.name: f for f in fields(Settings)}
+    values = {
+        name: _checked(
+            f"queues[{queue!r}]: {name}", value, known[name].default, known[name].metadata
+        )
+        for name, value in given.items()
+    }
+    return settings.limits(queue)._replace(**values)
 
 
 def _checked(name: str, value: Any, default: Any, bounds: Mapping[str, float]) -> Any:
@@ -92,12 +195,26 @@ def _checked(name: str, value: Any, default: Any, bounds: Mapping[str, float]) -
         if not isinstance(value, bool):
             raise ConfigError(f"delayq setting {name}={value!r}: expected True or False")
         return value
+    if isinstance(default, str):
+        return _url(name, value.text if isinstance(value, Hidden) else value)
     whole = isinstance(default, int)
     right_type = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
     if not right_type or not math.isfinite(value) or not bounds["low"] <= value <= bounds["high"]:
-        kind = "a whole number" if whole else "a number of seconds"
+        per_second = name.endswith("promote_rate")
+        kind = "a whole number" if whole else "a number" if per_second else "a number of seconds"
         raise ConfigError(
             f"delayq setting {name}={value!r}: expected {kind} "
             f"from {bounds['low']:g} to {bounds['high']:g}"
         )
     return value if whole else float(value)
+
+
+def _url(name: str, value: Any) -> str:
+    """Return a URL, or ""; an error does not show it, as it may hold a password."""
+    if isinstance(value, str) and (not value or "://" in value):
+        return value
+    got = "a text that is none" if isinstance(value, str) else type(value).__name__
+    raise ConfigError(
+        f"delayq setting {name}: expected a URL such as 'sqlite:////var/lib/shop/dead.db' or "
+        f"'postgresql://shop@db/shop', got {got}"
+    )

@@ -37,6 +37,10 @@ STAND_BACK = (0.001, 0.02)
 NAP = 0.005
 LISTEN = 0.1
 
+#: Seconds between two looks at whether some dead letters are to be forgotten: of one queue after
+#: the other, so that it costs the same for any number of queues.
+TRIM = 10.0
+
 #: Seconds between two dispatches of a steady stream, so that each moves several entries.
 BREATH = 0.0015
 
@@ -121,6 +125,8 @@ class Dispatcher:
         self._layouts: dict[str, Layout] = {}
         self._layouts_read = float("-inf")
         self._listened = float("-inf")
+        self._trimmed = float("-inf")
+        self._to_trim: list[str] = []
 
     def stop(self) -> None:
         """Make :meth:`run` return within one ``dispatch_interval``. For any thread or signal."""
@@ -208,17 +214,38 @@ class Dispatcher:
         self.tally.last = promoted.look
         if promoted.buried:
             logger.error(
-                "%d unreadable entries of queue %r are now dead letters", promoted.buried, queue
+                "%d entries of queue %r, unreadable or too late, are now dead letters",
+                promoted.buried,
+                queue,
             )
         self._pace.after(promoted.look, promoted)
 
     def _look(self) -> None:
         """Look at the agenda, which also lets lease time pass, and reap where a lease has ended."""
         self._looked = time.monotonic()
-        look = self._store.agenda(self._settings.lease / 3)
+        look = self.tally.last = self._store.agenda(self._settings.lease / 3)
         self._pace.after(look)
         for queue in look.reap:
             self._reap(queue)
+        if self._looked - self._trimmed >= TRIM:
+            self._trimmed = self._looked
+            self._trim()
+
+    def _trim(self) -> None:
+        """Forget dead letters of the queue whose turn it is, where there are too many or too old.
+
+        Those who bury look too, so this is for those that grow old.
+        """
+        if not self._to_trim:
+            self._to_trim = [*self._store.registry()]
+        if self._to_trim:
+            queue = self._to_trim.pop()
+            try:
+                # By what its own consumers have said: others may share this Redis.
+                self._store.letters.trim_by(queue, self._layout(queue))
+            except ResponseError as exc:
+                self.tally.errors += 1
+                logger.error("Dead letters of queue %r were not looked at: %s", queue, exc)
 
     def _reap(self, queue: str) -> None:
         """Take back what processes held of a queue whose leases have ended."""

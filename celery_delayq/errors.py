@@ -29,6 +29,48 @@ class StoreFull(DelayQError, OperationalError):
     """Redis refused to store a task because it has no memory left."""
 
 
+class QueueFull(DelayQError, OperationalError):
+    """A queue has as many scheduled entries as ``max_scheduled`` allows; nothing was stored."""
+
+
+class UniqueConflict(DelayQError):
+    """Another task has the unique key, and ``on_conflict="error"``; nothing was stored.
+
+    Attributes
+    ----------
+    other_id : str
+        The id of the task that has the key.
+    """
+
+    def __init__(self, message: str, other_id: str = "") -> None:
+        super().__init__(message)
+        self.other_id = other_id
+
+
+class InvalidUnique(DelayQError, ValueError):
+    """A unique key cannot be worked out, or its options contradict each other."""
+
+
+class InvalidRetry(DelayQError, ValueError):
+    """``retry_intervals`` or another option of retrying is negative, empty or no number."""
+
+
+class InvalidContext(DelayQError, ValueError):
+    """A value to travel with tasks is no JSON or too large, or its name is none."""
+
+
+class TaskReturnedFalse(DelayQError):
+    """A task with ``false_is_failure`` has returned False."""
+
+
+class InvalidFilter(DelayQError, ValueError):
+    """A filter, or what names entries, is not made as it should be."""
+
+
+class InvalidCursor(DelayQError, ValueError):
+    """A cursor is none that ``list`` has returned."""
+
+
 class NotReplicated(DelayQError, OperationalError):
     """A task is stored, but fewer replicas have it than ``wait_replicas`` asks for."""
 
@@ -39,3 +81,44 @@ class RedisServerNotFound(DelayQError, FileNotFoundError):
 
 class EmbeddedRedisError(DelayQError, RuntimeError):
     """A private ``redis-server`` process did not start or did not answer."""
+
+
+class InvalidWebhook(DelayQError, ValueError):
+    """A URL, header or payload is none that may be sent by ``celery_delayq.webhook``."""
+
+
+class DeliveryFailed(DelayQError):
+    """A webhook did not get through this time; it is tried again.
+
+    Attributes
+    ----------
+    status : int | None
+        The answer's status, None where there was no answer.
+    retry_after : float | None
+        Seconds after which the receiver wants to be asked again, None where it did not say.
+    """
+
+    def __init__(
+        self, message: str, status: int | None = None, retry_after: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after = retry_after
+
+
+class DeliveryRefused(DelayQError):
+    """The receiver of a webhook does not want it; it is not tried again.
+
+    Attributes
+    ----------
+    status : int | None
+        The answer's status.
+    """
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class InvalidSignature(DelayQError, ValueError):
+    """A webhook that was received is not signed as it should be, or is too old."""

@@ -10,20 +10,21 @@ from __future__ import annotations
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
 
 from redis.exceptions import ResponseError
 
 from celery_delayq.conf import Settings
 from celery_delayq.dispatcher import DEFER
+from celery_delayq.findings import Report
 from celery_delayq.keys import Layout
-from celery_delayq.mend_store import EXAMPLES, Batch, Found, MendStore, batches
+from celery_delayq.mend_store import Batch, Found, MendStore, batches
+from celery_delayq.mend_tracks import Index, MendTracks, Place
 from celery_delayq.store import Store, layouts
 
-#: Most messages to read, and most counts of deliveries to look at, to find those that are stale.
+#: Most messages to read, and most counts of deliveries or names of messages to look at, to find
+#: those that are stale.
 MOST_COUNTS = 10_000
 
 #: Seconds in which something that is ready and wakes nobody must move: idle consumers look at their
@@ -35,133 +36,6 @@ WAKE_PATIENCE = 2.0
 EMPTY_LEASE = 10.0
 
 _WRONG_TYPE = re.compile(r"WRONGTYPE (.+?, expected an? \w+|[^,]+)")
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """What may be wrong, what mending does, and whether nothing is lost or late by it.
-
-    What is *harmless* comes about without a fault, and goes again by itself or costs nothing.
-    """
-
-    what: str
-    mending: str
-    harmless: bool = False
-
-
-KINDS = {
-    "no_record": Kind(
-        "scheduled without a record: the message is lost", "a dead letter tells of it"
-    ),
-    "unscheduled": Kind(
-        "record without a due time: would never run",
-        "due as the index by task says, else its ETA, else now",
-    ),
-    "unreadable": Kind("record that cannot be read", "none, a dead letter when it is due"),
-    "misindexed": Kind("in the index by task without such an entry", "removed from the index"),
-    "unindexed": Kind("entry that the index by task lacks", "added to the index"),
-    "agenda_late": Kind("the agenda looks at the queue too late or never", "set to the first due"),
-    "idle_agenda": Kind("the agenda names a queue with nothing scheduled", "removed", True),
-    "unregistered": Kind("the registry lacks the queue", "added, with this app's priority steps"),
-    "unleased": Kind(
-        "process that holds messages without a lease: they would never come back",
-        "the lease ends one lease from now",
-    ),
-    "unwatched": Kind("leases that nobody looks at when they end", "looked at by then"),
-    "empty_lease": Kind("lease on nothing that ended long ago", "removed", True),
-    "stale_nonce": Kind("last request of a process without a lease", "removed", True),
-    "idle_reaping": Kind("the index of leases names a queue without any", "removed", True),
-    "unlisted_letter": Kind("dead letter that the list by time lacks", "listed"),
-    "no_letter": Kind("in the list of dead letters by time, and there is none", "removed"),
-    "stale_count": Kind("count of deliveries of a message that is gone", "removed", True),
-    "no_wake": Kind("something is ready and wakes nobody: up to 1 s late", "wakes", True),
-    "wrong_type": Kind("key of the wrong type", "none, look at it yourself"),
-}
-
-
-@dataclass(slots=True)
-class Finding:
-    """How often one thing is wrong in one queue.
-
-    Members that a walk over a key meets twice, because it grows or shrinks much meanwhile, are
-    counted twice; none is missed.
-    """
-
-    queue: str
-    kind: str
-    found: int = 0
-    repaired: int = 0
-    examples: list[str] = field(default_factory=list)
-
-    @property
-    def harmless(self) -> bool:
-        """Whether nothing is lost or late by it."""
-        return KINDS[self.kind].harmless
-
-    @property
-    def left(self) -> int:
-        """How many are not repaired."""
-        return self.found - self.repaired
-
-
-@dataclass(slots=True)
-class Report:
-    """What was found so far.
-
-    *done* of about *total* members of keys were looked at; *notes* say what was not looked at and
-    why.
-    """
-
-    total: int = 0
-    done: int = 0
-    queues: list[str] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def found(self) -> int:
-        """How much was wrong, what is harmless included."""
-        return sum(finding.found for finding in self.findings)
-
-    @property
-    def repaired(self) -> int:
-        """How much of it is repaired."""
-        return sum(finding.repaired for finding in self.findings)
-
-    @property
-    def left(self) -> int:
-        """How much is still wrong, what is harmless not included."""
-        return sum(finding.left for finding in self.findings if not finding.harmless)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return everything as JSON types."""
-        findings = [
-            {
-                "queue": finding.queue,
-                "kind": finding.kind,
-                "what": KINDS[finding.kind].what,
-                "harmless": finding.harmless,
-                "found": finding.found,
-                "repaired": finding.repaired,
-                "examples": finding.examples,
-            }
-            for finding in self.findings
-        ]
-        totals = {name: getattr(self, name) for name in ("found", "repaired", "left")}
-        return {**totals, "queues": self.queues, "findings": findings, "notes": self.notes}
-
-    def add(self, queue: str, found: Found) -> None:
-        """Take up what one call found."""
-        for finding in self.findings:
-            if (finding.queue, finding.kind) == (queue, found.kind):
-                break
-        else:
-            finding = Finding(queue, found.kind)
-            self.findings.append(finding)
-        finding.found += found.number
-        finding.repaired += found.mended
-        new = [id for id in found.examples if id not in finding.examples]
-        finding.examples += new[: EXAMPLES - len(finding.examples)]
 
 
 def check(
@@ -190,6 +64,7 @@ class _Check:
     def __init__(self, store: Store, settings: Settings, repair: bool) -> None:
         self._store = store
         self._mend = MendStore(store)
+        self._tracks = MendTracks(store)
         self._settings = settings
         self._repair = repair
         self._report = Report()
@@ -207,14 +82,25 @@ class _Check:
                 self._holders[own.queue].add(own.incarnation)
         report = self._report
         report.queues = sorted(names)
-        report.total = sum(sum(self._mend.sizes(name)) for name in names)
+        stores = (self._mend, self._tracks)
+        report.total = sum(sum(each.sizes(name)) for name in names for each in stores)
         yield report
+        self._types("", self._tracks.wrong_shared_types())
         layout_of = {name: known.get(name, self._store.layout) for name in report.queues}
         for name, layout in layout_of.items():
+            self._types(name, self._tracks.wrong_types(name))
+            # Only what is found counts as the owner of a unique key.
+            yield from self._held(name)
+            yield from self._ready(name, layout)
             for look in (
+                self._tracks.unique,
                 self._mend.index,
                 self._mend.entries,
                 self._mend.due,
+                self._tracks.parked,
+                self._tracks.twins,
+                self._tracks.waiting,
+                self._tracks.running,
                 self._mend.letters,
                 self._mend.deaths,
             ):
@@ -222,7 +108,9 @@ class _Check:
             with self._surviving(name):
                 self._leases(name)
             with self._surviving(name):
-                self._take(name, self._mend.queue(name, layout, DEFER, mend=self._repair))
+                # At a rate of less than one a second it is looked at as rarely.
+                deferred = max(DEFER, 1 / layout.rate if layout.rate else 0)
+                self._take(name, self._mend.queue(name, layout, deferred, mend=self._repair))
             with self._surviving(name):
                 self._counts(name, layout)
             yield report
@@ -239,11 +127,70 @@ class _Check:
                 self._report.done += batch.looked
                 yield self._report
 
+    def _held(self, queue: str) -> Iterator[Report]:
+        """Find held messages that are not tracked, and what is tracked and not held."""
+        with self._surviving(queue):
+            yield from self._tracked(
+                queue,
+                "running",
+                lambda: self._tracks.held_places(queue, self._all_holders(queue)),
+            )
+
+    def _ready(self, queue: str, layout: Layout) -> Iterator[Report]:
+        """Find ready messages that are not tracked, and what is tracked and not ready."""
+        with self._surviving(queue):
+            tracked = self._tracks.count(queue, "waiting")
+            sizes = self._store.sizes(queue, layout)
+            if sizes.ready + self._mend.suspects(queue) <= MOST_COUNTS:
+                yield from self._tracked(
+                    queue, "waiting", lambda: self._tracks.ready_places(queue, layout)
+                )
+            elif tracked:
+                self._report.notes.append(
+                    f"{queue}: {tracked:,} names of ready messages were not looked at, since all "
+                    f"of {sizes.ready:,} messages would have to be read (at most "
+                    f"{MOST_COUNTS:,} are)"
+                )
+
+    def _tracked(
+        self, queue: str, index: Index, find_places: Callable[[], list[Place]]
+    ) -> Iterator[Report]:
+        """Compare what is tracked with all messages that are there."""
+        seen = self._tracks.sample(queue, index, MOST_COUNTS)
+        missing = {each.message: each for each in seen}
+        # Who holds something that was seen is among the places that are found after that.
+        places = find_places()
+        for place in places:
+            cursor = None
+            while cursor != 0:
+                batch, there = self._tracks.messages(queue, place, cursor or 0, mend=self._repair)
+                self._take(queue, batch)
+                cursor = batch.cursor
+                self._report.done += batch.looked
+                for message in there:
+                    missing.pop(message, None)
+                yield self._report
+        # What was not met may have moved meanwhile, and come back.
+        for group in batches(missing.values()):
+            if index == "running":
+                places = self._tracks.held_places(queue, sorted({each.holder for each in group}))
+            gone = self._tracks.gone(queue, index, places, group, mend=self._repair)
+            if gone is not None:
+                self._take(queue, gone)
+            else:
+                self._report.notes.append(
+                    f"{queue}: {len(group):,} messages that count as {index} were not found, and "
+                    "too much would have to be read at once to be sure that they are gone"
+                )
+
+    def _all_holders(self, queue: str) -> list[str]:
+        """Return the processes that may hold something, with a lease or without."""
+        return sorted({*self._holders[queue], *self._mend.leaseholders(queue)})
+
     def _leases(self, queue: str) -> None:
         lease = self._settings.lease
         over = max(lease, EMPTY_LEASE)
-        names = sorted({*self._holders[queue], *self._mend.leaseholders(queue)})
-        for incarnations in batches(names) or [[]]:
+        for incarnations in batches(self._all_holders(queue)) or [[]]:
             self._take(
                 queue, self._mend.leases(queue, incarnations, lease, over, mend=self._repair)
             )
@@ -302,6 +249,13 @@ class _Check:
             wrong = _WRONG_TYPE.search(str(exc))
             if wrong is None:
                 raise
-            if (queue, wrong[1]) not in self._wrong:
-                self._wrong.add((queue, wrong[1]))
-                self._report.add(queue, Found("wrong_type", 1, 0, [wrong[1]]))
+            named = "expected" in wrong[1]
+            if named or all(known != queue for known, _ in self._wrong):
+                self._types(queue, [wrong[1]])
+
+    def _types(self, queue: str, wrong: Iterable[str]) -> None:
+        """Take up, once, what is said of keys of another type."""
+        for what in wrong:
+            if not {(queue, what), ("", what)} & self._wrong:
+                self._wrong.add((queue, what))
+                self._report.add(queue, Found("wrong_type", 1, 0, [what]))

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from functools import cache
+from functools import cache, wraps
 from typing import Any
 
 from celery import Celery, signals
 from celery._state import get_current_task
 from celery.app.amqp import AMQP as CeleryAMQP  # noqa: N811 - a class, named in capitals
+from celery.app.control import Control as CeleryControl
+from celery.app.task import Context
 from kombu import Producer, Queue
 from kombu.utils.imports import symbol_by_name
 
-from celery_delayq.message import PROPERTY, HeldBy, due_of_countdown, due_of_eta
+from celery_delayq import archiving, attempts, carrying, outcomes, retry, revoking, unique
+from celery_delayq.errors import ConfigError, InvalidRetry
+from celery_delayq.message import PROPERTY, HeldBy, due_of_countdown, due_of_eta, unique_key
 
 logger = logging.getLogger(__name__)
+
+#: All our options of one call.
+OPTIONS = frozenset({*unique.OPTIONS, *retry.OPTIONS})
+
+#: What a task's message says that its retry says too.
+_INHERITED = ("unique", "skip_after", "retry", "budget")
 
 
 class AMQPMixin:
@@ -47,6 +57,8 @@ class AMQPMixin:
         ) -> Any:
             nonlocal checked
             connection = producer.connection
+            carrying.carry(self.app, name, message, options)  # type: ignore[attr-defined]
+            self._note_own(name, message, options)
             if not checked and connection is not None:
                 checked = True
                 warn_of_stock(connection)
@@ -62,6 +74,38 @@ class AMQPMixin:
             return send(producer, name, message, queue=queue, declare=declare, **options)
 
         return send_task_message
+
+    def _note_own(self, name: str, message: Any, options: dict[str, Any]) -> None:
+        """Take our options out of those of a call, and note in the message what they come to.
+
+        A task's own retry has what the running task has: options of one call are not carried
+        into it.
+        """
+        # Not `app.tasks`, which would make the app ready.
+        task = self.app._tasks.get(name)  # type: ignore[attr-defined]
+        running = get_current_task()
+        if (
+            running is None
+            and OPTIONS.isdisjoint(options)
+            and not unique.concerns(task)
+            and not message.headers.get("retries")
+        ):
+            return
+        given = {option: options.pop(option) for option in OPTIONS if option in options}
+        if not isinstance(message.body, tuple):  # protocol 1, which has no ETA in its headers
+            if given:
+                raise ConfigError(f"{name}: {', '.join(given)} need task_protocol 2")
+            return
+        headers = message.headers
+        request = None if running is None else running.request
+        own = _inherited_by_retry(request, headers)
+        if own is None:
+            args, kwargs, embedded = message.body
+            own = unique.own_properties(name, task, args, kwargs, unique.options_of(task, given))
+            own.update(retry.of_call(name, given))
+            _share_budget(request, headers, embedded, own)
+        if own:
+            message.properties.setdefault(PROPERTY, {}).update(own)
 
     def as_task_v1(
         self,
@@ -125,6 +169,48 @@ def _held_by_current_task(task_id: str, retries: int) -> HeldBy | None:
     )
 
 
+def _own_of(request: Any) -> Mapping[str, Any]:
+    """Return our data of the message of a running task."""
+    properties = None if request is None else request.get("properties")
+    own: Mapping[str, Any] | None = (properties or {}).get(PROPERTY)
+    return own or {}
+
+
+def _inherited_by_retry(request: Any, headers: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return our options of the running task where this is its retry, else None."""
+    if request is None or not headers.get("retries"):
+        return None
+    if request.id != headers["id"] or request.retries + 1 != headers["retries"]:
+        return None
+    own = _own_of(request)
+    inherited = {name: own[name] for name in _INHERITED if name in own}
+    if "unique" in inherited:
+        inherited["unique"] = {**own["unique"], "key": unique_key(own)}
+    return inherited
+
+
+def _share_budget(
+    request: Any, headers: Mapping[str, Any], embedded: Mapping[str, Any], own: dict[str, Any]
+) -> None:
+    """Give all members of a canvas one budget of retries, and so what they send."""
+    shared = _own_of(request).get("budget")
+    if "budget" not in own:
+        if shared is not None:
+            own["budget"] = shared
+        return
+    root = headers.get("root_id")
+    # The members of a plain group have nothing but it in common; of a chain its last link has it.
+    group = headers.get("group") or next(map(_group_of, embedded.get("chain") or ()), None)
+    if shared is not None and shared[0] in (root, group):
+        own["budget"] = shared  # the body of a chord has the option of the whole canvas
+    else:
+        own["budget"] = [group or root if root == headers["id"] else root, own["budget"]]
+
+
+def _group_of(signature: Any) -> Any:
+    return (signature.get("options") or {}).get("group_id")
+
+
 class AMQP(AMQPMixin, CeleryAMQP):
     """Celery's own message factory with our checks."""
 
@@ -142,8 +228,94 @@ def install(app: Celery) -> None:
         before = app.__dict__.pop("amqp", None)
         if before is not None and "queues" in before.__dict__:
             app.amqp.__dict__["queues"] = before.queues
+    base = symbol_by_name(app.control_cls)
+    if not issubclass(base, revoking.ControlMixin):
+        app.control_cls = (
+            "celery_delayq.revoking:Control"
+            if base is CeleryControl
+            else type("Control", (revoking.ControlMixin, base), {})
+        )
+        app.__dict__.pop("control", None)
+    if not hasattr(app.send_task, "delayq"):
+        app.send_task = _telling_of_others(app, app.send_task)
     signals.task_prerun.connect(restore_eta, dispatch_uid="celery_delayq.restore_eta")
+    carrying.install()
+    signals.task_retry.connect(note_superseded, dispatch_uid="celery_delayq.note_superseded")
+    signals.worker_init.connect(_install_in_worker, dispatch_uid="celery_delayq.install")
+    app.on_after_finalize.connect(_install_attempts, dispatch_uid="celery_delayq.attempts")
+    if app.finalized:
+        _install_attempts(app)
     signals.worker_ready.connect(check_worker, dispatch_uid="celery_delayq.check_worker")
+    archiving.install(app)
+
+
+def _install_in_worker(sender: Any, **_: Any) -> None:
+    from celery_delayq import panel
+
+    panel.install()
+    app = sender.app
+    if getattr(app, "_delayq", None) is not None:
+        tasks = app.tasks  # by now all of them are known
+        try:
+            _install_attempts(app)
+        except InvalidRetry as exc:
+            # As any other error, this one would only be logged.
+            raise SystemExit(f"The worker cannot start: {exc}") from exc
+        attempts.warn_of_unmatched(app._delayq.retries, tasks)
+
+
+def _install_attempts(sender: Any, **_: Any) -> None:
+    attempts.install(sender, sender._tasks, sender._delayq.retries)
+
+
+def _telling_of_others(app: Celery, send: Callable[..., Any]) -> Callable[..., Any]:
+    """Have ``send_task`` return the result of the task that is kept where another one is not sent,
+    and tell of the one whose place it takes that it will not run.
+    """
+
+    @wraps(send)
+    def send_task(name: str, *args: Any, **kwargs: Any) -> Any:
+        with outcomes.collecting() as collected:
+            result = send(name, *args, **kwargs)
+        for task_id, put, queue, record in collected:
+            if put.state == "kept" and task_id == result.id and put.other != task_id:
+                if kwargs.get("task_id"):
+                    _note_not_sent(app, task_id, put.other, kwargs)
+                result = _in_its_place(result, type(result)(put.other, app=app))
+            elif put.state == "superseded":
+                _running_request().superseded = True
+            elif put.state == "replaced" and put.other != task_id:
+                revoking.note_replaced(app, put.other, queue, record, f"replaced by {task_id}")
+        return result
+
+    send_task.delayq = True  # type: ignore[attr-defined]
+    return send_task
+
+
+def _running_request() -> Any:
+    """Return the request of the running task, an empty one where none runs."""
+    task = get_current_task()
+    return Context() if task is None else task.request
+
+
+def _in_its_place(result: Any, other: Any) -> Any:
+    """Return the other result, by which the running task knows its child too."""
+    children = _running_request().children
+    if children and children[-1] is result:
+        children[-1] = other
+    return other
+
+
+def _note_not_sent(app: Celery, task_id: str, other: str, options: Mapping[str, Any]) -> None:
+    """Have the result of a task that is not sent say so: whoever chose its id may wait for it, as
+    groups, chains and chords do.
+    """
+    chord = {name: options.get(name) for name in ("group_id", "group_index", "chord")}
+    request = Context(id=task_id, group=chord.pop("group_id"), **chord)
+    try:
+        app.backend.mark_as_revoked(task_id, f"not sent, {other} has its unique key", request)
+    except Exception:
+        logger.exception("The result backend was not told that task %s is not sent", task_id)
 
 
 def check_worker(sender: Any, **_: Any) -> None:
@@ -185,10 +357,16 @@ def restore_eta(task: Any, **_: Any) -> None:
     was delivered, this time included.
     """
     request = task.request
-    own = (request.get("properties") or {}).get(PROPERTY) or {}
+    own = _own_of(request)
     if request.eta is None:
         request.eta = own.get("eta")
     request.deliveries = own.get("deliveries", 1)
+
+
+def note_superseded(sender: Any, request: Any, **_: Any) -> None:
+    """Tell that a task is not tried again, since another one has taken its unique key."""
+    if getattr(request, "superseded", False):
+        revoking.note_revoked(sender.app, [request.id], "replaced while it ran", request)
 
 
 #: Values whose ``repr`` is what Celery's ``saferepr`` makes of them, but for some texts.

@@ -24,10 +24,30 @@ DEFAULT_STEPS = (0, 3, 6, 9)
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a queue's ready lists are laid out: kombu's ``sep`` and ``priority_steps``."""
+    """How a queue's ready lists are laid out, and how fast they are filled.
+
+    Attributes
+    ----------
+    sep, steps : str, tuple[int, ...]
+        kombu's ``sep`` and ``priority_steps``.
+    rate : float
+        Most entries to promote in a second, 0 for no limit.
+    max_ready : int
+        Most ready messages beyond which nothing is promoted, 0 for no limit.
+    dead_age, dead_max : float, int
+        Seconds for which dead letters are kept, and how many, 0 for no limit. Nobody forgets those
+        of a queue whose consumers have not said so.
+    archived : bool
+        Its consumers move dead letters to a database.
+    """
 
     sep: str = DEFAULT_SEP
     steps: tuple[int, ...] = DEFAULT_STEPS
+    rate: float = 0.0
+    max_ready: int = 0
+    dead_age: float = 0.0
+    dead_max: int = 0
+    archived: bool = False
 
     def step(self, priority: int) -> int:
         """Return the step whose list takes *priority*, by kombu's rule."""
@@ -49,7 +69,15 @@ class Layout:
         """
         try:
             data = json.loads(text)
-            layout = cls(sep=data["sep"], steps=tuple(int(step) for step in data["steps"]))
+            layout = cls(
+                sep=data["sep"],
+                steps=tuple(int(step) for step in data["steps"]),
+                rate=float(data.get("rate", 0)),
+                max_ready=int(data.get("max_ready", 0)),
+                dead_age=float(data.get("dead_age", 0)),
+                dead_max=int(data.get("dead_max", 0)),
+                archived=bool(data.get("archived")),
+            )
             if not isinstance(layout.sep, str) or not layout.steps:
                 raise ValueError("no separator or no steps")
             return layout
@@ -59,7 +87,13 @@ class Layout:
 
 @cache
 def _layout_text(layout: Layout) -> str:
-    return json.dumps({"sep": layout.sep, "steps": list(layout.steps)})
+    data: dict[str, object] = {"sep": layout.sep, "steps": list(layout.steps)}
+    if layout.rate:
+        data["rate"] = layout.rate
+    for name in ("max_ready", "dead_age", "dead_max", "archived"):
+        if getattr(layout, name):
+            data[name] = getattr(layout, name)
+    return json.dumps(data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +106,18 @@ class QueueKeys:
         Hash: entry id to record (see :mod:`celery_delayq.message`).
     tasks
         Sorted set, all scores 0: ``task NUL due NUL id``, to count and find by task.
+    parked
+        Sorted set like ``tasks``, of those whose task is paused and whose moment has passed.
+    unique
+        Hash: unique key to the id that has it (``lua/include/state.lua``).
+    twins
+        Sorted set, all scores 0: ``id NUL nonce`` of entries whose id was taken when they came.
+    waiting
+        Hash: entry id to what is known of it while it is ready (``lua/include/state.lua``).
+    running
+        Hash: the same while a process holds it.
+    pace
+        Hash: how much of the queue may be promoted now (``lua/include/pace.lua``).
     dead
         Hash: letter id to dead letter.
     dead_at
@@ -94,6 +140,12 @@ class QueueKeys:
     due: str
     entries: str
     tasks: str
+    parked: str
+    unique: str
+    twins: str
+    waiting: str
+    running: str
+    pace: str
     dead: str
     dead_at: str
     wake: str
@@ -107,6 +159,24 @@ class QueueKeys:
     def schedule(self) -> tuple[str, str, str]:
         """The keys that hold the scheduled entries."""
         return self.due, self.entries, self.tasks
+
+    @property
+    def state(self) -> tuple[str, ...]:
+        """The keys with which scripts about entries begin (``lua/include/state.lua``)."""
+        return (
+            self.due,
+            self.entries,
+            self.tasks,
+            self.parked,
+            self.unique,
+            self.twins,
+            self.waiting,
+            self.running,
+        )
+
+    def answer(self, token: str) -> str:
+        """String: what was answered to a call, in case its reply was lost; expires."""
+        return f"{self.own}answer:{token}"
 
     def leased(self, incarnation: str) -> str:
         """Hash: field to message of all that a process holds (``lua/include/lease.lua``)."""
@@ -140,6 +210,27 @@ class Keys:
         """Hash of lease time: ``seen`` and ``stood``, both in ms (``lua/include/lease.lua``)."""
         return f"{self.prefix}delayq:clock"
 
+    @property
+    def control(self) -> str:
+        """Hash: ``revision``; ``q<queue>`` and ``t<task>``: paused since then (ms)."""
+        return f"{self.prefix}delayq:control"
+
+    @property
+    def revoked(self) -> str:
+        """Sorted set: ``i<task id>``, ``s<stamps in JSON>``, ``r<root id>`` or ``g<group id>``, by
+        when it was revoked (ms).
+        """
+        return f"{self.prefix}delayq:revoked"
+
+    @property
+    def archiving(self) -> str:
+        """String: there while it is a worker's turn to archive dead letters; expires."""
+        return f"{self.prefix}delayq:archiving"
+
+    def budget(self, name: str) -> str:
+        """Set: the retries of all members of a canvas, where they share a number of them."""
+        return f"{self.prefix}delayq:budget:{name}"
+
     def incarnation(self, name: str) -> str:
         """String: there while a process with that incarnation lives."""
         return f"{self.prefix}delayq:incarnation:{name}"
@@ -161,6 +252,12 @@ class Keys:
             due=f"{own}due",
             entries=f"{own}entries",
             tasks=f"{own}tasks",
+            parked=f"{own}parked",
+            unique=f"{own}unique",
+            twins=f"{own}twins",
+            waiting=f"{own}waiting",
+            running=f"{own}running",
+            pace=f"{own}pace",
             dead=f"{own}dead",
             dead_at=f"{own}dead_at",
             wake=f"{own}wake",

@@ -58,13 +58,15 @@ class Holding:
     """One message that this process holds.
 
     *message* is the object that was handed out; while it lives, someone may still work on it.
-    *crashed* and *reason* tell of its end: that it killed its process, or why it was rejected.
+    *crashed*, *reason* and *details* tell of its end: that it killed its process, or why it was
+    rejected.
     """
 
     queue: str
     message: ReferenceType[Any] | None = None
     crashed: bool = False
     reason: str | None = None
+    details: bytes = b""
 
 
 class LeaseKeeper:

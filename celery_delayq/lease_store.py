@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 #: Most messages that one call puts back.
 REQUEUE = 500
 
-Retried = Literal["scheduled", "ready", "due", "gone", "duplicate"]
+Retried = Literal["scheduled", "ready", "due", "gone", "duplicate", "superseded"]
+
+#: What becomes of a message that is due when it is to be scheduled in place of a held one: it is
+#: made ready, nothing is changed, or it is scheduled all the same.
+WhenDue = Literal["push", "leave", "keep"]
 
 #: What to count when a message goes back: nothing, that it came back, or that it killed a process.
 Counted = Literal["nothing", "requeued", "crashed"]
@@ -47,30 +51,42 @@ class Reserved(NamedTuple):
     *more* is the place of the first ready list with something left, 0 for none; *alone* says that
     nothing else is to be taken until this is done; *room* that nothing is to be taken until nothing
     is held, since a message waits that is to be delivered alone. *messages* are in the order in
-    which to run: field, bytes, and how often it came back before.
+    which to run: field, bytes, and how often it came back before. *revision* is that of what is
+    paused and revoked.
     """
 
     more: int
     alone: bool
     room: bool
     messages: list[tuple[str, bytes, Deliveries]]
+    revision: int = 0
 
     @staticmethod
     def answers(reply: Any, nonce: str) -> bool:
         """Return whether a reply may be that to the request *nonce*."""
         if not isinstance(reply, list) or len(reply) < 4:
             return False
-        return not reply[2] or bool(reply[2].startswith(f" {nonce}:".encode()))
+        fields = reply[2].partition(b" ")[2]
+        return not fields or bool(fields.startswith(f"{nonce}:".encode()))
+
+    @staticmethod
+    def revision_in(reply: Sequence[Any]) -> int:
+        """Return the revision that a reply tells."""
+        return int(reply[2].partition(b" ")[0])
 
     @classmethod
     def read(cls, reply: Sequence[Any]) -> Reserved:
         """Read the reply."""
         more, how, fields, counts, *messages = reply
-        names = fields.decode().split()
+        revision, *names = fields.decode().split()
         before = [Deliveries.read(text) for text in counts.split(b",")[1:]]
         before = before or [NO_DELIVERIES] * len(names)
         return cls(
-            int(more), how == b"1", how == b"2", list(zip(names, messages, before, strict=True))
+            int(more),
+            how == b"1",
+            how == b"2",
+            list(zip(names, messages, before, strict=True)),
+            int(revision),
         )
 
 
@@ -122,6 +138,8 @@ class LeaseStore:
         return Call(
             scripts.load("reserve"),
             [
+                *key.state,
+                self._keys.agenda,
                 key.wake,
                 key.leased(incarnation),
                 key.leases,
@@ -131,9 +149,23 @@ class LeaseStore:
                 key.suspects,
                 key.suspect_turn,
                 key.nonces,
+                self._keys.control,
+                key.pace,
+                key.dead,
+                key.dead_at,
                 *self._keys.ready_lists(queue, layout),
             ],
-            [queue, incarnation, _ms(lease), nonce, limit, lists, others, *layout.steps],
+            [
+                queue,
+                incarnation,
+                _ms(lease),
+                nonce,
+                limit,
+                lists,
+                others,
+                self._keys.wake,
+                *layout.steps,
+            ],
         )
 
     def reserve(
@@ -147,7 +179,8 @@ class LeaseStore:
     def ack_call(self, queue: str, incarnation: str, fields: Sequence[str]) -> Call:
         """Return the call that forgets messages and says how many of them were held."""
         key = self._keys.queue(queue)
-        return Call(scripts.load("ack"), [key.leased(incarnation), key.deliveries], [*fields])
+        keys = [*key.state, key.leased(incarnation), key.deliveries]
+        return Call(scripts.load("ack"), keys, [*fields])
 
     def ack(self, queue: str, incarnation: str, fields: Sequence[str]) -> int:
         """Forget messages; return how many of them were held."""
@@ -185,8 +218,8 @@ class LeaseStore:
         """
         key = self._keys.queue(queue)
         layout = layout or self._store.layout
-        keys = [key.leased(incarnation), key.wake, key.deliveries, key.dead, key.dead_at]
-        keys.append(key.suspects)
+        keys = [*key.state, key.leased(incarnation), key.wake, key.deliveries]
+        keys += key.dead, key.dead_at, key.suspects
         lists = self._keys.ready_lists(queue, layout)
         where = "last" if last else "first"
         args = [where, counted, most, len(lists), *layout.steps]
@@ -198,12 +231,24 @@ class LeaseStore:
             total = [total[0] + int(moved), total[1] + int(buried)]
         return total[0], total[1]
 
-    def reject(self, queue: str, incarnation: str, field: str, id: str, reason: str) -> bool:
-        """Make a dead letter of a message; False when it is not held."""
+    def reject(
+        self,
+        queue: str,
+        incarnation: str,
+        field: str,
+        id: str,
+        reason: str,
+        details: bytes = b"",
+    ) -> bool:
+        """Make a dead letter of a message; False when it is not held.
+
+        *details* are JSON for those who look at it.
+        """
         key = self._keys.queue(queue)
-        keys = [key.leased(incarnation), key.deliveries, key.dead, key.dead_at, self._keys.queues]
+        keys = [*key.state, key.leased(incarnation), key.deliveries]
+        keys += key.dead, key.dead_at, self._keys.queues
         letter = letter_text(id), letter_text(reason)
-        args = [field, *letter, queue, self._store.layout.text]
+        args = [field, *letter, queue, self._store.layout.text, details]
         return bool(self._store.run(Call(scripts.load("reject"), keys, args)))
 
     def retry(
@@ -214,10 +259,10 @@ class LeaseStore:
         incarnation: str,
         field: str,
         *,
-        hand_out: bool,
+        when_due: WhenDue,
     ) -> Retried:
         """Make the :meth:`retry_call`, and say what became of it."""
-        call = self.retry_call(queue, entry, held_in, incarnation, field, hand_out=hand_out)
+        call = self.retry_call(queue, entry, held_in, incarnation, field, when_due=when_due)
         return cast(Retried, self._store.run(call).decode())
 
     def retry_call(
@@ -228,19 +273,18 @@ class LeaseStore:
         incarnation: str,
         field: str,
         *,
-        hand_out: bool,
+        when_due: WhenDue,
     ) -> Call:
         """Return the call that schedules *entry* on *queue* in place of a held message.
 
-        The message is one of the queue *held_in*. What is due goes to ready with *hand_out*; else
-        ``"due"`` says that nothing was done.
+        The message is one of the queue *held_in*.
         """
-        call = self._store.puts(queue)
+        call = self._store.puts(queue, alone=True)
         call.add(entry)
         key = self._keys.queue(held_in)
         call.script = scripts.load("retry")
-        call.keys += key.leased(incarnation), key.deliveries
-        call.args += field, "1" if hand_out else "0"
+        call.keys += key.leased(incarnation), key.deliveries, key.running
+        call.args += field, when_due
         return call
 
     def claim(self, incarnation: str, seconds: float) -> bool:
@@ -287,6 +331,7 @@ class LeaseStore:
         """
         key = self._keys.queue(queue)
         keys = [
+            *key.state,
             key.leased(incarnation),
             key.leases,
             self._keys.reaping,

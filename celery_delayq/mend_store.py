@@ -31,7 +31,8 @@ EXAMPLES = 3
 PAGE = 1000
 
 _OWN = re.compile(
-    r"\{(.*)\}:(?:(due|entries|tasks|dead|dead_at|leases|nonces|deliveries|suspects)|leased:(.+))",
+    r"\{(.*)\}:(?:(?:due|entries|tasks|parked|unique|twins|waiting|running|pace|dead|dead_at|leases"
+    r"|nonces|deliveries|suspects)|leased:(.+))",
     re.DOTALL,
 )
 
@@ -91,7 +92,7 @@ class MendStore:
             except UnicodeDecodeError:
                 continue  # no queue of ours: their names are text
             if match and queue in (None, match[1]):
-                yield Owned(match[1], match[3])
+                yield Owned(match[1], match[2])
 
     def named(self) -> set[str]:
         """Return the queues that the agenda or the index of leases names."""
@@ -133,15 +134,15 @@ class MendStore:
         """Look at a batch of the index by task; before the records, so that it tells their dues."""
         key = self._keys.queue(queue)
         keys = [*key.schedule, self._keys.agenda]
-        return self._run("mend_index", keys, [queue, cursor, BATCH, _flag(mend)])
+        return self._run("mend_index", keys, [queue, cursor, BATCH, flag(mend)])
 
     def entries(self, queue: str, cursor: int, *, mend: bool) -> Batch:
         """Look at a batch of the records.
 
         One that is not in the schedule is due when its message says; now, if that says nothing.
         """
-        keys = list(self._keys.queue(queue).schedule)
-        args = [cursor, BATCH, _flag(mend)]
+        keys = list(self._keys.queue(queue).state)
+        args = [cursor, BATCH, flag(mend)]
         call = Call(scripts.load("mend_entries"), keys, args)
         next_cursor, looked, lost, *rest = self._store.run(call)
         batch = Batch.read([next_cursor, looked, *rest])
@@ -166,7 +167,7 @@ class MendStore:
         """Look at a batch of the schedule."""
         key = self._keys.queue(queue)
         keys = [key.due, key.entries, self._keys.agenda, key.dead, key.dead_at]
-        return self._run("mend_due", keys, [queue, cursor, BATCH, _flag(mend)])
+        return self._run("mend_due", keys, [queue, cursor, BATCH, flag(mend)])
 
     def letters(self, queue: str, cursor: int, *, mend: bool) -> Batch:
         """Look at a batch of the dead letters."""
@@ -178,7 +179,7 @@ class MendStore:
 
     def _letters(self, queue: str, which: int, cursor: int, mend: bool) -> Batch:
         key = self._keys.queue(queue)
-        args = [which, cursor, BATCH, _flag(mend)]
+        args = [which, cursor, BATCH, flag(mend)]
         return self._run("mend_letters", [key.dead, key.dead_at], args)
 
     def leases(
@@ -196,21 +197,22 @@ class MendStore:
         key = self._keys.queue(queue)
         keys = [key.leases, self._keys.reaping, self._keys.clock, key.nonces]
         keys += [key.leased(incarnation) for incarnation in incarnations]
-        args = [queue, _flag(mend), int(lease * 1000), int(over * 1000), *incarnations]
+        args = [queue, flag(mend), int(lease * 1000), int(over * 1000), *incarnations]
         return self._run("mend_leases", keys, args)
 
     def queue(self, queue: str, layout: Layout, deferred: float, *, mend: bool) -> Batch:
-        """Look at what leads to a queue; after an error it is left alone *deferred* seconds."""
+        """Look at what leads to a queue, which may be left alone for *deferred* seconds."""
         key = self._keys.queue(queue)
         shared = [self._keys.agenda, self._keys.queues]
         keys = [*key.schedule, *shared, key.leases, key.suspects, key.dead]
-        args = [queue, layout.text, _flag(mend), int(deferred * 1000)]
+        keys += key.parked, self._keys.control
+        args = [queue, layout.text, flag(mend), int(deferred * 1000)]
         return self._run("mend_queue", keys, args)
 
     def counts(self, queue: str, seen: Mapping[bytes, bytes], *, mend: bool) -> Batch:
         """Look at counts of deliveries that are stale if they still are as they were *seen*."""
         pairs = chain.from_iterable(seen.items())
-        return self._run("mend_counts", [self._keys.queue(queue).deliveries], [_flag(mend), *pairs])
+        return self._run("mend_counts", [self._keys.queue(queue).deliveries], [flag(mend), *pairs])
 
     def sample_counts(self, queue: str, most: int) -> dict[bytes, bytes]:
         """Return counts of deliveries, about *most* of them at most, by digest."""
@@ -255,8 +257,9 @@ class MendStore:
 
         It is wrong when a later call returns the same; with that *sign* the later call mends it.
         """
-        keys = [self._keys.queue(queue).wake, *self._keys.ready_lists(queue, layout)]
-        reply: bytes = self._store.run(Call(scripts.load("mend_wake"), keys, [sign]))
+        keys = [self._keys.queue(queue).wake, self._keys.control]
+        keys += self._keys.ready_lists(queue, layout)
+        reply: bytes = self._store.run(Call(scripts.load("mend_wake"), keys, [queue, sign]))
         return reply.decode()
 
     # -- to move over
@@ -288,7 +291,8 @@ def batches(items: Iterable[T]) -> list[list[T]]:
     return list(iter(lambda: list(islice(rest, BATCH)), []))
 
 
-def _flag(mend: bool) -> str:
+def flag(mend: bool) -> str:
+    """Return how scripts are told whether to mend."""
     return "1" if mend else "0"
 
 

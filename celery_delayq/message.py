@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Mapping
 from datetime import date, datetime, timedelta, timezone
 from functools import lru_cache
@@ -31,7 +32,7 @@ from celery_delayq.errors import InvalidETA, RecordError
 PROPERTY = "delayq"
 
 #: What only the sender needs of it.
-_FOR_SENDING = frozenset({"nonce", "retry_of", "retried_to"})
+_FOR_SENDING = frozenset({"countdown", "nonce", "retry_of", "retried_to"})
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MICROSECOND = timedelta(microseconds=1)
@@ -82,20 +83,32 @@ class Record(NamedTuple):
 class Entry(NamedTuple):
     """One message to schedule: the id it is found by, when it is due, and its packed record.
 
-    *priority* is the step of the record, whose ready list it goes to.
+    *priority* is the step of the record, whose ready list it goes to; *policy* says what to do when
+    its unique key is taken (``lua/include/claim.lua``), ``""`` without one.
     """
 
     id: str
     due: Due
     priority: int
     data: bytes
+    policy: str = ""
 
     @classmethod
-    def of(cls, message: Mapping[str, Any], step: int, due: Due) -> Entry:
-        """Make an entry of a task message; *step* is that of its priority."""
+    def of(cls, message: Mapping[str, Any], step: int, due: Due, *, label: bool = True) -> Entry:
+        """Make an entry of a task message; *step* is that of its priority.
+
+        Without a *label*, which only what is not :func:`is_special` and due at once can do without,
+        it counts as one that was sent to run at once.
+        """
         headers = message["headers"]
-        record = Record(step, nonce_of(message), headers["task"], encode(without_eta(message)))
-        return cls(str(headers["id"]), due, step, record.pack())
+        sent = encode(labelled(message) if label else without_eta(message))
+        record = Record(step, nonce_of(message), headers["task"], sent)
+        return cls(entry_id(headers["id"]), due, step, record.pack(), _policy(message))
+
+
+def entry_id(task_id: Any) -> str:
+    """Return the id by which an entry is found: the task's, where a NUL has another meaning."""
+    return str(task_id).replace("\0", "%00")
 
 
 @lru_cache(maxsize=1024)
@@ -124,7 +137,7 @@ def due_of_countdown(countdown: Any) -> Due:
             f"countdown={countdown!r}: expected a finite number of seconds, such as 30 or 0.5"
         )
     milliseconds = math.ceil(float(countdown) * 1000)
-    if milliseconds > MAX_DUE_MS:
+    if milliseconds > MAX_DUE_MS - time.time() * 1000:
         raise InvalidETA(f"countdown={countdown!r}: leads past the year 9999")
     return Due(milliseconds, relative=True)
 
@@ -217,7 +230,9 @@ def nonce_of(message: Mapping[str, Any]) -> str:
     first tag is kept.
     """
     own = message["properties"].setdefault(PROPERTY, {})
-    return str(own.setdefault("nonce", message["properties"]["delivery_tag"]))
+    if "label" in own:  # it was in the schedule before
+        return str(own["label"].split(" ")[1])
+    return str(own.setdefault("nonce", message["properties"]["delivery_tag"]))[:16]
 
 
 def without_eta(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -229,11 +244,59 @@ def without_eta(message: Mapping[str, Any]) -> dict[str, Any]:
     """
     headers, properties = message["headers"], dict(message["properties"])
     own = {n: v for n, v in properties.pop(PROPERTY, {}).items() if n not in _FOR_SENDING}
-    if headers["eta"] is not None:
+    if headers.get("eta") is not None:
         own["eta"] = headers["eta"]
     if own:
         properties[PROPERTY] = own
     return {**message, "headers": {**headers, "eta": None}, "properties": properties}
+
+
+def labelled(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return :func:`without_eta` of *message* with what scripts have to know in its first bytes.
+
+    The label is ``<id> <nonce> <skip_after in ms> <unique key>``, percent-encoded, see
+    ``lua/include/label.lua``. The order of keys means nothing to those who read JSON.
+    """
+    sent = without_eta(message)
+    properties = dict(sent.pop("properties"))
+    own = properties.pop(PROPERTY, {})
+    key = unique_key(own)
+    if "unique" in own:  # the key is in the label
+        own["unique"] = {name: value for name, value in own["unique"].items() if name != "key"}
+    label = " ".join(
+        (
+            quote(entry_id(message["headers"]["id"])),
+            nonce_of(message),
+            str(own.get("skip_after", 0)),
+            key or "-",
+        )
+    )
+    own = {"label": label, **{name: own[name] for name in own if name != "label"}}
+    return {"properties": {PROPERTY: own, **properties}, **sent}
+
+
+def unique_key(own: Mapping[str, Any]) -> str:
+    """Return the unique key in our data of a message, ``""`` without one.
+
+    It begins with the letter of its scope. It stands in the label once there is one.
+    """
+    key: str = own.get("unique", {}).get("key") or own.get("label", "-").rpartition(" ")[2]
+    return "" if key == "-" else key
+
+
+def _policy(message: Mapping[str, Any]) -> str:
+    """Return what to do when the unique key of a message is taken."""
+    unique = (message["properties"].get(PROPERTY) or {}).get("unique")
+    if unique is None:
+        return ""
+    retry = "1" if message["headers"].get("retries") else "0"
+    return f"{unique['policy'][0]} {unique.get('max_wait', 0)} {retry}"
+
+
+def is_special(message: Mapping[str, Any]) -> bool:
+    """Return whether a message that is to run at once goes through the schedule all the same."""
+    own = message["properties"].get(PROPERTY)
+    return bool(own) and ("unique" in own or "skip_after" in own) and is_task(message)
 
 
 class HeldBy(NamedTuple):
@@ -257,7 +320,9 @@ def retry_of(message: Mapping[str, Any]) -> HeldBy | None:
 def without_retry_of(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of a message that is to be sent like any other."""
     properties = dict(message["properties"])
-    own = {n: v for n, v in properties.pop(PROPERTY).items() if not n.startswith("retr")}
+    own = dict(properties.pop(PROPERTY))
+    for name in ("retry_of", "retried_to"):
+        own.pop(name, None)
     if own:
         properties[PROPERTY] = own
     return {**message, "properties": properties}
@@ -284,12 +349,23 @@ def note_delivery(message: dict[str, Any], held: HeldBy, number: int) -> None:
         properties["delivery_info"]["redelivered"] = True
 
 
+def without_delivery(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a message without what :func:`note_delivery` has noted in it."""
+    properties = dict(message["properties"])
+    own = dict(properties.pop(PROPERTY, {}))
+    for name in ("place", "queue", "deliveries"):
+        own.pop(name, None)
+    if "label" in own:  # first, where scripts look for it
+        return {**message, "properties": {PROPERTY: own, **properties}}
+    return {**message, "properties": {**properties, **({PROPERTY: own} if own else {})}}
+
+
 # Body and headers are serialized or flat by now; looking for circles costs a tenth.
 _ENCODER = JSONEncoder(check_circular=False)
 _DECODER = json.JSONDecoder(object_hook=object_hook)
 
 
-def encode(message: Mapping[str, Any]) -> bytes:
+def encode(message: Any) -> bytes:
     """Return the bytes of *message* as kombu would put them into a ready list."""
     text: str = _ENCODER.encode(message)
     return text.encode()

@@ -2,14 +2,60 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
 
-Stored = Literal["scheduled", "ready", "duplicate"]
+Stored = Literal[
+    "scheduled", "ready", "duplicate", "full", "replaced", "kept", "conflict", "superseded"
+]
 Adopted = Literal["scheduled", "ready", "gone"]
 
+#: The letters in which ``schedule.lua`` tells what became of each message; capital ones come with
+#: the id of another.
+STATES: dict[str, Stored] = {
+    "s": "scheduled",
+    "r": "ready",
+    "d": "duplicate",
+    "f": "full",
+    "S": "replaced",
+    "R": "replaced",
+    "K": "kept",
+    "E": "conflict",
+    "O": "superseded",
+}
 
-#: The letters in which ``schedule.lua`` tells what became of each message.
-STATES: dict[str, Stored] = {"s": "scheduled", "r": "ready", "d": "duplicate"}
+
+class Put(NamedTuple):
+    """What became of a message that was to be stored, and the id of the other one, if any."""
+
+    state: Stored
+    other: str = ""
+
+
+class Puts(NamedTuple):
+    """The reply of ``schedule.lua``: Redis' clock in ms, and what became of each message.
+
+    *replaced* has the record of each that was replaced, by the place of what replaced it; ``b""``
+    when it had been ready.
+    """
+
+    now: int
+    puts: list[Put]
+    replaced: dict[int, bytes]
+
+    @classmethod
+    def read(cls, reply: Sequence[Any]) -> Puts:
+        """Read the reply."""
+        now, found, *rest = reply
+        letters = found.decode()
+        others = iter(rest)
+        names = [
+            next(others).decode("utf-8", "surrogateescape") if letter.isupper() else ""
+            for letter in letters
+        ]
+        puts = [Put(STATES[letter], name) for letter, name in zip(letters, names, strict=True)]
+        places = (place for place, letter in enumerate(letters) if letter in "SR")
+        return cls(int(now), puts, {place: next(others) for place in places})
 
 
 class Look(NamedTuple):
@@ -55,13 +101,4 @@ class Sizes(NamedTuple):
     dead: int
     overdue: int
     first_due: int | None
-
-
-class DeadLetter(NamedTuple):
-    """A message that will not run, and why."""
-
-    id: str
-    died_ms: int
-    due_ms: int
-    reason: str
-    message: bytes
+    paused: int

@@ -25,6 +25,8 @@ class QueueStats:
         while the numbers are read may count as both ready and leased.
     overdue : int
         Scheduled entries whose moment has passed: more than a few mean that nothing dispatches.
+    paused : int
+        Scheduled entries whose moment has passed while their task was paused; not overdue.
     next_due : float | None
         When the earliest entry is due, in seconds since 1970 by Redis' clock.
     oldest_age : float
@@ -42,6 +44,7 @@ class QueueStats:
     leased: int
     dead: int
     overdue: int
+    paused: int
     next_due: float | None
     oldest_age: float
     scheduled_tasks: dict[str, int]
@@ -78,6 +81,11 @@ class Stats:
         return sum(queue.overdue for queue in self.queues)
 
     @property
+    def paused(self) -> int:
+        """Entries in all queues that wait for their task to be resumed."""
+        return sum(queue.paused for queue in self.queues)
+
+    @property
     def dead(self) -> int:
         """Dead letters in all queues."""
         return sum(queue.dead for queue in self.queues)
@@ -91,7 +99,7 @@ class Stats:
         """Return everything as JSON types."""
         totals = {
             name: getattr(self, name)
-            for name in ("scheduled", "ready", "leased", "overdue", "dead", "oldest_age")
+            for name in ("scheduled", "ready", "leased", "overdue", "paused", "dead", "oldest_age")
         }
         return {**totals, **asdict(self)}
 
@@ -116,7 +124,7 @@ def _queue(store: Store, name: str, layout: Layout, ready_limit: int) -> QueueSt
         task, due_ms = _task_and_due(data)
         tasks[task] += 1
         if due_ms is not None:
-            waits.append(size.now - due_ms)
+            waits.append(max(0, size.now - due_ms))  # what was made to run early is not late
     return QueueStats(
         name=name,
         scheduled=size.scheduled,
@@ -124,6 +132,7 @@ def _queue(store: Store, name: str, layout: Layout, ready_limit: int) -> QueueSt
         leased=sum(held for _, _, held in store.leases.leases(name)),
         dead=size.dead,
         overdue=size.overdue,
+        paused=size.paused,
         next_due=None if size.first_due is None else size.first_due / 1000,
         oldest_age=max(waits, default=0) / 1000,
         scheduled_tasks=store.scheduled_tasks(name),

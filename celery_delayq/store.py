@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from redis import Redis
 from redis.exceptions import ConnectionError, ResponseError
 
-from celery_delayq import scripts
+from celery_delayq import replies, scripts
 from celery_delayq.calls import Call, Puts, Readies
+from celery_delayq.conf import Limits
+from celery_delayq.control_store import ControlStore
 from celery_delayq.errors import NotReplicated, StoreFull
 from celery_delayq.keys import Keys, Layout
 from celery_delayq.lease_store import LeaseStore
-from celery_delayq.message import Entry, Record, letter_text, task_field, task_name
+from celery_delayq.letter_store import LetterStore
+from celery_delayq.letters import Buried
+from celery_delayq.message import Entry, Record, task_field, task_name
 from celery_delayq.replies import (
-    STATES,
     Adopted,
-    DeadLetter,
     Held,
     Look,
     Promoted,
@@ -40,28 +43,57 @@ class Store:
         Names of the keys.
     layout : Layout
         How this connection lays out the ready lists of its queues.
+    limits : Callable[[str], Limits]
+        Tells the limits of a queue.
     """
 
-    def __init__(self, client: Redis, keys: Keys, layout: Layout) -> None:
+    def __init__(
+        self,
+        client: Redis,
+        keys: Keys,
+        layout: Layout,
+        limits: Callable[[str], Limits] = lambda _queue: Limits(),
+    ) -> None:
         self.client = client
         self.keys = keys
         self.layout = layout
+        self.limits = limits
 
     @property
     def leases(self) -> LeaseStore:
         """What is done with messages that a process holds."""
         return LeaseStore(self)
 
+    @property
+    def control(self) -> ControlStore:
+        """What is done with entries by those who look after them."""
+        return ControlStore(self)
+
+    @property
+    def letters(self) -> LetterStore:
+        """What is done with dead letters."""
+        return LetterStore(self)
+
     # -- from one state to the next
 
-    def puts(self, queue: str) -> Puts:
-        """Return an empty call that schedules what is added to it: all or, after an error, none."""
+    def puts(self, queue: str, *, limited: bool = True, alone: bool = False) -> Puts:
+        """Return an empty call that schedules what is added to it: all or, after an error, none.
+
+        Parameters
+        ----------
+        limited : bool
+            Whether ``max_scheduled`` counts: not for retries, which are no new work.
+        alone : bool
+            For one message of a script that takes more keys behind its ready list.
+        """
         key = self.keys.queue(queue)
+        most = self.limits(queue).max_scheduled if limited else 0
         return Puts(
             scripts.load("schedule"),
-            [*key.schedule, self.keys.agenda, self.keys.queues, key.wake],
-            [queue, self.layout.text, self.keys.wake],
+            [*key.state, self.keys.agenda, self.keys.queues, key.wake],
+            [queue, self.layout.text, self.keys.wake, most],
             lambda step: self.keys.ready(queue, step, self.layout),
+            lists=() if alone else (key.suspects, *self.keys.ready_lists(queue, self.layout)),
         )
 
     def schedule(self, queue: str, entry: Entry) -> tuple[Stored, int]:
@@ -70,7 +102,7 @@ class Store:
         Returns
         -------
         (state, due in ms)
-            ``"duplicate"`` when the same message waits already.
+            ``"duplicate"`` when the same message waits already or is held.
 
         Raises
         ------
@@ -79,9 +111,9 @@ class Store:
         """
         call = self.puts(queue)
         call.add(entry)
-        now, states = self.run(call)
+        now, [put], _ = replies.Puts.read(self.run(call))
         due = entry.due.ms + now if entry.due.relative else entry.due.ms
-        return STATES[states.decode()], due
+        return put.state, due
 
     def ready_call(self, queue: str) -> Readies:
         """Return an empty call that pushes what is added to it to the ready lists."""
@@ -99,21 +131,24 @@ class Store:
             Call(
                 scripts.load("promote"),
                 [
-                    *key.schedule,
+                    *key.state,
                     self.keys.agenda,
                     key.dead,
                     key.dead_at,
                     key.wake,
+                    self.keys.control,
+                    key.pace,
+                    key.suspects,
                     *self.keys.ready_lists(queue, layout),
                 ],
-                [queue, limit, *layout.steps],
+                [queue, limit, layout.rate, layout.max_ready, *layout.steps],
             )
         )
         return Promoted(self._look(reply), int(reply[3]), int(reply[4]))
 
     def adopt(self, queue: str, entry: Entry, held: Held) -> Adopted:
         """Take a message out of kombu's unacked keys into the schedule or, if due, to ready."""
-        call = self.puts(queue)
+        call = self.puts(queue, alone=True)
         call.add(entry)
         call.script = scripts.load("adopt")
         call.keys += held.unacked, held.unacked_index
@@ -130,7 +165,7 @@ class Store:
         call = Call(
             scripts.load("release"),
             [
-                *key.schedule,
+                *key.state,
                 self.keys.agenda,
                 key.wake,
                 self.keys.ready(queue, step, layout),
@@ -139,11 +174,9 @@ class Store:
         )
         return bool(self.run(call))
 
-    def bury(self, queue: str, id: str, reason: str, message: bytes) -> None:
-        """Keep a message that cannot be delivered as a dead letter."""
-        key = self.keys.queue(queue)
-        args = [letter_text(id), letter_text(reason), message, queue, self.layout.text]
-        self.run(Call(scripts.load("bury"), [key.dead, key.dead_at, self.keys.queues], args))
+    def bury(self, queue: str, id: str, reason: str, message: bytes, details: bytes = b"") -> None:
+        """Keep a message that is nowhere else as a dead letter: :meth:`LetterStore.bury`."""
+        self.letters.bury(queue, id, reason, message, details)
 
     # -- when to look at what
 
@@ -167,7 +200,19 @@ class Store:
 
     def register(self, queue: str) -> None:
         """Note the layout of a queue: who consumes it decides to which lists to promote."""
-        self.client.hset(self.keys.queues, queue, self.layout.text)
+        self.client.hset(self.keys.queues, queue, self.layout_of(queue).text)
+
+    def layout_of(self, queue: str) -> Layout:
+        """Return the layout of a queue that this connection consumes, with its limits."""
+        limits = self.limits(queue)
+        return replace(
+            self.layout,
+            rate=limits.promote_rate,
+            max_ready=limits.max_ready,
+            dead_age=limits.dead_letters_age,
+            dead_max=limits.dead_letters_max,
+            archived=limits.archived,
+        )
 
     def registry(self) -> dict[str, bytes]:
         """Return the layout, as stored, of every queue that was ever scheduled on."""
@@ -224,22 +269,20 @@ class Store:
         for tag, data in self.client.hscan_iter(unacked, count=page):
             yield tag.decode(), data
 
-    def dead_letters(self, queue: str, page: int = 500) -> Iterator[DeadLetter]:
-        """Yield the dead letters of a queue, in no order."""
-        for id, data in self.client.hscan_iter(self.keys.queue(queue).dead, count=page):
-            header, _, message = data.partition(b"\n")
-            _, died, due, reason = header.decode("utf-8", "replace").split(" ", 3)
-            yield DeadLetter(id.decode("utf-8", "replace"), int(died), int(due), reason, message)
+    def dead_letters(self, queue: str) -> Iterator[Buried]:
+        """Yield the dead letters of a queue, the first that died first."""
+        return self.letters.all(queue)
 
     def sizes(self, queue: str, layout: Layout) -> Sizes:
         """Return the sizes of a queue at one moment."""
         key = self.keys.queue(queue)
-        keys = [key.due, key.dead, key.suspects, *self.keys.ready_lists(queue, layout)]
-        now, scheduled, overdue, first, dead, ready = self.run(
+        keys = [key.due, key.dead, key.parked, key.suspects]
+        keys += self.keys.ready_lists(queue, layout)
+        now, scheduled, overdue, first, dead, ready, parked = self.run(
             Call(scripts.load("sizes"), keys, [])
         )
         first_due = int(float(first)) if first else None
-        return Sizes(int(now), scheduled, ready, dead, overdue, first_due)
+        return Sizes(int(now), scheduled, ready, dead, overdue, first_due, parked)
 
     def ready_messages(self, queue: str, layout: Layout, limit: int) -> Iterator[bytes]:
         """Yield up to *limit* messages of the ready lists of a queue, oldest first in each."""
@@ -258,7 +301,7 @@ class Store:
     def memory(self, queue: str) -> int | None:
         """Return about how many bytes the schedule of a queue takes, None where not told."""
         try:
-            sizes = [self.client.memory_usage(key) for key in self.keys.queue(queue).schedule]
+            sizes = [self.client.memory_usage(key) for key in self.keys.queue(queue).state]
         except ResponseError:
             return None
         return sum(cast("list[int]", [size or 0 for size in sizes]))
@@ -277,11 +320,11 @@ class Store:
         """Forget all scheduled entries of a queue and return how many there were.
 
         So it does with messages that wait to be delivered alone. Dead letters stay. With
-        *deleted* the registry forgets the queue too.
+        *deleted* the registry forgets the queue too, if it has none.
         """
         key = self.keys.queue(queue)
         shared = [self.keys.agenda, self.keys.queues]
-        keys = [*key.schedule, *shared, key.wake, key.suspects, key.deliveries]
+        keys = [*key.state, *shared, key.wake, key.suspects, key.deliveries, key.pace, key.dead]
         args = [queue, "1" if deleted else "0"]
         scheduled, alone = self.run(Call(scripts.load("clear"), keys, args))
         return int(scheduled) + int(alone)

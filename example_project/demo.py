@@ -70,8 +70,11 @@ def _folder_made(context: click.Context, option: click.Parameter, path: Path) ->
 def main(day: datetime, **chosen: Any) -> None:
     """Send the departure reminders of real flights, a day in a minute, and check the sums.
 
-    Starts a private Redis, Celery workers and Flower, and ends them again. Exit code 1 if a
-    reminder was lost, early or sent twice.
+    Reminders of late flights are moved, those of cancelled flights are cancelled. Each that runs
+    sends a webhook to a receiver that fails at times. Starts a private Redis, Celery workers, the
+    receiver and Flower, and ends them again. Exit code 1 if a reminder was lost, early, sent twice,
+    sent at the time from which it was moved or after it was cancelled, or if a webhook was neither
+    delivered once nor a dead letter.
     """
     signal.signal(signal.SIGTERM, _leave)
     # A shell starts what runs in its background with SIGINT ignored.

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-TOTAL = "total"
+from celery_delayq.entries import Outcome
+
+Action = Literal["move", "cancel"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,25 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True)
+class Change:
+    """A task was to be moved to `eta_ms`, or cancelled; `made_ms` is when the answer had come.
+
+    `outcome` is what `celery_delayq` answered: the value of an `Outcome`.
+    """
+
+    task_id: str
+    action: Action
+    outcome: str
+    eta_ms: int | None
+    made_ms: float
+
+    @property
+    def done(self) -> bool:
+        """Whether it was made; else it came too late."""
+        return self.outcome == Outcome.DONE
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """One start of a task at `started_ms`; `eta_ms` is the ETA that the task itself was told."""
 
@@ -33,14 +55,48 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
-    """The sums of one kind of task. ``scheduled == run + lost``; lateness is in milliseconds.
+class Books:
+    """All that was written down."""
 
-    `twice` counts tasks that started more than once, `early` those that started before their
-    ETA at least once. Lateness is that of each task's first start, `None` when nothing ran.
+    published: Sequence[Published]
+    changes: Sequence[Change]
+    runs: Sequence[Run]
+
+    def due_ms(self) -> dict[str, int]:
+        """Give when each task was due in the end, by task id: what was moved, at its new time."""
+        due = {task.task_id: task.eta_ms for task in self.published}
+        for change in self.changes:
+            if change.done and change.eta_ms is not None:
+                due[change.task_id] = change.eta_ms
+        return due
+
+    def done(self, action: Action) -> set[str]:
+        """Give the ids of the tasks that were moved, or cancelled, in time."""
+        return {
+            change.task_id for change in self.changes if change.action == action and change.done
+        }
+
+    def starts(self) -> dict[str, list[float]]:
+        """Give when each task that ran has started, by task id."""
+        starts: dict[str, list[float]] = defaultdict(list)
+        for run in self.runs:
+            starts[run.task_id].append(run.started_ms)
+        return dict(starts)
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """The sums of one kind of task. ``planned == run + cancelled + lost``.
+
+    `moved` and `cancelled` count those that were so in time. `twice` counts tasks that started more
+    than once, `early` those that started before they were due at least once; so a moved one that
+    ran at its old time is early. Lateness, in milliseconds, is that of each task's first start,
+    `None` when nothing ran.
     """
 
-    scheduled: int
+    planned: int
+    moved: int
+    cancelled: int
     run: int
     early: int
     lost: int
@@ -54,56 +110,82 @@ class Tally:
 class Sums:
     """The whole ledger: a tally per kind and in total, and what has no place in a tally.
 
+    `outcomes`: what became of the changes, for each action. `revived`: ran although they were
+    cancelled. `missed`: were said to have run when they were to be changed, and had not.
     `overdue`: already due when Redis had them. `unknown`: ran and were never published.
     `other_eta`: started with another ETA, or none, than they were published with.
     """
 
     per_kind: dict[str, Tally]
     total: Tally
+    outcomes: dict[Action, Counter[str]]
+    revived: int
+    missed: int
     overdue: int
     unknown: int
     other_eta: int
 
 
-def add_up(published: Sequence[Published], runs: Iterable[Run]) -> Sums:
-    """Compare every published task with its starts."""
-    starts: dict[str, list[Run]] = defaultdict(list)
-    for run in runs:
-        starts[run.task_id].append(run)
+def add_up(books: Books) -> Sums:
+    """Compare every published task with its changes and its starts."""
+    starts = books.starts()
     kinds: dict[str, list[Published]] = defaultdict(list)
-    for task in published:
+    for task in books.published:
         kinds[task.kind].append(task)
-    etas = {task.task_id: task.eta_ms for task in published}
+    etas = {task.task_id: task.eta_ms for task in books.published}
+    outcomes: dict[Action, Counter[str]] = {"move": Counter(), "cancel": Counter()}
+    for change in books.changes:
+        outcomes[change.action][change.outcome] += 1
     return Sums(
-        per_kind={kind: _tally(tasks, starts) for kind, tasks in kinds.items()},
-        total=_tally(published, starts),
-        overdue=sum(task.eta_ms <= task.published_ms for task in published),
-        unknown=sum(task_id not in etas for task_id in starts),
-        other_eta=sum(
-            any(run.eta_ms != etas[task_id] for run in started)
-            for task_id, started in starts.items()
-            if task_id in etas
+        per_kind={kind: _tally(tasks, books) for kind, tasks in kinds.items()},
+        total=_tally(books.published, books),
+        outcomes=outcomes,
+        revived=len(books.done("cancel") & starts.keys()),
+        missed=sum(
+            change.outcome == Outcome.UNKNOWN
+            and min(starts.get(change.task_id, [math.inf])) > change.made_ms
+            for change in books.changes
+        ),
+        overdue=sum(task.eta_ms <= task.published_ms for task in books.published),
+        unknown=len(starts.keys() - etas.keys()),
+        other_eta=len(
+            {run.task_id for run in books.runs if etas.get(run.task_id, run.eta_ms) != run.eta_ms}
         ),
     )
 
 
-def problems(sums: Sums, expected: Mapping[str, int], left_in_broker: int = 0) -> list[str]:
+def problems(
+    sums: Sums,
+    expected: Mapping[str, int],
+    *,
+    changes: Mapping[str, int],
+    added: int = 0,
+    left_in_broker: int = 0,
+) -> list[str]:
     """Say what is wrong with `sums`, one sentence each; an empty list means that all is right.
 
-    `expected` is the number of tasks of each kind that the plan asked for, `left_in_broker` how
-    many messages Redis still holds after the workers have ended.
+    `expected` is the number of tasks of each kind that the plan asked for, `changes` that of each
+    action that the news asked for, `added` how many more there were after all was published again,
+    `left_in_broker` how many messages Redis still holds after the workers have ended.
     """
     found: list[str] = []
     for kind in sorted({*expected, *sums.per_kind}):
         wanted = expected.get(kind, 0)
         tally = sums.per_kind.get(kind)
-        scheduled = tally.scheduled if tally else 0
-        if scheduled != wanted:
-            found.append(f"{kind}: {wanted} tasks were planned, {scheduled} were scheduled")
+        planned = tally.planned if tally else 0
+        if planned != wanted:
+            found.append(f"{kind}: {wanted} tasks were planned, {planned} were scheduled")
+    for action, outcomes in sums.outcomes.items():
+        wanted = changes.get(action, 0)
+        if outcomes.total() != wanted:
+            found.append(f"{action}: {wanted} were asked for, {outcomes.total()} were tried")
     for count, what in (
-        (sums.total.lost, "never ran"),
-        (sums.total.early, "ran before their ETA"),
+        (added, "were added by publishing all of them again"),
+        (sums.total.lost, "were not cancelled and never ran"),
+        (sums.total.early, "ran before they were due"),
         (sums.total.twice, "ran more than once"),
+        (sums.revived, "ran although they had been cancelled"),
+        (sums.missed, "were not found when they were to be changed, and had not run"),
         (sums.overdue, "were already due when they were published"),
         (sums.unknown, "ran without having been published"),
         (sums.other_eta, "were told another ETA than they were published with"),
@@ -114,15 +196,14 @@ def problems(sums: Sums, expected: Mapping[str, int], left_in_broker: int = 0) -
     return found
 
 
-def lateness(published: Iterable[Published], runs: Iterable[Run]) -> dict[str, float]:
+def lateness(books: Books) -> dict[str, float]:
     """Give the lateness of each task's first start in milliseconds, by task id."""
-    etas = {task.task_id: task.eta_ms for task in published}
-    late: dict[str, float] = {}
-    for run in runs:
-        if run.task_id in etas:
-            this = run.started_ms - etas[run.task_id]
-            late[run.task_id] = min(this, late.get(run.task_id, this))
-    return late
+    due = books.due_ms()
+    return {
+        task_id: min(started) - due[task_id]
+        for task_id, started in books.starts().items()
+        if task_id in due
+    }
 
 
 def percentile(values: Sequence[float], percent: float) -> float | None:
@@ -132,15 +213,19 @@ def percentile(values: Sequence[float], percent: float) -> float | None:
     return sorted(values)[max(0, math.ceil(percent / 100 * len(values)) - 1)]
 
 
-def _tally(tasks: Sequence[Published], starts: Mapping[str, Sequence[Run]]) -> Tally:
-    started = [(task, starts[task.task_id]) for task in tasks if task.task_id in starts]
-    late = [min(run.started_ms for run in runs) - task.eta_ms for task, runs in started]
+def _tally(tasks: Iterable[Published], books: Books) -> Tally:
+    ids = {task.task_id for task in tasks}
+    starts = {task_id: times for task_id, times in books.starts().items() if task_id in ids}
+    cancelled = books.done("cancel") & ids
+    late = [late for task_id, late in lateness(books).items() if task_id in ids]
     return Tally(
-        scheduled=len(tasks),
-        run=len(started),
+        planned=len(ids),
+        moved=len(books.done("move") & ids),
+        cancelled=len(cancelled),
+        run=len(starts),
         early=sum(value < 0 for value in late),
-        lost=len(tasks) - len(started),
-        twice=sum(len(runs) > 1 for _, runs in started),
+        lost=len(ids - cancelled - starts.keys()),
+        twice=sum(len(times) > 1 for times in starts.values()),
         p50_ms=percentile(late, 50),
         p99_ms=percentile(late, 99),
         max_ms=max(late, default=None),

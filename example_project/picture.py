@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -18,7 +18,7 @@ from matplotlib.gridspec import GridSpec
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
-from example_project.ledger import Published, Run, Sums, lateness
+from example_project.ledger import Books, Sums, lateness
 from example_project.plan import CompressedClock, Kind
 
 Values = NDArray[np.float64]
@@ -63,8 +63,7 @@ class Story:
     subtitle: str
     clock: CompressedClock
     ends: datetime
-    published: Sequence[Published]
-    runs: Sequence[Run]
+    books: Books
     sums: Sums
 
     def hours(self, real_ms: float) -> float:
@@ -83,10 +82,10 @@ def draw(story: Story, path: Path) -> None:
     with rc_context(_STYLE):
         figure = Figure(figsize=(9, 6.3), dpi=200, facecolor="white")
         FigureCanvasAgg(figure)
-        figure.text(0.065, 0.955, story.title, fontsize=14, fontweight="bold")
-        figure.text(0.065, 0.918, story.subtitle, color=_MUTED)
+        figure.text(0.065, 0.96, story.title, fontsize=14, fontweight="bold")
+        figure.text(0.065, 0.947, story.subtitle, color=_MUTED, va="top")
         grid = GridSpec(
-            2, 2, figure, left=0.065, right=0.975, top=0.855, bottom=0.08,
+            2, 2, figure, left=0.065, right=0.975, top=0.845, bottom=0.08,
             hspace=0.42, wspace=0.19, height_ratios=(1.25, 1), width_ratios=(1, 1.25),
         )  # fmt: skip
         _runs(figure.add_subplot(grid[0, :]), story)
@@ -99,20 +98,22 @@ def _runs(axes: Axes, story: Story) -> None:
     width = BIN / _HOUR
     bins = math.ceil(story.length / width)
     edges = np.arange(bins + 1) * width
-    kinds = {task.task_id: task.kind for task in story.published}
+    kinds = {task.task_id: task.kind for task in story.books.published}
     below = np.zeros(bins)
     for kind, label in LABELS.items():
-        started = (run.started_ms for run in story.runs if kinds.get(run.task_id) == kind)
+        started = (run.started_ms for run in story.books.runs if kinds.get(run.task_id) == kind)
         counts = _count(story, started, bins)
         axes.bar(
             edges[:-1] + width / 2, counts, width * 0.86, below,
             color=COLOURS[kind], label=f"{label} that ran",
         )  # fmt: skip
         below = below + counts
-    planned = _count(story, (task.eta_ms for task in story.published), bins)
-    axes.stairs(planned, edges, color=_INK, linewidth=1.1, label="planned, both kinds")
+    planned = _count(story, (task.eta_ms for task in story.books.published), bins)
+    axes.stairs(planned, edges, color=_INK, linewidth=1.1, label="planned beforehand, both")
     minutes = BIN // timedelta(minutes=1)
-    axes.set_title(f"Planned and run: tasks per {minutes} minutes of the day in New York")
+    axes.set_title(
+        f"Planned, and run after the news: tasks per {minutes} minutes of the day in New York"
+    )
     axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.set_ylim(0, max(planned.max(initial=1), below.max(initial=1)) * 1.22)
     axes.legend(loc="upper center", ncols=3)
@@ -120,7 +121,7 @@ def _runs(axes: Axes, story: Story) -> None:
 
 
 def _distribution(axes: Axes, story: Story) -> None:
-    values = np.maximum(list(lateness(story.published, story.runs).values()), _LEAST_MS)
+    values = np.maximum(list(lateness(story.books).values()), _LEAST_MS)
     top = _top_ms(values)
     bins = np.geomspace(_LEAST_MS, top, 41)
     counts, _ = np.histogram(values, bins)
@@ -149,12 +150,12 @@ def _distribution(axes: Axes, story: Story) -> None:
 
 
 def _over_the_day(axes: Axes, story: Story) -> None:
-    late = lateness(story.published, story.runs)
+    late, due = lateness(story.books), story.books.due_ms()
     for kind in LABELS:
-        tasks = [t for t in story.published if t.kind == kind and t.task_id in late]
+        ids = [t.task_id for t in story.books.published if t.kind == kind and t.task_id in late]
         axes.scatter(
-            [story.hours(task.eta_ms) for task in tasks],
-            [max(late[task.task_id], _LEAST_MS) for task in tasks],
+            [story.hours(due[task_id]) for task_id in ids],
+            [max(late[task_id], _LEAST_MS) for task_id in ids],
             s=5, color=COLOURS[kind], alpha=0.6, linewidths=0,
         )  # fmt: skip
     top = _top_ms(np.array([*late.values()]))

@@ -33,6 +33,9 @@ LEAD: dict[Kind, timedelta] = {
     Kind.BOARDING: timedelta(minutes=30),
 }
 
+#: Seconds of real time before each further attempt at a webhook: a day is short here.
+RETRY_INTERVALS = (0.2, 0.5, 1.0)
+
 
 @dataclass(frozen=True, slots=True)
 class Reminder:
@@ -47,6 +50,15 @@ class Reminder:
     def task_id(self) -> str:
         """An id that follows from kind and flight, so that the task can be found again later."""
         return f"{self.kind.value}:{self.flight.id}"
+
+
+def webhook_id(task_id: str) -> str:
+    """Give the id of the webhook that a reminder sends.
+
+    It follows from that of the reminder: one that ran again, since its worker was killed, sends the
+    same once more, and the receiver knows it.
+    """
+    return f"webhook-{task_id.replace(':', '-')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +90,12 @@ def as_datetime(real_ms: int) -> datetime:
     return _EPOCH + real_ms * _MILLISECOND
 
 
+def remind(kind: Kind, flight: Flight, departure: datetime, begins: datetime) -> Reminder:
+    """Plan one reminder for a flight that leaves at `departure`, not before `begins`."""
+    moment = departure - LEAD[kind]
+    return Reminder(kind, flight, max(moment, begins), clamped=moment < begins)
+
+
 def plan(flights: Iterable[Flight], begins: datetime) -> list[Reminder]:
     """Plan one reminder of each kind for every flight, the earliest first.
 
@@ -85,9 +103,6 @@ def plan(flights: Iterable[Flight], begins: datetime) -> list[Reminder]:
     before `begins` is sent at `begins`, so that there are always two reminders for a flight.
     """
     reminders = [
-        Reminder(kind, flight, max(moment, begins), clamped=moment < begins)
-        for flight in flights
-        for kind, lead in LEAD.items()
-        for moment in (flight.scheduled - lead,)
+        remind(kind, flight, flight.scheduled, begins) for flight in flights for kind in LEAD
     ]
     return sorted(reminders, key=lambda reminder: (reminder.planned, reminder.task_id))

@@ -1,38 +1,49 @@
-"""The demonstration's books in Redis: what was published, what ran, which workers are up."""
+"""The demonstration's books in Redis: what was published, changed, run and told by webhook."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from redis import Redis
 
-from example_project.ledger import Published, Run
+from example_project.deliveries import Attempt
+from example_project.ledger import Action, Books, Change, Published, Run
 from example_project.settings import ledger_url
 
 _PREFIX = "example_project:"
 _PUBLISHED = _PREFIX + "published"
+_CHANGES = _PREFIX + "changes"
 _RUNS = _PREFIX + "runs"
 _WORKERS = _PREFIX + "workers"
+_ATTEMPTS = _PREFIX + "attempts"
+_ATTEMPT_NUMBERS = _PREFIX + "attempt_numbers"
+_DELIVERED = _PREFIX + "delivered"
+_REPAIRED = _PREFIX + "repaired"
 _PAGE = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """How many tasks wait for their time (`scheduled`) and how many for a worker (`ready`)."""
+    """How many tasks wait for their time (`scheduled`), how many for a worker (`ready`), how many
+    the workers hold (`leased`), and how many are dead letters.
+    """
 
     scheduled: int
     ready: int
+    leased: int
+    dead: int
 
     @property
     def total(self) -> int:
-        """All that has not been handed to a worker."""
-        return self.scheduled + self.ready
+        """All that has not come to an end."""
+        return self.scheduled + self.ready + self.leased
 
 
 class Records:
-    """The three lists, in the Redis at `url`; by default that of the settings."""
+    """What is written down in the Redis at `url`; by default that of the settings."""
 
     def __init__(self, url: str | None = None) -> None:
         self._redis = Redis.from_url(url or ledger_url(), decode_responses=True)
@@ -51,6 +62,13 @@ class Records:
         entry = Published(task_id, kind, eta_ms, published_ms=self.now_ms())
         self._redis.rpush(_PUBLISHED, json.dumps(asdict(entry)))
 
+    def add_change(
+        self, task_id: str, action: Action, outcome: str, eta_ms: int | None = None
+    ) -> None:
+        """Write down what became of moving a task to `eta_ms`, or of cancelling it."""
+        entry = Change(task_id, action, outcome, eta_ms, made_ms=self.now_ms())
+        self._redis.rpush(_CHANGES, json.dumps(asdict(entry)))
+
     def add_run(self, run: Run) -> None:
         """Write down that a task has started."""
         self._redis.rpush(_RUNS, json.dumps(asdict(run)))
@@ -68,14 +86,46 @@ class Records:
         """Count the starts so far."""
         return int(self._redis.llen(_RUNS))
 
-    def published(self) -> list[Published]:
-        """Read back all that was published."""
-        return [Published(**json.loads(line)) for line in self._lines(_PUBLISHED)]
+    def next_attempt(self, webhook_id: str) -> int:
+        """Count one more attempt at a webhook, and say the how many-th it is."""
+        return int(self._redis.hincrby(_ATTEMPT_NUMBERS, webhook_id, 1))
 
-    def runs(self) -> list[Run]:
-        """Read back all that has run."""
-        return [Run(**json.loads(line)) for line in self._lines(_RUNS)]
+    def is_delivered(self, webhook_id: str) -> bool:
+        """Say whether a webhook was accepted."""
+        return bool(self._redis.sismember(_DELIVERED, webhook_id))
 
-    def _lines(self, key: str) -> Iterator[str]:
+    def add_delivery(self, webhook_id: str) -> bool:
+        """Write down that a webhook is accepted; `False` when it was already."""
+        return bool(self._redis.sadd(_DELIVERED, webhook_id))
+
+    def count_deliveries(self) -> int:
+        """Count the webhooks that were accepted so far."""
+        return int(self._redis.scard(_DELIVERED))
+
+    def add_attempt(self, attempt: Attempt) -> None:
+        """Write down what the receiver made of a request."""
+        self._redis.rpush(_ATTEMPTS, json.dumps(asdict(attempt)))
+
+    def repair_receiver(self) -> None:
+        """Have the receiver accept all but what is gone for ever."""
+        self._redis.set(_REPAIRED, "yes")
+
+    def is_receiver_repaired(self) -> bool:
+        """Say whether that was done."""
+        return bool(self._redis.exists(_REPAIRED))
+
+    def read(self) -> Books:
+        """Read back all that was published, changed and run."""
+        return Books(
+            published=[Published(**entry) for entry in self._entries(_PUBLISHED)],
+            changes=[Change(**entry) for entry in self._entries(_CHANGES)],
+            runs=[Run(**entry) for entry in self._entries(_RUNS)],
+        )
+
+    def read_attempts(self) -> list[Attempt]:
+        """Read back what the receiver got."""
+        return [Attempt(**entry) for entry in self._entries(_ATTEMPTS)]
+
+    def _entries(self, key: str) -> Iterator[dict[str, Any]]:
         for start in range(0, self._redis.llen(key), _PAGE):
-            yield from map(str, self._redis.lrange(key, start, start + _PAGE - 1))
+            yield from map(json.loads, self._redis.lrange(key, start, start + _PAGE - 1))

@@ -1,14 +1,15 @@
-"""The course of the demonstration: start, publish, watch, add up, end."""
+"""The course of the demonstration: start, publish, tell the news, watch, add up, end."""
 
 from __future__ import annotations
 
 import math
 import os
+import secrets
 import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
@@ -18,13 +19,21 @@ from rich.console import Console
 
 from celery_delayq.embedded import EmbeddedRedis
 from example_project import show
+from example_project.deliveries import Deliveries, add_up_webhooks, webhook_problems
 from example_project.flights import load_flights, midnight, thin_out
 from example_project.ledger import add_up, problems
+from example_project.news import changes_after, news_of
 from example_project.picture import Story, draw
 from example_project.plan import CompressedClock, plan
-from example_project.records import Records, Waiting
-from example_project.services import ServiceError, Services
-from example_project.settings import BROKER_URL_VARIABLE, LEDGER_URL_VARIABLE
+from example_project.records import Records
+from example_project.services import ServiceError, Services, free_port
+from example_project.settings import (
+    BROKER_URL_VARIABLE,
+    LEDGER_URL_VARIABLE,
+    WEBHOOK_SECRET_VARIABLE,
+    WEBHOOK_URL_VARIABLE,
+    webhook_url,
+)
 
 START_S = 60.0
 AFTER_THE_LAST_S = 20.0
@@ -33,7 +42,7 @@ LOOK_EVERY_S = 0.2
 # The flight day begins when all is published, so that every ETA lies ahead. Reckoned for a slow
 # machine; were it slower still, the sums would say so.
 PUBLISHED_PER_S = 300
-PUBLISH_SPARE_S = 2.0
+PUBLISH_SPARE_S = 3.0
 
 
 class WrongSums(Exception):
@@ -68,8 +77,7 @@ def run(options: Options, console: Console) -> None:
     if options.flights is not None:
         flights = thin_out(flights, options.flights)
     begins = midnight(options.day)
-    reminders = plan(flights, begins)
-    expected = Counter(reminder.kind.value for reminder in reminders)
+    reminders, news = plan(flights, begins), news_of(flights)
     show.plan(console, options.day, options.days, flights, reminders)
     with (
         _log_folder(console, options.keep) as logs,
@@ -79,43 +87,54 @@ def run(options: Options, console: Console) -> None:
         environment = {
             BROKER_URL_VARIABLE: server.url_for("delayq+redis"),
             LEDGER_URL_VARIABLE: server.url,
+            WEBHOOK_URL_VARIABLE: f"http://127.0.0.1:{free_port()}/reminders",
+            WEBHOOK_SECRET_VARIABLE: secrets.token_urlsafe(32),
         }
         # Only now: the app reads the environment when it is imported.
         os.environ.update(environment)
-        from example_project.publish import publish, waiting
+        from example_project import day, replay
+        from example_project.agenda import waiting
+        from example_project.changes import NewsDesk
 
         with Services(environment, logs) as services:
             _start(options, console, services, records)
             clock = _clock(options, records, begins, len(reminders))
-            with show.publishing(console, len(reminders)) as advance:
-                for _ in publish(reminders, clock, records):
-                    advance()
-            last_ms = clock.real_ms(reminders[-1].planned)
-            with show.running(console, len(reminders), clock) as update:
-                _watch(
-                    services,
-                    records,
-                    waiting,
-                    update,
-                    until_runs=len(reminders),
-                    until_ms=last_ms + AFTER_THE_LAST_S * 1000,
-                )
+            added = day.publish_twice(console, reminders, clock, records)
+            last_ms = clock.real_ms(max(flight.departed or flight.scheduled for flight in flights))
+            day.run(
+                console,
+                services,
+                records,
+                NewsDesk(news, clock, records),
+                clock,
+                planned=len(reminders),
+                until_ms=last_ms + AFTER_THE_LAST_S * 1000,
+            )
+            dead, dead_at_last = replay.replay(console, services, records)
             if not options.keep:
                 services.stop()
-            published, runs = records.published(), records.runs()
-            sums = add_up(published, runs)
-            wrong = problems(sums, expected, waiting().total)
+            books = records.read()
+            sums = add_up(books)
+            webhooks = add_up_webhooks(
+                Deliveries.of(books, records.read_attempts(), dead, dead_at_last)
+            )
+            wrong = problems(
+                sums,
+                Counter(reminder.kind.value for reminder in reminders),
+                changes=changes_after(news),
+                added=added,
+                left_in_broker=waiting().total,
+            ) + webhook_problems(webhooks)
             story = Story(
                 title=show.title(options.day, options.days),
-                subtitle=show.subtitle(flights, sums, options.seconds_per_day),
+                subtitle=show.subtitle(flights, sums, webhooks, options.seconds_per_day),
                 clock=clock,
-                ends=midnight(options.day + timedelta(days=options.days)),
-                published=published,
-                runs=runs,
+                ends=_end(options, clock.flight_time(max(books.due_ms().values()))),
+                books=books,
                 sums=sums,
             )
             draw(story, options.picture)
-            show.result(console, sums, wrong, options.picture)
+            show.result(console, sums, webhooks, wrong, options.picture)
             if options.keep:
                 _hold(console, services)
             if wrong:
@@ -128,9 +147,18 @@ def _clock(options: Options, records: Records, begins: datetime, reminders: int)
     return CompressedClock(begins, starts_ms, options.seconds_per_day)
 
 
+def _end(options: Options, latest: datetime) -> datetime:
+    """Give the last midnight, or the full hour after `latest`: flights leave late at night too."""
+    ends = midnight(options.day + timedelta(days=options.days))
+    while ends < latest:
+        ends += timedelta(hours=1)
+    return ends
+
+
 def _start(options: Options, console: Console, services: Services, records: Records) -> None:
     deadline = time.monotonic() + START_S
     with console.status("Starting workers" + (" and Flower" if options.flower else "")):
+        services.start_receiver()
         for number in range(1, options.workers + 1):
             services.start_worker(f"worker{number}", options.concurrency)
         flower = services.start_flower() if options.flower else None
@@ -142,28 +170,10 @@ def _start(options: Options, console: Console, services: Services, records: Reco
             services.check()
             if time.monotonic() > deadline:
                 raise ServiceError(f"{missing} workers were not ready after {START_S:g} s")
-        if flower:
-            services.wait_until_reachable(flower, deadline)
+        for url in (webhook_url(), flower):
+            if url:
+                services.wait_until_reachable(url, deadline)
     show.started(console, options.workers, options.concurrency, flower)
-
-
-def _watch(
-    services: Services,
-    records: Records,
-    waiting: Callable[[], Waiting],
-    update: Callable[[float, int, Waiting], None],
-    *,
-    until_runs: int,
-    until_ms: float,
-) -> None:
-    """Show the day as it runs, until so much has run and nothing waits, or until it is too late."""
-    while True:
-        services.check()
-        now_ms, done, now = records.now_ms(), records.count_runs(), waiting()
-        update(now_ms, done, now)
-        if (done >= until_runs and not now.total) or now_ms > until_ms:
-            return
-        time.sleep(LOOK_EVERY_S)
 
 
 def _hold(console: Console, services: Services) -> None:

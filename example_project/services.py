@@ -1,4 +1,4 @@
-"""The processes of the demonstration: workers and Flower, started as a user would start them."""
+"""The processes of the demonstration: workers, Flower and the receiver of the webhooks."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from urllib.parse import urlsplit
 
 from celery_delayq.embedded.lifeline import Lifeline
 
@@ -23,6 +24,13 @@ _LOOK_EVERY_S = 0.1
 
 class ServiceError(Exception):
     """A process of the demonstration did not start, or ended before its time."""
+
+
+def free_port() -> int:
+    """Give a port of the loopback interface on which nothing listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 class Service:
@@ -96,7 +104,7 @@ class Services:
 
     def start_worker(self, name: str, concurrency: int) -> None:
         """Start an ordinary ``celery worker`` with `concurrency` processes."""
-        self._start(
+        self._start_celery(
             name,
             *("worker", "--hostname", f"{name}@%h", "--concurrency", str(concurrency)),
             *("--loglevel", "INFO"),
@@ -104,18 +112,20 @@ class Services:
 
     def start_flower(self) -> str:
         """Start ``celery flower`` on a free port of the loopback interface and give its URL."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
-        self._start("flower", "flower", "--address=127.0.0.1", f"--port={port}")
+        port = free_port()
+        self._start_celery("flower", "flower", "--address=127.0.0.1", f"--port={port}")
         return f"http://127.0.0.1:{port}"
+
+    def start_receiver(self) -> None:
+        """Start the HTTP server that the webhooks go to, where the environment says."""
+        self._start("receiver", sys.executable, "-m", "example_project.receiver")
 
     def wait_until_reachable(self, url: str, deadline: float) -> None:
         """Wait until something listens at `url`; `deadline` is in `time.monotonic` seconds."""
-        port = int(url.rpartition(":")[2])
+        parts = urlsplit(url)
         while True:
             try:
-                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                socket.create_connection((parts.hostname, parts.port), timeout=1).close()
                 return
             except OSError as error:
                 self.check()
@@ -141,6 +151,8 @@ class Services:
                 service.kill()
             self._running.clear()
 
-    def _start(self, name: str, *arguments: str) -> None:
-        command = [sys.executable, "-m", "celery", "-A", _APP, *arguments]
+    def _start_celery(self, name: str, *arguments: str) -> None:
+        self._start(name, sys.executable, "-m", "celery", "-A", _APP, *arguments)
+
+    def _start(self, name: str, *command: str) -> None:
         self._running.append(Service(name, command, self._environment, self._logs))

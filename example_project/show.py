@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date, timedelta
+from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from celery_delayq.entries import Outcome
+from celery_delayq.letters import DeadLetter
+from example_project.deliveries import Told, WebhookSums
+from example_project.faults import ATTEMPTS
 from example_project.flights import Flight, new_york
-from example_project.ledger import Sums, Tally
+from example_project.ledger import Action, Sums, Tally
 from example_project.plan import LEAD, CompressedClock, Reminder
 from example_project.records import Waiting
 
+if TYPE_CHECKING:
+    from example_project.agenda import Line
+
 _LATE = timedelta(hours=1)
+
+# How the table calls what became of a change: an outcome is as far as the reminder had come.
+_CHANGES: dict[Action, str] = {"move": "late: moved", "cancel": "cancelled"}
+_OUTCOMES: dict[str, Sequence[Outcome]] = {
+    "in time": (Outcome.DONE,),
+    "ready": (Outcome.READY, Outcome.PAST),
+    "running": (Outcome.RUNNING,),
+    "had run": (Outcome.UNKNOWN,),
+}
 
 
 def plan(
@@ -31,6 +50,18 @@ def plan(
     console.print(f"({_weather(flights)})")
 
 
+def agenda(console: Console, hours: Sequence[int], lines: Iterable[Line]) -> None:
+    """Show what waits, as `celery_delayq` counts it, and which comes first."""
+    table = Table(title="What waits in Redis, by the hours of the day")
+    table.add_column("reminder")
+    for name in (*(f"{a:02}-{b:02}" for a, b in pairwise(hours)), "total"):
+        table.add_column(name, justify="right")
+    table.add_column("next")
+    for line in lines:
+        table.add_row(line.kind, *map(str, line.parts), f"{line.total}", line.next_flight)
+    console.print(table)
+
+
 def started(console: Console, workers: int, concurrency: int, flower: str | None) -> None:
     """Say that the processes are up, and where Flower is."""
     console.print(f"{workers} workers with {concurrency} processes each are ready")
@@ -39,10 +70,10 @@ def started(console: Console, workers: int, concurrency: int, flower: str | None
 
 
 @contextmanager
-def publishing(console: Console, total: int) -> Iterator[Callable[[], None]]:
+def publishing(console: Console, what: str, total: int) -> Iterator[Callable[[], None]]:
     """Show a bar while reminders are published; call what is given after each."""
     columns = (
-        TextColumn("Scheduling "), BarColumn(), MofNCompleteColumn(),
+        TextColumn(what), BarColumn(), MofNCompleteColumn(),
         TextColumn("{task.fields[rate]}"), TimeElapsedColumn(),
     )  # fmt: skip
     with Progress(*columns, console=console) as progress:
@@ -58,42 +89,56 @@ def publishing(console: Console, total: int) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def running(
-    console: Console, total: int, clock: CompressedClock
-) -> Iterator[Callable[[float, int, Waiting], None]]:
-    """Show a bar while the day runs; call what is given with real ms, runs and what waits."""
+    console: Console, clock: CompressedClock
+) -> Iterator[Callable[[float, int, int, Waiting], None]]:
+    """Show a bar while the day runs; call what is given with real ms, runs done and all that are
+    to be done, and what waits.
+    """
     columns = (
         TextColumn("{task.fields[clock]}"), BarColumn(), MofNCompleteColumn(), TextColumn("run"),
         TextColumn("[dim]{task.fields[waits]}"), TimeElapsedColumn(),
     )  # fmt: skip
     with Progress(*columns, console=console) as progress:
-        bar = progress.add_task("", total=total, clock="", waits="")
+        bar = progress.add_task("", clock="", waits="")
 
-        def update(now_ms: float, done: int, now: Waiting) -> None:
+        def update(now_ms: float, done: int, total: int, now: Waiting) -> None:
             if now_ms < clock.starts_ms:
                 time = f"starts in {(clock.starts_ms - now_ms) / 1000:.0f} s"
             else:
                 time = f"{new_york(clock.flight_time(now_ms)):%a %d %b %H:%M}"
-            waits = f"{now.scheduled} scheduled, {now.ready} ready"
-            progress.update(bar, completed=done, clock=time, waits=waits)
+            waits = f"{now.scheduled} scheduled, {now.ready} ready, {now.dead} dead"
+            progress.update(bar, completed=done, total=total, clock=time, waits=waits)
 
         yield update
 
 
-def result(console: Console, sums: Sums, wrong: Sequence[str], picture: Path) -> None:
-    """Show the table of the sums and where the picture is."""
+def dead_letters(console: Console, letters: Sequence[DeadLetter]) -> None:
+    """Say how many webhooks are dead letters, and after what."""
+    errors = Counter(letter.exception for letter in letters).most_common()
+    after = ", ".join(f"{number} {name}" for name, number in errors)
+    console.print(f"{len(letters)} webhooks are dead letters{after and f': {after}'}")
+
+
+def result(
+    console: Console, sums: Sums, webhooks: WebhookSums, wrong: Sequence[str], picture: Path
+) -> None:
+    """Show the tables of the sums and where the picture is."""
+    console.print(_changes(sums))
     table = Table(title="What Redis says was published and run")
     table.add_column("reminder")
-    for name in ("scheduled", "run", "early", "lost", "twice", "p50", "p99", "max"):
+    for name in ("planned", "moved", "cancelled", "run", "early", "lost", "twice"):
         table.add_column(name, justify="right")
     for kind, tally in sums.per_kind.items():
         table.add_row(kind, *_cells(tally))
     table.add_section()
     table.add_row("total", *_cells(sums.total), style="bold")
-    table.caption = "p50, p99, max: lateness in real milliseconds, by the clock of Redis"
+    table.caption = f"Lateness by Redis' clock: {_lateness(sums.total)}"
     console.print(table)
+    console.print(_webhooks(webhooks))
     console.print(f"Picture: {picture}")
     if not wrong:
-        console.print("[green]Every reminder ran once, none was early.[/green]")
+        console.print(f"[green]{_verdict(sums)}")
+        console.print(f"[green]{_webhook_verdict(webhooks.total)}")
 
 
 def title(day: date, days: int) -> str:
@@ -104,13 +149,17 @@ def title(day: date, days: int) -> str:
     return f"Departure reminders, New York, {when}"
 
 
-def subtitle(flights: Sequence[Flight], sums: Sums, seconds_per_day: float) -> str:
-    """Put the day and its sums into a line."""
-    total = sums.total
+def subtitle(
+    flights: Sequence[Flight], sums: Sums, webhooks: WebhookSums, seconds_per_day: float
+) -> str:
+    """Put the day and its sums into two lines."""
+    total, told = sums.total, webhooks.total
     return (
         f"{len(flights):,} flights, a day in {seconds_per_day:g} s: "
-        f"{total.scheduled:,} scheduled, {total.run:,} run, "
-        f"{total.early} early, {total.lost} lost, {total.twice} twice"
+        f"{total.planned:,} planned = {total.run:,} run + {total.cancelled:,} cancelled; "
+        f"{total.moved:,} moved, {total.early} early, {total.lost} lost, {total.twice} twice\n"
+        f"{told.sent:,} webhooks = {sum(told.after):,} delivered + {told.dead} dead letters, of "
+        f"which {told.replayed} were delivered when replayed"
     )
 
 
@@ -120,7 +169,63 @@ def _weather(flights: Sequence[Flight]) -> str:
     return f"{cancelled} were cancelled and {late} left over an hour late, not known beforehand"
 
 
+def _verdict(sums: Sums) -> str:
+    total = sums.total
+    late = sums.outcomes["cancel"].total() - total.cancelled
+    return (
+        f"{total.planned:,} planned = {total.run:,} run + {total.cancelled:,} cancelled. "
+        f"Each ran once and none early, the {total.moved:,} moved ones at their new time; "
+        f"{late or 'none'} for a cancelled flight{', too late to be cancelled' if late else ''}."
+    )
+
+
+def _changes(sums: Sums) -> Table:
+    table = Table(title="What became of the reminders of late and cancelled flights")
+    for name in ("flight", "reminders", *_OUTCOMES):
+        table.add_column(name, justify="left" if name == "flight" else "right")
+    for action, name in _CHANGES.items():
+        outcomes = sums.outcomes[action]
+        cells = [sum(outcomes[each.value] for each in meant) for meant in _OUTCOMES.values()]
+        table.add_row(name, *map(str, (outcomes.total(), *cells)))
+    table.caption = "ready, running, had run: too late to be changed"
+    return table
+
+
+def _webhooks(sums: WebhookSums) -> Table:
+    table = Table(title="What the receiver got: webhooks by the attempt that was accepted")
+    numbers = ["at once", "2nd", "3rd", *(f"{number}th" for number in range(4, ATTEMPTS + 1))]
+    table.add_column("reminder")
+    for name in ("sent", *numbers, "dead", "replayed", "refused"):
+        table.add_column(name, justify="right")
+    for kind, told in sums.per_kind.items():
+        table.add_row(kind, *_told(told))
+    table.add_section()
+    table.add_row("total", *_told(sums.total), style="bold")
+    table.caption = (
+        f"{sums.requests:,} requests, {sums.repeated} of them again since the answer was lost\n"
+        "dead = replayed, and delivered then + refused for good (404, 410)"
+    )
+    return table
+
+
+def _told(told: Told) -> list[str]:
+    return [f"{n}" for n in (told.sent, *told.after, told.dead, told.replayed, told.refused)]
+
+
+def _webhook_verdict(told: Told) -> str:
+    return (
+        f"{told.sent:,} reminders that ran = {sum(told.after):,} webhooks delivered + {told.dead} "
+        f"dead letters. Of these {told.replayed} were delivered when they were replayed, and "
+        f"{told.refused or 'none'} {'was' if told.refused == 1 else 'were'} refused for good."
+    )
+
+
 def _cells(tally: Tally) -> list[str]:
+    good = [f"{n}" for n in (tally.planned, tally.moved, tally.cancelled, tally.run)]
     bad = [f"[red]{n}[/red]" if n else "0" for n in (tally.early, tally.lost, tally.twice)]
-    late = ["-" if n is None else f"{n:.1f}" for n in (tally.p50_ms, tally.p99_ms, tally.max_ms)]
-    return [f"{tally.scheduled}", f"{tally.run}", *bad, *late]
+    return [*good, *bad]
+
+
+def _lateness(tally: Tally) -> str:
+    figures = {"p50": tally.p50_ms, "p99": tally.p99_ms, "max": tally.max_ms}
+    return ", ".join(f"{name} {'-' if n is None else f'{n:.1f} ms'}" for name, n in figures.items())

@@ -2,45 +2,47 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any, TypeVar
-
 import click
 from celery.bin.base import CeleryCommand, CeleryOption
-from kombu.exceptions import OperationalError
-from redis.exceptions import RedisError
 
-from celery_delayq.app import DelayQ
-from celery_delayq.errors import DelayQError
+from celery_delayq.cli import changing, dead, looking, transfer
+from celery_delayq.cli.base import Refused, delayq_of, reporting_errors
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-class Refused(click.ClickException):
-    """An error that is told in one line, without a traceback."""
-
-
-def reporting_errors(command: F) -> F:
-    """Tell what went wrong in one line and exit with 1."""
-
-    @functools.wraps(command)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return command(*args, **kwargs)
-        except (DelayQError, OperationalError, RedisError) as exc:
-            raise Refused(str(exc)) from exc
-
-    return wrapper  # type: ignore[return-value]
+__all__ = ["Refused", "delayq", "delayq_of", "reporting_errors"]
 
 
 @click.group()
 def delayq() -> None:
-    """Look after tasks that wait in Redis (celery_delayq)."""
+    """Look after tasks that wait in Redis (celery_delayq).
+
+    Each command exits with 0 when all was done, with 1 after an error or when something was not
+    done (it runs already, it is unknown, somebody said no), and with 2 when it cannot be meant
+    like that. With --json there is JSON on standard output, and errors are on standard error.
+
+    \b
+    Examples:
+      celery -A shop delayq stats
+      celery -A shop delayq list --due-to 1h
+      celery -A shop delayq cancel --help
+    """
 
 
-def _delayq_of(ctx: click.Context) -> DelayQ:
-    return DelayQ.of(ctx.obj.app)
+for command in (
+    looking.get,
+    looking.list_,
+    looking.count,
+    looking.paused,
+    changing.cancel,
+    changing.cancel_canvas,
+    changing.reschedule,
+    changing.run_now,
+    changing.pause,
+    changing.resume,
+    transfer.export,
+    transfer.import_,
+    dead.dead,
+):
+    delayq.add_command(command)
 
 
 @delayq.command(cls=CeleryCommand)
@@ -58,7 +60,7 @@ def dispatch(ctx: click.Context) -> None:
     """
     from celery_delayq.cli.dispatch import run
 
-    run(_delayq_of(ctx))
+    run(delayq_of(ctx))
 
 
 @delayq.command(cls=CeleryCommand)
@@ -75,7 +77,7 @@ def stats(ctx: click.Context, as_json: bool) -> None:
     """
     from celery_delayq.cli.stats import show
 
-    show(_delayq_of(ctx), as_json=as_json)
+    show(delayq_of(ctx), as_json=as_json)
 
 
 @delayq.command(cls=CeleryCommand)
@@ -99,7 +101,7 @@ def fsck(ctx: click.Context, repair: bool, queue: str | None, as_json: bool) -> 
     """
     from celery_delayq.cli.fsck import run
 
-    run(_delayq_of(ctx), queue=queue, repair=repair, as_json=as_json)
+    run(delayq_of(ctx), queue=queue, repair=repair, as_json=as_json)
 
 
 @delayq.command(cls=CeleryCommand)
@@ -124,9 +126,10 @@ def fsck(ctx: click.Context, repair: bool, queue: str | None, as_json: bool) -> 
 def migrate(
     ctx: click.Context, source: str | None, target: str | None, dry_run: bool, yes: bool
 ) -> None:
-    """Move a running app over from stock Celery, or back, without a drain.
+    """Move an app over from stock Celery, or back.
 
-    Stop the workers first; producers may go on. May be interrupted and repeated.
+    It needs no drain: stop the workers first; producers may go on. May be interrupted and
+    repeated.
 
     \b
     Examples:

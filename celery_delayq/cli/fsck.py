@@ -13,7 +13,8 @@ from rich.text import Text
 from celery_delayq.app import DelayQ
 from celery_delayq.cli import Refused
 from celery_delayq.conf import Settings
-from celery_delayq.fsck import KINDS, Finding, Report, check
+from celery_delayq.findings import KINDS, Finding, Report
+from celery_delayq.fsck import check
 
 
 def run(delayq: DelayQ, *, queue: str | None, repair: bool, as_json: bool) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import time
-from datetime import timedelta
 
 from rich import box
 from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
+from rich.text import Text
 
 from celery_delayq.app import DelayQ
+from celery_delayq.cli.words import span, spelled
 from celery_delayq.stats import QueueStats, Stats
 
 
@@ -31,22 +32,23 @@ def show(delayq: DelayQ, *, as_json: bool) -> None:
 
 def queues_table(stats: Stats) -> Table:
     """Return one row for each queue."""
-    # Nine columns in 80: nothing is spent on frames.
-    table = Table(title="Queues", box=box.SIMPLE_HEAD, padding=0)
+    # Ten columns in 80: nothing is spent on frames.
+    table = Table(title="Queues", box=box.SIMPLE_HEAD, show_edge=False, padding=0)
     table.add_column("queue", overflow="fold")
-    for name in ("scheduled", "overdue", "ready", "leased", "dead"):
-        table.add_column(name, justify="right")
-    for name in ("oldest waits", "next due in", "memory"):
-        table.add_column(name, justify="right")
+    for name in ("scheduled", "overdue", "paused", "ready", "leased", "dead"):
+        table.add_column(name, justify="right", overflow="fold")
+    for name in ("oldest\nwaits", "next\ndue in", "memory"):
+        table.add_column(name, justify="right", overflow="fold")
     for queue in stats.queues:
         table.add_row(
-            queue.name,
+            Text(spelled(queue.name)),
             f"{queue.scheduled:,}",
             f"{queue.overdue:,}",
+            f"{queue.paused:,}",
             f"{queue.ready:,}",
             f"{queue.leased:,}",
             f"{queue.dead:,}",
-            f"{queue.oldest_age:,.1f} s",
+            span(queue.oldest_age) if queue.oldest_age >= 60 else f"{queue.oldest_age:.1f}s",
             _moment(queue),
             "-" if queue.memory is None else decimal(queue.memory),
         )
@@ -62,8 +64,8 @@ def _tasks(stats: Stats) -> Table:
     for queue in stats.queues:
         for task in sorted({*queue.scheduled_tasks, *queue.ready_tasks}):
             table.add_row(
-                queue.name,
-                task,
+                Text(spelled(queue.name)),
+                Text(spelled(task)),
                 f"{queue.scheduled_tasks.get(task, 0):,}",
                 f"{queue.ready_tasks.get(task, 0):,}",
             )
@@ -75,7 +77,4 @@ def _moment(queue: QueueStats) -> str:
     if queue.next_due is None:
         return "-"
     seconds = round(queue.next_due - time.time())
-    if seconds <= 0:
-        return "now"
-    days, rest = divmod(seconds, 86_400)
-    return (f"{days:,}d " if days else "") + str(timedelta(seconds=rest))
+    return span(seconds) if seconds > 0 else "now"

@@ -1,46 +1,42 @@
 -- Take over a message that stock workers hold: out of kombu's unacked keys into the schedule or,
 -- when it is due, into its ready list.
 --
--- KEYS     1 due  2 entries  3 tasks  4 agenda  5 queues  6 wake  7 ready list  8 unacked
---          9 unacked_index
--- ARGV     1 queue  2 layout of the queue  3 wake channel  4 id  5 due (ms, '+' before it when
---          it counts from now)  6 which of KEYS is its ready list  7 record  8 delivery tag
+-- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 agenda
+--          10 queues  11 wake  12 ready list  13 unacked  14 unacked_index
+-- ARGV     1 queue  2 layout of the queue  3 wake channel  4 no limit  5 id  6 due (ms, '+' before
+--          it when it counts from now)  7 which of KEYS is its ready list  8 record  9 no policy
+--          10 delivery tag
 -- Returns  'scheduled' | 'ready' | 'gone'; 'gone' is no longer held
 -- Repeat   'gone'
 -- @include clock
 -- @include types
 -- @include record
+-- @include label
+-- @include state
+-- @include wake
 -- @include entry
 -- @include agenda
--- @include wake
 
 local clock = now_us()
 local now = to_ms(clock)
-local id, due, data, tag = ARGV[4], due_of(ARGV[5], clock), ARGV[7], ARGV[8]
+local id, due, data, tag = ARGV[5], due_of(ARGV[6], clock), ARGV[8], ARGV[10]
 local _, nonce, task, start = read_record(data)
-if redis.call('HEXISTS', KEYS[8], tag) == 0 then
+if redis.call('HEXISTS', KEYS[13], tag) == 0 then
   return 'gone'
 end
-expect_type(KEYS[1], 'zset')
-expect_type(KEYS[2], 'hash')
-expect_type(KEYS[3], 'zset')
-expect_type(KEYS[7], 'list')
+expect_state()
+expect_type(KEYS[12], 'list')
 -- Moving frees memory, so a full server must let it pass: see promote.lua.
-redis.call('ZREM', KEYS[4], '')
+redis.call('ZREM', KEYS[9], '')
 local state
 if due > now then
-  id = put_record(KEYS[2], id, data, nonce)
-  if id then
-    redis.call('ZADD', KEYS[1], due, id)
-    redis.call('ZADD', KEYS[3], 0, task_member(task, due, id))
-  end
-  announce(KEYS[4], KEYS[5], ARGV[1], ARGV[2], due, clock, ARGV[3])
+  put_entry(id, due, data, nonce, task)
+  announce(KEYS[9], KEYS[10], ARGV[1], ARGV[2], due, clock, ARGV[3])
   state = 'scheduled'
 else
-  redis.call('LPUSH', KEYS[7], string.sub(data, start))
-  wake(KEYS[6])
+  put_ready(KEYS[12], KEYS[11], due, now, data, task, start)
   state = 'ready'
 end
-redis.call('HDEL', KEYS[8], tag)
-redis.call('ZREM', KEYS[9], tag)
+redis.call('HDEL', KEYS[13], tag)
+redis.call('ZREM', KEYS[14], tag)
 return state

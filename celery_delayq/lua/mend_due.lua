@@ -7,6 +7,7 @@
 -- Repeat   finds what is left
 -- @include clock
 -- @include types
+-- @include record
 -- @include agenda
 -- @include bury
 -- @include mend
@@ -24,7 +25,7 @@ for i = 1, #page[2], 2 do
     if mend then
       -- A letter takes its place, so a full server must let it pass: see promote.lua.
       redis.call('ZREM', KEYS[3], '')
-      bury_letter(KEYS[4], KEYS[5], id, to_ms(now_us()), due, 'no record', '')
+      bury_letter(KEYS[4], KEYS[5], id, to_ms(now_us()), due_at(due), 'no record', '')
       redis.call('ZREM', KEYS[1], id)
     end
   end

@@ -1,41 +1,63 @@
--- Look at a batch of the records: each must be readable, in the schedule and in the index by task.
--- Mending adds to the index; what is not in the schedule is for mend_schedule.lua, and of what
--- cannot be read promote.lua makes dead letters.
+-- Look at a batch of the records: each must be readable, in the schedule and in the index by task
+-- and, where they say so, listed as parked, as a twin, and as owner of its unique key. Mending adds
+-- to these; what is not in the schedule is for mend_schedule.lua, and of what cannot be read
+-- promote.lua makes dead letters.
 --
--- KEYS     1 due  2 entries  3 tasks
+-- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running
 -- ARGV     1 cursor  2 about how many to look at  3 '1' to mend
--- Returns  {next cursor, looked at, {ids that are not in the schedule}, then for each kind {kind,
+-- Returns  {next cursor, looked at, {names that are not in the schedule}, then for each kind {kind,
 --          found, mended, some ids…}}
 -- Repeat   finds what is left
 -- @include types
 -- @include record
+-- @include label
+-- @include state
 -- @include mend
+-- @include mend_state
 
-expect_type(KEYS[1], 'zset')
-expect_type(KEYS[2], 'hash')
-expect_type(KEYS[3], 'zset')
+expect_state()
 local mend = ARGV[3] == '1'
 local lost = {}
 
 -- Tasks run without it, so a full server may refuse it.
 local function add(member)
-  return mend and type(redis.pcall('ZADD', KEYS[3], 0, member)) == 'number'
+  return mend and type(redis.pcall('ZADD', TASKS, 0, member)) == 'number'
 end
 
-local page = redis.call('HSCAN', KEYS[2], ARGV[1], 'COUNT', ARGV[2])
+local function check_parked(name, member)
+  if not redis.call('ZSCORE', PARKED, member) then
+    note('lost_parked', name, mend)
+    if mend then
+      let_pass()
+      redis.call('ZADD', PARKED, 0, member)
+    end
+  end
+end
+
+local page = redis.call('HSCAN', ENTRIES, ARGV[1], 'COUNT', ARGV[2])
 for i = 1, #page[2], 2 do
-  local id = page[2][i]
-  local priority, _, task = read_record(page[2][i + 1])
-  local due = redis.call('ZSCORE', KEYS[1], id)
+  local name, data = page[2][i], page[2][i + 1]
+  local priority, _, task, start = read_record(data)
+  local due = redis.call('ZSCORE', DUE, name)
   if not priority then
-    note('unreadable', id, false)
+    note('unreadable', name, false)
   end
   if not due then
-    lost[#lost + 1] = id
+    lost[#lost + 1] = name
   elseif priority then
-    local member = task_member(task, tonumber(due), id)
-    if not redis.call('ZSCORE', KEYS[3], member) then
-      note('unindexed', id, add(member))
+    local member = task_member(task, due_at(due), name)
+    if not redis.call('ZSCORE', TASKS, member) then
+      note('unindexed', name, add(member))
+    end
+    if tonumber(due) >= PARK then
+      check_parked(name, member)
+    end
+  end
+  check_twin(name, mend)
+  if priority then
+    local id, _, _, unique = read_label(data, start)
+    if id then
+      check_key(id, unique, mend)
     end
   end
 end

@@ -47,7 +47,7 @@ for i = 1, #page[2], 2 do
     local due = redis.call('ZSCORE', KEYS[1], id)
     local priority, _, its_task = read_record(data)
     -- Of an unreadable record nothing is known that a member could be wrong about.
-    local right = due and task_member(task, tonumber(due), id) or member
+    local right = due and task_member(task, due_at(due), id) or member
     if priority and (its_task ~= task or member ~= right) then
       remove(member, id)
     elseif not due then

@@ -7,6 +7,7 @@
 -- Repeat   finds what is left
 -- @include clock
 -- @include types
+-- @include bury
 -- @include mend
 
 expect_type(KEYS[1], 'hash')
@@ -25,7 +26,7 @@ if ARGV[1] == '1' then
     if not redis.call('ZSCORE', KEYS[2], id) then
       note('unlisted_letter', id, mend)
       if mend then
-        local died = string.match(page[2][i + 1], '^1 (%d+) ') or to_ms(now_us())
+        local died = died_at(page[2][i + 1]) or to_ms(now_us())
         redis.call('ZADD', KEYS[2], died, id)
       end
     end

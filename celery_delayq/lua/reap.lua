@@ -3,31 +3,36 @@
 -- A message that was held too often when its process ended is suspected to be the cause, and is
 -- delivered alone from then on. If that ends its process too, it is dead.
 --
--- KEYS     1 leased  2 leases  3 reaping  4 clock  5 wake  6 deliveries  7 suspects  8 dead
---          9 dead_at  10 nonces  11… ready lists
+-- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 leased
+--          10 leases  11 reaping  12 clock  13 wake  14 deliveries  15 suspects  16 dead
+--          17 dead_at  18 nonces  19… ready lists
 -- ARGV     1 queue  2 incarnation  3 most messages  4 most deliveries, 0 for no limit
 --          5 longest time since the last look at lease time (ms)  6… the priority steps of
---          KEYS[11…]
+--          KEYS[19…]
 -- Returns  {'1' when there is more to take back in this queue, requeued, suspected, buried}
 -- Repeat   goes on with what is left
 -- @include clock
 -- @include types
+-- @include record
+-- @include label
+-- @include state
 -- @include wake
 -- @include lease
 -- @include bury
 
 local list_of = {}
-for i = 11, #KEYS do
-  list_of[ARGV[i - 5]] = KEYS[i]
+for i = 19, #KEYS do
+  list_of[ARGV[i - 13]] = KEYS[i]
   expect_type(KEYS[i], 'list')
 end
-expect_type(KEYS[6], 'hash')
-expect_type(KEYS[7], 'list')
-expect_type(KEYS[8], 'hash')
-expect_type(KEYS[9], 'zset')
-expect_type(KEYS[10], 'hash')
+expect_state()
+expect_type(KEYS[14], 'hash')
+expect_type(KEYS[15], 'list')
+expect_type(KEYS[16], 'hash')
+expect_type(KEYS[17], 'zset')
+expect_type(KEYS[18], 'hash')
 -- Moving frees memory, so a full server must let it pass: see promote.lua.
-redis.call('ZREM', KEYS[3], '')
+redis.call('ZREM', KEYS[11], '')
 
 local most = tonumber(ARGV[4])
 local moved, suspected, buried = 0, 0, 0
@@ -38,37 +43,39 @@ local function take_back(held)
     return
   end
   if not step then
-    bury_letter(KEYS[8], KEYS[9], redis.sha1hex(held), to_ms(now_us()), 0, 'unreadable', held)
+    bury_letter(KEYS[16], KEYS[17], redis.sha1hex(held), to_ms(now_us()), 0, 'unreadable', held)
     buried = buried + 1
     return
   end
   local message = string.sub(held, start)
   local digest = redis.sha1hex(message)
-  local reaped, crashed, requeued = read_deliveries(redis.call('HGET', KEYS[6], digest))
+  local reaped, crashed, requeued = read_deliveries(redis.call('HGET', KEYS[14], digest))
   reaped = reaped + 1
   if most > 0 and reaped > most and mark == '!' then
-    redis.call('HDEL', KEYS[6], digest)
-    bury_letter(KEYS[8], KEYS[9], digest, to_ms(now_us()), 0,
+    redis.call('HDEL', KEYS[14], digest)
+    forget_tracked(RUNNING, message)
+    bury_letter(KEYS[16], KEYS[17], digest, to_ms(now_us()), 0,
       string.format('its worker died %d times, the last time with nothing else', reaped), message)
     buried = buried + 1
     return
   end
-  write_deliveries(KEYS[6], digest, reaped, crashed, requeued)
+  track_back(message)
+  write_deliveries(KEYS[14], digest, reaped, crashed, requeued)
   if most > 0 and reaped >= most then
-    redis.call('LPUSH', KEYS[7], step .. '\n' .. message)
+    redis.call('LPUSH', KEYS[15], step .. '\n' .. message)
     suspected = suspected + 1
   else
-    redis.call('RPUSH', list_of[step] or KEYS[11], message)
+    redis.call('RPUSH', list_of[step] or KEYS[19], message)
     moved = moved + 1
   end
 end
 
-local ends = redis.call('ZSCORE', KEYS[2], ARGV[2])
-if ends and tonumber(ends) <= lease_now(KEYS[4], ARGV[5]) then
+local ends = redis.call('ZSCORE', KEYS[10], ARGV[2])
+if ends and tonumber(ends) <= lease_now(KEYS[12], ARGV[5]) then
   local order, cursor = {}, '0'
   repeat
     -- The front of a large hash may be empty by now.
-    local found = redis.call('HSCAN', KEYS[1], cursor, 'COUNT', ARGV[3])
+    local found = redis.call('HSCAN', KEYS[9], cursor, 'COUNT', ARGV[3])
     local page = found[2]
     cursor = found[1]
     for i = 1, #page, 2 do
@@ -82,22 +89,22 @@ if ends and tonumber(ends) <= lease_now(KEYS[4], ARGV[5]) then
   end)
   for _, one in ipairs(order) do
     take_back(one[4])
-    redis.call('HDEL', KEYS[1], one[3])
+    redis.call('HDEL', KEYS[9], one[3])
   end
-  if redis.call('EXISTS', KEYS[1]) == 0 then
-    redis.call('ZREM', KEYS[2], ARGV[2])
-    redis.call('HDEL', KEYS[10], ARGV[2])
+  if redis.call('EXISTS', KEYS[9]) == 0 then
+    redis.call('ZREM', KEYS[10], ARGV[2])
+    redis.call('HDEL', KEYS[18], ARGV[2])
   end
   if moved + suspected > 0 then
-    wake(KEYS[5])
+    wake(KEYS[13])
   end
 end
 local more = '0'
-local first = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
+local first = redis.call('ZRANGE', KEYS[10], 0, 0, 'WITHSCORES')
 if first[2] then
-  redis.call('ZADD', KEYS[3], first[2], ARGV[1])
-  more = tonumber(first[2]) <= lease_now(KEYS[4], ARGV[5]) and '1' or '0'
+  redis.call('ZADD', KEYS[11], first[2], ARGV[1])
+  more = tonumber(first[2]) <= lease_now(KEYS[12], ARGV[5]) and '1' or '0'
 else
-  redis.call('ZREM', KEYS[3], ARGV[1])
+  redis.call('ZREM', KEYS[11], ARGV[1])
 end
 return {more, moved, suspected, buried}

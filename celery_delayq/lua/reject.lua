@@ -1,28 +1,35 @@
 -- Make a dead letter of a message that a process holds.
 --
--- KEYS     1 leased  2 deliveries  3 dead  4 dead_at  5 queues
+-- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 leased
+--          10 deliveries  11 dead  12 dead_at  13 queues
 -- ARGV     1 field of the message  2 id of the letter  3 reason  4 queue  5 layout of the queue
+--          6 details in JSON, '' for none
 -- Returns  1, or 0 when it is not held
 -- Repeat   0
 -- @include clock
 -- @include types
+-- @include record
+-- @include label
+-- @include state
 -- @include lease
 -- @include bury
 
-local held = redis.call('HGET', KEYS[1], ARGV[1])
+local held = redis.call('HGET', KEYS[9], ARGV[1])
 local _, _, start = read_leased(held)
 if not held or held == '' then
-  redis.call('HDEL', KEYS[1], ARGV[1])
+  redis.call('HDEL', KEYS[9], ARGV[1])
   return 0
 end
-expect_type(KEYS[2], 'hash')
-expect_type(KEYS[3], 'hash')
-expect_type(KEYS[4], 'zset')
+expect_state()
+expect_type(KEYS[10], 'hash')
+expect_type(KEYS[11], 'hash')
+expect_type(KEYS[12], 'zset')
 -- Moving must pass on a full server: see promote.lua.
-redis.call('ZREM', KEYS[4], '')
-redis.call('HSETNX', KEYS[5], ARGV[4], ARGV[5])
+redis.call('ZREM', KEYS[12], '')
+redis.call('HSETNX', KEYS[13], ARGV[4], ARGV[5])
 local message = string.sub(held, start or 1)
-bury_letter(KEYS[3], KEYS[4], ARGV[2], to_ms(now_us()), 0, ARGV[3], message)
-redis.call('HDEL', KEYS[2], redis.sha1hex(message))
-redis.call('HDEL', KEYS[1], ARGV[1])
+forget_tracked(RUNNING, message)
+bury_letter(KEYS[11], KEYS[12], ARGV[2], to_ms(now_us()), 0, ARGV[3], message, ARGV[6])
+redis.call('HDEL', KEYS[10], redis.sha1hex(message))
+redis.call('HDEL', KEYS[9], ARGV[1])
 return 1

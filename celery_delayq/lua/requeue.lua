@@ -1,6 +1,7 @@
 -- Put messages that a process holds back into their ready lists.
 --
--- KEYS     1 leased  2 wake  3 deliveries  4 dead  5 dead_at  6 suspects  7… ready lists
+-- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 leased
+--          10 wake  11 deliveries  12 dead  13 dead_at  14 suspects  15… ready lists
 -- ARGV     1 'first' to run next, 'last' to run after all that is ready  2 what to count:
 --          'nothing', 'requeued' or 'crashed'  3 most crashes, 0 for no limit  4 how many ready
 --          lists  5… their priority steps, then the fields of the messages in the order in which
@@ -9,6 +10,9 @@
 -- Repeat   {0, 0}
 -- @include clock
 -- @include types
+-- @include record
+-- @include label
+-- @include state
 -- @include wake
 -- @include lease
 -- @include bury
@@ -16,15 +20,16 @@
 local lists = tonumber(ARGV[4])
 local list_of = {}
 for i = 1, lists do
-  list_of[ARGV[4 + i]] = KEYS[6 + i]
-  expect_type(KEYS[6 + i], 'list')
+  list_of[ARGV[4 + i]] = KEYS[14 + i]
+  expect_type(KEYS[14 + i], 'list')
 end
-expect_type(KEYS[3], 'hash')
-expect_type(KEYS[4], 'hash')
-expect_type(KEYS[5], 'zset')
-expect_type(KEYS[6], 'list')
+expect_state()
+expect_type(KEYS[11], 'hash')
+expect_type(KEYS[12], 'hash')
+expect_type(KEYS[13], 'zset')
+expect_type(KEYS[14], 'list')
 -- Moving frees memory, so a full server must let it pass: see promote.lua.
-redis.call('ZREM', KEYS[5], '')
+redis.call('ZREM', KEYS[13], '')
 
 local moved, buried = 0, 0
 local push = ARGV[1] == 'last' and 'LPUSH' or 'RPUSH'
@@ -33,42 +38,45 @@ if ARGV[1] == 'last' then
   from, to, by = to, from, 1
 end
 for i = from, to, by do
-  local held = redis.call('HGET', KEYS[1], ARGV[i])
+  local held = redis.call('HGET', KEYS[9], ARGV[i])
   local step, mark, start = read_leased(held)
   if held and held ~= '' and not step then
-    bury_letter(KEYS[4], KEYS[5], ARGV[i], to_ms(now_us()), 0, 'unreadable', held)
+    bury_letter(KEYS[12], KEYS[13], ARGV[i], to_ms(now_us()), 0, 'unreadable', held)
     buried = buried + 1
   elseif step then
     local message = string.sub(held, start)
     local crashes = 0
     if ARGV[2] ~= 'nothing' then
       local digest = redis.sha1hex(message)
-      local reaped, crashed, requeued = read_deliveries(redis.call('HGET', KEYS[3], digest))
+      local reaped, crashed, requeued = read_deliveries(redis.call('HGET', KEYS[11], digest))
       if ARGV[2] == 'crashed' then
         crashed = crashed + 1
         crashes = crashed
       else
         requeued = requeued + 1
       end
-      write_deliveries(KEYS[3], digest, reaped, crashed, requeued)
+      write_deliveries(KEYS[11], digest, reaped, crashed, requeued)
     end
     local most = tonumber(ARGV[3])
     if most > 0 and crashes > most then
-      redis.call('HDEL', KEYS[3], redis.sha1hex(message))
-      bury_letter(KEYS[4], KEYS[5], redis.sha1hex(message), to_ms(now_us()), 0,
+      redis.call('HDEL', KEYS[11], redis.sha1hex(message))
+      forget_tracked(RUNNING, message)
+      bury_letter(KEYS[12], KEYS[13], redis.sha1hex(message), to_ms(now_us()), 0,
         string.format('killed its process %d times', crashes), message)
       buried = buried + 1
     elseif mark == '!' then
-      redis.call(push, KEYS[6], step .. '\n' .. message)
+      track_back(message)
+      redis.call(push, KEYS[14], step .. '\n' .. message)
       moved = moved + 1
     else
-      redis.call(push, list_of[step] or KEYS[7], message)
+      track_back(message)
+      redis.call(push, list_of[step] or KEYS[15], message)
       moved = moved + 1
     end
   end
-  redis.call('HDEL', KEYS[1], ARGV[i])
+  redis.call('HDEL', KEYS[9], ARGV[i])
 end
 if moved > 0 then
-  wake(KEYS[2])
+  wake(KEYS[10])
 end
 return {moved, buried}

@@ -1,28 +1,36 @@
 -- Schedule what takes the place of a message that a process holds: its retry, or itself, when it
--- came from a stock producer with a future ETA.
+-- came from a stock producer with a future ETA or belongs to a paused task.
 --
 -- The process still acknowledges the message, so an empty value stays in its place until then.
 --
--- KEYS     1 due  2 entries  3 tasks  4 agenda  5 queues  6 wake  7 ready list  8 leased
---          9 deliveries
--- ARGV     1 queue  2 layout of the queue  3 wake channel  4 id  5 due (ms, '+' before it when
---          it counts from now)  6 which of KEYS is its ready list  7 record  8 field of the
---          message  9 '1' to hand out what is due
--- Returns  'scheduled' | 'ready' | 'due' | 'gone' | 'duplicate'; 'due' changed nothing, 'gone' is
---          no longer held, and whoever has it now makes its own
+-- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 agenda
+--          10 queues  11 wake  12 ready list  13 leased  14 deliveries  15 running, of the queue
+--          of the message
+-- ARGV     1 queue  2 layout of the queue  3 wake channel  4 no limit  5 id  6 due (ms, '+' before
+--          it when it counts from now)  7 which of KEYS is its ready list  8 record  9 what to do
+--          when its unique key is taken (see include/claim.lua), '' without one  10 field of the
+--          message  11 'push' to make ready what is due, 'leave' to change nothing then, 'keep' to
+--          schedule it all the same
+-- Returns  'scheduled' | 'ready' | 'due' | 'gone' | 'duplicate' | 'superseded'; 'due' changed
+--          nothing, 'gone' is no longer held, and whoever has it now makes its own, 'superseded'
+--          was not stored since another has its unique key
 -- Repeat   'duplicate'
 -- @include clock
 -- @include types
 -- @include record
--- @include entry
--- @include agenda
+-- @include label
+-- @include state
 -- @include wake
+-- @include entry
+-- @include claim
+-- @include agenda
 -- @include lease
 
 local clock = now_us()
-local id, due, data, field = ARGV[4], due_of(ARGV[5], clock), ARGV[7], ARGV[8]
+local now = to_ms(clock)
+local id, due, data, field = ARGV[5], due_of(ARGV[6], clock), ARGV[8], ARGV[10]
 local _, nonce, task, start = read_record(data)
-local held = redis.call('HGET', KEYS[8], field)
+local held = redis.call('HGET', KEYS[13], field)
 if not held then
   return 'gone'
 end
@@ -30,29 +38,56 @@ local _, _, held_start = read_leased(held)
 if not held_start then
   return 'duplicate'
 end
-expect_type(KEYS[1], 'zset')
-expect_type(KEYS[2], 'hash')
-expect_type(KEYS[3], 'zset')
-expect_type(KEYS[7], 'list')
-expect_type(KEYS[9], 'hash')
--- One takes the place of the other, so a full server must let it pass: see promote.lua.
-redis.call('ZREM', KEYS[4], '')
-local state
-if due > to_ms(clock) then
-  id = put_record(KEYS[2], id, data, nonce)
-  if id then
-    redis.call('ZADD', KEYS[1], due, id)
-    redis.call('ZADD', KEYS[3], 0, task_member(task, due, id))
-  end
-  announce(KEYS[4], KEYS[5], ARGV[1], ARGV[2], due, clock, ARGV[3])
-  state = 'scheduled'
-elseif ARGV[9] == '1' then
-  redis.call('LPUSH', KEYS[7], string.sub(data, start))
-  wake(KEYS[6])
-  state = 'ready'
-else
+expect_state()
+expect_type(KEYS[12], 'list')
+expect_type(KEYS[14], 'hash')
+expect_type(KEYS[15], 'hash')
+if due <= now and ARGV[11] == 'leave' then
   return 'due'
 end
-redis.call('HDEL', KEYS[9], redis.sha1hex(string.sub(held, held_start)))
-redis.call('HSET', KEYS[8], field, '')
+-- One takes the place of the other, so a full server must let it pass: see promote.lua.
+redis.call('ZREM', KEYS[9], '')
+
+local plan = {what = 'beside'}
+if ARGV[9] ~= '' then
+  local _, _, _, unique = read_label(data, start)
+  -- Itself, too, has the key no more when another has taken its place.
+  plan = decide(unique, id, due, now, (string.gsub(ARGV[9], '%d$', '1')))
+end
+if plan.what == 'superseded' and ARGV[11] == 'keep' then
+  -- Without the pause it would have run beside what has its key now.
+  plan.what = 'beside'
+end
+local its_id, its_nonce, _, its_unique = read_label(held, held_start)
+if its_id then
+  local _, its_due = untrack(KEYS[15], its_id, its_nonce, its_unique)
+  if ARGV[11] == 'keep' and its_due > 0 then
+    due = math.min(due, its_due)
+  end
+  if redis.call('EXISTS', TWINS) == 1 then
+    redis.call('ZREM', TWINS, twin_name(its_id, its_nonce))
+  end
+end
+local state = 'superseded'
+if plan.what == 'superseded' then
+  state = plan.what
+elseif due > now or ARGV[11] == 'keep' then
+  put_entry(id, due, data, nonce, task)
+  announce(KEYS[9], KEYS[10], ARGV[1], ARGV[2], due, clock, ARGV[3])
+  state = 'scheduled'
+else
+  put_ready(KEYS[12], KEYS[11], due, now, data, task, start)
+  state = 'ready'
+end
+if its_id then
+  release_key(its_unique, its_id)
+end
+if plan.what == 'store' then
+  local _, _, _, unique = read_label(data, start)
+  if state == 'scheduled' or string.sub(unique, 1, 1) == 'd' then
+    take_key(plan, id)
+  end
+end
+redis.call('HDEL', KEYS[14], redis.sha1hex(string.sub(held, held_start)))
+redis.call('HSET', KEYS[13], field, '')
 return state

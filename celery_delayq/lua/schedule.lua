@@ -1,50 +1,47 @@
 -- Store messages until they are due; those whose moment has passed go to ready at once.
 --
--- KEYS     1 due  2 entries  3 tasks  4 agenda  5 queues  6 wake  7… ready lists
--- ARGV     1 queue  2 layout of the queue  3 wake channel  4… for each message: id, due (ms,
---          '+' before it when it counts from now), which of KEYS is its ready list, record
--- Returns  {now (ms, rounded up), a letter for each message: 's' scheduled, 'r' ready, 'd' a duplicate}
--- Repeat   the same record again is a duplicate while its entry waits
+-- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 agenda
+--          10 queues  11 wake  12… ready lists; all lists of what is ready, if there is any
+--          unique key
+-- ARGV     1 queue  2 layout of the queue  3 wake channel  4 most entries that may be scheduled, 0
+--          for no limit  5… for each message: id, due (ms, '+' before it when it counts from now),
+--          which of KEYS is its ready list, record, what to do when its unique key is taken (see
+--          include/claim.lua), '' without one
+-- Returns  {now (ms, rounded up), a letter for each message, then the id that each capital letter
+--          is about, then for each 'S' and 'R' the record of that, '' when it had been ready}: 's'
+--          scheduled, 'r' ready, 'd' a duplicate, 'f' refused since the queue is full; 'S' and 'R'
+--          the same in place of another, 'K' kept the other, 'E' refused since there is another,
+--          'O' not stored since another has replaced what it is a retry of
+-- Repeat   the same message again is a duplicate while it waits or is held
 -- @include clock
 -- @include types
 -- @include record
--- @include entry
--- @include agenda
+-- @include label
+-- @include state
 -- @include wake
+-- @include entry
+-- @include claim
+-- @include agenda
+-- @include put
 
 local clock = now_us()
-local now = to_ms(clock)
-expect_type(KEYS[1], 'zset')
-expect_type(KEYS[2], 'hash')
-expect_type(KEYS[3], 'zset')
-for i = 7, #KEYS do
+local lists = {}
+expect_state()
+for i = 12, #KEYS do
   expect_type(KEYS[i], 'list')
+  lists[#lists + 1] = KEYS[i]
 end
 
-local states, dues, members = {}, {}, {}
-local first = math.huge
-for i = 4, #ARGV, 4 do
-  local id, due, data = ARGV[i], due_of(ARGV[i + 1], clock), ARGV[i + 3]
-  local _, nonce, task, start = read_record(data)
-  if due <= now then
-    redis.call('LPUSH', KEYS[tonumber(ARGV[i + 2])], string.sub(data, start))
-    wake(KEYS[6])
-    states[#states + 1] = 'r'
-  else
-    id = put_record(KEYS[2], id, data, nonce)
-    states[#states + 1] = id and 's' or 'd'
-    if id then
-      dues[#dues + 1], dues[#dues + 2] = due, id
-      members[#members + 1], members[#members + 2] = 0, task_member(task, due, id)
-      if due < first then
-        first = due
-      end
-    end
-  end
+local most = tonumber(ARGV[4])
+begin_puts(clock, most > 0 and most - redis.call('ZCARD', DUE) or math.huge, KEYS[11], lists)
+local states, others, replaced = {}, {}, {}
+for i = 5, #ARGV, 5 do
+  local due, list = due_of(ARGV[i + 1], clock), KEYS[tonumber(ARGV[i + 2])]
+  local letter, other, record = put(ARGV[i], due, list, ARGV[i + 3], ARGV[i + 4])
+  states[#states + 1], others[#others + 1], replaced[#replaced + 1] = letter, other, record
 end
-if #dues > 0 then
-  redis.call('ZADD', KEYS[1], unpack(dues))
-  redis.call('ZADD', KEYS[3], unpack(members))
-  announce(KEYS[4], KEYS[5], ARGV[1], ARGV[2], first, clock, ARGV[3])
+end_puts(KEYS[9], KEYS[10], ARGV[1], ARGV[2], ARGV[3])
+for _, record in ipairs(replaced) do
+  others[#others + 1] = record
 end
-return {math.ceil(clock / 1000), table.concat(states)}
+return {math.ceil(clock / 1000), table.concat(states), unpack(others)}

@@ -1,21 +1,25 @@
 -- Tell how much is in each state in one queue, at one moment.
 --
--- KEYS     1 due  2 dead  3… lists of what is ready
+-- KEYS     1 due  2 dead  3 parked  4… lists of what is ready
 -- ARGV     –
--- Returns  {now (ms), scheduled, overdue, due of the first (ms) or '', dead, ready}
+-- Returns  {now (ms), scheduled, overdue, due of the first (ms) or '', dead, ready, parked}; what is
+--          parked is scheduled too, but neither overdue nor the first
 -- Repeat   reads only
 -- @include clock
+-- @include record
 
 local now = to_ms(now_us())
 local ready = 0
-for i = 3, #KEYS do
+for i = 4, #KEYS do
   ready = ready + redis.call('LLEN', KEYS[i])
 end
+local first = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2]
 return {
   now,
   redis.call('ZCARD', KEYS[1]),
   redis.call('ZCOUNT', KEYS[1], '-inf', now),
-  redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2] or '',
+  first and tonumber(first) < PARK and first or '',
   redis.call('HLEN', KEYS[2]),
   ready,
+  redis.call('ZCARD', KEYS[3]),
 }

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from kombu import exceptions
 from redis import VERSION, ConnectionPool
 
-from celery_delayq.calls import Puts, Readies, pack
+from celery_delayq import outcomes, replies
+from celery_delayq.calls import Call, Puts, Readies, pack
 from celery_delayq.message import Entry
 from celery_delayq.scripts import Script
 from celery_delayq.store import few_replicas
@@ -18,6 +20,15 @@ if TYPE_CHECKING:
 
 #: Most entries of one script call: more of them keep Redis busy for longer at once.
 CALL_SIZE = 50
+
+
+def _refusals(call: Puts, reply: Any) -> Iterator[Exception]:
+    """Yield an error for each message that was refused."""
+    ids = call.ids
+    for id, put in zip(ids, replies.Puts.read(reply).puts, strict=True):
+        error = outcomes.refusal(call.queue, id, put)
+        if error is not None:
+            yield error
 
 
 def checkout(pool: ConnectionPool) -> Any:
@@ -50,7 +61,8 @@ class PublishBatch:
         self._buffered = 0
         self._routed: list[Callable[[], None]] = []
         self._connection: Any = None
-        self._unread = 0
+        #: Of each reply that is to come: the script call that it is for, None for another command.
+        self._unread: deque[Call | None] = deque()
         self._unusable: str | None = None
         channel.connection.batches += 1
 
@@ -117,6 +129,7 @@ class PublishBatch:
         """Send what is buffered, once Redis has answered what was sent before."""
         self._read()
         commands = [*self._commands, *self._script_commands()]
+        sent: list[Any] = [None] * len(self._commands) + self._calls
         self._forget()
         if not commands:
             return
@@ -126,7 +139,7 @@ class PublishBatch:
             self._connection.send_packed_command([pack(commands)])
         except Exception as exc:
             raise self._failed(exc) from exc
-        self._unread = len(commands)
+        self._unread.extend(sent)
 
     def _puts(self, queue: str) -> Puts:
         """Return the script call for a queue that takes another entry."""
@@ -158,14 +171,17 @@ class PublishBatch:
 
     def _read(self) -> None:
         """Read the replies to what was sent."""
-        errors = []
+        errors: list[Exception] = []
         try:
             while self._unread:
+                call = self._unread[0]
                 try:
-                    self._connection.read_response()
+                    reply = self._connection.read_response()
+                    if isinstance(call, Puts):
+                        errors += _refusals(call, reply)
                 except self.channel.ResponseError as exc:
                     errors.append(exc)
-                self._unread -= 1
+                self._unread.popleft()
         except Exception as exc:
             raise self._failed(exc) from exc
         if errors:

@@ -20,25 +20,28 @@ from uuid import uuid4
 from kombu.transport import virtual
 
 from celery_delayq import message as envelope
-from celery_delayq.errors import InvalidETA
 from celery_delayq.keepers import KEEPERS
 from celery_delayq.lease import LeaseKeeper
 from celery_delayq.lease_store import Counted
-from celery_delayq.message import Due, Entry, HeldBy
+from celery_delayq.message import HeldBy
 from celery_delayq.store import Store
 from celery_delayq.transport import qos, worker
+from celery_delayq.transport.divert import DivertChannel
 from celery_delayq.transport.intake import Intake, Popped, Taken
 from celery_delayq.transport.poller import STOPS_POLLING
-from celery_delayq.transport.restore import RestoreChannel, log_undecodable
+from celery_delayq.transport.restore import log_undecodable
 from celery_delayq.transport.rota import QUICK
 
 logger = logging.getLogger(__name__)
+
+#: Burials after which to look whether there are too many dead letters.
+TRIM_AFTER = 100
 
 #: What Celery raises on a task message that is not made as it expects.
 MALFORMED = (TypeError, ValueError, LookupError, AttributeError)
 
 
-class ConsumeChannel(RestoreChannel):
+class ConsumeChannel(DivertChannel):
     """A channel of kombu's that leases messages, and holds none in memory for having an ETA."""
 
     QoS = qos.QoS
@@ -54,6 +57,7 @@ class ConsumeChannel(RestoreChannel):
     _in_poll: Any
     _dispatching = False
     _keeper: LeaseKeeper | None = None
+    _buried = 0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         #: Of each queue that is consumed: whether without acknowledgement, and the callback.
@@ -220,9 +224,20 @@ class ConsumeChannel(RestoreChannel):
         holding = self.keeper.drop(tag)
         if holding is not None:
             why, queue, field = holding.reason or reason, holding.queue, self.keeper.field(tag)
-            self._do(
-                lambda store: store.leases.reject(queue, self.keeper.incarnation, field, id, why)
-            )
+            me, details = self.keeper.incarnation, holding.details
+            self._do(lambda store: store.leases.reject(queue, me, field, id, why, details))
+            self._after_burial(queue)
+
+    def bury_copy(self, queue: str, id: str, reason: str, message: bytes, details: bytes) -> None:
+        """Make a dead letter of what failed after it was acknowledged."""
+        self._do(lambda store: store.bury(queue, id, reason, message, details))
+        self._after_burial(queue)
+
+    def _after_burial(self, queue: str) -> None:
+        """Now and then, forget dead letters beyond the limits."""
+        self._buried += 1
+        if self._buried % TRIM_AFTER == 0:
+            self._do(lambda store: store.letters.trim_by(queue, store.layout_of(queue)))
 
     def _do(self, change: Callable[[Store], Any]) -> None:
         """Change something in Redis: at once, or by the keeper when there is no connection."""
@@ -235,11 +250,13 @@ class ConsumeChannel(RestoreChannel):
                 logger.warning("Done a little later: %r", exc)
         self.keeper.later(change)
 
-    def note_failure(self, tag: str, *, crashed: bool, reason: str | None) -> None:
+    def note_failure(
+        self, tag: str, *, crashed: bool = False, reason: str | None = None, details: bytes = b""
+    ) -> None:
         """Take note of why a message is about to come back or to be rejected."""
         holding = self.keeper.held.get(tag)
         if holding is not None:
-            holding.crashed, holding.reason = crashed, reason
+            holding.crashed, holding.reason, holding.details = crashed, reason, details
 
     def hand_back(self, tags: list[str]) -> None:
         """Put back what was handed out and is not done: at once, or when nobody works on it."""
@@ -340,10 +357,11 @@ class ConsumeChannel(RestoreChannel):
             self._give_back([taken])
             return
         message = self._message(taken)
-        if message is None or self._adopt(taken, message):
+        if message is None:
             return
         try:
-            callback(message)
+            if not (self._adopt(taken, message) or self._park(taken, message)):
+                callback(message)
         except MALFORMED as exc:
             # Celery breaks on some messages, and would on each delivery; to kombu a KeyError is a
             # lost connection.
@@ -370,31 +388,6 @@ class ConsumeChannel(RestoreChannel):
         virtual.QoS.append(self.qos, message, taken.tag)
         return message
 
-    def _adopt(self, taken: Taken, message: qos.Message) -> bool:
-        """Move a message that a stock producer sent with a future ETA to the schedule.
-
-        A message whose moment has passed loses its ETA: the worker would park it and raise
-        prefetch.
-        """
-        due = self._due_later(message._raw)
-        if due is None:
-            return False
-        # As it came: what is ours for this delivery is not to be kept.
-        outcome = self.store.leases.retry(
-            taken.queue,
-            self._entry(envelope.decode(taken.message), due),
-            taken.queue,
-            self.keeper.incarnation,
-            self.keeper.field(taken.tag),
-            hand_out=False,
-        )
-        if outcome == "due":
-            message.properties[envelope.PROPERTY]["eta"] = message.headers["eta"]
-            message.headers["eta"] = None
-            return False
-        self.qos.ack(taken.tag)
-        return True
-
     def _deliver_popped(self, popped: Popped) -> None:
         """Hand out a message that is not leased."""
         queue, item = popped
@@ -410,18 +403,6 @@ class ConsumeChannel(RestoreChannel):
             self.store.schedule(queue, self._entry(raw, due))
         else:
             self.connection._deliver(raw, queue)
-
-    def _due_later(self, raw: dict[str, Any]) -> Due | None:
-        """Return the ETA of a message that the schedule, and not the worker, is to time."""
-        try:
-            due = envelope.due_of(raw)
-        except InvalidETA:
-            return None  # Celery rejects it, with its own error in the log
-        return None if due is None or self._is_short(due) else due
-
-    def _entry(self, raw: dict[str, Any], due: Due) -> Entry:
-        step = self.priority(self._get_message_priority(raw, reverse=False))
-        return Entry.of(raw, step, due)
 
     def _give_back(self, taken: list[Taken]) -> None:
         """Put what was not handed out back where it was, in the same order."""

@@ -21,6 +21,7 @@ from celery_delayq.lease import LOST
 from celery_delayq.lease_store import Deliveries, Reserved
 from celery_delayq.store import is_demoted
 from celery_delayq.transport import worker
+from celery_delayq.transport.controls import Controls
 from celery_delayq.transport.rota import BatchSize, Rota, Share
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class Intake:
         self.taken: deque[Taken] = deque()
         self.rota = Rota()
         self.batch = BatchSize()
+        self.controls = Controls()
         #: The thread that polls: others ring the bell when they have made room.
         self.thread = 0
         self._channel = channel
@@ -305,6 +307,8 @@ class Intake:
             self.rota.forget(self._channel.consumed)
         if self._looking_popped and self._read():
             self._popped_wait = True
+        # Before anything is handed out; where this fails, the same requests are sent again.
+        self._learn([reply for reply in replies if not isinstance(reply, ResponseError)])
         self._acked(acked)
         requests, self._requests = self._requests, []
         came = []
@@ -322,6 +326,18 @@ class Intake:
             if taken is not None:
                 self.taken.append(taken)
                 self._channel._queue_cycle.rotate(taken.queue)
+
+    def _learn(self, replies: list[Any]) -> None:
+        """Read what was paused or revoked before the messages were taken."""
+        told = {Reserved.revision_in(reply) for reply in replies}
+        # A lower one, too: a server that has taken over may not have got all.
+        if told - {self.controls.revision}:
+            channel = self._channel
+            self.controls.learn(
+                channel.store,
+                for_worker=channel.serves_worker,
+                expires=channel.settings.revoke_expires,
+            )
 
     def _acked(self, replies: list[Any]) -> None:
         riding, self._riding = self._riding, AckBatch({})

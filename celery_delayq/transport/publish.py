@@ -16,10 +16,13 @@ from kombu.transport import redis as stock
 from redis import Redis
 
 from celery_delayq import message as envelope
+from celery_delayq import outcomes
 from celery_delayq.calls import Call
 from celery_delayq.conf import Settings
 from celery_delayq.keys import Keys, Layout
+from celery_delayq.letters import pack_details
 from celery_delayq.message import Due, Entry, HeldBy
+from celery_delayq.replies import Put, Puts
 from celery_delayq.store import Store
 from celery_delayq.transport.batch import PublishBatch
 
@@ -37,6 +40,9 @@ class PublishChannel(stock.Channel):
 
     #: Queues with ``x-expires``; kombu before 5.6 knows none.
     _expires: Mapping[str, Any] = MappingProxyType({})
+
+    #: Where the message that is being published cannot go: no queue is bound there.
+    _unbound: tuple[str, str] | None = None
 
     _store: Store | None = None
     _commands: Redis | None = None
@@ -62,7 +68,8 @@ class PublishChannel(stock.Channel):
         if self._store is None or self._store.client.connection_pool is not self.pool:
             database = int(self.pool.connection_kwargs.get("db") or 0)
             keys = Keys(self.global_keyprefix, database)
-            self._store = Store(Redis(connection_pool=self.pool), keys, self.layout)
+            client = Redis(connection_pool=self.pool)
+            self._store = Store(client, keys, self.layout, self.settings.limits)
         return self._store
 
     def new_store(self) -> Store:
@@ -72,7 +79,8 @@ class PublishChannel(stock.Channel):
         """
         pool = self._get_pool()
         pool.max_connections = sys.maxsize
-        return Store(Redis(connection_pool=pool), self.store.keys, self.layout)
+        client = Redis(connection_pool=pool)
+        return Store(client, self.store.keys, self.layout, self.settings.limits)
 
     def _create_client(self, asynchronous: bool = False) -> Any:
         """Return kombu's client; the one for commands is kept, not made for each of them."""
@@ -118,6 +126,28 @@ class PublishChannel(stock.Channel):
         else:
             self.connection.fleeting_queues.discard(queue)
 
+    def _lookup(self, exchange: str, routing_key: str, default: str | None = None) -> Any:
+        queues = super()._lookup(exchange, routing_key, default)
+        if not queues:
+            self._unbound = exchange, routing_key
+        return queues
+
+    def basic_publish(self, message: Any, exchange: str, routing_key: str, **kwargs: Any) -> Any:
+        """Publish a message; a task that no queue would get is a dead letter.
+
+        kombu drops it: the bindings are in Redis, too, and may have been evicted or deleted.
+        """
+        self._unbound = None
+        result = super().basic_publish(message, exchange, routing_key, **kwargs)
+        if self._unbound is not None and envelope.is_task(message):
+            why = f"no queue is bound to exchange {exchange!r} with routing key {routing_key!r}"
+            task_id = str(message["headers"]["id"])
+            logger.error("Task %s is a dead letter: %s", task_id, why)
+            details = pack_details({"unbound": [exchange, routing_key]})
+            # Under the exchange, of which there are few: a routing key may be anything.
+            self.store.bury(exchange, task_id, why, envelope.encode(message), details)
+        return result
+
     def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
         if self.connection is None:
             # Closed by a failover; kombu connects and publishes again.
@@ -136,14 +166,17 @@ class PublishChannel(stock.Channel):
         step = self.priority(self._get_message_priority(message, reverse=False))
         if retry_of is not None:
             self._put_retry(queue, Entry.of(message, step, due or Due(0)), retry_of)
-        elif due is None or self._is_short(due):
+        elif not envelope.is_special(message) and (due is None or self._is_short(due)):
             self._put_ready(queue, step, envelope.encode(message), batch)
         elif batch is not None:
-            batch.add_entry(queue, Entry.of(message, step, due))
+            batch.add_entry(queue, Entry.of(message, step, due or Due(0)))
         else:
-            call = self.store.puts(queue)
-            call.add(Entry.of(message, step, due))
-            self._run(call)
+            # A retry that is refused would be lost where its message is acknowledged already.
+            is_retry = bool(message["headers"].get("retries"))
+            call = self.store.puts(queue, limited=not is_retry)
+            call.add(Entry.of(message, step, due or Due(0)))
+            _, [put], replaced = Puts.read(self._run(call))
+            outcomes.note(queue, str(message["headers"]["id"]), put, replaced.get(0, b""))
 
     def _put_ready(
         self, queue: str, step: int, message: bytes, batch: PublishBatch | None = None
@@ -160,9 +193,15 @@ class PublishChannel(stock.Channel):
         """Schedule a retry in place of the message that is being worked on."""
         incarnation, _, field = held.tag.partition(":")
         call = self.store.leases.retry_call(
-            queue, entry, held.queue, incarnation, field, hand_out=True
+            queue, entry, held.queue, incarnation, field, when_due="push"
         )
-        if self._run(call) == b"gone":
+        state = self._run(call)
+        if state == b"superseded":
+            outcomes.note(queue, entry.id, Put("superseded"))
+            logger.info(
+                "Task %s is not tried again: another one has taken its unique key", entry.id
+            )
+        if state == b"gone":
             logger.warning(
                 "The retry of task %s is void: its message was given to another worker, "
                 "which runs it again",

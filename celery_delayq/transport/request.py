@@ -1,21 +1,50 @@
-"""What a worker learns about a task's end that the message itself does not tell."""
+"""What becomes of a message when its task has ended, as far as Celery does not know it.
+
+A task that has failed for good is a dead letter. Where it acknowledges late that takes the place of
+the acknowledgement, in one step; else the message is gone already, and a copy is kept.
+"""
 
 from __future__ import annotations
 
+import logging
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
+import celery
 from billiard.einfo import ExceptionWithTraceback
-from billiard.exceptions import WorkerLostError
+from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.concurrency.solo import TaskPool as SoloPool
-from celery.exceptions import Reject
+from celery.exceptions import Ignore, Reject, Retry
+from celery.worker import state
 from kombu.utils.imports import symbol_by_name
+
+from celery_delayq import message as envelope
+from celery_delayq.attempts import attempts_of, hold_chord
+from celery_delayq.control_store import Canvas
+from celery_delayq.letters import details_of, pack_details
+from celery_delayq.message import PROPERTY
+from celery_delayq.transport.controls import REVOKED_CANVASES
+
+logger = logging.getLogger(__name__)
+
+#: Whether Celery tells chords of a task that rejects its message: before, they waited for ever.
+TELLS_OF_REJECTS = celery.VERSION >= (5, 7)
+
+
+class Ending(NamedTuple):
+    """Why a task's message is to be a dead letter."""
+
+    reason: str
+    details: bytes
 
 
 class RequestMixin:
     """Tells the channel why a task's message is about to come back or to be rejected."""
 
     _is_killed = False
+    #: What is to be a dead letter when it is acknowledged.
+    _ending: Ending | None = None
+    _is_buried = False
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
         """Take note, and do what Celery does."""
@@ -24,10 +53,36 @@ class RequestMixin:
             exc = exc.exc
         message = self.message  # type: ignore[attr-defined]
         note = getattr(message.channel, "note_failure", None)
-        if note is not None and isinstance(exc, (WorkerLostError, SystemExit, Reject)):
-            reason = _text(exc.reason) if isinstance(exc, Reject) else None
-            note(message.delivery_tag, crashed=not isinstance(exc, Reject), reason=reason)
-        return super().on_failure(exc_info, *args, **kwargs)  # type: ignore[misc]
+        if note is not None and isinstance(exc, (WorkerLostError, SystemExit)):
+            note(message.delivery_tag, crashed=True)
+        self._end(exc, exc_info.traceback)
+        try:
+            return super().on_failure(exc_info, *args, **kwargs)  # type: ignore[misc]
+        except MemoryError:
+            # Celery raises a task's own anew, to end a worker that has none left; the message is
+            # not to be held for ever where that does not end it.
+            self.acknowledge()
+            raise
+        finally:
+            self._bury_copy()
+
+    def on_timeout(self, soft: bool, timeout: float) -> Any:
+        """Take note of a hard time limit, and do what Celery does."""
+        if not soft:
+            self._end(TimeLimitExceeded(timeout), None)
+        try:
+            return super().on_timeout(soft, timeout)  # type: ignore[misc]
+        finally:
+            if not soft:
+                self._bury_copy()
+
+    def revoked(self) -> Any:
+        """Return whether the task is not to run, as one of a canvas that was cancelled."""
+        if len(REVOKED_CANVASES) and not self.acknowledged:
+            headers = self._request_dict  # type: ignore[attr-defined]
+            if any(canvas in REVOKED_CANVASES for canvas in Canvas.all_of(headers)):
+                state.revoked.add(self.id)  # type: ignore[attr-defined]
+        return super().revoked()  # type: ignore[misc]
 
     def cancel(self, pool: Any, *args: Any, **kwargs: Any) -> Any:
         """End the task, whose message then goes back when the channel has gone."""
@@ -42,16 +97,133 @@ class RequestMixin:
         return result
 
     def acknowledge(self) -> None:
-        """Acknowledge the message, unless it goes back."""
-        if not self._is_killed:
+        """Acknowledge the message, or bury it, unless it goes back."""
+        if self._is_killed:
+            return
+        if self._ending is None or self.acknowledged:  # type: ignore[has-type]
             super().acknowledge()  # type: ignore[misc]
+            return
+        # Not `reject`, which sends an event: to those who watch, the task has failed.
+        self._note_ending()
+        self._on_reject(logger, self.connection_errors, False)  # type: ignore[attr-defined]
+        self.acknowledged = True
+
+    def reject(self, requeue: bool = False) -> None:
+        """Reject the message; what goes back is no dead letter."""
+        if requeue:
+            self._ending = None
+        else:
+            self._note_ending()
+        super().reject(requeue=requeue)  # type: ignore[misc]
+
+    def _retry_worker_lost(self, *args: Any) -> Any:
+        """What is tried again is no dead letter (Celery 5.7's ``retry_on_worker_lost``)."""
+        ending, self._ending = self._ending, None
+        retried = super()._retry_worker_lost(*args)  # type: ignore[misc]
+        if not retried:
+            self._ending = ending
+        return retried
+
+    def _success_was_stored(self) -> Any:
+        """Nor is what has succeeded before its process was lost."""
+        stored = super()._success_was_stored()  # type: ignore[misc]
+        if stored:
+            self._ending = None
+        return stored
+
+    def _announce_revoked(self, *args: Any) -> Any:
+        """Nor is what was terminated."""
+        self._ending = None
+        return super()._announce_revoked(*args)  # type: ignore[misc]
+
+    def _end(self, exc: BaseException, traceback: str | None) -> None:
+        """Take note of a failure that is the last one; whatever it is, Celery is to go on."""
+        try:
+            self._note_last(exc, traceback)
+        except Exception:
+            logger.exception("A failure of %s[%s] is kept without details", self.name, self.id)  # type: ignore[attr-defined]
+            self._ending = Ending(f"failed: {type(exc).__name__}", b"")
+
+    def _note_last(self, exc: BaseException, traceback: str | None) -> None:
+        message = self.message  # type: ignore[attr-defined]
+        settings = getattr(message.channel, "settings", None)
+        task = self.task  # type: ignore[attr-defined]
+        if (
+            settings is None
+            or self._is_buried
+            or self._is_killed
+            or isinstance(exc, (Retry, Ignore, Terminated, KeyboardInterrupt))
+            or (isinstance(exc, Reject) and exc.requeue)
+        ):
+            return
+        if isinstance(exc, Reject):
+            reason = _text(exc.reason)
+        elif (
+            settings.dead_letters
+            and getattr(task, "dead_letter", True)
+            and "queue" in _own_of(message)  # else it was not leased
+        ):
+            reason = None
+        else:
+            return
+        context = self._context  # type: ignore[attr-defined]
+        retries = context.retries or 0
+        details = details_of(
+            exc,
+            traceback,
+            worker=str(self.hostname),  # type: ignore[attr-defined]
+            retries=retries,
+            started=self.time_start,  # type: ignore[attr-defined]
+        )
+        details["deliveries"] = _own_of(message).get("deliveries", 1)
+        attempts = attempts_of(task)
+        if attempts is not None and attempts.policy_of(context) is not None:
+            hold_chord(context)
+        elif TELLS_OF_REJECTS or not isinstance(exc, Reject):
+            details["told"] = True
+        if reason is None:
+            after = f" after {retries} {'retry' if retries == 1 else 'retries'}" if retries else ""
+            reason = f"failed{after}: {details['exception']}: {details['message']}"
+        self._ending = Ending(reason, pack_details(details))
+
+    def _note_ending(self) -> None:
+        if self._ending is None or self.acknowledged:
+            return
+        ending, self._ending = self._ending, None
+        self._is_buried = True
+        message = self.message  # type: ignore[attr-defined]
+        message.channel.note_failure(
+            message.delivery_tag, reason=ending.reason, details=ending.details
+        )
+
+    def _bury_copy(self) -> None:
+        """Make a dead letter of a message that was acknowledged before its task ran."""
+        ending, self._ending = self._ending, None
+        if ending is None or not self.acknowledged or self._is_buried:
+            return
+        self._is_buried = True
+        message = self.message  # type: ignore[attr-defined]
+        queue = _own_of(message).get("queue")
+        if queue is not None:
+            data = envelope.encode(envelope.without_delivery(message._raw))
+            id = str(self.id)  # type: ignore[attr-defined]
+            message.channel.bury_copy(queue, id, ending.reason, data, ending.details)
 
 
-def _text(reason: Any) -> str | None:
+def _own_of(message: Any) -> dict[str, Any]:
+    own = message.properties.get(PROPERTY)
+    return own if isinstance(own, dict) else {}
+
+
+def _text(reason: Any) -> str:
     """Return a reason of any type as a text."""
-    if isinstance(reason, BaseException):
-        return f"{type(reason).__name__}: {reason}"
-    return None if reason is None else str(reason)
+    if reason is None:
+        return "rejected"
+    try:
+        text = str(reason)
+    except Exception:
+        text = "<no text>"
+    return f"{type(reason).__name__}: {text}" if isinstance(reason, BaseException) else text
 
 
 def hook(tasks: Any) -> None:

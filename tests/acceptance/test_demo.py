@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date, timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 import matplotlib.image
 import numpy as np
@@ -19,6 +21,7 @@ import psutil
 import pytest
 
 from example_project.flights import FlightDataError, load_flights, midnight, thin_out
+from example_project.news import changes_after, news_of
 from example_project.plan import CompressedClock, Kind, as_datetime, plan
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -27,25 +30,83 @@ SNOW_STORM = date(2013, 3, 8)
 LIMIT_S = 120
 
 
-def sums_in(output: str, row: str) -> list[int]:
-    """Give scheduled, run, early, lost and twice of a row of the table."""
-    match = re.search(rf"{row}\s*" + r"│\s*(\d+)\s*" * 5, output)
+class Row(NamedTuple):
+    """A row of the table of the sums."""
+
+    planned: int
+    moved: int
+    cancelled: int
+    run: int
+    early: int
+    lost: int
+    twice: int
+
+
+class Changes(NamedTuple):
+    """A row of the table of what became of the reminders of late and cancelled flights."""
+
+    reminders: int
+    in_time: int
+    ready: int
+    running: int
+    had_run: int
+
+
+class Told(NamedTuple):
+    """A row of the table of the webhooks."""
+
+    sent: int
+    at_once: int
+    second: int
+    third: int
+    fourth: int
+    dead: int
+    replayed: int
+    refused: int
+
+    @property
+    def delivered(self) -> int:
+        return self.at_once + self.second + self.third + self.fourth
+
+
+def numbers_in(output: str, row: str, count: int) -> list[int]:
+    match = re.search(rf"│ {row}\s*" + r"│\s*(\d+)\s*" * count + "│\n", output)
     assert match, output
     return [int(number) for number in match.groups()]
 
 
+def sums_in(output: str, row: str) -> Row:
+    return Row(*numbers_in(output, row, 7))
+
+
+def changes_in(output: str, row: str) -> Changes:
+    return Changes(*numbers_in(output, row, 5))
+
+
+def webhooks_in(output: str, row: str) -> Told:
+    return Told(*numbers_in(output, row, 8))
+
+
 def lateness_in(output: str) -> list[float]:
-    """Give p50, p99 and max of the last row in milliseconds."""
-    match = re.search(r"total\s*" + r"│\s*\d+\s*" * 5 + r"│\s*([\d.]+)\s*" * 3, output)
+    """Give p50, p99 and max in milliseconds."""
+    match = re.search(r"p50 ([\d.]+) ms, p99 ([\d.]+) ms, max ([\d.]+) ms", output)
     assert match, output
     return [float(number) for number in match.groups()]
 
 
 @contextmanager
-def running_demo(*options: str) -> Iterator[subprocess.Popen[str]]:
-    """Start the demo; whatever is left of it afterwards is ended by its process ids."""
-    command = [*DEMO, *options]
-    with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True) as process:
+def running_demo(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """Start the demo; whatever is left of it afterwards is ended by its process ids.
+
+    A demo that is killed leaves its logs behind: they are in `folder`.
+    """
+    with subprocess.Popen(
+        [*DEMO, *options],
+        cwd=CHECKOUT,
+        env={**os.environ, "TMPDIR": str(folder)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
         try:
             yield process
         finally:
@@ -61,7 +122,9 @@ def wait_for_line(process: subprocess.Popen[str], text: str) -> str:
 
 
 @pytest.mark.timeout(LIMIT_S)
-def test_a_short_day_runs_every_reminder_once(tmp_path: Path) -> None:
+def test_a_short_day_runs_every_reminder_once_and_those_of_no_cancelled_flight(
+    tmp_path: Path,
+) -> None:
     picture = tmp_path / "new" / "demo.png"
     options = ["--seconds-per-day", "12", "--flights", "300", "--picture", str(picture)]
 
@@ -76,9 +139,41 @@ def test_a_short_day_runs_every_reminder_once(tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "300 flights x 2 reminders = 600 tasks" in done.stdout
-    assert sums_in(done.stdout, "check-in") == [300, 300, 0, 0, 0]
-    assert sums_in(done.stdout, "boarding") == [300, 300, 0, 0, 0]
-    assert sums_in(done.stdout, "total") == [600, 600, 0, 0, 0]
+    total = sums_in(done.stdout, "total")
+    for kind in ("check-in", "boarding"):
+        row = sums_in(done.stdout, kind)
+        assert row.planned == 300 == row.run + row.cancelled
+        assert row.moved > 0
+        assert (row.early, row.lost, row.twice) == (0, 0, 0)
+    assert total.planned == 600 == total.run + total.cancelled
+    assert (total.early, total.lost, total.twice) == (0, 0, 0)
+
+    news = news_of(thin_out(load_flights(SNOW_STORM), 300))
+    moved, cancelled = changes_in(done.stdout, "late: moved"), changes_in(done.stdout, "cancelled")
+    assert moved.reminders == changes_after(news)["move"] == sum(moved[1:])
+    assert cancelled.reminders == changes_after(news)["cancel"] == sum(cancelled[1:])
+    assert (moved.in_time, cancelled.in_time) == (total.moved, total.cancelled)
+    assert moved.had_run > 0, "short delays become known when the check-in is over"
+    again = re.search(r"And again .* (\d+)/600", done.stdout)
+    assert again is not None, done.stdout
+    assert int(again[1]) > 0
+
+    told = webhooks_in(done.stdout, "total")
+    for kind in ("check-in", "boarding"):
+        assert webhooks_in(done.stdout, kind).sent == sums_in(done.stdout, kind).run
+    assert told.sent == total.run == told.delivered + told.dead
+    assert min(told) > 0, "something of everything"
+    assert told.at_once > told.sent * 0.7
+    assert told.dead == told.replayed + told.refused
+    assert f"{told.dead} webhooks are dead letters" in done.stdout
+    assert f"{told.replayed} DeliveryFailed, {told.refused} DeliveryRefused" in done.stdout
+    requests = re.search(
+        r"(\d+) requests, (\d+) of them again since the answer was lost", done.stdout
+    )
+    assert requests is not None, done.stdout
+    assert int(requests[1]) > told.sent + told.dead
+    assert int(requests[2]) > 0
+
     p50, p99, longest = lateness_in(done.stdout)
     assert 0 < p50 <= p99 <= longest
 
@@ -91,16 +186,18 @@ def test_a_short_day_runs_every_reminder_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(LIMIT_S)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupted_demo_leaves_no_process_behind(
     number: signal.Signals, tmp_path: Path
 ) -> None:
-    with running_demo("--flights", "20", "--picture", str(tmp_path / "demo.png")) as process:
+    picture = tmp_path / "demo.png"
+    with running_demo(tmp_path, "--flights", "20", "--picture", str(picture)) as process:
         flower = wait_for_line(process, "Flower: ").split()[-1]
         children = psutil.Process(process.pid).children(recursive=True)
         commands = [" ".join(child.cmdline()) for child in children]
         assert sum(" worker " in command for command in commands) >= 2
         assert any("redis-server" in command for command in commands)
+        assert any("example_project.receiver" in command for command in commands)
         with urllib.request.urlopen(flower, timeout=30) as page:
             assert b"Flower" in page.read()
 
@@ -108,8 +205,8 @@ def test_an_interrupted_demo_leaves_no_process_behind(
         process.communicate(timeout=LIMIT_S)
 
         assert process.returncode != 0
-        assert psutil.wait_procs(children, timeout=5)[1] == []
-        assert not (tmp_path / "demo.png").exists()
+        assert psutil.wait_procs(children, timeout=15)[1] == []
+        assert not picture.exists()
 
 
 @pytest.mark.parametrize(

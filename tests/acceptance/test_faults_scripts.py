@@ -62,7 +62,9 @@ def test_every_script_that_is_called_is_listed_here(
         step()
     passes(traffic.stage.verdict())
 
-    assert set(traffic.proxy.traffic) & set(scripts.names()) == set(CALLED_BY[who])
+    # Once in ten seconds, and nothing of it is a task that may run: see tests/lua/test_trim.py.
+    known = set(scripts.names()) - {"trim"}
+    assert set(traffic.proxy.traffic) & known == set(CALLED_BY[who])
 
 
 @a_call

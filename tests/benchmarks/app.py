@@ -14,6 +14,10 @@ from .records import Recorder
 
 ENVIRONMENT_PREFIX = "DELAYQ_BENCH_"
 
+#: Seconds that a task that fails waits for its retry, and how often it is tried again.
+WAIT = 0.5
+RETRIES = 3
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -84,8 +88,19 @@ def _record(due: float) -> None:
         _recorder.add(due, start)
 
 
+def _fail(task: Any, failed: float = 0.0) -> None:
+    """Write down when this retry was due, and fail again."""
+    if failed and _recorder is not None:
+        _recorder.add(failed + WAIT, time.time())
+    if task.request.retries < RETRIES:
+        # Our side waits by the task's policy.
+        how = {} if settings.delayq else {"countdown": WAIT}
+        raise task.retry(kwargs={"failed": time.time()}, **how)
+
+
 noop = app.task(name="bench.noop")(_noop)
 record = app.task(name="bench.record")(_record)
+fail = app.task(name="bench.fail", bind=True, max_retries=RETRIES, retry_intervals=(WAIT,))(_fail)
 
 
 def _tell_parent(**_: Any) -> None:

@@ -59,6 +59,7 @@ class Size:
     term_etas: int
     worker_rounds: int
     idle_seconds: int
+    entries: tuple[int, int]
 
 
 FULL = Size(
@@ -74,6 +75,7 @@ FULL = Size(
     term_etas=20_000,
     worker_rounds=3,
     idle_seconds=20,
+    entries=(1_000, 1_000_000),
 )
 QUICK = Size(
     rounds=3,
@@ -88,6 +90,7 @@ QUICK = Size(
     term_etas=3_000,
     worker_rounds=2,
     idle_seconds=6,
+    entries=(1_000, 100_000),
 )
 
 

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from .app import app, noop, record
+from .app import app, fail, noop, record
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class Order:
     :param batch: messages in a flush of ``Producer.batch``; 0 publishes one by one.
     :param queues: names to spread the messages over in turn; empty for the default queue.
     :param recorded: send the task that records its start instead of the one that does nothing.
+    :param failing: send the task that fails until it has no retry left.
     """
 
     count: int
@@ -37,6 +38,7 @@ class Order:
     batch: int = 0
     queues: tuple[str, ...] = ()
     recorded: bool = False
+    failing: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ def _calls(order: Order) -> list[dict[str, Any]]:
 
 def publish(order: Order) -> Published:
     """Publish as an application would: ``task.apply_async`` for each message."""
-    task = record if order.recorded else noop
+    task = fail if order.failing else record if order.recorded else noop
     calls = _calls(order)
     gc.collect()
     wall, cpu = time.perf_counter(), time.process_time()

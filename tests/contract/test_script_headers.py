@@ -10,8 +10,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from celery_delayq import scripts
+from celery_delayq.control_store import Where
 from celery_delayq.keys import Keys, Layout
+from celery_delayq.letter_store import Replay
 from celery_delayq.mend_store import MendStore
+from celery_delayq.mend_tracks import MendTracks, Tracked
 from celery_delayq.message import Due, Entry, Record
 from celery_delayq.replies import Held
 from celery_delayq.store import Store
@@ -37,41 +40,84 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     "ready": (ready, 1),
     "reserve": (
         lambda s: s.leases.reserve("q", "me", 30.0, "1", 5),
-        [0, b"0", b" 1:1", b"", b"{}"],
+        [0, b"0", b"0 1:1", b"", b"{}"],
     ),
     "ack": (lambda s: s.leases.ack("q", "me", ["1:1"]), 1),
     "beat": (lambda s: s.leases.beat("q", "me", 30.0), 1),
     "requeue": (lambda s: s.leases.requeue("q", "me", ["1:1"]), [1, 0]),
     "reject": (lambda s: s.leases.reject("q", "me", "1:1", "id", "why"), 1),
-    "retry": (lambda s: s.leases.retry(TO, ENTRY, TO, "me", "1:1", hand_out=True), b"ready"),
+    "retry": (lambda s: s.leases.retry(TO, ENTRY, "p", "me", "1:1", when_due="push"), b"ready"),
     "reap": (lambda s: s.leases.reap(TO, Layout(), "me", 100, 5), [b"0", 1, 0, 0]),
     "defer": (lambda s: s.defer("q", 1.0), [5, b"q", b"7"]),
-    "sizes": (lambda s: s.sizes("q", Layout()), [5, 1, 1, b"7", 0, 0]),
+    "sizes": (lambda s: s.sizes("q", Layout()), [5, 1, 1, b"7", 0, 0, 0]),
     "clear": (lambda s: s.clear("q"), [3, 1]),
+    "find": (lambda s: s.control.find("q", ["id"]), []),
+    "page": (lambda s: s.control.page("q", Where(), 10), [b"0", b"", b""]),
+    "cancel": (lambda s: s.control.cancel("q", Layout(), ["id"]), b"d"),
+    "reschedule": (lambda s: s.control.reschedule("q", [("id", Due(5), None)]), b"d"),
+    "run_now": (lambda s: s.control.run_now("q", Layout(), ["id"]), b"d"),
+    "pause": (lambda s: s.control.pause(["q"], task="t"), 1),
+    "revoke": (lambda s: s.control.revoke(5.0, ["id"]), 1),
     "adopt": (lambda s: s.adopt(TO, ENTRY, Held("u", "ui", "tag")), b"gone"),
     "release": (lambda s: s.release(TO, Layout(), "id", DATA, b"{}"), 1),
     "bury": (lambda s: s.bury("q", "id", "reason", b"{}"), 1),
+    "replay": (
+        lambda s: s.letters.replay("p", TO, Layout(), [Replay("id", 5, ENTRY)], "token"),
+        b"d",
+    ),
+    "discard": (lambda s: s.letters.discard("q", [("id", 5)]), b"d"),
+    "trim": (lambda s: s.letters.trim("q", 60.0, 10, 100), [0, 1]),
+    "keep": (lambda s: s.letters.keep("q", [("id", 5, b"1 5 0 why\n{}")]), b"d"),
+    "spend": (lambda s: s.control.spend("root", 5, "id 0", 60), 1),
     "absolve": (lambda s: MendStore(s).absolve("q", Layout()), [1, 0]),
     "mend_counts": (lambda s: MendStore(s).counts("q", {b"d": b"1 0 0"}, mend=True), [b"0", 1]),
     "mend_due": (lambda s: MendStore(s).due("q", 0, mend=True), [b"0", 0]),
     "mend_entries": (lambda s: MendStore(s).entries("q", 0, mend=True), [b"0", 0, []]),
+    "mend_gone": (
+        lambda s: MendTracks(s).gone(
+            "q",
+            "waiting",
+            MendTracks(s).ready_places("q", Layout()),
+            [Tracked(b"id", b"nonce 5 - task")],
+            mend=True,
+        ),
+        [b"0", 1],
+    ),
     "mend_index": (lambda s: MendStore(s).index("q", 0, mend=True), [b"0", 0]),
     "mend_leases": (lambda s: MendStore(s).leases("q", ["me"], 1.0, 1.0, mend=True), [b"0", 1]),
     "mend_letters": (lambda s: MendStore(s).letters("q", 0, mend=True), [b"0", 0]),
+    "mend_messages": (
+        lambda s: MendTracks(s).messages(
+            "q", MendTracks(s).held_places("q", ["me"])[0], 0, mend=True
+        ),
+        [b"0", 0, []],
+    ),
+    "mend_parked": (lambda s: MendTracks(s).parked("q", 0, mend=True), [b"0", 0]),
     "mend_queue": (lambda s: MendStore(s).queue("q", Layout(), 1.0, mend=True), [b"0", 1]),
     "mend_schedule": (lambda s: MendStore(s).schedule("q", {b"id": DATA}), [b"0", 1]),
+    "mend_tracks": (lambda s: MendTracks(s).running("q", 0, mend=True), [b"0", 0]),
+    "mend_twins": (lambda s: MendTracks(s).twins("q", 0, mend=True), [b"0", 0]),
+    "mend_unique": (lambda s: MendTracks(s).unique("q", 0, mend=True), [b"0", 0]),
     "mend_wake": (lambda s: MendStore(s).wake("q", Layout()), b""),
 }
 
 #: Arguments that a script does not read: the call is made by the one of ``schedule.lua``.
-NOT_READ = {"adopt": {6}, "retry": {6}}
+NOT_READ = {"adopt": {4, 7, 9}, "retry": {4, 7}}
+
+#: The keys that ``include/state.lua`` reads.
+STATE = set(range(1, 9))
 
 QUEUE = Keys().queue("q")
 READY = set(Keys().ready_lists("q", Layout()))
 
 #: What a header calls a key or all that follow, if not by its name in ``keys.py``.
 NAMES: dict[str, set[str]] = {
-    "leased": {QUEUE.leased("me")},
+    "leased": {QUEUE.leased("me"), Keys().queue("p").leased("me")},
+    "dead": {QUEUE.dead, Keys().queue("p").dead},
+    "dead_at": {QUEUE.dead_at, Keys().queue("p").dead_at},
+    "budget": {Keys().budget("root")},
+    "running": {QUEUE.running, Keys().queue("p").running},
+    "deliveries": {QUEUE.deliveries, Keys().queue("p").deliveries},
     "what each process holds": {QUEUE.leased("me")},
     "unacked": {"u"},
     "unacked_index": {"ui"},
@@ -127,12 +173,17 @@ def call_of(name: str) -> Recorder:
     call, reply = CALLS[name]
     recorder = Recorder(reply)
     call(Store(recorder, Keys(), Layout()))
+    recorder.keys = [re.sub(r":answer:[\w-]+", ":answer:token", key) for key in recorder.keys]
     return recorder
 
 
 def keys_named(name: str) -> set[str]:
     """Return which keys may stand where a header says *name*."""
     name = re.split(r"[,;(]", name)[0].strip()
+    if name in NAMES:
+        return NAMES[name]
+    if name == "answer":
+        return {QUEUE.answer("token")}
     for owner in (QUEUE, Keys()):
         if name.isidentifier() and isinstance(getattr(owner, name, None), str):
             return {getattr(owner, name)}
@@ -171,13 +222,15 @@ def test_the_call_passes_the_keys_that_the_header_names(name: str) -> None:
 def test_the_script_reads_what_the_header_says_and_no_more(name: str, part: str) -> None:
     body = code(source(name))
     read = {int(number) for number in re.findall(rf"\b{part}\[(\d+)\]", body)}
+    if part == "KEYS" and "-- @include state\n" in source(name):
+        read |= STATE
     fixed = {item.number for item in header(name, part) if not item.more}
     open_end = {item.number for item in header(name, part) if item.more}
 
     assert read <= fixed | open_end
     assert fixed - read == (NOT_READ.get(name, set()) if part == "ARGV" else set())
     if open_end:
-        assert re.search(rf"\b{part}\[(?!\d+\])|unpack\({part}\)", body)
+        assert re.search(rf"\b{part}\[(?!\d+\])|(unpack|ipairs)\({part}\)", body)
 
 
 @pytest.mark.parametrize("name", sorted(CALLS))
@@ -216,7 +269,16 @@ def code(text: str) -> str:
 
 
 def names_called(text: str) -> set[str]:
-    return set(re.findall(r"(?<![\w.:])(\w+)\(", text))
+    """Return the functions that are called and the constants that are read."""
+    text = re.sub(r"'[^'\n]*'", "''", text)
+    found = re.findall(r"(?<![\w.:])(\w+)\(|\b([A-Z]{3,})\b", text)
+    return {function or constant for function, constant in found}
+
+
+def constants(text: str) -> set[str]:
+    """Return the constants that a file defines."""
+    lines = re.findall(r"^local ([A-Z]{3,}(?:, [A-Z]+)*) =", text, re.M)
+    return {name for line in lines for name in line.split(", ")}
 
 
 def includes_of(name: str) -> list[Functions]:
@@ -225,7 +287,8 @@ def includes_of(name: str) -> list[Functions]:
     for include in re.findall(r"^-- @include (\w+)$", source(name), re.M):
         text = code(source(f"include/{include}"))
         parts = re.split(r"^local function (\w+)", text, flags=re.M)
-        calls = dict(zip(parts[1::2], map(names_called, parts[2::2]), strict=True))
+        calls: dict[str, set[str]] = {constant: set() for constant in constants(text)}
+        calls.update(zip(parts[1::2], map(names_called, parts[2::2]), strict=True))
         found.append(Functions(include, calls))
     return found
 
@@ -245,7 +308,8 @@ def reached(first: Iterable[str], calls: dict[str, set[str]]) -> set[str]:
 ALL_FUNCTIONS = {
     name
     for path in LUA.joinpath("include").iterdir()
-    for name in re.findall(r"^local function (\w+)", path.read_text("utf-8"), re.M)
+    for text in [code(path.read_text("utf-8"))]
+    for name in {*re.findall(r"^local function (\w+)", text, re.M), *constants(text)}
 }
 
 
@@ -254,7 +318,7 @@ def test_every_include_is_needed_and_stands_after_those_that_it_needs(name: str)
     included = includes_of(name)
     calls = {function: there for each in included for function, there in each.calls.items()}
     body = code(source(name))
-    own = set(re.findall(r"^local function (\w+)", body, re.M))
+    own = {*re.findall(r"^local function (\w+)", body, re.M), *constants(body)}
     needed = reached(names_called(body) - own, calls) & ALL_FUNCTIONS
 
     known: set[str] = set()

@@ -14,6 +14,7 @@ from kombu import pools
 
 from celery_delayq import DelayQ
 from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.support.postgres import PostgresServer, running_postgres
 
 MakeApp = Callable[..., Celery]
 
@@ -62,6 +63,33 @@ def shop(tmp_path: Path, delayq_broker_url: str) -> list[str]:
         f"app = Celery('shop', broker={delayq_broker_url!r})\nDelayQ(app)\n"
     )
     return [sys.executable, "-m", "celery", "--workdir", str(tmp_path), "-A", "shop", "delayq"]
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    with running_postgres() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty database."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/test.db"
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return server.new_database()
+
+
+def query(url: str, statement: str) -> list[Any]:
+    """Run a statement as any other client of the database would."""
+    from sqlalchemy import create_engine
+
+    engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.begin() as connection:
+        result = connection.exec_driver_sql(statement)
+        rows = [tuple(row) for row in result] if result.returns_rows else []
+    engine.dispose()
+    return rows
 
 
 def stored(redis: RedisUnderTest, queue: str = "celery") -> list[dict[str, Any]]:

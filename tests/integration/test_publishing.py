@@ -14,7 +14,7 @@ from kombu import Exchange, Queue
 from kombu.exceptions import OperationalError
 from kombu.transport import redis as stock
 
-from celery_delayq import DelayQ
+from celery_delayq import DelayQ, Outcome
 from celery_delayq.errors import InvalidETA
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, ready, stored
@@ -375,3 +375,26 @@ def test_a_queue_that_does_not_last_is_never_scheduled(
     counts = [len(stored(delayq_redis, q)) for q in ("fleeting", "expiring", "lasting")]
     assert counts == [0, expiring, 1]
     assert ready(delayq_redis, "fleeting")[0]["headers"]["eta"] is not None
+
+
+def test_a_task_that_no_queue_would_get_is_a_dead_letter(
+    make_app: MakeApp, delayq_redis: RedisUnderTest
+) -> None:
+    """The bindings are in Redis, too, and kombu drops what they do not name."""
+    ships = Exchange("ships", type="topic")
+    app = make_app(task_queues=[Queue("harbour", ships, routing_key="harbour.#")])
+    delayq, add = DelayQ.of(app), app.tasks["tasks.add"]
+    where = {"exchange": "ships", "routing_key": "harbour.7"}
+    add.apply_async((1, 1), **where)
+    delayq_redis.client.flushall()
+
+    for countdown in (None, 60):
+        add.apply_async((2, 2), countdown=countdown, task_id=f"in {countdown}", **where)
+
+    letters = {letter.task_id: letter for letter in delayq.dead_letters(queue="ships")}
+    assert set(letters) == {"in None", "in 60"}
+    assert "no queue is bound to exchange 'ships'" in letters["in 60"].reason
+    assert delayq.replay(letters["in 60"]) is Outcome.UNREADABLE
+    assert delayq.replay(letters["in None"], queue="harbour") is Outcome.DONE
+    assert [m["headers"]["id"] for m in ready(delayq_redis, "harbour")] == ["in None"]
+    assert delayq.count_dead() == 1

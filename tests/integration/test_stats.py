@@ -174,8 +174,8 @@ def test_the_command_line_shows_the_same(
         next(line.split() for line in table.splitlines() if line.split()[:1] == [first])
         for first in ("queue", "celery")
     )
-    assert header[:6] == ["queue", "scheduled", "overdue", "ready", "leased", "dead"]
-    assert row[:6] == ["celery", "30", "0", "8", "4", "0"]
+    assert header[:7] == ["queue", "scheduled", "overdue", "paused", "ready", "leased", "dead"]
+    assert row[:7] == ["celery", "30", "0", "0", "8", "4", "0"]
 
 
 def test_the_table_of_queues_fits_80_columns() -> None:
@@ -186,6 +186,7 @@ def test_the_table_of_queues_fits_80_columns() -> None:
         leased=1_234,
         dead=123,
         overdue=1_234,
+        paused=12_345,
         next_due=time.time() + 500_000,
         oldest_age=1234.5,
         scheduled_tasks={},
@@ -197,7 +198,7 @@ def test_the_table_of_queues_fits_80_columns() -> None:
 
     table = shown.getvalue()
     assert "…" not in table
-    for number in ("1,234,567", "12,345", "1,234 ", "1,234.5 s", "5d ", "123.5 MB"):
+    for number in ("1,234,567", "12,345", "1,234 ", "20m 34s", "5d ", "123.5 MB"):
         assert number in table
 
 

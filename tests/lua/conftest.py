@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
+from celery_delayq.calls import Call
+from celery_delayq.control_store import PARK
 from celery_delayq.keys import Keys, Layout
 from celery_delayq.lease_store import Reserved
-from celery_delayq.message import Due, Entry, Record
+from celery_delayq.message import Due, Entry, Record, entry_id, task_field
+from celery_delayq.replies import Put, Puts
 from celery_delayq.store import Store
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.keyspace import snapshot
@@ -19,6 +24,15 @@ QUEUE = "q"
 
 #: Seconds: ten minutes, so that no time that a test takes counts.
 LEASE = 600.0
+
+#: A due that does not come, ms.
+FAR = 4_000_000_000_000
+
+#: What the registry keeps of a queue.
+LAYOUT = Layout().text.encode()
+
+#: The keys with which scripts about entries begin.
+STATE_KEYS = Keys().queue(QUEUE).state
 
 #: Messages that whoever looks into them would spoil.
 JUNK = {
@@ -58,6 +72,125 @@ def entry(
     body = message if message is not None else b'{"id": "%s"}' % id.encode()
     record = Record(priority, nonce or f"n-{id}", task, body)
     return Entry(id, Due(due_ms, relative), priority, record.pack())
+
+
+def labelled(
+    id: str = "a",
+    due_ms: int = FAR,
+    *,
+    nonce: str | None = None,
+    unique: str = "-",
+    policy: str = "",
+    skip_after: int = 0,
+    relative: bool = False,
+    priority: int = 0,
+    task: str = "tasks.t",
+) -> Entry:
+    """Return an entry with a label; *unique* is a key behind the letter of its scope.
+
+    Without a *policy* it replaces what has that key.
+    """
+    nonce = nonce or f"n-{quote(id)}"
+    label = f"{quote(entry_id(id))} {nonce} {skip_after} {unique}"
+    body = b'{"properties": {"delayq": {"label": "%b"}}}' % label.encode()
+    record = Record(priority, nonce, task, body)
+    if unique != "-":
+        policy = policy or "r 0 0"
+    return Entry(entry_id(id), Due(due_ms, relative), priority, record.pack(), policy)
+
+
+def retried(what: Entry, nonce: str, due_ms: int = FAR) -> Entry:
+    """Return the retry of an entry with a label."""
+    old = Record.unpack(what.data)
+    message = old.message.replace(old.nonce.encode(), nonce.encode())
+    data = old._replace(nonce=nonce, message=message).pack()
+    policy = what.policy and what.policy[:-1] + "1"
+    return what._replace(due=Due(due_ms), data=data, policy=policy)
+
+
+def message_of(what: Entry) -> bytes:
+    """Return the bytes that go to the ready list."""
+    return Record.unpack(what.data).message
+
+
+def put(store: Store, *entries: Entry, queue: str = QUEUE) -> list[Put]:
+    """Publish in one call, and tell what became of each."""
+    call = store.puts(queue)
+    for each in entries:
+        call.add(each)
+    return Puts.read(store.run(call)).puts
+
+
+def states(store: Store, *entries: Entry) -> list[str]:
+    """Publish in one call, and tell only in which state each is."""
+    return [each.state for each in put(store, *entries)]
+
+
+def become_due(store: Store, name: str, due_ms: int = 1) -> None:
+    """Let the moment of an entry have passed, as after a time without any dispatcher."""
+    key, field = store.keys.queue(QUEUE), name.encode()
+    record = Record.unpack(store.client.hget(key.entries, field) or b"")
+    score = int(store.client.zscore(key.due, field) or 0)
+    store.client.zadd(key.due, {field: due_ms})
+    store.client.zrem(key.tasks, member(record.task, score % PARK, name))
+    store.client.zrem(key.parked, member(record.task, score % PARK, name))
+    store.client.zadd(key.tasks, {member(record.task, due_ms, name): 0})
+    store.client.zadd("delayq:agenda", {"q": due_ms}, lt=True)
+
+
+def member(task: str, due_ms: int, name: str) -> bytes:
+    """Return the member of the index by task that belongs to an entry."""
+    return f"{task_field(task)}\0{due_ms:015d}\0{name}".encode()
+
+
+def make_ready(store: Store, *entries: Entry, due_ms: int = 1) -> None:
+    """Publish entries for later, and promote them when they are due."""
+    for each in entries:
+        before = set(store.client.hkeys("{q}:entries"))
+        put(store, each._replace(due=Due(FAR)))
+        [name] = set(store.client.hkeys("{q}:entries")) - before
+        become_due(store, name.decode(), due_ms)
+        assert store.promote(QUEUE, Layout(), 100).moved == 1
+    store.client.delete("{q}:wake")
+
+
+def as_scheduled(*entries: Entry, **names: Entry) -> dict[str, Any]:
+    """Return the keys that hold entries, under their ids or, by keyword, under other names."""
+    every = {each.id: each for each in entries} | names
+    first = min(each.due.ms for each in every.values())
+    return {
+        "delayq:agenda": {b"q": first},
+        "delayq:queues": {b"q": LAYOUT},
+        "{q}:due": {name.encode(): each.due.ms for name, each in every.items()},
+        "{q}:entries": {name.encode(): each.data for name, each in every.items()},
+        "{q}:tasks": {
+            member(Record.unpack(each.data).task, each.due.ms, name): 0
+            for name, each in every.items()
+        },
+    }
+
+
+class Repeating(Store):
+    """A store that loses the reply of each call, and makes it again.
+
+    *between* is done after the first time.
+    """
+
+    between: Callable[[], object] = staticmethod(lambda: None)
+
+    def run(self, call: Call) -> Any:
+        """Make a call twice, and return what the second one got."""
+        super().run(call)
+        self.between()
+        return super().run(call)
+
+
+def repeating(store: Store, between: Callable[[], object] | None = None) -> Repeating:
+    """Return a store on the same server that makes each call twice."""
+    other = Repeating(store.client, store.keys, store.layout)
+    if between is not None:
+        other.between = between
+    return other
 
 
 def fill(store: Store) -> None:

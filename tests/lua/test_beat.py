@@ -97,7 +97,7 @@ def test_a_beat_that_comes_after_the_reaper_tells_that_all_is_lost(store: Store)
 
 def test_a_retried_message_counts_as_held_until_it_is_acknowledged(store: Store) -> None:
     [field] = hold(store, b"a")
-    store.leases.retry(QUEUE, entry("r", 4_000_000_000_000), QUEUE, "me", field, hand_out=True)
+    store.leases.retry(QUEUE, entry("r", 4_000_000_000_000), QUEUE, "me", field, when_due="push")
 
     assert store.leases.beat(QUEUE, "me", LEASE) == 1
 

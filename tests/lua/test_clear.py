@@ -46,10 +46,11 @@ def test_what_waits_is_forgotten_and_counted(store: Store) -> None:
 
 @pytest.mark.usefixtures("_full_queue")
 def test_a_deleted_queue_leaves_the_registry_and_its_counts_go(store: Store) -> None:
+    """It stays there as long as it has dead letters, which nobody would find else."""
     assert store.clear(QUEUE, deleted=True) == 5
 
     found = state(store)
-    assert found["delayq:queues"] == {b"other": LAYOUT}
+    assert found["delayq:queues"] == {QUEUE.encode(): LAYOUT, b"other": LAYOUT}
     assert found["{q}:leased:me"] == {b"1:1": b"0\nheld"}
     assert {key for key in found if key.startswith("{q}:")} == {
         "{q}:dead",
@@ -57,6 +58,16 @@ def test_a_deleted_queue_leaves_the_registry_and_its_counts_go(store: Store) -> 
         "{q}:leased:me",
         "{q}:leases",
     }
+
+
+@pytest.mark.usefixtures("_full_queue")
+def test_a_deleted_queue_without_dead_letters_leaves_the_registry(store: Store) -> None:
+    for letter in [*store.letters.all(QUEUE)]:
+        store.letters.discard(QUEUE, [(letter.id, letter.died_ms)])
+
+    store.clear(QUEUE, deleted=True)
+
+    assert state(store)["delayq:queues"] == {b"other": LAYOUT}
 
 
 @pytest.mark.usefixtures("_full_queue")

@@ -188,7 +188,7 @@ def test_the_nonces_of_a_process_are_forgotten_with_all_that_it_held(store: Stor
 
 def test_a_retried_message_does_not_come_back(store: Store) -> None:
     fields = hold(store, b"a", b"b")
-    store.leases.retry(QUEUE, entry("r", FAR), QUEUE, "me", fields[0], hand_out=True)
+    store.leases.retry(QUEUE, entry("r", FAR), QUEUE, "me", fields[0], when_due="push")
     end_leases(store)
 
     assert reap(store) == (False, 1, 0, 0)
@@ -201,7 +201,7 @@ def test_a_retried_message_does_not_come_back(store: Store) -> None:
 
 def test_who_held_only_a_retried_message_wakes_nobody(store: Store) -> None:
     [field] = hold(store, b"a")
-    store.leases.retry(QUEUE, entry("r", FAR), QUEUE, "me", field, hand_out=True)
+    store.leases.retry(QUEUE, entry("r", FAR), QUEUE, "me", field, when_due="push")
     end_leases(store)
 
     assert reap(store) == NOTHING

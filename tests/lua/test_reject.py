@@ -81,7 +81,7 @@ def test_what_others_hold_or_nobody_does_is_not_touched(store: Store) -> None:
 
 def test_what_was_retried_already_is_no_letter(store: Store) -> None:
     [field] = hold(store, b"a")
-    store.leases.retry(QUEUE, entry("r", 4_000_000_000_000), QUEUE, "me", field, hand_out=True)
+    store.leases.retry(QUEUE, entry("r", 4_000_000_000_000), QUEUE, "me", field, when_due="push")
 
     assert not store.leases.reject(QUEUE, "me", field, "id", "rejected")
 

@@ -8,7 +8,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from celery_delayq.keys import Keys, Layout
-from celery_delayq.lease_store import Deliveries
+from celery_delayq.lease_store import Deliveries, Reserved
 from celery_delayq.store import Store
 from tests.lua.conftest import (
     LEASE,
@@ -86,7 +86,7 @@ def test_the_first_list_with_something_left_is_told(store: Store, step: int, pla
 
 
 def test_an_empty_queue_gives_nothing_and_leaves_nothing(store: Store) -> None:
-    assert reserve(store) == (0, False, False, [])
+    assert reserve(store) == (0, False, False, [], 0)
 
     assert state(store) == {}
 
@@ -231,7 +231,7 @@ def test_a_request_that_was_overtaken_by_a_later_one_takes_nothing(store: Store)
     reserve(store, "10", 1)
     before = state(store)
 
-    assert reserve(store, "9", 2) == (1, False, False, [])
+    assert reserve(store, "9", 2) == (1, False, False, [], 0)
     assert state(store) == before
     assert bodies(reserve(store, "11", 2)) == [b"b", b"c"]
 
@@ -323,13 +323,14 @@ def test_who_holds_something_takes_nothing_more_until_it_is_free_for_a_suspect(
 
     waiting = reserve(store, "2")
 
-    assert waiting == (1, False, True, [])
+    assert waiting == (1, False, True, [], 0)
     assert store.client.get("{q}:suspect_turn") == b"me"
     assert 0 < store.client.pttl("{q}:suspect_turn") <= LEASE * 1000
     assert store.client.lrange("q", 0, -1) == [b"b"]
 
     store.leases.ack(QUEUE, "me", [field])
-    assert reserve(store, "3") == (1, True, False, [("3:1", b"deadly", Deliveries(reaped=5))])
+    message = ("3:1", b"deadly", Deliveries(reaped=5))
+    assert reserve(store, "3") == Reserved(1, True, False, [message])
     assert not store.client.exists("{q}:suspect_turn")
 
 
@@ -338,7 +339,7 @@ def test_the_marker_tells_of_a_suspect_until_someone_makes_room_for_it(store: St
     suspect(store, b"deadly")
     suspect(store, b"deadly too")
 
-    assert reserve(store, "2") == (0, False, True, [])
+    assert reserve(store, "2") == (0, False, True, [], 0)
     assert not store.client.exists("{q}:wake")
 
     store.leases.ack(QUEUE, "me", [field])
@@ -389,7 +390,7 @@ def test_who_holds_nothing_takes_a_suspect_whose_turn_it_ever_is(store: Store) -
 
 def test_a_retry_that_is_not_acknowledged_yet_counts_as_held(store: Store) -> None:
     [field] = hold(store, b"a")
-    store.leases.retry(QUEUE, entry("r", 4_000_000_000_000), QUEUE, "me", field, hand_out=True)
+    store.leases.retry(QUEUE, entry("r", 4_000_000_000_000), QUEUE, "me", field, when_due="push")
     suspect(store, b"deadly")
 
     assert reserve(store, "2").messages == []

@@ -6,7 +6,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from celery_delayq.keys import Layout
-from celery_delayq.lease_store import Retried
+from celery_delayq.lease_store import Retried, WhenDue
 from celery_delayq.message import Entry
 from celery_delayq.store import Store
 from tests.lua.conftest import (
@@ -38,9 +38,9 @@ def retry(
     *,
     who: str = "me",
     to: str = QUEUE,
-    hand_out: bool = True,
+    when_due: WhenDue = "push",
 ) -> Retried:
-    return store.leases.retry(to, what, QUEUE, who, field, hand_out=hand_out)
+    return store.leases.retry(to, what, QUEUE, who, field, when_due=when_due)
 
 
 def test_a_retry_is_scheduled_and_an_empty_value_stays_until_the_acknowledgement(
@@ -89,14 +89,14 @@ def test_what_is_due_is_left_alone_where_it_is_not_to_be_handed_out(store: Store
     hold(store, b"a")
     before = state(store)
 
-    assert retry(store, entry("r", 1), hand_out=False) == "due"
+    assert retry(store, entry("r", 1), when_due="leave") == "due"
     assert state(store) == before
 
 
 def test_what_is_not_due_is_scheduled_also_where_it_is_not_to_be_handed_out(store: Store) -> None:
     hold(store, b"a")
 
-    assert retry(store, entry("r", FAR), hand_out=False) == "scheduled"
+    assert retry(store, entry("r", FAR), when_due="leave") == "scheduled"
     assert store.client.hgetall("{q}:leased:me") == {b"1:1": b""}
 
 
@@ -193,13 +193,15 @@ def test_a_suspect_may_be_retried(store: Store) -> None:
 
 
 @pytest.mark.parametrize("due_ms", [1, FAR])
-@pytest.mark.parametrize("hand_out", [True, False])
-def test_without_the_message_nothing_is_stored(store: Store, due_ms: int, hand_out: bool) -> None:
+@pytest.mark.parametrize("when_due", ["push", "leave"])
+def test_without_the_message_nothing_is_stored(
+    store: Store, due_ms: int, when_due: WhenDue
+) -> None:
     hold(store, b"a", b"b")
     store.leases.ack(QUEUE, "me", ["1:1"])
     before = state(store)
 
-    assert retry(store, entry("r", due_ms), hand_out=hand_out) == "gone"
+    assert retry(store, entry("r", due_ms), when_due=when_due) == "gone"
     assert state(store) == before
 
 
@@ -219,13 +221,13 @@ def test_what_was_given_to_others_meanwhile_is_theirs_to_retry(store: Store) -> 
 
 
 @pytest.mark.parametrize("due_ms", [1, FAR])
-@pytest.mark.parametrize("hand_out", [True, False])
-def test_doing_it_again_stores_nothing_more(store: Store, due_ms: int, hand_out: bool) -> None:
+@pytest.mark.parametrize("when_due", ["push", "leave"])
+def test_doing_it_again_stores_nothing_more(store: Store, due_ms: int, when_due: WhenDue) -> None:
     hold(store, b"a")
     retry(store, entry("r", due_ms))
     before = state(store)
 
-    assert retry(store, entry("r", due_ms), hand_out=hand_out) == "duplicate"
+    assert retry(store, entry("r", due_ms), when_due=when_due) == "duplicate"
     assert state(store) == before
 
 

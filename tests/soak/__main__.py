@@ -100,7 +100,7 @@ def files() -> list[Path]:
         [TESTS / f"test_faults_{name}.py" for name in part] for part in (FIRST, HARNESS)
     )
     others = set(TESTS.glob("test_faults_*.py")).difference(first, harness)
-    return [*first, *sorted(others)]
+    return [*first, *sorted(others), TESTS / "test_cancel_race.py"]
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from typing import Any
+from urllib.parse import quote
 
 from celery_delayq.conf import Settings
-from celery_delayq.fsck import Finding, Report, check
+from celery_delayq.findings import Finding, Report
+from celery_delayq.fsck import check
+from celery_delayq.keys import Layout
 from celery_delayq.message import Due, Entry, Record
 from celery_delayq.store import Store
 from tests.support.keyspace import snapshot
@@ -20,6 +23,43 @@ def schedule(store: Store, *ids: str, queue: str = "q", task: str = "t") -> None
     for number, id in enumerate(ids):
         record = Record(0, f"n-{id}", task, b'{"id": "%s"}' % id.encode())
         store.schedule(queue, Entry(id, Due(FAR + number), 0, record.pack()))
+
+
+def labelled(
+    id: str, nonce: str = "", *, task: str = "t", unique: str = "", due: int = FAR
+) -> Entry:
+    """Return an entry as :class:`~celery_delayq.DelayQ` sends it.
+
+    *unique* is a unique key behind the letter of its scope; it replaces what has that key.
+    """
+    own: dict[str, Any] = {"nonce": nonce or f"n-{quote(id)}"}
+    if unique:
+        own["unique"] = {"key": unique, "policy": "replace"}
+    message = {
+        "body": "",
+        "headers": {"id": id, "task": task, "eta": None},
+        "properties": {"delivery_tag": "tag", "delayq": own},
+    }
+    return Entry.of(message, 0, Due(due))
+
+
+def put(store: Store, *entries: Entry, queue: str = "q") -> None:
+    """Publish entries in one call."""
+    call = store.puts(queue)
+    for entry in entries:
+        call.add(entry)
+    store.run(call)
+
+
+def park(store: Store, *ids: str, task: str = "t") -> None:
+    """Pause a task with entries that are due, from 5 ms on."""
+    put(store, *(labelled(id, task=task) for id in ids))
+    for number, id in enumerate(ids):
+        store.client.zadd("{q}:due", {id: 5 + number})
+        store.client.zrem("{q}:tasks", f"{task}\0{FAR:015}\0{id}")
+        store.client.zadd("{q}:tasks", {f"{task}\0{5 + number:015}\0{id}": 0})
+    store.control.pause(["q"], task=task)
+    store.promote("q", Layout(), 1000)
 
 
 def lease(store: Store, *ids: str, incarnation: str = "me", queue: str = "q") -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
+from kombu.utils.json import dumps
 
-from celery_delayq.conf import Settings
+from celery_delayq.conf import Hidden, Settings
 from celery_delayq.errors import ConfigError
 
 
@@ -128,6 +130,26 @@ def test_the_error_says_what_would_be_right(name: str, value: Any, right: str) -
         Settings.from_options({"delayq": {name: value}})
 
     assert str(caught.value) == f"delayq setting {name}={value!r}: expected {right}"
+
+
+@pytest.mark.parametrize("value", [None, 7, b"sqlite:///dead.db", "dead.db", ["sqlite:///x"], True])
+def test_an_archive_is_a_url(value: Any) -> None:
+    with pytest.raises(ConfigError, match="dead_letters_archive: expected a URL"):
+        Settings.from_options({"delayq": {"dead_letters_archive": value}})
+
+
+def test_the_url_of_an_archive_is_shown_by_nothing() -> None:
+    url = "postgresql://shop:hunter2@db/shop"
+
+    for value in (url, Hidden(url)):
+        settings = Settings.from_options({"delayq": {"dead_letters_archive": value}})
+        assert settings.dead_letters_archive == url
+        assert "hunter2" not in repr(settings)
+    assert "hunter2" not in repr({"a": Hidden(url)}) + dumps(Hidden(url))
+    assert pickle.loads(pickle.dumps(Hidden(url))).text == url
+    with pytest.raises(ConfigError) as caught:
+        Settings.from_options({"delayq": {"dead_letters_archive": "shop:hunter2@db"}})
+    assert "hunter2" not in str(caught.value)
 
 
 def test_options_that_are_no_mapping_are_refused() -> None:

@@ -1,4 +1,5 @@
--- The agenda says when to look at each queue next: at its earliest entry, or later after an error.
+-- The agenda says when to look at each queue next: at its earliest entry, or later after an error
+-- and where less may be promoted than is due.
 
 -- {now (µs), queue, due (ms)} of the first queue to look at; the queue is '' when there is none.
 local function agenda_head(agenda, now)
@@ -6,9 +7,15 @@ local function agenda_head(agenda, now)
   return {now, head[1] or '', head[2] or ''}
 end
 
--- Note that a queue has something due, and wake the dispatchers when that is the earliest of all.
-local function announce(agenda, queues, queue, layout, due, now, channel)
-  redis.call('HSETNX', queues, queue, layout)
+-- Tell dispatchers when to look at a queue. A hint only: an account that may not publish costs one
+-- poll interval.
+local function hint(channel, queue, due, now)
+  redis.pcall('PUBLISH', channel, string.format('%.0f ', due * 1000 - now) .. queue)
+end
+
+-- Look at a queue when something is due there, and wake the dispatchers when that is the earliest
+-- of all.
+local function look_at(agenda, queue, due, now, channel)
   local next_look = redis.call('ZSCORE', agenda, queue)
   if next_look and tonumber(next_look) <= due then
     return
@@ -16,17 +23,31 @@ local function announce(agenda, queues, queue, layout, due, now, channel)
   local head = redis.call('ZRANGE', agenda, 0, 0, 'WITHSCORES')
   redis.call('ZADD', agenda, due, queue)
   if not head[2] or due < tonumber(head[2]) then
-    -- A hint only: an account that may not publish costs one poll interval.
-    redis.pcall('PUBLISH', channel, string.format('%.0f ', due * 1000 - now) .. queue)
+    hint(channel, queue, due, now)
   end
 end
 
--- Set when to look next from what is left in the schedule.
+-- Note that a queue has something due.
+local function announce(agenda, queues, queue, layout, due, now, channel)
+  redis.call('HSETNX', queues, queue, layout)
+  look_at(agenda, queue, due, now, channel)
+end
+
+-- Set when to look next from what is left in the schedule; what is parked waits for no time.
 local function look_again(agenda, queue, due_key)
   local first = redis.call('ZRANGE', due_key, 0, 0, 'WITHSCORES')
-  if first[2] then
+  if first[2] and tonumber(first[2]) < PARK then
     redis.call('ZADD', agenda, first[2], queue)
   else
     redis.call('ZREM', agenda, queue)
+  end
+end
+
+-- The same when some have left the schedule. Where something is parked, a look stays that may have
+-- been set for it when its task went on.
+local function look_on(agenda, queue, due_key)
+  local last = redis.call('ZRANGE', due_key, -1, -1, 'WITHSCORES')
+  if tonumber(last[2] or 0) < PARK then
+    look_again(agenda, queue, due_key)
   end
 end

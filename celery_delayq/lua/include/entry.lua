@@ -8,23 +8,60 @@ local function due_of(text, clock_us)
   return due
 end
 
--- Store a record and return the id under which it is found; nil when the same message is there
--- already (a call repeated after its reply was lost). This comes before any other write, and a
--- full server refuses it, so that nothing is half-stored.
-local function put_record(entries, id, data, nonce)
-  if redis.call('HEXISTS', entries, id .. '\0' .. nonce) == 1 then
+-- Whether a message is in the schedule already: a call is repeated after its reply was lost.
+local function is_scheduled(id, nonce)
+  for _, name in ipairs({id, twin_name(id, nonce)}) do
+    local _, there = read_record(redis.call('HGET', ENTRIES, name))
+    if there == nonce then
+      return true
+    end
+  end
+  return false
+end
+
+-- The same for one that is ready or held.
+local function is_tracked(id, nonce)
+  return (find_tracked(WAITING, id, nonce) or find_tracked(RUNNING, id, nonce)) ~= nil
+end
+
+-- Store a record and return the name under which it is found; nil when the same message is there
+-- already. This comes before any other write, and a full server refuses it, so that nothing is
+-- half-stored.
+local function put_record(id, data, nonce)
+  if redis.call('HEXISTS', ENTRIES, twin_name(id, nonce)) == 1 then
     return nil
   end
-  if redis.call('HSETNX', entries, id, data) == 1 then
+  if redis.call('HSETNX', ENTRIES, id, data) == 1 then
     return id
   end
-  local _, nonce_there = read_record(redis.call('HGET', entries, id))
+  local _, nonce_there = read_record(redis.call('HGET', ENTRIES, id))
   if nonce_there ~= nonce then
     -- The same task id sent twice on purpose, or a retry beside a redelivery: both run.
-    id = id .. '\0' .. nonce
-    if redis.call('HSETNX', entries, id, data) == 1 then
-      return id
+    local name = twin_name(id, nonce)
+    if redis.call('HSETNX', ENTRIES, name, data) == 1 then
+      list_twin(name)
+      return name
     end
   end
   return nil
+end
+
+-- Store an entry; false when the same message is there already.
+local function put_entry(id, due, data, nonce, task)
+  local name = put_record(id, data, nonce)
+  if name then
+    redis.call('ZADD', DUE, due, name)
+    redis.call('ZADD', TASKS, 0, task_member(task, due, name))
+  end
+  return name ~= nil
+end
+
+-- Make a message ready that is due: its record is not stored.
+local function put_ready(list, marker, due, now, data, task, start)
+  redis.call('LPUSH', list, string.sub(data, start))
+  local id, nonce, _, unique = read_label(data, start)
+  if id then
+    track(WAITING, id, nonce, tracking(due > 0 and due or now, unique, task))
+  end
+  wake(marker)
 end

@@ -5,6 +5,16 @@ local function read_record(data)
 end
 
 -- The member of the index by task that belongs to an entry. Fixed width keeps the order of due.
-local function task_member(task, due, id)
-  return task .. '\0' .. string.format('%015.0f', due) .. '\0' .. id
+local function task_member(task, due, name)
+  return task .. '\0' .. string.format('%015.0f', due) .. '\0' .. name
+end
+
+-- An entry whose task is paused when it is due is parked: it keeps its place behind all others,
+-- with a score so much higher than its due, which is more than any due.
+local PARK = 1e15
+
+-- When an entry with that score is due (ms).
+local function due_at(score)
+  score = tonumber(score)
+  return score >= PARK and score - PARK or score
 end

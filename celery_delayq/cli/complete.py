@@ -1,0 +1,69 @@
+"""What a shell may suggest for an option. What goes wrong meanwhile means no suggestions."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Iterable
+from contextlib import redirect_stderr, redirect_stdout
+from typing import Any
+
+import click
+
+#: Seconds to wait for a Redis that does not answer.
+PATIENCE = 1.0
+
+#: Variables that the options of ``celery`` itself stand for; it sets them when it runs a command.
+_VARIABLES = {
+    "broker": "CELERY_BROKER_URL",
+    "result_backend": "CELERY_RESULT_BACKEND",
+    "loader": "CELERY_LOADER",
+    "config": "CELERY_CONFIG_MODULE",
+}
+
+
+def tasks(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Suggest the tasks that the app knows, Celery's own ones only when they are asked for."""
+    known = _quietly(lambda: _app(ctx).tasks)
+    ours = [name for name in known if not name.startswith("celery.")]
+    return _beginning(incomplete, ours) or _beginning(incomplete, known)
+
+
+def queues(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Suggest the queues of the app and those that were ever scheduled on."""
+    declared = _quietly(lambda: _app(ctx).amqp.queues)
+    return _beginning(incomplete, {*declared, *_quietly(lambda: _registered(_app(ctx)))})
+
+
+def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:
+    # The shell gets one name in a line.
+    return sorted(name for name in names if name.startswith(incomplete) and name.isprintable())
+
+
+def _quietly(ask: Callable[[], Iterable[str]]) -> list[str]:
+    """Ask; what the app prints meanwhile would be taken for suggestions."""
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        try:
+            return [*ask()]
+        except (Exception, SystemExit):
+            return []
+
+
+def _app(ctx: click.Context) -> Any:
+    """Find the app as ``celery`` does, which runs no callback while it completes."""
+    from celery.app.utils import find_app
+
+    given = ctx.find_root().params
+    os.environ.update({_VARIABLES[n]: v for n, v in given.items() if n in _VARIABLES and v})
+    app = find_app(given["app"])
+    app.loader.import_default_modules()
+    return app
+
+
+def _registered(app: Any) -> Iterable[str]:
+    from celery_delayq.app import DelayQ
+
+    patience = {"socket_timeout": PATIENCE, "socket_connect_timeout": PATIENCE}
+    app.conf.broker_transport_options = {**app.conf.broker_transport_options, **patience}
+    app.conf.broker_connection_timeout = PATIENCE
+    return DelayQ.of(app).store.registry()

@@ -1,0 +1,174 @@
+"""Dead letters as tables, or as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+import click
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from celery_delayq.app import DelayQ
+from celery_delayq.cli.entries import ID_FITS, ID_WIDTH, PAGE, WIDE, folded, now_of
+from celery_delayq.cli.replaying import LETTERS, letter_of
+from celery_delayq.cli.screen import console_of, new_table, note_unknown_queue
+from celery_delayq.cli.words import distance, local, number_of, shown_id, spelled
+from celery_delayq.letters import DeadFilter, DeadLetter
+
+#: Letters that are shown, if nothing else is said.
+LIMIT = 100
+
+#: Characters of a reason that a table shows, and of what is no message.
+REASON, BYTES = 160, 1000
+
+
+def show_many(
+    ctx: click.Context, delayq: DelayQ, filter: DeadFilter, *, limit: int | None, as_json: bool
+) -> None:
+    """Print dead letters as they are read, *limit* of them at most."""
+    found = delayq.dead_letters(filter)
+    console = console_of(ctx, stderr=as_json)
+    shown = 0
+    for letters in _pages(found, limit):
+        if as_json:
+            for letter in letters:
+                print(json.dumps(letter.as_dict()))
+        else:
+            console.print(letters_table(letters, now_of(delayq), console.width))
+        shown += len(letters)
+    if limit is not None and shown == limit and next(found, None) is not None:
+        text = f"{LETTERS.number(shown)}, and there are more: give --all or --limit."
+        console.print(text, soft_wrap=True)
+    elif shown and not as_json:
+        console.print(f"{LETTERS.number(shown)}.")
+    elif not shown:
+        _say_none(delayq, filter, console)
+
+
+def _pages(letters: Iterator[DeadLetter], limit: int | None) -> Iterator[Sequence[DeadLetter]]:
+    left = limit
+    while page := [*islice(letters, PAGE if left is None else min(PAGE, left))]:
+        yield page
+        left = None if left is None else left - len(page)
+
+
+def _say_none(delayq: DelayQ, filter: DeadFilter, console: Console) -> None:
+    console.print(
+        "There are no dead letters."
+        if filter.is_everything
+        else f"0 letters: {LETTERS.none} is meant by this filter."
+    )
+    note_unknown_queue(delayq, filter.queue, console)
+
+
+def letters_table(letters: Sequence[DeadLetter], now: datetime, width: int) -> Table:
+    """Return one row for each letter, that fits *width* columns."""
+    table = new_table("")
+    ids = [shown_id(each.id) for each in letters]
+    longest = max(map(cell_len, ids), default=0)
+    wide = width >= WIDE
+    room = max(ID_WIDTH, width // 4) if wide else ID_WIDTH
+    fixed = min(longest, room) if width >= ID_FITS else None
+    if wide:
+        table.add_column("died", no_wrap=True)
+        table.add_column("", no_wrap=True)
+        table.add_column("task", overflow="fold")
+        table.add_column("queue", overflow="fold")
+        table.add_column("retries", justify="right", no_wrap=True)
+        table.add_column("reason", overflow="fold")
+        table.add_column("id", overflow="fold", width=fixed)
+    else:
+        table.add_column("died, id", overflow="fold")
+        table.add_column("task, queue, retries, reason", overflow="fold")
+    for letter, id in zip(letters, ids, strict=True):
+        died, ago = local(letter.died), distance((letter.died - now).total_seconds())
+        task, queue = Text(spelled(letter.task or "?")), Text(spelled(letter.queue))
+        retries = "" if letter.retries is None else str(letter.retries)
+        reason = Text(_cut(spelled(letter.reason), REASON), "red")
+        shown = Text(id if fixed is None else folded(id, fixed))
+        if wide:
+            table.add_row(died, ago, task, queue, retries, reason, shown)
+            continue
+        if letter.retries:
+            queue.append(f", {number_of(letter.retries, 'retry', 'retries')}")
+        what = task.append("\n").append(queue).append("\n").append(reason)
+        table.add_row(Text(f"{died}, {ago}\n").append(shown), what)
+    return table
+
+
+def show_one(
+    ctx: click.Context, delayq: DelayQ, id: str, queue: str | None, *, as_json: bool
+) -> None:
+    """Print the letter with this id, or all of the task; exits with 1 when there is none."""
+    letter = letter_of(delayq, id, queue)
+    # By the id of a task all letters have to be read.
+    found = [*delayq.dead_letters(queue=queue, task_id=id)] if letter is None else [letter]
+    if as_json:
+        told = [{**each.as_dict(), "message": each.message} for each in found]
+        print(json.dumps({"letters": told}))
+    if not found:
+        where = "" if queue is None else f" in queue {spelled(queue)}"
+        click.echo(f"There is no dead letter with the id {shown_id(id)}{where}.", err=True)
+        raise click.exceptions.Exit(1)
+    if as_json:
+        return
+    console = console_of(ctx)
+    now = now_of(delayq)
+    for place, each in enumerate(found):
+        if place:
+            console.print()
+        _show(console, each, now)
+
+
+def _show(console: Console, letter: DeadLetter, now: datetime) -> None:
+    for name, value in _fields(letter, now):
+        # Not folded: the terminal does that, and one can copy it as one line.
+        console.print(Text(f"{name:<11}", "bold").append(value), soft_wrap=True)
+    if letter.traceback:
+        console.print(Text("traceback", "bold"))
+        for line in letter.traceback.splitlines():
+            console.print(Text(spelled(line)), soft_wrap=True)
+
+
+def _fields(letter: DeadLetter, now: datetime) -> Iterator[tuple[str, Text]]:
+    """Yield what is known of a letter, as name and value."""
+    yield "id", Text(shown_id(letter.id))
+    if letter.task_id is not None and letter.task_id != letter.id:
+        yield "task id", Text(shown_id(letter.task_id))
+    yield "task", Text(spelled(letter.task or "?"))
+    yield "queue", Text(spelled(letter.queue))
+    yield "reason", Text(spelled(letter.reason), "red")
+    for name in ("died", "started", "due"):
+        when: datetime | None = getattr(letter, name)
+        if when is not None:
+            away = distance((when - now).total_seconds())
+            yield name, Text(f"{local(when, zone=True)}, {away}")
+            yield "", Text(when.isoformat(), "dim")
+    told = letter.as_dict()
+    for name in ("exception", "error", "retries", "deliveries", "worker", "root_id", "group_id"):
+        if told[name] is not None:
+            yield name.replace("_", " "), Text(spelled(str(told[name])))
+    for name in ("args", "kwargs"):
+        value = _json(getattr(letter, name)) or told[name]
+        if value is not None:
+            yield name, Text(spelled(str(value)))
+    if letter.message is None:
+        yield "bytes", Text(_cut(repr(letter.buried.message)[2:-1], BYTES))
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]} [cut]"
+
+
+def _json(value: Any) -> str | None:
+    """Return arguments as ``replay`` takes them, None where they are no JSON."""
+    try:
+        return None if value is None else json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,267 @@
+"""Options that several commands have, and what they are read as."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any, ClassVar, Literal, TypeVar
+
+import click
+from celery.bin.base import CeleryOption
+
+from celery_delayq.cli import complete
+from celery_delayq.cli.words import seconds_of
+from celery_delayq.entries import Filter, moment
+from celery_delayq.errors import InvalidETA
+from celery_delayq.message import due_of_countdown, due_of_eta
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_ISO = "ISO 8601 such as 2030-01-31T09:00:00+01:00 (without an offset it is UTC)"
+_SPAN = "a duration such as 90 (seconds), 5m, 1h30m or 2d"
+
+option = functools.partial(click.option, cls=CeleryOption)
+
+
+class Name(click.ParamType):  # type: ignore[type-arg]
+    """A name or an id: any text but an empty one."""
+
+    name = "name"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value)
+        if not text:
+            self.fail("it is empty: leave it out, or look at the variable it came from", param, ctx)
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            self.fail(f"{text!r} is not UTF-8", param, ctx)
+        return text
+
+
+class Moment(click.ParamType):  # type: ignore[type-arg]
+    """A point in time as ISO 8601 in UTC; a duration with a unit may be one too.
+
+    Parameters
+    ----------
+    span : str
+        What a duration is: ``"from now"``, ``"ago"``, or nothing.
+    """
+
+    name = "time"
+
+    def __init__(self, span: Literal["", "from now", "ago"] = "") -> None:
+        self.span = span
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        seconds = seconds_of(value, bare=False) if self.span else None
+        try:
+            if seconds is not None:
+                away = timedelta(seconds=-seconds if self.span == "ago" else seconds)
+                when = datetime.now(timezone.utc) + away
+                return when.replace(microsecond=0).isoformat()
+            return moment(due_of_eta(value).ms).isoformat()
+        except (InvalidETA, OverflowError):
+            also = f", or {_SPAN.replace('90 (seconds), ', '')} {self.span}" if self.span else ""
+            self.fail(f"{value!r}: expected {_ISO}{also}", param, ctx)
+
+
+class Span(click.ParamType):  # type: ignore[type-arg]
+    """A duration, as seconds."""
+
+    name = "duration"
+
+    def __init__(self, *, negative: bool = False) -> None:
+        self.negative = negative
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        seconds = seconds_of(value)
+        try:
+            if seconds is not None:
+                due_of_countdown(abs(seconds))
+        except InvalidETA:
+            seconds = None
+        if seconds is None:
+            also = ", or -10m for earlier" if self.negative else ""
+            self.fail(f"{value!r}: expected {_SPAN}{also}", param, ctx)
+        if not seconds > 0 and not (self.negative and seconds):
+            also = "another than none" if self.negative else "in the future"
+            self.fail(f"{value!r}: expected a time {also}; run-now runs at once", param, ctx)
+        return seconds
+
+
+class HelpedArgument(click.Argument):
+    """An argument that is explained in the help by every version of click."""
+
+    help_group = "Arguments"
+    explained = ""
+
+    def get_help_record(self, _: click.Context) -> tuple[str, str]:
+        """Return what stands in the help."""
+        return str(self.metavar), self.explained
+
+
+class IdArgument(HelpedArgument):
+    """Ids."""
+
+    explained = "Id of a task; put -- before one that begins with a dash."
+
+
+class LetterArgument(HelpedArgument):
+    """Ids of dead letters."""
+
+    explained = "Id of a dead letter; put -- before one that begins with a dash."
+
+
+class PlaceArgument(HelpedArgument):
+    """A place to write to or read from; explained in the text."""
+
+    explained = "By default the database of the setting dead_letters_archive."
+
+
+id_argument = click.argument("id", metavar="ID", type=Name(), cls=IdArgument)
+ids_argument = click.argument("ids", nargs=-1, metavar="[ID]...", type=Name(), cls=IdArgument)
+
+
+json_option = option("--json", "as_json", is_flag=True, help="Print JSON, times in UTC.")
+queue_option = option(
+    "--queue", type=Name(), metavar="QUEUE", shell_complete=complete.queues, help="In this queue."
+)
+task_option = option(
+    "--task", type=Name(), metavar="TASK", shell_complete=complete.tasks, help="Of this task."
+)
+
+_FILTER = (
+    queue_option,
+    task_option,
+    option(
+        "--due-from",
+        type=Moment("from now"),
+        metavar="TIME",
+        help="Due at this time or later: ISO 8601, UTC without an offset, or 30m for from now.",
+    ),
+    option(
+        "--due-to",
+        type=Moment("from now"),
+        metavar="TIME",
+        help="Due at this time or earlier.",
+    ),
+    option(
+        "--priority",
+        type=click.IntRange(0),
+        metavar="STEP",
+        help="In this priority step: 0, 3, 6 or 9, unless the app has others.",
+    ),
+)
+
+
+def stacked(command: F, decorators: tuple[Callable[[Any], Any], ...]) -> F:
+    """Return a command with the first decorator on top."""
+    for decorate in reversed(decorators):
+        command = decorate(command)
+    return command
+
+
+def with_filter(command: F) -> F:
+    """Give a command the options of a filter, and the filter as ``filter``."""
+
+    @functools.wraps(command)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        names = ("queue", "task", "due_from", "due_to", "priority")
+        filter = Filter(*(kwargs.pop(name) for name in names))
+        return command(*args, filter=filter, **kwargs)
+
+    return stacked(wrapper, _FILTER)  # type: ignore[return-value]
+
+
+@dataclass(frozen=True, slots=True)
+class Meant:
+    """What a command is to change: ids or a filter, and what was said about it."""
+
+    ids: tuple[str, ...]
+    filter: Any
+    if_eta: str | None
+    dry_run: bool
+    yes: bool
+    as_json: bool
+
+    #: The command that shows what an id is, and what to say for all that there is.
+    shows: ClassVar[str] = "get"
+    sure: ClassVar[str] = (
+        "give ids or a filter. If all entries of all queues are meant, say --yes; --dry-run tells "
+        "how many they are"
+    )
+
+    @property
+    def everything(self) -> bool:
+        """Whether all entries of all queues are meant, and it is said so."""
+        return bool(self.filter.is_everything) and self.yes
+
+    def check(self) -> None:
+        """Refuse what contradicts itself, and what may be more than was meant.
+
+        Raises
+        ------
+        click.UsageError
+            With what would be right.
+        """
+        if self.ids:
+            if self.filter != type(self.filter)(queue=self.filter.queue):
+                raise click.UsageError("give ids or a filter, not both; only --queue goes with ids")
+            if self.dry_run:
+                raise click.UsageError(f"--dry-run goes with a filter; `{self.shows}` shows an id")
+        if self.if_eta is not None and len(self.ids) != 1:
+            raise click.UsageError("--if-eta goes with a single id")
+        if self.ids or self.dry_run:
+            return
+        if self.filter.is_everything and not self.everything:
+            raise click.UsageError(self.sure)
+        if self.yes:
+            return
+        if self.as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+            raise click.UsageError(
+                "nobody can be asked here whether to do it: say --yes, or --dry-run to see what "
+                "is meant"
+            )
+
+
+_MEANT = (
+    option(
+        "--if-eta",
+        type=Moment(),
+        metavar="TIME",
+        help="Only if it is due at this time, as `get` tells it. For a single id.",
+    ),
+    option("--dry-run", is_flag=True, help="Only tell what is meant by the filter."),
+    option("--yes", is_flag=True, help="Do not ask. Needed when there is no filter."),
+    json_option,
+)
+
+
+def with_meant(command: F) -> F:
+    """Give a command ids, a filter and what goes with them, as ``meant``."""
+
+    @functools.wraps(command)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        kwargs["ids"] = tuple(dict.fromkeys(kwargs["ids"]))
+        names = ("ids", "filter", "if_eta", "dry_run", "yes", "as_json")
+        return command(*args, meant=Meant(*(kwargs.pop(name) for name in names)), **kwargs)
+
+    return with_filter(stacked(wrapper, _MEANT))  # type: ignore[return-value]
+
+
+def with_queue_or_task(command: F) -> F:
+    """Give a command ``--queue`` and ``--task``, of which one has to be given."""
+
+    @functools.wraps(command)
+    def wrapper(*args: Any, queue: str | None, task: str | None, **kwargs: Any) -> Any:
+        if (queue is None) == (task is None):
+            raise click.UsageError("give either --queue or --task")
+        return command(*args, queue=queue, task=task, **kwargs)
+
+    return stacked(wrapper, (queue_option, task_option))  # type: ignore[return-value]

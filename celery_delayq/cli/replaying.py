@@ -1,0 +1,118 @@
+"""Replaying and purging dead letters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import click
+
+from celery_delayq.app import DelayQ
+from celery_delayq.cli.base import Refused
+from celery_delayq.cli.control import Change
+from celery_delayq.cli.dead_options import How
+from celery_delayq.cli.screen import Things, console_of, note_unknown_queue
+from celery_delayq.cli.words import local, span, spelled
+from celery_delayq.entries import Outcome, moment
+from celery_delayq.letters import DeadFilter, DeadLetter
+from celery_delayq.message import due_of_eta
+
+_WHY = {
+    Outcome.UNKNOWN: "there is no such letter, or no more",
+    Outcome.CHANGED: "another letter has its id by now",
+    Outcome.CONFLICT: "another task has its unique key",
+    Outcome.UNREADABLE: "it is no message of a task, or its arguments are no JSON",
+}
+
+
+def _count(delayq: DelayQ, filter: DeadFilter) -> Counter[tuple[str, str]]:
+    return Counter((each.queue, each.task or "?") for each in delayq.dead_letters(filter))
+
+
+LETTERS = Things("letter", "letters", "no dead letter", _WHY, _count)
+
+
+def letter_of(delayq: DelayQ, id: str, queue: str | None) -> DeadLetter | None:
+    """Return a letter by its id as it is shown: with ``%00`` for a NUL."""
+    found = delayq.dead_letter(id, queue=queue)
+    if found is None and "%00" in id:
+        found = delayq.dead_letter(id.replace("%00", "\0"), queue=queue)
+    return found
+
+
+def _one(delayq: DelayQ, change: Callable[[DeadLetter], Outcome]) -> Callable[..., Outcome]:
+    """Return what changes a letter by its id, in one queue or all."""
+
+    def one(id: str, *, queue: str | None, **_: Any) -> Outcome:
+        letter = letter_of(delayq, id, queue)
+        return Outcome.UNKNOWN if letter is None else change(letter)
+
+    return one
+
+
+def purge(delayq: DelayQ) -> Change:
+    """Return how to purge."""
+    return Change("Purge", "purged", _one(delayq, delayq.purge), delayq.purge_all, "", LETTERS)
+
+
+def replay(ctx: click.Context, delayq: DelayQ, how: How) -> Change:
+    """Return how to replay (Refused if its ETA has passed)."""
+    parts = []
+    if how.args is not None or how.kwargs is not None:
+        parts.append("with other arguments")
+    if how.to_queue is not None:
+        parts.append(f"to queue {spelled(how.to_queue)}")
+        note_unknown_queue(delayq, how.to_queue, console_of(ctx, stderr=True))
+    if how.eta is not None:
+        when = due_of_eta(how.eta).ms
+        if when <= delayq.store.now_ms():
+            raise Refused(
+                f"--eta {how.eta} has passed by Redis' clock; leave it out to run at once"
+            )
+        parts.append(f"to run at {local(moment(when), zone=True)}")
+    elif how.countdown is not None:
+        parts.append(f"to run {span(how.countdown)} from now")
+    elif how.rate is not None:
+        parts.append(f"at {how.rate:g} a second")
+    changes: Mapping[str, Any] = {"args": how.args, "kwargs": how.kwargs, "queue": how.to_queue}
+    warned: set[str] = set()
+
+    def note(tasks: Iterable[str]) -> None:
+        _note_unknown_tasks(delayq, {*tasks} - warned)
+        warned.update(tasks)
+
+    def one(letter: DeadLetter) -> Outcome:
+        if letter.task is not None:
+            note([letter.task])
+        return delayq.replay(letter, eta=how.eta, countdown=how.countdown, **changes)
+
+    return Change(
+        "Replay",
+        "replayed",
+        _one(delayq, one),
+        partial(delayq.replay_all, rate=how.rate, **changes),
+        "".join(f" {part}" for part in parts),
+        LETTERS,
+        note,
+    )
+
+
+def _note_unknown_tasks(delayq: DelayQ, tasks: Iterable[str]) -> None:
+    """Warn of tasks that would only be dead letters again."""
+    if delayq.app is None:
+        raise AssertionError("the command line always has an app")
+    try:
+        delayq.app.loader.import_default_modules()
+        known = delayq.app.tasks
+    except Exception as exc:  # whatever modules of the app may raise here
+        click.echo(f"It cannot be told which tasks the app knows: {spelled(str(exc))}", err=True)
+        return
+    unknown = sorted(name for name in tasks if name not in known and name != "?")
+    for name in unknown:
+        click.echo(
+            f"This app does not know the task {spelled(name)}: with a worker that does not either, "
+            "it is a dead letter again.",
+            err=True,
+        )

@@ -1,0 +1,107 @@
+"""Texts for people, and what they type. No I/O.
+
+Names and ids are chosen by others: what is shown of them can neither steer a terminal nor break a
+table.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from datetime import datetime, timezone
+
+from celery_delayq.message import entry_id
+
+#: Units of a duration in seconds, the longest first.
+UNITS = {"w": 604_800, "d": 86_400, "h": 3600, "m": 60, "s": 1}
+
+_SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
+_DURATION = re.compile(
+    r"([+-]?)\s*" + r"\s*".join(f"(?:({_NUMBER}){unit})?" for unit in UNITS), re.IGNORECASE
+)
+_SECONDS = re.compile(rf"[+-]?{_NUMBER}")
+
+
+def spelled(text: str) -> str:
+    r"""Return a text with ``\n`` for a newline, ``\x1b`` for an escape, and so on."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else _code(one) for one in text)
+
+
+def quoted(text: str) -> str:
+    r"""Return a text as bash and zsh take it: ``mail-7``, ``'a b'``, ``$'a\nb'``."""
+    if text.isprintable():
+        return shlex.quote(text)
+    special = {"\\": r"\\", "'": r"\'"}
+    return f"$'{spelled(''.join(special.get(one, one) for one in text))}'"
+
+
+def shown_id(id: str) -> str:
+    """Return an id as it can be pasted into a command line; a NUL is looked up as ``%00``."""
+    return quoted(entry_id(id))
+
+
+def _code(one: str) -> str:
+    number = ord(one)
+    if 0xDC80 <= number <= 0xDCFF:  # a byte that is no UTF-8
+        return f"\\x{number - 0xDC00:02x}"
+    if number < 0x80:
+        return _SHORT.get(one, f"\\x{number:02x}")
+    return f"\\u{number:04x}" if number <= 0xFFFF else f"\\U{number:08x}"
+
+
+def number_of(number: int, one: str, many: str) -> str:
+    """Return ``1 entry``, ``1,204 entries``."""
+    return f"{number:,} {one if number == 1 else many}"
+
+
+def span(seconds: float) -> str:
+    """Return a duration in its two largest units, ``2h 5m``."""
+    rest = round(abs(seconds))
+    parts = []
+    for unit, size in UNITS.items():
+        if unit == "w":
+            continue
+        number, rest = divmod(rest, size)
+        parts.append(f"{number:,}{unit}")
+    first = next((i for i, part in enumerate(parts) if part[0] != "0"), len(parts) - 1)
+    found = [part for part in parts[first : first + 2] if part[0] != "0"]
+    return " ".join(found) or "0s"
+
+
+def distance(seconds: float) -> str:
+    """Return how far away that is: ``in 2h 5m``, ``5m ago``, ``now``."""
+    if abs(seconds) < 0.5:
+        return "now"
+    return f"in {span(seconds)}" if seconds > 0 else f"{span(seconds)} ago"
+
+
+def local(moment: datetime, *, zone: bool = False) -> str:
+    """Return a point in time as the clock on the wall shows it, in UTC where that has no form."""
+    try:
+        there, name = moment.astimezone(), ""
+    except (OverflowError, ValueError, OSError):  # the edges of what a datetime can be
+        there, name = moment.astimezone(timezone.utc), " UTC"
+    text = there.replace(tzinfo=None).isoformat(" ", "seconds")
+    return text + (f" {there:%Z}" if zone else name)
+
+
+def seconds_of(text: str, *, bare: bool = True) -> float | None:
+    """Read a duration such as ``90``, ``90s``, ``1h30m`` or ``-10m``; None for anything else.
+
+    Parameters
+    ----------
+    bare : bool
+        Whether a number without a unit is one, of seconds.
+    """
+    text = text.strip()
+    if _SECONDS.fullmatch(text):
+        return float(text) if bare else None
+    match = _DURATION.fullmatch(text)
+    if match is None or not any(match.groups()[1:]):
+        return None
+    sign, *numbers = match.groups()
+    pairs = zip(numbers, UNITS.values(), strict=True)
+    return (-1 if sign == "-" else 1) * sum(float(n) * size for n, size in pairs if n is not None)

@@ -1,0 +1,228 @@
+"""What is done in Redis with dead letters: bury, read, replay, discard, trim, keep."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, cast
+from uuid import uuid4
+
+from celery_delayq import scripts
+from celery_delayq.calls import Call, Puts
+from celery_delayq.control_store import Letter, to_bytes, to_text
+from celery_delayq.keys import Layout
+from celery_delayq.letters import Buried
+from celery_delayq.message import Entry, letter_text
+
+logger = logging.getLogger(__name__)
+
+if TYPE_CHECKING:
+    from celery_delayq.store import Store
+
+#: Letters that are read in one call: they may be large.
+PAGE = 200
+
+#: Letters that one call forgets at most.
+TRIM = 1000
+
+
+class Replay(NamedTuple):
+    """A letter, by id and when it died (ms), and the entry that it becomes."""
+
+    id: str
+    died_ms: int
+    entry: Entry
+
+
+def told(reply: bytes) -> list[Letter]:
+    """Return what became of each letter by the reply of a script."""
+    return cast("list[Letter]", list(reply.decode()))
+
+
+class LetterStore:
+    """The part of the gateway for messages that will not run any more."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._keys = store.keys
+
+    def bury(self, queue: str, id: str, reason: str, message: bytes, details: bytes = b"") -> None:
+        """Keep a message that is nowhere else as a dead letter."""
+        key = self._keys.queue(queue)
+        args = [letter_text(id), letter_text(reason), message, queue, self._store.layout.text]
+        keys = [key.dead, key.dead_at, self._keys.queues]
+        self._store.run(Call(scripts.load("bury"), keys, [*args, details]))
+
+    def all(
+        self,
+        queue: str,
+        died_from: int | None = None,
+        died_to: int | None = None,
+        page: int = PAGE,
+    ) -> Iterator[Buried]:
+        """Yield the letters of a queue in order of when they died, in ms since 1970.
+
+        Those that come or go meanwhile are among them or not; all others are there once.
+        """
+        for ids in self.ids(queue, died_from, died_to, page):
+            yield from self.read(queue, ids)
+
+    def ids(
+        self,
+        queue: str,
+        died_from: int | None = None,
+        died_to: int | None = None,
+        page: int = PAGE,
+    ) -> Iterator[Sequence[bytes]]:
+        """Yield pages of the ids of those letters."""
+        dead_at = self._keys.queue(queue).dead_at
+        low: float | str = "-inf" if died_from is None else died_from
+        high: float | str = "+inf" if died_to is None else died_to
+        seen: set[bytes] = set()  # of the last moment: several may have died then
+        while True:
+            found = cast(
+                "list[tuple[bytes, float]]",
+                self._store.client.zrangebyscore(
+                    dead_at, low, high, 0, page + len(seen), withscores=True
+                ),
+            )
+            new = [(id, score) for id, score in found if id not in seen]
+            if new:
+                yield [id for id, _ in new]
+            if len(found) < page + len(seen):
+                return
+            last = found[-1][1]
+            seen = {id for id, score in found if score == last}
+            low = last
+
+    def read(self, queue: str, ids: Sequence[bytes]) -> list[Buried]:
+        """Return those of the letters that are there."""
+        found = cast(
+            "list[bytes | None]", self._store.client.hmget(self._keys.queue(queue).dead, [*ids])
+        )
+        return [
+            Buried.unpack(to_text(id), data)
+            for id, data in zip(ids, found, strict=True)
+            if data is not None
+        ]
+
+    def get(self, queue: str, id: str) -> Buried | None:
+        """Return one letter."""
+        found = self.read(queue, [to_bytes(id)])
+        return found[0] if found else None
+
+    def count(self, queue: str, died_from: int | None = None, died_to: int | None = None) -> int:
+        """Return how many letters of a queue died then (ms)."""
+        dead_at = self._keys.queue(queue).dead_at
+        low: float | str = "-inf" if died_from is None else died_from
+        high: float | str = "+inf" if died_to is None else died_to
+        return cast(int, self._store.client.zcount(dead_at, low, high))
+
+    def replay_call(
+        self, queue: str, to: str, layout: Layout, letters: Sequence[Replay], token: str
+    ) -> Call:
+        """Return the call that makes entries of letters again, on the queue *to*.
+
+        About a hundred of them at most. Asked again with the same *token*, it changes nothing more
+        and gives the same answer, for a minute: a :data:`~celery_delayq.control_store.Letter` for
+        each.
+
+        Parameters
+        ----------
+        layout : Layout
+            That of the queue *to*.
+        """
+        key, dead = self._keys.queue(to), self._keys.queue(queue)
+        lists = (key.suspects, *self._keys.ready_lists(to, layout))
+        call = Puts(
+            scripts.load("replay"),
+            [*key.state, self._keys.agenda, self._keys.queues, key.wake, dead.dead, dead.dead_at],
+            [to, layout.text, self._keys.wake],
+            lambda step: self._keys.ready(to, step, layout),
+            lists=lists,
+        )
+        call.keys.append(key.answer(token))
+        for id, died_ms, entry in letters:
+            call.args += to_bytes(id), died_ms
+            call.add(entry)
+        return call
+
+    def replay(
+        self, queue: str, to: str, layout: Layout, letters: Sequence[Replay], token: str
+    ) -> list[Letter]:
+        """Make the :meth:`replay_call`, and say what became of each."""
+        return told(self._store.run(self.replay_call(queue, to, layout, letters, token)))
+
+    def discard_call(self, queue: str, letters: Sequence[tuple[str, int]], token: str) -> Call:
+        """Return the call that forgets letters, by id and when they died (ms).
+
+        *token* as for :meth:`replay_call`.
+        """
+        key = self._keys.queue(queue)
+        args = [part for id, died_ms in letters for part in (to_bytes(id), died_ms)]
+        return Call(scripts.load("discard"), [key.dead, key.dead_at, key.answer(token)], args)
+
+    def discard(
+        self, queue: str, letters: Sequence[tuple[str, int]], token: str | None = None
+    ) -> list[Letter]:
+        """Make the :meth:`discard_call`, and say what became of each."""
+        if not letters:
+            return []
+        return told(self._store.run(self.discard_call(queue, letters, token or uuid4().hex)))
+
+    def trim_by(self, queue: str, layout: Layout) -> None:
+        """Forget letters beyond the limits of a queue, some of them, and tell of it in the log.
+
+        Where they go to an archive, none is forgotten.
+        """
+        age, most = layout.dead_age, layout.dead_max
+        if layout.archived or not (age or most):
+            return
+        old, many = self.trim(queue, age, most, TRIM)
+        if old or many:
+            logger.warning(
+                "Dead letters of queue %r were forgotten: %d older than dead_letters_age=%g s, %d "
+                "more than dead_letters_max=%d",
+                queue,
+                old,
+                age,
+                many,
+                most,
+            )
+
+    def trim(self, queue: str, age: float, most: int, limit: int) -> tuple[int, int]:
+        """Forget up to *limit* letters; return how many were too old, how many too many.
+
+        Parameters
+        ----------
+        age : float
+            Seconds for which a letter is kept, 0 for ever.
+        most : int
+            Letters that are kept, 0 for no limit.
+        """
+        key = self._keys.queue(queue)
+        args = [int(age * 1000), most, limit]
+        old, many = self._store.run(Call(scripts.load("trim"), [key.dead, key.dead_at], args))
+        return int(old), int(many)
+
+    def keep(self, queue: str, letters: Sequence[tuple[str, int, bytes]]) -> list[Letter]:
+        """Keep letters as they were: id, when it died (ms), what was stored.
+
+        ``d`` for what was not there, ``k`` for what was.
+        """
+        key = self._keys.queue(queue)
+        args = [part for id, died_ms, data in letters for part in (to_bytes(id), died_ms, data)]
+        call = Call(
+            scripts.load("keep"),
+            [key.dead, key.dead_at, self._keys.queues],
+            [queue, self._store.layout.text, *args],
+        )
+        return told(self._store.run(call)) if letters else []
+
+    def take_turn(self, seconds: float) -> bool:
+        """Return whether nobody has taken the turn to archive for so many seconds.
+
+        It only saves work: several may archive at once.
+        """
+        key = self._keys.archiving
+        return bool(self._store.client.set(key, "1", nx=True, px=int(seconds * 1000)))

@@ -1,0 +1,63 @@
+-- Cancel entries: those that are scheduled, and those that are ready and that no process holds yet.
+--
+-- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 agenda
+--          10 answer  11… lists of what is ready
+-- ARGV     1 queue  2 '1' for what is ready too  3… for each: id, only if it is due then (ms), ''
+--          for any
+-- Returns  a letter for each id: 'd' done, 'w' it is ready and stays, 'r' a process holds it, 'c' it
+--          is due at another time, 'u' unknown
+-- Repeat   the same, for a minute
+-- @include types
+-- @include record
+-- @include label
+-- @include state
+-- @include agenda
+-- @include answer
+-- @include find
+
+local kept = answered(KEYS[10])
+if kept then
+  return kept
+end
+expect_state()
+local ready = 0
+for i = 11, #KEYS do
+  ready = ready + redis.call('LLEN', KEYS[i])
+end
+-- Removing must pass on a full server: see promote.lua.
+redis.call('ZREM', KEYS[9], '')
+
+local function cancel(name, state, value, wanted)
+  if state == 's' then
+    local score = redis.call('ZSCORE', DUE, name) or 0
+    if wanted and due_at(score) ~= wanted then
+      return 'c'
+    end
+    remove_entry(name, score, value)
+    return 'd'
+  elseif state == 'r' or ARGV[2] ~= '1' then
+    return state
+  end
+  local _, _, due, unique = read_tracked(value)
+  if wanted and tonumber(due) ~= wanted then
+    return 'c'
+  end
+  redis.call('HSET', WAITING, name, '!' .. value)
+  release_key(unique, string.match(name, '^[^%z]*'))
+  return 'd'
+end
+
+if ready == 0 then
+  forget_waiting()
+end
+
+local letters = {}
+for i = 3, #ARGV, 2 do
+  local letter = 'u'
+  for _, one in ipairs(find_all(ARGV[i])) do
+    letter = worse(letter, cancel(one[1], one[2], one[3], tonumber(ARGV[i + 1])))
+  end
+  letters[#letters + 1] = letter
+end
+look_on(KEYS[9], ARGV[1], DUE)
+return answer(KEYS[10], table.concat(letters))

@@ -1,0 +1,58 @@
+-- What is to become of a message with a unique key, by the policy '<letter> <max_wait ms> <1 for a
+-- retry>': 'r'eplace, 'l'ater, 'k'eep or 'e'rror. Changes nothing. Returns a table with
+--   what   'store', 'beside' (store without the key), 'keep', 'error', 'superseded'
+--   due    when it is to be due
+--   owner  id of what has the key; state, name, value: where it is, and is to make way
+--   since  since when the key is held, where the policy is 'later'
+local function decide(unique, id, due, now, policy)
+  local letter, max_wait, retry = string.match(policy, '^(%a) (%d+) ([01])$')
+  local key = string.sub(unique, 2)
+  local plan = {what = 'store', due = due, key = key, since = letter == 'l' and now or nil}
+  local owner, since = read_owner(key)
+  if not owner then
+    return plan
+  end
+  local state, name, _, value = find_owner(owner, key)
+  if not state then
+    return plan
+  end
+  plan.owner = owner
+  if owner == id and state == 'running' then
+    -- The retry of what has the key takes it over, or what it has put in its place itself.
+    plan.since = plan.since and since or plan.since
+  elseif retry == '1' then
+    -- What has taken its place meanwhile stays.
+    plan.what = (letter == 'r' or letter == 'l') and 'superseded' or 'beside'
+  elseif letter == 'k' then
+    plan.what = 'keep'
+  elseif letter == 'e' then
+    plan.what = 'error'
+  else
+    plan.state, plan.name, plan.value = state, name, value
+    if letter == 'l' and state ~= 'running' then
+      if state == 'scheduled' then
+        plan.due = math.max(due, due_at(redis.call('ZSCORE', DUE, name) or due))
+      end
+      plan.since = since or now
+      if tonumber(max_wait) > 0 then
+        plan.due = math.min(plan.due, plan.since + tonumber(max_wait))
+      end
+    end
+  end
+  return plan
+end
+
+-- Let the owner make way: a scheduled one goes, a ready one will be dropped, a running one runs on.
+local function supersede(plan)
+  if plan.state == 'scheduled' then
+    remove_entry(plan.name, redis.call('ZSCORE', DUE, plan.name) or 0, plan.value)
+  elseif plan.state == 'waiting' then
+    redis.call('HSET', WAITING, plan.name, '!' .. plan.value)
+    release_key('d' .. plan.key, plan.owner)
+  end
+end
+
+local function take_key(plan, id)
+  redis.call('HSET', UNIQUE, plan.key,
+    (plan.since and string.format('%.0f', plan.since) or '') .. '=' .. id)
+end

@@ -1,0 +1,180 @@
+-- The keys with which all scripts about entries begin.
+local DUE, ENTRIES, TASKS, PARKED = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local UNIQUE, TWINS, WAITING, RUNNING = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+
+-- Once it has left the schedule, an entry is found by its name in WAITING while it is ready, and
+-- in RUNNING while a process holds it. There stands
+-- "<nonce> <due ms> <unique key or -> <task> [<incarnation>]", and '!' before it when a ready one
+-- was cancelled: it is dropped when its turn comes.
+
+-- The name of an entry is its id or, where that is taken by another message with the same id,
+-- "<id> NUL <nonce>". Names of the second kind are listed in TWINS until they are gone.
+local function twin_name(id, nonce)
+  return id .. '\0' .. nonce
+end
+
+local function list_twin(name)
+  if string.find(name, '\0', 1, true) then
+    redis.call('ZADD', TWINS, 0, name)
+  end
+end
+
+-- Refuse those of another type before anything is written.
+local function expect_state()
+  local types = {'zset', 'hash', 'zset', 'zset', 'hash', 'zset', 'hash', 'hash'}
+  for i, wanted in ipairs(types) do
+    expect_type(KEYS[i], wanted)
+  end
+end
+
+-- All names under which something with that id may be found. A name alone is meant by what has a
+-- NUL: "<id> NUL <nonce>" or, where the name is an id, "<id> NUL".
+local function names_of(id)
+  local first, nonce = string.match(id, '^([^%z]*)%z(.*)$')
+  if first then
+    return {nonce == '' and first or id}
+  end
+  local names = redis.call('ZRANGEBYLEX', TWINS, '[' .. id .. '\0', '(' .. id .. '\1')
+  table.insert(names, 1, id)
+  return names
+end
+
+-- What stands in WAITING or RUNNING: mark, nonce, due, unique, task, incarnation.
+local function read_tracked(value)
+  return string.match(value or '', '^(!?)(%S+) (%d+) (%S+) (%S*) ?(.*)$')
+end
+
+-- Name and value of a message in WAITING or RUNNING; nil when it is not there.
+local function find_tracked(index, id, nonce)
+  for _, name in ipairs({id, twin_name(id, nonce)}) do
+    local value = redis.call('HGET', index, name)
+    local _, found = read_tracked(value)
+    if found == nonce then
+      return name, value
+    end
+  end
+end
+
+local function track(index, id, nonce, rest)
+  local name = id
+  local there = redis.call('HGET', index, id)
+  if there then
+    local _, other = read_tracked(there)
+    if other ~= nonce then
+      name = twin_name(id, nonce)
+      list_twin(name)
+    end
+  end
+  redis.call('HSET', index, name, nonce .. ' ' .. rest)
+end
+
+local function tracking(due, unique, task)
+  return string.format('%.0f ', due) .. unique .. ' ' .. task
+end
+
+-- Forget where a message is; returns what there was to know of it, or what its label tells.
+local function untrack(index, id, nonce, unique)
+  local name, value = find_tracked(index, id, nonce)
+  if not name then
+    return '', 0, tracking(0, unique, '')
+  end
+  redis.call('HDEL', index, name)
+  local mark, _, due, _, task = read_tracked(value)
+  return mark, tonumber(due), tracking(due, unique, task)
+end
+
+-- A message that a process held goes back to where it waits. It was in time once, so a limit for
+-- that counts no more: its due is forgotten.
+local function track_back(message, start)
+  local id, nonce, skip, unique = read_label(message, start)
+  if id then
+    local _, _, rest = untrack(RUNNING, id, nonce, unique)
+    track(WAITING, id, nonce, skip > 0 and string.gsub(rest, '^%d+', '0') or rest)
+  end
+end
+
+-- Whose a unique key is: the id, and since when (ms) where that counts; nil when it is free.
+local function read_owner(key)
+  local since, id = string.match(redis.call('HGET', UNIQUE, key) or '', '^(%d*)=(.*)$')
+  return id, tonumber(since)
+end
+
+-- Where something with that id has a unique key: 'scheduled', 'waiting' or 'running', then its
+-- name, its nonce and what is stored; nil when nothing has the key any more: what a stock worker
+-- took. Where it counts only while scheduled, its scope is 's', else 'd'.
+local function find_owner(id, key)
+  local names = names_of(id)
+  for _, name in ipairs(names) do
+    local data = redis.call('HGET', ENTRIES, name)
+    local _, nonce, _, start = read_record(data)
+    if start then
+      local _, _, _, unique = read_label(data, start)
+      if unique and string.sub(unique, 2) == key then
+        return 'scheduled', name, nonce, data
+      end
+    end
+  end
+  for _, place in ipairs({{'waiting', WAITING}, {'running', RUNNING}}) do
+    for _, name in ipairs(names) do
+      local value = redis.call('HGET', place[2], name)
+      local mark, nonce, _, unique = read_tracked(value)
+      if mark == '' and unique == 'd' .. key then
+        return place[1], name, nonce, value
+      end
+    end
+  end
+end
+
+-- Let go of the unique key of what has left a place, unless it has it in another one, or another
+-- message with the same id has it: its retry.
+local function release_key(unique, id)
+  local key = string.sub(unique, 2)
+  if unique ~= '-' and read_owner(key) == id and not find_owner(id, key) then
+    redis.call('HDEL', UNIQUE, key)
+  end
+end
+
+-- Nothing is ready, so what stock workers took is waiting no more. Where nothing else is tracked
+-- either, nothing of it is left.
+local function forget_waiting()
+  redis.call('UNLINK', WAITING)
+  if redis.call('EXISTS', ENTRIES, RUNNING) == 0 then
+    redis.call('UNLINK', TWINS, UNIQUE)
+  end
+end
+
+-- A message that was ready or held is gone.
+local function forget_tracked(index, message, start)
+  local id, nonce, _, unique = read_label(message, start)
+  if id then
+    untrack(index, id, nonce, unique)
+    if redis.call('EXISTS', TWINS) == 1 then
+      redis.call('ZREM', TWINS, twin_name(id, nonce))
+    end
+    release_key(unique, id)
+  end
+end
+
+-- Take an entry out of the schedule, but let it keep its unique key. Returns id, nonce and unique
+-- key of its label, if it has one.
+local function take_entry(name, score, data)
+  redis.call('ZREM', DUE, name)
+  redis.call('HDEL', ENTRIES, name)
+  redis.call('ZREM', TWINS, name)
+  local _, _, task, start = read_record(data)
+  if task then
+    local member = task_member(task, due_at(score), name)
+    redis.call('ZREM', TASKS, member)
+    redis.call('ZREM', PARKED, member)
+    local id, nonce, _, unique = read_label(data, start)
+    return id, nonce, unique
+  end
+end
+
+-- The same, and it is gone.
+local function remove_entry(name, score, data)
+  local id, _, unique = take_entry(name, score, data)
+  if id then
+    release_key(unique, id)
+  end
+end

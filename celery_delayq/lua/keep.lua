@@ -1,0 +1,31 @@
+-- Keep dead letters as they were kept before, byte for byte.
+--
+-- KEYS     1 dead  2 dead_at  3 queues
+-- ARGV     1 queue  2 layout of the queue  3… for each letter: its id, when it died (ms), what was
+--          stored
+-- Returns  a letter for each: 'd' done, 'k' it is there already
+-- Repeat   'k'
+-- @include types
+
+expect_type(KEYS[1], 'hash')
+expect_type(KEYS[2], 'zset')
+redis.call('HSETNX', KEYS[3], ARGV[1], ARGV[2])
+local states = {}
+for i = 3, #ARGV, 3 do
+  local id, died, letter = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+  -- Where another one had its id when it was kept, it is found beside that.
+  local beside = id .. '\0' .. redis.sha1hex(letter)
+  local there = redis.call('HEXISTS', KEYS[1], beside) == 1
+  local other = not there and redis.call('HGET', KEYS[1], id)
+  if there or (other and other ~= letter) then
+    id = beside
+  else
+    there = other == letter
+  end
+  if not there then
+    redis.call('HSET', KEYS[1], id, letter)
+  end
+  redis.call('ZADD', KEYS[2], died, id)
+  states[#states + 1] = there and 'k' or 'd'
+end
+return table.concat(states)

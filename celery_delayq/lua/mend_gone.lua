@@ -1,0 +1,85 @@
+-- Look at what counts as ready, or as held, and was not found there: it is gone, unless it has
+-- moved meanwhile. All places where it may stand are read at this moment.
+--
+-- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running
+--          9… lists of what is ready, or what each process holds
+-- ARGV     1 'waiting' or 'running'  2 '1' to mend  3 most bytes to read  4… for each: its name,
+--          what was known of it
+-- Returns  {0, looked at, then {kind, found, mended, some names…}}; {1, 0} when there are more
+--          bytes to read than that
+-- Repeat   finds what is left
+-- @include types
+-- @include record
+-- @include label
+-- @include state
+-- @include lease
+-- @include mend
+
+local is_held, mend, most = ARGV[1] == 'running', ARGV[2] == '1', tonumber(ARGV[3])
+local index = is_held and RUNNING or WAITING
+expect_state()
+for i = 9, #KEYS do
+  expect_type(KEYS[i], is_held and 'hash' or 'list')
+end
+
+local there, bytes = {}, 0
+
+local function note_there(item)
+  bytes = bytes + #item
+  local _, _, start = read_leased(item)
+  local id, nonce = read_label(item, start or 1)
+  if id then
+    there[twin_name(id, nonce)] = true
+  end
+end
+
+local function read_hash(key)
+  local cursor = '0'
+  repeat
+    local page = redis.call('HSCAN', key, cursor, 'COUNT', 100)
+    cursor = page[1]
+    for i = 2, #page[2], 2 do
+      note_there(page[2][i])
+    end
+  until cursor == '0' or bytes > most
+end
+
+local function read_list(key)
+  local start = 0
+  repeat
+    local items = redis.call('LRANGE', key, start, start + 99)
+    start = start + 100
+    for _, item in ipairs(items) do
+      note_there(item)
+    end
+  until #items < 100 or bytes > most
+end
+
+local unchanged = {}
+for i = 4, #ARGV, 2 do
+  if redis.call('HGET', index, ARGV[i]) == ARGV[i + 1] then
+    unchanged[#unchanged + 1] = i
+  end
+end
+if #unchanged > 0 then
+  for i = 9, #KEYS do
+    (is_held and read_hash or read_list)(KEYS[i])
+  end
+  if bytes > most then
+    return tell('1', 0)
+  end
+end
+for _, i in ipairs(unchanged) do
+  local name = ARGV[i]
+  local id = string.match(name, '^[^%z]*')
+  local _, nonce, _, unique = read_tracked(ARGV[i + 1])
+  if not there[twin_name(id, nonce or '')] then
+    note(is_held and 'gone_running' or 'gone_waiting', name, mend)
+    if mend then
+      redis.call('HDEL', index, name)
+      redis.call('ZREM', TWINS, name)
+      release_key(unique or '-', id)
+    end
+  end
+end
+return tell('0', (#ARGV - 3) / 2)

@@ -1,0 +1,32 @@
+-- Look at a batch of what is listed as parked: each must belong to a parked entry, with its task
+-- and its due. Mending removes those that do not: when their task goes on, promote.lua would give
+-- the entry that due.
+--
+-- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running
+-- ARGV     1 cursor  2 about how many to look at  3 '1' to mend
+-- Returns  {next cursor, looked at, then for each kind {kind, found, mended, some ids…}}
+-- Repeat   finds what is left
+-- @include types
+-- @include record
+-- @include state
+-- @include mend
+
+expect_state()
+local mend = ARGV[3] == '1'
+local page = redis.call('ZSCAN', PARKED, ARGV[1], 'COUNT', ARGV[2])
+for i = 1, #page[2], 2 do
+  local member = page[2][i]
+  local told_task, name = string.match(member, '^([^%z]*)%z%d+%z(.*)$')
+  local score = tonumber(name and redis.call('ZSCORE', DUE, name) or nil)
+  local priority, _, task = read_record(score and redis.call('HGET', ENTRIES, name))
+  -- Of an unreadable record nothing is known that a member could be wrong about.
+  local right = score and score >= PARK
+    and task_member(priority and task or told_task, due_at(score), name)
+  if member ~= right then
+    note(score and 'misparked' or 'idle_parked', name or member, mend)
+    if mend then
+      redis.call('ZREM', PARKED, member)
+    end
+  end
+end
+return tell(page[1], #page[2] / 2)

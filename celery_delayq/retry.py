@@ -1,0 +1,447 @@
+"""How often a failed task is tried again, and when. Policy, no I/O.
+
+A policy is that of the call, else that of the task, else that of the app for the task's name. It
+says what Celery's own ``Task.retry`` is to do, so events, signals and ``request.retries`` are as
+ever.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import reprlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from fnmatch import fnmatchcase
+from typing import Any
+
+from celery.app.task import Task
+
+from celery_delayq.errors import InvalidRetry
+
+logger = logging.getLogger(__name__)
+
+#: The names of our options of one call; a task has these and the names of exceptions beside.
+OPTIONS = ("retry_intervals", "max_retries", "retry_jitter", "retry_budget")
+
+#: Our options that only a task can have.
+TASK_OPTIONS = ("retry_for", "dont_retry_for", "false_is_failure")
+
+#: Longest wait, in seconds: ten years.
+LONGEST = 315_360_000.0
+
+#: Most steps of a list: the last one is repeated anyway.
+MOST_STEPS = 1000
+
+#: Most retries of all members of one canvas.
+LARGEST_BUDGET = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Exponential:
+    """Waits that grow: ``first``, ``first * factor``, ``first * factor**2`` …, at most ``longest``.
+
+    Parameters
+    ----------
+    first, longest : float
+        Seconds.
+    factor : float
+        At least 1.
+    """
+
+    first: float = 1.0
+    factor: float = 2.0
+    longest: float = 3600.0
+
+    def __post_init__(self) -> None:
+        _seconds("Exponential(first=…)", self.first)
+        _seconds("Exponential(longest=…)", self.longest)
+        factor = self.factor
+        if not _is_number(factor) or not 1 <= factor <= 1000:
+            raise InvalidRetry(f"Exponential(factor={factor!r}): expected a number from 1 to 1000")
+
+    def __call__(self, retries: int) -> float:
+        """Return the wait after so many retries, in seconds."""
+        try:
+            return min(self.longest, self.first * float(self.factor) ** retries)
+        except OverflowError:
+            return self.longest if self.first else 0.0
+
+
+#: What ``retry_intervals`` may be: seconds for each retry, for all of them, or a function of how
+#: many retries there were.
+Intervals = Sequence[float] | float | timedelta | Exponential | Callable[[int], float]
+
+#: Waits of zing's scenario: 15 s, 3 and 10 min, twice 30 min, 1, 2, 6 and 15 h.
+STEPPED: tuple[float, ...] = (15, 180, 600, 1800, 1800, 3600, 7200, 21_600, 54_000)
+
+
+class _Unset:
+    """Says that nothing was given, where None means something."""
+
+    def __repr__(self) -> str:
+        return "not given"
+
+
+UNSET = _Unset()
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """When a failed task is tried again.
+
+    Parameters
+    ----------
+    intervals : Sequence[float] | float | timedelta | Exponential | Callable[[int], float]
+        The wait before each retry, in seconds from the failure. After the last of a list it is
+        repeated, where ``max_retries`` allows more. A function gets how many retries there were.
+    max_retries : int | None
+        How often at most, None for ever. Where it is not given, as often as there are intervals in
+        the list, else as Celery does: 3 times.
+    jitter : float
+        The part of each wait that is left to chance: with 0.2 it is 80 to 100 % of it, with 1
+        anything up to it, as in Celery's own backoff.
+    retry_for : tuple[type[BaseException], ...]
+        What is tried again.
+    dont_retry_for : tuple[type[BaseException], ...]
+        What is not, though ``retry_for`` or Celery's ``autoretry_for`` names it.
+
+    Raises
+    ------
+    InvalidRetry
+        Something is negative, no number, empty or no exception.
+    """
+
+    intervals: Any = 180.0
+    max_retries: Any = UNSET
+    jitter: float = 0.0
+    retry_for: tuple[type[BaseException], ...] = (Exception,)
+    dont_retry_for: tuple[type[BaseException], ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "intervals", _intervals(self.intervals))
+        object.__setattr__(self, "jitter", _jitter(self.jitter))
+        for name in ("retry_for", "dont_retry_for"):
+            object.__setattr__(self, name, _exceptions(name, getattr(self, name)))
+        if self.max_retries is not UNSET:
+            _check_max(self.max_retries)
+
+    @property
+    def limit(self) -> int | None:
+        """How many retries at most, None for no limit."""
+        if self.max_retries is not UNSET:
+            limit: int | None = self.max_retries
+            return limit
+        return len(self.intervals) if isinstance(self.intervals, tuple) else Task.max_retries
+
+    def covers(self, exc: BaseException) -> bool:
+        """Return whether a task that failed with *exc* is tried again."""
+        return isinstance(exc, self.retry_for) and not isinstance(exc, self.dont_retry_for)
+
+    def wait(self, retries: int) -> float:
+        """Return for how many seconds to wait after *retries* retries, by chance where that is so.
+
+        A function that fails or returns no number of seconds costs no task: it is logged, and the
+        wait is Celery's default.
+        """
+        intervals = self.intervals
+        if isinstance(intervals, tuple):
+            seconds = intervals[min(retries, len(intervals) - 1)]
+        elif callable(intervals):
+            try:
+                seconds = _seconds("retry_intervals", intervals(retries))
+            except Exception:
+                logger.exception(
+                    "retry_intervals=%r failed after %d retries; the wait is %s s",
+                    intervals,
+                    retries,
+                    Task.default_retry_delay,
+                )
+                seconds = float(Task.default_retry_delay)
+        else:
+            seconds = intervals
+        part = random.uniform(0, self.jitter) if self.jitter else 0.0
+        return float(seconds) * (1 - part)
+
+    def as_property(self) -> dict[str, Any]:
+        """Return what a message carries of it: JSON types."""
+        own: dict[str, Any] = {}
+        intervals = self.intervals
+        if isinstance(intervals, Exponential):
+            own["exponential"] = [intervals.first, intervals.factor, intervals.longest]
+        elif isinstance(intervals, tuple):
+            own["intervals"] = [*intervals]
+        else:
+            own["intervals"] = intervals
+        if self.max_retries is not UNSET:
+            own["max"] = self.max_retries
+        if self.jitter:
+            own["jitter"] = self.jitter
+        return own
+
+    def with_property(self, own: Mapping[str, Any]) -> RetryPolicy:
+        """Return this policy with what a message says.
+
+        Raises
+        ------
+        InvalidRetry
+            The message says nothing that :meth:`as_property` could have written.
+        """
+        if not isinstance(own, Mapping):
+            raise InvalidRetry(f"a message has {own!r} for a policy")
+        given: dict[str, Any] = {}
+        if "exponential" in own:
+            try:
+                given["intervals"] = Exponential(*own["exponential"])
+            except TypeError as exc:
+                raise InvalidRetry(f"a message has {own!r} for a policy") from exc
+        elif "intervals" in own:
+            given["intervals"] = own["intervals"]
+        if given:
+            given["max_retries"] = UNSET  # it goes with the intervals of the task
+        for name, field in (("max", "max_retries"), ("jitter", "jitter")):
+            if name in own:
+                given[field] = own[name]
+        return replace(self, **given)
+
+
+def of_task(task: Any, defaults: Mapping[str, RetryPolicy]) -> RetryPolicy | None:
+    """Return the policy of a task by its own options or by its name, None for none.
+
+    Parameters
+    ----------
+    defaults : Mapping[str, RetryPolicy]
+        The policy of an app for the names that match a pattern; the first that matches counts. Not
+        for tasks with ``autoretry_for``, which say themselves how they are retried.
+
+    Raises
+    ------
+    InvalidRetry
+        The task's options are no policy.
+    """
+    try:
+        given = _options_of(task)
+        intervals = given.pop("intervals", None)
+        if intervals is False:
+            return None
+        if intervals is not None or "retry_for" in given:
+            if intervals is None:
+                intervals = float(task.default_retry_delay)
+            policy = RetryPolicy(intervals, **given)
+        elif getattr(task, "autoretry_for", None):
+            return None
+        else:
+            default = next(
+                (each for name, each in defaults.items() if fnmatchcase(task.name, name)), None
+            )
+            if default is None:
+                return None
+            policy = replace(default, **given)
+        also = tuple(getattr(task, "dont_autoretry_for", None) or ())
+        return replace(policy, dont_retry_for=policy.dont_retry_for + also)
+    except InvalidRetry as exc:
+        raise InvalidRetry(f"task {task.name}: {exc}") from exc
+
+
+def _options_of(task: Any) -> dict[str, Any]:
+    """Return what a task says itself, by the fields of a policy."""
+    names = {
+        "intervals": "retry_intervals",
+        "jitter": "retry_jitter",
+        "retry_for": "retry_for",
+        "dont_retry_for": "dont_retry_for",
+    }
+    found = {field: getattr(task, name, None) for field, name in names.items()}
+    given = {field: value for field, value in found.items() if value is not None}
+    if "intervals" in given:
+        given["intervals"] = _as_given(task, given["intervals"])
+    if "dont_retry_for" in given:
+        given["dont_retry_for"] = refused_by(task)
+    max_retries = _explicit_max(task)
+    if max_retries is not UNSET:
+        given["max_retries"] = max_retries
+    return given
+
+
+def _as_given(task: Any, intervals: Any) -> Any:
+    """Undo that a function which is an option of ``@app.task`` looks like a method of the task."""
+    if getattr(intervals, "__self__", None) is not task:
+        return intervals
+    kind = next(kind for kind in type(task).__mro__ if "retry_intervals" in vars(kind))
+    # Celery makes a class of a decorated function; in others it is a method.
+    return intervals.__func__ if "_decorated" in vars(kind) else intervals
+
+
+def refused_by(task: Any) -> tuple[type[BaseException], ...]:
+    """Return the exceptions after which a task is not tried again, whoever asks for it.
+
+    Raises
+    ------
+    InvalidRetry
+        The task names something else.
+    """
+    refused = getattr(task, "dont_retry_for", None)
+    return () if refused is None else _exceptions("dont_retry_for", refused)
+
+
+def of_call(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the options of a call come to in the property of its message.
+
+    Raises
+    ------
+    InvalidRetry
+        They are no policy, or one that no message can carry.
+    """
+    own: dict[str, Any] = {}
+    try:
+        budget = given.get("retry_budget")
+        if budget is not None:
+            own["budget"] = _budget(budget)
+        found = {option: given[option] for option in OPTIONS[:3] if given.get(option) is not None}
+        if not found:
+            return own
+        intervals = found.get("retry_intervals", 1)
+        if intervals is False:
+            own["retry"] = {"intervals": False}
+            return own
+        if callable(intervals) and not isinstance(intervals, Exponential):
+            raise InvalidRetry(
+                f"retry_intervals={intervals!r}: a message cannot carry a function; give it to the "
+                "task, or a list, a number of seconds or Exponential(…) to the call"
+            )
+        policy = RetryPolicy(
+            intervals, found.get("max_retries", UNSET), found.get("retry_jitter", 0.0)
+        )
+    except InvalidRetry as exc:
+        raise InvalidRetry(f"{name}: {exc}") from exc
+    own["retry"] = policy.as_property()
+    if "retry_intervals" not in found:
+        own["retry"].pop("intervals")
+    if "retry_jitter" in found:  # also none, where the task has some
+        own["retry"]["jitter"] = policy.jitter
+    return own
+
+
+def defaults_of(given: Any) -> dict[str, RetryPolicy]:
+    """Return an app's policies by pattern of task names.
+
+    Parameters
+    ----------
+    given : None | RetryPolicy | Intervals | Mapping[str, RetryPolicy | Intervals]
+        One for all tasks, or for the names that match a pattern such as ``"shop.mail.*"``.
+    """
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        given = {"*": given}
+    policies = {}
+    for pattern, policy in given.items():
+        if not isinstance(pattern, str) or not pattern:
+            raise InvalidRetry(
+                f"retry={{{pattern!r}: …}}: expected a pattern such as 'shop.mail.*'"
+            )
+        try:
+            policies[pattern] = policy if isinstance(policy, RetryPolicy) else RetryPolicy(policy)
+        except InvalidRetry as exc:
+            raise InvalidRetry(f"retry={{{pattern!r}: …}}: {exc}") from exc
+    return policies
+
+
+def unmatched(defaults: Mapping[str, RetryPolicy], names: Iterable[str]) -> list[str]:
+    """Return the patterns that match none of the names of an app's tasks."""
+    names = [name for name in names if not name.startswith("celery.")]
+    return [each for each in defaults if not any(fnmatchcase(name, each) for name in names)]
+
+
+def _explicit_max(task: Any) -> Any:
+    """Return the limit that a task was given, UNSET for Celery's own default."""
+    if "max_retries" in vars(task):
+        return task.max_retries
+    for kind in type(task).__mro__:
+        if kind is Task:
+            break
+        if "max_retries" in vars(kind):
+            return vars(kind)["max_retries"]
+    return UNSET
+
+
+def _intervals(given: Any) -> Any:
+    if isinstance(given, Exponential) or callable(given):
+        return given
+    if isinstance(given, (str, bytes, Mapping)):
+        raise InvalidRetry(f"retry_intervals={given!r}: {_FORMS}")
+    if isinstance(given, Iterable):
+        try:
+            steps = tuple(_seconds("step", step) for step in given)
+        except InvalidRetry as exc:
+            raise InvalidRetry(f"retry_intervals={reprlib.repr(given)}: {exc}") from None
+        if not steps:
+            raise InvalidRetry(f"retry_intervals={given!r} is empty: {_FORMS}")
+        if len(steps) > MOST_STEPS:
+            raise InvalidRetry(
+                f"retry_intervals has {len(steps):,} steps, at most {MOST_STEPS:,} are allowed: "
+                "the last one is repeated as often as max_retries says"
+            )
+        return steps
+    return _seconds("retry_intervals", given)
+
+
+_FORMS = (
+    "expected seconds for each retry, such as (15, 180, 600), one number of seconds for all of "
+    "them, Exponential(…) or a function of the number of retries; False for none"
+)
+
+
+def _seconds(name: str, given: Any) -> float:
+    seconds = given.total_seconds() if isinstance(given, timedelta) else given
+    if not _is_number(seconds) or not 0 <= seconds <= LONGEST:
+        raise InvalidRetry(
+            f"{name} {given!r}: expected a timedelta or a number of seconds from 0 to {LONGEST:.0f}"
+        )
+    return float(seconds)
+
+
+def _jitter(given: Any) -> float:
+    if given in (True, False):
+        return float(given)
+    if not _is_number(given) or not 0 <= given <= 1:
+        raise InvalidRetry(f"retry_jitter={given!r}: expected a number from 0 to 1")
+    return float(given)
+
+
+def _check_max(given: Any) -> Any:
+    whole = isinstance(given, int) and not isinstance(given, bool)
+    if given is not None and not (whole and given >= 0):
+        raise InvalidRetry(f"max_retries={given!r}: expected 0 or more, or None for no limit")
+    return given
+
+
+def _budget(given: Any) -> int:
+    whole = isinstance(given, int) and not isinstance(given, bool)
+    if not whole or not 0 <= given <= LARGEST_BUDGET:
+        raise InvalidRetry(
+            f"retry_budget={given!r}: expected a number of retries, 0 to {LARGEST_BUDGET:,}"
+        )
+    return int(given)
+
+
+def _exceptions(name: str, given: Any) -> tuple[type[BaseException], ...]:
+    kinds = given if isinstance(given, (tuple, list, set, frozenset)) else (given,)
+    for kind in kinds:
+        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+            raise InvalidRetry(f"{name}={given!r}: expected exception classes")
+    return tuple(kinds)
+
+
+def _is_number(given: Any) -> bool:
+    number = isinstance(given, (int, float)) and not isinstance(given, bool)
+    try:
+        return number and math.isfinite(given)
+    except OverflowError:  # a whole number that is no float
+        return False
+
+
+#: Offered as an app's default: ten retries, as delayedQueue has them, from 15 s up to an hour.
+TEN_RETRIES = RetryPolicy(Exponential(15, 2, 3600), max_retries=10)

@@ -1,0 +1,229 @@
+"""Revoking that lasts: what is scheduled is removed at once, the rest is remembered in Redis."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from celery import signals, states
+from celery.app.control import Control as CeleryControl
+from celery.app.task import Context
+from celery.exceptions import ChordError, TaskRevokedError
+from kombu.utils.functional import maybe_list
+
+from celery_delayq.conf import Settings
+from celery_delayq.control_store import Canvas
+from celery_delayq.entries import Bulk, ScheduledTask
+from celery_delayq.letters import DeadLetter
+from celery_delayq.reading import body_of
+
+if TYPE_CHECKING:
+    from celery_delayq.app import DelayQ
+
+logger = logging.getLogger(__name__)
+
+#: Ids that one script call cancels.
+BATCH = 100
+
+
+def revoke(delayq: DelayQ, ids: Iterable[str]) -> None:
+    """Remember ids in Redis, and cancel what is scheduled.
+
+    In this order: what is promoted meanwhile is refused by the worker. So is what is ready, since
+    it can tell the chord that waits for it.
+    """
+    ids = [*dict.fromkeys(map(str, ids))]
+    for start in range(0, len(ids), BATCH):
+        batch = ids[start : start + BATCH]
+        _remember(delayq, batch)
+        delayq.cancel_ids(batch, reason="revoked", ready=False)
+
+
+def revoke_by_stamps(delayq: DelayQ, stamps: Mapping[str, Any]) -> None:
+    """Remember stamped headers in Redis, and cancel what is scheduled and has one of them.
+
+    All scheduled messages are looked at.
+    """
+    _remember(delayq, stamps=stamps)
+    stamped = (entry.id for entry in delayq.entries() if _has_stamp(entry, stamps))
+    while batch := [*islice(stamped, BATCH)]:
+        delayq.cancel_ids(batch, reason="revoked", ready=False)
+
+
+def cancel_canvas(
+    delayq: DelayQ, canvas: Canvas, progress: Callable[[Bulk], object] | None = None
+) -> Bulk:
+    """Remember a canvas in Redis, and cancel what of it is scheduled.
+
+    All scheduled messages are looked at. What is ready, or is sent later, is refused by workers.
+    """
+    _remember(delayq, canvas=canvas)
+    bulk = Bulk(dry_run=False)
+    entries = delayq.entries()
+    found = (entry.id for entry in entries if canvas in Canvas.all_of(entry.headers))
+    while batch := [*islice(found, BATCH)]:
+        outcomes = delayq.cancel_ids(batch, reason="revoked", ready=False)
+        bulk.total += len(batch)
+        bulk.outcomes.update(outcomes)
+        if progress is not None:
+            progress(bulk)
+    return bulk
+
+
+def note_replaced(app: Any, id: str, queue: str, record: bytes, reason: str) -> None:
+    """Tell all who wait for it that a task was replaced; *record* may be empty."""
+    entries = []
+    if record:
+        entries.append(ScheduledTask.of_record(queue, id, "scheduled", 0, record))
+    note_cancelled(app, [id], entries, reason)
+
+
+def note_cancelled(
+    app: Any, ids: Collection[str], entries: Iterable[ScheduledTask], reason: str
+) -> None:
+    """Tell all who wait for it that tasks will not run; *entries* are these and perhaps others."""
+    note_revoked(app, ids, reason)
+    tell_chords(app, [each for each in entries if each.id in ids], reason)
+
+
+def tell_chords(app: Any, entries: Iterable[ScheduledTask], reason: str) -> None:
+    """Have the chords fail that wait for entries which will not run, as a worker does.
+
+    A chord whose member is never heard of would wait for ever.
+    """
+    for entry in entries:
+        if not entry.headers.get("group"):
+            continue
+        try:
+            chord = body_of(entry.message or {})[2].get("chord")
+            if chord:
+                request = Context({**entry.headers, "chord": chord})
+                app.backend.on_chord_part_return(request, states.REVOKED, TaskRevokedError(reason))
+        except Exception:
+            logger.exception("The chord of task %s was not told that it is revoked", entry.id)
+
+
+def tell_chords_of_dead(app: Any, letters: Iterable[DeadLetter]) -> None:
+    """Have the chords fail that wait for dead letters which are purged.
+
+    A chord that was told when the task failed is not told again.
+    """
+    for letter in letters:
+        if letter.details.get("told"):
+            continue
+        try:
+            embedded = body_of(letter.message or {})[2]
+            members = [Context({**letter.headers, **embedded})]
+            for signature in embedded.get("chain") or ():
+                members += _link(signature)
+            error = ChordError(f"a dead letter was purged: {letter.reason}")
+            # Not `mark_as_failure`: to that, what is chained has failed already.
+            for member in (each for each in members if each.chord):
+                app.backend.on_chord_part_return(member, states.FAILURE, error)
+        except Exception:
+            if letter.group_id is not None:
+                logger.exception("The chord of dead letter %s was not told of its end", letter.id)
+
+
+def _link(signature: Mapping[str, Any]) -> Iterator[Context]:
+    """Yield what result backends have to know of a task that is chained to another one, and of the
+    body of a chord that is.
+    """
+    options = signature.get("options") or {}
+    yield Context(
+        id=options.get("task_id"),
+        group=options.get("group_id"),
+        group_index=options.get("group_index"),
+        chord=options.get("chord"),
+    )
+    body = (signature.get("kwargs") or {}).get("body")
+    if signature.get("subtask_type") == "chord" and body:
+        yield from _link(body)
+
+
+def _has_stamp(entry: ScheduledTask, wanted: Mapping[str, Any]) -> bool:
+    """Return whether a worker would refuse it, by the rule of Celery's ``Request.revoked``."""
+    its = entry.headers.get("stamps") or {}
+    return any(
+        set(map(str, maybe_list(its[name]) or [])) & set(map(str, maybe_list(values) or []))
+        for name, values in wanted.items()
+        if name in its
+    )
+
+
+def _remember(
+    delayq: DelayQ,
+    ids: Sequence[str] = (),
+    stamps: Mapping[str, Any] | None = None,
+    canvas: Canvas | None = None,
+) -> None:
+    assert delayq.app is not None
+    settings = Settings.from_options(delayq.app.conf.broker_transport_options)
+    seconds = settings.revoke_expires
+    delayq._ask(lambda store: store.control.revoke(seconds, ids, stamps, canvas))
+
+
+class ControlMixin:
+    """Sees all ways of revoking: they are broadcast."""
+
+    app: Any
+
+    def broadcast(
+        self, command: str, arguments: Any = None, destination: Any = None, **kwargs: Any
+    ) -> Any:
+        """Have Redis remember what is revoked on all workers, and tell them."""
+        delayq = getattr(self.app, "_delayq", None)
+        if delayq is not None and not destination and delayq.has_store:
+            given = {**(arguments or {}), **kwargs}
+            if command == "revoke":
+                revoke(delayq, maybe_list(given.get("task_id")) or [])
+            elif command == "revoke_by_stamped_headers":
+                revoke_by_stamps(delayq, stamps_of(given.get("headers")))
+        return super().broadcast(command, arguments, destination, **kwargs)  # type: ignore[misc]
+
+
+class Control(ControlMixin, CeleryControl):
+    """Celery's own remote control with revoking that lasts."""
+
+
+def stamps_of(headers: Any) -> dict[str, Any]:
+    """Return stamped headers as a mapping; the command line gives a list of ``name=value``."""
+    if isinstance(headers, Mapping):
+        return dict(headers)
+    pairs = (str(each).partition("=") for each in maybe_list(headers) or [])
+    return {name: value for name, _, value in pairs}
+
+
+def note_revoked(app: Any, ids: Iterable[str], reason: str, request: Any = None) -> None:
+    """Tell the result backend, signals and those who watch events that tasks will not run.
+
+    With the *request* of a task, the chord to which it belongs is told too.
+    """
+    ids = [*ids]
+    try:
+        for id in ids:
+            app.backend.mark_as_revoked(id, reason, request, store_result=True)
+    except Exception:  # away, most likely, and each try takes a while
+        logger.exception(
+            "The result backend was not told that task %s, or one after it, is revoked", id
+        )
+    if not ids:
+        return
+    try:
+        with app.events.default_dispatcher() as dispatcher:
+            for id in ids:
+                dispatcher.send(
+                    "task-revoked", uuid=id, terminated=False, signum=None, expired=False
+                )
+    except Exception:
+        logger.exception("Nobody was told by event that %d tasks are revoked", len(ids))
+    for id in ids:
+        signals.task_revoked.send(
+            sender=None,
+            request=request or Context(id=id),
+            terminated=False,
+            signum=None,
+            expired=False,
+        )

@@ -1,0 +1,295 @@
+"""The schedule to a file or a SQL database and back: as a backup, and from server to server."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from itertools import islice
+from typing import Literal, cast
+
+from redis.exceptions import ConnectionError, ResponseError
+
+from celery_delayq import jsonl, replies
+from celery_delayq.calls import Puts
+from celery_delayq.client import Client
+from celery_delayq.control_store import Where
+from celery_delayq.entries import Filter, moment
+from celery_delayq.errors import RecordError, StoreFull
+from celery_delayq.reports import (
+    EXAMPLES,
+    Became,
+    Exported,
+    Imported,
+    Unreadable,
+    server_of,
+    shown_filter,
+    sqlalchemy_needed,
+    telling,
+)
+from celery_delayq.rows import SCHEDULE, VERSION, Header, Row, Target, Told, TransferError
+from celery_delayq.store import Store, is_demoted
+
+#: Entries that are read or written in one round trip.
+PAGE = 500
+
+#: Most entries of one script call, as when they are published in a batch.
+CALL_SIZE = 50
+
+
+def export_to(
+    delayq: Client,
+    target: jsonl.Place,
+    filter: Filter | None = None,
+    *,
+    prune: bool = False,
+    progress: Callable[[Exported], object] | None = None,
+) -> Exported:
+    """Write all scheduled entries that a filter means, in order of due for each queue.
+
+    What comes, goes or is moved meanwhile may be in it or not; all else is. A file appears when it
+    is complete, and a database changes in one transaction. What cannot be read is left out, and
+    reported.
+
+    Parameters
+    ----------
+    target : str | PathLike | BinaryIO
+        A path, gzipped if it ends in ``.gz``; ``"-"`` for stdout; ``sqlite:///…`` or
+        ``postgresql://…``; or a file that is open for bytes.
+    prune : bool
+        Remove from the database what this filter means and what is not scheduled here any more.
+    progress : Callable[[Exported], object]
+        Called after each page.
+
+    Raises
+    ------
+    TransferError
+        Something went wrong; the target is as it was.
+    """
+    filter = filter or Filter()
+    where = filter.where()
+    report = Exported()
+
+    def ask(store: Store) -> tuple[int, str, list[str], int | None]:
+        queues = [filter.queue] if filter.queue is not None else sorted(store.registry())
+        about = None
+        if where.step is None:
+            about = sum(store.control.count(queue, where) for queue in queues)
+        return store.now_ms(), server_of(store), queues, about
+
+    with telling(report, "nothing is kept of it: run it again"):
+        now, server, queues, report.total = delayq._ask(ask)
+        report.made = moment(now).isoformat()
+        header = Header(VERSION, report.made, server, shown_filter(filter), report.total)
+        with _writing(target, filter, prune=prune) as out:
+            out.begin(header)
+            for queue in queues:
+                for rows in _pages(delayq, queue, where, report, takes_nul=out.takes_nul):
+                    out.write(rows)
+                    report.entries += len(rows)
+                    if progress is not None:
+                        progress(report)
+            report.pruned = out.end(report.entries, report.left_out)
+    return report
+
+
+def _pages(
+    delayq: Client, queue: str, where: Where, report: Exported, *, takes_nul: bool
+) -> Iterator[list[Row]]:
+    """Yield the entries of a queue, and note those that cannot be read."""
+    after = None
+    while True:
+        page = delayq._ask(
+            lambda store, after=after: store.control.page(queue, where, PAGE, after)  # type: ignore[misc]
+        )
+        rows = []
+        for listed in page.entries:
+            try:
+                row = Row.of_listed(queue, listed)
+                if not takes_nul and "\0" in row.queue + row.task:
+                    raise RecordError("databases take no NUL in the name of a queue or task")
+            except RecordError as exc:
+                report.left_out += 1
+                if len(report.unreadable) < EXAMPLES:
+                    report.unreadable.append(Unreadable(queue, listed.id, str(exc)))
+            else:
+                rows.append(row)
+        yield rows
+        if not page.more:
+            return
+        after = page.last
+
+
+def import_from(
+    delayq: Client,
+    source: jsonl.Place,
+    filter: Filter | None = None,
+    *,
+    overdue: Literal["run", "skip"] = "run",
+    dry_run: bool = False,
+    progress: Callable[[Imported], object] | None = None,
+) -> Imported:
+    """Schedule what was exported, all or what a filter means.
+
+    May be repeated: what is scheduled, ready or held already is left as it is, and nothing that is
+    there is replaced. What has finished meanwhile is not known any more, and would run again.
+
+    Parameters
+    ----------
+    source : str | PathLike | BinaryIO
+        As for :func:`export_to`; ``"-"`` is stdin.
+    overdue : "run" | "skip"
+        Whether what should have run by now, by Redis' clock, becomes ready at once or is passed
+        over.
+    dry_run : bool
+        Only look. Whether a queue is full or a unique key taken shows only when it is done.
+    progress : Callable[[Imported], object]
+        Called after each 500 lines.
+
+    Raises
+    ------
+    TransferError
+        Something went wrong. What was done stays done; the import may be repeated.
+    """
+    if overdue not in ("run", "skip"):
+        raise TransferError(f"overdue={overdue!r}: expected 'run' or 'skip'")
+    filter = filter or Filter()
+    where = filter.where()
+    report = Imported(dry_run)
+
+    def meant(line: int, told: Told) -> bool:
+        if isinstance(told, Row):
+            if _is_meant(told, filter.queue, where):
+                return True
+            report.outcomes["filtered"] += 1
+        elif isinstance(told, Header):
+            report.expect(told.about)
+        else:
+            report.refuse(line, str(told))
+        return False
+
+    with (
+        telling(report, "run it again: what is there already is not added twice"),
+        _reading(source, filter) as lines,
+    ):
+        while found := [*islice(lines, PAGE)]:
+            rows = [cast(Row, told) for line, told in found if meant(line, told)]
+            if rows:
+                delayq._ask(
+                    lambda store, rows=rows: _take(store, rows, report, skip=overdue == "skip")  # type: ignore[misc]
+                )
+            if progress is not None:
+                progress(report)
+    return report
+
+
+def _take(store: Store, rows: Sequence[Row], report: Imported, *, skip: bool) -> None:
+    """Schedule a batch, or look what would become of it."""
+    if skip or report.dry_run:
+        now = store.now_ms()
+    if skip:
+        wanted = [row for row in rows if row.due_ms > now]
+        overdue, rows = len(rows) - len(wanted), wanted
+    by_queue: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        by_queue[row.queue].append(row)
+    if report.dry_run:
+        known = _known(store, by_queue)
+        for row in rows:
+            outcome: Became = "ready" if row.due_ms <= now else "scheduled"
+            report.outcomes["duplicate" if row in known else outcome] += 1
+    else:
+        _run(store, list(_calls(store, by_queue)), report)
+    if skip and overdue:
+        report.outcomes["overdue"] += overdue
+
+
+def _calls(store: Store, by_queue: dict[str, list[Row]]) -> Iterator[Puts]:
+    for queue, rows in by_queue.items():
+        for start in range(0, len(rows), CALL_SIZE):
+            call = store.puts(queue)
+            for row in rows[start : start + CALL_SIZE]:
+                call.add(row.entry(store.layout))
+            yield call
+
+
+def _run(store: Store, calls: Sequence[Puts], report: Imported) -> None:
+    """Run script calls in one round trip; the first carries the source."""
+    with store.client.pipeline(transaction=False) as pipe:
+        for number, call in enumerate(calls):
+            pipe.execute_command(*call.command(source=number == 0))
+        answers = pipe.execute(raise_on_error=False)
+    errors = [answer for answer in answers if isinstance(answer, Exception)]
+    if any(isinstance(error, ResponseError) and is_demoted(error) for error in errors):
+        store.client.connection_pool.disconnect()
+        raise ConnectionError(str(errors[0])) from errors[0]  # to ask the new master for all
+    for answer in answers:
+        if not isinstance(answer, Exception):
+            for put in replies.Puts.read(answer).puts:
+                report.outcomes[cast("Became", put.state)] += 1
+    for error in errors:
+        if "maxmemory" in str(error):
+            raise StoreFull(f"Redis has no memory left ({error}); raise maxmemory") from error
+        raise error
+
+
+def _known(store: Store, by_queue: dict[str, list[Row]]) -> set[Row]:
+    """Return those entries that are scheduled, ready or held already."""
+    known = set()
+    with store.client.pipeline(transaction=False) as pipe:
+        for queue, rows in by_queue.items():
+            key = store.keys.queue(queue)
+            names = [name for row in rows for name in (row.id, f"{row.id}\0{row.nonce}")]
+            for index in (key.entries, key.waiting, key.running):
+                pipe.hmget(index, names)
+        answers = iter(pipe.execute())
+    for rows in by_queue.values():
+        for nonces in (
+            [_record_nonce(data) for data in next(answers)],
+            *([_tracked_nonce(value) for value in next(answers)] for _ in range(2)),
+        ):
+            for row, *found in zip(rows, nonces[::2], nonces[1::2], strict=True):
+                if row.nonce.encode() in found:
+                    known.add(row)
+    return known
+
+
+def _record_nonce(data: bytes | None) -> bytes | None:
+    """Return the nonce of a record, as scripts read it (``lua/include/record.lua``)."""
+    header = (data or b"").partition(b"\n")[0].split(b" ")
+    return header[2] if len(header) == 4 else None
+
+
+def _tracked_nonce(value: bytes | None) -> bytes | None:
+    """Return the nonce of what is ready or held (``lua/include/state.lua``)."""
+    return value.lstrip(b"!").partition(b" ")[0] if value else None
+
+
+def _is_meant(row: Row, queue: str | None, where: Where) -> bool:
+    return (
+        queue in (None, row.queue)
+        and where.task in (None, row.task)
+        and where.step in (None, row.step)
+        and (where.due_from is None or where.due_from <= row.due_ms)
+        and (where.due_to is None or row.due_ms <= where.due_to)
+    )
+
+
+def _writing(target: jsonl.Place, filter: Filter, *, prune: bool) -> AbstractContextManager[Target]:
+    if isinstance(target, str) and "://" in target:
+        with sqlalchemy_needed():
+            from celery_delayq import sql
+        return sql.writing(target, filter, prune=prune)
+    if prune:
+        raise TransferError("only rows of a database can be pruned; a file is written anew")
+    return jsonl.writing(target, SCHEDULE)
+
+
+def _reading(
+    source: jsonl.Place, filter: Filter
+) -> AbstractContextManager[Iterator[tuple[int, Told]]]:
+    if isinstance(source, str) and "://" in source:
+        with sqlalchemy_needed():
+            from celery_delayq import sql
+        return sql.reading(source, filter)
+    return jsonl.reading(source, SCHEDULE)

@@ -1,0 +1,87 @@
+"""Messages that a consumer meets and that go to the schedule: not to be started now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from celery_delayq import message as envelope
+from celery_delayq.errors import InvalidETA
+from celery_delayq.lease import LeaseKeeper
+from celery_delayq.message import Due, Entry
+from celery_delayq.transport import qos
+from celery_delayq.transport.restore import RestoreChannel
+
+if TYPE_CHECKING:
+    from celery_delayq.transport.intake import Intake, Taken
+
+
+class DivertChannel(RestoreChannel):
+    """A channel that puts into the schedule what has a future ETA, and what is paused."""
+
+    _intake: Intake
+    #: ms since 1970 at which the last message was parked.
+    _parked_at = 0
+
+    @property
+    def keeper(self) -> LeaseKeeper:
+        """What this process holds in this Redis database."""
+        raise NotImplementedError
+
+    def _park(self, taken: Taken, message: qos.Message) -> bool:
+        """Put a message whose task is paused back into the schedule."""
+        paused = self._intake.controls.paused
+        if not paused or message.headers.get("task") not in paused:
+            return False
+        raw = envelope.decode(taken.message)
+        if not envelope.is_task(raw):
+            return False
+        # One after the other, so that they go on in the order in which they came.
+        self._parked_at = max(self._parked_at + 1, self.store.now_ms())
+        due = envelope.due_of(raw) or Due(0)  # not long to go: else it is in the schedule by now
+        self.store.leases.retry(
+            taken.queue,
+            self._entry(raw, Due(max(self._parked_at, due.ms))),
+            taken.queue,
+            self.keeper.incarnation,
+            self.keeper.field(taken.tag),
+            when_due="keep",
+        )
+        self.qos.ack(taken.tag)
+        return True
+
+    def _adopt(self, taken: Taken, message: qos.Message) -> bool:
+        """Move a message that a stock producer sent with a future ETA to the schedule.
+
+        A message whose moment has passed loses its ETA: the worker would park it and raise
+        prefetch.
+        """
+        due = self._due_later(message._raw)
+        if due is None:
+            return False
+        # As it came: what is ours for this delivery is not to be kept.
+        outcome = self.store.leases.retry(
+            taken.queue,
+            self._entry(envelope.decode(taken.message), due),
+            taken.queue,
+            self.keeper.incarnation,
+            self.keeper.field(taken.tag),
+            when_due="leave",
+        )
+        if outcome == "due":
+            message.properties[envelope.PROPERTY]["eta"] = message.headers["eta"]
+            message.headers["eta"] = None
+            return False
+        self.qos.ack(taken.tag)
+        return True
+
+    def _due_later(self, raw: dict[str, Any]) -> Due | None:
+        """Return the ETA of a message that the schedule, and not the worker, is to time."""
+        try:
+            due = envelope.due_of(raw)
+        except InvalidETA:
+            return None  # Celery rejects it, with its own error in the log
+        return None if due is None or self._is_short(due) else due
+
+    def _entry(self, raw: dict[str, Any], due: Due) -> Entry:
+        step = self.priority(self._get_message_priority(raw, reverse=False))
+        return Entry.of(raw, step, due)

@@ -1,0 +1,337 @@
+"""A task that POSTs JSON to a URL, signed, and only to hosts that may be asked.
+
+>>> from celery_delayq import DelayQ
+>>> from celery_delayq.webhook import Webhook, post
+>>> delayq = DelayQ(app, webhook=Webhook(allow=["hooks.example.com"], secret=secret))
+>>> post.apply_async(("https://hooks.example.com/orders", {"id": 7}), countdown=60)
+
+Needs httpx where it runs: ``pip install "celery-delayq[webhook]"``. ``docs/webhook.md`` has more.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from inspect import signature
+from typing import Any
+from uuid import uuid4
+
+from celery import Task, shared_task
+from celery.utils.saferepr import saferepr
+
+from celery_delayq.attempts import attempts_of
+from celery_delayq.errors import (
+    ConfigError,
+    DeliveryFailed,
+    DeliveryRefused,
+    InvalidSignature,
+    InvalidWebhook,
+)
+from celery_delayq.retry import STEPPED
+from celery_delayq.webhook.addresses import (
+    Host,
+    Network,
+    Target,
+    hide,
+    is_allowed,
+    network,
+    parse,
+    resolve,
+)
+from celery_delayq.webhook.request import TEXT, body_of, check_headers, headers_of, judge
+from celery_delayq.webhook.signing import key_of, sign, verify
+
+__all__ = [
+    "DeliveryFailed",
+    "DeliveryRefused",
+    "InvalidSignature",
+    "InvalidWebhook",
+    "Webhook",
+    "check_url",
+    "post",
+    "sign",
+    "verify",
+]
+
+#: The name of the task.
+NAME = "celery_delayq.webhook"
+
+
+@dataclass(frozen=True)
+class Webhook:
+    """Where ``celery_delayq.webhook`` may POST to, and how.
+
+    Raises
+    ------
+    ConfigError
+        A value has the wrong type or lies outside its range.
+    """
+
+    allow: Sequence[str]
+    """Hosts: names, ``*.example.org`` for all below a name, addresses; with ``:8443`` behind it
+    where the port is not that of the scheme, ``:*`` for any."""
+
+    secret: str | bytes | None = field(default=None, repr=False)
+    """Key of the signatures; ``whsec_…`` is base64. None: nothing is signed."""
+
+    allow_networks: Sequence[str] = ()
+    """Networks whose addresses are allowed beside public ones, such as ``10.0.0.0/8``."""
+
+    allow_http: bool = False
+    """Whether ``http://`` is allowed beside ``https://``."""
+
+    connect_timeout: float = 5.0
+    """Seconds to connect to one address."""
+
+    timeout: float = 15.0
+    """Seconds for one attempt, from the look-up of the host to the answer."""
+
+    ca_file: str | None = None
+    """File in PEM with the authorities to trust, on the workers; None: those of ``certifi``."""
+
+    user_agent: str = "celery-delayq"
+    """What the requests say they come from."""
+
+    max_response: int = 512
+    """Bytes of the answer to a failed request that are read for the error."""
+
+    max_retry_after: float = 3600.0
+    """Longest wait that a ``Retry-After`` can ask for, in seconds."""
+
+    hosts: tuple[Host, ...] = field(init=False, repr=False, compare=False)
+    networks: tuple[Network, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("allow", "allow_networks"):
+            given = getattr(self, name)
+            if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+                raise ConfigError(f"Webhook({name}={given!r}): expected a list of texts")
+            object.__setattr__(self, name, tuple(given))
+        if not self.allow:
+            raise ConfigError(
+                "Webhook(allow=[]): expected the hosts that may be asked, such as "
+                "['hooks.example.com', '*.example.org:8443']"
+            )
+        object.__setattr__(self, "hosts", tuple(Host.of(entry) for entry in self.allow))
+        object.__setattr__(self, "networks", tuple(network(text) for text in self.allow_networks))
+        for entry, host in zip(self.allow, self.hosts, strict=True):
+            literal = Target("https", host.name, 443, "/", "/").literal
+            if literal is not None and not is_allowed(literal, self.networks):
+                raise ConfigError(
+                    f"Webhook(allow=[{entry!r}]): that is no public address; if it is meant, add "
+                    f"allow_networks=['{literal}']"
+                )
+        if self.secret is not None:
+            key_of(self.secret)
+        if not isinstance(self.allow_http, bool):
+            raise ConfigError(f"Webhook(allow_http={self.allow_http!r}): expected True or False")
+        self._check_number("connect_timeout", 0.001, 3600)
+        self._check_number("timeout", 0.001, 3600)
+        self._check_number("max_retry_after", 0, 2_592_000)
+        self._check_number("max_response", 0, 65_536, whole=True)
+        if self.ca_file is not None and not (isinstance(self.ca_file, str) and self.ca_file):
+            raise ConfigError(f"Webhook(ca_file={self.ca_file!r}): expected the path of a file")
+        agent = self.user_agent
+        if not isinstance(agent, str) or not agent or not TEXT.fullmatch(agent):
+            raise ConfigError(f"Webhook(user_agent={agent!r}): expected printable ASCII")
+
+    def _check_number(self, name: str, low: float, high: float, *, whole: bool = False) -> None:
+        value = getattr(self, name)
+        kind = int if whole else (int, float)
+        number = isinstance(value, kind) and not isinstance(value, bool)
+        if not number or not math.isfinite(value) or not low <= value <= high:
+            raise ConfigError(
+                f"Webhook({name}={value!r}): expected {'bytes' if whole else 'seconds'} "
+                f"from {low:g} to {high:g}"
+            )
+
+
+def settings_of(app: Any) -> Webhook | None:
+    """Return the settings of an app, None where this process knows none.
+
+    Raises
+    ------
+    ConfigError
+        They are something else.
+    """
+    settings = getattr(getattr(app, "_delayq", None), "webhook", None)
+    if settings is not None and not isinstance(settings, Webhook):
+        raise ConfigError(
+            f"DelayQ(webhook=…) got something of type {type(settings).__name__}: expected "
+            "Webhook(allow=['hooks.example.com'], secret=…)"
+        )
+    return settings
+
+
+def check_url(url: Any, settings: Webhook) -> Target:
+    """Return the parts of a URL that may be asked, as far as that can be told without a look-up.
+
+    Raises
+    ------
+    InvalidWebhook
+        It is none: another scheme, a user in it, or a host that is not on the allow list.
+    """
+    target = parse(url)
+    if target.scheme == "http" and not settings.allow_http:
+        raise InvalidWebhook(
+            f"webhook {target.shown}: expected https; Webhook(allow_http=True) allows http"
+        )
+    if not any(host.covers(target) for host in settings.hosts):
+        raise InvalidWebhook(
+            f"webhook {target.shown}: {target.host} with port {target.port} is not allowed; "
+            f"Webhook(allow=…) has {', '.join(settings.allow)}"
+        )
+    literal = target.literal
+    if literal is not None and not is_allowed(literal, settings.networks):
+        raise InvalidWebhook(
+            f"webhook {target.shown}: that is no public address; if it is meant, add its network "
+            "to Webhook(allow_networks=[…])"
+        )
+    return target
+
+
+def deliver(settings: Webhook, url: Any, payload: Any, headers: Any, id: str) -> int:
+    """POST once, and return the status: 200 to 299.
+
+    Parameters
+    ----------
+    id : str
+        What the receiver knows repetitions by.
+
+    Raises
+    ------
+    DeliveryFailed
+        There is no answer, or one that says to try again.
+    DeliveryRefused
+        The receiver does not want it.
+    InvalidWebhook
+        It must not be sent.
+    ConfigError
+        httpx is missing, or the file with the authorities.
+    """
+    deadline = time.monotonic() + settings.timeout
+    target, own, body = check_url(url, settings), check_headers(headers), body_of(payload)
+    try:
+        from celery_delayq.webhook import http
+    except ModuleNotFoundError as exc:
+        raise ConfigError(
+            f'{NAME} needs {exc.name}: pip install "celery-delayq[webhook]" on the workers'
+        ) from exc
+    addresses = resolve(target, settings.networks, deadline)
+    try:
+        answer = http.send(
+            target,
+            addresses,
+            {**own, **headers_of(id, body, settings.secret, settings.user_agent)},
+            body,
+            connect_timeout=settings.connect_timeout,
+            deadline=deadline,
+            max_response=settings.max_response,
+            ca_file=settings.ca_file,
+        )
+    except http.FAILURES as exc:
+        over = time.monotonic() >= deadline
+        why = f"no answer within {settings.timeout:g} s" if over else "no answer"
+        raise DeliveryFailed(f"POST {target.shown}: {why}: {type(exc).__name__} {exc}") from exc
+    return judge(answer, target, settings.max_retry_after)
+
+
+class WebhookTask(Task):
+    """Refuses what must not be sent already at the call, and keeps secrets out of descriptions."""
+
+    def apply_async(self, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
+        """Do what ``Task.apply_async`` does.
+
+        Raises
+        ------
+        InvalidWebhook
+            URL, headers or payload must not be sent. Where the app has no settings in this process
+            the allow list is left to the worker.
+        """
+        try:
+            given = _SIGNATURE.bind(None, *(args or ()), **(kwargs or {})).arguments
+        except TypeError:
+            given = {}  # Celery says it better
+        # What Celery sends on its own, a link, the next of a chain or a retry, names its parent.
+        # Nobody is there to be told: it is refused when it runs, and is a dead letter then.
+        if "url" in given and "parent_id" not in options:
+            settings = settings_of(self.app)
+            if settings is None:
+                parse(given["url"])
+            else:
+                check_url(given["url"], settings)
+            check_headers(given.get("headers"))
+            body_of(given.get("payload"))
+        shown_args, shown_kwargs = _shown(args or (), kwargs or {})
+        if shown_args != tuple(args or ()):
+            options.setdefault("argsrepr", saferepr(shown_args, 1024))
+        if shown_kwargs != dict(kwargs or {}):
+            options.setdefault("kwargsrepr", saferepr(shown_kwargs, 1024))
+        return super().apply_async(args, kwargs, *rest, **options)
+
+
+def _shown(
+    args: Iterable[Any], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return arguments as logs, events and lists may show them: no query, no values of headers."""
+    shown_args, shown_kwargs = tuple(args), dict(kwargs)
+    if shown_args:
+        shown_args = (_shown_url(shown_args[0]), *shown_args[1:])
+    if "url" in shown_kwargs:
+        shown_kwargs["url"] = _shown_url(shown_kwargs["url"])
+    if isinstance(shown_kwargs.get("headers"), Mapping):
+        shown_kwargs["headers"] = dict.fromkeys(shown_kwargs["headers"], "…")
+    return shown_args, shown_kwargs
+
+
+def _shown_url(url: Any) -> Any:
+    if not isinstance(url, str):
+        return url
+    try:
+        target = parse(url)
+    except InvalidWebhook:
+        return hide(url)
+    return target.shown + ("?…" if "?" in target.request else "")
+
+
+def _post(self: Any, url: str, payload: Any = None, *, headers: Any = None) -> int:
+    """POST *payload* as JSON to *url*, and return the status.
+
+    Parameters
+    ----------
+    url : str
+        Its host must be on the allow list.
+    payload : Any
+        What JSON can say.
+    headers : Mapping[str, str] | None
+        More headers. They wait in Redis like all arguments: no place for passwords.
+    """
+    settings = settings_of(self.app)
+    if settings is None:
+        raise ConfigError(
+            f"{NAME} has no settings in the app {self.app.main!r}: give it "
+            "DelayQ(app, webhook=Webhook(allow=['hooks.example.com'], secret=…))"
+        )
+    try:
+        return deliver(settings, url, payload, headers, self.request.id or uuid4().hex)
+    except DeliveryFailed as exc:
+        attempts = attempts_of(self)
+        if attempts is None or attempts.policy_of(self.request) is None or not exc.retry_after:
+            raise  # the wait is that of the policy, if it is to be tried again at all
+        raise self.retry(exc=exc, countdown=exc.retry_after) from exc
+
+
+_SIGNATURE = signature(_post)
+
+#: The task; arguments are those of :func:`_post` without *self*.
+post: Any = shared_task(
+    _post,
+    name=NAME,
+    bind=True,
+    base=WebhookTask,
+    retry_intervals=STEPPED,
+    retry_for=(DeliveryFailed,),
+    dont_retry_for=(DeliveryRefused, InvalidWebhook, ConfigError),
+)

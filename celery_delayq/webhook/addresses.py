@@ -1,0 +1,312 @@
+"""Where webhooks may go: URLs, names of hosts and addresses. Policy, and one look-up of names.
+
+All that is sent to a URL goes by what :func:`parse` makes of it, so that there are no two readings
+of one URL, and to addresses that :func:`resolve` has returned, so that there are no two answers.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterable
+from ipaddress import (
+    IPv4Address,
+    IPv4Network,
+    IPv6Address,
+    IPv6Network,
+    ip_address,
+    ip_network,
+)
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from celery_delayq.errors import ConfigError, DeliveryFailed, InvalidWebhook
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+#: The ports that are meant where a URL names none, by the schemes there may be.
+PORTS = {"https": 443, "http": 80}
+
+#: IPv4 that leads to no public host: the registries of RFC 6890 and multicast.
+_NOT_PUBLIC_4 = tuple(
+    IPv4Network(text)
+    for text in (
+        *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16"),
+        *("172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16"),
+        *("198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"),
+        # Looks public; Azure's hosts answer their guests there.
+        "168.63.129.16/32",
+    )
+)
+
+#: All public IPv6 is in here …
+_PUBLIC_6 = IPv6Network("2000::/3")
+#: … but this is not: Teredo and other protocols, examples, 6to4, which hides an IPv4 address.
+_NOT_PUBLIC_6 = tuple(
+    IPv6Network(text) for text in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")
+)
+
+#: What a NAT64 makes of IPv4, on hosts that have only IPv6 (RFC 6052).
+_NAT64 = IPv6Network("64:ff9b::/96")
+
+#: Longer URLs are refused: few servers read them.
+LONGEST = 8000
+
+_LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
+#: Some resolvers read names that end so as IPv4: 2130706433, 0x7f.1.
+_NUMERIC = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_PRINTABLE = re.compile(r"[!-~]+")
+_HOST_PORT = re.compile(r"(?P<host>\[[^\]]*\]|[^:\[\]]+)(?::(?P<port>[0-9]{1,5}|\*))?")
+
+
+class Target(NamedTuple):
+    """A URL in parts.
+
+    *host* is in lower case, IPv6 without brackets; *request* is path and query as they are sent.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+    request: str
+
+    @property
+    def shown(self) -> str:
+        """The URL without its query, which may hold secrets."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        port = "" if self.port == PORTS[self.scheme] else f":{self.port}"
+        return f"{self.scheme}://{host}{port}{self.path}"
+
+    @property
+    def literal(self) -> Address | None:
+        """The host, where it is an address."""
+        return _literal(self.host)
+
+
+class Host(NamedTuple):
+    """An entry of the allow list; *port* None is that of the scheme, 0 is any."""
+
+    name: str
+    wildcard: bool
+    port: int | None
+
+    @classmethod
+    def of(cls, entry: Any) -> Host:
+        """Read an entry such as ``hooks.example.com``, ``*.example.org:8443`` or ``[::1]:*``.
+
+        Raises
+        ------
+        ConfigError
+            It is none.
+        """
+        wrong = ConfigError(
+            f"Webhook(allow=[{entry!r}]): expected the name of a host or an address, such as "
+            "'hooks.example.com', '*.example.org', '10.0.0.5' or '[fd00::5]', and ':8443' behind "
+            "it where the port is not that of the scheme, ':*' for any"
+        )
+        if not isinstance(entry, str):
+            raise wrong
+        if _literal(entry) is not None:
+            return cls(str(_literal(entry)), False, None)
+        match = _HOST_PORT.fullmatch(entry)
+        if match is None:
+            raise wrong
+        wildcard = match["host"].startswith("*.")
+        name = _host(match["host"][2:] if wildcard else match["host"])
+        if name is None or (wildcard and _literal(name) is not None):
+            raise wrong
+        if match["port"] is None:
+            return cls(name, wildcard, None)
+        port = 0 if match["port"] == "*" else _port(match["port"])
+        if port is None:
+            raise wrong
+        return cls(name, wildcard, port)
+
+    def covers(self, target: Target) -> bool:
+        """Return whether a URL is meant by this entry."""
+        port = PORTS[target.scheme] if self.port is None else self.port
+        if port not in (0, target.port):
+            return False
+        if self.wildcard:
+            return target.literal is None and target.host.endswith(f".{self.name}")
+        return target.host == self.name
+
+
+def parse(url: Any) -> Target:
+    """Return the parts of a URL.
+
+    Raises
+    ------
+    InvalidWebhook
+        It is no ``http`` or ``https`` URL, or has more than is sent: user, password or fragment.
+    """
+
+    def wrong(why: str) -> InvalidWebhook:
+        return InvalidWebhook(f"webhook URL {hide(url)}: {why}")
+
+    if not isinstance(url, str):
+        raise wrong("expected a text such as 'https://hooks.example.com/orders'")
+    # urlsplit drops some characters; what it has not seen must not be sent.
+    if not _PRINTABLE.fullmatch(url) or "\\" in url:
+        raise wrong(
+            "expected printable ASCII without spaces and backslashes; write %20 and the like for "
+            "other characters, and the host in its ASCII form xn--…"
+        )
+    if len(url) > LONGEST:
+        raise wrong(f"it has {len(url):,} characters; {LONGEST:,} are allowed")
+    try:
+        parts = urlsplit(url)
+    except ValueError as exc:
+        raise wrong("the host cannot be read") from exc
+    if parts.scheme not in PORTS or not url[len(parts.scheme) :].startswith("://"):
+        raise wrong("expected a URL that begins with https:// (or http://)")
+    if "@" in parts.netloc:
+        raise wrong(
+            "it holds a user or password; give what the receiver needs in headers=, "
+            "or let it check the signature"
+        )
+    if "#" in url:
+        raise wrong("what follows # is never sent; remove it")
+    match = _HOST_PORT.fullmatch(parts.netloc)
+    host = None if match is None else _host(match["host"])
+    if match is None or host is None:
+        raise wrong("expected the name of a host or an address, such as hooks.example.com:8443")
+    port = PORTS[parts.scheme] if match["port"] is None else _port(match["port"])
+    if port is None:
+        raise wrong("expected a port from 1 to 65535")
+    path = parts.path or "/"
+    request = f"{path}?{parts.query}" if parts.query else path
+    return Target(parts.scheme, host, port, path, request)
+
+
+def hide(url: Any) -> str:
+    """Return what may be shown of anything that was given for a URL."""
+    if not isinstance(url, str):
+        return f"of type {type(url).__name__}"
+    # A password may hold any character, so what stands before the last @ may all be secret.
+    before, at, behind = url.rpartition("@")
+    scheme = re.match(r"[a-z][a-z0-9+.-]*://", url, re.IGNORECASE)
+    if at:
+        # Behind it may be the rest of a query, too.
+        behind = "" if "?" in before else behind
+        text = f"{scheme[0] if scheme else ''}…@{behind}"
+    else:
+        text = url
+    text = re.split(r"[?#]", text, maxsplit=1)[0]
+    return repr(text if len(text) <= 200 else text[:199] + "…")
+
+
+def network(text: Any) -> Network:
+    """Return a network such as ``10.0.0.0/8``.
+
+    Raises
+    ------
+    ConfigError
+        It is none.
+    """
+    try:
+        if not isinstance(text, (str, IPv4Network, IPv6Network)):
+            raise ValueError("no text")
+        return ip_network(text)
+    except ValueError as exc:
+        raise ConfigError(
+            f"Webhook(allow_networks=[{text!r}]): expected networks such as '10.0.0.0/8' or "
+            f"'::1/128' ({exc})"
+        ) from exc
+
+
+def is_allowed(address: Address, networks: Iterable[Network] = ()) -> bool:
+    """Return whether webhooks may go to an address: a public one, or in one of *networks*."""
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped  # where the system connects to
+    if any(address in each for each in networks):
+        return True
+    if isinstance(address, IPv6Address):
+        if address in _NAT64:
+            return is_allowed(IPv4Address(address.packed[-4:]), networks)
+        if address not in _PUBLIC_6 or any(address in each for each in _NOT_PUBLIC_6):
+            return False
+    elif any(address in each for each in _NOT_PUBLIC_4):
+        return False
+    # Newer versions of Python know of newer registrations.
+    return address.is_global
+
+
+def resolve(target: Target, networks: Iterable[Network], deadline: float) -> list[str]:
+    """Return the addresses of a host. Each may be connected to.
+
+    Parameters
+    ----------
+    deadline : float
+        Until when to wait, by ``time.monotonic``.
+
+    Raises
+    ------
+    InvalidWebhook
+        One of them is not allowed: such a name is not trusted for the others either.
+    DeliveryFailed
+        The name is not known, or nobody answers who could know.
+    """
+    literal = target.literal
+    addresses = [literal] if literal is not None else _look_up(target, deadline)
+    networks = tuple(networks)
+    for address in addresses:
+        if not is_allowed(address, networks):
+            raise InvalidWebhook(
+                f"webhook {target.shown} leads to {address}, which is no public address; if that "
+                "is meant, add its network to Webhook(allow_networks=[…])"
+            )
+    return [str(address) for address in addresses]
+
+
+def _look_up(target: Target, deadline: float) -> list[Address]:
+    """Ask the system, in a thread: it has no timeout that could be given."""
+    found: list[Any] = []
+
+    def ask() -> None:
+        try:
+            found.append(socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM))
+        except (OSError, UnicodeError) as exc:
+            found.append(exc)
+
+    thread = threading.Thread(target=ask, name="delayq-webhook-resolver", daemon=True)
+    thread.start()
+    thread.join(max(0.0, deadline - time.monotonic()))
+    if not found:
+        raise DeliveryFailed(f"webhook {target.shown}: the look-up of its host took too long")
+    [answer] = found
+    if isinstance(answer, BaseException) or not answer:
+        raise DeliveryFailed(f"webhook {target.shown}: its host is not found: {answer}")
+    return list(dict.fromkeys(ip_address(each[4][0]) for each in answer))
+
+
+def _literal(host: str) -> Address | None:
+    try:
+        return ip_address(host)
+    except ValueError:
+        return None
+
+
+def _port(digits: str) -> int | None:
+    """Return a port, None where it is none; ``*`` is none, either."""
+    port = int(digits) if digits.isdigit() else 0
+    return port if 0 < port < 65_536 else None
+
+
+def _host(text: str) -> str | None:
+    """Return a host as it is compared and sent, None where it is none."""
+    if text.startswith("["):
+        address = _literal(text[1:-1]) if text.endswith("]") else None
+        # A zone names an interface of this machine.
+        return str(address) if isinstance(address, IPv6Address) and "%" not in text else None
+    name = text.lower().removesuffix(".")
+    if isinstance(_literal(name), IPv4Address):
+        return name
+    labels = name.split(".")
+    if len(name) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
+        return None
+    return None if _NUMERIC.fullmatch(labels[-1]) else name

@@ -1,0 +1,110 @@
+"""How webhooks are signed, and how a receiver checks that. Needs nothing but the standard library.
+
+As in the Standard Webhooks specification (https://www.standardwebhooks.com): the header
+``Webhook-Signature`` is ``v1,`` and the base64 of the HMAC-SHA256 over id, timestamp and body with
+dots between them. The libraries for it in other languages can check it.
+"""
+
+from __future__ import annotations
+
+import binascii
+import hmac
+import re
+import time
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+
+from celery_delayq.errors import ConfigError, InvalidSignature
+
+ID = "Webhook-Id"
+TIMESTAMP = "Webhook-Timestamp"
+SIGNATURE = "Webhook-Signature"
+
+#: Secrets that begin so are base64, in that specification.
+_PREFIX = "whsec_"
+
+_SECONDS = re.compile(r"[0-9]{1,15}", re.ASCII)
+
+
+def key_of(secret: str | bytes) -> bytes:
+    """Return the key of a secret: its bytes, or what stands in base64 behind ``whsec_``.
+
+    Raises
+    ------
+    ConfigError
+        There is nothing, or no base64. The secret is not in the text.
+    """
+    if isinstance(secret, str) and secret.startswith(_PREFIX):
+        try:
+            key = b64decode(secret[len(_PREFIX) :], validate=True)
+        except (binascii.Error, ValueError):
+            raise ConfigError("webhook secret: what follows whsec_ is no base64") from None
+    elif isinstance(secret, str):
+        key = secret.encode()
+    elif isinstance(secret, bytes):
+        key = secret
+    else:
+        raise ConfigError(
+            f"webhook secret of type {type(secret).__name__}: expected a text or bytes"
+        )
+    if not key:
+        raise ConfigError("webhook secret: it is empty; expected 24 random bytes or more")
+    return key
+
+
+def sign(secret: str | bytes, id: str, timestamp: int, body: bytes) -> str:
+    """Return the signature of one attempt, for the header.
+
+    Parameters
+    ----------
+    timestamp : int
+        Seconds since 1970.
+    """
+    signed = f"{id}.{timestamp}.".encode(errors="surrogatepass") + body
+    digest = hmac.digest(key_of(secret), signed, "sha256")
+    return "v1," + b64encode(digest).decode()
+
+
+def verify(
+    secret: str | bytes, headers: Mapping[str, str], body: bytes, tolerance: float = 300
+) -> str:
+    """Check a webhook that was received, and return its id.
+
+    The id is the same when it comes again: whoever keeps the ids of what is done does nothing
+    twice.
+
+    Parameters
+    ----------
+    headers : Mapping[str, str]
+        Those of the request; upper and lower case do not matter.
+    body : bytes
+        The body as it came, before it is read as JSON.
+    tolerance : float
+        By how many seconds the timestamp may differ from the clock here.
+
+    Raises
+    ------
+    InvalidSignature
+        It is not from who has the secret, it was changed, or it is too old.
+    """
+    if not isinstance(body, bytes):
+        raise InvalidSignature(f"body of type {type(body).__name__}: expected the bytes that came")
+    given = {str(name).lower(): value for name, value in headers.items()}
+    for name in (ID, TIMESTAMP, SIGNATURE):
+        if not given.get(name.lower()) or not isinstance(given[name.lower()], str):
+            raise InvalidSignature(f"not signed: there is no {name}, or it is no text")
+    id, timestamp, signatures = (given[name.lower()] for name in (ID, TIMESTAMP, SIGNATURE))
+    if not _SECONDS.fullmatch(timestamp):
+        raise InvalidSignature(f"{TIMESTAMP} is no number of seconds since 1970")
+    expected = sign(secret, id, int(timestamp), body).encode()
+    # While a secret is exchanged there may be several. All are compared, each in constant time.
+    found = [each.encode(errors="surrogatepass") for each in signatures.split()]
+    matches = [hmac.compare_digest(expected, each) for each in found]
+    if not any(matches):
+        raise InvalidSignature(f"{SIGNATURE} does not fit: another secret, or it was changed")
+    age = time.time() - int(timestamp)
+    if abs(age) > tolerance:
+        raise InvalidSignature(
+            f"signed {abs(age):.0f} s {'ago' if age > 0 else 'from now'}: more than {tolerance:g} s"
+        )
+    return id

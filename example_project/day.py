@@ -1,0 +1,86 @@
+"""One day of reminders: publish it, take in the news as it comes, wait until all has run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.console import Console
+
+from example_project import show
+from example_project.agenda import agenda, waiting
+from example_project.changes import NewsDesk
+from example_project.plan import CompressedClock, Reminder
+from example_project.publish import publish, publish_again
+from example_project.records import Records, Waiting
+from example_project.services import Services
+
+LOOK_EVERY_S = 0.2
+
+# So much is left before the day begins for the news that is known by then.
+NEWS_FIRST_MS = 1000
+
+# The agenda counts what waits between these hours of the first day.
+HOURS = (0, 6, 12, 18, 24)
+
+
+def is_settled(records: Records, now: Waiting) -> bool:
+    """Say whether nothing waits, and each reminder that ran was told of or is a dead letter."""
+    return not now.total and records.count_deliveries() + now.dead >= records.count_runs()
+
+
+def publish_twice(
+    console: Console, reminders: Sequence[Reminder], clock: CompressedClock, records: Records
+) -> int:
+    """Publish all reminders, and again; give how many more there are after the second time.
+
+    The second time ends before the day begins: what had run by then would rightly be added.
+    """
+    with show.publishing(console, "Scheduling", len(reminders)) as advance:
+        for _ in publish(reminders, clock, records):
+            advance()
+    added = 0
+    with show.publishing(console, "And again ", len(reminders)) as advance:
+        for was_added in publish_again(_before_the_day(reminders, clock, records), clock):
+            added += was_added
+            advance()
+    show.agenda(console, HOURS, agenda(clock, HOURS))
+    return added
+
+
+def _before_the_day(
+    reminders: Iterable[Reminder], clock: CompressedClock, records: Records
+) -> Iterator[Reminder]:
+    for reminder in reminders:
+        if records.now_ms() > clock.starts_ms - NEWS_FIRST_MS:
+            return
+        yield reminder
+
+
+def run(
+    console: Console,
+    services: Services,
+    records: Records,
+    desk: NewsDesk,
+    clock: CompressedClock,
+    *,
+    planned: int,
+    until_ms: float,
+) -> None:
+    """Take in the news and show the day as it runs.
+
+    It is over when there is no more news, all that was not cancelled has run, each webhook is
+    delivered or a dead letter and nothing waits, or at `until_ms`.
+    """
+    with show.running(console, clock) as update:
+        while True:
+            services.check()
+            now_ms = records.now_ms()
+            desk.take_in(now_ms)
+            remaining, done, now = planned - desk.cancelled, records.count_runs(), waiting()
+            update(now_ms, done, remaining, now)
+            over = desk.is_done and done >= remaining and is_settled(records, now)
+            if over or now_ms > until_ms:
+                return
+            # News is taken in when it comes, and not at the next look.
+            time.sleep(min(LOOK_EVERY_S, max(0.0, desk.next_ms - records.now_ms()) / 1000))

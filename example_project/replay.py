@@ -1,0 +1,42 @@
+"""After the day: the dead letters of the webhooks, looked at and replayed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from rich.console import Console
+
+from celery_delayq import DeadFilter
+from celery_delayq.letters import DeadLetter
+from celery_delayq.webhook import NAME
+from example_project import show
+from example_project.agenda import waiting
+from example_project.app import delayq
+from example_project.day import LOOK_EVERY_S, is_settled
+from example_project.deliveries import Dead
+from example_project.records import Records
+from example_project.services import Services
+
+#: A replayed webhook is tried as often as a new one, if it must be.
+LONGEST_S = 20.0
+
+
+def replay(console: Console, services: Services, records: Records) -> tuple[list[Dead], list[Dead]]:
+    """Repair the receiver and replay all dead letters; give what was dead before and after it."""
+    before = [*delayq.dead_letters(task=NAME)]
+    show.dead_letters(console, before)
+    records.repair_receiver()
+    delayq.replay_all(DeadFilter(task=NAME))
+    deadline = time.monotonic() + LONGEST_S
+    with console.status("The receiver is repaired, the dead letters are replayed"):
+        while not is_settled(records, waiting()) and time.monotonic() < deadline:
+            services.check()
+            time.sleep(LOOK_EVERY_S)
+    return _dead(before), _dead(delayq.dead_letters(task=NAME))
+
+
+def _dead(letters: Iterable[DeadLetter]) -> list[Dead]:
+    return [
+        Dead(letter.task_id or letter.id, attempts=(letter.retries or 0) + 1) for letter in letters
+    ]

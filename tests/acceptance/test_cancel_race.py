@@ -1,0 +1,149 @@
+"""Cancel against promotion and reservation: a task is cancelled or it runs, never both.
+
+Two processes publish tasks that are due in a moment and cancel each of them about then, while two
+others promote, reserve and run what they get, and give some of it back first.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from celery_delayq.keys import Keys, Layout
+from celery_delayq.message import Due, Entry, decode
+from celery_delayq.store import Store
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.support.faults.scale import SEED, scaled
+from tests.support.keyspace import is_answer
+
+#: How many tasks are published, each with one race.
+ROUNDS = scaled(100_000, 300_000)
+PAIRS = 2
+#: Tasks that are published together and then cancelled.
+BATCH = 400
+#: They are due within so many ms: about as long as it takes to cancel them.
+SPREAD = 40
+
+#: In a database of its own: that nothing more will be published.
+OVER = "over"
+
+LAYOUT = Layout()
+
+
+def open_store(url: str) -> Store:
+    return Store(Redis.from_url(url), Keys(), LAYOUT)
+
+
+def entry(id: str, due_ms: int, priority: int) -> Entry:
+    """Return what a publisher would send."""
+    message: dict[str, Any] = {
+        "body": "W1tdLCB7fSwge31d",
+        "content-encoding": "utf-8",
+        "content-type": "application/json",
+        "headers": {"id": id, "task": "tasks.t", "eta": None, "retries": 0},
+        "properties": {"delivery_tag": f"n{id}", "delivery_info": {"priority": priority}},
+    }
+    return Entry.of(message, priority, Due(due_ms, relative=True))
+
+
+def cancel_each(url: str, ids: range, seed: int) -> dict[str, str]:
+    """Publish tasks, cancel each of them once, and return what became of them."""
+    store, chance = open_store(url), random.Random(seed)
+    letters: dict[str, str] = {}
+    for start in range(ids.start, ids.stop, BATCH):
+        batch = [(str(n), chance.randint(0, SPREAD)) for n in ids[start - ids.start :][:BATCH]]
+        call = store.puts("q")
+        for id, due in batch:
+            call.add(entry(id, due, chance.choice(LAYOUT.steps)))
+        store.run(call)
+        # In order of due, so that most meet their moment, or in no order.
+        batch.sort(key=lambda each: each[1] + chance.choice([0, 0, 0, SPREAD]) * chance.random())
+        for some in groups([id for id, _ in batch], chance):
+            found = store.control.cancel("q", LAYOUT, some)
+            letters.update(zip(some, found, strict=True))
+    return letters
+
+
+def groups(ids: list[str], chance: random.Random) -> Iterator[list[str]]:
+    """Yield ids singly and some together."""
+    while ids:
+        number = chance.choice([1, 1, 1, 2, 5, 20])
+        yield ids[:number]
+        ids = ids[number:]
+
+
+def run_each(url: str, who: str, seed: int) -> list[str]:
+    """Promote and reserve until all is over, and return the ids of what ran."""
+    store, chance = open_store(url), random.Random(seed)
+    over = Redis.from_url(url.replace("/0", "/1"))
+    ran: list[str] = []
+    held: list[str] = []
+    nonce = 0
+    while True:
+        ending = over.exists(OVER)
+        moved = store.promote("q", LAYOUT, 100).moved
+        nonce += 1
+        reserved = store.leases.reserve("q", who, 600, str(nonce), chance.choice([1, 5, 30]))
+        fields = [field for field, _, _ in reserved.messages]
+        if fields and not ending and chance.random() < 0.1:
+            store.leases.requeue("q", who, fields, last=chance.random() < 0.5)
+        elif fields:
+            ran += [decode(message)["headers"]["id"] for _, message, _ in reserved.messages]
+            held += fields
+        if len(held) > 50 or (held and not fields):
+            store.leases.ack("q", who, held)
+            held = []
+        elif fields:
+            continue
+        elif ending and not moved and not reserved.more and not store.scheduled("q"):
+            return ran
+        else:
+            time.sleep(0)
+
+
+@pytest.mark.timeout(600)
+def test_no_task_is_cancelled_and_runs_all_the_same(
+    delayq_redis: RedisUnderTest, record_property: Callable[[str, object], None]
+) -> None:
+    url = delayq_redis.url
+    over = Redis.from_url(url.replace("/0", "/1"))
+    ids = range(ROUNDS)
+    parts = [ids[n * ROUNDS // PAIRS : (n + 1) * ROUNDS // PAIRS] for n in range(PAIRS)]
+
+    with ProcessPoolExecutor(2 * PAIRS, get_context("spawn")) as pool:
+        runners = [pool.submit(run_each, url, f"w{n}", SEED + n) for n in range(PAIRS)]
+        cancellers = [pool.submit(cancel_each, url, part, SEED + n) for n, part in enumerate(parts)]
+        try:
+            letters = {id: letter for each in cancellers for id, letter in each.result().items()}
+        finally:
+            over.set(OVER, "1")
+        ran = Counter(id for each in runners for id in each.result())
+
+    counts = Counter(letters.values())
+    cancelled = {id for id, letter in letters.items() if letter == "d"}
+    both = cancelled & ran.keys()
+    neither = {str(n) for n in ids} - cancelled - ran.keys()
+    told = f"{counts['d']} cancelled, {counts['r']} held by then, {counts['u']} done by then"
+    row = {"published": ROUNDS, "runs": ran.total(), "lost": len(neither), "twice": len(both)}
+    record_property("verdict", {**row, "notes": {"cancel": told}})
+    print(told)
+
+    assert not both
+    assert not neither
+    assert max(ran.values()) == 1
+    # What could not be cancelled has run.
+    assert len(letters) == ROUNDS
+    assert {letter for id, letter in letters.items() if id in ran} == {"r", "u"}
+    assert counts["d"] > ROUNDS // 50 < counts["r"] + counts["u"], "that was no race"
+
+    kept = {b"delayq:queues", b"delayq:reaping", b"delayq:clock", b"{q}:leases", b"{q}:nonces"}
+    left = delayq_redis.client.scan_iter(count=1000)
+    assert {key for key in left if not is_answer(key)} <= kept

@@ -1,0 +1,313 @@
+"""The command line in a real terminal, small and large, as somebody at work uses it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from celery import Celery
+from kombu import pools
+from rich.cells import cell_len
+
+from celery_delayq import DelayQ
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.support import letters
+from tests.support.terminal import Terminal, require_tmux
+
+FAR = datetime(2100, 1, 31, 9, tzinfo=timezone.utc)
+DELAYQ = "celery -A shop delayq"
+DEAD = ("list", "show", "replay", "purge", "export", "import", "archive")
+COMMANDS = ("get", "list", "count", "paused", "cancel", "reschedule", "run-now", "pause", "resume")
+
+
+@pytest.fixture
+def app(delayq_broker_url: str, delayq_redis: RedisUnderTest) -> Iterator[Celery]:
+    app = Celery("shop", broker=delayq_broker_url, backend=delayq_redis.url, set_as_current=False)
+    DelayQ(app)
+    yield app
+    DelayQ.of(app).close()
+    app.close()
+    pools.reset()
+
+
+@pytest.fixture(params=[(80, 24), (200, 50)], ids=["80x24", "200x50"])
+def terminal(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    delayq_broker_url: str,
+    delayq_redis: RedisUnderTest,
+) -> Iterator[Terminal]:
+    require_tmux()
+    (tmp_path / "shop.py").write_text(
+        "from celery import Celery\nfrom celery_delayq import DelayQ\n"
+        f"app = Celery('shop', broker={delayq_broker_url!r}, backend={delayq_redis.url!r})\n"
+        "DelayQ(app)\n"
+    )
+    path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    columns, rows = request.param
+    with Terminal(columns, rows, tmp_path, {"PATH": path, "TZ": "JST-9"}) as terminal:
+        yield terminal
+
+
+def fits(terminal: Terminal, text: str) -> bool:
+    """Return whether no line was wrapped by the terminal, and nothing was left out."""
+    return "…" not in text and max(map(cell_len, text.splitlines())) <= terminal.columns
+
+
+def fill(app: Celery, task: str, number: int, **options: object) -> list[str]:
+    with app.producer_pool.acquire() as producer:
+        return [
+            app.send_task(
+                task, (n,), eta=FAR + timedelta(minutes=n), producer=producer, **options
+            ).id
+            for n in range(number)
+        ]
+
+
+def test_a_list_fits_and_ids_can_be_copied(terminal: Terminal, app: Celery) -> None:
+    ids = fill(app, "shop.invoices.monthly.send_statement", 30, queue="invoices.europe", priority=9)
+    ids += fill(app, "shop.reminders.send_reminder_by_mail", 3)
+
+    code, shown = terminal.run(f"{DELAYQ} list")
+
+    assert code == 0
+    assert fits(terminal, shown)
+    # Each in one line and whole, so that a double click takes it.
+    assert sorted(re.findall(r"[0-9a-f]{8}-[0-9a-f-]{27}", shown)) == sorted(ids)
+    assert "2100-01-31 18:00:00" in shown  # by the clock on the wall, nine hours ahead
+    assert shown.rstrip().endswith("33 entries.")
+    _, one = terminal.run(f"{DELAYQ} get {ids[3]}")
+    assert fits(terminal, one)
+    assert "2100-01-31 18:03:00 JST, in " in one
+    assert "2100-01-31T09:03:00+00:00" in one
+
+
+def test_the_next_page_is_shown_by_the_line_that_is_told(terminal: Terminal, app: Celery) -> None:
+    ids = fill(app, "shop.mail", 5)
+
+    _, first = terminal.run(f"{DELAYQ} list --task shop.mail --limit 3")
+    told = first.split("there are more: ")[1].strip()
+    code, second = terminal.run(f"{DELAYQ} {told}")
+
+    assert code == 0
+    assert [id in first for id in ids] == [True] * 3 + [False] * 2
+    assert [id in second for id in ids] == [False] * 3 + [True] * 2
+
+
+def test_many_are_cancelled_after_a_look_and_a_question(terminal: Terminal, app: Celery) -> None:
+    fill(app, "shop.mail", 150)
+    fill(app, "shop.bill", 1_054)
+    delayq = DelayQ.of(app)
+
+    code, shown = terminal.run(f"{DELAYQ} cancel --queue celery --dry-run")
+    assert code == 0
+    assert fits(terminal, shown)
+    assert re.search(r"^shop\.bill +celery +1,054$", shown, re.MULTILINE)
+    question = "Cancel 1,204 entries of 2 tasks in queue celery"
+    assert f"{question}: a dry run, nothing was changed." in " ".join(shown.split())
+
+    for answer, expected in (("n", "Nothing was changed."), ("", "Nothing was changed.")):
+        number = terminal.begin(f"{DELAYQ} cancel --queue celery")
+        terminal.wait(re.escape(f"{question}? [y/N]:"))
+        terminal.type(answer)
+        code, shown = terminal.end(number)
+        assert (code, shown.splitlines()[-1]) == (1, expected)
+        assert delayq.count() == 1204
+
+    number = terminal.begin(f"{DELAYQ} cancel --task shop.bill")
+    terminal.wait(r"Cancel 1,054 entries of shop\.bill in queue celery\? \[y/N\]:")
+    terminal.type("y")
+    code, shown = terminal.end(number)
+    assert (code, shown.splitlines()[-1]) == (0, "1,054 entries cancelled.")
+    assert fits(terminal, shown)
+    assert delayq.count() == 150
+
+
+def test_a_bar_shows_how_far_it_is_and_ctrl_c_how_far_it_came(
+    terminal: Terminal, app: Celery
+) -> None:
+    fill(app, "shop.mail", 8_000)
+    delayq = DelayQ.of(app)
+
+    number = terminal.begin(f"{DELAYQ} cancel --task shop.mail --yes")
+    terminal.wait(r"[1-9]\d*/8000")
+    terminal.press("C-c")
+    code, shown = terminal.end(number)
+
+    assert code == 1
+    left = delayq.count()
+    assert 0 < left < 8_000
+    told = re.search(r"Interrupted: at least ([\d,]+) entries were cancelled before\.", shown)
+    assert told is not None, shown
+    assert 0 <= 8_000 - left - int(told[1].replace(",", "")) <= 100
+    assert "Traceback" not in shown
+
+
+def test_ctrl_c_at_the_question_changes_nothing(terminal: Terminal, app: Celery) -> None:
+    fill(app, "shop.mail", 2)
+
+    number = terminal.begin(f"{DELAYQ} run-now --task shop.mail")
+    terminal.wait(r"\[y/N\]:")
+    terminal.press("C-c")
+    code, shown = terminal.end(number)
+
+    assert code == 1
+    assert "Traceback" not in shown
+    assert DelayQ.of(app).count() == 2
+
+
+def test_one_is_moved_and_many_are(terminal: Terminal, app: Celery) -> None:
+    [id, *_] = fill(app, "shop.mail", 3)
+    delayq = DelayQ.of(app)
+
+    code, shown = terminal.run(f"{DELAYQ} reschedule {id} --by -1h30m")
+    assert (code, shown.split("\n")[0]) == (0, f"moved 1h 30m earlier  {id}")
+    number = terminal.begin(f"{DELAYQ} reschedule --task shop.mail --eta 2100-02-01T00:00+09:00")
+    terminal.wait(
+        re.escape("Move 3 entries of shop.mail in queue celery to 2100-02-01 00:00:00 JST?")
+    )
+    terminal.type("y")
+    code, shown = terminal.end(number)
+
+    assert code == 0
+    assert fits(terminal, shown)
+    assert shown.splitlines()[-1] == "3 entries moved to 2100-02-01 00:00:00 JST."
+    assert {e.due for e in delayq.entries()} == {datetime(2100, 1, 31, 15, tzinfo=timezone.utc)}
+
+
+def test_dead_letters_are_looked_at_archived_put_back_and_replayed(
+    terminal: Terminal, app: Celery, tmp_path: Path
+) -> None:
+    """An evening at work: what failed, why, away with it, back, and once more."""
+    delayq = DelayQ.of(app)
+    ids = letters.fill(delayq, 12, queue="invoices.europe", task="shop.invoices.send_statement")
+    bury = delayq.store.letters.bury
+    uuid = "0d1b0f6e-9f5c-4f0e-a8f5-1f6d8cf1f1a5"
+    reason = f"failed after 10 retries: HTTPError: {'the payment service said no, ' * 5}"
+    sent = letters.message(uuid, "shop.mail", size=300)
+    bury("celery", uuid, reason, sent, letters.details("HTTPError"))
+
+    code, shown = terminal.run(f"{DELAYQ} dead list")
+    assert code == 0
+    assert fits(terminal, shown)
+    assert uuid in shown  # in one line and whole
+    assert "HTTPError: the payment" in " ".join(shown.split())
+    assert shown.rstrip().endswith("13 letters.")
+    code, one = terminal.run(f"{DELAYQ} dead show {uuid}")
+    assert code == 0
+    # Long values are wrapped by the terminal, so that they can be copied.
+    assert f"reason     {reason.rstrip()}\n" in one
+    assert "Traceback (most recent call last):" in one
+    assert re.search(r"^died +\d{4}-\d\d-\d\d .* JST, ", one, re.MULTILINE)
+
+    code, shown = terminal.run(f"{DELAYQ} dead archive sqlite:///dead.db --queue invoices.europe")
+    assert (code, shown.strip()) == (0, "12 letters archived.")
+    code, shown = terminal.run(f"{DELAYQ} dead import sqlite:///dead.db")
+    assert (code, shown.split()) == (0, ["12", "letters:", "12", "put", "back"])
+
+    code, shown = terminal.run(f"{DELAYQ} dead replay --all --dry-run")
+    assert code == 0
+    # What is told in words may be wrapped, tables are not.
+    rows = [line for line in shown.splitlines() if not line.startswith("This app")]
+    assert fits(terminal, "\n".join([*rows, ""]))
+    assert "does not know the task shop.mail" in " ".join(shown.split())
+    assert re.search(r"^shop\.mail +celery +1$", shown, re.MULTILINE)
+    number = terminal.begin(f"{DELAYQ} dead replay --queue invoices.europe --rate 0.5")
+    question = "Replay 12 letters of shop.invoices.send_statement in queue invoices.europe at 0.5 a"
+    terminal.wait(r"\[y/N\]:")
+    terminal.type("n")
+    code, shown = terminal.end(number)
+    assert question in " ".join(shown.split())
+    assert (code, shown.splitlines()[-1]) == (1, "Nothing was changed.")
+    assert delayq.count_dead() == 13
+
+    number = terminal.begin(f"{DELAYQ} dead replay --queue invoices.europe --rate 0.5")
+    terminal.wait(r"\[y/N\]:")
+    terminal.type("y")
+    code, shown = terminal.end(number)
+    assert (code, shown.splitlines()[-1]) == (0, "12 letters replayed at 0.5 a second.")
+    assert {entry.id for entry in delayq.entries()} == {*ids[1:]}
+    code, shown = terminal.run(f"{DELAYQ} dead purge {uuid}")
+    assert (code, shown.strip()) == (0, f"purged  {uuid}")
+    assert terminal.run(f"{DELAYQ} dead list")[1].strip() == "There are no dead letters."
+
+
+def test_a_bar_shows_how_many_letters_are_archived_and_ctrl_c_loses_none(
+    terminal: Terminal, app: Celery, tmp_path: Path
+) -> None:
+    delayq = DelayQ.of(app)
+    letters.fill(delayq, 20_000)
+
+    number = terminal.begin(f"{DELAYQ} dead archive sqlite:///dead.db")
+    terminal.wait(r"[1-9]\d*/20000")
+    terminal.press("C-c")
+    code, shown = terminal.end(number)
+
+    assert code == 1
+    assert "Traceback" not in shown
+    assert 0 < delayq.count_dead() < 20_000
+    code, shown = terminal.run(f"{DELAYQ} dead archive sqlite:///dead.db")
+    assert code == 0
+    assert delayq.count_dead() == 0
+    assert delayq.import_dead(f"sqlite:///{tmp_path}/dead.db").outcomes == {"restored": 20_000}
+
+
+def test_what_others_named_does_nothing_to_the_terminal(terminal: Terminal, app: Celery) -> None:
+    title = terminal.title
+    hostile = "\x1b]0;stolen\x07\x1b[2J\x1b[31m[blink]\n\r\x9b31m"
+    app.send_task(hostile, (hostile,), task_id=hostile, eta=FAR, queue="q" + hostile)
+    app.send_task("shop.mail", task_id="x" * 10_000, eta=FAR)
+
+    for command in ("list", "stats", "cancel --dry-run", f"pause --queue 'x{'y' * 300}'", "paused"):
+        code, shown = terminal.run(f"{DELAYQ} {command}")
+        assert code == 0, command
+        # What is told in words may be wrapped, tables are not.
+        rows = [line for line in shown.splitlines() if not line.startswith(("There is", "Queue"))]
+        assert fits(terminal, "\n".join([*rows, ""]))
+    assert terminal.title == title
+
+
+def test_help_fits_and_has_examples(terminal: Terminal) -> None:
+    code, shown = terminal.run(f"{DELAYQ} --help")
+    assert code == 0
+    assert fits(terminal, shown)
+    assert "..." not in shown.replace("[ARGS]...", "")
+    code, shown = terminal.run(f"{DELAYQ} dead --help")
+    assert code == 0
+    assert fits(terminal, shown)
+    assert "..." not in shown.replace("[ARGS]...", "")
+    dead = [f"dead {command}" for command in DEAD]
+    for command in (*COMMANDS, *dead, "stats", "fsck", "migrate", "dispatch"):
+        code, shown = terminal.run(f"{DELAYQ} {command} --help")
+        assert code == 0, command
+        assert fits(terminal, shown)
+        assert re.search(rf"Examples?:\n +celery -A shop delayq {command}", shown), shown
+
+
+def test_numbers_fit(terminal: Terminal, app: Celery) -> None:
+    for queue in ("celery", "invoices.europe.monthly"):
+        fill(app, "shop.invoices.monthly.send_statement", 3, queue=queue)
+
+    code, shown = terminal.run(f"{DELAYQ} stats")
+
+    assert code == 0
+    assert fits(terminal, shown)
+    assert "paused" in shown
+
+
+def test_the_tab_key_completes(terminal: Terminal) -> None:
+    terminal.run('eval "$(_CELERY_COMPLETE=bash_source celery)"')
+
+    terminal.type(f"{DELAYQ} resch", "Tab")
+    terminal.wait_screen(rf"{DELAYQ} reschedule $")
+    terminal.type("--task cel", "Tab")
+    terminal.wait_screen(rf"{DELAYQ} reschedule --task celery\.$")
+    terminal.type("map --dry", "Tab")
+    terminal.wait_screen(r"--task celery\.map --dry-run $")
+    code, shown = terminal.run("--by 5m")
+    assert code == 0
+    assert "0 entries" in shown

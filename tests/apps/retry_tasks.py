@@ -1,0 +1,290 @@
+"""An app whose tasks fail as they are told and are tried again in many ways."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from celery import Celery, Task, signals
+from celery.exceptions import Ignore, Reject
+from redis import Redis
+
+from celery_delayq import DelayQ
+from celery_delayq.retry import Exponential
+from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
+from tests.apps.control_tasks import TIMEOUT as TIMEOUT  # for the tests
+from tests.apps.control_tasks import Scene
+
+SETTINGS = json.loads(os.environ.get("RETRY_SETTINGS", "{}"))
+
+StartWorker = Callable[..., WorkerProcess]
+
+#: What a task is told to do in one attempt: a word, or a word and what goes with it.
+Act = str | Sequence[Any]
+
+
+def act(self: Any, acts: Sequence[Act] = ("done",), result: Any = "done") -> Any:
+    """Write down that it runs, and end as *acts* say for this attempt; the last is for all later.
+
+    The name of a built-in exception is raised. Times are those of Redis' clock.
+    """
+    request = self.request
+    what = acts[min(request.retries, len(acts) - 1)]
+    word, more = (what, None) if isinstance(what, str) else what
+    with Redis.from_url(self.app.conf.result_backend) as client:
+        run = {
+            "id": request.id,
+            "task": self.name,
+            "retries": request.retries,
+            "deliveries": getattr(request, "deliveries", None),
+            "redelivered": bool((request.delivery_info or {}).get("redelivered")),
+            "queue": (request.delivery_info or {}).get("routing_key"),
+            "group": request.group,
+            "at": now_of(client),
+        }
+        client.rpush("log", json.dumps(run))
+        if word == "wait":
+            client.blpop([f"gate:{request.id}"], timeout=60)
+            word, more = "done", None
+        client.hset("ends", f"{request.id} {request.retries}", now_of(client))
+    return end(self, request, word, more, result)
+
+
+def end(self: Any, request: Any, word: str, more: Any, result: Any) -> Any:
+    """End an attempt."""
+    if word == "done":
+        return result
+    if word == "return":
+        return more
+    if word == "retry":
+        raise self.retry(**(more or {}))
+    if word == "caught":  # as people write it
+        try:
+            raise OSError("as told")
+        except OSError as exc:
+            raise self.retry(exc=exc, **(more or {})) from exc
+    if word == "reject":
+        raise Reject(more or "as told", requeue=False)
+    if word == "ignore":
+        raise Ignore()
+    if word == "send":
+        task, id, acts = more
+        return self.app.tasks[task].apply_async((acts,), task_id=id).id
+    if word == "call":
+        return self.app.tasks[more](["ValueError"])
+    if word == "die" or (word == "die once" and request.deliveries == 1):
+        os.kill(os.getpid(), signal.SIGKILL)
+    if word == "nap":
+        time.sleep(more)
+    if word == "long text":
+        raise ValueError("é" * more)
+    if word == "deep":
+        return deep(more)
+    if word == "unpicklable":
+        raise Unpicklable(1, 2)
+    if word in ("die once", "nap"):
+        return result
+    raise getattr(builtins, word)(more or "as told")
+
+
+def deep(levels: int) -> None:
+    """Fail far down."""
+    if not levels:
+        raise ValueError("at the bottom")
+    deep(levels - 1)
+
+
+class Unpicklable(Exception):
+    """An exception that no process can hand to another."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__("as told")
+        self.one, self.two, self.lock = one, two, threading.Lock()
+
+
+def now_of(client: Redis) -> float:
+    """Return Redis' clock in seconds."""
+    seconds, micros = client.time()
+    return float(seconds + micros / 1e6)
+
+
+def half_a_tenth_more(retries: int) -> float:
+    """Return the wait after so many retries."""
+    return 0.05 + 0.05 * retries
+
+
+class Telling(Task):
+    """A task that writes down what Celery tells it."""
+
+    def on_retry(self, _: Any, task_id: str, *__: Any) -> None:
+        tell(self.app, "on_retry", self.request)
+        with Redis.from_url(self.app.conf.result_backend) as client:
+            if client.exists(f"hold:{task_id}"):
+                client.blpop([f"gate:{task_id}"], timeout=60)
+
+    def on_failure(self, *_: Any) -> None:
+        tell(self.app, "on_failure", self.request)
+
+    def on_success(self, *_: Any) -> None:
+        tell(self.app, "on_success", self.request)
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "steps": {"retry_intervals": (0.1, 0.3, 0.2)},
+    "quick": {"retry_intervals": (0, 0, 0)},
+    "far": {"retry_intervals": (3600, 3600, 3600)},
+    "early": {"retry_intervals": (0.1, 0.3, 0.2), "acks_late": False},
+    "longer": {"retry_intervals": (0.05, 0.15), "max_retries": 4},
+    "fixed": {"retry_intervals": 0.1},
+    "growing": {"retry_intervals": Exponential(0.05, 2, 0.15), "max_retries": 4},
+    "computed": {"retry_intervals": half_a_tenth_more, "max_retries": 2},
+    "jittery": {"retry_intervals": (0.4, 0.4, 0.4, 0.4), "retry_jitter": 0.5},
+    "choosy": {
+        "retry_intervals": 0,
+        "max_retries": 2,
+        "retry_for": (OSError,),
+        "dont_retry_for": [FileNotFoundError],
+    },
+    "strict": {"retry_intervals": (0, 0), "false_is_failure": True},
+    "strict.plain": {"false_is_failure": True},
+    "never": {"retry_intervals": (0, 0), "max_retries": 0},
+    "exempt": {"retry_intervals": False},
+    "auto": {"autoretry_for": (OSError,), "retry_intervals": (0.1, 0.3)},
+    "auto.plain": {
+        "autoretry_for": (OSError,),
+        "retry_kwargs": {"max_retries": 2, "countdown": 0.1},
+        "dont_retry_for": (FileNotFoundError,),
+        "dont_autoretry_for": (ConnectionError,),
+    },
+    "auto.kwargs": {
+        "autoretry_for": (OSError,),
+        "retry_kwargs": {"max_retries": 2, "countdown": 0.1},
+        "retry_intervals": (0, 0, 0, 0),
+    },
+    "auto.backoff": {
+        "autoretry_for": (OSError,),
+        "retry_backoff": 1,
+        "retry_jitter": False,
+        "retry_intervals": (0.1,),
+    },
+    "auto.refusing": {
+        "autoretry_for": (OSError,),
+        "dont_autoretry_for": (FileNotFoundError,),
+        "dont_retry_for": (ConnectionError,),
+        "retry_intervals": (0, 0),
+    },
+    "telling": {"base": Telling, "retry_intervals": (0.1, 0.1)},
+    "unkept": {"retry_intervals": (0,), "dead_letter": False},
+    "limited": {"retry_intervals": (0,), "soft_time_limit": 1, "time_limit": 2},
+    "unique": {
+        "retry_intervals": (0.2,),
+        "unique_key": "mine",
+        "unique_scope": "done",
+        "on_conflict": "error",
+    },
+    "brief": {"skip_after": 0.5},
+}
+
+
+def together(self: Any, results: Sequence[Any]) -> Any:
+    """Stand for the body of a chord."""
+    return results
+
+
+def tasks_of(app: Celery) -> Celery:
+    """Give *app* the tasks."""
+    for name, options in OPTIONS.items():
+        # Not shared: other tests give other apps tasks of these names.
+        app.task(name=name, bind=True, shared=False, **options)(act)
+    app.task(name="together", bind=True, shared=False)(together)
+    return app
+
+
+def new_app() -> Celery:
+    """Return the app of a worker, with what the environment says."""
+    settings = dict(SETTINGS)
+    app = Celery("retries")
+    app.conf.broker_connection_retry_on_startup = True
+    app.conf.worker_send_task_events = True
+    DelayQ(
+        app, at_least_once=settings.pop("at_least_once", True), retry=settings.pop("retry", None)
+    )
+    if "invalid" in settings:
+        app.task(name="invalid", shared=False, **settings.pop("invalid"))(deep)
+    app.conf.update(settings)
+    return tasks_of(app)
+
+
+@signals.task_retry.connect(dispatch_uid="retry_tasks.task_retry")
+def note_retry(sender: Any, request: Any, **_: Any) -> None:
+    tell(sender.app, "task_retry", request)
+
+
+@signals.task_failure.connect(dispatch_uid="retry_tasks.task_failure")
+def note_failure(sender: Any, **_: Any) -> None:
+    tell(sender.app, "task_failure", sender.request)
+
+
+def tell(app: Celery, what: str, request: Any) -> None:
+    """Write down what Celery tells, for the tasks of this module that want it."""
+    if request.task == "telling":
+        with Redis.from_url(app.conf.result_backend) as client:
+            client.rpush("told", json.dumps([what, request.id, request.retries]))
+
+
+app = new_app()
+
+
+def start(delayq_worker: StartWorker, pool: str = "solo", **options: Any) -> WorkerProcess:
+    """Start a worker; *conf* are Celery's settings, and *delayq* ours."""
+    conf = {"worker_prefetch_multiplier": 1, **options.pop("conf", {})}
+    if "delayq" in options:
+        conf["broker_transport_options"] = {"delayq": options.pop("delayq")}
+    return delayq_worker(
+        "tests.apps.retry_tasks:app",
+        pool=pool,
+        concurrency=options.pop("concurrency", 2),
+        extra_args=(*FAST_START, *options.pop("args", ())),
+        env={"RETRY_SETTINGS": json.dumps(conf), **options.pop("env", {})},
+        **options,
+    )
+
+
+class RetryScene(Scene):
+    """What tests see of attempts."""
+
+    def attempts(self, id: str) -> list[int]:
+        """Return the attempts of a task in the order in which they began, by their retries."""
+        return [retries for each, retries in self.runs("id", "retries") if each == id]
+
+    def groups(self, id: str) -> str:
+        """Return the id of the group to which a task belongs."""
+        [found] = {group for each, group in self.runs("id", "group") if each == id}
+        return str(found)
+
+    def waits(self, id: str) -> list[float]:
+        """Return the seconds from the end of each attempt to the beginning of the next."""
+        began = {
+            retries: at for each, retries, at in self.runs("id", "retries", "at") if each == id
+        }
+        ends = {name.decode(): float(at) for name, at in self.client.hgetall("ends").items()}
+        return [at - ends[f"{id} {n - 1}"] for n, at in sorted(began.items()) if n]
+
+    def told(self) -> list[tuple[str, str, int]]:
+        """Return what tasks were told by Celery."""
+        return [tuple(json.loads(item)) for item in self.client.lrange("told", 0, -1)]
+
+    def wait_dead(self, delayq: DelayQ, *ids: str) -> None:
+        """Wait until tasks are dead letters."""
+        wait_until(
+            lambda: {letter.task_id for letter in delayq.dead_letters()} >= set(ids),
+            TIMEOUT,
+            lambda: f"{ids} to be dead: {self.runs('id', 'retries')}, {self.left()}",
+        )

@@ -1,0 +1,172 @@
+"""What it takes to look after the schedule: beside few entries, the same beside very many.
+
+There is nothing on stock to compare with, so the two columns are the two sizes.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from celery import Celery
+
+from celery_delayq import DelayQ
+from celery_delayq.items import Item
+
+from ..bench import OURS, Bench, percentile
+from ..model import Better, Figure, Row, Target, at_most, measurement
+
+#: Calls of each round, from which its 99th percentile is taken.
+CALLS = 100
+ROUNDS = 5
+
+#: Bytes of a message, its envelope included.
+MESSAGE = 1024
+
+TASK = "shop.tasks.send_reminder"
+
+
+def _steady(limit: float) -> Target:
+    return Target(
+        f"≤ {limit:g} ms, ratio ≤ 1.5",
+        lambda f: f.ours <= limit and f.ratio is not None and f.ratio <= 1.5,
+    )
+
+
+def _row(name: str, title: str, target: Target) -> Row:
+    return Row(f"control-{name}", title + " ({:,} | {:,} entries)", "ms", Better.LOWER, target, 2)
+
+
+ROWS = {
+    "get": _row("get", "get, p99", _steady(2)),
+    "cancel": _row("cancel", "cancel, p99", _steady(2)),
+    "reschedule": _row("reschedule", "reschedule, p99", _steady(2)),
+    "run_now": _row("run-now", "run_now, p99", _steady(2)),
+    "list": _row("list", "a page of 100, p99", at_most(10, "ms")),
+    "list_task": _row("list-task", "a page of 100 of one task, p99", at_most(10, "ms")),
+    "count_task": _row("count-task", "count by task, p99", at_most(10, "ms")),
+}
+SLOW = Row(
+    "control-slow",
+    "Redis calls over 10 ms ({:,} | {:,} entries)",
+    "calls",
+    Better.LOWER,
+    at_most(0),
+)
+MEMORY = Row(
+    "control-memory",
+    "memory per entry, 1 KB messages, unique key ({:,} | {:,} entries)",
+    "bytes",
+    Better.LOWER,
+    at_most(1850, "bytes"),
+)
+
+
+@dataclass
+class Filled:
+    """A database with so many entries."""
+
+    delayq: DelayQ
+    client: Any
+    ids: list[str]
+    bytes_each: float
+
+    def calls(self) -> dict[str, Callable[[str], object]]:
+        """What is measured, by the name of its row."""
+        pages = self._pages()
+        return {
+            "get": self.delayq.get,
+            "reschedule": lambda id: self.delayq.reschedule(id, countdown=100_000),
+            "list": lambda _: next(pages),
+            "list_task": lambda _: self.delayq.list(task=TASK),
+            "count_task": lambda _: self.delayq.count(task=TASK),
+            "run_now": self.delayq.run_now,
+            "cancel": self.delayq.cancel,
+        }
+
+    def _pages(self) -> Iterator[object]:
+        """Yield one page after the other, from the first again after the last."""
+        cursor = None
+        while True:
+            page = self.delayq.list(cursor=cursor)
+            yield page
+            cursor = page.cursor
+
+
+def _send_reminder(order: int, text: str) -> None:
+    """Never runs here."""
+
+
+@contextmanager
+def _filled(bench: Bench, number: int) -> Iterator[Filled]:
+    with bench.station(OURS) as station:
+        app = Celery("shop", broker=station.settings.broker, set_as_current=False)
+        app.conf.task_ignore_result = True
+        delayq = DelayQ(app)
+        task = app.task(name=TASK, unique_key="order:{order}", on_conflict="keep")(_send_reminder)
+        ids = [f"{random.getrandbits(128):032x}" for _ in range(number)]
+        before = station.client.info("memory")["used_memory"]
+        text = "x" * _padding(delayq, task, station.client)
+        bench.note(f"{number:,} entries")
+        delayq.schedule_many(
+            (
+                Item(args=(i, text), countdown=50_000 + random.random() * 86_400, id=id)
+                for i, id in enumerate(ids, 1_000_000)
+            ),
+            task=task,
+        )
+        used = station.client.info("memory")["used_memory"] - before
+        random.shuffle(ids)
+        try:
+            yield Filled(delayq, station.client, ids, used / number)
+        finally:
+            delayq.close()
+            app.close()
+
+
+def _padding(delayq: DelayQ, task: Any, client: Any) -> int:
+    """Return how long an argument makes a message of the wanted length; at least 0."""
+    result = task.apply_async((1_000_000, ""), countdown=100_000)
+    [record] = client.hvals("{celery}:entries")
+    delayq.cancel(result.id)
+    # An argument stands in the body, in base64, and in argsrepr.
+    return max(0, int((MESSAGE - len(record.partition("\n")[2])) / (4 / 3 + 1)))
+
+
+def _p99(call: Callable[[str], object], ids: list[str]) -> float:
+    """Return the 99th percentile of the time of one call, in ms."""
+    times = []
+    for id in ids:
+        began = time.perf_counter()
+        call(id)
+        times.append((time.perf_counter() - began) * 1000)
+    return percentile(times, 99)
+
+
+@measurement("control", order=90)
+def control(bench: Bench) -> Iterator[Figure]:
+    """Finding, cancelling, moving and counting entries, few and very many of them."""
+    sizes = bench.size.entries
+    with ExitStack() as stack:
+        filled = [stack.enter_context(_filled(bench, size)) for size in sizes]
+        bench.server.client.config_set("slowlog-log-slower-than", 10_000)
+        bench.server.client.slowlog_reset()
+        calls = [each.calls() for each in filled]
+        for name, row in ROWS.items():
+            seen: list[list[float]] = [[], []]
+            for number in range(ROUNDS):
+                bench.note(f"{name}: round {number + 1} of {ROUNDS}")
+                for place in (0, 1) if number % 2 else (1, 0):
+                    ids = filled[place].ids
+                    # What is run now is not cancelled, and nothing a second time.
+                    start = number * CALLS + (len(ids) // 2 if name == "cancel" else 0)
+                    seen[place].append(_p99(calls[place][name], ids[start : start + CALLS]))
+            yield row.titled(*sizes).figure(seen[0], seen[1])
+        slow = bench.server.client.slowlog_get(128)
+        yield SLOW.titled(*sizes).figure([0], [len(slow)], {"slow": [str(one) for one in slow]})
+        few, many = (each.bytes_each for each in filled)
+        yield MEMORY.titled(*sizes).figure([few], [many])

@@ -1,0 +1,59 @@
+"""How punctual retries are, beside stock Celery's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..app import RETRIES, WAIT
+from ..bench import Bench, Side, now_ms, percentile
+from ..model import Better, Figure, Row, at_most, measurement
+from ..processes import probe
+from ..publisher import Order
+
+#: Tasks that fail, and so many ms between two of them: a load that leaves the machine some air.
+TASKS = 60
+STEP_MS = 50.0
+PATIENCE = 60.0
+
+P50 = Row(
+    "retry-p50", f"retry after {WAIT:g} s: later than that, p50", "ms", Better.LOWER, digits=1
+)
+P99 = Row(
+    "retry-p99",
+    f"retry after {WAIT:g} s: later than that, p99",
+    "ms",
+    Better.LOWER,
+    at_most(50, "ms"),
+    digits=1,
+)
+
+
+def _run(bench: Bench, side: Side) -> list[float]:
+    """Return how much later than it should each retry started, in ms."""
+    with (
+        bench.station(side) as station,
+        station.publisher() as publisher,
+        station.worker(bench.pool) as worker,
+    ):
+        for _ in range(5):
+            probe(worker, publisher, station.records, 10.0)
+        probes = len(station.records)
+        publisher.publish(Order(TASKS, now_ms() + 1000, STEP_MS, failing=True))
+        station.records.wait_for(probes + TASKS * RETRIES, PATIENCE, worker.check)
+        return [record.lateness_ms for record in station.records.read(probes)]
+
+
+@measurement("retries", order=95)
+def retries(bench: Bench) -> Iterator[Figure]:
+    """The wait from a failure to the start of the retry, beside what was asked for."""
+    seen: dict[str, list[list[float]]] = {side.name: [] for side in bench.sides}
+    for number in range(bench.size.load_rounds):
+        for side in bench.in_turn(number):
+            bench.note(f"retries: round {number + 1} of {bench.size.load_rounds}, {side.name}")
+            seen[side.name].append(_run(bench, side))
+    stock, ours = (seen[side.name] for side in bench.sides)
+    for row, percent in ((P50, 50), (P99, 99)):
+        yield row.figure(
+            [percentile(late, percent) for late in stock],
+            [percentile(late, percent) for late in ours],
+        )

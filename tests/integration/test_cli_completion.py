@@ -1,0 +1,122 @@
+"""What a shell suggests, asked as bash asks."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from celery import Celery
+
+CELERY = Path(sys.executable).with_name("celery")
+
+
+@pytest.fixture
+def project(tmp_path: Path, delayq_broker_url: str) -> Path:
+    """A folder with an app that prints when it is imported."""
+    (tmp_path / "shop.py").write_text(
+        "import sys\nfrom celery import Celery\nfrom kombu import Queue\n"
+        "from celery_delayq import DelayQ\n"
+        "print('plain,noise'); print('plain,noise', file=sys.stderr)\n"
+        f"app = Celery('shop', broker={delayq_broker_url!r})\n"
+        "app.conf.task_queues = [Queue('mail'), Queue('bills')]\n"
+        "app.conf.include = ['more']\n"
+        "DelayQ(app)\n"
+        "@app.task(name='shop.mail')\ndef mail(): pass\n"
+    )
+    (tmp_path / "more.py").write_text(
+        "from shop import app\n@app.task(name='shop.bill')\ndef bill(): pass\n"
+    )
+    return tmp_path
+
+
+def suggested(project: Path, line: str) -> list[str]:
+    """Return what is suggested for the last word of a line, which may be empty."""
+    words = line.split(" ")
+    done = subprocess.run(
+        [CELERY],
+        cwd=project,
+        env={
+            **os.environ,
+            "_CELERY_COMPLETE": "bash_complete",
+            "COMP_WORDS": line,
+            "COMP_CWORD": str(len(words) - 1),
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "Traceback" not in done.stderr
+    return [item.removeprefix("plain,") for item in done.stdout.split("\n") if item]
+
+
+def test_commands_and_options_are_suggested(project: Path) -> None:
+    commands = suggested(project, "celery -A shop delayq ")
+
+    assert {"cancel", "count", "get", "list", "pause", "reschedule", "run-now"} <= {*commands}
+    assert suggested(project, "celery -A shop delayq resc") == ["reschedule"]
+    assert {"--eta", "--in", "--by", "--if-eta", "--yes"} <= {
+        *suggested(project, "celery -A shop delayq reschedule --")
+    }
+    assert suggested(project, "celery -A shop delayq list --due-f") == ["--due-from"]
+
+
+def test_commands_for_dead_letters_are_suggested(project: Path) -> None:
+    assert suggested(project, "celery -A shop delayq dea") == ["dead"]
+    assert {"list", "show", "replay", "purge", "archive"} <= {
+        *suggested(project, "celery -A shop delayq dead ")
+    }
+    assert suggested(project, "celery -A shop delayq dead replay --died-f") == ["--died-from"]
+    assert suggested(project, "celery -A shop delayq dead replay --to-queue m") == ["mail"]
+    assert suggested(project, "celery -A shop delayq dead list --task shop.b") == ["shop.bill"]
+
+
+def test_tasks_of_the_app_are_suggested(project: Path) -> None:
+    assert suggested(project, "celery -A shop delayq list --task ") == ["shop.bill", "shop.mail"]
+    assert suggested(project, "celery -A shop delayq cancel --task shop.m") == ["shop.mail"]
+    assert "celery.chord" in suggested(project, "celery -A shop delayq count --task celery.")
+
+
+def test_queues_of_the_app_and_of_redis_are_suggested(project: Path, app: Celery) -> None:
+    for queue in ("new", "line\nbreak"):
+        app.send_task("t", countdown=60, queue=queue)
+
+    assert suggested(project, "celery -A shop delayq pause --queue ") == ["bills", "mail", "new"]
+    assert suggested(project, "celery -A shop delayq list --queue b") == ["bills"]
+
+
+def test_what_goes_wrong_means_fewer_suggestions(project: Path) -> None:
+    begun = time.monotonic()
+    silent = "celery -b delayq+redis://10.255.255.1:6379 -A shop delayq list --queue "
+    (project / "fixed.py").write_text(
+        "from shop import app\napp.conf.broker_url = 'delayq+redis://10.255.255.1:6379'\n"
+    )
+
+    assert suggested(project, "celery -A fixed delayq list --queue ") == ["bills", "mail"]
+    assert {*suggested(project, silent)} >= {"bills", "mail"}
+    assert time.monotonic() - begun < 20
+    assert suggested(project, "celery -A absent delayq list --queue ") == []
+    assert suggested(project, "celery -A absent delayq list --task ") == []
+    assert suggested(project, "celery delayq list --task ") == []
+
+
+def test_bash_completes(project: Path) -> None:
+    """Given the script that click makes, bash itself fills in the word."""
+    line = "celery -A shop delayq cancel --task shop.b"
+    script = f"""
+        eval "$(_CELERY_COMPLETE=bash_source {shlex.quote(str(CELERY))})"
+        complete -p celery >/dev/null || exit 3
+        COMP_WORDS=({line}); COMP_CWORD=6
+        _celery_completion {shlex.quote(str(CELERY))}
+        printf '%s\\n' "${{COMPREPLY[@]}}"
+    """
+
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=project, capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.split() == ["shop.bill"]

@@ -1,0 +1,70 @@
+"""Dead letters as they stand in Redis, and what becomes of them by call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from celery_delayq.control_store import Letter
+from celery_delayq.keys import Layout
+from celery_delayq.letter_store import Replay
+from celery_delayq.message import Entry
+from celery_delayq.store import Store
+from tests.lua.conftest import LAYOUT, QUEUE
+
+#: When letters died, ms.
+DIED = 1_700_000_000_000
+
+DETAILS = b'{"exception": "ValueError"}'
+
+
+def stored(message: bytes, died_ms: int = DIED, *, details: bytes = b"") -> bytes:
+    """Return what Redis keeps of a letter."""
+    if details:
+        return b"2 %d 0 %d failed\n%b%b" % (died_ms, len(details), details, message)
+    return b"1 %d 0 failed\n%b" % (died_ms, message)
+
+
+def seed(store: Store, *ids: str, died_ms: int = DIED, queue: str = QUEUE, **more: Any) -> None:
+    """Leave dead letters, one a millisecond after the other, whose messages name their ids."""
+    for n, id in enumerate(ids):
+        message = more.get("message", b'{"dead": "%b"}' % id.encode())
+        data = stored(message, died_ms + n, details=more.get("details", b""))
+        store.client.hset(f"{{{queue}}}:dead", id, data)
+        store.client.zadd(f"{{{queue}}}:dead_at", {id: died_ms + n})
+    store.client.hset("delayq:queues", queue, LAYOUT)
+
+
+def dead(*ids: str, died_ms: int = DIED) -> dict[str, Any]:
+    """Return the keys that hold such letters."""
+    times = {id: died_ms + n for n, id in enumerate(ids)}
+    return as_dead({id: stored(b'{"dead": "%b"}' % id.encode(), at) for id, at in times.items()})
+
+
+def as_dead(letters: dict[str, bytes]) -> dict[str, Any]:
+    """Return the keys that hold letters, by their ids and what is stored."""
+    if not letters:
+        return {}
+    return {
+        "{q}:dead": {id.encode(): data for id, data in letters.items()},
+        "{q}:dead_at": {id.encode(): int(data.split(b" ")[1]) for id, data in letters.items()},
+    }
+
+
+def replay(
+    store: Store,
+    *letters: tuple[str, int, Entry],
+    queue: str = QUEUE,
+    to: str = QUEUE,
+    token: str = "t",
+) -> list[Letter]:
+    """Replay letters: their ids, when they died, and the entries that they become."""
+    return store.letters.replay(queue, to, Layout(), [Replay(*each) for each in letters], token)
+
+
+def letters_left(store: Store, queue: str = QUEUE) -> set[str]:
+    """Return the ids of the letters, which both keys have."""
+    ids: Iterable[Any] = store.client.hkeys(f"{{{queue}}}:dead")
+    times: Iterable[Any] = store.client.zrange(f"{{{queue}}}:dead_at", 0, -1)
+    assert set(ids) == set(times)
+    return {id.decode() for id in ids}

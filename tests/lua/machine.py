@@ -1,0 +1,388 @@
+"""The state machine's ground: processes that lease, crash and repeat, and dispatchers."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from celery_delayq.keys import Keys, Layout
+from celery_delayq.lease_store import Reserved
+from celery_delayq.message import Due, Entry, Record, task_field
+from celery_delayq.store import Store
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.support.model import QueueModel
+from tests.support.model_clock import go_unwatched, pass_time
+from tests.support.model_tracking import Label, about
+
+QUEUE = "q"
+LAYOUT = Layout(steps=(0, 3, 9))
+FAR = 4_000_000_000_000
+LEASE = 600
+
+#: Hashes of messages of this length are tables, of which reap.lua reads a part.
+LONG = 120
+
+#: For so many ms may a task start that may be late at all: what is due in 1970 is later.
+SKIP = 10**9
+
+steps = st.sampled_from(LAYOUT.steps)
+limits = st.sampled_from([1, 2, 3, 3, 10])
+#: Few names, so that the same is sent twice.
+ids = st.sampled_from(["a", "b", "c ä%"])
+begins = st.sampled_from([b"{", b"!\n", b"\n", b"3!\n", b"\xff\x00"])
+most = st.sampled_from([1, 1, 2, 2, 3, 0])
+#: What a dead letter says beside its reason; scripts do not look into it.
+details = st.sampled_from([b"", b'{"retries": 3}', b"3 4\n"])
+
+
+class LeaseMachine(RuleBasedStateMachine):
+    """Redis and the model, driven by the same calls."""
+
+    redis: RedisUnderTest
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.client = self.redis.client
+        self.client.flushall()
+        self.store = Store(self.client, Keys(), LAYOUT)
+        self.model = QueueModel(name=QUEUE, layout=LAYOUT)
+        self.number = 0
+        self.live: list[str] = ["w0", "w1"]
+        #: What each live process was told that it holds, also what was taken from it since.
+        self.told: dict[str, list[str]] = {"w0": [], "w1": []}
+        #: By process: nonce and limit of a request whose reply it has not got.
+        self.lost: dict[str, tuple[str, int]] = {}
+        #: Every request that was ever sent: process, nonce and limit.
+        self.sent: list[tuple[str, str, int]] = []
+        #: Those that got something: process and nonce.
+        self.used: set[tuple[str, str]] = set()
+        #: Process, field and entry.
+        self.last_retry: tuple[str, str, Entry] | None = None
+        #: Nonces of what was cancelled.
+        self.cancelled: set[str] = set()
+        #: Whether a consumer has popped the marker since a script has set it.
+        self.popped = False
+        #: Whether it was taken away since the queue is paused, or was.
+        self.was_paused = False
+        self.store.agenda()
+
+    def next(self) -> int:
+        self.number += 1
+        return self.number
+
+    def new_message(self, begin: bytes = b"{") -> bytes:
+        return (b"%b message %d " % (begin, self.next())).ljust(LONG, b".")
+
+    def new_entry(
+        self,
+        id: str,
+        due: int,
+        step: int,
+        *,
+        task: str = "tasks.t",
+        unique: str = "-",
+        skip: int = 0,
+        policy: str = "",
+        labelled: bool = True,
+    ) -> Entry:
+        nonce, message = f"n{self.next()}", self.new_message()
+        if labelled:
+            label = f"{quote(id)} {nonce} {skip} {unique}".encode()
+            message = b'{"properties": {"delayq": {"label": "%b"' % label + message
+        return Entry(id, Due(due), step, Record(step, nonce, task, message).pack(), policy)
+
+    def some_fields(self, data: st.DataObject, who: str) -> list[str]:
+        """Draw some of what a process was told that it holds, in the order in which it came."""
+        told = self.told[who]
+        places = data.draw(st.sets(st.integers(0, len(told) - 1), min_size=1, max_size=4))
+        return [told[place] for place in sorted(places)]
+
+    def forget(self, who: str, fields: list[str], data: st.DataObject) -> None:
+        """Let the process forget what it was told of, or some of it only after a repeat."""
+        if data.draw(st.booleans()):
+            self.told[who] = [name for name in self.told[who] if name not in fields]
+
+    def who_holds(self, data: st.DataObject) -> str:
+        return data.draw(st.sampled_from([who for who in self.live if self.told[who]]))
+
+    def any_holds(self) -> bool:
+        return any(self.told[who] for who in self.live)
+
+    # -- producers
+
+    @initialize(data=st.data())
+    def several_messages_are_ready(self, data: st.DataObject) -> None:
+        for _ in range(data.draw(st.integers(0, 5))):
+            self.publish_ready(data.draw(steps), data.draw(begins))
+
+    @rule(step=steps, begin=begins)
+    def publish_ready(self, step: int, begin: bytes) -> None:
+        message = self.new_message(begin)
+        call = self.store.ready_call(QUEUE)
+        call.add(step, message)
+        self.model.push(step, message)
+        assert self.store.run(call) == 1
+
+    # -- dispatchers
+
+    @precondition(lambda self: self.model.scheduled)
+    @rule(data=st.data(), due=st.integers(1, 9))
+    def an_entry_becomes_due(self, data: st.DataObject, due: int) -> None:
+        self.make_due(data.draw(st.sampled_from(sorted(self.model.scheduled))), due)
+
+    def make_due(self, name: str, due: int) -> None:
+        key, entry = self.store.keys.queue(QUEUE), self.model.scheduled[name]
+        task = task_field(entry.record.task)
+        self.client.zadd(key.due, {name: due})
+        self.client.zrem(key.tasks, f"{task}\0{entry.due:015d}\0{name}")
+        self.client.zrem(key.parked, f"{task}\0{entry.due:015d}\0{name}")
+        self.client.zadd(key.tasks, {f"{task}\0{due:015d}\0{name}": 0})
+        self.client.zadd(self.store.keys.agenda, {QUEUE: due}, lt=True)
+        self.model.becomes_due(name, due)
+
+    @rule(limit=limits)
+    def promote(self, limit: int) -> None:
+        promoted = self.store.promote(QUEUE, LAYOUT, limit)
+
+        assert (promoted.moved, promoted.buried) == self.model.promote(limit)
+        self.agenda_is(promoted.look.due)
+
+    def agenda_is(self, due: int | None) -> None:
+        agenda = self.model.agenda
+        assert (due and about(due)) == (agenda and about(agenda))
+
+    @rule(away=st.none() | st.integers(-30, 30))
+    def look(self, away: int | None) -> None:
+        """Look at the agenda, perhaps after hours without a look, or after the clock was set."""
+        if away:
+            go_unwatched(self.client, away * 3600)
+        look = self.store.agenda(LEASE)
+
+        self.agenda_is(look.due)
+        ended = self.model.reaping is not None and self.model.reaping <= self.model.now
+        assert look.reap == ((QUEUE,) if ended else ())
+
+    @rule(minutes=st.sampled_from([4, 11, 11]))
+    def lease_time_passes(self, minutes: int) -> None:
+        pass_time(self.client, minutes * 60)
+        self.model.now += minutes * 60
+
+    @precondition(lambda self: self.model.ends)
+    @rule(data=st.data(), limit=st.integers(1, 4), most=most)
+    def reap_any(self, data: st.DataObject, limit: int, most: int) -> None:
+        self.reap(data.draw(st.sampled_from(sorted(self.model.ends))), limit, most)
+
+    @precondition(lambda self: self.model.ends)
+    @rule(limit=st.integers(1, 4), most=most, times=st.integers(1, 4))
+    def reap_those_that_ended_first(self, limit: int, most: int, times: int) -> None:
+        more = True
+        while more and times:
+            who, found = self.model.first_to_end(), self.store.leases.first_to_end(QUEUE)
+            assert who is not None
+            assert found is not None
+            # Of those that end together any may be told; which one must not be left to chance.
+            assert self.model.ends[found] == self.model.ends[who]
+            more = self.reap(who, limit, most)
+            times -= 1
+
+    def reap(self, who: str, limit: int, most: int) -> bool:
+        before = self.store.leases.held(QUEUE, who)
+        reaped = self.store.leases.reap(QUEUE, LAYOUT, who, limit, most)
+        taken = before - self.store.leases.held(QUEUE, who)
+        if before and self.model.ended(who):
+            assert min(limit, len(before)) <= len(taken)
+        else:
+            assert not taken
+        assert reaped == self.model.reap(who, taken, most)
+        return reaped.more
+
+    # -- consumers
+
+    @precondition(lambda self: len(self.live) < 3)
+    @rule()
+    def a_process_starts(self) -> None:
+        who = f"v{self.next()}"
+        self.live.append(who)
+        self.told[who] = []
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data(), reaped=st.booleans(), limit=st.integers(1, 4), most=most)
+    def a_process_crashes(self, data: st.DataObject, reaped: bool, limit: int, most: int) -> None:
+        who = data.draw(st.sampled_from(self.live))
+        self.live.remove(who)
+        self.lost.pop(who, None)
+        if reaped:
+            self.lease_time_passes(11)
+            while who in self.model.ends:
+                self.reap(who, limit, most)
+            self.a_process_starts()
+
+    @rule()
+    def a_consumer_pops_the_marker(self) -> None:
+        assert (self.client.rpop(self.store.keys.queue(QUEUE).wake) == b"") == self.model.marker
+        self.model.marker = False
+        self.popped = True
+
+    @precondition(lambda self: self.live)
+    @rule(
+        data=st.data(),
+        limit=limits,
+        lists=st.sampled_from([1, 2, 3, 3, 3]),
+        others=st.sampled_from([0, 0, 0, 2]),
+        lost=st.booleans(),
+    )
+    def reserve(self, data: st.DataObject, limit: int, lists: int, others: int, lost: bool) -> None:
+        who = data.draw(st.sampled_from(self.live))
+        if who in self.lost:  # it asks for these first
+            self.ask_again(who, lists, others)
+            return
+        nonce = str(self.next())
+        self.sent.append((who, nonce, limit))
+        reserved = self.ask(who, nonce, limit, lists, others)
+        if lost:
+            self.lost[who] = nonce, limit
+        else:
+            self.tell(who, reserved)
+
+    @precondition(lambda self: self.lost)
+    @rule(data=st.data(), lists=st.integers(1, 3), others=st.sampled_from([0, 2]))
+    def reserve_again(self, data: st.DataObject, lists: int, others: int) -> None:
+        self.ask_again(data.draw(st.sampled_from(sorted(self.lost))), lists, others)
+
+    def ask_again(self, who: str, lists: int, others: int) -> None:
+        nonce, limit = self.lost.pop(who)
+        self.tell(who, self.ask(who, nonce, limit, lists, others))
+
+    @precondition(lambda self: self.sent)
+    @rule(data=st.data(), lists=st.integers(1, 3), others=st.sampled_from([0, 2]))
+    def a_request_arrives_once_more(self, data: st.DataObject, lists: int, others: int) -> None:
+        """It came over a connection that was given up; nobody reads the reply."""
+        who, nonce, limit = data.draw(st.sampled_from(self.sent))
+        known = int(nonce) <= self.model.nonces.get(who, 0)
+        unanswered = who not in self.live or self.lost.get(who) == (nonce, limit)
+        # When all that a process held was taken from it, the nonces that it has used are forgotten.
+        # Nothing comes that late that it meets its own repeat; then fields would be used again.
+        if known or (unanswered and (who, nonce) not in self.used):
+            self.ask(who, nonce, limit, lists, others)
+
+    @precondition(lambda self: self.lost)
+    @rule(data=st.data())
+    def give_back_what_a_lost_reply_may_have_told(self, data: st.DataObject) -> None:
+        who = data.draw(st.sampled_from(sorted(self.lost)))
+        nonce, _ = self.lost.pop(who)
+        self.give_back(who, nonce)
+
+    def give_back(self, who: str, nonce: str) -> None:
+        there = self.store.leases.held(QUEUE, who)
+        fields = sorted(name for name in there if self.is_of(name, nonce))
+        self.put_back(who, fields)
+
+    def is_of(self, name: str, nonce: str) -> bool:
+        return name.partition(":")[0] == nonce
+
+    def ask(self, who: str, nonce: str, limit: int, lists: int, others: int) -> Reserved:
+        call = self.store.leases.reserve_call(QUEUE, who, LEASE, nonce, limit, lists, others)
+        reserved = Reserved.read(self.store.run(call))
+        assert reserved == self.model.reserve(who, LEASE, nonce, limit, lists, others)
+        labels = [Label.of(message) for _, message, _ in reserved.messages]
+        assert not self.cancelled & {label.nonce for label in labels if label}
+        if reserved.messages:
+            self.used.add((who, nonce))
+        return reserved
+
+    def tell(self, who: str, reserved: Reserved) -> None:
+        self.told[who] += [field for field, _, _ in reserved.messages]
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def beat(self, data: st.DataObject) -> None:
+        who = data.draw(st.sampled_from(self.live))
+        assert self.store.leases.beat(QUEUE, who, LEASE) == self.model.beat(who, LEASE)
+
+    @precondition(any_holds)
+    @rule(data=st.data(), foreign=st.lists(st.sampled_from(["1:9", "999:1", "x"]), max_size=2))
+    def ack(self, data: st.DataObject, foreign: list[str]) -> None:
+        who = self.who_holds(data)
+        fields = self.some_fields(data, who) + foreign
+        self.forget(who, fields, data)
+        assert self.store.leases.ack(QUEUE, who, fields) == self.model.ack(who, fields)
+
+    @precondition(any_holds)
+    @rule(
+        data=st.data(),
+        last=st.booleans(),
+        counted=st.sampled_from(["nothing", "requeued", "crashed"]),
+        most=most,
+    )
+    def requeue(self, data: st.DataObject, last: bool, counted: Any, most: int) -> None:
+        who = self.who_holds(data)
+        fields = self.some_fields(data, who)
+        self.forget(who, fields, data)
+        self.put_back(who, fields, last=last, counted=counted, most=most)
+
+    def put_back(
+        self,
+        who: str,
+        fields: list[str],
+        *,
+        last: bool = False,
+        counted: Any = "nothing",
+        most: int = 0,
+    ) -> None:
+        how = {"last": last, "counted": counted, "most": most}
+        found = self.store.leases.requeue(QUEUE, who, fields, **how)
+        assert found == self.model.requeue(who, fields, **how)
+
+    @precondition(any_holds)
+    @rule(data=st.data(), id=ids, details=details)
+    def reject(self, data: st.DataObject, id: str, details: bytes) -> None:
+        who = self.who_holds(data)
+        name = data.draw(st.sampled_from(self.told[who]))
+        self.forget(who, [name], data)
+        expected = self.model.reject(who, name, id, "rejected", details)
+        assert self.store.leases.reject(QUEUE, who, name, id, "rejected", details) == expected
+
+    @precondition(any_holds)
+    @rule(
+        data=st.data(),
+        step=steps,
+        id=ids,
+        due=st.just(1) | st.integers(FAR, FAR + 9),
+        when_due=st.sampled_from(["push", "leave"]),
+        labelled=st.booleans(),
+    )
+    def retry(
+        self, data: st.DataObject, step: int, id: str, due: int, when_due: Any, labelled: bool
+    ) -> None:
+        who = self.who_holds(data)
+        name = data.draw(st.sampled_from(self.told[who]))
+        self.replace_held(who, name, self.new_entry(id, due, step, labelled=labelled), when_due)
+
+    def replace_held(self, who: str, name: str, what: Entry, when_due: Any) -> None:
+        record = Record.unpack(what.data)
+        expected = self.model.retry(
+            who, name, what.id, what.due.ms, record, what.policy[:1], when_due=when_due
+        )
+        assert self.send_retry(who, name, what, when_due) == expected
+        if expected in ("scheduled", "ready", "superseded"):
+            self.last_retry = who, name, what
+
+    @precondition(lambda self: self.last_retry)
+    @rule(when_due=st.sampled_from(["push", "leave", "keep"]))
+    def retry_again(self, when_due: Any) -> None:
+        assert self.last_retry is not None
+        who, name, what = self.last_retry
+        there = name in self.model.held.get(who, {})
+        assert self.send_retry(who, name, what, when_due) == ("duplicate" if there else "gone")
+
+    def send_retry(self, who: str, name: str, what: Entry, when_due: Any) -> str:
+        return self.store.leases.retry(QUEUE, what, QUEUE, who, name, when_due=when_due)
+
+    @precondition(lambda self: self.model.turn)
+    @rule()
+    def the_turn_to_take_a_suspect_expires(self) -> None:
+        self.client.delete(self.store.keys.queue(QUEUE).suspect_turn)
+        self.model.turn = None

@@ -1,0 +1,248 @@
+"""The state machine's rules about the schedule: publish, cancel, move, run now, pause, purge."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, precondition, rule
+
+from celery_delayq.control_store import Name
+from celery_delayq.message import Due, Entry, Record
+from celery_delayq.replies import Put, Puts
+from celery_delayq.store import Store
+from tests.lua.conftest import repeating
+from tests.lua.machine import FAR, LAYOUT, QUEUE, SKIP, LeaseMachine, ids, limits, steps
+from tests.support.model_tracking import Label
+
+dues = st.integers(0, 1) | st.integers(FAR, FAR + 9)
+tasks = st.sampled_from(["tasks.t", "tasks.t", "tasks t2"])
+uniques = st.sampled_from(["-", "-", "sk", "dk", "dk", "dl"])
+policies = st.sampled_from("rrlke")
+#: Times at which something may be due, mostly none.
+if_dues = st.sampled_from([None, None, None, *range(1, 10), *range(FAR, FAR + 10)])
+
+
+class ScheduleMachine(LeaseMachine):
+    """What producers do, and those who look after the schedule."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: A store that makes each call twice.
+        self.twice = repeating(self.store)
+        #: All that was ever published by way of the schedule.
+        self.puts: list[Entry] = []
+        #: Whether something of what was counted or tracked has gone behind the scripts' back.
+        self.untold = False
+
+    # -- producers
+
+    @initialize(data=st.data(), number=st.integers(0, 6))
+    def several_are_scheduled(self, data: st.DataObject, number: int) -> None:
+        self.put([self.draw_entry(data) for _ in range(number)])
+
+    @precondition(lambda self: self.model.scheduled)
+    @rule(data=st.data(), due=st.integers(1, 9), limit=limits)
+    def several_become_due_and_ready(self, data: st.DataObject, due: int, limit: int) -> None:
+        names = sorted(self.model.scheduled)
+        for name in data.draw(st.lists(st.sampled_from(names), min_size=1, unique=True)):
+            self.make_due(name, due)
+        self.promote(limit)
+
+    @precondition(lambda self: self.model.scheduled)
+    @rule(data=st.data(), task=tasks, resume=st.booleans())
+    def a_task_is_paused_while_several_become_due(
+        self, data: st.DataObject, task: str, resume: bool
+    ) -> None:
+        self.pause(False, task, False, False)
+        self.several_become_due_and_ready(data, 5, 10)
+        if resume:
+            self.pause(False, task, True, False)
+            if data.draw(st.booleans()):
+                self.cancel(data, None, False)
+            self.promote(2)
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data(), due=dues, unique=uniques, policy=policies)
+    def one_runs_and_is_sent_again(
+        self, data: st.DataObject, due: int, unique: str, policy: str
+    ) -> None:
+        """Another with the same key, and perhaps the same id, while the first one runs."""
+        id, policy = data.draw(ids), "" if unique == "-" else policy
+        self.put([self.new_entry(id, 1, 0, unique=unique, policy=policy)])
+        self.reserve(data, 10, 3, 0, False)
+        again = self.new_entry(data.draw(ids), due, 0, unique=unique, policy=policy)
+        self.put([again])
+
+    @rule(
+        data=st.data(),
+        number=st.sampled_from([1, 1, 1, 2, 3]),
+        limit=st.sampled_from([0, 0, 0, 2, 4]),
+        retry=st.sampled_from([False, False, True]),
+    )
+    def schedule(self, data: st.DataObject, number: int, limit: int, retry: bool) -> None:
+        self.put([self.draw_entry(data) for _ in range(number)], limit, retry=retry)
+
+    def draw_entry(self, data: st.DataObject) -> Entry:
+        labelled = data.draw(st.sampled_from([True, True, True, False]))
+        unique = data.draw(uniques) if labelled else "-"
+        return self.new_entry(
+            data.draw(ids),
+            data.draw(dues),
+            data.draw(steps),
+            task=data.draw(tasks),
+            unique=unique,
+            skip=data.draw(st.sampled_from([0, 0, SKIP])) if labelled else 0,
+            policy=data.draw(policies) if unique != "-" else "",
+            labelled=labelled,
+        )
+
+    def put(self, entries: list[Entry], limit: int = 0, *, retry: bool = False) -> list[Put]:
+        """Publish in one call; the policy of an entry is its first letter yet."""
+        call = self.store.puts(QUEUE)
+        call.args[3] = limit
+        for each in entries:
+            call.add(each._replace(policy=each.policy and f"{each.policy} 0 {retry:d}"))
+        found = Puts.read(self.store.run(call)).puts
+        expected = [
+            self.model.schedule(
+                each.id, each.due.ms, record_of(each), each.policy, retry=retry, most=limit
+            )
+            for each in entries
+        ]
+        assert found == expected, (found, expected)
+        self.puts += entries
+        return found
+
+    @precondition(lambda self: self.again())
+    @rule(data=st.data(), limit=st.sampled_from([0, 1]))
+    def schedule_again(self, data: st.DataObject, limit: int) -> None:
+        assert self.put([data.draw(st.sampled_from(self.again()))], limit) == [Put("duplicate")]
+
+    def again(self) -> list[Entry]:
+        """Return what is known to be there, so that it is not stored again."""
+        return [each for each in self.puts if self.model.is_known(record_of(each).nonce)]
+
+    @precondition(lambda self: self.held_with_label())
+    @rule(data=st.data(), due=dues, policy=policies)
+    def retry_of_what_is_held(self, data: st.DataObject, due: int, policy: str) -> None:
+        who, name, label = data.draw(st.sampled_from(self.held_with_label()))
+        unique = data.draw(st.sampled_from([label.unique, label.unique, "-"]))
+        policy = "" if unique == "-" else f"{policy} 0 1"
+        what = self.new_entry(label.id, due, data.draw(steps), unique=unique, policy=policy)
+        self.replace_held(who, name, what, "push")
+
+    @precondition(lambda self: self.held_with_label())
+    @rule(data=st.data(), policy=policies)
+    def what_is_held_goes_back_unstarted(self, data: st.DataObject, policy: str) -> None:
+        """Its task is paused; or was, when the process looked."""
+        who, name, label = data.draw(st.sampled_from(self.held_with_label()))
+        held = self.model.held[who][name]
+        record = Record(held.step, label.nonce, data.draw(tasks), held.message or b"")
+        policy = "" if label.unique == "-" else f"{policy} 0 0"
+        itself = Entry(label.id, Due(2), held.step, record.pack(), policy)
+        self.replace_held(who, name, itself, "keep")
+
+    def held_with_label(self) -> list[tuple[str, str, Label]]:
+        return [
+            (who, name, label)
+            for who in self.live
+            for name in self.told[who]
+            if (held := self.model.held.get(who, {}).get(name))
+            and (label := Label.of(held.message or b""))
+        ]
+
+    # -- those who look after the schedule
+
+    def store_for(self, repeat: bool) -> Store:
+        return self.twice if repeat else self.store
+
+    def draw_ids(self, data: st.DataObject) -> list[str]:
+        """Draw ids, or names that are meant alone."""
+        names = sorted({*self.model.scheduled, *self.model.waiting, *self.model.running})
+        some = ids
+        if names:
+            here = sorted({name.partition("\0")[0] for name in names})
+            some = ids | st.sampled_from(here) | st.sampled_from(names).map(Name)
+        return data.draw(st.lists(some, min_size=1, max_size=3))
+
+    @rule(data=st.data(), if_due=if_dues, repeat=st.booleans())
+    def cancel(self, data: st.DataObject, if_due: int | None, repeat: bool) -> None:
+        some = self.draw_ids(data)
+        before = len(self.model.gone)
+        expected = self.model.cancel(some, if_due)
+        labels = [Label.of(message) for message in self.model.gone[before:]]
+        self.cancelled |= {label.nonce for label in labels if label}
+        self.cancelled |= {one.nonce for one in self.model.waiting.values() if one.dropped}
+        store = self.store_for(repeat)
+        assert store.control.cancel(QUEUE, LAYOUT, some, if_due=if_due) == expected
+
+    @rule(
+        data=st.data(),
+        due=st.sampled_from([1, *range(FAR, FAR + 10)]),
+        if_due=if_dues,
+        repeat=st.booleans(),
+    )
+    def reschedule(self, data: st.DataObject, due: int, if_due: int | None, repeat: bool) -> None:
+        some = self.draw_ids(data)
+        expected = [self.model.reschedule(id, due, if_due) for id in some]
+        moves = [(id, Due(due), if_due) for id in some]
+        assert self.store_for(repeat).control.reschedule(QUEUE, moves) == expected
+
+    @rule(data=st.data(), if_due=if_dues, repeat=st.booleans())
+    def run_now(self, data: st.DataObject, if_due: int | None, repeat: bool) -> None:
+        some = self.draw_ids(data)
+        store = self.store_for(repeat)
+        found = store.control.run_now(QUEUE, LAYOUT, some, if_due=if_due)
+        scores = dict(self.client.zrange(self.store.keys.queue(QUEUE).due, 0, -1, withscores=True))
+        told = {name.decode(): int(score) for name, score in scores.items()}
+        assert found == self.model.run_now(some, if_due, told)
+
+    @rule(data=st.data())
+    def find(self, data: st.DataObject) -> None:
+        some = self.draw_ids(data)
+        found = [(each.name, each.state) for each in self.store.control.find(QUEUE, some)]
+        states = {"scheduled": "scheduled", "waiting": "ready", "running": "running"}
+        expected = []
+        for name, place in (each for id in some for each in self.model.find(id)):
+            parked = place == "scheduled" and self.model.scheduled[name].parked
+            expected.append((name, "paused" if parked else states[place]))
+        assert sorted(found) == sorted(expected)
+
+    @rule(
+        queue=st.sampled_from([False, False, False, True]),
+        task=tasks,
+        resume=st.sampled_from([False, True, True]),
+        repeat=st.booleans(),
+    )
+    def pause(self, queue: bool, task: str, resume: bool, repeat: bool) -> None:
+        changed = self.model.pause(queue=queue, task=task, resume=resume)
+        which: Any = {"queue": QUEUE} if queue else {"task": task}
+        found = self.store_for(repeat).control.pause([QUEUE], resume=resume, **which)
+        assert found == (changed and not repeat)
+
+    @rule(chance=st.integers(0, 9))
+    def purge(self, chance: int) -> None:
+        """Seldom; kombu empties the ready lists first."""
+        if chance:
+            return
+        self.client.delete(*self.store.keys.ready_lists(QUEUE, LAYOUT))
+        expected = self.model.purge()
+        assert self.store.clear(QUEUE) == expected
+        self.untold = True
+
+    @precondition(lambda self: any(self.model.ready.values()))
+    @rule(data=st.data(), chance=st.integers(0, 4))
+    def a_stock_worker_takes_one(self, data: st.DataObject, chance: int) -> None:
+        """Seldom."""
+        if chance:
+            return
+        step = data.draw(st.sampled_from([s for s, there in self.model.ready.items() if there]))
+        self.model.stock_takes(step)
+        self.client.rpop(self.store.keys.ready(QUEUE, step, LAYOUT))
+        self.untold = True
+
+
+def record_of(what: Entry) -> Record:
+    """Return the record of an entry."""
+    return Record.unpack(what.data)

@@ -1,0 +1,91 @@
+"""Dead letters without workers: as a failed task leaves them, in any number."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from celery_delayq import DelayQ
+from celery_delayq.letters import pack_details
+
+TRACEBACK = "".join(
+    f'  File "/srv/shop/tasks/billing.py", line {n}, in step_{n}\n    charge(order, retry={n})\n'
+    for n in range(10)
+)
+
+
+def message(id: str, task: str = "shop.mail", size: int = 0, **headers: Any) -> bytes:
+    """Return the message of a task, with an argument of so many characters."""
+    body = [[id, "x" * size], {}, {"callbacks": None, "errbacks": None, "chain": None}]
+    return json.dumps(
+        {
+            "body": json.dumps(body),
+            "content-encoding": "utf-8",
+            "content-type": "application/json",
+            "headers": {
+                "lang": "py",
+                "task": task,
+                "id": id,
+                "eta": None,
+                "expires": None,
+                "retries": 3,
+                "root_id": id,
+                "parent_id": None,
+                "group": None,
+                "argsrepr": f"({id!r}, …)",
+                "kwargsrepr": "{}",
+                **headers,
+            },
+            "properties": {
+                "delivery_mode": 2,
+                "delivery_info": {"exchange": "", "routing_key": "celery"},
+                "priority": 0,
+                "delivery_tag": f"tag-{id}",
+            },
+        }
+    ).encode()
+
+
+def details(exception: str = "ValueError", **more: Any) -> bytes:
+    """Return what is told of a failure."""
+    return pack_details(
+        {
+            "exception": exception,
+            "message": "the card was declined",
+            "traceback": f"Traceback (most recent call last):\n{TRACEBACK}{exception}: declined",
+            "retries": 3,
+            "worker": "celery@one",
+            "started": 1_900_000_000_000,
+            **more,
+        }
+    )
+
+
+def stored(died: int, reason: str, message: bytes, details: bytes = b"") -> bytes:
+    """Return a letter as ``lua/include/bury.lua`` writes it."""
+    if not details:
+        return f"1 {died} 0 {reason}\n".encode() + message
+    return f"2 {died} 0 {len(details)} {reason}\n".encode() + details + message
+
+
+def fill(
+    delayq: DelayQ,
+    number: int,
+    *,
+    queue: str = "celery",
+    task: str = "shop.mail",
+    size: int = 0,
+    age: float = 60.0,
+) -> list[str]:
+    """Keep letters that died one ms after the other, the first one *age* seconds ago."""
+    store = delayq.store
+    begun = store.now_ms() - int(age * 1000)
+    told = details()
+    ids = [f"{queue}-{n:06}" for n in range(number)]
+    for start in range(0, number, 100):
+        letters = [
+            (id, begun + n, stored(begun + n, "it failed", message(id, task, size), told))
+            for n, id in enumerate(ids[start : start + 100], start)
+        ]
+        store.letters.keep(queue, letters)
+    return ids

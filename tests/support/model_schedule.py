@@ -1,0 +1,348 @@
+"""The model of a queue's schedule: publish, promote, cancel, move, run now, pause and clear.
+
+Nothing is due between :data:`PAST` and a time that does not come, but for what Redis' clock told.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from celery_delayq.control_store import Letter as Outcome
+from celery_delayq.keys import Layout
+from celery_delayq.lease_store import Deliveries
+from celery_delayq.message import Record, task_field
+from celery_delayq.replies import Put
+from tests.support.model_tracking import (
+    NOW,
+    Label,
+    Place,
+    Plan,
+    Scheduled,
+    Tracked,
+    Tracking,
+)
+
+#: What is due then has been due for long, ms.
+PAST = 10**9
+
+#: What is said of several messages with one id: what comes first.
+_RANK: Sequence[Outcome] = ("r", "w", "c", "p", "d", "u")
+
+
+class Letter(NamedTuple):
+    """A dead letter, under the id that it was to get."""
+
+    id: str
+    reason: str
+    message: bytes
+    details: bytes = b""
+
+
+@dataclass(kw_only=True)
+class ScheduleModel(Tracking):
+    """One queue, what is known of all queues, and what processes hold of it."""
+
+    name: str
+    layout: Layout
+    published: list[bytes] = field(default_factory=list)
+    ready: dict[int, list[bytes]] = field(default_factory=dict)
+    counts: dict[bytes, Deliveries] = field(default_factory=dict)
+    suspects: list[tuple[int, bytes]] = field(default_factory=list)
+    dead: list[Letter] = field(default_factory=list)
+    done: list[bytes] = field(default_factory=list)
+    #: What was cancelled, replaced, cleared or taken by stock workers and is stored no more.
+    gone: list[bytes] = field(default_factory=list)
+    marker: bool = False
+    agenda: int | None = None
+    registered: bool = False
+    queue_paused: bool = False
+    paused: set[str] = field(default_factory=set)
+    revision: int = 0
+
+    # -- publish, promote
+
+    def push(self, step: int, message: bytes) -> None:
+        """Publish a message that is ready."""
+        self.published.append(message)
+        self._push(step, message)
+
+    def _push(self, step: int, message: bytes) -> None:
+        self.ready.setdefault(step, []).append(message)
+        self.marker = True
+
+    def schedule(
+        self,
+        id: str,
+        due: int,
+        record: Record,
+        policy: str = "",
+        *,
+        retry: bool = False,
+        most: int = 0,
+    ) -> Put:
+        """Publish a message that is due later or at once, or the same again."""
+        label = Label.of(record.message)
+        if self.is_known(record.nonce):
+            return Put("duplicate")
+        plan = Plan("store", due)
+        if policy and label:
+            if self.waiting:
+                self._forget_what_stock_took()
+            plan = self.decide(label, due, policy, retry=retry)
+            if plan.what not in ("store", "beside"):
+                return Put(plan.what, plan.owner)  # type: ignore[arg-type]
+        full = 0 < most <= len(self.scheduled) and plan.due > NOW
+        if full and plan.place != "scheduled":
+            return Put("full")
+        self._supersede(plan)
+        self._store(id, plan.due, record)
+        if plan.what == "store" and policy and label:
+            self.take_key(label, policy, scheduled=plan.due > NOW)
+        elif label:
+            self.disowned.add(label.nonce)
+        if plan.place in ("scheduled", "waiting"):
+            return Put("replaced", plan.owner)
+        return Put("scheduled" if plan.due > NOW else "ready")
+
+    def _supersede(self, plan: Plan) -> None:
+        if plan.place == "scheduled":
+            self.gone.append(self.remove_entry(plan.name).record.message)
+        elif plan.place == "waiting":
+            one = self.waiting[plan.name] = self.waiting[plan.name]._replace(dropped=True)
+            self.release(Label(plan.owner, one.nonce, 0, one.unique))
+
+    def _store(self, id: str, due: int, record: Record, *, keep: bool = False) -> None:
+        self.published.append(record.message)
+        if due > NOW or keep:
+            self.add_entry(id, Scheduled(due, record))
+            self._announce(due)
+        else:
+            self._make_ready(record, due)
+
+    def _make_ready(self, record: Record, due: int) -> None:
+        self._push(record.priority, record.message)
+        self._track_ready(record, due or NOW)
+
+    def _track_ready(self, record: Record, due: int) -> None:
+        label = Label.of(record.message)
+        if label is not None:
+            tracked = Tracked(label.nonce, due, label.unique, task_field(record.task))
+            self.track(self.waiting, label.id, tracked)
+
+    def _announce(self, due: int) -> None:
+        self.registered = True
+        self._look_at(due)
+
+    def _look_at(self, due: int) -> None:
+        self.agenda = due if self.agenda is None else min(self.agenda, due)
+
+    def look_again(self) -> None:
+        """Set the agenda to what is due first, but for what is parked."""
+        times = (one.due for one in self.scheduled.values() if not one.parked)
+        self.agenda = min(times, default=None)
+
+    def look_on(self) -> None:
+        """Do so when some have left, but let a look stay that may be for what is parked."""
+        if not any(one.parked for one in self.scheduled.values()):
+            self.look_again()
+
+    def becomes_due(self, name: str, due: int) -> None:
+        """Let the moment of an entry have passed."""
+        self.scheduled[name] = self.scheduled[name]._replace(due=due, parked=False)
+        self._announce(due)
+
+    def promote(self, limit: int) -> tuple[int, int]:
+        """Look at up to *limit* entries that are due; return how many moved, and how many died."""
+        if self.queue_paused:
+            self.agenda = None
+            return 0, 0
+        if self.waiting:
+            self._forget_what_stock_took()
+        more = self._unpark(limit)
+        due = sorted(
+            (one.due, name)
+            for name, one in self.scheduled.items()
+            if one.due <= NOW and not one.parked
+        )
+        moved: list[str] = []
+        late: list[str] = []
+        for _, name in due[:limit]:
+            one = self.scheduled[name]
+            if one.record.task in self.paused:
+                self.scheduled[name] = one._replace(parked=True)
+            elif is_late(Label.of(one.record.message), one.due):
+                late.append(name)
+            else:
+                moved.append(name)
+        for name in late:
+            message = self.remove_entry(name).record.message
+            self._bury(message, "skipped", name.partition("\0")[0])
+        self._move(moved)
+        # The queue may have been paused until now.
+        self.marker = self.marker or any(self.ready.values())
+        self.look_again()
+        if more:
+            self._look_at(NOW)
+        return len(moved), len(late)
+
+    def _move(self, names: Iterable[str]) -> None:
+        entries = [self.take_entry(name) for name in names]
+        for entry in entries:
+            self._make_ready(entry.record, entry.due)
+        for entry in entries:
+            self.release(Label.of(entry.record.message))
+
+    def _unpark(self, limit: int) -> bool:
+        """Put back what was parked of tasks that go on; return whether there may be more."""
+        parked = sorted(
+            (one.record.task, one.due, name) for name, one in self.scheduled.items() if one.parked
+        )
+        for task in sorted({task for task, _, _ in parked}):
+            if limit <= 0:
+                return True
+            if task in self.paused:
+                continue
+            mine = [name for each, _, name in parked if each == task]
+            for name in mine[:limit]:
+                self.scheduled[name] = self.scheduled[name]._replace(parked=False)
+            if len(mine) > limit:
+                return True
+            limit -= len(mine)
+        return False
+
+    def _bury(
+        self, message: bytes, reason: str, id: str | None = None, details: bytes = b""
+    ) -> None:
+        self.counts.pop(message, None)
+        self.dead.append(Letter(digest(message) if id is None else id, reason, message, details))
+
+    # -- look after the schedule
+
+    def cancel(self, ids: Iterable[str], if_due: int | None = None) -> list[Outcome]:
+        """Cancel what no process holds."""
+        self._forget_what_stock_took()
+        letters = [
+            worst(self._cancel(name, place, if_due) for name, place in self.find(id)) for id in ids
+        ]
+        self.look_on()
+        return letters
+
+    def _forget_what_stock_took(self) -> None:
+        if not any(self.ready.values()) and not self.suspects:
+            self.forget_waiting()
+
+    def _cancel(self, name: str, place: Place, if_due: int | None) -> Outcome:
+        if place == "running":
+            return "r"
+        found = self.scheduled[name] if place == "scheduled" else self.waiting[name]
+        if if_due is not None and found.due != if_due:
+            return "c"
+        if place == "scheduled":
+            self.gone.append(self.remove_entry(name).record.message)
+        else:
+            one = self.waiting[name] = self.waiting[name]._replace(dropped=True)
+            self.release(Label(name.partition("\0")[0], one.nonce, 0, one.unique))
+        return "d"
+
+    def reschedule(self, id: str, due: int, if_due: int | None = None) -> Outcome:
+        """Move what is scheduled."""
+        return worst(self._move_to(name, place, due, if_due) for name, place in self.find(id))
+
+    def _move_to(self, name: str, place: Place, due: int, if_due: int | None) -> Outcome:
+        if place != "scheduled":
+            return "r" if place == "running" else "w"
+        if if_due is not None and self.scheduled[name].due != if_due:
+            return "c"
+        if due <= NOW:
+            return "p"
+        self.scheduled[name] = self.scheduled[name]._replace(due=due, parked=False)
+        self._look_at(due)
+        return "d"
+
+    def run_now(
+        self, ids: Iterable[str], if_due: int | None, dues: Mapping[str, int]
+    ) -> list[Outcome]:
+        """Make what is scheduled the next to run; *dues* is what Redis' clock told for names."""
+        letters = [
+            worst(self._run(name, place, if_due, dues) for name, place in self.find(id))
+            for id in ids
+        ]
+        self.look_on()
+        return letters
+
+    def _run(self, name: str, place: Place, if_due: int | None, dues: Mapping[str, int]) -> Outcome:
+        if place != "scheduled":
+            return "r" if place == "running" else "w"
+        entry = self.scheduled[name]
+        if if_due is not None and entry.due != if_due:
+            return "c"
+        if self.queue_paused or entry.record.task in self.paused:
+            self.scheduled[name] = entry._replace(due=dues[name], parked=False)
+            self._look_at(dues[name])
+            return "d"
+        self.take_entry(name)
+        self.marker = True
+        self.ready.setdefault(entry.record.priority, []).insert(0, entry.record.message)
+        self._track_ready(entry.record, NOW)
+        self.release(Label.of(entry.record.message))
+        return "d"
+
+    def pause(self, *, queue: bool, task: str, resume: bool) -> bool:
+        """Pause the queue or a task, or let it go on; return whether that changes anything."""
+        was = self.queue_paused if queue else task in self.paused
+        if queue:
+            self.queue_paused = not resume
+        elif resume:
+            self.paused.discard(task)
+        else:
+            self.paused.add(task)
+        if resume:
+            self._look_at(NOW)
+        changed = was == resume
+        self.revision += changed
+        return changed
+
+    def purge(self) -> int:
+        """Forget what is scheduled and ready; return how many were in the schedule or suspects."""
+        count = len(self.scheduled) + len(self.suspects)
+        for waiting in self.ready.values():
+            self.gone += waiting
+            waiting.clear()
+        self.gone += [one.record.message for one in self.scheduled.values()]
+        self.gone += [message for _, message in self.suspects]
+        kept = {
+            one.unique[1:]
+            for name, one in self.running.items()
+            if one.unique[0] == "d"
+            and one.unique[1:] in self.owners
+            and self.owners[one.unique[1:]].id == name.partition("\0")[0]
+        }
+        self.scheduled.clear()
+        self.suspects.clear()
+        self.waiting.clear()
+        self.twins = {name for name in self.running if "\0" in name}
+        self.owners = {key: owner for key, owner in self.owners.items() if key in kept}
+        self.marker, self.agenda = False, None
+        return count
+
+    def stock_takes(self, step: int) -> None:
+        """Let a stock worker take the next message of a list: nobody is told."""
+        self.gone.append(self.ready[step].pop(0))
+
+
+def worst(outcomes: Iterable[Outcome]) -> Outcome:
+    """Return what is said of several messages with one id."""
+    return min(outcomes, key=_RANK.index, default="u")
+
+
+def is_late(label: Label | None, due: int) -> bool:
+    """Return whether a message may not start any more; what is due about now is never late."""
+    return label is not None and label.skip > 0 and 0 < due <= PAST
+
+
+def digest(message: bytes) -> str:
+    """Return under which name Redis counts deliveries of a message."""
+    return hashlib.sha1(message, usedforsecurity=False).hexdigest()

@@ -1,0 +1,164 @@
+"""The whole key space as the model has it, and as Redis has it, in one form to compare."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+from redis import Redis
+
+from celery_delayq.control_store import PARK
+from celery_delayq.keys import Keys, Layout
+from celery_delayq.letters import Buried
+from celery_delayq.message import task_field
+from tests.support.keyspace import is_answer
+from tests.support.model import Held, QueueModel
+from tests.support.model_schedule import Letter, digest
+from tests.support.model_tracking import Owner, Scheduled, Tracked, about
+
+_TRACKED = re.compile(rb"(!?\S+) (\d+) (.*)", re.DOTALL)
+
+
+def state_of(model: QueueModel) -> dict[str, Any]:
+    """Return what :func:`observed` is to return."""
+    keys = Keys()
+    key = keys.queue(model.name)
+    name = model.name.encode()
+    parked = {one: entry for one, entry in model.scheduled.items() if entry.parked}
+    values: dict[str, Any] = {
+        keys.agenda: {name: about(model.agenda)} if model.agenda is not None else None,
+        keys.queues: {name: model.layout.text.encode()} if model.registered else None,
+        keys.reaping: {name: _minutes(model, model.reaping)} if model.reaping is not None else None,
+        keys.control: _control(model),
+        key.due: {n.encode(): e.due + PARK * e.parked for n, e in model.scheduled.items()},
+        key.entries: {n.encode(): e.record.pack() for n, e in model.scheduled.items()},
+        key.tasks: {_member(n, entry): 0 for n, entry in model.scheduled.items()},
+        key.parked: {_member(n, entry): 0 for n, entry in parked.items()},
+        key.twins: {n.encode(): 0 for n in model.twins},
+        key.waiting: _tracked(model.waiting),
+        key.running: _tracked(model.running),
+        key.unique: {n.encode(): owner for n, owner in model.owners.items()},
+        key.leases: {who.encode(): _minutes(model, end) for who, end in model.ends.items()},
+        key.deliveries: {
+            digest(message).encode(): b"%d %d %d" % count for message, count in model.counts.items()
+        },
+        key.suspects: [b"%d\n%b" % one for one in reversed(model.suspects)],
+        key.nonces: {who.encode(): b"%d" % n for who, n in model.nonces.items()},
+        key.suspect_turn: model.turn.encode() if model.turn is not None else None,
+        key.dead: sorted(model.dead),
+        key.dead_at: sorted(letter.id for letter in model.dead),
+        key.wake: [b""] if model.marker else None,
+    }
+    for step in model.layout.steps:
+        values[keys.ready(model.name, step, model.layout)] = model.ready.get(step, [])[::-1]
+    for who, mine in model.held.items():
+        values[key.leased(who)] = {one.encode(): _value(held) for one, held in mine.items()}
+    return {name: value for name, value in values.items() if value}
+
+
+def observed(name: str, state: dict[str, Any]) -> dict[str, Any]:
+    """Return a snapshot with leases in minutes, in the form of :func:`state_of`."""
+    keys, key = Keys(), Keys().queue(name)
+    shown = dict(state)
+    if key.dead in shown:
+        letters = shown[key.dead]
+        assert set(letters) == set(shown[key.dead_at])
+        shown[key.dead] = sorted(_letter(id, data) for id, data in letters.items())
+        shown[key.dead_at] = sorted(letter.id for letter in shown[key.dead])
+    if keys.agenda in shown:
+        shown[keys.agenda] = {name: about(due) for name, due in shown[keys.agenda].items()}
+    if keys.control in shown:
+        shown[keys.control] = {
+            name: since if name == b"revision" else b""
+            for name, since in shown[keys.control].items()
+        }
+    for index in (key.waiting, key.running):
+        if index in shown:
+            shown[index] = {name: _about(value) for name, value in shown[index].items()}
+    if key.unique in shown:
+        shown[key.unique] = {name: _owner(value) for name, value in shown[key.unique].items()}
+    return shown
+
+
+def quick_snapshot(client: Redis) -> dict[str, Any]:
+    """Return what :func:`tests.support.keyspace.snapshot` does, in three round trips."""
+    keys = sorted(key for key in client.scan_iter(count=1000) if not is_answer(key))
+    with client.pipeline(transaction=False) as pipe:
+        for key in keys:
+            pipe.type(key)
+        kinds = pipe.execute()
+        for key, kind in zip(keys, kinds, strict=True):
+            if kind == b"hash":
+                pipe.hgetall(key)
+            elif kind == b"list":
+                pipe.lrange(key, 0, -1)
+            elif kind == b"zset":
+                pipe.zrange(key, 0, -1, withscores=True)
+            else:
+                pipe.get(key)
+        values = pipe.execute()
+    return {
+        key.decode(): dict(value) if kind == b"zset" else value
+        for key, kind, value in zip(keys, kinds, values, strict=True)
+    }
+
+
+def messages_in(name: str, layout: Layout, state: dict[str, Any]) -> Counter[bytes]:
+    """Return each message that a snapshot holds, in whichever state."""
+    key = Keys().queue(name)
+    found: Counter[bytes] = Counter()
+    for where, value in state.items():
+        if where in Keys().ready_lists(name, layout):
+            found.update(value)
+        elif where == key.entries or where.startswith(key.leased("")):
+            found.update(data.partition(b"\n")[2] for data in value.values() if data)
+        elif where == key.dead:
+            found.update(Buried.unpack("", data).message for data in value.values())
+        elif where == key.suspects:
+            found.update(data.partition(b"\n")[2] for data in value)
+    return found
+
+
+def _minutes(model: QueueModel, end: int) -> int:
+    return round((end - model.now) / 60)
+
+
+def _control(model: QueueModel) -> dict[bytes, bytes]:
+    if not model.revision:
+        return {}
+    fields = {f"t{task_field(task)}".encode(): b"" for task in model.paused}
+    if model.queue_paused:
+        fields[f"q{model.name}".encode()] = b""
+    return fields | {b"revision": b"%d" % model.revision}
+
+
+def _tracked(index: dict[str, Tracked]) -> dict[bytes, bytes]:
+    return {name.encode(): _about(one.value) for name, one in index.items()}
+
+
+def _about(value: bytes) -> bytes:
+    match = _TRACKED.fullmatch(value)
+    assert match is not None, value
+    return b"%b %d %b" % (match[1], about(int(match[2])), match[3])
+
+
+def _owner(value: bytes) -> Owner:
+    since, _, id = value.decode().partition("=")
+    return Owner(id, since != "")
+
+
+def _member(name: str, entry: Scheduled) -> bytes:
+    return f"{task_field(entry.record.task)}\0{entry.due:015d}\0{name}".encode()
+
+
+def _value(held: Held) -> bytes:
+    if held.message is None:
+        return b""
+    return b"%d%b\n%b" % (held.step, b"!" if held.alone else b"", held.message)
+
+
+def _letter(id: bytes, data: bytes) -> Letter:
+    found = Buried.unpack(id.partition(b"\0")[0].decode(), data)
+    reason = "skipped" if found.reason.startswith("skipped: ") else found.reason
+    return Letter(found.id, reason, found.message, found.details)

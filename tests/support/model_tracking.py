@@ -1,0 +1,266 @@
+"""The model of what is known of messages while they are scheduled, ready or held.
+
+Names are those of ``lua/include/state.lua``: the id or, where that is taken, ``id NUL nonce``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+from urllib.parse import unquote
+
+from celery_delayq.control_store import Name
+from celery_delayq.message import Record
+
+#: Stands for any time that Redis' clock told while the test ran, ms.
+NOW = 2_000_000_000_000
+
+_LABEL = re.compile(rb'\{"properties": \{"delayq": \{"label": "(\S*) (\S+) (\d+) (\S+)"')
+
+Place = Literal["scheduled", "waiting", "running"]
+
+
+def about(ms: float) -> int:
+    """Return :data:`NOW` for what Redis' clock may have told, else *ms*."""
+    return NOW if 10**12 < ms < 3 * 10**12 else int(ms)
+
+
+def twin(id: str, nonce: str) -> str:
+    """Return the name of a message whose id is taken."""
+    return f"{id}\0{nonce}"
+
+
+class Scheduled(NamedTuple):
+    """An entry: when it is due, in ms since 1970, what is stored, and whether it is parked."""
+
+    due: int
+    record: Record
+    parked: bool = False
+
+
+class Label(NamedTuple):
+    """What scripts know of a message: *unique* is a key behind a letter, its scope, or ``-``."""
+
+    id: str
+    nonce: str
+    skip: int
+    unique: str
+
+    @classmethod
+    def of(cls, message: bytes) -> Label | None:
+        """Read the label of a message, None where it has none."""
+        match = _LABEL.match(message)
+        if match is None:
+            return None
+        id, nonce, skip, unique = (each.decode() for each in match.groups())
+        return cls(unquote(id), nonce, int(skip), unique)
+
+    @property
+    def key(self) -> str:
+        """The unique key alone."""
+        return self.unique[1:]
+
+    @property
+    def counts_until_done(self) -> bool:
+        """Whether the key is taken until the message is done, and not only while scheduled."""
+        return self.unique[0] == "d"
+
+
+class Tracked(NamedTuple):
+    """What is known of a message that is ready or held; *dropped* when its turn comes."""
+
+    nonce: str
+    due: int
+    unique: str
+    task: str
+    who: str = ""
+    dropped: bool = False
+
+    @property
+    def value(self) -> bytes:
+        """The form in which it is stored."""
+        text = f"{'!' * self.dropped}{self.nonce} {self.due} {self.unique} {self.task}"
+        return f"{text} {self.who}".encode() if self.who else text.encode()
+
+
+class Owner(NamedTuple):
+    """Whose a unique key is; *since* says whether it is stored since when."""
+
+    id: str
+    since: bool
+
+
+class Plan(NamedTuple):
+    """What is to become of a message with a unique key, and what is to make way to it."""
+
+    what: Literal["store", "beside", "kept", "conflict", "superseded"]
+    due: int
+    owner: str = ""
+    place: Place | None = None
+    name: str = ""
+
+
+@dataclass(kw_only=True)
+class Tracking:
+    """What is scheduled, ready and held, by name, and who has which unique key."""
+
+    scheduled: dict[str, Scheduled] = field(default_factory=dict)
+    waiting: dict[str, Tracked] = field(default_factory=dict)
+    running: dict[str, Tracked] = field(default_factory=dict)
+    twins: set[str] = field(default_factory=set)
+    owners: dict[str, Owner] = field(default_factory=dict)
+    #: Nonces of those that have lost their key to another, or never had it.
+    disowned: set[str] = field(default_factory=set)
+
+    # -- names
+
+    def names_of(self, id: str) -> list[str]:
+        """Return all names under which something with an id may be found; a name is itself."""
+        if isinstance(id, Name):
+            return [str(id)]
+        return [id, *sorted(name for name in self.twins if name.startswith(f"{id}\0"))]
+
+    def find(self, id: str) -> list[tuple[str, Place]]:
+        """Return where everything with an id is, but for what was cancelled."""
+        found: list[tuple[str, Place]] = []
+        for name in self.names_of(id):
+            if name in self.scheduled:
+                found.append((name, "scheduled"))
+            if name in self.waiting and not self.waiting[name].dropped:
+                found.append((name, "waiting"))
+            if name in self.running:
+                found.append((name, "running"))
+        return found
+
+    def entry_of(self, nonce: str) -> str | None:
+        """Return the name of the entry that waits for a message."""
+        names = (name for name, one in self.scheduled.items() if one.record.nonce == nonce)
+        return next(names, None)
+
+    def is_known(self, nonce: str) -> bool:
+        """Return whether a message is scheduled, or ready or held with a label."""
+        here = [*self.waiting.values(), *self.running.values()]
+        return self.entry_of(nonce) is not None or any(one.nonce == nonce for one in here)
+
+    def add_entry(self, id: str, entry: Scheduled) -> None:
+        """Store an entry under its id, or beside one that has it."""
+        name = id
+        if id in self.scheduled:
+            name = twin(id, entry.record.nonce)
+            self.twins.add(name)
+        self.scheduled[name] = entry
+
+    def take_entry(self, name: str) -> Scheduled:
+        """Take an entry out of the schedule; its unique key stays as it is."""
+        self.twins.discard(name)
+        return self.scheduled.pop(name)
+
+    def remove_entry(self, name: str) -> Scheduled:
+        """Take an entry out of the schedule: it is gone."""
+        entry = self.take_entry(name)
+        self.release(Label.of(entry.record.message))
+        return entry
+
+    def with_key(self) -> Iterator[tuple[str, str, str]]:
+        """Yield key, id and nonce of all that have a unique key, or would have it."""
+        for entry in self.scheduled.values():
+            label = Label.of(entry.record.message)
+            if label is not None and label.unique != "-":
+                yield label.key, label.id, label.nonce
+        for index in (self.waiting, self.running):
+            for name, one in index.items():
+                if one.unique[0] == "d" and not one.dropped:
+                    yield one.unique[1:], name.partition("\0")[0], one.nonce
+
+    # -- ready and held
+
+    def track(self, index: dict[str, Tracked], id: str, tracked: Tracked) -> None:
+        """Note where a message is."""
+        name = id
+        if id in index and index[id].nonce != tracked.nonce:
+            name = twin(id, tracked.nonce)
+            self.twins.add(name)
+        index[name] = tracked
+
+    def untrack(self, index: dict[str, Tracked], label: Label) -> Tracked:
+        """Forget where a message is, and return what was known of it."""
+        for name in (label.id, twin(label.id, label.nonce)):
+            if name in index and index[name].nonce == label.nonce:
+                return index.pop(name)
+        return Tracked(label.nonce, 0, label.unique, "")
+
+    def track_back(self, message: bytes) -> None:
+        """Note that a held message is ready again."""
+        label = Label.of(message)
+        if label is not None:
+            tracked = self.untrack(self.running, label)
+            due = 0 if label.skip else tracked.due
+            self.track(self.waiting, label.id, tracked._replace(who="", due=due))
+
+    def forget(self, index: dict[str, Tracked], message: bytes) -> None:
+        """Note that a message is gone."""
+        label = Label.of(message)
+        if label is not None:
+            self.untrack(index, label)
+            self.twins.discard(twin(label.id, label.nonce))
+            self.release(label)
+
+    def forget_waiting(self) -> None:
+        """Nothing is ready: what stock workers took is forgotten."""
+        self.waiting.clear()
+        if not self.scheduled and not self.running:
+            self.twins.clear()
+            self.owners.clear()
+
+    # -- unique keys
+
+    def find_owner(self, id: str, key: str) -> tuple[Place, str] | None:
+        """Return where something with that id has a key, and its name."""
+        names = self.names_of(id)
+        for name in names:
+            if name in self.scheduled:
+                label = Label.of(self.scheduled[name].record.message)
+                if label is not None and label.unique != "-" and label.key == key:
+                    return "scheduled", name
+        for place, index in (("waiting", self.waiting), ("running", self.running)):
+            for name in names:
+                one = index.get(name)
+                if one is not None and not one.dropped and one.unique == f"d{key}":
+                    return place, name  # type: ignore[return-value]
+        return None
+
+    def release(self, label: Label | None) -> None:
+        """Let go of the key of what has left a place, unless its id has it elsewhere."""
+        if label is not None and label.unique != "-":
+            owner = self.owners.get(label.key)
+            if owner and owner.id == label.id and not self.find_owner(label.id, label.key):
+                del self.owners[label.key]
+
+    def decide(self, label: Label, due: int, policy: str, *, retry: bool) -> Plan:
+        """Return what is to become of a message with a unique key."""
+        owner = self.owners.get(label.key)
+        found = self.find_owner(owner.id, label.key) if owner else None
+        if owner is None or found is None:
+            return Plan("store", due)
+        place, name = found
+        if owner.id == label.id and place == "running":
+            return Plan("store", due, owner.id)
+        if retry:
+            return Plan("superseded" if policy in "rl" else "beside", due, owner.id)
+        if policy == "k":
+            return Plan("kept", due, owner.id)
+        if policy == "e":
+            return Plan("conflict", due, owner.id)
+        if policy == "l" and place == "scheduled":
+            due = max(due, self.scheduled[name].due)
+        return Plan("store", due, owner.id, place, name)
+
+    def take_key(self, label: Label, policy: str, *, scheduled: bool) -> None:
+        """Give the key to what was stored; what had it runs on, if it runs."""
+        if scheduled or label.counts_until_done:
+            self.owners[label.key] = Owner(label.id, policy == "l")
+            here = (nonce for key, _, nonce in self.with_key() if key == label.key)
+            self.disowned.update(nonce for nonce in here if nonce != label.nonce)
+            self.disowned.discard(label.nonce)

@@ -1,0 +1,139 @@
+"""A real PostgreSQL server of the tests' own, on a free port and in a folder of its own."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+from urllib.parse import quote
+
+import psycopg
+import pytest
+
+from celery_delayq.testing import ManagedProcess, wait_until
+from tests.support.ports import free_port
+
+#: The account that runs the server where the tests run as root, whom it refuses.
+ACCOUNT = "postgres"
+
+#: Needs encoding in a URL, and must appear nowhere.
+PASSWORD = "p@ss/w:rd-hunter2"
+
+
+def postgres_programs() -> Path:
+    """Return the newest folder with ``initdb`` and ``postgres``."""
+    found = sorted(
+        Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[4])
+    )
+    on_path = shutil.which("postgres")
+    programs = found[-1].parent if found else Path(on_path).resolve().parent if on_path else None
+    if programs is None or not (programs / "initdb").exists() or not _may_run():
+        reason = f"needs a PostgreSQL server, and its account {ACCOUNT!r}: apt install postgresql"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return programs
+
+
+def _may_run() -> bool:
+    """Return whether there is an account to run it with."""
+    try:
+        return os.geteuid() != 0 or bool(pwd.getpwnam(ACCOUNT) and shutil.which("setpriv"))
+    except KeyError:
+        return False
+
+
+class PostgresServer(ManagedProcess):
+    """One server, of which each test gets an empty database.
+
+    Parameters
+    ----------
+    programs
+        Folder with its programs.
+    folder
+        New folder, that ``ACCOUNT`` may enter.
+    """
+
+    def __init__(self, programs: Path, folder: Path) -> None:
+        self.port = free_port()
+        self._numbers = count(1)
+        prefix: list[str] = []
+        if os.geteuid() == 0:
+            account = pwd.getpwnam(ACCOUNT)
+            os.chown(folder, account.pw_uid, account.pw_gid)
+            prefix = ["setpriv", f"--reuid={ACCOUNT}", f"--regid={account.pw_gid}", "--init-groups"]
+        password = folder / "password"
+        password.write_text(PASSWORD)
+        password.chmod(0o644)
+        data = folder / "data"
+        subprocess.run(
+            [
+                *prefix, str(programs / "initdb"), "--pgdata", str(data), "--username", "tester",
+                "--auth", "scram-sha-256", "--pwfile", str(password), "--encoding", "UTF8",
+                "--locale", "C", "--no-sync",
+            ],
+            check=True, capture_output=True, timeout=60, cwd=folder,
+        )  # fmt: skip
+        settings = {
+            "port": self.port,
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": "",
+            "fsync": "off",
+            "timezone": "Asia/Tokyo",
+        }
+        options = [part for item in settings.items() for part in ("-c", "=".join(map(str, item)))]
+        command = [*prefix, str(programs / "postgres"), "-D", str(data), *options]
+        super().__init__(command, cwd=folder, log_file=folder / "log", name="postgres")
+
+    def wait_ready(self) -> None:
+        """Wait until it takes connections."""
+        wait_until(self._answers, 30, lambda: f"PostgreSQL to be ready:\n{self.log}")
+
+    def new_database(self) -> str:
+        """Make an empty database and return its URL, as a user would write it."""
+        name = f"test_{next(self._numbers)}"
+        with self.connect() as connection:
+            connection.execute(f"CREATE DATABASE {name}".encode())
+        return f"postgresql://tester:{quote(PASSWORD, safe='')}@127.0.0.1:{self.port}/{name}"
+
+    def connect(self, database: str = "postgres") -> psycopg.Connection:
+        """Connect to it, without transactions."""
+        return psycopg.connect(
+            host="127.0.0.1",
+            port=self.port,
+            user="tester",
+            password=PASSWORD,
+            dbname=database,
+            autocommit=True,
+        )
+
+    def _answers(self) -> bool:
+        if not self.running:
+            raise RuntimeError(f"PostgreSQL has ended:\n{self.log}")
+        with suppress(psycopg.OperationalError), self.connect():
+            return True
+        return False
+
+
+@contextmanager
+def running_postgres() -> Iterator[PostgresServer]:
+    """Start a server, and remove all of it afterwards."""
+    programs = postgres_programs()
+    # Not pytest's own folders: those are closed to others.
+    folder = Path(tempfile.mkdtemp(prefix="delayq-postgres-"))
+    try:
+        server = PostgresServer(programs, folder)
+        with server:
+            server.wait_ready()
+            yield server
+            server.send_signal(signal.SIGINT)  # at once, without waiting for clients
+            server.wait()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

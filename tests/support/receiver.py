@@ -1,0 +1,167 @@
+"""A real HTTP server that answers webhooks as a test tells it to, on 127.0.0.1."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from celery_delayq.testing import wait_until
+
+Headers = Mapping[str, str]
+#: A status, a status with headers, or what is to be done with the handler.
+Answer = int | tuple[int, Headers] | Callable[["Handler"], None]
+
+
+@dataclass(frozen=True)
+class Received:
+    """One request; *at* by ``time.monotonic``."""
+
+    path: str
+    headers: Any
+    body: bytes
+    at: float
+
+
+class Receiver:
+    """Gives one answer after another, the last one for ever.
+
+    Parameters
+    ----------
+    certificate
+        File in PEM with certificate and key, for TLS.
+    """
+
+    def __init__(
+        self,
+        *answers: Answer,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        certificate: Path | None = None,
+    ) -> None:
+        self.answers = list(answers)
+        self.requests: list[Received] = []
+        #: Whether requests are read to their ends.
+        self.read_bodies = True
+        #: Set when the test is over, for answers that go on until then.
+        self.ended = threading.Event()
+        self._lock = threading.Lock()
+        self._server = _Server((host, port), Handler)
+        self._server.receiver = self
+        self.host, self.port = host, self._server.server_port
+        self.scheme = "http"
+        if certificate is not None:
+            self.scheme = "https"
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            self._server.socket = context.wrap_socket(
+                self._server.socket, server_side=True, do_handshake_on_connect=False
+            )
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
+
+    def url(self, path: str = "/", host: str | None = None) -> str:
+        return f"{self.scheme}://{host or self.host}:{self.port}{path}"
+
+    def wait(self, number: int) -> list[Received]:
+        """Wait until so many requests have come."""
+        wait_until(lambda: len(self.requests) >= number, what=f"{number} requests have come")
+        return self.requests
+
+    def next_answer(self, request: Received) -> Answer:
+        with self._lock:
+            self.requests.append(request)
+            return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+    def __enter__(self) -> Receiver:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.ended.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    receiver: Receiver
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: clients that hang up are what some tests are about."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One request."""
+
+    server: _Server
+
+    def do_POST(self) -> None:
+        receiver = self.server.receiver
+        length = int(self.headers["Content-Length"]) if receiver.read_bodies else 0
+        body = self.rfile.read(length)
+        answer = receiver.next_answer(Received(self.path, self.headers, body, time.monotonic()))
+        if callable(answer):
+            answer(self)
+            return
+        status, headers = (answer, {}) if isinstance(answer, int) else answer
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+
+def drip(handler: Handler) -> None:
+    """Answer with one byte after another, and never come to the end of the headers."""
+    _drip(handler, b"HTTP/1.1 200 OK\r\nX-Slow: ")
+
+
+def drip_body(handler: Handler) -> None:
+    """Answer with a failure whose body never ends."""
+    _drip(handler, b"HTTP/1.1 500 Oh\r\n\r\nonly the beginning ")
+
+
+def _drip(handler: Handler, start: bytes) -> None:
+    handler.wfile.write(start)
+    while not handler.server.receiver.ended.wait(0.02):
+        handler.wfile.write(b"x")
+
+
+def flood(handler: Handler) -> None:
+    """Answer with a failure and as much as the client takes."""
+    handler.wfile.write(b"HTTP/1.1 400 No\r\n\r\n")
+    while not handler.server.receiver.ended.is_set():
+        handler.wfile.write(b"no \x1b[2J\n" * 10_000)
+
+
+def certificate_for(name: str, folder: Path) -> Path:
+    """Make a certificate for the name of a host, signed by itself, with its key in one file."""
+    key, certificate, both = folder / "key.pem", folder / "cert.pem", folder / "both.pem"
+    subprocess.run(
+        [
+            "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+            "-nodes", "-keyout", key, "-out", certificate, "-days", "2", "-subj", f"/CN={name}",
+            "-addext", f"subjectAltName=DNS:{name}",
+            "-addext", "keyUsage=critical,keyCertSign,digitalSignature",
+        ],
+        check=True,
+        capture_output=True,
+        timeout=30,
+    )  # fmt: skip
+    both.write_bytes(key.read_bytes() + certificate.read_bytes())
+    return both
