@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -29,7 +30,9 @@ class Ahead:
         self._ask = ask
         self._pool: Any = None
         self._connection: Any = None
-        self._unread: Call | None = None
+        self._unanswered: tuple[Call, Callable[[Any], object]] | None = None
+        #: Whether the next that the connection says is the answer.
+        self._sent = False
 
     def __enter__(self) -> Ahead:
         return self
@@ -40,47 +43,54 @@ class Ahead:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._connection is not None:
-            if self._unread is not None:
-                self._connection.disconnect()
-            self._pool.release(self._connection)
-            self._connection = None
+        """Settle the last call, also after an error: it may have been made."""
+        try:
+            self.settle()
+        finally:
+            if self._unanswered is not None:
+                self._drop()
+            elif self._connection is not None:
+                self._pool.release(self._connection)
+                self._connection = None
 
-    def send(self, call: Call) -> Any:
-        """Send a call, and return the answer to the one before it, None when there was none.
+    def send(self, call: Call, then: Callable[[Any], object]) -> None:
+        """Settle the call before this one, and send this one; *then* will be given its answer.
 
         Raises
         ------
         redis.exceptions.RedisError
             The one before was refused, or Redis is away.
         """
-        answer = self.answer()
-        self._unread = call
+        self.settle()
+        self._unanswered = call, then
         try:
             if self._connection is None:
                 self._pool = self._ask(lambda store: store.client.connection_pool)
                 self._connection = checkout(self._pool)
             self._connection.send_packed_command([pack([call.command()])])
+            self._sent = True
         except (RedisError, OSError):
-            self._drop()  # and again when it is to be answered
-        return answer
+            pass  # again when it is to be answered
 
-    def answer(self) -> Any:
-        """Return the answer to the last call, None when there is none; raises what `send` does."""
-        call = self._unread
-        if call is None:
-            return None
-        try:
-            if self._connection is not None:
-                answer = self._connection.read_response()
-                self._unread = None
-                return answer
-        except (RedisError, OSError):
-            self._drop()
+    def settle(self) -> None:
+        """Wait for the answer to the last call, if it has none yet; raises what `send` does."""
+        if self._unanswered is None:
+            return
+        call, then = self._unanswered
+        answer = self._answer(call)
+        self._unanswered = None
+        then(answer)
+
+    def _answer(self, call: Call) -> Any:
+        # An interrupt may have come while it was sent, or comes while the answer is read: then
+        # nobody knows what the connection will say next, if anything.
+        sent, self._sent = self._sent, False
+        if sent:
+            with suppress(RedisError, OSError):
+                return self._connection.read_response()
+        self._drop()
         # In the usual way, which knows what to do about each error.
-        answer = self._ask(lambda store: store.run(call))
-        self._unread = None
-        return answer
+        return self._ask(lambda store: store.run(call))
 
     def _drop(self) -> None:
         if self._connection is not None:

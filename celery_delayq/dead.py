@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from uuid import uuid4
@@ -329,32 +329,23 @@ class DeadMixin:
             DeadFilter(filter.queue, died_from=filter.died_from, died_to=filter.died_to)
         )
         looked = 0
-        underway: deque[_Change] = deque()
 
-        def settle(reply: Any) -> None:
-            bulk.outcomes.update(OUTCOMES[state] for state in underway.popleft().states(reply))
+        def settle(made: _Change, reply: Any) -> None:
+            bulk.outcomes.update(OUTCOMES[state] for state in made.states(reply))
             if progress is not None:
                 progress(bulk)
 
         letters = self._dead(filter)
         with Ahead(self._ask) as ahead:
-            try:
-                while batch := [*islice(letters, BATCH)]:
-                    for queue, part in groupby(sorted(batch, key=_queue_of), _queue_of):
-                        found = [*part]
-                        made = change(queue, found, looked)
-                        looked += len(found)
-                        if made.call is None:
-                            bulk.outcomes.update(OUTCOMES[each] for each in made.states(None))
-                            continue
-                        reply = ahead.send(made.call)
-                        if underway:
-                            settle(reply)
-                        underway.append(made)
-            finally:
-                # Also after an error: what was done is told to those who wait for it.
-                if underway:
-                    settle(ahead.answer())
+            while batch := [*islice(letters, BATCH)]:
+                for queue, part in groupby(sorted(batch, key=_queue_of), _queue_of):
+                    found = [*part]
+                    made = change(queue, found, looked)
+                    looked += len(found)
+                    if made.call is None:
+                        settle(made, None)
+                    else:
+                        ahead.send(made.call, partial(settle, made))
         return bulk
 
 

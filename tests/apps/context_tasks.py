@@ -46,6 +46,7 @@ def note(key: str, what: Any) -> None:
     name="look",
     autoretry_for=(TryAgain,),
     retry_kwargs={"max_retries": 1, "countdown": SOON},
+    shared=False,
 )
 def look(self: Any, name: Any = "", do: str = "", more: dict[str, Any] | None = None) -> Any:
     """Write down what is bound, and *do* what comes to mind."""
@@ -86,26 +87,26 @@ def look(self: Any, name: Any = "", do: str = "", more: dict[str, Any] | None = 
     return name
 
 
-@app.task(name="failed")
+@app.task(name="failed", shared=False)
 def failed(request: Any, *_: Any) -> None:
     """Write down what is bound around a callback of errors."""
     look.run("failed")
 
 
-@app.task(name="told")
+@app.task(name="told", shared=False)
 def told(id: str) -> None:
     """Be a callback of errors that Celery sends as a task, since it takes the id alone."""
     look.run("told")
 
 
-@app.task(bind=True, name="replacing")
+@app.task(bind=True, name="replacing", shared=False)
 def replacing(self: Any) -> Any:
     """Put another task in its own place."""
     with context(step="replaced"):
         return self.replace(group(look.s("r1"), look.s("r2")) | look.si("r3"))
 
 
-@app.task(name="meeting")
+@app.task(name="meeting", shared=False)
 def meeting(name: str, count: int) -> Any:
     """Look when so many of these tasks run at once."""
     before = dict(current_context())

@@ -103,15 +103,17 @@ def tasks_of(app: Celery) -> Celery:
         "autoretry_for": (TryAgain,),
         "retry_kwargs": {"max_retries": 1, "countdown": RETRY},
     }
-    app.task(name="work", **again)(work)
-    app.task(name="other", **again)(work)
-    app.task(name="total", bind=True)(total)
-    app.task(name="parent", bind=True)(parent)
-    app.task(name="tick", ignore_result=True)(tick)
+    app.task(name="work", **again, shared=False)(work)
+    app.task(name="other", **again, shared=False)(work)
+    app.task(name="total", bind=True, shared=False)(total)
+    app.task(name="parent", bind=True, shared=False)(parent)
+    app.task(name="tick", ignore_result=True, shared=False)(tick)
     for policy in ("replace", "error", "keep", "later"):
         for scope in ("scheduled", "done"):
             unique: dict[str, Any] = {"unique_key": "{key}", "on_conflict": policy}
-            app.task(name=f"{policy}.{scope}", unique_scope=scope, **unique, **again)(work)
+            app.task(name=f"{policy}.{scope}", unique_scope=scope, **unique, **again, shared=False)(
+                work
+            )
     return app
 
 

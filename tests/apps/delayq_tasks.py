@@ -39,25 +39,25 @@ def note(request: Any, **more: Any) -> None:
         client.rpush(LOG, json.dumps(run))
 
 
-@app.task(bind=True, name="add")
+@app.task(bind=True, name="add", shared=False)
 def add(self: Any, x: Any, y: Any) -> Any:
     note(self.request, args=[x, y])
     return x + y
 
 
-@app.task(bind=True, name="size")
+@app.task(bind=True, name="size", shared=False)
 def size(self: Any, text: str) -> int:
     note(self.request)
     return len(text)
 
 
-@app.task(bind=True, name="total")
+@app.task(bind=True, name="total", shared=False)
 def total(self: Any, numbers: list[int]) -> int:
     note(self.request)
     return sum(numbers)
 
 
-@app.task(bind=True, name="flaky", max_retries=2)
+@app.task(bind=True, name="flaky", max_retries=2, shared=False)
 def flaky(self: Any, countdown: float) -> str:
     note(self.request)
     if self.request.retries < 2:
@@ -72,6 +72,7 @@ def flaky(self: Any, countdown: float) -> str:
     retry_backoff=True,
     retry_jitter=False,
     max_retries=1,
+    shared=False,
 )
 def backoff(self: Any) -> str:
     note(self.request)
@@ -80,7 +81,7 @@ def backoff(self: Any) -> str:
     return "at last"
 
 
-@app.task(bind=True, name="replacing")
+@app.task(bind=True, name="replacing", shared=False)
 def replacing(self: Any, x: int) -> Any:
     note(self.request)
     return self.replace(add.s(x, 1).set(countdown=0.3))

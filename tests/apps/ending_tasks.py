@@ -46,13 +46,13 @@ def _run(id: str, gate: str) -> None:
     ledger.ended(id, number)
 
 
-@app.task(bind=True, name="ending.late", acks_late=True)
+@app.task(bind=True, name="ending.late", acks_late=True, shared=False)
 def late(self: Any, gate: str = "") -> None:
     """Run until *gate* is open, or no time at all; acknowledged after it."""
     _run(self.request.id, gate)
 
 
-@app.task(bind=True, name="ending.early", acks_late=False)
+@app.task(bind=True, name="ending.early", acks_late=False, shared=False)
 def early(self: Any, gate: str = "") -> None:
     """Run until *gate* is open, or no time at all; acknowledged before it."""
     _run(self.request.id, gate)

@@ -30,7 +30,7 @@ def key_of(request: Any) -> str:
     return f"{request.id}~{request.retries}" if request.retries else str(request.id)
 
 
-@app.task(bind=True, name="faults.work")
+@app.task(bind=True, name="faults.work", shared=False)
 def work(self: Any, seconds: float = 0.0) -> None:
     """Take some time, idle."""
     key = key_of(self.request)
@@ -39,7 +39,7 @@ def work(self: Any, seconds: float = 0.0) -> None:
     ledger.ended(key, number)
 
 
-@app.task(bind=True, name="faults.burn")
+@app.task(bind=True, name="faults.burn", shared=False)
 def burn(self: Any, seconds: float) -> None:
     """Take some time, computing: no greenlet runs meanwhile."""
     key = key_of(self.request)
@@ -50,7 +50,7 @@ def burn(self: Any, seconds: float) -> None:
     ledger.ended(key, number)
 
 
-@app.task(bind=True, name="faults.hang")
+@app.task(bind=True, name="faults.hang", shared=False)
 def hang(self: Any) -> None:
     """Take long in a worker that is told so by its environment, and no time elsewhere."""
     key = key_of(self.request)
@@ -59,7 +59,7 @@ def hang(self: Any) -> None:
     ledger.ended(key, number)
 
 
-@app.task(bind=True, name="faults.flaky")
+@app.task(bind=True, name="faults.flaky", shared=False)
 def flaky(self: Any, countdown: float) -> None:
     """Fail the first time, so that it is retried.
 
@@ -76,7 +76,7 @@ def flaky(self: Any, countdown: float) -> None:
         raise self.retry(countdown=countdown)
 
 
-@app.task(bind=True, name="faults.relay")
+@app.task(bind=True, name="faults.relay", shared=False)
 def relay(self: Any, countdown: float) -> None:
     """Send another task, each run one of its own.
 
@@ -92,7 +92,7 @@ def relay(self: Any, countdown: float) -> None:
     ledger.ended(key, number)
 
 
-@app.task(bind=True, name="faults.tell_clock")
+@app.task(bind=True, name="faults.tell_clock", shared=False)
 def tell_clock(self: Any, seconds: float) -> None:
     """Print this process' clock, and how long a sleep takes by its monotonic clock."""
     key = key_of(self.request)

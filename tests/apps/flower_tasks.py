@@ -10,6 +10,6 @@ app = Celery("flower")
 DelayQ(app)
 
 
-@app.task(name="flower.board")
+@app.task(name="flower.board", shared=False)
 def board(flight: str) -> str:
     return f"{flight} boarded"

@@ -101,13 +101,13 @@ def note(request: Any, event: str = "ran", **more: Any) -> None:
         log(client, event, request, **more)
 
 
-@app.task(bind=True, name="lease.add")
+@app.task(bind=True, name="lease.add", shared=False)
 def add(self: Any, x: Any, y: Any) -> Any:
     note(self.request)
     return x + y
 
 
-@app.task(bind=True, name="lease.nap")
+@app.task(bind=True, name="lease.nap", shared=False)
 def nap(self: Any, seconds: float) -> None:
     note(self.request, "started")
     time.sleep(seconds)
@@ -121,13 +121,13 @@ def wait_to_go(request: Any, event: str) -> None:
         client.blpop(["go"], timeout=60)
 
 
-@app.task(bind=True, name="lease.wait")
+@app.task(bind=True, name="lease.wait", shared=False)
 def wait(self: Any) -> None:
     wait_to_go(self.request, "started")
     note(self.request, "ended")
 
 
-@app.task(bind=True, name="lease.die")
+@app.task(bind=True, name="lease.die", shared=False)
 def die(self: Any, deliveries: int = 1_000_000) -> str:
     """Kill the process that runs this, as long as it was not delivered more often."""
     note(self.request)
@@ -136,7 +136,7 @@ def die(self: Any, deliveries: int = 1_000_000) -> str:
     return "survived"
 
 
-@app.task(bind=True, name="lease.die_with_worker")
+@app.task(bind=True, name="lease.die_with_worker", shared=False)
 def die_with_worker(self: Any) -> None:
     """Kill the worker, once it has had the time to take others beside this."""
     with Redis.from_url(app.conf.result_backend) as client, suppress(TimeoutError):
@@ -146,7 +146,7 @@ def die_with_worker(self: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@app.task(bind=True, name="lease.reject")
+@app.task(bind=True, name="lease.reject", shared=False)
 def reject(self: Any, requeue: bool) -> str:
     """Reject the first delivery."""
     note(self.request)
@@ -155,7 +155,7 @@ def reject(self: Any, requeue: bool) -> str:
     return "accepted"
 
 
-@app.task(bind=True, name="lease.again", max_retries=2)
+@app.task(bind=True, name="lease.again", max_retries=2, shared=False)
 def again(self: Any, x: Any, times: int = 1, **options: Any) -> Any:
     """Retry so many times, then return *x*."""
     note(self.request)
@@ -164,7 +164,7 @@ def again(self: Any, x: Any, times: int = 1, **options: Any) -> Any:
     return x
 
 
-@app.task(bind=True, name="lease.early", acks_late=False, max_retries=1)
+@app.task(bind=True, name="lease.early", acks_late=False, max_retries=1, shared=False)
 def early(self: Any) -> str:
     note(self.request)
     if not self.request.retries:
@@ -177,6 +177,7 @@ def early(self: Any) -> str:
     name="lease.auto",
     autoretry_for=(ValueError,),
     retry_kwargs={"max_retries": 1, "countdown": 0.2},
+    shared=False,
 )
 def auto(self: Any) -> str:
     note(self.request)
@@ -185,20 +186,20 @@ def auto(self: Any) -> str:
     return "at last"
 
 
-@app.task(bind=True, name="lease.total")
+@app.task(bind=True, name="lease.total", shared=False)
 def total(self: Any, numbers: list[int]) -> int:
     note(self.request)
     return sum(numbers)
 
 
-@app.task(bind=True, name="lease.unsendable", max_retries=3)
+@app.task(bind=True, name="lease.unsendable", max_retries=3, shared=False)
 def unsendable(self: Any, x: Any = None) -> None:
     """Retry with what cannot be serialized."""
     note(self.request)
     raise self.retry(args=(object(),), countdown=0.1)
 
 
-@app.task(bind=True, name="lease.retry_and_wait", max_retries=1)
+@app.task(bind=True, name="lease.retry_and_wait", max_retries=1, shared=False)
 def retry_and_wait(self: Any, countdown: float) -> None:
     """Send the retry, and be not done for a while after that."""
     note(self.request)
@@ -207,7 +208,7 @@ def retry_and_wait(self: Any, countdown: float) -> None:
         wait_to_go(self.request, "retried")
 
 
-@app.task(bind=True, name="lease.wait_and_retry", max_retries=1)
+@app.task(bind=True, name="lease.wait_and_retry", max_retries=1, shared=False)
 def wait_and_retry(self: Any, countdown: float) -> None:
     """Be at work for a while before the retry is sent."""
     if not self.request.retries:

@@ -11,17 +11,17 @@ app = Celery("stock")
 app.conf.broker_connection_retry_on_startup = True
 
 
-@app.task(name="stock.add")
+@app.task(name="stock.add", shared=False)
 def add(x: int, y: int) -> int:
     return x + y
 
 
-@app.task(name="stock.pid")
+@app.task(name="stock.pid", shared=False)
 def pid() -> int:
     return os.getpid()
 
 
-@app.task(name="stock.nap", acks_late=True)
+@app.task(name="stock.nap", acks_late=True, shared=False)
 def nap(seconds: float) -> str:
     print("napping", flush=True)
     time.sleep(seconds)

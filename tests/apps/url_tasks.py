@@ -15,6 +15,6 @@ app.conf.update(json.loads(os.environ.get("URL_SETTINGS", "{}")))
 DelayQ(app)
 
 
-@app.task(name="url.add")
+@app.task(name="url.add", shared=False)
 def add(x: int, y: int) -> int:
     return x + y
