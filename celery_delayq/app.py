@@ -11,9 +11,9 @@ from celery import Celery
 from redis.exceptions import ConnectionError
 
 from celery_delayq import archive, carrying, hooks, restore, revoking, stats, transfer
+from celery_delayq.canvas import Canvas
 from celery_delayq.carrying import ContextMixin, Provider
 from celery_delayq.client import Client
-from celery_delayq.control_store import Canvas
 from celery_delayq.dead import DeadMixin
 from celery_delayq.entries import Bulk, Filter, check_name
 from celery_delayq.errors import ConfigError

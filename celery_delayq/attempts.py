@@ -18,9 +18,10 @@ from celery.exceptions import Ignore, Reject
 from celery.exceptions import Retry as Retrying
 
 from celery_delayq import retry
+from celery_delayq.canvas import without_chord
 from celery_delayq.conf import Settings
 from celery_delayq.errors import InvalidRetry, TaskReturnedFalse
-from celery_delayq.message import PROPERTY
+from celery_delayq.message import own_of
 from celery_delayq.retry import RetryPolicy
 
 logger = logging.getLogger(__name__)
@@ -82,7 +83,7 @@ class Attempts:
 
     def policy_of(self, request: Context) -> RetryPolicy | None:
         """Return the policy for the attempt that *request* is about."""
-        given = _own_of(request).get("retry")
+        given = own_of(request.get("properties")).get("retry")
         if given is None:
             return self._policy
         if isinstance(given, dict) and given.get("intervals") is False:
@@ -222,7 +223,7 @@ class Attempts:
         limit = getattr(request, "delayq_limit", None)
         if limit is None:
             limit = (getattr(self._task, "retry_kwargs", None) or {}).get("max_retries")
-        given = _own_of(request).get("retry")
+        given = own_of(request.get("properties")).get("retry")
         if policy is not None and _has_intervals(given):
             return None, None
         if policy is not None and isinstance(given, Mapping) and "max" in given:
@@ -232,13 +233,15 @@ class Attempts:
     def _becomes_letter(self, request: Context) -> bool:
         """Return whether a task that has failed for good is kept: else nobody could replay it."""
         # What is not leased has no queue of ours.
-        if "queue" not in _own_of(request) or not getattr(self._task, "dead_letter", True):
+        if "queue" not in own_of(request.get("properties")) or not getattr(
+            self._task, "dead_letter", True
+        ):
             return False
         return Settings.from_options(self._app.conf.broker_transport_options).dead_letters
 
     def _has_budget(self, request: Context) -> bool:
         """Return whether the canvas to which a task belongs may have another retry."""
-        given = _own_of(request).get("budget")
+        given = own_of(request.get("properties")).get("budget")
         if given is None:
             return True
         try:
@@ -265,20 +268,4 @@ def hold_chord(request: Context) -> None:
     request.chord = None
     chain = request.chain
     if isinstance(chain, (list, tuple)):
-        request.chain = [_without_chord(each) for each in chain]
-
-
-def _without_chord(signature: Any) -> Any:
-    if not isinstance(signature, Mapping):
-        return signature
-    options, kwargs = signature.get("options") or {}, signature.get("kwargs") or {}
-    found = {**signature, "options": {n: v for n, v in options.items() if n != "chord"}}
-    if signature.get("subtask_type") == "chord":  # the chord around it waits for its body
-        found["kwargs"] = {**kwargs, "body": _without_chord(kwargs.get("body"))}
-    return found
-
-
-def _own_of(request: Any) -> Mapping[str, Any]:
-    """Return our data of the message of a task."""
-    own: Mapping[str, Any] | None = (request.get("properties") or {}).get(PROPERTY)
-    return own or {}
+        request.chain = [without_chord(each) for each in chain]

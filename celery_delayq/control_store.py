@@ -12,6 +12,7 @@ from uuid import uuid4
 
 from celery_delayq import scripts
 from celery_delayq.calls import Call
+from celery_delayq.canvas import Canvas
 from celery_delayq.keys import Layout
 from celery_delayq.message import Due, entry_id, task_field, task_name
 
@@ -107,24 +108,6 @@ class Where(NamedTuple):
     due_from: int | None = None
     due_to: int | None = None
     step: int | None = None
-
-
-class Canvas(NamedTuple):
-    """All tasks with one root id (*kind* ``r``) or of one group (``g``)."""
-
-    kind: str
-    id: str
-
-    @property
-    def text(self) -> str:
-        """How it stands among what is revoked."""
-        return self.kind + self.id
-
-    @classmethod
-    def all_of(cls, headers: Mapping[str, Any]) -> set[Canvas]:
-        """Return those to which a task with these headers belongs."""
-        ids = {"r": headers.get("root_id"), "g": headers.get("group")}
-        return {cls(kind, str(id)) for kind, id in ids.items() if id}
 
 
 class Revoked(NamedTuple):

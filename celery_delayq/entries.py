@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from celery_delayq.control_store import Letter, Place, State, Where
 from celery_delayq.errors import InvalidCursor, InvalidFilter, RecordError
-from celery_delayq.message import MAX_DUE_MS, PROPERTY, Record, decode, due_of_eta, unique_key
+from celery_delayq.message import MAX_DUE_MS, Record, decode, due_of_eta, own_of, unique_key
 from celery_delayq.reading import Readable
 
 #: The first millisecond that a datetime can name, year 1.
@@ -113,8 +113,7 @@ class ScheduledTask(Readable):
         try:
             record = Record.unpack(data)
             message = decode(record.message)
-            own = message["properties"].get(PROPERTY) or {}
-            unique = unique_key(own)[1:]
+            unique = unique_key(own_of(message["properties"]))[1:]
             id = str(message["headers"]["id"])
             return cls(
                 id,
@@ -153,8 +152,7 @@ class ScheduledTask(Readable):
     @property
     def eta(self) -> str | None:
         """The ETA with which it was sent, in ISO 8601; None where that is not known."""
-        own = (self.message or {}).get("properties", {}).get(PROPERTY) or {}
-        eta: str | None = own.get("eta")
+        eta: str | None = self.own.get("eta")
         return eta
 
     def as_dict(self) -> dict[str, Any]:

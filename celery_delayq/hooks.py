@@ -16,9 +16,16 @@ from celery.app.task import Context
 from kombu import Producer, Queue
 from kombu.utils.imports import symbol_by_name
 
-from celery_delayq import archiving, attempts, carrying, outcomes, retry, revoking, unique
+from celery_delayq import archiving, attempts, canvas, carrying, outcomes, retry, revoking, unique
 from celery_delayq.errors import ConfigError, InvalidRetry
-from celery_delayq.message import PROPERTY, HeldBy, due_of_countdown, due_of_eta, unique_key
+from celery_delayq.message import (
+    PROPERTY,
+    HeldBy,
+    due_of_countdown,
+    due_of_eta,
+    own_of,
+    unique_key,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -100,10 +107,10 @@ class AMQPMixin:
         request = None if running is None else running.request
         own = _inherited_by_retry(request, headers)
         if own is None:
-            args, kwargs, embedded = message.body
+            args, kwargs, _ = message.body
             own = unique.own_properties(name, task, args, kwargs, unique.options_of(task, given))
             own.update(retry.of_call(name, given))
-            _share_budget(request, headers, embedded, own)
+            _share_budget(request, headers, own_of(message.properties), own)
         if own:
             message.properties.setdefault(PROPERTY, {}).update(own)
 
@@ -147,6 +154,9 @@ class AMQPMixin:
         retries = rest[3] if len(rest) > 3 else options.get("retries", 0)
         if retries and (held := _held_by_current_task(task_id, retries)):
             own["retry_of"] = held
+        chain = message.body[2]["chain"]
+        if chain and (group := canvas.group_of_chain(chain)):
+            own[canvas.GROUP] = group
         if not own:
             del message.properties[PROPERTY]
         return message
@@ -162,18 +172,11 @@ def _held_by_current_task(task_id: str, retries: int) -> HeldBy | None:
     request = task.request
     if request.id != task_id or request.retries + 1 != retries:
         return None
-    properties = request.get("properties") or {}
-    own = properties.get(PROPERTY) or {}
+    properties = request.get("properties")
+    own = own_of(properties)
     return (
         HeldBy(own["place"], own["queue"], properties["delivery_tag"]) if "queue" in own else None
     )
-
-
-def _own_of(request: Any) -> Mapping[str, Any]:
-    """Return our data of the message of a running task."""
-    properties = None if request is None else request.get("properties")
-    own: Mapping[str, Any] | None = (properties or {}).get(PROPERTY)
-    return own or {}
 
 
 def _inherited_by_retry(request: Any, headers: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -182,7 +185,7 @@ def _inherited_by_retry(request: Any, headers: Mapping[str, Any]) -> dict[str, A
         return None
     if request.id != headers["id"] or request.retries + 1 != headers["retries"]:
         return None
-    own = _own_of(request)
+    own = own_of(request.get("properties"))
     inherited = {name: own[name] for name in _INHERITED if name in own}
     if "unique" in inherited:
         inherited["unique"] = {**own["unique"], "key": unique_key(own)}
@@ -190,25 +193,21 @@ def _inherited_by_retry(request: Any, headers: Mapping[str, Any]) -> dict[str, A
 
 
 def _share_budget(
-    request: Any, headers: Mapping[str, Any], embedded: Mapping[str, Any], own: dict[str, Any]
+    request: Any, headers: Mapping[str, Any], sent: Mapping[str, Any], own: dict[str, Any]
 ) -> None:
     """Give all members of a canvas one budget of retries, and so what they send."""
-    shared = _own_of(request).get("budget")
+    shared = None if request is None else own_of(request.get("properties")).get("budget")
     if "budget" not in own:
         if shared is not None:
             own["budget"] = shared
         return
     root = headers.get("root_id")
-    # The members of a plain group have nothing but it in common; of a chain its last link has it.
-    group = headers.get("group") or next(map(_group_of, embedded.get("chain") or ()), None)
+    # The members of a plain group have nothing but it in common.
+    group = canvas.group_of(headers, sent)
     if shared is not None and shared[0] in (root, group):
         own["budget"] = shared  # the body of a chord has the option of the whole canvas
     else:
         own["budget"] = [group or root if root == headers["id"] else root, own["budget"]]
-
-
-def _group_of(signature: Any) -> Any:
-    return (signature.get("options") or {}).get("group_id")
 
 
 class AMQP(AMQPMixin, CeleryAMQP):
@@ -357,7 +356,7 @@ def restore_eta(task: Any, **_: Any) -> None:
     was delivered, this time included.
     """
     request = task.request
-    own = _own_of(request)
+    own = own_of(request.get("properties"))
     if request.eta is None:
         request.eta = own.get("eta")
     request.deliveries = own.get("deliveries", 1)

@@ -14,6 +14,7 @@ from celery.utils.saferepr import saferepr
 from celery.utils.time import maybe_make_aware
 
 from celery_delayq import message as envelope
+from celery_delayq.canvas import group_of
 from celery_delayq.entries import check_name, moment
 from celery_delayq.errors import ConfigError, RecordError
 from celery_delayq.keys import Layout
@@ -156,12 +157,6 @@ class DeadLetter(Readable):
         return details if isinstance(details, dict) else {}
 
     @property
-    def _own(self) -> dict[str, Any]:
-        properties = (self.message or {}).get("properties")
-        own = properties.get(PROPERTY) if isinstance(properties, dict) else None
-        return own if isinstance(own, dict) else {}
-
-    @property
     def task_id(self) -> str | None:
         """The id of the task."""
         return self._header("id")
@@ -178,8 +173,9 @@ class DeadLetter(Readable):
 
     @property
     def group_id(self) -> str | None:
-        """The id of the group to which it belongs."""
-        return self._header("group")
+        """The id of the group to which it, or the chain that it begins, belongs."""
+        group = group_of(self.headers, self.own)
+        return None if group is None else str(group)
 
     def _header(self, name: str) -> str | None:
         value = self.headers.get(name)
@@ -191,7 +187,7 @@ class DeadLetter(Readable):
         if self.buried.due_ms > 0:
             return moment(self.buried.due_ms)
         try:
-            return moment(due_of_eta(self._own["eta"]).ms)
+            return moment(due_of_eta(self.own["eta"]).ms)
         except (KeyError, ValueError):
             return None
 

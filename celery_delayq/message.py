@@ -41,6 +41,12 @@ _MICROSECOND = timedelta(microseconds=1)
 MAX_DUE_MS = 253_402_300_799_999
 
 
+def own_of(properties: Any) -> Mapping[str, Any]:
+    """Return our own data among the properties of a message, empty where there is none."""
+    own = properties.get(PROPERTY) if isinstance(properties, Mapping) else None
+    return own if isinstance(own, Mapping) else {}
+
+
 class Due(NamedTuple):
     """When an entry is due: ms since 1970, or ms from now by Redis' clock if *relative*."""
 
@@ -286,7 +292,7 @@ def unique_key(own: Mapping[str, Any]) -> str:
 
 def _policy(message: Mapping[str, Any]) -> str:
     """Return what to do when the unique key of a message is taken."""
-    unique = (message["properties"].get(PROPERTY) or {}).get("unique")
+    unique = own_of(message["properties"]).get("unique")
     if unique is None:
         return ""
     retry = "1" if message["headers"].get("retries") else "0"

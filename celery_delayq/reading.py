@@ -9,6 +9,8 @@ from typing import Any
 from kombu.compression import decompress
 from kombu.serialization import loads, prepare_accept_content
 
+from celery_delayq.message import own_of
+
 #: What is decoded to show arguments: no pickle, whatever the app accepts.
 READABLE = prepare_accept_content(("json", "yaml", "msgpack"))
 
@@ -45,6 +47,11 @@ class Readable:
         """The headers of its message, empty where it is not known."""
         headers = (self.message or {}).get("headers")
         return headers if isinstance(headers, dict) else {}
+
+    @property
+    def own(self) -> Mapping[str, Any]:
+        """Our own data in its message, empty where there is none."""
+        return own_of((self.message or {}).get("properties"))
 
     @property
     def args(self) -> Sequence[Any] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +13,11 @@ from celery.app.task import Context
 from celery.exceptions import ChordError, TaskRevokedError
 from kombu.utils.functional import maybe_list
 
+from celery_delayq.canvas import Canvas, group_of, waited_for
 from celery_delayq.conf import Settings
-from celery_delayq.control_store import Canvas
 from celery_delayq.entries import Bulk, ScheduledTask
 from celery_delayq.letters import DeadLetter
-from celery_delayq.reading import body_of
+from celery_delayq.reading import Readable, body_of
 
 if TYPE_CHECKING:
     from celery_delayq.app import DelayQ
@@ -62,7 +62,7 @@ def cancel_canvas(
     _remember(delayq, canvas=canvas)
     bulk = Bulk(dry_run=False)
     entries = delayq.entries()
-    found = (entry.id for entry in entries if canvas in Canvas.all_of(entry.headers))
+    found = (entry.id for entry in entries if canvas in Canvas.all_of(entry.headers, entry.own))
     while batch := [*islice(found, BATCH)]:
         outcomes = delayq.cancel_ids(batch, reason="revoked", ready=False)
         bulk.total += len(batch)
@@ -94,15 +94,8 @@ def tell_chords(app: Any, entries: Iterable[ScheduledTask], reason: str) -> None
     A chord whose member is never heard of would wait for ever.
     """
     for entry in entries:
-        if not entry.headers.get("group"):
-            continue
-        try:
-            chord = body_of(entry.message or {})[2].get("chord")
-            if chord:
-                request = Context({**entry.headers, "chord": chord})
-                app.backend.on_chord_part_return(request, states.REVOKED, TaskRevokedError(reason))
-        except Exception:
-            logger.exception("The chord of task %s was not told that it is revoked", entry.id)
+        if group_of(entry.headers, entry.own):
+            _tell_chords(app, entry, entry.id, states.REVOKED, TaskRevokedError(reason))
 
 
 def tell_chords_of_dead(app: Any, letters: Iterable[DeadLetter]) -> None:
@@ -111,36 +104,18 @@ def tell_chords_of_dead(app: Any, letters: Iterable[DeadLetter]) -> None:
     A chord that was told when the task failed is not told again.
     """
     for letter in letters:
-        if letter.details.get("told"):
-            continue
-        try:
-            embedded = body_of(letter.message or {})[2]
-            members = [Context({**letter.headers, **embedded})]
-            for signature in embedded.get("chain") or ():
-                members += _link(signature)
+        if letter.group_id is not None and not letter.details.get("told"):
             error = ChordError(f"a dead letter was purged: {letter.reason}")
-            # Not `mark_as_failure`: to that, what is chained has failed already.
-            for member in (each for each in members if each.chord):
-                app.backend.on_chord_part_return(member, states.FAILURE, error)
-        except Exception:
-            if letter.group_id is not None:
-                logger.exception("The chord of dead letter %s was not told of its end", letter.id)
+            _tell_chords(app, letter, letter.id, states.FAILURE, error)
 
 
-def _link(signature: Mapping[str, Any]) -> Iterator[Context]:
-    """Yield what result backends have to know of a task that is chained to another one, and of the
-    body of a chord that is.
-    """
-    options = signature.get("options") or {}
-    yield Context(
-        id=options.get("task_id"),
-        group=options.get("group_id"),
-        group_index=options.get("group_index"),
-        chord=options.get("chord"),
-    )
-    body = (signature.get("kwargs") or {}).get("body")
-    if signature.get("subtask_type") == "chord" and body:
-        yield from _link(body)
+def _tell_chords(app: Any, task: Readable, id: str, state: str, error: Exception) -> None:
+    try:
+        # Not `mark_as_failure`: to that, what is chained has failed already.
+        for member in waited_for(task.headers, body_of(task.message or {})[2]):
+            app.backend.on_chord_part_return(member, state, error)
+    except Exception:
+        logger.exception("The chord of task %s was not told that it will not run", id)
 
 
 def _has_stamp(entry: ScheduledTask, wanted: Mapping[str, Any]) -> bool:

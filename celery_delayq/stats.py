@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from celery_delayq.keys import Layout
-from celery_delayq.message import PROPERTY, due_of_eta
+from celery_delayq.message import due_of_eta, own_of
 from celery_delayq.store import Store, layouts
 
 
@@ -146,7 +146,7 @@ def _task_and_due(data: bytes) -> tuple[str, int | None]:
     try:
         message = json.loads(data)
         task = str(message["headers"]["task"])
-        eta = (message["properties"].get(PROPERTY) or {}).get("eta")
+        eta = own_of(message["properties"]).get("eta")
         return task, None if eta is None else due_of_eta(eta).ms
     except (ValueError, KeyError, TypeError, AttributeError):
         return "(unreadable)", None

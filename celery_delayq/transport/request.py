@@ -20,9 +20,9 @@ from kombu.utils.imports import symbol_by_name
 
 from celery_delayq import message as envelope
 from celery_delayq.attempts import attempts_of, hold_chord
-from celery_delayq.control_store import Canvas
+from celery_delayq.canvas import Canvas
 from celery_delayq.letters import details_of, pack_details
-from celery_delayq.message import PROPERTY
+from celery_delayq.message import own_of
 from celery_delayq.transport.controls import REVOKED_CANVASES
 
 logger = logging.getLogger(__name__)
@@ -79,8 +79,9 @@ class RequestMixin:
     def revoked(self) -> Any:
         """Return whether the task is not to run, as one of a canvas that was cancelled."""
         if len(REVOKED_CANVASES) and not self.acknowledged:
-            headers = self._request_dict  # type: ignore[attr-defined]
-            if any(canvas in REVOKED_CANVASES for canvas in Canvas.all_of(headers)):
+            own = own_of(self.message.properties)  # type: ignore[attr-defined]
+            canvases = Canvas.all_of(self._request_dict, own)  # type: ignore[attr-defined]
+            if any(canvas in REVOKED_CANVASES for canvas in canvases):
                 state.revoked.add(self.id)  # type: ignore[attr-defined]
         return super().revoked()  # type: ignore[misc]
 
@@ -161,7 +162,7 @@ class RequestMixin:
         elif (
             settings.dead_letters
             and getattr(task, "dead_letter", True)
-            and "queue" in _own_of(message)  # else it was not leased
+            and "queue" in own_of(message.properties)  # else it was not leased
         ):
             reason = None
         else:
@@ -175,7 +176,7 @@ class RequestMixin:
             retries=retries,
             started=self.time_start,  # type: ignore[attr-defined]
         )
-        details["deliveries"] = _own_of(message).get("deliveries", 1)
+        details["deliveries"] = own_of(message.properties).get("deliveries", 1)
         attempts = attempts_of(task)
         if attempts is not None and attempts.policy_of(context) is not None:
             hold_chord(context)
@@ -203,16 +204,11 @@ class RequestMixin:
             return
         self._is_buried = True
         message = self.message  # type: ignore[attr-defined]
-        queue = _own_of(message).get("queue")
+        queue = own_of(message.properties).get("queue")
         if queue is not None:
             data = envelope.encode(envelope.without_delivery(message._raw))
             id = str(self.id)  # type: ignore[attr-defined]
             message.channel.bury_copy(queue, id, ending.reason, data, ending.details)
-
-
-def _own_of(message: Any) -> dict[str, Any]:
-    own = message.properties.get(PROPERTY)
-    return own if isinstance(own, dict) else {}
 
 
 def _text(reason: Any) -> str:

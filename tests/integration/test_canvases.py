@@ -49,9 +49,30 @@ def test_all_members_of_a_group_are_cancelled_and_no_others(app: Celery, delayq:
     assert states(app, *others.results) == ["PENDING"] * 3
 
 
+def test_chains_of_a_group_belong_to_it(app: Celery, delayq: DelayQ) -> None:
+    add = app.tasks["tasks.add"]
+    link = add.s(1, 1).set(countdown=300)
+    ours = group(chain(link, add.s(1)) for _ in range(3)).apply_async()
+    chain(link, add.s(1))()
+
+    assert delayq.cancel_canvas(group_id=ours.id).done == 3
+
+    assert delayq.count() == 1
+
+
 def test_a_chord_is_told_that_its_members_will_not_come(app: Celery, delayq: DelayQ) -> None:
     add = app.tasks["tasks.add"]
     body = chord([add.s(n, n).set(countdown=300) for n in range(2)])(add.s(1))
+
+    delayq.cancel_canvas(group_id=body.parent.id)
+
+    assert states(app, body) == ["FAILURE"]
+
+
+def test_a_chord_is_told_of_chains_too(app: Celery, delayq: DelayQ) -> None:
+    add = app.tasks["tasks.add"]
+    link = add.s(1, 1).set(countdown=300)
+    body = chord([chain(link, add.s(1)), chain(link, add.s(2))])(add.s(1))
 
     delayq.cancel_canvas(group_id=body.parent.id)
 
@@ -66,6 +87,7 @@ def test_a_worker_that_starts_later_refuses_what_is_ready_or_is_sent_after_that(
 
     ready = add(root_id="the root")
     member = add(group_id="the group")
+    chained = add(chain=[app.signature("add", (1,), options={"group_id": "the group"})])
     delayq.cancel_canvas(root_id="the root")
     delayq.cancel_canvas(group_id="the group")
     later = add(root_id="the root", countdown=0.2)
@@ -73,7 +95,7 @@ def test_a_worker_that_starts_later_refuses_what_is_ready_or_is_sent_after_that(
 
     delayq_worker("tests.apps.delayq_tasks:app", pool="solo", extra_args=FAST_START)
 
-    for result in (ready, member, later):
+    for result in (ready, member, chained, later):
         with pytest.raises(TaskRevokedError):
             AsyncResult(result.id, app=app).get(timeout=TIMEOUT)
     assert AsyncResult(other.id, app=app).get(timeout=TIMEOUT) == 2

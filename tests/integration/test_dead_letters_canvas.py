@@ -328,7 +328,7 @@ def test_all_of_a_group_or_of_a_tree_are_replayed_together(
     app: Celery, sig: Any, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
 ) -> None:
     start(delayq_worker)
-    group([sig("a", *DIES), sig("b", *DIES), sig("c")]).apply_async()
+    group([sig("a", *DIES), chain(sig("b", *DIES), sig("c2")), sig("c")]).apply_async()
     chain(sig("root"), group([sig("d", *DIES), sig("e", *DIES)])).apply_async()
     sig("alone", *DIES).apply_async()
     scene.wait_dead(delayq, "a", "b", "d", "e", "alone")

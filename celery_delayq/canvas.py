@@ -1,0 +1,92 @@
+"""Groups, chains and chords, as the messages of their tasks tell of them. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from celery.app.task import Context
+
+#: Our field for the group of the chain which a message begins. Celery tells it the last link only.
+GROUP = "group"
+
+
+class Canvas(NamedTuple):
+    """All tasks with one root id (*kind* ``r``) or of one group (``g``)."""
+
+    kind: str
+    id: str
+
+    @property
+    def text(self) -> str:
+        """How it stands among what is revoked."""
+        return self.kind + self.id
+
+    @classmethod
+    def all_of(cls, headers: Mapping[str, Any], own: Mapping[str, Any]) -> set[Canvas]:
+        """Return those to which a task with these headers, and our data, belongs."""
+        ids = {"r": headers.get("root_id"), "g": group_of(headers, own)}
+        return {cls(kind, str(id)) for kind, id in ids.items() if id}
+
+
+def group_of(headers: Mapping[str, Any], own: Mapping[str, Any]) -> Any:
+    """Return the id of the group to which a task, or the chain that it begins, belongs."""
+    return headers.get("group") or own.get(GROUP)
+
+
+def group_of_chain(chain: Sequence[Mapping[str, Any]] | None) -> Any:
+    """Return the id of the group of which a chain is a member, None where it is of none."""
+    # The last link stands first. Of a chord it is the body that belongs to the group.
+    last = chain[0] if chain else None
+    while last:
+        group = (last.get("options") or {}).get("group_id")
+        if group or last.get("subtask_type") != "chord":
+            return group
+        last = _body_of(last)
+    return None
+
+
+def without_chord(signature: Any) -> Any:
+    """Return what is chained to a task, such that its failure is not told to the chord around it.
+
+    It is what Celery's ``_fail_chain`` looks at: of a chord, the one around it waits for its body.
+    """
+    if not isinstance(signature, Mapping):
+        return signature
+    options, kwargs = signature.get("options") or {}, signature.get("kwargs") or {}
+    found = {**signature, "options": {n: v for n, v in options.items() if n != "chord"}}
+    if signature.get("subtask_type") == "chord":
+        found["kwargs"] = {**kwargs, "body": without_chord(kwargs.get("body"))}
+    return found
+
+
+def waited_for(headers: Mapping[str, Any], embedded: Mapping[str, Any]) -> Iterator[Context]:
+    """Yield of a task, and of what is chained to it, those for which a chord waits.
+
+    They are what result backends have to know of a task to tell its chord.
+
+    Parameters
+    ----------
+    embedded : Mapping
+        What Celery keeps in the message's body beside the arguments.
+    """
+    found = [Context({**headers, **embedded})]
+    for signature in embedded.get("chain") or ():
+        found += _link(signature)
+    return (each for each in found if each.chord)
+
+
+def _link(signature: Mapping[str, Any]) -> Iterator[Context]:
+    options = signature.get("options") or {}
+    yield Context(
+        id=options.get("task_id"),
+        group=options.get("group_id"),
+        group_index=options.get("group_index"),
+        chord=options.get("chord"),
+    )
+    if signature.get("subtask_type") == "chord" and (body := _body_of(signature)):
+        yield from _link(body)
+
+
+def _body_of(chord: Mapping[str, Any]) -> Any:
+    return (chord.get("kwargs") or {}).get("body")
