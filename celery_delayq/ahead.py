@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from redis import VERSION, ConnectionPool
 from redis.exceptions import RedisError
 
 from celery_delayq.calls import Call, pack
-from celery_delayq.store import Store
-from celery_delayq.transport.batch import checkout
+
+if TYPE_CHECKING:
+    from celery_delayq.store import Store
+
+
+def checkout(pool: ConnectionPool) -> Any:
+    """Take a connection out of *pool*; before redis-py 5.3 that wanted the name of a command."""
+    return pool.get_connection() if VERSION >= (5, 3) else pool.get_connection("_")
 
 
 class Ahead:
@@ -72,14 +79,17 @@ class Ahead:
         except (RedisError, OSError):
             pass  # again when it is to be answered
 
-    def settle(self) -> None:
-        """Wait for the answer to the last call, if it has none yet; raises what `send` does."""
+    def settle(self) -> bool:
+        """Wait for the answer to the last call, and return whether it had none yet; raises what
+        `send` does.
+        """
         if self._unanswered is None:
-            return
+            return False
         call, then = self._unanswered
         answer = self._answer(call)
         self._unanswered = None
         then(answer)
+        return True
 
     def _answer(self, call: Call) -> Any:
         # An interrupt may have come while it was sent, or comes while the answer is read: then

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from celery_delayq import jsonl
 from celery_delayq.conf import Settings
-from celery_delayq.control_store import Letter, to_text
+from celery_delayq.control_store import Letter
 from celery_delayq.dead import BATCH, DeadMixin
 from celery_delayq.entries import moment
 from celery_delayq.errors import ConfigError
@@ -31,11 +31,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Letters of one transaction, and of one reading of ids.
-PAGE = 1000
-
-#: Bytes of letters that are read at once, about; and how many while nothing is known of their size.
-ROOM, FIRST = 8_000_000, 50
+#: Letters of one transaction, and bytes after which it has no more.
+PAGE, ROOM = 1000, 8_000_000
 
 
 def archive_to(
@@ -256,7 +253,7 @@ class _Plan(NamedTuple):
         return moment(self.now_ms - int(seconds * 1000))
 
     def batches(self, spared: Collection[tuple[str, str]] = ()) -> Iterator[_Batch]:
-        """Yield letters, about ``ROOM`` bytes of them at most.
+        """Yield letters, about ``ROOM`` bytes of them.
 
         Parameters
         ----------
@@ -264,17 +261,11 @@ class _Plan(NamedTuple):
             Queue and id of letters that are left alone.
         """
         for queue in self.queues:
-            size = FIRST
             store = self.delayq._ask(lambda store: store.letters)
-            for page in store.ids(queue, self.low, self.high, PAGE):
-                ids = [id for id in page if not spared or (queue, to_text(id)) not in spared]
-                while ids:
-                    part, ids = ids[:size], ids[size:]
-                    found = [DeadLetter.of(queue, each) for each in store.read(queue, part)]
-                    meant = [each for each in found if self._means(each, spared)]
-                    yield _Batch(queue, meant, len(part))
-                    weight = sum(len(each.buried.data) for each in found)
-                    size = max(1, min(PAGE, ROOM * len(found) // max(1, weight)))
+            for page in store.pages(queue, self.low, self.high, PAGE, ROOM):
+                found = [DeadLetter.of(queue, each) for each in page]
+                meant = [each for each in found if self._means(each, spared)]
+                yield _Batch(queue, meant, len(found))
 
     def _means(self, letter: DeadLetter, spared: Collection[tuple[str, str]]) -> bool:
         if spared and (letter.queue, LetterRow.of(letter).id) in spared:

@@ -19,9 +19,10 @@ from celery_delayq.control_store import Letter
 from celery_delayq.entries import OUTCOMES, Bulk, Outcome, moment
 from celery_delayq.errors import ConfigError, InvalidETA, InvalidFilter, RecordError
 from celery_delayq.letter_store import Replay, told
-from celery_delayq.letters import Changes, DeadFilter, DeadLetter, revived
+from celery_delayq.letters import DeadFilter, DeadLetter
 from celery_delayq.message import Due, due_of_countdown, due_of_eta
 from celery_delayq.pages import queues_of
+from celery_delayq.reviving import Changes, revived
 from celery_delayq.store import Store
 
 if TYPE_CHECKING:
@@ -110,15 +111,16 @@ class DeadMixin:
 
     def _dead(self, filter: DeadFilter) -> Iterator[DeadLetter]:
         low, high = filter.range_ms()
+        all_match = filter.is_by_place
         known = self._ask(lambda store: queues_of(store, filter.queue))
 
         def of_queue(queue: str) -> Iterator[DeadLetter]:
             for buried in self._ask(lambda store: store.letters).all(queue, low, high):
                 letter = DeadLetter.of(queue, buried)
-                if filter.matches(letter):
+                if all_match or filter.matches(letter):
                     yield letter
 
-        return heapq.merge(*map(of_queue, known), key=lambda letter: letter.died)
+        return heapq.merge(*map(of_queue, known), key=lambda letter: letter.buried.died_ms)
 
     def dead_letter(self, id: str, *, queue: str | None = None) -> DeadLetter | None:
         """Return the dead letter with that id, None where there is none."""

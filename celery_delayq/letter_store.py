@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, cast
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from uuid import uuid4
 
 from celery_delayq import scripts
+from celery_delayq.ahead import Ahead
 from celery_delayq.calls import Call, Puts
 from celery_delayq.control_store import Letter, to_bytes, to_text
 from celery_delayq.keys import Layout
@@ -19,8 +22,8 @@ logger = logging.getLogger(__name__)
 if TYPE_CHECKING:
     from celery_delayq.store import Store
 
-#: Letters that are read in one call: they may be large.
-PAGE = 200
+#: Letters that are read in one call, and bytes after which there are no more in it.
+PAGE, ROOM = 200, 1_000_000
 
 #: Letters that one call forgets at most.
 TRIM = 1000
@@ -54,46 +57,71 @@ class LetterStore:
         self._store.run(Call(scripts.load("bury"), keys, [*args, details]))
 
     def all(
+        self, queue: str, died_from: int | None = None, died_to: int | None = None
+    ) -> Iterator[Buried]:
+        """Yield the letters of a queue, as :meth:`pages` has them."""
+        return chain.from_iterable(self.pages(queue, died_from, died_to))
+
+    def pages(
         self,
         queue: str,
         died_from: int | None = None,
         died_to: int | None = None,
         page: int = PAGE,
-    ) -> Iterator[Buried]:
+        room: int = ROOM,
+    ) -> Iterator[list[Buried]]:
         """Yield the letters of a queue in order of when they died, in ms since 1970.
 
         Those that come or go meanwhile are among them or not; all others are there once.
-        """
-        for ids in self.ids(queue, died_from, died_to, page):
-            yield from self.read(queue, ids)
 
-    def ids(
-        self,
-        queue: str,
-        died_from: int | None = None,
-        died_to: int | None = None,
-        page: int = PAGE,
-    ) -> Iterator[Sequence[bytes]]:
-        """Yield pages of the ids of those letters."""
-        dead_at = self._keys.queue(queue).dead_at
+        Parameters
+        ----------
+        page, room : int
+            Most letters of a page, and bytes after which it has no more.
+        """
         low: float | str = "-inf" if died_from is None else died_from
         high: float | str = "+inf" if died_to is None else died_to
-        seen: set[bytes] = set()  # of the last moment: several may have died then
-        while True:
-            found = cast(
-                "list[tuple[bytes, float]]",
-                self._store.client.zrangebyscore(
-                    dead_at, low, high, 0, page + len(seen), withscores=True
-                ),
-            )
-            new = [(id, score) for id, score in found if id not in seen]
-            if new:
-                yield [id for id, _ in new]
-            if len(found) < page + len(seen):
-                return
-            last = found[-1][1]
-            seen = {id for id, score in found if score == last}
-            low = last
+        told: list[bytes] = []  # of the last moment: several may have died then
+        replies: deque[Any] = deque()
+
+        def ask() -> None:
+            ahead.send(self.page_call(queue, low, high, page, room, told), replies.append)
+
+        with Ahead(lambda question: question(self._store)) as ahead:
+            ask()
+            while ahead.settle():
+                more, sizes, text = replies.popleft()
+                found, start = [], 0
+                for id_size, size, died in zip(*(iter(sizes.split()),) * 3, strict=True):
+                    begin = start + int(id_size)
+                    end = begin + max(int(size), 0)
+                    id = text[start:begin]
+                    start = end
+                    if float(died) != low:
+                        low, told = float(died), []
+                    told.append(id)
+                    if size != b"-1":
+                        found.append(Buried.unpack(to_text(id), text[begin:end]))
+                if more == b"1":
+                    ask()
+                if found:
+                    yield found
+
+    def page_call(
+        self,
+        queue: str,
+        low: float | str,
+        high: float | str,
+        page: int,
+        room: int,
+        told: Sequence[bytes],
+    ) -> Call:
+        """Return the call for one of the :meth:`pages`: letters that died between *low* and *high*,
+        but for those at *low* that were *told* already.
+        """
+        key = self._keys.queue(queue)
+        args = [low, high, page, room, *told]
+        return Call(scripts.load("letters"), [key.dead, key.dead_at], args)
 
     def read(self, queue: str, ids: Sequence[bytes]) -> list[Buried]:
         """Return those of the letters that are there."""

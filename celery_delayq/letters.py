@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import json
-from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from celery.utils.saferepr import saferepr
-from celery.utils.time import maybe_make_aware
-
-from celery_delayq import message as envelope
 from celery_delayq.canvas import group_of
 from celery_delayq.entries import check_name, moment
-from celery_delayq.errors import ConfigError, RecordError
-from celery_delayq.keys import Layout
-from celery_delayq.message import PROPERTY, Due, Entry, due_of_eta, is_task, unique_key
-from celery_delayq.reading import Readable, body_of
+from celery_delayq.message import (
+    due_of_eta,
+)
+from celery_delayq.reading import Readable
 
 #: Characters of a traceback that are kept: its end says most.
 TRACEBACK = 8000
 
 #: Characters of an exception's text that are kept.
 TEXT = 1000
-
-#: What a reader must not run again as a new task's own: see :func:`revived`.
-_OF_THE_DELIVERY = ("place", "queue", "deliveries")
 
 
 class Buried(NamedTuple):
@@ -120,22 +112,24 @@ class DeadLetter(Readable):
         The letter's own id: that of the task, with more behind it where several died.
     queue : str
         The queue to which it belonged.
-    died : datetime
-        When it was buried, in UTC.
     reason : str
         Why, in one line.
     """
 
     id: str
     queue: str
-    died: datetime
     reason: str
     buried: Buried = field(repr=False)
 
     @classmethod
     def of(cls, queue: str, buried: Buried) -> DeadLetter:
         """Make one of what is stored."""
-        return cls(buried.id, queue, moment(buried.died_ms), buried.reason, buried)
+        return cls(buried.id, queue, buried.reason, buried)
+
+    @property
+    def died(self) -> datetime:
+        """When it was buried, in UTC."""
+        return moment(self.buried.died_ms)
 
     @cached_property
     def message(self) -> dict[str, Any] | None:  # type: ignore[override]
@@ -180,6 +174,12 @@ class DeadLetter(Readable):
     def _header(self, name: str) -> str | None:
         value = self.headers.get(name)
         return None if value is None else str(value)
+
+    @property
+    def was_unbound(self) -> bool:
+        """Whether it never had a queue: there was no binding for it."""
+        # To read the details costs as much as to read half of the message.
+        return b'"unbound"' in self.buried.details and "unbound" in self.details
 
     @property
     def due(self) -> datetime | None:
@@ -326,116 +326,3 @@ class DeadFilter:
         # A letter is read only where that is needed: it may be large.
         wanted = ((name, getattr(self, name)) for name in _READ)
         return all(value is None or getattr(letter, name) == value for name, value in wanted)
-
-
-class Changes(NamedTuple):
-    """With what a letter is replayed instead of what it had; None for no change."""
-
-    args: Sequence[Any] | None = None
-    kwargs: Mapping[str, Any] | None = None
-    queue: str | None = None
-
-    def checked(self) -> Changes:
-        """Return these, which a task can be called with.
-
-        Raises
-        ------
-        InvalidFilter
-            The queue is no name.
-        ConfigError
-            The arguments are none, or no JSON.
-        """
-        check_name("queue", self.queue)
-        args, kwargs = self.args, self.kwargs
-        if args is not None and not isinstance(args, (list, tuple)):
-            raise ConfigError(f"args={args!r}: expected a list of arguments")
-        if kwargs is not None and not (
-            isinstance(kwargs, Mapping) and all(isinstance(name, str) for name in kwargs)
-        ):
-            raise ConfigError(f"kwargs={kwargs!r}: expected arguments by name")
-        try:
-            envelope.encode([args, dict(kwargs or {})])
-        except (TypeError, ValueError) as exc:
-            raise ConfigError(f"args={args!r}, kwargs={kwargs!r}: expected JSON, {exc}") from exc
-        return self
-
-
-def revived(letter: DeadLetter, layout: Layout, due: Due, changes: Changes, nonce: str) -> Entry:
-    """Return the entry that a letter becomes: its task starts anew.
-
-    It has no retries behind it, and no ETA, since that has passed, nor a time at which it expires,
-    if that has passed too.
-
-    Parameters
-    ----------
-    layout : Layout
-        That of the queue to which it goes.
-    nonce : str
-        32 characters that are new: it is another message now.
-
-    Raises
-    ------
-    RecordError
-        It is no message of a task, or its arguments cannot be changed.
-    """
-    if changes.queue is None and "unbound" in letter.details:
-        raise RecordError("it never had a queue; it needs one")
-    envelope.check_envelope(letter.message)
-    message = dict(letter.message or {})
-    if not is_task(message):
-        raise RecordError("the letter is no message of a task (protocol 2)")
-    headers = message["headers"] = dict(message["headers"])
-    properties = message["properties"] = dict(message["properties"])
-    headers["retries"] = 0
-    headers["eta"] = None
-    if headers.get("expires") is not None and _has_passed(headers["expires"]):
-        headers["expires"] = None
-        properties.pop("expiration", None)
-    own = dict(properties.get(PROPERTY) or {})
-    if "unique" in own:
-        own["unique"] = {**own["unique"], "key": unique_key(own)}
-    for name in ("label", "eta", *_OF_THE_DELIVERY):
-        own.pop(name, None)
-    if isinstance(own.get("budget"), list):
-        name, most = own["budget"]
-        own["budget"] = [f"{name}:{nonce}", most]  # what was spent is another run's
-    own["nonce"] = properties["delivery_tag"] = nonce
-    properties[PROPERTY] = own
-    if changes.args is not None or changes.kwargs is not None:
-        _change_arguments(message, changes)
-    if changes.queue is not None:
-        # So do its retries.
-        properties["delivery_info"] = {"exchange": "", "routing_key": changes.queue}
-    priority = properties.get("priority")
-    step = layout.step(min(max(priority if isinstance(priority, int) else 0, 0), 9))
-    return Entry.of(message, step, due, label=bool(due.ms) or envelope.is_special(message))
-
-
-def _has_passed(expires: Any) -> bool:
-    try:
-        at: datetime = maybe_make_aware(datetime.fromisoformat(str(expires)))
-        return at <= datetime.now(timezone.utc)
-    except ValueError:
-        return False
-
-
-def _change_arguments(message: dict[str, Any], changes: Changes) -> None:
-    if message.get("content-type") != "application/json":
-        raise RecordError(
-            f"its arguments are {message.get('content-type')!r}; only JSON can be changed"
-        )
-    try:
-        args, kwargs, embedded = body_of(message)
-    except Exception as exc:
-        if changes.args is None or changes.kwargs is None:
-            raise RecordError(f"its arguments cannot be read: {exc}") from exc
-        args, kwargs, embedded = (), {}, {}
-    args = args if changes.args is None else list(changes.args)
-    kwargs = kwargs if changes.kwargs is None else dict(changes.kwargs)
-    body = envelope.encode([args, kwargs, embedded])
-    if message["properties"].get("body_encoding") == "base64":
-        body = b64encode(body)
-    message["body"] = body.decode()
-    message["headers"].pop("compression", None)
-    message["headers"]["argsrepr"] = saferepr(tuple(args))
-    message["headers"]["kwargsrepr"] = saferepr(kwargs)

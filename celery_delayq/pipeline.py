@@ -10,13 +10,14 @@ from kombu.exceptions import OperationalError
 from kombu.utils.functional import retry_over_time
 from redis.exceptions import ConnectionError, NoScriptError, ResponseError, TimeoutError
 
+from celery_delayq.ahead import checkout
 from celery_delayq.calls import Puts, pack
 from celery_delayq.errors import StoreFull
 from celery_delayq.message import Entry
 from celery_delayq.replies import Put
 from celery_delayq.replies import Puts as Reply
 from celery_delayq.store import Store, few_replicas, is_demoted
-from celery_delayq.transport.batch import CALL_SIZE, checkout
+from celery_delayq.transport.batch import CALL_SIZE
 
 T = TypeVar("T")
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from kombu import exceptions
-from redis import VERSION, ConnectionPool
 
 from celery_delayq import outcomes, replies
+from celery_delayq.ahead import checkout
 from celery_delayq.calls import Call, Puts, Readies, pack
 from celery_delayq.message import Entry
 from celery_delayq.scripts import Script
@@ -29,11 +29,6 @@ def _refusals(call: Puts, reply: Any) -> Iterator[Exception]:
         error = outcomes.refusal(call.queue, id, put)
         if error is not None:
             yield error
-
-
-def checkout(pool: ConnectionPool) -> Any:
-    """Take a connection out of *pool*; before redis-py 5.3 that wanted the name of a command."""
-    return pool.get_connection() if VERSION >= (5, 3) else pool.get_connection("_")
 
 
 class PublishBatch:

@@ -66,6 +66,10 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
         b"d",
     ),
     "discard": (lambda s: s.letters.discard("q", [("id", 5)]), b"d"),
+    "letters": (
+        lambda s: s.run(s.letters.page_call("q", 1, 2, 10, 1000, [b"id"])),
+        [b"0", b"2 -1 5", b"id"],
+    ),
     "trim": (lambda s: s.letters.trim("q", 60.0, 10, 100), [0, 1]),
     "keep": (lambda s: s.letters.keep("q", [("id", 5, b"1 5 0 why\n{}")]), b"d"),
     "spend": (lambda s: s.control.spend("root", 5, "id 0", 60), 1),

@@ -104,7 +104,7 @@ def test_a_task_that_a_child_has_and_has_not_told_of_is_not_given_to_others(
     desk.wait_connected(worker, 2)
     start_another_worker(desk)
     wait_beyond_a_lease(desk)
-    assert desk.held() == set(ids)
+    assert set(ids) <= desk.held()
     child.resume()
     desk.wait_finished(ids)
     desk.wait_empty()

@@ -1,0 +1,37 @@
+-- Tell dead letters in order of when they died, all in one string: clients read a thousand short
+-- replies far more slowly than a long one.
+--
+-- KEYS     1 dead  2 dead_at
+-- ARGV     1 died at this time or later (ms or -inf)  2 or earlier (ms or +inf)  3 most letters
+--          4 bytes after which no more are told  5… ids that were told already, of those that died
+--          at the first time
+-- Returns  {'1' when there is more, for each letter 'length of its id, length of the letter or -1
+--          when it is gone, when it died (ms)', joined by spaces, all ids and letters joined}
+-- Repeat   reads only
+
+local limit, room = tonumber(ARGV[3]), tonumber(ARGV[4])
+local told = {}
+for i = 5, #ARGV do
+  told[ARGV[i]] = true
+end
+local number = limit + #ARGV - 4
+local found = redis.call(
+  'ZRANGEBYSCORE', KEYS[2], ARGV[1], ARGV[2], 'WITHSCORES', 'LIMIT', 0, number)
+
+local more = #found == 2 * number and '1' or '0'
+local sizes, parts, size = {}, {}, 0
+for i = 1, #found, 2 do
+  local id = found[i]
+  if not told[id] then
+    if #sizes == limit or size >= room then
+      more = '1'
+      break
+    end
+    local data = redis.call('HGET', KEYS[1], id)
+    sizes[#sizes + 1] = #id .. ' ' .. (data and #data or -1) .. ' ' .. found[i + 1]
+    parts[#parts + 1] = id
+    parts[#parts + 1] = data or ''
+    size = size + #parts[#parts]
+  end
+end
+return {more, table.concat(sizes, ' '), table.concat(parts)}

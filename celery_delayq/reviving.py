@@ -1,0 +1,171 @@
+"""What a dead letter becomes when it is replayed: its task starts anew. No I/O."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any, NamedTuple
+
+from celery.utils.saferepr import saferepr
+from celery.utils.time import maybe_make_aware
+
+from celery_delayq import message as envelope
+from celery_delayq.entries import check_name
+from celery_delayq.errors import ConfigError, RecordError
+from celery_delayq.keys import Layout
+from celery_delayq.letters import DeadLetter
+from celery_delayq.message import PROPERTY, Due, Entry, Record, entry_id, is_task, unique_key
+from celery_delayq.reading import body_of
+
+#: What our data of a message say that is not so any more when its task starts anew.
+_OF_THE_PAST = frozenset({"label", "eta", "place", "queue", "deliveries"})
+
+
+class Changes(NamedTuple):
+    """With what a letter is replayed instead of what it had; None for no change."""
+
+    args: Sequence[Any] | None = None
+    kwargs: Mapping[str, Any] | None = None
+    queue: str | None = None
+
+    def checked(self) -> Changes:
+        """Return these, which a task can be called with.
+
+        Raises
+        ------
+        InvalidFilter
+            The queue is no name.
+        ConfigError
+            The arguments are none, or no JSON.
+        """
+        check_name("queue", self.queue)
+        args, kwargs = self.args, self.kwargs
+        if args is not None and not isinstance(args, (list, tuple)):
+            raise ConfigError(f"args={args!r}: expected a list of arguments")
+        if kwargs is not None and not (
+            isinstance(kwargs, Mapping) and all(isinstance(name, str) for name in kwargs)
+        ):
+            raise ConfigError(f"kwargs={kwargs!r}: expected arguments by name")
+        try:
+            envelope.encode([args, dict(kwargs or {})])
+        except (TypeError, ValueError) as exc:
+            raise ConfigError(f"args={args!r}, kwargs={kwargs!r}: expected JSON, {exc}") from exc
+        return self
+
+
+_NO_CHANGES = Changes()
+
+
+def revived(letter: DeadLetter, layout: Layout, due: Due, changes: Changes, nonce: str) -> Entry:
+    """Return the entry that a letter becomes: its task starts anew.
+
+    It has no retries behind it, and no ETA, since that has passed, nor a time at which it expires,
+    if that has passed too.
+
+    Parameters
+    ----------
+    layout : Layout
+        That of the queue to which it goes.
+    nonce : str
+        32 characters that are new: it is another message now.
+
+    Raises
+    ------
+    RecordError
+        It is no message of a task, or its arguments cannot be changed.
+    """
+    if changes.queue is None and letter.was_unbound:
+        raise RecordError("it never had a queue; it needs one")
+    message = letter.message
+    envelope.check_envelope(message)
+    if message is None or not is_task(message):
+        raise RecordError("the letter is no message of a task (protocol 2)")
+    headers, properties = dict(message["headers"]), dict(message["properties"])
+    headers["retries"] = 0
+    headers["eta"] = None
+    if headers.get("expires") is not None and _has_passed(headers["expires"]):
+        headers["expires"] = None
+        properties.pop("expiration", None)
+    before = properties.get(PROPERTY)
+    own = dict(before or {})
+    if "unique" in own:
+        own["unique"] = {**own["unique"], "key": unique_key(own)}
+    for name in own.keys() & _OF_THE_PAST:
+        del own[name]
+    if isinstance(own.get("budget"), list):
+        name, most = own["budget"]
+        own["budget"] = [f"{name}:{nonce}", most]  # what was spent is another run's
+    own["nonce"] = properties["delivery_tag"] = nonce
+    properties[PROPERTY] = own
+    new = {**message, "headers": headers, "properties": properties}
+    if changes.args is not None or changes.kwargs is not None:
+        _change_arguments(new, changes)
+    if changes.queue is not None:
+        # So do its retries.
+        properties["delivery_info"] = {"exchange": "", "routing_key": changes.queue}
+    priority = properties.get("priority")
+    step = layout.step(min(max(priority, 0), 9) if isinstance(priority, int) else 0)
+    label = bool(due.ms) or envelope.is_special(new)
+    if not label and changes == _NO_CHANGES:
+        data = _respelled(letter.buried.message, message, new)
+        if data is not None:
+            record = Record(step, envelope.nonce_of(new), headers["task"], data)
+            return Entry(entry_id(headers["id"]), due, step, record.pack())
+    return Entry.of(new, step, due, label=label)
+
+
+def _respelled(data: bytes, old: Mapping[str, Any], new: Mapping[str, Any]) -> bytes | None:
+    """Return *data*, which spells *old*, such that it spells *new*: in a fifth of the time in which
+    that can be encoded, and None where it can only be encoded.
+
+    The key of what is replaced stands in it once, spelled as the values are.
+    """
+    headers, properties = old["headers"], old["properties"]
+    if headers.get("eta") is not None or headers.get("expires") != new["headers"].get("expires"):
+        return None
+    tag = new["properties"]["delivery_tag"]
+    changes = [("delivery_tag", f'"{properties["delivery_tag"]}"', f'"{tag}"')]
+    if headers.get("retries") != 0:
+        changes.append(("retries", f"{headers.get('retries')}", "0"))
+    if PROPERTY in properties:
+        own = {n: v for n, v in new["properties"][PROPERTY].items() if n != "nonce"}
+        spelled = [envelope.encode(each).decode() for each in (properties[PROPERTY], own)]
+        changes.append((PROPERTY, spelled[0], spelled[1]))
+    for name, was, now in changes:
+        key = f'"{name}": '.encode()
+        head, found, tail = data.partition(key + was.encode())
+        if not found or key in head or key in tail:
+            return None
+        data = b"%b%b%b%b" % (head, key, now.encode(), tail)
+    return data
+
+
+def _has_passed(expires: Any) -> bool:
+    try:
+        at: datetime = maybe_make_aware(datetime.fromisoformat(str(expires)))
+        return at <= datetime.now(timezone.utc)
+    except ValueError:
+        return False
+
+
+def _change_arguments(message: dict[str, Any], changes: Changes) -> None:
+    if message.get("content-type") != "application/json":
+        raise RecordError(
+            f"its arguments are {message.get('content-type')!r}; only JSON can be changed"
+        )
+    try:
+        args, kwargs, embedded = body_of(message)
+    except Exception as exc:
+        if changes.args is None or changes.kwargs is None:
+            raise RecordError(f"its arguments cannot be read: {exc}") from exc
+        args, kwargs, embedded = (), {}, {}
+    args = args if changes.args is None else list(changes.args)
+    kwargs = kwargs if changes.kwargs is None else dict(changes.kwargs)
+    body = envelope.encode([args, kwargs, embedded])
+    if message["properties"].get("body_encoding") == "base64":
+        body = b64encode(body)
+    message["body"] = body.decode()
+    message["headers"].pop("compression", None)
+    message["headers"]["argsrepr"] = saferepr(tuple(args))
+    message["headers"]["kwargsrepr"] = saferepr(kwargs)

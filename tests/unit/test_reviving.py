@@ -1,0 +1,107 @@
+"""Dead letters as messages: what they are when their tasks start anew."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_delayq import reviving
+from celery_delayq.keys import Layout
+from celery_delayq.letters import Buried, DeadLetter
+from celery_delayq.message import Due, Entry, Record, encode
+from celery_delayq.reviving import Changes, revived
+
+NONCE = "f" * 32
+
+#: What a sender may have put beside what is known, in a spelling that misleads.
+TEXTS = st.sampled_from(
+    ["", "plain", '"retries": 3, ', '"delivery_tag": "tag"', "\\", '\\"', "ü\0", '"delayq": {}, ']
+)
+OWN = st.fixed_dictionaries(
+    {},
+    optional={
+        "label": st.just("id 0123456789abcdef 0 -"),
+        "eta": st.just("2026-01-01T00:00:00+00:00"),
+        "retry": st.just({"max": 5}),
+        "budget": st.just(["root", 5]),
+        "context": TEXTS,
+        "deliveries": st.just(2),
+    },
+)
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> dict[str, Any]:
+    headers = {
+        "task": draw(st.sampled_from(["shop.mail", 'a "task"'])),
+        "id": draw(st.sampled_from(["id", '"retries": 3, '])),
+        "eta": draw(st.none() | st.just("2026-01-01T00:00:00+00:00")),
+        "expires": draw(st.none() | st.just("2020-01-01") | st.just("2999-01-01")),
+        "retries": draw(st.sampled_from([0, 3, 31, None, 3.5])),
+        "argsrepr": draw(TEXTS),
+        "stamps": draw(st.dictionaries(TEXTS, st.just(3)) | st.just({"retries": 3, "more": 1})),
+    }
+    properties: dict[str, Any] = {
+        "priority": draw(st.sampled_from([0, 3, 9])),
+        "delivery_info": {"exchange": "", "routing_key": "celery"},
+        "delivery_tag": draw(st.sampled_from(["tag", "id", 'a "tag"'])),
+    }
+    own = draw(st.none() | OWN)
+    if own is not None and draw(st.booleans()):
+        properties = {"delayq": own, **properties}
+    elif own is not None:
+        properties["delayq"] = own
+    headers = dict(draw(st.permutations([*headers.items()])))
+    message = {"body": draw(TEXTS), "headers": headers, "properties": properties}
+    return dict(draw(st.permutations([*message.items()])))
+
+
+def letter_of(text: bytes, details: bytes = b"") -> DeadLetter:
+    return DeadLetter.of("celery", Buried("id", 1, 0, "failed", text, details, b""))
+
+
+def parsed(entry: Entry) -> Any:
+    record = Record.unpack(entry.data)
+    message = json.loads(record.message)
+    if message["properties"].get("delayq") == {}:
+        del message["properties"]["delayq"]
+    return entry._replace(data=b""), record._replace(message=b""), message
+
+
+@given(messages(), st.booleans())
+def test_what_is_replaced_in_a_message_is_what_would_be_encoded(
+    message: dict[str, Any], compact: bool
+) -> None:
+    separators = (",", ":") if compact else None
+    letter = letter_of(json.dumps(message, separators=separators).encode())
+
+    quick = revived(letter, Layout(), Due(0), Changes(), NONCE)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reviving, "_respelled", lambda *_: None)
+        assert parsed(quick) == parsed(revived(letter, Layout(), Due(0), Changes(), NONCE))
+
+
+def test_most_letters_are_not_encoded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    properties = {
+        "delayq": {"label": "id 0123456789abcdef 0 -", "eta": "2026-01-01", "context": "{}"},
+        "delivery_info": {"exchange": "", "routing_key": "celery"},
+        "delivery_tag": "tag",
+    }
+    headers = {"task": "shop.mail", "id": "id", "eta": None, "retries": 3, "group": None}
+    text = encode({"properties": properties, "body": "b", "headers": headers})
+    monkeypatch.setattr(Entry, "of", None)
+
+    entry = revived(letter_of(text), Layout(), Due(0), Changes(), NONCE)
+
+    assert Record.unpack(entry.data).message == encode(
+        {
+            "properties": {**properties, "delayq": {"context": "{}"}, "delivery_tag": NONCE},
+            "body": "b",
+            "headers": {**headers, "retries": 0},
+        }
+    )
