@@ -19,8 +19,8 @@ from redis.exceptions import RedisError
 from celery_delayq import native
 from celery_delayq.archive import Archive, database_of
 from celery_delayq.conf import Hidden, Settings
+from celery_delayq.errors import TransferError
 from celery_delayq.pages import queues_of
-from celery_delayq.rows import TransferError
 from celery_delayq.store import Store
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from celery_delayq.control_store import Letter, Listed, Where
 from celery_delayq.entries import OUTCOMES, Bulk, Filter, Outcome, ScheduledTask
-from celery_delayq.errors import ConfigError, InvalidETA
+from celery_delayq.errors import ConfigError, InvalidETA, InvalidFilter
 from celery_delayq.keys import Layout
 from celery_delayq.message import MAX_DUE_MS, Due, due_of_countdown, due_of_eta
 from celery_delayq.pages import queues_of, scheduled_among
@@ -126,6 +126,8 @@ class BulkMixin:
         last_first: bool = False,
     ) -> Bulk:
         """Change what is meant, in batches; what is due at another time by then stays as it is."""
+        if not isinstance(filter, Filter):
+            raise InvalidFilter(f"filter={filter!r}: expected a Filter(…)")
         if filter.is_everything and not (everything or dry_run):
             raise ConfigError(
                 "the filter leaves nothing out: give everything=True if all entries of all queues "

@@ -14,7 +14,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from celery_delayq.rows import TransferError
+from celery_delayq.errors import TransferError
 
 _DIALECTS = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 

@@ -103,11 +103,7 @@ class DeadMixin:
             "root_id": root_id,
             "group_id": group_id,
         }
-        given = {name: value for name, value in fields.items() if value is not None}
-        if filter is not None and given:
-            raise InvalidFilter(f"filter={filter!r} and {', '.join(given)}: give one of them")
-        filter = filter or DeadFilter(**given)  # type: ignore[arg-type]
-        return self._dead(filter)
+        return self._dead(_filter_of(filter, fields))
 
     def _dead(self, filter: DeadFilter) -> Iterator[DeadLetter]:
         low, high = filter.range_ms()
@@ -136,11 +132,11 @@ class DeadMixin:
 
         return self._ask(ask)
 
-    def count_dead(self, filter: DeadFilter | None = None) -> int:
-        """Return how many dead letters a filter means; all of them are read unless it is by queue
-        and time alone.
+    def count_dead(self, filter: DeadFilter | None = None, **fields: Any) -> int:
+        """Return how many dead letters a filter means, or its *fields* as for
+        :meth:`dead_letters`; all of them are read unless it is by queue and time alone.
         """
-        filter = filter or DeadFilter()
+        filter = _filter_of(filter, fields)
         if not filter.is_by_place:
             return sum(1 for _ in self._dead(filter))
         low, high = filter.range_ms()
@@ -315,6 +311,7 @@ class DeadMixin:
         progress: Callable[[Bulk], object] | None,
     ) -> Bulk:
         """Change what is meant, in batches; what dies meanwhile is left alone."""
+        _check_filter(filter)
         if filter.is_everything and not (everything or dry_run):
             raise ConfigError(
                 "the filter leaves nothing out: give everything=True if all dead letters of all "
@@ -349,6 +346,20 @@ class DeadMixin:
                     else:
                         ahead.send(made.call, partial(settle, made))
         return bulk
+
+
+def _filter_of(filter: DeadFilter | None, fields: Mapping[str, Any]) -> DeadFilter:
+    """Return a filter, or one of the fields that are given."""
+    given = {name: value for name, value in fields.items() if value is not None}
+    if filter is not None and given:
+        raise InvalidFilter(f"filter={filter!r} and {', '.join(given)}: give one of them")
+    return DeadFilter(**given) if filter is None else _check_filter(filter)
+
+
+def _check_filter(filter: DeadFilter) -> DeadFilter:
+    if not isinstance(filter, DeadFilter):
+        raise InvalidFilter(f"filter={filter!r}: expected a DeadFilter(…)")
+    return filter
 
 
 def _queue_of(letter: DeadLetter) -> str:

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from celery_delayq.control_store import Letter, Place, State, Where
-from celery_delayq.errors import InvalidCursor, InvalidFilter, RecordError
+from celery_delayq.errors import InvalidCursor, InvalidETA, InvalidFilter, RecordError
 from celery_delayq.message import MAX_DUE_MS, Record, decode, due_of_eta, own_of, unique_key
 from celery_delayq.reading import Readable
 
@@ -185,6 +185,23 @@ def check_name(what: str, name: Any) -> None:
         raise InvalidFilter(f"{what}={name!r}: expected a name, or None for any")
 
 
+def bound_ms(what: str, time: Any) -> int | None:
+    """Return a bound of a range of time in ms since 1970, None without one.
+
+    Raises
+    ------
+    InvalidETA
+        It is no point in time.
+    """
+    try:
+        return None if time is None else due_of_eta(time).ms
+    except InvalidETA as exc:
+        raise InvalidETA(
+            f"{what}={time!r}: expected a datetime of the years 1 to 9999 or its ISO 8601 form, "
+            "such as '2030-01-31T09:00:00+00:00'"
+        ) from exc
+
+
 @dataclass(frozen=True, slots=True)
 class Filter:
     """Which scheduled entries are meant: those to which all that is given applies.
@@ -231,9 +248,7 @@ class Filter:
         InvalidETA
             A time is none.
         """
-        low, high = (
-            None if each is None else due_of_eta(each).ms for each in (self.due_from, self.due_to)
-        )
+        low, high = bound_ms("due_from", self.due_from), bound_ms("due_to", self.due_to)
         return Where(self.task, low, high, self.priority)
 
     def matches(self, task: ScheduledTask) -> bool:
@@ -304,8 +319,8 @@ class Page:
 class Bulk:
     """What became of all entries that a filter meant.
 
-    *total* is about how many there were at the start; *dry_run* says that nothing was changed, and
-    *outcomes* then counts how many would have been.
+    *total* is about how many are looked at to find them; *dry_run* says that nothing was changed,
+    and *outcomes* then counts how many would have been.
     """
 
     dry_run: bool

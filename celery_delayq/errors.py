@@ -122,3 +122,7 @@ class DeliveryRefused(DelayQError):
 
 class InvalidSignature(DelayQError, ValueError):
     """A webhook that was received is not signed as it should be, or is too old."""
+
+
+class TransferError(DelayQError):
+    """An export, an import or an archive cannot go on, or not begin."""

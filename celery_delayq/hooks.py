@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import cache, wraps
+from importlib.util import find_spec
 from typing import Any
 
 from celery import Celery, signals
@@ -30,7 +31,7 @@ from celery_delayq.message import (
 logger = logging.getLogger(__name__)
 
 #: All our options of one call.
-OPTIONS = frozenset({*unique.OPTIONS, *retry.OPTIONS})
+OPTIONS = frozenset({*unique.OPTIONS, *retry.OPTIONS, *retry.TASK_OPTIONS})
 
 #: What a task's message says that its retry says too.
 _INHERITED = ("unique", "skip_after", "retry", "budget")
@@ -318,14 +319,20 @@ def _note_not_sent(app: Celery, task_id: str, other: str, options: Mapping[str, 
 
 
 def check_worker(sender: Any, **_: Any) -> None:
-    """Warn when a worker with the extension consumes from stock Redis, or acknowledges early
-    although it was told to run each task at least once.
+    """Warn when a worker with the extension consumes from stock Redis, acknowledges early although
+    it was told to run each task at least once, or cannot send webhooks.
     """
     app = sender.app
     if isinstance(app.amqp, AMQPMixin):
         warn_of_stock(sender.connection)
+    delayq = getattr(app, "_delayq", None)
+    if getattr(delayq, "webhook", None) is not None and find_spec("httpx") is None:
+        _warn_once(
+            "DelayQ(app, webhook=…) is set, but httpx is not installed: webhooks that this worker "
+            'takes are dead letters. pip install "celery-delayq[webhook]"'
+        )
     wanted = ("task_acks_late", "task_reject_on_worker_lost")
-    if getattr(getattr(app, "_delayq", None), "at_least_once", False):
+    if getattr(delayq, "at_least_once", False):
         for setting in (name for name in wanted if not app.conf[name]):
             _warn_once(
                 f"DelayQ(app, at_least_once=True) was followed by {setting}=False, which wins: a "

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from celery_delayq.canvas import group_of
-from celery_delayq.entries import check_name, moment
+from celery_delayq.entries import bound_ms, check_name, moment
 from celery_delayq.message import (
     due_of_eta,
 )
@@ -314,10 +314,7 @@ class DeadFilter:
 
     def range_ms(self) -> tuple[int | None, int | None]:
         """Return from and to, in ms since 1970."""
-        low, high = (
-            None if each is None else due_of_eta(each).ms for each in (self.died_from, self.died_to)
-        )
-        return low, high
+        return bound_ms("died_from", self.died_from), bound_ms("died_to", self.died_to)
 
     def matches(self, letter: DeadLetter) -> bool:
         """Return whether a letter of the queue and the time is meant."""

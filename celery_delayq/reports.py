@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
-from celery_delayq.rows import TransferError
+from celery_delayq.errors import TransferError
 from celery_delayq.store import Store
 
 #: Of how many entries that were passed over a report tells why.

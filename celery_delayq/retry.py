@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 OPTIONS = ("retry_intervals", "max_retries", "retry_jitter", "retry_budget")
 
 #: Our options that only a task can have.
-TASK_OPTIONS = ("retry_for", "dont_retry_for", "false_is_failure")
+TASK_OPTIONS = frozenset({"retry_for", "dont_retry_for", "false_is_failure", "dead_letter"})
 
 #: Longest wait, in seconds: ten years.
 LONGEST = 315_360_000.0
@@ -294,6 +294,10 @@ def of_call(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     InvalidRetry
         They are no policy, or one that no message can carry.
     """
+    if wrong := given.keys() & TASK_OPTIONS:
+        raise InvalidRetry(
+            f"{name}: {', '.join(sorted(wrong))} can be given to a task only, not to one call"
+        )
     own: dict[str, Any] = {}
     try:
         budget = given.get("retry_budget")

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from celery_delayq.control_store import PARK, Listed
 from celery_delayq.entries import moment
-from celery_delayq.errors import DelayQError, RecordError
+from celery_delayq.errors import RecordError, TransferError
 from celery_delayq.keys import Layout
 from celery_delayq.message import (
     MAX_DUE_MS,
@@ -31,10 +31,6 @@ _LABEL = re.compile(r'{"properties": {"delayq": {"label": "(\S*) (\S+) \d+ (\S+)
 _NONCE = re.compile(r"[!-~]{1,64}")
 
 _MAX_STEP = 2**31 - 1
-
-
-class TransferError(DelayQError):
-    """An export or an import cannot go on, or not begin."""
 
 
 class Row(NamedTuple):

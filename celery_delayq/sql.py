@@ -29,8 +29,9 @@ from sqlalchemy import (
 
 from celery_delayq.database import Database
 from celery_delayq.entries import Filter, moment
+from celery_delayq.errors import TransferError
 from celery_delayq.message import MAX_DUE_MS
-from celery_delayq.rows import Header, Row, Target, Told, TransferError, check_version
+from celery_delayq.rows import Header, Row, Target, Told, check_version
 
 metadata = MetaData()
 

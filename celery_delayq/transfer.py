@@ -15,7 +15,7 @@ from celery_delayq.calls import Puts
 from celery_delayq.client import Client
 from celery_delayq.control_store import Where
 from celery_delayq.entries import Filter, moment
-from celery_delayq.errors import RecordError, StoreFull
+from celery_delayq.errors import RecordError, StoreFull, TransferError
 from celery_delayq.reports import (
     EXAMPLES,
     Became,
@@ -27,7 +27,7 @@ from celery_delayq.reports import (
     sqlalchemy_needed,
     telling,
 )
-from celery_delayq.rows import SCHEDULE, VERSION, Header, Row, Target, Told, TransferError
+from celery_delayq.rows import SCHEDULE, VERSION, Header, Row, Target, Told
 from celery_delayq.store import Store, is_demoted
 
 #: Entries that are read or written in one round trip.

@@ -40,7 +40,7 @@ def publish_twice(
         for _ in publish(reminders, clock, records):
             advance()
     added = 0
-    with show.publishing(console, "And again ", len(reminders)) as advance:
+    with show.publishing(console, "And again, till the day begins", len(reminders)) as advance:
         for was_added in publish_again(_before_the_day(reminders, clock, records), clock):
             added += was_added
             advance()

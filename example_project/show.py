@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _LATE = timedelta(hours=1)
 
 # How the table calls what became of a change: an outcome is as far as the reminder had come.
-_CHANGES: dict[Action, str] = {"move": "late: moved", "cancel": "cancelled"}
+_CHANGES: dict[Action, str] = {"move": "late: move", "cancel": "cancelled"}
 _OUTCOMES: dict[str, Sequence[Outcome]] = {
     "in time": (Outcome.DONE,),
     "ready": (Outcome.READY, Outcome.PAST),

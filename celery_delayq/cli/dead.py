@@ -119,7 +119,7 @@ def replay(ctx: click.Context, meant: DeadMeant, how: How) -> None:
       celery -A shop delayq dead replay 0d1b0f6e-9f5c-4f0e-a8f5-1f6d8cf1f1a5
       celery -A shop delayq dead replay mail-7 --args '["ann@example.org"]'
       celery -A shop delayq dead replay --task shop.remind --dry-run
-      celery -A shop delayq dead replay --exception Timeout --rate 10 --yes
+      celery -A shop delayq dead replay --exception TimeoutError --rate 10 --yes
       celery -A shop delayq dead replay --all --to-queue slow
     """
     from celery_delayq.cli import control, replaying

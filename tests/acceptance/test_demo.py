@@ -149,7 +149,10 @@ def test_a_short_day_runs_every_reminder_once_and_those_of_no_cancelled_flight(
     assert (total.early, total.lost, total.twice) == (0, 0, 0)
 
     news = news_of(thin_out(load_flights(SNOW_STORM), 300))
-    moved, cancelled = changes_in(done.stdout, "late: moved"), changes_in(done.stdout, "cancelled")
+    moved, cancelled = (
+        changes_in(done.stdout, "late: move"),
+        changes_in(done.stdout, "cancelled"),
+    )
     assert moved.reminders == changes_after(news)["move"] == sum(moved[1:])
     assert cancelled.reminders == changes_after(news)["cancel"] == sum(cancelled[1:])
     assert (moved.in_time, cancelled.in_time) == (total.moved, total.cancelled)

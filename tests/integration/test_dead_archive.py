@@ -16,11 +16,10 @@ from celery import Celery
 
 from celery_delayq import DelayQ, archive
 from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.errors import ConfigError
+from celery_delayq.errors import ConfigError, TransferError
 from celery_delayq.letter_store import LetterStore
 from celery_delayq.letters import DeadFilter
 from celery_delayq.reports import Archived, Imported
-from celery_delayq.rows import TransferError
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, query
 from tests.support.letters import details, fill, message, stored

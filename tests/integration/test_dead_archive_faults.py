@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from celery_delayq import DelayQ
+from celery_delayq.errors import TransferError
 from celery_delayq.letters import DeadFilter
 from celery_delayq.reports import Archived, Imported
-from celery_delayq.rows import TransferError
 from celery_delayq.testing import ManagedProcess
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.testing.processes import ProcessFailed

@@ -14,7 +14,7 @@ from celery import Celery
 from celery.result import AsyncResult
 
 from celery_delayq import DelayQ
-from celery_delayq.entries import Bulk, Outcome
+from celery_delayq.entries import Bulk, Filter, Outcome
 from celery_delayq.errors import ConfigError, InvalidETA, InvalidFilter
 from celery_delayq.keys import Layout
 from celery_delayq.letters import DeadFilter
@@ -389,11 +389,24 @@ def test_a_filter_that_is_none_is_refused(fields: dict[str, Any], delayq: DelayQ
         delayq.dead_letters(**fields)
 
 
+def test_a_filter_of_another_kind_is_refused(delayq: DelayQ) -> None:
+    other: Any = Filter(task="shop.mail")
+    with pytest.raises(InvalidFilter, match=r"expected a DeadFilter"):
+        delayq.purge_all(other)
+    with pytest.raises(InvalidFilter, match=r"expected a DeadFilter"):
+        delayq.count_dead(other)
+    with pytest.raises(InvalidFilter, match=r"give one of them"):
+        delayq.count_dead(DeadFilter(task="shop.mail"), queue="celery")
+    letters: Any = DeadFilter(task="shop.mail")
+    with pytest.raises(InvalidFilter, match=r"expected a Filter"):
+        delayq.cancel_all(letters)
+
+
 def test_what_is_no_time_and_no_rate_is_refused(app: Celery, delayq: DelayQ) -> None:
     send(app, "plain", "done")
     bury_ready(delayq)
 
-    with pytest.raises(InvalidETA):
+    with pytest.raises(InvalidETA, match="died_from='yesterday'"):
         DeadFilter(died_from="yesterday")
     with pytest.raises(InvalidETA):
         delayq.replay("a", countdown=float("nan"))

@@ -18,8 +18,8 @@ from celery import Celery
 from celery_delayq import DelayQ
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.entries import Filter
+from celery_delayq.errors import TransferError
 from celery_delayq.reports import Exported, Imported
-from celery_delayq.rows import TransferError
 from celery_delayq.testing import ManagedProcess
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.transfer import export_to, import_from

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ from celery.utils.saferepr import saferepr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_delayq import DelayQ
+from celery_delayq import DelayQ, hooks
 from celery_delayq.hooks import AMQPMixin, plain_repr
+from celery_delayq.webhook import Webhook
 
 PLAIN = st.one_of(st.text(max_size=40), st.integers(), st.floats(), st.booleans(), st.none())
 ANY = st.one_of(PLAIN, st.lists(PLAIN, max_size=2), st.binary(), st.decimals(), st.sets(PLAIN))
@@ -72,3 +74,22 @@ def test_a_hooked_app_can_be_pickled_for_children_that_are_spawned() -> None:
     DelayQ(app)
 
     assert isinstance(pickle.loads(pickle.dumps(app)).amqp, AMQPMixin)
+
+
+@pytest.mark.parametrize(("installed", "warnings"), [(True, 0), (False, 1)])
+def test_a_worker_that_cannot_send_webhooks_says_so_when_it_starts(
+    installed: bool,
+    warnings: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    hooks._warn_once.cache_clear()
+    if not installed:
+        monkeypatch.setattr(hooks, "find_spec", lambda name: None)
+    app = Celery("app", broker="delayq+redis://", set_as_current=False)
+    DelayQ(app, webhook=Webhook(allow=["hooks.example.com"]))
+
+    with app.connection_for_write() as connection:
+        hooks.check_worker(SimpleNamespace(app=app, connection=connection))
+
+    assert caplog.text.count('pip install "celery-delayq[webhook]"') == warnings

@@ -567,6 +567,10 @@ def test_no_jitter_may_be_asked_for_by_a_call_of_a_task_that_has_some() -> None:
         {"retry_budget": True},
         {"retry_budget": "3"},
         {"retry_budget": LARGEST_BUDGET + 1},
+        {"retry_for": (ValueError,)},
+        {"dont_retry_for": (ValueError,)},
+        {"false_is_failure": True},
+        {"dead_letter": False},
     ],
 )
 def test_a_call_whose_options_are_none_is_refused_with_their_name(options: dict[str, Any]) -> None:
