@@ -15,13 +15,13 @@ from uuid import uuid4
 
 from celery_delayq import jsonl
 from celery_delayq.conf import Settings
-from celery_delayq.control_store import Letter
 from celery_delayq.dead import BATCH, DeadMixin
 from celery_delayq.entries import moment
 from celery_delayq.errors import ConfigError, TransferError
 from celery_delayq.letter_rows import LETTERS, LetterRow
 from celery_delayq.letters import DeadFilter, DeadLetter
 from celery_delayq.pages import queues_of
+from celery_delayq.places import Letter
 from celery_delayq.reports import Archived, server_of, shown_filter, sqlalchemy_needed, telling
 from celery_delayq.rows import VERSION, Header
 from celery_delayq.store import Store

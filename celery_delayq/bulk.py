@@ -7,12 +7,12 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from celery_delayq.control_store import Letter, Listed, Where
 from celery_delayq.entries import OUTCOMES, Bulk, Filter, Outcome, ScheduledTask
 from celery_delayq.errors import ConfigError, InvalidETA, InvalidFilter
 from celery_delayq.keys import Layout
 from celery_delayq.message import MAX_DUE_MS, Due, due_of_countdown, due_of_eta
 from celery_delayq.pages import queues_of, scheduled_among
+from celery_delayq.places import Letter, Listed, Where
 from celery_delayq.store import Store
 
 T = TypeVar("T")

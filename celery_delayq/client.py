@@ -10,7 +10,6 @@ from uuid import uuid4
 
 from celery_delayq import revoking
 from celery_delayq.bulk import BulkMixin, new_due, shift_ms, shifted
-from celery_delayq.control_store import Controls, Letter
 from celery_delayq.entries import (
     Cursor,
     Filter,
@@ -24,6 +23,7 @@ from celery_delayq.errors import ConfigError, InvalidETA, InvalidFilter
 from celery_delayq.keys import Layout
 from celery_delayq.message import Due, due_of_eta
 from celery_delayq.pages import queues_of, read_page, scheduled_among
+from celery_delayq.places import Controls, Letter
 from celery_delayq.store import Store
 
 if TYPE_CHECKING:

@@ -15,13 +15,13 @@ from uuid import uuid4
 from celery_delayq import revoking
 from celery_delayq.ahead import Ahead
 from celery_delayq.calls import Call
-from celery_delayq.control_store import Letter
 from celery_delayq.entries import OUTCOMES, Bulk, Outcome, moment
 from celery_delayq.errors import ConfigError, InvalidETA, InvalidFilter, RecordError
 from celery_delayq.letter_store import Replay, told
 from celery_delayq.letters import DeadFilter, DeadLetter
 from celery_delayq.message import Due, due_of_countdown, due_of_eta
 from celery_delayq.pages import queues_of
+from celery_delayq.places import Letter
 from celery_delayq.reviving import Changes, revived
 from celery_delayq.store import Store
 

@@ -12,9 +12,9 @@ from datetime import datetime, timedelta, timezone
 from enum import Enum
 from typing import Any, NamedTuple
 
-from celery_delayq.control_store import Letter, Place, State, Where
 from celery_delayq.errors import InvalidCursor, InvalidETA, InvalidFilter, RecordError
 from celery_delayq.message import MAX_DUE_MS, Record, decode, due_of_eta, own_of, unique_key
+from celery_delayq.places import Letter, Place, State, Where
 from celery_delayq.reading import Readable
 
 #: The first millisecond that a datetime can name, year 1.

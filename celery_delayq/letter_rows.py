@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from celery_delayq.control_store import to_bytes
 from celery_delayq.errors import RecordError
 from celery_delayq.letters import Buried, DeadFilter, DeadLetter
+from celery_delayq.places import to_bytes
 from celery_delayq.rows import Kind
 
 

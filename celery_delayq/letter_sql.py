@@ -38,11 +38,11 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import SQLAlchemyError
 
-from celery_delayq.control_store import to_bytes
 from celery_delayq.database import Database
 from celery_delayq.errors import TransferError
 from celery_delayq.letter_rows import LetterRow
 from celery_delayq.letters import DeadFilter
+from celery_delayq.places import to_bytes
 
 metadata = MetaData()
 

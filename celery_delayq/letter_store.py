@@ -12,10 +12,10 @@ from uuid import uuid4
 from celery_delayq import scripts
 from celery_delayq.ahead import Ahead
 from celery_delayq.calls import Call, Puts
-from celery_delayq.control_store import Letter, to_bytes, to_text
 from celery_delayq.keys import Layout
 from celery_delayq.letters import Buried
 from celery_delayq.message import Entry, letter_text
+from celery_delayq.places import Letter, to_bytes, to_text
 
 logger = logging.getLogger(__name__)
 
@@ -152,7 +152,7 @@ class LetterStore:
         """Return the call that makes entries of letters again, on the queue *to*.
 
         About a hundred of them at most. Asked again with the same *token*, it changes nothing more
-        and gives the same answer, for a minute: a :data:`~celery_delayq.control_store.Letter` for
+        and gives the same answer, for a minute: a :data:`~celery_delayq.places.Letter` for
         each.
 
         Parameters

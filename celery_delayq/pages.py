@@ -5,9 +5,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 
-from celery_delayq.control_store import Listed, Position, State, Where
 from celery_delayq.entries import Cursor, Filter, Page, ScheduledTask
 from celery_delayq.keys import Layout
+from celery_delayq.places import Listed, Position, State, Where
 from celery_delayq.store import Store, layouts
 
 #: Behind every name of an entry: names are text.

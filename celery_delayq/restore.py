@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from celery_delayq import jsonl
 from celery_delayq.archive import PAGE, archive_url, database_of, is_url
-from celery_delayq.control_store import to_bytes
 from celery_delayq.dead import BATCH, DeadMixin
 from celery_delayq.entries import moment
 from celery_delayq.letter_rows import LETTERS, LetterRow, is_meant
 from celery_delayq.letters import DeadFilter
+from celery_delayq.places import to_bytes
 from celery_delayq.reports import Became, Imported, telling
 from celery_delayq.rows import Header, Told
 from celery_delayq.store import Store

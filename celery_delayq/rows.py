@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote
 
-from celery_delayq.control_store import PARK, Listed
 from celery_delayq.entries import moment
 from celery_delayq.errors import RecordError, TransferError
 from celery_delayq.keys import Layout
@@ -22,6 +21,7 @@ from celery_delayq.message import (
     due_of_eta,
     is_task,
 )
+from celery_delayq.places import PARK, Listed
 
 #: The version of the format, of files and of databases. Readers know all versions up to theirs.
 VERSION = 1

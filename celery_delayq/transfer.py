@@ -13,9 +13,9 @@ from redis.exceptions import ConnectionError, ResponseError
 from celery_delayq import jsonl, replies
 from celery_delayq.calls import Puts
 from celery_delayq.client import Client
-from celery_delayq.control_store import Where
 from celery_delayq.entries import Filter, moment
 from celery_delayq.errors import RecordError, StoreFull, TransferError
+from celery_delayq.places import Where
 from celery_delayq.reports import (
     EXAMPLES,
     Became,

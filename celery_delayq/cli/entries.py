@@ -29,8 +29,8 @@ from celery_delayq.cli.words import (
     shown_id,
     spelled,
 )
-from celery_delayq.control_store import State
 from celery_delayq.entries import Filter, ScheduledTask, moment
+from celery_delayq.places import State
 
 #: Columns of a terminal from which on each thing has a column of its own.
 WIDE = 120

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from celery_delayq import scripts
-from celery_delayq.control_store import Where
 from celery_delayq.keys import Keys, Layout
 from celery_delayq.letter_store import Replay
 from celery_delayq.mend_store import MendStore
 from celery_delayq.mend_tracks import MendTracks, Tracked
 from celery_delayq.message import Due, Entry, Record
+from celery_delayq.places import Where
 from celery_delayq.replies import Held
 from celery_delayq.store import Store
 from celery_delayq.testing.fixtures import RedisUnderTest

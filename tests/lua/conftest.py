@@ -10,10 +10,10 @@ from urllib.parse import quote
 import pytest
 
 from celery_delayq.calls import Call
-from celery_delayq.control_store import PARK
 from celery_delayq.keys import Keys, Layout
 from celery_delayq.lease_store import Reserved
 from celery_delayq.message import Due, Entry, Record, entry_id, task_field
+from celery_delayq.places import PARK
 from celery_delayq.replies import Put, Puts
 from celery_delayq.store import Store
 from celery_delayq.testing.fixtures import RedisUnderTest

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from celery_delayq.control_store import Letter
 from celery_delayq.keys import Layout
 from celery_delayq.letter_store import Replay
 from celery_delayq.message import Entry
+from celery_delayq.places import Letter
 from celery_delayq.store import Store
 from tests.lua.conftest import LAYOUT, QUEUE
 

@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from celery_delayq.control_store import Name
 from celery_delayq.message import Due, Entry, Record
+from celery_delayq.places import Name
 from celery_delayq.replies import Put, Puts
 from celery_delayq.store import Store
 from tests.lua.conftest import repeating

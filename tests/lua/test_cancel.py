@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from redis.exceptions import ResponseError
 
-from celery_delayq.control_store import Letter, Name
 from celery_delayq.keys import Layout
+from celery_delayq.places import Letter, Name
 from celery_delayq.store import Store
 from tests.lua.conftest import (
     FAR,

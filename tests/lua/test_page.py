@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from celery_delayq.control_store import Found, Listed, Position, Where
 from celery_delayq.keys import Layout
 from celery_delayq.message import Due
+from celery_delayq.places import Found, Listed, Position, Where
 from celery_delayq.store import Store
 from tests.lua.conftest import FAR, QUEUE, become_due, entry, fill, labelled, put, state
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from redis.exceptions import ResponseError
 
-from celery_delayq.control_store import PARK
 from celery_delayq.keys import Layout
 from celery_delayq.message import Due
+from celery_delayq.places import PARK
 from celery_delayq.store import Store
 from tests.lua.conftest import (
     FAR,

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from celery_delayq.control_store import Letter as Outcome
 from celery_delayq.keys import Layout
 from celery_delayq.lease_store import Deliveries
 from celery_delayq.message import Record, task_field
+from celery_delayq.places import Letter as Outcome
 from celery_delayq.replies import Put
 from tests.support.model_tracking import (
     NOW,

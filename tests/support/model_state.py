@@ -8,10 +8,10 @@ from typing import Any
 
 from redis import Redis
 
-from celery_delayq.control_store import PARK
 from celery_delayq.keys import Keys, Layout
 from celery_delayq.letters import Buried
 from celery_delayq.message import task_field
+from celery_delayq.places import PARK
 from tests.support.keyspace import is_answer
 from tests.support.model import Held, QueueModel
 from tests.support.model_schedule import Letter, digest

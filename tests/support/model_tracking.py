@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 from urllib.parse import unquote
 
-from celery_delayq.control_store import Name
 from celery_delayq.message import Record
+from celery_delayq.places import Name
 
 #: Stands for any time that Redis' clock told while the test ran, ms.
 NOW = 2_000_000_000_000

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_delayq import DelayQ, jsonl, reports, transfer
-from celery_delayq.control_store import PARK, Listed, Name
 from celery_delayq.entries import Filter
 from celery_delayq.errors import RecordError, TransferError
 from celery_delayq.keys import Layout
 from celery_delayq.message import Due, Entry, Record
+from celery_delayq.places import PARK, Listed, Name
 from celery_delayq.rows import SCHEDULE, VERSION, Header, Row
 
 HEADER = Header(VERSION, "2030-01-31T09:00:00+00:00", "localhost:6379/0", {}, 1)

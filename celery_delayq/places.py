@@ -1,0 +1,112 @@
+"""Where entries are and what became of them, as the gateway to Redis says it. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+from celery_delayq.canvas import Canvas
+
+#: Scores of parked entries are their due and this (``lua/include/record.lua``).
+PARK = 10**15
+
+State = Literal["scheduled", "paused", "ready", "running"]
+
+#: The letters in which the scripts tell what became of an entry.
+Letter = Literal["d", "r", "w", "c", "p", "k", "x", "u"]
+
+#: When entries must be due to be changed (ms): all of them, or each; None for any time.
+IfDue = int | Sequence[int | None] | None
+
+
+class Name(str):
+    """The name of one entry, ``id`` or ``id NUL nonce``: where an id is wanted, it alone is meant.
+
+    An id as plain text stands for all that have it.
+    """
+
+    __slots__ = ()
+
+
+class Place(NamedTuple):
+    """Where something with an id is, and under which :class:`Name`; *due_ms* is since 1970.
+
+    *record* is there while it is scheduled, *holder*, an incarnation, while it is running.
+    """
+
+    name: str
+    state: State
+    due_ms: int
+    record: bytes | None
+    task: str = ""
+    unique: str = "-"
+    holder: str = ""
+
+
+class Position(NamedTuple):
+    """Where a page has ended: score and name of its last entry."""
+
+    score: int
+    name: str
+
+
+class Listed(NamedTuple):
+    """An entry of a page, by its :class:`Name`."""
+
+    name: str
+    score: int
+    record: bytes
+
+    @property
+    def id(self) -> str:
+        """The task's id."""
+        return self.name.partition("\0")[0]
+
+    @property
+    def due_ms(self) -> int:
+        """When it is due, in ms since 1970."""
+        return self.score - PARK if self.score >= PARK else self.score
+
+
+class Found(NamedTuple):
+    """A page of the schedule of one queue; *more* says that there may be another one behind it."""
+
+    entries: list[Listed]
+    more: bool
+    last: Position | None
+
+
+class Where(NamedTuple):
+    """Which entries of a queue: of a task, due from and to (ms, inclusive), of a step."""
+
+    task: str | None = None
+    due_from: int | None = None
+    due_to: int | None = None
+    step: int | None = None
+
+
+class Revoked(NamedTuple):
+    """What is revoked: ids, stamps, canvases, and when the last of it was, in ms since 1970."""
+
+    ids: list[str]
+    stamps: list[dict[str, Any]]
+    canvases: list[Canvas]
+    last_ms: int
+
+
+class Controls(NamedTuple):
+    """What is paused: the revision, and queues and tasks by name with since when (ms)."""
+
+    revision: int
+    queues: dict[str, int]
+    tasks: dict[str, int]
+
+
+def to_bytes(name: str) -> bytes:
+    """Return a name as Redis has it, whatever bytes it is made of."""
+    return name.encode("utf-8", "surrogateescape")
+
+
+def to_text(data: bytes) -> str:
+    """Undo :func:`to_bytes`."""
+    return data.decode("utf-8", "surrogateescape")
