@@ -41,9 +41,16 @@ def install(app: Celery, tasks: Mapping[str, Any], defaults: Mapping[str, RetryP
     InvalidRetry
         The options of a task are no policy.
     """
+    wrong: InvalidRetry | None = None
     for name, task in tasks.items():
         if not name.startswith("celery.") and "_delayq_attempts" not in vars(task):
-            task._delayq_attempts = Attempts(app, task, retry.of_task(task, defaults))
+            try:
+                task._delayq_attempts = Attempts(app, task, retry.of_task(task, defaults))
+            except InvalidRetry as exc:
+                wrong = wrong or exc
+    # Where Celery only logs it, as it does outside workers, the others have their policies.
+    if wrong is not None:
+        raise wrong
 
 
 def attempts_of(task: Any) -> Attempts | None:

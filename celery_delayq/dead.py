@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import heapq
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from celery import Celery
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 
 class _Change(NamedTuple):
@@ -105,21 +107,35 @@ class DeadMixin:
         }
         return self._dead(_filter_of(filter, fields))
 
-    def _dead(self, filter: DeadFilter) -> Iterator[DeadLetter]:
+    def _dead(self, filter: DeadFilter, *, ahead: bool = False) -> Iterator[DeadLetter]:
+        """Return an iterator; with *ahead* one that has a connection for itself, where all letters
+        are of one queue.
+        """
         low, high = filter.range_ms()
         all_match = filter.is_by_place
-        known = self._ask(lambda store: queues_of(store, filter.queue))
+
+        def with_letters(store: Store) -> list[str]:
+            known = queues_of(store, filter.queue)
+            return [queue for queue in known if store.letters.count(queue, low, high)]
+
+        queues = self._ask(with_letters)
+        ahead = ahead and len(queues) == 1
 
         def of_queue(queue: str) -> Iterator[DeadLetter]:
-            for buried in self._ask(lambda store: store.letters).all(queue, low, high):
+            letters = self._ask(lambda store: store.letters)
+            for buried in letters.all(queue, low, high, ahead=ahead):
                 letter = DeadLetter.of(queue, buried)
                 if all_match or filter.matches(letter):
                     yield letter
 
-        return heapq.merge(*map(of_queue, known), key=lambda letter: letter.buried.died_ms)
+        return heapq.merge(*map(of_queue, queues), key=lambda letter: letter.buried.died_ms)
 
     def dead_letter(self, id: str, *, queue: str | None = None) -> DeadLetter | None:
-        """Return the dead letter with that id, None where there is none."""
+        """Return the dead letter with that id, or else the first one of a task with that id.
+
+        Their ids differ where several letters of a task died, or where nobody knew the id: then
+        all letters are read. None where there is none.
+        """
         if not isinstance(id, str):
             raise InvalidFilter(f"id={id!r}: expected the id of a letter")
 
@@ -130,7 +146,7 @@ class DeadMixin:
                     return DeadLetter.of(name, buried)
             return None
 
-        return self._ask(ask)
+        return self._ask(ask) or next(self._dead(DeadFilter(queue, task_id=id)), None)
 
     def count_dead(self, filter: DeadFilter | None = None, **fields: Any) -> int:
         """Return how many dead letters a filter means, or its *fields* as for
@@ -187,7 +203,7 @@ class DeadMixin:
         elif countdown is not None:
             due = due_of_countdown(countdown)
         changes = Changes(args, kwargs, queue).checked()
-        return self._make(self._to_replay(found.queue, [found], changes, [due]))
+        return self._make(self._to_replay(found.queue, [found], changes, [due], uuid4().hex))
 
     def replay_all(
         self,
@@ -221,32 +237,41 @@ class DeadMixin:
         ):
             raise ConfigError(f"rate={rate!r}: expected letters a second, 0.001 to 1,000,000")
         changes = Changes(args, kwargs, queue).checked()
-        start = self._ask(lambda store: store.now_ms())
+        start, run = self._ask(lambda store: store.now_ms()), uuid4().hex
 
         def change(name: str, letters: Sequence[DeadLetter], before: int) -> _Change:
             dues = [
                 Due(0) if rate is None else Due(start + int((before + n) * 1000 / rate))
                 for n in range(len(letters))
             ]
-            return self._to_replay(name, letters, changes, dues)
+            return self._to_replay(name, letters, changes, dues, run)
 
         return self._change_dead(filter, change, dry_run, everything, progress)
 
     def _to_replay(
-        self, queue: str, letters: Sequence[DeadLetter], changes: Changes, dues: Sequence[Due]
+        self,
+        queue: str,
+        letters: Sequence[DeadLetter],
+        changes: Changes,
+        dues: Sequence[Due],
+        run: str,
     ) -> _Change:
         """Return what replays letters of one queue; all go to one queue."""
         to, token = changes.queue or queue, uuid4().hex
         layout = self._ask(lambda store: queues_of(store, to)[to])
         replays: dict[int, Replay] = {}
         for place, (letter, due) in enumerate(zip(letters, dues, strict=True)):
-            # A stranger's message may be anything.
-            with suppress(RecordError, ValueError, TypeError, LookupError, AttributeError):
-                # The first half of a nonce tells messages apart.
-                entry = revived(letter, layout, due, changes, f"{place:04x}{token[4:]}")
-                # What has its unique key by now stays.
-                entry = entry._replace(policy="e 0 0" if entry.policy else "")
-                replays[place] = Replay(letter.buried.id, letter.buried.died_ms, entry)
+            # The first half of a nonce tells messages apart.
+            nonce = f"{place:04x}{token[4:]}"
+            try:
+                entry = revived(letter, layout, due, changes, nonce, run)
+            except (RecordError, ValueError, TypeError, LookupError, AttributeError) as exc:
+                # A stranger's message may be anything.
+                logger.warning("Dead letter %s is not replayed: %r", letter.id, exc)
+                continue
+            # What has its unique key by now stays.
+            entry = entry._replace(policy="e 0 0" if entry.policy else "")
+            replays[place] = Replay(letter.buried.id, letter.buried.died_ms, entry)
         call = None
         if replays:
             found = [*replays.values()]
@@ -334,7 +359,7 @@ class DeadMixin:
             if progress is not None:
                 progress(bulk)
 
-        letters = self._dead(filter)
+        letters = self._dead(filter, ahead=True)
         with Ahead(self._ask) as ahead:
             while batch := [*islice(letters, BATCH)]:
                 for queue, part in groupby(sorted(batch, key=_queue_of), _queue_of):

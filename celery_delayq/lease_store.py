@@ -208,8 +208,11 @@ class LeaseStore:
         last: bool = False,
         counted: Counted = "nothing",
         most: int = 0,
+        details: bytes = b"",
     ) -> tuple[int, int]:
         """Put messages back into their ready lists, to run next or, with *last*, after the others.
+
+        *details* tell of the end of one that killed its process.
 
         Returns
         -------
@@ -222,7 +225,7 @@ class LeaseStore:
         keys += key.dead, key.dead_at, key.suspects
         lists = self._keys.ready_lists(queue, layout)
         where = "last" if last else "first"
-        args = [where, counted, most, len(lists), *layout.steps]
+        args = [where, counted, most, details, len(lists), *layout.steps]
         parts = [fields[start : start + REQUEUE] for start in range(0, len(fields), REQUEUE)]
         total = [0, 0]
         for part in parts if last else reversed(parts):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from uuid import uuid4
@@ -52,15 +53,21 @@ class LetterStore:
     def bury(self, queue: str, id: str, reason: str, message: bytes, details: bytes = b"") -> None:
         """Keep a message that is nowhere else as a dead letter."""
         key = self._keys.queue(queue)
-        args = [letter_text(id), letter_text(reason), message, queue, self._store.layout.text]
+        layout = self._store.layout_of(queue).text
+        args = [letter_text(id), letter_text(reason), message, queue, layout]
         keys = [key.dead, key.dead_at, self._keys.queues]
         self._store.run(Call(scripts.load("bury"), keys, [*args, details]))
 
     def all(
-        self, queue: str, died_from: int | None = None, died_to: int | None = None
+        self,
+        queue: str,
+        died_from: int | None = None,
+        died_to: int | None = None,
+        *,
+        ahead: bool = False,
     ) -> Iterator[Buried]:
         """Yield the letters of a queue, as :meth:`pages` has them."""
-        return chain.from_iterable(self.pages(queue, died_from, died_to))
+        return chain.from_iterable(self.pages(queue, died_from, died_to, ahead=ahead))
 
     def pages(
         self,
@@ -69,6 +76,8 @@ class LetterStore:
         died_to: int | None = None,
         page: int = PAGE,
         room: int = ROOM,
+        *,
+        ahead: bool = False,
     ) -> Iterator[list[Buried]]:
         """Yield the letters of a queue in order of when they died, in ms since 1970.
 
@@ -78,6 +87,9 @@ class LetterStore:
         ----------
         page, room : int
             Most letters of a page, and bytes after which it has no more.
+        ahead : bool
+            Whether Redis reads the next page while this one is worked on. Then it has a connection
+            for itself until it ends.
         """
         low: float | str = "-inf" if died_from is None else died_from
         high: float | str = "+inf" if died_to is None else died_to
@@ -85,11 +97,15 @@ class LetterStore:
         replies: deque[Any] = deque()
 
         def ask() -> None:
-            ahead.send(self.page_call(queue, low, high, page, room, told), replies.append)
+            call = self.page_call(queue, low, high, page, room, told)
+            if line is None:
+                replies.append(self._store.run(call))
+            else:
+                line.send(call, replies.append)
 
-        with Ahead(lambda question: question(self._store)) as ahead:
+        with Ahead(lambda question: question(self._store)) if ahead else nullcontext() as line:
             ask()
-            while ahead.settle():
+            while replies or (line is not None and line.settle()):
                 more, sizes, text = replies.popleft()
                 found, start = [], 0
                 for id_size, size, died in zip(*(iter(sizes.split()),) * 3, strict=True):
@@ -102,10 +118,12 @@ class LetterStore:
                     told.append(id)
                     if size != b"-1":
                         found.append(Buried.unpack(to_text(id), text[begin:end]))
-                if more == b"1":
+                if more == b"1" and line is not None:
                     ask()
                 if found:
                     yield found
+                if more == b"1" and line is None:
+                    ask()
 
     def page_call(
         self,

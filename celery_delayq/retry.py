@@ -275,7 +275,8 @@ def _as_given(task: Any, intervals: Any) -> Any:
 
 
 def refused_by(task: Any) -> tuple[type[BaseException], ...]:
-    """Return the exceptions after which a task is not tried again, whoever asks for it.
+    """Return the exceptions after which a task is tried again neither by policy nor by Celery's
+    ``autoretry_for``; its own ``self.retry()`` is heeded all the same.
 
     Raises
     ------
@@ -304,6 +305,8 @@ def of_call(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         if budget is not None:
             own["budget"] = _budget(budget)
         found = {option: given[option] for option in OPTIONS[:3] if given.get(option) is not None}
+        if "max_retries" in given:
+            found["max_retries"] = given["max_retries"]  # None is for ever
         if not found:
             return own
         intervals = found.get("retry_intervals", 1)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
+from celery.app.amqp import AMQP
 from celery.utils.saferepr import saferepr
 from celery.utils.time import maybe_make_aware
 
@@ -56,8 +57,13 @@ class Changes(NamedTuple):
 
 _NO_CHANGES = Changes()
 
+#: What stands between the name of a budget and that of the replay that it is for.
+_AGAIN = " again "
 
-def revived(letter: DeadLetter, layout: Layout, due: Due, changes: Changes, nonce: str) -> Entry:
+
+def revived(
+    letter: DeadLetter, layout: Layout, due: Due, changes: Changes, nonce: str, run: str
+) -> Entry:
     """Return the entry that a letter becomes: its task starts anew.
 
     It has no retries behind it, and no ETA, since that has passed, nor a time at which it expires,
@@ -69,6 +75,8 @@ def revived(letter: DeadLetter, layout: Layout, due: Due, changes: Changes, nonc
         That of the queue to which it goes.
     nonce : str
         32 characters that are new: it is another message now.
+    run : str
+        Names the replay: what is replayed together shares what of its budget it shared before.
 
     Raises
     ------
@@ -95,7 +103,8 @@ def revived(letter: DeadLetter, layout: Layout, due: Due, changes: Changes, nonc
         del own[name]
     if isinstance(own.get("budget"), list):
         name, most = own["budget"]
-        own["budget"] = [f"{name}:{nonce}", most]  # what was spent is another run's
+        # What was spent is another run's.
+        own["budget"] = [f"{str(name).partition(_AGAIN)[0]}{_AGAIN}{run}", most]
     own["nonce"] = properties["delivery_tag"] = nonce
     properties[PROPERTY] = own
     new = {**message, "headers": headers, "properties": properties}
@@ -155,17 +164,23 @@ def _change_arguments(message: dict[str, Any], changes: Changes) -> None:
             f"its arguments are {message.get('content-type')!r}; only JSON can be changed"
         )
     try:
-        args, kwargs, embedded = body_of(message)
+        old_args, old_kwargs, embedded = body_of(message)
     except Exception as exc:
         if changes.args is None or changes.kwargs is None:
             raise RecordError(f"its arguments cannot be read: {exc}") from exc
-        args, kwargs, embedded = (), {}, {}
-    args = args if changes.args is None else list(changes.args)
-    kwargs = kwargs if changes.kwargs is None else dict(changes.kwargs)
+        old_args, old_kwargs, embedded = (), {}, {}
+    args = old_args if changes.args is None else list(changes.args)
+    kwargs = old_kwargs if changes.kwargs is None else dict(changes.kwargs)
     body = envelope.encode([args, kwargs, embedded])
     if message["properties"].get("body_encoding") == "base64":
         body = b64encode(body)
     message["body"] = body.decode()
     message["headers"].pop("compression", None)
-    message["headers"]["argsrepr"] = saferepr(tuple(args))
-    message["headers"]["kwargsrepr"] = saferepr(kwargs)
+    headers = message["headers"]
+    for name, before, now in (
+        ("argsrepr", tuple(old_args), tuple(args)),
+        ("kwargsrepr", old_kwargs, kwargs),
+    ):
+        # Who has described arguments in another way may have something to hide.
+        usual = headers.get(name) == saferepr(before, AMQP.argsrepr_maxsize)
+        headers[name] = saferepr(now, AMQP.argsrepr_maxsize) if usual else "…"

@@ -107,8 +107,9 @@ def show_one(
 ) -> None:
     """Print the letter with this id, or all of the task; exits with 1 when there is none."""
     letter = letter_of(delayq, id, queue)
-    # By the id of a task all letters have to be read.
-    found = [*delayq.dead_letters(queue=queue, task_id=id)] if letter is None else [letter]
+    found = [] if letter is None else [letter]
+    if letter is not None and letter.id not in (id, id.replace("%00", "\0")):  # by its task's id
+        found = [*delayq.dead_letters(queue=queue, task_id=id)]
     if as_json:
         told = [{**each.as_dict(), "message": each.message} for each in found]
         print(json.dumps({"letters": told}))

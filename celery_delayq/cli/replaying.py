@@ -23,7 +23,8 @@ _WHY = {
     Outcome.UNKNOWN: "there is no such letter, or no more",
     Outcome.CHANGED: "another letter has its id by now",
     Outcome.CONFLICT: "another task has its unique key",
-    Outcome.UNREADABLE: "it is no message of a task, or its arguments are no JSON",
+    Outcome.UNREADABLE: "it is no message of a task, its arguments are no JSON, or it never had a "
+    "queue (--to-queue)",
 }
 
 

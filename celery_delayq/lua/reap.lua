@@ -54,8 +54,9 @@ local function take_back(held)
   if most > 0 and reaped > most and mark == '!' then
     redis.call('HDEL', KEYS[14], digest)
     forget_tracked(RUNNING, message)
-    bury_letter(KEYS[16], KEYS[17], digest, to_ms(now_us()), 0,
-      string.format('its worker died %d times, the last time with nothing else', reaped), message)
+    bury_letter(KEYS[16], KEYS[17], read_label(message) or digest, to_ms(now_us()), 0,
+      string.format('its worker died %d times, the last time with nothing else', reaped), message,
+      string.format('{"worker": "%s", "deliveries": %d}', ARGV[2], reaped + crashed + requeued))
     buried = buried + 1
     return
   end

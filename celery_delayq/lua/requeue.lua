@@ -3,9 +3,9 @@
 -- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 leased
 --          10 wake  11 deliveries  12 dead  13 dead_at  14 suspects  15… ready lists
 -- ARGV     1 'first' to run next, 'last' to run after all that is ready  2 what to count:
---          'nothing', 'requeued' or 'crashed'  3 most crashes, 0 for no limit  4 how many ready
---          lists  5… their priority steps, then the fields of the messages in the order in which
---          they were leased
+--          'nothing', 'requeued' or 'crashed'  3 most crashes, 0 for no limit  4 details for
+--          the letter of one that crashed too often  5 how many ready lists  6… their priority
+--          steps, then the fields of the messages in the order in which they were leased
 -- Returns  {requeued, buried}
 -- Repeat   {0, 0}
 -- @include clock
@@ -17,10 +17,10 @@
 -- @include lease
 -- @include bury
 
-local lists = tonumber(ARGV[4])
+local lists = tonumber(ARGV[5])
 local list_of = {}
 for i = 1, lists do
-  list_of[ARGV[4 + i]] = KEYS[14 + i]
+  list_of[ARGV[5 + i]] = KEYS[14 + i]
   expect_type(KEYS[14 + i], 'list')
 end
 expect_state()
@@ -33,7 +33,7 @@ redis.call('ZREM', KEYS[13], '')
 
 local moved, buried = 0, 0
 local push = ARGV[1] == 'last' and 'LPUSH' or 'RPUSH'
-local from, to, by = #ARGV, 5 + lists, -1
+local from, to, by = #ARGV, 6 + lists, -1
 if ARGV[1] == 'last' then
   from, to, by = to, from, 1
 end
@@ -59,10 +59,11 @@ for i = from, to, by do
     end
     local most = tonumber(ARGV[3])
     if most > 0 and crashes > most then
-      redis.call('HDEL', KEYS[11], redis.sha1hex(message))
+      local digest = redis.sha1hex(message)
+      redis.call('HDEL', KEYS[11], digest)
       forget_tracked(RUNNING, message)
-      bury_letter(KEYS[12], KEYS[13], redis.sha1hex(message), to_ms(now_us()), 0,
-        string.format('killed its process %d times', crashes), message)
+      bury_letter(KEYS[12], KEYS[13], read_label(message) or digest, to_ms(now_us()), 0,
+        string.format('killed its process %d times', crashes), message, ARGV[4])
       buried = buried + 1
     elseif mark == '!' then
       track_back(message)

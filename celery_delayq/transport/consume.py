@@ -193,18 +193,26 @@ class ConsumeChannel(DivertChannel):
 
     def requeue(self, tags: Iterable[str], *, last: bool = False, counted: Counted) -> None:
         """Put messages back into their ready lists, after all others with *last*."""
-        fields: dict[tuple[str, Counted], list[str]] = {}
+        fields: dict[tuple[str, Counted, bytes], list[str]] = {}
         for tag in tags:
             holding = self.keeper.drop(tag)
             if holding is not None:
                 why: Counted = "crashed" if holding.crashed else counted
-                fields.setdefault((holding.queue, why), []).append(self.keeper.field(tag))
+                details = holding.details if holding.crashed else b""
+                key = holding.queue, why, details
+                fields.setdefault(key, []).append(self.keeper.field(tag))
         most = self.keeper.max_deliveries
 
         def put_back(store: Store) -> None:
-            for (queue, why), names in fields.items():
+            for (queue, why, details), names in fields.items():
                 _, buried = store.leases.requeue(
-                    queue, self.keeper.incarnation, names, last=last, counted=why, most=most
+                    queue,
+                    self.keeper.incarnation,
+                    names,
+                    last=last,
+                    counted=why,
+                    most=most,
+                    details=details,
                 )
                 if buried:
                     logger.error("A task of queue %r that kills its process is dead", queue)

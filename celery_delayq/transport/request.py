@@ -53,9 +53,10 @@ class RequestMixin:
             exc = exc.exc
         message = self.message  # type: ignore[attr-defined]
         note = getattr(message.channel, "note_failure", None)
-        if note is not None and isinstance(exc, (WorkerLostError, SystemExit)):
-            note(message.delivery_tag, crashed=True)
         self._end(exc, exc_info.traceback)
+        if note is not None and isinstance(exc, (WorkerLostError, SystemExit)):
+            details = self._ending.details if self._ending is not None else b""
+            note(message.delivery_tag, crashed=True, details=details)
         try:
             return super().on_failure(exc_info, *args, **kwargs)  # type: ignore[misc]
         except MemoryError:
@@ -153,6 +154,8 @@ class RequestMixin:
             settings is None
             or self._is_buried
             or self._is_killed
+            or getattr(self, "_already_revoked", False)
+            or getattr(self, "_already_cancelled", False)
             or isinstance(exc, (Retry, Ignore, Terminated, KeyboardInterrupt))
             or (isinstance(exc, Reject) and exc.requeue)
         ):

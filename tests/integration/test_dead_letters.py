@@ -205,6 +205,8 @@ def test_a_task_that_has_killed_too_many_processes(
     assert letter.reason == "killed its process 3 times"
     assert letter.task == "quick"
     assert letter.due is not None
+    assert (letter.id, letter.exception, letter.deliveries) == ("a", "WorkerLostError", 3)
+    assert str(letter.worker).startswith("celery") or "@" in str(letter.worker)
     assert scene.runs("retries", "deliveries") == [(0, 1), (0, 2), (0, 3)]
 
 
@@ -220,7 +222,13 @@ def test_a_task_that_has_killed_too_many_workers(
 
     [letter] = delayq.dead_letters()
     assert letter.reason == "its worker died 2 times, the last time with nothing else"
-    assert (letter.task_id, letter.task) == ("a", "quick")
+    assert (letter.task_id, letter.task, letter.deliveries) == ("a", "quick", 2)
+    assert letter.worker is not None
+    # Redis alone has buried it, and it knows no id of what was sent to run at once.
+    assert letter.id != "a"
+    assert delayq.dead_letter("a") == letter
+    assert delayq.purge("a") is Outcome.DONE
+    assert delayq.dead_letter("a") is None
 
 
 # -- what is no failure of a task

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from celery import Celery, chain, chord, group
 
-from celery_delayq import DelayQ
+from celery_delayq import DeadFilter, DelayQ
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.retry_tasks import TIMEOUT, Act, RetryScene, StartWorker, start, tasks_of
@@ -141,6 +141,24 @@ def test_a_chord_whose_members_have_spent_it_waits_for_their_replay(
         [letter] = delayq.dead_letters(task_id=id)
         assert delayq.replay(letter, args=[["done"]])
     wait_until(lambda: result.state == "SUCCESS", TIMEOUT, "the chord is complete")
+
+
+def test_members_that_are_replayed_together_share_one_again(
+    quick: Any, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
+) -> None:
+    start(delayq_worker)
+    ids = ["one", "two", "three"]
+    canvas = group(quick(id, "OSError") for id in ids).apply_async(retry_budget=2)
+    scene.wait_dead(delayq, *ids)
+
+    for spent in (4, 6):
+        delayq.replay_all(DeadFilter(group_id=canvas.id))
+        scene.wait_dead(delayq, *ids)
+        assert retries(scene) == spent
+
+    names = scene.client.keys("delayq:budget:*")
+    assert len(names) == 3
+    assert max(map(len, names)) < 120
 
 
 def test_what_a_member_sends_shares_it(

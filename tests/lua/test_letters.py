@@ -13,8 +13,15 @@ from tests.lua.letters import seed
 def pages(
     store: Store, low: int | None = None, high: int | None = None, room: int = 1000
 ) -> list[list[str]]:
-    found = store.letters.pages(QUEUE, low, high, page=3, room=room)
-    return [[letter.id for letter in part] for part in found]
+    one, other = (
+        [
+            [letter.id for letter in part]
+            for part in store.letters.pages(QUEUE, low, high, page=3, room=room, ahead=ahead)
+        ]
+        for ahead in (False, True)
+    )
+    assert one == other
+    return one
 
 
 def test_those_that_died_first_come_first(store: Store) -> None:
@@ -58,7 +65,7 @@ def test_what_is_no_letter_or_gone_holds_nothing_up(store: Store) -> None:
 
 def test_what_dies_and_goes_meanwhile_is_there_or_not(store: Store) -> None:
     seed(store, *"abcdef", died_ms=10)
-    found = store.letters.pages(QUEUE, page=2)
+    found = store.letters.pages(QUEUE, page=2, ahead=True)
 
     first = [letter.id for letter in next(found)]
     store.letters.discard(QUEUE, [("e", 14), ("f", 15)])
@@ -74,7 +81,7 @@ def test_who_stops_in_the_middle_leaves_a_connection_that_works(store: Store) ->
     seed(store, *"abcdef", died_ms=10)
 
     for _ in range(50):
-        found = store.letters.pages(QUEUE, page=2)
+        found = store.letters.pages(QUEUE, page=2, ahead=True)
         assert [letter.id for letter in next(found)] == ["a", "b"]
         found.close()  # type: ignore[attr-defined]
         assert store.letters.count(QUEUE) == 6

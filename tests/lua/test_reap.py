@@ -329,6 +329,7 @@ def test_a_message_that_is_held_too_often_is_a_suspect_and_then_dead(store: Stor
     [letter] = store.dead_letters(QUEUE)
     assert letter.reason == "its worker died 4 times, the last time with nothing else"
     assert letter.message == b"deadly"
+    assert letter.details == b'{"worker": "me", "deliveries": 4}'
     assert abs(letter.died_ms - store.now_ms()) < 5000
 
 

@@ -184,10 +184,13 @@ def test_a_message_that_killed_its_process_too_often_is_dead(store: Store) -> No
     for nonce in ("1", "2", "3"):
         reserve(store, nonce)
         fields = [f"{nonce}:1"]
-        results.append(store.leases.requeue(QUEUE, "me", fields, counted="crashed", most=2))
+        results.append(
+            store.leases.requeue(QUEUE, "me", fields, counted="crashed", most=2, details=b"{}")
+        )
 
     assert results == [(1, 0), (1, 0), (0, 1)]
     [letter] = store.dead_letters(QUEUE)
+    assert letter.details == b"{}"
     assert (letter.reason, letter.message) == ("killed its process 3 times", b"deadly\nbytes")
     assert abs(letter.died_ms - store.now_ms()) < 5000
     assert set(state(store)) == {"delayq:reaping", "{q}:leases", "{q}:dead", "{q}:dead_at"}

@@ -5,6 +5,7 @@ The first of each list is what runs next. Time is lease time in seconds, moved b
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -155,7 +156,8 @@ class QueueModel(LetterModel):
                 self.counts[one.message] = count
             if counted == "crashed" and most and count.crashed > most:
                 self.forget(self.running, one.message)
-                self._bury(one.message, f"killed its process {count.crashed} times")
+                reason = f"killed its process {count.crashed} times"
+                self._bury(one.message, reason, _id(one.message))
                 buried += 1
             else:
                 self._put_back(one, one.message, last=last)
@@ -249,7 +251,7 @@ class QueueModel(LetterModel):
                 one = self._drop(who, name)
                 assert one is not None
                 if one.message is not None:
-                    results[self._take_back(one, one.message, most)] += 1
+                    results[self._take_back(who, one, one.message, most)] += 1
             if not self.held.get(who):
                 del self.ends[who]
                 self.nonces.pop(who, None)
@@ -259,15 +261,14 @@ class QueueModel(LetterModel):
         more = self.reaping is not None and self.reaping <= self.now
         return Reaped(more, results["requeued"], results["suspected"], results["buried"])
 
-    def _take_back(self, one: Held, message: bytes, most: int) -> str:
+    def _take_back(self, who: str, one: Held, message: bytes, most: int) -> str:
         count = self._counts(one)
         count = count._replace(reaped=count.reaped + 1)
         if most and count.reaped > most and one.alone:
             self.forget(self.running, message)
-            self._bury(
-                message,
-                f"its worker died {count.reaped} times, the last time with nothing else",
-            )
+            reason = f"its worker died {count.reaped} times, the last time with nothing else"
+            told = {"worker": who, "deliveries": sum(count)}
+            self._bury(message, reason, _id(message), json.dumps(told).encode())
             return "buried"
         self.counts[message] = count
         self.track_back(message)
@@ -280,3 +281,9 @@ class QueueModel(LetterModel):
 
 def _order(name: str) -> list[int]:
     return [int(part) for part in name.split(":")]
+
+
+def _id(message: bytes) -> str | None:
+    """Return the id that a message tells scripts."""
+    label = Label.of(message)
+    return label and label.id

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_delayq import DelayQ
+from celery_delayq.attempts import attempts_of
 from celery_delayq.errors import InvalidRetry
 from celery_delayq.retry import (
     LARGEST_BUDGET,
@@ -480,9 +481,12 @@ def test_an_app_tells_of_them_when_it_knows_its_tasks(caplog: pytest.LogCaptureF
     app = Celery("app", broker="memory://", set_as_current=False)
     DelayQ(app)
     app.task(name="shop.mail", shared=False, retry_intervals=(1, math.nan))(nothing)
+    app.task(name="shop.other", shared=False, retry_intervals=(1, 2))(nothing)
 
     app.finalize()
 
+    assert attempts_of(app.tasks["shop.mail"]) is None
+    assert attempts_of(app.tasks["shop.other"]) is not None
     assert "task shop.mail: retry_intervals=(1, nan): step nan: expected" in caplog.text
 
 
@@ -520,7 +524,9 @@ def test_patterns_that_match_nothing_are_found() -> None:
     ("options", "own"),
     [
         ({}, {}),
-        ({"retry_intervals": None, "max_retries": None}, {}),
+        ({"retry_intervals": None, "retry_jitter": None}, {}),
+        ({"max_retries": None}, {"retry": {"max": None}}),
+        ({"retry_intervals": 5, "max_retries": None}, {"retry": {"intervals": 5, "max": None}}),
         ({"retry_intervals": (1, 2)}, {"retry": {"intervals": [1, 2]}}),
         ({"retry_intervals": HOUR}, {"retry": {"intervals": 3600}}),
         ({"retry_intervals": 5, "max_retries": 2}, {"retry": {"intervals": 5, "max": 2}}),

@@ -15,7 +15,7 @@ from celery_delayq.letters import Buried, DeadLetter
 from celery_delayq.message import Due, Entry, Record, encode
 from celery_delayq.reviving import Changes, revived
 
-NONCE = "f" * 32
+NONCE, RUN = "f" * 32, "0" * 32
 
 #: What a sender may have put beside what is known, in a spelling that misleads.
 TEXTS = st.sampled_from(
@@ -79,11 +79,11 @@ def test_what_is_replaced_in_a_message_is_what_would_be_encoded(
     separators = (",", ":") if compact else None
     letter = letter_of(json.dumps(message, separators=separators).encode())
 
-    quick = revived(letter, Layout(), Due(0), Changes(), NONCE)
+    quick = revived(letter, Layout(), Due(0), Changes(), NONCE, RUN)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reviving, "_respelled", lambda *_: None)
-        assert parsed(quick) == parsed(revived(letter, Layout(), Due(0), Changes(), NONCE))
+        assert parsed(quick) == parsed(revived(letter, Layout(), Due(0), Changes(), NONCE, RUN))
 
 
 def test_most_letters_are_not_encoded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +96,7 @@ def test_most_letters_are_not_encoded_anew(monkeypatch: pytest.MonkeyPatch) -> N
     text = encode({"properties": properties, "body": "b", "headers": headers})
     monkeypatch.setattr(Entry, "of", None)
 
-    entry = revived(letter_of(text), Layout(), Due(0), Changes(), NONCE)
+    entry = revived(letter_of(text), Layout(), Due(0), Changes(), NONCE, RUN)
 
     assert Record.unpack(entry.data).message == encode(
         {
@@ -105,3 +105,31 @@ def test_most_letters_are_not_encoded_anew(monkeypatch: pytest.MonkeyPatch) -> N
             "headers": {**headers, "retries": 0},
         }
     )
+
+
+# -- with other arguments
+
+
+def described(argsrepr: str | None) -> DeadLetter:
+    headers = {"task": "shop.mail", "id": "id", "argsrepr": argsrepr, "kwargsrepr": "{'by': 1}"}
+    message = {
+        "body": json.dumps([["ann"], {"by": 1}, {}]),
+        "content-type": "application/json",
+        "content-encoding": "utf-8",
+        "headers": headers,
+        "properties": {"delivery_info": {"routing_key": "celery"}, "delivery_tag": "tag"},
+    }
+    return letter_of(json.dumps(message).encode())
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("('ann',)", "('bob',)"), ("(…)", "…"), ("('a secret',)", "…"), (None, "…")],
+)
+def test_new_arguments_are_described_only_where_the_old_ones_were(
+    before: str | None, after: str
+) -> None:
+    entry = revived(described(before), Layout(), Due(0), Changes(args=["bob"]), NONCE, RUN)
+
+    headers = json.loads(Record.unpack(entry.data).message)["headers"]
+    assert (headers["argsrepr"], headers["kwargsrepr"]) == (after, "{'by': 1}")
