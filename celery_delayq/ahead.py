@@ -50,9 +50,13 @@ class Ahead:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Settle the last call, also after an error: it may have been made."""
+        """Settle the last call, also after an error: it may have been made.
+
+        Not where a generator is closed: nobody wants its answer, and it may be in another process.
+        """
         try:
-            self.settle()
+            if exc_type is not GeneratorExit:
+                self.settle()
         finally:
             if self._unanswered is not None:
                 self._drop()

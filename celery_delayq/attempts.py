@@ -87,6 +87,9 @@ class Attempts:
         else:
             task.run = self._retrying(self._judging(task.run))
         task.retry = self.retry
+        # What it raises would undo what has happened already: a retry that was sent, a letter.
+        task.on_retry = _logged(task.on_retry)
+        task.on_failure = _logged(task.on_failure)
 
     def policy_of(self, request: Context) -> RetryPolicy | None:
         """Return the policy for the attempt that *request* is about."""
@@ -260,6 +263,17 @@ class Attempts:
             # Better one retry too many than a task that is not tried again.
             logger.exception("The budget of retries %r of task %s is unknown", given, request.id)
             return True
+
+
+def _logged(handler: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(handler)
+    def handle(*args: Any, **kwargs: Any) -> None:
+        try:
+            handler(*args, **kwargs)
+        except Exception:
+            logger.exception("%s has failed", getattr(handler, "__qualname__", handler))
+
+    return handle
 
 
 def _has_intervals(given: Any) -> bool:

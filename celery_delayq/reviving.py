@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
@@ -20,7 +21,9 @@ from celery_delayq.message import PROPERTY, Due, Entry, Record, entry_id, is_tas
 from celery_delayq.reading import body_of
 
 #: What our data of a message say that is not so any more when its task starts anew.
-_OF_THE_PAST = frozenset({"label", "eta", "place", "queue", "deliveries"})
+_OF_THE_PAST = frozenset(
+    {"label", "eta", "place", "queue", "deliveries", "countdown", "retry_of", "retried_to"}
+)
 
 
 class Changes(NamedTuple):
@@ -56,6 +59,9 @@ class Changes(NamedTuple):
 
 
 _NO_CHANGES = Changes()
+
+#: Plain letters and signs that are spelled as numbers: a name may be hidden so.
+_ESCAPED = re.compile(rb"\\u00[2-7]")
 
 #: What stands between the name of a budget and that of the replay that it is for.
 _AGAIN = " again "
@@ -120,7 +126,9 @@ def revived(
         data = _respelled(letter.buried.message, message, new)
         if data is not None:
             record = Record(step, envelope.nonce_of(new), headers["task"], data)
-            return Entry(entry_id(headers["id"]), due, step, record.pack())
+            id = entry_id(headers["id"])
+            id.encode()  # what cannot be sent is no message of a task
+            return Entry(id, due, step, record.pack())
     return Entry.of(new, step, due, label=label)
 
 
@@ -128,9 +136,11 @@ def _respelled(data: bytes, old: Mapping[str, Any], new: Mapping[str, Any]) -> b
     """Return *data*, which spells *old*, such that it spells *new*: in a fifth of the time in which
     that can be encoded, and None where it can only be encoded.
 
-    The key of what is replaced stands in it once, spelled as the values are.
+    The name of what is replaced stands in it once, and no name is spelled in another way.
     """
     headers, properties = old["headers"], old["properties"]
+    if _ESCAPED.search(data):
+        return None
     if headers.get("eta") is not None or headers.get("expires") != new["headers"].get("expires"):
         return None
     tag = new["properties"]["delivery_tag"]
@@ -142,11 +152,11 @@ def _respelled(data: bytes, old: Mapping[str, Any], new: Mapping[str, Any]) -> b
         spelled = [envelope.encode(each).decode() for each in (properties[PROPERTY], own)]
         changes.append((PROPERTY, spelled[0], spelled[1]))
     for name, was, now in changes:
-        key = f'"{name}": '.encode()
-        head, found, tail = data.partition(key + was.encode())
+        key = f'"{name}"'.encode()
+        head, found, tail = data.partition(b"%b: %b" % (key, was.encode()))
         if not found or key in head or key in tail:
             return None
-        data = b"%b%b%b%b" % (head, key, now.encode(), tail)
+        data = b"%b%b: %b%b" % (head, key, now.encode(), tail)
     return data
 
 

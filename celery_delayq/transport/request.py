@@ -112,7 +112,7 @@ class RequestMixin:
 
     def reject(self, requeue: bool = False) -> None:
         """Reject the message; what goes back is no dead letter."""
-        if requeue:
+        if requeue and not self.acknowledged:
             self._ending = None
         else:
             self._note_ending()
@@ -157,7 +157,7 @@ class RequestMixin:
             or getattr(self, "_already_revoked", False)
             or getattr(self, "_already_cancelled", False)
             or isinstance(exc, (Retry, Ignore, Terminated, KeyboardInterrupt))
-            or (isinstance(exc, Reject) and exc.requeue)
+            or (isinstance(exc, Reject) and exc.requeue and not self.acknowledged)
         ):
             return
         if isinstance(exc, Reject):

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 from weakref import ReferenceType, ref
 
+from billiard.einfo import ExceptionInfo
 from celery import bootsteps, signals
+from celery.concurrency.prefork import TaskPool as PreforkPool
 from celery.worker import state
 from celery.worker.consumer import Consumer
 from kombu.asynchronous.hub import Hub
 
 from celery_delayq.transport import request
 from celery_delayq.transport.poller import Poller
+
+logger = logging.getLogger(__name__)
 
 #: Whether an acknowledgement from another thread wakes Celery's event loop: kombu 5.6 and newer.
 LOOP_WAKES = hasattr(Hub, "_create_waker")
@@ -43,6 +49,36 @@ def _waking(call_soon: Callable[..., Any]) -> Callable[..., Any]:
 
 
 signals.worker_init.connect(_note)
+
+
+def _hear_of_all(**_: Any) -> None:
+    """Have a pool tell when Celery cannot tell how a task has ended, as when it fails to store the
+    result.
+
+    A prefork pool tells of it as of a failure. In the others nobody would hear of it: the message
+    was held, and had its place in the worker, for as long as that lives.
+    """
+    pool: Any = getattr(_controller() if _controller else None, "pool", None)
+    if pool is not None and not isinstance(pool, PreforkPool) and not hasattr(pool, "delayq"):
+        pool.on_apply, pool.delayq = _surviving(pool.on_apply), True
+
+
+signals.worker_ready.connect(_hear_of_all)
+
+
+def _surviving(on_apply: Callable[..., Any]) -> Callable[..., Any]:
+    def apply(target: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        @wraps(target)
+        def traced(*its: Any, **more: Any) -> Any:
+            try:
+                return target(*its, **more)
+            except Exception:
+                logger.exception("Celery could not tell how a task has ended: it counts as failed")
+                return 1, ExceptionInfo(), 0.0  # as Celery's trace tells of a failure
+
+        return on_apply(traced, *args, **kwargs)
+
+    return apply
 
 
 def keep_begun() -> None:

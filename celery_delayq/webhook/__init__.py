@@ -231,6 +231,8 @@ def deliver(settings: Webhook, url: Any, payload: Any, headers: Any, id: str) ->
             max_response=settings.max_response,
             ca_file=settings.ca_file,
         )
+    except UnicodeError as exc:  # such as xn--a, which is no name that is encoded
+        raise InvalidWebhook(f"{target.shown}: the host is no domain name: {exc}") from exc
     except http.FAILURES as exc:
         over = time.monotonic() >= deadline
         why = f"no answer within {settings.timeout:g} s" if over else "no answer"

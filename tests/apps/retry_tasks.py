@@ -25,6 +25,9 @@ SETTINGS = json.loads(os.environ.get("RETRY_SETTINGS", "{}"))
 
 StartWorker = Callable[..., WorkerProcess]
 
+#: Where tasks write down what they do, if not where their results go.
+NOTES = os.environ.get("RETRY_NOTES", "")
+
 #: What a task is told to do in one attempt: a word, or a word and what goes with it.
 Act = str | Sequence[Any]
 
@@ -37,7 +40,7 @@ def act(self: Any, acts: Sequence[Act] = ("done",), result: Any = "done") -> Any
     request = self.request
     what = acts[min(request.retries, len(acts) - 1)]
     word, more = (what, None) if isinstance(what, str) else what
-    with Redis.from_url(self.app.conf.result_backend) as client:
+    with Redis.from_url(NOTES or self.app.conf.result_backend) as client:
         run = {
             "id": request.id,
             "task": self.name,
@@ -135,6 +138,16 @@ class Telling(Task):
         tell(self.app, "on_success", self.request)
 
 
+class Clumsy(Task):
+    """A task whose handlers fail."""
+
+    def on_retry(self, *_: Any) -> None:
+        raise KeyError("on_retry")
+
+    def on_failure(self, *_: Any) -> None:
+        raise KeyError("on_failure")
+
+
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "steps": {"retry_intervals": (0.1, 0.3, 0.2)},
@@ -181,6 +194,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "retry_intervals": (0, 0),
     },
     "telling": {"base": Telling, "retry_intervals": (0.1, 0.1)},
+    "clumsy": {"base": Clumsy, "retry_intervals": (0.1, 0.1)},
+    "clumsy.early": {"base": Clumsy, "retry_intervals": (0.1, 0.1), "acks_late": False},
     "unkept": {"retry_intervals": (0,), "dead_letter": False},
     "limited": {"retry_intervals": (0,), "soft_time_limit": 1, "time_limit": 2},
     "unique": {

@@ -18,6 +18,7 @@ from celery_delayq.testing import POOLS, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.retry_tasks import TIMEOUT, Act, RetryScene, StartWorker, start, tasks_of
 from tests.integration.conftest import MakeApp
+from tests.support.proxy import Proxy
 
 # Celery's result backend, with the newest redis-py.
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
@@ -229,6 +230,57 @@ def test_a_task_that_has_killed_too_many_workers(
     assert delayq.dead_letter("a") == letter
     assert delayq.purge("a") is Outcome.DONE
     assert delayq.dead_letter("a") is None
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_handlers_that_fail_add_no_letter_and_hide_none(
+    pool: str, app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
+) -> None:
+    app.tasks["clumsy"].apply_async((["ValueError"],), task_id="late")
+    app.tasks["clumsy.early"].apply_async((["ValueError"],), task_id="early")
+    worker = start(delayq_worker, pool)
+
+    scene.wait_dead(delayq, "late", "early")
+    scene.wait_empty()
+
+    assert [scene.attempts(id) for id in ("late", "early")] == [[0, 1, 2], [0, 1, 2]]
+    assert [letter.exception for letter in delayq.dead_letters()] == ["ValueError"] * 2
+    assert "Clumsy.on_retry has failed" in worker.log
+
+
+@pytest.mark.parametrize("pool", ["threads", "gevent", "eventlet", "solo", "prefork"])
+def test_a_result_that_cannot_be_stored_costs_no_task_and_no_place_in_the_worker(
+    pool: str, app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest, scene: RetryScene,
+    delayq_worker: StartWorker,
+) -> None:  # fmt: skip
+    once = {"max_retries": 0, "interval_start": 0, "interval_step": 0, "interval_max": 0}
+    with Proxy(delayq_redis.port) as proxy:
+        start(
+            delayq_worker,
+            pool,
+            conf={
+                "result_backend_transport_options": {"retry_policy": once},
+                "task_track_started": False,
+                "worker_send_task_events": False,
+            },
+            env={"RETRY_NOTES": delayq_redis.url},
+            result_backend=f"redis://127.0.0.1:{proxy.port}/0",
+        )
+        for id in ("a", "b"):
+            app.tasks["plain"].apply_async((["wait"],), task_id=id)
+        number = 1 if pool == "solo" else 2
+        wait_until(lambda: len(scene.runs("id")) == number, TIMEOUT, "they run")
+        proxy.refuse()
+        for id in ("a", "b"):
+            scene.client.rpush(f"gate:{id}", "go")
+        scene.wait_dead(delayq, "a", "b")
+        proxy.accept()
+
+        app.tasks["plain"].apply_async((["done"],), task_id="c")
+
+        wait_until(lambda: "c" in scene.runs("id"), TIMEOUT, "the worker goes on")
+        scene.wait_empty()
+    assert sorted(scene.runs("id")) == ["a", "b", "c"]
 
 
 # -- what is no failure of a task

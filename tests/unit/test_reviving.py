@@ -133,3 +133,31 @@ def test_new_arguments_are_described_only_where_the_old_ones_were(
 
     headers = json.loads(Record.unpack(entry.data).message)["headers"]
     assert (headers["argsrepr"], headers["kwargsrepr"]) == (after, "{'by': 1}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"headers": {"task": "t", "id": "i", "retries":3, "stamps": {"retries": 3}}, %b}',
+        b'{"headers": {"task": "t", "id": "i", "retries":3}, "x": {"retries": 3}, %b}',
+        b'{"headers": {"task": "t", "id": "i", "\\u0072etries":3}, "x": {"retries": 3}, %b}',
+    ],
+)
+def test_other_spellings_in_one_message_mislead_nobody(text: bytes) -> None:
+    properties = b'"properties": {"delivery_tag": "tag", "delivery_info": {}}'
+    letter = letter_of(text % properties)
+
+    entry = revived(letter, Layout(), Due(0), Changes(), NONCE, RUN)
+
+    message = json.loads(Record.unpack(entry.data).message)
+    assert message["headers"]["retries"] == 0
+    assert 3 in (*message["headers"].get("stamps", {}).values(), *message.get("x", {}).values())
+
+
+def test_an_id_that_no_text_can_have_is_refused() -> None:
+    headers = {"task": "t", "id": "\ud800", "retries": 3}
+    properties = {"delivery_tag": "tag", "delivery_info": {}}
+    letter = letter_of(json.dumps({"headers": headers, "properties": properties}).encode())
+
+    with pytest.raises(ValueError, match="surrogates"):
+        revived(letter, Layout(), Due(0), Changes(), NONCE, RUN)
