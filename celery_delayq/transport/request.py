@@ -111,8 +111,11 @@ class RequestMixin:
         self.acknowledged = True
 
     def reject(self, requeue: bool = False) -> None:
-        """Reject the message; what goes back is no dead letter."""
-        if requeue and not self.acknowledged:
+        """Reject the message; what goes back is no dead letter.
+
+        With early acks nothing goes back: there the message was acknowledged before.
+        """
+        if requeue and self.task.acks_late:  # type: ignore[attr-defined]
             self._ending = None
         else:
             self._note_ending()
@@ -157,7 +160,7 @@ class RequestMixin:
             or getattr(self, "_already_revoked", False)
             or getattr(self, "_already_cancelled", False)
             or isinstance(exc, (Retry, Ignore, Terminated, KeyboardInterrupt))
-            or (isinstance(exc, Reject) and exc.requeue and not self.acknowledged)
+            or (isinstance(exc, Reject) and exc.requeue and task.acks_late)
         ):
             return
         if isinstance(exc, Reject):

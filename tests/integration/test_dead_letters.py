@@ -232,6 +232,20 @@ def test_a_task_that_has_killed_too_many_workers(
     assert delayq.dead_letter("a") is None
 
 
+@pytest.mark.parametrize("pool", ["solo", "threads", "prefork"])
+def test_what_cannot_go_back_is_kept(
+    pool: str, app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
+) -> None:
+    app.tasks["early"].apply_async((["put back"],), task_id="early")
+    start(delayq_worker, pool)
+
+    scene.wait_dead(delayq, "early")
+    scene.wait_empty()
+
+    assert scene.attempts("early") == [0]
+    assert [letter.reason for letter in delayq.dead_letters()] == ["as told"]
+
+
 @pytest.mark.parametrize("pool", POOLS)
 def test_handlers_that_fail_add_no_letter_and_hide_none(
     pool: str, app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
