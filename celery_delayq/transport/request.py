@@ -35,7 +35,7 @@ class Ending(NamedTuple):
     """Why a task's message is to be a dead letter."""
 
     reason: str
-    details: bytes
+    details: dict[str, Any]
 
 
 class RequestMixin:
@@ -55,8 +55,10 @@ class RequestMixin:
         note = getattr(message.channel, "note_failure", None)
         self._end(exc, exc_info.traceback)
         if note is not None and isinstance(exc, (WorkerLostError, SystemExit)):
-            details = self._ending.details if self._ending is not None else b""
-            note(message.delivery_tag, crashed=True, details=details)
+            told = {} if self._ending is None else self._ending.details
+            # Where it comes back no chord is told, and none was when that is its end.
+            details = {name: value for name, value in told.items() if name != "told"}
+            note(message.delivery_tag, crashed=True, details=pack_details(details))
         try:
             return super().on_failure(exc_info, *args, **kwargs)  # type: ignore[misc]
         except MemoryError:
@@ -147,7 +149,7 @@ class RequestMixin:
             self._note_last(exc, traceback)
         except Exception:
             logger.exception("A failure of %s[%s] is kept without details", self.name, self.id)  # type: ignore[attr-defined]
-            self._ending = Ending(f"failed: {type(exc).__name__}", b"")
+            self._ending = Ending(f"failed: {type(exc).__name__}", {})
 
     def _note_last(self, exc: BaseException, traceback: str | None) -> None:
         message = self.message  # type: ignore[attr-defined]
@@ -191,7 +193,7 @@ class RequestMixin:
         if reason is None:
             after = f" after {retries} {'retry' if retries == 1 else 'retries'}" if retries else ""
             reason = f"failed{after}: {details['exception']}: {details['message']}"
-        self._ending = Ending(reason, pack_details(details))
+        self._ending = Ending(reason, details)
 
     def _note_ending(self) -> None:
         if self._ending is None or self.acknowledged:
@@ -200,7 +202,7 @@ class RequestMixin:
         self._is_buried = True
         message = self.message  # type: ignore[attr-defined]
         message.channel.note_failure(
-            message.delivery_tag, reason=ending.reason, details=ending.details
+            message.delivery_tag, reason=ending.reason, details=pack_details(ending.details)
         )
 
     def _bury_copy(self) -> None:
@@ -214,7 +216,8 @@ class RequestMixin:
         if queue is not None:
             data = envelope.encode(envelope.without_delivery(message._raw))
             id = str(self.id)  # type: ignore[attr-defined]
-            message.channel.bury_copy(queue, id, ending.reason, data, ending.details)
+            details = pack_details(ending.details)
+            message.channel.bury_copy(queue, id, ending.reason, data, details)
 
 
 def _text(reason: Any) -> str:

@@ -157,7 +157,7 @@ def test_a_short_day_runs_every_reminder_once_and_those_of_no_cancelled_flight(
     assert cancelled.reminders == changes_after(news)["cancel"] == sum(cancelled[1:])
     assert (moved.in_time, cancelled.in_time) == (total.moved, total.cancelled)
     assert moved.had_run > 0, "short delays become known when the check-in is over"
-    again = re.search(r"And again .* (\d+)/600", done.stdout)
+    again = re.search(r"And again.* (\d+)/600", done.stdout)
     assert again is not None, done.stdout
     assert int(again[1]) > 0
 

@@ -106,7 +106,7 @@ def test_a_failover_under_load(
     assert set(running) <= desk.held()
     desk.open("gate")
     certain = [id for id, at in published.items() if waits or at < killed_us - LAG_US]
-    assert len(certain) > 50
+    assert len(certain) > 20
     desk.wait_finished([*running, *scheduled, *certain])
     desk.wait_empty()
 
