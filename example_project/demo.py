@@ -18,8 +18,8 @@ from example_project.run import Options, WrongSums, run
 from example_project.services import ServiceError
 
 
-def _finite(context: click.Context, option: click.Parameter, value: float) -> float:
-    if not math.isfinite(value):
+def _finite(context: click.Context, option: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not math.isfinite(value):
         raise click.BadParameter(f"{value} is not a number of seconds", context, option)
     return value
 
@@ -53,6 +53,12 @@ def _folder_made(context: click.Context, option: click.Parameter, path: Path) ->
     default=60.0,
     callback=_finite,
     help="Real seconds that a day of flights takes.",
+)
+@click.option(
+    "--seconds-before",
+    type=click.FloatRange(0, 3600),
+    callback=_finite,
+    help="Real seconds for publishing before the day begins.  [default: by their number]",
 )
 @click.option("--workers", type=click.IntRange(1, 16), default=2, help="Celery workers.")
 @click.option(

@@ -40,7 +40,7 @@ AFTER_THE_LAST_S = 20.0
 LOOK_EVERY_S = 0.2
 
 # The flight day begins when all is published, so that every ETA lies ahead. Reckoned for a slow
-# machine; were it slower still, the sums would say so.
+# machine; were it slower still, the sums would say so, and `--seconds-before` would help.
 PUBLISHED_PER_S = 300
 PUBLISH_SPARE_S = 3.0
 
@@ -60,6 +60,7 @@ class Options:
     days: int = 1
     flights: int | None = None
     seconds_per_day: float = 60.0
+    seconds_before: float | None = None
     workers: int = 2
     concurrency: int = 2
     picture: Path
@@ -142,7 +143,9 @@ def run(options: Options, console: Console) -> None:
 
 
 def _clock(options: Options, records: Records, begins: datetime, reminders: int) -> CompressedClock:
-    wait_s = PUBLISH_SPARE_S + reminders / PUBLISHED_PER_S
+    wait_s = options.seconds_before
+    if wait_s is None:
+        wait_s = PUBLISH_SPARE_S + reminders / PUBLISHED_PER_S
     starts_ms = math.ceil(records.now_ms() + wait_s * 1000)
     return CompressedClock(begins, starts_ms, options.seconds_per_day)
 

@@ -127,6 +127,7 @@ def test_a_short_day_runs_every_reminder_once_and_those_of_no_cancelled_flight(
 ) -> None:
     picture = tmp_path / "new" / "demo.png"
     options = ["--seconds-per-day", "12", "--flights", "300", "--picture", str(picture)]
+    options += ["--seconds-before", "30"]
 
     done = subprocess.run(
         [*DEMO, *options],

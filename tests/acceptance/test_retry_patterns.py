@@ -19,11 +19,12 @@ from tests.support.faults.scale import SEED, scaled
 
 StartWorker = Callable[..., WorkerProcess]
 
-COUNT = scaled(10_000, 100_000)
+#: 10,000 are what the policy was promised for: `python -m tests.soak`.
+COUNT = scaled(2_000, 10_000)
 #: Pools of the workers that share the queue.
 RUN_ON = scaled(("solo", "threads"), POOLS)
 #: Seconds for all of them.
-PATIENCE = scaled(240, 1800)
+PATIENCE = scaled(400, 1800)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from redis import Redis
 from celery_delayq import DelayQ
 from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.support.keyspace import look
 
 SETTINGS = json.loads(os.environ.get("CONTROL_SETTINGS", "{}"))
 #: Seconds to wait for what is about to happen.
@@ -203,21 +204,16 @@ class Scene:
 
     def left(self, queue: str = "celery") -> dict[str, Any]:
         """Return all that is not done yet, by the end of its key."""
-        keys = {name: f"{{{queue}}}:{name}" for name in BUSY}
-        found: dict[str, Any] = {}
-        for name, key in keys.items():
-            kind = self.client.type(key)
-            if kind == b"hash":
-                found[name] = self.client.hgetall(key)
-            elif kind == b"zset":
-                found[name] = self.client.zrange(key, 0, -1, withscores=True)
-            elif kind == b"list":
-                found[name] = self.client.lrange(key, 0, -1)
-        if ready := self.client.lrange(queue, 0, -1):
-            found["ready"] = ready
-        if leased := [f for key in self.client.keys("*:leased:*") for f in self.client.hvals(key)]:
-            found["leased"] = leased
-        return found
+        keys = {f"{{{queue}}}:{name}": name for name in BUSY} | {queue: "ready"}
+        stored = look(self.client, *keys, "*:leased:*")
+        leased = [
+            record
+            for key, records in stored.items()
+            if b":leased:" in key
+            for record in records.values()
+        ]
+        found = {name: stored[key.encode()] for key, name in keys.items() if key.encode() in stored}
+        return found | ({"leased": leased} if leased else {})
 
     def wait_empty(self, queue: str = "celery") -> None:
         """Wait until all is done, and nothing is remembered of it."""

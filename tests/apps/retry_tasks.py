@@ -185,7 +185,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "auto.backoff": {
         "autoretry_for": (OSError,),
-        "retry_backoff": 1,
+        "retry_backoff": 4,
         "retry_jitter": False,
         "retry_intervals": (0.1,),
     },

@@ -133,7 +133,7 @@ def test_tasks_that_are_cancelled_for_a_lost_connection_run_again(
     worker = desk.worker(
         pool,
         url=through(proxy),
-        lease=LEASE,
+        lease=10,
         worker_cancel_long_running_tasks_on_connection_loss=True,
     )
     desk.wait_started(ids, 2)

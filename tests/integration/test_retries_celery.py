@@ -199,7 +199,7 @@ def test_beside_autoretry_for_each_does_what_it_says(
         "not named": ("auto", "KeyError", [0.1, 0.3]),
         "with kwargs": ("auto.kwargs", "OSError", [0.1, 0.1]),
         "not named, with kwargs": ("auto.kwargs", "KeyError", [0, 0, 0, 0]),
-        "with backoff": ("auto.backoff", "OSError", [1]),
+        "with backoff": ("auto.backoff", "OSError", [4]),
         "not named, with backoff": ("auto.backoff", "KeyError", [0.1]),
         "refused to Celery": ("auto.refusing", "FileNotFoundError", []),
         "refused to us": ("auto.refusing", "ConnectionError", []),
@@ -220,7 +220,7 @@ def test_beside_autoretry_for_each_does_what_it_says(
     for id, (_, error, waits) in cases.items():
         late = [after - wait for after, wait in zip(scene.waits(id), waits, strict=True)]
         assert min(late, default=0) >= 0, (id, late)
-        assert max(late, default=0) < 0.9, (id, late)
+        assert max(late, default=0) < 3.9, (id, late)
         assert type(AsyncResult(id, app=app).result).__name__ == error
     scene.wait_empty()
 

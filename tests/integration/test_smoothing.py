@@ -271,8 +271,8 @@ def test_a_batch_that_does_not_fit_says_so_and_stores_whole_entries(
     left = scene.left()
     assert left.keys() == {"due", "entries", "tasks", "unique", "ready"}
     assert sorted(id.decode() for id in left["entries"]) == stored
-    assert sorted(id.decode() for id, _ in left["due"]) == stored
-    assert sorted(member.split(b"\0")[2].decode() for member, _ in left["tasks"]) == stored
+    assert sorted(id.decode() for id in left["due"]) == stored
+    assert sorted(member.split(b"\0")[2].decode() for member in left["tasks"]) == stored
     assert sorted(scene.owners().values()) == stored[1::2]
 
 

@@ -242,7 +242,7 @@ def test_a_countdown_that_waited_in_a_ready_list_is_not_counted_again(
     assert_not_early(run)
     due = tasks.delayq.store.client.zscore("{celery}:due", "noted")
     assert due is None
-    assert run["at"] - dt.datetime.fromisoformat(run["eta"]).timestamp() < 1.5
+    assert run["at"] - dt.datetime.fromisoformat(run["eta"]).timestamp() < 2.4
 
 
 def test_acks_survive_a_server_that_closes_idle_connections(

@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from redis import Redis
+
+#: What is stored under keys at one moment: what moves from one key to another between two looks
+#: would seem to be in none.
+_LOOK = """
+local read = {
+  string = function(key) return redis.call('GET', key) end,
+  list = function(key) return redis.call('LRANGE', key, 0, -1) end,
+  set = function(key) return redis.call('SMEMBERS', key) end,
+  hash = function(key) return redis.call('HGETALL', key) end,
+  zset = function(key) return redis.call('ZRANGE', key, 0, -1, 'WITHSCORES') end,
+}
+local found = {}
+for _, pattern in ipairs(ARGV) do
+  for _, key in ipairs(redis.call('KEYS', pattern)) do
+    local kind = redis.call('TYPE', key).ok
+    found[#found + 1] = {key, kind, read[kind](key)}
+  end
+end
+return found
+"""
 
 
 def is_answer(key: bytes) -> bool:
@@ -12,18 +33,25 @@ def is_answer(key: bytes) -> bool:
     return b"}:answer:" in key
 
 
-def snapshot(client: Redis) -> dict[str, Any]:
-    """Return every key with its value: lists, sets, dicts of hashes and of scores.
+def look(client: Redis, *patterns: str) -> dict[bytes, Any]:
+    """Return every key that fits a pattern, with its value, all as they are at one moment.
 
-    Answers that are kept for repeated calls are left out.
+    Values are bytes, lists, sets, dicts of hashes and, in the order of scores, of scores.
     """
-    read = {
-        b"string": client.get,
-        b"list": lambda key: client.lrange(key, 0, -1),
-        b"set": client.smembers,
-        b"hash": client.hgetall,
-        b"zset": lambda key: dict(client.zrange(key, 0, -1, withscores=True)),
+    values: dict[bytes, Callable[[Any], Any]] = {
+        b"string": lambda value: value,
+        b"list": lambda items: items,
+        b"set": set,
+        b"hash": lambda items: dict(zip(items[::2], items[1::2], strict=True)),
+        b"zset": lambda items: dict(zip(items[::2], map(float, items[1::2]), strict=True)),
     }
-    types = {key: client.type(key) for key in sorted(client.keys()) if not is_answer(key)}
-    # A key may go while others write.
-    return {key.decode(): read[kind](key) for key, kind in types.items() if kind != b"none"}
+    return {key: values[kind](found) for key, kind, found in client.eval(_LOOK, 0, *patterns)}
+
+
+def snapshot(client: Redis) -> dict[str, Any]:
+    """Return every key with its value, but for answers that are kept for repeated calls."""
+    return {
+        key.decode(): value
+        for key, value in sorted(look(client, "*").items())
+        if not is_answer(key)
+    }

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from typing import cast
 
 from redis import Redis
+
+from tests.support.keyspace import look
 
 #: In the headers of every task message.
 _ID = re.compile(rb'"id": ?"([^"]+)"')
@@ -17,7 +18,6 @@ _STATES = (
     (re.compile(rb"\}:leased:|^unacked$"), "leased"),
     (re.compile(rb"\}:(entries|due)$"), "scheduled"),
 )
-_PAGE = 1000
 
 
 def left_in(broker: Redis) -> dict[str, set[str]]:
@@ -27,29 +27,26 @@ def left_in(broker: Redis) -> dict[str, set[str]]:
     also known by the names under which they are kept, should there be no message.
     """
     found: dict[str, set[str]] = defaultdict(set)
-    for key in broker.scan_iter(count=_PAGE):
+    for key, items in look(broker, "*").items():
         state = next((state for name, state in _STATES if name.search(key)), None)
-        kind = cast(bytes, broker.type(key))
-        if kind == b"list":
-            for item in cast("list[bytes]", broker.lrange(key, 0, -1)):
+        if isinstance(items, list):
+            for item in items:
                 found["ready"].update(ids_in(item))
-        elif kind == b"hash" and state is not None:
-            for field, item in cast("dict[bytes, bytes]", broker.hgetall(key)).items():
-                found[state].update(ids_in(item) or _named(field))
-        elif kind == b"zset" and state is not None:
-            for field in cast("list[bytes]", broker.zrange(key, 0, -1)):
-                found[state].update(_named(field))
+        elif isinstance(items, dict) and state is not None:
+            for field, item in items.items():
+                named = None if isinstance(item, float) else ids_in(item)
+                found[state].update(named or _named(field))
     return dict(found)
 
 
 def ready_ids(broker: Redis, queue: str) -> Counter[str]:
     """Return how often each id stands in the ready lists of a queue."""
     found: Counter[str] = Counter()
-    for key in broker.scan_iter(count=_PAGE):
-        if broker.type(key) == b"list" and not key.endswith(b":wake"):
+    for key, items in look(broker, "*").items():
+        if isinstance(items, list) and not key.endswith(b":wake"):
             name = key.partition(b"\x06\x16")[0].decode()
             if name == queue:
-                for value in cast("list[bytes]", broker.lrange(key, 0, -1)):
+                for value in items:
                     found.update(ids_in(value))
     return found
 
