@@ -20,6 +20,7 @@ from celery_delayq.errors import ConfigError
 from celery_delayq.jsonl import Place
 from celery_delayq.letters import DeadFilter
 from celery_delayq.many import ManyMixin
+from celery_delayq.periodic_client import PeriodicTasks
 from celery_delayq.reports import Archived, Exported, Imported
 from celery_delayq.retry import defaults_of
 from celery_delayq.stats import Stats
@@ -132,6 +133,11 @@ class DelayQ(Client, ContextMixin, DeadMixin, ManyMixin):
                         )
                     self._store = channel.new_store()
             return self._store
+
+    @property
+    def periodic(self) -> PeriodicTasks:
+        """The periodic entries, which workers fire without ``celery beat``."""
+        return PeriodicTasks(self)
 
     @property
     def has_store(self) -> bool:

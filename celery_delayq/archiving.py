@@ -98,7 +98,7 @@ class Archiver:
             # Here, since what it imports takes a second.
             database = database_of(self._url)
             logger.info("Dead letters are moved to %s after %g s", database, self._after)
-            with _own(self._app) as delayq:
+            with own_delayq(self._app) as delayq:
                 while not self._stopping:
                     self._stop.wait(self._pace.wait())
                     self._try(delayq, database)
@@ -160,7 +160,7 @@ class Archiver:
         self._pace.failures += 1
 
 
-def _own(app: Celery) -> DelayQ:
+def own_delayq(app: Celery) -> DelayQ:
     """Return an object that shares no connection with others: patched ones belong to threads."""
     from celery_delayq.app import DelayQ
 

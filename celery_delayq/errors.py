@@ -13,6 +13,14 @@ class ConfigError(DelayQError, ValueError):
     """A ``delayq`` setting or broker URL is unknown, ill-typed or out of range."""
 
 
+class PeriodicExists(ConfigError):
+    """There is a periodic entry of that name already."""
+
+
+class PeriodicUnknown(DelayQError, LookupError):
+    """There is no periodic entry of that name."""
+
+
 class InvalidETA(DelayQError, ValueError):
     """An ``eta`` or ``countdown`` is no point in time that can be stored."""
 

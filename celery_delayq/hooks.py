@@ -17,7 +17,17 @@ from celery.app.task import Context
 from kombu import Producer, Queue
 from kombu.utils.imports import symbol_by_name
 
-from celery_delayq import archiving, attempts, canvas, carrying, outcomes, retry, revoking, unique
+from celery_delayq import (
+    archiving,
+    attempts,
+    beats,
+    canvas,
+    carrying,
+    outcomes,
+    retry,
+    revoking,
+    unique,
+)
 from celery_delayq.errors import ConfigError, InvalidRetry
 from celery_delayq.message import (
     PROPERTY,
@@ -247,6 +257,14 @@ def install(app: Celery) -> None:
         _install_attempts(app)
     signals.worker_ready.connect(check_worker, dispatch_uid="celery_delayq.check_worker")
     archiving.install(app)
+    beats.install()
+    signals.worker_ready.connect(_begin_ticking, dispatch_uid="celery_delayq.ticker")
+
+
+def _begin_ticking(sender: Any, **_: Any) -> None:
+    from celery_delayq import ticker  # makes messages, for which it needs this module
+
+    ticker.begin(sender.app)
 
 
 def _install_in_worker(sender: Any, **_: Any) -> None:

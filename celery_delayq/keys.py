@@ -227,6 +227,26 @@ class Keys:
         """String: there while it is a worker's turn to archive dead letters; expires."""
         return f"{self.prefix}delayq:archiving"
 
+    @property
+    def periodic(self) -> str:
+        """Hash: name of a periodic entry to its record (:mod:`celery_delayq.periodic`)."""
+        return f"{self.prefix}delayq:periodic"
+
+    @property
+    def periodic_at(self) -> str:
+        """Sorted set: name of a periodic entry, scored by when to look at it next (ms)."""
+        return f"{self.prefix}delayq:periodic_at"
+
+    @property
+    def deploys(self) -> str:
+        """Hash: which versions of the periodic entries in code are about (``lua/deploy.lua``)."""
+        return f"{self.prefix}delayq:deploys"
+
+    @property
+    def beats(self) -> str:
+        """Sorted set: each ``celery beat`` that runs, scored by until when it is said to (ms)."""
+        return f"{self.prefix}delayq:beats"
+
     def budget(self, name: str) -> str:
         """Set: the retries of all members of a canvas, where they share a number of them."""
         return f"{self.prefix}delayq:budget:{name}"

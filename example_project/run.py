@@ -36,7 +36,7 @@ from example_project.settings import (
 )
 
 START_S = 60.0
-AFTER_THE_LAST_S = 20.0
+AFTER_THE_LAST_S = 120.0
 LOOK_EVERY_S = 0.2
 
 # The flight day begins when all is published, so that every ETA lies ahead. Reckoned for a slow

@@ -13,6 +13,7 @@ from celery_delayq.app import DelayQ
 from celery_delayq.conf import Settings
 from celery_delayq.dispatcher import DispatcherThread, Tally
 from celery_delayq.store import Store
+from celery_delayq.ticker import Ticker
 
 #: Seconds between two progress lines on a terminal, and elsewhere.
 REFRESH = (0.5, 30.0)
@@ -38,6 +39,8 @@ def run(delayq: DelayQ) -> None:
         signal.signal(number, lambda *_: stopping.set())
     started = time.monotonic()
     thread.start()
+    ticker = Ticker(delayq.app)
+    ticker.start()
     if console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
             while not stopping.wait(REFRESH[0]):
@@ -49,6 +52,7 @@ def run(delayq: DelayQ) -> None:
         while not stopping.wait(REFRESH[1]):
             console.print(_line(thread.dispatcher.tally, time.monotonic() - started))
     thread.stop()
+    ticker.stop()
     thread.join()
     console.print(f"stopped: {_line(thread.dispatcher.tally, time.monotonic() - started)}")
 

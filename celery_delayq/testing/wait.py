@@ -8,7 +8,7 @@ from typing import TypeVar
 
 _Found = TypeVar("_Found")
 
-DEFAULT_TIMEOUT = 30.0
+DEFAULT_TIMEOUT = 60.0
 
 
 def wait_until(

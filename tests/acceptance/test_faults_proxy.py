@@ -192,7 +192,7 @@ def test_much_of_all_kinds_passes(
             pubsub.get_message(timeout=1)
             teller = threading.Thread(target=delayq_redis.client.publish, args=("c", "hello"))
             teller.start()
-            message = wait_until(lambda: pubsub.get_message(timeout=1), 5)
+            message = wait_until(lambda: pubsub.get_message(timeout=1), 60)
             teller.join()
         assert message["data"] == b"hello"
 

@@ -15,15 +15,15 @@ from tests.support.faults.traffic import Traffic
 from tests.support.proxy import Fault
 
 pytest_plugins = ["tests.support.faults.fixtures"]
-pytestmark = pytest.mark.timeout(scaled(120, 900))
+pytestmark = pytest.mark.timeout(scaled(400, 900))
 
 #: What each process calls while tasks are sent and run; the tests see to it that none is missing.
 CALLED_BY = {
     "worker": (
         "ack", "agenda", "beat", "promote", "ready", "reap", "reject", "requeue", "reserve",
-        "retry", "schedule",
+        "retry", "schedule", "upcoming",
     ),
-    "dispatcher": ("agenda", "promote", "reap"),
+    "dispatcher": ("agenda", "promote", "reap", "upcoming"),
     "producer": ("ready", "schedule"),
 }  # fmt: skip
 #: Called once in a while.
@@ -62,8 +62,9 @@ def test_every_script_that_is_called_is_listed_here(
         step()
     passes(traffic.stage.verdict())
 
-    # Once in ten seconds, and nothing of it is a task that may run: see tests/lua/test_trim.py.
-    known = set(scripts.names()) - {"trim"}
+    # Once in ten seconds, and nothing of it is a task that may run: see tests/lua/test_trim.py and
+    # tests/lua/test_deploy.py.
+    known = set(scripts.names()) - {"trim", "deploy"}
     assert set(traffic.proxy.traffic) & known == set(CALLED_BY[who])
 
 

@@ -21,7 +21,7 @@ from tests.support.keyspace import look
 
 SETTINGS = json.loads(os.environ.get("CONTROL_SETTINGS", "{}"))
 #: Seconds to wait for what is about to happen.
-TIMEOUT = 20
+TIMEOUT = 60
 #: Seconds until a retry.
 RETRY = 1.0
 

@@ -24,7 +24,7 @@ from tests.support.faults.ledger import Ledger
 from tests.support.faults.leftovers import ids_in, left_in
 
 LEDGER = os.environ.get("ENDING_LEDGER", "redis://127.0.0.1:1")
-TIMEOUT = 20
+TIMEOUT = 60
 
 app = Celery("ending")
 app.conf.update(

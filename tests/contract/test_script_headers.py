@@ -15,6 +15,7 @@ from celery_delayq.letter_store import Replay
 from celery_delayq.mend_store import MendStore
 from celery_delayq.mend_tracks import MendTracks, Tracked
 from celery_delayq.message import Due, Entry, Record
+from celery_delayq.periodic_store import PeriodicStore, Shot, Writing
 from celery_delayq.places import Where
 from celery_delayq.replies import Held
 from celery_delayq.store import Store
@@ -71,6 +72,16 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
         [b"0", b"2 -1 5", b"id"],
     ),
     "trim": (lambda s: s.letters.trim("q", 60.0, 10, 100), [0, 1]),
+    "upcoming": (
+        lambda s: PeriodicStore(s).upcoming(10, 500),
+        [5000, b"7", b"name", b"line\n{}"],
+    ),
+    "enter": (lambda s: PeriodicStore(s).write([Writing("name", "", "line\n{}", 7)]), b"d"),
+    "fire": (
+        lambda s: PeriodicStore(s).fire("q", [Shot("name", "line", "then", 7, "line", 6, [ENTRY])]),
+        [b"s"],
+    ),
+    "deploy": (lambda s: PeriodicStore(s).deploy("code", "1", None, 60), [b"1", b"", b"5"]),
     "keep": (lambda s: s.letters.keep("q", [("id", 5, b"1 5 0 why\n{}")]), b"d"),
     "spend": (lambda s: s.control.spend("root", 5, "id 0", 60), 1),
     "absolve": (lambda s: MendStore(s).absolve("q", Layout()), [1, 0]),

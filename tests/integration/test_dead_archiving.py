@@ -77,7 +77,7 @@ def test_a_worker_moves_letters_and_tells_nobody_the_password(
 
     wait_until(lambda: delayq.count_dead() == 0, 60, "all letters are archived")
 
-    assert app.send_task("add", (2, 3)).get(timeout=20) == 5
+    assert app.send_task("add", (2, 3)).get(timeout=60) == 5
     moved = "SELECT id FROM dead_letters WHERE moved_at IS NOT NULL"
     wait_until(lambda: len(query(url, moved)) == 1_200, what="all rows are marked")
     assert {id for (id,) in query(url, moved)} == {*ids}
@@ -129,7 +129,7 @@ def test_what_is_missing_is_one_error_and_the_worker_works(
     )
 
     wait_until(lambda: "cannot be archived" in worker.log, 30, "it is told")
-    assert app.send_task("add", (2, 3)).get(timeout=20) == 5
+    assert app.send_task("add", (2, 3)).get(timeout=60) == 5
 
     assert worker.log.count("cannot be archived") == 1
     assert "pip install" in worker.log

@@ -31,7 +31,7 @@ def scene(delayq_redis: RedisUnderTest) -> Scene:
 
 def answer(app: Celery, worker: WorkerProcess, what: str = "scheduled") -> Any:
     """Return what one worker answers."""
-    inspect = app.control.inspect([worker.hostname], timeout=10, limit=1)
+    inspect = app.control.inspect([worker.hostname], timeout=60, limit=1)
     answers = getattr(inspect, what)()
     assert list(answers) == [worker.hostname]
     return answers[worker.hostname]

@@ -112,7 +112,7 @@ def test_a_rejected_message_of_no_task_is_a_dead_letter(
         simple = connection.SimpleQueue("a")
         simple.put("text")
         [sent] = delayq_redis.client.lrange("a", 0, -1)
-        simple.get(timeout=5).reject()
+        simple.get(timeout=60).reject()
         [letter] = DelayQ.of(app).store.dead_letters("a")
         assert (letter.message, letter.reason) == (sent, "rejected")
         simple.close()

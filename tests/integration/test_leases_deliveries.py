@@ -74,7 +74,7 @@ def test_what_was_only_prefetched_and_given_back_was_not_delivered(
         for n in range(3):
             simple.put(n)
         simple.consumer.qos(prefetch_count=3)
-        assert simple.get(timeout=5).payload == 0
+        assert simple.get(timeout=60).payload == 0
         connection.drain_events(timeout=5)
         in_hand = 1 + len(simple.buffer)
         assert in_hand < 3

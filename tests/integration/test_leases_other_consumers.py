@@ -59,7 +59,7 @@ def test_a_consumer_without_acknowledgement_leases_nothing(
         simple.put(n)
     got = []
     for _ in range(5):
-        got.append(simple.get(timeout=5).payload)
+        got.append(simple.get(timeout=60).payload)
         assert not held(client)
     simple.close()
 
@@ -102,11 +102,11 @@ def test_a_simple_queue_gives_acknowledges_and_requeues(
     for n in range(3):
         simple.put({"n": n})
 
-    first = simple.get(timeout=5)
+    first = simple.get(timeout=60)
     assert (first.payload, sum(held(client).values())) == ({"n": 0}, 1)
     first.requeue()
     assert len(simple) == 3
-    again = [simple.get(timeout=5) for _ in range(3)]
+    again = [simple.get(timeout=60) for _ in range(3)]
     assert [message.payload["n"] for message in again] == [1, 2, 0]
     assert [message.delivery_info.get("redelivered", False) for message in again] == [
         False,
@@ -134,7 +134,7 @@ def test_what_a_simple_queue_got_and_did_not_acknowledge_goes_back(
     for n in range(3):
         simple.put(n)
     before = delayq_redis.client.lrange("a", 0, -1)
-    simple.get(timeout=5)
+    simple.get(timeout=60)
     simple.get_nowait()
     assert sum(held(delayq_redis.client).values()) == 2
     simple.close()
@@ -209,10 +209,10 @@ def test_remote_control_results_and_events_leave_nothing_behind(
         )
         with receiver.consumer_context() as (listening, _, _):
             drain(listening)  # subscribes
-            assert asking.control.ping([worker.hostname], timeout=5, limit=1) == [
+            assert asking.control.ping([worker.hostname], timeout=60, limit=1) == [
                 {worker.hostname: {"ok": "pong"}}
             ]
-            stats = asking.control.inspect([worker.hostname], timeout=5, limit=1).stats()
+            stats = asking.control.inspect([worker.hostname], timeout=60, limit=1).stats()
             assert stats[worker.hostname]["pid"] == worker.pid
             results = [asking.send_task("stock.add", (n, n), countdown=0.1) for n in range(3)]
             assert [result.get(timeout=20) for result in results] == [0, 2, 4]

@@ -19,7 +19,7 @@ from tests.integration.conftest import MakeApp
 StartWorker = Callable[..., WorkerProcess]
 
 LEASE = {"broker_transport_options": {"delayq": {"lease": 1}}}
-TIMEOUT = 20
+TIMEOUT = 60
 
 
 @pytest.fixture

@@ -103,7 +103,7 @@ class TestTheApp:
 
     def test_its_settings_reach_the_worker(self, celery_setup: CeleryTestSetup) -> None:
         worker = celery_setup.worker
-        conf = celery_setup.app.control.inspect([worker.hostname()], timeout=10, limit=1).conf()
+        conf = celery_setup.app.control.inspect([worker.hostname()], timeout=60, limit=1).conf()
 
         assert conf[worker.hostname()]["worker_prefetch_multiplier"] == 1
         assert conf[worker.hostname()]["task_default_priority"] == 3
@@ -191,7 +191,7 @@ class TestAWorkerOfASuitesOwnClass:
         assert result.get(timeout=RESULT_TIMEOUT) == "DL461 boarded"
         assert worker.hostname().startswith("gate@")
         assert worker.container.env["GATE"] == "C12"
-        stats = celery_setup.app.control.inspect([worker.hostname()], timeout=10, limit=1).stats()
+        stats = celery_setup.app.control.inspect([worker.hostname()], timeout=60, limit=1).stats()
         assert stats[worker.hostname()]["pool"]["max-concurrency"] == 3
 
 

@@ -60,10 +60,10 @@ def test_a_worker_of_each_pool_runs_a_task_and_ends_cleanly(
 ) -> None:
     worker = start(pool=pool)
 
-    assert app.send_task("stock.add", (2, 3)).get(timeout=10) == 5
-    runs_in = app.send_task("stock.pid").get(timeout=10)
+    assert app.send_task("stock.add", (2, 3)).get(timeout=60) == 5
+    runs_in = app.send_task("stock.pid").get(timeout=60)
     assert (runs_in == worker.pid) == (pool != "prefork")
-    stats = app.control.inspect([worker.hostname], timeout=10, limit=1).stats()
+    stats = app.control.inspect([worker.hostname], timeout=60, limit=1).stats()
     assert IMPLEMENTATIONS[pool] in stats[worker.hostname]["pool"]["implementation"]
 
     assert worker.stop() == 0
@@ -74,7 +74,7 @@ def test_only_the_given_queues_are_consumed(app: Celery, start: Workers) -> None
     start(pool="solo", queues=["boarding", "check-in"])
 
     for queue in ("boarding", "check-in"):
-        assert app.send_task("stock.add", (1, 1), queue=queue).get(timeout=10) == 2
+        assert app.send_task("stock.add", (1, 1), queue=queue).get(timeout=60) == 2
     app.send_task("stock.add", (1, 1), queue="celery")
     with app.connection_for_write() as connection:
         assert connection.default_channel.client.llen("celery") == 1
@@ -88,7 +88,7 @@ def test_two_workers_have_names_of_their_own(app: Celery, start: Workers) -> Non
         answers: list[dict[str, object]] = app.control.ping(timeout=0.5)
         return answers if len(answers) == 2 else []
 
-    answers = wait_until(both_answer, 10, "two answers")
+    answers = wait_until(both_answer, 60, "two answers")
 
     assert {name for answer in answers for name in answer} == {first.hostname, second.hostname}
     assert second.hostname.startswith("second@")
@@ -102,7 +102,7 @@ def test_killed_children_are_replaced_by_the_worker(app: Celery, start: Workers)
     assert set(worker.kill_children()) == before
 
     wait_until(lambda: len(set(worker.child_pids()) - before) == 2, 10, "two new children")
-    assert app.send_task("stock.add", (2, 2)).get(timeout=10) == 4
+    assert app.send_task("stock.add", (2, 2)).get(timeout=60) == 4
 
 
 def test_kill_ends_worker_and_children_at_once(start: Workers) -> None:
@@ -172,7 +172,7 @@ def test_a_restarted_worker_is_waited_for_anew_and_keeps_its_log(
     assert worker.pid != first_pid
     assert worker.log.count(" ready.") == 2
     assert worker.log_since_start.count(" ready.") == 1
-    assert app.send_task("stock.add", (1, 2)).get(timeout=10) == 3
+    assert app.send_task("stock.add", (1, 2)).get(timeout=60) == 3
 
 
 def test_a_worker_that_cannot_start_is_an_error_with_its_output(start: Workers) -> None:

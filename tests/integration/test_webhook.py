@@ -27,7 +27,7 @@ from tests.support.receiver import (
     flood,
 )
 
-TIMEOUT = 20
+TIMEOUT = 60
 
 StartWorker = Callable[..., WorkerProcess]
 

@@ -18,7 +18,7 @@ from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.keyspace import snapshot
 
 UTC = dt.timezone.utc
-TIMEOUT = 20
+TIMEOUT = 60
 
 StartWorker = Callable[..., WorkerProcess]
 
@@ -205,7 +205,7 @@ def test_one_of_two_workers_may_be_killed_and_nothing_scheduled_is_lost(
 ) -> None:
     doomed = delayq_worker("tests.apps.delayq_tasks:app", pool="solo")
     delayq_worker("tests.apps.delayq_tasks:app", pool="solo")
-    results = [tasks.add.apply_async((n, 0), countdown=1.5) for n in range(200)]
+    results = [tasks.add.apply_async((n, 0), countdown=8) for n in range(200)]
     doomed.kill()
 
     assert [result.get(timeout=TIMEOUT) for result in results] == list(range(200))

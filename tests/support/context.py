@@ -13,7 +13,7 @@ from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 
 #: Seconds to wait for what is about to happen.
-TIMEOUT = 20
+TIMEOUT = 60
 
 StartWorker = Callable[..., WorkerProcess]
 

@@ -192,7 +192,7 @@ class Stage:
             keys = {promise.key for promise in self.promises() if promise.certain}
         return not set(keys).difference(forgotten, self.ledger.finished())
 
-    def settle(self, timeout: float = 30.0, rollback: Rollback | None = None) -> None:
+    def settle(self, timeout: float = 120.0, rollback: Rollback | None = None) -> None:
         """Wait until all that was promised has run and nothing is left in the broker.
 
         What does not come true in time is for the `verdict` to tell. What Redis has forgotten is
@@ -200,13 +200,13 @@ class Stage:
         """
         forgotten = rollback.forgotten if rollback else ()
         if self.wait_for(lambda: self.finished(forgotten=forgotten), timeout, interval=0.1):
-            self.wait_for(lambda: not self.left(), self.lease + 5, interval=0.1)
+            self.wait_for(lambda: not self.left(), self.lease + 60, interval=0.1)
 
     def left(self) -> dict[str, set[str]]:
         """Return the ids that the broker still has, by state; dead letters are not among them."""
         return {s: ids for s, ids in left_in(self.redis).items() if ids and s != "dead"}
 
-    def verdict(self, *, rollback: Rollback | None = None, timeout: float = 30.0) -> Verdict:
+    def verdict(self, *, rollback: Rollback | None = None, timeout: float = 120.0) -> Verdict:
         """Let everything come to its end, stop all processes, and judge."""
         self.settle(timeout, rollback)
         self.stop_processes()

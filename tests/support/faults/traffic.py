@@ -11,7 +11,7 @@ from tests.support.faults.killer import Killer, restart
 from tests.support.faults.stage import Stage
 from tests.support.proxy import Fault, Proxy
 
-_TIMEOUT = 20.0
+_TIMEOUT = 60.0
 Step = Callable[[], None]
 
 #: Seconds for which a reply is late.
@@ -94,7 +94,7 @@ class Traffic:
     def _fill(self) -> None:
         """Give the worker more than it can do at once, and wait until it has taken it."""
         keys = set(self.stage.producer.send_many(20, "faults.work", 0.1))
-        self.stage.wait_for(lambda: len(keys & self.stage.left().get("leased", set())) > 3, 5)
+        self.stage.wait_for(lambda: len(keys & self.stage.left().get("leased", set())) > 3, 20)
 
     def kill_victim(self) -> None:
         """Kill the process at once; `revive` waits for its end."""
@@ -108,7 +108,8 @@ class Traffic:
         """
         then = self.kill_victim if kill else _nothing
         rule = self.proxy.on(script, fault, nth=nth, seconds=STALL, then=then)
-        for step in self.steps(script):
+        # On a slow machine a step may come too late for what it is to bring about.
+        for step in 3 * self.steps(script):
             step()
             self.stage.wait_for(lambda: rule.fired.is_set() or self.stage.finished(), _TIMEOUT)
             if rule.fired.is_set():

@@ -1,0 +1,38 @@
+-- Write periodic entries, each only if it still stands as expected.
+--
+-- KEYS     1 periodic  2 periodic_at
+-- ARGV     1… for each entry: name, the line in which it is to stand ('' for none), record ('' to
+--          remove it), when to look at it (ms, '' for never)
+-- Returns  a letter for each: 'd' done, 'c' it stands otherwise, 'u' there is none
+-- Repeat   'd' for what is as it was to be, 'u' for what was removed
+-- @include types
+-- @include periodic
+
+expect_type(KEYS[1], 'hash')
+expect_type(KEYS[2], 'zset')
+local letters = {}
+for i = 1, #ARGV, 4 do
+  local name, line, record = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+  local there = redis.call('HGET', KEYS[1], name)
+  local letter = 'd'
+  if there == record then
+    letter = 'd'
+  elseif line == '' then
+    letter = there and 'c' or 'd'
+  elseif not there then
+    letter = 'u'
+  elseif not as_expected(KEYS[1], name, line) then
+    letter = 'c'
+  end
+  if letter == 'd' then
+    if record == '' then
+      redis.call('ZREM', KEYS[2], name)
+      redis.call('HDEL', KEYS[1], name)
+    else
+      redis.call('HSET', KEYS[1], name, record)
+      look_at_entry(KEYS[2], name, ARGV[i + 3])
+    end
+  end
+  letters[#letters + 1] = letter
+end
+return table.concat(letters)

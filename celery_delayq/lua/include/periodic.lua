@@ -1,0 +1,19 @@
+-- Periodic entries: the first line of a record says how it stands, see celery_delayq/periodic.py.
+
+-- The record of an entry that still stands as expected; nil when it does not.
+local function as_expected(periodic, name, line)
+  local data = redis.call('HGET', periodic, name)
+  if data and string.sub(data, 1, #line + 1) == line .. '\n' then
+    return data
+  end
+  return nil
+end
+
+-- When to look at an entry next, '' for never.
+local function look_at_entry(periodic_at, name, at)
+  if at == '' then
+    redis.call('ZREM', periodic_at, name)
+  else
+    redis.call('ZADD', periodic_at, at, name)
+  end
+end

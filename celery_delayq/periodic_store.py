@@ -1,0 +1,171 @@
+"""The gateway to periodic entries in Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+
+from celery_delayq import scripts
+from celery_delayq.calls import Call, Puts
+from celery_delayq.message import Entry
+
+if TYPE_CHECKING:
+    from celery_delayq.store import Store
+
+Written = Literal["done", "changed", "unknown"]
+
+_WRITTEN: dict[str, Written] = {"d": "done", "c": "changed", "u": "unknown"}
+
+
+class Upcoming(NamedTuple):
+    """Periodic entries to look at.
+
+    Attributes
+    ----------
+    now : int
+        Redis' clock, µs.
+    next : int | None
+        When to look at the next one (ms).
+    records : list[tuple[str, str]]
+        Name and record of each.
+    """
+
+    now: int
+    next: int | None
+    records: list[tuple[str, str]]
+
+
+class Writing(NamedTuple):
+    """How an entry is to be.
+
+    Attributes
+    ----------
+    line : str
+        The line in which it is to stand before, ``""`` when there is to be none.
+    record : str
+        ``""`` to remove it.
+    look : int | None
+        When to look at it (ms), None for never.
+    """
+
+    name: str
+    line: str
+    record: str
+    look: int | None = None
+
+
+class Shot(NamedTuple):
+    """Ticks of one entry that go to one queue; see ``lua/fire.lua`` for what each means."""
+
+    name: str
+    line: str
+    then: str
+    then_look: int | None
+    refused: str
+    refused_look: int | None
+    entries: Sequence[Entry]
+
+
+class Deploy(NamedTuple):
+    """Which version of the entries in code counts, and which was written last."""
+
+    counts: str
+    written: str
+    since: int
+
+
+class PeriodicStore:
+    """What is done with periodic entries."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._keys = [store.keys.periodic, store.keys.periodic_at]
+
+    def upcoming(self, limit: int, leave_ms: int) -> Upcoming:
+        """Return entries to look at, which others leave alone for so many ms."""
+        reply = self._store.run(Call(scripts.load("upcoming"), self._keys, [limit, leave_ms]))
+        now, following, *rest = reply
+        texts = [each.decode() for each in rest]
+        return Upcoming(
+            int(now),
+            int(float(following)) if following else None,
+            list(zip(texts[::2], texts[1::2], strict=True)),
+        )
+
+    def write(self, writings: Sequence[Writing]) -> list[Written]:
+        """Write entries, each only if it stands as it is to stand before."""
+        args = [
+            field
+            for name, line, record, look in writings
+            for field in (name, line, record, _text(look))
+        ]
+        reply = self._store.run(Call(scripts.load("enter"), list(self._keys), args))
+        return [_WRITTEN[letter] for letter in reply.decode()]
+
+    def edit(self, name: str, edit: Callable[[str | None], Writing | None]) -> str | None:
+        """Change an entry by a function of its record, again if it was changed meanwhile.
+
+        Parameters
+        ----------
+        edit : Callable[[str | None], Writing | None]
+            Gets None where there is no entry of that name, and gives None to leave it as it is.
+
+        Returns
+        -------
+        str | None
+            The record that was there before.
+        """
+        while True:
+            before = self.get(name)
+            writing = edit(before)
+            if writing is None or self.write([writing]) != ["changed"]:
+                return before
+
+    def fire(self, queue: str, shots: Sequence[Shot]) -> list[str]:
+        """Schedule ticks that go to one queue; returns the letters of ``lua/fire.lua``."""
+        call = self._store.puts(queue, limited=False)
+        # Before the ready lists, which come as they are needed.
+        call.script, args = scripts.load("fire"), call.args[:3]
+        call.keys += self._keys
+        puts: Any = Puts(call.script, call.keys, [], call.ready, lists=call.lists)
+        for shot in shots:
+            puts.args += (
+                shot.name,
+                shot.line,
+                shot.then,
+                _text(shot.then_look),
+                shot.refused,
+                _text(shot.refused_look),
+                len(shot.entries),
+            )
+            for entry in shot.entries:
+                puts.add(entry)
+        puts.args[:0] = args
+        return [each.decode() for each in self._store.run(puts)]
+
+    def get(self, name: str) -> str | None:
+        """Return the record of an entry."""
+        found = cast("bytes | None", self._store.client.hget(self._keys[0], name))
+        return None if found is None else found.decode()
+
+    def all(self, page: int = 500) -> Iterator[tuple[str, str]]:
+        """Yield name and record of every entry, in no order, perhaps some twice (HSCAN)."""
+        for name, record in self._store.client.hscan_iter(self._keys[0], count=page):
+            yield name.decode(), record.decode()
+
+    def count(self) -> int:
+        """Return how many entries there are."""
+        return cast(int, self._store.client.hlen(self._keys[0]))
+
+    def deploy(
+        self, source: str, version: str, since: int | None, alive_ms: int, *, written: bool = False
+    ) -> Deploy:
+        """Note that a version of the entries in code is about: see ``lua/deploy.lua``."""
+        args = [source, version, _text(since), alive_ms, "1" if written else ""]
+        keys = [self._store.keys.deploys]
+        counts, last, own = self._store.run(Call(scripts.load("deploy"), keys, args))
+        return Deploy(counts.decode(), last.decode(), int(own))
+
+
+def _text(ms: int | None) -> int | str:
+    return "" if ms is None else ms

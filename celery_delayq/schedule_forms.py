@@ -1,0 +1,132 @@
+"""Schedules as JSON, and in words. Nothing is pickled: a class is kept by its import path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from celery.schedules import BaseSchedule, crontab, schedule, solar
+from kombu.utils.imports import symbol_by_name
+from kombu.utils.json import dumps, loads
+
+from celery_delayq.schedules import InvalidSchedule, ScheduleNotImportable, clocked, rrule
+
+_FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
+
+
+def dumps_form(given: BaseSchedule) -> dict[str, Any]:
+    """Return a schedule as JSON has it.
+
+    Raises
+    ------
+    InvalidSchedule
+        It is of a class of its own that says not how to make it anew: see
+        :func:`object.__reduce__`.
+    """
+    kind = type(given)
+    if kind is schedule:
+        every = given.run_every.total_seconds()
+        seconds = int(every) if every == int(every) else every
+        return {"every": seconds, **({"relative": True} if given.relative else {})}
+    if kind is crontab:
+        return {"crontab": " ".join(_field(given, name) for name in _FIELDS)}
+    if kind is solar:
+        return {"solar": [given.event, given.lat, given.lon]}
+    if kind is clocked:
+        return {"clocked": given.at.isoformat()}
+    if kind is rrule:
+        start = {} if given.start is None else {"start": given.start.isoformat()}
+        return {"rrule": given.text, **start}
+    return _form_of_class(given)
+
+
+def loads_form(data: Any) -> BaseSchedule:
+    """Undo :func:`dumps_form`.
+
+    Raises
+    ------
+    ScheduleNotImportable
+        It is of a class that cannot be imported here.
+    InvalidSchedule
+        It is no form of a schedule, or its class does not take what it was made of.
+    """
+    if not isinstance(data, Mapping):
+        raise InvalidSchedule(f"{data!r}: expected the form of a schedule")
+    try:
+        if "every" in data:
+            return schedule(data["every"], bool(data.get("relative")))
+        if "crontab" in data:
+            minute, hour, day, month, weekday = data["crontab"].split(" ")
+            return crontab(minute, hour, weekday, day, month)
+        if "solar" in data:
+            return solar(*data["solar"])
+        if "clocked" in data:
+            return clocked(datetime.fromisoformat(data["clocked"]))
+        if "rrule" in data:
+            start = data.get("start")
+            return rrule(data["rrule"], None if start is None else datetime.fromisoformat(start))
+        if "class" in data:
+            return _class(data["class"])(*data.get("args", ()), **data.get("kwargs", {}))
+    except InvalidSchedule:
+        raise
+    except Exception as exc:  # classes are anybody's
+        raise InvalidSchedule(f"{dict(data)!r}: {type(exc).__name__}: {exc}") from exc
+    raise InvalidSchedule(
+        f"{dict(data)!r}: expected every, crontab, solar, clocked, rrule or class"
+    )
+
+
+def describe(given: BaseSchedule) -> str:
+    """Return a schedule in words."""
+    form = dumps_form(given)
+    if "every" in form:
+        return f"every {form['every']:g} s" + (", rounded" if form.get("relative") else "")
+    if "solar" in form:
+        event, lat, lon = form["solar"]
+        return f"{event} at {lat:g}, {lon:g}"
+    if "clocked" in form:
+        return f"at {form['clocked']}"
+    return str(form.get("crontab") or form.get("rrule") or form["class"])
+
+
+def _field(given: crontab, name: str) -> str:
+    said = getattr(given, f"_orig_{name}")
+    if isinstance(said, (str, int)):
+        return "".join(str(said).split())
+    return ",".join(str(number) for number in sorted(getattr(given, name)))
+
+
+def _form_of_class(given: BaseSchedule) -> dict[str, Any]:
+    kind = type(given)
+    path = f"{kind.__module__}:{kind.__qualname__}"
+    if _class(path) is not kind:
+        raise InvalidSchedule(f"{path} is another class than that of {given!r}")
+    try:
+        made_by, args = given.__reduce__()[:2]
+        form = {"class": path, "args": list(args)}
+        again = loads(dumps(form))
+    except Exception as exc:
+        raise InvalidSchedule(f"{given!r} cannot be kept, {_ADVICE}: {exc}") from exc
+    if made_by is not kind or again != form:
+        raise InvalidSchedule(f"{given!r} cannot be kept, {_ADVICE}")
+    loads_form(again)
+    return form
+
+
+_ADVICE = "its __reduce__ must return (class, arguments), the arguments as JSON"
+
+
+def _class(path: Any) -> Any:
+    """Return the class of a path."""
+    if not isinstance(path, str) or "<" in path:
+        raise InvalidSchedule(
+            f"{path}: expected a class that can be imported; define it at the top of a module"
+        )
+    try:
+        found = symbol_by_name(path)
+    except (ImportError, AttributeError, ValueError) as exc:
+        raise ScheduleNotImportable(f"{path} cannot be imported here: {exc}") from exc
+    if not (isinstance(found, type) and issubclass(found, BaseSchedule)):
+        raise InvalidSchedule(f"{path} is no class of schedules")
+    return found

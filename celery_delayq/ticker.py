@@ -1,0 +1,291 @@
+"""Fire periodic entries: any number of processes may, without a leader.
+
+``upcoming.lua`` hands entries out to look at, ``fire.lua`` schedules their ticks if nobody else has
+by then. Ticks are scheduled ahead, so a dispatcher that dies meanwhile makes none late: what it was
+given comes to another one after :data:`LEAVE`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import defaultdict
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from celery import Celery, signals
+from redis.exceptions import RedisError
+
+from celery_delayq import beats, periodic
+from celery_delayq.archiving import own_delayq
+from celery_delayq.conf import Settings
+from celery_delayq.deploys import Deployment
+from celery_delayq.errors import DelayQError
+from celery_delayq.items import Item, Reader
+from celery_delayq.making import Maker
+from celery_delayq.message import Entry
+from celery_delayq.periodic import Firing, Periodic
+from celery_delayq.periodic_store import PeriodicStore, Shot, Writing
+from celery_delayq.pipeline import LOST
+from celery_delayq.store import Store
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two looks for what has come by calls, and at most between any two.
+LOOK = 0.5
+
+#: Most entries that are looked at together.
+BATCH = 200
+
+#: For how many ms others leave alone what one looks at.
+LEAVE = 500
+
+#: Seconds after which an entry is looked at again whose ticks cannot be worked out, or sent, here.
+AGAIN = 5.0
+
+#: Seconds for which one that goes waits for what is under way.
+FAREWELL = 2.0
+
+_MOST_FAILING = 1000
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+class Gun:
+    """Makes the messages of ticks, and schedules them.
+
+    Parameters
+    ----------
+    app : Celery
+        Makes and routes the messages.
+    """
+
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+        self._reader = Reader(app, None, {})
+        self._maker = Maker(app, {})
+
+    def __enter__(self) -> Gun:
+        self._maker.__enter__()
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self._maker.__exit__(*exc)
+
+    @property
+    def zone(self) -> Any:
+        """The time zone of the app."""
+        return self._app.timezone
+
+    def fire(self, store: Store, firings: list[tuple[Periodic, Firing]]) -> int:
+        """Schedule what looks at entries came to, and return how many ticks were.
+
+        An entry of which no message can be made is left for later, and told of.
+        """
+        shots: dict[str, list[Shot]] = defaultdict(list)
+        passed: list[Writing] = []
+        gate = PeriodicStore(store)
+        for entry, firing in firings:
+            made = self._make(entry, firing.ticks)
+            if not made:
+                then = replace(entry, standing=firing.then)
+                passed.append(Writing(entry.name, entry.standing.line, then.pack(), then.look))
+                continue
+            # Where an exchange has several queues: before the tick is forgotten, since nothing is
+            # stored twice while it waits.
+            *others, queue = made
+            for other in others:
+                self._put(store, other, made[other])
+            shots[queue].append(_shot(entry, firing, made[queue]))
+        fired = 0
+        for queue, some in shots.items():
+            for letters in gate.fire(queue, some):
+                fired += sum(letter in "srSR" for letter in letters)
+        if passed:
+            gate.write(passed)
+        return fired
+
+    def shoot(self, store: Store, entry: Periodic, firing: Firing) -> str:
+        """Schedule ticks of one entry, and return the letters of ``lua/fire.lua``."""
+        *others, queue = made = self._make(entry, firing.ticks)
+        for other in others:
+            self._put(store, other, made[other])
+        return PeriodicStore(store).fire(queue, [_shot(entry, firing, made[queue])])[0]
+
+    def _put(self, store: Store, queue: str, entries: list[Entry]) -> None:
+        call = store.puts(queue, limited=False)
+        for entry in entries:
+            call.add(entry)
+        store.run(call)
+
+    def _make(self, entry: Periodic, ticks: tuple[int, ...]) -> dict[str, list[Entry]]:
+        """Return the entries of ticks by their queue."""
+        definition = entry.definition
+        options = dict(definition.options)
+        expires = options.pop("expires", None)
+        given = {name: options.pop(name, None) for name in ("queue", "priority")}
+        if definition.overlap != "allow":
+            name = definition.name.replace("{", "{{").replace("}", "}}")
+            options |= {
+                "unique_key": f"periodic:{name}",
+                "on_conflict": "keep",
+                "unique_scope": "done",
+            }
+        found: dict[str, list[Entry]] = defaultdict(list)
+        for tick in ticks:
+            at = _EPOCH + timedelta(milliseconds=tick)
+            item = Item(
+                definition.args,
+                dict(definition.kwargs),
+                eta=at,
+                id=periodic.tick_id(definition.name, tick),
+                task=definition.task,
+                expires=None if expires is None else at + timedelta(seconds=expires),
+                options=options,
+                **given,
+            )
+            queues, made = self._maker.make(self._reader.read(item))
+            for queue in queues:
+                found[queue].append(made)
+        return found
+
+
+def _shot(entry: Periodic, firing: Firing, entries: list[Entry]) -> Shot:
+    then, refused = replace(entry, standing=firing.then), replace(entry, standing=firing.refused)
+    held = firing.refused == entry.standing
+    return Shot(
+        entry.name,
+        entry.standing.line,
+        then.standing.line,
+        then.look,
+        refused.standing.line,
+        firing.now + periodic.HOLD if held else refused.look,
+        entries,
+    )
+
+
+class Ticker:
+    """Fires periodic entries until it is told to stop, in a thread or greenlet of its own.
+
+    Parameters
+    ----------
+    app : Celery
+        The app of the worker, of whose broker it has connections of its own.
+    """
+
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+        self._deploy = Deployment(app)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self.run, name="delayq-ticker", daemon=True)
+        #: Entries that cannot be fired here, as they stand, and when to try again.
+        self._failing: dict[tuple[str, str], float] = {}
+        #: How many ticks it has scheduled.
+        self.fired = 0
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, after a moment for what is under way; it may be killed as well."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join(FAREWELL)
+
+    def run(self) -> None:
+        """Fire until :meth:`stop`; outlives every error."""
+        down = warned = False
+        while not self._stopping.is_set():
+            try:
+                with own_delayq(self._app) as delayq, Gun(self._app) as gun:
+                    store = delayq.store
+                    if not warned:
+                        beats.warn(store)
+                        warned = True
+                    while not self._stopping.is_set():
+                        self._deploy.keep(store)
+                        wait = self._turn(store, gun)
+                        if down:
+                            logger.info("Periodic entries are fired again, Redis is back")
+                        down = False
+                        self._stopping.wait(wait)
+            except LOST as exc:
+                if not down and not self._stopping.is_set():
+                    logger.warning("Redis is away, periodic entries wait for it: %s", exc)
+                    down = True
+                self._stopping.wait(LOOK)
+            except Exception:
+                logger.exception("Firing periodic entries failed and is tried again")
+                self._stopping.wait(LOOK)
+
+    def _turn(self, store: Store, gun: Gun) -> float:
+        """Look at entries whose time has come; return for how many seconds to wait then."""
+        looked = PeriodicStore(store).upcoming(BATCH, LEAVE)
+        now = looked.now // 1000
+        looks = [] if looked.next is None else [looked.next]
+        firings = []
+        for name, record in looked.records:
+            found = self._look_at(name, record, now, gun)
+            if found is not None:
+                entry, firing = found
+                firings.append(found)
+                then = replace(entry, standing=firing.then).look
+                looks += [then] if then is not None else []
+        self.fired += self._fire(store, gun, firings)
+        if len(looked.records) == BATCH:
+            return 0.0
+        return min(max(min(looks, default=now + LOOK * 1000) - now, 0) / 1000, LOOK)
+
+    def _look_at(
+        self, name: str, record: str, now: int, gun: Gun
+    ) -> tuple[Periodic, Firing] | None:
+        key = name, record.partition("\n")[0]
+        if self._failing.get(key, 0.0) > time.monotonic():
+            return None
+        try:
+            entry = Periodic.unpack(name, record)
+            firing = periodic.fire(entry, now, gun.zone)
+        except DelayQError as exc:
+            self._failed(key, exc)
+            return None
+        if firing is None:
+            # As it stands it comes too early: whoever has written it meant another moment.
+            firing = Firing((), entry.standing, entry.standing, now)
+        return entry, firing
+
+    def _fire(self, store: Store, gun: Gun, firings: list[tuple[Periodic, Firing]]) -> int:
+        try:
+            return gun.fire(store, firings)
+        except (*LOST, RedisError):
+            raise
+        except Exception:
+            # One of them cannot be sent: the others can.
+            fired = 0
+            for entry, firing in firings:
+                try:
+                    fired += gun.fire(store, [(entry, firing)])
+                except (*LOST, RedisError):
+                    raise
+                except Exception as exc:
+                    self._failed((entry.name, entry.standing.line), exc)
+            return fired
+
+    def _failed(self, key: tuple[str, str], exc: Exception) -> None:
+        if key not in self._failing:
+            logger.error("Periodic entry %r cannot be fired here: %s", key[0], exc)
+        if len(self._failing) > _MOST_FAILING:
+            self._failing.clear()
+        self._failing[key] = time.monotonic() + AGAIN
+
+
+def begin(app: Celery) -> None:
+    """Fire periodic entries until the worker of *app* stops, if it is one that dispatches."""
+    delayq = getattr(app, "_delayq", None)
+    settings = Settings.from_options(app.conf.broker_transport_options)
+    if delayq is None or not settings.dispatch or not delayq.has_store:
+        return
+    ticker = Ticker(app)
+    ticker.start()
+    signals.worker_shutdown.connect(lambda **_: ticker.stop(), weak=False)

@@ -1,0 +1,193 @@
+"""Periodic entries are fired by workers, without beat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.schedules import crontab
+from kombu import pools
+
+from celery_delayq import DelayQ
+from celery_delayq.errors import ConfigError, PeriodicExists, PeriodicUnknown
+from celery_delayq.testing import wait_until
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.apps.periodic_tasks import TIMEOUT, Diary, StartWorker, start, tasks_of
+
+pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
+
+
+@pytest.fixture
+def app(delayq_broker_url: str, delayq_redis: RedisUnderTest) -> Iterator[Celery]:
+    app = Celery("web", broker=delayq_broker_url, backend=delayq_redis.url, set_as_current=False)
+    DelayQ(app)
+    yield tasks_of(app)
+    DelayQ.of(app).close()
+    app.close()
+    pools.reset()
+
+
+@pytest.fixture
+def delayq(app: Celery) -> DelayQ:
+    return DelayQ.of(app)
+
+
+@pytest.fixture
+def diary(delayq_redis: RedisUnderTest) -> Diary:
+    return Diary(delayq_redis)
+
+
+def wait_ticks(diary: Diary, name: str, count: int) -> list[int]:
+    wait_until(
+        lambda: len(diary.ticks(name)) >= count,
+        TIMEOUT,
+        lambda: f"{count} ticks of {name}: {diary.runs('id')}, {diary.left()}",
+    )
+    return diary.ticks(name)
+
+
+def steps(ticks: list[int]) -> set[int]:
+    return {after - before for before, after in pairwise(ticks)}
+
+
+@pytest.mark.parametrize("pool", ["solo", "threads", "prefork", "gevent", "eventlet"])
+def test_an_interval_ticks_in_each_pool(
+    pool: str, delayq: DelayQ, diary: Diary, delayq_worker: StartWorker
+) -> None:
+    delayq.periodic.add("often", 0.25, "note")
+    start(delayq_worker, pool)
+
+    ticks = wait_ticks(diary, "often", 6)
+
+    assert steps(ticks[1:]) == {250}, "the first ones may have been missed before the worker came"
+    assert min(diary.lateness("often")) >= 0
+
+
+def test_entries_in_code_are_fired(diary: Diary, delayq_worker: StartWorker) -> None:
+    schedule = {"mine": {"task": "note", "schedule": 0.5, "kwargs": {"do": "as told"}}}
+    start(delayq_worker, conf={"beat_schedule": schedule})
+
+    ticks = wait_ticks(diary, "mine", 3)
+
+    assert steps(ticks) == {500}
+    assert set(diary.runs("do")) == {"as told"}
+
+
+def test_two_workers_fire_each_tick_once(
+    delayq: DelayQ, diary: Diary, delayq_worker: StartWorker
+) -> None:
+    for n in range(20):
+        delayq.periodic.add(str(n), 0.2, "note", catch_up="all")
+    for _ in range(2):
+        start(delayq_worker)
+
+    wait_until(lambda: all(len(diary.ticks(str(n))) >= 10 for n in range(20)), TIMEOUT, "10 each")
+
+    for n in range(20):
+        ticks = diary.ticks(str(n))
+        assert steps(ticks) == {200}, ticks
+
+
+def test_what_is_kept_of_an_entry(delayq: DelayQ) -> None:
+    noon = crontab(hour=12, minute=0)
+    added = delayq.periodic.add("noon", noon, "note", ("x",), queue="q", timezone="Europe/Berlin")
+
+    assert delayq.periodic.list() == [added] == [delayq.periodic.get("noon")]
+    assert added.definition.schedule == noon
+    assert added.total_run_count == 0
+    assert added.next is not None
+    days = delayq.periodic.next("noon", 3)
+    assert days[0] == added.next
+    assert all(timedelta(hours=22) < b - a < timedelta(hours=26) for a, b in pairwise(days))
+
+
+def test_a_name_is_taken_once(delayq: DelayQ) -> None:
+    delayq.periodic.add("a", 10, "note")
+
+    with pytest.raises(PeriodicExists, match="'a' already, made by api"):
+        delayq.periodic.add("a", 20, "note")
+
+    changed = delayq.periodic.add("a", 20, "note", replace=True)
+    assert delayq.periodic.list() == [changed]
+
+
+def test_a_paused_entry_is_not_fired(
+    delayq: DelayQ, diary: Diary, delayq_worker: StartWorker
+) -> None:
+    delayq.periodic.add("a", 0.3, "note")
+    delayq.periodic.add("b", 0.3, "note")
+    start(delayq_worker)
+    wait_ticks(diary, "a", 2)
+
+    paused = delayq.periodic.pause("a")
+    before = diary.now() * 1000
+    seen = len(diary.ticks("b"))
+    wait_ticks(diary, "b", seen + 10)
+
+    assert paused.status == "paused"
+    assert paused.next is None
+    assert [tick for tick in diary.ticks("a") if tick > before] == []
+    back = delayq.periodic.resume("a")
+    assert back.status == "on"
+    wait_until(lambda: max(diary.ticks("a")) > before, TIMEOUT, "it goes on")
+
+
+def test_one_more_run_at_once(delayq: DelayQ, diary: Diary, delayq_worker: StartWorker) -> None:
+    delayq.periodic.add("rarely", 3600, "note")
+    start(delayq_worker)
+
+    id = delayq.periodic.run_now("rarely")
+
+    diary.wait_runs(1)
+    assert diary.runs("id") == [id]
+    entry = delayq.periodic.get("rarely")
+    assert entry is not None
+    assert entry.total_run_count == 1
+
+
+def test_a_moment_comes_once(delayq: DelayQ, diary: Diary, delayq_worker: StartWorker) -> None:
+    at = datetime.now(timezone.utc) + timedelta(seconds=4)
+    delayq.periodic.add("once", at, "note")
+    start(delayq_worker)
+
+    diary.wait_runs(1)
+
+    entry = delayq.periodic.get("once")
+    assert entry is not None
+    assert (entry.status, entry.total_run_count, entry.next) == ("ended", 1, None)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "match"),
+    [
+        ({"schedule": 0}, "every"),
+        ({"timezone": "Mars/Olympus"}, "time zone"),
+        ({"args": (object(),)}, "JSON"),
+        ({"catch_up": "some"}, "skip, one, all"),
+        ({"max_runs": 0}, "max_runs=0"),
+        (
+            {
+                "start": datetime(2030, 1, 2, tzinfo=timezone.utc),
+                "end": datetime(2030, 1, 1, tzinfo=timezone.utc),
+            },
+            "a time after start",
+        ),
+    ],
+)
+def test_what_could_never_be_fired_is_refused(
+    wrong: dict[str, Any], match: str, delayq: DelayQ
+) -> None:
+    with pytest.raises(ConfigError, match=match):
+        delayq.periodic.add("a", **{"schedule": 10, "task": "note", **wrong})
+    assert delayq.periodic.list() == []
+
+
+def test_what_is_not_there_cannot_be_changed(delayq: DelayQ) -> None:
+    for call in (delayq.periodic.update, delayq.periodic.pause, delayq.periodic.run_now):
+        with pytest.raises(PeriodicUnknown, match="no periodic entry 'x'"):
+            call("x")
+    assert delayq.periodic.remove("x") is False
