@@ -1,0 +1,210 @@
+"""enter.lua, upcoming.lua and fire.lua: a periodic entry changes only from how it is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from redis.exceptions import ResponseError
+
+from celery_delayq.errors import StoreFull
+from celery_delayq.message import Entry
+from celery_delayq.periodic_store import PeriodicStore, Shot, Writing
+from celery_delayq.store import Store
+from tests.lua.conftest import FAR, entry, fill, labelled, message_of, repeating
+from tests.support.keyspace import snapshot
+
+ENTRIES, LOOKS = "delayq:periodic", "delayq:periodic_at"
+
+
+def gate(store: Store) -> PeriodicStore:
+    return PeriodicStore(store)
+
+
+def put(store: Store, name: str = "a", line: str = "old", look: int | None = 5) -> None:
+    assert gate(store).write([Writing(name, "", f"{line}\n{{}}", look)]) == ["done"]
+
+
+def shot(*entries: Entry, name: str = "a", line: str = "old", refused: str = "old") -> Shot:
+    return Shot(name, line, "new", 70, refused, 60, entries)
+
+
+def fire(store: Store, *shots: Shot) -> Sequence[str]:
+    return gate(store).fire("q", shots)
+
+
+def kept(store: Store) -> tuple[object, object]:
+    found = snapshot(store.client)
+    return found.get(ENTRIES), found.get(LOOKS)
+
+
+# -- writing
+
+
+def test_an_entry_is_written_once(store: Store) -> None:
+    put(store)
+
+    assert gate(store).write([Writing("a", "", "other\n{}", 6)]) == ["changed"]
+    assert kept(store) == ({b"a": b"old\n{}"}, {b"a": 5.0})
+
+
+def test_the_same_again_is_done(store: Store) -> None:
+    assert gate(repeating(store)).write([Writing("a", "", "old\n{}", 5)]) == ["done"]
+    assert kept(store) == ({b"a": b"old\n{}"}, {b"a": 5.0})
+
+
+def test_an_entry_changes_only_from_how_it_is_known(store: Store) -> None:
+    for name in ("a", "b", "c"):
+        put(store, name)
+
+    written = gate(store).write(
+        [
+            Writing("a", "old", "new\n{}", None),
+            Writing("b", "ol", "new\n{}", 7),
+            Writing("c", "old", ""),
+            Writing("d", "old", "new\n{}", 7),
+        ]
+    )
+
+    assert written == ["done", "changed", "done", "unknown"]
+    assert kept(store) == ({b"a": b"new\n{}", b"b": b"old\n{}"}, {b"b": 5.0})
+
+
+def test_an_edit_is_repeated_when_another_came_between(store: Store) -> None:
+    put(store)
+    seen = []
+
+    def edit(record: str | None) -> Writing:
+        seen.append(record)
+        if len(seen) == 1:
+            gate(store).write([Writing("a", "old", "between\n{}", 6)])
+        return Writing("a", (record or "").partition("\n")[0], "last\n{}", 7)
+
+    assert gate(store).edit("a", edit) == "between\n{}"
+    assert seen == ["old\n{}", "between\n{}"]
+    assert kept(store) == ({b"a": b"last\n{}"}, {b"a": 7.0})
+
+
+# -- who looks at what
+
+
+def test_what_is_handed_out_is_left_alone_for_a_while(store: Store) -> None:
+    now = store.now_ms()
+    for n, look in enumerate((now - 20, now - 10, now - 30, FAR)):
+        put(store, f"e{n}", look=look)
+
+    first = gate(store).upcoming(2, 100_000)
+    second = gate(store).upcoming(10, 100_000)
+    third = gate(store).upcoming(10, 100_000)
+
+    assert first.records == [("e2", "old\n{}"), ("e0", "old\n{}")]
+    assert first.next == now - 10
+    assert second.records == [("e1", "old\n{}")]
+    assert third.records == []
+    assert now + 100_000 <= (third.next or 0) < FAR
+    assert now <= first.now // 1000
+
+
+def test_without_entries_there_is_nothing_to_look_at(store: Store) -> None:
+    assert gate(store).upcoming(10, 100)[1:] == (None, [])
+    assert snapshot(store.client) == {}
+
+
+def test_a_look_at_what_is_gone_is_forgotten(store: Store) -> None:
+    store.client.zadd(LOOKS, {"gone": 5})
+
+    assert gate(store).upcoming(10, 100)[1:] == (None, [])
+    assert snapshot(store.client) == {}
+
+
+# -- firing
+
+
+def test_ticks_are_scheduled_and_the_entry_stands_anew(store: Store) -> None:
+    put(store)
+
+    assert fire(store, shot(entry("a:1", 1), entry("a:2", FAR))) == ["rs"]
+
+    found = snapshot(store.client)
+    assert found[ENTRIES] == {b"a": b"new\n{}"}
+    assert found[LOOKS] == {b"a": 70.0}
+    assert found["q"] == [message_of(entry("a:1"))]
+    assert found["{q}:due"] == {b"a:2": float(FAR)}
+    assert found["{q}:entries"].keys() == {b"a:2"}
+    assert found["delayq:agenda"] == {b"q": float(FAR)}
+
+
+def test_who_comes_second_schedules_nothing(store: Store) -> None:
+    put(store)
+    fire(store, shot(entry("a:1", FAR)))
+    before = snapshot(store.client)
+
+    assert fire(store, shot(entry("a:1", FAR, nonce="other"))) == ["-"]
+    assert fire(store, shot(entry("b:1", FAR), name="b")) == ["-"]
+    assert snapshot(store.client) == before
+
+
+def test_a_repeat_schedules_nothing_more(store: Store) -> None:
+    put(store)
+
+    assert fire(repeating(store), shot(entry("a:1", FAR), entry("a:2", 1))) == ["-"]
+
+    found = snapshot(store.client)
+    assert found["{q}:due"] == {b"a:1": float(FAR)}
+    assert found["q"] == [message_of(entry("a:2"))]
+
+
+def test_of_several_entries_each_stands_for_itself(store: Store) -> None:
+    put(store, "a")
+    put(store, "c")
+
+    fired = fire(
+        store,
+        shot(entry("a:1", FAR)),
+        shot(entry("b:1", FAR), name="b"),
+        shot(entry("c:1", FAR), entry("c:2", FAR), name="c"),
+    )
+
+    assert fired == ["s", "-", "ss"]
+    assert snapshot(store.client)["{q}:due"].keys() == {b"a:1", b"c:1", b"c:2"}
+
+
+@pytest.mark.parametrize(("refused", "stands"), [("old", b"old\n{}"), ("passed", b"passed\n{}")])
+def test_what_another_tick_holds_back_leaves_the_entry_as_said(
+    refused: str, stands: bytes, store: Store
+) -> None:
+    held: dict[str, Any] = {"unique": "dperiodic", "policy": "k 0 0"}
+    put(store)
+    fire(store, shot(labelled("a:1", **held)))
+    gate(store).write([Writing("a", "new", "old\n{}", 5)])
+
+    assert fire(store, shot(labelled("a:2", **held), refused=refused)) == ["K"]
+    assert kept(store) == ({b"a": stands}, {b"a": 60.0})
+    assert snapshot(store.client)["{q}:due"].keys() == {b"a:1"}
+
+
+def test_a_full_server_leaves_the_tick_to_be_fired(store: Store) -> None:
+    put(store)
+    before = snapshot(store.client)
+    fill(store)
+    with pytest.raises(StoreFull):
+        fire(store, shot(entry("a:1", FAR)))
+
+    assert snapshot(store.client) == before
+    store.client.config_set("maxmemory", 0)
+    assert fire(store, shot(entry("a:1", FAR))) == ["s"]
+
+
+@pytest.mark.parametrize("key", [ENTRIES, LOOKS, "{q}:due", "{q}:entries", "q"])
+def test_a_key_of_another_type_is_refused_before_anything_is_written(
+    key: str, store: Store
+) -> None:
+    put(store)
+    store.client.delete(key)
+    store.client.set(key, "taken")
+    before = snapshot(store.client)
+
+    with pytest.raises(ResponseError, match=f"WRONGTYPE {key.replace('{', '.').replace('}', '.')}"):
+        fire(store, shot(entry("a:1", 1)))
+    assert snapshot(store.client) == before
