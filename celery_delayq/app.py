@@ -16,7 +16,7 @@ from celery_delayq.carrying import ContextMixin, Provider
 from celery_delayq.client import Client
 from celery_delayq.dead import DeadMixin
 from celery_delayq.entries import Bulk, Filter, check_name
-from celery_delayq.errors import ConfigError
+from celery_delayq.errors import ConfigError, NoStore
 from celery_delayq.jsonl import Place
 from celery_delayq.letters import DeadFilter
 from celery_delayq.many import ManyMixin
@@ -126,7 +126,7 @@ class DelayQ(Client, ContextMixin, DeadMixin, ManyMixin):
                 with self._required_app().connection_for_write() as connection:
                     channel = connection.default_channel
                     if not hasattr(channel, "new_store"):
-                        raise ConfigError(
+                        raise NoStore(
                             f"the broker is {connection.as_uri()}; DelayQ needs a URL that begins "
                             "with delayq+, such as delayq+redis://localhost:6379/0, or "
                             "broker_transport='celery_delayq.transport:Transport'"
@@ -144,7 +144,7 @@ class DelayQ(Client, ContextMixin, DeadMixin, ManyMixin):
         """Whether the app's broker is one of ours."""
         try:
             return self.store is not None
-        except ConfigError:
+        except NoStore:
             return False
 
     def cancel_canvas(

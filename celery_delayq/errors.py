@@ -13,6 +13,10 @@ class ConfigError(DelayQError, ValueError):
     """A ``delayq`` setting or broker URL is unknown, ill-typed or out of range."""
 
 
+class NoStore(ConfigError):
+    """The broker is not one of ours."""
+
+
 class PeriodicExists(ConfigError):
     """There is a periodic entry of that name already."""
 

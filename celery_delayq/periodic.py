@@ -23,6 +23,7 @@ from celery.schedules import BaseSchedule, maybe_schedule
 from kombu.utils.json import dumps, loads
 
 from celery_delayq.errors import ConfigError, RecordError
+from celery_delayq.retry import LONGEST
 from celery_delayq.schedule_forms import describe, dumps_form, loads_form
 from celery_delayq.schedules import InvalidSchedule, Rule, clocked, latest, rule_of
 
@@ -159,9 +160,11 @@ class Definition:
             raise wrong("max_runs", "a number from 1, or None")
         expires = self.options.get("expires")
         if expires is not None and not (
-            isinstance(expires, (int, float)) and math.isfinite(expires) and expires > 0
+            isinstance(expires, (int, float)) and 0 < expires <= LONGEST
         ):
-            raise ConfigError(f"expires={expires!r}: expected seconds after the tick, more than 0")
+            raise ConfigError(
+                f"expires={expires!r}: expected seconds after the tick, up to ten years"
+            )
         zone_of(self.timezone)
 
     def dumps(self) -> str:
@@ -376,10 +379,11 @@ def begin(definition: Definition, now: int, zone: tzinfo) -> Periodic:
 def change(entry: Periodic, definition: Definition, now: int, zone: tzinfo) -> Periodic:
     """Return an entry with another definition; its ticks that were scheduled stay so.
 
-    An interval goes on from the last tick, so that it keeps its phase.
+    Another interval goes on from the last tick; a schedule that stays keeps its phase and count.
     """
     old = entry.standing
-    anchor = old.anchor if old.last is None else old.last
+    kept = dumps_form(definition.schedule) == dumps_form(entry.definition.schedule)
+    anchor = old.anchor if kept or old.last is None else old.last
     if definition.start is not None and definition.start != entry.definition.start:
         anchor = ms_of(definition.start)
     standing = replace(old, edition=edition_of(definition), anchor=anchor, tick=None)
@@ -417,9 +421,13 @@ def fire(entry: Periodic, now: int, zone: tzinfo) -> Firing | None:
     tick, until = standing.tick, now + definition.ahead
     if tick is None or tick > until:
         return None
+    if definition.end is not None:
+        until = min(until, ms_of(definition.end))
     rule = definition.rule(standing.anchor, zone)
     missed_most = definition.catch_up_max if definition.catch_up == "all" else 1
-    due = latest(rule, tick - 1, until, missed_most + BURST) or [tick]
+    # From the tick itself: what asks a schedule may come to others from another moment.
+    most = missed_most + BURST
+    due = [tick, *latest(rule, tick, until, most)][-most:]
     missed = [each for each in due if each < now - GRACE]
     others = due[len(missed) :]
     if definition.overlap == "queue_one":
@@ -430,9 +438,6 @@ def fire(entry: Periodic, now: int, zone: tzinfo) -> Firing | None:
         ticks = missed[-missed_most:] + others
     if definition.overlap == "skip":
         ticks = ticks[-1:]
-    if definition.end is not None:
-        end = ms_of(definition.end)
-        ticks = [each for each in ticks if each <= end]
     if definition.max_runs is not None:
         ticks = ticks[: max(0, definition.max_runs - standing.count)]
     passed = _next(definition, rule, standing, due[-1])

@@ -55,7 +55,10 @@ def loads_form(data: Any) -> BaseSchedule:
         raise InvalidSchedule(f"{data!r}: expected the form of a schedule")
     try:
         if "every" in data:
-            return schedule(data["every"], bool(data.get("relative")))
+            every = data["every"]
+            if isinstance(every, bool) or not isinstance(every, (int, float)):
+                raise InvalidSchedule(f"every {every!r}: expected a number of seconds")
+            return schedule(every, bool(data.get("relative")))
         if "crontab" in data:
             minute, hour, day, month, weekday = data["crontab"].split(" ")
             return crontab(minute, hour, weekday, day, month)
@@ -81,7 +84,7 @@ def describe(given: BaseSchedule) -> str:
     """Return a schedule in words."""
     form = dumps_form(given)
     if "every" in form:
-        return f"every {form['every']:g} s" + (", rounded" if form.get("relative") else "")
+        return f"every {form['every']} s" + (", rounded" if form.get("relative") else "")
     if "solar" in form:
         event, lat, lon = form["solar"]
         return f"{event} at {lat:g}, {lon:g}"
@@ -125,7 +128,7 @@ def _class(path: Any) -> Any:
         )
     try:
         found = symbol_by_name(path)
-    except (ImportError, AttributeError, ValueError) as exc:
+    except Exception as exc:  # modules are anybody's
         raise ScheduleNotImportable(f"{path} cannot be imported here: {exc}") from exc
     if not (isinstance(found, type) and issubclass(found, BaseSchedule)):
         raise InvalidSchedule(f"{path} is no class of schedules")

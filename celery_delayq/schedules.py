@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from calendar import monthrange
 from collections import deque
 from collections.abc import Iterator
@@ -19,13 +20,13 @@ from datetime import date, datetime, timedelta, timezone, tzinfo
 from typing import Any, Protocol
 
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule
-from celery.utils.time import delta_resolution
 from dateutil.rrule import (
     DAILY,
     HOURLY,
     MINUTELY,
     SECONDLY,
     WEEKLY,
+    YEARLY,
     rrulebase,
     rruleset,
     rrulestr,
@@ -74,7 +75,7 @@ class clocked(BaseSchedule):  # noqa: N801 - named as Celery's schedules are
 
     def __init__(self, at: datetime, nowfun: Any = None, app: Any = None) -> None:
         super().__init__(nowfun=nowfun, app=app)
-        if not isinstance(at, datetime) or at.tzinfo is None:
+        if not isinstance(at, datetime) or at.utcoffset() is None:
             raise InvalidSchedule(
                 f"at={at!r}: expected a datetime with a time zone, such as "
                 "datetime(2030, 1, 31, 9, tzinfo=timezone.utc)"
@@ -90,8 +91,8 @@ class clocked(BaseSchedule):  # noqa: N801 - named as Celery's schedules are
         """Tell beat whether it is time."""
         left = self.remaining_estimate(last_run_at).total_seconds()
         if last_run_at >= self.at:
-            return schedstate(False, 3600.0)
-        return schedstate(left <= 0, max(left, 1.0))
+            return schedstate(False, math.inf)
+        return schedstate(True, math.inf) if left <= 0 else schedstate(False, left)
 
     def __repr__(self) -> str:
         return f"<clocked: {self.at.isoformat()}>"
@@ -127,8 +128,12 @@ class rrule(BaseSchedule):  # noqa: N801 - the same
         self, text: str, start: datetime | None = None, nowfun: Any = None, app: Any = None
     ) -> None:
         super().__init__(nowfun=nowfun, app=app)
+        if not (isinstance(text, str) and (start is None or isinstance(start, datetime))):
+            raise InvalidSchedule(
+                f"rrule({text!r}, {start!r}): expected a text, and a datetime or None"
+            )
         self.text, self.start = text, start
-        self.parsed(datetime(2000, 1, 1))
+        _check_rule(self.parsed(datetime(2000, 1, 1)), text)
 
     def parsed(self, start: datetime, zone: tzinfo = timezone.utc) -> rrulebase:
         """Return the rule by the wall clock of *zone*; it counts from *start* if from nothing else.
@@ -142,8 +147,12 @@ class rrule(BaseSchedule):  # noqa: N801 - the same
         if given is not None:
             start = given if given.tzinfo is None else given.astimezone(zone).replace(tzinfo=None)
         try:
-            return rrulestr(self.text, dtstart=start, ignoretz=True)
-        except (ValueError, TypeError, AttributeError, KeyError, IndexError) as exc:
+            if "TZID" in self.text.upper():
+                raise ValueError("TZID is not for a rule: an entry has a time zone")
+            # Times in UTC are those of the wall clock then.
+            text = _UTC.sub(lambda found: _local(found[0], zone), self.text)
+            return rrulestr(text, dtstart=start, ignoretz=True)
+        except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as exc:
             raise InvalidSchedule(
                 f"rrule({self.text!r}): {exc}; expected a rule of RFC 5545, such as "
                 "'FREQ=WEEKLY;BYDAY=MO;BYHOUR=9;BYMINUTE=0;BYSECOND=0'"
@@ -151,14 +160,17 @@ class rrule(BaseSchedule):  # noqa: N801 - the same
 
     def remaining_estimate(self, last_run_at: datetime) -> timedelta:
         """Return how long it is till the next one."""
-        now = self.now()
-        tick = rule_of(self, self.tz, _ms(last_run_at)).after(_ms(last_run_at))
-        return timedelta(days=365) if tick is None else _moment(tick) - now
+        last = _ms(self.maybe_make_aware(last_run_at))
+        tick = rule_of(self, self.tz, last).after(last)
+        return timedelta.max if tick is None else _moment(tick) - self.now()
 
     def is_due(self, last_run_at: datetime) -> Any:
         """Tell beat whether it is time."""
-        left = self.remaining_estimate(last_run_at).total_seconds()
-        return schedstate(left <= 0, max(left, 0.0))
+        left = self.remaining_estimate(last_run_at)
+        due = left <= timedelta(0)
+        if due:
+            left = self.remaining_estimate(self.now())
+        return schedstate(due, math.inf if left == timedelta.max else left.total_seconds())
 
     def __repr__(self) -> str:
         return f"<rrule: {self.text}>"
@@ -189,7 +201,7 @@ def rule_of(given: BaseSchedule, zone: tzinfo, anchor: int) -> Rule:
     """
     kind = type(given)
     if kind is schedule:
-        return _relative(given, zone) if given.relative else Interval(_every(given), anchor)
+        return Rounded(given, zone, anchor) if given.relative else Interval(_every(given), anchor)
     if kind is crontab:
         return Crontab(given, zone)
     if kind is rrule:
@@ -247,8 +259,9 @@ class Crontab:
         self._minutes, self._hours = sorted(given.minute), sorted(given.hour)
         self._given = given
         self._zone = zone
-        if self._day_from(date(2000, 1, 1)) is None:
-            raise InvalidSchedule(f"{given!r} never matches: there is no such day")
+        every = (self._minutes, self._hours, given.month_of_year)
+        if not all(every) or self._day_from(date(2000, 1, 1)) is None:
+            raise InvalidSchedule(f"{given!r} never matches: there is no such time")
 
     def after(self, ms: int) -> int | None:
         """Return the next one."""
@@ -304,33 +317,48 @@ class Recurrence:
     """By a rule of RFC 5545."""
 
     def __init__(self, given: rrule, zone: tzinfo, anchor: int) -> None:
-        self._zone = zone
+        self._text, self._zone = given.text, zone
         # Whole seconds, as all that rules know.
         self._rule = given.parsed(_wall(anchor, zone).replace(microsecond=0), zone)
+        self._near: Any = None
+        self._near_from = self._near_to = datetime.max
 
     def after(self, ms: int) -> int | None:
-        """Return the next one."""
+        """Return the next one.
+
+        Raises
+        ------
+        InvalidSchedule
+            The rule contradicts itself.
+        """
         wall = _wall(ms, self._zone)
-        for candidate in self._nearby(wall).xafter(wall):
-            tick = _at(candidate, self._zone)
-            if tick > ms:
-                return tick
+        try:
+            for candidate in self._nearby(wall).xafter(wall):
+                tick = _at(candidate, self._zone)
+                if tick > ms:
+                    return tick
+        except ValueError as exc:
+            raise InvalidSchedule(f"rrule({self._text!r}): {exc}") from exc
         return None
 
     def _nearby(self, wall: datetime) -> Any:
-        """Return the rule, counted from a tick not long before: it goes through all from the first.
-
-        What is limited to a number of times, or has exceptions, is not moved.
-        """
-        rule: Any = self._rule
-        start = getattr(rule, "_dtstart", None)
-        unit = None if isinstance(rule, rruleset) else _UNITS.get(rule._freq)
-        if start is None or unit is None or rule._count is not None:
-            return rule
-        unit *= rule._interval
-        if wall - start > _FAR * unit:
-            self._rule = rule = rule.replace(dtstart=start + ((wall - start) // unit - 1) * unit)
-        return rule
+        """Return the rule, counted from a time not long before: it goes through all from there."""
+        if not self._near_from <= wall < self._near_to:
+            rule: Any = self._rule
+            self._near_from, self._near_to = wall, wall + _FAR * _shortest(rule)
+            if hasattr(rule, "_rrule"):  # a set of them
+                self._near = near = rruleset()
+                for each in rule._rrule:
+                    near.rrule(_counted_near(each, wall))
+                for each in rule._exrule:
+                    near.exrule(_counted_near(each, wall))
+                for each in rule._rdate:
+                    near.rdate(each)
+                for each in rule._exdate:
+                    near.exdate(each)
+            else:
+                self._near = _counted_near(rule, wall)
+        return self._near
 
 
 class Asked:
@@ -340,7 +368,13 @@ class Asked:
     """
 
     def __init__(self, given: BaseSchedule, zone: tzinfo) -> None:
-        self._schedule = copy.copy(given)
+        try:
+            self._schedule = copy.copy(given)
+        except Exception as exc:  # classes are anybody's
+            raise InvalidSchedule(
+                f"{given!r} cannot be copied: {type(exc).__name__}: {exc}"
+            ) from exc
+        self._schedule.tz = zone
         self._zone = zone
 
     def after(self, ms: int) -> int | None:
@@ -357,9 +391,11 @@ class Asked:
             due, seconds = self._ask(last, at)
             if due and at > ms:
                 return at
-            if not math.isfinite(seconds):
+            if seconds > _LONGEST:
                 return None
             at += max(1, math.ceil(seconds * 1000))
+            if at - ms > _LONGEST * 1000:
+                return None
         raise InvalidSchedule(
             f"{self._schedule!r} is not due, asked {STEPS:,} times from {last} to {_moment(at)}"
         )
@@ -369,44 +405,117 @@ class Asked:
         self._schedule.nowfun = lambda: now
         try:
             due, seconds = self._schedule.is_due(last)
-            return bool(due), float(seconds)
+            seconds = float(seconds)
+            if math.isnan(seconds):
+                raise ValueError("nan is no number of seconds")
+            return bool(due), max(0.0, seconds)
         except Exception as exc:
             raise InvalidSchedule(
                 f"{self._schedule!r} cannot say when it is due: {type(exc).__name__}: {exc}"
             ) from exc
 
 
-class _Rounded:
-    """Every so often, rounded to the unit of the interval, as ``relative`` means it."""
+class Rounded:
+    """Every so many whole days, hours, minutes or seconds of the wall clock, as ``relative`` says.
 
-    def __init__(self, every: timedelta, zone: tzinfo) -> None:
-        self._every, self._zone = every, zone
+    What an interval has beyond its largest unit does not count, as with Celery: it is rounded off.
+    """
+
+    def __init__(self, given: schedule, zone: tzinfo, anchor: int) -> None:
+        seconds = _every(given) / 1000
+        unit = next((unit for unit in (86400, 3600, 60, 1) if seconds >= unit), None)
+        if unit is None:
+            raise InvalidSchedule(f"every {seconds:g} s: relative is for seconds and more")
+        # Only days and hours are not the same everywhere.
+        self._zone = zone if unit >= 3600 else timezone.utc
+        self._every = timedelta(seconds=seconds // unit * unit)
+        wall = _wall(anchor, self._zone)
+        day = wall.replace(hour=0, minute=0, second=0, microsecond=0)
+        self._start = day + (wall - day) // timedelta(seconds=unit) * timedelta(seconds=unit)
 
     def after(self, ms: int) -> int:
-        """Return the next one."""
-        wall = _wall(ms, self._zone)
-        start: datetime = delta_resolution(wall, self._every)
-        tick = _at(start + self._every, self._zone)
-        while tick <= ms:
-            start += self._every
-            tick = _at(start + self._every, self._zone)
-        return tick
-
-
-def _relative(given: schedule, zone: tzinfo) -> Rule:
-    _every(given)
-    return _Rounded(given.run_every, zone)
+        """Return the next one; none is before the anchor."""
+        passed = (_wall(ms, self._zone) - self._start) // self._every
+        while True:
+            passed = max(0, passed) + 1
+            tick = _at(self._start + passed * self._every, self._zone)
+            if tick > ms:
+                return tick
 
 
 def _every(given: schedule) -> int:
     every = given.run_every
+    if not isinstance(every, timedelta):
+        raise InvalidSchedule(f"every {every!r}: expected seconds or a timedelta")
     ms: int = every // _MS
-    if ms < 1 or every != ms * _MS:
+    if ms < 1 or every != ms * _MS or ms > _LONGEST * 1000:
         raise InvalidSchedule(
-            f"every {every.total_seconds():g} s: expected whole milliseconds, at least one"
+            f"every {every.total_seconds():g} s: expected whole milliseconds, at least one, and "
+            f"at most {YEARS} years"
         )
     return ms
 
+
+def _rules(rule: Any) -> list[Any]:
+    """Return what a rule consists of."""
+    return [*rule._rrule, *rule._exrule] if hasattr(rule, "_rrule") else [rule]
+
+
+def _check_rule(rule: Any, text: str) -> None:
+    """Refuse what dateutil would look for without an end, or for long."""
+    for each in _rules(rule):
+        if not 1 <= each._interval <= _MOST_INTERVAL:
+            raise InvalidSchedule(
+                f"rrule({text!r}): expected an INTERVAL of 1 or more, not of ages"
+            )
+        # The calendar ends in 9999, and there were years of every kind since.
+        start = each._dtstart.replace(year=9999 - YEARS, month=1, day=1)
+        try:
+            found = next(
+                iter(each.replace(dtstart=start, interval=1, count=None, until=None)), None
+            )
+        except ValueError as exc:
+            raise InvalidSchedule(f"rrule({text!r}): {exc}") from exc
+        if found is None:
+            raise InvalidSchedule(f"rrule({text!r}) never matches: there is no such time")
+
+
+def _counted_near(rule: Any, wall: datetime) -> Any:
+    """Return a rule that has the same times after that one, counted from not long before.
+
+    What is limited to a number of times is not moved.
+    """
+    start, freq, interval = rule._dtstart, rule._freq, rule._interval
+    if rule._count is not None:
+        return rule
+    if freq in _UNITS:
+        unit = _UNITS[freq] * interval
+        moved = start + ((wall - start) // unit - 1) * unit
+    elif start.day > 28:
+        return rule
+    else:
+        months = interval * (12 if freq == YEARLY else 1)
+        passed = (wall.year - start.year) * 12 + wall.month - start.month
+        month = start.month - 1 + (passed // months - 1) * months
+        moved = start.replace(year=start.year + month // 12, month=month % 12 + 1)
+    return rule.replace(dtstart=moved) if moved > start else rule
+
+
+def _shortest(rule: Any) -> timedelta:
+    """Return after how long the first of its rules repeats, about."""
+    units: list[timedelta] = [
+        _UNITS.get(each._freq, timedelta(days=28)) * each._interval for each in _rules(rule)
+    ]
+    return min([*units, timedelta(days=365)])
+
+
+def _local(text: str, zone: tzinfo) -> str:
+    """Return a time in UTC, as rules have it, by a wall clock."""
+    moment = datetime.strptime(text.upper(), "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
+    return f"{moment.astimezone(zone):%Y%m%dT%H%M%S}"
+
+
+_UTC = re.compile(r"\b\d{8}T\d{6}Z", re.IGNORECASE)
 
 #: What a rule repeats after, by its frequency, whatever the dates. Months and years differ.
 _UNITS = {
@@ -417,8 +526,14 @@ _UNITS = {
     SECONDLY: timedelta(seconds=1),
 }
 
-#: A rule is counted anew from near by when it is so many repetitions behind.
+#: A rule is counted anew from near by after so many repetitions.
 _FAR = 10
+
+#: A year of seconds.
+_MOST_INTERVAL = 366 * 86400
+
+#: In seconds.
+_LONGEST = YEARS * 366 * 86400
 
 
 def _wall(ms: int, zone: tzinfo) -> datetime:

@@ -22,7 +22,7 @@ from celery_delayq import beats, periodic
 from celery_delayq.archiving import own_delayq
 from celery_delayq.conf import Settings
 from celery_delayq.deploys import Deployment
-from celery_delayq.errors import DelayQError
+from celery_delayq.errors import DelayQError, NoStore
 from celery_delayq.items import Item, Reader
 from celery_delayq.making import Maker
 from celery_delayq.message import Entry
@@ -211,6 +211,8 @@ class Ticker:
                             logger.info("Periodic entries are fired again, Redis is back")
                         down = False
                         self._stopping.wait(wait)
+            except NoStore:
+                return  # a broker of another kind, which has a beat of its own
             except LOST as exc:
                 if not down and not self._stopping.is_set():
                     logger.warning("Redis is away, periodic entries wait for it: %s", exc)
@@ -284,7 +286,7 @@ def begin(app: Celery) -> None:
     """Fire periodic entries until the worker of *app* stops, if it is one that dispatches."""
     delayq = getattr(app, "_delayq", None)
     settings = Settings.from_options(app.conf.broker_transport_options)
-    if delayq is None or not settings.dispatch or not delayq.has_store:
+    if delayq is None or not settings.dispatch:
         return
     ticker = Ticker(app)
     ticker.start()

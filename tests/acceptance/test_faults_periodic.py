@@ -1,0 +1,135 @@
+"""Workers are killed again and again: every tick is scheduled once, none is missed, none early."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.schedules import crontab
+from kombu import pools
+
+from celery_delayq import DelayQ
+from celery_delayq import periodic as policy
+from celery_delayq.schedules import rrule
+from celery_delayq.testing import WorkerProcess, wait_until
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.apps.periodic_tasks import Diary, start, tasks_of
+from tests.support.faults.scale import SEED, scaled
+
+SECONDS = scaled(20, 120)
+ENTRIES = scaled(60, 1000)
+WORKERS = 3
+LEASE = 5.0
+PATIENCE = 300.0
+
+pytestmark = [
+    pytest.mark.timeout(SECONDS + PATIENCE + 120),
+    pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning"),
+]
+
+
+@pytest.fixture
+def app(delayq_broker_url: str, delayq_redis: RedisUnderTest) -> Iterator[Celery]:
+    app = Celery("web", broker=delayq_broker_url, backend=delayq_redis.url, set_as_current=False)
+    DelayQ(app)
+    yield tasks_of(app)
+    DelayQ.of(app).close()
+    app.close()
+    pools.reset()
+
+
+class Runs:
+    """What ran of each tick: when it began, and on which worker."""
+
+    def __init__(self, diary: Diary) -> None:
+        self.by_name: dict[str, dict[int, list[tuple[float, str]]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
+        for id, at, worker in diary.runs("id", "at", "worker"):
+            name, _, tick = id.rpartition(":")
+            self.by_name[name][int(tick)].append((at, worker))
+
+    def ticks(self, name: str) -> list[int]:
+        return sorted(self.by_name[name])
+
+    def early(self) -> list[tuple[str, int, float]]:
+        return [
+            (name, tick, at)
+            for name, ticks in self.by_name.items()
+            for tick, runs in ticks.items()
+            for at, _ in runs
+            if at < tick
+        ]
+
+    def again_without_a_kill(self, kills: dict[str, list[float]]) -> list[tuple[str, int]]:
+        """Return ticks that ran again although nobody was killed who had begun with them."""
+        return [
+            (name, tick)
+            for name, ticks in self.by_name.items()
+            for tick, runs in ticks.items()
+            for (at, worker), (later, _) in pairwise(runs)
+            if not any(at <= kill <= later for kill in kills[worker])
+        ]
+
+
+def kill_now_and_then(workers: list[WorkerProcess], diary: Diary) -> dict[str, list[float]]:
+    """Kill one worker after the other, and return when which one was killed."""
+    chance, kills = random.Random(SEED), defaultdict(list)
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        time.sleep(chance.uniform(0.5, 2.5))  # it is to happen at any moment
+        worker = chance.choice(workers)
+        worker.kill()
+        worker.wait()
+        kills[worker.hostname].append(diary.now() * 1000)
+        worker.start()
+    return kills
+
+
+def test_killed_workers_fire_every_tick_once(
+    app: Celery, delayq_redis: RedisUnderTest, delayq_worker: Callable[..., WorkerProcess]
+) -> None:
+    delayq, diary, chance = DelayQ.of(app), Diary(delayq_redis), random.Random(SEED)
+    add = delayq.periodic.add
+    keep: dict[str, Any] = {"catch_up": "all", "catch_up_max": 1000}
+    add("second", 1.0, "note", **keep)
+    for n in range(ENTRIES):
+        every = chance.choice([2.0, 3.0, 5.0, 7.5, 11.0])
+        kinds = (every, rrule(f"FREQ=SECONDLY;INTERVAL={int(every)}"), crontab(), 3600)
+        add(f"e{n}", chance.choice(kinds), "note", **keep)
+    entries = {entry.name: entry for entry in delayq.periodic.list()}
+    workers = [start(delayq_worker, delayq={"lease": LEASE}) for _ in range(WORKERS)]
+
+    kills = kill_now_and_then(workers, diary)
+    until = int(diary.now() * 1000)
+    due = {
+        name: [tick for tick in policy.upcoming(entry, 1000, timezone.utc) if tick <= until]
+        for name, entry in entries.items()
+    }
+
+    def missing() -> dict[str, list[int]]:
+        runs = Runs(diary)
+        left = {name: sorted({*ticks} - {*runs.ticks(name)}) for name, ticks in due.items()}
+        return {name: ticks for name, ticks in left.items() if ticks}
+
+    wait_until(lambda: not missing(), PATIENCE, lambda: f"all ticks: {missing()}", interval=1)
+    for name in entries:
+        delayq.periodic.pause(name)
+    wait_until(lambda: not diary.left(), PATIENCE, lambda: f"all is done: {diary.left()}")
+
+    runs = Runs(diary)
+    assert sum(map(len, kills.values())) > SECONDS / 5
+    assert len(due["second"]) >= SECONDS
+    assert runs.early() == []
+    assert runs.again_without_a_kill(kills) == []
+    for name, entry in entries.items():
+        ticks = runs.ticks(name)
+        expected = policy.upcoming(entry, len(ticks), timezone.utc)
+        assert ticks == expected, f"{name} {entry}, {datetime.now(timezone.utc)}"
