@@ -506,7 +506,7 @@ def _shortest(rule: Any) -> timedelta:
     units: list[timedelta] = [
         _UNITS.get(each._freq, timedelta(days=28)) * each._interval for each in _rules(rule)
     ]
-    return min([*units, timedelta(days=365)])
+    return min(units, default=timedelta(days=365))
 
 
 def _local(text: str, zone: tzinfo) -> str:

@@ -236,15 +236,15 @@ def test_a_whole_move_there_and_back_runs_each_task_once(
 ) -> None:
     """Stock producers and a stock worker, then ours, then stock again."""
     results = [
-        stock.send_task("stock.add", (n, 0), countdown=8, task_id=f"id-{n}") for n in range(20)
+        stock.send_task("stock.add", (n, 0), countdown=40, task_id=f"id-{n}") for n in range(20)
     ]
     hold(delayq_redis, delayq_worker, 20)
     assert list(from_stock(app))[-1].scheduled == 20
     ours = delayq_worker("tests.apps.stock_tasks:app", pool="solo")
     first = app.send_task("stock.add", (100, 0), countdown=0.2)
-    assert first.get(timeout=20) == 100
+    assert first.get(timeout=60) == 100
     ours.stop()
     assert list(to_stock(app))[-1].ready == 20
     delayq_worker("tests.apps.stock_tasks:app", pool="solo", broker_url=delayq_redis.url)
 
-    assert [result.get(timeout=30) for result in results] == list(range(20))
+    assert [result.get(timeout=100) for result in results] == list(range(20))

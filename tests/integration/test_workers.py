@@ -114,7 +114,14 @@ def test_delayed_tasks_of_all_kinds(
             ("celery-task-meta-", "_kombu.", "chord", "celery-taskset", "delayq:incarnation:")
         )
     }
-    kept = {"delayq:queues", "delayq:clock", "delayq:reaping", "{celery}:leases", "{celery}:nonces"}
+    kept = {
+        "delayq:queues",
+        "delayq:clock",
+        "delayq:deploys",
+        "delayq:reaping",
+        "{celery}:leases",
+        "{celery}:nonces",
+    }
     assert left <= {"log", *kept}
 
 
@@ -232,7 +239,7 @@ def test_a_countdown_that_waited_in_a_ready_list_is_not_counted_again(
     """DelayQ(app) came before the change of the URL: its messages carry their countdown."""
     app = tasks.app
     with app.connection_for_write(delayq_redis.url) as connection:
-        app.send_task("add", (1, 2), countdown=2.5, connection=connection, task_id="noted")
+        app.send_task("add", (1, 2), countdown=10, connection=connection, task_id="noted")
     wait_until(lambda: delayq_redis.client.llen("celery"), what="it is in the ready list")
     delayq_worker("tests.apps.delayq_tasks:app", pool="solo")
 
@@ -242,7 +249,7 @@ def test_a_countdown_that_waited_in_a_ready_list_is_not_counted_again(
     assert_not_early(run)
     due = tasks.delayq.store.client.zscore("{celery}:due", "noted")
     assert due is None
-    assert run["at"] - dt.datetime.fromisoformat(run["eta"]).timestamp() < 2.4
+    assert run["at"] - dt.datetime.fromisoformat(run["eta"]).timestamp() < 9.9
 
 
 def test_acks_survive_a_server_that_closes_idle_connections(
