@@ -221,7 +221,7 @@ def test_while_one_runs_no_other_does(
     first, second = diary.ticks("slow")
     assert second - first >= 3000
     if overlap == "skip":
-        assert second > ended - 300, "those that passed meanwhile are gone"
+        assert second > ended - 2000, "those that passed meanwhile are gone"
     periodic.remove("slow")
     diary.client.rpush("go", "")
     diary.client.rpush("go", "")
