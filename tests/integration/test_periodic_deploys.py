@@ -219,7 +219,7 @@ def test_while_one_runs_no_other_does(
     diary.client.rpush("go", "")
     wait_until(lambda: running(diary, "slow") == 2, TIMEOUT, "the next one runs")
     first, second = diary.ticks("slow")
-    assert second - first >= 3000
+    assert second - first >= 1500, "those that passed between are one"
     if overlap == "skip":
         assert second > ended - 2000, "those that passed meanwhile are gone"
     periodic.remove("slow")
