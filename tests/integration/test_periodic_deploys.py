@@ -116,7 +116,7 @@ def test_after_the_newer_version_has_gone_the_older_one_counts(
 ) -> None:
     one, two = make_app(a=TASK), make_app(a={**TASK, "args": [2]})
     old = deploy(one)
-    monkeypatch.setattr(deploys, "ALIVE", 0.001)
+    monkeypatch.setattr(deploys, "ALIVE", 0.0)
     deploy(two)
     assert entries(one)["a"].definition.args == (2,)
 
