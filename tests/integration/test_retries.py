@@ -411,7 +411,8 @@ def test_a_retry_that_waits_is_an_entry_like_others(
     assert (found.task, found.state, found.headers["retries"]) == ("plain", "scheduled", 1)
     assert 3595 < found.due.timestamp() - scene.now() <= 3600
     results = {id: AsyncResult(id, app=app) for id in ("moved", "cancelled", "run")}
-    assert {result.state for result in results.values()} == {"RETRY"}
+    # Celery stores the state after the retry is sent.
+    wait_until(lambda: {each.state for each in results.values()} == {"RETRY"}, TIMEOUT, "all tell")
 
     assert delayq.cancel("cancelled")
     assert delayq.reschedule("moved", countdown=0.1)
