@@ -12,6 +12,8 @@ from celery_delayq.entries import Outcome
 from celery_delayq.errors import ConfigError, PeriodicExists, PeriodicUnknown
 from celery_delayq.periodic import API, CatchUp, Definition, Firing, Overlap, Periodic
 from celery_delayq.periodic_store import PeriodicStore, Writing
+from celery_delayq.schedule_forms import describe
+from celery_delayq.schedules import InvalidSchedule
 from celery_delayq.store import Store
 
 if TYPE_CHECKING:
@@ -95,7 +97,13 @@ class PeriodicTasks:
 
         def edit(there: Periodic | None, now: int) -> Periodic:
             if there is None:
-                return periodic.begin(definition, now, self._zone)
+                entry = periodic.begin(definition, now, self._zone)
+                if entry.status == "ended":
+                    raise InvalidSchedule(
+                        f"{name}: {describe(definition.schedule)} is never due from now on"
+                        + ("" if definition.end is None else f" until end={definition.end}")
+                    )
+                return entry
             if replace:
                 return periodic.change(there, definition, now, self._zone)
             if there.definition == definition and there.standing.count == 0:

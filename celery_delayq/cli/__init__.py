@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from celery.bin.base import CeleryCommand, CeleryOption
 
-from celery_delayq.cli import changing, dead, looking, transfer
+from celery_delayq.cli import changing, dead, looking, periodic, transfer
 from celery_delayq.cli.base import Refused, delayq_of, reporting_errors
 
 __all__ = ["Refused", "delayq", "delayq_of", "reporting_errors"]
@@ -41,6 +41,7 @@ for command in (
     transfer.export,
     transfer.import_,
     dead.dead,
+    periodic.periodic,
 ):
     delayq.add_command(command)
 

@@ -6,9 +6,12 @@ import io
 import os
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stderr, redirect_stdout
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from celery_delayq.app import DelayQ
 
 #: Seconds to wait for a Redis that does not answer.
 PATIENCE = 1.0
@@ -33,6 +36,11 @@ def queues(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]
     """Suggest the queues of the app and those that were ever scheduled on."""
     declared = _quietly(lambda: _app(ctx).amqp.queues)
     return _beginning(incomplete, {*declared, *_quietly(lambda: _registered(_app(ctx)))})
+
+
+def periodic(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Suggest the names of periodic entries."""
+    return _beginning(incomplete, _quietly(lambda: _periodic(_app(ctx))))
 
 
 def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:
@@ -61,9 +69,17 @@ def _app(ctx: click.Context) -> Any:
 
 
 def _registered(app: Any) -> Iterable[str]:
+    return _delayq(app).store.registry()
+
+
+def _periodic(app: Any) -> Iterable[str]:
+    return (entry.name for entry in _delayq(app).periodic.iterate())
+
+
+def _delayq(app: Any) -> DelayQ:
     from celery_delayq.app import DelayQ
 
     patience = {"socket_timeout": PATIENCE, "socket_connect_timeout": PATIENCE}
     app.conf.broker_transport_options = {**app.conf.broker_transport_options, **patience}
     app.conf.broker_connection_timeout = PATIENCE
-    return DelayQ.of(app).store.registry()
+    return DelayQ.of(app)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -12,6 +11,7 @@ import click
 
 from celery_delayq.cli import complete
 from celery_delayq.cli.options import (
+    Json,
     Meant,
     Moment,
     Name,
@@ -25,25 +25,6 @@ from celery_delayq.cli.options import (
 from celery_delayq.letters import DeadFilter
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-class Json(click.ParamType):  # type: ignore[type-arg]
-    """A value of one type in JSON."""
-
-    name = "json"
-
-    def __init__(self, kind: type, example: str) -> None:
-        self.kind = kind
-        self.example = example
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        try:
-            found = json.loads(value)
-        except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, self.kind):
-            self.fail(f"{value!r}: expected JSON such as {self.example}", param, ctx)
-        return found
 
 
 class How(NamedTuple):

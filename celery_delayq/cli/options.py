@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -93,6 +94,25 @@ class Span(click.ParamType):  # type: ignore[type-arg]
             also = "another than none" if self.negative else "in the future"
             self.fail(f"{value!r}: expected a time {also}; run-now runs at once", param, ctx)
         return seconds
+
+
+class Json(click.ParamType):  # type: ignore[type-arg]
+    """A value of one type in JSON."""
+
+    name = "json"
+
+    def __init__(self, kind: type, example: str) -> None:
+        self.kind = kind
+        self.example = example
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            found = json.loads(value)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, self.kind):
+            self.fail(f"{value!r}: expected JSON such as {self.example}", param, ctx)
+        return found
 
 
 class HelpedArgument(click.Argument):

@@ -1,0 +1,219 @@
+"""The commands for periodic entries: ``periodic list``, ``add``, ``pause`` and so on."""
+
+from __future__ import annotations
+
+import click
+from celery.bin.base import CeleryCommand
+
+from celery_delayq.cli.base import delayq_of, reporting_errors
+from celery_delayq.cli.options import Name, json_option, option
+from celery_delayq.cli.periodic_options import Asked, name_argument, names_argument, with_entry
+
+
+@click.group()
+def periodic() -> None:
+    """Look after periodic entries: what workers fire without beat.
+
+    Entries in code (beat_schedule, add_periodic_task) are written by workers when they start; what
+    is made here stays until it is removed.
+
+    \b
+    Examples:
+      celery -A shop delayq periodic list
+      celery -A shop delayq periodic add report shop.report --crontab '0 9 * * mon-fri'
+      celery -A shop delayq periodic pause --help
+    """
+
+
+@periodic.command("list", cls=CeleryCommand)
+@option("--source", type=Name(), metavar="SOURCE", help="As it is shown: api, or 'code shop'.")
+@option("--json", "as_json", is_flag=True, help="Print JSON, a line for each; times in UTC.")
+@click.pass_context
+@reporting_errors
+def list_(ctx: click.Context, source: str | None, as_json: bool) -> None:
+    """Show all entries, by name.
+
+    "next" is the next tick that is not scheduled yet; `delayq list` shows those that are. Times
+    are local.
+
+    \b
+    Examples:
+      celery -A shop delayq periodic list
+      celery -A shop delayq periodic list --source api --json | jq -r .name
+    """
+    from celery_delayq.cli import ticking
+
+    ticking.show_all(ctx, delayq_of(ctx), source, as_json=as_json)
+
+
+@periodic.command(cls=CeleryCommand)
+@name_argument
+@json_option
+@click.pass_context
+@reporting_errors
+def show(ctx: click.Context, name: str, as_json: bool) -> None:
+    """Show all that is known of an entry. Exits with 1 when there is none.
+
+    \b
+    Examples:
+      celery -A shop delayq periodic show report
+      celery -A shop delayq periodic show report --json | jq .total_run_count
+    """
+    from celery_delayq.cli import ticking
+
+    ticking.show_one(ctx, delayq_of(ctx), name, as_json=as_json)
+
+
+@periodic.command("next", cls=CeleryCommand)
+@name_argument
+@option(
+    "--count",
+    type=click.IntRange(1, 10_000),
+    default=5,
+    show_default=True,
+    metavar="NUMBER",
+    help="So many.",
+)
+@json_option
+@click.pass_context
+@reporting_errors
+def next_(ctx: click.Context, name: str, count: int, as_json: bool) -> None:
+    """Show the next ticks of an entry that are not scheduled yet.
+
+    \b
+    Examples:
+      celery -A shop delayq periodic next report
+      celery -A shop delayq periodic next report --count 100 --json | jq -r '.ticks[]'
+    """
+    from celery_delayq.cli import ticking
+
+    ticking.show_next(ctx, delayq_of(ctx), name, count, as_json=as_json)
+
+
+@periodic.command(cls=CeleryCommand)
+@name_argument
+@click.argument("task", metavar="TASK", type=Name())
+@with_entry
+@option("--replace", is_flag=True, help="Take the place of an entry of that name.")
+@json_option
+@click.pass_context
+@reporting_errors
+def add(
+    ctx: click.Context, name: str, task: str, asked: Asked, replace: bool, as_json: bool
+) -> None:
+    """Add an entry.
+
+    TASK is the name of a task. Give when it is to run: one of --every, --crontab, --rrule, --at
+    and --solar. Exits with 1 when there is an entry of that name already.
+
+    \b
+    Examples:
+      celery -A shop delayq periodic add poll shop.poll --every 30
+      celery -A shop delayq periodic add report shop.report --crontab '0 9 * * mon-fri' \\
+          --timezone Europe/Berlin --queue reports --overlap skip
+      celery -A shop delayq periodic add launch shop.launch --at 2030-01-01T09:00:00+01:00
+      celery -A shop delayq periodic add payday shop.pay --rrule 'FREQ=MONTHLY;BYDAY=-1FR'
+    """
+    from celery_delayq.cli import ticking
+
+    if asked.schedule is None:
+        raise click.UsageError("give one of --every, --crontab, --rrule, --at and --solar")
+    ticking.add(ctx, delayq_of(ctx), name, task, asked, replace=replace, as_json=as_json)
+
+
+@periodic.command(cls=CeleryCommand)
+@name_argument
+@option("--task", type=Name(), metavar="TASK", help="Another task.")
+@with_entry
+@json_option
+@click.pass_context
+@reporting_errors
+def update(ctx: click.Context, name: str, task: str | None, asked: Asked, as_json: bool) -> None:
+    """Change what is given of an entry; all else stays.
+
+    An interval keeps its phase. What is changed in an entry in code holds until its code changes.
+
+    \b
+    Examples:
+      celery -A shop delayq periodic update report --crontab '30 9 * * *'
+      celery -A shop delayq periodic update poll --every 1m --queue slow
+    """
+    from celery_delayq.cli import ticking
+
+    if task is None and asked == Asked(None, {}, {}):
+        raise click.UsageError("give what is to be changed")
+    ticking.update(ctx, delayq_of(ctx), name, task, asked, as_json=as_json)
+
+
+@periodic.command(cls=CeleryCommand)
+@names_argument
+@option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@click.pass_context
+@reporting_errors
+def remove(ctx: click.Context, names: tuple[str, ...], yes: bool, as_json: bool) -> None:
+    """Remove entries, with their ticks that are not due yet; what runs goes on.
+
+    An entry in code comes back when its code changes. Exits with 1 when one was not there.
+
+    \b
+    Examples:
+      celery -A shop delayq periodic remove launch
+      celery -A shop delayq periodic remove poll report --yes
+    """
+    from celery_delayq.cli import ticking
+
+    ticking.remove(ctx, delayq_of(ctx), names, yes=yes, as_json=as_json)
+
+
+@periodic.command(cls=CeleryCommand)
+@names_argument
+@json_option
+@click.pass_context
+@reporting_errors
+def pause(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> None:
+    """Fire no ticks of entries until they are resumed, also through deploys and restarts.
+
+    \b
+    Example:
+      celery -A shop delayq periodic pause report
+    """
+    from celery_delayq.cli import ticking
+
+    ticking.pause(ctx, delayq_of(ctx), names, as_json=as_json)
+
+
+@periodic.command(cls=CeleryCommand)
+@names_argument
+@json_option
+@click.pass_context
+@reporting_errors
+def resume(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> None:
+    """Go on with the next tick; those that passed meanwhile are not caught up.
+
+    \b
+    Example:
+      celery -A shop delayq periodic resume report
+    """
+    from celery_delayq.cli import ticking
+
+    ticking.resume(ctx, delayq_of(ctx), names, as_json=as_json)
+
+
+@periodic.command("run-now", cls=CeleryCommand)
+@names_argument
+@json_option
+@click.pass_context
+@reporting_errors
+def run_now(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> None:
+    """Run the task of entries once more, now; their ticks stay as they are.
+
+    Exits with 1 when one was not run: it is unknown, or runs and may not overlap.
+
+    \b
+    Example:
+      celery -A shop delayq periodic run-now report
+    """
+    from celery_delayq.cli import ticking
+
+    ticking.run_now(ctx, delayq_of(ctx), names, as_json=as_json)
