@@ -19,8 +19,9 @@ from celery.beat import ScheduleEntry
 from celery.schedules import crontab, maybe_schedule
 
 from celery_delayq import periodic
+from celery_delayq.definitions import Definition, edition_of, source_in
 from celery_delayq.errors import ConfigError, DelayQError
-from celery_delayq.periodic import Definition, Periodic
+from celery_delayq.periodic import Periodic
 from celery_delayq.periodic_store import PeriodicStore, Writing
 from celery_delayq.store import Store
 
@@ -197,7 +198,7 @@ class Deployment:
         except DelayQError:
             entry = periodic.begin(new, now, zone)  # another version of the code made it
         else:
-            if old.standing.edition == periodic.edition_of(new):
+            if old.standing.edition == edition_of(new):
                 return None
             entry = periodic.change(old, new, now, zone)
         done.append("changed")
@@ -206,4 +207,4 @@ class Deployment:
 
 def _source_in(record: str) -> str | None:
     """Return the source that a record names, also where its schedule is not known here."""
-    return periodic.source_in(record.partition("\n")[2])
+    return source_in(record.partition("\n")[2])

@@ -138,3 +138,11 @@ class InvalidSignature(DelayQError, ValueError):
 
 class TransferError(DelayQError):
     """An export, an import or an archive cannot go on, or not begin."""
+
+
+class InvalidSchedule(ConfigError):
+    """A schedule has no ticks, or they cannot be worked out."""
+
+
+class ScheduleNotImportable(InvalidSchedule):
+    """A schedule is of a class that cannot be imported here."""

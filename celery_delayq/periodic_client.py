@@ -8,12 +8,12 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, cast
 
 from celery_delayq import periodic
+from celery_delayq.definitions import CatchUp, Definition, Overlap
 from celery_delayq.entries import Outcome
-from celery_delayq.errors import ConfigError, PeriodicExists, PeriodicUnknown
-from celery_delayq.periodic import API, CatchUp, Definition, Firing, Overlap, Periodic
+from celery_delayq.errors import ConfigError, InvalidSchedule, PeriodicExists, PeriodicUnknown
+from celery_delayq.periodic import Firing, Periodic
 from celery_delayq.periodic_store import PeriodicStore, Writing
 from celery_delayq.schedule_forms import describe
-from celery_delayq.schedules import InvalidSchedule
 from celery_delayq.store import Store
 
 if TYPE_CHECKING:
@@ -338,5 +338,3 @@ _CHANGEABLE = frozenset(
         "overlap",
     }
 )
-
-__all__ = ["API", "PeriodicTasks"]

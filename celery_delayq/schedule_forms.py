@@ -10,7 +10,8 @@ from celery.schedules import BaseSchedule, crontab, schedule, solar
 from kombu.utils.imports import symbol_by_name
 from kombu.utils.json import dumps, loads
 
-from celery_delayq.schedules import InvalidSchedule, ScheduleNotImportable, clocked, rrule
+from celery_delayq.errors import InvalidSchedule, ScheduleNotImportable
+from celery_delayq.schedules import clocked, rrule
 
 _FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
 

@@ -13,7 +13,7 @@ from celery.schedules import BaseSchedule, ParseException, crontab, schedule, so
 
 from celery_delayq.cli import complete
 from celery_delayq.cli.options import HelpedArgument, Json, Moment, Name, Span, option, stacked
-from celery_delayq.periodic import CATCH_UPS, OVERLAPS
+from celery_delayq.definitions import CATCH_UPS, OVERLAPS
 from celery_delayq.schedules import clocked, rrule
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -188,7 +188,7 @@ def test_list_and_show_tell_what_is_there(cli: CommandLine, delayq: DelayQ) -> N
     assert narrow.out.endswith("\n2 entries.\n")
     poll, report = rows(wide.out)[2:4]
     assert poll[:6] == ["poll", "every", "30", "s", "shop.poll", "on"]
-    assert report == ["report", "0", "9", "*", "*", "*,", "Europe/Berlin", "shop.report", "paused", "0", "api"]
+    assert " ".join(report) == "report 0 9 * * *, Europe/Berlin shop.report paused 0 api"
     told = [json.loads(line) for line in cli("periodic", "list", "--json").out.splitlines()]
     assert told == [entry.as_dict() for entry in delayq.periodic.list()]
     shown = cli("periodic", "show", "poll").out

@@ -15,8 +15,9 @@ from celery.schedules import crontab
 from kombu import pools
 
 from celery_delayq import DelayQ, deploys
+from celery_delayq.definitions import Overlap
 from celery_delayq.deploys import Deployment
-from celery_delayq.periodic import Overlap, Periodic
+from celery_delayq.periodic import Periodic
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.periodic_tasks import TIMEOUT, Diary, StartWorker, start, tasks_of

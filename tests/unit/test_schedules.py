@@ -15,15 +15,8 @@ from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from celery_delayq.schedules import (
-    Interval,
-    InvalidSchedule,
-    Rule,
-    clocked,
-    latest,
-    rrule,
-    rule_of,
-)
+from celery_delayq.errors import InvalidSchedule
+from celery_delayq.schedules import Interval, Rule, clocked, latest, rrule, rule_of
 
 UTC = timezone.utc
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)  # a Monday

@@ -1,0 +1,226 @@
+"""Schedules by rules of RFC 5545, as calendars have them: dateutil's, walked from near by."""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import datetime, timedelta, timezone, tzinfo
+from typing import Any
+
+from celery.schedules import BaseSchedule, schedstate
+from dateutil.rrule import (
+    DAILY,
+    HOURLY,
+    MINUTELY,
+    SECONDLY,
+    WEEKLY,
+    YEARLY,
+    rrulebase,
+    rruleset,
+    rrulestr,
+)
+
+from celery_delayq.clocks import YEARS, moment_of, ms_of, tick_at, wall_of
+from celery_delayq.errors import InvalidSchedule
+
+_UTC = re.compile(r"\b\d{8}T\d{6}Z", re.IGNORECASE)
+
+#: What a rule repeats after, by its frequency, whatever the dates. Months and years differ.
+_UNITS = {
+    WEEKLY: timedelta(weeks=1),
+    DAILY: timedelta(days=1),
+    HOURLY: timedelta(hours=1),
+    MINUTELY: timedelta(minutes=1),
+    SECONDLY: timedelta(seconds=1),
+}
+
+#: A rule is counted anew from near by after so many repetitions.
+_FAR = 10
+
+#: A year of seconds.
+_MOST_INTERVAL = 366 * 86400
+
+
+class rrule(BaseSchedule):  # noqa: N801 - the same
+    """By a rule of RFC 5545, as calendars have them.
+
+    Parameters
+    ----------
+    text : str
+        ``"FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=9;BYMINUTE=0;BYSECOND=0"``, or lines of ``DTSTART``,
+        ``RRULE``, ``RDATE``, ``EXDATE``.
+    start : datetime | None
+        What it counts from, without a time zone by the wall clock of the entry; None for when the
+        entry is made.
+
+    Raises
+    ------
+    InvalidSchedule
+        It is no such rule.
+    """
+
+    def __init__(
+        self, text: str, start: datetime | None = None, nowfun: Any = None, app: Any = None
+    ) -> None:
+        super().__init__(nowfun=nowfun, app=app)
+        if not (isinstance(text, str) and (start is None or isinstance(start, datetime))):
+            raise InvalidSchedule(
+                f"rrule({text!r}, {start!r}): expected a text, and a datetime or None"
+            )
+        self.text, self.start = text, start
+        _check_rule(self.parsed(datetime(2000, 1, 1)), text)
+
+    def parsed(self, start: datetime, zone: tzinfo = timezone.utc) -> rrulebase:
+        """Return the rule by the wall clock of *zone*; it counts from *start* if from nothing else.
+
+        Raises
+        ------
+        InvalidSchedule
+            It is no rule.
+        """
+        given = self.start
+        if given is not None:
+            start = given if given.tzinfo is None else given.astimezone(zone).replace(tzinfo=None)
+        try:
+            if "TZID" in self.text.upper():
+                raise ValueError("TZID is not for a rule: an entry has a time zone")
+            # Times in UTC are those of the wall clock then.
+            text = _UTC.sub(lambda found: _local(found[0], zone), self.text)
+            return rrulestr(text, dtstart=start, ignoretz=True)
+        except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as exc:
+            raise InvalidSchedule(
+                f"rrule({self.text!r}): {exc}; expected a rule of RFC 5545, such as "
+                "'FREQ=WEEKLY;BYDAY=MO;BYHOUR=9;BYMINUTE=0;BYSECOND=0'"
+            ) from exc
+
+    def remaining_estimate(self, last_run_at: datetime) -> timedelta:
+        """Return how long it is till the next one."""
+        last = ms_of(self.maybe_make_aware(last_run_at))
+        tick = Recurrence(self, self.tz, last).after(last)
+        return timedelta.max if tick is None else moment_of(tick) - self.now()
+
+    def is_due(self, last_run_at: datetime) -> Any:
+        """Tell beat whether it is time."""
+        left = self.remaining_estimate(last_run_at)
+        due = left <= timedelta(0)
+        if due:
+            left = self.remaining_estimate(self.now())
+        return schedstate(due, math.inf if left == timedelta.max else left.total_seconds())
+
+    def __repr__(self) -> str:
+        return f"<rrule: {self.text}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, rrule) and (self.text, self.start) == (other.text, other.start)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.text, self.start)
+
+
+class Recurrence:
+    """By a rule of RFC 5545."""
+
+    def __init__(self, given: rrule, zone: tzinfo, anchor: int) -> None:
+        self._text, self._zone = given.text, zone
+        # Whole seconds, as all that rules know.
+        self._rule = given.parsed(wall_of(anchor, zone).replace(microsecond=0), zone)
+        self._near: Any = None
+        self._near_from = self._near_to = datetime.max
+
+    def after(self, ms: int) -> int | None:
+        """Return the next one.
+
+        Raises
+        ------
+        InvalidSchedule
+            The rule contradicts itself.
+        """
+        wall = wall_of(ms, self._zone)
+        try:
+            for candidate in self._nearby(wall).xafter(wall):
+                tick = tick_at(candidate, self._zone)
+                if tick > ms:
+                    return tick
+        except ValueError as exc:
+            raise InvalidSchedule(f"rrule({self._text!r}): {exc}") from exc
+        return None
+
+    def _nearby(self, wall: datetime) -> Any:
+        """Return the rule, counted from a time not long before: it goes through all from there."""
+        if not self._near_from <= wall < self._near_to:
+            rule: Any = self._rule
+            self._near_from, self._near_to = wall, wall + _FAR * _shortest(rule)
+            if hasattr(rule, "_rrule"):  # a set of them
+                self._near = near = rruleset()
+                for each in rule._rrule:
+                    near.rrule(_counted_near(each, wall))
+                for each in rule._exrule:
+                    near.exrule(_counted_near(each, wall))
+                for each in rule._rdate:
+                    near.rdate(each)
+                for each in rule._exdate:
+                    near.exdate(each)
+            else:
+                self._near = _counted_near(rule, wall)
+        return self._near
+
+
+def _rules(rule: Any) -> list[Any]:
+    """Return what a rule consists of."""
+    return [*rule._rrule, *rule._exrule] if hasattr(rule, "_rrule") else [rule]
+
+
+def _check_rule(rule: Any, text: str) -> None:
+    """Refuse what dateutil would look for without an end, or for long."""
+    for each in _rules(rule):
+        if not 1 <= each._interval <= _MOST_INTERVAL:
+            raise InvalidSchedule(
+                f"rrule({text!r}): expected an INTERVAL of 1 or more, not of ages"
+            )
+        # The calendar ends in 9999, and there were years of every kind since.
+        start = each._dtstart.replace(year=9999 - YEARS, month=1, day=1)
+        try:
+            found = next(
+                iter(each.replace(dtstart=start, interval=1, count=None, until=None)), None
+            )
+        except ValueError as exc:
+            raise InvalidSchedule(f"rrule({text!r}): {exc}") from exc
+        if found is None:
+            raise InvalidSchedule(f"rrule({text!r}) never matches: there is no such time")
+
+
+def _counted_near(rule: Any, wall: datetime) -> Any:
+    """Return a rule that has the same times after that one, counted from not long before.
+
+    What is limited to a number of times is not moved.
+    """
+    start, freq, interval = rule._dtstart, rule._freq, rule._interval
+    if rule._count is not None:
+        return rule
+    if freq in _UNITS:
+        unit = _UNITS[freq] * interval
+        moved = start + ((wall - start) // unit - 1) * unit
+    elif start.day > 28:
+        return rule
+    else:
+        months = interval * (12 if freq == YEARLY else 1)
+        passed = (wall.year - start.year) * 12 + wall.month - start.month
+        month = start.month - 1 + (passed // months - 1) * months
+        moved = start.replace(year=start.year + month // 12, month=month % 12 + 1)
+    return rule.replace(dtstart=moved) if moved > start else rule
+
+
+def _shortest(rule: Any) -> timedelta:
+    """Return after how long the first of its rules repeats, about."""
+    units: list[timedelta] = [
+        _UNITS.get(each._freq, timedelta(days=28)) * each._interval for each in _rules(rule)
+    ]
+    return min(units, default=timedelta(days=365))
+
+
+def _local(text: str, zone: tzinfo) -> str:
+    """Return a time in UTC, as rules have it, by a wall clock."""
+    moment = datetime.strptime(text.upper(), "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
+    return f"{moment.astimezone(zone):%Y%m%dT%H%M%S}"
