@@ -270,7 +270,8 @@ class DeadMixin:
                 logger.warning("Dead letter %s is not replayed: %r", letter.id, exc)
                 continue
             # What has its unique key by now stays.
-            entry = entry._replace(policy="e 0 0" if entry.policy else "")
+            if entry.policy:
+                entry = entry._replace(policy="e 0 0")
             replays[place] = Replay(letter.buried.id, letter.buried.died_ms, entry)
         call = None
         if replays:

@@ -6,10 +6,12 @@ import json
 from typing import Any
 
 import pytest
+from celery import Celery
 from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_delayq import reviving
+from celery_delayq.errors import RecordError
 from celery_delayq.keys import Layout
 from celery_delayq.letters import Buried, DeadLetter
 from celery_delayq.message import Due, Entry, Record, encode
@@ -36,26 +38,34 @@ OWN = st.fixed_dictionaries(
 
 @st.composite
 def messages(draw: st.DrawFn) -> dict[str, Any]:
+    """Messages as Celery and kombu order what is in them, and as others do."""
     headers = {
-        "task": draw(st.sampled_from(["shop.mail", 'a "task"'])),
-        "id": draw(st.sampled_from(["id", '"retries": 3, '])),
-        "eta": draw(st.none() | st.just("2026-01-01T00:00:00+00:00")),
-        "expires": draw(st.none() | st.just("2020-01-01") | st.just("2999-01-01")),
+        "task": draw(st.sampled_from(["shop.mail", "shop.mail", 'a "task"'])),
+        "id": draw(st.sampled_from(["id", "id", '"retries": 3, '])),
+        "shadow": draw(st.sampled_from([None, "other", '"task": '])),
+        "eta": draw(st.sampled_from([None, None, "2026-01-01T00:00:00+00:00"])),
+        "expires": draw(st.sampled_from([None, None, "2020-01-01", "2999-01-01"])),
+        "group": draw(st.sampled_from([None, "group"])),
+        "group_index": draw(st.sampled_from([None, 3])),
         "retries": draw(st.sampled_from([0, 3, 31, None, 3.5])),
+        "timelimit": [None, None],
         "argsrepr": draw(TEXTS),
         "stamps": draw(st.dictionaries(TEXTS, st.just(3)) | st.just({"retries": 3, "more": 1})),
     }
     properties: dict[str, Any] = {
-        "priority": draw(st.sampled_from([0, 3, 9])),
         "delivery_info": {"exchange": "", "routing_key": "celery"},
-        "delivery_tag": draw(st.sampled_from(["tag", "id", 'a "tag"'])),
+        "priority": draw(st.sampled_from([0, 3, 9])),
+        "body_encoding": "base64",
+        "delivery_tag": draw(st.sampled_from(["tag", "tag", 'a "tag"'])),
     }
     own = draw(st.none() | OWN)
     if own is not None and draw(st.booleans()):
         properties = {"delayq": own, **properties}
     elif own is not None:
         properties["delayq"] = own
-    headers = dict(draw(st.permutations([*headers.items()])))
+    if draw(st.integers(0, 3)) == 0:
+        headers = dict(draw(st.permutations([*headers.items()])))
+        properties = dict(draw(st.permutations([*properties.items()])))
     message = {"body": draw(TEXTS), "headers": headers, "properties": properties}
     return dict(draw(st.permutations([*message.items()])))
 
@@ -82,29 +92,53 @@ def test_what_is_replaced_in_a_message_is_what_would_be_encoded(
     quick = revived(letter, Layout(), Due(0), Changes(), NONCE, RUN)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reviving, "_respelled", lambda *_: None)
+        patch.setattr(reviving, "start_anew", lambda *_: None)
         assert parsed(quick) == parsed(revived(letter, Layout(), Due(0), Changes(), NONCE, RUN))
 
 
-def test_most_letters_are_not_encoded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    properties = {
-        "delayq": {"label": "id 0123456789abcdef 0 -", "eta": "2026-01-01", "context": "{}"},
+@pytest.mark.parametrize("argsrepr", ["()", "('Grüße, 3 €',)"])
+@pytest.mark.parametrize("sent", ["at once", "with a countdown"])
+def test_what_celery_sends_is_not_decoded(
+    sent: str, argsrepr: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Celery("shop", set_as_current=False) as app:
+        made = app.amqp.as_task_v2("id", "shop.mail", argsrepr=argsrepr, retries=3, origin="here")
+    properties: dict[str, Any] = {
+        **made.properties,
+        "delivery_mode": 2,
         "delivery_info": {"exchange": "", "routing_key": "celery"},
+        "priority": 3,
+        "body_encoding": "base64",
         "delivery_tag": "tag",
     }
-    headers = {"task": "shop.mail", "id": "id", "eta": None, "retries": 3, "group": None}
-    text = encode({"properties": properties, "body": "b", "headers": headers})
+    message = {"body": "b", "headers": made.headers, "properties": properties}
+    expected = {**message, "headers": {**made.headers, "retries": 0}}
+    if sent == "with a countdown":
+        own = {"label": "id 0123456789abcdef 0 -", "eta": "2026-01-01", "retry": {"max": 3}}
+        message = {"properties": {}, **message} | {"properties": {"delayq": own, **properties}}
+        properties = {"delayq": {"retry": {"max": 3}}, **properties}
+        expected = {"properties": {}, **expected}
     monkeypatch.setattr(Entry, "of", None)
 
-    entry = revived(letter_of(text), Layout(), Due(0), Changes(), NONCE, RUN)
+    entry = revived(letter_of(encode(message)), Layout(), Due(0), Changes(), NONCE, RUN)
 
-    assert Record.unpack(entry.data).message == encode(
-        {
-            "properties": {**properties, "delayq": {"context": "{}"}, "delivery_tag": NONCE},
-            "body": "b",
-            "headers": {**headers, "retries": 0},
-        }
-    )
+    assert entry[:3] == ("id", Due(0), 3)
+    record = Record.unpack(entry.data)
+    assert record[:3] == (3, NONCE[:16], "shop.mail")
+    expected["properties"] = {**properties, "delivery_tag": NONCE}
+    assert record.message == encode(expected)
+
+
+@pytest.mark.parametrize("cut", [2, 30, 200])
+def test_what_was_cut_off_is_no_message(cut: int) -> None:
+    with Celery("shop", set_as_current=False) as app:
+        headers = app.amqp.as_task_v2("id", "shop.mail").headers
+    tail = {"priority": 3, "body_encoding": "base64", "delivery_tag": "tag"}
+    properties = {"delivery_info": {}, **tail}
+    text = encode({"body": "b", "properties": properties, "headers": headers})
+
+    with pytest.raises(RecordError):
+        revived(letter_of(text[:-cut]), Layout(), Due(0), Changes(), NONCE, RUN)
 
 
 # -- with other arguments
