@@ -14,6 +14,7 @@ from example_project.plan import CompressedClock, Reminder
 from example_project.publish import publish, publish_again
 from example_project.records import Records, Waiting
 from example_project.services import Services
+from example_project.tower import Tower
 
 LOOK_EVERY_S = 0.2
 
@@ -62,25 +63,31 @@ def run(
     services: Services,
     records: Records,
     desk: NewsDesk,
+    tower: Tower,
     clock: CompressedClock,
     *,
     planned: int,
+    hours: int,
     until_ms: float,
 ) -> None:
     """Take in the news and show the day as it runs.
 
     It is over when there is no more news, all that was not cancelled has run, each webhook is
-    delivered or a dead letter and nothing waits, or at `until_ms`.
+    delivered or a dead letter, there is a report on each of the `hours` and nothing waits, or at
+    `until_ms`.
     """
     with show.running(console, clock) as update:
         while True:
             services.check()
             now_ms = records.now_ms()
             desk.take_in(now_ms)
+            tower.take_in(now_ms)
             remaining, done, now = planned - desk.cancelled, records.count_runs(), waiting()
             update(now_ms, done, remaining, now)
             over = desk.is_done and done >= remaining and is_settled(records, now)
+            over = over and records.count_reports() >= hours
             if over or now_ms > until_ms:
                 return
             # News is taken in when it comes, and not at the next look.
-            time.sleep(min(LOOK_EVERY_S, max(0.0, desk.next_ms - records.now_ms()) / 1000))
+            next_ms = min(desk.next_ms, tower.next_ms)
+            time.sleep(min(LOOK_EVERY_S, max(0.0, next_ms - records.now_ms()) / 1000))

@@ -77,10 +77,11 @@ def main(day: datetime, **chosen: Any) -> None:
     """Send the departure reminders of real flights, a day in a minute, and check the sums.
 
     Reminders of late flights are moved, those of cancelled flights are cancelled. Each that runs
-    sends a webhook to a receiver that fails at times. Starts a private Redis, Celery workers, the
-    receiver and Flower, and ends them again. Exit code 1 if a reminder was lost, early, sent twice,
-    sent at the time from which it was moved or after it was cancelled, or if a webhook was neither
-    delivered once nor a dead letter.
+    sends a webhook to a receiver that fails at times. A periodic task reports on the traffic of
+    each hour. Starts a private Redis, Celery workers, the receiver and Flower, and ends them again.
+    Exit code 1 if a reminder was lost, early, sent twice, sent at the time from which it was moved
+    or after it was cancelled, if a webhook was neither delivered once nor a dead letter, or if an
+    hour has not one report, with the flights that the data has.
     """
     signal.signal(signal.SIGTERM, _leave)
     # A shell starts what runs in its background with SIGINT ignored.

@@ -14,6 +14,7 @@ from enum import Enum
 from example_project.flights import Flight
 
 DAY = timedelta(days=1)
+HOUR = timedelta(hours=1)
 _MILLISECOND = timedelta(milliseconds=1)
 _MICROSECOND = timedelta(microseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -73,6 +74,11 @@ class CompressedClock:
     starts_ms: int
     seconds_per_day: float
 
+    @property
+    def hour_ms(self) -> int:
+        """The real milliseconds of an hour; exact where the day is from `in_whole_hours`."""
+        return round(self.seconds_per_day * 1000) // 24
+
     def real_ms(self, moment: datetime) -> int:
         """Give the first whole millisecond since 1970 at which `moment` has come."""
         # In whole microseconds of flight time: a float would make some ETAs a millisecond late.
@@ -83,6 +89,14 @@ class CompressedClock:
     def flight_time(self, real_ms: float) -> datetime:
         """Give the flight time at a real time in milliseconds, the inverse of `real_ms`."""
         return self.begins + (real_ms - self.starts_ms) / 1000 / self.seconds_per_day * DAY
+
+
+def in_whole_hours(seconds_per_day: float) -> float:
+    """Lengthen a day by less than 24 ms, so that an hour of it takes whole milliseconds.
+
+    Those of periodic entries do: an hour that takes 833.3 ms would be one that its ticks leave.
+    """
+    return -(-round(seconds_per_day * 1000) // 24) * 24 / 1000
 
 
 def as_datetime(real_ms: int) -> datetime:

@@ -1,14 +1,19 @@
-"""Scheduling the reminders: plain ``apply_async(eta=…)``, each written down once it is sent."""
+"""Scheduling the reminders, by plain ``apply_async(eta=…)``, and the hourly report.
+
+Each reminder is written down once it is sent.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from datetime import timedelta
 from typing import Any
 
 from example_project.app import delayq
-from example_project.plan import CompressedClock, Kind, Reminder, as_datetime
+from example_project.plan import HOUR, CompressedClock, Kind, Reminder, as_datetime
 from example_project.records import Records
-from example_project.tasks import call_boarding, remind_check_in
+from example_project.tasks import call_boarding, remind_check_in, traffic_report
+from example_project.traffic import NAME
 
 TASKS: dict[Kind, Any] = {Kind.CHECK_IN: remind_check_in, Kind.BOARDING: call_boarding}
 
@@ -32,6 +37,33 @@ def publish_again(reminders: Iterable[Reminder], clock: CompressedClock) -> Iter
     """
     for reminder in reminders:
         yield _send(reminder, clock).id != reminder.task_id
+
+
+def publish_report(clock: CompressedClock, hours: int) -> None:
+    """Have the workers report on each of the `hours` when it has ended; there is no beat.
+
+    To be called before the first of them has: an entry has no ticks before it is made.
+    """
+    delayq.periodic.add(
+        NAME,
+        timedelta(milliseconds=clock.hour_ms),
+        traffic_report,
+        kwargs={"starts_ms": clock.starts_ms, "hour_ms": clock.hour_ms},
+        # An interval counts from its start, so the first tick is an hour later.
+        start=as_datetime(clock.starts_ms),
+        end=as_datetime(clock.real_ms(clock.begins + hours * HOUR)),
+        # One for each hour: also for those that passed while no worker was there, and while the
+        # report on another hour waits or runs. "skip" and "queue_one" would leave some out.
+        catch_up="all",
+        catch_up_max=1000,
+        overlap="allow",
+    )
+
+
+def ticks_fired() -> int:
+    """Give how often that entry was fired, by what it says itself."""
+    entry = delayq.periodic.get(NAME)
+    return 0 if entry is None else entry.total_run_count
 
 
 def _send(reminder: Reminder, clock: CompressedClock, task_id: str | None = None) -> Any:

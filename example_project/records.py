@@ -1,4 +1,4 @@
-"""The demonstration's books in Redis: what was published, changed, run and told by webhook."""
+"""The demonstration's books in Redis: what was published, changed, run, told and reported."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from redis import Redis
 from example_project.deliveries import Attempt
 from example_project.ledger import Action, Books, Change, Published, Run
 from example_project.settings import ledger_url
+from example_project.traffic import Movement, Report
 
 _PREFIX = "example_project:"
 _PUBLISHED = _PREFIX + "published"
@@ -22,6 +23,10 @@ _ATTEMPTS = _PREFIX + "attempts"
 _ATTEMPT_NUMBERS = _PREFIX + "attempt_numbers"
 _DELIVERED = _PREFIX + "delivered"
 _REPAIRED = _PREFIX + "repaired"
+_MOVEMENTS = _PREFIX + "movements:"
+_COMPLETE = _PREFIX + "complete_until"
+_REPORTS = _PREFIX + "reports"
+_REPORT_RUNS = _PREFIX + "report_runs"
 _PAGE = 1000
 
 
@@ -113,6 +118,41 @@ class Records:
     def is_receiver_repaired(self) -> bool:
         """Say whether that was done."""
         return bool(self._redis.exists(_REPAIRED))
+
+    def add_movement(self, hour: int, movement: Movement) -> None:
+        """Write down that a flight has left in an hour, or is cancelled."""
+        self._redis.hset(f"{_MOVEMENTS}{hour}", movement.flight, json.dumps(movement.delay_min))
+
+    def set_complete_until(self, now_ms: float) -> None:
+        """Say that all movements until then are written down."""
+        self._redis.set(_COMPLETE, repr(now_ms))
+
+    def is_complete_until(self, moment_ms: float) -> bool:
+        """Say whether all movements until then are written down."""
+        return float(self._redis.get(_COMPLETE) or 0) >= moment_ms
+
+    def movements(self, hour: int) -> list[Movement]:
+        """Give what is written down of an hour."""
+        found = self._redis.hgetall(f"{_MOVEMENTS}{hour}")
+        return [Movement(flight, json.loads(delay)) for flight, delay in found.items()]
+
+    def add_report(self, report: Report) -> bool:
+        """Keep the report on an hour; `False` when there is one: that stays."""
+        self._redis.hincrby(_REPORT_RUNS, report.task_id, 1)
+        return bool(self._redis.hsetnx(_REPORTS, str(report.hour), json.dumps(asdict(report))))
+
+    def count_reports(self) -> int:
+        """Count the hours that there is a report on."""
+        return int(self._redis.hlen(_REPORTS))
+
+    def read_reports(self) -> list[Report]:
+        """Read back the reports, by the hour."""
+        found = [Report(**json.loads(entry)) for entry in self._redis.hvals(_REPORTS)]
+        return sorted(found, key=lambda report: report.hour)
+
+    def read_report_runs(self) -> dict[str, int]:
+        """Read back how often each task has reported, by its id."""
+        return {task_id: int(n) for task_id, n in self._redis.hgetall(_REPORT_RUNS).items()}
 
     def read(self) -> Books:
         """Read back all that was published, changed and run."""

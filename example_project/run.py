@@ -24,7 +24,7 @@ from example_project.flights import load_flights, midnight, thin_out
 from example_project.ledger import add_up, problems
 from example_project.news import changes_after, news_of
 from example_project.picture import Story, draw
-from example_project.plan import CompressedClock, plan
+from example_project.plan import CompressedClock, in_whole_hours, plan
 from example_project.records import Records
 from example_project.services import ServiceError, Services, free_port
 from example_project.settings import (
@@ -34,6 +34,7 @@ from example_project.settings import (
     WEBHOOK_URL_VARIABLE,
     webhook_url,
 )
+from example_project.traffic import hours_of, traffic_problems
 
 START_S = 60.0
 AFTER_THE_LAST_S = 120.0
@@ -79,6 +80,7 @@ def run(options: Options, console: Console) -> None:
         flights = thin_out(flights, options.flights)
     begins = midnight(options.day)
     reminders, news = plan(flights, begins), news_of(flights)
+    hours = hours_of(flights, begins)
     show.plan(console, options.day, options.days, flights, reminders)
     with (
         _log_folder(console, options.keep) as logs,
@@ -96,10 +98,14 @@ def run(options: Options, console: Console) -> None:
         from example_project import day, replay
         from example_project.agenda import waiting
         from example_project.changes import NewsDesk
+        from example_project.publish import publish_report, ticks_fired
+        from example_project.tower import Tower
 
         with Services(environment, logs) as services:
             _start(options, console, services, records)
             clock = _clock(options, records, begins, len(reminders))
+            show.report_plan(console, hours, clock)
+            publish_report(clock, hours)
             added = day.publish_twice(console, reminders, clock, records)
             last_ms = clock.real_ms(max(flight.departed or flight.scheduled for flight in flights))
             day.run(
@@ -107,8 +113,10 @@ def run(options: Options, console: Console) -> None:
                 services,
                 records,
                 NewsDesk(news, clock, records),
+                Tower(flights, clock, records),
                 clock,
                 planned=len(reminders),
+                hours=hours,
                 until_ms=last_ms + AFTER_THE_LAST_S * 1000,
             )
             dead, dead_at_last = replay.replay(console, services, records)
@@ -119,13 +127,20 @@ def run(options: Options, console: Console) -> None:
             webhooks = add_up_webhooks(
                 Deliveries.of(books, records.read_attempts(), dead, dead_at_last)
             )
-            wrong = problems(
-                sums,
-                Counter(reminder.kind.value for reminder in reminders),
-                changes=changes_after(news),
-                added=added,
-                left_in_broker=waiting().total,
-            ) + webhook_problems(webhooks)
+            reports = records.read_reports()
+            wrong = [
+                *problems(
+                    sums,
+                    Counter(reminder.kind.value for reminder in reminders),
+                    changes=changes_after(news),
+                    added=added,
+                    left_in_broker=waiting().total,
+                ),
+                *webhook_problems(webhooks),
+                *traffic_problems(
+                    reports, records.read_report_runs(), flights, clock, ticks=ticks_fired()
+                ),
+            ]
             story = Story(
                 title=show.title(options.day, options.days),
                 subtitle=show.subtitle(flights, sums, webhooks, options.seconds_per_day),
@@ -135,7 +150,8 @@ def run(options: Options, console: Console) -> None:
                 sums=sums,
             )
             draw(story, options.picture)
-            show.result(console, sums, webhooks, wrong, options.picture)
+            show.reports(console, reports, begins, options.days)
+            show.result(console, sums, webhooks, reports, wrong, options.picture)
             if options.keep:
                 _hold(console, services)
             if wrong:
@@ -147,7 +163,7 @@ def _clock(options: Options, records: Records, begins: datetime, reminders: int)
     if wait_s is None:
         wait_s = PUBLISH_SPARE_S + reminders / PUBLISHED_PER_S
     starts_ms = math.ceil(records.now_ms() + wait_s * 1000)
-    return CompressedClock(begins, starts_ms, options.seconds_per_day)
+    return CompressedClock(begins, starts_ms, in_whole_hours(options.seconds_per_day))
 
 
 def _end(options: Options, latest: datetime) -> datetime:

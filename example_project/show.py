@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ from example_project.flights import Flight, new_york
 from example_project.ledger import Action, Sums, Tally
 from example_project.plan import LEAD, CompressedClock, Reminder
 from example_project.records import Waiting
+from example_project.traffic import Report, table_rows, total
 
 if TYPE_CHECKING:
     from example_project.agenda import Line
@@ -67,6 +68,12 @@ def started(console: Console, workers: int, concurrency: int, flower: str | None
     console.print(f"{workers} workers with {concurrency} processes each are ready")
     if flower:
         console.print(f"Flower: {flower}")
+
+
+def report_plan(console: Console, hours: int, clock: CompressedClock) -> None:
+    """Say how often there is a traffic report."""
+    every = f"{clock.hour_ms / 1000:g} s"
+    console.print(f"{hours} traffic reports, one every {every}: fired by the workers, without beat")
 
 
 @contextmanager
@@ -119,10 +126,30 @@ def dead_letters(console: Console, letters: Sequence[DeadLetter]) -> None:
     console.print(f"{len(letters)} webhooks are dead letters{after and f': {after}'}")
 
 
+def reports(console: Console, found: Sequence[Report], begins: datetime, days: int) -> None:
+    """Show the traffic reports: each hour of one day, or each of several days."""
+    by_day = days > 1
+    table = Table(title="The traffic reports, one fired at the end of each hour")
+    table.add_column("day" if by_day else "hour")
+    for name in ("reports", "flights", "cancelled", "departed", "late", "mean delay"):
+        table.add_column(name, justify="right")
+    for name, some in table_rows(found, begins, by_day=by_day):
+        table.add_row(name, *_report(some))
+    table.add_section()
+    table.add_row("total", *_report(found), style="bold")
+    table.caption = "flights = cancelled + departed; late: by 15 minutes or more"
+    console.print(table)
+
+
 def result(
-    console: Console, sums: Sums, webhooks: WebhookSums, wrong: Sequence[str], picture: Path
+    console: Console,
+    sums: Sums,
+    webhooks: WebhookSums,
+    found: Sequence[Report],
+    wrong: Sequence[str],
+    picture: Path,
 ) -> None:
-    """Show the tables of the sums and where the picture is."""
+    """Show the tables of the sums, where the picture is, and what is right about all of it."""
     console.print(_changes(sums))
     table = Table(title="What Redis says was published and run")
     table.add_column("reminder")
@@ -139,6 +166,7 @@ def result(
     if not wrong:
         console.print(f"[green]{_verdict(sums)}")
         console.print(f"[green]{_webhook_verdict(webhooks.total)}")
+        console.print(f"[green]{_report_verdict(found)}")
 
 
 def title(day: date, days: int) -> str:
@@ -206,6 +234,22 @@ def _webhooks(sums: WebhookSums) -> Table:
         "dead = replayed, and delivered then + refused for good (404, 410)"
     )
     return table
+
+
+def _report(some: Sequence[Report]) -> list[str]:
+    sums = total(some)
+    mean = sums.mean_delay_min
+    numbers = (len(some), sums.flights, sums.cancelled, sums.departed, sums.late)
+    return [*(f"{n}" for n in numbers), "-" if mean is None else f"{mean:.1f} min"]
+
+
+def _report_verdict(found: Sequence[Report]) -> str:
+    sums = total(found)
+    return (
+        f"{len(found)} hours, each with one traffic report: together {sums.flights:,} flights, "
+        f"{sums.cancelled or 'none'} of them cancelled and {sums.late or 'none'} late, "
+        "as in the data."
+    )
 
 
 def _told(told: Told) -> list[str]:

@@ -1,4 +1,4 @@
-"""The two reminders, as ordinary tasks: each sends a webhook, and writes down when it started."""
+"""The two reminders and the hourly report, as ordinary tasks."""
 
 # Celery has no type annotations, so its decorators have none either.
 # mypy: disallow-untyped-decorators=False
@@ -19,9 +19,12 @@ from example_project.ledger import Run
 from example_project.plan import RETRY_INTERVALS, Kind, webhook_id
 from example_project.records import Records
 from example_project.settings import webhook_url
+from example_project.traffic import ended_hour, report_on
 
 logger = get_task_logger(__name__)
 
+# After so many seconds a report looks again whether all of its hour is written down.
+WRITTEN_DOWN_S = 0.1
 
 # One reminder of each kind for a flight, until it has run: who publishes a flight again gets the
 # one that waits. It keeps its time, which may be another by now, as "replace" would not let it.
@@ -42,6 +45,18 @@ def call_boarding(self: Task, flight: str, departs: str) -> None:
     _write_down(self)
     _tell(self, Kind.BOARDING, flight, departs)
     logger.info("%s departs at %s: now boarding", flight, departs)
+
+
+@app.task(bind=True, max_retries=None)
+def traffic_report(self: Task, starts_ms: int, hour_ms: int) -> None:
+    """Report on the hour that has just ended; an hour takes `hour_ms` from `starts_ms` on."""
+    hour = ended_hour(self.request.id, starts_ms, hour_ms)
+    if not records().is_complete_until(starts_ms + (hour + 1) * hour_ms):
+        # It was quicker than those who write down. It is the same task then, of the same tick.
+        raise self.retry(countdown=WRITTEN_DOWN_S)
+    report = report_on(hour, self.request.id, records().movements(hour))
+    if records().add_report(report):
+        logger.info("hour %s: %s flights, %s cancelled", hour, report.flights, report.cancelled)
 
 
 @worker_ready.connect

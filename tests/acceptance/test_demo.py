@@ -7,11 +7,15 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from datetime import date, timedelta
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,10 +23,21 @@ import matplotlib.image
 import numpy as np
 import psutil
 import pytest
+from celery import Celery
+from redis import Redis
 
-from example_project.flights import FlightDataError, load_flights, midnight, thin_out
+from celery_delayq import DelayQ
+from celery_delayq.embedded import EmbeddedRedis
+from celery_delayq.periodic import GRACE
+from example_project import publish
+from example_project.flights import Flight, FlightDataError, load_flights, midnight, thin_out
 from example_project.news import changes_after, news_of
-from example_project.plan import CompressedClock, Kind, as_datetime, plan
+from example_project.plan import HOUR, CompressedClock, Kind, as_datetime, in_whole_hours, plan
+from example_project.records import Records
+from example_project.services import Services
+from example_project.settings import BROKER_URL_VARIABLE, LEDGER_URL_VARIABLE
+from example_project.tower import Tower
+from example_project.traffic import NAME, hours_of, tick_id, traffic_problems
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 DEMO = [sys.executable, "-m", "example_project"]
@@ -67,6 +82,30 @@ class Told(NamedTuple):
     @property
     def delivered(self) -> int:
         return self.at_once + self.second + self.third + self.fourth
+
+
+class Traffic(NamedTuple):
+    """A row of the table of the traffic reports, without the mean delay."""
+
+    reports: int
+    flights: int
+    cancelled: int
+    departed: int
+    late: int
+
+
+def traffic_in(output: str) -> dict[str, tuple[Traffic, float | None]]:
+    """Give the rows of the traffic reports and the mean delays in minutes, by the hour."""
+    rows = re.findall(
+        r"│ (\w{3} \d\d-\d\d|total)\s*((?:│\s*\d+\s*){5})│\s*(-|-?[\d.]+ min) │", output
+    )
+    return {
+        name: (
+            Traffic(*map(int, re.findall(r"\d+", numbers))),
+            None if mean == "-" else float(mean.removesuffix(" min")),
+        )
+        for name, numbers, mean in rows
+    }
 
 
 def numbers_in(output: str, row: str, count: int) -> list[int]:
@@ -119,6 +158,37 @@ def wait_for_line(process: subprocess.Popen[str], text: str) -> str:
         if text in line:
             return line
     raise AssertionError(f"the demo ended without saying {text!r}")
+
+
+def assert_traffic_is_that_of(flights: Sequence[Flight], output: str) -> None:
+    """Count the flights again, by the wall clock of the hour in which they left or were to."""
+    rows = traffic_in(output)
+    total, mean = rows.pop("total")
+    delays: dict[str, list[timedelta | None]] = defaultdict(list)
+    for flight in flights:
+        hour = flight.departed or flight.scheduled
+        delays[f"{hour:%a %H}-{hour.hour + 1:02}"].append(flight.delay)
+    last = max(flight.departed or flight.scheduled for flight in flights)
+    hours = (last - midnight(SNOW_STORM)) // timedelta(hours=1) + 1
+
+    for name in (*delays, "total"):
+        counted, minutes = (total, mean) if name == "total" else rows[name]
+        of_hour = [*chain(*delays.values())] if name == "total" else delays[name]
+        left = [delay for delay in of_hour if delay is not None]
+        assert counted == Traffic(
+            reports=hours if name == "total" else 1,
+            flights=len(of_hour),
+            cancelled=len(of_hour) - len(left),
+            departed=len(left),
+            late=sum(delay >= timedelta(minutes=15) for delay in left),
+        )
+        if left:
+            exact = sum(left, timedelta()) / len(left) / timedelta(minutes=1)
+            assert minutes == pytest.approx(exact, abs=0.051)
+    assert total.flights == len(flights)
+    assert total.reports == sum(row.reports for row, _ in rows.values())
+    assert f"{hours} traffic reports, one every 0.834 s" in output
+    assert f"{hours} hours, each with one traffic report: together {len(flights)}" in output
 
 
 @pytest.mark.timeout(LIMIT_S)
@@ -178,6 +248,8 @@ def test_a_short_day_runs_every_reminder_once_and_those_of_no_cancelled_flight(
     assert int(requests[1]) > told.sent + told.dead
     assert int(requests[2]) > 0
 
+    assert_traffic_is_that_of(thin_out(load_flights(SNOW_STORM), 300), done.stdout)
+
     p50, p99, longest = lateness_in(done.stdout)
     assert 0 < p50 <= p99 <= longest
 
@@ -211,6 +283,78 @@ def test_an_interrupted_demo_leaves_no_process_behind(
         assert process.returncode != 0
         assert psutil.wait_procs(children, timeout=60)[1] == []
         assert not picture.exists()
+
+
+def kill_workers() -> None:
+    """End the workers that this process has started, with their children, at once."""
+    for child in psutil.Process().children():
+        if " worker " in " ".join(child.cmdline()):
+            os.killpg(child.pid, signal.SIGKILL)
+
+
+def flown(tower: Tower, records: Records, is_over: Callable[[], bool]) -> None:
+    """Let the tower write down what leaves, until something has come."""
+    while not is_over():
+        tower.take_in(records.now_ms())
+        time.sleep(0.05)
+
+
+@pytest.mark.timeout(LIMIT_S)
+def test_each_hour_has_one_report_though_there_is_no_worker_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flights = load_flights(SNOW_STORM)
+    begins = midnight(SNOW_STORM)
+    hours = hours_of(flights, begins)
+    with (
+        EmbeddedRedis() as server,
+        closing(Records(server.url)) as records,
+        Redis.from_url(server.url) as redis,
+        DelayQ(Celery("example_project", broker=server.url_for("delayq+redis"))) as delayq,
+    ):
+        environment = {
+            BROKER_URL_VARIABLE: server.url_for("delayq+redis"),
+            LEDGER_URL_VARIABLE: server.url,
+        }
+        monkeypatch.setattr(publish, "delayq", delayq)
+        with Services(environment, tmp_path) as first:
+            first.start_worker("first", concurrency=2)
+            assert records.wait_for_worker(seconds=60)
+            clock = CompressedClock(begins, round(records.now_ms()) + 3000, in_whole_hours(24))
+            tower = Tower(flights, clock, records)
+            ids = [tick_id(hour, clock) for hour in range(hours)]
+            publish.publish_report(clock, hours)
+            ticks = delayq.periodic.next(NAME, hours + 1)
+            assert [f"{NAME}:{round(tick.timestamp() * 1000)}" for tick in ticks] == ids
+            flown(tower, records, lambda: records.count_reports() >= 4)
+            # The tower is silent: what is due now waits, and the worker is killed meanwhile.
+            while records.now_ms() < clock.real_ms(begins + 7 * HOUR):
+                time.sleep(0.05)
+            kill_workers()
+        fired = publish.ticks_fired()
+        assert 4 <= fired < hours
+        # All that was fired ahead has passed, and more that nobody fires.
+        missed_ms = clock.real_ms(begins + (fired + 4) * HOUR) + 2 * GRACE
+        flown(tower, records, lambda: records.now_ms() > missed_ms)
+        assert publish.ticks_fired() == fired
+
+        with Services(environment, tmp_path) as second:
+            second.start_worker("second", concurrency=2)
+            flown(tower, records, lambda: records.count_reports() >= hours)
+
+        reports, runs = records.read_reports(), records.read_report_runs()
+        # One that was running when its worker was killed may have run again; it counts once.
+        once = dict.fromkeys(runs, 1)
+        fired = publish.ticks_fired()
+        assert traffic_problems(reports, once, flights, clock, ticks=fired) == []
+        assert [report.task_id for report in reports] == ids
+
+        assert not records.add_report(replace(reports[5], flights=0)), "there is one of that hour"
+        assert records.read_reports() == reports
+        redis.hdel("example_project:reports", "5")
+        wrong = traffic_problems(records.read_reports(), once, flights, clock, ticks=fired)
+        assert "1 traffic reports are missing" in wrong
+        assert any(f"flights: {979 - reports[5].flights} in the" in line for line in wrong)
 
 
 @pytest.mark.parametrize(

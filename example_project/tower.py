@@ -1,0 +1,37 @@
+"""Writing down which flights have left, as they leave: what the traffic reports are made from."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+
+from example_project.flights import Flight
+from example_project.plan import CompressedClock
+from example_project.records import Records
+from example_project.traffic import hour_of, moment_of, movement_of
+
+
+class Tower:
+    """Writes down each flight when it has left, or was to leave and is cancelled."""
+
+    def __init__(self, flights: Iterable[Flight], clock: CompressedClock, records: Records) -> None:
+        self._flights = deque(sorted(flights, key=lambda each: moment_of(each, clock.begins)))
+        self._clock = clock
+        self._records = records
+
+    @property
+    def next_ms(self) -> float:
+        """When there is next something to write down, in real ms since 1970; infinite: never."""
+        if not self._flights:
+            return math.inf
+        return self._clock.real_ms(moment_of(self._flights[0], self._clock.begins))
+
+    def take_in(self, now_ms: float) -> None:
+        """Write down all until now, and then that this is so."""
+        begins = self._clock.begins
+        while self.next_ms <= now_ms:
+            flight = self._flights.popleft()
+            self._records.add_movement(hour_of(flight, begins), movement_of(flight))
+        # A report on an hour waits for this: it would miss what is not written down yet.
+        self._records.set_complete_until(now_ms)
