@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta, tzinfo
 from datetime import timezone as timezones
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Literal
 from zoneinfo import ZoneInfo
@@ -34,6 +35,9 @@ AHEAD = 2000
 
 _MOST_CATCH_UP = 1000
 
+
+#: Most definitions that are remembered by a process, of some KB each.
+KEPT = 2048
 
 #: What is not for a periodic entry to say: it says when, and its messages have ids of their own.
 _NOT_OPTIONS = frozenset(
@@ -84,6 +88,8 @@ class Definition:
     catch_up: CatchUp = "one"
     catch_up_max: int = 100
     overlap: Overlap = "allow"
+    #: The rule that was asked for last: to make one takes longer than to ask it.
+    _rules: dict[Any, Rule] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def checked(cls, schedule: Any, **given: Any) -> Definition:
@@ -158,7 +164,7 @@ class Definition:
         data: dict[str, Any] = {"task": self.task, "schedule": dumps_form(self.schedule)}
         for each in fields(self):
             value = getattr(self, each.name)
-            if each.name in ("name", "task", "schedule") or value in (None, (), [], {}):
+            if each.name in ("name", "task", "schedule", "_rules") or value in (None, (), [], {}):
                 continue
             if each.default == value:
                 continue
@@ -168,7 +174,7 @@ class Definition:
 
     @classmethod
     def loads(cls, name: str, text: str) -> Definition:
-        """Undo :meth:`dumps`.
+        """Undo :meth:`dumps`; the same again for the same, as long as it is remembered.
 
         Raises
         ------
@@ -177,21 +183,16 @@ class Definition:
         InvalidSchedule
             The schedule is none that is known here.
         """
-        try:
-            data = loads(text)
-            for when in ("start", "end"):
-                if isinstance(data.get(when), str):
-                    data[when] = datetime.fromisoformat(data[when])
-            data["args"] = tuple(data.get("args", ()))
-            return cls(name=name, **{**data, "schedule": loads_form(data["schedule"])})
-        except InvalidSchedule:
-            raise
-        except (ValueError, TypeError, KeyError, AttributeError) as exc:
-            raise RecordError(f"unreadable periodic entry {name!r}: {exc}") from exc
+        return _loads(name, text)
 
     def rule(self, anchor: int, zone: tzinfo = timezones.utc) -> Rule:
         """Return when its ticks are; *zone* is the app's."""
-        return rule_of(self.schedule, zone_of(self.timezone) or zone, anchor)
+        known = self._rules.get((anchor, zone))
+        if known is None:
+            self._rules.clear()
+            known = rule_of(self.schedule, zone_of(self.timezone) or zone, anchor)
+            self._rules[anchor, zone] = known
+        return known
 
     @property
     def ahead(self) -> int:
@@ -200,6 +201,21 @@ class Definition:
         What looks at whether an earlier one runs cannot be known before.
         """
         return AHEAD if self.overlap == "allow" else 0
+
+
+@lru_cache(maxsize=KEPT)
+def _loads(name: str, text: str) -> Definition:
+    try:
+        data = loads(text)
+        for when in ("start", "end"):
+            if isinstance(data.get(when), str):
+                data[when] = datetime.fromisoformat(data[when])
+        data["args"] = tuple(data.get("args", ()))
+        return Definition(name=name, **{**data, "schedule": loads_form(data["schedule"])})
+    except InvalidSchedule:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError) as exc:
+        raise RecordError(f"unreadable periodic entry {name!r}: {exc}") from exc
 
 
 def source_in(text: str) -> str | None:

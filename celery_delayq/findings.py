@@ -71,6 +71,11 @@ KINDS = {
     "idle_reaping": Kind("the index of leases names a queue without any", "removed", True),
     "unlisted_letter": Kind("dead letter that the list by time lacks", "listed"),
     "no_letter": Kind("in the list of dead letters by time, and there is none", "removed"),
+    "unlisted_periodic": Kind("periodic entry that nobody looks at: would not fire", "looked at"),
+    "no_periodic": Kind("when to look at a periodic entry that is gone", "removed", True),
+    "unreadable_periodic": Kind(
+        "periodic entry that cannot be read: does not fire", "none, remove it or add it again"
+    ),
     "stale_count": Kind("count of deliveries of a message that is gone", "removed", True),
     "no_wake": Kind("something is ready and wakes nobody: up to 1 s late", "wakes", True),
     "wrong_type": Kind("key of the wrong type", "none, look at it yourself"),

@@ -84,6 +84,8 @@ class _Check:
         report.queues = sorted(names)
         stores = (self._mend, self._tracks)
         report.total = sum(sum(each.sizes(name)) for name in names for each in stores)
+        if queue is None:
+            report.total += self._mend.periodic_size()
         yield report
         self._types("", self._tracks.wrong_shared_types())
         layout_of = {name: known.get(name, self._store.layout) for name in report.queues}
@@ -114,6 +116,9 @@ class _Check:
             with self._surviving(name):
                 self._counts(name, layout)
             yield report
+        if queue is None:
+            yield from self._walk("", self._mend.periodic)
+            yield from self._walk("", self._mend.looks)
         yield from self._wakes(layout_of)
 
     def _walk(self, queue: str, look: Callable[..., Batch]) -> Iterator[Report]:

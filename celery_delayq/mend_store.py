@@ -182,6 +182,26 @@ class MendStore:
         args = [which, cursor, BATCH, flag(mend)]
         return self._run("mend_letters", [key.dead, key.dead_at], args)
 
+    def periodic_size(self) -> int:
+        """Return how many members there are to look at of periodic entries."""
+        with self._store.client.pipeline(transaction=False) as pipe:
+            pipe.hlen(self._keys.periodic)
+            pipe.zcard(self._keys.periodic_at)
+            replies = pipe.execute(raise_on_error=False)
+        return sum(reply for reply in replies if isinstance(reply, int))
+
+    def periodic(self, _: str, cursor: int, *, mend: bool) -> Batch:
+        """Look at a batch of the periodic entries, which are of no queue."""
+        return self._periodic(1, cursor, mend)
+
+    def looks(self, _: str, cursor: int, *, mend: bool) -> Batch:
+        """Look at a batch of the moments at which periodic entries are looked at."""
+        return self._periodic(2, cursor, mend)
+
+    def _periodic(self, which: int, cursor: int, mend: bool) -> Batch:
+        keys = [self._keys.periodic, self._keys.periodic_at]
+        return self._run("mend_periodic", keys, [which, cursor, BATCH, flag(mend)])
+
     def leases(
         self, queue: str, incarnations: Sequence[str], lease: float, over: float, *, mend: bool
     ) -> Batch:

@@ -85,7 +85,7 @@ class PeriodicStore:
         """Return entries to look at, which others leave alone for so many ms."""
         reply = self._store.run(Call(scripts.load("upcoming"), self._keys, [limit, leave_ms]))
         now, following, *rest = reply
-        texts = [each.decode() for each in rest]
+        texts = [_text(each) for each in rest]
         return Upcoming(
             int(now),
             int(float(following)) if following else None,
@@ -97,7 +97,7 @@ class PeriodicStore:
         args = [
             field
             for name, line, record, look in writings
-            for field in (name, line, record, _text(look))
+            for field in (_bytes(name), _bytes(line), _bytes(record), _ms(look))
         ]
         reply = self._store.run(Call(scripts.load("enter"), list(self._keys), args))
         return [_WRITTEN[letter] for letter in reply.decode()]
@@ -123,35 +123,39 @@ class PeriodicStore:
 
     def fire(self, queue: str, shots: Sequence[Shot]) -> list[str]:
         """Schedule ticks that go to one queue; returns the letters of ``lua/fire.lua``."""
+        return fired(self._store.run(self.fire_call(queue, shots)))
+
+    def fire_call(self, queue: str, shots: Sequence[Shot]) -> Call:
+        """Return the call that schedules ticks which go to one queue; repeated it does nothing."""
         call = self._store.puts(queue, limited=False)
         # Before the ready lists, which come as they are needed.
         call.script, args = scripts.load("fire"), call.args[:3]
         call.keys += self._keys
-        puts: Any = Puts(call.script, call.keys, [], call.ready, lists=call.lists)
+        puts = Puts(call.script, call.keys, [], call.ready, lists=call.lists)
         for shot in shots:
             puts.args += (
                 shot.name,
                 shot.line,
                 shot.then,
-                _text(shot.then_look),
+                _ms(shot.then_look),
                 shot.refused,
-                _text(shot.refused_look),
+                _ms(shot.refused_look),
                 len(shot.entries),
             )
             for entry in shot.entries:
                 puts.add(entry)
         puts.args[:0] = args
-        return [each.decode() for each in self._store.run(puts)]
+        return puts
 
     def get(self, name: str) -> str | None:
         """Return the record of an entry."""
-        found = cast("bytes | None", self._store.client.hget(self._keys[0], name))
-        return None if found is None else found.decode()
+        found = cast("bytes | None", self._store.client.hget(self._keys[0], _bytes(name)))
+        return None if found is None else _text(found)
 
     def all(self, page: int = 500) -> Iterator[tuple[str, str]]:
         """Yield name and record of every entry, in no order, perhaps some twice (HSCAN)."""
         for name, record in self._store.client.hscan_iter(self._keys[0], count=page):
-            yield name.decode(), record.decode()
+            yield _text(name), _text(record)
 
     def count(self) -> int:
         """Return how many entries there are."""
@@ -161,11 +165,25 @@ class PeriodicStore:
         self, source: str, version: str, since: int | None, alive_ms: int, *, written: bool = False
     ) -> Deploy:
         """Note that a version of the entries in code is about: see ``lua/deploy.lua``."""
-        args = [source, version, _text(since), alive_ms, "1" if written else ""]
+        args = [source, version, _ms(since), alive_ms, "1" if written else ""]
         keys = [self._store.keys.deploys]
         counts, last, own = self._store.run(Call(scripts.load("deploy"), keys, args))
         return Deploy(counts.decode(), last.decode(), int(own))
 
 
-def _text(ms: int | None) -> int | str:
+def fired(reply: Any) -> list[str]:
+    """Return the letters of ``lua/fire.lua`` of each entry."""
+    return [each.decode() for each in reply]
+
+
+def _ms(ms: int | None) -> int | str:
     return "" if ms is None else ms
+
+
+def _text(data: bytes) -> str:
+    """Return a name or a record, which may be anything: another program may have written it."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")

@@ -126,8 +126,8 @@ class Recurrence:
         self._text, self._zone = given.text, zone
         # Whole seconds, as all that rules know.
         self._rule = given.parsed(wall_of(anchor, zone).replace(microsecond=0), zone)
-        self._near: Any = None
-        self._near_from = self._near_to = datetime.max
+        #: From when and until when a rule is near by, and that rule; at once, as threads may ask.
+        self._near: tuple[datetime, datetime, Any] = (datetime.max, datetime.max, None)
 
     def after(self, ms: int) -> int | None:
         """Return the next one.
@@ -149,11 +149,11 @@ class Recurrence:
 
     def _nearby(self, wall: datetime) -> Any:
         """Return the rule, counted from a time not long before: it goes through all from there."""
-        if not self._near_from <= wall < self._near_to:
+        begin, end, near = self._near
+        if not begin <= wall < end:
             rule: Any = self._rule
-            self._near_from, self._near_to = wall, wall + _FAR * _shortest(rule)
             if hasattr(rule, "_rrule"):  # a set of them
-                self._near = near = rruleset()
+                near = rruleset()
                 for each in rule._rrule:
                     near.rrule(_counted_near(each, wall))
                 for each in rule._exrule:
@@ -163,8 +163,9 @@ class Recurrence:
                 for each in rule._exdate:
                     near.exdate(each)
             else:
-                self._near = _counted_near(rule, wall)
-        return self._near
+                near = _counted_near(rule, wall)
+            self._near = wall, wall + _FAR * _shortest(rule), near
+        return near
 
 
 def _rules(rule: Any) -> list[Any]:

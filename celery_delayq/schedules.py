@@ -245,7 +245,8 @@ class Asked:
                 return at
             if seconds > LONGEST:
                 return None
-            at += max(1, math.ceil(seconds * 1000))
+            # In whole µs, as a float of 2.007 s is more than 2007 ms.
+            at += max(1, math.ceil(round(seconds * 1000, 3)))
             if at - ms > LONGEST * 1000:
                 return None
         raise InvalidSchedule(

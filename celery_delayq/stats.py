@@ -10,6 +10,7 @@ from typing import Any
 
 from celery_delayq.keys import Layout
 from celery_delayq.message import due_of_eta, own_of
+from celery_delayq.periodic_store import PeriodicStore
 from celery_delayq.store import Store, layouts
 
 
@@ -54,9 +55,16 @@ class QueueStats:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What waits in all queues, and the server's memory in bytes (None where it is not told)."""
+    """What waits in all queues, and the server's memory in bytes (None where it is not told).
+
+    Attributes
+    ----------
+    periodic : int
+        Periodic entries, those that are paused or have ended among them.
+    """
 
     queues: list[QueueStats]
+    periodic: int
     used_memory: int | None
     max_memory: int | None
 
@@ -111,6 +119,7 @@ def gather(store: Store, consumed: Iterable[str], ready_limit: int) -> Stats:
     used, most = store.server_memory()
     return Stats(
         queues=[_queue(store, name, known.get(name, store.layout), ready_limit) for name in names],
+        periodic=PeriodicStore(store).count(),
         used_memory=used,
         max_memory=most,
     )

@@ -8,6 +8,7 @@ given comes to another one after :data:`LEAVE`.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import defaultdict
@@ -19,6 +20,7 @@ from celery import Celery, signals
 from redis.exceptions import RedisError
 
 from celery_delayq import beats, periodic
+from celery_delayq.ahead import Ahead
 from celery_delayq.archiving import own_delayq
 from celery_delayq.conf import Settings
 from celery_delayq.deploys import Deployment
@@ -27,7 +29,7 @@ from celery_delayq.items import Item, Reader
 from celery_delayq.making import Maker
 from celery_delayq.message import Entry
 from celery_delayq.periodic import Firing, Periodic
-from celery_delayq.periodic_store import PeriodicStore, Shot, Writing
+from celery_delayq.periodic_store import PeriodicStore, Shot, Writing, fired
 from celery_delayq.pipeline import LOST
 from celery_delayq.store import Store
 
@@ -36,8 +38,9 @@ logger = logging.getLogger(__name__)
 #: Seconds between two looks for what has come by calls, and at most between any two.
 LOOK = 0.5
 
-#: Most entries that are looked at together.
+#: Most entries that are looked at together, and seconds between two looks in which they gather.
 BATCH = 200
+GATHER = 0.01
 
 #: For how many ms others leave alone what one looks at.
 LEAVE = 500
@@ -98,13 +101,13 @@ class Gun:
             for other in others:
                 self._put(store, other, made[other])
             shots[queue].append(_shot(entry, firing, made[queue]))
-        fired = 0
-        for queue, some in shots.items():
-            for letters in gate.fire(queue, some):
-                fired += sum(letter in "srSR" for letter in letters)
+        letters: list[str] = []
+        with Ahead(lambda question: question(store)) as line:
+            for queue, some in shots.items():
+                line.send(gate.fire_call(queue, some), lambda reply: letters.extend(fired(reply)))
         if passed:
             gate.write(passed)
-        return fired
+        return sum(letter in "srSR" for letter in "".join(letters))
 
     def shoot(self, store: Store, entry: Periodic, firing: Firing) -> str:
         """Schedule ticks of one entry, and return the letters of ``lua/fire.lua``."""
@@ -238,7 +241,7 @@ class Ticker:
         self.fired += self._fire(store, gun, firings)
         if len(looked.records) == BATCH:
             return 0.0
-        return min(max(min(looks, default=now + LOOK * 1000) - now, 0) / 1000, LOOK)
+        return min(max((min(looks, default=math.inf) - now) / 1000, GATHER), LOOK)
 
     def _look_at(
         self, name: str, record: str, now: int, gun: Gun

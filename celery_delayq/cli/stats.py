@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from celery_delayq.app import DelayQ
-from celery_delayq.cli.words import span, spelled
+from celery_delayq.cli.words import number_of, span, spelled
 from celery_delayq.stats import QueueStats, Stats
 
 
@@ -25,6 +25,8 @@ def show(delayq: DelayQ, *, as_json: bool) -> None:
     console = Console(highlight=False)
     console.print(queues_table(stats))
     console.print(_tasks(stats))
+    if stats.periodic:
+        console.print(number_of(stats.periodic, "periodic entry", "periodic entries"))
     if stats.used_memory is not None:
         limit = f" of {decimal(stats.max_memory)}" if stats.max_memory else ""
         console.print(f"Redis uses {decimal(stats.used_memory)}{limit}")

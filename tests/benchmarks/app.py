@@ -28,6 +28,9 @@ class Settings:
     delayq: bool
     at_least_once: bool
     ready_fd: int | None
+    #: For ``celery beat``: how many periodic entries there are, and how many of them tick each
+    #: second; the others do once a day.
+    entries: tuple[int, int] = (0, 0)
 
     @classmethod
     def from_environment(cls) -> Settings:
@@ -42,6 +45,7 @@ class Settings:
             delayq=get("DELAYQ") == "1",
             at_least_once=get("AT_LEAST_ONCE") == "1",
             ready_fd=int(get("READY_FD")) if get("READY_FD") else None,
+            entries=(int(get("ENTRIES") or 0), int(get("TICKING") or 0)),
         )
 
     def to_environment(self) -> dict[str, str]:
@@ -52,6 +56,8 @@ class Settings:
             "DELAYQ": str(int(self.delayq)),
             "AT_LEAST_ONCE": str(int(self.at_least_once)),
             "READY_FD": "" if self.ready_fd is None else str(self.ready_fd),
+            "ENTRIES": str(self.entries[0]),
+            "TICKING": str(self.entries[1]),
         }
         return {ENVIRONMENT_PREFIX + name: value for name, value in values.items()}
 
@@ -63,6 +69,15 @@ def make_app(settings: Settings) -> Celery:
 
     app = Celery("bench", broker=settings.broker or "memory://")
     app.conf.update(task_ignore_result=True, broker_connection_retry_on_startup=True)
+    count, ticking = settings.entries
+    app.conf.beat_schedule = {
+        f"customer-{n}-report": {
+            "task": "bench.tick",
+            "schedule": 1.0 if n < ticking else 86_400.0,
+            "args": (n,),
+        }
+        for n in range(count)
+    }
     if settings.delayq:
         from celery_delayq import DelayQ
 
@@ -98,8 +113,17 @@ def _fail(task: Any, failed: float = 0.0) -> None:
         raise task.retry(kwargs={"failed": time.time()}, **how)
 
 
+def _tick(task: Any, number: int) -> None:
+    """Write down that this tick runs, and when it was due; of beat's, whose entry it is."""
+    start = time.time()
+    due = task.request.id.rpartition(":")[2] if settings.delayq else None
+    if _recorder is not None:
+        _recorder.add(float(number) if due is None else int(due) / 1000, start)
+
+
 noop = app.task(name="bench.noop")(_noop)
 record = app.task(name="bench.record")(_record)
+tick = app.task(name="bench.tick", bind=True)(_tick)
 fail = app.task(name="bench.fail", bind=True, max_retries=RETRIES, retry_intervals=(WAIT,))(_fail)
 
 

@@ -7,13 +7,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from .app import Settings
 from .model import BenchError
-from .processes import Pool, Publisher, Worker
+from .processes import Firer, Pool, Publisher, Worker
 from .records import Records
 from .server import DATABASES, RedisServer
 
@@ -117,6 +117,16 @@ class Station:
         """A worker of this side; it runs inside ``with``."""
         log = self._folder / f"worker-{self.database}.log"
         return Worker(self.settings, log, pool, queues)
+
+    def firer(self, entries: int, ticking: int = 0) -> Firer:
+        """What fires periodic entries on this side; beat is told of them."""
+        settings = replace(
+            self.settings, entries=(0, 0) if self.side.delayq else (entries, ticking)
+        )
+        log, notes = (self._folder / f"firer-{self.database}{end}" for end in (".log", ""))
+        for old in self._folder.glob(f"{notes.name}*"):
+            old.unlink()
+        return Firer(settings, log, notes)
 
     def publisher(self) -> Publisher:
         """A publisher of this side; it runs inside ``with``."""

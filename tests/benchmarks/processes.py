@@ -174,6 +174,50 @@ class Worker(_Process):
         return seconds
 
 
+class Firer(_Process):
+    """What fires periodic entries and does nothing else: ``celery beat``, or a dispatcher.
+
+    Parameters
+    ----------
+    notes : Path
+        Where beat keeps what it has fired.
+    """
+
+    def __init__(self, settings: Settings, log: Path, notes: Path) -> None:
+        super().__init__(log)
+        self._settings = settings
+        self._notes = notes
+
+    def __enter__(self) -> Firer:
+        how = ["delayq", "dispatch"] if self._settings.delayq else ["beat", "-s", str(self._notes)]
+        arguments = ["celery", "-A", "tests.benchmarks.app", *how]
+        self._start(arguments, self._settings)
+        return self
+
+    def busy(self, seconds: float) -> float:
+        """How much of a core it takes while so many seconds pass, 0 to 1."""
+        self.check()
+        process = psutil.Process(self.child.pid)
+        before = process.cpu_times()
+        time.sleep(seconds)
+        self.check()
+        after = process.cpu_times()
+        return float(after.user + after.system - before.user - before.system) / seconds
+
+    def rest(self, timeout: float = 300.0) -> None:
+        """Wait until it has begun and has little to do."""
+        deadline = time.monotonic() + timeout
+        time.sleep(3.0)
+        while self.busy(2.0) > 0.1:
+            if time.monotonic() > deadline:
+                raise BenchError(f"it was not idle within {timeout:g} s")
+
+    def rss(self) -> float:
+        """Resident memory, in bytes."""
+        self.check()
+        return float(psutil.Process(self.child.pid).memory_info().rss)
+
+
 class Publisher(_Process):
     """The publishing process of one side."""
 

@@ -109,6 +109,7 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     ),
     "mend_parked": (lambda s: MendTracks(s).parked("q", 0, mend=True), [b"0", 0]),
     "mend_queue": (lambda s: MendStore(s).queue("q", Layout(), 1.0, mend=True), [b"0", 1]),
+    "mend_periodic": (lambda s: MendStore(s).periodic("", 0, mend=True), [b"0", 1]),
     "mend_schedule": (lambda s: MendStore(s).schedule("q", {b"id": DATA}), [b"0", 1]),
     "mend_tracks": (lambda s: MendTracks(s).running("q", 0, mend=True), [b"0", 0]),
     "mend_twins": (lambda s: MendTracks(s).twins("q", 0, mend=True), [b"0", 0]),

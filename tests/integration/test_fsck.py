@@ -8,8 +8,12 @@ import pytest
 from celery import Celery
 from redis import Redis
 
+from celery_delayq import periodic
+from celery_delayq.definitions import Definition
 from celery_delayq.keys import Keys, Layout
 from celery_delayq.message import Due, Entry, Record
+from celery_delayq.periodic import Periodic
+from celery_delayq.periodic_store import PeriodicStore, Writing
 from celery_delayq.store import Store
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.drift import FAR, by_kind, lease, look, mended, numbers, schedule
@@ -53,6 +57,45 @@ def test_an_empty_database_has_nothing_wrong(store: Store) -> None:
         "notes": [],
     }
     assert snapshot(store.client) == {}
+
+
+# -- periodic entries
+
+
+def enter(store: Store, *names: str) -> None:
+    """Make periodic entries that tick once an hour."""
+    now = store.now_ms()
+    for name in names:
+        definition = Definition.checked(3600, name=name, task="t")
+        entry = periodic.begin(definition, now, dt.timezone.utc)
+        PeriodicStore(store).write([Writing(name, "", entry.pack(), entry.look)])
+
+
+def test_a_periodic_entry_that_nobody_looks_at_is_looked_at(store: Store, redis: Redis) -> None:
+    enter(store, "a", "b")
+    [(_, record)] = [each for each in PeriodicStore(store).all() if each[0] == "a"]
+    paused = periodic.pause(Periodic.unpack("a", record))
+    line = record.partition("\n")[0]
+    PeriodicStore(store).write([Writing("a", line, paused.pack(), paused.look)])
+    assert look(store).findings == []
+    redis.delete("delayq:periodic_at")
+
+    mended(store, unlisted_periodic=1)
+
+    assert [name for name, _ in PeriodicStore(store).upcoming(10, 1000).records] == ["b"]
+
+
+def test_what_is_no_periodic_entry_is_told(store: Store, redis: Redis) -> None:
+    enter(store, "a")
+    redis.hset("delayq:periodic", "garbage", b"\xff 1 2")
+    redis.zadd("delayq:periodic_at", {"gone": 1e15})
+
+    report = look(store, repair=True)
+
+    assert numbers(report) == {"unreadable_periodic": 1, "no_periodic": 1}
+    assert (report.repaired, report.left) == (1, 1)
+    assert redis.zrange("delayq:periodic_at", 0, -1) == [b"a"]
+    assert look(store, queue="q").findings == []
 
 
 # -- the schedule

@@ -195,3 +195,28 @@ def test_what_is_not_there_cannot_be_changed(delayq: DelayQ) -> None:
         with pytest.raises(PeriodicUnknown, match="no periodic entry 'x'"):
             call("x")
     assert delayq.periodic.remove("x") is False
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"", b"garbage", b"\xff\n{}", b"1 a 2 3 4 5 on\n{", b"2 a\n{}"]
+)
+def test_what_is_no_entry_is_left_alone_until_it_is_removed(
+    delayq: DelayQ,
+    diary: Diary,
+    delayq_redis: RedisUnderTest,
+    delayq_worker: StartWorker,
+    garbage: bytes,
+) -> None:
+    for name in (b"wrong", b"wr\xffng"):
+        delayq_redis.client.hset("delayq:periodic", name, garbage)
+        delayq_redis.client.zadd("delayq:periodic_at", {name: 0})
+    delayq.periodic.add("right", 0.2, "note", catch_up="all")
+    worker = start(delayq_worker)
+
+    wait_ticks(diary, "right", 2)
+
+    assert "Periodic entry 'wrong' cannot be fired here: unreadable" in worker.log
+    assert [entry.name for entry in delayq.periodic.list()] == ["right"]
+    assert delayq.periodic.remove("wrong")
+    assert not delayq.periodic.remove("wrong")
+    assert {*delayq_redis.client.hkeys("delayq:periodic")} == {b"wr\xffng", b"right"}

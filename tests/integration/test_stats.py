@@ -194,7 +194,7 @@ def test_the_table_of_queues_fits_80_columns() -> None:
         memory=123_456_789,
     )
     shown = StringIO()
-    Console(width=80, file=shown).print(queues_table(Stats([queue], None, None)))
+    Console(width=80, file=shown).print(queues_table(Stats([queue], 0, None, None)))
 
     table = shown.getvalue()
     assert "…" not in table

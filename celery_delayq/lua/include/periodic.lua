@@ -3,7 +3,7 @@
 -- The record of an entry that still stands as expected; nil when it does not.
 local function as_expected(periodic, name, line)
   local data = redis.call('HGET', periodic, name)
-  if data and string.sub(data, 1, #line + 1) == line .. '\n' then
+  if data and (string.sub(data, 1, #line + 1) == line .. '\n' or data == line) then
     return data
   end
   return nil

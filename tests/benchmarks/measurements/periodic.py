@@ -1,0 +1,163 @@
+"""What periodic entries cost: their memory, an idle dispatcher's time, and how punctual they are.
+
+On stock the same entries are those of ``celery beat``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from datetime import timezone
+
+from celery import Celery
+
+from celery_delayq import DelayQ, periodic
+from celery_delayq.definitions import Definition
+from celery_delayq.periodic_store import PeriodicStore, Writing
+
+from ..bench import OURS, STOCK, Bench, Side, Station, percentile
+from ..model import Better, Figure, Row, Target, below, measurement
+from ..records import Record
+
+BATCH = 500
+
+#: Seconds for which an idle process is watched, and for which ticks are counted.
+WATCHED = 20.0
+FIRED = 10.0
+
+#: Seconds till the first ticks that count.
+LEAD = 5.0
+
+MEMORY = Row(
+    "periodic-memory",
+    "{:,} periodic entries: in Redis, each; stock: more in beat",
+    "B",
+    Better.LOWER,
+    below(1024, "B"),
+)
+IDLE = Row(
+    "periodic-idle",
+    "{:,} periodic entries: time of an idle dispatcher; stock: of beat",
+    "% of a core",
+    Better.LOWER,
+    below(2, "%"),
+    digits=2,
+)
+SHARE = Row(
+    "periodic-fired",
+    "{:,} ticks due each second: of them fired in time",
+    "%",
+    Better.HIGHER,
+    Target("100 %", lambda figure: figure.ours >= 100),
+    digits=1,
+)
+LATE = Row(
+    "periodic-lateness",
+    "{:,} ticks due each second: lateness p99; stock: behind its first run",
+    "ms",
+    Better.LOWER,
+    below(50, "ms"),
+    digits=1,
+)
+
+
+def _enter(station: Station, entries: int, ticking: int) -> None:
+    """Make periodic entries; those that tick each second do so one after the other."""
+    app = Celery("bench", broker=station.settings.broker, set_as_current=False)
+    delayq = DelayQ(app)
+    gate = PeriodicStore(delayq.store)
+    now, writings = delayq.store.now_ms(), []
+    for n in range(entries):
+        ticks = n < ticking
+        definition = Definition.checked(
+            1.0 if ticks else 86_400.0,
+            name=f"customer-{n}-report",
+            task="bench.tick",
+            args=[n],
+            catch_up="all",
+        )
+        after = n * 1000 // ticking if ticks else 0
+        entry = periodic.begin(definition, now + after, timezone.utc)
+        writings.append(Writing(entry.name, "", entry.pack(), entry.look))
+        if len(writings) == BATCH or n == entries - 1:
+            gate.write(writings)
+            writings.clear()
+    delayq.close()
+    app.close()
+
+
+def _memory_and_time(bench: Bench, side: Side, entries: int) -> tuple[float, float]:
+    """Return the bytes of an entry, and how much of a core an idle process takes (%)."""
+    with bench.station(side) as station:
+        bench.note(f"{entries:,} periodic entries, {side.name}")
+        before = station.client.info("memory")["used_memory"]
+        if side.delayq:
+            _enter(station, entries, 0)
+            used = station.client.info("memory")["used_memory"] - before
+        else:
+            with station.firer(0) as firer:
+                firer.rest()
+                before = firer.rss()
+        with station.firer(entries) as firer:
+            firer.rest()
+            if not side.delayq:
+                used = firer.rss() - before
+            return used / entries, 100 * firer.busy(WATCHED)
+
+
+def _ticks(bench: Bench, side: Side, entries: int, rate: int) -> tuple[float, list[float]]:
+    """Return which part of the ticks was fired in time (%), and how late they were (ms)."""
+    with bench.station(side) as station:
+        bench.note(f"{rate:,} ticks due each second, {side.name}")
+        if side.delayq:
+            _enter(station, entries, rate)
+            with station.worker(bench.pool):
+                return _of_ours(_seen(station), rate)
+        with station.worker(bench.pool), station.firer(entries, rate) as firer:
+            station.records.wait_for(rate, 120.0, firer.check)
+            return _of_beat(_seen(station), rate)
+
+
+def _seen(station: Station) -> tuple[float, list[Record]]:
+    """Let ticks run for a while; return when that began, and all that ran."""
+    begin = time.time() + LEAD
+    time.sleep(LEAD + FIRED + 1.0)
+    return begin, station.records.read()
+
+
+def _of_ours(seen: tuple[float, list[Record]], rate: int) -> tuple[float, list[float]]:
+    begin, records = seen
+    counted = [each for each in records if begin <= each.due < begin + FIRED]
+    return 100 * len(counted) / (rate * FIRED), [each.lateness_ms for each in counted]
+
+
+def _of_beat(seen: tuple[float, list[Record]], rate: int) -> tuple[float, list[float]]:
+    begin, records = seen
+    starts: dict[float, list[float]] = defaultdict(list)
+    for each in records:
+        if begin <= each.start < begin + FIRED:
+            starts[each.due].append(each.start)
+    late = [
+        1000 * (start - runs[0] - n) for runs in starts.values() for n, start in enumerate(runs)
+    ]
+    return 100 * sum(map(len, starts.values())) / (rate * FIRED), late
+
+
+@measurement("periodic", order=98)
+def periodic_entries(bench: Bench) -> Iterator[Figure]:
+    """Memory, idle time and punctuality of periodic entries."""
+    entries, rate = max(bench.size.far), bench.size.per_second
+    stock, ours = (_memory_and_time(bench, side, entries) for side in (STOCK, OURS))
+    yield MEMORY.titled(entries).figure([stock[0]], [ours[0]])
+    yield IDLE.titled(entries).figure([stock[1]], [ours[1]])
+    stock_ticks, our_ticks = (_ticks(bench, side, entries, rate) for side in (STOCK, OURS))
+    yield SHARE.titled(rate).figure([stock_ticks[0]], [our_ticks[0]])
+    yield LATE.titled(rate).figure(
+        [percentile(stock_ticks[1], 99)],
+        [percentile(our_ticks[1], 99)],
+        {
+            side: {str(mark): percentile(late, mark) for mark in (1, 50, 90, 99, 99.9, 100)}
+            for side, (_, late) in (("stock", stock_ticks), ("ours", our_ticks))
+        },
+    )
