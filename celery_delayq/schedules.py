@@ -29,6 +29,8 @@ __all__ = ["Rule", "clocked", "latest", "rrule", "rule_of"]
 #: Most steps from one tick to the next of schedules that say only when to ask again.
 STEPS = 1000
 
+_DAY = 86_400_000
+
 
 class Rule(Protocol):
     """When an entry is due."""
@@ -117,8 +119,10 @@ def latest(rule: Rule, after: int, until: int, most: int) -> list[int]:
     """Return the last ticks after one moment and until the other, at most so many, in order."""
     width = 1000
     while True:
-        # Years may have passed, of which few ticks are asked for.
-        start = after if isinstance(rule, Asked) else max(after, until - width)
+        # Years may have passed, of which few ticks are asked for. What is asked may say other ones
+        # from another moment, which matters little after a day.
+        near = isinstance(rule, Asked) and until - after <= _DAY
+        start = after if near else max(after, until - width)
         found: deque[int] = deque(maxlen=most)
         tick = rule.after(start)
         while tick is not None and tick <= until:

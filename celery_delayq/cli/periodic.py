@@ -217,3 +217,50 @@ def run_now(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> None:
     from celery_delayq.cli import ticking
 
     ticking.run_now(ctx, delayq_of(ctx), names, as_json=as_json)
+
+
+@periodic.command("import", cls=CeleryCommand)
+@click.argument("place", metavar="[PLACE]", required=False)
+@option(
+    "--from",
+    "source",
+    required=True,
+    type=click.Choice(["beat", "redbeat", "django-celery-beat"]),
+    help="Whose entries.",
+)
+@option("--replace", is_flag=True, help="Take the place of entries of the same name.")
+@option("--dry-run", is_flag=True, help="Only tell what would become of them.")
+@json_option
+@click.pass_context
+@reporting_errors
+def import_(
+    ctx: click.Context,
+    place: str | None,
+    source: str,
+    replace: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Take over the entries of celery beat, RedBeat or django-celery-beat.
+
+    Stop the beat first, and do it before the first worker starts. PLACE is the file of beat (by
+    default that of the setting beat_schedule_filename), RedBeat's Redis (by default as it is set
+    for RedBeat, or the broker), or the URL of Django's database. Intervals keep their phase, and
+    what was due since the last run is caught up. Entries in code are as the code has them.
+    Nothing is changed there, and it may be repeated: what is here already is left as it is.
+    Exits with 1 when one could not be taken over.
+
+    \b
+    Examples:
+      celery -A shop delayq periodic import --from beat /var/lib/shop/celerybeat-schedule
+      celery -A shop delayq periodic import --from redbeat --dry-run
+      celery -A shop delayq periodic import --from django-celery-beat \\
+          postgresql://shop@db/shop
+    """
+    from celery_delayq.cli import takeover
+
+    if source == "django-celery-beat" and place is None:
+        raise click.UsageError("give the URL of Django's database")
+    takeover.run(
+        ctx, delayq_of(ctx), source, place, replace=replace, dry_run=dry_run, as_json=as_json
+    )
