@@ -14,6 +14,9 @@ YEARS = 40
 #: The same in seconds.
 LONGEST = YEARS * 366 * 86400
 
+#: The last tick that a datetime can name, year 9999.
+LAST = 253_402_300_799_999
+
 #: A millisecond.
 MS = timedelta(milliseconds=1)
 
@@ -47,8 +50,15 @@ def tick_at(wall: datetime, zone: tzinfo) -> int:
 
 
 def ms_of(moment: datetime) -> int:
+    """Return an aware moment as a tick, rounded up: nothing is early."""
     return -((_EPOCH - moment) // MS)
 
 
+def ms_until(moment: datetime) -> int:
+    """Return the last tick that is not after an aware moment."""
+    return (moment - _EPOCH) // MS
+
+
 def moment_of(ms: int) -> datetime:
+    """Return when a tick is, in UTC."""
     return _EPOCH + ms * MS

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from datetime import datetime, timedelta, tzinfo
+from datetime import MAXYEAR, datetime, timedelta, tzinfo
 from datetime import timezone as timezones
-from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Literal
 from zoneinfo import ZoneInfo
@@ -35,9 +34,6 @@ AHEAD = 2000
 
 _MOST_CATCH_UP = 1000
 
-
-#: Most definitions that are remembered by a process, of some KB each.
-KEPT = 2048
 
 #: What is not for a periodic entry to say: it says when, and its messages have ids of their own.
 _NOT_OPTIONS = frozenset(
@@ -89,7 +85,9 @@ class Definition:
     catch_up_max: int = 100
     overlap: Overlap = "allow"
     #: The rule that was asked for last: to make one takes longer than to ask it.
-    _rules: dict[Any, Rule] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _rules: list[tuple[int, tzinfo, Rule]] = field(
+        default_factory=list, init=False, repr=False, compare=False
+    )
 
     @classmethod
     def checked(cls, schedule: Any, **given: Any) -> Definition:
@@ -111,9 +109,10 @@ class Definition:
             given["args"] = tuple(given["args"])
         found = cls(schedule=_schedule_of(schedule), **given)
         found._check()
+        dumps_form(found.schedule)
         try:
-            found.dumps()
-        except (TypeError, ValueError) as exc:
+            cls.loads(found.name, found.dumps())
+        except (TypeError, ValueError, RecursionError, RecordError) as exc:
             raise ConfigError(
                 f"{found.name}: args, kwargs and options are kept as JSON, {exc}"
             ) from exc
@@ -141,6 +140,8 @@ class Definition:
             value = getattr(self, what)
             if value is not None and not (isinstance(value, datetime) and value.tzinfo):
                 raise wrong(what, "a datetime with a time zone, or None")
+        if self.start is not None and self.start.year == MAXYEAR:
+            raise wrong("start", f"a time before the year {MAXYEAR}")
         if self.start and self.end and self.end < self.start:
             raise wrong("end", f"a time after start={self.start!r}")
         for what, known in (("catch_up", CATCH_UPS), ("overlap", OVERLAPS)):
@@ -152,7 +153,9 @@ class Definition:
             raise wrong("max_runs", "a number from 1, or None")
         expires = self.options.get("expires")
         if expires is not None and not (
-            isinstance(expires, (int, float)) and 0 < expires <= LONGEST
+            isinstance(expires, (int, float))
+            and not isinstance(expires, bool)
+            and 0 < expires <= LONGEST
         ):
             raise ConfigError(
                 f"expires={expires!r}: expected seconds after the tick, up to ten years"
@@ -174,7 +177,7 @@ class Definition:
 
     @classmethod
     def loads(cls, name: str, text: str) -> Definition:
-        """Undo :meth:`dumps`; the same again for the same, as long as it is remembered.
+        """Undo :meth:`dumps`.
 
         Raises
         ------
@@ -183,16 +186,28 @@ class Definition:
         InvalidSchedule
             The schedule is none that is known here.
         """
-        return _loads(name, text)
+        try:
+            data = loads(text)
+            for when in ("start", "end"):
+                if isinstance(data.get(when), str):
+                    data[when] = datetime.fromisoformat(data[when])
+            data["args"] = tuple(data.get("args", ()))
+            found = cls(name=name, **{**data, "schedule": loads_form(data["schedule"])})
+            found._check()
+        except InvalidSchedule:
+            raise
+        except Exception as exc:  # types in JSON are anybody's
+            raise RecordError(f"unreadable periodic entry {name!r}: {exc}") from exc
+        return found
 
     def rule(self, anchor: int, zone: tzinfo = timezones.utc) -> Rule:
         """Return when its ticks are; *zone* is the app's."""
-        known = self._rules.get((anchor, zone))
-        if known is None:
-            self._rules.clear()
-            known = rule_of(self.schedule, zone_of(self.timezone) or zone, anchor)
-            self._rules[anchor, zone] = known
-        return known
+        for asked, there, rule in self._rules:
+            if asked == anchor and there is zone:
+                return rule
+        rule = rule_of(self.schedule, zone_of(self.timezone) or zone, anchor)
+        self._rules[:] = [(anchor, zone, rule)]
+        return rule
 
     @property
     def ahead(self) -> int:
@@ -201,21 +216,6 @@ class Definition:
         What looks at whether an earlier one runs cannot be known before.
         """
         return AHEAD if self.overlap == "allow" else 0
-
-
-@lru_cache(maxsize=KEPT)
-def _loads(name: str, text: str) -> Definition:
-    try:
-        data = loads(text)
-        for when in ("start", "end"):
-            if isinstance(data.get(when), str):
-                data[when] = datetime.fromisoformat(data[when])
-        data["args"] = tuple(data.get("args", ()))
-        return Definition(name=name, **{**data, "schedule": loads_form(data["schedule"])})
-    except InvalidSchedule:
-        raise
-    except (ValueError, TypeError, KeyError, AttributeError) as exc:
-        raise RecordError(f"unreadable periodic entry {name!r}: {exc}") from exc
 
 
 def source_in(text: str) -> str | None:

@@ -10,31 +10,17 @@ Records are ``<line>\\n<definition in JSON>``, of which scripts compare and repl
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, tzinfo
+from datetime import datetime, timezone, tzinfo
 from typing import Any, Literal, NamedTuple
 
-from kombu.utils.json import loads
-
-from celery_delayq.clocks import moment_of, ms_of
-
-# TEMPORARY for helpers
-from celery_delayq.definitions import (  # noqa
-    AHEAD,
-    API,
-    CATCH_UPS,
-    OVERLAPS,
-    CatchUp,
-    Definition,
-    Overlap,
-    edition_of,
-    source_in,
-    zone_of,
-)
-from celery_delayq.errors import ConfigError, InvalidSchedule, RecordError  # noqa
+from celery_delayq.clocks import LAST, moment_of, ms_of, ms_until
+from celery_delayq.definitions import AHEAD, Definition, edition_of
+from celery_delayq.errors import RecordError
 from celery_delayq.schedule_forms import describe, dumps_form
-from celery_delayq.schedules import Rule, latest
+from celery_delayq.schedules import Asked, Rule, latest
 
 #: Fired; not fired until it is resumed; never again, by its end or its number of runs.
 Status = Literal["on", "paused", "ended"]
@@ -42,8 +28,12 @@ Status = Literal["on", "paused", "ended"]
 #: A tick that nobody has scheduled so many ms after it was due is one that was missed.
 GRACE = 1000
 
-#: Most ticks of one entry that are scheduled at once, beside those that were missed.
+#: Most ticks of one entry that are scheduled at once, beside those that were missed; those after
+#: them at the next look.
 BURST = 1000
+
+#: Most ticks of one entry that are scheduled and not due yet.
+MOST_AHEAD = AHEAD + 1
 
 #: After how many ms what was held back for one that runs is tried again.
 HOLD = 500
@@ -145,13 +135,14 @@ class Periodic:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON can have it."""
-        data = loads(self.definition.dumps())
+        data = json.loads(self.definition.dumps())
         return {
             "name": self.name,
             "source": self.definition.source,
             "when": describe(self.definition.schedule),
             **data,
             "status": self.status,
+            "since": moment_of(self.standing.anchor).isoformat(),
             "next": self.next and self.next.isoformat(),
             "last_run_at": self.last_run_at and self.last_run_at.isoformat(),
             "total_run_count": self.total_run_count,
@@ -202,23 +193,35 @@ def change(entry: Periodic, definition: Definition, now: int, zone: tzinfo) -> P
 
     Another interval goes on from the last tick; a schedule that stays keeps its phase and count.
     """
-    old = entry.standing
-    kept = dumps_form(definition.schedule) == dumps_form(entry.definition.schedule)
+    old, before = entry.standing, entry.definition
+    kept = dumps_form(definition.schedule) == dumps_form(before.schedule)
     anchor = old.anchor if kept or old.last is None else old.last
-    if definition.start is not None and definition.start != entry.definition.start:
-        anchor = ms_of(definition.start)
-    standing = replace(old, edition=edition_of(definition), anchor=anchor, tick=None)
+    start = None if definition.start is None else ms_of(definition.start)
+    if start is not None and (before.start is None or start != ms_of(before.start)):
+        anchor, kept = start, False
+    standing = replace(old, edition=edition_of(definition), anchor=anchor)
     if old.status == "paused":
-        return Periodic(definition, standing)
-    tick = _next(definition, definition.rule(anchor, zone), standing, max(now, old.last or now))
+        return Periodic(definition, replace(standing, tick=None))
+    rule = definition.rule(anchor, zone)
+    # What is due and not scheduled yet, or was missed, is not forgotten where it is still a tick.
+    tick = old.tick if kept and definition.timezone == before.timezone else None
+    if tick is not None and not isinstance(rule, Asked) and rule.after(tick - 1) != tick:
+        tick = None  # the app has another time zone now
+    tick = _allowed(definition, standing, tick)
+    if tick is None:
+        tick = _next(definition, rule, standing, max(now, old.last or now))
     return Periodic(definition, _with(standing, tick))
 
 
-def pause(entry: Periodic, unfired: Sequence[int] = ()) -> Periodic:
+def pause(entry: Periodic, unfired: Sequence[int] = (), zone: tzinfo = timezone.utc) -> Periodic:
     """Return it paused; the ticks *unfired* were taken out of the schedule again."""
     old = entry.standing
-    last = min(unfired) - 1 if unfired else old.last
-    count = old.count - len(unfired)
+    last, count = old.last, old.count - len(unfired)
+    if unfired and last is not None:
+        first, rule = min(unfired), entry.definition.rule(old.anchor, zone)
+        others = {*latest(rule, first - 1, last, MOST_AHEAD)} - {*unfired}
+        before = [*others] or latest(rule, min(old.anchor, first) - 1, first - 1, 1)
+        last = max(before, default=None) if count else None
     return replace(entry, standing=replace(old, tick=None, last=last, count=count, status="paused"))
 
 
@@ -243,20 +246,17 @@ def fire(entry: Periodic, now: int, zone: tzinfo) -> Firing | None:
     if tick is None or tick > until:
         return None
     if definition.end is not None:
-        until = min(until, ms_of(definition.end))
+        until = min(until, ms_until(definition.end))
+        if tick > until:
+            then = _with(standing, None)
+            return Firing((), then, then, now)
     rule = definition.rule(standing.anchor, zone)
-    missed_most = definition.catch_up_max if definition.catch_up == "all" else 1
-    # From the tick itself: what asks a schedule may come to others from another moment.
-    most = missed_most + BURST
-    due = [tick, *latest(rule, tick, until, most)][-most:]
-    missed = [each for each in due if each < now - GRACE]
-    others = due[len(missed) :]
+    missed, others = _due(definition, rule, tick, now - GRACE, until)
+    due = missed + others
     if definition.overlap == "queue_one":
         ticks = due[-1:]
-    elif definition.catch_up == "skip":
-        ticks = others
     else:
-        ticks = missed[-missed_most:] + others
+        ticks = others if definition.catch_up == "skip" else due
     if definition.overlap == "skip":
         ticks = ticks[-1:]
     if definition.max_runs is not None:
@@ -269,6 +269,24 @@ def fire(entry: Periodic, now: int, zone: tzinfo) -> Firing | None:
     then = _with(fired, _next(definition, rule, fired, due[-1]))
     held = definition.overlap == "queue_one"
     return Firing(tuple(ticks), then, standing if held else _with(standing, passed), now)
+
+
+def _due(
+    definition: Definition, rule: Rule, tick: int, in_time: int, until: int
+) -> tuple[list[int], list[int]]:
+    """Return which ticks from *tick* on were missed, the last ones, and which are in time."""
+    missed: list[int] = []
+    following: int | None = tick
+    if tick < in_time:
+        most = definition.catch_up_max if definition.catch_up == "all" else 1
+        # From the tick itself: what asks a schedule may come to others from another moment.
+        missed = [tick, *latest(rule, tick, min(until, in_time - 1), most)][-most:]
+        following = rule.after(missed[-1])
+    others: list[int] = []
+    while following is not None and following <= until and len(others) < BURST:
+        others.append(following)
+        following = rule.after(following)
+    return missed, others
 
 
 def upcoming(entry: Periodic, count: int, zone: tzinfo) -> list[int]:
@@ -289,7 +307,9 @@ def ahead_of(entry: Periodic, now: int, zone: tzinfo) -> list[int]:
     last = entry.standing.last
     if last is None or last <= now:
         return []
-    return latest(entry.definition.rule(entry.standing.anchor, zone), now, last, BURST)
+    rule = entry.definition.rule(entry.standing.anchor, zone)
+    # What is asked may say other ones from another moment.
+    return sorted({*latest(rule, now, last, MOST_AHEAD), last})
 
 
 def tick_id(name: str, tick: int) -> str:
@@ -299,14 +319,17 @@ def tick_id(name: str, tick: int) -> str:
 
 def _next(definition: Definition, rule: Rule, standing: Standing, after: int) -> int | None:
     """Return the first tick after that, None when there is to be none any more."""
-    if definition.max_runs is not None and standing.count >= definition.max_runs:
-        return None
     if definition.start is not None:
         after = max(after, ms_of(definition.start) - 1)
-    tick = rule.after(after)
-    if tick is not None and definition.end is not None and tick > ms_of(definition.end):
+    return _allowed(definition, standing, rule.after(after) if after < LAST else None)
+
+
+def _allowed(definition: Definition, standing: Standing, tick: int | None) -> int | None:
+    """Return a tick if it may be the next one."""
+    if definition.max_runs is not None and standing.count >= definition.max_runs:
         return None
-    return tick
+    end = LAST if definition.end is None else ms_until(definition.end)
+    return None if tick is None or tick > end else tick
 
 
 def _with(standing: Standing, tick: int | None) -> Standing:

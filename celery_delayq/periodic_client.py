@@ -193,7 +193,7 @@ class PeriodicTasks:
             def correct(there: Periodic | None, _: int) -> Periodic | None:
                 if there is None or there.standing != paused.standing:
                     return there
-                return periodic.pause(there, unfired)
+                return periodic.pause(there, unfired, self._zone)
 
             paused = self._edit(name, correct) or paused
         return cast(Periodic, paused)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from celery.schedules import BaseSchedule, crontab, schedule, solar
@@ -27,6 +27,8 @@ def dumps_form(given: BaseSchedule) -> dict[str, Any]:
     """
     kind = type(given)
     if kind is schedule:
+        if not isinstance(given.run_every, timedelta):
+            raise InvalidSchedule(f"every {given.run_every!r}: expected seconds or a timedelta")
         every = given.run_every.total_seconds()
         seconds = int(every) if every == int(every) else every
         return {"every": seconds, **({"relative": True} if given.relative else {})}
@@ -96,9 +98,9 @@ def describe(given: BaseSchedule) -> str:
 
 def _field(given: crontab, name: str) -> str:
     said = getattr(given, f"_orig_{name}")
-    if isinstance(said, (str, int)):
+    if isinstance(said, (str, int)) and not isinstance(said, bool):
         return "".join(str(said).split())
-    return ",".join(str(number) for number in sorted(getattr(given, name)))
+    return ",".join(str(int(number)) for number in sorted(getattr(given, name)))
 
 
 def _form_of_class(given: BaseSchedule) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from celery_delayq.clocks import LONGEST, MS, YEARS, moment_of, ms_of, tick_at, 
 from celery_delayq.errors import InvalidSchedule
 from celery_delayq.recurrence import Recurrence, rrule
 
-__all__ = ["Rule", "clocked", "latest", "rrule", "rule_of"]
+__all__ = ["Asked", "Rule", "clocked", "latest", "rrule", "rule_of"]
 
 #: Most steps from one tick to the next of schedules that say only when to ask again.
 STEPS = 1000

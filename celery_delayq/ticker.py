@@ -23,12 +23,13 @@ from celery_delayq import beats, periodic
 from celery_delayq.ahead import Ahead
 from celery_delayq.archiving import own_delayq
 from celery_delayq.conf import Settings
+from celery_delayq.definitions import Definition
 from celery_delayq.deploys import Deployment
 from celery_delayq.errors import DelayQError, NoStore
 from celery_delayq.items import Item, Reader
 from celery_delayq.making import Maker
 from celery_delayq.message import Entry
-from celery_delayq.periodic import Firing, Periodic
+from celery_delayq.periodic import Firing, Periodic, Standing
 from celery_delayq.periodic_store import PeriodicStore, Shot, Writing, fired
 from celery_delayq.pipeline import LOST
 from celery_delayq.store import Store
@@ -40,7 +41,11 @@ LOOK = 0.5
 
 #: Most entries that are looked at together, and seconds between two looks in which they gather.
 BATCH = 200
-GATHER = 0.01
+GATHER = 0.02
+
+#: Seconds of rest after each entry: the worker's own thread need not wait for Python's lock until
+#: all of them are made.
+BREATH = 0.0001
 
 #: For how many ms others leave alone what one looks at.
 LEAVE = 500
@@ -50,6 +55,9 @@ AGAIN = 5.0
 
 #: Seconds for which one that goes waits for what is under way.
 FAREWELL = 2.0
+
+#: Most definitions that are remembered, of some KB each.
+KNOWN = 2000
 
 _MOST_FAILING = 1000
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -91,6 +99,7 @@ class Gun:
         gate = PeriodicStore(store)
         for entry, firing in firings:
             made = self._make(entry, firing.ticks)
+            time.sleep(BREATH)
             if not made:
                 then = replace(entry, standing=firing.then)
                 passed.append(Writing(entry.name, entry.standing.line, then.pack(), then.look))
@@ -184,6 +193,8 @@ class Ticker:
         self._thread = threading.Thread(target=self.run, name="delayq-ticker", daemon=True)
         #: Entries that cannot be fired here, as they stand, and when to try again.
         self._failing: dict[tuple[str, str], float] = {}
+        #: Definitions by name and text: to read one takes longer than to find the next tick.
+        self._known: dict[tuple[str, str], Definition] = {}
         #: How many ticks it has scheduled.
         self.fired = 0
 
@@ -250,7 +261,7 @@ class Ticker:
         if self._failing.get(key, 0.0) > time.monotonic():
             return None
         try:
-            entry = Periodic.unpack(name, record)
+            entry = self._unpacked(name, record)
             firing = periodic.fire(entry, now, gun.zone)
         except DelayQError as exc:
             self._failed(key, exc)
@@ -259,6 +270,15 @@ class Ticker:
             # As it stands it comes too early: whoever has written it meant another moment.
             firing = Firing((), entry.standing, entry.standing, now)
         return entry, firing
+
+    def _unpacked(self, name: str, record: str) -> Periodic:
+        line, _, text = record.partition("\n")
+        definition = self._known.get((name, text))
+        if definition is None:
+            if len(self._known) >= KNOWN:
+                self._known.clear()
+            definition = self._known[name, text] = Definition.loads(name, text)
+        return Periodic(definition, Standing.read(line))
 
     def _fire(self, store: Store, gun: Gun, firings: list[tuple[Periodic, Firing]]) -> int:
         try:

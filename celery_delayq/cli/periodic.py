@@ -225,7 +225,7 @@ def run_now(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> None:
     "--from",
     "source",
     required=True,
-    type=click.Choice(["beat", "redbeat", "django-celery-beat"]),
+    type=click.Choice(["beat", "redbeat", "django-celery-beat", "list"]),
     help="Whose entries.",
 )
 @option("--replace", is_flag=True, help="Take the place of entries of the same name.")
@@ -241,11 +241,12 @@ def import_(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Take over the entries of celery beat, RedBeat or django-celery-beat.
+    """Take over the entries of celery beat, RedBeat or django-celery-beat, or a backup.
 
     Stop the beat first, and do it before the first worker starts. PLACE is the file of beat (by
     default that of the setting beat_schedule_filename), RedBeat's Redis (by default as it is set
-    for RedBeat, or the broker), or the URL of Django's database. Intervals keep their phase, and
+    for RedBeat, or the broker), the URL of Django's database, or with --from list a file of what
+    `periodic list --json` told (- is standard input). Intervals keep their phase, and
     what was due since the last run is caught up. Entries in code are as the code has them.
     Nothing is changed there, and it may be repeated: what is here already is left as it is.
     Exits with 1 when one could not be taken over.
@@ -256,11 +257,15 @@ def import_(
       celery -A shop delayq periodic import --from redbeat --dry-run
       celery -A shop delayq periodic import --from django-celery-beat \\
           postgresql://shop@db/shop
+      celery -A shop delayq periodic list --json > periodic.jsonl
+      celery -A shop delayq periodic import --from list periodic.jsonl
     """
     from celery_delayq.cli import takeover
 
     if source == "django-celery-beat" and place is None:
         raise click.UsageError("give the URL of Django's database")
+    if source == "list" and place is None:
+        raise click.UsageError("give the file, or - for standard input")
     takeover.run(
         ctx, delayq_of(ctx), source, place, replace=replace, dry_run=dry_run, as_json=as_json
     )

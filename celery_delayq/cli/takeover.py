@@ -78,6 +78,10 @@ def _entries(delayq: DelayQ, source: str, place: str | None) -> Iterator[Found]:
         from celery_delayq.takeover import redbeat
 
         return redbeat.entries(app, place)
+    if source == "list":
+        from celery_delayq.takeover import listed
+
+        return listed.entries(app, str(place))
     with sqlalchemy_needed():
         from celery_delayq.takeover import django
 

@@ -105,6 +105,7 @@ def test_add_takes_all_that_there_is_to_say(cli: CommandLine, delayq: DelayQ) ->
             "catch_up_max": 20,
             "overlap": "skip",
             "status": "on",
+            "since": FAR.isoformat(),
             "next": (FAR + timedelta(seconds=30)).isoformat(),
             "last_run_at": None,
             "total_run_count": 0,

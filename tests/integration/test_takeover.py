@@ -825,9 +825,27 @@ def test_django_is_taken_over_by_a_command(app: Celery, database: str) -> None:
     assert (without.code, "give the URL of Django's database" in without.err) == (2, True)
 
 
+def test_a_list_is_a_backup(make_app: MakeApp, delayq_redis: RedisUnderTest, file: Path) -> None:
+    delayq = DelayQ.of(app := make_app())
+    delayq.periodic.add("sun", solar("sunset", 52.5, 13.4), "note", [ago(days=1)], priority=3)
+    delayq.periodic.add("often", 10, "note", timezone="Europe/Berlin", overlap="skip", max_runs=9)
+    delayq.periodic.add("off", crontab(0, 9), "note", kwargs={"do": "nothing"})
+    delayq.periodic.pause("off")
+    before, cli = entries(app), CommandLine(app)
+    file.write_text(cli("periodic", "list", "--json").out + "{}\nnonsense\n")
+    delayq_redis.client.flushdb()
+
+    done = cli("periodic", "import", "--from", "list", str(file))
+
+    assert done.code == 1
+    refused = re.findall(r"^refused  '(line \d)'", done.out, re.MULTILINE)
+    assert (refused, entries(app)) == (["line 4", "line 5"], before)
+
+
 @pytest.mark.parametrize(
     ("source", "place", "told"),
     [
+        ("list", "missing", "missing"),
         ("beat", "missing", "missing"),
         ("redbeat", "redis://127.0.0.1:1/0", "127.0.0.1:1"),
         ("django-celery-beat", "sqlite:///missing.db", "missing.db"),

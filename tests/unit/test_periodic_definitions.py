@@ -1,0 +1,670 @@
+"""What is a definition of a periodic entry, and what is none; records of entries."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, timedelta, timezone
+from typing import Any, ClassVar
+from zoneinfo import ZoneInfo
+
+import pytest
+from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
+from dateutil import tz
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from celery_delayq.definitions import Definition, edition_of, source_in, zone_of
+from celery_delayq.errors import ConfigError, InvalidSchedule, RecordError, ScheduleNotImportable
+from celery_delayq.periodic import Periodic, Standing, begin, fire
+from celery_delayq.retry import LONGEST
+from celery_delayq.schedules import clocked, rrule
+
+UTC = timezone.utc
+NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
+NOON_MS = 1_772_452_800_000
+
+
+def defined(every: Any = 10, **given: Any) -> Definition:
+    return Definition.checked(every, **{"name": "bell", "task": "tower.ring", **given})
+
+
+# -- what is taken
+
+
+def test_a_definition_is_as_it_was_given() -> None:
+    assert Definition.checked(
+        crontab(0),
+        name="bell",
+        task="tower.ring",
+        args=[1, "two"],
+        kwargs={"loud": True},
+        options={"queue": "tower", "expires": 30},
+        source="code shop",
+        timezone="Europe/Berlin",
+        start=NOON,
+        end=NOON,
+        max_runs=3,
+        catch_up="all",
+        catch_up_max=1000,
+        overlap="queue_one",
+    ) == Definition(
+        name="bell",
+        task="tower.ring",
+        schedule=crontab(0),
+        args=(1, "two"),
+        kwargs={"loud": True},
+        options={"queue": "tower", "expires": 30},
+        source="code shop",
+        timezone="Europe/Berlin",
+        start=NOON,
+        end=NOON,
+        max_runs=3,
+        catch_up="all",
+        catch_up_max=1000,
+        overlap="queue_one",
+    )
+
+
+@pytest.mark.parametrize(
+    ("given_schedule", "expected"),
+    [
+        (10, schedule(10)),
+        (0.5, schedule(0.5)),
+        (timedelta(minutes=1), schedule(60)),
+        (NOON, clocked(NOON)),
+        (crontab(0), crontab(0)),
+        (rrule("FREQ=DAILY"), rrule("FREQ=DAILY")),
+        (solar("sunrise", 52.5, 13.4), solar("sunrise", 52.5, 13.4)),
+        (schedule(60, relative=True), schedule(60, relative=True)),
+    ],
+)
+def test_a_schedule_is_seconds_or_a_moment_or_a_schedule(
+    given_schedule: Any, expected: BaseSchedule
+) -> None:
+    found = defined(given_schedule).schedule
+
+    assert (type(found), found) == (type(expected), expected)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"name": "a" * 1000, "task": "b" * 1000},
+        {"name": "payday: Löhne\n💶 {x}", "task": " "},
+        {"kwargs": {}, "options": {}, "args": ()},
+        {"options": {"expires": LONGEST}},
+        {"options": {"expires": 0.001}},
+        {"options": {"expires": None}},
+        {"catch_up_max": 1, "max_runs": 1},
+        {"start": datetime(2026, 3, 2, tzinfo=ZoneInfo("Asia/Tokyo"))},
+        {"args": [NOON, date(2026, 3, 2), b"bytes", None, 1.5, [{"a": [1]}]]},
+    ],
+)
+def test_what_is_at_the_border_is_taken(fields: dict[str, Any]) -> None:
+    found = defined(**fields)
+
+    assert Definition.loads(found.name, found.dumps()) == found
+
+
+def test_what_is_not_said_is_not_in_a_record() -> None:
+    assert defined().dumps() == '{"task":"tower.ring","schedule":{"every":10}}'
+
+
+def test_a_record_has_what_is_said() -> None:
+    assert defined(
+        args=[0],
+        kwargs={"a": None},
+        timezone="UTC",
+        end=NOON,
+        max_runs=1,
+        catch_up="skip",
+        overlap="skip",
+    ).dumps() == (
+        '{"task":"tower.ring","schedule":{"every":10},"args":[0],"kwargs":{"a":null},'
+        '"timezone":"UTC","end":"2026-03-02T12:00:00+00:00","max_runs":1,"catch_up":"skip",'
+        '"overlap":"skip"}'
+    )
+
+
+# -- what is refused
+
+TEXT = "expected a text of at most 1,000 characters, without NUL"
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"name": ""}, f"name='': {TEXT}"),
+        ({"name": None}, f"name=None: {TEXT}"),
+        ({"name": b"bell"}, f"name=b'bell': {TEXT}"),
+        ({"name": "a\0b"}, rf"name='a\x00b': {TEXT}"),
+        ({"name": "a" * 1001}, f"name='{'a' * 1001}': {TEXT}"),
+        ({"name": "\ud800"}, r"name='\ud800': expected a text that can be sent"),
+        ({"task": ""}, f"task='': {TEXT}"),
+        ({"task": print}, f"task={print!r}: {TEXT}"),
+        ({"task": "a\0b"}, rf"task='a\x00b': {TEXT}"),
+        ({"task": "a" * 1001}, f"task='{'a' * 1001}': {TEXT}"),
+        ({"task": "\udfff"}, r"task='\udfff': expected a text that can be sent"),
+        ({"args": "abc"}, "args='abc': expected a list of arguments"),
+        ({"args": b"abc"}, "args=b'abc': expected a list of arguments"),
+        ({"args": 5}, "args=5: expected a list of arguments"),
+        ({"args": {"a": 1}}, "args={'a': 1}: expected a list of arguments"),
+        ({"args": None}, "args=None: expected a list of arguments"),
+        ({"kwargs": [1]}, "kwargs=[1]: expected a mapping by names"),
+        ({"kwargs": {1: 2}}, "kwargs={1: 2}: expected a mapping by names"),
+        ({"kwargs": None}, "kwargs=None: expected a mapping by names"),
+        ({"options": "queue"}, "options='queue': expected a mapping by names"),
+        ({"options": {None: 2}}, "options={None: 2}: expected a mapping by names"),
+        ({"options": {"eta": NOON}}, "eta: no option of a periodic entry"),
+        (
+            {"options": {"task_id": "a", "queue": "q", "countdown": 5}},
+            "countdown, task_id: no option of a periodic entry",
+        ),
+        *(
+            ({"options": {name: 1}}, f"{name}: no option of a periodic entry")
+            for name in ("producer", "connection", "publisher", "args", "kwargs")
+        ),
+        *(
+            ({what: value}, f"{what}={value!r}: expected a datetime with a time zone, or None")
+            for what in ("start", "end")
+            for value in (5, "2026-03-02T12:00:00Z", date(2026, 3, 2), datetime(2026, 3, 2))
+        ),
+        (
+            {"start": NOON, "end": NOON - timedelta(microseconds=1)},
+            f"end={NOON - timedelta(microseconds=1)!r}: expected a time after start={NOON!r}",
+        ),
+        (
+            {"start": datetime(9999, 1, 1, tzinfo=UTC)},
+            "start=datetime.datetime(9999, 1, 1, 0, 0, tzinfo=datetime.timezone.utc): "
+            "expected a time before the year 9999",
+        ),
+        *(
+            ({"catch_up": value}, f"catch_up={value!r}: expected one of skip, one, all")
+            for value in ("none", "", None, True, 1, ["one"], "SKIP", "queue_one")
+        ),
+        *(
+            ({"overlap": value}, f"overlap={value!r}: expected one of allow, skip, queue_one")
+            for value in ("all", "", None, False, ["skip"], "one")
+        ),
+        *(
+            ({"catch_up_max": value}, f"catch_up_max={value!r}: expected a number from 1 to 1,000")
+            for value in (0, -1, 1001, True, 1.0, "5", None)
+        ),
+        *(
+            ({"max_runs": value}, f"max_runs={value!r}: expected a number from 1, or None")
+            for value in (0, -1, True, False, 1.0, "5")
+        ),
+        *(
+            (
+                {"options": {"expires": value}},
+                f"expires={value!r}: expected seconds after the tick, up to ten years",
+            )
+            for value in (0, -1, LONGEST + 1, float("nan"), float("inf"), "5", NOON)
+        ),
+        *(
+            (
+                {"timezone": value},
+                f"timezone={value!r}: expected the name of a time zone, such as 'Europe/Berlin'",
+            )
+            for value in ("", "Nowhere/Town", "../UTC", "/etc/hosts", "Europe", "a\0b", 5, b"UTC")
+        ),
+        (
+            {"args": [{1, 2}]},
+            "bell: args, kwargs and options are kept as JSON, Object of type set is not",
+        ),
+        (
+            {"kwargs": {"a": object}},
+            "bell: args, kwargs and options are kept as JSON, Object of type type is not",
+        ),
+        (
+            {"options": {"headers": {"a": print}}},
+            "bell: args, kwargs and options are kept as JSON, Object of type",
+        ),
+    ],
+)
+def test_what_is_wrong_is_refused_with_what_would_be_right(
+    fields: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        defined(**fields)
+
+    assert str(refused.value).startswith(text)
+
+
+def test_arguments_that_contain_themselves_are_refused() -> None:
+    circular: list[Any] = []
+    circular.append(circular)
+
+    with pytest.raises(ConfigError, match="args, kwargs and options are kept as JSON, Circular"):
+        defined(args=circular)
+
+
+EXPECTED_SCHEDULE = (
+    "expected seconds, a timedelta, a datetime for once, or a schedule such as "
+    "celery.schedules.crontab(minute=0)"
+)
+
+
+@pytest.mark.parametrize(
+    ("given_schedule", "text"),
+    [
+        *(
+            (each, f"schedule={each!r}: {EXPECTED_SCHEDULE}")
+            for each in (None, True, "10", "0 0 * * *", date(2026, 3, 2), [10], crontab, b"")
+        ),
+        (float("nan"), "schedule=nan: expected a finite number of seconds"),
+        (float("inf"), "schedule=inf: expected a finite number of seconds"),
+        (-float("inf"), "schedule=-inf: expected a finite number of seconds"),
+        (1e300, "schedule=1e+300: "),
+        (10**30, f"schedule={10**30}: "),
+        (0, "every 0 s: expected whole milliseconds, at least one, and at most 40 years"),
+        (-1, "every -1 s: expected whole milliseconds"),
+        (0.0005, "every 0.0005 s: expected whole milliseconds"),
+        (41 * 366 * 86400, "every 1.29652e+09 s: expected whole milliseconds"),
+        (datetime(2026, 3, 2), "at=datetime.datetime(2026, 3, 2, 0, 0): expected a datetime with"),
+        (schedule(0.5, relative=True), "every 0.5 s: relative is for seconds and more"),
+    ],
+)
+def test_what_has_no_ticks_is_no_schedule(given_schedule: Any, text: str) -> None:
+    with pytest.raises(InvalidSchedule) as refused:
+        defined(given_schedule)
+
+    assert str(refused.value).startswith(text)
+
+
+def test_a_crontab_that_never_matches_is_no_schedule() -> None:
+    # By newer versions of Celery, where they see it, and by us.
+    with pytest.raises(ValueError, match="never"):
+        defined(crontab(0, 0, day_of_month=30, month_of_year=2))
+
+
+def local_schedule() -> BaseSchedule:
+    class local(schedule):  # noqa: N801
+        pass
+
+    return local(10)
+
+
+def test_a_schedule_that_cannot_be_kept_is_an_invalid_schedule() -> None:
+    try:
+        defined(local_schedule())
+    except InvalidSchedule as exc:
+        assert "args" not in str(exc)  # noqa: PT017
+    else:
+        pytest.fail("it was taken")
+
+
+@pytest.mark.parametrize("seconds", ["10", None])
+def test_a_schedule_of_something_else_than_seconds_is_invalid(seconds: Any) -> None:
+    with pytest.raises(InvalidSchedule, match="every"):
+        defined(schedule(seconds))
+
+
+def nested(depth: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
+def test_arguments_that_are_too_deep_for_json_are_refused() -> None:
+    with pytest.raises(ConfigError, match="kept as JSON"):
+        defined(args=nested(100_000))
+
+
+@pytest.mark.parametrize("kind", ["ours", "decimal", "uuid"])
+def test_arguments_that_could_not_be_read_again_are_refused(kind: str) -> None:
+    # kombu takes such a mapping for something of that type that it has written itself.
+    with pytest.raises(ConfigError, match="kept as JSON"):
+        defined(args=[{"__type__": kind, "__value__": "?"}])
+
+
+def test_expires_is_a_number_and_no_yes_or_no() -> None:
+    with pytest.raises(ConfigError, match="expires=True"):
+        defined(options={"expires": True})
+
+
+# -- editions, sources, zones
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        defined(11),
+        defined(schedule(10, relative=True)),
+        defined(task="tower.chime"),
+        defined(args=[1]),
+        defined(kwargs={"a": 1}),
+        defined(options={"queue": "q"}),
+        defined(source="code shop"),
+        defined(timezone="UTC"),
+        defined(start=NOON),
+        defined(end=NOON),
+        defined(max_runs=1),
+        defined(catch_up="all"),
+        defined(catch_up_max=99),
+        defined(overlap="skip"),
+    ],
+)
+def test_each_difference_makes_another_edition(other: Definition) -> None:
+    assert edition_of(other) != edition_of(defined())
+
+
+def test_the_same_definition_is_the_same_edition() -> None:
+    assert edition_of(defined(args=(1,))) == edition_of(defined(10.0, args=[1]))
+    assert edition_of(defined(name="another")) == edition_of(defined())
+    assert edition_of(defined()).isalnum()
+
+
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [
+        (defined().dumps(), "api"),
+        (defined(source="code shop").dumps(), "code shop"),
+        ("{", None),
+        ("[]", None),
+        ("5", None),
+        ("", None),
+    ],
+)
+def test_the_source_of_a_definition_is_read_without_the_rest(text: str, source: str | None) -> None:
+    assert source_in(text) == source
+
+
+def test_no_name_is_no_zone() -> None:
+    assert zone_of(None) is None
+    assert zone_of("Asia/Tokyo") == ZoneInfo("Asia/Tokyo")
+
+
+def test_a_rule_is_that_of_its_anchor_and_of_its_zone() -> None:
+    three, ten = defined(crontab(0, 15)), defined(10)
+
+    assert [ten.rule(anchor).after(NOON_MS) for anchor in (NOON_MS - 1, NOON_MS, NOON_MS - 1)] == [
+        NOON_MS + 9_999,
+        NOON_MS + 10_000,
+        NOON_MS + 9_999,
+    ]
+    zones = (ZoneInfo("Europe/Berlin"), ZoneInfo("Asia/Tokyo"), UTC, ZoneInfo("Europe/Berlin"))
+    assert [three.rule(0, zone).after(NOON_MS) for zone in zones] == [
+        NOON_MS + hours * 3_600_000 for hours in (2, 18, 3, 2)
+    ]
+    assert defined(crontab(0, 15), timezone="Asia/Tokyo").rule(0, UTC).after(NOON_MS) == (
+        NOON_MS + 18 * 3_600_000
+    )
+
+
+def test_the_zone_of_an_app_may_be_one_of_dateutil() -> None:
+    assert defined(crontab(0, 15)).rule(0, tz.gettz("Europe/Berlin") or UTC).after(NOON_MS) == (
+        NOON_MS + 2 * 3_600_000
+    )
+
+
+def test_what_is_done_to_a_definition_does_not_come_back_from_its_record() -> None:
+    text = defined(kwargs={"bells": [1]}).dumps()
+    Definition.loads("bell", text).kwargs["bells"].append(2)
+
+    assert Definition.loads("bell", text).dumps() == text
+
+
+class full_hours(BaseSchedule):  # noqa: N801 - as Celery's
+    """At full hours; somebody else may ask meanwhile."""
+
+    meanwhile: ClassVar[list[Callable[[], Any]]] = []
+
+    def is_due(self, last_run_at: datetime) -> Any:
+        while self.meanwhile:
+            thread = threading.Thread(target=self.meanwhile.pop())
+            thread.start()
+            thread.join()
+        left = 3600 - self.now().timestamp() % 3600
+        return schedstate(left == 3600 and self.now() > last_run_at, left)
+
+    def __reduce__(self) -> Any:
+        return type(self), ()
+
+
+def test_two_threads_may_ask_for_the_ticks_of_an_entry_at_once() -> None:
+    text = defined(full_hours()).dumps()
+
+    def ask(after: int) -> int | None:
+        return Definition.loads("bell", text).rule(0).after(after)
+
+    full_hours.meanwhile.append(lambda: ask(NOON_MS + 1_800_000))
+
+    assert ask(NOON_MS) == NOON_MS + 3_600_000
+
+
+# -- records
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+offsets = st.integers(-1439, 1439).map(lambda minutes: timezone(timedelta(minutes=minutes)))
+moments = st.datetimes(datetime(1971, 1, 1), datetime(2200, 1, 1), timezones=offsets)
+names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20)
+schedules = (
+    st.integers(1, 10**9).map(lambda ms: schedule(timedelta(milliseconds=ms)))
+    | st.integers(1, 10**6).map(lambda every: schedule(every, relative=True))
+    | st.builds(crontab, minute=st.integers(0, 59), hour=st.sampled_from(["*", "*/3", "1,2", {5}]))
+    | st.builds(
+        rrule,
+        st.sampled_from(["FREQ=DAILY", "FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=9"]),
+        st.none() | st.datetimes(datetime(1980, 1, 1), datetime(2100, 1, 1)) | moments,
+    )
+    | moments.map(clocked)
+    | st.builds(solar, st.just("sunset"), st.floats(-60, 60), st.floats(-180, 180))
+)
+
+
+def in_order(two: tuple[datetime | None, datetime | None]) -> bool:
+    start, end = two
+    return start is None or end is None or start <= end
+
+
+@st.composite
+def definitions(draw: st.DrawFn) -> Definition:
+    start, end = draw(st.tuples(st.none() | moments, st.none() | moments).filter(in_order))
+    return Definition.checked(
+        draw(schedules),
+        name=draw(names),
+        task=draw(names),
+        args=draw(st.lists(json_values, max_size=3)),
+        kwargs=draw(st.dictionaries(st.text(), json_values, max_size=3)),
+        options=draw(
+            st.dictionaries(
+                st.sampled_from(["queue", "priority", "headers", "exchange"]), json_values
+            )
+        ),
+        source=draw(st.sampled_from(["api", "code shop"])),
+        timezone=draw(st.none() | st.sampled_from(["UTC", "Europe/Berlin", "Asia/Tokyo"])),
+        start=start,
+        end=end,
+        max_runs=draw(st.none() | st.integers(1, 10**20)),
+        catch_up=draw(st.sampled_from(["skip", "one", "all"])),
+        catch_up_max=draw(st.integers(1, 1000)),
+        overlap=draw(st.sampled_from(["allow", "skip", "queue_one"])),
+    )
+
+
+instants = st.integers(-(10**15), 10**15)
+standings = st.builds(
+    Standing,
+    edition=st.text("0123456789abcdef", min_size=12, max_size=12),
+    anchor=instants,
+    tick=st.none() | instants,
+    last=st.none() | instants,
+    count=st.integers(0, 10**20),
+    status=st.sampled_from(["on", "paused", "ended"]),
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(definition=definitions(), standing=standings)
+def test_an_entry_is_read_from_its_record_as_it_was(
+    definition: Definition, standing: Standing
+) -> None:
+    entry = Periodic(definition, standing)
+    again = Periodic.unpack(definition.name, entry.pack())
+
+    assert again == entry
+    assert again.pack() == entry.pack()
+    assert edition_of(again.definition) == edition_of(definition)
+
+
+@settings(deadline=None)
+@given(standing=standings)
+def test_a_line_has_seven_words(standing: Standing) -> None:
+    words = standing.line.split(" ")
+
+    assert (words[0], len(words)) == ("1", 7)
+    assert Standing.read(standing.line) == standing
+
+
+def test_a_record_is_a_line_and_json() -> None:
+    entry = begin(defined(), NOON_MS, UTC)
+
+    assert entry.pack() == (
+        f"1 {edition_of(defined())} {NOON_MS} {NOON_MS + 10_000} - 0 on\n"
+        '{"task":"tower.ring","schedule":{"every":10}}'
+    )
+
+
+def test_a_time_zone_by_name_is_kept_as_the_moment_it_means() -> None:
+    start = datetime(2026, 7, 1, 9, tzinfo=ZoneInfo("Europe/Berlin"))
+    found = Definition.loads("bell", defined(start=start).dumps()).start
+
+    assert found == start
+    assert found is not None
+    assert found.isoformat() == "2026-07-01T09:00:00+02:00"
+
+
+LINE = "1 abc 5 6 7 8 on"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "1",
+        "1 abc 5 6 7 8",
+        "1 abc 5 6 7 8 on more",
+        "1 abc 5 6 7 8 on ",
+        " 1 abc 5 6 7 8 on",
+        "1  abc 5 6 7 8 on",
+        "2 abc 5 6 7 8 on",
+        "01 abc 5 6 7 8 on",
+        "1 abc 5 6 7 8 off",
+        "1 abc 5 6 7 8 ON",
+        "1 abc - 6 7 8 on",
+        "1 abc 5 6 7 - on",
+        "1 abc x 6 7 8 on",
+        "1 abc 5 x 7 8 on",
+        "1 abc 5 6 x 8 on",
+        "1 abc 5 6 7 x on",
+        "1 abc 5.5 6 7 8 on",
+        "1 abc 5 6.5 7 8 on",
+        "1 abc 5 6 7.0 8 on",
+        "1 abc 5 6 7 8e3 on",
+        "1 abc 5 6 7 nan on",
+        "1\tabc\t5\t6\t7\t8\ton",
+        "{}",
+    ],
+)
+def test_a_line_of_another_kind_is_refused(line: str) -> None:
+    with pytest.raises(RecordError) as refused:
+        Standing.read(line)
+
+    assert str(refused.value).startswith(f"unreadable line {line!r} of a periodic entry: ")
+
+
+def test_the_line_that_is_refused_otherwise_is_read() -> None:
+    assert Standing.read(LINE) == Standing(
+        edition="abc", anchor=5, tick=6, last=7, count=8, status="on"
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "5",
+        "null",
+        "[]",
+        '"text"',
+        "{}",
+        '{"task":"t"}',
+        '{"schedule":{"every":10}}',
+        '{"task":"t","schedule":{"every":10},"colour":"red"}',
+        '{"task":"t","schedule":{"every":10},"name":"another"}',
+        '{"task":"t","schedule":{"every":10},"args":5}',
+        '{"task":"t","schedule":{"every":10},"args":null}',
+        '{"task":"t","schedule":{"every":10},"start":"soon"}',
+        '{"task":"t","schedule":{"every":10},"end":""}',
+        '{"task":"t","schedule":{"every":10},"args":[{"__type__":"x","__value__":1}]}',
+    ],
+)
+def test_a_definition_that_cannot_be_read_is_refused_by_name(text: str) -> None:
+    with pytest.raises(RecordError, match=r"^unreadable periodic entry 'bell': ."):
+        Periodic.unpack("bell", f"{LINE}\n{text}")
+
+
+@pytest.mark.parametrize("record", ["", LINE, f"{LINE}\n"])
+def test_a_record_without_a_definition_is_refused(record: str) -> None:
+    with pytest.raises(RecordError, match="unreadable periodic entry 'bell'"):
+        Periodic.unpack("bell", record)
+
+
+def test_a_definition_after_a_line_of_another_kind_is_refused() -> None:
+    with pytest.raises(RecordError, match="unreadable line '2 abc"):
+        Periodic.unpack("bell", f"2 abc 5 6 7 8 on\n{defined().dumps()}")
+
+
+@pytest.mark.parametrize(
+    ("form", "error", "text"),
+    [
+        ("null", InvalidSchedule, "None: expected the form of a schedule"),
+        ("{}", InvalidSchedule, "expected every, crontab, solar, clocked, rrule or class"),
+        ('{"every":NaN}', InvalidSchedule, "nan"),
+        ('{"class":"gone.away:tides","args":[]}', ScheduleNotImportable, "gone.away:tides cannot"),
+    ],
+)
+def test_a_definition_with_a_schedule_that_is_not_known_here_says_so(
+    form: str, error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        Definition.loads("bell", f'{{"task":"t","schedule":{form}}}')
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        '[{"__type__":"decimal","__value__":"?"}]',  # ArithmeticError
+        pytest.param("[" * 100_000 + "]" * 100_000, id="deep"),  # RecursionError
+    ],
+)
+def test_arguments_that_cannot_be_read_are_refused_by_the_name_of_their_entry(args: str) -> None:
+    with pytest.raises(RecordError, match="unreadable periodic entry 'bell'"):
+        Definition.loads("bell", f'{{"task":"t","schedule":{{"every":10}},"args":{args}}}')
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"start": 5},
+        {"end": 5},
+        {"start": "2026-03-02T12:00:00"},
+        {"end": "2026-03-02T12:00:00"},
+        {"max_runs": "5"},
+        {"catch_up": "all", "catch_up_max": "5"},
+    ],
+    ids=str,
+)
+def test_a_definition_with_a_value_of_another_kind_is_refused(wrong: Mapping[str, Any]) -> None:
+    text = json.dumps({"task": "t", "schedule": {"every": 10}, **wrong})
+    with pytest.raises((RecordError, ConfigError)):
+        fire(Periodic.unpack("bell", f"1 abc 0 {NOON_MS} - 0 on\n{text}"), NOON_MS, UTC)
