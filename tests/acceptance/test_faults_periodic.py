@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,10 +18,12 @@ from kombu import pools
 
 from celery_delayq import DelayQ
 from celery_delayq import periodic as policy
+from celery_delayq.periodic import Periodic
 from celery_delayq.schedules import rrule
 from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.periodic_tasks import Diary, start, tasks_of
+from tests.support.faults.clocks import wrong_clock
 from tests.support.faults.scale import SEED, scaled
 
 SECONDS = scaled(20, 120)
@@ -28,6 +31,10 @@ ENTRIES = scaled(60, 1000)
 WORKERS = 3
 LEASE = 5.0
 PATIENCE = 300.0
+KEEP: dict[str, Any] = {"catch_up": "all", "catch_up_max": 1000}
+
+#: By how many seconds the clock of a worker is wrong.
+OFF = {"fast": 300, "slow": -300, "right": 0}
 
 pytestmark = [
     pytest.mark.timeout(SECONDS + PATIENCE + 120),
@@ -93,26 +100,16 @@ def kill_now_and_then(workers: list[WorkerProcess], diary: Diary) -> dict[str, l
     return kills
 
 
-def test_killed_workers_fire_every_tick_once(
-    app: Celery, delayq_redis: RedisUnderTest, delayq_worker: Callable[..., WorkerProcess]
-) -> None:
-    delayq, diary, chance = DelayQ.of(app), Diary(delayq_redis), random.Random(SEED)
-    add = delayq.periodic.add
-    keep: dict[str, Any] = {"catch_up": "all", "catch_up_max": 1000}
-    add("second", 1.0, "note", **keep)
-    for n in range(ENTRIES):
-        every = chance.choice([2.0, 3.0, 5.0, 7.5, 11.0])
-        kinds = (every, rrule(f"FREQ=SECONDLY;INTERVAL={int(every)}"), crontab(), 3600)
-        add(f"e{n}", chance.choice(kinds), "note", **keep)
-    entries = {entry.name: entry for entry in delayq.periodic.list()}
-    workers = [start(delayq_worker, delayq={"lease": LEASE}) for _ in range(WORKERS)]
-
-    kills = kill_now_and_then(workers, diary)
-    until = int(diary.now() * 1000)
-    due = {
+def due_until(entries: dict[str, Periodic], until: int) -> dict[str, list[int]]:
+    """Return the ticks of each entry that are due by then (ms)."""
+    return {
         name: [tick for tick in policy.upcoming(entry, 1000, timezone.utc) if tick <= until]
         for name, entry in entries.items()
     }
+
+
+def wait_all_ran(delayq: DelayQ, diary: Diary, due: dict[str, list[int]]) -> Runs:
+    """Wait until all these ticks have run, end, and return what ran."""
 
     def missing() -> dict[str, list[int]]:
         runs = Runs(diary)
@@ -120,16 +117,78 @@ def test_killed_workers_fire_every_tick_once(
         return {name: ticks for name, ticks in left.items() if ticks}
 
     wait_until(lambda: not missing(), PATIENCE, lambda: f"all ticks: {missing()}", interval=1)
-    for name in entries:
-        delayq.periodic.pause(name)
+    for entry in delayq.periodic.list():
+        delayq.periodic.pause(entry.name)
     wait_until(lambda: not diary.left(), PATIENCE, lambda: f"all is done: {diary.left()}")
+    return Runs(diary)
 
-    runs = Runs(diary)
-    assert sum(map(len, kills.values())) > SECONDS / 5
-    assert len(due["second"]) >= SECONDS
-    assert runs.early() == []
-    assert runs.again_without_a_kill(kills) == []
+
+def expect_each_once(runs: Runs, entries: dict[str, Periodic]) -> None:
+    """Expect that no tick is missing, and none is there that should not be."""
     for name, entry in entries.items():
         ticks = runs.ticks(name)
         expected = policy.upcoming(entry, len(ticks), timezone.utc)
         assert ticks == expected, f"{name} {entry}, {datetime.now(timezone.utc)}"
+
+
+def test_killed_workers_fire_every_tick_once(
+    app: Celery, delayq_redis: RedisUnderTest, delayq_worker: Callable[..., WorkerProcess]
+) -> None:
+    delayq, diary, chance = DelayQ.of(app), Diary(delayq_redis), random.Random(SEED)
+    add = delayq.periodic.add
+    add("second", 1.0, "note", **KEEP)
+    for n in range(ENTRIES):
+        every = chance.choice([2.0, 3.0, 5.0, 7.5, 11.0])
+        kinds = (every, rrule(f"FREQ=SECONDLY;INTERVAL={int(every)}"), crontab(), 3600)
+        add(f"e{n}", chance.choice(kinds), "note", **KEEP)
+    entries = {entry.name: entry for entry in delayq.periodic.list()}
+    workers = [start(delayq_worker, delayq={"lease": LEASE}) for _ in range(WORKERS)]
+
+    kills = kill_now_and_then(workers, diary)
+    due = due_until(entries, int(diary.now() * 1000))
+
+    runs = wait_all_ran(delayq, diary, due)
+    assert sum(map(len, kills.values())) > SECONDS / 5
+    assert len(due["second"]) >= SECONDS
+    assert runs.early() == []
+    assert runs.again_without_a_kill(kills) == []
+    expect_each_once(runs, entries)
+
+
+@pytest.mark.parametrize("fires", ["fast", "slow", "all"])
+def test_wrong_clocks_change_nothing(
+    fires: str,
+    app: Celery,
+    delayq_redis: RedisUnderTest,
+    delayq_worker: Callable[..., WorkerProcess],
+    tmp_path: Path,
+) -> None:
+    """Whoever fires, and whatever its clock says, it is as Redis' clock says."""
+    delayq, diary = DelayQ.of(app), Diary(delayq_redis)
+    kinds = {"interval": 0.5, "rule": rrule("FREQ=SECONDLY;INTERVAL=1"), "minute": crontab()}
+    for name, schedule in kinds.items():
+        delayq.periodic.add(name, schedule, "note", **KEEP)
+    delayq.periodic.add("single", 0.5, "note", overlap="skip", expires=30, **KEEP)
+    entries = {entry.name: entry for entry in delayq.periodic.list()}
+    workers = [
+        start(
+            delayq_worker,
+            delayq={"dispatch": fires in (name, "all"), "lease": LEASE},
+            env=wrong_clock(seconds, tmp_path / name) if seconds else {},
+        )
+        for name, seconds in OFF.items()
+    ]
+    for worker in workers:
+        worker.wait_ready()
+    due = due_until(entries, int(diary.now() * 1000) + scaled(3_000, 61_000))
+    # Of these one is left out where the one before it still runs.
+    single, possible = entries.pop("single"), due.pop("single")
+
+    runs = wait_all_ran(delayq, diary, due)
+
+    assert runs.early() == []
+    assert runs.again_without_a_kill(defaultdict(list)) == []
+    expect_each_once(runs, entries)
+    ran = runs.ticks("single")
+    assert ran
+    assert {*ran} <= {*possible, *policy.upcoming(single, 1000, timezone.utc)}
