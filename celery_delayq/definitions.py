@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -221,10 +222,10 @@ class Definition:
 def source_in(text: str) -> str | None:
     """Return the source that a definition in JSON names; None where it is none."""
     try:
-        found: str = loads(text).get("source", API)
-    except (ValueError, AttributeError):
+        found = json.loads(text).get("source", API)
+    except (ValueError, AttributeError, RecursionError):
         return None
-    return found
+    return found if isinstance(found, str) else None
 
 
 def edition_of(definition: Definition) -> str:

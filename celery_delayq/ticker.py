@@ -48,7 +48,7 @@ GATHER = 0.02
 BREATH = 0.0001
 
 #: For how many ms others leave alone what one looks at.
-LEAVE = 500
+LEAVE = 400
 
 #: Seconds after which an entry is looked at again whose ticks cannot be worked out, or sent, here.
 AGAIN = 5.0

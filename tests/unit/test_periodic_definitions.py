@@ -373,6 +373,18 @@ def test_the_source_of_a_definition_is_read_without_the_rest(text: str, source: 
     assert source_in(text) == source
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"args":[{"__type__":"decimal","__value__":"?"}]}',  # ArithmeticError
+        '{"args":[{"__type__":"uuid","__value__":"?"}]}',  # TypeError
+        pytest.param("[" * 100_000 + "]" * 100_000, id="deep"),  # RecursionError
+    ],
+)
+def test_what_cannot_be_read_names_no_source(text: str) -> None:
+    assert source_in(text) is None
+
+
 def test_no_name_is_no_zone() -> None:
     assert zone_of(None) is None
     assert zone_of("Asia/Tokyo") == ZoneInfo("Asia/Tokyo")

@@ -876,11 +876,19 @@ def test_a_change_may_end_an_entry_and_another_one_revive_it(options: dict[str, 
     assert late.standing == replace(entry.standing, tick=NOON_MS + 50_000)
 
 
-def test_a_change_of_the_zone_moves_times_of_day() -> None:
-    entry = begun(crontab(0, 15))
-    changed = change(entry, defined(crontab(0, 15), timezone="Europe/Berlin"), NOON_MS, UTC)
+@pytest.mark.parametrize("kind", [crontab, counted])
+def test_a_change_of_the_zone_moves_times_of_day(kind: Any) -> None:
+    entry = begun(kind(0, 15))
+    changed = change(entry, defined(kind(0, 15), timezone="Europe/Berlin"), NOON_MS, UTC)
 
     assert changed.standing.tick == NOON_MS + 2 * HOUR
+
+
+@pytest.mark.parametrize("kind", [crontab, counted])
+def test_no_tick_is_before_a_new_start(kind: Any) -> None:
+    definition = defined(kind(0), start=NOON + timedelta(hours=5))
+
+    assert change(begun(kind(0)), definition, NOON_MS, UTC).standing.tick == NOON_MS + 5 * HOUR
 
 
 def test_another_time_of_day_is_by_the_wall_clock_of_the_app() -> None:
@@ -894,7 +902,7 @@ def test_a_change_after_the_zone_of_the_app_has_changed_loses_no_day() -> None:
     entry = begun(crontab(0, 15))
     changed = change(entry, defined(crontab(0, 15), args=[1]), NOON_MS, BERLIN)
 
-    assert changed.standing.tick in (NOON_MS + 2 * HOUR, NOON_MS + 3 * HOUR)
+    assert changed.standing.tick == NOON_MS + 2 * HOUR
 
 
 @pytest.mark.parametrize("every", [steps(10), solar("sunrise", 52.5, 13.4)], ids=["own", "solar"])
@@ -987,13 +995,26 @@ def test_a_pause_is_corrected_by_what_was_withdrawn_after_it() -> None:
     assert pause(pause(entry), seconds(2)) == pause(entry, seconds(2))
 
 
-def test_ticks_that_could_not_be_withdrawn_count_and_do_not_come_again() -> None:
+@pytest.mark.parametrize("unfired", [(0.5,), (1,), (1, 1.5), (0.5, 1, 1.5)])
+def test_ticks_that_could_not_be_withdrawn_count_and_do_not_come_again(
+    unfired: tuple[float, ...],
+) -> None:
     # Somebody has run the last one by hand before its time.
     entry = fired(begun(0.5), NOON_MS)
-    paused = pause(entry, seconds(1, 1.5))
+    paused = pause(entry, seconds(*unfired))
 
-    assert paused.standing == replace(entry.standing, tick=None, count=2, status="paused")
-    assert resume(paused, NOON_MS + 600, UTC).standing.tick == NOON_MS + 2500
+    assert paused.standing == replace(
+        entry.standing, tick=None, count=4 - len(unfired), status="paused"
+    )
+    assert resume(paused, NOON_MS + 100, UTC).standing.tick == NOON_MS + 2500
+
+
+def test_the_last_tick_of_what_is_paused_may_be_its_start() -> None:
+    start = NOON + timedelta(hours=5)
+    first, second = NOON_MS + 5 * HOUR, NOON_MS + 6 * HOUR
+    entry = fired(fired(begun(crontab(0), start=start), first), second - AHEAD)
+
+    assert pause(entry, [second]).standing.last == first
 
 
 def test_the_last_tick_of_what_is_paused_is_one_that_was_scheduled() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timezone
 
 from celery import Celery
@@ -15,6 +16,7 @@ from celery import Celery
 from celery_delayq import DelayQ, periodic
 from celery_delayq.definitions import Definition
 from celery_delayq.periodic_store import PeriodicStore, Writing
+from celery_delayq.ticker import LEAVE
 
 from ..bench import OURS, STOCK, Bench, Side, Station, percentile
 from ..model import Better, Figure, Row, Target, below, measurement
@@ -60,31 +62,39 @@ LATE = Row(
     below(50, "ms"),
     digits=1,
 )
+TAKEOVER = Row(
+    "periodic-takeover",
+    "a dispatcher dies with a tick in its hands: another one fires it after (median | worst)",
+    "ms",
+    Better.LOWER,
+    below(1000, "ms"),
+)
+
+#: How often a dispatcher dies, and seconds between two ticks meanwhile.
+DEATHS = 10
+STEP = 2.0
 
 
 def _enter(station: Station, entries: int, ticking: int) -> None:
     """Make periodic entries; those that tick each second do so one after the other."""
-    app = Celery("bench", broker=station.settings.broker, set_as_current=False)
-    delayq = DelayQ(app)
-    gate = PeriodicStore(delayq.store)
-    now, writings = delayq.store.now_ms(), []
-    for n in range(entries):
-        ticks = n < ticking
-        definition = Definition.checked(
-            1.0 if ticks else 86_400.0,
-            name=f"customer-{n}-report",
-            task="bench.tick",
-            args=[n],
-            catch_up="all",
-        )
-        after = n * 1000 // ticking if ticks else 0
-        entry = periodic.begin(definition, now + after, timezone.utc)
-        writings.append(Writing(entry.name, "", entry.pack(), entry.look))
-        if len(writings) == BATCH or n == entries - 1:
-            gate.write(writings)
-            writings.clear()
-    delayq.close()
-    app.close()
+    with _delayq(station) as delayq:
+        gate = PeriodicStore(delayq.store)
+        now, writings = delayq.store.now_ms(), []
+        for n in range(entries):
+            ticks = n < ticking
+            definition = Definition.checked(
+                1.0 if ticks else 86_400.0,
+                name=f"customer-{n}-report",
+                task="bench.tick",
+                args=[n],
+                catch_up="all",
+            )
+            after = n * 1000 // ticking if ticks else 0
+            entry = periodic.begin(definition, now + after, timezone.utc)
+            writings.append(Writing(entry.name, "", entry.pack(), entry.look))
+            if len(writings) == BATCH or n == entries - 1:
+                gate.write(writings)
+                writings.clear()
 
 
 def _memory_and_time(bench: Bench, side: Side, entries: int) -> tuple[float, float]:
@@ -144,6 +154,41 @@ def _of_beat(seen: tuple[float, list[Record]], rate: int) -> tuple[float, list[f
     return 100 * sum(map(len, starts.values())) / (rate * FIRED), late
 
 
+def _takeovers(bench: Bench) -> list[float]:
+    """Take ticks as a dispatcher does that dies before it fires them; how late they ran (ms)."""
+    late: list[float] = []
+    with bench.station(OURS) as station, _delayq(station) as delayq:
+        gate = PeriodicStore(delayq.store)
+        # Of these nothing is scheduled ahead: it is fired at the tick.
+        delayq.periodic.add("alone", STEP, "bench.tick", [0], overlap="skip", catch_up="all")
+        with station.worker() as worker:
+            while len(late) < DEATHS:
+                bench.note(f"a dispatcher dies: {len(late) + 1} of {DEATHS}")
+                [tick] = delayq.periodic.next("alone")
+                time.sleep(max(0.0, tick.timestamp() - time.time() - 0.1))
+                taken = False
+                while not taken and time.time() < tick.timestamp() + STEP / 4:
+                    taken = bool(gate.upcoming(1, LEAVE).records)
+                before = len(station.records)
+                if taken:
+                    station.records.wait_for(before + 1, 30.0, worker.check)
+                    late.append(station.records.read(before)[0].lateness_ms)
+                else:  # the worker was quicker
+                    time.sleep(STEP / 2)
+    return late
+
+
+@contextmanager
+def _delayq(station: Station) -> Iterator[DelayQ]:
+    app = Celery("bench", broker=station.settings.broker, set_as_current=False)
+    delayq = DelayQ(app)
+    try:
+        yield delayq
+    finally:
+        delayq.close()
+        app.close()
+
+
 @measurement("periodic", order=98)
 def periodic_entries(bench: Bench) -> Iterator[Figure]:
     """Memory, idle time and punctuality of periodic entries."""
@@ -161,3 +206,5 @@ def periodic_entries(bench: Bench) -> Iterator[Figure]:
             for side, (_, late) in (("stock", stock_ticks), ("ours", our_ticks))
         },
     )
+    takeovers = _takeovers(bench)
+    yield TAKEOVER.figure([percentile(takeovers, 50)], [max(takeovers)], {"lateness_ms": takeovers})
