@@ -17,8 +17,9 @@ from celery_delayq.ahead import Ahead
 from celery_delayq.calls import Call
 from celery_delayq.entries import OUTCOMES, Bulk, Outcome, moment
 from celery_delayq.errors import ConfigError, InvalidETA, InvalidFilter, RecordError
-from celery_delayq.letter_store import Replay, told
-from celery_delayq.letters import DeadFilter, DeadLetter
+from celery_delayq.keys import Layout
+from celery_delayq.letter_store import Replay, Revived, told
+from celery_delayq.letters import Buried, DeadFilter, DeadLetter
 from celery_delayq.message import Due, due_of_countdown, due_of_eta
 from celery_delayq.pages import queues_of
 from celery_delayq.places import Letter
@@ -217,7 +218,7 @@ class DeadMixin:
         everything: bool = False,
         progress: Callable[[Bulk], object] | None = None,
     ) -> Bulk:
-        """Run again all that a filter means, the first that died first.
+        """Run again all that a filter means, of each queue the first that died first.
 
         Parameters
         ----------
@@ -246,7 +247,8 @@ class DeadMixin:
             ]
             return self._to_replay(name, letters, changes, dues, run)
 
-        return self._change_dead(filter, change, dry_run, everything, progress)
+        plain = rate is None and changes == Changes()
+        return self._change_dead(filter, change, dry_run, everything, progress, revive=plain)
 
     def _to_replay(
         self,
@@ -335,8 +337,13 @@ class DeadMixin:
         dry_run: bool,
         everything: bool,
         progress: Callable[[Bulk], object] | None,
+        *,
+        revive: bool = False,
     ) -> Bulk:
-        """Change what is meant, in batches; what dies meanwhile is left alone."""
+        """Change what is meant, in batches; what dies meanwhile is left alone.
+
+        With *revive* only what :meth:`_revived` leaves.
+        """
         _check_filter(filter)
         if filter.is_everything and not (everything or dry_run):
             raise ConfigError(
@@ -360,7 +367,10 @@ class DeadMixin:
             if progress is not None:
                 progress(bulk)
 
-        letters = self._dead(filter, ahead=True)
+        if revive and filter.is_by_place:
+            letters = self._revived(filter, bulk, progress)
+        else:
+            letters = self._dead(filter, ahead=True)
         with Ahead(self._ask) as ahead:
             while batch := [*islice(letters, BATCH)]:
                 for queue, part in groupby(sorted(batch, key=_queue_of), _queue_of):
@@ -372,6 +382,43 @@ class DeadMixin:
                     else:
                         ahead.send(made.call, partial(settle, made))
         return bulk
+
+    def _revived(
+        self, filter: DeadFilter, bulk: Bulk, progress: Callable[[Bulk], object] | None
+    ) -> Iterator[DeadLetter]:
+        """Run again what a filter by place means, and yield those that have to be read for that."""
+        low, high = filter.range_ms()
+        for queue, layout in self._ask(lambda store: queues_of(store, filter.queue)).items():
+            first: float | str = "-inf" if low is None else low
+            last: float | str = "+inf" if high is None else high
+            told: list[bytes] = []
+            more = True
+            while more:
+                ask = partial(_revive, queue, layout, first, last, told, uuid4().hex)
+                found, left = self._ask(ask)
+                if found.done:
+                    bulk.outcomes[Outcome.DONE] += found.done
+                    if progress is not None:
+                        progress(bulk)
+                for buried in left:
+                    yield DeadLetter.of(queue, buried)
+                told = told if found.last == first else []
+                told += [id for id, died in found.left if died == found.last]
+                first, more = found.last, found.more
+
+
+def _revive(
+    queue: str,
+    layout: Layout,
+    died_from: float | str,
+    died_to: float | str,
+    told: Sequence[bytes],
+    token: str,
+    store: Store,
+) -> tuple[Revived, Sequence[Buried]]:
+    """Return what became of some letters, and those that are left."""
+    found = store.letters.revive(queue, layout, died_from, died_to, told, token)
+    return found, store.letters.read(queue, [id for id, _ in found.left]) if found.left else []
 
 
 def _filter_of(filter: DeadFilter | None, fields: Mapping[str, Any]) -> DeadFilter:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 #: Letters that are read in one call, and bytes after which there are no more in it.
 PAGE, ROOM = 200, 1_000_000
 
+#: Letters that one call makes ready again without reading them.
+REVIVED = 100
+
 #: Letters that one call forgets at most.
 TRIM = 1000
 
@@ -36,6 +39,17 @@ class Replay(NamedTuple):
     id: str
     died_ms: int
     entry: Entry
+
+
+class Revived(NamedTuple):
+    """How many letters are ready again; id and death (ms) of those that are not; when the last one
+    died that was looked at (ms), and whether there are more.
+    """
+
+    done: int
+    left: list[tuple[bytes, float]]
+    last: float
+    more: bool
 
 
 def told(reply: bytes) -> list[Letter]:
@@ -198,6 +212,45 @@ class LetterStore:
     ) -> list[Letter]:
         """Make the :meth:`replay_call`, and say what became of each."""
         return told(self._store.run(self.replay_call(queue, to, layout, letters, token)))
+
+    def revive(
+        self,
+        queue: str,
+        layout: Layout,
+        died_from: float | str,
+        died_to: float | str,
+        told: Sequence[bytes],
+        token: str,
+        limit: int = REVIVED,
+    ) -> Revived:
+        """Make the tasks of letters ready again, as far as their messages need not be read.
+
+        Asked again with the same *token*, it changes nothing more and gives the same answer, for a
+        minute.
+
+        Parameters
+        ----------
+        died_from, died_to
+            In ms since 1970; *died_from* may be ``-inf``.
+        told : Sequence[bytes]
+            Ids of those that died at *died_from* and were told already.
+        """
+        key = self._keys.queue(queue)
+        call = Call(
+            scripts.load("revive"),
+            [
+                *(key.wake, key.dead, key.dead_at, key.answer(token)),
+                *self._keys.ready_lists(queue, layout),
+            ],
+            [died_from, died_to, limit, token, len(layout.steps), *layout.steps, *told],
+        )
+        head, _, ids = self._store.run(call).partition(b"\n")
+        more, last, done, *sizes = head.split()
+        left, start = [], 0
+        for size, died in zip(*(iter(sizes),) * 2, strict=True):
+            left.append((ids[start : start + int(size)], float(died)))
+            start += int(size)
+        return Revived(int(done), left, float(last), more == b"1")
 
     def discard_call(self, queue: str, letters: Sequence[tuple[str, int]], token: str) -> Call:
         """Return the call that forgets letters, by id and when they died (ms).

@@ -16,9 +16,8 @@ from celery_delayq.entries import check_name
 from celery_delayq.errors import ConfigError, RecordError
 from celery_delayq.keys import Layout
 from celery_delayq.letters import DeadLetter
-from celery_delayq.message import PROPERTY, Due, Entry, Record, entry_id, is_task, unique_key
+from celery_delayq.message import PROPERTY, Due, Entry, entry_id, is_task, unique_key
 from celery_delayq.reading import body_of
-from celery_delayq.spelling import start_anew
 
 #: What our data of a message say that is not so any more when its task starts anew.
 _OF_THE_PAST = frozenset(
@@ -58,8 +57,6 @@ class Changes(NamedTuple):
         return self
 
 
-_NO_CHANGES = Changes()
-
 #: What stands between the name of a budget and that of the replay that it is for.
 _AGAIN = " again "
 
@@ -88,10 +85,6 @@ def revived(
     """
     if changes.queue is None and letter.was_unbound:
         raise RecordError("it never had a queue; it needs one")
-    if not due.ms and changes == _NO_CHANGES:
-        entry = _as_spelled(letter, layout, nonce, run)
-        if entry is not None:
-            return entry
     message = letter.message
     envelope.check_envelope(message)
     if message is None or not is_task(message):
@@ -130,26 +123,6 @@ def _own_anew(before: Mapping[str, Any], run: str) -> dict[str, Any]:
         # What was spent is another run's.
         own["budget"] = [f"{str(name).partition(_AGAIN)[0]}{_AGAIN}{run}", most]
     return own
-
-
-def _as_spelled(letter: DeadLetter, layout: Layout, nonce: str, run: str) -> Entry | None:
-    """Return the entry of a letter that is due at once and has no unique key, in a third of the
-    time that decoding it takes; None where it has to be decoded.
-    """
-
-    def change(before: dict[str, Any]) -> dict[str, Any] | None:
-        if "unique" in before or "skip_after" in before:
-            return None  # has a label, which is made of other parts of it
-        own = _own_anew(before, run)
-        own.pop("nonce", None)
-        return own
-
-    anew = start_anew(letter.buried.message, nonce, change)
-    if anew is None:
-        return None
-    step = layout.step(anew.priority)
-    record = Record(step, nonce[:16], anew.task, anew.message)
-    return Entry(entry_id(anew.id), Due(0), step, record.pack())
 
 
 def _has_passed(expires: Any) -> bool:

@@ -62,6 +62,10 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     "adopt": (lambda s: s.adopt(TO, ENTRY, Held("u", "ui", "tag")), b"gone"),
     "release": (lambda s: s.release(TO, Layout(), "id", DATA, b"{}"), 1),
     "bury": (lambda s: s.bury("q", "id", "reason", b"{}"), 1),
+    "revive": (
+        lambda s: s.letters.revive("q", Layout(), "-inf", "+inf", [b"told"], "f" * 32),
+        b"0 5 1 3 5\ntwo",
+    ),
     "replay": (
         lambda s: s.letters.replay("p", TO, Layout(), [Replay("id", 5, ENTRY)], "token"),
         b"d",

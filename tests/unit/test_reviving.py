@@ -3,130 +3,21 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from celery import Celery
-from hypothesis import given
-from hypothesis import strategies as st
 
-from celery_delayq import reviving
 from celery_delayq.errors import RecordError
 from celery_delayq.keys import Layout
 from celery_delayq.letters import Buried, DeadLetter
-from celery_delayq.message import Due, Entry, Record, encode
+from celery_delayq.message import Due, Record, encode
 from celery_delayq.reviving import Changes, revived
 
 NONCE, RUN = "f" * 32, "0" * 32
 
-#: What a sender may have put beside what is known, in a spelling that misleads.
-TEXTS = st.sampled_from(
-    ["", "plain", '"retries": 3, ', '"delivery_tag": "tag"', "\\", '\\"', "ü\0", '"delayq": {}, ']
-)
-OWN = st.fixed_dictionaries(
-    {},
-    optional={
-        "label": st.just("id 0123456789abcdef 0 -"),
-        "eta": st.just("2026-01-01T00:00:00+00:00"),
-        "retry": st.just({"max": 5}),
-        "budget": st.just(["root", 5]),
-        "context": TEXTS,
-        "deliveries": st.just(2),
-    },
-)
-
-
-@st.composite
-def messages(draw: st.DrawFn) -> dict[str, Any]:
-    """Messages as Celery and kombu order what is in them, and as others do."""
-    headers = {
-        "task": draw(st.sampled_from(["shop.mail", "shop.mail", 'a "task"'])),
-        "id": draw(st.sampled_from(["id", "id", '"retries": 3, '])),
-        "shadow": draw(st.sampled_from([None, "other", '"task": '])),
-        "eta": draw(st.sampled_from([None, None, "2026-01-01T00:00:00+00:00"])),
-        "expires": draw(st.sampled_from([None, None, "2020-01-01", "2999-01-01"])),
-        "group": draw(st.sampled_from([None, "group"])),
-        "group_index": draw(st.sampled_from([None, 3])),
-        "retries": draw(st.sampled_from([0, 3, 31, None, 3.5])),
-        "timelimit": [None, None],
-        "argsrepr": draw(TEXTS),
-        "stamps": draw(st.dictionaries(TEXTS, st.just(3)) | st.just({"retries": 3, "more": 1})),
-    }
-    properties: dict[str, Any] = {
-        "delivery_info": {"exchange": "", "routing_key": "celery"},
-        "priority": draw(st.sampled_from([0, 3, 9])),
-        "body_encoding": "base64",
-        "delivery_tag": draw(st.sampled_from(["tag", "tag", 'a "tag"'])),
-    }
-    own = draw(st.none() | OWN)
-    if own is not None and draw(st.booleans()):
-        properties = {"delayq": own, **properties}
-    elif own is not None:
-        properties["delayq"] = own
-    if draw(st.integers(0, 3)) == 0:
-        headers = dict(draw(st.permutations([*headers.items()])))
-        properties = dict(draw(st.permutations([*properties.items()])))
-    message = {"body": draw(TEXTS), "headers": headers, "properties": properties}
-    return dict(draw(st.permutations([*message.items()])))
-
 
 def letter_of(text: bytes, details: bytes = b"") -> DeadLetter:
     return DeadLetter.of("celery", Buried("id", 1, 0, "failed", text, details, b""))
-
-
-def parsed(entry: Entry) -> Any:
-    record = Record.unpack(entry.data)
-    message = json.loads(record.message)
-    if message["properties"].get("delayq") == {}:
-        del message["properties"]["delayq"]
-    return entry._replace(data=b""), record._replace(message=b""), message
-
-
-@given(messages(), st.booleans())
-def test_what_is_replaced_in_a_message_is_what_would_be_encoded(
-    message: dict[str, Any], compact: bool
-) -> None:
-    separators = (",", ":") if compact else None
-    letter = letter_of(json.dumps(message, separators=separators).encode())
-
-    quick = revived(letter, Layout(), Due(0), Changes(), NONCE, RUN)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reviving, "start_anew", lambda *_: None)
-        assert parsed(quick) == parsed(revived(letter, Layout(), Due(0), Changes(), NONCE, RUN))
-
-
-@pytest.mark.parametrize("argsrepr", ["()", "('Grüße, 3 €',)"])
-@pytest.mark.parametrize("sent", ["at once", "with a countdown"])
-def test_what_celery_sends_is_not_decoded(
-    sent: str, argsrepr: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Celery("shop", set_as_current=False) as app:
-        made = app.amqp.as_task_v2("id", "shop.mail", argsrepr=argsrepr, retries=3, origin="here")
-    properties: dict[str, Any] = {
-        **made.properties,
-        "delivery_mode": 2,
-        "delivery_info": {"exchange": "", "routing_key": "celery"},
-        "priority": 3,
-        "body_encoding": "base64",
-        "delivery_tag": "tag",
-    }
-    message = {"body": "b", "headers": made.headers, "properties": properties}
-    expected = {**message, "headers": {**made.headers, "retries": 0}}
-    if sent == "with a countdown":
-        own = {"label": "id 0123456789abcdef 0 -", "eta": "2026-01-01", "retry": {"max": 3}}
-        message = {"properties": {}, **message} | {"properties": {"delayq": own, **properties}}
-        properties = {"delayq": {"retry": {"max": 3}}, **properties}
-        expected = {"properties": {}, **expected}
-    monkeypatch.setattr(Entry, "of", None)
-
-    entry = revived(letter_of(encode(message)), Layout(), Due(0), Changes(), NONCE, RUN)
-
-    assert entry[:3] == ("id", Due(0), 3)
-    record = Record.unpack(entry.data)
-    assert record[:3] == (3, NONCE[:16], "shop.mail")
-    expected["properties"] = {**properties, "delivery_tag": NONCE}
-    assert record.message == encode(expected)
 
 
 @pytest.mark.parametrize("cut", [2, 30, 200])
