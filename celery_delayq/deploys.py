@@ -22,7 +22,8 @@ from celery_delayq import periodic
 from celery_delayq.definitions import Definition, edition_of, source_in
 from celery_delayq.errors import ConfigError, DelayQError
 from celery_delayq.periodic import Periodic
-from celery_delayq.periodic_store import PeriodicStore, Writing
+from celery_delayq.periodic_store import Deploy, PeriodicStore, Writing
+from celery_delayq.pipeline import LOST
 from celery_delayq.store import Store
 
 logger = logging.getLogger(__name__)
@@ -62,6 +63,8 @@ def definitions_of(app: Celery) -> Iterator[tuple[str, Definition | DelayQError]
             yield name, definition_of(str(name), entry, source_of(app))
         except DelayQError as exc:
             yield name, exc
+        except Exception as exc:  # entries are anybody's
+            yield name, ConfigError(f"{type(exc).__name__}: {exc}")
 
 
 def definition_of(name: str, entry: Any, source: str) -> Definition:
@@ -79,7 +82,10 @@ def definition_of(name: str, entry: Any, source: str) -> Definition:
     if not isinstance(entry, Mapping):
         raise ConfigError(f"expected a mapping with task and schedule, got {entry!r}")
     fields = {what: value for what, value in entry.items() if what not in _IGNORED}
-    options = dict(fields.pop("options", None) or {})
+    options = fields.pop("options", None) or {}
+    if not isinstance(options, Mapping):
+        raise ConfigError(f"options={options!r}: expected a mapping by names")
+    options = dict(options)
     given = {what: options.pop(what) for what in OURS if what in options}
     relative = fields.pop("relative", False)
     schedule = fields.pop("schedule", None)
@@ -118,19 +124,28 @@ class Deployment:
         """
         if time.monotonic() - self._kept < KEEP:
             return
+        first, self._kept = self._kept < 0, time.monotonic()
+        try:
+            self._keep(store, first)
+        except LOST:
+            self._kept = float("-inf")
+            raise
+
+    def _keep(self, store: Store, first: bool) -> None:
         if not self._version:
             self._read()
-        gate = PeriodicStore(store)
-        alive = int(ALIVE * 1000)
-        deploy = gate.deploy(self._source, self._version, self._since, alive)
+        deploy = self._deploy(store)
         self._since = deploy.since
         if deploy.counts != self._version:
-            if self._kept < 0:
+            if first:
                 logger.info("Periodic entries stay as a newer version of the code has them")
         elif deploy.written != self._version:
             self._write(store)
-            gate.deploy(self._source, self._version, self._since, alive, written=True)
-        self._kept = time.monotonic()
+
+    def _deploy(self, store: Store, written: bool | None = None) -> Deploy:
+        alive = int(ALIVE * 1000)
+        gate = PeriodicStore(store)
+        return gate.deploy(self._source, self._version, self._since, alive, written=written)
 
     def _read(self) -> None:
         for name, found in definitions_of(self._app):
@@ -147,43 +162,45 @@ class Deployment:
         """Write what is new or changed, and remove what is in code no more."""
         gate = PeriodicStore(store)
         now = store.now_ms()
-        told = {"added": 0, "changed": 0, "removed": 0}
         gone = [
             name
             for name, record in gate.all()
             if name not in self._definitions and _source_in(record) == self._source
         ]
-        for name in gone:
-            before = gate.edit(name, partial(self._removed, name))
-            told["removed"] += before is not None
-        for name, definition in self._definitions.items():
-            done: list[str] = []
-
-            def edit(there: str | None, new: Definition = definition, done: Any = done) -> Any:
-                done.clear()
-                return self._edited(new, there, now, done)
-
-            gate.edit(name, edit)
-            for each in done:
-                told[each] += 1
+        told = {"written": 0, "removed": 0}
+        for what, names, edit in (
+            ("removed", gone, self._removed),
+            ("written", [*self._definitions], partial(self._written, now)),
+        ):
+            for changed in gate.edit_many(names, edit):
+                told[what] += changed
+                if self._deploy(store).counts != self._version:
+                    # A newer version came meanwhile, and may have been written before this.
+                    self._deploy(store, written=False)
+                    return
+        self._deploy(store, written=True)
         if any(told.values()):
             logger.info(
                 "Periodic entries in code: %s",
                 ", ".join(f"{count} {what}" for what, count in told.items() if count),
             )
 
+    def _written(self, now: int, name: str, there: str | None) -> Writing | None:
+        try:
+            return self._edited(self._definitions[name], there, now)
+        except Exception as exc:  # schedules are anybody's
+            logger.error("Periodic entry %r in code is left out: %s", name, exc)
+            return None
+
     def _removed(self, name: str, there: str | None) -> Writing | None:
         if there is None or _source_in(there) != self._source:
             return None
         return Writing(name, there.partition("\n")[0], "")
 
-    def _edited(
-        self, new: Definition, there: str | None, now: int, done: list[str]
-    ) -> Writing | None:
+    def _edited(self, new: Definition, there: str | None, now: int) -> Writing | None:
         zone = self._app.timezone
         if there is None:
             entry = periodic.begin(new, now, zone)
-            done.append("added")
             return Writing(new.name, "", entry.pack(), entry.look)
         line = there.partition("\n")[0]
         if _source_in(there) != self._source:
@@ -201,7 +218,6 @@ class Deployment:
             if old.standing.edition == edition_of(new):
                 return None
             entry = periodic.change(old, new, now, zone)
-        done.append("changed")
         return Writing(new.name, line, entry.pack(), entry.look)
 
 

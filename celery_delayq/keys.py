@@ -263,6 +263,11 @@ class Keys:
         """
         return f"{self.prefix}delayq:wake:{self.database}"
 
+    @property
+    def periodic_wake(self) -> str:
+        """Channel on which it is told that somebody has written periodic entries."""
+        return f"{self.prefix}delayq:periodic_wake:{self.database}"
+
     @lru_cache(maxsize=1024)  # noqa: B019 - a few of them live as long as the process
     def queue(self, name: str) -> QueueKeys:
         """Return the names of our keys of the queue *name*."""

@@ -28,9 +28,8 @@ Status = Literal["on", "paused", "ended"]
 #: A tick that nobody has scheduled so many ms after it was due is one that was missed.
 GRACE = 1000
 
-#: Most ticks of one entry that are scheduled at once, beside those that were missed; those after
-#: them at the next look.
-BURST = 1000
+#: Most ticks of one entry that are scheduled at one look; those after them at the next one.
+BURST = 100
 
 #: Most ticks of one entry that are scheduled and not due yet.
 MOST_AHEAD = AHEAD + 1
@@ -259,6 +258,8 @@ def fire(entry: Periodic, now: int, zone: tzinfo) -> Firing | None:
         ticks = others if definition.catch_up == "skip" else due
     if definition.overlap == "skip":
         ticks = ticks[-1:]
+    if len(ticks) > BURST:
+        ticks = due = ticks[:BURST]
     if definition.max_runs is not None:
         ticks = ticks[: max(0, definition.max_runs - standing.count)]
     passed = _next(definition, rule, standing, due[-1])

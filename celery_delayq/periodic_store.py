@@ -17,6 +17,10 @@ Written = Literal["done", "changed", "unknown"]
 _WRITTEN: dict[str, Written] = {"d": "done", "c": "changed", "u": "unknown"}
 
 
+#: Most entries that one call writes.
+BATCH = 100
+
+
 class Upcoming(NamedTuple):
     """Periodic entries to look at.
 
@@ -94,11 +98,12 @@ class PeriodicStore:
 
     def write(self, writings: Sequence[Writing]) -> list[Written]:
         """Write entries, each only if it stands as it is to stand before."""
-        args = [
+        args: list[Any] = [
             field
             for name, line, record, look in writings
             for field in (_bytes(name), _bytes(line), _bytes(record), _ms(look))
         ]
+        args.insert(0, self._store.keys.periodic_wake)
         reply = self._store.run(Call(scripts.load("enter"), list(self._keys), args))
         return [_WRITTEN[letter] for letter in reply.decode()]
 
@@ -120,6 +125,26 @@ class PeriodicStore:
             writing = edit(before)
             if writing is None or self.write([writing]) != ["changed"]:
                 return before
+
+    def edit_many(
+        self, names: Sequence[str], edit: Callable[[str, str | None], Writing | None]
+    ) -> Iterator[int]:
+        """Change entries by a function of their name and record, as :meth:`edit` does; yield how
+        many of a batch were changed, after each.
+        """
+        for start in range(0, len(names), BATCH):
+            batch = names[start : start + BATCH]
+            changed = 0
+            while batch:
+                found = self._store.client.hmget(self._keys[0], [_bytes(name) for name in batch])
+                there = [None if data is None else _text(data) for data in found]
+                writings = [edit(name, record) for name, record in zip(batch, there, strict=True)]
+                some = [writing for writing in writings if writing is not None]
+                written = self.write(some) if some else []
+                changed += written.count("done")
+                pairs = zip(some, written, strict=True)
+                batch = [writing.name for writing, became in pairs if became == "changed"]
+            yield changed
 
     def fire(self, queue: str, shots: Sequence[Shot]) -> list[str]:
         """Schedule ticks that go to one queue; returns the letters of ``lua/fire.lua``."""
@@ -162,10 +187,23 @@ class PeriodicStore:
         return cast(int, self._store.client.hlen(self._keys[0]))
 
     def deploy(
-        self, source: str, version: str, since: int | None, alive_ms: int, *, written: bool = False
+        self,
+        source: str,
+        version: str,
+        since: int | None,
+        alive_ms: int,
+        *,
+        written: bool | None = None,
     ) -> Deploy:
-        """Note that a version of the entries in code is about: see ``lua/deploy.lua``."""
-        args = [source, version, _ms(since), alive_ms, "1" if written else ""]
+        """Note that a version of the entries in code is about: see ``lua/deploy.lua``.
+
+        Parameters
+        ----------
+        written : bool | None
+            Whether its entries are written now; False when somebody has to write those that count
+            again.
+        """
+        args = [source, version, _ms(since), alive_ms, "" if written is None else int(written)]
         keys = [self._store.keys.deploys]
         counts, last, own = self._store.run(Call(scripts.load("deploy"), keys, args))
         return Deploy(counts.decode(), last.decode(), int(own))

@@ -37,6 +37,9 @@ _UNITS = {
 #: A rule is counted anew from near by after so many repetitions.
 _FAR = 10
 
+#: Most times of a rule that are counted, which takes milliseconds.
+_MOST_COUNT = 1000
+
 #: A year of seconds.
 _MOST_INTERVAL = 366 * 86400
 
@@ -179,6 +182,11 @@ def _check_rule(rule: Any, text: str) -> None:
         if not 1 <= each._interval <= _MOST_INTERVAL:
             raise InvalidSchedule(
                 f"rrule({text!r}): expected an INTERVAL of 1 or more, not of ages"
+            )
+        if each._count is not None and each._count > _MOST_COUNT:
+            raise InvalidSchedule(
+                f"rrule({text!r}): expected a COUNT of at most {_MOST_COUNT:,}, since all are gone "
+                "through from the first one; UNTIL has no such limit"
             )
         # The calendar ends in 9999, and there were years of every kind since.
         start = each._dtstart.replace(year=9999 - YEARS, month=1, day=1)

@@ -12,12 +12,13 @@ import math
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from celery import Celery, signals
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from celery_delayq import beats, periodic
 from celery_delayq.ahead import Ahead
@@ -25,7 +26,7 @@ from celery_delayq.archiving import own_delayq
 from celery_delayq.conf import Settings
 from celery_delayq.definitions import Definition
 from celery_delayq.deploys import Deployment
-from celery_delayq.errors import DelayQError, NoStore
+from celery_delayq.errors import DelayQError, NoStore, StoreFull
 from celery_delayq.items import Item, Reader
 from celery_delayq.making import Maker
 from celery_delayq.message import Entry
@@ -36,8 +37,11 @@ from celery_delayq.store import Store
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks for what has come by calls, and at most between any two.
-LOOK = 0.5
+#: Most seconds between two looks, and where nobody may tell what calls have written.
+LOOK, POLL = 5.0, 0.5
+
+#: Seconds after which one that waits sees that it is to stop.
+NAP = 0.1
 
 #: Most entries that are looked at together, and seconds between two looks in which they gather.
 BATCH = 200
@@ -50,8 +54,12 @@ BREATH = 0.0001
 #: For how many ms others leave alone what one looks at.
 LEAVE = 400
 
-#: Seconds after which an entry is looked at again whose ticks cannot be worked out, or sent, here.
-AGAIN = 5.0
+#: Seconds after which an entry is tried again whose ticks cannot be worked out, or sent, here, and
+#: after which it is told of again.
+AGAIN, TELL = 5.0, 60.0
+
+#: Most messages of one script call.
+CALL = 100
 
 #: Seconds for which one that goes waits for what is under way.
 FAREWELL = 2.0
@@ -113,7 +121,10 @@ class Gun:
         letters: list[str] = []
         with Ahead(lambda question: question(store)) as line:
             for queue, some in shots.items():
-                line.send(gate.fire_call(queue, some), lambda reply: letters.extend(fired(reply)))
+                for part in _parts(some):
+                    line.send(
+                        gate.fire_call(queue, part), lambda reply: letters.extend(fired(reply))
+                    )
         if passed:
             gate.write(passed)
         return sum(letter in "srSR" for letter in "".join(letters))
@@ -157,10 +168,28 @@ class Gun:
                 options=options,
                 **given,
             )
-            queues, made = self._maker.make(self._reader.read(item))
+            job = self._reader.read(item)
+            try:
+                queues, made = self._maker.make(job)
+            except TypeError:
+                # Its task takes other arguments: the worker that calls it says so, and buries it.
+                queues, made = self._maker.make(job._replace(target=job.target._replace(task=None)))
             for queue in queues:
                 found[queue].append(made)
         return found
+
+
+def _parts(shots: list[Shot]) -> Iterator[list[Shot]]:
+    """Yield shots in parts of about as many messages as one script call may have."""
+    part: list[Shot] = []
+    size = 0
+    for shot in shots:
+        if part and size + len(shot.entries) > CALL:
+            yield part
+            part, size = [], 0
+        part.append(shot)
+        size += len(shot.entries)
+    yield part
 
 
 def _shot(entry: Periodic, firing: Firing, entries: list[Entry]) -> Shot:
@@ -184,15 +213,17 @@ class Ticker:
     ----------
     app : Celery
         The app of the worker, of whose broker it has connections of its own.
+    deploy : bool
+        Whether it knows all entries in the code of the app, and writes them.
     """
 
-    def __init__(self, app: Celery) -> None:
+    def __init__(self, app: Celery, *, deploy: bool = True) -> None:
         self._app = app
-        self._deploy = Deployment(app)
+        self._deploy = Deployment(app) if deploy else None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self.run, name="delayq-ticker", daemon=True)
-        #: Entries that cannot be fired here, as they stand, and when to try again.
-        self._failing: dict[tuple[str, str], float] = {}
+        #: Entries that cannot be fired here, as they stand: when to try again, when it was told.
+        self._failing: dict[tuple[str, str], tuple[float, float]] = {}
         #: Definitions by name and text: to read one takes longer than to find the next tick.
         self._known: dict[tuple[str, str], Definition] = {}
         #: How many ticks it has scheduled.
@@ -210,33 +241,82 @@ class Ticker:
 
     def run(self) -> None:
         """Fire until :meth:`stop`; outlives every error."""
-        down = warned = False
+        down = full = warned = False
         while not self._stopping.is_set():
             try:
                 with own_delayq(self._app) as delayq, Gun(self._app) as gun:
                     store = delayq.store
                     if not warned:
-                        beats.warn(store)
                         warned = True
-                    while not self._stopping.is_set():
-                        self._deploy.keep(store)
-                        wait = self._turn(store, gun)
-                        if down:
-                            logger.info("Periodic entries are fired again, Redis is back")
-                        down = False
-                        self._stopping.wait(wait)
+                        self._warn_of_beats(store)
+                    with store.client.pubsub(ignore_subscribe_messages=True) as pubsub:
+                        most = self._listen(store, pubsub)
+                        while not self._stopping.is_set():
+                            self._keep(store)
+                            wait = self._turn(store, gun, most)
+                            if down:
+                                logger.info("Periodic entries are fired again, Redis is back")
+                            down = full = False
+                            self._sleep(pubsub, wait)
             except NoStore:
                 return  # a broker of another kind, which has a beat of its own
             except LOST as exc:
                 if not down and not self._stopping.is_set():
                     logger.warning("Redis is away, periodic entries wait for it: %s", exc)
                     down = True
-                self._stopping.wait(LOOK)
+                self._stopping.wait(POLL)
+            except StoreFull as exc:
+                if not full:
+                    logger.error("Periodic entries wait: %s", exc)
+                    full = True
+                self._stopping.wait(POLL)
             except Exception:
                 logger.exception("Firing periodic entries failed and is tried again")
-                self._stopping.wait(LOOK)
+                self._stopping.wait(AGAIN)
 
-    def _turn(self, store: Store, gun: Gun) -> float:
+    def _warn_of_beats(self, store: Store) -> None:
+        try:
+            beats.warn(store)
+        except ResponseError as exc:  # an account may not read what is not ours
+            logger.warning("It cannot be told whether celery beat runs: %s", exc)
+
+    def _listen(self, store: Store, pubsub: Any) -> float:
+        """Have it told when calls have written entries; return how long to wait at most."""
+        try:
+            pubsub.subscribe(store.keys.periodic_wake)
+            pubsub.get_message(timeout=POLL)
+        except ResponseError as exc:
+            logger.warning(
+                "This account may not listen to %s (%s): what calls write is seen %s s later",
+                store.keys.periodic_wake,
+                exc,
+                POLL,
+            )
+            pubsub.reset()
+            return POLL
+        return LOOK
+
+    def _sleep(self, pubsub: Any, seconds: float) -> None:
+        """Wait so long, or until something is told."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0 and not self._stopping.is_set():
+            if not pubsub.subscribed:
+                self._stopping.wait(left)
+            elif pubsub.get_message(timeout=min(left, NAP)) is not None:
+                return
+
+    def _keep(self, store: Store) -> None:
+        """Write what is in code; where that fails, the others are fired all the same."""
+        if self._deploy is None:
+            return
+        try:
+            self._deploy.keep(store)
+        except LOST:
+            raise
+        except Exception:
+            logger.exception("Periodic entries in code are not written, and are tried again later")
+
+    def _turn(self, store: Store, gun: Gun, most: float) -> float:
         """Look at entries whose time has come; return for how many seconds to wait then."""
         looked = PeriodicStore(store).upcoming(BATCH, LEAVE)
         now = looked.now // 1000
@@ -252,13 +332,13 @@ class Ticker:
         self.fired += self._fire(store, gun, firings)
         if len(looked.records) == BATCH:
             return 0.0
-        return min(max((min(looks, default=math.inf) - now) / 1000, GATHER), LOOK)
+        return min(max((min(looks, default=math.inf) - now) / 1000, GATHER), most)
 
     def _look_at(
         self, name: str, record: str, now: int, gun: Gun
     ) -> tuple[Periodic, Firing] | None:
         key = name, record.partition("\n")[0]
-        if self._failing.get(key, 0.0) > time.monotonic():
+        if self._failing.get(key, (0.0, 0.0))[0] > time.monotonic():
             return None
         try:
             entry = self._unpacked(name, record)
@@ -283,26 +363,36 @@ class Ticker:
     def _fire(self, store: Store, gun: Gun, firings: list[tuple[Periodic, Firing]]) -> int:
         try:
             return gun.fire(store, firings)
-        except (*LOST, RedisError):
+        except StoreFull:
             raise
-        except Exception:
-            # One of them cannot be sent: the others can.
-            fired = 0
-            for entry, firing in firings:
-                try:
-                    fired += gun.fire(store, [(entry, firing)])
-                except (*LOST, RedisError):
-                    raise
-                except Exception as exc:
-                    self._failed((entry.name, entry.standing.line), exc)
-            return fired
+        except Exception as exc:
+            self._check_there(store, exc)
+        # One of them, or one queue, is wrong: the others can be fired.
+        fired = 0
+        for entry, firing in firings:
+            try:
+                fired += gun.fire(store, [(entry, firing)])
+            except StoreFull:
+                raise
+            except Exception as exc:
+                self._check_there(store, exc)
+                self._failed((entry.name, entry.standing.line), exc)
+        return fired
+
+    def _check_there(self, store: Store, exc: Exception) -> None:
+        """Raise what a Redis raises that is away; kombu says the same of what it was refused."""
+        if isinstance(exc, (*LOST, RedisError)):
+            store.client.ping()
 
     def _failed(self, key: tuple[str, str], exc: Exception) -> None:
-        if key not in self._failing:
+        now = time.monotonic()
+        _, told = self._failing.pop(key, (0.0, -math.inf))
+        if now - told >= TELL:
             logger.error("Periodic entry %r cannot be fired here: %s", key[0], exc)
-        if len(self._failing) > _MOST_FAILING:
-            self._failing.clear()
-        self._failing[key] = time.monotonic() + AGAIN
+            told = now
+        if len(self._failing) >= _MOST_FAILING:
+            del self._failing[next(iter(self._failing))]
+        self._failing[key] = now + AGAIN, told
 
 
 def begin(app: Celery) -> None:

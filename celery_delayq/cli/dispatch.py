@@ -6,10 +6,13 @@ import signal
 import threading
 import time
 
+import click
+from celery import Celery
 from rich.console import Console
 from rich.live import Live
 
 from celery_delayq.app import DelayQ
+from celery_delayq.cli.words import spelled
 from celery_delayq.conf import Settings
 from celery_delayq.dispatcher import DispatcherThread, Tally
 from celery_delayq.store import Store
@@ -39,7 +42,7 @@ def run(delayq: DelayQ) -> None:
         signal.signal(number, lambda *_: stopping.set())
     started = time.monotonic()
     thread.start()
-    ticker = Ticker(delayq.app)
+    ticker = Ticker(delayq.app, deploy=_knows_all(delayq.app))
     ticker.start()
     if console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
@@ -55,6 +58,19 @@ def run(delayq: DelayQ) -> None:
     ticker.stop()
     thread.join()
     console.print(f"stopped: {_line(thread.dispatcher.tally, time.monotonic() - started)}")
+
+
+def _knows_all(app: Celery) -> bool:
+    """Import what the app consists of, as a worker does: what is in modules that were not is not
+    gone from the code.
+    """
+    try:
+        app.loader.import_default_modules()
+        app.finalize()
+    except Exception as exc:  # modules are anybody's
+        click.echo(f"Periodic entries in code are left to workers: {spelled(str(exc))}", err=True)
+        return False
+    return True
 
 
 def _line(tally: Tally, seconds: float) -> str:

@@ -4,7 +4,8 @@
 --
 -- KEYS     1 deploys
 -- ARGV     1 source  2 version  3 since when it is about (ms), '' when that is not known  4 for how
---          long it counts as being about (ms)  5 '1' when its entries have been written
+--          long it counts as being about (ms)  5 '1' when its entries have been written, '0' when
+--          those that count are to be written again
 -- Returns  {the version that counts, the version whose entries were written last or '', since when
 --          this one is about (ms)}
 -- Repeat   the same
@@ -41,7 +42,10 @@ for name, since in pairs(found) do
     newest, newest_since = name, since
   end
 end
-if ARGV[5] == '1' and newest == version then
+if ARGV[5] == '0' then
+  redis.call('HDEL', KEYS[1], prefix)
+  written = ''
+elseif ARGV[5] == '1' and newest == version then
   redis.call('HSET', KEYS[1], prefix, version)
   written = version
 end

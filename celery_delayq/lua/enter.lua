@@ -1,8 +1,9 @@
 -- Write periodic entries, each only if it still stands as expected.
 --
 -- KEYS     1 periodic  2 periodic_at
--- ARGV     1… for each entry: name, the line in which it is to stand ('' for none), record ('' to
---          remove it), when to look at it (ms, '' for never)
+-- ARGV     1 channel on which those who fire are told  2… for each entry: name, the line in which it
+--          is to stand ('' for none), record ('' to remove it), when to look at it (ms, '' for
+--          never)
 -- Returns  a letter for each: 'd' done, 'c' it stands otherwise, 'u' there is none
 -- Repeat   'd' for what is as it was to be, 'u' for what was removed
 -- @include types
@@ -11,7 +12,7 @@
 expect_type(KEYS[1], 'hash')
 expect_type(KEYS[2], 'zset')
 local letters = {}
-for i = 1, #ARGV, 4 do
+for i = 2, #ARGV, 4 do
   local name, line, record = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   local there = redis.call('HGET', KEYS[1], name)
   local letter = 'd'
@@ -35,4 +36,6 @@ for i = 1, #ARGV, 4 do
   end
   letters[#letters + 1] = letter
 end
+-- A hint only: who may not publish is found out when they look again.
+redis.pcall('PUBLISH', ARGV[1], '')
 return table.concat(letters)

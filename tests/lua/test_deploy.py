@@ -19,7 +19,7 @@ def deploy(
     *,
     source: str = "code",
     alive: int = LONG,
-    written: bool = False,
+    written: bool | None = None,
 ) -> tuple[str, str]:
     """Return which version counts, and which was written."""
     found = PeriodicStore(store).deploy(source, version, since, alive, written=written)
@@ -95,3 +95,13 @@ def test_what_is_no_record_is_passed_over(garbage: str, store: Store) -> None:
     store.client.hset(KEY, "code\0odd", garbage)
 
     assert deploy(store, "one") == ("one", "")
+
+
+def test_what_may_have_been_overwritten_is_to_be_written_again(store: Store) -> None:
+    now = store.now_ms()
+    deploy(store, "one", now - 5000)
+    deploy(store, "two", now - 1000, written=True)
+
+    assert deploy(store, "one", now - 5000, written=False) == ("two", "")
+    assert deploy(store, "two", now - 1000) == ("two", "")
+    assert deploy(store, "two", now - 1000, written=True) == ("two", "two")
