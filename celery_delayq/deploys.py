@@ -29,7 +29,7 @@ from celery_delayq.store import Store
 logger = logging.getLogger(__name__)
 
 #: Seconds after which a version says again that it is about, and for which it counts as being so.
-KEEP = 10.0
+KEEP = 20.0
 ALIVE = 60.0
 
 #: What entries in code may say beside what beat knows.

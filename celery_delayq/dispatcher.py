@@ -39,7 +39,7 @@ LISTEN = 0.1
 
 #: Seconds between two looks at whether some dead letters are to be forgotten: of one queue after
 #: the other, so that it costs the same for any number of queues.
-TRIM = 10.0
+TRIM = 30.0
 
 #: Seconds between two dispatches of a steady stream, so that each moves several entries.
 BREATH = 0.0015

@@ -38,7 +38,7 @@ from celery_delayq.store import Store
 logger = logging.getLogger(__name__)
 
 #: Most seconds between two looks, and where nobody may tell what calls have written.
-LOOK, POLL = 5.0, 0.5
+LOOK, POLL = 30.0, 0.5
 
 #: Seconds after which one that waits sees that it is to stop.
 NAP = 0.1
