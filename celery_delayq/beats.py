@@ -8,7 +8,7 @@ import socket
 import threading
 from typing import Any
 
-from celery import signals
+from celery import Celery, signals
 
 from celery_delayq.archiving import own_delayq
 from celery_delayq.store import Store
@@ -17,9 +17,6 @@ logger = logging.getLogger(__name__)
 
 #: Seconds after which a beat says again that it runs, and for which it is said to.
 KEEP, ALIVE = 20.0, 60.0
-
-#: What RedBeat holds while it runs, by its defaults.
-REDBEAT_LOCK = "redbeat::lock"
 
 _WARNING = (
     "celery beat runs (%s): workers fire beat_schedule themselves, so everything in it is sent "
@@ -33,20 +30,29 @@ def install() -> None:
     signals.beat_embedded_init.connect(_begin, dispatch_uid="celery_delayq.beat")
 
 
-def running(store: Store) -> list[str]:
+def running(store: Store, app: Celery) -> list[str]:
     """Return the names of the beats that run: those that use this package, and RedBeat."""
     client, key = store.client, store.keys.beats
     now = store.now_ms()
     client.zremrangebyscore(key, "-inf", now)
     found = [name.decode("utf-8", "replace") for name in client.zrange(key, 0, -1)]
-    if client.exists(store.keys.stock(REDBEAT_LOCK)):
+    if client.exists(_lock_of_redbeat(app)):
         found.append("RedBeat")
     return found
 
 
-def warn(store: Store) -> None:
+def _lock_of_redbeat(app: Celery) -> str:
+    """Return what RedBeat holds while it runs; it knows no ``global_keyprefix``."""
+
+    def setting(name: str) -> Any:
+        return app.conf.first(name, name.upper())
+
+    return str(setting("redbeat_lock_key") or f"{setting('redbeat_key_prefix') or 'redbeat:'}:lock")
+
+
+def warn(store: Store, app: Celery) -> None:
     """Warn of each beat that runs."""
-    for name in running(store):
+    for name in running(store, app):
         logger.warning(_WARNING, name)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from dataclasses import fields, replace
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 from celery_delayq import periodic
+from celery_delayq.clocks import moment_of
 from celery_delayq.definitions import CatchUp, Definition, Overlap
 from celery_delayq.entries import Outcome
 from celery_delayq.errors import ConfigError, InvalidSchedule, PeriodicExists, PeriodicUnknown
@@ -21,8 +23,9 @@ if TYPE_CHECKING:
 
     from celery_delayq.app import DelayQ
 
+logger = logging.getLogger(__name__)
+
 _UNCHANGED: Any = object()
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class PeriodicTasks:
@@ -30,7 +33,7 @@ class PeriodicTasks:
 
     All of one Redis database share one schedule. Entries in code, from ``beat_schedule`` and
     ``add_periodic_task``, are written by workers when they start, and are read, paused and run like
-    others; what else is changed in them holds until their code changes.
+    others; what else is changed in them holds until any entry in that code changes.
     """
 
     def __init__(self, delayq: DelayQ) -> None:
@@ -70,7 +73,7 @@ class PeriodicTasks:
             Those of ``apply_async``: ``queue``, ``priority``, ``headers``, ``expires`` in seconds
             after the tick, and others.
 
-        The other parameters are those of :class:`~celery_delayq.periodic.Definition`.
+        The other parameters are those of :class:`~celery_delayq.definitions.Definition`.
 
         Raises
         ------
@@ -95,18 +98,17 @@ class PeriodicTasks:
             overlap=overlap,
         )
 
+        tried = False
+
         def edit(there: Periodic | None, now: int) -> Periodic:
+            nonlocal tried
             if there is None:
-                entry = periodic.begin(definition, now, self._zone)
-                if entry.status == "ended":
-                    raise InvalidSchedule(
-                        f"{name}: {describe(definition.schedule)} is never due from now on"
-                        + ("" if definition.end is None else f" until end={definition.end}")
-                    )
-                return entry
+                tried = True
+                return _due(periodic.begin(definition, now, self._zone))
             if replace:
-                return periodic.change(there, definition, now, self._zone)
-            if there.definition == definition and there.standing.count == 0:
+                changed = periodic.change(there, definition, now, self._zone)
+                return changed if there.status == "ended" else _due(changed)
+            if tried and there.definition == definition and there.standing.count == 0:
                 return there  # the answer to a first attempt was lost
             raise PeriodicExists(
                 f"there is a periodic entry {name!r} already, made by {there.definition.source}; "
@@ -143,7 +145,8 @@ class PeriodicTasks:
             given = {each: getattr(old, each) for each in (*_CHANGEABLE, "source")} | changes
             new_schedule = old.schedule if schedule is _UNCHANGED else schedule
             definition = Definition.checked(new_schedule, name=name, **given)
-            return periodic.change(entry, definition, now, self._zone)
+            changed = periodic.change(entry, definition, now, self._zone)
+            return changed if schedule is _UNCHANGED else _due(changed)
 
         return cast(Periodic, self._edit(name, edit))
 
@@ -229,15 +232,19 @@ class PeriodicTasks:
         """
         from celery_delayq.ticker import Gun
 
+        now = self._delayq._ask(lambda store: store.now_ms())
+        id, then = periodic.tick_id(name, now), None
+
         def shoot(store: Store) -> str | None:
+            nonlocal then
             with Gun(self._delayq._required_app()) as gun:
                 while True:
                     record = PeriodicStore(store).get(name)
                     entry = self._required(name, record and Periodic.unpack(name, record))
-                    now = store.now_ms()
                     standing = entry.standing
+                    if standing == then:
+                        return id  # the answer to a first attempt was lost
                     then = replace(standing, count=standing.count + 1)
-                    id = periodic.tick_id(name, now)
                     letters = gun.shoot(store, entry, Firing((now,), then, standing, now))
                     if letters != "-":
                         return None if letters in "KE" else id
@@ -261,12 +268,15 @@ class PeriodicTasks:
         )
 
     def iterate(self) -> Iterator[Periodic]:
-        """Yield all entries, in no order and some perhaps twice; what is unreadable is left out."""
+        """Yield all entries, in no order and some perhaps twice.
+
+        What cannot be read here, such as a class that is not there, is left out with a warning.
+        """
         for name, record in self._gate().all():
             try:
                 yield Periodic.unpack(name, record)
-            except ValueError:
-                continue
+            except ValueError as exc:
+                logger.warning("Periodic entry %r is left out: %s", name, exc)
 
     def next(self, name: str, count: int = 1) -> Sequence[datetime]:
         """Return the next ticks of an entry that are not scheduled yet, none where it is paused.
@@ -278,7 +288,7 @@ class PeriodicTasks:
         """
         entry = self._required(name, self.get(name))
         ticks = periodic.upcoming(entry, count, self._zone)
-        return [_EPOCH + timedelta(milliseconds=tick) for tick in ticks]
+        return [moment_of(tick) for tick in ticks]
 
     @property
     def _zone(self) -> Any:
@@ -323,18 +333,20 @@ class PeriodicTasks:
         ]
 
 
+def _due(entry: Periodic) -> Periodic:
+    """Return an entry that has a tick (InvalidSchedule)."""
+    definition = entry.definition
+    if entry.status == "ended":
+        raise InvalidSchedule(
+            f"{entry.name}: {describe(definition.schedule)} is never due from now on"
+            + ("" if definition.end is None else f" until end={definition.end}")
+        )
+    return entry
+
+
+#: What a definition says, but for what has its own parameter and what it is known by.
 _CHANGEABLE = frozenset(
-    {
-        "task",
-        "args",
-        "kwargs",
-        "options",
-        "timezone",
-        "start",
-        "end",
-        "max_runs",
-        "catch_up",
-        "catch_up_max",
-        "overlap",
-    }
+    each.name
+    for each in fields(Definition)
+    if each.init and each.name not in ("name", "source", "schedule")
 )

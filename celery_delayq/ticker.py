@@ -14,7 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from typing import Any
 
 from celery import Celery, signals
@@ -23,6 +23,7 @@ from redis.exceptions import RedisError, ResponseError
 from celery_delayq import beats, periodic
 from celery_delayq.ahead import Ahead
 from celery_delayq.archiving import own_delayq
+from celery_delayq.clocks import moment_of
 from celery_delayq.conf import Settings
 from celery_delayq.definitions import Definition
 from celery_delayq.deploys import Deployment
@@ -68,7 +69,6 @@ FAREWELL = 2.0
 KNOWN = 2000
 
 _MOST_FAILING = 1000
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class Gun:
@@ -157,7 +157,7 @@ class Gun:
             }
         found: dict[str, list[Entry]] = defaultdict(list)
         for tick in ticks:
-            at = _EPOCH + timedelta(milliseconds=tick)
+            at = moment_of(tick)
             item = Item(
                 definition.args,
                 dict(definition.kwargs),
@@ -276,7 +276,7 @@ class Ticker:
 
     def _warn_of_beats(self, store: Store) -> None:
         try:
-            beats.warn(store)
+            beats.warn(store, self._app)
         except ResponseError as exc:  # an account may not read what is not ours
             logger.warning("It cannot be told whether celery beat runs: %s", exc)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from typing import Any
@@ -13,10 +14,11 @@ from celery.schedules import crontab
 from kombu import pools
 
 from celery_delayq import DelayQ
-from celery_delayq.errors import ConfigError, PeriodicExists, PeriodicUnknown
+from celery_delayq.errors import ConfigError, InvalidSchedule, PeriodicExists, PeriodicUnknown
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.periodic_tasks import TIMEOUT, Diary, StartWorker, start, tasks_of
+from tests.support.proxy import Fault, Proxy
 
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
 
@@ -220,3 +222,49 @@ def test_what_is_no_entry_is_left_alone_until_it_is_removed(
     assert delayq.periodic.remove("wrong")
     assert not delayq.periodic.remove("wrong")
     assert {*delayq_redis.client.hkeys("delayq:periodic")} == {b"wr\xffng", b"right"}
+
+
+def test_an_answer_that_is_lost_makes_no_second_one(
+    delayq: DelayQ, diary: Diary, app: Celery, delayq_redis: RedisUnderTest
+) -> None:
+    """A call that is repeated since its answer was lost finds what it has done."""
+    entry = delayq.periodic.add("hourly", 3600, "note")
+    port = int(delayq_redis.url.rpartition(":")[2].partition("/")[0])
+    with Proxy(port) as proxy:
+        through = Celery(
+            "web", broker=f"delayq+redis://127.0.0.1:{proxy.port}/0", set_as_current=False
+        )
+        again = DelayQ(through)
+        again.periodic.get("hourly")
+        lost = proxy.on("fire", Fault.DROP_REPLY)
+        id = again.periodic.run_now("hourly")
+        again.close()
+        through.close()
+
+    assert lost.fired.is_set()
+    assert diary.ready() == [id]
+    found = delayq.periodic.get("hourly")
+    assert found is not None
+    assert found.standing == replace(entry.standing, count=1)
+
+
+def test_the_same_again_is_refused(delayq: DelayQ) -> None:
+    delayq.periodic.add("hourly", 3600, "note")
+
+    with pytest.raises(PeriodicExists, match="there is a periodic entry 'hourly' already"):
+        delayq.periodic.add("hourly", 3600, "note")
+
+
+def test_what_would_never_be_due_is_no_change(delayq: DelayQ) -> None:
+    past = datetime(2001, 1, 1, tzinfo=timezone.utc)
+    entry = delayq.periodic.add("hourly", 3600, "note")
+
+    for change in (
+        lambda: delayq.periodic.update("hourly", schedule=past),
+        lambda: delayq.periodic.add("hourly", past, "note", replace=True),
+        lambda: delayq.periodic.add("other", past, "note"),
+    ):
+        with pytest.raises(InvalidSchedule, match="never due from now on"):
+            change()
+
+    assert delayq.periodic.list() == [entry]
