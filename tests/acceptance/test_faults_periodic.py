@@ -168,7 +168,7 @@ def test_wrong_clocks_change_nothing(
     kinds = {"interval": 0.5, "rule": rrule("FREQ=SECONDLY;INTERVAL=1"), "minute": crontab()}
     for name, schedule in kinds.items():
         delayq.periodic.add(name, schedule, "note", **KEEP)
-    delayq.periodic.add("single", 0.5, "note", overlap="skip", expires=30, **KEEP)
+    delayq.periodic.add("single", 0.5, "note", overlap="skip", **KEEP)
     entries = {entry.name: entry for entry in delayq.periodic.list()}
     workers = [
         start(

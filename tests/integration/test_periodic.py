@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
@@ -259,11 +259,12 @@ def test_what_would_never_be_due_is_no_change(delayq: DelayQ) -> None:
     past = datetime(2001, 1, 1, tzinfo=timezone.utc)
     entry = delayq.periodic.add("hourly", 3600, "note")
 
-    for change in (
+    changes: list[Callable[[], object]] = [
         lambda: delayq.periodic.update("hourly", schedule=past),
         lambda: delayq.periodic.add("hourly", past, "note", replace=True),
         lambda: delayq.periodic.add("other", past, "note"),
-    ):
+    ]
+    for change in changes:
         with pytest.raises(InvalidSchedule, match="never due from now on"):
             change()
 
