@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import MAXYEAR, datetime, timedelta, tzinfo
 from datetime import timezone as timezones
+from difflib import get_close_matches
 from hashlib import blake2b
 from typing import Any, Literal
 from zoneinfo import ZoneInfo
@@ -108,6 +109,8 @@ class Definition:
         """
         if isinstance(given.get("args"), list):
             given["args"] = tuple(given["args"])
+        if isinstance(given.get("timezone"), ZoneInfo):
+            given["timezone"] = given["timezone"].key
         found = cls(schedule=_schedule_of(schedule), **given)
         found._check()
         dumps_form(found.schedule)
@@ -137,6 +140,11 @@ class Definition:
                 raise wrong(what, "a mapping by names")
         if wrongly := sorted(_NOT_OPTIONS & self.options.keys()):
             raise ConfigError(f"{', '.join(wrongly)}: no option of a periodic entry")
+        for name in sorted(self.options.keys() - {"queue", "priority", "headers", "expires"}):
+            # Others may be anything that a message is sent with.
+            meant = get_close_matches(name, [each.name for each in fields(self)], 1, 0.8)
+            if meant:
+                raise ConfigError(f"{name}: no option of a periodic entry; is {meant[0]} meant?")
         for what in ("start", "end"):
             value = getattr(self, what)
             if value is not None and not (isinstance(value, datetime) and value.tzinfo):

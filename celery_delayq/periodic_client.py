@@ -8,6 +8,8 @@ from dataclasses import fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 
+from celery.canvas import Signature
+
 from celery_delayq import periodic
 from celery_delayq.clocks import moment_of
 from celery_delayq.definitions import CatchUp, Definition, Overlap
@@ -65,8 +67,8 @@ class PeriodicTasks:
             By which it is known; its tasks have the ids ``<name>:<ms since 1970>``.
         schedule : BaseSchedule | timedelta | float | datetime
             Any of Celery's, :class:`~celery_delayq.schedules.rrule`, seconds, or a moment for once.
-        task : Task | str
-            A task or its name.
+        task : Task | Signature | str
+            A task, its name, or with arguments and options ``task.s(…)``.
         replace : bool
             Take the place of an entry of that name, as :meth:`update` of all of it.
         **options
@@ -82,12 +84,18 @@ class PeriodicTasks:
         InvalidSchedule, ConfigError
             It could not be kept, or never fired.
         """
+        kwargs = {} if kwargs is None else kwargs
+        if isinstance(task, Signature):
+            if args and task.args:
+                raise ConfigError(f"args={args!r}: the signature has arguments, {task.args!r}")
+            args, kwargs = args or task.args, {**task.kwargs, **kwargs}
+            options, task = {**task.options, **options}, task.task
         definition = Definition.checked(
             schedule,
             name=name,
             task=getattr(task, "name", task),
             args=args,
-            kwargs={} if kwargs is None else kwargs,
+            kwargs=kwargs,
             options=options,
             timezone=timezone,
             start=start,

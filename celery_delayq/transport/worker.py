@@ -66,6 +66,21 @@ def _hear_of_all(**_: Any) -> None:
 signals.worker_ready.connect(_hear_of_all)
 
 
+def _tell_of_beat(sender: Any, **_: Any) -> None:
+    """Tell that periodic entries wait for beat where there is the URL alone."""
+    app = sender.app
+    ours = hasattr(getattr(sender.connection, "transport", None), "settings")
+    if ours and getattr(app, "_delayq", None) is None and app.conf.beat_schedule:
+        logger.warning(
+            "beat_schedule has entries (%d): workers fire them only where there is DelayQ(app), "
+            "without it that is left to celery beat",
+            len(app.conf.beat_schedule),
+        )
+
+
+signals.worker_ready.connect(_tell_of_beat)
+
+
 def _surviving(on_apply: Callable[..., Any]) -> Callable[..., Any]:
     def apply(target: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         @wraps(target)

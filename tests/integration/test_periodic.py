@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from kombu import pools
 
 from celery_delayq import DelayQ
 from celery_delayq.errors import ConfigError, InvalidSchedule, PeriodicExists, PeriodicUnknown
-from celery_delayq.testing import wait_until
+from celery_delayq.testing import FAST_START, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.periodic_tasks import TIMEOUT, Diary, StartWorker, start, tasks_of
 from tests.support.proxy import Fault, Proxy
@@ -269,3 +270,38 @@ def test_what_would_never_be_due_is_no_change(delayq: DelayQ) -> None:
             change()
 
     assert delayq.periodic.list() == [entry]
+
+
+def test_a_signature_says_what_it_is_called_with(app: Celery, delayq: DelayQ) -> None:
+    signature = app.tasks["note"].s("do", seconds=1).set(queue="slow", priority=3)
+
+    entry = delayq.periodic.add("a", 60, signature, kwargs={"more": 2}, priority=6)
+
+    definition = entry.definition
+    assert (definition.task, definition.args) == ("note", ("do",))
+    assert definition.kwargs == {"seconds": 1, "more": 2}
+    assert definition.options == {"queue": "slow", "priority": 6}
+    with pytest.raises(ConfigError, match="the signature has arguments"):
+        delayq.periodic.add("b", 60, signature, ["other"])
+
+
+@pytest.mark.parametrize(("slip", "meant"), [("catchup", "catch_up"), ("time_zone", "timezone")])
+def test_a_slip_of_the_pen_is_no_option(delayq: DelayQ, slip: str, meant: str) -> None:
+    options: dict[str, Any] = {slip: "all"}
+
+    with pytest.raises(ConfigError, match=f"{slip}: .* is {meant} meant"):
+        delayq.periodic.add("a", 60, "note", **options)
+
+
+def test_a_worker_with_the_url_alone_says_that_it_fires_nothing(
+    delayq_worker: StartWorker, delayq_broker_url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "plain_shop.py").write_text(
+        f"from celery import Celery\napp = Celery('shop', broker={delayq_broker_url!r})\n"
+        "import celery_delayq\n"
+        "app.conf.beat_schedule = {'a': {'task': 't', 'schedule': 60}}\n"
+    )
+    path = {"PYTHONPATH": str(tmp_path)}
+    worker = delayq_worker("plain_shop:app", pool="solo", env=path, extra_args=FAST_START)
+
+    worker.wait_log("beat_schedule has entries .1.: workers fire them only where")
