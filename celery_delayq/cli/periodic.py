@@ -12,7 +12,7 @@ from celery_delayq.cli.periodic_options import Asked, name_argument, names_argum
 
 @click.group()
 def periodic() -> None:
-    """Look after periodic entries: what workers fire without beat.
+    """Look after periodic entries, fired without beat.
 
     Entries in code (beat_schedule, add_periodic_task) are written by workers when they start; what
     is made here stays until it is removed.
@@ -20,7 +20,7 @@ def periodic() -> None:
     \b
     Examples:
       celery -A shop delayq periodic list
-      celery -A shop delayq periodic add report shop.report --crontab '0 9 * * mon-fri'
+      celery -A shop delayq periodic add poll shop.poll --every 30
       celery -A shop delayq periodic pause --help
     """
 
@@ -83,7 +83,7 @@ def next_(ctx: click.Context, name: str, count: int, as_json: bool) -> None:
     \b
     Examples:
       celery -A shop delayq periodic next report
-      celery -A shop delayq periodic next report --count 100 --json | jq -r '.ticks[]'
+      celery -A shop delayq periodic next report --count 9 --json | jq .ticks
     """
     from celery_delayq.cli import ticking
 
@@ -109,10 +109,11 @@ def add(
     \b
     Examples:
       celery -A shop delayq periodic add poll shop.poll --every 30
-      celery -A shop delayq periodic add report shop.report --crontab '0 9 * * mon-fri' \\
-          --timezone Europe/Berlin --queue reports --overlap skip
-      celery -A shop delayq periodic add launch shop.launch --at 2030-01-01T09:00:00+01:00
-      celery -A shop delayq periodic add payday shop.pay --rrule 'FREQ=MONTHLY;BYDAY=-1FR'
+      celery -A shop delayq periodic add report shop.report \\
+          --crontab '0 9 * * mon-fri' --timezone Europe/Berlin --queue reports --overlap skip
+      celery -A shop delayq periodic add launch shop.launch --at 2030-01-01
+      celery -A shop delayq periodic add payday shop.pay \\
+          --rrule 'FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=9;BYMINUTE=0;BYSECOND=0'
     """
     from celery_delayq.cli import ticking
 
@@ -152,9 +153,10 @@ def update(ctx: click.Context, name: str, task: str | None, asked: Asked, as_jso
 @click.pass_context
 @reporting_errors
 def remove(ctx: click.Context, names: tuple[str, ...], yes: bool, as_json: bool) -> None:
-    """Remove entries, with their ticks that are not due yet; what runs goes on.
+    """Remove entries.
 
-    An entry in code comes back when its code changes. Exits with 1 when one was not there.
+    Their ticks that are not due yet are removed too; what runs goes on. An entry in code comes
+    back when its code changes. Exits with 1 when one was not there.
 
     \b
     Examples:
@@ -172,7 +174,9 @@ def remove(ctx: click.Context, names: tuple[str, ...], yes: bool, as_json: bool)
 @click.pass_context
 @reporting_errors
 def pause(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> None:
-    """Fire no ticks of entries until they are resumed, also through deploys and restarts.
+    """Fire no ticks of entries until they go on.
+
+    Also through deploys and restarts. Ticks that are not due yet are withdrawn.
 
     \b
     Example:
@@ -189,7 +193,9 @@ def pause(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> None:
 @click.pass_context
 @reporting_errors
 def resume(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> None:
-    """Go on with the next tick; those that passed meanwhile are not caught up.
+    """Let paused entries go on with the next tick.
+
+    Those that passed meanwhile are not caught up.
 
     \b
     Example:
@@ -206,8 +212,9 @@ def resume(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> None:
 @click.pass_context
 @reporting_errors
 def run_now(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> None:
-    """Run the task of entries once more, now; their ticks stay as they are.
+    """Run the task of entries once more, now.
 
+    Their ticks stay as they are.
     Exits with 1 when one was not run: it is unknown, or runs and may not overlap.
 
     \b
@@ -241,19 +248,20 @@ def import_(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Take over the entries of celery beat, RedBeat or django-celery-beat, or a backup.
+    """Take over what other schedulers have, or a backup.
 
-    Stop the beat first, and do it before the first worker starts. PLACE is the file of beat (by
-    default that of the setting beat_schedule_filename), RedBeat's Redis (by default as it is set
-    for RedBeat, or the broker), the URL of Django's database, or with --from list a file of what
-    `periodic list --json` told (- is standard input). Intervals keep their phase, and
-    what was due since the last run is caught up. Entries in code are as the code has them.
-    Nothing is changed there, and it may be repeated: what is here already is left as it is.
-    Exits with 1 when one could not be taken over.
+    That is celery beat, RedBeat or django-celery-beat. Stop the beat first, and do it before
+    the first worker starts. PLACE is the file of beat (by default that of the setting
+    beat_schedule_filename), RedBeat's Redis (by default as it is set for RedBeat, or the
+    broker), the URL of Django's database, or with --from list a file of what `periodic list
+    --json` told (- is standard input). Intervals keep their phase, and what was due since the
+    last run is caught up. Entries in code are as the code has them. Nothing is changed there,
+    and it may be repeated: what is here already is left as it is. Exits with 1 when one could
+    not be taken over.
 
     \b
     Examples:
-      celery -A shop delayq periodic import --from beat /var/lib/shop/celerybeat-schedule
+      celery -A shop delayq periodic import --from beat celerybeat-schedule
       celery -A shop delayq periodic import --from redbeat --dry-run
       celery -A shop delayq periodic import --from django-celery-beat \\
           postgresql://shop@db/shop

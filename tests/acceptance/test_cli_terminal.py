@@ -21,6 +21,18 @@ from tests.support.terminal import Terminal, require_tmux
 FAR = datetime(2100, 1, 31, 9, tzinfo=timezone.utc)
 DELAYQ = "celery -A shop delayq"
 DEAD = ("list", "show", "replay", "purge", "export", "import", "archive")
+PERIODIC = (
+    "list",
+    "show",
+    "next",
+    "add",
+    "update",
+    "remove",
+    "pause",
+    "resume",
+    "run-now",
+    "import",
+)
 COMMANDS = ("get", "list", "count", "paused", "cancel", "reschedule", "run-now", "pause", "resume")
 
 
@@ -276,12 +288,14 @@ def test_help_fits_and_has_examples(terminal: Terminal) -> None:
     assert code == 0
     assert fits(terminal, shown)
     assert "..." not in shown.replace("[ARGS]...", "")
-    code, shown = terminal.run(f"{DELAYQ} dead --help")
-    assert code == 0
-    assert fits(terminal, shown)
-    assert "..." not in shown.replace("[ARGS]...", "")
-    dead = [f"dead {command}" for command in DEAD]
-    for command in (*COMMANDS, *dead, "stats", "fsck", "migrate", "dispatch"):
+    groups = {"dead": DEAD, "periodic": PERIODIC}
+    for group in groups:
+        code, shown = terminal.run(f"{DELAYQ} {group} --help")
+        assert code == 0
+        assert fits(terminal, shown)
+        assert "..." not in shown.replace("[ARGS]...", "")
+    inner = [f"{group} {command}" for group, commands in groups.items() for command in commands]
+    for command in (*COMMANDS, *inner, "stats", "fsck", "migrate", "dispatch"):
         code, shown = terminal.run(f"{DELAYQ} {command} --help")
         assert code == 0, command
         assert fits(terminal, shown)

@@ -17,7 +17,7 @@ from celery_delayq import DelayQ
 from celery_delayq.entries import Bulk, Outcome
 from celery_delayq.testing import ManagedProcess, WorkerProcess, wait_until
 from tests.integration.conftest import MakeApp
-from tests.support.cli import CommandLine
+from tests.support.cli import INTERRUPTIBLE, CommandLine
 
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
 
@@ -313,8 +313,9 @@ def test_what_was_done_before_it_was_interrupted_is_told(
         for n in range(10_000):
             app.send_task("t", countdown=3600 + n, producer=producer)
 
-    # Whoever watches it comes first, on a busy machine too.
-    with ManagedProcess(["nice", *shop, "run-now", "--queue", "celery", "--yes"]) as process:
+    with ManagedProcess(
+        [*INTERRUPTIBLE, *shop, "run-now", "--queue", "celery", "--yes"]
+    ) as process:
         wait_until(lambda: delayq.count() < 10_000, what="it has begun", interval=0.001)
         os.kill(process.pid, signal.SIGINT)
         code, log = process.wait(), process.log

@@ -23,7 +23,7 @@ from celery_delayq.testing import ManagedProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, query, ready
 from tests.integration.conftest import stored as scheduled
-from tests.support.cli import CommandLine
+from tests.support.cli import INTERRUPTIBLE, CommandLine
 from tests.support.letters import details, fill, message, stored
 
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
@@ -428,8 +428,7 @@ def test_what_cannot_be_meant_is_a_usage_error(
 def test_what_was_done_before_it_was_interrupted_is_told(delayq: DelayQ, shop: list[str]) -> None:
     fill(delayq, 10_000)
 
-    # Whoever watches it comes first, on a busy machine too.
-    with ManagedProcess(["nice", *shop, "dead", "purge", "--all", "--yes"]) as process:
+    with ManagedProcess([*INTERRUPTIBLE, *shop, "dead", "purge", "--all", "--yes"]) as process:
         wait_until(lambda: delayq.count_dead() < 10_000, 60, "it has begun", interval=0.001)
         os.kill(process.pid, signal.SIGINT)
         code, log = process.wait(timeout=60), process.log

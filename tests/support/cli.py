@@ -13,6 +13,10 @@ from click.testing import CliRunner
 
 from celery_delayq.cli import delayq
 
+#: Begins the command of a process that is to be interrupted: shells start what runs in their
+#: background with SIGINT ignored. Whoever watches it comes first, on a busy machine too.
+INTERRUPTIBLE = ("env", "--default-signal=INT", "nice")
+
 
 @dataclass(frozen=True)
 class Ran:
