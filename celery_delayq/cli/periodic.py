@@ -110,7 +110,7 @@ def add(
     Examples:
       celery -A shop delayq periodic add poll shop.poll --every 30
       celery -A shop delayq periodic add report shop.report \\
-          --crontab '0 9 * * mon-fri' --timezone Europe/Berlin --queue reports --overlap skip
+          --crontab '0 9 * * mon-fri' --timezone Europe/Berlin --overlap skip
       celery -A shop delayq periodic add launch shop.launch --at 2030-01-01
       celery -A shop delayq periodic add payday shop.pay \\
           --rrule 'FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=9;BYMINUTE=0;BYSECOND=0'
