@@ -34,6 +34,9 @@ BURST = 100
 #: Most ticks of one entry that are scheduled and not due yet.
 MOST_AHEAD = AHEAD + 1
 
+#: Entries that are scheduled ahead are looked at together, at multiples of so many ms.
+MARK = 200
+
 #: After how many ms what was held back for one that runs is tried again.
 HOLD = 500
 
@@ -129,8 +132,10 @@ class Periodic:
     @property
     def look(self) -> int | None:
         """When dispatchers are to look at it (ms), None for never."""
-        tick = self.standing.tick
-        return None if tick is None else tick - self.definition.ahead
+        tick, ahead = self.standing.tick, self.definition.ahead
+        if tick is None or not ahead:
+            return tick
+        return -((ahead - tick) // MARK) * MARK
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON can have it."""

@@ -124,7 +124,7 @@ class Figure:
     def ratio(self) -> float | None:
         """Ours divided by stock: taken in each pair of rounds, then the median of those."""
         pairs = zip(self.stock_rounds, self.ours_rounds, strict=True)
-        ratios = [ours / stock for stock, ours in pairs if stock > 0]
+        ratios = [ours / stock for stock, ours in pairs if stock > 1e-6]
         return statistics.median(ratios) if ratios else None
 
     @property

@@ -20,6 +20,7 @@ from celery_delayq.ticker import LEAVE
 
 from ..bench import OURS, STOCK, Bench, Side, Station, percentile
 from ..model import Better, Figure, Row, Target, below, measurement
+from ..processes import Pool
 from ..records import Record
 
 BATCH = 500
@@ -30,6 +31,9 @@ FIRED = 10.0
 
 #: Seconds till the first ticks that count.
 LEAD = 5.0
+
+#: From when an entry is written till its first tick: workers have started by then.
+BEFORE_MS = 5000
 
 MEMORY = Row(
     "periodic-memory",
@@ -48,7 +52,7 @@ IDLE = Row(
 )
 SHARE = Row(
     "periodic-fired",
-    "{:,} ticks due each second: of them fired in time",
+    "{:,} ticks due each second, two workers: of them fired in time",
     "%",
     Better.HIGHER,
     Target("100 %", lambda figure: figure.ours >= 100),
@@ -56,7 +60,7 @@ SHARE = Row(
 )
 LATE = Row(
     "periodic-lateness",
-    "{:,} ticks due each second: lateness p99; stock: behind its first run",
+    "{:,} ticks due each second, two workers: lateness p99; stock: behind its first run",
     "ms",
     Better.LOWER,
     below(50, "ms"),
@@ -79,9 +83,12 @@ def _enter(station: Station, entries: int, ticking: int) -> None:
     """Make periodic entries; those that tick each second do so one after the other."""
     with _delayq(station) as delayq:
         gate = PeriodicStore(delayq.store)
-        now, writings = delayq.store.now_ms(), []
-        for n in range(entries):
+        writings: list[Writing] = []
+        # Those that tick come last: else they are behind before the first worker is there.
+        for n in reversed(range(entries)):
             ticks = n < ticking
+            if not writings:
+                now = delayq.store.now_ms()
             definition = Definition.checked(
                 1.0 if ticks else 86_400.0,
                 name=f"customer-{n}-report",
@@ -89,10 +96,10 @@ def _enter(station: Station, entries: int, ticking: int) -> None:
                 args=[n],
                 catch_up="all",
             )
-            after = n * 1000 // ticking if ticks else 0
+            after = BEFORE_MS + n * 1000 // ticking if ticks else 0
             entry = periodic.begin(definition, now + after, timezone.utc)
             writings.append(Writing(entry.name, "", entry.pack(), entry.look))
-            if len(writings) == BATCH or n == entries - 1:
+            if len(writings) == BATCH or n == 0:
                 gate.write(writings)
                 writings.clear()
 
@@ -122,11 +129,18 @@ def _ticks(bench: Bench, side: Side, entries: int, rate: int) -> tuple[float, li
         bench.note(f"{rate:,} ticks due each second, {side.name}")
         if side.delayq:
             _enter(station, entries, rate)
-            with station.worker(bench.pool):
+            with _workers(station, bench.pool):
                 return _of_ours(_seen(station), rate)
-        with station.worker(bench.pool), station.firer(entries, rate) as firer:
-            station.records.wait_for(rate, 120.0, firer.check)
+        with _workers(station, bench.pool), station.firer(entries, rate) as firer:
+            station.records.wait_for(1, 120.0, firer.check)
             return _of_beat(_seen(station), rate)
+
+
+@contextmanager
+def _workers(station: Station, pool: Pool) -> Iterator[None]:
+    """Two of them: where so much falls due there is never just one."""
+    with station.worker(pool), station.worker(pool):
+        yield
 
 
 def _seen(station: Station) -> tuple[float, list[Record]]:
@@ -139,7 +153,7 @@ def _seen(station: Station) -> tuple[float, list[Record]]:
 def _of_ours(seen: tuple[float, list[Record]], rate: int) -> tuple[float, list[float]]:
     begin, records = seen
     counted = [each for each in records if begin <= each.due < begin + FIRED]
-    return 100 * len(counted) / (rate * FIRED), [each.lateness_ms for each in counted]
+    return _with_missing([each.lateness_ms for each in counted], rate)
 
 
 def _of_beat(seen: tuple[float, list[Record]], rate: int) -> tuple[float, list[float]]:
@@ -151,7 +165,13 @@ def _of_beat(seen: tuple[float, list[Record]], rate: int) -> tuple[float, list[f
     late = [
         1000 * (start - runs[0] - n) for runs in starts.values() for n, start in enumerate(runs)
     ]
-    return 100 * sum(map(len, starts.values())) / (rate * FIRED), late
+    return _with_missing(late, rate)
+
+
+def _with_missing(late: list[float], rate: int) -> tuple[float, list[float]]:
+    """What did not run is late by all of the time that was watched, at least."""
+    expected = round(rate * FIRED)
+    return 100 * len(late) / expected, late + [1000 * FIRED] * (expected - len(late))
 
 
 def _takeovers(bench: Bench) -> list[float]:
