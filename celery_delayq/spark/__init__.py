@@ -1,0 +1,50 @@
+"""Apache Spark in and out of the queue: the data source ``celery_delayq``, and jobs.
+
+>>> import celery_delayq.spark
+>>> celery_delayq.spark.register(spark)  # doctest: +SKIP
+>>> rows.write.format("celery_delayq").mode("append").options(  # doctest: +SKIP
+...     task="mail.remind", idcolumn="flight", etacolumn="remind_at"
+... ).save()
+
+Needs PySpark 4.1 or newer, which needs Java 17: ``pip install celery-delayq[spark]``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from celery_delayq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["register"]
+
+OLDEST = (4, 1)
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("celery_delayq")`` known to a session, for reading and writing.
+
+    Raises
+    ------
+    ConfigError
+        PySpark or pyarrow is missing, or too old.
+    """
+    check()
+    from celery_delayq.spark.source import Source
+
+    spark.dataSource.register(Source)
+
+
+def check() -> None:
+    """Raise :class:`ConfigError` where the extra ``[spark]`` is not installed, or too old."""
+    how = "install it with: pip install 'celery-delayq[spark]'"
+    try:
+        import pyarrow  # noqa: F401
+        import pyspark
+    except ImportError as exc:
+        raise ConfigError(f"{exc.name} is missing; {how}") from exc
+    found = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
+    if found < OLDEST:
+        raise ConfigError(f"PySpark {pyspark.__version__} is too old, expected 4.1 or newer; {how}")

@@ -1,0 +1,138 @@
+"""How tasks of Spark reach Redis. Secrets stay out of plans, logs and the web pages of Spark."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from celery import Celery
+from celery.app.utils import find_app
+
+from celery_delayq.app import DelayQ
+from celery_delayq.errors import ConfigError
+
+#: Where the URL of the broker is looked for, in this order, if no option gives it.
+VARIABLES = ("DELAYQ_URL", "CELERY_BROKER_URL")
+
+#: Where its password is looked for. Spark hides what ``spark.executorEnv.*PASSWORD*`` says.
+PASSWORD = "DELAYQ_PASSWORD"
+
+#: The options that say it.
+OPTIONS = ("url", "password", "app", "keyprefix")
+
+_HOW = (
+    "give the URL without its password, and the password by the environment variable "
+    f"{PASSWORD} on the driver and the executors (spark.executorEnv.{PASSWORD}), or the whole URL "
+    f"by {VARIABLES[0]}, or by the name of a variable: url='env:MY_BROKER_URL'"
+)
+
+
+@dataclass(frozen=True)
+class Access:
+    """Where the queue is; goes to executors, where it is opened.
+
+    Attributes
+    ----------
+    url : str | None
+        The broker's URL, ``env:NAME``, or None: that of the app, or of the environment.
+    password : str | None
+        As an option; Spark hides options of that name.
+    app : str | None
+        The Celery app as ``celery -A`` takes it, which executors can import; None for one that
+        has nothing but the URL.
+    """
+
+    url: str | None = None
+    password: str | None = None
+    app: str | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Access:
+        """Return what options of a data source say.
+
+        Raises
+        ------
+        ConfigError
+            The URL has a password in it, which plans and logs would show.
+        """
+        url = options.get("url")
+        if url is not None and "://" in url and _has_password(url):
+            raise ConfigError(f"the option url has a password, which Spark would show; {_HOW}")
+        return cls(*(options.get(name) for name in OPTIONS))
+
+    def open(self) -> DelayQ:
+        """Return a client, to be closed by the caller.
+
+        Raises
+        ------
+        ConfigError
+            No URL was given, or the app cannot be imported here.
+        """
+        if self.app is None:
+            app = Celery("celery_delayq.spark", broker=self._url(), set_as_current=False)
+            if self.keyprefix is not None:
+                app.conf.broker_transport_options = {"global_keyprefix": self.keyprefix}
+        else:
+            app = _found(self.app)
+            if self.url is not None:
+                app.conf.broker_url = app.conf.broker_write_url = app.conf.broker_read_url = (
+                    self._url()
+                )
+        delayq = getattr(app, "_delayq", None)
+        return delayq if isinstance(delayq, DelayQ) else DelayQ(app)
+
+    def _url(self) -> str:
+        url = self.url
+        if url is None:
+            url = next((os.environ[name] for name in VARIABLES if name in os.environ), None)
+            if url is None:
+                raise ConfigError(
+                    f"where is the queue? Give the option url, or set {' or '.join(VARIABLES)} on "
+                    f"the driver and the executors (spark.executorEnv.{VARIABLES[0]}), or name an "
+                    "app: app='myproject.celery:app'"
+                )
+        elif url.startswith("env:"):
+            name = url.removeprefix("env:")
+            if name not in os.environ:
+                raise ConfigError(
+                    f"the option url is {url!r}, and there is no environment variable {name} here; "
+                    f"set it on the driver and the executors (spark.executorEnv.{name})"
+                )
+            url = os.environ[name]
+        if not url.startswith("delayq"):
+            url = f"delayq+{url}"
+        password = self.password or os.environ.get(PASSWORD)
+        return url if password is None or _has_password(url) else _with_password(url, password)
+
+
+def _found(name: str) -> Celery:
+    try:
+        app: Any = find_app(name)
+    except (ImportError, AttributeError) as exc:
+        raise ConfigError(
+            f"the option app={name!r} cannot be imported here: {exc}; ship its code to the "
+            "executors, as by spark-submit --py-files"
+        ) from exc
+    return app
+
+
+def _has_password(url: str) -> bool:
+    return any(":" in _login(part) for part in url.split(";"))
+
+
+def _login(url: str) -> str:
+    return url.partition("://")[2].partition("/")[0].rpartition("@")[0]
+
+
+def _with_password(url: str, password: str) -> str:
+    """Return a URL, or several as Sentinel has them, with a password in each."""
+    parts = []
+    for part in url.split(";"):
+        scheme, _, rest = part.partition("://")
+        host, slash, path = rest.partition("/")
+        user, _, host = host.rpartition("@")
+        parts.append(f"{scheme}://{user}:{quote(password, safe='')}@{host}{slash}{path}")
+    return ";".join(parts)
