@@ -58,6 +58,13 @@ class ControlStore:
 
     # -- to look at
 
+    def known(self, queue: str, messages: Iterable[tuple[str, str]]) -> str:
+        """Return a letter for each id and nonce, as ``lua/known.lua`` tells: whether it is there."""
+        args = [text for message in messages for text in message]
+        call = Call(scripts.load("known"), [*self._keys.queue(queue).state], args)
+        reply: bytes = self._store.run(call)
+        return reply.decode()
+
     def find(self, queue: str, ids: Sequence[str]) -> list[Place]:
         """Return where in a queue everything is that has one of *ids*."""
         script, keys = scripts.load("find"), [*self._keys.queue(queue).state]

@@ -45,6 +45,11 @@ class Item(NamedTuple):
         As for ``apply_async``.
     options : Mapping[str, Any]
         More of its options, such as ``headers`` or ``link``.
+    unique_key : Key | str | Callable | None
+        As for ``apply_async``; items whose keys are each a :class:`~celery_delayq.unique.Key` are
+        made as fast as those without.
+    version : str
+        Another version with the same id is another item: its unique key says what becomes of it.
     """
 
     args: Any = ()
@@ -57,6 +62,8 @@ class Item(NamedTuple):
     priority: Any = None
     expires: Any = None
     options: Mapping[str, Any] = {}
+    unique_key: Any = None
+    version: str = ""
 
 
 @dataclass(slots=True)
@@ -156,10 +163,12 @@ class ManyFailed(DelayQError):
 
 
 #: Options of ``apply_async`` that are fields of an item.
-COMMON = ("eta", "countdown", "queue", "priority", "expires")
+COMMON = ("eta", "countdown", "queue", "priority", "expires", "unique_key")
 
 #: What one item cannot say as an option: it has a field for it, or it is not its business.
-NOT_OPTIONS = frozenset({*Item._fields, "task_id", "producer", "publisher", "connection"})
+NOT_OPTIONS = frozenset({*Item._fields, "task_id", "producer", "publisher", "connection"}) - {
+    "unique_key"
+}
 
 
 class Reader:
@@ -186,7 +195,9 @@ class Reader:
         """
         if type(given) is not Item:
             given = _item_of(given)
-        args, kwargs, eta, countdown, id, task, queue, priority, expires, options = given
+        args, kwargs, eta, countdown, id, task, queue, priority, expires, options, key, version = (
+            given
+        )
         all = self._for_all
         if eta is None and countdown is None:
             eta, countdown = all.eta, all.countdown
@@ -196,7 +207,7 @@ class Reader:
             id = new_id()
             nonce = id[-12:] + id[:4]
         elif type(id) is str and id:
-            nonce = nonce_of_id(id)
+            nonce = nonce_of_id(id, version)
         else:
             raise InvalidItem(f"id={id!r}: expected a text, such as 'reminder-17', or None")
         return Job(
@@ -211,6 +222,7 @@ class Reader:
             all.queue if queue is None else queue,
             all.priority if priority is None else priority,
             options,
+            all.unique_key if key is None else key,
         )
 
     def _target(self, task: Any) -> Target:

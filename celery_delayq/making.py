@@ -118,7 +118,7 @@ class Maker:
         self._kept.clear()
         given = {
             name: value
-            for name in ("eta", "countdown", "expires", "queue", "priority")
+            for name in ("eta", "countdown", "expires", "queue", "priority", "unique_key")
             if (value := getattr(job, name)) is not None
         }
         options = {

@@ -27,6 +27,7 @@ from celery_delayq import hooks, unique
 from celery_delayq import message as envelope
 from celery_delayq.carrying import FIELD, OPTION, Sent
 from celery_delayq.message import PROPERTY, Due, Entry, due_of_countdown, due_of_eta
+from celery_delayq.unique import Key
 
 #: Encodes bodies as Celery's ``json`` serializer does.
 _encode: Callable[[Any], str] = JSONEncoder().encode
@@ -73,6 +74,7 @@ class Job(NamedTuple):
     queue: Any
     priority: Any
     options: Mapping[str, Any]
+    unique_key: Any = None
 
 
 class Routed(NamedTuple):
@@ -89,9 +91,10 @@ def new_id() -> str:
     return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-{variant}{text[17:20]}-{text[20:]}"
 
 
-def nonce_of_id(id: str) -> str:
+def nonce_of_id(id: str, version: str = "") -> str:
     """Return the nonce of all messages with that id: whichever comes first is the only one."""
-    return blake2b(id.encode(), digest_size=8).hexdigest()
+    text = f"{id}\0{version}" if version else id
+    return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def kind(job: Job) -> Any:
@@ -120,6 +123,7 @@ def kind(job: Job) -> Any:
             due,
             type(job.expires),
             options,
+            Key if type(job.unique_key) is Key else job.unique_key,
         )
         hash(key)
     except (TypeError, ValueError):
@@ -155,9 +159,11 @@ class Template:
         self._levels = getattr(app.conf, "task_repr_maxlevels", 3)
         self._expires = getattr(task, "expires", None)
         chosen = unique.options_of(task, options)
-        self._own: Callable[[Any, Any], dict[str, Any]] | None = None
-        if any(value is not None for value in chosen.values()):
-            self._own = lambda args, kwargs: unique.own_properties(name, task, args, kwargs, chosen)
+        self._own: Callable[[Any, Any, Any], dict[str, Any]] | None = None
+        if any(value is not None for value in (job.unique_key, *chosen.values())):
+            self._own = lambda args, kwargs, key: unique.own_properties(
+                name, task, args, kwargs, chosen if key is None else {**chosen, "unique_key": key}
+            )
 
     @classmethod
     def of(
@@ -242,7 +248,7 @@ class Template:
         id, nonce, args, kwargs = job.id, job.nonce, job.args, job.kwargs
         skip, key = 0, "-"
         if self._own is not None:
-            own = self._own(args, kwargs)
+            own = self._own(args, kwargs, job.unique_key)
             skip = own.get("skip_after", 0)
             key = envelope.unique_key(own) or key
         body = _encode([args, kwargs])[:-1] + self._tail

@@ -32,6 +32,12 @@ OPTIONS = ("unique_key", "on_conflict", "unique_scope", "max_wait", "skip_after"
 LONGEST = 200
 
 
+class Key(str):
+    """A unique key as it is, where others give a template: braces in it mean nothing."""
+
+    __slots__ = ()
+
+
 class Unique(NamedTuple):
     """A unique key as messages carry it: the letter of its scope, task name and key.
 
@@ -111,9 +117,8 @@ def unique_of(
         The task, whose signature gives arguments their names; None where it is not known here.
     options : Mapping[str, Any]
         ``unique_key``: a template such as ``"order:{order_id}"`` over the arguments (``{0}`` is the
-        first positional one), or a callable that gets the arguments; False for none, since Celery
-        drops a None. ``on_conflict``,
-        ``unique_scope`` and ``max_wait``.
+        first positional one), a callable that gets the arguments, or a :class:`Key`; False for
+        none, since Celery drops a None. ``on_conflict``, ``unique_scope`` and ``max_wait``.
 
     Raises
     ------
@@ -165,6 +170,8 @@ def unique_of(
 def _render(
     task_name: str, task: Any, template: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> str:
+    if isinstance(template, Key):
+        return str(template)
     if callable(template):
         return _called(task_name, template, args, kwargs)
     if not isinstance(template, str):

@@ -43,11 +43,14 @@ class Access:
     app : str | None
         The Celery app as ``celery -A`` takes it, which executors can import; None for one that
         has nothing but the URL.
+    keyprefix : str | None
+        The ``global_keyprefix`` of the apps, where there is no app that says it.
     """
 
     url: str | None = None
     password: str | None = None
     app: str | None = None
+    keyprefix: str | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Access:

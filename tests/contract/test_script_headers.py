@@ -15,7 +15,7 @@ from celery_delayq.letter_store import Replay
 from celery_delayq.mend_store import MendStore
 from celery_delayq.mend_tracks import MendTracks, Tracked
 from celery_delayq.message import Due, Entry, Record
-from celery_delayq.periodic_store import PeriodicStore, Shot, Writing
+from celery_delayq.periodic_store import EntryTicks, PeriodicStore, Writing
 from celery_delayq.places import Where
 from celery_delayq.replies import Held
 from celery_delayq.store import Store
@@ -52,6 +52,7 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     "defer": (lambda s: s.defer("q", 1.0), [5, b"q", b"7"]),
     "sizes": (lambda s: s.sizes("q", Layout()), [5, 1, 1, b"7", 0, 0, 0]),
     "clear": (lambda s: s.clear("q"), [3, 1]),
+    "known": (lambda s: s.control.known("q", [("id", "nonce")]), b"-"),
     "find": (lambda s: s.control.find("q", ["id"]), []),
     "page": (lambda s: s.control.page("q", Where(), 10), [b"0", b"", b""]),
     "cancel": (lambda s: s.control.cancel("q", Layout(), ["id"]), b"d"),
@@ -82,10 +83,13 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     ),
     "enter": (lambda s: PeriodicStore(s).write([Writing("name", "", "line\n{}", 7)]), b"d"),
     "fire": (
-        lambda s: PeriodicStore(s).fire("q", [Shot("name", "line", "then", 7, "line", 6, [ENTRY])]),
+        lambda s: PeriodicStore(s).fire(
+            "q", [EntryTicks("name", "line", "then", 7, "line", 6, [ENTRY])]
+        ),
         [b"s"],
     ),
     "deploy": (lambda s: PeriodicStore(s).deploy("code", "1", None, 60), [b"1", b"", b"5"]),
+    "history": (lambda s: s.history.add("me", 2, 100, [b"line"]), 1),
     "keep": (lambda s: s.letters.keep("q", [("id", 5, b"1 5 0 why\n{}")]), b"d"),
     "spend": (lambda s: s.control.spend("root", 5, "id 0", 60), 1),
     "absolve": (lambda s: MendStore(s).absolve("q", Layout()), [1, 0]),

@@ -145,6 +145,18 @@ def test_the_same_id_may_replace_itself(store: Store, place: str) -> None:
     assert state(store).keys() <= left
 
 
+@where_it_is
+@pytest.mark.parametrize(("policy", "became"), [("k 0 0", "kept"), ("e 0 0", "conflict")])
+def test_another_message_with_the_same_id_gives_way_as_any_other(
+    store: Store, place: str, policy: str, became: str
+) -> None:
+    owned(store, place, id="a")
+    before = state(store)
+
+    assert put(store, labelled("a", nonce="new", unique="dk", policy=policy)) == [Put(became, "a")]
+    assert state(store) == before
+
+
 def test_a_replaced_one_that_is_dropped_leaves_the_key_to_a_ready_one_of_its_id(
     store: Store,
 ) -> None:

@@ -245,7 +245,7 @@ class Tracking:
         if owner is None or found is None:
             return Plan("store", due)
         place, name = found
-        if owner.id == label.id and place == "running":
+        if owner.id == label.id and place == "running" and retry:
             return Plan("store", due, owner.id)
         if retry:
             return Plan("superseded" if policy in "rl" else "beside", due, owner.id)

@@ -17,7 +17,7 @@ local function decide(unique, id, due, now, policy)
     return plan
   end
   plan.owner = owner
-  if owner == id and state == 'running' then
+  if owner == id and state == 'running' and retry == '1' then
     -- The retry of what has the key takes it over, or what it has put in its place itself.
     plan.since = plan.since and since or plan.since
   elseif retry == '1' then
