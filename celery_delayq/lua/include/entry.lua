@@ -10,7 +10,7 @@ end
 
 -- Whether a message is in the schedule already: a call is repeated after its reply was lost.
 local function is_scheduled(id, nonce)
-  for _, name in ipairs({id, twin_name(id, nonce)}) do
+  for _, name in ipairs(names_of_message(id, nonce)) do
     local _, there = read_record(redis.call('HGET', ENTRIES, name))
     if there == nonce then
       return true
@@ -28,7 +28,7 @@ end
 -- already. This comes before any other write, and a full server refuses it, so that nothing is
 -- half-stored.
 local function put_record(id, data, nonce)
-  if redis.call('HEXISTS', ENTRIES, twin_name(id, nonce)) == 1 then
+  if has_twins() and redis.call('HEXISTS', ENTRIES, twin_name(id, nonce)) == 1 then
     return nil
   end
   if redis.call('HSETNX', ENTRIES, id, data) == 1 then

@@ -28,6 +28,7 @@ local function store(id, due, list, data)
   end
   if due <= now then
     put_ready(list, putting.marker, due, now, data, task, start)
+    putting.tracked = true
     return 'r'
   end
   local name = put_record(id, data, nonce)
@@ -70,10 +71,12 @@ end
 local function store_unique(id, due, list, data, policy)
   local _, nonce, _, start = read_record(data)
   local _, _, _, unique = read_label(data, start)
-  list_entries()
   -- Also when another has replaced it since: that one is to stay.
-  if is_scheduled(id, nonce) or is_tracked(id, nonce) then
+  if is_scheduled(id, nonce) or (putting.tracked and is_tracked(id, nonce)) then
     return 'd'
+  end
+  if redis.call('HEXISTS', UNIQUE, string.sub(unique, 2)) == 1 then
+    list_entries() -- what has the key may be among them
   end
   if putting.tracked and not putting.looked then
     look_for_taken()

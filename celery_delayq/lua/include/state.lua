@@ -13,10 +13,26 @@ local function twin_name(id, nonce)
   return id .. '\0' .. nonce
 end
 
+-- Whether there are any: mostly not, and then nobody has to look for them.
+local twins_there
+
+local function has_twins()
+  if twins_there == nil then
+    twins_there = redis.call('EXISTS', TWINS) == 1
+  end
+  return twins_there
+end
+
 local function list_twin(name)
   if string.find(name, '\0', 1, true) then
     redis.call('ZADD', TWINS, 0, name)
+    twins_there = true
   end
+end
+
+-- The names that a message may have.
+local function names_of_message(id, nonce)
+  return has_twins() and {id, twin_name(id, nonce)} or {id}
 end
 
 -- Refuse those of another type before anything is written.
@@ -46,7 +62,7 @@ end
 
 -- Name and value of a message in WAITING or RUNNING; nil when it is not there.
 local function find_tracked(index, id, nonce)
-  for _, name in ipairs({id, twin_name(id, nonce)}) do
+  for _, name in ipairs(names_of_message(id, nonce)) do
     local value = redis.call('HGET', index, name)
     local _, found = read_tracked(value)
     if found == nonce then
