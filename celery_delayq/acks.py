@@ -16,12 +16,12 @@ MOST = 500
 
 @dataclass(slots=True)
 class AckBatch:
-    """Some that are sent together: fields by queue.
+    """Some that are sent together: by queue their fields, each with the line of its run.
 
     Those that *ride* with a request are answered when the channel's own thread reads its reply.
     """
 
-    fields: dict[str, list[str]]
+    fields: dict[str, dict[str, bytes]]
     ride: bool = False
     since: float = field(default_factory=time.monotonic)
 
@@ -60,7 +60,7 @@ class Acks:
         self._incarnation = incarnation
         self._tally = tally
         self._wake = wake
-        self._waiting: deque[tuple[str, str]] = deque()
+        self._waiting: deque[tuple[str, str, bytes]] = deque()
         self._in_flight: dict[int, AckBatch] = {}
         self._sent_before: set[str] = set()
 
@@ -75,14 +75,14 @@ class Acks:
         except IndexError:
             return None
 
-    def add(self, queue: str, field: str) -> None:
-        """Acknowledge a message."""
-        self._waiting.append((queue, field))
+    def add(self, queue: str, field: str, run: bytes = b"") -> None:
+        """Acknowledge a message; *run* is the line of its run for the history."""
+        self._waiting.append((queue, field, run))
         self._wake()
 
     def of(self, queue: str) -> set[str]:
         """Return the fields of a queue for which Redis has not answered yet."""
-        waiting = {field for where, field in self._waiting.copy() if where == queue}
+        waiting = {field for where, field, _ in self._waiting.copy() if where == queue}
         for batch in tuple(self._in_flight.copy().values()):
             waiting.update(batch.fields.get(queue, ()))
         return waiting
@@ -93,10 +93,10 @@ class Acks:
         self._in_flight[id(batch)] = batch
         for _ in range(MOST):
             try:
-                queue, name = self._waiting.popleft()
+                queue, name, run = self._waiting.popleft()
             except IndexError:
                 break
-            batch.fields.setdefault(queue, []).append(name)
+            batch.fields.setdefault(queue, {})[name] = run
         if not batch:
             del self._in_flight[id(batch)]
         return batch
@@ -120,7 +120,7 @@ class Acks:
         """The connection was lost: send them again."""
         for queue, fields in batch.fields.items():
             self._sent_before.update(fields)
-            self._waiting.extendleft((queue, field) for field in fields)
+            self._waiting.extendleft((queue, field, run) for field, run in fields.items())
         del self._in_flight[id(batch)]
         self._wake()
 

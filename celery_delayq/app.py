@@ -17,6 +17,7 @@ from celery_delayq.client import Client
 from celery_delayq.dead import DeadMixin
 from celery_delayq.entries import Bulk, Filter, check_name
 from celery_delayq.errors import ConfigError, NoStore
+from celery_delayq.history_client import HistoryMixin
 from celery_delayq.jsonl import Place
 from celery_delayq.letters import DeadFilter
 from celery_delayq.many import ManyMixin
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class DelayQ(Client, ContextMixin, DeadMixin, ManyMixin):
+class DelayQ(Client, ContextMixin, DeadMixin, HistoryMixin, ManyMixin):
     """Delayed tasks of one Celery app.
 
     Parameters

@@ -36,7 +36,8 @@ class Hidden:
 class Limits(NamedTuple):
     """How much of one queue there may be; 0 is no limit.
 
-    *archived* says that its dead letters go to a database, and none is forgotten.
+    *archived* says that its dead letters go to a database, and none is forgotten; *history* is
+    about how many runs of all queues are kept, where 0 is none.
     """
 
     promote_rate: float = 0.0
@@ -45,11 +46,12 @@ class Limits(NamedTuple):
     dead_letters_age: float = 0.0
     dead_letters_max: int = 0
     archived: bool = False
+    history: int = 0
 
     @staticmethod
     def options() -> tuple[str, ...]:
         """Return the names of those that a queue may have of its own."""
-        return Limits._fields[:-1]
+        return Limits._fields[:-2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,9 @@ class Settings:
     dead_letters_archive_after: float = field(default=3600.0, metadata=_range(0.0, 3_153_600_000.0))
     """Seconds after which they do."""
 
+    history: int = field(default=0, metadata=_range(0, 100_000_000))
+    """About how many runs of tasks are kept, of all queues; the oldest go first, 0: none."""
+
     revoke_expires: float = field(default=86_400.0, metadata=_range(1.0, 31_536_000.0))
     """For how many seconds Redis remembers a revoked id."""
 
@@ -132,6 +137,7 @@ class Settings:
             self.dead_letters_age,
             self.dead_letters_max,
             bool(self.dead_letters_archive),
+            self.history,
         )
 
     @classmethod

@@ -59,7 +59,7 @@ class ControlStore:
     # -- to look at
 
     def known(self, queue: str, messages: Iterable[tuple[str, str]]) -> str:
-        """Return a letter for each id and nonce, as ``lua/known.lua`` tells: whether it is there."""
+        """Return a letter of ``lua/known.lua`` for each id and nonce: whether that is there."""
         args = [text for message in messages for text in message]
         call = Call(scripts.load("known"), [*self._keys.queue(queue).state], args)
         reply: bytes = self._store.run(call)

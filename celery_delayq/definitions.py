@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 from celery.schedules import BaseSchedule, maybe_schedule
 from kombu.utils.json import dumps, loads
 
+from celery_delayq.clocks import moment_of, tick_at
 from celery_delayq.errors import ConfigError, InvalidSchedule, RecordError
 from celery_delayq.retry import LONGEST
 from celery_delayq.schedule_forms import dumps_form, loads_form
@@ -66,7 +67,7 @@ class Definition:
         Most ticks that are fired.
     catch_up, catch_up_max : CatchUp, int
         Which of the ticks run that were missed while no dispatcher was there: none, the last one,
-        or all up to so many, the last ones.
+        or all up to so many, the last ones. The number is for ``"all"`` only.
     overlap : Overlap
         What becomes of a tick while the task of an earlier one waits to start or runs: it runs
         beside it, it does not run, or it waits and runs after it, in place of any that waits.
@@ -92,13 +93,16 @@ class Definition:
     )
 
     @classmethod
-    def checked(cls, schedule: Any, **given: Any) -> Definition:
+    def checked(cls, schedule: Any, *, zone: tzinfo | None = None, **given: Any) -> Definition:
         """Return a definition that can be kept and fired.
 
         Parameters
         ----------
         schedule : BaseSchedule | timedelta | float | datetime
             Seconds, or a moment for once.
+        zone : tzinfo | None
+            The app's, by whose wall clock a datetime without a time zone is read where *given* has
+            no ``timezone``; None to refuse it then.
 
         Raises
         ------
@@ -111,8 +115,17 @@ class Definition:
             given["args"] = tuple(given["args"])
         if isinstance(given.get("timezone"), ZoneInfo):
             given["timezone"] = given["timezone"].key
-        found = cls(schedule=_schedule_of(schedule), **given)
+        moments = {"schedule": schedule, "start": given.get("start"), "end": given.get("end")}
+        for what, value in moments.items():
+            if isinstance(value, datetime) and value.tzinfo is None:
+                given[what] = _moment_in(zone_of(given.get("timezone")) or zone, what, value)
+        found = cls(**{**given, "schedule": _schedule_of(given.get("schedule", schedule))})
         found._check()
+        if "catch_up_max" in given and found.catch_up != "all":
+            raise ConfigError(
+                f"catch_up_max={found.catch_up_max}: it is for catch_up='all', and has no meaning "
+                f"with {found.catch_up!r}"
+            )
         dumps_form(found.schedule)
         try:
             cls.loads(found.name, found.dumps())
@@ -125,7 +138,7 @@ class Definition:
 
     def _check(self) -> None:
         def wrong(what: str, expected: str) -> ConfigError:
-            return ConfigError(f"{what}={getattr(self, what)!r}: expected {expected}")
+            return ConfigError(f"{what}={_shown(getattr(self, what))}: expected {expected}")
 
         for what in ("name", "task"):
             value = getattr(self, what)
@@ -152,7 +165,7 @@ class Definition:
         if self.start is not None and self.start.year == MAXYEAR:
             raise wrong("start", f"a time before the year {MAXYEAR}")
         if self.start and self.end and self.end < self.start:
-            raise wrong("end", f"a time after start={self.start!r}")
+            raise wrong("end", f"a time after start={_shown(self.start)}")
         for what, known in (("catch_up", CATCH_UPS), ("overlap", OVERLAPS)):
             if getattr(self, what) not in known:
                 raise wrong(what, f"one of {', '.join(known)}")
@@ -257,6 +270,22 @@ def zone_of(name: str | None) -> tzinfo | None:
         raise ConfigError(
             f"timezone={name!r}: expected the name of a time zone, such as 'Europe/Berlin' or 'UTC'"
         ) from exc
+
+
+def _moment_in(zone: tzinfo | None, what: str, wall: datetime) -> datetime:
+    """Return when a wall clock shows that; as it is, without a zone."""
+    if zone is None:
+        return wall
+    try:
+        local = moment_of(tick_at(wall, zone)).astimezone(zone)
+    except (OverflowError, ValueError) as exc:
+        raise ConfigError(f"{what}={_shown(wall)}: expected a time that there is, {exc}") from exc
+    # With its offset, as records have it: in the hour that comes twice zones make nothing equal.
+    return local.replace(tzinfo=timezones(local.utcoffset() or timedelta(0)))
+
+
+def _shown(value: Any) -> str:
+    return value.isoformat() if isinstance(value, datetime) else repr(value)
 
 
 def _is_number(value: Any) -> bool:

@@ -1,17 +1,22 @@
 """Periodic entries in code: ``beat_schedule`` and ``add_periodic_task``.
 
-Workers write them when they start. While several versions of the code run side by side, the one
-that came last counts: what an older one finds changed, it leaves so, until the newer one is gone.
+Workers write them when they start. Of the versions of the code that are about, the one that came
+last counts: what an older one finds changed, it leaves so, until the newer one is gone.
+
+What the code said is noted beside the entries when they are written. An entry of which the code
+says the same as then is left as calls have changed it, also where they have removed it.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import tzinfo
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Literal, get_args
+from uuid import uuid4
 
 from celery import Celery
 from celery.backends.base import DisabledBackend
@@ -19,10 +24,11 @@ from celery.beat import ScheduleEntry
 from celery.schedules import crontab, maybe_schedule
 
 from celery_delayq import periodic
+from celery_delayq.archiving import own_delayq
 from celery_delayq.definitions import Definition, edition_of, source_in
 from celery_delayq.errors import ConfigError, DelayQError
 from celery_delayq.periodic import Periodic
-from celery_delayq.periodic_store import Deploy, PeriodicStore, Writing
+from celery_delayq.periodic_store import Deploy, Deployed, PeriodicStore, Writing
 from celery_delayq.pipeline import LOST
 from celery_delayq.store import Store
 
@@ -32,11 +38,18 @@ logger = logging.getLogger(__name__)
 KEEP = 20.0
 ALIVE = 60.0
 
+#: Most names that are told when entries are written, and ids that are cancelled together.
+TOLD = 20
+BATCH = 1000
+
 #: What entries in code may say beside what beat knows.
 OURS = ("timezone", "start", "end", "max_runs", "catch_up", "catch_up_max", "overlap")
 
 #: What beat keeps in an entry, and here has its place in Redis.
 _IGNORED = frozenset({"name", "app", "last_run_at", "total_run_count"})
+
+
+Change = Literal["added", "changed", "removed"]
 
 
 def source_of(app: Celery) -> str:
@@ -60,15 +73,15 @@ def definitions_of(app: Celery) -> Iterator[tuple[str, Definition | DelayQError]
         )
     for name, entry in given.items():
         try:
-            yield name, definition_of(str(name), entry, source_of(app))
+            yield name, definition_of(str(name), entry, source_of(app), app.timezone)
         except DelayQError as exc:
             yield name, exc
         except Exception as exc:  # entries are anybody's
             yield name, ConfigError(f"{type(exc).__name__}: {exc}")
 
 
-def definition_of(name: str, entry: Any, source: str) -> Definition:
-    """Return the definition of an entry as ``beat_schedule`` has it.
+def definition_of(name: str, entry: Any, source: str, zone: tzinfo) -> Definition:
+    """Return the definition of an entry as ``beat_schedule`` has it; *zone* is that of the app.
 
     Raises
     ------
@@ -99,7 +112,9 @@ def definition_of(name: str, entry: Any, source: str) -> Definition:
         schedule = maybe_schedule(schedule, relative)
     given |= {what: value for what, value in fields.items() if value is not None}
     return Definition.checked(
-        schedule, **{"task": "", **given, "name": name, "options": options, "source": source}
+        schedule,
+        zone=zone,
+        **{"task": "", **given, "name": name, "options": options, "source": source},
     )
 
 
@@ -107,10 +122,11 @@ class Deployment:
     """The entries in the code of an app, as one process has them."""
 
     def __init__(self, app: Celery) -> None:
-        self._app = app
-        self._source = source_of(app)
-        self._definitions: dict[str, Definition] = {}
-        self._version = ""
+        self.app = app
+        self.source = source_of(app)
+        self.definitions: dict[str, Definition] = {}
+        self.editions: dict[str, str] = {}
+        self.version = ""
         self._since: int | None = None
         self._kept = float("-inf")
 
@@ -132,93 +148,198 @@ class Deployment:
             raise
 
     def _keep(self, store: Store, first: bool) -> None:
-        if not self._version:
+        if not self.version:
             self._read()
-        deploy = self._deploy(store)
-        self._since = deploy.since
-        if deploy.counts != self._version:
+        gate = PeriodicStore(store)
+        deploy = self.say(gate)
+        if first:
+            self._warn_of_others(gate, deploy.others)
+        if deploy.counts != self.version:
             if first:
                 logger.info("Periodic entries stay as a newer version of the code has them")
-        elif deploy.written != self._version:
-            self._write(store)
+        elif deploy.mark != self.version:
+            _Rewrite(self, gate, store.now_ms()).run()
 
-    def _deploy(self, store: Store, written: bool | None = None) -> Deploy:
+    def say(self, gate: PeriodicStore, before: str = "", then: Deployed | None = None) -> Deploy:
+        """Say that this version is about; the rest as for :meth:`PeriodicStore.deploy`."""
         alive = int(ALIVE * 1000)
-        gate = PeriodicStore(store)
-        return gate.deploy(self._source, self._version, self._since, alive, written=written)
+        deploy = gate.deploy(
+            self.source, self.version, self._since, alive, before=before, then=then
+        )
+        self._since = deploy.since
+        return deploy
 
     def _read(self) -> None:
-        for name, found in definitions_of(self._app):
+        for name, found in definitions_of(self.app):
             if isinstance(found, Definition):
-                self._definitions[name] = found
+                self.definitions[name] = found
+                self.editions[name] = edition_of(found)
             else:
                 logger.error("Periodic entry %r in code is left out: %s", name, found)
         hashed = blake2b(digest_size=8)
-        for name, definition in sorted(self._definitions.items()):
+        for name, definition in sorted(self.definitions.items()):
             hashed.update(f"{name}\0{definition.dumps()}\0".encode())
-        self._version = hashed.hexdigest()
+        self.version = hashed.hexdigest()
 
-    def _write(self, store: Store) -> None:
-        """Write what is new or changed, and remove what is in code no more."""
-        gate = PeriodicStore(store)
-        now = store.now_ms()
-        gone = [
-            name
-            for name, record in gate.all()
-            if name not in self._definitions and _source_in(record) == self._source
-        ]
-        told = {"written": 0, "removed": 0}
-        for what, names, edit in (
-            ("removed", gone, self._removed),
-            ("written", [*self._definitions], partial(self._written, now)),
+    def _warn_of_others(self, gate: PeriodicStore, others: Collection[str]) -> None:
+        """Warn where apps fire entries of each other that do not say to which queue."""
+        if others and any(
+            "queue" not in each.options for each in self._with_those_of(gate, others)
         ):
-            for changed in gate.edit_many(names, edit):
-                told[what] += changed
-                if self._deploy(store).counts != self._version:
-                    # A newer version came meanwhile, and may have been written before this.
-                    self._deploy(store, written=False)
-                    return
-        self._deploy(store, written=True)
-        if any(told.values()):
-            logger.info(
-                "Periodic entries in code: %s",
-                ", ".join(f"{count} {what}" for what, count in told.items() if count),
+            logger.warning(
+                "Other apps fire periodic entries of this Redis database too (%s): each those of "
+                "all, routed by its own settings. Give apps different databases or "
+                "global_keyprefixes, or all entries a queue, see docs/periodic.md",
+                ", ".join(others),
             )
 
-    def _written(self, now: int, name: str, there: str | None) -> Writing | None:
-        try:
-            return self._edited(self._definitions[name], there, now)
-        except Exception as exc:  # schedules are anybody's
-            logger.error("Periodic entry %r in code is left out: %s", name, exc)
-            return None
+    def _with_those_of(self, gate: PeriodicStore, others: Collection[str]) -> Iterator[Definition]:
+        yield from self.definitions.values()
+        for name, record in gate.all():
+            if _source_in(record) in others:
+                with suppress(DelayQError):
+                    yield Definition.loads(name, record.partition("\n")[2])
 
-    def _removed(self, name: str, there: str | None) -> Writing | None:
-        if there is None or _source_in(there) != self._source:
+
+class _Rewrite:
+    """Writes once what is new or changed in code, and removes what is in it no more.
+
+    Others may do so at the same time, of this version or another one. So each notes that it is
+    writing, by a mark of its own, and only one that finds it there at the end has written all. What
+    it may change is taken out of what is noted of the code: if it dies meanwhile, nothing that it
+    wrote is taken for what calls have changed.
+    """
+
+    def __init__(self, code: Deployment, gate: PeriodicStore, now: int) -> None:
+        self._code = code
+        self._gate = gate
+        self._now = now
+        self._mark = f"{code.version} {uuid4().hex}"
+        #: What the code says, without what is left out.
+        self._editions = {**code.editions}
+        #: Of which the code says what it said when it was written last.
+        self._same: Mapping[str, str] = {}
+        self._changes: dict[str, Change] = {}
+        self._removed: dict[str, str] = {}
+
+    def run(self) -> None:
+        """Write, until that is done or another one does it."""
+        self._begin()
+        try:
+            if self._edit(self._gone(), self._remove) and self._edit(
+                [*self._code.definitions], self._write
+            ):
+                self._may_go_on(Deployed(self._code.version, self._editions))
+        finally:
+            self._tell()
+
+    def _begin(self) -> None:
+        """Note that these are being written."""
+        deploy = None
+        while deploy is None or deploy.mark != self._mark:
+            there = self._gate.deployed(self._code.source)
+            ours = self._code.editions
+            self._same = {
+                name: said for name, said in there.editions.items() if ours.get(name) == said
+            }
+            then = Deployed(self._mark, self._same)
+            deploy = self._code.say(self._gate, there.mark, then)
+
+    def _may_go_on(self, then: Deployed | None = None) -> bool:
+        deploy = self._code.say(self._gate, self._mark, then)
+        if deploy.counts == self._code.version:
+            return deploy.mark == self._mark  # else another one writes all of it
+        # A newer version came meanwhile, and may have been written before this: to be done again.
+        self._begin()
+        return False
+
+    def _gone(self) -> list[str]:
+        return [
+            name
+            for name, record in self._gate.all()
+            if name not in self._code.definitions and _source_in(record) == self._code.source
+        ]
+
+    def _edit(
+        self, names: Sequence[str], edit: Callable[[str, str | None], Writing | None]
+    ) -> bool:
+        for _ in self._gate.edit_many(names, edit):
+            self._withdraw()
+            if not self._may_go_on():
+                return False
+        return True
+
+    def _remove(self, name: str, there: str | None) -> Writing | None:
+        self._changes.pop(name, None)
+        self._removed.pop(name, None)
+        if there is None or _source_in(there) != self._code.source:
             return None
+        self._changes[name] = "removed"
+        self._removed[name] = there
         return Writing(name, there.partition("\n")[0], "")
 
-    def _edited(self, new: Definition, there: str | None, now: int) -> Writing | None:
-        zone = self._app.timezone
-        if there is None:
-            entry = periodic.begin(new, now, zone)
-            return Writing(new.name, "", entry.pack(), entry.look)
-        line = there.partition("\n")[0]
-        if _source_in(there) != self._source:
-            logger.warning(
-                "Periodic entry %r in code is left out: there is one of that name that was not "
-                "made by this code; give one of them another name",
-                new.name,
-            )
-            return None
+    def _write(self, name: str, there: str | None) -> Writing | None:
+        self._changes.pop(name, None)
+        if name in self._same:
+            return None  # as calls have changed it since
         try:
-            old = Periodic.unpack(new.name, there)
-        except DelayQError:
-            entry = periodic.begin(new, now, zone)  # another version of the code made it
-        else:
-            if old.standing.edition == edition_of(new):
+            return self._edited(self._code.definitions[name], there)
+        except Exception as exc:  # schedules are anybody's
+            logger.error("Periodic entry %r in code is left out: %s", name, exc)
+            self._editions.pop(name, None)
+            return None
+
+    def _edited(self, new: Definition, there: str | None) -> Writing | None:
+        name, zone = new.name, self._code.app.timezone
+        line = "" if there is None else there.partition("\n")[0]
+        old = None
+        if there is not None:
+            if _source_in(there) != self._code.source:
+                logger.warning(
+                    "Periodic entry %r in code is left out: there is one of that name that was not "
+                    "made by this code; give one of them another name",
+                    name,
+                )
+                self._editions.pop(name, None)
                 return None
-            entry = periodic.change(old, new, now, zone)
-        return Writing(new.name, line, entry.pack(), entry.look)
+            with suppress(DelayQError):  # another version of the code made it
+                old = Periodic.unpack(name, there)
+        if old is not None and old.standing.edition == self._code.editions[name]:
+            return None
+        if old is None:
+            entry = periodic.begin(new, self._now, zone)
+        else:
+            entry = periodic.change(old, new, self._now, zone)
+        self._changes[name] = "added" if there is None else "changed"
+        return Writing(name, line, entry.pack(), entry.look)
+
+    def _withdraw(self) -> None:
+        """Cancel what is scheduled of entries that were removed and not due yet."""
+        ids = []
+        for name, record in self._removed.items():
+            try:
+                entry = Periodic.unpack(name, record)
+                ahead = periodic.ahead_of(entry, self._now, self._code.app.timezone)
+            except Exception as exc:  # schedules are anybody's
+                logger.warning("Ticks of %r that are scheduled stay so: %s", name, exc)
+            else:
+                ids += [periodic.tick_id(name, tick) for tick in ahead]
+        self._removed.clear()
+        if ids:
+            with own_delayq(self._code.app) as delayq:
+                for start in range(0, len(ids), BATCH):
+                    some = ids[start : start + BATCH]
+                    delayq.cancel_ids(some, reason="its periodic entry is gone", ready=False)
+
+    def _tell(self) -> None:
+        told = []
+        for change in get_args(Change):
+            names = [name for name, its in self._changes.items() if its == change]
+            if names:
+                more = f" and {len(names) - TOLD} more" if len(names) > TOLD else ""
+                told.append(f"{change} {', '.join(map(repr, names[:TOLD]))}{more}")
+        if told:
+            logger.info("Periodic entries in code: %s", "; ".join(told))
 
 
 def _source_in(record: str) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import cache, wraps
@@ -378,13 +379,15 @@ def restore_eta(task: Any, **_: Any) -> None:
 
     ``self.request.eta`` is the original ETA in ISO 8601: the message came without one, since a
     worker parks every message that has an ETA. ``self.request.deliveries`` is how often the message
-    was delivered, this time included.
+    was delivered, this time included; ``self.request.started`` is when it began, in seconds since
+    1970.
     """
     request = task.request
     own = own_of(request.get("properties"))
     if request.eta is None:
         request.eta = own.get("eta")
     request.deliveries = own.get("deliveries", 1)
+    request.started = time.time()
 
 
 def note_superseded(sender: Any, request: Any, **_: Any) -> None:

@@ -39,6 +39,8 @@ class Layout:
         of a queue whose consumers have not said so.
     archived : bool
         Its consumers move dead letters to a database.
+    history : bool
+        They keep a history of runs, so it is to be noted when an entry becomes ready.
     """
 
     sep: str = DEFAULT_SEP
@@ -48,6 +50,7 @@ class Layout:
     dead_age: float = 0.0
     dead_max: int = 0
     archived: bool = False
+    history: bool = False
 
     def step(self, priority: int) -> int:
         """Return the step whose list takes *priority*, by kombu's rule."""
@@ -77,6 +80,7 @@ class Layout:
                 dead_age=float(data.get("dead_age", 0)),
                 dead_max=int(data.get("dead_max", 0)),
                 archived=bool(data.get("archived")),
+                history=bool(data.get("history")),
             )
             if not isinstance(layout.sep, str) or not layout.steps:
                 raise ValueError("no separator or no steps")
@@ -90,7 +94,7 @@ def _layout_text(layout: Layout) -> str:
     data: dict[str, object] = {"sep": layout.sep, "steps": list(layout.steps)}
     if layout.rate:
         data["rate"] = layout.rate
-    for name in ("max_ready", "dead_age", "dead_max", "archived"):
+    for name in ("max_ready", "dead_age", "dead_max", "archived", "history"):
         if getattr(layout, name):
             data[name] = getattr(layout, name)
     return json.dumps(data)
@@ -223,6 +227,11 @@ class Keys:
         return f"{self.prefix}delayq:revoked"
 
     @property
+    def history(self) -> str:
+        """Stream: the runs that have ended (:mod:`celery_delayq.history`)."""
+        return f"{self.prefix}delayq:history"
+
+    @property
     def archiving(self) -> str:
         """String: there while it is a worker's turn to archive dead letters; expires."""
         return f"{self.prefix}delayq:archiving"
@@ -252,7 +261,10 @@ class Keys:
         return f"{self.prefix}delayq:budget:{name}"
 
     def incarnation(self, name: str) -> str:
-        """String: there while a process with that incarnation lives."""
+        """String: there while a process with that incarnation lives.
+
+        The number of its last call of ``lua/history.lua``, or 1.
+        """
         return f"{self.prefix}delayq:incarnation:{name}"
 
     @property

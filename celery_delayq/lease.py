@@ -26,6 +26,7 @@ from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 from celery_delayq import native
 from celery_delayq.acks import Acks, Tally
 from celery_delayq.conf import Settings
+from celery_delayq.early_runs import EarlyRuns
 from celery_delayq.store import Store
 
 logger = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ class Holding:
 
     *message* is the object that was handed out; while it lives, someone may still work on it.
     *crashed*, *reason* and *details* tell of its end: that it killed its process, or why it was
-    rejected.
+    rejected; *run* is the line of its run for the history.
     """
 
     queue: str
@@ -67,6 +68,7 @@ class Holding:
     crashed: bool = False
     reason: str | None = None
     details: bytes = b""
+    run: bytes = b""
 
 
 class LeaseKeeper:
@@ -122,6 +124,7 @@ class LeaseKeeper:
             self.incarnation = name()
         self._prefix = len(self.incarnation) + 1
         self.acks = Acks(self.incarnation, self.tally, self._signal.give)
+        self.runs = EarlyRuns(self.incarnation, settings.history, self._begin)
 
     # -- what consuming channels call
 
@@ -129,10 +132,16 @@ class LeaseKeeper:
         """Keep leases while a channel uses this object."""
         with self._lock:
             self._users += 1
+        self._begin()
+
+    def _begin(self) -> None:
+        """Have the thread look what there is to do, and run if it does not."""
+        with self._lock:
             if not self._running:
                 self._running = True
                 self._next_beat = time.monotonic() + self.lease / 3
                 native.start(self._run)
+        self._signal.give()
 
     def leave(self) -> None:
         """A channel has gone; what it has handed out stays held."""
@@ -143,7 +152,8 @@ class LeaseKeeper:
     def finish(self, patience: float = 1.0) -> None:
         """Let the thread do what is left to do, for *patience* seconds at most: the end is near."""
         end = time.monotonic() + patience
-        while self._changes and time.monotonic() < end:
+        self.runs.hurry()
+        while (self._changes or self.runs) and time.monotonic() < end:
             self._signal.give()
             native.sleep(0.005)
 
@@ -196,7 +206,7 @@ class LeaseKeeper:
         """Acknowledge a message; soon sent, and again until Redis has answered."""
         holding = self.drop(tag)
         if holding is not None:
-            self.acks.add(holding.queue, self.field(tag))
+            self.acks.add(holding.queue, self.field(tag), holding.run)
 
     def later(self, change: Callable[[Store], Any]) -> None:
         """Have the thread change something in Redis, which may be done twice."""
@@ -265,7 +275,7 @@ class LeaseKeeper:
 
     def _needed(self) -> bool:
         with self._lock:
-            work = self.held or self.acks or self._changes or self._abandoned
+            work = self.held or self.acks or self._changes or self._abandoned or self.runs
             self._running = bool(self._users or work)
             return self._running
 
@@ -275,7 +285,7 @@ class LeaseKeeper:
         if now < self._quiet_at:
             native.sleep(ACK_LOOK)
         else:
-            wait = self._next_beat - now
+            wait = min(self._next_beat, self.runs.due) - now
             if self._orphans or self._abandoned:
                 wait = min(wait, self._next_look - now)
             self._signal.take_back()
@@ -291,6 +301,8 @@ class LeaseKeeper:
             self._changes.popleft()
         self._look_after_acks()
         now = time.monotonic()
+        if now >= self.runs.due:
+            self.runs.flush(self._store)
         if now >= self._next_beat:
             self.beat()
             self._next_beat = now + self.lease / 3

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from redis.exceptions import ResponseError
@@ -52,7 +54,8 @@ class Reserved(NamedTuple):
     nothing else is to be taken until this is done; *room* that nothing is to be taken until nothing
     is held, since a message waits that is to be delivered alone. *messages* are in the order in
     which to run: field, bytes, and how often it came back before. *revision* is that of what is
-    paused and revoked.
+    paused and revoked. *promoted* tells by field when messages became ready, in ms since 1970,
+    where that is known.
     """
 
     more: int
@@ -60,6 +63,7 @@ class Reserved(NamedTuple):
     room: bool
     messages: list[tuple[str, bytes, Deliveries]]
     revision: int = 0
+    promoted: Mapping[str, int] = MappingProxyType({})
 
     @staticmethod
     def answers(reply: Any, nonce: str) -> bool:
@@ -79,6 +83,11 @@ class Reserved(NamedTuple):
         """Read the reply."""
         more, how, fields, counts, *messages = reply
         revision, *names = fields.decode().split()
+        promoted: dict[str, int] = {}
+        if b"@" in fields:
+            told = [name.partition("@") for name in names]
+            names = [name for name, _, _ in told]
+            promoted = {name: int(ms) for name, _, ms in told if ms}
         before = [Deliveries.read(text) for text in counts.split(b",")[1:]]
         before = before or [NO_DELIVERIES] * len(names)
         return cls(
@@ -87,6 +96,7 @@ class Reserved(NamedTuple):
             how == b"2",
             list(zip(names, messages, before, strict=True)),
             int(revision),
+            promoted,
         )
 
 
@@ -176,15 +186,21 @@ class LeaseStore:
         call = self.reserve_call(queue, incarnation, lease, nonce, limit, lists, others)
         return Reserved.read(self._store.run(call))
 
-    def ack_call(self, queue: str, incarnation: str, fields: Sequence[str]) -> Call:
-        """Return the call that forgets messages and says how many of them were held."""
+    def ack_call(self, queue: str, incarnation: str, runs: Mapping[str, bytes]) -> Call:
+        """Return the call that forgets messages and says how many of them were held.
+
+        *runs* are the lines of their runs for the history by field, ``b""`` where there is none.
+        """
         key = self._keys.queue(queue)
-        keys = [*key.state, key.leased(incarnation), key.deliveries]
-        return Call(scripts.load("ack"), keys, [*fields])
+        keys = [*key.state, key.leased(incarnation), key.deliveries, self._keys.history]
+        most = self._store.limits(queue).history
+        args = chain.from_iterable(runs.items()) if most else runs
+        return Call(scripts.load("ack"), keys, [most, *args])
 
     def ack(self, queue: str, incarnation: str, fields: Sequence[str]) -> int:
-        """Forget messages; return how many of them were held."""
-        return int(self._store.run(self.ack_call(queue, incarnation, fields)))
+        """Forget messages without runs; return how many of them were held."""
+        call = self.ack_call(queue, incarnation, dict.fromkeys(fields, b""))
+        return int(self._store.run(call))
 
     def beat(self, queue: str, incarnation: str, lease: float) -> int:
         """Extend the lease on a queue by *lease* seconds from now; return how many are held."""
@@ -242,16 +258,18 @@ class LeaseStore:
         id: str,
         reason: str,
         details: bytes = b"",
+        run: bytes = b"",
     ) -> bool:
         """Make a dead letter of a message; False when it is not held.
 
-        *details* are JSON for those who look at it.
+        *details* are JSON for those who look at it, *run* is the line of its run for the history.
         """
         key = self._keys.queue(queue)
         keys = [*key.state, key.leased(incarnation), key.deliveries]
-        keys += key.dead, key.dead_at, self._keys.queues
+        keys += key.dead, key.dead_at, self._keys.queues, self._keys.history
         letter = letter_text(id), letter_text(reason)
-        args = [field, *letter, queue, self._store.layout.text, details]
+        most = self._store.limits(queue).history
+        args = [field, *letter, queue, self._store.layout.text, details, most, run]
         return bool(self._store.run(Call(scripts.load("reject"), keys, args)))
 
     def retry(
@@ -277,17 +295,18 @@ class LeaseStore:
         field: str,
         *,
         when_due: WhenDue,
+        run: bytes = b"",
     ) -> Call:
         """Return the call that schedules *entry* on *queue* in place of a held message.
 
-        The message is one of the queue *held_in*.
+        The message is one of the queue *held_in*; *run* is the line of its run for the history.
         """
         call = self._store.puts(queue, alone=True)
         call.add(entry)
         key = self._keys.queue(held_in)
         call.script = scripts.load("retry")
-        call.keys += key.leased(incarnation), key.deliveries, key.running
-        call.args += field, when_due
+        call.keys += key.leased(incarnation), key.deliveries, key.running, self._keys.history
+        call.args += field, when_due, self._store.limits(held_in).history, run
         return call
 
     def claim(self, incarnation: str, seconds: float) -> bool:

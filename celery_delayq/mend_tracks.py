@@ -78,7 +78,8 @@ class MendTracks:
 
     def wrong_shared_types(self) -> list[str]:
         """Return the same of the keys of all queues."""
-        return self._wrong({self._keys.control: "hash", self._keys.revoked: "zset"})
+        keys = self._keys
+        return self._wrong({keys.control: "hash", keys.revoked: "zset", keys.history: "stream"})
 
     def _wrong(self, wanted: Mapping[str, str]) -> list[str]:
         """Say it as ``expect_type`` of ``lua/include/types.lua`` does."""

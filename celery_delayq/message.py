@@ -341,8 +341,11 @@ def with_eta(message: Mapping[str, Any]) -> dict[str, Any]:
     return {**message, "headers": {**message["headers"], "eta": eta}, "properties": properties}
 
 
-def note_delivery(message: dict[str, Any], held: HeldBy, number: int) -> None:
-    """Note in a message where it is held and that this is its delivery *number* (from 1).
+def note_delivery(
+    message: dict[str, Any], held: HeldBy, number: int, promoted: int | None = None
+) -> None:
+    """Note in a message where it is held, that this is its delivery *number* (from 1), and when it
+    was *promoted*, in ms since 1970, where that is known.
 
     The bytes in Redis stay as they are.
     """
@@ -350,6 +353,8 @@ def note_delivery(message: dict[str, Any], held: HeldBy, number: int) -> None:
     own = properties.get(PROPERTY)
     properties["delivery_tag"] = held.tag
     own = {**(own or {}), "place": held.place, "queue": held.queue, "deliveries": number}
+    if promoted is not None:
+        own["promoted"] = promoted
     properties[PROPERTY] = own
     if number > 1:
         properties["delivery_info"]["redelivered"] = True
@@ -359,7 +364,7 @@ def without_delivery(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of a message without what :func:`note_delivery` has noted in it."""
     properties = dict(message["properties"])
     own = dict(properties.pop(PROPERTY, {}))
-    for name in ("place", "queue", "deliveries"):
+    for name in ("place", "queue", "deliveries", "promoted"):
         own.pop(name, None)
     if "label" in own:  # first, where scripts look for it
         return {**message, "properties": {PROPERTY: own, **properties}}

@@ -5,7 +5,7 @@ time ahead, as entries with the id ``<name>:<tick>``, and note in the same step 
 have done so: each tick is scheduled once, whoever comes first.
 
 Records are ``<line>\\n<definition in JSON>``, of which scripts compare and replace the line:
-``1 <edition> <anchor> <tick> <last tick> <ticks fired> <state>``.
+``1 <edition>[+<runs by hand>] <anchor> <tick> <last tick> <ticks fired> <state>``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from celery_delayq.clocks import LAST, moment_of, ms_of, ms_until
 from celery_delayq.definitions import AHEAD, Definition, edition_of
 from celery_delayq.errors import RecordError
 from celery_delayq.schedule_forms import describe, dumps_form
-from celery_delayq.schedules import Asked, Rule, latest
+from celery_delayq.schedules import Polled, Rule, latest
 
 #: Fired; not fired until it is resumed; never again, by its end or its number of runs.
 Status = Literal["on", "paused", "ended"]
@@ -57,6 +57,8 @@ class Standing:
         The next tick that is not scheduled yet, and the last one that was (ms).
     count : int
         How many ticks were scheduled.
+    by_hand : int
+        How many runs more there were, by ``run_now``: these are no ticks.
     """
 
     edition: str
@@ -64,13 +66,15 @@ class Standing:
     tick: int | None = None
     last: int | None = None
     count: int = 0
+    by_hand: int = 0
     status: Status = "on"
 
     @property
     def line(self) -> str:
         """The first line of its record."""
         tick, last = ("-" if each is None else each for each in (self.tick, self.last))
-        return f"{_VERSION} {self.edition} {self.anchor} {tick} {last} {self.count} {self.status}"
+        edition = f"{self.edition}+{self.by_hand}" if self.by_hand else self.edition
+        return f"{_VERSION} {edition} {self.anchor} {tick} {last} {self.count} {self.status}"
 
     @classmethod
     def read(cls, line: str) -> Standing:
@@ -85,12 +89,14 @@ class Standing:
             version, edition, anchor, tick, last, count, status = line.split(" ")
             if version != _VERSION or status not in ("on", "paused", "ended"):
                 raise ValueError("another version")
+            edition, _, by_hand = edition.partition("+")
             return cls(
                 edition=edition,
                 anchor=int(anchor),
                 tick=None if tick == "-" else int(tick),
                 last=None if last == "-" else int(last),
                 count=int(count),
+                by_hand=int(by_hand or 0),
                 status=status,  # type: ignore[arg-type]
             )
         except ValueError as exc:
@@ -121,8 +127,10 @@ class Periodic:
 
     @property
     def total_run_count(self) -> int:
-        """How many ticks were scheduled."""
-        return self.standing.count
+        """How many ticks were scheduled, and runs by ``run_now``, which ``max_runs`` does not
+        count.
+        """
+        return self.standing.count + self.standing.by_hand
 
     @property
     def status(self) -> Status:
@@ -150,6 +158,7 @@ class Periodic:
             "next": self.next and self.next.isoformat(),
             "last_run_at": self.last_run_at and self.last_run_at.isoformat(),
             "total_run_count": self.total_run_count,
+            "runs_by_hand": self.standing.by_hand,
         }
 
     def pack(self) -> str:
@@ -209,7 +218,7 @@ def change(entry: Periodic, definition: Definition, now: int, zone: tzinfo) -> P
     rule = definition.rule(anchor, zone)
     # What is due and not scheduled yet, or was missed, is not forgotten where it is still a tick.
     tick = old.tick if kept and definition.timezone == before.timezone else None
-    if tick is not None and not isinstance(rule, Asked) and rule.after(tick - 1) != tick:
+    if tick is not None and not isinstance(rule, Polled) and rule.after(tick - 1) != tick:
         tick = None  # the app has another time zone now
     tick = _allowed(definition, standing, tick)
     if tick is None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from celery.canvas import Signature
 
@@ -14,11 +15,18 @@ from celery_delayq import periodic
 from celery_delayq.clocks import moment_of
 from celery_delayq.definitions import CatchUp, Definition, Overlap
 from celery_delayq.entries import Outcome
-from celery_delayq.errors import ConfigError, InvalidSchedule, PeriodicExists, PeriodicUnknown
-from celery_delayq.periodic import Firing, Periodic
+from celery_delayq.errors import (
+    ConfigError,
+    InvalidSchedule,
+    PeriodicExists,
+    PeriodicUnknown,
+    RecordError,
+)
+from celery_delayq.periodic import Firing, Periodic, Standing
 from celery_delayq.periodic_store import PeriodicStore, Writing
 from celery_delayq.schedule_forms import describe
 from celery_delayq.store import Store
+from celery_delayq.unreadable import Unreadable
 
 if TYPE_CHECKING:
     from celery.schedules import BaseSchedule
@@ -29,13 +37,15 @@ logger = logging.getLogger(__name__)
 
 _UNCHANGED: Any = object()
 
+E = TypeVar("E", bound="Periodic | Unreadable")
+
 
 class PeriodicTasks:
     """The periodic entries of the app's broker.
 
     All of one Redis database share one schedule. Entries in code, from ``beat_schedule`` and
     ``add_periodic_task``, are written by workers when they start, and are read, paused and run like
-    others; what else is changed in them holds until any entry in that code changes.
+    others; what else is changed in an entry holds until it changes in the code.
     """
 
     def __init__(self, delayq: DelayQ) -> None:
@@ -54,7 +64,7 @@ class PeriodicTasks:
         end: datetime | None = None,
         max_runs: int | None = None,
         catch_up: CatchUp = "one",
-        catch_up_max: int = 100,
+        catch_up_max: int | None = None,
         overlap: Overlap = "allow",
         replace: bool = False,
         **options: Any,
@@ -67,6 +77,11 @@ class PeriodicTasks:
             By which it is known; its tasks have the ids ``<name>:<ms since 1970>``.
         schedule : BaseSchedule | timedelta | float | datetime
             Any of Celery's, :class:`~celery_delayq.schedules.rrule`, seconds, or a moment for once.
+        start, end : datetime | None
+            No tick is before the one or after the other. These, and a moment as *schedule*, are by
+            the wall clock of *timezone*, else of the app, when they have no time zone.
+        catch_up_max : int | None
+            With ``catch_up="all"`` only; None for 100.
         task : Task | Signature | str
             A task, its name, or with arguments and options ``task.s(…)``.
         replace : bool
@@ -90,8 +105,10 @@ class PeriodicTasks:
                 raise ConfigError(f"args={args!r}: the signature has arguments, {task.args!r}")
             args, kwargs = args or task.args, {**task.kwargs, **kwargs}
             options, task = {**task.options, **options}, task.task
+        most = {} if catch_up_max is None else {"catch_up_max": catch_up_max}
         definition = Definition.checked(
             schedule,
+            zone=self._zone,
             name=name,
             task=getattr(task, "name", task),
             args=args,
@@ -102,17 +119,22 @@ class PeriodicTasks:
             end=end,
             max_runs=max_runs,
             catch_up=catch_up,
-            catch_up_max=catch_up_max,
             overlap=overlap,
+            **most,
         )
 
         tried = False
 
-        def edit(there: Periodic | None, now: int) -> Periodic:
+        def edit(there: Periodic | Unreadable | None, now: int) -> Periodic:
             nonlocal tried
-            if there is None:
+            if there is None or (replace and isinstance(there, Unreadable)):
                 tried = True
                 return _due(periodic.begin(definition, now, self._zone))
+            if isinstance(there, Unreadable):
+                raise PeriodicExists(
+                    f"there is a periodic entry {name!r} already, which cannot be read here; give "
+                    "another name, or replace=True"
+                )
             if replace:
                 changed = periodic.change(there, definition, now, self._zone)
                 return changed if there.status == "ended" else _due(changed)
@@ -128,6 +150,10 @@ class PeriodicTasks:
     def update(self, name: str, *, schedule: Any = _UNCHANGED, **changes: Any) -> Periodic:
         """Change some of what :meth:`add` takes; ``options`` as a mapping, which replaces all.
 
+        None makes it what it is where :meth:`add` is not told: ``end=None`` takes the end away,
+        ``catch_up=None`` is ``"one"``. ``catch_up_max`` goes with a ``catch_up`` other than
+        ``"all"``.
+
         An interval keeps its phase: it goes on from the last tick. Ticks of the next two seconds
         may be scheduled already, and stay as they were.
 
@@ -137,6 +163,8 @@ class PeriodicTasks:
             There is none of that name.
         InvalidSchedule, ConfigError
             It would be wrong so.
+        RecordError, ScheduleNotImportable
+            It cannot be read here.
         """
         if "task" in changes:
             changes["task"] = getattr(changes["task"], "name", changes["task"])
@@ -150,9 +178,13 @@ class PeriodicTasks:
                     f"{', '.join(sorted(_CHANGEABLE))}"
                 )
             old = entry.definition
-            given = {each: getattr(old, each) for each in (*_CHANGEABLE, "source")} | changes
+            given = {each: getattr(old, each) for each in (*_CHANGEABLE, "source")} | {
+                what: _default(what) if value is None else value for what, value in changes.items()
+            }
+            if given["catch_up"] != "all" and changes.get("catch_up_max") is None:
+                del given["catch_up_max"]
             new_schedule = old.schedule if schedule is _UNCHANGED else schedule
-            definition = Definition.checked(new_schedule, name=name, **given)
+            definition = Definition.checked(new_schedule, zone=self._zone, name=name, **given)
             changed = periodic.change(entry, definition, now, self._zone)
             return changed if schedule is _UNCHANGED else _due(changed)
 
@@ -161,8 +193,8 @@ class PeriodicTasks:
     def remove(self, name: str) -> bool:
         """Remove an entry, with its ticks that are scheduled and not due yet; whether it was there.
 
-        Tasks that are ready or run are left to run. An entry in code comes back when its code
-        changes.
+        Tasks that are ready or run are left to run. An entry in code comes back when it
+        changes there. Of one that cannot be read here, ticks of the next two seconds may stay.
         """
         entry = None
         gate = self._gate()
@@ -182,13 +214,17 @@ class PeriodicTasks:
             self._withdraw(entry)
         return before is not None
 
-    def pause(self, name: str) -> Periodic:
+    def pause(self, name: str) -> Periodic | Unreadable:
         """Fire no ticks of an entry until :meth:`resume`; those that are not due yet are withdrawn.
+
+        Of one that cannot be read here, ticks of the next two seconds may stay.
 
         Raises
         ------
         PeriodicUnknown
             There is none of that name.
+        RecordError
+            Not even how it stands can be read.
         """
         before: list[Periodic] = []
 
@@ -197,7 +233,10 @@ class PeriodicTasks:
             before[:] = [entry]
             return entry if entry.status == "paused" else periodic.pause(entry)
 
-        paused = self._edit(name, edit)
+        try:
+            paused = self._edit(name, edit)
+        except (RecordError, ConfigError) as exc:
+            return self._pause_unread(name, exc)
         unfired = self._withdraw(before[0])
         if unfired:
 
@@ -209,6 +248,21 @@ class PeriodicTasks:
             paused = self._edit(name, correct) or paused
         return cast(Periodic, paused)
 
+    def _pause_unread(self, name: str, problem: Exception) -> Unreadable:
+        after = ""
+
+        def change(there: str | None) -> Writing | None:
+            nonlocal after
+            if there is None:
+                raise PeriodicUnknown(f"there is no periodic entry {name!r}")
+            line, _, text = there.partition("\n")
+            standing = replace(Standing.read(line), tick=None, status="paused")
+            after = f"{standing.line}\n{text}"
+            return None if after == there else Writing(name, line, after)
+
+        self._gate().edit(name, change)
+        return Unreadable.of(name, after, problem)
+
     def resume(self, name: str) -> Periodic:
         """Go on with the next tick; those that passed meanwhile are not caught up.
 
@@ -216,6 +270,8 @@ class PeriodicTasks:
         ------
         PeriodicUnknown
             There is none of that name.
+        RecordError, ScheduleNotImportable
+            It cannot be read here.
         """
 
         def edit(there: Periodic | None, now: int) -> Periodic:
@@ -225,7 +281,7 @@ class PeriodicTasks:
         return cast(Periodic, self._edit(name, edit))
 
     def run_now(self, name: str) -> str | None:
-        """Run the task of an entry once more, now; its ticks stay as they are.
+        """Run the task of an entry once more, now; its ticks and ``max_runs`` stay as they are.
 
         Returns
         -------
@@ -238,53 +294,69 @@ class PeriodicTasks:
         PeriodicUnknown
             There is none of that name.
         """
-        from celery_delayq.ticker import Gun
+        from celery_delayq.ticks import TickScheduler
 
         now = self._delayq._ask(lambda store: store.now_ms())
         id, then = periodic.tick_id(name, now), None
 
-        def shoot(store: Store) -> str | None:
+        def fire(store: Store) -> str | None:
             nonlocal then
-            with Gun(self._delayq._required_app()) as gun:
+            with TickScheduler(self._delayq._required_app()) as scheduler:
                 while True:
                     record = PeriodicStore(store).get(name)
                     entry = self._required(name, record and Periodic.unpack(name, record))
                     standing = entry.standing
                     if standing == then:
                         return id  # the answer to a first attempt was lost
-                    then = replace(standing, count=standing.count + 1)
-                    letters = gun.shoot(store, entry, Firing((now,), then, standing, now))
+                    then = replace(standing, by_hand=standing.by_hand + 1)
+                    firing = Firing((now,), then, standing, now)
+                    (letters,) = scheduler.fire(store, [(entry, firing)])
                     if letters != "-":
                         return None if letters in "KE" else id
 
-        return self._delayq._ask(shoot)
+        return self._delayq._ask(fire)
 
     def get(self, name: str) -> Periodic | None:
-        """Return an entry, None where there is none of that name."""
+        """Return an entry, None where there is none of that name.
+
+        Raises
+        ------
+        RecordError, InvalidSchedule, ScheduleNotImportable
+            It cannot be read here: see :meth:`unreadable`.
+        """
         record = self._gate().get(name)
         return None if record is None else Periodic.unpack(name, record)
 
     def list(self, source: str | None = None) -> list[Periodic]:
-        """Return all entries, or those of one source, by name."""
-        return sorted(
-            {
-                entry.name: entry
-                for entry in self.iterate()
-                if source is None or entry.definition.source == source
-            }.values(),
-            key=lambda entry: entry.name,
+        """Return all entries, or those of one source, by name.
+
+        What cannot be read here is left out with a warning: see :meth:`unreadable`.
+        """
+        return _by_name(
+            entry for entry in self.iterate() if source is None or entry.definition.source == source
         )
 
     def iterate(self) -> Iterator[Periodic]:
         """Yield all entries, in no order and some perhaps twice.
 
-        What cannot be read here, such as a class that is not there, is left out with a warning.
+        What cannot be read here is left out with a warning: see :meth:`unreadable`.
         """
         for name, record in self._gate().all():
-            try:
-                yield Periodic.unpack(name, record)
-            except ValueError as exc:
-                logger.warning("Periodic entry %r is left out: %s", name, exc)
+            entry = _read(name, record)
+            if isinstance(entry, Periodic):
+                yield entry
+            else:
+                logger.warning("Periodic entry %r is left out: %s", name, entry.problem)
+
+    def unreadable(self) -> builtins.list[Unreadable]:
+        """Return the entries that cannot be read here, by name, and why.
+
+        :meth:`pause` and :meth:`remove` take them all the same.
+        """
+        return [entry for entry in self._all() if isinstance(entry, Unreadable)]
+
+    def _all(self) -> builtins.list[Periodic | Unreadable]:
+        return _by_name(_read(name, record) for name, record in self._gate().all())
 
     def next(self, name: str, count: int = 1) -> Sequence[datetime]:
         """Return the next ticks of an entry that are not scheduled yet, none where it is paused.
@@ -293,6 +365,8 @@ class PeriodicTasks:
         ------
         PeriodicUnknown
             There is none of that name.
+        RecordError, InvalidSchedule, ScheduleNotImportable
+            It cannot be read here, or its schedule cannot say.
         """
         entry = self._required(name, self.get(name))
         ticks = periodic.upcoming(entry, count, self._zone)
@@ -306,18 +380,18 @@ class PeriodicTasks:
         gate: PeriodicStore = self._delayq._ask(PeriodicStore)
         return gate
 
-    def _edit(self, name: str, edit: Callable[[Periodic | None, int], Any]) -> Any:
+    def _edit(self, name: str, edit: Callable[[Any, int], Any]) -> Any:
         """Change an entry by a function of it and of Redis' clock (ms), and return it then."""
         result: Any = None
 
         def write(store: Store) -> Any:
             def change(there: str | None) -> Writing | None:
                 nonlocal result
-                before = None if there is None else Periodic.unpack(name, there)
+                before = None if there is None else _read(name, there)
                 result = edit(before, store.now_ms())
                 if result is None or result == before:
                     return None
-                line = "" if before is None else before.standing.line
+                line = "" if there is None else there.partition("\n")[0]
                 return Writing(name, line, result.pack(), result.look)
 
             return PeriodicStore(store).edit(name, change)
@@ -326,6 +400,8 @@ class PeriodicTasks:
         return result
 
     def _required(self, name: str, entry: Any) -> Periodic:
+        if isinstance(entry, Unreadable):
+            raise entry.error
         if not isinstance(entry, Periodic):
             raise PeriodicUnknown(f"there is no periodic entry {name!r}")
         return entry
@@ -347,9 +423,29 @@ def _due(entry: Periodic) -> Periodic:
     if entry.status == "ended":
         raise InvalidSchedule(
             f"{entry.name}: {describe(definition.schedule)} is never due from now on"
-            + ("" if definition.end is None else f" until end={definition.end}")
+            + ("" if definition.end is None else f" until end={definition.end.isoformat()}")
         )
     return entry
+
+
+def _read(name: str, record: str) -> Periodic | Unreadable:
+    try:
+        return Periodic.unpack(name, record)
+    except ValueError as exc:
+        return Unreadable.of(name, record, exc)
+
+
+def _by_name(entries: Iterable[E]) -> list[E]:
+    """Return each once, by name."""
+    return sorted({each.name: each for each in entries}.values(), key=lambda each: each.name)
+
+
+def _default(what: str) -> Any:
+    """Return what a field of a definition is by default; None where it has to be said."""
+    [found] = [each for each in fields(Definition) if each.name == what]
+    if found.default_factory is not MISSING:
+        return found.default_factory()
+    return None if found.default is MISSING else found.default
 
 
 #: What a definition says, but for what has its own parameter and what it is known by.

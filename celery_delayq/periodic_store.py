@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from uuid import uuid4
+
+from redis.exceptions import ConnectionError, ResponseError
 
 from celery_delayq import scripts
 from celery_delayq.calls import Call, Puts
+from celery_delayq.errors import StoreFull
 from celery_delayq.message import Entry
+from celery_delayq.store import is_demoted
 
 if TYPE_CHECKING:
     from celery_delayq.store import Store
+
+logger = logging.getLogger(__name__)
 
 Written = Literal["done", "changed", "unknown"]
 
@@ -58,8 +67,20 @@ class Writing(NamedTuple):
     look: int | None = None
 
 
-class Shot(NamedTuple):
-    """Ticks of one entry that go to one queue; see ``lua/fire.lua`` for what each means."""
+class EntryTicks(NamedTuple):
+    """Ticks of one entry that go to one queue, and how the entry stands before and after that.
+
+    Attributes
+    ----------
+    line : str
+        The line in which it is to stand; where it stands otherwise nothing is done.
+    then, then_look : str, int | None
+        The line in which it stands then, and when to look at it (ms, None for never).
+    refused, refused_look : str, int | None
+        The same when none of the ticks was stored, since another has the entry's unique key.
+    entries : Sequence[Entry]
+        The messages of the ticks.
+    """
 
     name: str
     line: str
@@ -67,15 +88,44 @@ class Shot(NamedTuple):
     then_look: int | None
     refused: str
     refused_look: int | None
-    entries: Sequence[Entry]
+    entries: Sequence[Entry] = ()
 
 
 class Deploy(NamedTuple):
-    """Which version of the entries in code counts, and which was written last."""
+    """Which of the versions of the entries in code counts.
+
+    Attributes
+    ----------
+    counts : str
+        Of those that are about the one that came last.
+    mark : str
+        The version whose entries were written last, or who is writing; ``""`` for nobody yet.
+    since : int
+        When the version that asks came (ms).
+    others : tuple[str, ...]
+        Other sources of which a version is about.
+    """
 
     counts: str
-    written: str
+    mark: str
     since: int
+    others: tuple[str, ...] = ()
+
+
+class Deployed(NamedTuple):
+    """What was written last of the entries in code.
+
+    Attributes
+    ----------
+    mark : str
+        As in :class:`Deploy`.
+    editions : Mapping[str, str]
+        What the code said that was written last: name to edition. While somebody writes only what
+        no version that did so has changed since.
+    """
+
+    mark: str
+    editions: Mapping[str, str]
 
 
 class PeriodicStore:
@@ -146,31 +196,82 @@ class PeriodicStore:
                 batch = [writing.name for writing, became in pairs if became == "changed"]
             yield changed
 
-    def fire(self, queue: str, shots: Sequence[Shot]) -> list[str]:
+    def fire(self, queue: str, some: Sequence[EntryTicks]) -> list[str]:
         """Schedule ticks that go to one queue; returns the letters of ``lua/fire.lua``."""
-        return fired(self._store.run(self.fire_call(queue, shots)))
+        return fired(self._store.run(self.fire_call(queue, some)))
 
-    def fire_call(self, queue: str, shots: Sequence[Shot]) -> Call:
+    def fire_call(self, queue: str, some: Sequence[EntryTicks]) -> Puts:
         """Return the call that schedules ticks which go to one queue; repeated it does nothing."""
-        call = self._store.puts(queue, limited=False)
-        # Before the ready lists, which come as they are needed.
-        call.script, args = scripts.load("fire"), call.args[:3]
-        call.keys += self._keys
-        puts = Puts(call.script, call.keys, [], call.ready, lists=call.lists)
-        for shot in shots:
-            puts.args += (
-                shot.name,
-                shot.line,
-                shot.then,
-                _ms(shot.then_look),
-                shot.refused,
-                _ms(shot.refused_look),
-                len(shot.entries),
+        keys, layout = self._store.keys, self._store.layout
+        key = keys.queue(queue)
+        call = Puts(
+            scripts.load("fire"),
+            [*key.state, keys.agenda, keys.queues, key.wake, *self._keys],
+            [queue, layout.text, keys.wake],
+            lambda step: keys.ready(queue, step, layout),
+            lists=(key.suspects, *keys.ready_lists(queue, layout)),
+        )
+        for ticks in some:
+            call.args += (
+                ticks.name,
+                ticks.line,
+                ticks.then,
+                _ms(ticks.then_look),
+                ticks.refused,
+                _ms(ticks.refused_look),
+                len(ticks.entries),
             )
-            for entry in shot.entries:
-                puts.add(entry)
-        puts.args[:0] = args
-        return puts
+            for entry in ticks.entries:
+                call.add(entry)
+        return call
+
+    def fire_in_all(self, ticks: EntryTicks, queues: Mapping[str, Sequence[Entry]]) -> str:
+        """Schedule ticks of one entry that go to several queues each.
+
+        A script knows one queue, so several are called in one transaction: all of them, or none
+        when somebody was first. Ids do not do for that: they are forgotten when a task has ended,
+        and one that comes late would store it anew.
+
+        The first queue decides whether the unique key of the entry is free. Another one that is
+        broken misses its ticks, which is told: to try again would store them twice in the others.
+
+        Returns
+        -------
+        str
+            The letters of ``lua/fire.lua`` in the first queue.
+
+        Raises
+        ------
+        StoreFull, redis.exceptions.RedisError
+            Nothing was stored, since Redis is full or away, or the first queue is broken.
+        """
+        (first, entries), *others = queues.items()
+        # A line that only this transaction knows: who was first may have written the same `then`.
+        between = ticks._replace(
+            line=f"{ticks.then} {uuid4().hex}", refused=ticks.then, refused_look=ticks.then_look
+        )
+        same = between._replace(then=between.line, refused=between.line)
+        calls = [
+            self.fire_call(first, [ticks._replace(then=between.line, entries=entries)]),
+            *(self.fire_call(queue, [same._replace(entries=some)]) for queue, some in others),
+            self.fire_call(first, [between]),
+        ]
+        with self._store.client.pipeline(transaction=True) as pipe:
+            for call in calls:
+                pipe.execute_command(*call.command(source=True))
+            try:
+                replies = pipe.execute(raise_on_error=False)
+            except ResponseError as exc:
+                raise _error_of(exc) from exc
+        for reply in (replies[0], replies[-1]):
+            if isinstance(reply, Exception):
+                raise _error_of(reply) from reply
+        for (queue, _), reply in zip(others, replies[1:-1], strict=True):
+            if isinstance(reply, Exception):
+                logger.error(
+                    "Ticks of periodic entry %r are missing in %r: %s", ticks.name, queue, reply
+                )
+        return fired(replies[0])[0]
 
     def get(self, name: str) -> str | None:
         """Return the record of an entry."""
@@ -193,25 +294,46 @@ class PeriodicStore:
         since: int | None,
         alive_ms: int,
         *,
-        written: bool | None = None,
+        before: str = "",
+        then: Deployed | None = None,
     ) -> Deploy:
         """Note that a version of the entries in code is about: see ``lua/deploy.lua``.
 
         Parameters
         ----------
-        written : bool | None
-            Whether its entries are written now; False when somebody has to write those that count
-            again.
+        then : Deployed | None
+            What is to be noted about writing them, if the mark is *before* still.
         """
-        args = [source, version, _ms(since), alive_ms, "" if written is None else int(written)]
+        args: list[Any] = [source, version, _ms(since), alive_ms, _bytes(before)]
+        args += ["", ""] if then is None else [then.mark, json.dumps({**then.editions})]
         keys = [self._store.keys.deploys]
-        counts, last, own = self._store.run(Call(scripts.load("deploy"), keys, args))
-        return Deploy(counts.decode(), last.decode(), int(own))
+        counts, mark, own, *others = self._store.run(Call(scripts.load("deploy"), keys, args))
+        return Deploy(_text(counts), _text(mark), int(own), tuple(sorted(map(_text, others))))
+
+    def deployed(self, source: str) -> Deployed:
+        """Return what was written last of the entries in code."""
+        fields = [f"{source}\0", f"{source}\0\0"]
+        mark, editions = self._store.client.hmget(self._store.keys.deploys, fields)
+        try:
+            found = json.loads(editions or b"{}")
+        except ValueError:
+            found = None
+        return Deployed(_text(mark or b""), found if isinstance(found, dict) else {})
 
 
 def fired(reply: Any) -> list[str]:
     """Return the letters of ``lua/fire.lua`` of each entry."""
     return [each.decode() for each in reply]
+
+
+def _error_of(exc: Exception) -> Exception:
+    """Return what :meth:`Store.run` raises for an answer that is an error."""
+    if "maxmemory" in str(exc):
+        return StoreFull(
+            f"Redis has no memory left and refused to store ticks ({exc}); "
+            "raise maxmemory or let tasks be consumed"
+        )
+    return ConnectionError(str(exc)) if is_demoted(exc) else exc
 
 
 def _ms(ms: int | None) -> int | str:

@@ -171,14 +171,14 @@ class Recurrence:
         return near
 
 
-def _rules(rule: Any) -> list[Any]:
+def _parts(rule: Any) -> list[Any]:
     """Return what a rule consists of."""
     return [*rule._rrule, *rule._exrule] if hasattr(rule, "_rrule") else [rule]
 
 
 def _check_rule(rule: Any, text: str) -> None:
     """Refuse what dateutil would look for without an end, or for long."""
-    for each in _rules(rule):
+    for each in _parts(rule):
         if not 1 <= each._interval <= _MOST_INTERVAL:
             raise InvalidSchedule(
                 f"rrule({text!r}): expected an INTERVAL of 1 or more, not of ages"
@@ -224,7 +224,7 @@ def _counted_near(rule: Any, wall: datetime) -> Any:
 def _shortest(rule: Any) -> timedelta:
     """Return after how long the first of its rules repeats, about."""
     units: list[timedelta] = [
-        _UNITS.get(each._freq, timedelta(days=28)) * each._interval for each in _rules(rule)
+        _UNITS.get(each._freq, timedelta(days=28)) * each._interval for each in _parts(rule)
     ]
     return min(units, default=timedelta(days=365))
 

@@ -13,6 +13,8 @@ from kombu.utils.json import dumps, loads
 from celery_delayq.errors import InvalidSchedule, ScheduleNotImportable
 from celery_delayq.schedules import clocked, rrule
 
+_UNITS = {"d": timedelta(days=1), "h": timedelta(hours=1), "m": timedelta(minutes=1)}
+
 _FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
 
 
@@ -87,13 +89,29 @@ def describe(given: BaseSchedule) -> str:
     """Return a schedule in words."""
     form = dumps_form(given)
     if "every" in form:
-        return f"every {form['every']} s" + (", rounded" if form.get("relative") else "")
+        return f"every {_span(given.run_every)}" + (", rounded" if form.get("relative") else "")
     if "solar" in form:
         event, lat, lon = form["solar"]
         return f"{event} at {lat:g}, {lon:g}"
     if "clocked" in form:
         return f"at {form['clocked']}"
     return str(form.get("crontab") or form.get("rrule") or form["class"])
+
+
+def _span(every: timedelta) -> str:
+    """Return a duration in full, as the options of commands take it: ``1h 30m``, ``0.25s``."""
+    if every < timedelta(0):
+        return f"{every.total_seconds():g}s"
+    rest = every
+    parts = []
+    for unit, size in _UNITS.items():
+        number, rest = divmod(rest, size)
+        parts += [f"{number}{unit}"] if number else []
+    # A float would not have them all.
+    seconds = f"{rest.seconds}.{rest.microseconds:06}".rstrip("0").rstrip(".")
+    if rest or not parts:
+        parts.append(f"{seconds}s")
+    return " ".join(parts)
 
 
 def _field(given: crontab, name: str) -> str:

@@ -24,7 +24,7 @@ from celery_delayq.clocks import LONGEST, MS, YEARS, moment_of, ms_of, tick_at, 
 from celery_delayq.errors import InvalidSchedule
 from celery_delayq.recurrence import Recurrence, rrule
 
-__all__ = ["Asked", "Rule", "clocked", "latest", "rrule", "rule_of"]
+__all__ = ["Polled", "Rule", "clocked", "latest", "rrule", "rule_of"]
 
 #: Most steps from one tick to the next of schedules that say only when to ask again.
 STEPS = 1000
@@ -111,7 +111,7 @@ def rule_of(given: BaseSchedule, zone: tzinfo, anchor: int) -> Rule:
     if kind is clocked:
         return Once(ms_of(given.at))
     if isinstance(given, BaseSchedule):
-        return Asked(given, zone)
+        return Polled(given, zone)
     raise InvalidSchedule(f"{given!r}: expected a schedule, such as crontab(minute=0)")
 
 
@@ -121,7 +121,7 @@ def latest(rule: Rule, after: int, until: int, most: int) -> list[int]:
     while True:
         # Years may have passed, of which few ticks are asked for. What is asked may say other ones
         # from another moment, which matters little after a day.
-        near = isinstance(rule, Asked) and until - after <= _DAY
+        near = isinstance(rule, Polled) and until - after <= _DAY
         start = after if near else max(after, until - width)
         found: deque[int] = deque(maxlen=most)
         tick = rule.after(start)
@@ -217,7 +217,7 @@ class Crontab:
         return None
 
 
-class Asked:
+class Polled:
     """As the schedule itself says when it is asked as beat does: ``solar``, and what others make.
 
     Its ``now()`` is the moment in question; a class that asks another clock cannot be foreseen.

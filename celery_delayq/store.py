@@ -15,6 +15,7 @@ from celery_delayq.calls import Call, Puts, Readies
 from celery_delayq.conf import Limits
 from celery_delayq.control_store import ControlStore
 from celery_delayq.errors import NotReplicated, StoreFull
+from celery_delayq.history_store import HistoryStore
 from celery_delayq.keys import Keys, Layout
 from celery_delayq.lease_store import LeaseStore
 from celery_delayq.letter_store import LetterStore
@@ -73,6 +74,11 @@ class Store:
     def letters(self) -> LetterStore:
         """What is done with dead letters."""
         return LetterStore(self)
+
+    @property
+    def history(self) -> HistoryStore:
+        """What is done with the history of runs."""
+        return HistoryStore(self)
 
     # -- from one state to the next
 
@@ -141,7 +147,14 @@ class Store:
                     key.suspects,
                     *self.keys.ready_lists(queue, layout),
                 ],
-                [queue, limit, layout.rate, layout.max_ready, *layout.steps],
+                [
+                    queue,
+                    limit,
+                    layout.rate,
+                    layout.max_ready,
+                    int(layout.history),
+                    *layout.steps,
+                ],
             )
         )
         return Promoted(self._look(reply), int(reply[3]), int(reply[4]))
@@ -212,6 +225,7 @@ class Store:
             dead_age=limits.dead_letters_age,
             dead_max=limits.dead_letters_max,
             archived=limits.archived,
+            history=bool(limits.history),
         )
 
     def registry(self) -> dict[str, bytes]:

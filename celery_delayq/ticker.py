@@ -11,30 +11,23 @@ import logging
 import math
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 from celery import Celery, signals
 from redis.exceptions import RedisError, ResponseError
 
 from celery_delayq import beats, periodic
-from celery_delayq.ahead import Ahead
 from celery_delayq.archiving import own_delayq
-from celery_delayq.clocks import moment_of
 from celery_delayq.conf import Settings
 from celery_delayq.definitions import Definition
 from celery_delayq.deploys import Deployment
 from celery_delayq.errors import DelayQError, NoStore, StoreFull
-from celery_delayq.items import Item, Reader
-from celery_delayq.making import Maker
-from celery_delayq.message import Entry
 from celery_delayq.periodic import Firing, Periodic, Standing
-from celery_delayq.periodic_store import PeriodicStore, Shot, Writing, fired
+from celery_delayq.periodic_store import PeriodicStore
 from celery_delayq.pipeline import LOST
 from celery_delayq.store import Store
+from celery_delayq.ticks import TickScheduler, stored
 
 logger = logging.getLogger(__name__)
 
@@ -48,19 +41,12 @@ NAP = 0.1
 BATCH = 200
 GATHER = 0.02
 
-#: Seconds of rest after each entry: the worker's own thread need not wait for Python's lock until
-#: all of them are made.
-BREATH = 0.0001
-
 #: For how many ms others leave alone what one looks at.
 LEAVE = 400
 
 #: Seconds after which an entry is tried again whose ticks cannot be worked out, or sent, here, and
 #: after which it is told of again.
 AGAIN, TELL = 5.0, 60.0
-
-#: Most messages of one script call.
-CALL = 100
 
 #: Seconds for which one that goes waits for what is under way.
 FAREWELL = 2.0
@@ -69,141 +55,6 @@ FAREWELL = 2.0
 KNOWN = 2000
 
 _MOST_FAILING = 1000
-
-
-class Gun:
-    """Makes the messages of ticks, and schedules them.
-
-    Parameters
-    ----------
-    app : Celery
-        Makes and routes the messages.
-    """
-
-    def __init__(self, app: Celery) -> None:
-        self._app = app
-        self._reader = Reader(app, None, {})
-        self._maker = Maker(app, {})
-
-    def __enter__(self) -> Gun:
-        self._maker.__enter__()
-        return self
-
-    def __exit__(self, *exc: Any) -> None:
-        self._maker.__exit__(*exc)
-
-    @property
-    def zone(self) -> Any:
-        """The time zone of the app."""
-        return self._app.timezone
-
-    def fire(self, store: Store, firings: list[tuple[Periodic, Firing]]) -> int:
-        """Schedule what looks at entries came to, and return how many ticks were.
-
-        An entry of which no message can be made is left for later, and told of.
-        """
-        shots: dict[str, list[Shot]] = defaultdict(list)
-        passed: list[Writing] = []
-        gate = PeriodicStore(store)
-        for entry, firing in firings:
-            made = self._make(entry, firing.ticks)
-            time.sleep(BREATH)
-            if not made:
-                then = replace(entry, standing=firing.then)
-                passed.append(Writing(entry.name, entry.standing.line, then.pack(), then.look))
-                continue
-            # Where an exchange has several queues: before the tick is forgotten, since nothing is
-            # stored twice while it waits.
-            *others, queue = made
-            for other in others:
-                self._put(store, other, made[other])
-            shots[queue].append(_shot(entry, firing, made[queue]))
-        letters: list[str] = []
-        with Ahead(lambda question: question(store)) as line:
-            for queue, some in shots.items():
-                for part in _parts(some):
-                    line.send(
-                        gate.fire_call(queue, part), lambda reply: letters.extend(fired(reply))
-                    )
-        if passed:
-            gate.write(passed)
-        return sum(letter in "srSR" for letter in "".join(letters))
-
-    def shoot(self, store: Store, entry: Periodic, firing: Firing) -> str:
-        """Schedule ticks of one entry, and return the letters of ``lua/fire.lua``."""
-        *others, queue = made = self._make(entry, firing.ticks)
-        for other in others:
-            self._put(store, other, made[other])
-        return PeriodicStore(store).fire(queue, [_shot(entry, firing, made[queue])])[0]
-
-    def _put(self, store: Store, queue: str, entries: list[Entry]) -> None:
-        call = store.puts(queue, limited=False)
-        for entry in entries:
-            call.add(entry)
-        store.run(call)
-
-    def _make(self, entry: Periodic, ticks: tuple[int, ...]) -> dict[str, list[Entry]]:
-        """Return the entries of ticks by their queue."""
-        definition = entry.definition
-        options = dict(definition.options)
-        expires = options.pop("expires", None)
-        given = {name: options.pop(name, None) for name in ("queue", "priority")}
-        if definition.overlap != "allow":
-            name = definition.name.replace("{", "{{").replace("}", "}}")
-            options |= {
-                "unique_key": f"periodic:{name}",
-                "on_conflict": "keep",
-                "unique_scope": "done",
-            }
-        found: dict[str, list[Entry]] = defaultdict(list)
-        for tick in ticks:
-            at = moment_of(tick)
-            item = Item(
-                definition.args,
-                dict(definition.kwargs),
-                eta=at,
-                id=periodic.tick_id(definition.name, tick),
-                task=definition.task,
-                expires=None if expires is None else at + timedelta(seconds=expires),
-                options=options,
-                **given,
-            )
-            job = self._reader.read(item)
-            try:
-                queues, made = self._maker.make(job)
-            except TypeError:
-                # Its task takes other arguments: the worker that calls it says so, and buries it.
-                queues, made = self._maker.make(job._replace(target=job.target._replace(task=None)))
-            for queue in queues:
-                found[queue].append(made)
-        return found
-
-
-def _parts(shots: list[Shot]) -> Iterator[list[Shot]]:
-    """Yield shots in parts of about as many messages as one script call may have."""
-    part: list[Shot] = []
-    size = 0
-    for shot in shots:
-        if part and size + len(shot.entries) > CALL:
-            yield part
-            part, size = [], 0
-        part.append(shot)
-        size += len(shot.entries)
-    yield part
-
-
-def _shot(entry: Periodic, firing: Firing, entries: list[Entry]) -> Shot:
-    then, refused = replace(entry, standing=firing.then), replace(entry, standing=firing.refused)
-    held = firing.refused == entry.standing
-    return Shot(
-        entry.name,
-        entry.standing.line,
-        then.standing.line,
-        then.look,
-        refused.standing.line,
-        firing.now + periodic.HOLD if held else refused.look,
-        entries,
-    )
 
 
 class Ticker:
@@ -244,7 +95,7 @@ class Ticker:
         down = full = warned = False
         while not self._stopping.is_set():
             try:
-                with own_delayq(self._app) as delayq, Gun(self._app) as gun:
+                with own_delayq(self._app) as delayq, TickScheduler(self._app) as scheduler:
                     store = delayq.store
                     if not warned:
                         warned = True
@@ -253,7 +104,7 @@ class Ticker:
                         most = self._listen(store, pubsub)
                         while not self._stopping.is_set():
                             self._keep(store)
-                            wait = self._turn(store, gun, most)
+                            wait = self._turn(store, scheduler, most)
                             if down:
                                 logger.info("Periodic entries are fired again, Redis is back")
                             down = full = False
@@ -316,33 +167,33 @@ class Ticker:
         except Exception:
             logger.exception("Periodic entries in code are not written, and are tried again later")
 
-    def _turn(self, store: Store, gun: Gun, most: float) -> float:
+    def _turn(self, store: Store, scheduler: TickScheduler, most: float) -> float:
         """Look at entries whose time has come; return for how many seconds to wait then."""
         looked = PeriodicStore(store).upcoming(BATCH, LEAVE)
         now = looked.now // 1000
         looks = [] if looked.next is None else [looked.next]
         firings = []
         for name, record in looked.records:
-            found = self._look_at(name, record, now, gun)
+            found = self._look_at(name, record, now, scheduler)
             if found is not None:
                 entry, firing = found
                 firings.append(found)
                 then = replace(entry, standing=firing.then).look
                 looks += [then] if then is not None else []
-        self.fired += self._fire(store, gun, firings)
+        self.fired += self._fire(store, scheduler, firings)
         if len(looked.records) == BATCH:
             return 0.0
         return min(max((min(looks, default=math.inf) - now) / 1000, GATHER), most)
 
     def _look_at(
-        self, name: str, record: str, now: int, gun: Gun
+        self, name: str, record: str, now: int, scheduler: TickScheduler
     ) -> tuple[Periodic, Firing] | None:
         key = name, record.partition("\n")[0]
         if self._failing.get(key, (0.0, 0.0))[0] > time.monotonic():
             return None
         try:
             entry = self._unpacked(name, record)
-            firing = periodic.fire(entry, now, gun.zone)
+            firing = periodic.fire(entry, now, scheduler.zone)
         except DelayQError as exc:
             self._failed(key, exc)
             return None
@@ -360,9 +211,11 @@ class Ticker:
             definition = self._known[name, text] = Definition.loads(name, text)
         return Periodic(definition, Standing.read(line))
 
-    def _fire(self, store: Store, gun: Gun, firings: list[tuple[Periodic, Firing]]) -> int:
+    def _fire(
+        self, store: Store, scheduler: TickScheduler, firings: list[tuple[Periodic, Firing]]
+    ) -> int:
         try:
-            return gun.fire(store, firings)
+            return stored(scheduler.fire(store, firings))
         except StoreFull:
             raise
         except Exception as exc:
@@ -371,7 +224,7 @@ class Ticker:
         fired = 0
         for entry, firing in firings:
             try:
-                fired += gun.fire(store, [(entry, firing)])
+                fired += stored(scheduler.fire(store, [(entry, firing)]))
             except StoreFull:
                 raise
             except Exception as exc:

@@ -73,7 +73,7 @@ def cancel_canvas(ctx: click.Context, root: str | None, group: str | None, as_js
 @option("--in", "countdown", type=Span(), metavar="SPAN", help="To this long from now: 90, 1h30m.")
 @option(
     "--by",
-    type=Span(negative=True),
+    type=Span(negative=True, beside="a time another than none; run-now runs at once"),
     metavar="SPAN",
     help="By this much: 90 (seconds), 1h30m, 2d; -10m for earlier.",
 )

@@ -73,7 +73,7 @@ def _registered(app: Any) -> Iterable[str]:
 
 
 def _periodic(app: Any) -> Iterable[str]:
-    return (entry.name for entry in _delayq(app).periodic.iterate())
+    return (entry.name for entry in _delayq(app).periodic._all())
 
 
 def _delayq(app: Any) -> DelayQ:

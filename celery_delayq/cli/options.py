@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 import click
 from celery.bin.base import CeleryOption
+from celery.utils.time import maybe_iso8601
 
 from celery_delayq.cli import complete
 from celery_delayq.cli.words import seconds_of
@@ -21,7 +22,7 @@ from celery_delayq.message import due_of_countdown, due_of_eta
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_ISO = "ISO 8601 such as 2030-01-31T09:00:00+01:00 (without an offset it is UTC)"
+_ISO = "ISO 8601 such as 2030-01-31T09:00:00+01:00 (without an offset {naive})"
 _SPAN = "a duration such as 90 (seconds), 5m, 1h30m or 2d"
 
 option = functools.partial(click.option, cls=CeleryOption)
@@ -32,6 +33,9 @@ class Name(click.ParamType):  # type: ignore[type-arg]
 
     name = "name"
 
+    #: Whether what is no UTF-8 cannot be meant.
+    utf8: ClassVar[bool] = True
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text = str(value)
         if not text:
@@ -39,7 +43,8 @@ class Name(click.ParamType):  # type: ignore[type-arg]
         try:
             text.encode()
         except UnicodeEncodeError:
-            self.fail(f"{text!r} is not UTF-8", param, ctx)
+            if self.utf8:
+                self.fail(f"{text!r} is not UTF-8", param, ctx)
         return text
 
 
@@ -54,29 +59,65 @@ class Moment(click.ParamType):  # type: ignore[type-arg]
 
     name = "time"
 
+    #: What one without an offset is.
+    naive: ClassVar[str] = "it is UTC"
+
     def __init__(self, span: Literal["", "from now", "ago"] = "") -> None:
         self.span = span
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         seconds = seconds_of(value, bare=False) if self.span else None
         try:
             if seconds is not None:
                 away = timedelta(seconds=-seconds if self.span == "ago" else seconds)
                 when = datetime.now(timezone.utc) + away
                 return when.replace(microsecond=0).isoformat()
-            return moment(due_of_eta(value).ms).isoformat()
-        except (InvalidETA, OverflowError):
+            return self.read(value)
+        except (ValueError, OverflowError):
             also = f", or {_SPAN.replace('90 (seconds), ', '')} {self.span}" if self.span else ""
-            self.fail(f"{value!r}: expected {_ISO}{also}", param, ctx)
+            expected = _ISO.format(naive=self.naive)
+            self.fail(f"{value!r}: expected {expected}{also}", param, ctx)
+
+    def read(self, text: str) -> str:
+        """Return what is ISO 8601, ValueError for anything else."""
+        return moment(due_of_eta(text).ms).isoformat()
+
+
+class Wall(Moment):
+    """A point in time as ISO 8601; one without an offset stays so."""
+
+    naive = "it is by the clock of --timezone, or of the app"
+
+    def read(self, text: str) -> str:
+        due_of_eta(text)
+        try:
+            found = datetime.fromisoformat(text)
+        except ValueError:
+            found = maybe_iso8601(text)  # Python 3.10 reads only what isoformat() writes
+        return found.isoformat()
 
 
 class Span(click.ParamType):  # type: ignore[type-arg]
-    """A duration, as seconds."""
+    """A duration, as seconds.
+
+    Parameters
+    ----------
+    negative : bool
+        Whether it may be one.
+    beside : str
+        What none, or a negative one, is told to be instead.
+    """
 
     name = "duration"
 
-    def __init__(self, *, negative: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        negative: bool = False,
+        beside: str = "a time in the future; run-now runs at once",
+    ) -> None:
         self.negative = negative
+        self.beside = beside
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -91,8 +132,7 @@ class Span(click.ParamType):  # type: ignore[type-arg]
             also = ", or -10m for earlier" if self.negative else ""
             self.fail(f"{value!r}: expected {_SPAN}{also}", param, ctx)
         if not seconds > 0 and not (self.negative and seconds):
-            also = "another than none" if self.negative else "in the future"
-            self.fail(f"{value!r}: expected a time {also}; run-now runs at once", param, ctx)
+            self.fail(f"{value!r}: expected {self.beside}", param, ctx)
         return seconds
 
 

@@ -7,7 +7,14 @@ from celery.bin.base import CeleryCommand
 
 from celery_delayq.cli.base import delayq_of, reporting_errors
 from celery_delayq.cli.options import Name, json_option, option
-from celery_delayq.cli.periodic_options import Asked, name_argument, names_argument, with_entry
+from celery_delayq.cli.periodic_options import (
+    Asked,
+    any_names_argument,
+    name_argument,
+    names_argument,
+    unset_option,
+    with_entry,
+)
 
 
 @click.group()
@@ -27,23 +34,30 @@ def periodic() -> None:
 
 @periodic.command("list", cls=CeleryCommand)
 @option("--source", type=Name(), metavar="SOURCE", help="As it is shown: api, or 'code shop'.")
+@option(
+    "--status",
+    type=click.Choice(["on", "paused", "ended", "unreadable"]),
+    help="Only those that are so.",
+)
 @option("--json", "as_json", is_flag=True, help="Print JSON, a line for each; times in UTC.")
 @click.pass_context
 @reporting_errors
-def list_(ctx: click.Context, source: str | None, as_json: bool) -> None:
+def list_(ctx: click.Context, source: str | None, status: str | None, as_json: bool) -> None:
     """Show all entries, by name.
 
     "next" is the next tick that is not scheduled yet; `delayq list` shows those that are. Times
-    are local.
+    are local. What is unreadable, since the class of its schedule is not here or another version
+    wrote it, is shown with the reason; pause and remove take it too.
 
     \b
     Examples:
       celery -A shop delayq periodic list
+      celery -A shop delayq periodic list --status ended
       celery -A shop delayq periodic list --source api --json | jq -r .name
     """
     from celery_delayq.cli import ticking
 
-    ticking.show_all(ctx, delayq_of(ctx), source, as_json=as_json)
+    ticking.show_all(ctx, delayq_of(ctx), source, status, as_json=as_json)
 
 
 @periodic.command(cls=CeleryCommand)
@@ -104,7 +118,8 @@ def add(
     """Add an entry.
 
     TASK is the name of a task. Give when it is to run: one of --every, --crontab, --rrule, --at
-    and --solar. Exits with 1 when there is an entry of that name already.
+    and --solar. Exits with 1 when there is an entry of that name already. Times without an
+    offset are by the clock of --timezone, or of the app.
 
     \b
     Examples:
@@ -126,10 +141,18 @@ def add(
 @name_argument
 @option("--task", type=Name(), metavar="TASK", help="Another task.")
 @with_entry
+@unset_option
 @json_option
 @click.pass_context
 @reporting_errors
-def update(ctx: click.Context, name: str, task: str | None, asked: Asked, as_json: bool) -> None:
+def update(
+    ctx: click.Context,
+    name: str,
+    task: str | None,
+    asked: Asked,
+    unset: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Change what is given of an entry; all else stays.
 
     An interval keeps its phase. What is changed in an entry in code holds until its code changes.
@@ -138,21 +161,25 @@ def update(ctx: click.Context, name: str, task: str | None, asked: Asked, as_jso
     Examples:
       celery -A shop delayq periodic update report --crontab '30 9 * * *'
       celery -A shop delayq periodic update poll --every 1m --queue slow
+      celery -A shop delayq periodic update poll --unset end --unset max-runs
     """
     from celery_delayq.cli import ticking
 
-    if task is None and asked == Asked(None, {}, {}):
+    if task is None and not unset and asked == Asked(None, {}, {}):
         raise click.UsageError("give what is to be changed")
-    ticking.update(ctx, delayq_of(ctx), name, task, asked, as_json=as_json)
+    ticking.update(ctx, delayq_of(ctx), name, task, asked.without(unset), as_json=as_json)
 
 
 @periodic.command(cls=CeleryCommand)
-@names_argument
+@any_names_argument
+@option("--ended", is_flag=True, help="All that have ended and are not in code.")
 @option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 @click.pass_context
 @reporting_errors
-def remove(ctx: click.Context, names: tuple[str, ...], yes: bool, as_json: bool) -> None:
+def remove(
+    ctx: click.Context, names: tuple[str, ...], ended: bool, yes: bool, as_json: bool
+) -> None:
     """Remove entries.
 
     Their ticks that are not due yet are removed too; what runs goes on. An entry in code comes
@@ -162,10 +189,13 @@ def remove(ctx: click.Context, names: tuple[str, ...], yes: bool, as_json: bool)
     Examples:
       celery -A shop delayq periodic remove launch
       celery -A shop delayq periodic remove poll report --yes
+      celery -A shop delayq periodic remove --ended
     """
     from celery_delayq.cli import ticking
 
-    ticking.remove(ctx, delayq_of(ctx), names, yes=yes, as_json=as_json)
+    if bool(names) == ended:
+        raise click.UsageError("give either names or --ended")
+    ticking.remove(ctx, delayq_of(ctx), names, ended=ended, yes=yes, as_json=as_json)
 
 
 @periodic.command(cls=CeleryCommand)
@@ -255,9 +285,10 @@ def import_(
     beat_schedule_filename), RedBeat's Redis (by default as it is set for RedBeat, or the
     broker), the URL of Django's database, or with --from list a file of what `periodic list
     --json` told (- is standard input). Intervals keep their phase, and what was due since the
-    last run is caught up. Entries in code are as the code has them. Nothing is changed there,
-    and it may be repeated: what is here already is left as it is. Exits with 1 when one could
-    not be taken over.
+    last run is caught up. Entries in code are as the code has them; of a list those made by
+    calls, and those of other apps, are as they were. Nothing is changed there, and it may be
+    repeated: what is here already is left as it is. Exits with 1 when one could not be taken
+    over.
 
     \b
     Examples:

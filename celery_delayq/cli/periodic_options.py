@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import click
 from celery.exceptions import ImproperlyConfigured
 from celery.schedules import BaseSchedule, ParseException, crontab, schedule, solar
 
 from celery_delayq.cli import complete
-from celery_delayq.cli.options import HelpedArgument, Json, Moment, Name, Span, option, stacked
+from celery_delayq.cli.options import HelpedArgument, Json, Name, Span, Wall, option, stacked
 from celery_delayq.definitions import CATCH_UPS, OVERLAPS
-from celery_delayq.schedules import clocked, rrule
+from celery_delayq.schedules import rrule
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class EntryName(Name):
+    """The name of a periodic entry that is there: it may be anything, where others wrote it."""
+
+    utf8 = False
 
 
 class PeriodicArgument(HelpedArgument):
@@ -28,25 +35,28 @@ class PeriodicArgument(HelpedArgument):
 name_argument = click.argument(
     "name",
     metavar="NAME",
-    type=Name(),
+    type=EntryName(),
     cls=PeriodicArgument,
     shell_complete=complete.periodic,
 )
-names_argument = click.argument(
+_names = functools.partial(
+    click.argument,
     "names",
     nargs=-1,
-    required=True,
-    metavar="NAME...",
-    type=Name(),
+    type=EntryName(),
     cls=PeriodicArgument,
     shell_complete=complete.periodic,
 )
+names_argument = _names(required=True, metavar="NAME...")
+any_names_argument = _names(metavar="[NAME]...")
 
-_SCHEDULES: Mapping[str, Callable[[Any], BaseSchedule]] = {
+Schedule: TypeAlias = "BaseSchedule | datetime"
+
+_SCHEDULES: Mapping[str, Callable[[Any], Schedule]] = {
     "every": schedule,
     "crontab": lambda text: _crontab(text),
     "rrule": rrule,
-    "at": lambda text: clocked(datetime.fromisoformat(text)),
+    "at": datetime.fromisoformat,
     "solar": lambda parts: solar(parts[0], float(parts[1]), float(parts[2])),
 }
 
@@ -62,7 +72,12 @@ def _crontab(text: str) -> crontab:
 
 
 _WHEN = (
-    option("--every", type=Span(), metavar="SPAN", help="So often: 30 (seconds), 1h30m, 2d."),
+    option(
+        "--every",
+        type=Span(beside="more than none, such as 30 (seconds), 1h30m or 2d"),
+        metavar="SPAN",
+        help="So often: 30 (seconds), 1h30m, 2d.",
+    ),
     option(
         "--crontab",
         type=Name(),
@@ -70,7 +85,12 @@ _WHEN = (
         help="Minute, hour, day of month, month, weekday, such as '0 9 * * mon-fri'.",
     ),
     option("--rrule", type=Name(), metavar="RULE", help="RFC 5545: 'FREQ=MONTHLY;BYDAY=-1FR'."),
-    option("--at", type=Moment("from now"), metavar="TIME", help="Once: ISO 8601, or 30m."),
+    option(
+        "--at",
+        type=Wall("from now"),
+        metavar="TIME",
+        help="Once: ISO 8601, by the clock of --timezone without an offset; or 30m from now.",
+    ),
     option(
         "--solar",
         nargs=3,
@@ -87,18 +107,28 @@ _WHAT = (
     ),
     option("--queue", type=Name(), metavar="QUEUE", shell_complete=complete.queues),
     option("--priority", type=click.IntRange(0, 9), metavar="NUMBER", help="0 is the first."),
-    option("--expires", type=Span(), metavar="SPAN", help="Not later than this after its tick."),
+    option(
+        "--expires",
+        type=Span(beside="more than none, such as 90 (seconds), 5m or 2d"),
+        metavar="SPAN",
+        help="Not later than this after its tick.",
+    ),
     option(
         "--headers", type=Json(dict, '\'{"tenant": "a"}\''), metavar="JSON", help="Its headers."
     ),
     option("--timezone", type=Name(), metavar="NAME", help="Whose clock counts, as Europe/Berlin."),
-    option("--start", type=Moment("from now"), metavar="TIME", help="No tick before this."),
-    option("--end", type=Moment("from now"), metavar="TIME", help="No tick after this."),
+    option("--start", type=Wall("from now"), metavar="TIME", help="No tick before; as --at."),
+    option("--end", type=Wall("from now"), metavar="TIME", help="No tick after; as --at."),
     option("--max-runs", type=click.IntRange(1), metavar="NUMBER", help="Most ticks."),
     option(
         "--catch-up", type=click.Choice(CATCH_UPS), help="Ticks that were missed; one by default."
     ),
-    option("--catch-up-max", type=click.IntRange(1), metavar="NUMBER", help="Most of them."),
+    option(
+        "--catch-up-max",
+        type=click.IntRange(1),
+        metavar="NUMBER",
+        help="Most of them, with --catch-up all; 100 by default.",
+    ),
     option(
         "--overlap",
         type=click.Choice(OVERLAPS),
@@ -110,22 +140,45 @@ _OPTIONS = ("queue", "priority", "expires", "headers")
 _TIMES = ("start", "end")
 _OTHERS = ("args", "kwargs", "timezone", "max_runs", "catch_up", "catch_up_max", "overlap")
 
+#: What may be said of an entry beside its schedule and task, as Python calls it.
+SAYABLE = (*_OPTIONS, *_TIMES, *_OTHERS)
+
+unset_option = option(
+    "--unset",
+    "unset",
+    multiple=True,
+    type=click.Choice([name.replace("_", "-") for name in SAYABLE]),
+    metavar="OPTION",
+    help="Take back what was said: " + ", ".join(n.replace("_", "-") for n in SAYABLE) + ".",
+)
+
 
 class Asked(NamedTuple):
     """What was said about an entry; what was not is not in it.
 
     Attributes
     ----------
-    schedule : BaseSchedule | None
+    schedule : BaseSchedule | datetime | None
     options : dict[str, Any]
         Those of ``apply_async``.
     others : dict[str, Any]
         Those of :meth:`~celery_delayq.periodic_client.PeriodicTasks.add`.
     """
 
-    schedule: BaseSchedule | None
+    schedule: Schedule | None
     options: dict[str, Any]
     others: dict[str, Any]
+
+    def without(self, names: Iterable[str]) -> Asked:
+        """Return it with None for what is to be unset (click.UsageError)."""
+        fields = [name.replace("-", "_") for name in names]
+        for name, field in zip(names, fields, strict=True):
+            if field in self.options or field in self.others:
+                raise click.UsageError(f"--{name}, --unset {name}: give one of them")
+        nothing = dict.fromkeys(fields)
+        options = {name: None for name in nothing if name in _OPTIONS}
+        others = {name: None for name in nothing if name not in _OPTIONS}
+        return self._replace(options=self.options | options, others=self.others | others)
 
 
 def with_entry(command: F) -> F:
@@ -146,7 +199,15 @@ def with_entry(command: F) -> F:
     return stacked(wrapper, (*_WHEN, *_WHAT))  # type: ignore[return-value]
 
 
-def _schedule(when: Mapping[str, Any]) -> BaseSchedule | None:
+def as_options(text: str) -> str:
+    """Return an error of the API with the options of the command line in it."""
+    return _ASSIGNED.sub(lambda match: f"--{match[1].replace('_', '-')} ", text)
+
+
+_ASSIGNED = re.compile(rf"\b({'|'.join(SAYABLE)})=(?=\S)")
+
+
+def _schedule(when: Mapping[str, Any]) -> Schedule | None:
     if len(when) > 1:
         names = ", ".join(f"--{name}" for name in when)
         raise click.UsageError(f"{names}: give one of them")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -13,20 +14,42 @@ from rich.table import Table
 from rich.text import Text
 
 from celery_delayq.app import DelayQ
+from celery_delayq.cli.base import Refused
 from celery_delayq.cli.entries import WIDE, now_of
-from celery_delayq.cli.periodic_options import Asked
+from celery_delayq.cli.periodic_options import Asked, as_options
 from celery_delayq.cli.screen import console_of, new_table
 from celery_delayq.cli.words import distance, local, number_of, quoted, spelled
-from celery_delayq.errors import PeriodicUnknown
+from celery_delayq.definitions import API
+from celery_delayq.errors import (
+    ConfigError,
+    InvalidSchedule,
+    PeriodicExists,
+    PeriodicUnknown,
+    RecordError,
+)
 from celery_delayq.periodic import Periodic
 from celery_delayq.schedule_forms import describe
+from celery_delayq.unreadable import Unreadable
 
-_STYLES = {"on": "green", "paused": "yellow", "ended": "dim"}
+Entry = Periodic | Unreadable
+
+_STYLES = {"on": "green", "paused": "yellow", "ended": "dim", "unreadable": "red"}
 
 
-def show_all(ctx: click.Context, delayq: DelayQ, source: str | None, *, as_json: bool) -> None:
-    """Print all entries, or those of a source."""
-    entries = delayq.periodic.list(source)
+def show_all(
+    ctx: click.Context,
+    delayq: DelayQ,
+    source: str | None,
+    status: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Print all entries, or those of a source and of a status."""
+    entries = [
+        entry
+        for entry in delayq.periodic._all()
+        if source in (None, _source(entry)) and status in (None, entry.status)
+    ]
     if as_json:
         for entry in entries:
             print(json.dumps(entry.as_dict()))
@@ -34,13 +57,15 @@ def show_all(ctx: click.Context, delayq: DelayQ, source: str | None, *, as_json:
     console = console_of(ctx)
     if not entries:
         whose = "" if source is None else f" with the source {spelled(source)}"
+        if status is not None:
+            whose += f"{' and' if whose else ' with'} the status {status}"
         console.print(f"There are no periodic entries{whose}.", soft_wrap=True)
         return
     console.print(_table(entries, now_of(delayq), console.width))
     console.print(f"{number_of(len(entries), 'entry', 'entries')}.")
 
 
-def _table(entries: Sequence[Periodic], now: datetime, width: int) -> Table:
+def _table(entries: Sequence[Entry], now: datetime, width: int) -> Table:
     table = new_table("")
     wide = width >= WIDE
     if wide:
@@ -55,61 +80,90 @@ def _table(entries: Sequence[Periodic], now: datetime, width: int) -> Table:
         table.add_column("task, source, runs", overflow="fold")
         table.add_column("next", overflow="fold")
     for entry in entries:
-        definition = entry.definition
         name, when = Text(quoted(entry.name)), Text(spelled(_when(entry)))
-        task, source = Text(spelled(definition.task)), Text(spelled(definition.source))
-        state = Text(entry.status, _STYLES[entry.status])
+        task, source = Text(spelled(_task(entry))), Text(spelled(_source(entry)))
+        state = _state(entry)
         following, away = "", ""
-        if entry.next is not None:
-            following = local(entry.next)
-            away = distance((entry.next - now).total_seconds())
-        runs = f"{entry.total_run_count:,}"
+        tick = entry.next if isinstance(entry, Periodic) else None
+        if tick is not None:
+            following = local(tick)
+            away = distance((tick - now).total_seconds())
+        runs = f"{entry.as_dict()['total_run_count']:,}"
         if wide:
             table.add_row(name, when, task, state, following, away, runs, source)
             continue
         what = task.append("\n").append(source).append(f"\n{runs}")
-        tick = Text(f"{following}\n{away}") if following else state
-        table.add_row(name.append("\n").append(when.plain, "dim"), what, tick)
+        last = Text(f"{following}\n{away}") if following else state
+        table.add_row(name.append("\n").append(when.plain, "dim"), what, last)
     return table
 
 
-def _when(entry: Periodic) -> str:
+def _when(entry: Entry) -> str:
+    """Return when it ticks, or why that cannot be told."""
+    if isinstance(entry, Unreadable):
+        return entry.problem
     zone = entry.definition.timezone
     return describe(entry.definition.schedule) + ("" if zone is None else f", {zone}")
 
 
+def _task(entry: Entry) -> str:
+    if isinstance(entry, Unreadable):
+        return str(entry.data.get("task", "?"))
+    return entry.definition.task
+
+
+def _source(entry: Entry) -> str:
+    if isinstance(entry, Unreadable):
+        return "?" if entry.source is None else entry.source
+    return entry.definition.source
+
+
+def _state(entry: Entry) -> Text:
+    paused = isinstance(entry, Unreadable) and entry.paused
+    return Text(entry.status + (", paused" if paused else ""), _STYLES[entry.status])
+
+
 def show_one(ctx: click.Context, delayq: DelayQ, name: str, *, as_json: bool) -> None:
-    """Print an entry (PeriodicUnknown)."""
-    entry = _entry(delayq, name)
+    """Print an entry, also one that cannot be read (PeriodicUnknown)."""
+    entry: Entry
+    try:
+        entry = _entry(delayq, name)
+    except (RecordError, InvalidSchedule):
+        found = [each for each in delayq.periodic.unreadable() if each.name == name]
+        if not found:  # removed meanwhile
+            raise
+        entry = found[0]
     if as_json:
         print(json.dumps(entry.as_dict()))
         return
     _show(ctx, entry, now_of(delayq))
 
 
-def _show(ctx: click.Context, entry: Periodic, now: datetime) -> None:
+def _show(ctx: click.Context, entry: Entry, now: datetime) -> None:
     console = console_of(ctx)
     for name, value in _fields(entry, now):
         console.print(Text(f"{name:<11}", "bold").append(value), soft_wrap=True)
 
 
-def _fields(entry: Periodic, now: datetime) -> Iterator[tuple[str, Text]]:
+def _fields(entry: Entry, now: datetime) -> Iterator[tuple[str, Text]]:
     """Yield what is known of an entry, as name and value."""
     told = entry.as_dict()
     yield "name", Text(quoted(entry.name))
-    yield "state", Text(entry.status, _STYLES[entry.status])
-    yield "when", Text(spelled(_when(entry)))
-    yield "task", Text(spelled(entry.definition.task))
-    for title, moment in (("next", entry.next), ("last tick", entry.last_run_at)):
-        if moment is not None:
+    yield "state", _state(entry)
+    yield "problem" if isinstance(entry, Unreadable) else "when", Text(spelled(_when(entry)))
+    yield "task", Text(spelled(_task(entry)))
+    for title, what in (("next", "next"), ("last tick", "last_run_at")):
+        if told[what] is not None:
+            moment = datetime.fromisoformat(told[what])
             away = distance((moment - now).total_seconds())
             yield title, Text(f"{local(moment, zone=True)}, {away}")
             yield "", Text(moment.isoformat(), "dim")
-    yield "runs", Text(f"{entry.total_run_count:,}")
-    yield "source", Text(spelled(entry.definition.source))
-    shown = {"name", "source", "when", "task", "schedule", "status", "next", "last_run_at"}
+    yield "runs", Text(f"{told['total_run_count']:,}")
+    yield "source", Text(spelled(_source(entry)))
+    shown = {"name", "source", "when", "task", "status", "next", "last_run_at", "total_run_count"}
+    shown |= {"problem", "paused"} if isinstance(entry, Unreadable) else {"schedule", "timezone"}
     for name, value in told.items():
-        if name not in {*shown, "timezone", "total_run_count"}:
+        if name not in shown:
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             yield name.replace("_", " "), Text(spelled(text))
 
@@ -140,11 +194,19 @@ def add(
     as_json: bool,
 ) -> None:
     """Add an entry and show it."""
-    entry = delayq.periodic.add(
-        name, asked.schedule, task, **asked.others, **asked.options, replace=replace
-    )
+    now = now_of(delayq)  # what is wrong with Redis, or the app, is not what was asked
+    with _wrongly_asked():
+        try:
+            entry = delayq.periodic.add(
+                name, asked.schedule, task, **asked.others, **asked.options, replace=replace
+            )
+        except PeriodicExists as exc:
+            raise Refused(
+                f"there is a periodic entry {quoted(name)} already: change it with `periodic "
+                "update`, or say --replace"
+            ) from exc
     _note_unknown_task(delayq, task)
-    _tell(ctx, delayq, entry, as_json=as_json)
+    _tell(ctx, entry, now, as_json=as_json)
 
 
 def update(
@@ -156,7 +218,8 @@ def update(
     *,
     as_json: bool,
 ) -> None:
-    """Change an entry and show it."""
+    """Change an entry and show it; None is what is unset."""
+    entry, now = _entry(delayq, name), now_of(delayq)
     changes = dict(asked.others)
     if asked.schedule is not None:
         changes["schedule"] = asked.schedule
@@ -164,15 +227,27 @@ def update(
         changes["task"] = task
         _note_unknown_task(delayq, task)
     if asked.options:
-        changes["options"] = {**_entry(delayq, name).definition.options, **asked.options}
-    _tell(ctx, delayq, delayq.periodic.update(name, **changes), as_json=as_json)
+        options = {**entry.definition.options, **asked.options}
+        changes["options"] = {what: each for what, each in options.items() if each is not None}
+    with _wrongly_asked():
+        entry = delayq.periodic.update(name, **changes)
+    _tell(ctx, entry, now, as_json=as_json)
 
 
-def _tell(ctx: click.Context, delayq: DelayQ, entry: Periodic, *, as_json: bool) -> None:
+@contextmanager
+def _wrongly_asked() -> Iterator[None]:
+    """Tell as wrong use what cannot be of an entry that is asked for."""
+    try:
+        yield
+    except ConfigError as exc:
+        raise click.UsageError(spelled(as_options(str(exc)))) from exc
+
+
+def _tell(ctx: click.Context, entry: Periodic, now: datetime, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(entry.as_dict()))
     else:
-        _show(ctx, entry, now_of(delayq))
+        _show(ctx, entry, now)
 
 
 def _note_unknown_task(delayq: DelayQ, task: str) -> None:
@@ -182,10 +257,21 @@ def _note_unknown_task(delayq: DelayQ, task: str) -> None:
 
 
 def remove(
-    ctx: click.Context, delayq: DelayQ, names: Sequence[str], *, yes: bool, as_json: bool
+    ctx: click.Context,
+    delayq: DelayQ,
+    names: Sequence[str],
+    *,
+    ended: bool,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """Remove entries; exits with 1 when one was not there, or somebody said no."""
-    if not yes:
+    if ended:
+        # One in code that comes back begins anew, with all its runs.
+        names = [each.name for each in delayq.periodic.list(API) if each.status == "ended"]
+        if not names and not as_json:
+            click.echo("There are no entries that have ended.")
+    if names and not yes:
         if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise click.UsageError("nobody can be asked here whether to do it: say --yes")
         what = quoted(names[0]) if len(names) == 1 else f"{len(names):,} entries"
@@ -204,7 +290,8 @@ def pause(ctx: click.Context, delayq: DelayQ, names: Sequence[str], *, as_json: 
     """Pause entries; exits with 1 when one is unknown."""
 
     def one(name: str) -> Became:
-        return Became(True, delayq.periodic.pause(name).status)
+        entry = delayq.periodic.pause(name)
+        return Became(True, "paused" if isinstance(entry, Unreadable) else entry.status)
 
     _each(ctx, names, one, as_json=as_json)
 
@@ -252,6 +339,8 @@ def _each(
                 became = one(name)
             except PeriodicUnknown:
                 became = Became(False, "unknown")
+            except (RecordError, InvalidSchedule) as exc:
+                became = Became(False, f"failed: {spelled(str(exc))}")
             done = {"name": name, "done": became.done, "outcome": became.outcome}
             told.append({**done, **became.more})
             if not as_json:

@@ -1,52 +1,62 @@
--- Note that a version of the periodic entries in code is about, and tell which counts: the one that
--- came last of those that are. So an older one that starts again changes nothing, until all newer
--- ones are gone.
+-- Note that a version of the periodic entries in code is about, and tell which counts: of those that
+-- are about the one that came last. When each came is remembered for a week after it was about last,
+-- so an old one that starts again is an old one still.
 --
 -- KEYS     1 deploys
--- ARGV     1 source  2 version  3 since when it is about (ms), '' when that is not known  4 for how
---          long it counts as being about (ms)  5 '1' when its entries have been written, '0' when
---          those that count are to be written again
--- Returns  {the version that counts, the version whose entries were written last or '', since when
---          this one is about (ms)}
+-- ARGV     1 source  2 version  3 since when it is known (ms), '' when that is not known  4 for how
+--          long it counts as being about (ms)  5 the mark as it was read  6 the mark that it is to
+--          be then, '' for no other  7 what its code says then: JSON of name to edition
+-- Returns  {the version that counts, the mark as it is then or '', since when this one is known
+--          (ms), other sources of which a version is about…}
 -- Repeat   the same
 -- @include clock
 -- @include types
 
+local WEEK = 7 * 24 * 3600 * 1000
+
 expect_type(KEYS[1], 'hash')
-local now = math.floor(now_us() / 1000)
-local source, version = ARGV[1], ARGV[2]
-local prefix = source .. '\0'
-local newest, newest_since, own = '', -1, nil
-local all = redis.call('HGETALL', KEYS[1])
-local written = ''
-local found = {}
-for i = 1, #all, 2 do
-  if string.sub(all[i], 1, #prefix) == prefix then
-    local name = string.sub(all[i], #prefix + 1)
-    local since, till = string.match(all[i + 1], '^(%d+) (%d+)$')
-    if name == '' then
-      written = all[i + 1]
-    elseif since and (tonumber(till) > now or name == version) then
-      found[name] = tonumber(since)
+local now = to_ms(now_us())
+local source, version, alive = ARGV[1], ARGV[2], tonumber(ARGV[4])
+local about, others = {}, {}
+local known, latest
+for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
+  local from, name = string.match(field, '^(.*)%z([^%z]+)$')
+  if from then
+    local since, last = string.match(redis.call('HGET', KEYS[1], field), '^(%d+) (%d+)$')
+    since, last = tonumber(since), tonumber(last)
+    -- Also where the clock was set back since.
+    local is_about = last and math.abs(now - last) < alive
+    if from ~= source then
+      others[from] = others[from] or is_about or nil
+    elseif since and now - last < WEEK then
+      latest = math.max(since, latest or since)
+      about[name] = is_about and since or nil
+      known = name == version and since or known
     else
-      redis.call('HDEL', KEYS[1], all[i])
+      redis.call('HDEL', KEYS[1], field)
     end
   end
 end
-own = math.min(found[version] or now, tonumber(ARGV[3]) or now)
-found[version] = own
-redis.call('HSET', KEYS[1], prefix .. version,
-  string.format('%.0f %.0f', own, now + tonumber(ARGV[4])))
-for name, since in pairs(found) do
-  if since > newest_since or (since == newest_since and name > newest) then
-    newest, newest_since = name, since
+
+-- One that is new comes last, whatever the clock says.
+local fresh = math.max(now, latest and latest + 1 or now)
+local own = math.min(known or fresh, tonumber(ARGV[3]) or fresh)
+about[version] = own
+redis.call('HSET', KEYS[1], source .. '\0' .. version, string.format('%.0f %.0f', own, now))
+local counts = version
+for name, since in pairs(about) do
+  if since > about[counts] or (since == about[counts] and name > counts) then
+    counts = name
   end
 end
-if ARGV[5] == '0' then
-  redis.call('HDEL', KEYS[1], prefix)
-  written = ''
-elseif ARGV[5] == '1' and newest == version then
-  redis.call('HSET', KEYS[1], prefix, version)
-  written = version
+
+local mark = redis.call('HGET', KEYS[1], source .. '\0') or ''
+if ARGV[6] ~= '' and mark == ARGV[5] then
+  mark = ARGV[6]
+  redis.call('HSET', KEYS[1], source .. '\0', mark, source .. '\0\0', ARGV[7])
 end
-return {newest, written, string.format('%.0f', own)}
+local reply = {counts, mark, string.format('%.0f', own)}
+for other in pairs(others) do
+  reply[#reply + 1] = other
+end
+return reply

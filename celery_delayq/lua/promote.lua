@@ -6,7 +6,8 @@
 -- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 agenda
 --          10 dead  11 dead_at  12 wake  13 control  14 pace  15 suspects  16… ready lists
 -- ARGV     1 queue  2 most entries to move  3 most entries a second, 0 for no limit  4 most ready
---          messages, 0 for no limit  5… the priority step of KEYS[16…]
+--          messages, 0 for no limit  5 '1' to note in WAITING when that was, else '0'  6… the
+--          priority step of KEYS[16…]
 -- Returns  {now (µs), queue and due (ms) of what to look at next, moved, buried}
 -- Repeat   goes on with what is due then
 -- @include clock
@@ -25,7 +26,7 @@ local now = to_ms(clock)
 
 local list_of, lists = {}, {}
 for i = 16, #KEYS do
-  list_of[ARGV[i - 11]] = KEYS[i]
+  list_of[ARGV[i - 10]] = KEYS[i]
   lists[#lists + 1] = KEYS[i]
 end
 
@@ -38,6 +39,7 @@ end
 
 local some_paused = redis.call('HLEN', KEYS[13]) > 0
 local paused = {}
+local noted = ARGV[5] == '1' and string.format(' %.0f', now) or ''
 
 local function is_paused(task)
   if paused[task] == nil then
@@ -126,7 +128,7 @@ if #names > 0 then
       members[#members + 1] = task_member(task, scores[i], name)
       gone[#gone + 1] = name
       if id then
-        labels[#labels + 1] = {id, nonce, tracking(math.max(scores[i], 0), unique, task), unique}
+        labels[#labels + 1] = {id, nonce, tracking(math.max(scores[i], 0), unique, task) .. noted, unique}
       end
       moved = moved + 1
     end

@@ -10,9 +10,9 @@
 --          9… the priority steps of KEYS[23…]
 -- Returns  {place of the first ready list with something left, 0 for none; '1' when delivered
 --          alone, '2' when the process is to take nothing until it holds nothing; the revision of
---          what is paused and revoked, then the fields '<nonce>:<place>' of the messages, after
---          spaces; what is known of their deliveries before, each after a comma, or '' when
---          nothing is known of any; then the messages}
+--          what is paused and revoked, then the fields '<nonce>:<place>[@<when ready, ms>]' of
+--          the messages, after spaces; what is known of their deliveries before, each after a
+--          comma, or '' when nothing is known of any; then the messages}
 -- Repeat   returns what is still held of the same nonce, and takes nothing
 -- @include clock
 -- @include types
@@ -58,21 +58,25 @@ end
 local clock = now_us()
 local ends = lease_now(KEYS[14], lease / 3) + lease
 
-local function tell(field, message)
+local function tell(field, message, promoted)
   reply[#reply + 1] = message
   reply[3] = reply[3] .. ' ' .. field
+  if promoted ~= '' then
+    reply[3] = reply[3] .. '@' .. promoted
+  end
   if counted then
     reply[4] = reply[4] .. ',' .. (redis.call('HGET', KEYS[15], redis.sha1hex(message)) or '')
   end
 end
 
--- Note who holds a message; false for one that was cancelled or may not start any more.
+-- Note who holds a message; nil for one that was cancelled or may not start any more, else when it
+-- became ready, '' where that is not known.
 local function admit(message)
   local id, its_nonce, skip, unique = read_label(message)
   if not id then
-    return true
+    return ''
   end
-  local mark, due, rest = untrack(WAITING, id, its_nonce, unique)
+  local mark, due, rest, promoted = untrack(WAITING, id, its_nonce, unique)
   local late = skip > 0 and due > 0 and to_ms(clock) - due > skip
   if late and mark == '' then
     bury_letter(KEYS[21], KEYS[22], id, to_ms(clock), due, skip_reason(to_ms(clock), due, skip),
@@ -83,10 +87,10 @@ local function admit(message)
     if counted then
       redis.call('HDEL', KEYS[15], redis.sha1hex(message))
     end
-    return false
+    return nil
   end
   track(RUNNING, id, its_nonce, rest .. ' ' .. incarnation)
-  return true
+  return promoted
 end
 
 -- What is held of a call whose reply was lost, or that came late over a connection given up.
@@ -97,7 +101,7 @@ local function repeated()
     local _, mark, start = read_leased(item)
     if start then
       reply[2] = mark == '!' and '1' or reply[2]
-      tell(field, string.sub(item, start))
+      tell(field, string.sub(item, start), '')
     end
   end
 end
@@ -122,10 +126,11 @@ local function suspect()
   local item = redis.call('LINDEX', KEYS[16], -1)
   local step, _, start = read_leased(item)
   local message = string.sub(item, start or 1)
-  if admit(message) then
+  local promoted = admit(message)
+  if promoted then
     local field = nonce .. ':1'
     redis.call('HSET', KEYS[11], field, (step or ARGV[9]) .. '!\n' .. message)
-    tell(field, message)
+    tell(field, message, promoted)
     reply[2] = '1'
   end
   redis.call('RPOP', KEYS[16])
@@ -147,12 +152,13 @@ local function take()
       for _, message in ipairs(redis.call('RPOP', KEYS[i], limit - place)) do
         ready[i] = ready[i] - 1
         there = there - 1
-        if admit(message) then
+        local promoted = admit(message)
+        if promoted then
           place = place + 1
           local field = nonce .. ':' .. place
           fields[#fields + 1] = field
           fields[#fields + 1] = ARGV[i - 14] .. '\n' .. message
-          tell(field, message)
+          tell(field, message, promoted)
         end
         if #fields >= 1000 then
           hold() -- the stack of Lua has an end

@@ -5,12 +5,14 @@
 --
 -- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 agenda
 --          10 queues  11 wake  12 ready list  13 leased  14 deliveries  15 running, of the queue
---          of the message
+--          of the message  16 history
 -- ARGV     1 queue  2 layout of the queue  3 wake channel  4 no limit  5 id  6 due (ms, '+' before
 --          it when it counts from now)  7 which of KEYS is its ready list  8 record  9 what to do
 --          when its unique key is taken (see include/claim.lua), '' without one  10 field of the
 --          message  11 'push' to make ready what is due, 'leave' to change nothing then, 'keep' to
 --          schedule it all the same
+--          12 about how many runs to keep in the history  13 the line there of the run that is to
+--          be tried again, '' for none
 -- Returns  'scheduled' | 'ready' | 'due' | 'gone' | 'duplicate' | 'superseded'; 'due' changed
 --          nothing, 'gone' is no longer held, and whoever has it now makes its own, 'superseded'
 --          was not stored since another has its unique key
@@ -25,6 +27,7 @@
 -- @include claim
 -- @include agenda
 -- @include lease
+-- @include history
 
 local clock = now_us()
 local now = to_ms(clock)
@@ -90,4 +93,5 @@ if plan.what == 'store' then
 end
 redis.call('HDEL', KEYS[14], redis.sha1hex(string.sub(held, held_start)))
 redis.call('HSET', KEYS[13], field, '')
+add_run(KEYS[16], ARGV[12], ARGV[13])
 return state

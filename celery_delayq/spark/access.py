@@ -75,15 +75,14 @@ class Access:
             No URL was given, or the app cannot be imported here.
         """
         if self.app is None:
-            app = Celery("celery_delayq.spark", broker=self._url(), set_as_current=False)
+            app = Celery("celery_delayq.spark", set_as_current=False)
             if self.keyprefix is not None:
                 app.conf.broker_transport_options = {"global_keyprefix": self.keyprefix}
         else:
             app = _found(self.app)
-            if self.url is not None:
-                app.conf.broker_url = app.conf.broker_write_url = app.conf.broker_read_url = (
-                    self._url()
-                )
+        if self.app is None or self.url is not None:
+            # Not broker_url: CELERY_BROKER_URL in the environment would go before it.
+            app.conf.broker_read_url = app.conf.broker_write_url = self._url()
         delayq = getattr(app, "_delayq", None)
         return delayq if isinstance(delayq, DelayQ) else DelayQ(app)
 

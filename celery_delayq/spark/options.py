@@ -12,6 +12,7 @@ from celery_delayq.spark import access
 from celery_delayq.spark.access import Access
 
 OnConflict = Literal["keep", "replace", "error", "later"]
+OnLoss = Literal["warn", "fail"]
 Table = Literal["scheduled", "ready", "leased", "dead_letters", "periodic", "history"]
 
 #: What Spark itself puts among the options of a stream.
@@ -101,11 +102,16 @@ class ReadOptions:
     queue, task : str | None
         Only of this queue, of this task.
     since, until : str | None
-        Only what is due in this range, in ISO 8601; UTC where they have no offset.
+        Only what is due at this time or later and before that one, in ISO 8601; UTC where they
+        have no offset. Of dead letters it is when they died, of the history when a run ended.
     partitions : int
         About how many.
     batchsize : int
         Entries of one round trip.
+    after : str | None
+        The offset of a run, after which a new stream begins; at the first one without.
+    onloss : str
+        ``"warn"`` or ``"fail"``, when runs are forgotten before a stream has read them.
     """
 
     access: Access
@@ -116,6 +122,8 @@ class ReadOptions:
     until: str | None = None
     partitions: int = 8
     batchsize: int = 1000
+    after: str | None = None
+    onloss: OnLoss = "warn"
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> ReadOptions:
@@ -130,6 +138,8 @@ class ReadOptions:
             until=given.text("until"),
             partitions=given.number("partitions", int, 8, 1, 10_000),
             batchsize=given.number("batchsize", int, 1000, 1, 10_000),
+            after=given.text("after"),
+            onloss=given.one_of("onloss", get_args(OnLoss), "warn"),
         )
 
 

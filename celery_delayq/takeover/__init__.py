@@ -58,6 +58,9 @@ class Found:
     over : bool
         Whether there is nothing to take over: the other scheduler does not fire it any more either;
         *problem* says why.
+    as_is : bool
+        Whether it counts as it is, also where the app's code has an entry of its name: it was one
+        of ours that did so.
     """
 
     name: str
@@ -68,6 +71,7 @@ class Found:
     enabled: bool = True
     problem: str | None = None
     over: bool = False
+    as_is: bool = False
 
 
 def take_over(
@@ -149,14 +153,14 @@ def _ended(entry: Periodic) -> Periodic:
 
 def _counting(found: Found, code: dict[str, Definition | DelayQError]) -> Found:
     """Return it as it counts in an app with that code."""
-    in_code = code.get(found.name)
+    in_code = None if found.as_is else code.get(found.name)
     if in_code is not None and found.problem and not (found.last_run_at or found.since):
         return found  # workers write it by themselves
     if isinstance(in_code, Definition):
         return replace(found, definition=in_code, problem=None, over=False)
     if in_code is not None:
         return replace(found, definition=None, problem=f"its code is wrong: {in_code}", over=False)
-    if found.name == _CLEANUP and found.problem is None:
+    if found.name == _CLEANUP and found.problem is None and not found.as_is:
         why = "the result backend forgets results by itself"
         return replace(found, problem=why, over=True)
     if found.definition is None and found.problem is None:

@@ -1,25 +1,33 @@
-"""Entries as ``delayq periodic list --json`` has told them: a backup, or those of another Redis."""
+"""Entries as ``delayq periodic list --json`` has told them: a backup, or those of another Redis.
+
+Those of the app's code are as the code is now; of a list only how they stood counts, such as
+whether they were paused. Those made by calls, and in the code of other apps, are as they were.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from celery import Celery
 
-from celery_delayq.definitions import Definition
+from celery_delayq.definitions import API, Definition
+from celery_delayq.deploys import source_of
 from celery_delayq.errors import ConfigError, DelayQError
-from celery_delayq.takeover import Found
+from celery_delayq.takeover import Found, code_of
 
 #: What is told of how an entry stands, and not of what it is.
-_STANDING = ("when", "status", "next", "since", "last_run_at", "total_run_count")
+_STANDING = (
+    *("when", "status", "next", "since", "last_run_at", "total_run_count", "runs_by_hand"),
+    *("problem", "paused"),  # of one that was unreadable there, and may not be here
+)
 
 
-def entries(app: Celery, path: str | Path) -> Iterator[Found]:  # noqa: ARG001 - as of other sources
+def entries(app: Celery, path: str | Path) -> Iterator[Found]:
     """Read what was told, a line for each.
 
     Parameters
@@ -36,10 +44,10 @@ def entries(app: Celery, path: str | Path) -> Iterator[Found]:  # noqa: ARG001 -
         text = sys.stdin.read() if str(path) == "-" else Path(path).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError(f"{path}: expected what `periodic list --json` has told, {exc}") from exc
-    return _found(text.splitlines())
+    return _found(text.splitlines(), source_of(app), code_of(app).keys())
 
 
-def _found(lines: Iterable[str]) -> Iterator[Found]:
+def _found(lines: Iterable[str], own: str, code: Container[str]) -> Iterator[Found]:
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -48,13 +56,20 @@ def _found(lines: Iterable[str]) -> Iterator[Found]:
             data: dict[str, Any] = json.loads(line)
             name = data.pop("name")
             told = {what: data.pop(what, None) for what in _STANDING}
+            in_code = data.get("source", API) == own
+            if in_code and name not in code:
+                yield Found(name=name, problem="it is not in the code any more", over=True)
+                continue
             yield Found(
                 name=name,
-                definition=Definition.loads(name, json.dumps(data)),
+                definition=None if in_code else Definition.loads(name, json.dumps(data)),
                 last_run_at=_moment(told["last_run_at"]),
                 since=_moment(told["since"]),
-                total_run_count=int(told["total_run_count"] or 0),
-                enabled=told["status"] != "paused",
+                # Runs by hand count for no limit, and are not taken over.
+                total_run_count=int(told["total_run_count"] or 0)
+                - int(told.get("runs_by_hand") or 0),
+                enabled=told["status"] != "paused" and not told["paused"],
+                as_is=not in_code,
             )
         except DelayQError as exc:
             yield Found(name=name, problem=str(exc))

@@ -232,8 +232,8 @@ class ConsumeChannel(DivertChannel):
         holding = self.keeper.drop(tag)
         if holding is not None:
             why, queue, field = holding.reason or reason, holding.queue, self.keeper.field(tag)
-            me, details = self.keeper.incarnation, holding.details
-            self._do(lambda store: store.leases.reject(queue, me, field, id, why, details))
+            me, details, run = self.keeper.incarnation, holding.details, holding.run
+            self._do(lambda store: store.leases.reject(queue, me, field, id, why, details, run))
             self._after_burial(queue)
 
     def bury_copy(self, queue: str, id: str, reason: str, message: bytes, details: bytes) -> None:
@@ -385,7 +385,7 @@ class ConsumeChannel(DivertChannel):
             raw = envelope.decode(taken.message)
             envelope.check_envelope(raw)
             held = HeldBy(self.place, taken.queue, taken.tag)
-            envelope.note_delivery(raw, held, sum(taken.deliveries) + 1)
+            envelope.note_delivery(raw, held, sum(taken.deliveries) + 1, taken.promoted)
             message = self.Message(raw, channel=self)
         except Exception as exc:
             log_undecodable(taken.queue, taken.message, exc)

@@ -43,6 +43,7 @@ class Taken(NamedTuple):
     tag: str
     message: bytes
     deliveries: Deliveries
+    promoted: int | None = None
 
 
 class Request(NamedTuple):
@@ -363,8 +364,8 @@ class Intake:
         fields = [field for field, _, _ in reserved.messages]
         tags = self._channel.keeper.take(queue, nonce, fields, alone=reserved.alone)
         return [
-            Taken(queue, tag, message, deliveries)
-            for tag, (_, message, deliveries) in zip(tags, reserved.messages, strict=True)
+            Taken(queue, tag, message, deliveries, reserved.promoted.get(field))
+            for tag, (field, message, deliveries) in zip(tags, reserved.messages, strict=True)
         ]
 
     def _read_sign(self) -> Popped | None:

@@ -24,6 +24,7 @@ from celery_delayq.letters import pack_details
 from celery_delayq.message import Due, Entry, HeldBy
 from celery_delayq.replies import Put, Puts
 from celery_delayq.store import Store
+from celery_delayq.transport import runs
 from celery_delayq.transport.batch import PublishBatch
 
 logger = logging.getLogger(__name__)
@@ -192,8 +193,9 @@ class PublishChannel(stock.Channel):
     def _put_retry(self, queue: str, entry: Entry, held: HeldBy) -> None:
         """Schedule a retry in place of the message that is being worked on."""
         incarnation, _, field = held.tag.partition(":")
+        run = runs.of_retry() if self.settings.history else b""
         call = self.store.leases.retry_call(
-            queue, entry, held.queue, incarnation, field, when_due="push"
+            queue, entry, held.queue, incarnation, field, when_due="push", run=run
         )
         state = self._run(call)
         if state == b"superseded":

@@ -24,6 +24,7 @@ from celery_delayq.canvas import Canvas
 from celery_delayq.letters import details_of, pack_details
 from celery_delayq.message import own_of
 from celery_delayq.transport.controls import REVOKED_CANVASES
+from celery_delayq.transport.runs import RunMixin
 
 logger = logging.getLogger(__name__)
 
@@ -241,4 +242,4 @@ def hook(tasks: Any) -> None:
 
 @cache
 def _mixed(base: type) -> type:
-    return type("Request", (RequestMixin, base), {})
+    return type("Request", (RunMixin, RequestMixin, base), {})

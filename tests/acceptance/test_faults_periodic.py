@@ -1,15 +1,16 @@
-"""Workers are killed again and again: every tick is scheduled once, none is missed, none early."""
+"""Workers are killed again and again: each tick runs once, in time, none is missed, none early."""
 
 from __future__ import annotations
 
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from datetime import datetime, timezone
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from celery import Celery
@@ -25,12 +26,28 @@ from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.periodic_tasks import Diary, start, tasks_of
 from tests.support.faults.clocks import wrong_clock
 from tests.support.faults.scale import SEED, scaled
+from tests.support.proxy import Fault, Proxy
 
 SECONDS = scaled(20, 120)
 ENTRIES = scaled(60, 1000)
 WORKERS = 3
 LEASE = 5.0
 PATIENCE = 300.0
+
+#: By how many seconds what runs may be late: a killed worker's leases have to end before others
+#: get what it had taken along.
+LATEST = LEASE + 5.0
+
+#: For how many seconds one of the workers acts on what it knew; longer than ticks are scheduled
+#: ahead, so that what it would do again has run by then.
+LATE = 3.0
+
+#: Which of its looks are late: the first of so many.
+LATE_OF = 3
+
+#: Seconds that a task takes of which no two are to run at once.
+BUSY = 0.2
+
 KEEP: dict[str, Any] = {"catch_up": "all", "catch_up_max": 1000}
 
 #: By how many seconds the clock of a worker is wrong.
@@ -75,6 +92,24 @@ class Runs:
             if at < tick
         ]
 
+    def late(self, names: Iterable[str]) -> list[tuple[str, int, float]]:
+        """Return ticks that began too late, and by how many ms."""
+        return [
+            (name, tick, runs[0][0] - tick)
+            for name in names
+            for tick, runs in self.by_name[name].items()
+            if runs[0][0] - tick > LATEST * 1000
+        ]
+
+    def side_by_side(self, name: str, kills: dict[str, list[float]]) -> list[tuple[float, float]]:
+        """Return when runs of an entry began while another of its ticks ran, which took BUSY."""
+        runs = sorted(run for runs in self.by_name[name].values() for run in runs)
+        return [
+            (at, later)
+            for (at, worker), (later, _) in pairwise(runs)
+            if later - at < BUSY * 1000 and not any(at <= kill <= later for kill in kills[worker])
+        ]
+
     def again_without_a_kill(self, kills: dict[str, list[float]]) -> list[tuple[str, int]]:
         """Return ticks that ran again although nobody was killed who had begun with them."""
         return [
@@ -87,12 +122,17 @@ class Runs:
 
 
 def kill_now_and_then(workers: list[WorkerProcess], diary: Diary) -> dict[str, list[float]]:
-    """Kill one worker after the other, and return when which one was killed."""
-    chance, kills = random.Random(SEED), defaultdict(list)
+    """Kill one worker after the other, and return when which one was killed.
+
+    Another one is ready each time: while there is none nothing runs in time.
+    """
+    chance = random.Random(SEED)
+    kills: dict[str, list[float]] = defaultdict(list)
     end = time.monotonic() + SECONDS
-    while time.monotonic() < end:
+    while time.monotonic() < end or sum(len(each) for each in kills.values()) < SECONDS / 5:
         time.sleep(chance.uniform(0.5, 2.5))  # it is to happen at any moment
-        worker = chance.choice(workers)
+        worker, other = chance.sample(workers, 2)
+        other.wait_ready()
         worker.kill()
         worker.wait()
         kills[worker.hostname].append(diary.now() * 1000)
@@ -123,6 +163,15 @@ def wait_all_ran(delayq: DelayQ, diary: Diary, due: dict[str, list[int]]) -> Run
     return Runs(diary)
 
 
+def wait_until_the_last(diary: Diary, name: str, tick: int) -> None:
+    """Wait until that tick of an entry has run, or one after it."""
+
+    def ran() -> list[int]:
+        return Runs(diary).ticks(name)
+
+    wait_until(lambda: max(ran(), default=0) >= tick, PATIENCE, f"{tick} of {name}", interval=1)
+
+
 def expect_each_once(runs: Runs, entries: dict[str, Periodic]) -> None:
     """Expect that no tick is missing, and none is there that should not be."""
     for name, entry in entries.items():
@@ -131,28 +180,75 @@ def expect_each_once(runs: Runs, entries: dict[str, Periodic]) -> None:
         assert ticks == expected, f"{name} {entry}, {datetime.now(timezone.utc)}"
 
 
+def any_schedule(chance: random.Random) -> dict[str, Any]:
+    """Return schedule and time zone of an entry, one of all kinds that there are."""
+    every = chance.choice([2.0, 3.0, 5.0, 7.5, 11.0])
+    secondly = f"FREQ=SECONDLY;INTERVAL={int(every)}"
+    zone = chance.choice(["Europe/Berlin", "Asia/Tokyo"])
+    # Nothing in another zone.
+    now = datetime.now(ZoneInfo(zone))
+    hours = ",".join(str((now.hour + n) % 24) for n in range(2))
+    once = now + timedelta(seconds=chance.uniform(5, SECONDS))
+    return chance.choice(
+        [
+            {"schedule": every},
+            {"schedule": rrule(secondly)},
+            {"schedule": rrule(f"{secondly};BYHOUR={hours}"), "timezone": zone},
+            {"schedule": crontab(), "timezone": zone},
+            {"schedule": once},
+            {"schedule": 3600},
+        ]
+    )
+
+
+@pytest.fixture
+def late(delayq_redis: RedisUnderTest) -> Iterator[str]:
+    """The URL of a broker that tells late, now and then, which entries are to be looked at."""
+    with Proxy(delayq_redis.port) as proxy:
+        for nth in range(1, int(SECONDS * 10), LATE_OF):
+            proxy.on("upcoming", Fault.DELAY, nth=nth, seconds=LATE)
+        yield f"delayq+redis://127.0.0.1:{proxy.port}/0"
+
+
 def test_killed_workers_fire_every_tick_once(
-    app: Celery, delayq_redis: RedisUnderTest, delayq_worker: Callable[..., WorkerProcess]
+    app: Celery,
+    delayq_redis: RedisUnderTest,
+    late: str,
+    delayq_worker: Callable[..., WorkerProcess],
 ) -> None:
+    """Also one that acts late on what it knew, when others have done that long ago."""
     delayq, diary, chance = DelayQ.of(app), Diary(delayq_redis), random.Random(SEED)
-    add = delayq.periodic.add
-    add("second", 1.0, "note", **KEEP)
+    # Before there is anything to be late with.
+    workers = [
+        start(delayq_worker, delayq={"lease": LEASE}, **options)
+        for options in ({"broker_url": late}, *[{}] * (WORKERS - 1))
+    ]
+    add, busy = delayq.periodic.add, {"seconds": BUSY}
+    added = [add("second", 1.0, "note", **KEEP)]
     for n in range(ENTRIES):
-        every = chance.choice([2.0, 3.0, 5.0, 7.5, 11.0])
-        kinds = (every, rrule(f"FREQ=SECONDLY;INTERVAL={int(every)}"), crontab(), 3600)
-        add(f"e{n}", chance.choice(kinds), "note", **KEEP)
-    entries = {entry.name: entry for entry in delayq.periodic.list()}
-    workers = [start(delayq_worker, delayq={"lease": LEASE}) for _ in range(WORKERS)]
+        added.append(add(f"e{n}", task="note", **any_schedule(chance), **KEEP))
+    for n, every in enumerate((0.5, 0.7, 2.0)):
+        added.append(add(f"skip{n}", every, "note", kwargs=busy, overlap="skip"))
+        added.append(add(f"queue{n}", every, "note", kwargs=busy, overlap="queue_one"))
+    entries = {entry.name: entry for entry in added}
 
     kills = kill_now_and_then(workers, diary)
     due = due_until(entries, int(diary.now() * 1000))
+    # Of these some are left out, where another one runs.
+    alone = [name for name, entry in entries.items() if entry.definition.overlap != "allow"]
+    possible = {name: (entries.pop(name), due.pop(name)) for name in alone}
+    for name, (_, ticks) in possible.items():
+        wait_until_the_last(diary, name, ticks[-1])
 
     runs = wait_all_ran(delayq, diary, due)
-    assert sum(map(len, kills.values())) > SECONDS / 5
     assert len(due["second"]) >= SECONDS
     assert runs.early() == []
     assert runs.again_without_a_kill(kills) == []
+    assert runs.late(entries) == []
     expect_each_once(runs, entries)
+    for name, (entry, _) in possible.items():
+        assert {*runs.ticks(name)} <= {*policy.upcoming(entry, 10_000, timezone.utc)}
+        assert runs.side_by_side(name, kills) == []
 
 
 @pytest.mark.parametrize("fires", ["fast", "slow", "all"])

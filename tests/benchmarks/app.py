@@ -31,6 +31,8 @@ class Settings:
     #: For ``celery beat``: how many periodic entries there are, and how many of them tick each
     #: second; the others do once a day.
     entries: tuple[int, int] = (0, 0)
+    #: About how many runs our side keeps in its history.
+    history: int = 0
 
     @classmethod
     def from_environment(cls) -> Settings:
@@ -46,6 +48,7 @@ class Settings:
             at_least_once=get("AT_LEAST_ONCE") == "1",
             ready_fd=int(get("READY_FD")) if get("READY_FD") else None,
             entries=(int(get("ENTRIES") or 0), int(get("TICKING") or 0)),
+            history=int(get("HISTORY") or 0),
         )
 
     def to_environment(self) -> dict[str, str]:
@@ -58,6 +61,7 @@ class Settings:
             "READY_FD": "" if self.ready_fd is None else str(self.ready_fd),
             "ENTRIES": str(self.entries[0]),
             "TICKING": str(self.entries[1]),
+            "HISTORY": str(self.history),
         }
         return {ENVIRONMENT_PREFIX + name: value for name, value in values.items()}
 
@@ -81,6 +85,8 @@ def make_app(settings: Settings) -> Celery:
     if settings.delayq:
         from celery_delayq import DelayQ
 
+        if settings.history:
+            app.conf.broker_transport_options = {"delayq": {"history": settings.history}}
         DelayQ(app, at_least_once=settings.at_least_once)
     elif settings.at_least_once:
         app.conf.update(task_acks_late=True, task_reject_on_worker_lost=True)

@@ -18,6 +18,7 @@ from celery_delayq.message import Due, Entry, Record
 from celery_delayq.periodic_store import EntryTicks, PeriodicStore, Writing
 from celery_delayq.places import Where
 from celery_delayq.replies import Held
+from celery_delayq.scan_store import ScanStore, Stretch
 from celery_delayq.store import Store
 from celery_delayq.testing.fixtures import RedisUnderTest
 
@@ -55,6 +56,14 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     "known": (lambda s: s.control.known("q", [("id", "nonce")]), b"-"),
     "find": (lambda s: s.control.find("q", ["id"]), []),
     "page": (lambda s: s.control.page("q", Where(), 10), [b"0", b"", b""]),
+    "slice": (
+        lambda s: [*ScanStore(s).messages(s.keys.ready("q", 3, s.layout), 0, 1, 1)],
+        [b"2", b"{}"],
+    ),
+    "stretch": (
+        lambda s: ScanStore(s).part(Stretch("q", False, b"-inf", b"+inf"), 10),
+        [b"0", b"7", b"id", b"", b""],
+    ),
     "cancel": (lambda s: s.control.cancel("q", Layout(), ["id"]), b"d"),
     "reschedule": (lambda s: s.control.reschedule("q", [("id", Due(5), None)]), b"d"),
     "run_now": (lambda s: s.control.run_now("q", Layout(), ["id"]), b"d"),
@@ -140,6 +149,7 @@ NAMES: dict[str, set[str]] = {
     "dead": {QUEUE.dead, Keys().queue("p").dead},
     "dead_at": {QUEUE.dead_at, Keys().queue("p").dead_at},
     "budget": {Keys().budget("root")},
+    "incarnation": {Keys().incarnation("me")},
     "running": {QUEUE.running, Keys().queue("p").running},
     "deliveries": {QUEUE.deliveries, Keys().queue("p").deliveries},
     "what each process holds": {QUEUE.leased("me")},

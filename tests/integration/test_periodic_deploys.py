@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import subprocess
 import sys
@@ -14,16 +15,18 @@ from celery import Celery
 from celery.schedules import crontab
 from kombu import pools
 
-from celery_delayq import DelayQ, deploys
+from celery_delayq import DelayQ, definitions, deploys
 from celery_delayq.definitions import Overlap
 from celery_delayq.deploys import Deployment
 from celery_delayq.periodic import Periodic
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
+from celery_delayq.ticker import Ticker
 from tests.apps.periodic_tasks import TIMEOUT, Diary, StartWorker, start, tasks_of
 
 MakeApp = Callable[..., Celery]
 
+DEPLOYS = "delayq:deploys"
 TASK = {"task": "note", "schedule": 600.0}
 
 
@@ -112,18 +115,179 @@ def test_two_versions_side_by_side_do_not_fight(make_app: MakeApp) -> None:
     assert written["a"].definition.args == (2,)
 
 
+def silent(delayq_redis: RedisUnderTest, *versions: Deployment) -> None:
+    """Make it as if nobody had said for longer than a minute that versions are about."""
+    for each in versions:
+        field = f"{each.source}\0{each.version}"
+        since, _, last = (delayq_redis.client.hget(DEPLOYS, field) or b"").partition(b" ")
+        delayq_redis.client.hset(DEPLOYS, field, f"{int(since)} {int(last) - 61_000}")
+
+
 def test_after_the_newer_version_has_gone_the_older_one_counts(
-    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+    make_app: MakeApp, delayq_redis: RedisUnderTest
 ) -> None:
     one, two = make_app(a=TASK), make_app(a={**TASK, "args": [2]})
     old = deploy(one)
-    monkeypatch.setattr(deploys, "ALIVE", 0.0)
-    deploy(two)
+    new = deploy(two)
+    keep(old, one)
     assert entries(one)["a"].definition.args == (2,)
 
+    silent(delayq_redis, new)
     keep(old, one)
 
     assert entries(one)["a"].definition.args == ()
+
+
+def test_an_old_version_that_starts_again_after_all_of_it_crashed_is_an_old_one_still(
+    make_app: MakeApp, delayq_redis: RedisUnderTest
+) -> None:
+    one, two = make_app(a=TASK), make_app(a=TASK, new=TASK)
+    old = deploy(one)
+    silent(delayq_redis, old)
+    deploy(two)
+
+    deploy(one)
+
+    assert entries(one).keys() == {"a", "new"}
+
+
+# -- what calls change in them
+
+
+def test_what_calls_changed_stays_while_its_own_code_says_the_same(make_app: MakeApp) -> None:
+    names = "updated", "paused", "removed", "replaced"
+    one = make_app(other=TASK, **dict.fromkeys(names, TASK))
+    deploy(one)
+    periodic = DelayQ.of(one).periodic
+    periodic.update("updated", args=["mine"], schedule=60)
+    periodic.pause("paused")
+    periodic.remove("removed")
+    periodic.add("replaced", 5, "note", ["mine"], replace=True)
+    before = entries(one)
+    two = make_app(other={**TASK, "args": [2]}, new=TASK, **dict.fromkeys(names, TASK))
+
+    for app in (two, one, two):
+        deploy(app)
+
+    after = entries(two)
+    assert after.keys() == {"updated", "paused", "replaced", "other", "new"}
+    assert after["other"].definition.args == (2,)
+    for name in ("updated", "paused", "replaced"):
+        assert after[name] == before[name]
+
+
+def test_what_calls_changed_is_as_the_code_says_when_that_changes(make_app: MakeApp) -> None:
+    names = "updated", "paused", "removed"
+    one = make_app(**dict.fromkeys(names, TASK))
+    deploy(one)
+    periodic = DelayQ.of(one).periodic
+    periodic.update("updated", args=["mine"], schedule=60)
+    periodic.pause("paused")
+    periodic.remove("removed")
+
+    changed = {**TASK, "args": [2]}
+    deploy(make_app(**dict.fromkeys(names, changed)))
+
+    after = entries(one)
+    assert {name: entry.definition.args for name, entry in after.items()} == dict.fromkeys(
+        names, (2,)
+    )
+    assert after["updated"].as_dict()["when"] == after["removed"].as_dict()["when"]
+    assert {name for name, entry in after.items() if entry.status == "paused"} == {"paused"}
+
+
+def test_what_calls_removed_comes_back_when_it_was_gone_from_the_code(
+    make_app: MakeApp, delayq_redis: RedisUnderTest
+) -> None:
+    one, two = make_app(a=TASK, b=TASK), make_app(b=TASK)
+    first = deploy(one)
+    DelayQ.of(one).periodic.remove("a")
+    second = deploy(two)
+    assert entries(one).keys() == {"b"}
+
+    silent(delayq_redis, second)
+    keep(first, one)
+
+    assert entries(one).keys() == {"a", "b"}
+
+
+def test_what_the_code_left_out_for_an_entry_of_a_call_comes_with_the_next_change(
+    make_app: MakeApp,
+) -> None:
+    one = make_app(a=TASK)
+    DelayQ.of(one).periodic.add("a", 5, "note")
+    deploy(one)
+    DelayQ.of(one).periodic.remove("a")
+
+    deploy(make_app(a=TASK, b=TASK))
+
+    assert {name: each.definition.source for name, each in entries(one).items()} == {
+        "a": "code shop",
+        "b": "code shop",
+    }
+
+
+def test_what_is_noted_of_the_code_is_small(
+    make_app: MakeApp, delayq_redis: RedisUnderTest
+) -> None:
+    schedule = {f"app.tasks.number-{n:06}": TASK for n in range(1000)}
+    deploy(make_app(**schedule))
+
+    noted = sum(map(len, delayq_redis.client.hvals(DEPLOYS)))
+    assert noted / len(schedule) < 50, "bytes for each entry"
+
+
+# -- what is told, and the ticks of what is gone
+
+
+def test_what_a_deploy_changed_is_told_by_name(
+    make_app: MakeApp, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, deploys.__name__)
+    deploy(make_app(same=TASK, other=TASK, gone=TASK))
+    deploy(make_app(same=TASK, other={**TASK, "args": [1]}, new=TASK))
+    deploy(make_app(same=TASK, other={**TASK, "args": [1]}, new=TASK))
+
+    assert caplog.messages == [
+        "Periodic entries in code: added 'same', 'other', 'gone'",
+        "Periodic entries in code: added 'new'; changed 'other'; removed 'gone'",
+    ]
+
+
+def test_of_many_the_first_names_are_told(
+    make_app: MakeApp, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, deploys.__name__)
+    deploy(make_app(**{f"n{n}": TASK for n in range(250)}))
+
+    [told] = caplog.messages
+    assert told.startswith("Periodic entries in code: added 'n0', 'n1', ")
+    assert told.endswith("'n19' and 230 more")
+
+
+def test_ticks_of_what_a_deploy_removes_are_taken_out_of_the_schedule(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(definitions, "AHEAD", 3_600_000)  # none is due before this has ended
+    one = make_app(gone=TASK, stays=TASK)
+    deploy(one)
+    delayq = DelayQ.of(one)
+
+    def scheduled() -> list[str]:
+        return sorted(each.id.rpartition(":")[0] for each in delayq.entries())
+
+    ticker = Ticker(one, deploy=False)
+    ticker.start()
+    all_of_both = ["gone"] * 6 + ["stays"] * 6
+    wait_until(lambda: scheduled() == all_of_both, TIMEOUT, "an hour of both is scheduled")
+    ticker.stop()
+
+    deploy(make_app(stays=TASK))
+
+    assert scheduled() == ["stays"] * 6
+
+
+# -- what else is there
 
 
 def test_entries_of_calls_are_not_touched(
@@ -167,6 +331,32 @@ def test_apps_of_other_names_have_their_own(make_app: MakeApp) -> None:
     assert entries(mail).keys() == {"b"}
 
 
+QUEUED = {**TASK, "options": {"queue": "money"}}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "warns"),
+    [
+        ({"a": TASK}, {}, True),
+        ({}, {"b": TASK}, True),
+        ({"a": QUEUED}, {"b": QUEUED}, False),
+        ({}, {}, False),
+    ],
+)
+def test_apps_that_share_a_redis_database_are_warned_that_each_fires_those_of_all(
+    first: Any, second: Any, warns: bool, make_app: MakeApp, caplog: pytest.LogCaptureFixture
+) -> None:
+    deploy(make_app("shop", **first))
+    deploy(make_app("shop", **first))
+    assert "Other apps" not in caplog.text
+
+    deploy(make_app("mail", **second))
+
+    assert (
+        "Other apps fire periodic entries of this Redis database too (code shop)" in (caplog.text)
+    ) == warns
+
+
 def test_a_worker_warns_of_a_beat_that_runs(
     make_app: MakeApp,
     delayq_redis: RedisUnderTest,
@@ -197,35 +387,38 @@ app.start(["beat", "--schedule", {str(tmp_path / "schedule")!r}])
 # -- overlap
 
 
-def running(diary: Diary, name: str) -> int:
-    return len(diary.ticks(name))
-
-
-@pytest.mark.parametrize("overlap", ["skip", "queue_one"])
+@pytest.mark.parametrize(("overlap", "ran"), [("skip", [0]), ("queue_one", [0, 3])])
 def test_while_one_runs_no_other_does(
-    overlap: Overlap, make_app: MakeApp, delayq_redis: RedisUnderTest, delayq_worker: StartWorker
+    overlap: Overlap,
+    ran: list[int],
+    make_app: MakeApp,
+    delayq_redis: RedisUnderTest,
+    delayq_worker: StartWorker,
 ) -> None:
+    """There are four ticks, and the task of the first one runs until all of them have passed."""
     app, diary = make_app(), Diary(delayq_redis)
     periodic = DelayQ.of(app).periodic
-    periodic.add("slow", 0.3, "note", kwargs={"do": "wait"}, overlap=overlap)
     periodic.add("clock", 0.3, "note")
     start(delayq_worker, concurrency=4)
-    wait_until(lambda: running(diary, "slow") == 1, TIMEOUT, "one runs")
-    seen = running(diary, "clock")
+    wait_until(lambda: diary.ticks("clock"), TIMEOUT, "the worker runs ticks")
+    begins = datetime.fromtimestamp(math.ceil(diary.now()), timezone.utc)
+    ends = begins + timedelta(seconds=4)
+    periodic.add("slow", 1, "note", kwargs={"do": "wait"}, overlap=overlap, start=begins, end=ends)
+    ticks = [round(begins.timestamp() * 1000) + 1000 * n for n in range(1, 5)]
 
-    wait_until(lambda: running(diary, "clock") >= seen + 10, TIMEOUT, "ten ticks pass")
+    # Beside it others run.
+    wait_until(lambda: diary.ticks("clock")[-1] > ticks[-1] + 1000, TIMEOUT, "all have passed")
+    assert diary.ticks("slow") == ticks[:1]
+    assert entries(app)["slow"].status == ("ended" if overlap == "skip" else "on")
 
-    assert running(diary, "slow") == 1
-    ended = diary.now() * 1000
-    diary.client.rpush("go", "")
-    wait_until(lambda: running(diary, "slow") == 2, TIMEOUT, "the next one runs")
-    first, second = diary.ticks("slow")
-    assert second - first >= 1500, "those that passed between are one"
-    if overlap == "skip":
-        assert second > ended - 2000, "those that passed meanwhile are gone"
-    periodic.remove("slow")
-    diary.client.rpush("go", "")
-    diary.client.rpush("go", "")
+    for _ in ran:
+        diary.client.rpush("go", "")
+    wait_until(lambda: len(diary.ticks("slow")) == len(ran), TIMEOUT, f"{len(ran)} have run")
+    wait_until(lambda: entries(app)["slow"].status == "ended", TIMEOUT, "it is over")
+    periodic.remove("clock")
+    diary.wait_empty()
+
+    assert diary.ticks("slow") == [ticks[n] for n in ran]
 
 
 # -- what was missed

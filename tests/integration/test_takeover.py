@@ -785,7 +785,7 @@ def test_the_file_of_beat_is_taken_over_by_a_command(make_app: MakeApp, file: Pa
     done = cli(*command)
 
     assert done.code == 0
-    assert "added  stays  every 3600 s" in done.out
+    assert "added  stays  every 1h" in done.out
     assert [entry.name for entry in entries(app)] == ["stays"]
     told = [json.loads(line) for line in cli(*command, "--json").out.splitlines()]
     assert {each["name"]: each["result"] for each in told} == {"stays": "kept", "gone": "skipped"}
@@ -802,8 +802,8 @@ def test_redbeat_is_taken_over_by_a_command(app: Celery) -> None:
     done = CommandLine(app)("periodic", "import", "--from", "redbeat")
 
     assert done.code == 1
-    assert re.search(r"^added  good  every 60 s$", done.out, re.MULTILINE)
-    assert re.search(r"^added  off  every 60 s  paused$", done.out, re.MULTILINE)
+    assert re.search(r"^added  good  every 1m$", done.out, re.MULTILINE)
+    assert re.search(r"^added  off  every 1m  paused$", done.out, re.MULTILINE)
     assert re.search(r"^refused  bad  \S", done.out, re.MULTILINE)
     assert [(entry.name, entry.status) for entry in entries(app)] == [
         ("good", "on"),
@@ -840,6 +840,38 @@ def test_a_list_is_a_backup(make_app: MakeApp, delayq_redis: RedisUnderTest, fil
     assert done.code == 1
     refused = re.findall(r"^refused  '(line \d)'", done.out, re.MULTILINE)
     assert (refused, entries(app)) == (["line 4", "line 5"], before)
+
+
+def test_of_a_list_code_is_as_it_is_now_and_what_calls_made_as_it_was(
+    make_app: MakeApp, delayq_redis: RedisUnderTest, file: Path
+) -> None:
+    cleanup = {"celery.backend_cleanup": TASK}
+    older, other = make_app(stays=TASK, gone=TASK), make_app(billing=TASK, **cleanup)
+    other.main = "billing"
+    for app in (older, other):
+        Deployment(app).keep(DelayQ.of(app).store)
+    periodic = DelayQ.of(older).periodic
+    periodic.add("mine", 10, "note", max_runs=9)
+    for name in ("stays", "billing", "mine"):
+        periodic.pause(name)
+    before = {entry.name: entry for entry in entries(older)}
+    file.write_text(CommandLine(older)("periodic", "list", "--json").out)
+    delayq_redis.client.flushdb()
+    # The code has changed since, and has an entry of the name of one that a call made.
+    app = make_app(stays={**TASK, "schedule": 60.0}, mine=TASK)
+
+    done = CommandLine(app)("periodic", "import", "--from", "list", str(file))
+
+    assert done.code == 0
+    found = {entry.name: entry for entry in entries(app)}
+    assert sorted(found) == ["billing", "celery.backend_cleanup", "mine", "stays"]
+    for name in ("billing", "celery.backend_cleanup", "mine"):
+        assert found[name] == before[name]
+    assert "skipped  gone  it is not in the code any more" in done.out
+    stays = found["stays"]
+    assert (stays.definition.schedule, stays.status) == (schedule(60), "paused")
+    assert stays.standing.anchor == before["stays"].standing.anchor
+    assert stays.definition.source == before["stays"].definition.source == "code shop"
 
 
 @pytest.mark.parametrize(

@@ -1,107 +1,192 @@
-"""deploy.lua: of several versions of the code, the one that came last counts."""
+"""deploy.lua: of the versions of the code that are about, the one that came last counts."""
 
 from __future__ import annotations
 
 import pytest
 
-from celery_delayq.periodic_store import PeriodicStore
+from celery_delayq.periodic_store import Deployed, PeriodicStore
 from celery_delayq.store import Store
+from tests.lua.conftest import repeating
 from tests.support.keyspace import snapshot
 
 KEY = "delayq:deploys"
 LONG = 100_000
+DAY = 24 * 3600 * 1000
 
 
 def deploy(
-    store: Store,
-    version: str,
-    since: int | None = None,
-    *,
-    source: str = "code",
-    alive: int = LONG,
-    written: bool | None = None,
-) -> tuple[str, str]:
-    """Return which version counts, and which was written."""
-    found = PeriodicStore(store).deploy(source, version, since, alive, written=written)
-    return found.counts, found.written
+    store: Store, version: str, since: int | None = None, *, source: str = "code", alive: int = LONG
+) -> str:
+    """Say that a version is about; return which one counts."""
+    return PeriodicStore(store).deploy(source, version, since, alive).counts
 
 
-def have_ended(store: Store, version: str, source: str = "code") -> None:
-    """Make it as if nobody had said for long that a version is about."""
-    field = f"{source}\0{version}"
-    since = (store.client.hget(KEY, field) or b"").split(b" ")[0]
-    store.client.hset(KEY, field, since + b" 1")
+def be_silent(store: Store, version: str, ms: int = 2 * LONG) -> None:
+    """Make it as if nobody had said for so long that a version is about."""
+    field = f"code\0{version}"
+    since, _, last = (store.client.hget(KEY, field) or b"").partition(b" ")
+    store.client.hset(KEY, field, f"{int(since)} {int(last) - ms}")
 
 
-def test_the_first_one_counts_and_is_to_be_written(store: Store) -> None:
-    assert deploy(store, "one") == ("one", "")
-    assert deploy(store, "one", written=True) == ("one", "one")
-    assert deploy(store, "one") == ("one", "one")
+def versions(store: Store) -> set[bytes]:
+    return {field.removeprefix(b"code\0") for field in store.client.hkeys(KEY)}
+
+
+# -- which counts
+
+
+def test_the_first_one_counts(store: Store) -> None:
+    assert deploy(store, "one") == "one"
+    assert deploy(store, "one") == "one"
 
 
 def test_of_two_the_one_that_came_last_counts(store: Store) -> None:
+    deploy(store, "two")
+
+    assert deploy(store, "one") == "one"
+    assert deploy(store, "two") == "one"
+
+
+def test_an_old_one_that_starts_again_changes_nothing(store: Store) -> None:
+    deploy(store, "one")
+    deploy(store, "two")
+
+    assert deploy(store, "one") == "two"
+
+
+@pytest.mark.parametrize("away", [2 * LONG, DAY, 7 * DAY - LONG])
+def test_an_old_one_of_which_none_was_there_for_long_is_an_old_one_still(
+    away: int, store: Store
+) -> None:
+    """Its one worker crashes while another version is tried, or an old host is started again."""
+    deploy(store, "one")
+    be_silent(store, "one", away)
+    deploy(store, "two")
+
+    assert deploy(store, "one") == "two"
+    assert deploy(store, "two") == "two"
+
+
+def test_after_a_week_it_is_known_no_more_and_comes_last(store: Store) -> None:
+    deploy(store, "one")
+    be_silent(store, "one", 7 * DAY + LONG)
+    deploy(store, "two")
+    assert versions(store) == {b"two"}
+
+    assert deploy(store, "one") == "one"
+
+
+def test_rolling_back_the_old_one_counts_when_the_new_one_has_gone(store: Store) -> None:
+    deploy(store, "one")
+    deploy(store, "two")
+    be_silent(store, "two")
+
+    assert deploy(store, "one") == "one"
+
+
+def test_rolled_out_again_the_new_one_counts_at_once(store: Store) -> None:
+    deploy(store, "one")
+    deploy(store, "two")
+    be_silent(store, "two")
+    deploy(store, "one")
+
+    assert deploy(store, "two") == "two"
+
+
+def test_one_that_is_new_comes_last_also_where_the_clock_was_set_back(store: Store) -> None:
+    deploy(store, "one")
+    ahead = store.now_ms() + DAY
+    store.client.hset(KEY, "code\0one", f"{ahead} {store.now_ms()}")
+
+    assert deploy(store, "two") == "two"
+    assert deploy(store, "one") == "two"
+
+
+def test_one_that_was_about_before_the_clock_was_set_back_may_be_gone(store: Store) -> None:
+    deploy(store, "one")
+    deploy(store, "two")
+    be_silent(store, "two", -DAY)
+
+    assert deploy(store, "one") == "one"
+
+
+def test_a_process_remembers_since_when_its_version_is_known(store: Store) -> None:
+    """When Redis has lost all, order stays."""
     now = store.now_ms()
-    deploy(store, "one", now - 5000, written=True)
 
-    assert deploy(store, "two", now - 1000) == ("two", "one")
-    assert deploy(store, "two", written=True) == ("two", "two")
-
-
-def test_an_older_one_that_starts_again_changes_nothing(store: Store) -> None:
-    now = store.now_ms()
-    deploy(store, "one", now - 5000, written=True)
-    deploy(store, "two", now - 1000, written=True)
-
-    assert deploy(store, "one") == ("two", "two")
-    assert deploy(store, "one", written=True) == ("two", "two")
-
-
-def test_an_older_one_counts_again_when_the_newer_one_is_gone(store: Store) -> None:
-    now = store.now_ms()
-    deploy(store, "one", now - 5000, written=True)
-    deploy(store, "two", now - 1000, written=True)
-    have_ended(store, "two")
-
-    assert deploy(store, "one") == ("one", "two")
-    assert snapshot(store.client)[KEY].keys() == {b"code\0one", b"code\0"}
-
-
-def test_one_that_was_away_altogether_comes_back_as_the_last(store: Store) -> None:
-    now = store.now_ms()
-    deploy(store, "one", now - 5000, written=True)
-    have_ended(store, "one")
-    deploy(store, "two", now - 1000, written=True)
-
-    assert deploy(store, "one") == ("one", "two")
-
-
-def test_a_process_remembers_since_when_its_version_is_about(store: Store) -> None:
-    """When Redis was away for so long that it counts nobody as being about, order stays."""
-    now = store.now_ms()
-
-    assert deploy(store, "two", now - 1000) == ("two", "")
-    assert deploy(store, "one", now - 5000) == ("two", "")
+    assert deploy(store, "two", now - 1000) == "two"
+    assert deploy(store, "one", now - 5000) == "two"
 
 
 def test_each_source_has_its_own(store: Store) -> None:
-    deploy(store, "one", source="a", written=True)
+    deploy(store, "one", source="a")
 
-    assert deploy(store, "two", source="b") == ("two", "")
-    assert deploy(store, "one", source="a") == ("one", "one")
+    assert deploy(store, "two", source="b") == "two"
+    assert deploy(store, "one", source="a") == "one"
+
+
+def test_other_sources_that_are_about_are_told(store: Store) -> None:
+    gate = PeriodicStore(store)
+    deploy(store, "two", source="b")
+    deploy(store, "one", source="c")
+    deploy(store, "two", source="c")
+    deploy(store, "gone")
+    be_silent(store, "gone")
+
+    assert gate.deploy("a", "one", None, LONG).others == ("b", "c")
+    assert gate.deploy("b", "two", None, LONG).others == ("a", "c")
 
 
 @pytest.mark.parametrize("garbage", ["", "x y", "9"])
-def test_what_is_no_record_is_passed_over(garbage: str, store: Store) -> None:
+@pytest.mark.parametrize("version", ["one", "odd"])
+def test_what_is_no_record_is_passed_over(version: str, garbage: str, store: Store) -> None:
     store.client.hset(KEY, "code\0odd", garbage)
 
-    assert deploy(store, "one") == ("one", "")
+    assert deploy(store, version) == version
 
 
-def test_what_may_have_been_overwritten_is_to_be_written_again(store: Store) -> None:
-    now = store.now_ms()
-    deploy(store, "one", now - 5000)
-    deploy(store, "two", now - 1000, written=True)
+# -- what is written
 
-    assert deploy(store, "one", now - 5000, written=False) == ("two", "")
-    assert deploy(store, "two", now - 1000) == ("two", "")
-    assert deploy(store, "two", now - 1000, written=True) == ("two", "two")
+
+def test_what_is_noted_about_writing_is_told(store: Store) -> None:
+    gate = PeriodicStore(store)
+    assert gate.deploy("code", "one", None, LONG).mark == ""
+    assert gate.deployed("code") == Deployed("", {})
+
+    then = Deployed("one", {"a": "1", "ü": "2"})
+    assert gate.deploy("code", "one", None, LONG, then=then).mark == "one"
+
+    assert gate.deploy("code", "two", None, LONG).mark == "one"
+    assert gate.deployed("code") == then
+    assert gate.deployed("other") == Deployed("", {})
+
+
+def test_nothing_is_noted_where_another_one_has_noted_something_since(store: Store) -> None:
+    gate = PeriodicStore(store)
+    gate.deploy("code", "one", None, LONG, then=Deployed("one", {"a": "1"}))
+    before = snapshot(store.client)[KEY]
+
+    for read in ("", "two"):
+        found = gate.deploy("code", "one", None, LONG, before=read, then=Deployed("me", {}))
+        assert found.mark == "one"
+
+    after = snapshot(store.client)[KEY]
+    assert {**after, b"code\0one": b""} == {**before, b"code\0one": b""}
+
+
+def test_a_repeated_call_does_the_same(store: Store) -> None:
+    gate = PeriodicStore(repeating(store))
+
+    first = gate.deploy("code", "one", None, LONG, then=Deployed("me", {"a": "1"}))
+    again = gate.deploy("code", "one", None, LONG, before="me", then=Deployed("one", {}))
+
+    assert (first.counts, first.mark) == ("one", "me")
+    assert again == first._replace(mark="one")
+    assert gate.deployed("code") == Deployed("one", {})
+
+
+@pytest.mark.parametrize("garbage", ["", "{", "[]", "\xff"])
+def test_editions_that_cannot_be_read_are_none(garbage: str, store: Store) -> None:
+    store.client.hset(KEY, "code\0\0", garbage.encode("latin-1"))
+
+    assert PeriodicStore(store).deployed("code") == Deployed("", {})

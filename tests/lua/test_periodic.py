@@ -10,7 +10,7 @@ from redis.exceptions import ResponseError
 
 from celery_delayq.errors import StoreFull
 from celery_delayq.message import Entry
-from celery_delayq.periodic_store import PeriodicStore, Shot, Writing
+from celery_delayq.periodic_store import EntryTicks, PeriodicStore, Writing
 from celery_delayq.store import Store
 from tests.lua.conftest import FAR, entry, fill, labelled, message_of, repeating
 from tests.support.keyspace import snapshot
@@ -26,11 +26,11 @@ def put(store: Store, name: str = "a", line: str = "old", look: int | None = 5) 
     assert gate(store).write([Writing(name, "", f"{line}\n{{}}", look)]) == ["done"]
 
 
-def shot(*entries: Entry, name: str = "a", line: str = "old", refused: str = "old") -> Shot:
-    return Shot(name, line, "new", 70, refused, 60, entries)
+def shot(*entries: Entry, name: str = "a", line: str = "old", refused: str = "old") -> EntryTicks:
+    return EntryTicks(name, line, "new", 70, refused, 60, entries)
 
 
-def fire(store: Store, *shots: Shot) -> Sequence[str]:
+def fire(store: Store, *shots: EntryTicks) -> Sequence[str]:
     return gate(store).fire("q", shots)
 
 

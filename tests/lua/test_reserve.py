@@ -86,7 +86,7 @@ def test_the_first_list_with_something_left_is_told(store: Store, step: int, pla
 
 
 def test_an_empty_queue_gives_nothing_and_leaves_nothing(store: Store) -> None:
-    assert reserve(store) == (0, False, False, [], 0)
+    assert reserve(store) == Reserved(0, False, False, [])
 
     assert state(store) == {}
 
@@ -231,7 +231,7 @@ def test_a_request_that_was_overtaken_by_a_later_one_takes_nothing(store: Store)
     reserve(store, "10", 1)
     before = state(store)
 
-    assert reserve(store, "9", 2) == (1, False, False, [], 0)
+    assert reserve(store, "9", 2) == Reserved(1, False, False, [])
     assert state(store) == before
     assert bodies(reserve(store, "11", 2)) == [b"b", b"c"]
 
@@ -323,7 +323,7 @@ def test_who_holds_something_takes_nothing_more_until_it_is_free_for_a_suspect(
 
     waiting = reserve(store, "2")
 
-    assert waiting == (1, False, True, [], 0)
+    assert waiting == Reserved(1, False, True, [])
     assert store.client.get("{q}:suspect_turn") == b"me"
     assert 0 < store.client.pttl("{q}:suspect_turn") <= LEASE * 1000
     assert store.client.lrange("q", 0, -1) == [b"b"]
@@ -339,7 +339,7 @@ def test_the_marker_tells_of_a_suspect_until_someone_makes_room_for_it(store: St
     suspect(store, b"deadly")
     suspect(store, b"deadly too")
 
-    assert reserve(store, "2") == (0, False, True, [], 0)
+    assert reserve(store, "2") == Reserved(0, False, True, [])
     assert not store.client.exists("{q}:wake")
 
     store.leases.ack(QUEUE, "me", [field])

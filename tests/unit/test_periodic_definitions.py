@@ -97,7 +97,7 @@ def test_a_schedule_is_seconds_or_a_moment_or_a_schedule(
         {"options": {"expires": LONGEST}},
         {"options": {"expires": 0.001}},
         {"options": {"expires": None}},
-        {"catch_up_max": 1, "max_runs": 1},
+        {"catch_up": "all", "catch_up_max": 1, "max_runs": 1},
         {"start": datetime(2026, 3, 2, tzinfo=ZoneInfo("Asia/Tokyo"))},
         {"args": [NOON, date(2026, 3, 2), b"bytes", None, 1.5, [{"a": [1]}]]},
     ],
@@ -106,6 +106,49 @@ def test_what_is_at_the_border_is_taken(fields: dict[str, Any]) -> None:
     found = defined(**fields)
 
     assert Definition.loads(found.name, found.dumps()) == found
+
+
+BERLIN, NEW_YORK = ZoneInfo("Europe/Berlin"), ZoneInfo("America/New_York")
+
+
+@pytest.mark.parametrize(
+    ("zones", "wall", "moment"),
+    [
+        ({"timezone": "Europe/Berlin"}, datetime(2026, 7, 1, 9), "2026-07-01T09:00:00+02:00"),
+        ({"timezone": "Europe/Berlin"}, datetime(2026, 1, 1, 9), "2026-01-01T09:00:00+01:00"),
+        ({"zone": NEW_YORK}, datetime(2026, 7, 1, 9), "2026-07-01T09:00:00-04:00"),
+        (
+            {"timezone": "Europe/Berlin", "zone": NEW_YORK},
+            datetime(2026, 7, 1, 9),
+            "2026-07-01T09:00:00+02:00",
+        ),
+        # Clocks are set forward from 2 to 3, and back from 3 to 2.
+        ({"zone": BERLIN}, datetime(2026, 3, 29, 2, 30), "2026-03-29T03:00:00+02:00"),
+        ({"zone": BERLIN}, datetime(2026, 10, 25, 2, 30), "2026-10-25T02:30:00+02:00"),
+        ({"zone": BERLIN}, datetime(2026, 10, 25, 2, 30, fold=1), "2026-10-25T02:30:00+01:00"),
+        (
+            {"zone": BERLIN, "timezone": "UTC"},
+            datetime(2026, 7, 1, 9, tzinfo=NEW_YORK),
+            "2026-07-01T09:00:00-04:00",
+        ),
+    ],
+)
+def test_a_moment_without_a_zone_is_by_the_clock_of_the_entry_or_of_the_app(
+    zones: dict[str, Any], wall: datetime, moment: str
+) -> None:
+    found = defined(wall, start=wall, end=wall, **zones)
+    schedule = found.schedule
+
+    assert isinstance(schedule, clocked)
+    told = [each.isoformat() for each in (schedule.at, found.start, found.end) if each]
+    assert told == [moment] * 3
+    assert Definition.loads(found.name, found.dumps()) == found
+
+
+def test_a_record_of_before_may_say_how_many_are_caught_up_without_a_meaning() -> None:
+    text = '{"task":"t","schedule":{"every":10},"catch_up_max":5}'
+
+    assert Definition.loads("bell", text).catch_up_max == 5
 
 
 def test_what_is_not_said_is_not_in_a_record() -> None:
@@ -169,17 +212,38 @@ TEXT = "expected a text of at most 1,000 characters, without NUL"
         *(
             ({what: value}, f"{what}={value!r}: expected a datetime with a time zone, or None")
             for what in ("start", "end")
-            for value in (5, "2026-03-02T12:00:00Z", date(2026, 3, 2), datetime(2026, 3, 2))
+            for value in (5, "2026-03-02T12:00:00Z", date(2026, 3, 2))
+        ),
+        *(
+            (
+                {what: datetime(2026, 3, 2)},
+                f"{what}=2026-03-02T00:00:00: expected a datetime with a time zone, or None",
+            )
+            for what in ("start", "end")
         ),
         (
             {"start": NOON, "end": NOON - timedelta(microseconds=1)},
-            f"end={NOON - timedelta(microseconds=1)!r}: expected a time after start={NOON!r}",
+            "end=2026-03-02T11:59:59.999999+00:00: expected a time after "
+            "start=2026-03-02T12:00:00+00:00",
         ),
         (
             {"start": datetime(9999, 1, 1, tzinfo=UTC)},
-            "start=datetime.datetime(9999, 1, 1, 0, 0, tzinfo=datetime.timezone.utc): "
-            "expected a time before the year 9999",
+            "start=9999-01-01T00:00:00+00:00: expected a time before the year 9999",
         ),
+        (
+            {"end": datetime.max, "timezone": "America/New_York"},
+            "end=9999-12-31T23:59:59.999999: expected a time that there is",
+        ),
+        *(
+            (
+                {"catch_up": catch_up, "catch_up_max": most},
+                f"catch_up_max={most}: it is for catch_up='all', and has no meaning with "
+                f"'{catch_up}'",
+            )
+            for catch_up in ("skip", "one")
+            for most in (1, 100)
+        ),
+        ({"catch_up_max": 5}, "catch_up_max=5: it is for catch_up='all'"),
         *(
             ({"catch_up": value}, f"catch_up={value!r}: expected one of skip, one, all")
             for value in ("none", "", None, True, 1, ["one"], "SKIP", "queue_one")
@@ -344,7 +408,7 @@ def test_expires_is_a_number_and_no_yes_or_no() -> None:
         defined(end=NOON),
         defined(max_runs=1),
         defined(catch_up="all"),
-        defined(catch_up_max=99),
+        defined(catch_up="all", catch_up_max=99),
         defined(overlap="skip"),
     ],
 )
@@ -481,6 +545,8 @@ def in_order(two: tuple[datetime | None, datetime | None]) -> bool:
 @st.composite
 def definitions(draw: st.DrawFn) -> Definition:
     start, end = draw(st.tuples(st.none() | moments, st.none() | moments).filter(in_order))
+    catch_up = draw(st.sampled_from(["skip", "one", "all"]))
+    most: dict[str, Any] = {"catch_up_max": draw(st.integers(1, 1000))} if catch_up == "all" else {}
     return Definition.checked(
         draw(schedules),
         name=draw(names),
@@ -497,8 +563,8 @@ def definitions(draw: st.DrawFn) -> Definition:
         start=start,
         end=end,
         max_runs=draw(st.none() | st.integers(1, 10**20)),
-        catch_up=draw(st.sampled_from(["skip", "one", "all"])),
-        catch_up_max=draw(st.integers(1, 1000)),
+        catch_up=catch_up,
+        **most,
         overlap=draw(st.sampled_from(["allow", "skip", "queue_one"])),
     )
 

@@ -12,6 +12,7 @@ from celery.schedules import BaseSchedule, crontab, schedule, solar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from celery_delayq.cli.words import seconds_of
 from celery_delayq.errors import InvalidSchedule, ScheduleNotImportable
 from celery_delayq.schedule_forms import describe, dumps_form, loads_form
 from celery_delayq.schedules import clocked, rrule
@@ -127,14 +128,20 @@ def renamed() -> BaseSchedule:
 @pytest.mark.parametrize(
     ("given_schedule", "form", "words"),
     [
-        (schedule(30), {"every": 30}, "every 30 s"),
-        (schedule(30.0), {"every": 30}, "every 30 s"),
-        (schedule(0.25), {"every": 0.25}, "every 0.25 s"),
-        (schedule(timedelta(days=2)), {"every": 172800}, "every 172800 s"),
+        (schedule(30), {"every": 30}, "every 30s"),
+        (schedule(30.0), {"every": 30}, "every 30s"),
+        (schedule(0.25), {"every": 0.25}, "every 0.25s"),
+        (schedule(5400), {"every": 5400}, "every 1h 30m"),
+        (
+            schedule(timedelta(days=400, hours=1, milliseconds=1)),
+            {"every": 34563600.001},
+            "every 400d 1h 0.001s",
+        ),
+        (schedule(timedelta(days=2)), {"every": 172800}, "every 2d"),
         (
             schedule(timedelta(hours=1), relative=True),
             {"every": 3600, "relative": True},
-            "every 3600 s, rounded",
+            "every 1h, rounded",
         ),
         (crontab(), {"crontab": "* * * * *"}, "* * * * *"),
         (crontab(1, 2, 3, 4, 5), {"crontab": "1 2 4 5 3"}, "1 2 4 5 3"),
@@ -236,6 +243,14 @@ def test_an_interval_of_any_length_is_kept_to_the_ms(ms: int) -> None:
     form = json.loads(json.dumps(dumps_form(schedule(every))))
 
     assert loads_form(form).run_every == every
+
+
+@settings(deadline=None)
+@given(ms=st.integers(1, 40 * 366 * 86_400_000))
+def test_an_interval_in_words_is_one_that_the_option_every_takes(ms: int) -> None:
+    words = describe(schedule(timedelta(milliseconds=ms)))
+
+    assert seconds_of(words.removeprefix("every ")) == pytest.approx(ms / 1000, rel=1e-12)
 
 
 @settings(deadline=None)

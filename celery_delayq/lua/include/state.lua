@@ -5,7 +5,8 @@ local UNIQUE, TWINS, WAITING, RUNNING = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 -- Once it has left the schedule, an entry is found by its name in WAITING while it is ready, and
 -- in RUNNING while a process holds it. There stands
 -- "<nonce> <due ms> <unique key or -> <task> [<incarnation>]", and '!' before it when a ready one
--- was cancelled: it is dropped when its turn comes.
+-- was cancelled: it is dropped when its turn comes. With a history of runs it is not the
+-- incarnation that stands in WAITING, but when it became ready (ms), where promote.lua knew.
 
 -- The name of an entry is its id or, where that is taken by another message with the same id,
 -- "<id> NUL <nonce>". Names of the second kind are listed in TWINS until they are gone.
@@ -88,15 +89,16 @@ local function tracking(due, unique, task)
   return string.format('%.0f ', due) .. unique .. ' ' .. task
 end
 
--- Forget where a message is; returns what there was to know of it, or what its label tells.
+-- Forget where a message is; returns what there was to know of it, or what its label tells: mark,
+-- due, what is known of it everywhere, and what is known of it there.
 local function untrack(index, id, nonce, unique)
   local name, value = find_tracked(index, id, nonce)
   if not name then
-    return '', 0, tracking(0, unique, '')
+    return '', 0, tracking(0, unique, ''), ''
   end
   redis.call('HDEL', index, name)
-  local mark, _, due, _, task = read_tracked(value)
-  return mark, tonumber(due), tracking(due, unique, task)
+  local mark, _, due, _, task, more = read_tracked(value)
+  return mark, tonumber(due), tracking(due, unique, task), more
 end
 
 -- A message that a process held goes back to where it waits. It was in time once, so a limit for

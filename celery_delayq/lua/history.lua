@@ -1,0 +1,20 @@
+-- Note runs whose messages were acknowledged before they began.
+--
+-- The number of the last call stands in the key that tells that the process lives. Where that has
+-- expired, a repeated call is not known.
+--
+-- KEYS     1 history  2 incarnation
+-- ARGV     1 about how many runs to keep  2 number of this call of the process  3… lines
+-- Returns  how many were noted
+-- Repeat   0
+-- @include history
+
+local last = tonumber(redis.call('GET', KEYS[2]) or 0)
+if last and last >= tonumber(ARGV[2]) then
+  return 0
+end
+redis.pcall('SET', KEYS[2], ARGV[2], 'XX', 'KEEPTTL')
+for i = 3, #ARGV do
+  add_run(KEYS[1], ARGV[1], ARGV[i])
+end
+return #ARGV - 2

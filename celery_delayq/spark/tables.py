@@ -1,0 +1,413 @@
+"""The tables of the data source: their columns, and how what Redis keeps becomes rows. No I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import lru_cache
+from itertools import starmap
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote_to_bytes
+
+import pyarrow as pa
+
+from celery_delayq.entries import moment
+from celery_delayq.errors import ConfigError, RecordError
+from celery_delayq.history import RunRecord
+from celery_delayq.letters import Buried, DeadLetter
+from celery_delayq.message import MAX_DUE_MS, task_name
+from celery_delayq.periodic import Periodic
+from celery_delayq.places import PARK, to_bytes
+from celery_delayq.spark.messages import (
+    MAP,
+    NUMBER,
+    TEXT,
+    TIME,
+    Messages,
+    name_of,
+    text_of,
+    time_of,
+)
+from celery_delayq.unreadable import Unreadable
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+#: Columns of a page, as lists or Arrow arrays, by name.
+Page = dict[str, Any]
+
+ARROW = {
+    "STRING": TEXT,
+    "TIMESTAMP": TIME,
+    "INT": NUMBER,
+    "BIGINT": pa.int64(),
+    "BOOLEAN": pa.bool_(),
+    "BINARY": pa.binary(),
+    "MAP<STRING, STRING>": MAP,
+}
+
+#: What a message says beside its id and task; `raw` is what cannot be read, byte for byte.
+_SAYS = {
+    "args": "STRING",
+    "kwargs": "STRING",
+    "unique_key": "STRING",
+    "retries": "INT",
+    "expires": "TIMESTAMP",
+    "root_id": "STRING",
+    "parent_id": "STRING",
+    "group_id": "STRING",
+    "origin": "STRING",
+    "headers": "MAP<STRING, STRING>",
+    "context": "MAP<STRING, STRING>",
+    "raw": "BINARY",
+}
+_NAMES = {"id": "STRING", "task": "STRING", "queue": "STRING"}
+_WAITS = {"state": "STRING", "due": "TIMESTAMP", "eta": "TIMESTAMP", "priority": "INT"}
+
+#: The columns of each table, with their types in Spark's words.
+TABLES: Mapping[str, Mapping[str, str]] = {
+    "scheduled": {**_NAMES, **_WAITS, **_SAYS},
+    "ready": {**_NAMES, **_WAITS, "cancelled": "BOOLEAN", **_SAYS},
+    "leased": {**_NAMES, **_WAITS, "worker": "STRING", **_SAYS},
+    "dead_letters": {
+        "id": "STRING",
+        "task_id": "STRING",
+        "task": "STRING",
+        "queue": "STRING",
+        "died": "TIMESTAMP",
+        "reason": "STRING",
+        "exception": "STRING",
+        "error": "STRING",
+        "traceback": "STRING",
+        "worker": "STRING",
+        "started": "TIMESTAMP",
+        "deliveries": "INT",
+        "due": "TIMESTAMP",
+        "eta": "TIMESTAMP",
+        **_SAYS,
+    },
+    "history": {
+        "offset": "STRING",
+        **_NAMES,
+        "worker": "STRING",
+        "state": "STRING",
+        "due": "TIMESTAMP",
+        "promoted": "TIMESTAMP",
+        "started": "TIMESTAMP",
+        "ended": "TIMESTAMP",
+        "retries": "INT",
+        "deliveries": "INT",
+        "reason": "STRING",
+        "raw": "BINARY",
+    },
+    "periodic": {
+        "name": "STRING",
+        "task": "STRING",
+        "source": "STRING",
+        "status": "STRING",
+        "when": "STRING",
+        "schedule": "STRING",
+        "args": "STRING",
+        "kwargs": "STRING",
+        "options": "MAP<STRING, STRING>",
+        "timezone": "STRING",
+        "start": "TIMESTAMP",
+        "end": "TIMESTAMP",
+        "max_runs": "BIGINT",
+        "catch_up": "STRING",
+        "catch_up_max": "INT",
+        "overlap": "STRING",
+        "since": "TIMESTAMP",
+        "next": "TIMESTAMP",
+        "last_run_at": "TIMESTAMP",
+        "total_run_count": "BIGINT",
+        "problem": "STRING",
+        "raw": "BINARY",
+    },
+}
+
+#: The column by which a table is in order of time, for those that are.
+TIMES = {"scheduled": "due", "dead_letters": "died", "history": "ended"}
+
+#: As scripts read them: ``lua/include/record.lua``, ``label.lua``, ``lease.lua`` and ``state.lua``.
+_RECORD = re.compile(rb"1 (\d+) \S+ (\S*)\n")
+_LABEL = re.compile(rb'{"properties": {"delayq": {"label": "(\S*) (\S+) \d+ \S+"')
+_HELD = re.compile(rb"(\d+)!?\n")
+_TRACKED = re.compile(rb"(!?)(\S+) (\d+) ")
+
+_RUN_TEXTS = ("id", "task", "queue", "worker", "state", "reason")
+
+_LARGEST = {"INT": 2**31, "BIGINT": 2**63}
+
+#: The last millisecond that a row can have; scores that a hand has made may be infinite.
+_END = MAX_DUE_MS
+
+
+def schema_of(table: str) -> str:
+    """Return the columns of a table, as Spark reads them."""
+    return ", ".join(f"`{name}` {kind}" for name, kind in TABLES[table].items())
+
+
+def columns_of(table: str, schema: StructType) -> list[str]:
+    """Return the names of columns that are asked for: some of the table, or all.
+
+    Raises
+    ------
+    ConfigError
+        The table has them not, or of another type.
+    """
+    known = TABLES[table]
+    for field in schema.fields:
+        kind = known.get(field.name)
+        if kind is None or kind.lower().replace(" ", "") != field.dataType.simpleString():
+            expected = f"{kind}" if kind else f"one of {', '.join(known)}"
+            raise ConfigError(
+                f"schema: {field.name} {field.dataType.simpleString()} is no column of the table "
+                f"{table}; expected {expected}"
+            )
+    return [field.name for field in schema.fields]
+
+
+class Rows:
+    """Makes rows of one table.
+
+    Parameters
+    ----------
+    names : Sequence[str]
+        Its columns that are wanted.
+    where : Mapping[str, Callable[[Any], bool]]
+        What must be true of columns; those who read the table see to all else.
+    """
+
+    def __init__(
+        self, table: str, names: Sequence[str], where: Mapping[str, Callable[[Any], bool]] = {}
+    ) -> None:
+        self._kinds = TABLES[table]
+        self._names = names
+        self._where = where
+        self._schema = pa.schema([(name, ARROW[self._kinds[name]]) for name in names])
+        #: The columns that have to be made.
+        self.needed = {*names, *where}
+        says = {"id"} if "task_id" in self.needed else set()
+        self._messages = Messages(self.needed | says)
+
+    def batch(self, page: Page) -> pa.RecordBatch:
+        """Return a page as Spark takes it."""
+        for name, is_meant in self._where.items():
+            column = page[name]
+            values = column.to_pylist() if isinstance(column, pa.Array) else column
+            rows = [place for place, value in enumerate(values) if is_meant(value)]
+            if len(rows) < len(values):
+                kept = {*self._names, *self._where}
+                page = {each: self._array(each, page[each]).take(rows) for each in kept}
+        arrays = [self._array(name, page[name]) for name in self._names]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _array(self, name: str, column: Any) -> pa.Array:
+        if isinstance(column, pa.Array):
+            return column
+        return pa.array(column, ARROW[self._kinds[name]])
+
+    # -- what Redis keeps
+
+    def scheduled(self, queue: str, entries: Sequence[tuple[bytes, bytes, bytes]]) -> Page:
+        """Return rows of entries: name, score and record of each."""
+        heads: list[tuple[int, str] | None] = []
+        messages = []
+        for _, _, data in entries:
+            match = _RECORD.match(data)
+            heads.append(_head(match[1], match[2]) if match else None)
+            messages.append(data[match.end() :] if match and heads[-1] else b"")
+        page, good = self._messages.columns(messages)
+        there = [head if is_good else None for head, is_good in zip(heads, good, strict=True)]
+        scores = [int(float(score)) if score[-1:] != b"f" else _END for _, score, _ in entries]
+        page["queue"] = [queue] * len(entries)
+        page["state"] = ["paused" if score >= PARK else "scheduled" for score in scores]
+        page["due"] = _moments([score - PARK if score >= PARK else score for score in scores])
+        page["priority"] = [head and head[0] for head in there]
+        page["task"] = [head and head[1] for head in there]
+        names = [name.partition(b"\0")[0] for name, _, _ in entries]
+        return _with_raw(page, good, [data for _, _, data in entries], names)
+
+    def ready(
+        self, queue: str, step: int, messages: Sequence[bytes], waiting: Sequence[Tracked | None]
+    ) -> Page:
+        """Return rows of messages of a ready list, and what is tracked of each."""
+        found = [(step, message) for message in messages]
+        return self._tracked(queue, "ready", found, waiting)
+
+    def suspected(
+        self, queue: str, values: Sequence[bytes], waiting: Sequence[Tracked | None]
+    ) -> Page:
+        """Return rows of messages that are ready to be delivered alone."""
+        return self._tracked(queue, "ready", [*map(split_held, values)], waiting)
+
+    def leased(
+        self, queue: str, worker: str, values: Sequence[bytes], running: Sequence[Tracked | None]
+    ) -> Page:
+        """Return rows of what a process holds."""
+        page = self._tracked(queue, "running", [*map(split_held, values)], running)
+        return {**page, "worker": [text_of(worker)] * len(values)}
+
+    def _tracked(
+        self,
+        queue: str,
+        state: str,
+        found: Sequence[tuple[int | None, bytes]],
+        known: Sequence[Tracked | None],
+    ) -> Page:
+        messages = [message for _, message in found]
+        page, readable = self._messages.columns(messages)
+        page["queue"], page["state"] = [queue] * len(found), [state] * len(found)
+        page["due"] = [moment(each.due_ms) if each and each.due_ms else None for each in known]
+        page["cancelled"] = [each is not None and each.cancelled for each in known]
+        page["priority"] = [
+            step if is_good else None for (step, _), is_good in zip(found, readable, strict=True)
+        ]
+        return _with_raw(page, readable, messages)
+
+    def dead_letters(self, queue: str, found: Sequence[Buried]) -> Page:
+        """Return rows of dead letters."""
+        page, readable = self._messages.columns([each.message for each in found])
+        letters = [*starmap(DeadLetter.of, ((queue, each) for each in found))]
+        page["task_id"] = page.pop("id", None)
+        page["id"] = [text_of(each.id) for each in letters]
+        page["queue"] = [queue] * len(found)
+        page["died"] = [each.died for each in letters]
+        page["reason"] = [text_of(each.reason) for each in letters]
+        for name in ("exception", "error", "traceback", "worker"):
+            if name in self.needed:
+                page[name] = [text_of(getattr(each, name)) for each in letters]
+        if "started" in self.needed:
+            page["started"] = [each.started for each in letters]
+        if "deliveries" in self.needed:
+            page["deliveries"] = [_number(each.deliveries) for each in letters]
+        if "retries" in self.needed:
+            page["retries"] = [_number(each.retries) for each in letters]
+        if "due" in self.needed:
+            page["due"] = [each.due for each in letters]
+        return _with_raw(page, readable, [each.data for each in found])
+
+    def history(self, entries: Sequence[tuple[str, bytes]]) -> Page:
+        """Return rows of the history, by offset and what is stored."""
+        return _columns([_run(offset, data) for offset, data in entries], self._kinds)
+
+    def periodic(self, records: Sequence[tuple[str, str]]) -> Page:
+        """Return rows of periodic entries, by name and record."""
+        return _columns([_periodic(name, record) for name, record in records], self._kinds)
+
+
+class Tracked(NamedTuple):
+    """What is tracked of a message that has left the schedule."""
+
+    due_ms: int
+    cancelled: bool
+
+    @classmethod
+    def read(cls, value: bytes | None, nonce: bytes) -> Tracked | None:
+        """Read what stands in Redis (``lua/include/state.lua``); None where it is of another."""
+        match = _TRACKED.match(value or b"")
+        if match is None or match[2] != nonce:
+            return None
+        return cls(int(match[3]), match[1] == b"!")
+
+
+def names_of(message: bytes) -> tuple[bytes, bytes, bytes] | None:
+    """Return under which names a message may be tracked, and its nonce; None where it is not."""
+    label = _LABEL.match(message)
+    if label is None:
+        return None
+    id = unquote_to_bytes(label[1])
+    return id, id + b"\0" + label[2], label[2]
+
+
+def split_held(value: bytes) -> tuple[int | None, bytes]:
+    """Return priority step and message of what a process holds, or is to be delivered alone."""
+    match = _HELD.match(value)
+    return (int(match[1]), value[match.end() :]) if match else (None, value)
+
+
+@lru_cache(maxsize=1024)
+def _head(step: bytes, task: bytes) -> tuple[int, str] | None:
+    """Return priority and task of the header line of a record."""
+    try:
+        return int(step), str(text_of(task_name(task.decode())))
+    except ValueError:
+        return None
+
+
+def _with_raw(
+    page: Page,
+    readable: Sequence[bool],
+    data: Sequence[bytes],
+    names: Sequence[bytes] | None = None,
+) -> Page:
+    """Add what cannot be read, and what its name is."""
+    if all(readable):
+        page["raw"] = pa.nulls(len(data), pa.binary())
+        return page
+    pairs = zip(readable, data, strict=True)
+    page["raw"] = [None if is_good else each for is_good, each in pairs]
+    if names is not None and "id" in page:
+        ids = zip(page["id"].to_pylist(), names, strict=True)
+        page["id"] = [name_of(name) if id is None else id for id, name in ids]
+    return page
+
+
+def _moments(times: Sequence[int]) -> pa.Array:
+    """Return ms since 1970 as times, at most what Python can name."""
+    there = [min(each, _END) for each in times] if max(times, default=0) > _END else times
+    return pa.array(there, pa.timestamp("ms", "UTC")).cast(TIME)
+
+
+def _number(value: int | None) -> int | None:
+    return value if value is not None and abs(value) < 2**31 else None
+
+
+def _columns(rows: Sequence[Mapping[str, Any]], names: Collection[str]) -> Page:
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def _run(offset: str, data: bytes) -> Mapping[str, Any]:
+    """Return a run as a row."""
+    try:
+        record = RunRecord.unpack(data)
+    except RecordError:
+        return {"offset": offset, "raw": data}
+    row = record._asdict()
+    for name in ("due", "promoted", "started", "ended"):
+        row[name] = None if row[name] is None else moment(row[name])
+    for name in ("retries", "deliveries"):
+        row[name] = _number(row[name])
+    texts = {name: text_of(row[name]) for name in _RUN_TEXTS}
+    return {**row, **texts, "offset": offset}
+
+
+def _periodic(name: str, record: str) -> Mapping[str, Any]:
+    """Return a periodic entry as a row."""
+    raw = None
+    try:
+        found: Periodic | Unreadable = Periodic.unpack(name, record)
+    except Exception as exc:  # a schedule may be of anybody's class
+        found = Unreadable.of(name, record, exc)
+        raw = to_bytes(record)
+    try:
+        given = found.as_dict()
+    except Exception as exc:
+        given = {"name": name, "status": "unreadable", "problem": str(exc)}
+        raw = to_bytes(record)
+    row: dict[str, Any] = {"raw": raw}
+    for column, kind in TABLES["periodic"].items():
+        value = given.get(column)
+        if kind == "TIMESTAMP":
+            row[column] = time_of(value)
+        elif kind in ("INT", "BIGINT"):
+            row[column] = value if type(value) is int and abs(value) < _LARGEST[kind] else None
+        elif kind.startswith("MAP"):
+            pairs = value.items() if isinstance(value, Mapping) else ()
+            row[column] = [(str(text_of(key)), text_of(each)) for key, each in pairs]
+        elif column != "raw":
+            row[column] = text_of(value)
+    for column, empty in (("args", "[]"), ("kwargs", "{}")):
+        row[column] = row[column] or (None if raw else empty)
+    return row

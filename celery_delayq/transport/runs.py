@@ -1,0 +1,189 @@
+"""What the worker tells of runs that have ended, for the history.
+
+With late acks the line goes with the message's acknowledgement, so that one is not without the
+other. With early acks that has gone before, and the line goes by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any
+
+from billiard.einfo import ExceptionWithTraceback
+from billiard.exceptions import Terminated, TimeLimitExceeded
+from celery import states
+from celery._state import get_current_task
+
+from celery_delayq.errors import InvalidETA
+from celery_delayq.history import SUCCEEDED, Ending, RunRecord, reason_of
+from celery_delayq.message import due_of_eta, own_of
+
+logger = logging.getLogger(__name__)
+
+
+class RunMixin:
+    """Notes how each run of a task has ended, if there is a history."""
+
+    _run_ending: Ending | None = None
+    #: Whether the message was acknowledged before the run had ended.
+    _is_early = False
+    _is_run_noted = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Have those that Celery makes tell of success: their ``on_success`` calls no other."""
+        super().__init_subclass__(**kwargs)
+        if "on_success" in cls.__dict__:
+            cls.on_success = _telling(cls.on_success)  # type: ignore[attr-defined]
+
+    def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
+        """Take note, and do what Celery does."""
+        exc = exc_info.exception
+        exc = exc.exc if isinstance(exc, ExceptionWithTraceback) else exc
+        if not isinstance(exc, Terminated):
+            self._end_run(Ending.of(exc))
+        try:
+            return super().on_failure(exc_info, *args, **kwargs)  # type: ignore[misc]
+        finally:
+            self._note_early()
+
+    def on_timeout(self, soft: bool, timeout: float) -> Any:
+        """Take note of a hard time limit, and do what Celery does."""
+        if not soft:
+            self._end_run(Ending.of(TimeLimitExceeded(timeout)))
+        try:
+            return super().on_timeout(soft, timeout)  # type: ignore[misc]
+        finally:
+            self._note_early()
+
+    def _announce_revoked(self, reason: str, *args: Any) -> Any:
+        self._run_ending = Ending(states.REVOKED, reason)
+        try:
+            return super()._announce_revoked(reason, *args)  # type: ignore[misc]
+        finally:
+            self._note_early()
+
+    def _retry_worker_lost(self, exc: BaseException, *args: Any) -> Any:
+        """What is tried again has not failed (Celery 5.7's ``retry_on_worker_lost``)."""
+        before, self._run_ending = self._run_ending, Ending(states.RETRY, reason_of(exc))
+        retried = super()._retry_worker_lost(exc, *args)  # type: ignore[misc]
+        if not retried:
+            self._run_ending = before
+        return retried
+
+    def _success_was_stored(self) -> Any:
+        """Nor has what had succeeded before its process was lost."""
+        stored = super()._success_was_stored()  # type: ignore[misc]
+        if stored:
+            self._run_ending = SUCCEEDED
+        return stored
+
+    def acknowledge(self) -> None:
+        """Acknowledge the message, and its line with it."""
+        if self._run_ending is None:
+            self._is_early = True
+        elif not self.acknowledged:  # type: ignore[attr-defined]
+            self._note_held()
+        super().acknowledge()  # type: ignore[misc]
+
+    def reject(self, requeue: bool = False) -> None:
+        """Reject the message, and its line with it, unless it goes back."""
+        if not (requeue or self.acknowledged):  # type: ignore[attr-defined]
+            self._note_held()
+        super().reject(requeue=requeue)  # type: ignore[misc]
+
+    def _end_run(self, ending: Ending) -> None:
+        # What Celery has ended by itself tells no more how: a killed greenlet seems to succeed.
+        told = self._already_revoked or self._already_cancelled or self._is_killed  # type: ignore[attr-defined]
+        if not told:
+            self._run_ending = ending
+
+    def _note_held(self) -> None:
+        """Have a line go with what becomes of the message, which is held."""
+        ending = self._run_ending
+        keeper = self._keeper()
+        if ending is None or keeper is None:
+            return
+        holding = keeper.held.get(self.message.delivery_tag)  # type: ignore[attr-defined]
+        if holding is not None:
+            holding.run = self._line(ending)
+
+    def _note_early(self) -> None:
+        """Send the line of a run whose message was acknowledged before."""
+        ending = self._run_ending
+        if not self._is_early or ending is None or self._is_run_noted:
+            return
+        self._is_run_noted = True
+        keeper = self._keeper()
+        if keeper:
+            keeper.runs.add(self._line(ending))
+
+    def _keeper(self) -> Any:
+        """Return who holds the message, or did; None where there is no history."""
+        message = self.message  # type: ignore[attr-defined]
+        keeper = getattr(message.channel, "keeper", None)
+        if keeper is None or not keeper.runs.most or not keeper.owns(message.delivery_tag):
+            return None
+        return keeper
+
+    def _line(self, ending: Ending) -> bytes:
+        try:
+            return _packed(self._request_dict, self.type, self.time_start, ending)  # type: ignore[attr-defined]
+        except Exception:
+            logger.exception("A run of %s[%s] is missing in the history", self.name, self.id)  # type: ignore[attr-defined]
+            return b""
+
+
+def _telling(on_success: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(on_success)
+    def on_success_and_tell(self: Any, result: Any, **kwargs: Any) -> Any:
+        if not result[0]:  # else it goes on to `on_failure`
+            self._end_run(SUCCEEDED)
+        try:
+            return on_success(self, result, **kwargs)
+        finally:
+            self._note_early()
+
+    return on_success_and_tell
+
+
+def of_retry() -> bytes:
+    """Return the line of the run that has just sent its retry."""
+    task = get_current_task()
+    try:
+        request = task.request
+        ending = Ending(states.RETRY, reason_of(sys.exc_info()[1]))
+        return _packed(request, task.name, request.get("started"), ending)
+    except Exception:
+        logger.exception("A run of %s is missing in the history", getattr(task, "name", task))
+        return b""
+
+
+def _packed(request: Any, task: str, started: float | None, ending: Ending) -> bytes:
+    """Return the line of a run that ends now; *started* is in seconds since 1970."""
+    own = own_of(request.get("properties"))
+    return RunRecord(
+        str(request.get("id")),
+        task,
+        own["queue"],
+        str(request.get("hostname")),
+        _due(own),
+        own.get("promoted"),
+        None if started is None else int(started * 1000),
+        int(time.time() * 1000),
+        ending.state,
+        request.get("retries") or 0,
+        own.get("deliveries", 1),
+        ending.reason,
+    ).pack()
+
+
+def _due(own: Mapping[str, Any]) -> int | None:
+    eta = own.get("eta")
+    try:
+        return None if eta is None else due_of_eta(eta).ms
+    except InvalidETA:
+        return None

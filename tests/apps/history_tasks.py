@@ -1,0 +1,45 @@
+"""An app whose tasks end in every way that a history tells apart."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any
+
+from celery import Celery
+from celery.exceptions import Ignore, Reject
+
+from celery_delayq import DelayQ
+
+app = Celery("history")
+app.conf.update(
+    broker_connection_retry_on_startup=True,
+    **json.loads(os.environ.get("HISTORY_SETTINGS", "{}")),
+)
+DelayQ(app)
+
+
+@app.task(bind=True, name="history.end", max_retries=1, shared=False)
+def end(self: Any, how: str = "") -> str:
+    """End in the way that is named; after a retry, well."""
+    if self.request.retries:
+        return "at last"
+    if how == "retry":
+        try:
+            raise ValueError("not yet")
+        except ValueError as exc:
+            raise self.retry(exc=exc, countdown=0.2) from exc
+    if how == "fail":
+        raise ValueError("no\nmore")
+    if how == "reject":
+        raise Reject("not to my taste", requeue=False)
+    if how == "ignore":
+        raise Ignore
+    return "done"
+
+
+@app.task(name="history.nap", shared=False)
+def nap(seconds: float) -> None:
+    """Take so long."""
+    time.sleep(seconds)

@@ -1,0 +1,609 @@
+"""What Spark reads is what the API says."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from celery import Celery
+from kombu.utils.json import loads
+
+from celery_delayq import DelayQ
+from celery_delayq.context import context
+from celery_delayq.entries import ScheduledTask
+from celery_delayq.history import Run, RunRecord
+from celery_delayq.keys import Layout
+from celery_delayq.letters import DeadLetter
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.integration.conftest import MakeApp
+from tests.integration.spark.conftest import Read
+from tests.support.letters import details, message
+
+# Celery's result backend, with the newest redis-py.
+pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
+
+FAR = datetime(2030, 1, 31, 9, tzinfo=timezone.utc)
+
+HOSTILE = ["", "\1", "%s", "a\nb", "nul", "Ä☃", "\U0001f600", '"', "{", "\\", "' or 1=1 --", "a b"]
+
+
+@pytest.fixture
+def app(make_app: MakeApp) -> Celery:
+    app = make_app()
+    app.tasks["tasks.add"].typing = False  # any arguments
+    return app
+
+
+def utc(time: datetime | None) -> datetime | None:
+    """Return a time as Spark tells it to Python: by this machine's clock, and without a zone."""
+    return None if time is None else time.astimezone().replace(tzinfo=None)
+
+
+def row_of(entry: ScheduledTask) -> dict[str, Any]:
+    """Return the row of a task that waits."""
+    headers = entry.headers
+    return {
+        "id": entry.id,
+        "task": entry.task,
+        "queue": entry.queue,
+        "state": entry.state,
+        "due": utc(entry.due),
+        "eta": utc(datetime.fromisoformat(entry.eta)) if entry.eta else None,
+        "priority": entry.priority,
+        "args": entry.args,
+        "kwargs": entry.kwargs,
+        "unique_key": entry.unique_key or None,
+        "retries": headers["retries"],
+        "expires": utc(datetime.fromisoformat(headers["expires"])) if headers["expires"] else None,
+        "root_id": headers["root_id"],
+        "parent_id": headers["parent_id"],
+        "group_id": headers["group"],
+        "origin": headers["origin"],
+        "headers": {name: headers[name] for name in ("tenant", "level") if name in headers},
+        "context": {
+            name: value if isinstance(value, str) else json.dumps(value)
+            for name, value in json.loads(entry.own.get("context", "{}")).items()
+        },
+        "raw": None,
+    }
+
+
+def told(rows: list[Any], *left_out: str) -> list[dict[str, Any]]:
+    """Return rows by id, their arguments decoded."""
+    found = []
+    for row in rows:
+        fields = row.asDict()
+        for name in ("args", "kwargs"):
+            fields[name] = fields[name] and loads(fields[name])
+        for name in left_out:
+            del fields[name]
+        found.append(fields)
+    return sorted(found, key=lambda fields: fields["id"])
+
+
+def fill(app: Celery) -> None:
+    """Schedule tasks that differ in all that has a column."""
+    add = app.tasks["tasks.add"]
+    for n in range(20):
+        add.apply_async((n, "x"), {"y": [n, None]}, task_id=f"plain-{n:02}", eta=later(n))
+    with context(user="ada", order=17):
+        add.apply_async((1,), task_id="context", eta=later(1))
+    add.apply_async((1,), task_id="headers", eta=later(2), headers={"tenant": "1", "level": "hi"})
+    add.apply_async((1,), task_id="unique", eta=later(3), unique_key="one two")
+    add.apply_async((1,), task_id="expires", eta=later(4), expires=later(5), priority=7)
+    add.apply_async((datetime(2026, 1, 1), b"x"), task_id="types", eta=later(6))
+    add.apply_async((1,), task_id="yaml", eta=later(7), serializer="yaml")
+    add.apply_async((1,), task_id="packed", eta=later(7), compression="zlib")
+    for id in HOSTILE[1:]:
+        add.apply_async((id,), task_id=id, eta=later(8), queue="a\nb" if id == "{" else "other")
+
+
+def later(days: int) -> datetime:
+    return FAR + timedelta(days=days, microseconds=days)
+
+
+def test_the_schedule_is_what_the_api_lists(app: Celery, delayq: DelayQ, read: Read) -> None:
+    fill(app)
+
+    rows = read("scheduled").collect()
+
+    assert told(rows) == sorted(map(row_of, delayq.entries()), key=lambda row: row["id"])
+    assert len(rows) == 27 + len(HOSTILE) - 1
+
+
+def test_headers_that_are_no_texts_are_told_as_json(app: Celery, read: Read) -> None:
+    headers = {"level": 7, "when": "2026-01-01T00:00:00Z", "tags": ["a"], "none": None}
+    app.tasks["tasks.add"].apply_async((1,), task_id="a", eta=FAR, headers=headers)
+
+    [row] = read("scheduled").collect()
+
+    told = {name: row.headers.get(name) for name in headers}
+    assert told == {"level": "7", "when": "2026-01-01T00:00:00Z", "tags": '["a"]', "none": None}
+
+
+def test_paused_entries_are_told_with_their_due(app: Celery, delayq: DelayQ, read: Read) -> None:
+    app.tasks["tasks.add"].apply_async((1, 2), task_id="a", countdown=0.05)
+    delayq.pause(task="tasks.add")
+    store = delayq.store
+    deadline = datetime.now() + timedelta(seconds=10)
+    while not store.client.zcard("{celery}:parked") and datetime.now() < deadline:
+        store.promote("celery", Layout(), 100)
+
+    [entry] = delayq.entries()
+    assert entry.state == "paused"
+    assert told(read("scheduled").collect()) == [row_of(entry)]
+    near = utc(entry.due)
+    assert read("scheduled", since=near.isoformat()).count() == 1
+    assert read("scheduled", until=near.isoformat()).count() == 0
+
+
+def test_ready_messages_are_told_with_what_is_known_of_them(
+    app: Celery, delayq: DelayQ, read: Read
+) -> None:
+    add = app.tasks["tasks.add"]
+    add.apply_async((1, 2), task_id="at once", priority=3)
+    for id in ("one", "gone"):
+        add.apply_async((3,), task_id=id, eta=FAR, unique_key=id)
+        delayq.run_now(id)
+    one = delayq.get("one")
+    delayq.cancel("gone")
+
+    rows = {row.id: row for row in read("ready").collect()}
+
+    assert rows.keys() == {"at once", "one", "gone"}
+    assert {row.state for row in rows.values()} == {"ready"}
+    assert [rows[id].cancelled for id in ("at once", "one", "gone")] == [False, False, True]
+    assert (rows["at once"].priority, rows["at once"].due) == (3, None)
+    assert (rows["one"].due, rows["one"].unique_key) == (utc(one.due), one.unique_key)
+    assert (rows["one"].eta, rows["one"].args) == (utc(FAR), "[3]")
+
+
+def test_what_processes_hold_is_told_by_process(app: Celery, delayq: DelayQ, read: Read) -> None:
+    add = app.tasks["tasks.add"]
+    for n in range(7):
+        add.apply_async((n,), task_id=str(n), eta=FAR, queue="q")
+        delayq.run_now(str(n))
+    leases = delayq.store.leases
+    leases.reserve("q", "me", 30.0, "1", 4)
+    leases.reserve("q", "you", 30.0, "1", 2)
+
+    rows = read("leased").collect()
+
+    found = [delayq.get(str(n)) for n in range(7)]
+    expected = {each.id: (each.worker, each.state, utc(each.due)) for each in found if each.worker}
+    assert {row.id: (row.worker, row.state, row.due) for row in rows} == expected
+    assert len(rows) == 6
+    assert read("ready").count() == 1
+
+
+def test_dead_letters_are_what_the_api_lists(delayq: DelayQ, read: Read) -> None:
+    letters = delayq.store.letters
+    for n in range(30):
+        letters.bury("celery", f"l{n}", f"why {n}", message(f"l{n}"), details(f"E{n}"))
+    letters.bury("other", "plain", "late", message("plain", task="other"))
+    letters.bury("other", "broken", "unreadable", b"\xff\xfe{")
+
+    rows = {row.id: row for row in read("dead_letters", batchsize=7, partitions=3).collect()}
+
+    found = [DeadLetter.of(q, each) for q in ("celery", "other") for each in letters.all(q)]
+    assert rows.keys() == {letter.id for letter in found}
+    for letter in found:
+        row = rows[letter.id]
+        names = ("task_id", "task", "queue", "reason", "exception", "error", "traceback")
+        names += ("worker", "retries", "deliveries", "root_id", "group_id")
+        for name in names:
+            assert row[name] == getattr(letter, name), name
+        assert (row.died, row.started) == (utc(letter.died), utc(letter.started))
+        assert (row.args and json.loads(row.args)) == letter.args
+    assert bytes(rows["broken"].raw) == letters.get("other", "broken").data
+    assert rows["plain"].raw is None
+
+
+def test_dead_letters_are_read_by_when_they_died(delayq: DelayQ, read: Read) -> None:
+    letters = [(f"l{n}", 1_000 * n, b"1 %d 0 why\n{}" % (1_000 * n)) for n in range(10)]
+    delayq.store.letters.keep("celery", letters)
+
+    found = read("dead_letters", since="1970-01-01T00:00:03", until="1970-01-01T00:00:06")
+
+    assert sorted(row.id for row in found.collect()) == ["l3", "l4", "l5"]
+
+
+def test_periodic_entries_are_what_the_api_lists(
+    delayq: DelayQ, read: Read, delayq_redis: RedisUnderTest
+) -> None:
+    delayq.periodic.add("daily", 86_400, "tasks.add", (1, 2), queue="q", start=FAR, max_runs=5)
+    delayq.periodic.add("often", 60, "tasks.add")
+    delayq_redis.client.hset("delayq:periodic", "odd", "none\n{")
+
+    rows = {row.name: row for row in read("periodic").collect()}
+
+    assert rows.keys() == {"daily", "often", "odd"}
+    for name in ("daily", "often"):
+        entry = delayq.periodic.get(name)
+        assert entry is not None
+        row, expected = rows[name], entry.as_dict()
+        assert [row.task, row.source, row.status, row.when, row.overlap or "allow"] == [
+            expected[each] for each in ("task", "source", "status", "when")
+        ] + [entry.definition.overlap]
+        assert row.next == utc(entry.next)
+        assert row.start == utc(entry.definition.start)
+        assert json.loads(row.args) == [*entry.definition.args]
+    assert rows["daily"].options == {"queue": "q"}
+    assert rows["daily"].max_runs == 5
+    assert (rows["odd"].status, bytes(rows["odd"].raw)) == ("unreadable", b"none\n{")
+
+
+def runs(number: int, start: int = 0) -> list[bytes]:
+    return [
+        RunRecord(
+            f"id {n}", "tasks.add", "q" if n % 2 else "celery", "w", None if n % 3 else 5_000,
+            None, 1_000 * n, 1_000 * n + 1, "SUCCESS", 0, 1, "",
+        ).pack()
+        for n in range(start, start + number)
+    ]  # fmt: skip
+
+
+def test_the_history_is_what_the_api_yields(
+    delayq: DelayQ, read: Read, delayq_redis: RedisUnderTest
+) -> None:
+    delayq.store.history.add("me", 1, 1000, runs(50))
+    delayq_redis.client.xadd("delayq:history", {"r": b"7 odd"})
+
+    rows = {row.offset: row for row in read("history", batchsize=10, partitions=4).collect()}
+
+    expected = {run.offset: run for run in delayq.history()}
+    assert len(rows) == len(expected) + 1 == 51
+    for offset, run in expected.items():
+        fields = rows[offset].asDict()
+        assert fields.pop("raw") is None
+        assert fields == {n: row_value(getattr(run, n)) for n in Run.__dataclass_fields__}
+    assert [bytes(row.raw) for row in rows.values() if row.raw] == [b"7 odd"]
+    some = read("history", since="1970-01-01T00:00:10", until="1970-01-01T00:00:20", queue="q")
+    assert sorted(row.id for row in some.collect()) == [f"id {n}" for n in (11, 13, 15, 17, 19)]
+
+
+def row_value(value: Any) -> Any:
+    return utc(value) if isinstance(value, datetime) else value
+
+
+# -- what cannot be read
+
+
+def test_what_cannot_be_read_is_a_row_with_what_is_there(
+    app: Celery, delayq: DelayQ, read: Read, delayq_redis: RedisUnderTest
+) -> None:
+    app.tasks["tasks.add"].apply_async((1, 2), task_id="good", eta=FAR)
+    client = delayq_redis.client
+    good = client.hget("{celery}:entries", "good")
+    broken = {
+        b"none": b"no record",
+        b"bytes \xff": b"1 0 nonce task\n{\xff",
+        b"cut": good[:200],
+        b"other": b"1 0 nonce task\n[1, 2]",
+        b"deep": b"1 0 nonce task\n" + b"[" * 200_000,
+        b"nested": b'1 0 nonce task\n{"headers": ' + b'{"a":' * 200_000 + b"1" + b"}" * 200_000,
+        b"two": b'1 0 nonce task\n{"a": 1}{"b": 2}',
+        b"lines": b'1 0 nonce task\n{"a":\n1}',
+        b"id": good.replace(b'"id": "good"', b'"id": null'),
+    }
+    for name, data in broken.items():
+        client.hset("{celery}:entries", name, data)
+        client.zadd("{celery}:due", {name: 5_000})
+
+    rows = {row.id: row for row in read("scheduled").collect()}
+
+    assert rows.pop("good").args == "[1, 2]"
+    assert {id: bytes(row.raw) for id, row in rows.items()} == {
+        name.decode("utf-8", "backslashreplace"): data for name, data in broken.items()
+    }
+    for row in rows.values():
+        fields = row.asDict()
+        there = {name for name, value in fields.items() if value is not None}
+        assert there == {"id", "queue", "state", "due", "raw"}
+        assert row.due == utc(datetime.fromtimestamp(5, timezone.utc))
+
+
+def test_messages_of_other_producers_are_read_as_they_are(
+    delayq: DelayQ, read: Read, delayq_redis: RedisUnderTest
+) -> None:
+    odd = {
+        "number": message("7")
+        .replace(b'"id": "7"', b'"id": 7')
+        .replace(b'"root_id": "7"', b'"root_id": 8'),
+        "surrogate": message("\ud800", tenant="\ud800"),
+        "spaces": message("spaces").replace(b'"body": "[[', b'"body":   "[   ['),
+        "retries": message("retries", retries=10**30),
+    }
+    for data in odd.values():
+        delayq_redis.client.lpush("celery", data)
+    delayq.store.register("celery")
+
+    rows = {row.id: row for row in read("ready").collect()}
+
+    assert rows.keys() == {"7", "\\ud800", "spaces", "retries"}
+    assert rows["7"].root_id == "8"
+    assert rows["\\ud800"].headers == {"tenant": "\\ud800"}
+    assert json.loads(rows["spaces"].args) == ["spaces", ""]
+    assert rows["retries"].retries is None
+    assert all(row.raw is None for row in rows.values())
+
+
+# -- each entry once
+
+
+def test_what_stays_is_read_exactly_once_while_others_come_and_go(
+    app: Celery, delayq: DelayQ, read: Read
+) -> None:
+    number = 50_000
+    items = ({"id": f"e{n}", "args": (n, n), "eta": later(n % 1000)} for n in range(number))
+    delayq.schedule_many(items, task=app.tasks["tasks.add"])
+    stays = {f"e{n}" for n in range(number) if n % 10}
+    done = threading.Event()
+
+    def disturb() -> None:
+        going = iter(range(0, number, 10))
+        added = 0
+        while not done.is_set():
+            delayq.cancel_ids([f"e{n}" for n, _ in zip(going, range(100), strict=False)])
+            more = ({"id": f"n{added + n}", "args": (1, 1), "eta": later(n)} for n in range(100))
+            delayq.schedule_many(more, task=app.tasks["tasks.add"])
+            added += 100
+
+    thread = threading.Thread(target=disturb)
+    thread.start()
+    try:
+        found = read("scheduled", schema="id STRING", partitions=7)
+        ids = [row.id for row in found.collect()]
+    finally:
+        done.set()
+        thread.join()
+
+    assert found.rdd.getNumPartitions() in (7, 8)
+    assert len(ids) == len(set(ids))
+    assert stays <= set(ids)
+
+
+def test_many_entries_of_one_moment_are_cut_as_well(
+    app: Celery, delayq: DelayQ, read: Read
+) -> None:
+    items = ({"id": f"e{n}", "args": (n, n), "eta": FAR} for n in range(5_000))
+    delayq.schedule_many(items, task=app.tasks["tasks.add"])
+
+    by_due = read("scheduled", schema="id STRING", partitions=5, batchsize=100)
+    by_task = read("scheduled", schema="id STRING", partitions=5, batchsize=100, task="tasks.add")
+
+    for found in (by_due, by_task):
+        assert found.rdd.getNumPartitions() == 5
+        assert sorted(row.id for row in found.collect()) == sorted(f"e{n}" for n in range(5_000))
+
+
+def test_plans_hold_no_entries(app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest) -> None:
+    from celery_delayq.spark.planning import plan
+    from celery_delayq.spark.wanted import Wanted
+
+    items = ({"id": f"e{n}", "args": (n, n), "eta": later(n)} for n in range(3_000))
+    delayq.schedule_many(items, task=app.tasks["tasks.add"])
+    delayq_redis.client.config_resetstat()
+
+    parts = plan(delayq.store, Wanted("scheduled"), 8, 1)
+
+    assert len(parts) == 8
+    stats = delayq_redis.client.info("commandstats")
+    assert stats["cmdstat_zrange"]["calls"] == 7
+    assert not {"cmdstat_hmget", "cmdstat_evalsha", "cmdstat_eval"} & stats.keys()
+
+
+def test_reading_leaves_no_connection_behind(
+    app: Celery, delayq: DelayQ, read: Read, delayq_redis: RedisUnderTest
+) -> None:
+    fill(app)
+    delayq.close()
+    before = {each["id"] for each in delayq_redis.client.client_list()}
+
+    read("scheduled", batchsize=1, partitions=6).collect()
+
+    assert {each["id"] for each in delayq_redis.client.client_list()} <= before
+
+
+# -- which rows
+
+
+def nothing() -> None:
+    """Stand for another task."""
+
+
+@pytest.fixture
+def several(app: Celery, delayq: DelayQ) -> DelayQ:
+    add = app.tasks["tasks.add"]
+    other = app.task(name="tasks.other", shared=False, typing=False)(nothing)
+    for n in range(40):
+        task = other if n % 4 == 0 else add
+        task.apply_async((n, n), task_id=f"{n:02}", eta=FAR + timedelta(hours=n), queue=f"q{n % 3}")
+    return delayq
+
+
+FILTERS = [
+    "due >= timestamp'2030-01-31 12:00:00'",
+    "due > timestamp'2030-01-31 12:00:00'",
+    "due < timestamp'2030-01-31 12:00:00'",
+    "due <= timestamp'2030-01-31 12:00:00'",
+    "due = timestamp'2030-01-31 12:00:00'",
+    "due between timestamp'2030-01-31 12:00:00' and timestamp'2030-02-01 00:00:00'",
+    "due > timestamp'2030-01-31 12:00:00.0001' and due < timestamp'2030-01-31 14:00:00.000001'",
+    "due >= timestamp'2030-01-31 12:00:00' and task = 'tasks.other' and queue = 'q1'",
+    "task = 'tasks.other'",
+    "queue = 'q1'",
+    "queue in ('q1', 'q2', 'none')",
+    "queue = 'q1' and queue = 'q2'",
+    "task = 'tasks.add' and task = 'tasks.other'",
+]
+LEFT = [
+    "due < timestamp'1960-01-01 00:00:00'",
+    "due <= timestamp'9999-12-31 23:59:59.999'",
+    "task <> 'tasks.other'",
+    "queue like 'q%'",
+    "priority = 0",
+    "id = '07'",
+    "queue is null",
+]
+
+
+def ids_of(frame: Any) -> list[str]:
+    return sorted(row.id for row in frame.collect())
+
+
+@pytest.mark.parametrize("condition", [*FILTERS, *LEFT])
+def test_filters_give_the_same_rows_handed_over_or_not(
+    spark: Any, several: DelayQ, read: Read, condition: str, request: pytest.FixtureRequest
+) -> None:
+    plain = ids_of(read("scheduled").where(condition))
+
+    request.getfixturevalue("pushdown")
+    pushed = read("scheduled").where(condition)
+
+    assert ids_of(pushed) == plain
+    physical = pushed._jdf.queryExecution().executedPlan().toString()
+    filters = [line for line in physical.splitlines() if "Filter" in line]
+    # Of those that are taken only "is not null" is left.
+    compared = any(sign in line for line in filters for sign in (" = ", "<", ">", " IN ", "With"))
+    if condition in FILTERS:
+        assert not compared, physical
+
+
+@pytest.mark.usefixtures("pushdown")
+def test_filters_that_are_handed_over_spare_redis_the_rest(
+    several: DelayQ, read: Read, delayq_redis: RedisUnderTest
+) -> None:
+    def told(condition: str) -> int:
+        delayq_redis.client.config_resetstat()
+        read("scheduled").where(condition).collect()
+        stats = delayq_redis.client.info("commandstats")
+        return int(stats["cmdstat_hmget"]["calls"]) if "cmdstat_hmget" in stats else 0
+
+    # One for each queue that has some.
+    assert told("priority = 0") == 3
+    assert told("queue = 'q1'") == 1
+    assert told("due = timestamp'2030-01-31 12:00:00'") == 1
+    assert told("due < timestamp'2029-01-01 00:00:00'") == 0
+    assert told("task = 'tasks.none'") == 0
+
+
+def test_options_choose_as_filters_do(several: DelayQ, read: Read) -> None:
+    since, until = "2030-01-31T12:00:00", "2030-02-01T02:00:00+02:00"
+    chosen = read("scheduled", since=since, until=until, task="tasks.other")
+    assert ids_of(chosen) == ["04", "08", "12"]
+    assert ids_of(read("scheduled", queue="q1", task="tasks.other")) == ["04", "16", "28"]
+    assert ids_of(read("scheduled", schema="id STRING", queue="none")) == []
+
+
+@pytest.mark.parametrize(
+    ("table", "options", "problem"),
+    [
+        ("none", {}, "valid are: scheduled, ready, leased"),
+        ("scheduled", {"since": "soon"}, "since='soon': expected a datetime"),
+        ("scheduled", {"until": "2030-13-01"}, "until='2030-13-01'"),
+        ("ready", {"since": "2030-01-01"}, "the table ready is in no order of time"),
+        ("periodic", {"queue": "q"}, "the table periodic has no queue"),
+        ("scheduled", {"schema": "id INT"}, "id int is no column of the table scheduled"),
+        ("scheduled", {"colour": "red"}, "unknown option.*colour"),
+    ],
+)
+def test_wrong_options_say_what_would_be_right(
+    delayq: DelayQ, read: Read, table: str, options: dict[str, str], problem: str
+) -> None:
+    from pyspark.errors import PySparkException
+
+    with pytest.raises(PySparkException, match=problem):
+        read(table, **options).collect()
+
+
+def test_an_empty_redis_is_read_as_no_rows(read: Read) -> None:
+    for table in ("scheduled", "ready", "leased", "dead_letters", "periodic", "history"):
+        assert read(table).collect() == []
+
+
+# -- the history as a stream
+
+
+@pytest.fixture
+def stream(spark: Any, delayq_broker_url: str, tmp_path: Any) -> Callable[..., list[str]]:
+    """Read all there is of the history since the last time; the ids, in order."""
+
+    def once(**options: str) -> list[str]:
+        found: list[str] = []
+        given = {"url": delayq_broker_url, "table": "history", **options}
+        query = (
+            spark.readStream.format("celery_delayq")
+            .options(**given)
+            .load()
+            .writeStream.foreachBatch(lambda rows, _: found.extend(ids_of(rows)))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination(120)
+        if query.exception() is not None:
+            raise query.exception()
+        assert not query.isActive
+        return found
+
+    return once
+
+
+def test_a_stream_goes_on_where_it_was(delayq: DelayQ, stream: Any) -> None:
+    history = delayq.store.history
+    history.add("me", 1, 1000, runs(20))
+    assert sorted(stream(batchsize="5")) == sorted(f"id {n}" for n in range(20))
+    assert stream() == []
+
+    history.add("me", 2, 1000, runs(5, start=20))
+    assert sorted(stream()) == [f"id {n}" for n in range(20, 25)]
+
+
+def test_a_stream_begins_after_an_offset(delayq: DelayQ, stream: Any) -> None:
+    history = delayq.store.history
+    history.add("me", 1, 1000, runs(3))
+    after = history.last()
+    history.add("me", 2, 1000, runs(3, start=3))
+
+    assert sorted(stream(after=after)) == ["id 3", "id 4", "id 5"]
+
+
+@pytest.mark.parametrize("onloss", ["warn", "fail"])
+def test_what_was_forgotten_before_it_was_read_is_told(
+    delayq: DelayQ, stream: Any, delayq_redis: RedisUnderTest, onloss: str
+) -> None:
+    history = delayq.store.history
+    history.add("me", 1, 1000, runs(3))
+    stream(onloss=onloss)
+    history.add("me", 2, 1000, runs(5, start=3))
+    delayq_redis.client.xtrim("delayq:history", maxlen=2, approximate=False)
+
+    if onloss == "warn":
+        assert stream(onloss=onloss) == ["id 6", "id 7"]
+    else:
+        with pytest.raises(Exception, match="may be forgotten"):
+            stream(onloss=onloss)
+
+
+def test_other_tables_are_no_streams(spark: Any, delayq_broker_url: str) -> None:
+    from pyspark.errors import PySparkException
+
+    given = {"url": delayq_broker_url, "table": "scheduled"}
+    with pytest.raises(PySparkException, match="cannot be read as a stream"):
+        (
+            spark.readStream.format("celery_delayq")
+            .options(**given)
+            .load()
+            .writeStream.format("noop")
+            .trigger(availableNow=True)
+            .start()
+            .awaitTermination(60)
+        )

@@ -1,0 +1,100 @@
+"""Periodic entries that began at noon, and looks at them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from celery.schedules import crontab, schedule
+
+from celery_delayq.definitions import Definition
+from celery_delayq.periodic import Periodic, Standing, begin, fire
+
+UTC = timezone.utc
+BERLIN = ZoneInfo("Europe/Berlin")
+NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
+NOON_MS = 1_772_452_800_000
+SECOND, MINUTE, HOUR, DAY = 1000, 60_000, 3_600_000, 86_400_000
+YEAR = 365 * DAY
+
+Ticks = tuple[int, ...]
+
+
+class steps(schedule):  # noqa: N801 - as Celery's
+    """An interval that is asked, as beat would: so long after the last time."""
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.run_every.total_seconds(),)
+
+
+class counted(crontab):  # noqa: N801 - as Celery's
+    """One that is asked, and counts how often."""
+
+    asked = 0
+
+    def is_due(self, last_run_at: datetime) -> Any:
+        counted.asked += 1
+        return super().is_due(last_run_at)
+
+
+def defined(every: Any = 10, **given: Any) -> Definition:
+    # A record may have a number that calls refuse, where it has no meaning.
+    most = {"catch_up_max": given.pop("catch_up_max")} if "catch_up_max" in given else {}
+    found = Definition.checked(every, **{"name": "bell", "task": "tower.ring", **given})
+    return replace(found, **most)
+
+
+def begun(every: Any = 10, **given: Any) -> Periodic:
+    """Return an entry that began at noon."""
+    return begin(defined(every, **given), NOON_MS, UTC)
+
+
+def standing(entry: Periodic, **changed: Any) -> Periodic:
+    return replace(entry, standing=replace(entry.standing, **changed))
+
+
+def fired(entry: Periodic, now: int) -> Periodic:
+    """Return how an entry stands after a look at it."""
+    firing = fire(entry, now, UTC)
+    assert firing is not None
+    return replace(entry, standing=firing.then)
+
+
+def seconds(*some: float) -> Ticks:
+    """Return ticks so many seconds after noon."""
+    return tuple(NOON_MS + round(each * SECOND) for each in some)
+
+
+def every(step: float, first: float, last: float) -> Ticks:
+    """Return ticks in steps of so many seconds, from and until so many after noon."""
+    start, end = seconds(first, last)
+    return tuple(range(start, end + 1, round(step * SECOND)))
+
+
+def scheduled(entry: Periodic, now: int) -> tuple[Ticks, Standing]:
+    """Look at an entry until there is no more to schedule; return that, and how it stands then."""
+    ticks: Ticks = ()
+    while (firing := fire(entry, now, UTC)) is not None:
+        ticks += firing.ticks
+        entry = replace(entry, standing=firing.then)
+    return ticks, entry.standing
+
+
+def walk(entry: Periodic, gaps: list[int], zone: Any = UTC) -> list[tuple[int, Ticks]]:
+    """Look at an entry again and again; return when that was, and what was scheduled then."""
+    now, found = NOON_MS, []
+    for gap in gaps:
+        now += gap
+        firing = fire(entry, now, zone)
+        if firing is not None:
+            assert firing.now == now
+            entry = replace(entry, standing=firing.then)
+        found.append((now, () if firing is None else firing.ticks))
+    ticks = [tick for _, some in found for tick in some]
+    assert (entry.standing.count, entry.standing.last) == (
+        len(ticks),
+        max(ticks, default=None),
+    )
+    return found

@@ -1,0 +1,39 @@
+"""Tickers in this process, and what they have stored: nothing consumes or dispatches here."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from celery import Celery
+from redis import Redis
+
+from celery_delayq.ticker import Ticker
+
+
+@contextmanager
+def ticking(app: Celery, count: int = 1) -> Iterator[list[Ticker]]:
+    """Let so many tickers fire meanwhile; afterwards they have ended."""
+    tickers = [Ticker(app, deploy=False) for _ in range(count)]
+    for ticker in tickers:
+        ticker.start()
+    try:
+        yield tickers
+    finally:
+        for ticker in tickers:
+            ticker.stop()
+
+
+def stored_ticks(client: Redis, queue: str = "celery") -> dict[str, list[int]]:
+    """Return the ticks of each entry in the schedule and in the ready list of a queue, in order;
+    one that is there twice is told twice.
+    """
+    records = client.hvals(f"{{{queue}}}:entries")
+    messages = [record.partition(b"\n")[2] for record in records] + client.lrange(queue, 0, -1)
+    found: dict[str, list[int]] = defaultdict(list)
+    for message in messages:
+        name, _, tick = json.loads(message)["headers"]["id"].rpartition(":")
+        found[name].append(int(tick))
+    return {name: sorted(ticks) for name, ticks in found.items()}

@@ -1,0 +1,146 @@
+"""Options of the data source, and how executors reach Redis."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from celery_delayq.errors import ConfigError
+from celery_delayq.spark.access import Access
+from celery_delayq.spark.options import ReadOptions, WriteOptions
+
+NEEDED = {"task": "mail.remind", "idcolumn": "flight"}
+
+
+def test_what_is_given_is_read_whatever_its_case() -> None:
+    given = {
+        **NEEDED,
+        "URL": "redis://cache:6379/1",
+        "etaColumn": "at",
+        "Queue": "mail",
+        "priority": "3",
+        "onConflict": "replace",
+        "batchSize": "50",
+        "rateLimit": "2.5",
+        "refused": "/bad",
+        "report": "/report.json",
+    }
+    assert WriteOptions.of(given) == WriteOptions(
+        access=Access("redis://cache:6379/1"),
+        task="mail.remind",
+        idcolumn="flight",
+        etacolumn="at",
+        queue="mail",
+        priority=3,
+        onconflict="replace",
+        batchsize=50,
+        ratelimit=2.5,
+        refused="/bad",
+        report="/report.json",
+    )
+
+
+def test_what_is_not_given_has_its_default() -> None:
+    assert WriteOptions.of(NEEDED) == WriteOptions(
+        access=Access(), task="mail.remind", idcolumn="flight"
+    )
+    assert ReadOptions.of({}) == ReadOptions(access=Access(), table="scheduled")
+
+
+def test_what_spark_itself_gives_a_stream_is_let_pass() -> None:
+    WriteOptions.of({**NEEDED, "checkpointLocation": "/checkpoints", "path": ""})
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"task": ""}, "the option task is missing: the name of a Celery task"),
+        ({"idcolumn": ""}, "the option idcolumn is missing: the column that identifies a row"),
+        ({"onconflict": "skip"}, "onconflict='skip'; valid are: keep, replace, error, later"),
+        ({"priority": "high"}, "priority='high': expected a whole number from 0 to 255"),
+        ({"batchsize": "0"}, "batchsize='0': expected a whole number from 1 to 10000"),
+        ({"ratelimit": "nan"}, "ratelimit='nan': expected a number from 0.001"),
+        ({"etacolumn": "a", "delaycolumn": "b"}, "etacolumn and delaycolumn are given"),
+        (
+            {"que": "mail", "foo": "1"},
+            "unknown option.s. for writing: foo, que; valid are: app, batchsize, delaycolumn, ",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_with_what_is_right(given: dict[str, str], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        WriteOptions.of({**NEEDED, **given})
+
+
+# -- where the queue is
+
+
+def url_of(access: Access) -> Any:
+    with_client = access.open()
+    assert with_client.app is not None
+    return with_client.app.conf.broker_write_url
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DELAYQ_URL", "CELERY_BROKER_URL", "DELAYQ_PASSWORD"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_a_plain_url_means_ours() -> None:
+    assert url_of(Access("redis://cache:6379/1")) == "delayq+redis://cache:6379/1"
+    assert url_of(Access("delayq+rediss://cache/1")) == "delayq+rediss://cache/1"
+
+
+def test_the_environment_says_it_where_no_option_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CELERY_BROKER_URL", "redis://second/0")
+    assert url_of(Access()) == "delayq+redis://second/0"
+
+    monkeypatch.setenv("DELAYQ_URL", "redis://first/0")
+    assert url_of(Access()) == "delayq+redis://first/0"
+
+    monkeypatch.setenv("MINE", "redis://:secret@mine/0")
+    assert url_of(Access("env:MINE")) == "delayq+redis://:secret@mine/0"
+
+
+@pytest.mark.parametrize(
+    ("url", "whole"),
+    [
+        ("redis://cache/1", "delayq+redis://:s%2Fcret@cache/1"),
+        ("redis://app@cache/1", "delayq+redis://app:s%2Fcret@cache/1"),
+        (
+            "delayq+sentinel://one:26379;sentinel://two:26379",
+            "delayq+sentinel://:s%2Fcret@one:26379;sentinel://:s%2Fcret@two:26379",
+        ),
+    ],
+)
+def test_a_password_by_itself_is_put_into_the_url_where_it_is_opened(
+    url: str, whole: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert url_of(Access(url, password="s/cret")) == whole
+
+    monkeypatch.setenv("DELAYQ_PASSWORD", "s/cret")
+    access = Access(url)
+    assert b"cret" not in pickle.dumps(access)
+    assert url_of(access) == whole
+
+
+def test_a_password_in_the_url_is_refused_since_spark_would_show_it() -> None:
+    with pytest.raises(ConfigError, match="has a password") as raised:
+        Access.of({"url": "redis://:hunter2@cache/1"})
+    assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("access", "reason"),
+    [
+        (Access(), "where is the queue. Give the option url, or set DELAYQ_URL"),
+        (Access("env:NOWHERE"), "there is no environment variable NOWHERE here"),
+        (Access(app="no.such:app"), "app='no.such:app' cannot be imported here"),
+    ],
+)
+def test_where_it_cannot_be_found_out_it_is_said_how(access: Access, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        access.open()

@@ -1,0 +1,189 @@
+"""How tables are cut into parts, and which filters are taken."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+)
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from celery_delayq.errors import ConfigError
+from celery_delayq.spark.options import ReadOptions
+from celery_delayq.spark.planning import place_of, share
+from celery_delayq.spark.reading import Reader
+from celery_delayq.spark.streaming import StreamReader
+from celery_delayq.spark.tables import ARROW, TABLES, Rows, schema_of
+from celery_delayq.spark.wanted import Wanted
+
+NINE = datetime(2030, 1, 31, 9, tzinfo=timezone.utc)
+MS = int(NINE.timestamp() * 1000)
+MICRO = timedelta(microseconds=1)
+
+#: What Spark calls the types.
+KINDS = {
+    "STRING": '"string"',
+    "TIMESTAMP": '"timestamp"',
+    "INT": '"integer"',
+    "BIGINT": '"long"',
+    "BOOLEAN": '"boolean"',
+    "BINARY": '"binary"',
+    "MAP<STRING, STRING>": '{"type":"map","keyType":"string","valueType":"string",'
+    '"valueContainsNull":true}',
+}
+
+
+def schema(table: str, *names: str) -> StructType:
+    """Return the columns of a table without asking a session of Spark."""
+    from pyspark.sql.types import _parse_datatype_json_string
+
+    fields = ",".join(
+        f'{{"name":"{name}","type":{KINDS[kind]},"nullable":true,"metadata":{{}}}}'
+        for name, kind in TABLES[table].items()
+        if not names or name in names
+    )
+    found = _parse_datatype_json_string(f'{{"type":"struct","fields":[{fields}]}}')
+    assert isinstance(found, StructType)
+    return found
+
+
+def reader(table: str = "scheduled", *names: str, **options: str) -> Reader:
+    given = ReadOptions.of({"table": table, "url": "delayq+redis://nowhere", **options})
+    return Reader(given, schema(table, *names))
+
+
+# -- parts
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 7, 100])
+@pytest.mark.parametrize("sizes", [[], [0], [1], [10], [0, 5, 0, 9], [1] * 20, [1000, 1, 1000]])
+def test_parts_have_all_of_it_once_and_are_of_equal_size(sizes: list[int], parts: int) -> None:
+    found = share(sizes, parts)
+
+    places = [(which, n) for part in found for which, start, end in part for n in range(start, end)]
+    assert places == [(which, n) for which, size in enumerate(sizes) for n in range(size)]
+    assert len(found) <= parts
+    each = [sum(end - start for _, start, end in part) for part in found]
+    assert len({*each[:-1]}) <= 1
+
+
+def test_few_rows_are_one_part() -> None:
+    assert share([20, 30], 8, least=1000) == [[(0, 0, 20), (1, 0, 30)]]
+
+
+def test_offsets_are_in_the_order_of_redis() -> None:
+    offsets = ["0", "0-1", "9-10", "10-2", "10-10"]
+    assert sorted(offsets[::-1], key=place_of) == offsets
+
+
+# -- what Spark is told
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_columns_are_of_the_types_that_spark_expects(table: str) -> None:
+    expected = to_arrow_schema(schema(table), timezone="UTC")
+
+    assert Rows(table, [*TABLES[table]])._schema.equals(expected)
+    assert schema_of(table).count("`") == 2 * len(TABLES[table])
+    assert {*TABLES[table].values()} <= ARROW.keys()
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_readers_go_to_executors(table: str) -> None:
+    copy = pickle.loads(pickle.dumps(reader(table)))
+
+    assert copy._options == reader(table)._options
+    assert copy.pushFilters([]) == []
+
+
+def test_spark_does_not_refuse_a_reader_while_it_pushes_no_filters() -> None:
+    pushes: Any = reader().pushFilters
+
+    # As `pyspark.sql.worker.plan_data_source_read` looks at it.
+    assert pushes.__func__ is DataSourceReader.pushFilters
+
+
+def test_a_schema_may_leave_columns_out_but_add_none() -> None:
+    assert reader("scheduled", "due", "id")._names == ["id", "due"]
+    with pytest.raises(ConfigError, match="offset string is no column of the table scheduled"):
+        Reader(ReadOptions.of({"url": "delayq+redis://nowhere"}), schema("history"))
+
+
+@pytest.mark.parametrize("after", ["soon", "-1", "1-2-3"])
+def test_a_stream_begins_after_an_offset_only(after: str) -> None:
+    options = {"table": "history", "after": after, "url": "delayq+redis://nowhere"}
+    with pytest.raises(ConfigError, match="expected the offset of a run"):
+        StreamReader(ReadOptions.of(options), schema("history"))
+
+
+# -- filters
+
+DUE = ("due",)
+
+
+@pytest.mark.parametrize(
+    ("filter", "low", "high"),
+    [
+        (GreaterThanOrEqual(DUE, NINE), MS, None),
+        (GreaterThanOrEqual(DUE, NINE + MICRO), MS + 1, None),
+        (GreaterThan(DUE, NINE), MS + 1, None),
+        (GreaterThan(DUE, NINE + MICRO), MS + 1, None),
+        (LessThan(DUE, NINE), None, MS - 1),
+        (LessThan(DUE, NINE + MICRO), None, MS),
+        (LessThanOrEqual(DUE, NINE), None, MS),
+        (LessThanOrEqual(DUE, NINE + MICRO), None, MS),
+        (EqualTo(DUE, NINE), MS, MS),
+        (EqualTo(DUE, NINE + MICRO), MS + 1, MS),
+    ],
+)
+def test_times_are_taken_to_the_millisecond(filter: Any, low: int | None, high: int | None) -> None:
+    assert Wanted("scheduled").narrowed(filter) == Wanted("scheduled", low=low, high=high)
+
+
+@pytest.mark.parametrize(
+    "filter",
+    [
+        GreaterThan(DUE, datetime(1969, 1, 1, tzinfo=timezone.utc)),
+        LessThan(DUE, datetime.max.replace(tzinfo=timezone.utc)),
+        IsNotNull(DUE),
+        Not(EqualTo(("task",), "a")),
+        EqualTo(("queue",), None),
+        In(("queue",), ("a", None)),
+        EqualTo(("id",), "a"),
+        EqualTo(("headers", "task"), "a"),
+        EqualTo(("eta",), NINE),
+    ],
+)
+def test_other_filters_are_left_to_spark(filter: Any) -> None:
+    it = reader()
+
+    assert it.pushFilters([filter]) == [filter]
+    assert it._wanted == Wanted("scheduled")
+
+
+def test_filters_are_all_to_hold() -> None:
+    it = reader(queue="b", since="2030-01-31T09:00:00")
+    task = EqualTo(("task",), "one")
+    other = EqualTo(("task",), "two")
+
+    left = it.pushFilters([In(("queue",), ("a", "b")), LessThan(DUE, NINE), task, other])
+
+    assert left == [other]
+    assert it._wanted == Wanted("scheduled", frozenset({"b"}), "one", MS, MS - 1)
