@@ -10,7 +10,7 @@ import pytest
 from celery import Celery
 from celery.app.amqp import AMQP
 from celery.utils.saferepr import saferepr
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celery_delayq import DelayQ, hooks
@@ -29,6 +29,7 @@ ANY = st.one_of(PLAIN, st.lists(PLAIN, max_size=2), st.binary(), st.decimals(), 
         st.lists(st.text("ab c", min_size=300, max_size=400), max_size=4),
     )
 )
+@settings(deadline=None)
 def test_the_short_way_to_a_repr_gives_what_celery_gives_or_nothing(value: Any) -> None:
     short = plain_repr(value)
 
