@@ -43,7 +43,16 @@ def run(server: Path, what: tuple[str, ...], options: list[str]) -> int:
     print(f"== {', '.join(what)} on {version.stdout.split(' sha')[0].strip()}", flush=True)
     folders = [str(path) for each in what for path in sorted(TESTS.glob(each))]
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-n", str(SIDE_BY_SIDE), *folders, *options],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-n",
+            str(SIDE_BY_SIDE),
+            "--dist=loadgroup",
+            *folders,
+            *options,
+        ],
         env={**os.environ, "DELAYQ_REDIS_SERVER": str(server)},
         check=False,
     ).returncode

@@ -4,7 +4,8 @@
 -- expired, a repeated call is not known.
 --
 -- KEYS     1 history  2 incarnation
--- ARGV     1 about how many runs to keep  2 number of this call of the process  3… lines
+-- ARGV     1 about how many runs to keep  2 number of this call of the process  3 lines,
+--          each with a line feed behind it
 -- Returns  how many were noted
 -- Repeat   0
 -- @include history
@@ -14,7 +15,9 @@ if last and last >= tonumber(ARGV[2]) then
   return 0
 end
 redis.pcall('SET', KEYS[2], ARGV[2], 'XX', 'KEEPTTL')
-for i = 3, #ARGV do
-  add_run(KEYS[1], ARGV[1], ARGV[i])
+local noted = 0
+for line in string.gmatch(ARGV[3], '([^\n]*)\n') do
+  add_run(KEYS[1], ARGV[1], line)
+  noted = noted + 1
 end
-return #ARGV - 2
+return noted

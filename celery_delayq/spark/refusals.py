@@ -113,7 +113,8 @@ def drop(pending: str) -> None:
 def _at(folder: str) -> tuple[Any, str]:
     if "://" not in folder:
         folder = str(Path(folder).absolute())
-    return FileSystem.from_uri(folder)
+    files, path = FileSystem.from_uri(folder)
+    return files, str(path)
 
 
 def _short(cells: dict[str, Any]) -> str:

@@ -199,18 +199,17 @@ class Sending:
             Redis stayed away.
         """
         options = self._options
+        for_all: dict[str, Any] = {"on_conflict": options.onconflict, "unique_scope": "done"}
+        if options.queue is not None:
+            for_all["queue"] = options.queue
+        if options.priority is not None:
+            for_all["priority"] = options.priority
         self._delayq.schedule_many(
             self._items(batches),
             task=options.task,
             on_outcome=self._on_outcome,
             batch=options.batchsize,
-            **{
-                name: value
-                for name, value in (("queue", options.queue), ("priority", options.priority))
-                if value is not None
-            },
-            on_conflict=options.onconflict,
-            unique_scope="done",
+            **for_all,
         )
         self._refuse_late()
         self._counts["refused"] = self._refused.count

@@ -10,6 +10,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from functools import wraps
 from typing import Any
 
@@ -20,7 +21,7 @@ from celery._state import get_current_task
 
 from celery_delayq.errors import InvalidETA
 from celery_delayq.history import SUCCEEDED, Ending, RunRecord, reason_of
-from celery_delayq.message import due_of_eta, own_of
+from celery_delayq.message import PROPERTY, due_of_eta
 
 logger = logging.getLogger(__name__)
 
@@ -164,12 +165,12 @@ def of_retry() -> bytes:
 
 def _packed(request: Any, task: str, started: float | None, ending: Ending) -> bytes:
     """Return the line of a run that ends now; *started* is in seconds since 1970."""
-    own = own_of(request.get("properties"))
+    own = request.get("properties")[PROPERTY]
     return RunRecord(
-        str(request.get("id")),
+        request.get("id"),
         task,
         own["queue"],
-        str(request.get("hostname")),
+        request.get("hostname"),
         _due(own),
         own.get("promoted"),
         None if started is None else int(started * 1000),
@@ -183,7 +184,16 @@ def _packed(request: Any, task: str, started: float | None, ending: Ending) -> b
 
 def _due(own: Mapping[str, Any]) -> int | None:
     eta = own.get("eta")
+    if eta is None:
+        return None
     try:
-        return None if eta is None else due_of_eta(eta).ms
+        # As Celery spells it, at a third of the cost.
+        moment = datetime.fromisoformat(eta)
+        if moment.tzinfo is not None:
+            return -(-round(moment.timestamp() * 1e6) // 1000)
+    except (ValueError, TypeError):
+        pass
+    try:
+        return due_of_eta(eta).ms
     except InvalidETA:
         return None
