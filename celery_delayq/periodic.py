@@ -5,7 +5,7 @@ time ahead, as entries with the id ``<name>:<tick>``, and note in the same step 
 have done so: each tick is scheduled once, whoever comes first.
 
 Records are ``<line>\\n<definition in JSON>``, of which scripts compare and replace the line:
-``1 <edition>[+<runs by hand>] <anchor> <tick> <last tick> <ticks fired> <state>``.
+``1 <edition>[+<runs by hand>[+<the last one>]] <anchor> <tick> <last tick> <ticks fired> <state>``.
 """
 
 from __future__ import annotations
@@ -59,6 +59,8 @@ class Standing:
         How many ticks were scheduled.
     by_hand : int
         How many runs more there were, by ``run_now``: these are no ticks.
+    hand : str
+        Names the last one of these.
     """
 
     edition: str
@@ -67,13 +69,16 @@ class Standing:
     last: int | None = None
     count: int = 0
     by_hand: int = 0
+    hand: str = ""
     status: Status = "on"
 
     @property
     def line(self) -> str:
         """The first line of its record."""
         tick, last = ("-" if each is None else each for each in (self.tick, self.last))
-        edition = f"{self.edition}+{self.by_hand}" if self.by_hand else self.edition
+        edition = self.edition
+        if self.by_hand:
+            edition += f"+{self.by_hand}" + (f"+{self.hand}" if self.hand else "")
         return f"{_VERSION} {edition} {self.anchor} {tick} {last} {self.count} {self.status}"
 
     @classmethod
@@ -90,13 +95,15 @@ class Standing:
             if version != _VERSION or status not in ("on", "paused", "ended"):
                 raise ValueError("another version")
             edition, _, by_hand = edition.partition("+")
+            by_hand, _, hand = by_hand.partition("+")
             return cls(
                 edition=edition,
-                anchor=int(anchor),
-                tick=None if tick == "-" else int(tick),
-                last=None if last == "-" else int(last),
+                anchor=_ms(anchor),
+                tick=None if tick == "-" else _ms(tick),
+                last=None if last == "-" else _ms(last),
                 count=int(count),
                 by_hand=int(by_hand or 0),
+                hand=hand,
                 status=status,  # type: ignore[arg-type]
             )
         except ValueError as exc:
@@ -351,6 +358,14 @@ def _with(standing: Standing, tick: int | None) -> Standing:
     if standing.status == "paused":
         return replace(standing, tick=None)
     return replace(standing, tick=tick, status="ended" if tick is None else "on")
+
+
+def _ms(text: str) -> int:
+    """Return a time (ms) that a datetime can name."""
+    ms = int(text)
+    if not 0 <= ms <= LAST:
+        raise ValueError(f"{ms} lies outside the years 1970 to 9999")
+    return ms
 
 
 def _moment(ms: int | None) -> datetime | None:

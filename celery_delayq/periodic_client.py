@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, cast
+from uuid import uuid4
 
 from celery.canvas import Signature
 
@@ -123,13 +124,14 @@ class PeriodicTasks:
             **most,
         )
 
-        tried = False
+        tried: Standing | None = None
 
         def edit(there: Periodic | Unreadable | None, now: int) -> Periodic:
             nonlocal tried
             if there is None or (replace and isinstance(there, Unreadable)):
-                tried = True
-                return _due(periodic.begin(definition, now, self._zone))
+                begun = _due(periodic.begin(definition, now, self._zone))
+                tried = begun.standing
+                return begun
             if isinstance(there, Unreadable):
                 raise PeriodicExists(
                     f"there is a periodic entry {name!r} already, which cannot be read here; give "
@@ -138,7 +140,8 @@ class PeriodicTasks:
             if replace:
                 changed = periodic.change(there, definition, now, self._zone)
                 return changed if there.status == "ended" else _due(changed)
-            if tried and there.definition == definition and there.standing.count == 0:
+            standing = there.standing
+            if tried and (standing.edition, standing.anchor) == (tried.edition, tried.anchor):
                 return there  # the answer to a first attempt was lost
             raise PeriodicExists(
                 f"there is a periodic entry {name!r} already, made by {there.definition.source}; "
@@ -296,21 +299,21 @@ class PeriodicTasks:
         """
         from celery_delayq.ticks import TickScheduler
 
-        now = self._delayq._ask(lambda store: store.now_ms())
-        id, then = periodic.tick_id(name, now), None
+        hand = uuid4().hex[:16]
+        id = f"{name}:{hand}"
 
         def fire(store: Store) -> str | None:
-            nonlocal then
             with TickScheduler(self._delayq._required_app()) as scheduler:
                 while True:
                     record = PeriodicStore(store).get(name)
                     entry = self._required(name, record and Periodic.unpack(name, record))
                     standing = entry.standing
-                    if standing == then:
+                    if standing.hand == hand:
                         return id  # the answer to a first attempt was lost
-                    then = replace(standing, by_hand=standing.by_hand + 1)
+                    then = replace(standing, by_hand=standing.by_hand + 1, hand=hand)
+                    now = store.now_ms()
                     firing = Firing((now,), then, standing, now)
-                    (letters,) = scheduler.fire(store, [(entry, firing)])
+                    (letters,) = scheduler.fire(store, [(entry, firing)], id=id)
                     if letters != "-":
                         return None if letters in "KE" else id
 
@@ -411,7 +414,9 @@ class PeriodicTasks:
         now = self._delayq._ask(lambda store: store.now_ms())
         ahead = periodic.ahead_of(entry, now, self._zone)
         ids = [periodic.tick_id(entry.name, tick) for tick in ahead]
-        outcomes = self._delayq.cancel_ids(ids, reason="its periodic entry fires no more")
+        outcomes = self._delayq.cancel_ids(
+            ids, reason="its periodic entry fires no more", ready=False
+        )
         return [
             tick for tick, outcome in zip(ahead, outcomes, strict=True) if outcome is Outcome.DONE
         ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 from uuid import uuid4
 
@@ -135,9 +135,10 @@ class PeriodicStore:
         self._store = store
         self._keys = [store.keys.periodic, store.keys.periodic_at]
 
-    def upcoming(self, limit: int, leave_ms: int) -> Upcoming:
-        """Return entries to look at, which others leave alone for so many ms."""
-        reply = self._store.run(Call(scripts.load("upcoming"), self._keys, [limit, leave_ms]))
+    def upcoming(self, limit: int, leave_ms: int, but: Iterable[str] = ()) -> Upcoming:
+        """Return entries to look at, which others leave alone for so many ms; none of *but*."""
+        args = [limit, leave_ms, *map(_bytes, but)]
+        reply = self._store.run(Call(scripts.load("upcoming"), self._keys, args))
         now, following, *rest = reply
         texts = [_text(each) for each in rest]
         return Upcoming(

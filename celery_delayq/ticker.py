@@ -22,7 +22,7 @@ from celery_delayq.archiving import own_delayq
 from celery_delayq.conf import Settings
 from celery_delayq.definitions import Definition
 from celery_delayq.deploys import Deployment
-from celery_delayq.errors import DelayQError, NoStore, StoreFull
+from celery_delayq.errors import NoStore, StoreFull
 from celery_delayq.periodic import Firing, Periodic, Standing
 from celery_delayq.periodic_store import PeriodicStore
 from celery_delayq.pipeline import LOST
@@ -73,8 +73,9 @@ class Ticker:
         self._deploy = Deployment(app) if deploy else None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self.run, name="delayq-ticker", daemon=True)
-        #: Entries that cannot be fired here, as they stand: when to try again, when it was told.
-        self._failing: dict[tuple[str, str], tuple[float, float]] = {}
+        #: Entries that cannot be fired here: when to try again, when it was told. Till then they
+        #: are left to others.
+        self._failing: dict[str, tuple[float, float]] = {}
         #: Definitions by name and text: to read one takes longer than to find the next tick.
         self._known: dict[tuple[str, str], Definition] = {}
         #: How many ticks it has scheduled.
@@ -112,6 +113,8 @@ class Ticker:
             except NoStore:
                 return  # a broker of another kind, which has a beat of its own
             except LOST as exc:
+                if self._deploy is not None:
+                    self._deploy.look_again()  # it may come back empty
                 if not down and not self._stopping.is_set():
                     logger.warning("Redis is away, periodic entries wait for it: %s", exc)
                     down = True
@@ -154,6 +157,8 @@ class Ticker:
             if not pubsub.subscribed:
                 self._stopping.wait(left)
             elif pubsub.get_message(timeout=min(left, NAP)) is not None:
+                # What was wrong may have been put right.
+                self._failing = {name: (0.0, told) for name, (_, told) in self._failing.items()}
                 return
 
     def _keep(self, store: Store) -> None:
@@ -169,9 +174,12 @@ class Ticker:
 
     def _turn(self, store: Store, scheduler: TickScheduler, most: float) -> float:
         """Look at entries whose time has come; return for how many seconds to wait then."""
-        looked = PeriodicStore(store).upcoming(BATCH, LEAVE)
+        began = time.monotonic()
+        failing = {name: until for name, (until, _) in self._failing.items() if until > began}
+        looked = PeriodicStore(store).upcoming(BATCH, LEAVE, failing)
         now = looked.now // 1000
-        looks = [] if looked.next is None else [looked.next]
+        looks: list[float] = [] if looked.next is None else [looked.next]
+        looks += [now + (until - began) * 1000 for until in failing.values()]
         firings = []
         for name, record in looked.records:
             found = self._look_at(name, record, now, scheduler)
@@ -183,19 +191,17 @@ class Ticker:
         self.fired += self._fire(store, scheduler, firings)
         if len(looked.records) == BATCH:
             return 0.0
-        return min(max((min(looks, default=math.inf) - now) / 1000, GATHER), most)
+        left = (min(looks, default=math.inf) - now) / 1000 - (time.monotonic() - began)
+        return min(max(left, GATHER), most)
 
     def _look_at(
         self, name: str, record: str, now: int, scheduler: TickScheduler
     ) -> tuple[Periodic, Firing] | None:
-        key = name, record.partition("\n")[0]
-        if self._failing.get(key, (0.0, 0.0))[0] > time.monotonic():
-            return None
         try:
             entry = self._unpacked(name, record)
             firing = periodic.fire(entry, now, scheduler.zone)
-        except DelayQError as exc:
-            self._failed(key, exc)
+        except Exception as exc:  # schedules are anybody's
+            self._failed(name, exc)
             return None
         if firing is None:
             # As it stands it comes too early: whoever has written it meant another moment.
@@ -229,7 +235,7 @@ class Ticker:
                 raise
             except Exception as exc:
                 self._check_there(store, exc)
-                self._failed((entry.name, entry.standing.line), exc)
+                self._failed(entry.name, exc)
         return fired
 
     def _check_there(self, store: Store, exc: Exception) -> None:
@@ -237,15 +243,15 @@ class Ticker:
         if isinstance(exc, (*LOST, RedisError)):
             store.client.ping()
 
-    def _failed(self, key: tuple[str, str], exc: Exception) -> None:
+    def _failed(self, name: str, exc: Exception) -> None:
         now = time.monotonic()
-        _, told = self._failing.pop(key, (0.0, -math.inf))
+        _, told = self._failing.pop(name, (0.0, -math.inf))
         if now - told >= TELL:
-            logger.error("Periodic entry %r cannot be fired here: %s", key[0], exc)
+            logger.error("Periodic entry %r cannot be fired here: %s", name, exc)
             told = now
         if len(self._failing) >= _MOST_FAILING:
             del self._failing[next(iter(self._failing))]
-        self._failing[key] = now + AGAIN, told
+        self._failing[name] = now + AGAIN, told
 
 
 def begin(app: Celery) -> None:

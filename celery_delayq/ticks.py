@@ -56,8 +56,15 @@ class TickScheduler:
         """The time zone of the app."""
         return self._app.timezone
 
-    def fire(self, store: Store, firings: Sequence[tuple[Periodic, Firing]]) -> list[str]:
+    def fire(
+        self, store: Store, firings: Sequence[tuple[Periodic, Firing]], id: str | None = None
+    ) -> list[str]:
         """Schedule what looks at entries came to.
+
+        Parameters
+        ----------
+        id : str | None
+            Of the task, where it is no tick but a run by hand.
 
         Returns
         -------
@@ -76,7 +83,7 @@ class TickScheduler:
         passed: list[Writing] = []
         gate = PeriodicStore(store)
         for index, (entry, firing) in enumerate(firings):
-            made = self._make(entry, firing.ticks)
+            made = self._make(entry, firing.ticks, id)
             time.sleep(BREATH)
             if not made:
                 then = replace(entry, standing=firing.then)
@@ -100,7 +107,9 @@ class TickScheduler:
             gate.write(passed)
         return letters
 
-    def _make(self, entry: Periodic, ticks: tuple[int, ...]) -> dict[str, list[Entry]]:
+    def _make(
+        self, entry: Periodic, ticks: tuple[int, ...], id: str | None
+    ) -> dict[str, list[Entry]]:
         """Return the messages of ticks by their queue; where an exchange has several, in each.
 
         ``expires`` counts from the tick, which makes it a moment: the worker that takes the task
@@ -124,7 +133,7 @@ class TickScheduler:
                 definition.args,
                 dict(definition.kwargs),
                 eta=at,
-                id=periodic.tick_id(definition.name, tick),
+                id=id or periodic.tick_id(definition.name, tick),
                 task=definition.task,
                 expires=None if expires is None else at + timedelta(seconds=expires),
                 options=options,
@@ -162,13 +171,15 @@ def _parts(some: list[tuple[int, EntryTicks]]) -> Iterator[list[tuple[int, Entry
 
 def _ticks_of(entry: Periodic, firing: Firing, entries: Sequence[Entry] = ()) -> EntryTicks:
     then, refused = replace(entry, standing=firing.then), replace(entry, standing=firing.refused)
-    held = firing.refused == entry.standing
+    look = refused.look
+    if firing.refused == entry.standing and look is not None and look <= firing.now:
+        look = firing.now + periodic.HOLD
     return EntryTicks(
         entry.name,
         entry.standing.line,
         then.standing.line,
         then.look,
         refused.standing.line,
-        firing.now + periodic.HOLD if held else refused.look,
+        look,
         entries,
     )

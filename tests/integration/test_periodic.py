@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
@@ -21,6 +22,7 @@ from celery_delayq.testing import FAST_START, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.periodic_tasks import TIMEOUT, Diary, StartWorker, start, tasks_of
 from tests.support.proxy import Fault, Proxy
+from tests.support.ticking import ticking
 
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
 
@@ -255,7 +257,41 @@ def test_an_answer_that_is_lost_makes_no_second_one(
     assert diary.ready() == [id]
     found = delayq.periodic.get("hourly")
     assert found is not None
-    assert found.standing == replace(entry.standing, by_hand=1)
+    assert found.standing == replace(entry.standing, by_hand=1, hand=id.partition(":")[2])
+
+
+def test_runs_by_hand_at_the_same_time_are_as_many_as_there_were_calls(
+    delayq: DelayQ, diary: Diary
+) -> None:
+    delayq.periodic.add("hourly", 3600, "note")
+
+    with ThreadPoolExecutor(8) as pool:
+        ids = [*pool.map(delayq.periodic.run_now, ["hourly"] * 40)]
+
+    assert sorted(diary.ready()) == sorted(ids)
+    assert len({*ids}) == 40
+    assert delayq.periodic.list()[0].total_run_count == 40
+
+
+def test_an_answer_to_add_that_is_lost_after_a_tick_was_scheduled_is_no_refusal(
+    delayq: DelayQ, diary: Diary, app: Celery, delayq_redis: RedisUnderTest
+) -> None:
+    port = int(delayq_redis.url.rpartition(":")[2].partition("/")[0])
+    with Proxy(port) as proxy, ticking(app):
+        through = Celery(
+            "web", broker=f"delayq+redis://127.0.0.1:{proxy.port}/0", set_as_current=False
+        )
+        again = DelayQ(through)
+        again.periodic.get("soon")
+        lost = proxy.on("enter", Fault.DROP_REPLY)
+        added = again.periodic.add("soon", 1, "note")
+        again.close()
+        through.close()
+
+    assert lost.fired.is_set()
+    found = delayq.periodic.get("soon")
+    assert found is not None
+    assert found.standing.anchor == added.standing.anchor
 
 
 def test_the_same_again_is_refused(delayq: DelayQ) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
-from datetime import timezone
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 from celery import Celery
+from celery.schedules import schedule
 from kombu import pools
 
 from celery_delayq import DelayQ, periodic
@@ -18,6 +20,7 @@ from celery_delayq.periodic_store import PeriodicStore, Writing
 from celery_delayq.testing import ManagedProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.periodic_tasks import TIMEOUT, Diary, StartWorker, start, tasks_of
+from tests.support.ticking import ticking
 
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
 
@@ -105,6 +108,50 @@ def test_a_queue_that_is_broken_keeps_its_own_entries_only(
     wait_until(
         lambda: delayq_redis.client.llen("broken") > 0, TIMEOUT, "it is fired, once that is mended"
     )
+
+
+def test_what_cannot_be_read_here_is_left_to_those_who_can(
+    app: Celery, delayq: DelayQ, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = PeriodicStore(delayq.store)
+    entry = periodic.begin(
+        Definition.checked(1, name="theirs", task="note"), delayq.store.now_ms(), timezone.utc
+    )
+    record = entry.pack().replace('{"every":1}', '{"class":"nowhere:Never"}')
+    gate.write([Writing("theirs", "", record, 1)])
+
+    with ticking(app):
+        wait_until(lambda: "cannot be fired here" in caplog.text, TIMEOUT, "it is told of")
+        wait_until(lambda: gate.upcoming(10, 1).records, TIMEOUT, "it is left to others")
+        # Whoever looks finds it, as often as that may be: the ticker takes it no more.
+        for _ in range(20):
+            wait_until(lambda: gate.upcoming(10, 1).records, 0.2, "it is still left to others")
+            time.sleep(0.02)
+
+
+class Overflows(schedule):
+    """A schedule that raises another error than is to be expected."""
+
+    def is_due(self, last_run_at: datetime) -> Any:  # noqa: ARG002
+        raise OverflowError("too far")
+
+
+def test_a_schedule_that_fails_keeps_no_other_from_being_fired(
+    app: Celery, delayq: DelayQ, caplog: pytest.LogCaptureFixture
+) -> None:
+    delayq.periodic.add("right", 0.5, "note", **KEEP)
+    gate = PeriodicStore(delayq.store)
+    found = Definition.checked(1, name="wrong", task="note")
+    entry = periodic.begin(found, delayq.store.now_ms(), timezone.utc)
+    path = f"{Overflows.__module__}:{Overflows.__qualname__}"
+    record = entry.pack().replace('{"every":1}', f'{{"class":"{path}","args":[1]}}')
+    gate.write([Writing("wrong", "", record, 1)])
+
+    with ticking(app) as [ticker]:
+        wait_until(lambda: ticker.fired >= 12, TIMEOUT, "the other one is fired")
+
+    assert "Periodic entry 'wrong' cannot be fired here" in caplog.text
+    assert "OverflowError: too far" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,23 @@ def test_what_is_handed_out_is_left_alone_for_a_while(store: Store) -> None:
     assert now <= first.now // 1000
 
 
+def test_what_is_left_to_others_keeps_its_time_and_is_not_waited_for(store: Store) -> None:
+    now = store.now_ms()
+    for n, look in enumerate((now - 30, now - 20, now - 10, FAR)):
+        put(store, f"e{n}", look=look)
+
+    found = gate(store).upcoming(1, 100_000, ["e0", "gone"])
+    assert found.records == [("e1", "old\n{}")]
+    assert found.next == now - 10
+    assert store.client.zscore(LOOKS, "e0") == now - 30
+
+    assert gate(store).upcoming(10, 100_000, ["e0", "e2", "e3"])[1:] == (
+        int(store.client.zscore(LOOKS, "e1") or 0),
+        [],
+    )
+    assert [name for name, _ in gate(store).upcoming(10, 100_000).records] == ["e0", "e2"]
+
+
 def test_without_entries_there_is_nothing_to_look_at(store: Store) -> None:
     assert gate(store).upcoming(10, 100)[1:] == (None, [])
     assert snapshot(store.client) == {}

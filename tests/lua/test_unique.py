@@ -153,7 +153,7 @@ def test_another_message_with_the_same_id_gives_way_as_any_other(
     owned(store, place, id="a")
     before = state(store)
 
-    assert put(store, labelled("a", nonce="new", unique="dk", policy=policy)) == [Put(became, "a")]
+    assert put(store, labelled("a", nonce="new", unique="dk", policy=policy)) == [Put(became, "a")]  # type: ignore[arg-type]
     assert state(store) == before
 
 
