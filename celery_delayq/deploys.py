@@ -1,7 +1,8 @@
 """Periodic entries in code: ``beat_schedule`` and ``add_periodic_task``.
 
 Workers write them when they start. Of the versions of the code that are about, the one that came
-last counts: what an older one finds changed, it leaves so, until the newer one is gone.
+last counts: what an older one finds changed, it leaves so, until the newer one is gone. An entry
+that is wrong, or cannot be read on this host, stays in Redis as it is.
 
 What the code said is noted beside the entries when they are written. An entry of which the code
 says the same as then is left as calls have changed it, also where they have removed it.
@@ -13,7 +14,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import tzinfo
+from datetime import datetime, timezone, tzinfo
 from hashlib import blake2b
 from typing import Any, Literal, get_args
 from uuid import uuid4
@@ -30,6 +31,7 @@ from celery_delayq.errors import ConfigError, DelayQError
 from celery_delayq.periodic import Periodic
 from celery_delayq.periodic_store import Deploy, Deployed, PeriodicStore, Writing
 from celery_delayq.pipeline import LOST
+from celery_delayq.schedules import Interval, Once
 from celery_delayq.store import Store
 
 logger = logging.getLogger(__name__)
@@ -71,9 +73,10 @@ def definitions_of(app: Celery) -> Iterator[tuple[str, Definition | DelayQError]
                 "options": {"expires": 12 * 3600},
             },
         )
-    for name, entry in given.items():
+    for key, entry in given.items():
+        name = str(key)
         try:
-            yield name, definition_of(str(name), entry, source_of(app), app.timezone)
+            yield name, definition_of(name, entry, source_of(app), app.timezone)
         except DelayQError as exc:
             yield name, exc
         except Exception as exc:  # entries are anybody's
@@ -118,6 +121,29 @@ def definition_of(name: str, entry: Any, source: str, zone: tzinfo) -> Definitio
     )
 
 
+def said_of(definition: Definition, zone: tzinfo) -> str:
+    """Return what tells what the code says of an entry from what it said; *zone* is the app's.
+
+    It has the zone too, where that counts: the definition of an entry without one stays the same.
+    """
+    edition = edition_of(definition)
+    if definition.timezone is not None or isinstance(definition.rule(0, zone), (Interval, Once)):
+        return edition
+    return blake2b(f"{edition} {_named(zone)}".encode(), digest_size=6).hexdigest()
+
+
+def _named(zone: tzinfo) -> str:
+    """Return what is the same for a zone in all processes."""
+    if isinstance(zone, timezone):
+        return str(zone)
+    name = getattr(zone, "key", None) or getattr(zone, "zone", None)  # the latter is pytz'
+    if name:
+        return str(name)
+    # Such as that of the host, which has none.
+    offsets = [zone.utcoffset(datetime(2024, month, 1)) for month in (1, 7)]
+    return f"{type(zone).__qualname__} {offsets[0]} {offsets[1]}"
+
+
 class Deployment:
     """The entries in the code of an app, as one process has them."""
 
@@ -125,9 +151,13 @@ class Deployment:
         self.app = app
         self.source = source_of(app)
         self.definitions: dict[str, Definition] = {}
+        #: What the code says of each, in short.
         self.editions: dict[str, str] = {}
+        #: Those of which it cannot be told here what the code says: they stay as they are.
+        self.left_out: set[str] = set()
         self.version = ""
         self._since: int | None = None
+        self._first = True
         self._kept = float("-inf")
 
     def keep(self, store: Store) -> None:
@@ -140,12 +170,17 @@ class Deployment:
         """
         if time.monotonic() - self._kept < KEEP:
             return
-        first, self._kept = self._kept < 0, time.monotonic()
+        self._kept = time.monotonic()
         try:
-            self._keep(store, first)
+            self._keep(store, self._first)
         except LOST:
-            self._kept = float("-inf")
+            self.look_again()
             raise
+        self._first = False
+
+    def look_again(self) -> None:
+        """Let :meth:`keep` look at once: Redis was away, and may be back without the entries."""
+        self._kept = float("-inf")
 
     def _keep(self, store: Store, first: bool) -> None:
         if not self.version:
@@ -170,15 +205,19 @@ class Deployment:
         return deploy
 
     def _read(self) -> None:
+        self.left_out.clear()
         for name, found in definitions_of(self.app):
             if isinstance(found, Definition):
                 self.definitions[name] = found
-                self.editions[name] = edition_of(found)
+                self.editions[name] = said_of(found, self.app.timezone)
             else:
+                self.left_out.add(name)
                 logger.error("Periodic entry %r in code is left out: %s", name, found)
         hashed = blake2b(digest_size=8)
         for name, definition in sorted(self.definitions.items()):
-            hashed.update(f"{name}\0{definition.dumps()}\0".encode())
+            hashed.update(f"{name}\0{definition.dumps()}\0{self.editions[name]}\0".encode())
+        for name in sorted(self.left_out):
+            hashed.update(f"{name}\0\0".encode("utf-8", "surrogatepass"))
         self.version = hashed.hexdigest()
 
     def _warn_of_others(self, gate: PeriodicStore, others: Collection[str]) -> None:
@@ -217,6 +256,8 @@ class _Rewrite:
         self._mark = f"{code.version} {uuid4().hex}"
         #: What the code says, without what is left out.
         self._editions = {**code.editions}
+        #: What it said before of what is left out now.
+        self._left: Mapping[str, str] = {}
         #: Of which the code says what it said when it was written last.
         self._same: Mapping[str, str] = {}
         self._changes: dict[str, Change] = {}
@@ -229,7 +270,7 @@ class _Rewrite:
             if self._edit(self._gone(), self._remove) and self._edit(
                 [*self._code.definitions], self._write
             ):
-                self._may_go_on(Deployed(self._code.version, self._editions))
+                self._may_go_on(Deployed(self._code.version, {**self._left, **self._editions}))
         finally:
             self._tell()
 
@@ -242,7 +283,10 @@ class _Rewrite:
             self._same = {
                 name: said for name, said in there.editions.items() if ours.get(name) == said
             }
-            then = Deployed(self._mark, self._same)
+            self._left = {
+                name: said for name, said in there.editions.items() if name in self._code.left_out
+            }
+            then = Deployed(self._mark, {**self._left, **self._same})
             deploy = self._code.say(self._gate, there.mark, then)
 
     def _may_go_on(self, then: Deployed | None = None) -> bool:
@@ -254,10 +298,11 @@ class _Rewrite:
         return False
 
     def _gone(self) -> list[str]:
+        there_still = self._code.definitions.keys() | self._code.left_out
         return [
             name
             for name, record in self._gate.all()
-            if name not in self._code.definitions and _source_in(record) == self._code.source
+            if name not in there_still and _source_in(record) == self._code.source
         ]
 
     def _edit(
@@ -304,12 +349,13 @@ class _Rewrite:
                 return None
             with suppress(DelayQError):  # another version of the code made it
                 old = Periodic.unpack(name, there)
-        if old is not None and old.standing.edition == self._code.editions[name]:
-            return None
         if old is None:
             entry = periodic.begin(new, self._now, zone)
         else:
             entry = periodic.change(old, new, self._now, zone)
+            # The same definition may have other ticks: the app has another time zone now.
+            if entry.standing == old.standing:
+                return None
         self._changes[name] = "added" if there is None else "changed"
         return Writing(name, line, entry.pack(), entry.look)
 

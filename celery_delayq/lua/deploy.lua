@@ -17,24 +17,46 @@ local WEEK = 7 * 24 * 3600 * 1000
 expect_type(KEYS[1], 'hash')
 local now = to_ms(now_us())
 local source, version, alive = ARGV[1], ARGV[2], tonumber(ARGV[4])
-local about, others = {}, {}
-local known, latest
+local versions, others = {}, {}
+local known, latest, newest
 for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
   local from, name = string.match(field, '^(.*)%z([^%z]+)$')
   if from then
     local since, last = string.match(redis.call('HGET', KEYS[1], field), '^(%d+) (%d+)$')
-    since, last = tonumber(since), tonumber(last)
-    -- Also where the clock was set back since.
-    local is_about = last and math.abs(now - last) < alive
+    -- More digits than a time has.
+    local readable = since and #since <= 15 and #last <= 15
+    since, last = readable and tonumber(since), readable and tonumber(last)
     if from ~= source then
-      others[from] = others[from] or is_about or nil
+      others[from] = others[from] or (last and math.abs(now - last) < alive) or nil
     elseif since and now - last < WEEK then
       latest = math.max(since, latest or since)
-      about[name] = is_about and since or nil
+      newest = math.max(last, newest or last)
+      versions[name] = {since, last}
       known = name == version and since or known
     else
       redis.call('HDEL', KEYS[1], field)
     end
+  end
+end
+
+-- A time in which none of them spoke does not tell which has gone: Redis was away, its clock was set,
+-- or no worker was there. So it counts as a third of what one may be silent, and what is noted of
+-- those that were about moves with it: also the second one to speak finds them. Not as nothing: one
+-- that seldom speaks, and is alone, has to count at last.
+local about = {}
+for name, each in pairs(versions) do
+  local since, last = each[1], each[2]
+  local passed = math.min(math.max(now - newest, 0), math.ceil(alive / 3))
+  local silent = newest - last + passed
+  local moved = last
+  if silent < alive then
+    about[name], moved = since, now - silent
+  elseif last > now - alive then
+    moved = now - alive  -- the clock was set back
+  end
+  if moved ~= last and name ~= version then
+    local field = source .. '\0' .. name
+    redis.call('HSET', KEYS[1], field, string.format('%.0f %.0f', since, moved))
   end
 end
 

@@ -7,7 +7,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any
 
 import pytest
@@ -28,6 +28,7 @@ MakeApp = Callable[..., Celery]
 
 DEPLOYS = "delayq:deploys"
 TASK = {"task": "note", "schedule": 600.0}
+WRONG = {**TASK, "shedule": 5}
 
 
 @pytest.fixture
@@ -320,6 +321,133 @@ def test_what_is_wrong_in_code_is_left_out(
     for name in ("zero", "zone", "arguments", "nothing", "unknown", "text"):
         assert f"Periodic entry {name!r} in code is left out" in caplog.text
     assert "unknown: shedule; valid are" in caplog.text
+
+
+def test_a_name_that_is_no_text_is_taken_as_one(make_app: MakeApp) -> None:
+    app = make_app(a=TASK)
+    app.conf.beat_schedule = {1: TASK, 2: {**TASK, "schedule": 0}, **app.conf.beat_schedule}
+    deploy(app)
+
+    assert entries(app).keys() == {"1", "a"}
+
+
+def test_what_has_become_wrong_in_code_stays_as_it_is(
+    make_app: MakeApp, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, deploys.__name__)
+    names = "plain", "updated", "removed"
+    right = dict.fromkeys(names, TASK)
+    one = make_app(**right)
+    deploy(one)
+    periodic = DelayQ.of(one).periodic
+    periodic.update("updated", args=["mine"])
+    periodic.remove("removed")
+    before = entries(one)
+    caplog.clear()
+
+    deploy(make_app(**dict.fromkeys(names, WRONG)))
+    assert entries(one) == before
+    assert not any(told.startswith("Periodic entries in code: ") for told in caplog.messages)
+
+    deploy(make_app(**right, other=TASK))  # put right
+    assert entries(one).keys() == {"plain", "updated", "other"}
+    assert entries(one)["updated"] == before["updated"]
+
+    deploy(make_app(**dict.fromkeys(names, WRONG), other=TASK))
+    deploy(make_app(other=TASK))  # taken out
+    assert entries(one).keys() == {"other"}
+
+
+def test_what_is_wrong_in_code_and_then_gone_from_it_is_removed(make_app: MakeApp) -> None:
+    app = make_app(a=TASK, b=TASK)
+    deploy(app)
+    deploy(make_app(a={**TASK, "schedule": 0}, b=TASK))
+
+    deploy(make_app(b=TASK))
+
+    assert entries(app).keys() == {"b"}
+
+
+CRONTAB = {"task": "note", "schedule": crontab(hour=12, minute=0)}
+
+
+def test_another_time_zone_of_the_app_reaches_entries_without_one(make_app: MakeApp) -> None:
+    def version(zone: str) -> Celery:
+        app = make_app(
+            own={**CRONTAB, "timezone": "Asia/Tokyo"}, cron=CRONTAB, paused=CRONTAB, every=TASK
+        )
+        app.conf.timezone = zone
+        return app
+
+    one, two = version("America/Lima"), version("Asia/Kolkata")  # -05:00, +05:30
+    deploy(one)
+    DelayQ.of(one).periodic.pause("paused")
+    DelayQ.of(one).periodic.update("every", args=["mine"])
+    before = entries(one)
+    assert {before["cron"].next.hour, before["own"].next.hour} == {17, 3}  # type: ignore[union-attr]
+    deploy(two)
+
+    after = entries(two)
+    found = after["cron"]
+    assert found.next is not None
+    assert (found.next.hour, found.next.minute) == (6, 30)
+    assert found.definition == before["cron"].definition
+    for name in ("own", "paused", "every"):
+        assert after[name] == before[name]
+
+
+def test_the_zone_of_an_app_says_the_same_in_each_process(make_app: MakeApp) -> None:
+    class Zone(tzinfo):
+        def __init__(self, hours: int) -> None:
+            self._hours = hours
+
+        def utcoffset(self, _: datetime | None) -> timedelta:
+            return timedelta(hours=self._hours)
+
+        dst = utcoffset
+
+        def tzname(self, _: datetime | None) -> str:
+            return ""
+
+    found = deploys.definition_of("a", CRONTAB, "code", timezone.utc)
+    said = [deploys.said_of(found, zone) for zone in (Zone(1), Zone(1), Zone(2), timezone.utc)]
+
+    assert said[0] == said[1]
+    assert len({*said}) == 3
+
+
+def test_a_redis_that_came_back_empty_gets_what_is_in_code_at_once(
+    make_app: MakeApp, delayq_redis: RedisUnderTest, caplog: pytest.LogCaptureFixture
+) -> None:
+    deploy(make_app("mail"))
+    app = make_app(a=TASK)
+    store = DelayQ.of(app).store
+    deployment = deploy(app)
+    assert caplog.text.count("Other apps") == 1
+    delayq_redis.client.delete("delayq:periodic", "delayq:periodic_at", DEPLOYS)
+    deploy(make_app("mail"))
+    deployment.keep(store)
+    assert not entries(app)
+
+    deployment.look_again()
+    deployment.keep(store)
+
+    assert entries(app).keys() == {"a"}
+    assert caplog.text.count("Other apps") == 1, "it says so once"
+
+
+def test_after_an_outage_the_older_version_leaves_what_the_newer_one_wrote(
+    make_app: MakeApp, delayq_redis: RedisUnderTest
+) -> None:
+    one, two = make_app(a=TASK), make_app(a={**TASK, "args": [2]})
+    old, new = deploy(one), deploy(two)
+    written = entries(two)
+
+    silent(delayq_redis, old, new)
+    for _ in range(2):  # two of its workers are the first ones
+        keep(old, one)
+
+    assert entries(two) == written
 
 
 def test_apps_of_other_names_have_their_own(make_app: MakeApp) -> None:

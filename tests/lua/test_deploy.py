@@ -102,12 +102,61 @@ def test_one_that_is_new_comes_last_also_where_the_clock_was_set_back(store: Sto
     assert deploy(store, "one") == "two"
 
 
-def test_one_that_was_about_before_the_clock_was_set_back_may_be_gone(store: Store) -> None:
+def test_one_that_was_about_before_the_clock_was_set_back_is_so_until_it_is_silent(
+    store: Store,
+) -> None:
     deploy(store, "one")
     deploy(store, "two")
     be_silent(store, "two", -DAY)
+    assert deploy(store, "one") == "two"
+
+    be_silent(store, "two", LONG)
 
     assert deploy(store, "one") == "one"
+
+
+@pytest.mark.parametrize("away", [LONG * 2 // 3, 2 * LONG, DAY, -DAY])
+def test_a_time_in_which_nobody_spoke_takes_nothing_from_the_new_one(
+    away: int, store: Store
+) -> None:
+    """Redis is away in a rolling deploy, or its clock is set; several old workers speak first."""
+    deploy(store, "one")
+    deploy(store, "two")
+    be_silent(store, "two", LONG // 3)
+    be_silent(store, "one", away)
+    be_silent(store, "two", away)
+
+    for _ in range(3):
+        assert deploy(store, "one") == "two"
+    assert deploy(store, "two") == "two"
+
+
+@pytest.mark.parametrize("pause", [LONG // 3 + 1, LONG // 2, 10 * LONG])
+def test_rolling_back_after_all_had_gone_the_old_one_counts_in_the_end(
+    pause: int, store: Store
+) -> None:
+    """One worker of it, which speaks as seldom as that."""
+    deploy(store, "one")
+    deploy(store, "two")
+    found = []
+    for _ in range(4):
+        be_silent(store, "one", pause)
+        be_silent(store, "two", pause)
+        found.append(deploy(store, "one"))
+
+    assert found == ["two", "two", "one", "one"]
+
+
+@pytest.mark.parametrize("back", [LONG, DAY])
+def test_one_that_had_gone_before_the_clock_was_set_back_has_gone(back: int, store: Store) -> None:
+    deploy(store, "one")
+    deploy(store, "two")
+    be_silent(store, "two", LONG + 10_000)
+    be_silent(store, "one", -back)
+    be_silent(store, "two", -back)
+
+    for _ in range(2):
+        assert deploy(store, "one") == "one"
 
 
 def test_a_process_remembers_since_when_its_version_is_known(store: Store) -> None:
@@ -137,12 +186,13 @@ def test_other_sources_that_are_about_are_told(store: Store) -> None:
     assert gate.deploy("b", "two", None, LONG).others == ("a", "c")
 
 
-@pytest.mark.parametrize("garbage", ["", "x y", "9"])
+@pytest.mark.parametrize("garbage", ["", "x y", "9", f"{10**15} 9", f"{10**12} {10**15}"])
 @pytest.mark.parametrize("version", ["one", "odd"])
 def test_what_is_no_record_is_passed_over(version: str, garbage: str, store: Store) -> None:
     store.client.hset(KEY, "code\0odd", garbage)
 
     assert deploy(store, version) == version
+    assert versions(store) == {version.encode()}
 
 
 # -- what is written
