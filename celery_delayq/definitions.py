@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 from celery.schedules import BaseSchedule, maybe_schedule
 from kombu.utils.json import dumps, loads
 
-from celery_delayq.clocks import moment_of, tick_at
+from celery_delayq.clocks import moment_of, ms_of, tick_at
 from celery_delayq.errors import ConfigError, InvalidSchedule, RecordError
 from celery_delayq.retry import LONGEST
 from celery_delayq.schedule_forms import dumps_form, loads_form
@@ -41,6 +41,15 @@ _MOST_CATCH_UP = 1000
 #: What is not for a periodic entry to say: it says when, and its messages have ids of their own.
 _NOT_OPTIONS = frozenset(
     {"eta", "countdown", "task_id", "producer", "connection", "publisher", "args", "kwargs"}
+)
+
+#: What Celery itself says in the headers of a task's message: others there would take its place.
+_NOT_HEADERS = frozenset(
+    {
+        *("argsrepr", "eta", "expires", "group", "group_index", "id", "ignore_result"),
+        *("kwargsrepr", "lang", "origin", "parent_id", "replaced_task_nesting", "retries"),
+        *("root_id", "shadow", "stamped_headers", "stamps", "task", "timelimit"),
+    }
 )
 
 
@@ -164,6 +173,8 @@ class Definition:
                 raise wrong(what, "a datetime with a time zone, or None")
         if self.start is not None and self.start.year == MAXYEAR:
             raise wrong("start", f"a time before the year {MAXYEAR}")
+        if self.start is not None and ms_of(self.start) < 0:
+            raise wrong("start", "a time from 1970-01-01T00:00:00+00:00 on")
         if self.start and self.end and self.end < self.start:
             raise wrong("end", f"a time after start={_shown(self.start)}")
         for what, known in (("catch_up", CATCH_UPS), ("overlap", OVERLAPS)):
@@ -173,15 +184,22 @@ class Definition:
             raise wrong("catch_up_max", f"a number from 1 to {_MOST_CATCH_UP:,}")
         if self.max_runs is not None and not _is_number(self.max_runs):
             raise wrong("max_runs", "a number from 1, or None")
-        expires = self.options.get("expires")
-        if expires is not None and not (
-            isinstance(expires, (int, float))
-            and not isinstance(expires, bool)
-            and 0 < expires <= LONGEST
+        for what, means in (
+            ("expires", "seconds after the tick"),
+            ("time_limit", "seconds above 0"),
+            ("soft_time_limit", "seconds above 0"),
         ):
-            raise ConfigError(
-                f"expires={expires!r}: expected seconds after the tick, up to ten years"
-            )
+            value = self.options.get(what)
+            if value is not None and not _is_seconds(value):
+                raise ConfigError(f"{what}={value!r}: expected {means}, up to ten years")
+        queue, priority = self.options.get("queue"), self.options.get("priority")
+        if queue is not None and (not isinstance(queue, str) or not queue):
+            raise ConfigError(f"queue={queue!r}: expected the name of a queue")
+        if priority is not None and not (
+            isinstance(priority, int) and not isinstance(priority, bool) and 0 <= priority <= 255
+        ):
+            raise ConfigError(f"priority={priority!r}: expected a number from 0 to 255")
+        _check_headers(self.options.get("headers"))
         zone_of(self.timezone)
 
     def dumps(self) -> str:
@@ -290,6 +308,24 @@ def _shown(value: Any) -> str:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _is_seconds(value: Any) -> bool:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and 0 < value <= LONGEST
+
+
+def _check_headers(headers: Any) -> None:
+    """Refuse what messages cannot have as their headers."""
+    if headers is None:
+        return
+    if not isinstance(headers, Mapping) or not all(isinstance(name, str) for name in headers):
+        raise ConfigError(f"headers={headers!r}: expected a mapping by names")
+    if taken := sorted(_NOT_HEADERS & headers.keys()):
+        raise ConfigError(
+            f"headers={dict(headers)!r}: expected other names than {', '.join(taken)}, of which "
+            "Celery tells workers what they need"
+        )
 
 
 def _check_text(what: str, value: str) -> None:

@@ -12,6 +12,7 @@ from dateutil.rrule import (
     DAILY,
     HOURLY,
     MINUTELY,
+    MONTHLY,
     SECONDLY,
     WEEKLY,
     YEARLY,
@@ -33,6 +34,12 @@ _UNITS = {
     MINUTELY: timedelta(minutes=1),
     SECONDLY: timedelta(seconds=1),
 }
+
+#: Most days in one period of a frequency. Shorter ones have a part of one.
+_DAYS = {YEARLY: 366, MONTHLY: 31, WEEKLY: 7}
+
+#: What dateutil raises for rules that are none, some of it only when they are gone through.
+_WRONG = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
 
 #: A rule is counted anew from near by after so many repetitions.
 _FAR = 10
@@ -82,15 +89,16 @@ class rrule(BaseSchedule):  # noqa: N801 - the same
             It is no rule.
         """
         given = self.start
-        if given is not None:
-            start = given if given.tzinfo is None else given.astimezone(zone).replace(tzinfo=None)
         try:
+            if given is not None and given.tzinfo is not None:
+                given = given.astimezone(zone).replace(tzinfo=None)
+            start = start if given is None else given
             if "TZID" in self.text.upper():
                 raise ValueError("TZID is not for a rule: an entry has a time zone")
             # Times in UTC are those of the wall clock then.
             text = _UTC.sub(lambda found: _local(found[0], zone), self.text)
             return rrulestr(text, dtstart=start, ignoretz=True)
-        except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as exc:
+        except _WRONG as exc:
             raise InvalidSchedule(
                 f"rrule({self.text!r}): {exc}; expected a rule of RFC 5545, such as "
                 "'FREQ=WEEKLY;BYDAY=MO;BYHOUR=9;BYMINUTE=0;BYSECOND=0'"
@@ -133,20 +141,22 @@ class Recurrence:
         self._near: tuple[datetime, datetime, Any] = (datetime.max, datetime.max, None)
 
     def after(self, ms: int) -> int | None:
-        """Return the next one.
+        """Return the next one, None where the calendar ends before.
 
         Raises
         ------
         InvalidSchedule
             The rule contradicts itself.
         """
-        wall = wall_of(ms, self._zone)
         try:
+            wall = wall_of(ms, self._zone)
             for candidate in self._nearby(wall).xafter(wall):
                 tick = tick_at(candidate, self._zone)
                 if tick > ms:
                     return tick
-        except ValueError as exc:
+        except OverflowError:
+            return None
+        except _WRONG as exc:
             raise InvalidSchedule(f"rrule({self._text!r}): {exc}") from exc
         return None
 
@@ -159,25 +169,29 @@ class Recurrence:
                 near = rruleset()
                 for each in rule._rrule:
                     near.rrule(_counted_near(each, wall))
-                for each in rule._exrule:
-                    near.exrule(_counted_near(each, wall))
                 for each in rule._rdate:
                     near.rdate(each)
                 for each in rule._exdate:
                     near.exdate(each)
             else:
                 near = _counted_near(rule, wall)
-            self._near = wall, wall + _FAR * _shortest(rule), near
+            self._near = wall, _far_from(wall, rule), near
         return near
 
 
 def _parts(rule: Any) -> list[Any]:
     """Return what a rule consists of."""
-    return [*rule._rrule, *rule._exrule] if hasattr(rule, "_rrule") else [rule]
+    return [*rule._rrule] if hasattr(rule, "_rrule") else [rule]
 
 
 def _check_rule(rule: Any, text: str) -> None:
     """Refuse what dateutil would look for without an end, or for long."""
+    if getattr(rule, "_exrule", None):
+        # It may leave nothing of the others, which only all their times would tell.
+        raise InvalidSchedule(
+            f"rrule({text!r}): EXRULE is not taken, RFC 5545 has done away with it; leave out "
+            "times by EXDATE, or say by RRULE only when it is due"
+        )
     for each in _parts(rule):
         if not 1 <= each._interval <= _MOST_INTERVAL:
             raise InvalidSchedule(
@@ -188,16 +202,30 @@ def _check_rule(rule: Any, text: str) -> None:
                 f"rrule({text!r}): expected a COUNT of at most {_MOST_COUNT:,}, since all are gone "
                 "through from the first one; UNTIL has no such limit"
             )
+        if each._bysetpos and min(map(abs, each._bysetpos)) > _most_of(each):
+            raise InvalidSchedule(
+                f"rrule({text!r}) never matches: expected a BYSETPOS of at most {_most_of(each)}, "
+                "there are no more times in one period of its FREQ"
+            )
         # The calendar ends in 9999, and there were years of every kind since.
         start = each._dtstart.replace(year=9999 - YEARS, month=1, day=1)
         try:
             found = next(
                 iter(each.replace(dtstart=start, interval=1, count=None, until=None)), None
             )
-        except ValueError as exc:
+        except _WRONG as exc:
             raise InvalidSchedule(f"rrule({text!r}): {exc}") from exc
         if found is None:
             raise InvalidSchedule(f"rrule({text!r}) never matches: there is no such time")
+
+
+def _most_of(rule: Any) -> int:
+    """Return how many times one period of its frequency has at most."""
+    if rule._freq < HOURLY:
+        return _DAYS.get(rule._freq, 1) * len(rule._timeset)
+    minutes = len(rule._byminute or ()) if rule._freq == HOURLY else 1
+    seconds = len(rule._bysecond or ()) if rule._freq != SECONDLY else 1
+    return minutes * seconds
 
 
 def _counted_near(rule: Any, wall: datetime) -> Any:
@@ -206,7 +234,7 @@ def _counted_near(rule: Any, wall: datetime) -> Any:
     What is limited to a number of times is not moved.
     """
     start, freq, interval = rule._dtstart, rule._freq, rule._interval
-    if rule._count is not None:
+    if rule._count is not None or wall <= start:
         return rule
     if freq in _UNITS:
         unit = _UNITS[freq] * interval
@@ -219,6 +247,14 @@ def _counted_near(rule: Any, wall: datetime) -> Any:
         month = start.month - 1 + (passed // months - 1) * months
         moved = start.replace(year=start.year + month // 12, month=month % 12 + 1)
     return rule.replace(dtstart=moved) if moved > start else rule
+
+
+def _far_from(wall: datetime, rule: Any) -> datetime:
+    """Return until when a rule that is counted from then is near by."""
+    try:
+        return wall + _FAR * _shortest(rule)
+    except OverflowError:
+        return datetime.max
 
 
 def _shortest(rule: Any) -> timedelta:

@@ -78,7 +78,7 @@ def loads_form(data: Any) -> BaseSchedule:
             return _class(data["class"])(*data.get("args", ()), **data.get("kwargs", {}))
     except InvalidSchedule:
         raise
-    except Exception as exc:  # classes are anybody's
+    except (Exception, SystemExit) as exc:  # classes are anybody's
         raise InvalidSchedule(f"{dict(data)!r}: {type(exc).__name__}: {exc}") from exc
     raise InvalidSchedule(
         f"{dict(data)!r}: expected every, crontab, solar, clocked, rrule or class"
@@ -130,7 +130,7 @@ def _form_of_class(given: BaseSchedule) -> dict[str, Any]:
         made_by, args = given.__reduce__()[:2]
         form = {"class": path, "args": list(args)}
         again = loads(dumps(form))
-    except Exception as exc:
+    except (Exception, SystemExit) as exc:
         raise InvalidSchedule(f"{given!r} cannot be kept, {_ADVICE}: {exc}") from exc
     if made_by is not kind or again != form:
         raise InvalidSchedule(f"{given!r} cannot be kept, {_ADVICE}")
@@ -149,8 +149,9 @@ def _class(path: Any) -> Any:
         )
     try:
         found = symbol_by_name(path)
-    except Exception as exc:  # modules are anybody's
-        raise ScheduleNotImportable(f"{path} cannot be imported here: {exc}") from exc
+    except (Exception, SystemExit) as exc:  # modules are anybody's, and may be commands
+        why = repr(exc) if isinstance(exc, SystemExit) else exc
+        raise ScheduleNotImportable(f"{path} cannot be imported here: {why}") from exc
     if not (isinstance(found, type) and issubclass(found, BaseSchedule)):
         raise InvalidSchedule(f"{path} is no class of schedules")
     return found

@@ -226,7 +226,7 @@ class Polled:
     def __init__(self, given: BaseSchedule, zone: tzinfo) -> None:
         try:
             self._schedule = copy.copy(given)
-        except Exception as exc:  # classes are anybody's
+        except (Exception, SystemExit) as exc:  # classes are anybody's
             raise InvalidSchedule(
                 f"{given!r} cannot be copied: {type(exc).__name__}: {exc}"
             ) from exc
@@ -266,7 +266,7 @@ class Polled:
             if math.isnan(seconds):
                 raise ValueError("nan is no number of seconds")
             return bool(due), max(0.0, seconds)
-        except Exception as exc:
+        except (Exception, SystemExit) as exc:
             raise InvalidSchedule(
                 f"{self._schedule!r} cannot say when it is due: {type(exc).__name__}: {exc}"
             ) from exc

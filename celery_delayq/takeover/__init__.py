@@ -49,6 +49,10 @@ class Found:
     since : datetime | None
         From when its first tick, and its intervals, are counted; None for *last_run_at*, or where
         it has not run, for when it is taken over. Aware.
+    next : datetime | None
+        Its next tick, where that is known: none before is owed. Aware.
+    as_listed : bool
+        Whether it is due then as it was where that was told; otherwise its first tick is another.
     total_run_count : int
         How often it has run.
     enabled : bool
@@ -67,6 +71,8 @@ class Found:
     definition: Definition | None = None
     last_run_at: datetime | None = None
     since: datetime | None = None
+    next: datetime | None = None
+    as_listed: bool = False
     total_run_count: int = 0
     enabled: bool = True
     problem: str | None = None
@@ -124,7 +130,8 @@ def code_of(app: Celery) -> dict[str, Definition | DelayQError]:
 def begin_from(found: Found, definition: Definition, now: int, zone: tzinfo) -> Periodic:
     """Return a new entry that goes on from where another scheduler was, *now* in ms.
 
-    Its next tick is the first one after the last run: those since were missed, and are caught up.
+    Its next tick is the first one after the last run, or where it is known what was next, that one:
+    those since were missed, and are caught up.
     """
     last = None if found.last_run_at is None else ms_of(found.last_run_at)
     since = last if found.since is None else ms_of(found.since)
@@ -133,6 +140,9 @@ def begin_from(found: Found, definition: Definition, now: int, zone: tzinfo) -> 
         after = now
     else:
         after = since if last is None else last
+    known = None if found.next is None else ms_of(found.next)
+    if known is not None:
+        after = max(after, min(known - 1, now))
     standing = Standing(
         edition=edition_of(definition),
         anchor=since,
@@ -141,6 +151,9 @@ def begin_from(found: Found, definition: Definition, now: int, zone: tzinfo) -> 
         status="paused",
     )
     paused = Periodic(definition, standing)
+    if found.enabled and found.as_listed and known is not None and (last or -1) < known:
+        there = replace(standing, tick=known, status="on")
+        return periodic.change(Periodic(definition, there), definition, now, zone)
     if found.enabled:
         return periodic.resume(paused, after, zone)
     over = periodic.resume(paused, max(after, now), zone).status == "ended"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from pathlib import Path
@@ -33,10 +33,6 @@ ENTRIES = scaled(60, 1000)
 WORKERS = 3
 LEASE = 5.0
 PATIENCE = 300.0
-
-#: By how many seconds what runs may be late: a killed worker's leases have to end before others
-#: get what it had taken along.
-LATEST = LEASE + 5.0
 
 #: For how many seconds one of the workers acts on what it knew; longer than ticks are scheduled
 #: ahead, so that what it would do again has run by then.
@@ -90,15 +86,6 @@ class Runs:
             for tick, runs in ticks.items()
             for at, _ in runs
             if at < tick
-        ]
-
-    def late(self, names: Iterable[str]) -> list[tuple[str, int, float]]:
-        """Return ticks that began too late, and by how many ms."""
-        return [
-            (name, tick, runs[0][0] - tick)
-            for name in names
-            for tick, runs in self.by_name[name].items()
-            if runs[0][0] - tick > LATEST * 1000
         ]
 
     def side_by_side(self, name: str, kills: dict[str, list[float]]) -> list[tuple[float, float]]:
@@ -244,7 +231,6 @@ def test_killed_workers_fire_every_tick_once(
     assert len(due["second"]) >= SECONDS
     assert runs.early() == []
     assert runs.again_without_a_kill(kills) == []
-    assert runs.late(entries) == []
     expect_each_once(runs, entries)
     for name, (entry, _) in possible.items():
         assert {*runs.ticks(name)} <= {*policy.upcoming(entry, 10_000, timezone.utc)}

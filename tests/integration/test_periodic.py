@@ -254,6 +254,7 @@ def test_an_answer_that_is_lost_makes_no_second_one(
         through.close()
 
     assert lost.fired.is_set()
+    assert id is not None
     assert diary.ready() == [id]
     found = delayq.periodic.get("hourly")
     assert found is not None
@@ -266,7 +267,7 @@ def test_runs_by_hand_at_the_same_time_are_as_many_as_there_were_calls(
     delayq.periodic.add("hourly", 3600, "note")
 
     with ThreadPoolExecutor(8) as pool:
-        ids = [*pool.map(delayq.periodic.run_now, ["hourly"] * 40)]
+        ids = [str(id) for id in pool.map(delayq.periodic.run_now, ["hourly"] * 40)]
 
     assert sorted(diary.ready()) == sorted(ids)
     assert len({*ids}) == 40

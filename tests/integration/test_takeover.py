@@ -831,15 +831,17 @@ def test_a_list_is_a_backup(make_app: MakeApp, delayq_redis: RedisUnderTest, fil
     delayq.periodic.add("often", 10, "note", timezone="Europe/Berlin", overlap="skip", max_runs=9)
     delayq.periodic.add("off", crontab(0, 9), "note", kwargs={"do": "nothing"})
     delayq.periodic.pause("off")
+    never = crontab(0, 0, day_of_month="29", month_of_year="2")
+    delayq.periodic.add("past", never, "note", start=datetime(2020, 1, 1, tzinfo=UTC))
     before, cli = entries(app), CommandLine(app)
-    file.write_text(cli("periodic", "list", "--json").out + "{}\nnonsense\n")
+    file.write_text(cli("periodic", "list", "--json").out + '{}\nnonsense\n{"name":5}\n')
     delayq_redis.client.flushdb()
 
     done = cli("periodic", "import", "--from", "list", str(file))
 
     assert done.code == 1
     refused = re.findall(r"^refused  '(line \d)'", done.out, re.MULTILINE)
-    assert (refused, entries(app)) == (["line 4", "line 5"], before)
+    assert (refused, entries(app)) == (["line 5", "line 6", "line 7"], before)
 
 
 def test_of_a_list_code_is_as_it_is_now_and_what_calls_made_as_it_was(

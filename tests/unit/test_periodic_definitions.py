@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from zoneinfo import ZoneInfo
 
 import pytest
+from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
 from dateutil import tz
 from hypothesis import given, settings
@@ -97,6 +98,15 @@ def test_a_schedule_is_seconds_or_a_moment_or_a_schedule(
         {"options": {"expires": LONGEST}},
         {"options": {"expires": 0.001}},
         {"options": {"expires": None}},
+        *(
+            {"options": {limit: value}}
+            for limit in ("time_limit", "soft_time_limit")
+            for value in (None, 1, 0.001, LONGEST)
+        ),
+        {"options": {"headers": {"Task": 1, "periodic_task_name": "bell", "": None}}},
+        {"options": {"headers": {}}},
+        {"options": {"headers": None}},
+        {"start": datetime(1970, 1, 1, tzinfo=UTC)},
         {"catch_up": "all", "catch_up_max": 1, "max_runs": 1},
         {"start": datetime(2026, 3, 2, tzinfo=ZoneInfo("Asia/Tokyo"))},
         {"args": [NOON, date(2026, 3, 2), b"bytes", None, 1.5, [{"a": [1]}]]},
@@ -230,6 +240,47 @@ TEXT = "expected a text of at most 1,000 characters, without NUL"
             {"start": datetime(9999, 1, 1, tzinfo=UTC)},
             "start=9999-01-01T00:00:00+00:00: expected a time before the year 9999",
         ),
+        *(
+            (
+                {"start": start},
+                f"start={start.isoformat()}: expected a time from 1970-01-01T00:00:00+00:00 on",
+            )
+            for start in (
+                datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14))),
+                datetime(1969, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC),
+                datetime(1970, 1, 1, tzinfo=timezone(timedelta(hours=1))),
+            )
+        ),
+        *(
+            (
+                {"options": {limit: value}},
+                f"{limit}={value!r}: expected seconds above 0, up to ten years",
+            )
+            for limit in ("time_limit", "soft_time_limit")
+            for value in ("30", 0, -1, True, float("nan"), float("inf"), LONGEST + 1, [30])
+        ),
+        *(
+            ({"options": {"queue": value}}, f"queue={value!r}: expected the name of a queue")
+            for value in (3, "", ["a"])
+        ),
+        *(
+            (
+                {"options": {"priority": value}},
+                f"priority={value!r}: expected a number from 0 to 255",
+            )
+            for value in ("high", -1, 256, True, 1.5)
+        ),
+        *(
+            ({"options": {"headers": value}}, f"headers={value!r}: expected a mapping by names")
+            for value in ("a", ["a"], 5, {1: 2}, {None: 1})
+        ),
+        *(
+            (
+                {"options": {"headers": {"mine": 1, name: None}}},
+                f"headers={{'mine': 1, '{name}': None}}: expected other names than {name}, of",
+            )
+            for name in ("id", "task", "timelimit", "eta", "retries", "stamps", "group_index")
+        ),
         (
             {"end": datetime.max, "timezone": "America/New_York"},
             "end=9999-12-31T23:59:59.999999: expected a time that there is",
@@ -336,6 +387,14 @@ def test_what_has_no_ticks_is_no_schedule(given_schedule: Any, text: str) -> Non
         defined(given_schedule)
 
     assert str(refused.value).startswith(text)
+
+
+def test_no_header_that_celery_gives_a_message_may_be_said() -> None:
+    message = Celery(set_as_current=False).amqp.as_task_v2("id", "task")
+
+    for name in message.headers:
+        with pytest.raises(ConfigError, match=f"expected other names than {name}, of which"):
+            defined(options={"headers": {name: 1}})
 
 
 def test_a_crontab_that_never_matches_is_no_schedule() -> None:
@@ -554,8 +613,15 @@ def definitions(draw: st.DrawFn) -> Definition:
         args=draw(st.lists(json_values, max_size=3)),
         kwargs=draw(st.dictionaries(st.text(), json_values, max_size=3)),
         options=draw(
-            st.dictionaries(
-                st.sampled_from(["queue", "priority", "headers", "exchange"]), json_values
+            st.fixed_dictionaries(
+                {},
+                optional={
+                    "queue": st.none() | st.text("mail-ö", min_size=1),
+                    "priority": st.none() | st.integers(0, 255),
+                    "exchange": json_values,
+                    "headers": st.dictionaries(st.text(min_size=20, max_size=25), json_values),
+                    "time_limit": st.none() | st.integers(1, 1000),
+                },
             )
         ),
         source=draw(st.sampled_from(["api", "code shop"])),

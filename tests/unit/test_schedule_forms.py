@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -516,6 +517,30 @@ def test_a_class_that_is_not_here_is_told_apart(path: str) -> None:
         loads_form({"class": path, "args": []})
 
     assert str(refused.value).startswith(f"{path} cannot be imported here: ")
+
+
+def test_a_class_whose_module_exits_is_one_that_is_not_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a_command_of_tides.py").write_text("import sys\nsys.exit(3)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with pytest.raises(ScheduleNotImportable) as refused:
+        loads_form({"class": "a_command_of_tides:tides", "args": []})
+
+    assert str(refused.value) == ("a_command_of_tides:tides cannot be imported here: SystemExit(3)")
+
+
+class leaving(BaseSchedule):  # noqa: N801
+    """A class that exits when it is made."""
+
+    def __init__(self) -> None:
+        raise SystemExit("enough")
+
+
+def test_a_class_that_exits_does_not_take_what_it_is_made_of() -> None:
+    with pytest.raises(InvalidSchedule, match="SystemExit: enough"):
+        loads_form({"class": f"{HERE}:leaving"})
 
 
 def test_a_class_may_be_called_with_names() -> None:

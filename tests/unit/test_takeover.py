@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 import pickle
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -12,7 +14,7 @@ import pytest
 import pytz  # type: ignore[import-untyped]
 from celery import Celery
 from celery.beat import ScheduleEntry
-from celery.schedules import crontab, schedule
+from celery.schedules import crontab, schedule, solar
 from celery.utils.time import LocalTimezone
 from dateutil import tz as dateutil_tz
 
@@ -20,9 +22,9 @@ from celery_delayq import DelayQ
 from celery_delayq.clocks import ms_of
 from celery_delayq.definitions import Definition
 from celery_delayq.errors import ConfigError, NoStore
-from celery_delayq.periodic import fire
+from celery_delayq.periodic import begin, fire
 from celery_delayq.schedules import clocked
-from celery_delayq.takeover import Found, beat, begin_from, redbeat, take_over
+from celery_delayq.takeover import Found, beat, begin_from, listed, redbeat, take_over
 from celery_delayq.takeover.django import _moment, _since
 
 UTC = timezone.utc
@@ -267,3 +269,107 @@ def test_a_moment_that_has_passed_unseen_is_caught_up() -> None:
 
     definition = Definition.checked(at, name="a", task="t", max_runs=1)
     assert ticks_at(definition, since=since) == [-5]
+
+
+# -- a list
+
+
+def listed_again(
+    definition: Definition, made: datetime, code: Any = None, **told: Any
+) -> tuple[Found, Definition]:
+    """Return what a list says of an entry, and what counts then."""
+    entry = begin(definition, ms_of(made), UTC)
+    line = json.dumps({**entry.as_dict(), **told})
+    own = "code shop"
+    (found,) = listed._found([line], own, {} if code is None else {definition.name: code})
+    assert found.problem is None, found.problem
+    counts = code or found.definition
+    assert counts is not None
+    return found, counts
+
+
+PAST = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "when", [crontab(minute=0, hour=0, day_of_month=15), 7 * 86400, solar("sunset", 52.5, 13.4)]
+)
+@pytest.mark.parametrize("source", ["api", "code shop"])
+def test_of_a_list_no_tick_is_owed_before_the_next_one(when: Any, source: str) -> None:
+    given = Definition.checked(when, name="a", task="t", start=PAST, source=source)
+    made = NOON - timedelta(minutes=10)
+    found, counts = listed_again(given, made, given if source != "api" else None)
+
+    entry = begin_from(found, counts, NOW, UTC)
+
+    assert fire(entry, NOW, UTC) is None
+    assert entry == begin(given, ms_of(made), UTC)
+
+
+def test_of_a_list_the_next_one_is_caught_up_when_it_is_missed() -> None:
+    given = Definition.checked(crontab(minute=0), name="a", task="t", start=PAST, catch_up="all")
+    found, counts = listed_again(given, NOON - timedelta(minutes=150))
+
+    firing = fire(begin_from(found, counts, NOW, UTC), NOW, UTC)
+
+    assert firing is not None
+    assert [(tick - NOW) / MINUTE for tick in firing.ticks] == [-120, -60, 0]
+
+
+def test_what_is_due_otherwise_in_code_than_in_a_list_is_due_from_now_on() -> None:
+    source = "code shop"
+    monthly = Definition.checked(
+        crontab(0, 0, day_of_month=15), name="a", task="t", start=PAST, source=source
+    )
+    hourly_now = Definition.checked(crontab(0), name="a", task="t", start=PAST, source=source)
+    found, counts = listed_again(monthly, NOON - timedelta(minutes=10), hourly_now)
+
+    assert begin_from(found, counts, NOW, UTC).standing.tick == NOW + HOUR
+
+
+def test_what_ran_since_a_list_does_not_run_again() -> None:
+    given = Definition.checked(crontab(minute=0), name="a", task="t", start=PAST)
+    found, counts = listed_again(given, NOON - timedelta(minutes=150))
+    found = replace(found, last_run_at=NOON)
+
+    assert begin_from(found, counts, NOW, UTC).standing.tick == NOW + HOUR
+
+
+@pytest.mark.parametrize(
+    ("told", "name"),
+    [
+        ('"name": 5', "line 1"),
+        ('"name": null', "line 1"),
+        ('"name": ["a"]', "line 1"),
+        ('"name": "\\ud800"', "line 1"),
+        *(
+            (f'"name": "a", "{what}": "{when}"', "a")
+            for what in ("since", "next", "last_run_at")
+            for when in (
+                "0001-01-01T00:00:00+14:00",
+                "9999-12-31T23:59:59-14:00",
+                "1969-12-31T00:00:00+00:00",
+                "soon",
+            )
+        ),
+        ('"name": "a", "since": 5', "a"),
+        *(
+            (f'"name": "a", "{what}": {number}', "a")
+            for what in ("total_run_count", "runs_by_hand")
+            for number in ("1e400", "NaN", '"x"')
+        ),
+        ('"name": "a", "total_run_count": -1', "a"),
+    ],
+)
+def test_what_is_wrong_in_a_line_of_a_list_is_a_problem_of_that_line(told: str, name: str) -> None:
+    good = '{"task": "t", "schedule": {"every": 60}, "status": "on", "source": "SOURCE", %s}'
+
+    for source in ("api", "code shop"):
+        line = good.replace("SOURCE", source) % told
+        code = {"a": hourly(source="code shop")}
+        other = good % '"name": "b"'
+        wrong, right = listed._found([line, other], "code shop", code)
+        assert wrong.name == name
+        assert wrong.problem is not None
+        assert wrong.problem.startswith("expected a line of `periodic list --json`: ")
+        assert (right.name, right.problem) == ("b", None)
