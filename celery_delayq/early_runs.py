@@ -49,6 +49,8 @@ class EarlyRuns:
 
     def add(self, run: bytes) -> None:
         """Note a run in the history: soon."""
+        if not self.most:
+            return
         self._waiting.append(run)
         if not self._is_told:
             self._is_told = True

@@ -58,7 +58,7 @@ class RunRecord(NamedTuple):
         """Return the bytes to store."""
         id, task, queue, worker, due, promoted, started, ended, state, retries, times, reason = self
         line = (
-            f"1 {_field(id)} {_name(task)} {_name(queue)} {_name(worker)} "
+            f"1 {id if _PLAIN(id) else _field(id)} {_names(task, queue, worker)} "
             f"{'-' if due is None else due} {'-' if promoted is None else promoted} "
             f"{'-' if started is None else started} {ended} {state} {retries} {times} {reason}"
         )
@@ -90,8 +90,9 @@ def _field(text: str) -> str:
     return text if _PLAIN(text) else quote(text, errors="backslashreplace") or "%00"
 
 
-#: Of names there are few, unlike ids.
-_name = lru_cache(maxsize=1024)(_field)
+@lru_cache(maxsize=1024)  # of names there are few, unlike ids
+def _names(*names: str) -> str:
+    return " ".join(map(_field, names))
 
 
 def _time(text: str) -> int | None:

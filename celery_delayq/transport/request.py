@@ -232,14 +232,18 @@ def _text(reason: Any) -> str:
     return f"{type(reason).__name__}: {text}" if isinstance(reason, BaseException) else text
 
 
-def hook(tasks: Any) -> None:
-    """Have all *tasks* of a worker use the mixin, whatever class of request they have."""
+def hook(tasks: Any, *, history: bool) -> None:
+    """Have all *tasks* of a worker use the mixin, whatever class of request they have.
+
+    With a *history*, that which notes runs too.
+    """
     for task in tasks.values():
         base = symbol_by_name(task.Request)
         if not issubclass(base, RequestMixin):
-            task.Request = _mixed(base)
+            task.Request = _mixed(base, history)
 
 
 @cache
-def _mixed(base: type) -> type:
-    return type("Request", (RunMixin, RequestMixin, base), {})
+def _mixed(base: type, history: bool) -> type:
+    mixins = (RunMixin, RequestMixin) if history else (RequestMixin,)
+    return type("Request", (*mixins, base), {})

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class RunMixin:
-    """Notes how each run of a task has ended, if there is a history."""
+    """Notes how each run of a task has ended; only where there is a history, since it costs."""
 
     _run_ending: Ending | None = None
     #: Whether the message was acknowledged before the run had ended.
@@ -103,32 +103,26 @@ class RunMixin:
             self._run_ending = ending
 
     def _note_held(self) -> None:
-        """Have a line go with what becomes of the message, which is held."""
+        """Have a line go with what becomes of the message, if it is held."""
         ending = self._run_ending
-        keeper = self._keeper()
+        message = self.message  # type: ignore[attr-defined]
+        keeper = getattr(message.channel, "keeper", None)
         if ending is None or keeper is None:
             return
-        holding = keeper.held.get(self.message.delivery_tag)  # type: ignore[attr-defined]
+        holding = keeper.held.get(message.delivery_tag)
         if holding is not None:
             holding.run = self._line(ending)
 
     def _note_early(self) -> None:
-        """Send the line of a run whose message was acknowledged before."""
+        """Send the line of a run whose message was acknowledged before, if it was held."""
         ending = self._run_ending
         if not self._is_early or ending is None or self._is_run_noted:
             return
         self._is_run_noted = True
-        keeper = self._keeper()
-        if keeper:
-            keeper.runs.add(self._line(ending))
-
-    def _keeper(self) -> Any:
-        """Return who holds the message, or did; None where there is no history."""
         message = self.message  # type: ignore[attr-defined]
         keeper = getattr(message.channel, "keeper", None)
-        if keeper is None or not keeper.runs.most or not keeper.owns(message.delivery_tag):
-            return None
-        return keeper
+        if keeper is not None and keeper.owns(message.delivery_tag):
+            keeper.runs.add(self._line(ending))
 
     def _line(self, ending: Ending) -> bytes:
         try:
@@ -146,7 +140,8 @@ def _telling(on_success: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return on_success(self, result, **kwargs)
         finally:
-            self._note_early()
+            if self._is_early:
+                self._note_early()
 
     return on_success_and_tell
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any
 from weakref import ReferenceType, ref
@@ -29,7 +29,9 @@ _controller: ReferenceType[Any] | None = None
 def _note(sender: Any, **_: Any) -> None:
     global _controller
     _controller = ref(sender)
-    request.hook(sender.app.tasks)
+    own = (sender.app.conf.broker_transport_options or {}).get("delayq")
+    history = isinstance(own, Mapping) and bool(own.get("history"))  # it is checked elsewhere
+    request.hook(sender.app.tasks, history=history)
     if not (LOOP_WAKES or hasattr(Consumer.call_soon, "wakes")):
         Consumer.call_soon = _waking(Consumer.call_soon)
 

@@ -38,7 +38,7 @@ def test_a_run_is_one_short_line() -> None:
 def test_what_is_packed_is_read_again(
     names: tuple[str, ...], times: tuple[Any, ...], ended: int, reason: str
 ) -> None:
-    record = RunRecord(*names, *times, ended, "SUCCESS", 0, 1, reason)  # type: ignore[arg-type]
+    record = RunRecord(*names, *times, ended, "SUCCESS", 0, 1, reason)  # type: ignore[call-arg,arg-type]
 
     assert RunRecord.unpack(record.pack()) == record
 

@@ -1,3 +1,6 @@
+-- A hand may have removed the list of second messages, so all are looked for.
+twins_there = true
+
 -- A full server refuses to add anything; what is mended here is small and must pass: see
 -- promote.lua.
 local function let_pass()
