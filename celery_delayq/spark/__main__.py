@@ -1,0 +1,32 @@
+"""``python -m celery_delayq.spark <job> …``."""
+
+from __future__ import annotations
+
+import click
+
+from celery_delayq.errors import ConfigError
+from celery_delayq.spark import check
+
+
+@click.group()
+def main() -> None:
+    """Jobs of Apache Spark on the queue (celery_delayq).
+
+    Each exits with 0 when all was done, with 1 after an error or when rows were refused, and with
+    2 when it cannot be meant like that. With --json there is JSON on standard output.
+    """
+
+
+def _add_jobs() -> None:
+    try:
+        check()
+    except ConfigError as exc:
+        raise SystemExit(f"Error: {exc}") from exc
+    from celery_delayq.spark import reconcile
+
+    main.add_command(reconcile.command)
+
+
+if __name__ == "__main__":
+    _add_jobs()
+    main(prog_name="python -m celery_delayq.spark")

@@ -1,0 +1,110 @@
+"""What jobs share: their session, their command lines, and how they tell what they did."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from celery_delayq.cli.base import Refused, reporting_errors
+from celery_delayq.cli.words import spelled
+from celery_delayq.spark import check, register
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: The options by which a job finds the queue: those of the data source, without secrets.
+ACCESS = ("url", "app", "keyprefix")
+
+
+def session(name: str, jars: str | None = None) -> SparkSession:
+    """Return the session of ``spark-submit``, or a new one, which knows the data source.
+
+    Parameters
+    ----------
+    jars : str | None
+        Files for Java, such as the JDBC driver of a database, with commas between them.
+    """
+    check()
+    from pyspark.sql import SparkSession
+
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # not under spark-submit: all runs here
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(name)
+    if jars is not None:
+        builder = builder.config("spark.jars", jars)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def options(command: F) -> F:
+    """Give a command what all jobs can be told, and tell what went wrong in one line."""
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+        click.option("--jars", metavar="FILES", help="JDBC driver, where no spark-submit adds it."),
+        click.option("--keyprefix", metavar="PREFIX", help="The apps' global_keyprefix."),
+        click.option("--app", metavar="APP", help="The Celery app, as celery -A takes it."),
+        click.option(
+            "--url",
+            metavar="URL",
+            help="The broker's URL without its password, or env:NAME; else DELAYQ_URL or "
+            "CELERY_BROKER_URL say it. DELAYQ_PASSWORD is the password.",
+        ),
+    ):
+        command = option(command)
+    return _telling_errors_of_spark(reporting_errors(command))
+
+
+def show(title: str, sums: Iterable[tuple[str, int]]) -> None:
+    """Print what a job did as a table."""
+    table = Table(title=title, box=box.SIMPLE_HEAD, show_edge=False, show_header=False)
+    table.add_column("what")
+    table.add_column("number", justify="right", no_wrap=True)
+    for what, number in sums:
+        table.add_row(Text(spelled(what)), f"{number:,}")
+    Console(highlight=False).print(table)
+
+
+def show_json(said: Mapping[str, Any]) -> None:
+    """Print what a job did as JSON."""
+    print(json.dumps(said))
+
+
+def _telling_errors_of_spark(command: F) -> F:
+    @functools.wraps(command)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        with warnings.catch_warnings():
+            # spark-submit puts warnings where JSON is to be.
+            warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")
+            check()
+            from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+            from pyspark.errors import PySparkException
+
+            try:
+                return command(*args, **kwargs)
+            except Py4JJavaError as exc:
+                raise Refused(_one_line(str(exc.java_exception))) from exc
+            except PySparkException as exc:
+                raise Refused(_one_line(str(exc))) from exc
+
+    return reporting_errors(wrapper)  # type: ignore[return-value]
+
+
+def _one_line(text: str) -> str:
+    """Return the line of an error of Spark that says most: the last one of a Python traceback."""
+    lines = [line.strip() for line in text.splitlines()]
+    said = [line for line in lines if line.startswith(("celery_delayq.", "redis.", "kombu."))]
+    return spelled(said[-1] if said else next(filter(None, lines), "Spark failed"))

@@ -1,0 +1,388 @@
+"""How rows are compared with the queue: one join by id. On the driver are sums only."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+
+from celery_delayq.errors import ConfigError
+from celery_delayq.spark.columns import Rows
+from celery_delayq.spark.judging import (
+    EPOCH,
+    ID,
+    OWN,
+    PRESENT,
+    RANKS,
+    VERDICT,
+    WHY,
+    cancelling,
+    judging,
+)
+from celery_delayq.spark.options import WriteOptions
+from celery_delayq.spark.reading import opened
+from celery_delayq.spark.writing import _queue_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+#: Without it what is kept stays in 200 parts, however little that is.
+_COALESCE = "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning"
+
+#: Connections that cancel side by side.
+_MOST = 8
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is compared, and what is to be done about it.
+
+    Attributes
+    ----------
+    task : str
+        The name of the task.
+    key, eta : str
+        The columns that identify a row (text, a whole number or a date), and say when.
+    arguments : Sequence[str] | None
+        The columns that are keyword arguments; all others but *created*, without it.
+    created : str | None
+        The column with the time at which a row was made. Without one all rows count as old.
+    grace : float
+        Seconds for which a new row is left alone.
+    finished_within : float
+        Seconds for which a row is left alone once its task has ended, as far as the history tells.
+    orphans : str
+        Whether tasks in the schedule that have no row are told only, or cancelled.
+    dry_run : bool
+        Tell what would be done.
+    queue, priority, batchsize, ratelimit : object
+        As :class:`~celery_delayq.spark.options.WriteOptions` has them.
+    refused : str | None
+        A folder for Parquet files of rows that cannot be scheduled.
+    access : Mapping[str, str]
+        How the queue is found: the options ``url``, ``app``, ``keyprefix`` of the data source.
+    """
+
+    task: str
+    key: str
+    eta: str
+    arguments: Sequence[str] | None = None
+    created: str | None = None
+    grace: float = 3600.0
+    finished_within: float = 86_400.0
+    orphans: Literal["report", "cancel"] = "report"
+    dry_run: bool = False
+    queue: str | None = None
+    priority: int | None = None
+    batchsize: int = 500
+    ratelimit: float | None = None
+    refused: str | None = None
+    access: Mapping[str, str] = field(default_factory=dict)
+
+    def writing(self) -> dict[str, str]:
+        """Return the options for the writer of the data source."""
+        given = {
+            **self.access,
+            "task": self.task,
+            "idcolumn": self.key,
+            "etacolumn": self.eta,
+            "onconflict": "replace",
+            "queue": self.queue,
+            "priority": self.priority,
+            "batchsize": self.batchsize,
+            "ratelimit": self.ratelimit,
+            "refused": self.refused,
+        }
+        return {name: str(value) for name, value in given.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What became of rows, or would.
+
+    Attributes
+    ----------
+    rows, young : int
+        All rows, and those that were left alone since they are new.
+    present : Mapping[str, int]
+        Rows that were left alone since their task is somewhere: ``leased``, ``ready``, waiting for
+        a ``retry``, ``elsewhere`` (scheduled in another queue), ``dead`` or ``finished``.
+    new, replaced, kept : int
+        Rows that were missing, that had changed, and that are scheduled as they are.
+    refused : int
+        Rows that cannot be scheduled.
+    orphans, cancelled : int
+        Scheduled tasks without a row, and those of them that were cancelled.
+    why : str
+        Why one of the refused rows was.
+    """
+
+    rows: int = 0
+    young: int = 0
+    present: Mapping[str, int] = field(default_factory=dict)
+    new: int = 0
+    replaced: int = 0
+    kept: int = 0
+    refused: int = 0
+    orphans: int = 0
+    cancelled: int = 0
+    dry_run: bool = False
+    why: str = ""
+
+    def sums(self) -> Iterator[tuple[str, int]]:
+        """Yield what there is to tell, line by line."""
+        yield from (("rows", self.rows), ("young", self.young))
+        yield from self.present.items()
+        for name in ("new", "replaced", "kept", "refused", "orphans", "cancelled"):
+            yield name, getattr(self, name)
+
+
+def reconcile(spark: SparkSession, rows: DataFrame, options: Options) -> Summary:
+    """Schedule what is missing of the rows that are pending, and move what has changed.
+
+    Rows may come from anywhere. They are looked at twice where orphans are cancelled: a task is
+    cancelled that has no row after that, either.
+
+    Raises
+    ------
+    ConfigError
+        An option is wrong, a column is missing or of another type, or the task goes to an exchange
+        and no queue is given.
+    """
+    return _Job(spark, rows, options).run()
+
+
+class _Job:
+    def __init__(self, spark: SparkSession, rows: DataFrame, options: Options) -> None:
+        if options.orphans not in ("report", "cancel"):
+            raise ConfigError(f"orphans={options.orphans!r}; valid are: report, cancel")
+        self._spark, self._options = spark, options
+        self._writing = WriteOptions.of(options.writing())
+        self._all = rows
+        _needed(rows, options)
+        named = options.arguments
+        if named is None:
+            named = [
+                n for n in rows.columns if n not in (options.key, options.eta, options.created)
+            ]
+        self._columns = [options.key, options.eta, *named]
+        Rows(self._writing, _arrow(rows.select(*map(_quoted, self._columns))))
+        with opened(self._writing.access) as delayq:
+            queue = _queue_of(delayq, self._writing)
+            if queue is None:
+                raise ConfigError(
+                    f"{options.task} goes to an exchange: name its queue by the option queue"
+                )
+            self._queue, self._now = queue, delayq.store.now_ms()
+
+    def run(self) -> Summary:
+        from pyspark import StorageLevel
+
+        before = self._spark.conf.get(_COALESCE) or "false"
+        self._spark.conf.set(_COALESCE, "true")
+        try:
+            judged = self._judged().persist(StorageLevel.MEMORY_AND_DISK)
+        finally:
+            self._spark.conf.set(_COALESCE, before or "true")
+        try:
+            return self._done(judged)
+        finally:
+            judged.unpersist()
+
+    def _done(self, judged: DataFrame) -> Summary:
+        from pyspark.sql import functions as F  # noqa: N812
+
+        found = judged.groupBy(VERDICT).agg(F.count("*"), F.min(WHY)).collect()
+        counts = {verdict: number for verdict, number, _ in found}
+        why = next((text for verdict, _, text in found if verdict == "refused"), "")
+
+        def number(*verdicts: str) -> int:
+            return sum(counts.get(each, 0) for each in verdicts)
+
+        told = {
+            "rows": sum(counts.values()) - number("orphan"),
+            "young": number("young"),
+            "present": {state: number(state) for state in PRESENT},
+            "refused": number("refused"),
+            "orphans": number("orphan"),
+            "why": why,
+        }
+        new, replaced, kept = number("new"), number("changed", "foreign"), number("kept")
+        if self._options.dry_run:
+            return Summary(**told, new=new, replaced=replaced, kept=kept, dry_run=True)
+
+        def meant(*verdicts: str) -> DataFrame:
+            return judged.where(F.col(VERDICT).isin(*verdicts))
+
+        if number("refused") and self._options.refused is not None:
+            refused = meant("refused").select(*map(_quoted, self._columns), WHY)
+            refused.write.mode("append").parquet(self._options.refused)
+        # The writer could not tell that these are in its way: they have no key, or another one.
+        made_way = self._cancel(meant("foreign").select(ID)) if number("foreign") else 0
+        if new + replaced:
+            written = self._write(meant("new", "changed", "foreign"))
+            told["refused"] += written["refused"]
+            kept += written["kept"]
+            new, replaced = written["new"] - made_way, written["replaced"] + made_way
+        cancelled = 0
+        if number("orphan") and self._options.orphans == "cancel":
+            still = self._ids(self._all)
+            orphans = meant("orphan").select(ID)
+            cancelled = self._cancel(orphans.join(still, ID, "left_anti"))
+        return Summary(**told, new=new, replaced=replaced, kept=kept, cancelled=cancelled)
+
+    # -- what there is
+
+    def _judged(self) -> DataFrame:
+        """Return all rows and orphans, with what is to become of each."""
+        from pyspark.sql import Window
+        from pyspark.sql import functions as F  # noqa: N812
+        from pyspark.sql.types import StringType, StructField, StructType
+
+        young = F.lit(False) if self._options.created is None else self._is_young()
+        rows = self._all.select(
+            *map(_quoted, self._columns),
+            self._id_column(self._all).alias(ID),
+            F.coalesce(young, F.lit(False)).alias(f"{OWN}young"),
+        ).withColumn(f"{OWN}times", F.count("*").over(Window.partitionBy(ID)))
+        entries = self._entries()
+        joined = rows.join(entries, F.col(ID) == F.col(f"{OWN}entry"), "full_outer")
+        fields = [
+            StructField(each.name, each.dataType)
+            for each in rows.select(*map(_quoted, self._columns)).schema.fields
+        ]
+        more = [StructField(name, StringType()) for name in (ID, VERDICT, WHY)]
+        judge = judging(self._writing, self._columns)
+        return joined.mapInArrow(judge, StructType([*fields, *more]))
+
+    def _is_young(self) -> Column:
+        from pyspark.sql import functions as F  # noqa: N812
+        from pyspark.sql.types import TimestampNTZType
+
+        created = self._options.created or ""
+        edge = EPOCH + timedelta(milliseconds=self._now) - timedelta(seconds=self._options.grace)
+        text = edge.replace(tzinfo=None).isoformat(" ")
+        is_naive = isinstance(self._all.schema[created].dataType, TimestampNTZType)
+        literal = f"TIMESTAMP_NTZ'{text}'" if is_naive else f"TIMESTAMP'{text} UTC'"
+        return F.col(_quoted(created)) > F.expr(literal)
+
+    def _id_column(self, rows: DataFrame) -> Column:
+        from pyspark.sql import functions as F  # noqa: N812
+
+        key = rows[_quoted(self._options.key)].cast("string")
+        return F.concat(F.lit(f"{self._options.task}:"), key)
+
+    def _ids(self, rows: DataFrame) -> DataFrame:
+        return rows.select(self._id_column(rows).alias(ID))
+
+    def _entries(self) -> DataFrame:
+        """Return where tasks are, each once; in the order in which they move from place to place.
+
+        One that moves meanwhile is rather met twice than never.
+        """
+        from pyspark.sql import functions as F  # noqa: N812
+
+        says = ("eta", "args", "kwargs", "unique_key")
+        scheduled = self._table(
+            "scheduled",
+            "id STRING, queue STRING, due TIMESTAMP, eta TIMESTAMP, args STRING, kwargs STRING, "
+            "unique_key STRING, retries INT",
+        )
+        state = (
+            F.when(F.col("queue") != self._queue, "elsewhere")
+            .when(F.col("retries") > 0, "retry")
+            .otherwise("scheduled")
+        )
+        found = scheduled.select("id", state.alias("state"), *says)
+        since = EPOCH + timedelta(milliseconds=self._now - self._options.finished_within * 1000)
+        ended = self._table("history", "id STRING, state STRING", since=since.isoformat())
+        for state_name, frame in (
+            ("ready", self._table("ready", "id STRING")),
+            ("leased", self._table("leased", "id STRING")),
+            ("dead", self._table("dead_letters", "task_id STRING")),
+            ("finished", ended.where(F.col("state") != "RETRY")),
+        ):
+            id = frame.columns[0]
+            some = frame.select(F.col(id).alias("id"), F.lit(state_name).alias("state"))
+            found = found.unionByName(some, allowMissingColumns=True)
+        rank = F.array_position(F.array(*map(F.lit, RANKS)), F.col("state"))
+        first = F.min_by(F.struct("state", *says), rank)
+        # Others of the task are nobody's rows: the app has called it otherwise, too.
+        ours = found.where(F.col("id").startswith(f"{self._options.task}:"))
+        grouped = ours.groupBy("id").agg(first.alias("first"))
+        return grouped.select(
+            F.col("id").alias(f"{OWN}entry"),
+            *(F.col(f"first.{name}").alias(f"{OWN}{name}") for name in ("state", *says)),
+        )
+
+    def _table(self, table: str, columns: str, **more: str) -> DataFrame:
+        given = {**self._options.access, "table": table, "task": self._options.task, **more}
+        reader = self._spark.read.schema(columns).format("celery_delayq")
+        return reader.options(**given).load()
+
+    # -- what is done
+
+    def _write(self, rows: DataFrame) -> Mapping[str, int]:
+        with tempfile.TemporaryDirectory() as folder:
+            report = Path(folder, "report.json")
+            given = {**self._options.writing(), "report": str(report)}
+            writer = rows.select(*map(_quoted, self._columns)).write.format("celery_delayq")
+            writer.mode("append").options(**given).save()
+            told: Mapping[str, int] = json.loads(report.read_text())
+            return told
+
+    def _cancel(self, ids: DataFrame) -> int:
+        """Cancel tasks that are scheduled, and return how many were."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        done = ids.coalesce(_MOST).mapInArrow(cancelling(self._writing), "cancelled BIGINT")
+        [(number,)] = done.agg(F.sum("cancelled")).collect()
+        return int(number or 0)
+
+
+def _needed(rows: DataFrame, options: Options) -> None:
+    """Raise :class:`ConfigError` where a column is missing or of a type that does not do."""
+    from pyspark.sql import types
+
+    for name, column in (
+        ("key", options.key),
+        ("eta", options.eta),
+        ("created", options.created),
+        *(("arguments", each) for each in options.arguments or ()),
+    ):
+        if column is not None and column not in rows.columns:
+            raise ConfigError(
+                f"{name}={column!r}: no such column; there are: {', '.join(rows.columns)}"
+            )
+    kind = rows.schema[options.key].dataType
+    # What Spark and Python write in the same way.
+    if not isinstance(kind, (types.StringType, types.IntegralType, types.DateType)) and not (
+        isinstance(kind, types.DecimalType) and kind.scale == 0
+    ):
+        raise ConfigError(
+            f"key={options.key!r} is of type {kind.simpleString()}: expected text, a whole number "
+            "or a date; cast it to text where rows are written and here"
+        )
+    if options.created is not None:
+        kind = rows.schema[options.created].dataType
+        if not isinstance(kind, (types.TimestampType, types.TimestampNTZType)):
+            raise ConfigError(
+                f"created={options.created!r} is of type {kind.simpleString()}: "
+                "expected a timestamp"
+            )
+
+
+def _arrow(rows: DataFrame) -> pa.Schema:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(rows.schema, timezone="UTC")
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

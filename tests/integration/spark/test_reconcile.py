@@ -1,0 +1,426 @@
+"""Rows that are pending in a database, against the queue."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from ast import literal_eval
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from celery import Celery
+from click.testing import CliRunner
+
+from celery_delayq import DelayQ
+from celery_delayq.errors import ConfigError
+from celery_delayq.history import RunRecord
+from celery_delayq.spark.reconcile import Options, Summary, command, read_jdbc, reconcile
+from celery_delayq.spark.reconciliation import _Job as Job
+from celery_delayq.testing import wait_until
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.integration.conftest import MakeApp
+from tests.support.letters import message
+from tests.support.postgres import PASSWORD, PostgresServer
+
+# Celery's result backend, with the newest redis-py.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
+]
+
+NOON = datetime(2031, 5, 17, 12, tzinfo=timezone.utc)
+FLIGHTS = "flight string, remind_at timestamp, gate string, pax int"
+TASK = "mail.remind"
+
+#: Where Debian's libpostgresql-jdbc-java has it.
+JAR = Path("/usr/share/java/postgresql.jar")
+
+Row = tuple[Any, ...]
+Reconcile = Callable[..., Summary]
+
+
+def remind(gate: str, pax: int) -> None:
+    """Stand for any task."""
+
+
+@pytest.fixture
+def app(make_app: MakeApp) -> Celery:
+    app = make_app()
+    app.task(name=TASK)(remind)
+    return app
+
+
+@pytest.fixture
+def run(spark: Any, delayq_broker_url: str) -> Reconcile:
+    """Reconcile rows, given as a list or a data frame."""
+
+    def run(rows: Any, **options: Any) -> Summary:
+        frame = spark.createDataFrame(rows, FLIGHTS) if isinstance(rows, list) else rows
+        given = {"task": TASK, "key": "flight", "eta": "remind_at", **options}
+        return reconcile(spark, frame, Options(access={"url": delayq_broker_url}, **given))
+
+    return run
+
+
+def flight(n: int, gate: str = "B7", minutes: int = 0) -> Row:
+    return f"UA{n:03}", NOON + timedelta(minutes=n + minutes), gate, n
+
+
+def call(app: Celery, row: Row, **options: Any) -> str:
+    """Schedule the task of a row as an app does that knows nothing of Spark."""
+    key, at, gate, pax = row
+    id = f"{TASK}:{key}"
+    kwargs = {"gate": gate, "pax": pax}
+    app.send_task(TASK, kwargs=kwargs, task_id=id, **{"eta": at, **options})
+    return id
+
+
+def calls(delayq: DelayQ) -> dict[str, tuple[datetime, dict[str, Any]]]:
+    """Return when and with what each scheduled task is called, none of them twice."""
+    found = delayq.list(limit=10_000)
+    assert len({each.id for each in found}) == len(found)
+    return {each.id: (each.due, literal_eval(each.headers["kwargsrepr"])) for each in found}
+
+
+def expected(*rows: Row) -> dict[str, tuple[datetime, dict[str, Any]]]:
+    return {f"{TASK}:{key}": (at, {"gate": gate, "pax": pax}) for key, at, gate, pax in rows}
+
+
+def said(**numbers: Any) -> Summary:
+    present = dict.fromkeys(("leased", "ready", "retry", "elsewhere", "dead", "finished"), 0)
+    return Summary(**{**numbers, "present": {**present, **numbers.get("present", {})}})
+
+
+def everything(redis: RedisUnderTest) -> dict[bytes, bytes | None]:
+    """Return all of Redis."""
+    return {key: redis.client.dump(key) for key in redis.client.scan_iter()}
+
+
+def make_states(app: Celery, delayq: DelayQ) -> None:
+    """Bring a task into each state: leased 1, ready 2, retry 3, elsewhere 4, dead 5, finished 6."""
+    for n in (1, 2):
+        delayq.run_now(call(app, flight(n)))
+        if n == 1:
+            delayq.store.leases.reserve("celery", "me", 600.0, "1", 1)
+    call(app, flight(3, minutes=9), retries=1)
+    call(app, flight(4), queue="other")
+    id = f"{TASK}:UA005"
+    delayq.store.letters.bury("celery", id, "it failed", message(id, TASK))
+    now = delayq.store.now_ms()
+    ended = {f"{TASK}:UA006": 60, f"{TASK}:UA007": 9000}
+    runs = [
+        RunRecord(
+            id, TASK, "celery", "w", None, None, now - 1000 * ago, now - 1000 * ago, "SUCCESS", 0,
+            1, "",
+        ).pack()
+        for id, ago in ended.items()
+    ]  # fmt: skip
+    delayq.store.history.add("me", 1, 1000, runs)
+
+
+def test_each_kind_of_row_gets_what_it_needs(
+    run: Reconcile, app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest
+) -> None:
+    make_states(app, delayq)
+    call(app, flight(10))  # as its row
+    call(app, flight(11), unique_key="UA011")  # as its row
+    call(app, flight(12, minutes=5))  # another ETA, no key
+    call(app, flight(13, gate="C1"), unique_key="somebody's")  # other arguments, another key
+    call(app, flight(90))  # an orphan
+    call(app, flight(91), queue="other")  # another one
+    others = {f"tasks.add:{TASK}:UA014", "an id of Celery"}  # not meant
+    app.send_task("tasks.add", (1, 2), task_id=f"tasks.add:{TASK}:UA014", eta=NOON)
+    app.send_task(TASK, ("B7", 1), task_id="an id of Celery", eta=NOON)
+    rows = [flight(n) for n in (*range(1, 8), *range(10, 15))]
+    before = everything(delayq_redis)
+    present = {"leased": 1, "ready": 1, "retry": 1, "elsewhere": 1, "dead": 1, "finished": 1}
+    told = {"rows": 12, "present": present, "new": 2, "replaced": 2, "kept": 2, "orphans": 2}
+
+    # UA007 has finished long ago, UA014 never was.
+    assert run(rows, finished_within=3600, dry_run=True) == said(**told, dry_run=True)
+    assert everything(delayq_redis) == before
+
+    assert run(rows, finished_within=3600) == said(**told)
+    left = [flight(3, minutes=9), flight(4), flight(90), flight(91)]
+    there = expected(*left, *(flight(n) for n in (7, 10, 11, 12, 13, 14)))
+    found = calls(delayq)
+    assert {id: found[id] for id in found.keys() - others} == there
+    assert others < found.keys()
+
+    # A second time there is nothing to do but to cancel what is asked for now.
+    before = delayq_redis.client.hgetall("{celery}:entries")
+    again = {**told, "new": 0, "replaced": 0, "kept": 6}
+    assert run(rows, finished_within=3600, orphans="cancel") == said(**again, cancelled=2)
+    assert before.pop(f"{TASK}:UA090".encode())
+    assert delayq_redis.client.hgetall("{celery}:entries") == before
+    assert calls(delayq).keys() == {*there, *others} - {f"{TASK}:UA090", f"{TASK}:UA091"}
+
+
+# -- rows that are wrong
+
+
+def test_rows_that_are_wrong_are_told_and_put_aside(
+    run: Reconcile, spark: Any, delayq: DelayQ, tmp_path: Path
+) -> None:
+    rows = [
+        flight(1),
+        flight(2),
+        flight(2, gate="C1"),
+        (None, NOON, "B7", 3),
+        ("UA004", None, "B7", 4),
+    ]
+    folder = tmp_path / "refused"
+
+    told = run(rows, refused=str(folder))
+    assert (told.rows, told.new, told.refused) == (5, 1, 4)
+    assert calls(delayq) == expected(flight(1))
+    reasons = {
+        (row.flight, row.pax): row._error for row in spark.read.parquet(str(folder)).collect()
+    }
+    assert reasons == {
+        ("UA002", 2): "flight: 2 rows have the key of 'mail.remind:UA002'",
+        (None, 3): "flight is None: nothing identifies the row",
+        ("UA004", 4): "remind_at is null: nothing says when",
+    }
+    assert told.why in reasons.values()
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"key": "nr"}, "key='nr': no such column; there are: flight, remind_at, gate, pax"),
+        ({"key": "remind_at"}, "key='remind_at' is of type timestamp: expected text"),
+        ({"eta": "gate"}, "etacolumn='gate' is of type string: expected a timestamp"),
+        ({"created": "gate"}, "created='gate' is of type string: expected a timestamp"),
+        ({"arguments": ["gates"]}, "arguments='gates': no such column"),
+        ({"orphans": "kill"}, "orphans='kill'; valid are: report, cancel"),
+        ({"access": {"url": "redis://:hunter2@localhost/0"}}, "the option url has a password"),
+    ],
+)
+def test_options_that_are_wrong_are_told(spark: Any, options: dict[str, Any], problem: str) -> None:
+    rows = spark.createDataFrame([], FLIGHTS)
+    given = {"task": TASK, "key": "flight", "eta": "remind_at", **options}
+    with pytest.raises(ConfigError, match=problem):
+        reconcile(spark, rows, Options(**given))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "jdbc:postgresql://db/shop?user=me&password=hunter2",
+        "jdbc:sqlserver://db;user=me;password=hunter2",
+        "jdbc:mysql://me:hunter2@db/shop",
+        "jdbc:oracle:thin:me/hunter2@db:1521:shop",
+    ],
+)
+def test_a_password_in_a_url_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="the JDBC URL has a password") as raised:
+        read_jdbc(None, url, table="reminders")  # type: ignore[arg-type]
+    assert "hunter2" not in str(raised.value)
+
+
+# -- a job that fails
+
+
+def test_a_job_that_was_killed_is_completed_by_the_next(
+    run: Reconcile, spark: Any, delayq: DelayQ, delayq_redis: RedisUnderTest
+) -> None:
+    rows = [flight(n) for n in range(300)]
+    ended: list[BaseException] = []
+
+    def first() -> None:
+        try:
+            run(rows, batchsize=10, ratelimit=40)
+        except BaseException as exc:
+            ended.append(exc)
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    try:
+        wait_until(lambda: ended or delayq.count() >= 20, 150, "some rows to be written")
+    finally:
+        spark.sparkContext.cancelAllJobs()
+        thread.join(60)
+    assert ended
+
+    told = run(rows)
+    assert (told.rows, told.replaced, told.refused) == (300, 0, 0)
+    assert told.new + told.kept == 300
+    assert told.new > 0
+    assert told.kept >= 20
+    assert calls(delayq) == expected(*rows)
+
+
+# -- databases
+
+
+@pytest.fixture
+def derby(spark: Any, tmp_path: Path) -> Iterator[tuple[str, Callable[..., None]]]:
+    """The URL of a database inside Spark's Java, and what gives it statements."""
+    system, manager = spark._jvm.java.lang.System, spark._jvm.java.sql.DriverManager
+    system.setProperty("derby.stream.error.file", str(tmp_path / "derby.log"))
+    url = f"jdbc:derby:{tmp_path}/shop"
+    spark._jvm.org.apache.derby.jdbc.EmbeddedDriver()
+    connection = manager.getConnection(f"{url};create=true")
+
+    def execute(*statements: str) -> None:
+        for each in statements:
+            statement = connection.createStatement()
+            statement.execute(each)
+            statement.close()
+
+    yield url, execute
+    connection.close()
+    with pytest.raises(Exception, match="shutdown"):  # so it tells that it was
+        manager.getConnection(f"{url};shutdown=true")
+
+
+def test_rows_of_a_database_are_reconciled(
+    run: Reconcile,
+    spark: Any,
+    derby: tuple[str, Callable[..., None]],
+    app: Celery,
+    delayq: DelayQ,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    url, execute = derby
+    now = datetime.now(timezone.utc)
+
+    def insert(row: Row, age: float) -> str:
+        key, at, gate, pax = row
+        made = f"{now - timedelta(seconds=age):%F %T}"
+        return f"INSERT INTO app.r VALUES ('{key}', '{at:%F %T}', '{gate}', {pax}, '{made}', 'x')"
+
+    execute(
+        "CREATE TABLE app.r (flight VARCHAR(9), remind_at TIMESTAMP, gate VARCHAR(9), pax INT, "
+        "created TIMESTAMP, note VARCHAR(9))",
+        *(insert(flight(n), 7200) for n in range(20)),
+        *(insert(flight(n), 60) for n in range(20, 23)),
+    )
+    late, gone = call(app, flight(30)), call(app, flight(31))
+    monkeypatch.setenv("DELAYQ_JDBC_PASSWORD", "hunter2")
+    options = {
+        "key": "FLIGHT", "eta": "REMIND_AT", "created": "CREATED", "orphans": "cancel",
+        "arguments": ["gate", "pax"],
+    }  # fmt: skip
+    ranges = ("PAX", "0", "30", 2)
+    rows = read_jdbc(spark, url, user="me", query="SELECT * FROM app.r", partitioned=ranges)
+    rows = rows.withColumnsRenamed({"GATE": "gate", "PAX": "pax"})
+    cancel = Job._cancel
+
+    def cancel_after_a_row_has_come(job: Any, ids: Any) -> int:
+        execute(insert(flight(30), 0))
+        return cancel(job, ids)
+
+    monkeypatch.setattr(Job, "_cancel", cancel_after_a_row_has_come)
+
+    told = run(rows, **options)
+
+    assert told == said(rows=23, young=3, new=20, orphans=2, cancelled=1)
+    assert calls(delayq) == expected(*(flight(n) for n in (*range(20), 30)))
+    assert {late, gone} & calls(delayq).keys() == {late}
+    shown = rows._jdf.queryExecution().toString()
+    assert "JDBCRelation" in shown
+    assert "hunter2" not in shown
+
+
+@pytest.fixture
+def jar() -> Path:
+    """The JDBC driver of PostgreSQL."""
+    if not JAR.exists():
+        reason = f"needs {JAR}: apt install libpostgresql-jdbc-java"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return JAR
+
+
+def test_the_command_reconciles_rows_of_postgresql_and_keeps_the_password(
+    spark: Any,  # so that there is a Java
+    jar: Path,
+    postgres: PostgresServer,
+    app: Celery,
+    delayq: DelayQ,
+    delayq_broker_url: str,
+    tmp_path: Path,
+) -> None:
+    database = postgres.new_database().rpartition("/")[2]
+    with postgres.connect(database) as connection:
+        connection.execute(
+            "CREATE TABLE reminders (flight text, remind_at timestamptz, gate text, pax int, "
+            "sent boolean, created timestamp)"
+        )
+        for n in range(6):
+            key, at, gate, pax = flight(n)
+            connection.execute(
+                "INSERT INTO reminders VALUES (%s, %s, %s, %s, %s, %s)",
+                (key, at, gate, pax, n == 5, datetime(2026, 1, 1)),
+            )
+    call(app, flight(0))
+    (tmp_path / "spark-defaults.conf").write_text(
+        "spark.log.level INFO\nspark.ui.enabled false\nspark.sql.shuffle.partitions 2\n"
+    )
+    command = [
+        *(sys.executable, "-m", "celery_delayq.spark", "reconcile", "--json", "--jars", str(jar)),
+        *("--jdbc-url", f"jdbc:postgresql://127.0.0.1:{postgres.port}/{database}"),
+        *("--user", "tester", "--query", "SELECT * FROM reminders WHERE NOT sent"),
+        *("--task", TASK, "--key", "flight", "--eta", "remind_at", "--arguments", "gate,pax"),
+        *("--created-column", "created", "--grace", "60"),
+    ]
+    variables = {
+        **os.environ,
+        "DELAYQ_URL": delayq_broker_url,
+        "DELAYQ_JDBC_PASSWORD": PASSWORD,
+        "SPARK_CONF_DIR": str(tmp_path),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=200, env=variables, cwd=tmp_path
+    )
+
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout)
+    assert (told["rows"], told["new"], told["kept"]) == (5, 4, 1)
+    assert calls(delayq) == expected(*map(flight, range(5)))
+    assert "INFO" in done.stderr
+    assert "hunter2" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ([], "give either --table or --query"),
+        (["--table", "t", "--grace", "60"], "--grace needs --created-column"),
+        (["--table", "t", "--partitions", "4"], "go together"),
+        (["--table", "t", "--url", "redis://:hunter2@h/0"], "the option url has a password"),
+    ],
+)
+def test_the_command_says_what_is_wrong_before_java_is_started(
+    arguments: list[str], problem: str
+) -> None:
+    given = ["--jdbc-url", "jdbc:derby:x", "--task", TASK, "--key", "a", "--eta", "b", *arguments]
+    done = CliRunner().invoke(command, given)
+    assert done.exit_code in (1, 2)
+    assert problem in done.output
+    assert "hunter2" not in done.output
+
+
+@pytest.mark.parametrize(
+    "program", [["celery_delayq.spark", "reconcile"], ["celery_delayq.spark.reconcile"]]
+)
+def test_the_command_is_found(program: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", *program, "--help"], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--jdbc-url" in done.stdout
