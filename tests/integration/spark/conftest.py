@@ -35,6 +35,7 @@ def java() -> Path:
     pytest.skip(reason)
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """All share one Spark, so one process runs them all."""
     here = Path(__file__).parent
