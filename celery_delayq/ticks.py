@@ -92,7 +92,9 @@ class TickScheduler:
                 ((queue, entries),) = made.items()
                 by_queue[queue].append((index, _ticks_of(entry, firing, entries)))
             else:
-                letters[index] = gate.fire_in_all(_ticks_of(entry, firing), made)
+                # The first queue decides: the same one in all processes, kombu has them in any order.
+                queues = dict(sorted(made.items()))
+                letters[index] = gate.fire_in_all(_ticks_of(entry, firing), queues)
 
         def note(indexes: Iterable[int], reply: Any) -> None:
             for index, each in zip(indexes, fired(reply), strict=True):
