@@ -92,7 +92,7 @@ class TickScheduler:
                 ((queue, entries),) = made.items()
                 by_queue[queue].append((index, _ticks_of(entry, firing, entries)))
             else:
-                # The first queue decides: the same one in all processes, kombu has them in any order.
+                # The first one decides, so it is the same in all processes: kombu has no order.
                 queues = dict(sorted(made.items()))
                 letters[index] = gate.fire_in_all(_ticks_of(entry, firing), queues)
 
