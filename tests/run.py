@@ -50,6 +50,7 @@ def run(server: Path, what: tuple[str, ...], options: list[str]) -> int:
             "-n",
             str(SIDE_BY_SIDE),
             "--dist=loadgroup",
+            "--no-loadscope-reorder",  # unit tests first
             *folders,
             *options,
         ],
