@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from collections.abc import Callable
 
 from celery_delayq.store import Store
@@ -39,7 +38,7 @@ class EarlyRuns:
         self.due = math.inf
         self._incarnation = incarnation
         self._begin = begin
-        self._waiting: deque[bytes] = deque()
+        self._waiting: list[bytes] = []
         self._is_told = False
         self._sending: list[bytes] = []
         self._number = 1  # that of no call: `claim` leaves it in Redis
@@ -70,13 +69,11 @@ class EarlyRuns:
         try:
             while self:
                 if not self._sending:
-                    self._sending = [self._waiting.popleft() for _ in range(self._size())]
+                    self._sending = self._waiting[:MOST]
+                    del self._waiting[:MOST]  # meanwhile others may only have added some
                     self._number += 1
                 store.history.add(self._incarnation, self._number, self.most, self._sending)
                 self._sending = []
         except BaseException:
             self.due = 0.0
             raise
-
-    def _size(self) -> int:
-        return min(MOST, len(self._waiting))

@@ -56,13 +56,7 @@ class RunRecord(NamedTuple):
 
     def pack(self) -> bytes:
         """Return the bytes to store."""
-        id, task, queue, worker, due, promoted, started, ended, state, retries, times, reason = self
-        line = (
-            f"1 {id if _PLAIN(id) else _field(id)} {_names(task, queue, worker)} "
-            f"{'-' if due is None else due} {'-' if promoted is None else promoted} "
-            f"{'-' if started is None else started} {ended} {state} {retries} {times} {reason}"
-        )
-        return line.encode("utf-8", "backslashreplace")
+        return pack(*self)
 
     @classmethod
     def unpack(cls, data: bytes) -> RunRecord:
@@ -84,6 +78,29 @@ class RunRecord(NamedTuple):
         except ValueError:
             pass
         raise RecordError(f"unreadable run, it begins with {data[:60]!r}")
+
+
+def pack(
+    id: str,
+    task: str,
+    queue: str,
+    worker: str,
+    due: int | None,
+    promoted: int | None,
+    started: int | None,
+    ended: int,
+    state: str,
+    retries: int,
+    deliveries: int,
+    reason: str,
+) -> bytes:
+    """Return the bytes of a :class:`RunRecord`: a worker needs no more of it."""
+    line = (
+        f"1 {id if _PLAIN(id) else _field(id)} {_names(task, queue, worker)} "
+        f"{'-' if due is None else due} {'-' if promoted is None else promoted} "
+        f"{'-' if started is None else started} {ended} {state} {retries} {deliveries} {reason}"
+    )
+    return line.encode("utf-8", "backslashreplace")
 
 
 def _field(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from celery_delayq import scripts
@@ -10,6 +10,11 @@ from celery_delayq.calls import Call
 
 if TYPE_CHECKING:
     from celery_delayq.store import Store
+
+
+def joined(runs: Iterable[bytes]) -> bytes:
+    """Return lines as one argument of a script: each takes a client, and Redis, its time."""
+    return b"\n".join([*runs, b""])
 
 
 class HistoryStore:
@@ -30,9 +35,8 @@ class HistoryStore:
         repeated; *most* is about how many runs to keep.
         """
         keys = [self._keys.history, self._keys.incarnation(incarnation)]
-        # One long argument: redis-py takes its time for each.
-        lines = b"".join([run + b"\n" for run in runs])
-        return int(self._store.run(Call(scripts.load("history"), keys, [most, number, lines])))
+        args = [most, number, joined(runs)]
+        return int(self._store.run(Call(scripts.load("history"), keys, args)))
 
     def read(self, after: str, upto: str, limit: int) -> list[tuple[str, bytes]]:
         """Return offset and bytes of the next *limit* runs after one offset, up to another one."""

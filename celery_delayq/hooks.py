@@ -413,9 +413,13 @@ def plain_repr(value: Any) -> str | None:
     if not flat:
         return None
     text = repr(value)
-    # saferepr cuts long texts, and quotes and escapes in its own way.
-    same = len(text) <= CeleryAMQP.argsrepr_maxsize and "\\" not in text and '"' not in text
-    return text if same else None
+    return text if is_plain(text) else None
+
+
+def is_plain(text: str) -> bool:
+    """Return whether ``saferepr`` makes of simple arguments what ``repr`` has made of them."""
+    # It cuts long texts, and quotes and escapes in its own way.
+    return len(text) <= CeleryAMQP.argsrepr_maxsize and "\\" not in text and '"' not in text
 
 
 def _check(countdown: Any, eta: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
@@ -12,6 +11,7 @@ from redis.exceptions import ResponseError
 
 from celery_delayq import scripts
 from celery_delayq.calls import Call
+from celery_delayq.history_store import joined
 from celery_delayq.keys import Layout
 from celery_delayq.message import Entry, letter_text
 
@@ -194,8 +194,8 @@ class LeaseStore:
         key = self._keys.queue(queue)
         keys = [*key.state, key.leased(incarnation), key.deliveries, self._keys.history]
         most = self._store.limits(queue).history
-        args = chain.from_iterable(runs.items()) if most else runs
-        return Call(scripts.load("ack"), keys, [most, *args])
+        lines = joined(runs.values()) if most else b""
+        return Call(scripts.load("ack"), keys, [most, lines, *runs])
 
     def ack(self, queue: str, incarnation: str, fields: Sequence[str]) -> int:
         """Forget messages without runs; return how many of them were held."""

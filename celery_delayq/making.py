@@ -91,6 +91,12 @@ class Maker:
             self._templates[key] = found or template + 1
         return routed
 
+    def template(self, job: Job) -> Template | None:
+        """Return what serves all calls like this one, which carry nothing of the context."""
+        key = kind(job) if self._uniform else None
+        template = self._templates.get(key)
+        return template if isinstance(template, Template) else None
+
     def _connect(self) -> None:
         """Let a channel of our own keep what it would send."""
         self.channel = self._connection.channel()

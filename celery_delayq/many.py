@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from celery import Signature
 from redis.exceptions import RedisError
@@ -27,6 +27,7 @@ from celery_delayq.making import Maker
 from celery_delayq.pipeline import LOST, Pipeline
 from celery_delayq.replies import Put
 from celery_delayq.store import Store
+from celery_delayq.templates import Routed
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -43,6 +44,9 @@ PATIENCE = 0.1
 
 #: Refused items that a report keeps.
 SHOWN = 100
+
+#: What happens without an error.
+_WITHOUT_ERROR = frozenset({"scheduled", "ready", "duplicate", "replaced", "kept", "superseded"})
 
 #: What to say of an item that went to several queues: the one that comes first.
 _RANK: tuple[State, ...] = (
@@ -140,21 +144,57 @@ class ManyMixin:
         if batch < 1:
             raise InvalidItem(f"batch={batch!r}: expected a number from 1")
         reader = Reader(self.app, task, options)
-        run = _Run(self.app, self._ask, reader, on_outcome, signals, batch)
-        return run.take(iter(items))
+        run = Run(self.app, self._ask, on_outcome, batch)
+        maker = Maker(self.app, reader.common, signals)
+        return run.take(iter(items), maker, _Making(reader, maker))
 
 
-class _Run:
-    """One call of ``schedule_many``."""
+class Making(Protocol):
+    """Makes what is sent of what was given."""
+
+    #: The id of the last call that could be read, None for one that could not.
+    id: str | None
+
+    def __call__(self, given: Any) -> Routed:
+        """Return the entry of a call; raises why there is none."""
+        ...
+
+
+class _Making:
+    """Makes entries of items."""
+
+    def __init__(self, reader: Reader, maker: Maker) -> None:
+        self._reader = reader
+        self._maker = maker
+        self.id: str | None = None
+
+    def __call__(self, given: Any) -> Routed:
+        self.id = None
+        job = self._reader.read(given)
+        self.id = job.id
+        return self._maker.make(job)
+
+
+class Run:
+    """One call of ``schedule_many``.
+
+    Parameters
+    ----------
+    on_outcome : Callable[[ItemOutcome], None] | None
+        Called with what became of each item.
+    batch : int
+        Entries that are sent together.
+    errors_only : bool
+        Not for what happens without an error.
+    """
 
     def __init__(
         self,
         app: Celery,
         ask: Callable[[Callable[[Store], Any]], Any],
-        reader: Reader,
         on_outcome: Callable[[ItemOutcome], None] | None,
-        signals: bool,
         batch: int,
+        errors_only: bool = False,
     ) -> None:
         if app.conf.task_always_eager:
             raise ConfigError("task_always_eager is set: no task is scheduled; unset it")
@@ -165,22 +205,22 @@ class _Run:
             )
         self._app = app
         self._ask = ask
-        self._reader = reader
         self._on_outcome = on_outcome
-        self._signals = signals
         self._batch = batch
+        #: States that are only counted.
+        self._counted = _WITHOUT_ERROR if errors_only or on_outcome is None else frozenset()
         self._report = Report()
         #: Of items with several queues: how many there are, and what those that answered said.
         self._several: dict[int, tuple[int, list[tuple[str, Put]]]] = {}
         self._pipeline: Pipeline | None = None
 
-    def take(self, items: Iterator[Any]) -> Report:
-        """Send all items."""
+    def take(self, items: Iterator[Any], maker: Maker, make: Making) -> Report:
+        """Send what *make* makes, with *maker*, of all items; raises what schedule_many does."""
         try:
             pipeline = self._pipeline = Pipeline(self._ask, self._on_answer, _retries(self._app))
-            with Maker(self._app, self._reader.common, self._signals) as maker:
+            with maker:
                 try:
-                    self._send(items, maker, pipeline)
+                    self._send(items, make, pipeline)
                     settings = maker.channel.settings
                     if settings.wait_replicas:
                         pipeline.wait(settings.wait_replicas, settings.wait_timeout)
@@ -193,7 +233,7 @@ class _Run:
         self._report.position = self._report.taken
         return self._report
 
-    def _send(self, items: Iterator[Any], maker: Maker, pipeline: Pipeline) -> None:
+    def _send(self, items: Iterator[Any], make: Making, pipeline: Pipeline) -> None:
         report, clock = self._report, time.monotonic
         began = clock()
         while True:
@@ -204,16 +244,15 @@ class _Run:
             except Exception as exc:
                 pipeline.flush()
                 raise _Stopped(exc) from exc
-            id = None
             try:
-                job = self._reader.read(given)
-                id = job.id
-                queues, entry = maker.make(job)
+                queues, entry = make(given)
             except (RedisError, *LOST):
                 raise  # not the item's fault, which counts as not taken
             except Exception as exc:
                 report.taken += 1
-                self._tell(ItemOutcome(report.taken - 1, id, "refused", exc))
+                self._tell(ItemOutcome(report.taken - 1, make.id, "refused", exc))
+                if pipeline.buffered and clock() - began > PATIENCE:
+                    pipeline.send()
                 continue
             index = report.taken
             report.taken += 1
@@ -229,28 +268,26 @@ class _Run:
 
     def _on_answer(self, call: Puts, indexes: list[int], puts: list[Put]) -> None:
         """Count what became of the entries of one script call."""
+        counts = self._report.counts
         replaced = []
         for index, id, put in zip(indexes, call.ids, puts, strict=True):
             if put.state == "replaced" and put.other != id:
                 replaced.append(put.other)
+            queue = call.queue
             if index in self._several:
-                self._on_one_of_several(call.queue, index, id, put)
-            elif put.other or self._on_outcome is not None or put.state == "full":
-                self._tell(_outcome(call.queue, index, id, put))
-            else:
-                counts = self._report.counts
+                several, found = self._several[index]
+                found.append((queue, put))
+                if len(found) < several:
+                    continue
+                # All its queues have answered: the worst counts.
+                del self._several[index]
+                queue, put = min(found, key=lambda one: _RANK.index(one[1].state))
+            if put.state in self._counted:
                 counts[put.state] = counts.get(put.state, 0) + 1
+            else:
+                self._tell(_outcome(queue, index, id, put))
         if replaced:
             revoking.note_revoked(self._app, replaced, "replaced")
-
-    def _on_one_of_several(self, queue: str, index: int, id: str, put: Put) -> None:
-        """Tell what became of an item once all its queues have answered."""
-        several, found = self._several[index]
-        found.append((queue, put))
-        if len(found) == several:
-            del self._several[index]
-            queue, put = min(found, key=lambda one: _RANK.index(one[1].state))
-            self._tell(_outcome(queue, index, id, put))
 
     def _tell(self, outcome: ItemOutcome) -> None:
         report = self._report
@@ -263,10 +300,14 @@ class _Run:
             except Exception as exc:
                 raise _Stopped(exc) from exc
 
+    def oldest(self) -> int:
+        """Return the index of the first item that has no outcome yet."""
+        unanswered = self._pipeline.unanswered() if self._pipeline is not None else iter(())
+        return min(unanswered, default=self._report.taken)
+
     def _failed(self, cause: Exception) -> ManyFailed:
-        report, pipeline = self._report, self._pipeline
-        unanswered = pipeline.unanswered() if pipeline is not None else iter(())
-        report.position = min(unanswered, default=report.taken)
+        report = self._report
+        report.position = self.oldest()
         return ManyFailed(
             f"scheduling ended early, after {report}; go on with item {report.position}: "
             f"{type(cause).__name__}: {cause}",

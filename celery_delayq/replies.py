@@ -32,6 +32,10 @@ class Put(NamedTuple):
     other: str = ""
 
 
+#: Those that are about no other message, which most are.
+_ALONE = {letter: Put(state) for letter, state in STATES.items() if letter.islower()}
+
+
 class Puts(NamedTuple):
     """The reply of ``schedule.lua``: Redis' clock in ms, and what became of each message.
 
@@ -49,11 +53,11 @@ class Puts(NamedTuple):
         now, found, *rest = reply
         letters = found.decode()
         others = iter(rest)
-        names = [
-            next(others).decode("utf-8", "surrogateescape") if letter.isupper() else ""
+        puts = [
+            _ALONE.get(letter)
+            or Put(STATES[letter], next(others).decode("utf-8", "surrogateescape"))
             for letter in letters
         ]
-        puts = [Put(STATES[letter], name) for letter, name in zip(letters, names, strict=True)]
         places = (place for place, letter in enumerate(letters) if letter in "SR")
         return cls(int(now), puts, {place: next(others) for place in places})
 

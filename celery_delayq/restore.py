@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -69,10 +70,8 @@ def restore_from(
             report.outcomes["filtered"] += len(rows) - len(meant)
             if not dry_run:
                 note(meant)
-            for batch in _batches(meant):
-                report.outcomes.update(
-                    delayq._ask(lambda store, batch=batch: _take(store, batch, dry_run=dry_run))  # type: ignore[misc]
-                )
+            for batch in batches(meant):
+                report.outcomes.update(delayq._ask(partial(take, rows=batch, dry_run=dry_run)))
             if progress is not None:
                 progress(report)
     report.outcomes = +report.outcomes
@@ -133,7 +132,7 @@ def _of_file(lines: Iterator[tuple[int, Told]], report: Imported) -> Iterator[_P
         yield _Page(rows, lambda _: None)
 
 
-def _batches(rows: Sequence[LetterRow]) -> Iterator[Sequence[LetterRow]]:
+def batches(rows: Sequence[LetterRow]) -> Iterator[Sequence[LetterRow]]:
     """Yield letters of one queue, as many as a script call takes."""
     by_queue: dict[str, list[LetterRow]] = defaultdict(list)
     for row in rows:
@@ -143,7 +142,7 @@ def _batches(rows: Sequence[LetterRow]) -> Iterator[Sequence[LetterRow]]:
             yield some[start : start + BATCH]
 
 
-def _take(store: Store, rows: Sequence[LetterRow], *, dry_run: bool) -> list[Became]:
+def take(store: Store, rows: Sequence[LetterRow], *, dry_run: bool) -> list[Became]:
     """Put letters of one queue back, or look which are there."""
     queue = rows[0].queue
     if dry_run:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 from celery_delayq import scripts
 from celery_delayq.calls import Call
-from celery_delayq.message import task_field
+from celery_delayq.message import MAX_DUE_MS, task_field
 from celery_delayq.places import PARK
 
 if TYPE_CHECKING:
@@ -154,7 +154,8 @@ class ScanStore:
         args = "-inf" if low is None else low, "+inf", place, 1
         name = self._keys.queue(queue).dead_at
         found = self._store.client.zrangebyscore(name, *args, withscores=True)
-        return int(found[0][1]) if found else None
+        # A hand may have written any score.
+        return int(max(0, min(found[0][1], MAX_DUE_MS))) if found else None
 
     def runs(self) -> int:
         """Return how many runs the history has."""

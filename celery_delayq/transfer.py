@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from itertools import islice
 from typing import Literal, cast
 
@@ -159,7 +160,7 @@ def import_from(
 
     def meant(line: int, told: Told) -> bool:
         if isinstance(told, Row):
-            if _is_meant(told, filter.queue, where):
+            if is_meant(told, filter.queue, where):
                 return True
             report.outcomes["filtered"] += 1
         elif isinstance(told, Header):
@@ -175,15 +176,13 @@ def import_from(
         while found := [*islice(lines, PAGE)]:
             rows = [cast(Row, told) for line, told in found if meant(line, told)]
             if rows:
-                delayq._ask(
-                    lambda store, rows=rows: _take(store, rows, report, skip=overdue == "skip")  # type: ignore[misc]
-                )
+                delayq._ask(partial(take, rows=rows, report=report, skip=overdue == "skip"))
             if progress is not None:
                 progress(report)
     return report
 
 
-def _take(store: Store, rows: Sequence[Row], report: Imported, *, skip: bool) -> None:
+def take(store: Store, rows: Sequence[Row], report: Imported, *, skip: bool) -> None:
     """Schedule a batch, or look what would become of it."""
     if skip or report.dry_run:
         now = store.now_ms()
@@ -265,7 +264,7 @@ def _tracked_nonce(value: bytes | None) -> bytes | None:
     return value.lstrip(b"!").partition(b" ")[0] if value else None
 
 
-def _is_meant(row: Row, queue: str | None, where: Where) -> bool:
+def is_meant(row: Row, queue: str | None, where: Where) -> bool:
     return (
         queue in (None, row.queue)
         and where.task in (None, row.task)

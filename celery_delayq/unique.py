@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from celery_delayq.errors import InvalidETA, InvalidUnique
+from celery_delayq.message import percent
 
 #: What becomes of a task whose key another one has: it takes its place, is refused, is not sent, or
 #: takes its place at the later of both times.
@@ -77,6 +78,43 @@ def options_of(task: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     return {**options, **{name: value for name, value in given.items() if name in OPTIONS}}
 
 
+class Rule(NamedTuple):
+    """What our options come to that all calls of one kind have in common.
+
+    *prefix* is how their keys begin, *max_wait* is in ms, 0 for none.
+    """
+
+    task_name: str
+    task: Any
+    template: Any
+    prefix: str
+    policy: str
+    max_wait: int = 0
+
+    def of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Unique:
+        """Return the unique key of a call.
+
+        Raises
+        ------
+        InvalidUnique
+            It cannot be worked out.
+        """
+        text = _render(self.task_name, self.task, self.template, args, kwargs)
+        return Unique(self.key(text), self.policy, self.max_wait)
+
+    def key(self, text: str) -> str:
+        """Return the key of the call for which the template says *text*; raises what `of` does."""
+        if not text.strip():
+            raise InvalidUnique(
+                f"{self.task_name}: unique_key={self.template!r} comes to an empty text for these "
+                "arguments; all such tasks would count as one"
+            )
+        key = percent(text)
+        if len(key) > LONGEST:
+            key = sha256(text.encode()).hexdigest()
+        return self.prefix + key
+
+
 def own_properties(
     task_name: str,
     task: Any,
@@ -97,9 +135,22 @@ def own_properties(
     unique = unique_of(task_name, task, args, kwargs, options)
     if unique is not None:
         own["unique"] = unique.as_property()
-    if options["skip_after"] not in (None, False):
-        own["skip_after"] = _milliseconds("skip_after", options["skip_after"], InvalidETA)
+    skip_after = skip_after_of(options)
+    if skip_after:
+        own["skip_after"] = skip_after
     return own
+
+
+def skip_after_of(options: Mapping[str, Any]) -> int:
+    """Return ``skip_after`` in ms, 0 for none.
+
+    Raises
+    ------
+    InvalidETA
+        It is no time.
+    """
+    given = options["skip_after"]
+    return 0 if given in (None, False) else _milliseconds("skip_after", given, InvalidETA)
 
 
 def unique_of(
@@ -109,7 +160,13 @@ def unique_of(
     kwargs: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> Unique | None:
-    """Return the unique key of a call, None for none.
+    """Return the unique key of a call, None for none; parameters and errors as `rule_of`."""
+    rule = rule_of(task_name, task, options)
+    return None if rule is None else rule.of(args, kwargs)
+
+
+def rule_of(task_name: str, task: Any, options: Mapping[str, Any]) -> Rule | None:
+    """Return how calls with these options get their unique keys, None for without one.
 
     Parameters
     ----------
@@ -123,7 +180,7 @@ def unique_of(
     Raises
     ------
     InvalidUnique
-        The key cannot be worked out, or the options contradict each other.
+        The options contradict each other.
     """
     template = None if options["unique_key"] is False else options["unique_key"]
     policy, scope, max_wait = (
@@ -155,16 +212,8 @@ def unique_of(
             f"not with {policy!r}"
         )
     wait = 0 if max_wait is None else _milliseconds("max_wait", max_wait, InvalidUnique)
-    text = _render(task_name, task, template, args, kwargs)
-    if not text.strip():
-        raise InvalidUnique(
-            f"{task_name}: unique_key={template!r} comes to an empty text for these arguments; "
-            "all such tasks would count as one"
-        )
-    key = quote(text)
-    if len(key) > LONGEST:
-        key = sha256(text.encode()).hexdigest()
-    return Unique(f"{scope[0]}{quote(task_name)}:{key}", policy, wait)
+    prefix = f"{scope[0]}{quote(task_name)}:"
+    return Rule(task_name, task, template, prefix, policy, wait)
 
 
 def _render(

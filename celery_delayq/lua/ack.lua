@@ -2,8 +2,8 @@
 --
 -- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 leased
 --          10 deliveries  11 history
--- ARGV     1 about how many runs to keep, 0 for no history  2… fields of the messages, with a
---          history each followed by the line of its run, '' where there is none
+-- ARGV     1 about how many runs to keep, 0 for no history  2 with a history the lines of their
+--          runs, each with a line feed behind it, '' where there is none  3… fields of the messages
 -- Returns  how many were held
 -- Repeat   0
 -- @include types
@@ -14,10 +14,9 @@
 -- @include history
 
 local most = tonumber(ARGV[1])
-local fields, lines = {}, {}
-for i = 2, #ARGV, most > 0 and 2 or 1 do
+local fields = {}
+for i = 3, #ARGV do
   fields[#fields + 1] = ARGV[i]
-  lines[#fields] = ARGV[i + 1]
 end
 local counted = redis.call('EXISTS', KEYS[10]) == 1
 local tracked = counted or redis.call('EXISTS', RUNNING) == 1
@@ -39,10 +38,12 @@ if tracked then
 end
 local known = redis.call('HDEL', KEYS[9], unpack(fields))
 if most > 0 then
-  for i, each in ipairs(held) do
+  local i = 0
+  for line in string.gmatch(ARGV[2], '([^\n]*)\n') do
+    i = i + 1
     -- What a retry has replaced is empty: retry.lua has written its line.
-    if each and each ~= '' then
-      add_run(KEYS[11], most, lines[i])
+    if held[i] and held[i] ~= '' then
+      add_run(KEYS[11], most, line)
     end
   end
 end

@@ -1,26 +1,30 @@
 -- Tell which messages are known, so that those need not be made.
 --
 -- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running
--- ARGV     1… for each message: id, nonce
--- Returns  a letter for each: 'd' it is scheduled, ready or held; 'o' another one with its id is;
---          '-' neither
+-- ARGV     1 ids  2 nonces, both with a NUL behind each
+-- Returns  a letter for each: 'd' it is scheduled, ready or held; '-' it is not
 -- Repeat   reads only
 -- @include types
 -- @include record
 -- @include state
 -- @include entry
 
-expect_state()
-local letters = {}
-for i = 1, #ARGV, 2 do
-  local id, nonce = ARGV[i], ARGV[i + 1]
-  local letter = '-'
-  if is_scheduled(id, nonce) or is_tracked(id, nonce) then
-    letter = 'd'
-  elseif redis.call('HEXISTS', ENTRIES, id) == 1 or redis.call('HEXISTS', WAITING, id) == 1
-      or redis.call('HEXISTS', RUNNING, id) == 1 then
-    letter = 'o'
+local function split(text)
+  local parts = {}
+  for part in string.gmatch(text, '([^%z]*)%z') do
+    parts[#parts + 1] = part
   end
-  letters[#letters + 1] = letter
+  return parts
+end
+
+expect_state()
+local ids, nonces, letters = split(ARGV[1]), split(ARGV[2]), {}
+local tracked = redis.call('EXISTS', WAITING, RUNNING) > 0
+
+for i, data in ipairs(redis.call('HMGET', ENTRIES, unpack(ids))) do
+  local _, there = read_record(data or nil)
+  local known = there == nonces[i] or has_twins() and is_scheduled(ids[i], nonces[i])
+    or tracked and is_tracked(ids[i], nonces[i])
+  letters[i] = known and 'd' or '-'
 end
 return table.concat(letters)

@@ -11,6 +11,11 @@ Needs PySpark 4.1 or newer, which needs Java 17: ``pip install celery-delayq[spa
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from celery_delayq.errors import ConfigError
@@ -21,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 OLDEST = (4, 1)
+OLDEST_JAVA = 17
 
 
 def register(spark: SparkSession) -> None:
@@ -48,3 +54,22 @@ def check() -> None:
     found = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
     if found < OLDEST:
         raise ConfigError(f"PySpark {pyspark.__version__} is too old, expected 4.1 or newer; {how}")
+
+
+def check_java() -> None:
+    """Raise :class:`ConfigError` where Spark would find no Java, or one that is too old for it.
+
+    It is looked for as Spark does, which says of an old one only that it has ended.
+    """
+    how = f"install Java {OLDEST_JAVA} or newer (apt install openjdk-17-jre-headless)"
+    home = os.environ.get("JAVA_HOME")
+    program = shutil.which("java", path=str(Path(home, "bin")) if home else None)
+    if program is None:
+        where = f"none in JAVA_HOME, {home}; correct that, or" if home else "none on PATH;"
+        raise ConfigError(f"Spark needs Java, and there is {where} {how}")
+    told = subprocess.run([program, "-version"], capture_output=True, text=True, check=False).stderr
+    version = re.search(r'version "(?:1\.)?(\d+)', told)
+    if version is not None and int(version[1]) < OLDEST_JAVA:
+        raise ConfigError(
+            f"Java {version[1]} ({program}) is too old for Spark; {how}, and set JAVA_HOME to it"
+        )

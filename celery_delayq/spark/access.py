@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
@@ -48,7 +49,7 @@ class Access:
     """
 
     url: str | None = None
-    password: str | None = None
+    password: str | None = field(default=None, repr=False)
     app: str | None = None
     keyprefix: str | None = None
 
@@ -66,25 +67,28 @@ class Access:
             raise ConfigError(f"the option url has a password, which Spark would show; {_HOW}")
         return cls(*(options.get(name) for name in OPTIONS))
 
-    def open(self) -> DelayQ:
-        """Return a client, to be closed by the caller.
-
-        Raises
-        ------
-        ConfigError
-            No URL was given, or the app cannot be imported here.
-        """
+    @contextmanager
+    def reached(self) -> Iterator[Celery]:
+        """Have the app, with the broker that is meant as long as that takes."""
+        url: str | None
         if self.app is None:
             app = Celery("celery_delayq.spark", set_as_current=False)
             if self.keyprefix is not None:
                 app.conf.broker_transport_options = {"global_keyprefix": self.keyprefix}
+            url = self._url()
         else:
             app = _found(self.app)
-        if self.app is None or self.url is not None:
-            # Not broker_url: CELERY_BROKER_URL in the environment would go before it.
-            app.conf.broker_read_url = app.conf.broker_write_url = self._url()
-        delayq = getattr(app, "_delayq", None)
-        return delayq if isinstance(delayq, DelayQ) else DelayQ(app)
+            url = None if self.url is None else self._url()
+        # Not broker_url: CELERY_BROKER_URL in the environment would go before it.
+        names = () if url is None else ("broker_read_url", "broker_write_url")
+        before = {name: app.conf.get(name) for name in names}
+        app.conf.update(dict.fromkeys(names, url))
+        try:
+            yield app
+        finally:
+            app.conf.update(before)
+            if self.app is None:
+                app.close()
 
     def _url(self) -> str:
         url = self.url
@@ -106,8 +110,31 @@ class Access:
             url = os.environ[name]
         if not url.startswith("delayq"):
             url = f"delayq+{url}"
+        if self.app is None and url.startswith("delayq+sentinel"):
+            raise ConfigError(
+                "the master's name of a Sentinel stands in broker_transport_options: give the app "
+                "that has them by the option app"
+            )
         password = self.password or os.environ.get(PASSWORD)
         return url if password is None or _has_password(url) else _with_password(url, password)
+
+
+@contextmanager
+def opened(access: Access) -> Iterator[DelayQ]:
+    """Open the queue, and close what was opened.
+
+    Raises
+    ------
+    ConfigError
+        No URL was given, or the app cannot be imported here.
+    """
+    with access.reached() as app:
+        DelayQ.of(app)  # has the app make messages as they are to be
+        # A client of our own: that of the app may be in use, and be connected to somewhere else.
+        delayq = DelayQ()
+        delayq.app = app
+        with closing(delayq):
+            yield delayq
 
 
 def _found(name: str) -> Celery:
@@ -126,7 +153,8 @@ def _has_password(url: str) -> bool:
 
 
 def _login(url: str) -> str:
-    return url.partition("://")[2].partition("/")[0].rpartition("@")[0]
+    # Up to the last @: a password that should have been quoted may have anything in it.
+    return url.partition("://")[2].rpartition("@")[0]
 
 
 def _with_password(url: str, password: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -18,15 +19,20 @@ from rich.text import Text
 
 from celery_delayq.cli.base import Refused, reporting_errors
 from celery_delayq.cli.words import spelled
-from celery_delayq.spark import check, register
+from celery_delayq.spark import check, check_java, register
+from celery_delayq.spark.jdbc import IN_UTC
+from celery_delayq.spark.session import interrupts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+#: The last line of a traceback of Python.
+_RAISED = re.compile(r"([a-z_]\w*\.)*[A-Z]\w*(Error|Exception|Invalid|NotImplemented\w*): ")
+
 #: The options by which a job finds the queue: those of the data source, without secrets.
-ACCESS = ("url", "app", "keyprefix")
+_ACCESS = ("url", "app", "keyprefix")
 
 
 def session(name: str, jars: str | None = None) -> SparkSession:
@@ -41,10 +47,16 @@ def session(name: str, jars: str | None = None) -> SparkSession:
     from pyspark.sql import SparkSession
 
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # not under spark-submit: all runs here
+        check_java()
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        java = os.environ.get("SPARK_SUBMIT_OPTS", "")
+        if "-Duser.timezone" not in java:
+            os.environ["SPARK_SUBMIT_OPTS"] = f"{java} {IN_UTC}".strip()
     builder = SparkSession.builder.appName(name)
     if jars is not None:
         builder = builder.config("spark.jars", jars)
+    # In a log a bar would be noise.
+    builder = builder.config("spark.ui.showConsoleProgress", str(sys.stderr.isatty()).lower())
     spark = builder.getOrCreate()
     register(spark)
     return spark
@@ -65,17 +77,24 @@ def options(command: F) -> F:
         ),
     ):
         command = option(command)
-    return _telling_errors_of_spark(reporting_errors(command))
+    return _telling_errors_of_spark(command)
+
+
+def access_of(given: dict[str, Any]) -> dict[str, str]:
+    """Take what was said of the queue out of the options of a command."""
+    return {name: value for name in _ACCESS if (value := given.pop(name)) is not None}
 
 
 def show(title: str, sums: Iterable[tuple[str, int]]) -> None:
     """Print what a job did as a table."""
-    table = Table(title=title, box=box.SIMPLE_HEAD, show_edge=False, show_header=False)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, show_header=False)
     table.add_column("what")
     table.add_column("number", justify="right", no_wrap=True)
     for what, number in sums:
         table.add_row(Text(spelled(what)), f"{number:,}")
-    Console(highlight=False).print(table)
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(Text(title, "bold"))  # on a line of its own, so that names in it can be copied
+    console.print(table)
 
 
 def show_json(said: Mapping[str, Any]) -> None:
@@ -94,7 +113,8 @@ def _telling_errors_of_spark(command: F) -> F:
             from pyspark.errors import PySparkException
 
             try:
-                return command(*args, **kwargs)
+                with interrupts():
+                    return command(*args, **kwargs)
             except Py4JJavaError as exc:
                 raise Refused(_one_line(str(exc.java_exception))) from exc
             except PySparkException as exc:
@@ -107,4 +127,6 @@ def _one_line(text: str) -> str:
     """Return the line of an error of Spark that says most: the last one of a Python traceback."""
     lines = [line.strip() for line in text.splitlines()]
     said = [line for line in lines if line.startswith(("celery_delayq.", "redis.", "kombu."))]
-    return spelled(said[-1] if said else next(filter(None, lines), "Spark failed"))
+    raised = said or [line for line in lines if _RAISED.match(line)]
+    line = raised[-1] if raised else next(filter(None, lines), "Spark failed")
+    return spelled(re.sub(r"^celery_delayq(\.\w+)+: ", "", line))

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from kombu.utils.json import dumps, loads
+from kombu.utils.json import loads
 
+from celery_delayq.places import Place
 from celery_delayq.spark import refusals
-from celery_delayq.spark.columns import RowItem, Rows
+from celery_delayq.spark.access import opened
+from celery_delayq.spark.columns import Row, Rows
 from celery_delayq.spark.options import WriteOptions
-from celery_delayq.spark.reading import opened
-from celery_delayq.unique import unique_of
+from celery_delayq.store import Store
+from celery_delayq.unique import Key, unique_of
 
 #: Where a row's task is, if it is somewhere, and the row is left alone.
 PRESENT = ("leased", "ready", "retry", "elsewhere", "dead", "finished")
@@ -68,7 +71,7 @@ def _judged(options: WriteOptions, columns: Sequence[str], batch: pa.RecordBatch
             verdicts.append("")
             open_rows.append(place)
     rows = batch.select([*columns]).take(pa.array(open_rows, pa.int64()))
-    for place, row in zip(open_rows, Rows(options, rows.schema).items(rows), strict=True):
+    for place, row in zip(open_rows, Rows(options, rows.schema).read(rows), strict=True):
         try:
             verdicts[place] = _verdict(options, row, says[place])
         except (ValueError, TypeError) as exc:
@@ -80,34 +83,55 @@ def _judged(options: WriteOptions, columns: Sequence[str], batch: pa.RecordBatch
     return whole.filter(pa.array([verdict != "nothing" for verdict in verdicts]))
 
 
-def _verdict(options: WriteOptions, row: RowItem, said: Mapping[str, Any]) -> str:
+def _verdict(options: WriteOptions, row: Row, said: Mapping[str, Any]) -> str:
     """Return what is to become of a row that is missing or scheduled."""
-    item = row.item
-    if item is None:
+    if row.error:
         raise ValueError(row.error)
     if said["times"] > 1:
-        raise ValueError(f"{options.idcolumn}: {said['times']} rows have the key of {item.id!r}")
-    given = loads(dumps(item.kwargs))
+        raise ValueError(f"{options.idcolumn}: {said['times']} rows have the key of {row.id!r}")
     if said["state"] is None:
         return "new"
-    if item.eta is None:
-        raise AssertionError("a row that says when has an ETA")
     same = (
-        said["eta"] == (item.eta - EPOCH) // timedelta(microseconds=1)
+        said["eta"] == row.when
         and loads(said["args"] or "null") == []
-        and loads(said["kwargs"] or "null") == given
+        and loads(said["kwargs"] or "null") == loads(row.kwargs)
     )
     if same:
         return "kept"
-    key = {"unique_key": item.unique_key, "on_conflict": "replace", "unique_scope": "done"}
+    key = {"unique_key": Key(row.key), "on_conflict": "replace", "unique_scope": "done"}
     unique = unique_of(options.task, None, (), {}, {**key, "max_wait": None})
     if unique is None:
         raise AssertionError("a row has a key")
     return "changed" if said["unique_key"] == unique.key[1:] else "foreign"
 
 
-def cancelling(options: WriteOptions) -> Callable[[Batches], Batches]:
-    """Return what cancels ids on executors."""
+def missing(options: WriteOptions, queue: str) -> Callable[[Batches], Batches]:
+    """Return what leaves those out on executors that were to be new and have come meanwhile.
+
+    One that was taken from a list while that was read may have been met nowhere.
+    """
+
+    def leave_out(batches: Batches) -> Batches:
+        with opened(options.access) as delayq:
+            for whole in batches:
+                for start in range(0, whole.num_rows, _PAGE):
+                    batch = whole.slice(start, _PAGE)
+                    ids = batch.column(ID).to_pylist()
+                    found = delayq._ask(partial(_found, queue, ids))
+                    there = {place.name.partition("\0")[0] for place in found}
+                    says = zip(ids, batch.column(VERDICT).to_pylist(), strict=True)
+                    wanted = [verdict != "new" or id not in there for id, verdict in says]
+                    yield batch.filter(pa.array(wanted, pa.bool_()))
+
+    return leave_out
+
+
+def _found(queue: str, ids: Sequence[str], store: Store) -> list[Place]:
+    return store.control.find(queue, ids)
+
+
+def cancelling(options: WriteOptions, ready: bool) -> Callable[[Batches], Batches]:
+    """Return what cancels ids on executors, also those that are *ready* by now, or not."""
 
     def cancel(batches: Batches) -> Batches:
         number = 0
@@ -116,7 +140,7 @@ def cancelling(options: WriteOptions) -> Callable[[Batches], Batches]:
                 ids = batch.column(0).to_pylist()
                 for start in range(0, len(ids), _PAGE):
                     outcomes = delayq.cancel_ids(
-                        ids[start : start + _PAGE], reason="reconciled", ready=False
+                        ids[start : start + _PAGE], reason="reconciled", ready=ready
                     )
                     number += sum(map(bool, outcomes))
         yield pa.RecordBatch.from_pydict({"cancelled": [number]})

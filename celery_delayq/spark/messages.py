@@ -94,13 +94,13 @@ class Messages:
         if table is None:
             return self._one_by_one(messages)
         headers, properties = _fields(table, "headers"), _fields(table, "properties")
-        own = _children(properties("delayq"))
+        own = _Children(properties("delayq"))
         made: dict[str, Callable[[], Column]] = {
             "id": lambda: headers("id"),
             "task": lambda: headers("task"),
             "eta": lambda: _times(own("eta")),
-            "unique_key": lambda: _unique_keys(own("label"), _children(own("unique"))("key")),
-            "retries": lambda: headers("retries").cast(NUMBER),
+            "unique_key": lambda: _unique_keys(own("label"), _Children(own("unique"))("key")),
+            "retries": lambda: headers("retries"),
             "expires": lambda: _times(headers("expires")),
             "root_id": lambda: headers("root_id"),
             "parent_id": lambda: headers("parent_id"),
@@ -160,7 +160,7 @@ class Messages:
                 "body": TEXT,
                 "content-type": TEXT,
                 "content-encoding": TEXT,
-                "headers": pa.struct([*headers.items(), ("retries", pa.int64())]),
+                "headers": pa.struct([*headers.items(), ("retries", NUMBER)]),
                 "properties": pa.struct(
                     [
                         ("body_encoding", TEXT),
@@ -240,10 +240,6 @@ def name_of(data: bytes) -> str:
 def _fields(table: pa.Table, name: str) -> _Children:
     column = table.column(name)
     return _Children(column.chunk(0) if column.num_chunks else pa.array([], column.type))
-
-
-def _children(array: Any) -> _Children:
-    return _Children(array)
 
 
 class _Children:

@@ -44,7 +44,8 @@ class WriteOptions:
     ratelimit : float | None
         Most rows per second, of each task of Spark that writes.
     refused : str
-        ``"fail"``, or the folder where Parquet files of the rows are put that were refused.
+        What becomes of rows that are refused: ``"fail"`` the job, ``"count"`` them only, or the
+        folder where Parquet files of them are put.
     report : str | None
         A file on the driver to which the sums are written, as JSON.
     """
@@ -61,6 +62,11 @@ class WriteOptions:
     ratelimit: float | None = None
     refused: str = "fail"
     report: str | None = None
+
+    @property
+    def keeps_refused(self) -> bool:
+        """Whether rows that are refused go to files."""
+        return self.refused not in ("fail", "count")
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> WriteOptions:

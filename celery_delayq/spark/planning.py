@@ -9,6 +9,7 @@ neither.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
@@ -72,8 +73,10 @@ def plan(store: Store, wanted: Wanted, parts: int, least: int) -> list[Part]:
     if wanted.table == "periodic":
         return [Part([Entries()])]
     if wanted.table == "history":
-        upto = store.history.last()
-        return [] if upto is None else plan_runs(store, START, upto, parts, least)
+        upto = store.history.last() or START
+        # And what ends meanwhile: it is in no other table any more.
+        rest = Part([Runs(upto, END)])
+        return [*plan_runs(store, START, upto, parts, least), rest]
     names = {**queues_of(store, None)}
     if wanted.queues is not None:
         names = {name: names.get(name, store.layout) for name in sorted(wanted.queues)}
@@ -177,9 +180,13 @@ def _ready(plan: _Plan) -> Spans:
     for name, layout in plan.queues.items():
         lists.append((name, None, store.keys.queue(name).suspects))
         lists += [(name, step, store.keys.ready(name, step, layout)) for step in layout.steps]
-    sizes = ScanStore(store).lengths([name for _, _, name in lists])
+    # Each is read to whatever its end is by then: what became ready meanwhile is in no other table.
+    sizes = [max(1, size) for size in ScanStore(store).lengths([name for _, _, name in lists])]
     for pieces in share(sizes, plan.parts, plan.least):
-        yield [Ready(*lists[which], start, end) for which, start, end in pieces]
+        yield [
+            Ready(*lists[which], start, sys.maxsize if end == sizes[which] else end)
+            for which, start, end in pieces
+        ]
 
 
 @dataclass(frozen=True)
@@ -274,25 +281,38 @@ class Entries:
 #: Before all runs.
 START = "0-0"
 
+#: The greatest offset there can be.
+END = "18446744073709551615-18446744073709551615"
+
 _LAST_OF_MS = 2**64 - 1
 
 
 @dataclass(frozen=True)
 class Runs:
-    """Runs after one offset, up to another one; see :func:`check_loss`."""
+    """Runs after one offset, up to another one.
+
+    Where the history began when it was planned, *first*, tells what was forgotten since.
+    """
 
     after: str
     upto: str
+    first: str = "0-0"
     onloss: OnLoss | None = None
 
     def pages(self, store: Store, rows: Rows, limit: int) -> Iterator[Page]:
-        """Yield the runs."""
+        """Yield the runs; raises what :func:`check_loss` does."""
         after = self.after
-        while found := store.history.read(after, self.upto, limit):
-            if self.onloss is not None:
-                check_loss(store, after, self.onloss)
-            yield rows.history(found)
-            after = found[-1][0]
+        reached = max(self.after, self.first, key=place_of)
+        while True:
+            found = store.history.read(after, self.upto, limit)
+            is_whole = bool(found) and found[0][0] == self.first
+            if self.onloss is not None and not is_whole:
+                check_loss(store, reached, self.onloss)
+            if found:
+                yield rows.history(found)
+            if len(found) < limit:
+                return
+            after = reached = found[-1][0]
 
 
 def plan_runs(
@@ -309,7 +329,7 @@ def plan_runs(
     cuts = [
         f"{begin + (end - begin) * place // number}-{_LAST_OF_MS}" for place in range(1, number)
     ]
-    return [Part([Runs(*each, onloss)]) for each in pairwise([after, *cuts, upto])]
+    return [Part([Runs(*each, first, onloss)]) for each in pairwise([after, *cuts, upto])]
 
 
 def place_of(offset: str) -> tuple[int, int]:
@@ -318,22 +338,32 @@ def place_of(offset: str) -> tuple[int, int]:
     return int(ms), int(number or 0)
 
 
-def check_loss(store: Store, after: str, onloss: OnLoss) -> None:
-    """Tell of it if runs after an offset may be forgotten.
+def loss(store: Store, reached: str) -> str:
+    """Return why runs after an offset may be forgotten, ``""`` where they are not.
+
+    The offset is that of a run that was there; from before all runs nothing can be missed.
+    """
+    first = store.history.first()
+    if place_of(reached) == (0, 0) or (first is not None and place_of(first) <= place_of(reached)):
+        return ""
+    begins = "is empty" if first is None else f"begins with {first}"
+    return (
+        f"the history {begins} by now, and was read up to {reached}: runs after that may be "
+        "forgotten. Have it read more often, or keep more runs by the setting history"
+    )
+
+
+def check_loss(store: Store, reached: str, onloss: OnLoss) -> None:
+    """Tell of it if runs after an offset may be forgotten; see :func:`loss`.
 
     Raises
     ------
     RunsLost
         That is to be an error.
     """
-    first = store.history.first()
-    if first is None or place_of(after) == (0, 0) or place_of(first) <= place_of(after):
+    text = loss(store, reached)
+    if not text:
         return
-    text = (
-        f"the history begins with {first} by now, and was read up to {after}: runs between them "
-        "may be forgotten that were not read. Have it read more often, or keep more runs by the "
-        "setting history"
-    )
     if onloss == "fail":
         raise RunsLost(f"{text}; to go on all the same, set onloss=warn")
     logger.warning("Read less than there was: %s", text)

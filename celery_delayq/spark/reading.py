@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from celery_delayq.app import DelayQ
-from celery_delayq.spark.access import Access
+from celery_delayq.spark.access import opened
 from celery_delayq.spark.options import ReadOptions
 from celery_delayq.spark.planning import Part, plan
 from celery_delayq.spark.tables import Rows, columns_of
@@ -89,15 +87,3 @@ class Push:
     def __call__(self, filters: list[Filter]) -> list[Filter]:
         """Return the filters that are left to Spark."""
         return [*self._reader.push(filters)]
-
-
-@contextmanager
-def opened(access: Access) -> Iterator[DelayQ]:
-    """Open the queue, and close what was opened."""
-    delayq = access.open()
-    try:
-        yield delayq
-    finally:
-        delayq.close()
-        if access.app is None and delayq.app is not None:
-            delayq.app.close()

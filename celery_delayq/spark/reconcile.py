@@ -21,13 +21,19 @@ import click
 from celery_delayq.spark import jobs
 from celery_delayq.spark.jdbc import PASSWORD, read_jdbc
 from celery_delayq.spark.options import WriteOptions
-from celery_delayq.spark.reconciliation import Options, Summary, reconcile
+from celery_delayq.spark.reconciliation import Options, Summary, TooManyOrphans, reconcile
 
-__all__ = ["Options", "Summary", "command", "read_jdbc", "reconcile"]
+__all__ = ["Options", "Summary", "TooManyOrphans", "command", "read_jdbc", "reconcile"]
+
+
+#: Up to a hundred years.
+_SECONDS = click.FloatRange(0, 100 * 366 * 86_400)
 
 
 @click.command("reconcile")
-@click.option("--jdbc-url", required=True, metavar="URL", help="The database, without a password.")
+@click.option("--jdbc-url", default="jdbc:derby:delayq", metavar="URL", show_default=True,
+              help="The database, without a password; else the Derby in Spark, in the folder "
+              "delayq here.")  # fmt: skip
 @click.option("--table", metavar="TABLE", help="A table or view of what is pending.")
 @click.option("--query", metavar="SQL", help="A SELECT of what is pending.")
 @click.option("--user", help=f"Of the database; its password is {PASSWORD} in the environment.")
@@ -41,13 +47,15 @@ __all__ = ["Options", "Summary", "command", "read_jdbc", "reconcile"]
 @click.option("--eta", required=True, metavar="COLUMN", help="When its task is due.")
 @click.option("--arguments", metavar="COLUMNS", help="Those that are arguments; else all others.")
 @click.option("--created-column", "created", metavar="COLUMN", help="When a row was made.")
-@click.option("--grace", type=click.FloatRange(0), metavar="SECONDS", help="How long a row is too "
+@click.option("--grace", type=_SECONDS, metavar="SECONDS", help="How long a row is too "
               "new to be looked at; 3600 where there is --created-column.")  # fmt: skip
-@click.option("--finished-within", type=click.FloatRange(0), metavar="SECONDS", default=86_400,
+@click.option("--finished-within", type=_SECONDS, metavar="SECONDS", default=86_400,
               show_default=True, help="How long rows are left alone whose tasks have ended, as "
               "history tells.")  # fmt: skip
 @click.option("--orphans", type=click.Choice(["report", "cancel"]), default="report",
               show_default=True, help="What becomes of tasks without a row.")  # fmt: skip
+@click.option("--max-orphans", type=click.IntRange(0), metavar="NUMBER", help="Where there are "
+              "more, change nothing and fail.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Tell what would be done, change nothing.")
 @click.option("--queue", help="The queue; else that of the app's routes.")
 @click.option("--priority", type=int, help="Of the tasks.")
@@ -82,11 +90,14 @@ def command(
     if grace is not None and given["created"] is None:
         raise click.UsageError("--grace needs --created-column")
     ranges = (partition_column, lower_bound, upper_bound, partitions)
-    if len({each is None for each in ranges}) > 1:
+    partitioned = None
+    if partition_column and lower_bound and upper_bound and partitions:
+        partitioned = partition_column, lower_bound, upper_bound, partitions
+    elif any(ranges):
         raise click.UsageError(
             "--partition-column, --lower-bound, --upper-bound and --partitions go together"
         )
-    access = {name: value for name in jobs.ACCESS if (value := given.pop(name)) is not None}
+    access = jobs.access_of(given)
     options = Options(
         **given,
         arguments=None if arguments is None else [each.strip() for each in arguments.split(",")],
@@ -102,7 +113,7 @@ def command(
         query=query,
         user=user,
         driver=driver,
-        partitioned=None if partition_column is None else ranges,  # type: ignore[arg-type]
+        partitioned=partitioned,
     )
     summary = reconcile(spark, rows, options)
     if as_json:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import pyarrow as pa
+from pyspark.sql import functions as F
 
-from celery_delayq.errors import ConfigError
+from celery_delayq.errors import ConfigError, DelayQError
+from celery_delayq.spark.access import opened
+from celery_delayq.spark.arrow import arrow_schema
 from celery_delayq.spark.columns import Rows
 from celery_delayq.spark.judging import (
     EPOCH,
@@ -24,19 +23,18 @@ from celery_delayq.spark.judging import (
     WHY,
     cancelling,
     judging,
+    missing,
 )
 from celery_delayq.spark.options import WriteOptions
-from celery_delayq.spark.reading import opened
-from celery_delayq.spark.writing import _queue_of
+from celery_delayq.spark.sending import app_of, queue_of
+from celery_delayq.spark.session import MOST_CONNECTIONS, setting
+from celery_delayq.spark.writing import write
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 #: Without it what is kept stays in 200 parts, however little that is.
 _COALESCE = "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning"
-
-#: Connections that cancel side by side.
-_MOST = 8
 
 
 @dataclass(frozen=True)
@@ -59,6 +57,9 @@ class Options:
         Seconds for which a row is left alone once its task has ended, as far as the history tells.
     orphans : str
         Whether tasks in the schedule that have no row are told only, or cancelled.
+    max_orphans : int | None
+        Where there are more, nothing is changed and an error is raised: a query that finds too
+        little makes orphans of what is not. None for no limit.
     dry_run : bool
         Tell what would be done.
     queue, priority, batchsize, ratelimit : object
@@ -77,6 +78,7 @@ class Options:
     grace: float = 3600.0
     finished_within: float = 86_400.0
     orphans: Literal["report", "cancel"] = "report"
+    max_orphans: int | None = None
     dry_run: bool = False
     queue: str | None = None
     priority: int | None = None
@@ -97,7 +99,7 @@ class Options:
             "priority": self.priority,
             "batchsize": self.batchsize,
             "ratelimit": self.ratelimit,
-            "refused": self.refused,
+            "refused": self.refused or "count",
         }
         return {name: str(value) for name, value in given.items() if value is not None}
 
@@ -114,7 +116,8 @@ class Summary:
         Rows that were left alone since their task is somewhere: ``leased``, ``ready``, waiting for
         a ``retry``, ``elsewhere`` (scheduled in another queue), ``dead`` or ``finished``.
     new, replaced, kept : int
-        Rows that were missing, that had changed, and that are scheduled as they are.
+        Rows that were missing, that had changed, and that are scheduled as they are, or were
+        somewhere by the time they were to be written.
     refused : int
         Rows that cannot be scheduled.
     orphans, cancelled : int
@@ -154,8 +157,14 @@ def reconcile(spark: SparkSession, rows: DataFrame, options: Options) -> Summary
     ConfigError
         An option is wrong, a column is missing or of another type, or the task goes to an exchange
         and no queue is given.
+    TooManyOrphans
+        There are more than ``max_orphans``; nothing was changed.
     """
     return _Job(spark, rows, options).run()
+
+
+class TooManyOrphans(DelayQError):
+    """There are more tasks without a row than was to be expected; nothing was changed."""
 
 
 class _Job:
@@ -168,13 +177,12 @@ class _Job:
         _needed(rows, options)
         named = options.arguments
         if named is None:
-            named = [
-                n for n in rows.columns if n not in (options.key, options.eta, options.created)
-            ]
+            used = (options.key, options.eta, options.created, WHY)
+            named = [name for name in rows.columns if name not in used]
         self._columns = [options.key, options.eta, *named]
-        Rows(self._writing, _arrow(rows.select(*map(_quoted, self._columns))))
+        Rows(self._writing, arrow_schema(rows.select(*map(_quoted, self._columns)).schema))
         with opened(self._writing.access) as delayq:
-            queue = _queue_of(delayq, self._writing)
+            queue = queue_of(app_of(delayq), self._writing)
             if queue is None:
                 raise ConfigError(
                     f"{options.task} goes to an exchange: name its queue by the option queue"
@@ -184,20 +192,14 @@ class _Job:
     def run(self) -> Summary:
         from pyspark import StorageLevel
 
-        before = self._spark.conf.get(_COALESCE) or "false"
-        self._spark.conf.set(_COALESCE, "true")
-        try:
-            judged = self._judged().persist(StorageLevel.MEMORY_AND_DISK)
-        finally:
-            self._spark.conf.set(_COALESCE, before or "true")
+        with setting(self._spark, _COALESCE, "true"):
+            judged = self._joined().persist(StorageLevel.MEMORY_AND_DISK)
         try:
             return self._done(judged)
         finally:
             judged.unpersist()
 
     def _done(self, judged: DataFrame) -> Summary:
-        from pyspark.sql import functions as F  # noqa: N812
-
         found = judged.groupBy(VERDICT).agg(F.count("*"), F.min(WHY)).collect()
         counts = {verdict: number for verdict, number, _ in found}
         why = next((text for verdict, _, text in found if verdict == "refused"), "")
@@ -216,6 +218,12 @@ class _Job:
         new, replaced, kept = number("new"), number("changed", "foreign"), number("kept")
         if self._options.dry_run:
             return Summary(**told, new=new, replaced=replaced, kept=kept, dry_run=True)
+        most = self._options.max_orphans
+        if most is not None and number("orphan") > most:
+            raise TooManyOrphans(
+                f"{number('orphan'):,} scheduled tasks have no row, and max_orphans is {most:,}: "
+                "nothing was changed; look at what the query finds, or raise it"
+            )
 
         def meant(*verdicts: str) -> DataFrame:
             return judged.where(F.col(VERDICT).isin(*verdicts))
@@ -224,25 +232,25 @@ class _Job:
             refused = meant("refused").select(*map(_quoted, self._columns), WHY)
             refused.write.mode("append").parquet(self._options.refused)
         # The writer could not tell that these are in its way: they have no key, or another one.
-        made_way = self._cancel(meant("foreign").select(ID)) if number("foreign") else 0
+        made_way = self._cancel(meant("foreign").select(ID), True) if number("foreign") else 0
         if new + replaced:
             written = self._write(meant("new", "changed", "foreign"))
             told["refused"] += written["refused"]
-            kept += written["kept"]
+            told["why"] = told["why"] or written.get("why", "")
+            kept += new + replaced - sum(written[name] for name in ("new", "replaced", "refused"))
             new, replaced = written["new"] - made_way, written["replaced"] + made_way
         cancelled = 0
         if number("orphan") and self._options.orphans == "cancel":
             still = self._ids(self._all)
             orphans = meant("orphan").select(ID)
-            cancelled = self._cancel(orphans.join(still, ID, "left_anti"))
+            cancelled = self._cancel(orphans.join(still, ID, "left_anti"), False)
         return Summary(**told, new=new, replaced=replaced, kept=kept, cancelled=cancelled)
 
     # -- what there is
 
-    def _judged(self) -> DataFrame:
+    def _joined(self) -> DataFrame:
         """Return all rows and orphans, with what is to become of each."""
         from pyspark.sql import Window
-        from pyspark.sql import functions as F  # noqa: N812
         from pyspark.sql.types import StringType, StructField, StructType
 
         young = F.lit(False) if self._options.created is None else self._is_young()
@@ -262,7 +270,6 @@ class _Job:
         return joined.mapInArrow(judge, StructType([*fields, *more]))
 
     def _is_young(self) -> Column:
-        from pyspark.sql import functions as F  # noqa: N812
         from pyspark.sql.types import TimestampNTZType
 
         created = self._options.created or ""
@@ -273,8 +280,6 @@ class _Job:
         return F.col(_quoted(created)) > F.expr(literal)
 
     def _id_column(self, rows: DataFrame) -> Column:
-        from pyspark.sql import functions as F  # noqa: N812
-
         key = rows[_quoted(self._options.key)].cast("string")
         return F.concat(F.lit(f"{self._options.task}:"), key)
 
@@ -286,24 +291,25 @@ class _Job:
 
         One that moves meanwhile is rather met twice than never.
         """
-        from pyspark.sql import functions as F  # noqa: N812
-
         says = ("eta", "args", "kwargs", "unique_key")
         scheduled = self._table(
             "scheduled",
-            "id STRING, queue STRING, due TIMESTAMP, eta TIMESTAMP, args STRING, kwargs STRING, "
-            "unique_key STRING, retries INT",
+            "id STRING, queue STRING, due TIMESTAMP_LTZ, eta TIMESTAMP_LTZ, args STRING, "
+            "kwargs STRING, unique_key STRING, retries INT",
         )
         state = (
-            F.when(F.col("queue") != self._queue, "elsewhere")
-            .when(F.col("retries") > 0, "retry")
+            F.when(F.col("retries") > 0, "retry")
+            .when(F.col("queue") != self._queue, "elsewhere")
             .otherwise("scheduled")
         )
         found = scheduled.select("id", state.alias("state"), *says)
-        since = EPOCH + timedelta(milliseconds=self._now - self._options.finished_within * 1000)
+        ago = self._now - self._options.finished_within * 1000
+        since = EPOCH + timedelta(milliseconds=max(0, ago))
         ended = self._table("history", "id STRING, state STRING", since=since.isoformat())
+        # What was cancelled stays in its list until its turn comes.
+        ready = self._table("ready", "id STRING, cancelled BOOLEAN")
         for state_name, frame in (
-            ("ready", self._table("ready", "id STRING")),
+            ("ready", ready.where(~F.col("cancelled"))),
             ("leased", self._table("leased", "id STRING")),
             ("dead", self._table("dead_letters", "task_id STRING")),
             ("finished", ended.where(F.col("state") != "RETRY")),
@@ -328,20 +334,15 @@ class _Job:
 
     # -- what is done
 
-    def _write(self, rows: DataFrame) -> Mapping[str, int]:
-        with tempfile.TemporaryDirectory() as folder:
-            report = Path(folder, "report.json")
-            given = {**self._options.writing(), "report": str(report)}
-            writer = rows.select(*map(_quoted, self._columns)).write.format("celery_delayq")
-            writer.mode("append").options(**given).save()
-            told: Mapping[str, int] = json.loads(report.read_text())
-            return told
+    def _write(self, rows: DataFrame) -> Mapping[str, Any]:
+        still = rows.mapInArrow(missing(self._writing, self._queue), rows.schema)
+        return write(still.select(*map(_quoted, self._columns)), self._options.writing())
 
-    def _cancel(self, ids: DataFrame) -> int:
-        """Cancel tasks that are scheduled, and return how many were."""
-        from pyspark.sql import functions as F  # noqa: N812
-
-        done = ids.coalesce(_MOST).mapInArrow(cancelling(self._writing), "cancelled BIGINT")
+    def _cancel(self, ids: DataFrame, ready: bool) -> int:
+        """Cancel tasks that are scheduled, or also *ready* ones, and return how many were."""
+        done = ids.coalesce(MOST_CONNECTIONS).mapInArrow(
+            cancelling(self._writing, ready), "cancelled BIGINT"
+        )
         [(number,)] = done.agg(F.sum("cancelled")).collect()
         return int(number or 0)
 
@@ -360,6 +361,16 @@ def _needed(rows: DataFrame, options: Options) -> None:
             raise ConfigError(
                 f"{name}={column!r}: no such column; there are: {', '.join(rows.columns)}"
             )
+    own = [name for name in rows.columns if name.startswith(OWN)]
+    if own:
+        raise ConfigError(f"{', '.join(own)}: names that begin with {OWN} are taken; rename them")
+    for name in ("key", "eta"):
+        column = getattr(options, name)
+        if column in (options.arguments or ()):
+            raise ConfigError(
+                f"arguments={column!r} is the {name} already: to have it as an argument, too, "
+                f"select it once more under another name"
+            )
     kind = rows.schema[options.key].dataType
     # What Spark and Python write in the same way.
     if not isinstance(kind, (types.StringType, types.IntegralType, types.DateType)) and not (
@@ -376,12 +387,6 @@ def _needed(rows: DataFrame, options: Options) -> None:
                 f"created={options.created!r} is of type {kind.simpleString()}: "
                 "expected a timestamp"
             )
-
-
-def _arrow(rows: DataFrame) -> pa.Schema:
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    return to_arrow_schema(rows.schema, timezone="UTC")
 
 
 def _quoted(name: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -10,10 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem, FileType
 
-from celery_delayq.errors import DelayQError
+from celery_delayq.errors import ConfigError, DelayQError
 
 #: The column with the reason.
 ERROR = "_error"
+
+#: Of a URL; one letter would be a drive of Windows.
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 #: Rows of which a message tells.
 _SHOWN = 5
@@ -32,13 +37,18 @@ class Refusals:
         Where files go until the job is committed, None where the job is to fail.
     name : str
         Of the file, another one for each attempt.
+    only_count : bool
+        Neither keep them nor fail.
     """
 
-    def __init__(self, folder: str | None, name: str) -> None:
+    def __init__(self, folder: str | None, name: str, only_count: bool = False) -> None:
         self._folder = folder
         self._name = name
+        self._only_count = only_count
         self._writer: Any = None
         self.count = 0
+        #: Why the first one was.
+        self.why = ""
         #: The first ones, with their reasons.
         self.shown: list[str] = []
 
@@ -70,10 +80,14 @@ class Refusals:
         if not reasons:
             return
         self.count += len(reasons)
+        self.why = self.why or next(iter(reasons.values()))
+        if self._only_count:
+            return
         refused = batch.take(pa.array(reasons))
-        for cells, reason in zip(refused.to_pylist(), reasons.values(), strict=True):
-            if len(self.shown) == _SHOWN:
-                break
+        if ERROR in refused.schema.names:  # they were refused before
+            refused = refused.drop_columns([ERROR])
+        some = refused.slice(0, _SHOWN - len(self.shown))
+        for cells, reason in zip(_cells(some), reasons.values(), strict=False):
             self.shown.append(f"{reason} in {_short(cells)}")
         if self._folder is None:
             raise RowsRefused(
@@ -110,11 +124,40 @@ def drop(pending: str) -> None:
         files.delete_dir(path)
 
 
+def check(folder: str) -> None:
+    """Raise :class:`ConfigError` where no files can be put: before anything is scheduled."""
+    try:
+        _at(folder)
+    except (pa.ArrowException, OSError) as exc:
+        raise ConfigError(
+            f"refused={folder!r}: expected a path, or a URL such as s3a://bucket/folder, that all "
+            f"machines share: {exc}"
+        ) from exc
+
+
 def _at(folder: str) -> tuple[Any, str]:
-    if "://" not in folder:
+    if _SCHEME.match(folder):
+        folder = folder.replace("s3a:", "s3:", 1)  # Hadoop's name of it is not Arrow's
+    else:
         folder = str(Path(folder).absolute())
     files, path = FileSystem.from_uri(folder)
     return files, str(path)
+
+
+def _cells(rows: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    columns = [_values(column) for column in rows.columns]
+    for cells in zip(*columns, strict=True):
+        yield dict(zip(rows.schema.names, cells, strict=True))
+
+
+def _values(column: Any) -> list[Any]:
+    try:
+        return column.to_pylist()  # type: ignore[no-any-return]
+    except (ValueError, OverflowError, TypeError):  # such as times beyond what Python can name
+        try:
+            return column.cast(pa.string()).to_pylist()  # type: ignore[no-any-return]
+        except (pa.ArrowException, UnicodeDecodeError):
+            return [f"<{column.type}>"] * len(column)
 
 
 def _short(cells: dict[str, Any]) -> str:

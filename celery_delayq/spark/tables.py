@@ -38,7 +38,7 @@ Page = dict[str, Any]
 
 ARROW = {
     "STRING": TEXT,
-    "TIMESTAMP": TIME,
+    "TIMESTAMP_LTZ": TIME,
     "INT": NUMBER,
     "BIGINT": pa.int64(),
     "BOOLEAN": pa.bool_(),
@@ -52,7 +52,7 @@ _SAYS = {
     "kwargs": "STRING",
     "unique_key": "STRING",
     "retries": "INT",
-    "expires": "TIMESTAMP",
+    "expires": "TIMESTAMP_LTZ",
     "root_id": "STRING",
     "parent_id": "STRING",
     "group_id": "STRING",
@@ -62,9 +62,10 @@ _SAYS = {
     "raw": "BINARY",
 }
 _NAMES = {"id": "STRING", "task": "STRING", "queue": "STRING"}
-_WAITS = {"state": "STRING", "due": "TIMESTAMP", "eta": "TIMESTAMP", "priority": "INT"}
+_WAITS = {"state": "STRING", "due": "TIMESTAMP_LTZ", "eta": "TIMESTAMP_LTZ", "priority": "INT"}
 
-#: The columns of each table, with their types in Spark's words.
+#: The columns of each table, with their types in Spark's words. `TIMESTAMP` would mean what a
+#: setting says.
 TABLES: Mapping[str, Mapping[str, str]] = {
     "scheduled": {**_NAMES, **_WAITS, **_SAYS},
     "ready": {**_NAMES, **_WAITS, "cancelled": "BOOLEAN", **_SAYS},
@@ -74,16 +75,16 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "task_id": "STRING",
         "task": "STRING",
         "queue": "STRING",
-        "died": "TIMESTAMP",
+        "died": "TIMESTAMP_LTZ",
         "reason": "STRING",
         "exception": "STRING",
         "error": "STRING",
         "traceback": "STRING",
         "worker": "STRING",
-        "started": "TIMESTAMP",
+        "started": "TIMESTAMP_LTZ",
         "deliveries": "INT",
-        "due": "TIMESTAMP",
-        "eta": "TIMESTAMP",
+        "due": "TIMESTAMP_LTZ",
+        "eta": "TIMESTAMP_LTZ",
         **_SAYS,
     },
     "history": {
@@ -91,10 +92,10 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         **_NAMES,
         "worker": "STRING",
         "state": "STRING",
-        "due": "TIMESTAMP",
-        "promoted": "TIMESTAMP",
-        "started": "TIMESTAMP",
-        "ended": "TIMESTAMP",
+        "due": "TIMESTAMP_LTZ",
+        "promoted": "TIMESTAMP_LTZ",
+        "started": "TIMESTAMP_LTZ",
+        "ended": "TIMESTAMP_LTZ",
         "retries": "INT",
         "deliveries": "INT",
         "reason": "STRING",
@@ -111,15 +112,15 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "kwargs": "STRING",
         "options": "MAP<STRING, STRING>",
         "timezone": "STRING",
-        "start": "TIMESTAMP",
-        "end": "TIMESTAMP",
+        "start": "TIMESTAMP_LTZ",
+        "end": "TIMESTAMP_LTZ",
         "max_runs": "BIGINT",
         "catch_up": "STRING",
         "catch_up_max": "INT",
         "overlap": "STRING",
-        "since": "TIMESTAMP",
-        "next": "TIMESTAMP",
-        "last_run_at": "TIMESTAMP",
+        "since": "TIMESTAMP_LTZ",
+        "next": "TIMESTAMP_LTZ",
+        "last_run_at": "TIMESTAMP_LTZ",
         "total_run_count": "BIGINT",
         "problem": "STRING",
         "raw": "BINARY",
@@ -159,7 +160,8 @@ def columns_of(table: str, schema: StructType) -> list[str]:
     known = TABLES[table]
     for field in schema.fields:
         kind = known.get(field.name)
-        if kind is None or kind.lower().replace(" ", "") != field.dataType.simpleString():
+        plain = "" if kind is None else kind.removesuffix("_LTZ").lower().replace(" ", "")
+        if plain != field.dataType.simpleString():
             expected = f"{kind}" if kind else f"one of {', '.join(known)}"
             raise ConfigError(
                 f"schema: {field.name} {field.dataType.simpleString()} is no column of the table "
@@ -196,8 +198,9 @@ class Rows:
         for name, is_meant in self._where.items():
             column = page[name]
             values = column.to_pylist() if isinstance(column, pa.Array) else column
-            rows = [place for place, value in enumerate(values) if is_meant(value)]
-            if len(rows) < len(values):
+            found = [place for place, value in enumerate(values) if is_meant(value)]
+            if len(found) < len(values):
+                rows = pa.array(found, pa.int64())  # of an empty list Arrow would not know the type
                 kept = {*self._names, *self._where}
                 page = {each: self._array(each, page[each]).take(rows) for each in kept}
         arrays = [self._array(name, page[name]) for name in self._names]
@@ -399,7 +402,7 @@ def _periodic(name: str, record: str) -> Mapping[str, Any]:
     row: dict[str, Any] = {"raw": raw}
     for column, kind in TABLES["periodic"].items():
         value = given.get(column)
-        if kind == "TIMESTAMP":
+        if kind == "TIMESTAMP_LTZ":
             row[column] = time_of(value)
         elif kind in ("INT", "BIGINT"):
             row[column] = value if type(value) is int and abs(value) < _LARGEST[kind] else None

@@ -99,7 +99,7 @@ class Wanted:
         """Return what is still to be looked at in rows: by column, what must be true of it."""
         found: dict[str, Callable[[Any], bool]] = {}
         if self.task is not None:
-            found["task"] = self.task.__eq__
+            found["task"] = frozenset({self.task}).__contains__
         if self.table == "history":
             if self.queues is not None:
                 found["queue"] = self.queues.__contains__

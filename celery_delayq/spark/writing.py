@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import json
 import logging
-import time
+import tempfile
 import uuid
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -25,33 +23,21 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from celery_delayq.app import DelayQ
 from celery_delayq.errors import ConfigError
-from celery_delayq.items import Item, ItemOutcome
 from celery_delayq.spark import refusals
-from celery_delayq.spark.columns import RowItem, Rows
+from celery_delayq.spark.access import opened
+from celery_delayq.spark.arrow import arrow_schema
+from celery_delayq.spark.columns import Rows
 from celery_delayq.spark.options import WriteOptions
 from celery_delayq.spark.refusals import Refusals
+from celery_delayq.spark.sending import SUMS, Sending, app_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 logger = logging.getLogger(__name__)
-
-#: What is said of rows, by the outcome of their items.
-_BECAME = {
-    "scheduled": "new",
-    "ready": "new",
-    "replaced": "replaced",
-    "duplicate": "kept",
-    "kept": "kept",
-    "superseded": "kept",
-    "conflict": "refused",
-    "full": "refused",
-    "refused": "refused",
-}
-
-_SUMS = ("new", "kept", "replaced", "refused")
 
 
 @dataclass
@@ -64,10 +50,13 @@ class Written(WriterCommitMessage):
         Rows that are new, kept, replaced, refused.
     refused : str | None
         The file with those that were refused.
+    why : str
+        Why the first of them was.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
     refused: str | None = None
+    why: str = ""
 
 
 class _Writing:
@@ -86,15 +75,18 @@ class _Writing:
                 "onconflict='replace' for rows that have changed"
             )
         self._options = options
-        Rows(options, to_arrow_schema(schema, timezone="UTC"))
+        Rows(options, arrow_schema(schema))
+        if options.keeps_refused:
+            refusals.check(options.refused)
         if options.access.app is not None:
             _check_task(options)
         self._run = uuid.uuid4().hex
 
-    def _pending(self, suffix: object = "") -> str | None:
+    @property
+    def _pending(self) -> str | None:
         """Where refused rows are until the job is committed."""
-        folder = self._options.refused
-        return None if folder == "fail" else f"{folder}/_pending-{self._run}{suffix}"
+        options = self._options
+        return f"{options.refused}/_pending-{self._run}" if options.keeps_refused else None
 
     def _write(self, batches: Iterator[pa.RecordBatch]) -> Written:
         context = TaskContext.get()
@@ -103,24 +95,25 @@ class _Writing:
         )
         name = f"part-{attempt}-{uuid.uuid4().hex[:8]}.parquet"
         with (
-            closing(self._options.access.open()) as delayq,
-            Refusals(self._pending(), name) as refused,
+            opened(self._options.access) as delayq,
+            Refusals(self._pending, name, self._options.refused == "count") as refused,
         ):
             counts = Sending(delayq, self._options, refused).send(batches)
-        return Written(counts, refused.file)
+        return Written(counts, refused.file, refused.why)
 
     def _commit(self, messages: list[Any], **more: object) -> None:
         sums = _sums(messages)
-        pending = self._pending()
+        pending = self._pending
         if pending is not None:
             files = [each.refused for each in messages if each is not None and each.refused]
             refusals.keep(self._options.refused, pending, files)
         logger.info("%s: %s", self._options.task, _said(sums))
-        self._report({"state": "committed", **more, **sums})
+        why = [each.why for each in messages if each is not None and each.why]
+        self._report({"state": "committed", **more, **sums, **({"why": why[0]} if why else {})})
 
     def _abort(self, messages: list[Any], **more: object) -> None:
         sums = _sums(messages)
-        pending = self._pending()
+        pending = self._pending
         if pending is not None:
             refusals.drop(pending)
         logger.warning(
@@ -170,117 +163,26 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
         self._abort(messages, batch=batchId)
 
 
-class Sending:
-    """Sends the rows of one partition.
+def write(rows: DataFrame, options: Mapping[str, str]) -> Mapping[str, Any]:
+    """Write rows by the data source; return what its report says: the sums of what became of them.
 
-    Where most rows are known already, Redis is asked which are before their messages are made:
-    that is most of the work.
+    Parameters
+    ----------
+    options : Mapping[str, str]
+        Those of the data source, but for ``report``.
     """
-
-    def __init__(self, delayq: DelayQ, options: WriteOptions, refused: Refusals) -> None:
-        self._delayq = delayq
-        self._options = options
-        self._refused = refused
-        self._queue = _queue_of(delayq, options)
-        self._counts: Counter[str] = Counter()
-        #: By their index, rows whose items have no outcome yet.
-        self._open: dict[int, tuple[pa.RecordBatch, int]] = {}
-        self._late: list[tuple[pa.RecordBatch, int, str]] = []
-        self._asking = True
-
-    def send(self, batches: Iterator[pa.RecordBatch]) -> dict[str, int]:
-        """Send all rows; return how many became what.
-
-        Raises
-        ------
-        RowsRefused
-            Some were refused, and the job is to fail.
-        ManyFailed
-            Redis stayed away.
-        """
-        options = self._options
-        for_all: dict[str, Any] = {"on_conflict": options.onconflict, "unique_scope": "done"}
-        if options.queue is not None:
-            for_all["queue"] = options.queue
-        if options.priority is not None:
-            for_all["priority"] = options.priority
-        self._delayq.schedule_many(
-            self._items(batches),
-            task=options.task,
-            on_outcome=self._on_outcome,
-            batch=options.batchsize,
-            **for_all,
-        )
-        self._refuse_late()
-        self._counts["refused"] = self._refused.count
-        return {name: self._counts[name] for name in _SUMS}
-
-    def _items(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Item]:
-        began, taken, index = time.monotonic(), 0, 0
-        rows: Rows | None = None
-        for whole in batches:
-            rows = rows or Rows(self._options, whole.schema)
-            for start in range(0, whole.num_rows, self._options.batchsize):
-                batch = whole.slice(start, self._options.batchsize)
-                read = [*rows.items(batch)]
-                self._refused.add(batch, {each.row: each.error for each in read if each.error})
-                for row, item in self._unknown([each for each in read if each.item is not None]):
-                    self._open[index] = batch, row
-                    index += 1
-                    yield item
-                self._refuse_late()
-                taken += batch.num_rows
-                if self._options.ratelimit is not None:
-                    time.sleep(max(0.0, began + taken / self._options.ratelimit - time.monotonic()))
-
-    def _unknown(self, read: list[RowItem]) -> Iterator[tuple[int, Item]]:
-        """Yield what Redis does not have yet, as far as it is worth while to ask."""
-        letters = "-" * len(read)
-        before = self._counts["kept"]
-        if self._asking and self._queue is not None and read:
-            queue = self._queue
-            asked = [(each.item.id or "", each.nonce) for each in read if each.item is not None]
-            letters = self._delayq._ask(lambda store: store.control.known(queue, asked))
-        known = "do" if self._options.onconflict == "keep" else "d"
-        for each, letter in zip(read, letters, strict=True):
-            if letter in known:
-                self._counts["kept"] += 1
-            elif each.item is not None:
-                yield each.row, each.item
-        self._asking = 2 * (self._counts["kept"] - before) >= len(read)
-
-    def _on_outcome(self, outcome: ItemOutcome) -> None:
-        became = _BECAME[outcome.state]
-        batch, row = self._open.pop(outcome.index)
-        if became == "refused":
-            self._late.append((batch, row, str(outcome.error)))
-        else:
-            self._counts[became] += 1
-
-    def _refuse_late(self) -> None:
-        """Keep rows that Redis has refused; not in the midst of its answers."""
-        late, self._late = self._late, []
-        for batch, row, reason in late:
-            self._refused.add(batch, {row: reason})
-
-
-def _queue_of(delayq: DelayQ, options: WriteOptions) -> str | None:
-    """Return the one queue to which all go; None where an exchange decides."""
-    if options.queue is not None:
-        return options.queue
-    app = delayq.app
-    if app is None:
-        raise AssertionError("a client always has an app")
-    queue = app.amqp.router.route({}, options.task).get("queue")
-    return None if queue is None else str(queue.name)
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder, "report.json")
+        writer = rows.write.format("celery_delayq").mode("append")
+        writer.options(**options, report=str(report)).save()
+        said: Mapping[str, Any] = json.loads(report.read_text())
+        return said
 
 
 def _check_task(options: WriteOptions) -> None:
     """Raise :class:`ConfigError` where the app knows no task of that name."""
-    with closing(options.access.open()) as delayq:
-        app = delayq.app
-        if app is None:
-            raise AssertionError("a client always has an app")
+    with opened(options.access) as delayq:
+        app = app_of(delayq)
         app.loader.import_default_modules()
         if options.task not in app.tasks:
             known = sorted(name for name in app.tasks if not name.startswith("celery."))
@@ -292,7 +194,7 @@ def _check_task(options: WriteOptions) -> None:
 
 def _sums(messages: list[Any]) -> dict[str, int]:
     there = [each.counts for each in messages if each is not None]
-    return {name: sum(counts[name] for counts in there) for name in _SUMS}
+    return {name: sum(counts[name] for counts in there) for name in SUMS}
 
 
 def _said(sums: Mapping[str, int]) -> str:

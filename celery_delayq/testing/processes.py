@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from celery_delayq.embedded.lifeline import Lifeline
 from celery_delayq.testing.wait import DEFAULT_TIMEOUT, wait_until
@@ -124,18 +124,21 @@ class ManagedProcess:
         self._handle.kill_group()
         self._log_start = self.log_file.stat().st_size if self.log_file.exists() else 0
         with self.log_file.open("ab") as log:
-            process = subprocess.Popen(
-                self.command,
-                env={**os.environ, **self.env},
-                cwd=self.cwd,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            process = self._spawn(log)
         self._handle.process = process
         self._handle.lifeline = Lifeline(process.pid, "KILL", self._handle.temp_dir)
         return self
+
+    def _spawn(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self.command,
+            env={**os.environ, **self.env},
+            cwd=self.cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
 
     # -- state --------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from functools import wraps
 from typing import Any
 
@@ -20,19 +20,21 @@ from celery import states
 from celery._state import get_current_task
 
 from celery_delayq.errors import InvalidETA
-from celery_delayq.history import SUCCEEDED, Ending, RunRecord, reason_of
+from celery_delayq.history import SUCCEEDED, Ending, pack, reason_of
 from celery_delayq.message import PROPERTY, due_of_eta
 
 logger = logging.getLogger(__name__)
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MILLISECOND = timedelta(milliseconds=1)
 
 
 class RunMixin:
     """Notes how each run of a task has ended; only where there is a history, since it costs."""
 
     _run_ending: Ending | None = None
-    #: Whether the message was acknowledged before the run had ended.
+    #: Whether the message was acknowledged before the run had ended, and its line is not sent yet.
     _is_early = False
-    _is_run_noted = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Have those that Celery makes tell of success: their ``on_success`` calls no other."""
@@ -116,9 +118,9 @@ class RunMixin:
     def _note_early(self) -> None:
         """Send the line of a run whose message was acknowledged before, if it was held."""
         ending = self._run_ending
-        if not self._is_early or ending is None or self._is_run_noted:
+        if not self._is_early or ending is None:
             return
-        self._is_run_noted = True
+        self._is_early = False
         message = self.message  # type: ignore[attr-defined]
         keeper = getattr(message.channel, "keeper", None)
         if keeper is not None and keeper.owns(message.delivery_tag):
@@ -137,11 +139,9 @@ def _telling(on_success: Callable[..., Any]) -> Callable[..., Any]:
     def on_success_and_tell(self: Any, result: Any, **kwargs: Any) -> Any:
         if not result[0]:  # else it goes on to `on_failure`
             self._end_run(SUCCEEDED)
-        try:
-            return on_success(self, result, **kwargs)
-        finally:
             if self._is_early:
                 self._note_early()
+        return on_success(self, result, **kwargs)
 
     return on_success_and_tell
 
@@ -161,12 +161,12 @@ def of_retry() -> bytes:
 def _packed(request: Any, task: str, started: float | None, ending: Ending) -> bytes:
     """Return the line of a run that ends now; *started* is in seconds since 1970."""
     own = request.get("properties")[PROPERTY]
-    return RunRecord(
+    return pack(
         request.get("id"),
         task,
         own["queue"],
         request.get("hostname"),
-        _due(own),
+        due_ms(own),
         own.get("promoted"),
         None if started is None else int(started * 1000),
         int(time.time() * 1000),
@@ -174,10 +174,11 @@ def _packed(request: Any, task: str, started: float | None, ending: Ending) -> b
         request.get("retries") or 0,
         own.get("deliveries", 1),
         ending.reason,
-    ).pack()
+    )
 
 
-def _due(own: Mapping[str, Any]) -> int | None:
+def due_ms(own: Mapping[str, Any]) -> int | None:
+    """Return when an entry was due (ms since 1970), from our own data in its message."""
     eta = own.get("eta")
     if eta is None:
         return None
@@ -185,7 +186,7 @@ def _due(own: Mapping[str, Any]) -> int | None:
         # As Celery spells it, at a third of the cost.
         moment = datetime.fromisoformat(eta)
         if moment.tzinfo is not None:
-            return -(-round(moment.timestamp() * 1e6) // 1000)
+            return -((_EPOCH - moment) // _MILLISECOND)  # rounded up, as what is due
     except (ValueError, TypeError):
         pass
     try:

@@ -1,3 +1,13 @@
+-- Since when a key is held (ms), where that counts.
+local function since_of(policy, now)
+  return string.byte(policy) == 108 and now or nil -- 'l'ater
+end
+
+-- What stands in UNIQUE, see read_owner.
+local function owner_text(since, id)
+  return (since and string.format('%.0f', since) or '') .. '=' .. id
+end
+
 -- What is to become of a message with a unique key, by the policy '<letter> <max_wait ms> <1 for a
 -- retry>': 'r'eplace, 'l'ater, 'k'eep or 'e'rror. Changes nothing. Returns a table with
 --   what   'store', 'beside' (store without the key), 'keep', 'error', 'superseded'
@@ -7,7 +17,7 @@
 local function decide(unique, id, due, now, policy)
   local letter, max_wait, retry = string.match(policy, '^(%a) (%d+) ([01])$')
   local key = string.sub(unique, 2)
-  local plan = {what = 'store', due = due, key = key, since = letter == 'l' and now or nil}
+  local plan = {what = 'store', due = due, key = key, since = since_of(policy, now)}
   local owner, since = read_owner(key)
   if not owner then
     return plan
@@ -53,6 +63,5 @@ local function supersede(plan)
 end
 
 local function take_key(plan, id)
-  redis.call('HSET', UNIQUE, plan.key,
-    (plan.since and string.format('%.0f', plan.since) or '') .. '=' .. id)
+  redis.call('HSET', UNIQUE, plan.key, owner_text(plan.since, id))
 end

@@ -10,3 +10,9 @@ local function read_label(message, start)
   end
   return id, nonce, tonumber(skip), unique
 end
+
+-- Only its unique key.
+local function read_unique(message, start)
+  return string.match(
+    message, '^{"properties": {"delayq": {"label": "%S* %S+ %d+ (%S+)"', start or 1)
+end

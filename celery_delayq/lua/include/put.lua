@@ -1,7 +1,13 @@
 -- Storing messages, one after the other, until they are due; those whose moment has passed go to
 -- ready at once.
 
-local putting = {dues = {}, members = {}, first = math.huge, looked = false}
+local putting = {first = math.huge, looked = false}
+
+local function list_none()
+  putting.dues, putting.members, putting.keys, putting.key_taken = {}, {}, {}, {}
+end
+
+list_none()
 
 -- Begin; 'room' is how many entries more may be scheduled, 'lists' are all lists of what is ready,
 -- if something may have a unique key.
@@ -11,13 +17,17 @@ local function begin_puts(clock, room, marker, lists)
   putting.tracked = redis.call('EXISTS', WAITING, RUNNING) > 0
 end
 
--- Entries are listed together: one ZADD for many is a third of the time.
+-- Entries and the unique keys that they have are listed together: one ZADD for many is a third of
+-- the time.
 local function list_entries()
   if #putting.dues > 0 then
     redis.call('ZADD', DUE, unpack(putting.dues))
     redis.call('ZADD', TASKS, unpack(putting.members))
-    putting.dues, putting.members = {}, {}
   end
+  if #putting.keys > 0 then
+    redis.call('HSET', UNIQUE, unpack(putting.keys))
+  end
+  list_none()
 end
 
 local function store(id, due, list, data)
@@ -36,10 +46,13 @@ local function store(id, due, list, data)
     return 'd'
   end
   putting.room = putting.room - 1
-  local dues, members = putting.dues, putting.members
-  dues[#dues + 1], dues[#dues + 2] = due, name
-  members[#members + 1], members[#members + 2] = 0, task_member(task, due, name)
-  putting.first = math.min(putting.first, due)
+  -- As texts: Redis takes long to print a number.
+  local dues, members, text = putting.dues, putting.members, due_text(due)
+  dues[#dues + 1], dues[#dues + 2] = text, name
+  members[#members + 1], members[#members + 2] = '0', task .. '\0' .. text .. '\0' .. name
+  if due < putting.first then
+    putting.first = due
+  end
   return 's'
 end
 
@@ -68,15 +81,31 @@ local function look_for_taken()
   forget_waiting()
 end
 
+-- A message whose unique key nothing has.
+local function store_first(id, due, list, data, policy, unique)
+  if is_full(id, due, data) then
+    return 'f'
+  end
+  local letter = store(id, due, list, data)
+  if letter == 's' or letter == 'r' and string.sub(unique, 1, 1) == 'd' then
+    local key, keys = string.sub(unique, 2), putting.keys
+    keys[#keys + 1], keys[#keys + 2] = key, owner_text(since_of(policy, putting.now), id)
+    putting.key_taken[key] = true
+  end
+  return letter
+end
+
 local function store_unique(id, due, list, data, policy)
   local _, nonce, _, start = read_record(data)
-  local _, _, _, unique = read_label(data, start)
+  local unique = read_unique(data, start)
+  local key = string.sub(unique, 2)
+  if not putting.key_taken[key] and redis.call('HEXISTS', UNIQUE, key) == 0 then
+    return store_first(id, due, list, data, policy, unique)
+  end
+  list_entries() -- what has the key may be among them
   -- Also when another has replaced it since: that one is to stay.
   if is_scheduled(id, nonce) or (putting.tracked and is_tracked(id, nonce)) then
     return 'd'
-  end
-  if redis.call('HEXISTS', UNIQUE, string.sub(unique, 2)) == 1 then
-    list_entries() -- what has the key may be among them
   end
   if putting.tracked and not putting.looked then
     look_for_taken()

@@ -4,9 +4,14 @@ local function read_record(data)
   return string.match(data or '', '^1 (%d+) (%S+) (%S*)\n(){')
 end
 
--- The member of the index by task that belongs to an entry. Fixed width keeps the order of due.
+-- Fixed width keeps the order of due.
+local function due_text(due)
+  return string.format('%015.0f', due)
+end
+
+-- The member of the index by task that belongs to an entry.
 local function task_member(task, due, name)
-  return task .. '\0' .. string.format('%015.0f', due) .. '\0' .. name
+  return task .. '\0' .. due_text(due) .. '\0' .. name
 end
 
 -- An entry whose task is paused when it is due is parked: it keeps its place behind all others,

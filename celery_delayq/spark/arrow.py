@@ -1,0 +1,45 @@
+"""What versions of PySpark say of Arrow in different ways."""
+
+from __future__ import annotations
+
+from inspect import signature
+from typing import TYPE_CHECKING
+
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import ArrayType, MapType, StructType, VariantType
+
+from celery_delayq.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import DataType
+
+#: Before PySpark 4.2 times are in UTC without a word.
+_WORD = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return a schema as batches of its rows have it, with times in UTC.
+
+    Raises
+    ------
+    ConfigError
+        A column has, or is, a VARIANT: in Arrow it is not to be told from two pieces of bytes.
+    """
+    for field in schema.fields:
+        if _has_variant(field.dataType):
+            raise ConfigError(
+                f"{field.name} is of type {field.dataType.simpleString()}: expected no VARIANT; "
+                "make text of it by to_json, or cast it"
+            )
+    return to_arrow_schema(schema, **_WORD)  # type: ignore[arg-type]
+
+
+def _has_variant(kind: DataType) -> bool:
+    if isinstance(kind, StructType):
+        return any(_has_variant(field.dataType) for field in kind.fields)
+    if isinstance(kind, MapType):
+        return _has_variant(kind.keyType) or _has_variant(kind.valueType)
+    if isinstance(kind, ArrayType):
+        return _has_variant(kind.elementType)
+    return isinstance(kind, VariantType)

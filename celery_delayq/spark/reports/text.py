@@ -1,0 +1,116 @@
+"""A report on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from celery_delayq.cli.words import spelled
+from celery_delayq.spark.reports.charts import duration, stamp
+from celery_delayq.spark.reports.figures import Ahead, Figures, Quantiles, Report
+from celery_delayq.spark.reports.page import loads, percent, rate, runs_per_id
+
+#: Rows of a table; there are more in JSON and Parquet.
+_ROWS = 20
+
+#: Names that are not longer stay in one line.
+_SHORT = 24
+
+_HEADS = ("runs", "/min", "peak", "failed", "rate", "retried", "p50", "p90", "p99", "max")
+
+
+def show(told: Report) -> None:
+    """Print a report as tables."""
+    console = Console(highlight=False)
+    for table in _tables(told):
+        console.print(table)
+        console.print()
+    for note in told.notes():
+        console.print(Text(f"Note: {spelled(note)}"))
+
+
+def _tables(told: Report) -> Iterator[Table]:
+    if told.total.runs and told.first is not None and told.last is not None:
+        when = f"{stamp(told.first)} to {stamp(told.last)} UTC"
+        yield _table("", _HEADS, [("all", *_cells(told.total))], f"Runs and lateness, {when}")
+        yield _by("task", told.tasks)
+        yield _by("queue", told.queues)
+        hours = {stamp(hour): each for hour, each in [*told.hours.items()][-_ROWS:]}
+        yield _by("hour (UTC)", hours)
+        total = told.total
+        stages = (
+            ("due to ready", total.promotion),
+            ("ready to start", total.wait),
+            ("due to start (lateness)", total.lateness),
+            ("start to end (run time)", total.runtime),
+        )
+        rows = [(name, f"{each.runs:,}", *_durations(each)) for name, each in stages]
+        yield _table("stage", ("runs", "p50", "p90", "p99", "max"), rows)
+        pairs = runs_per_id(told)
+        counts = [("tasks", *(f"{number:,}" for _, number in pairs))]
+        yield _table("runs of a task", [name for name, _ in pairs], counts)
+        if told.reasons:
+            yield _reasons(told)
+    if told.ahead is not None:
+        yield _loads(told.ahead)
+
+
+def _by(key: str, found: Mapping[str, Figures]) -> Table:
+    more = f"and {len(found) - _ROWS:,} more" if len(found) > _ROWS else ""
+    rows = [(name, *_cells(each)) for name, each in [*found.items()][:_ROWS]]
+    return _table(key, _HEADS, rows, caption=more)
+
+
+def _cells(each: Figures) -> Iterator[str]:
+    yield from (f"{each.runs:,}", rate(each.per_minute), f"{each.peak_minute:,}")
+    yield from (f"{each.failed:,}", percent(each.failure_rate), f"{each.retried:,}")
+    yield from _durations(each.lateness)
+
+
+def _durations(each: Quantiles) -> Iterator[str]:
+    return map(duration, (each.p50, each.p90, each.p99, each.max))
+
+
+def _reasons(told: Report) -> Table:
+    rows = [(each.task, each.state, each.reason, f"{each.runs:,}") for each in told.reasons[:10]]
+    return _table("task", ("state", "reason", "runs"), rows, "Why runs did not succeed", left=2)
+
+
+def _loads(ahead: Ahead) -> Table:
+    states = ("overdue", "due", "later", "paused")
+    rows = [
+        (queue, task or "unreadable", *(f"{row.get(each, 0):,}" for each in states), f"{number:,}")
+        for queue, task, row, number in loads(ahead)[:_ROWS]
+    ]
+    heads = ("task", "overdue", f"until {stamp(ahead.ends)}", "later", "paused", "all")
+    return _table("queue", heads, rows, f"Load to come, at {stamp(ahead.now)} UTC", left=1)
+
+
+def _table(
+    key: str,
+    heads: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    title: str | None = None,
+    *,
+    left: int = 0,
+    caption: str = "",
+) -> Table:
+    """Return a table; beside the first column so many are of texts, the others of numbers."""
+    table = Table(
+        title=title, caption=caption or None, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False,
+        title_justify="left",
+    )  # fmt: skip
+    rows = [*rows]
+    is_short = all(len(row[0]) <= _SHORT for row in rows)
+    table.add_column(key, overflow="fold", no_wrap=is_short)
+    for n, head in enumerate(heads):
+        is_text = n < left
+        table.add_column(head, justify="left" if is_text else "right", no_wrap=not is_text)
+    for row in rows:
+        table.add_row(*(Text(spelled(cell)) for cell in row))
+    return table
