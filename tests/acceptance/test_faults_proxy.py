@@ -83,8 +83,8 @@ def test_a_reset_is_told_from_a_close(proxy: Proxy) -> None:
 def test_a_stalled_reply_stops_half_way(proxy: Proxy) -> None:
     proxy.on("PING", Fault.STALL, seconds=0.2)
     with socket.create_connection(("127.0.0.1", proxy.port), timeout=5) as raw:
-        raw.sendall(b"*1\r\n$4\r\nPING\r\n")
         start = time.monotonic()
+        raw.sendall(b"*1\r\n$4\r\nPING\r\n")
 
         assert raw.recv(10) == b"+PO"
         assert raw.recv(10) == b""
