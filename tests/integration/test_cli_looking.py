@@ -13,6 +13,7 @@ from celery import Celery
 from rich.cells import cell_len
 
 from celery_delayq import DelayQ
+from celery_delayq.items import Item
 from celery_delayq.testing import ManagedProcess, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
@@ -185,11 +186,10 @@ def test_the_command_that_is_shown_leads_to_the_next_page(
 
 
 def test_all_are_shown_and_written_page_by_page(app: Celery, cli: CommandLine) -> None:
-    with app.producer_pool.acquire() as producer:
-        for n in range(1203):
-            app.send_task("t", countdown=3600 + n, task_id=f"id-{n:04}", producer=producer)
-
     expected = [f"id-{n:04}" for n in range(1203)]
+    items = (Item(countdown=3600 + n, id=id) for n, id in enumerate(expected))
+    DelayQ.of(app).schedule_many(items, task="t")
+
     assert ids(cli("list", "--all", "--json")) == expected
     shown = cli("list", "--all", columns=200).out
     assert re.findall(r"id-\d{4}", shown) == expected

@@ -173,8 +173,8 @@ def test_what_was_restored_stays_for_as_long_again(
     start(app, database, 300)
     wait_until(lambda: delayq.count_dead() == 0, what="all are archived")
 
-    [letter] = fill(delayq, 1, queue="other", age=500)
     assert delayq.import_dead(database).outcomes == {"restored": 25}
+    [letter] = fill(delayq, 1, queue="other", age=500)
     fill(delayq, 30, queue="late", age=400)
     wait_until(lambda: delayq.count_dead() <= 25, what="the others are archived")
     assert letter not in {each.id for each in delayq.dead_letters()}

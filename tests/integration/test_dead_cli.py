@@ -35,7 +35,7 @@ CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b\u202e]")
 @pytest.fixture
 def cli(app: Celery) -> CommandLine:
     for name in ("shop.mail", "shop.bill"):
-        app.task(name=name)(_nothing)
+        app.task(name=name, shared=False)(_nothing)
     return CommandLine(app)
 
 

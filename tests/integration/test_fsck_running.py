@@ -21,6 +21,7 @@ from celery_delayq.testing import ManagedProcess, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
 from tests.support.drift import FAR, by_kind, lease, look, numbers, schedule
+from tests.support.faults.scale import scaled
 from tests.support.keyspace import snapshot
 
 
@@ -132,6 +133,9 @@ def test_every_finding_says_what_is_wrong_and_what_mending_does() -> None:
 #: replaced while it ran, or of a retry beside another task, when that one is done first.
 COME_AND_GO = {"idle_agenda", "keyless"}
 
+#: How many messages are sent meanwhile.
+COUNT = scaled(600, 1500)
+
 
 def test_nothing_is_wrong_while_a_worker_runs_under_load(
     make_app: MakeApp,
@@ -147,7 +151,7 @@ def test_nothing_is_wrong_while_a_worker_runs_under_load(
     done = threading.Event()
 
     def publish() -> None:
-        for n in range(1500):
+        for n in range(COUNT):
             task = "flaky" if n % 10 == 0 else "add"
             args = (0.1,) if task == "flaky" else (n, n)
             countdown = dice.choice([None, 0.01, 0.3, 1.0])
@@ -165,7 +169,7 @@ def test_nothing_is_wrong_while_a_worker_runs_under_load(
         assert "nothing wrong" in process.log
     publisher.join()
 
-    expected = 1500 + 2 * 150
+    expected = COUNT + 2 * COUNT // 10
     wait_until(
         lambda: delayq_redis.client.llen("log") >= expected,
         timeout=60,
@@ -223,7 +227,7 @@ def test_nothing_is_wrong_while_entries_are_looked_after(
 
     def work() -> None:
         try:
-            for n in range(1500):
+            for n in range(COUNT):
                 send(n)
                 if n % 5 == 0:
                     look_after()

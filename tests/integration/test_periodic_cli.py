@@ -21,7 +21,7 @@ FAR = datetime(2100, 1, 31, 9, tzinfo=timezone.utc)
 
 @pytest.fixture
 def cli(app: Celery) -> CommandLine:
-    app.task(name="shop.report")(_nothing)
+    app.task(name="shop.report", shared=False)(_nothing)
     return CommandLine(app)
 
 

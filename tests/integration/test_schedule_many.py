@@ -30,7 +30,7 @@ from celery_delayq.errors import (
 from celery_delayq.making import Maker
 from celery_delayq.many import InvalidItem, Item, ItemOutcome, ManyFailed, Report
 from celery_delayq.testing import WorkerProcess, wait_until
-from celery_delayq.testing.fixtures import RedisUnderTest
+from celery_delayq.testing.fixtures import RedisUnderTest, new_server
 from tests.integration.conftest import MakeApp, ready, stored
 from tests.support.proxy import Fault, Proxy
 
@@ -925,13 +925,15 @@ def test_replicas_are_waited_for(make_app: MakeApp, delayq_redis: RedisUnderTest
     assert len(stored(delayq_redis)) == 60
 
 
-def test_connections_are_given_back(
-    app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest
-) -> None:
-    delayq.schedule_many(numbered(10), task="tasks.add")
-    before = len(delayq_redis.client.client_list())
-
-    for _ in range(5):
+def test_connections_are_given_back(make_app: MakeApp) -> None:
+    with new_server() as server, server.client() as client:  # where nobody else comes and goes
+        delayq = DelayQ.of(make_app(broker=server.url_for("delayq+redis")))
         delayq.schedule_many(numbered(10), task="tasks.add")
+        before = len(client.client_list())
 
-    assert len(delayq_redis.client.client_list()) <= before
+        for _ in range(5):
+            delayq.schedule_many(numbered(10), task="tasks.add")
+
+        # Redis sees a bit later what was closed.
+        wait_until(lambda: len(client.client_list()) <= before, what="no more than before")
+        delayq.close()

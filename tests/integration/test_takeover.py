@@ -715,7 +715,8 @@ def test_entries_that_were_taken_over_are_fired(
     app: Celery, delayq_redis: RedisUnderTest, delayq_worker: StartWorker
 ) -> None:
     diary = Diary(delayq_redis)
-    at, ancient = ago(seconds=100), ago(days=900)
+    # The last of its ticks is half an hour ago: one of this second would not be missed, but due.
+    at, ancient = ago(seconds=100), ago(days=900, minutes=30)
     save(app, "often", schedule(0.5), at)
     save(app, "ancient", schedule(3600), ancient)
     save(app, "off", schedule(0.5), at, enabled=False)

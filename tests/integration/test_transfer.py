@@ -19,6 +19,7 @@ from celery_delayq import DelayQ
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.entries import Filter
 from celery_delayq.errors import TransferError
+from celery_delayq.items import Item
 from celery_delayq.reports import Exported, Imported
 from celery_delayq.testing import ManagedProcess
 from celery_delayq.testing.fixtures import RedisUnderTest
@@ -98,10 +99,10 @@ def state(server: EmbeddedRedis | RedisUnderTest) -> dict[str, Any]:
 
 def fill(app: Celery, count: int = 1200) -> None:
     """Schedule on three queues, and something of each kind that there is."""
-    for n in range(count):
-        app.send_task(
-            f"shop.{n % 4}", (n, []), eta=FAR, queue=("a", "b", "c")[n % 3], priority=n % 10
-        )
+    DelayQ.of(app).schedule_many(
+        Item((n, []), eta=FAR, task=f"shop.{n % 4}", queue="abc"[n % 3], priority=n % 10)
+        for n in range(count)
+    )
     for n, id in enumerate(HOSTILE):
         app.send_task("shop.ü b", task_id=id, countdown=90_000 + n)
     for n in range(3):

@@ -129,13 +129,18 @@ def states(store: Store, *entries: Entry) -> list[str]:
 def become_due(store: Store, name: str, due_ms: int = 1) -> None:
     """Let the moment of an entry have passed, as after a time without any dispatcher."""
     key, field = store.keys.queue(QUEUE), name.encode()
-    record = Record.unpack(store.client.hget(key.entries, field) or b"")
-    score = int(store.client.zscore(key.due, field) or 0)
-    store.client.zadd(key.due, {field: due_ms})
-    store.client.zrem(key.tasks, member(record.task, score % PARK, name))
-    store.client.zrem(key.parked, member(record.task, score % PARK, name))
-    store.client.zadd(key.tasks, {member(record.task, due_ms, name): 0})
-    store.client.zadd("delayq:agenda", {"q": due_ms}, lt=True)
+    with store.client.pipeline(transaction=False) as pipe:
+        pipe.hget(key.entries, field)
+        pipe.zscore(key.due, field)
+        data, score = pipe.execute()
+        task = Record.unpack(data or b"").task
+        before = member(task, int(score or 0) % PARK, name)
+        pipe.zadd(key.due, {field: due_ms})
+        pipe.zrem(key.tasks, before)
+        pipe.zrem(key.parked, before)
+        pipe.zadd(key.tasks, {member(task, due_ms, name): 0})
+        pipe.zadd("delayq:agenda", {"q": due_ms}, lt=True)
+        pipe.execute()
 
 
 def member(task: str, due_ms: int, name: str) -> bytes:

@@ -7,7 +7,7 @@ from redis.exceptions import ResponseError
 
 from celery_delayq.keys import Keys, Layout
 from celery_delayq.store import Store
-from tests.lua.conftest import QUEUE, entry
+from tests.lua.conftest import QUEUE, become_due, entry
 from tests.support.keyspace import snapshot
 
 FAR = 4_000_000_000_000
@@ -16,13 +16,7 @@ FAR = 4_000_000_000_000
 def overdue(store: Store, id: str, due_ms: int, **options: object) -> None:
     """Store an entry whose moment has passed, as after a time without any dispatcher."""
     store.schedule(QUEUE, entry(id, FAR + due_ms, **options))  # type: ignore[arg-type]
-    field = id.encode()
-    [member] = [m for m in store.client.zrange("{q}:tasks", 0, -1) if m.endswith(b"\0" + field)]
-    task = member.split(b"\0")[0]
-    store.client.zadd("{q}:due", {field: due_ms})
-    store.client.zrem("{q}:tasks", member)
-    store.client.zadd("{q}:tasks", {task + b"\0%015d\0" % due_ms + field: 0})
-    store.client.zadd("delayq:agenda", {"q": due_ms}, lt=True)
+    become_due(store, id, due_ms)
 
 
 def test_what_is_due_is_consumed_in_order_and_nothing_of_it_is_left(store: Store) -> None:

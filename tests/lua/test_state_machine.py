@@ -2,7 +2,7 @@
 
 After every step the whole key space is what the model says, every message is in one place, what was
 cancelled does not run, and each unique key is that of one message. ``DELAYQ_EXAMPLES`` is for how
-many sequences; with it they differ from run to run.
+many sequences; with it, and in a soak, they differ from run to run.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ from hypothesis.stateful import invariant, run_state_machine_as_test
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.lua.machine import LAYOUT, QUEUE
 from tests.lua.machine_letters import LetterMachine
+from tests.support.faults.scale import LONG, scaled
+from tests.support.keyspace import snapshot
 from tests.support.model_clock import lease_now, relative
-from tests.support.model_state import messages_in, observed, quick_snapshot, state_of
+from tests.support.model_state import messages_in, observed, state_of
 
-EXAMPLES = int(os.environ.get("DELAYQ_EXAMPLES", "0"))
+WANTED = int(os.environ.get("DELAYQ_EXAMPLES", "0"))
+EXAMPLES = WANTED or scaled(80, 500)
 
 
 class Machine(LetterMachine):
@@ -29,7 +32,7 @@ class Machine(LetterMachine):
 
     @invariant()
     def redis_is_as_the_model_says(self) -> None:
-        state = relative(quick_snapshot(self.client), lease_now(self.client))
+        state = relative(snapshot(self.client), lease_now(self.client))
         shown, expected = observed(QUEUE, state), state_of(self.model)
         different = {key for key in shown | expected if shown.get(key) != expected.get(key)}
         assert not different, [(key, shown.get(key), expected.get(key)) for key in different]
@@ -99,11 +102,11 @@ class Machine(LetterMachine):
         if self.untold:
             # How often it came back, its name and its key are for fsck to mend; a turn expires.
             kept |= {"{q}:deliveries", "{q}:twins", "{q}:unique", "{q}:suspect_turn"}
-        left = quick_snapshot(self.client)
+        left = snapshot(self.client)
         assert set(left) <= kept, {key: left[key] for key in set(left) - kept}
 
 
-@pytest.mark.timeout(max(600, EXAMPLES))
+@pytest.mark.timeout(max(600, 3 * EXAMPLES))
 def test_no_sequence_loses_a_message_or_has_it_in_two_places(delayq_redis: RedisUnderTest) -> None:
     class OnThisRedis(Machine):
         redis = delayq_redis
@@ -111,11 +114,11 @@ def test_no_sequence_loses_a_message_or_has_it_in_two_places(delayq_redis: Redis
     run_state_machine_as_test(
         OnThisRedis,
         settings=settings(
-            max_examples=EXAMPLES or 250,
+            max_examples=EXAMPLES,
             stateful_step_count=60,
             deadline=None,
             database=None,
-            derandomize=not EXAMPLES,
+            derandomize=not (WANTED or LONG),
             suppress_health_check=list(HealthCheck),
         ),
     )

@@ -26,10 +26,17 @@ from tests.soak.rows import Row, markdown_of, rows_of, table_of
 from tests.support.faults.scale import LONG_VARIABLE, SEED_VARIABLE
 
 ROOT = Path(__file__).parents[2]
-TESTS = ROOT / "tests" / "acceptance"
+TESTS = ROOT / "tests"
 #: What the issue asks for comes first, in case the time is short.
 FIRST = ("workers", "leases", "dispatchers", "redis", "clocks", "scripts")
 HARNESS = ("checker", "proxy")
+#: What is long in a soak as well, and comes after the faults.
+OTHERS = (
+    "acceptance/test_cancel_race.py",
+    "acceptance/test_retry_patterns.py",
+    "integration/test_fsck_running.py",
+    "lua/test_state_machine.py",
+)
 LOG_LINES = 60
 #: Columns where there is no terminal.
 WIDTH = 120
@@ -95,12 +102,16 @@ class Soak:
 
 
 def files() -> list[Path]:
-    """Return the fault tests, the most important first, without those of the harness itself."""
+    """Return the fault tests, the most important first, without those of the harness itself.
+
+    Behind them are the others that are long in a soak.
+    """
+    acceptance = TESTS / "acceptance"
     first, harness = (
-        [TESTS / f"test_faults_{name}.py" for name in part] for part in (FIRST, HARNESS)
+        [acceptance / f"test_faults_{name}.py" for name in part] for part in (FIRST, HARNESS)
     )
-    others = set(TESTS.glob("test_faults_*.py")).difference(first, harness)
-    return [*first, *sorted(others), TESTS / "test_cancel_race.py"]
+    others = set(acceptance.glob("test_faults_*.py")).difference(first, harness)
+    return [*first, *sorted(others), *(TESTS / name for name in OTHERS)]
 
 
 def main(arguments: list[str] | None = None) -> int:

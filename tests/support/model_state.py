@@ -6,13 +6,10 @@ import re
 from collections import Counter
 from typing import Any
 
-from redis import Redis
-
 from celery_delayq.keys import Keys, Layout
 from celery_delayq.letters import Buried
 from celery_delayq.message import task_field
 from celery_delayq.places import PARK
-from tests.support.keyspace import is_answer
 from tests.support.model import Held, QueueModel
 from tests.support.model_schedule import Letter, digest
 from tests.support.model_tracking import Owner, Scheduled, Tracked, about
@@ -79,29 +76,6 @@ def observed(name: str, state: dict[str, Any]) -> dict[str, Any]:
     if key.unique in shown:
         shown[key.unique] = {name: _owner(value) for name, value in shown[key.unique].items()}
     return shown
-
-
-def quick_snapshot(client: Redis) -> dict[str, Any]:
-    """Return what :func:`tests.support.keyspace.snapshot` does, in three round trips."""
-    keys = sorted(key for key in client.scan_iter(count=1000) if not is_answer(key))
-    with client.pipeline(transaction=False) as pipe:
-        for key in keys:
-            pipe.type(key)
-        kinds = pipe.execute()
-        for key, kind in zip(keys, kinds, strict=True):
-            if kind == b"hash":
-                pipe.hgetall(key)
-            elif kind == b"list":
-                pipe.lrange(key, 0, -1)
-            elif kind == b"zset":
-                pipe.zrange(key, 0, -1, withscores=True)
-            else:
-                pipe.get(key)
-        values = pipe.execute()
-    return {
-        key.decode(): dict(value) if kind == b"zset" else value
-        for key, kind, value in zip(keys, kinds, values, strict=True)
-    }
 
 
 def messages_in(name: str, layout: Layout, state: dict[str, Any]) -> Counter[bytes]:

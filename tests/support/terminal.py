@@ -29,7 +29,7 @@ class Terminal:
 
     def __init__(self, columns: int, rows: int, cwd: Path, env: Mapping[str, str]) -> None:
         self.columns, self.rows = columns, rows
-        self._cwd = cwd
+        self.cwd = cwd
         self._number = 1
         self._env = {"PS1": r"<\#:$?>$ ", "HISTFILE": "", "LC_ALL": "C.UTF-8", **env}
         # A server of its own, that knows nothing of other sessions.
@@ -37,7 +37,7 @@ class Terminal:
 
     def __enter__(self) -> Terminal:
         shell = ["env", *(f"{n}={v}" for n, v in self._env.items()), "bash", "--norc", "-i"]
-        size = ["-x", str(self.columns), "-y", str(self.rows), "-c", str(self._cwd)]
+        size = ["-x", str(self.columns), "-y", str(self.rows), "-c", str(self.cwd)]
         history = ["set-option", "-g", "history-limit", "20000", ";"]
         self._tmux(
             "-f", "/dev/null", "start-server", ";", *history, "new-session", "-d", *size, *shell

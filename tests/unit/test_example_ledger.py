@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from celery_delayq.entries import Outcome
 from example_project import demo
+from example_project.command import WrongSums
 from example_project.ledger import (
     Action,
     Books,
@@ -22,7 +23,6 @@ from example_project.ledger import (
     percentile,
     problems,
 )
-from example_project.run import WrongSums
 
 EXPECTED = {"check-in": 2, "boarding": 2}
 PUBLISHED = [

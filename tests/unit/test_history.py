@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from celery_delayq.early_runs import MOST, EarlyRuns
 from celery_delayq.errors import InvalidCursor, InvalidFilter, RecordError
 from celery_delayq.history import Ending, Run, RunRecord, check_range, readable, reason_of
+from celery_delayq.transport.runs import due_ms
 
 PLAIN = RunRecord(
     "0f3c2a4e-7f55-4d0c-9c52-0d4d6f1d2b11", "shop.remind", "mail", "w1@host",
@@ -189,6 +190,39 @@ def test_many_are_sent_in_parts() -> None:
     runs.flush(writer)
 
     assert [len(sent) for _, sent in writer.calls] == [MOST, 1]
+
+
+def test_what_is_added_while_others_are_sent_is_sent_after_them() -> None:
+    runs = EarlyRuns("me", 10, lambda: None)
+
+    class Slow(Writer):
+        def add(self, incarnation: str, number: int, most: int, runs_sent: list[bytes]) -> int:
+            if number == 2:
+                runs.add(b"meanwhile")
+            return super().add(incarnation, number, most, runs_sent)
+
+    writer: Any = Slow()
+    runs.add(b"first")
+    runs.flush(writer)
+
+    assert writer.calls == [(2, [b"first"]), (3, [b"meanwhile"])]
+
+
+@pytest.mark.parametrize(
+    ("eta", "ms"),
+    [
+        ("2023-11-14T22:13:20+00:00", 1_700_000_000_000),
+        ("2023-11-14T22:13:20.000001+00:00", 1_700_000_000_001),
+        ("2023-11-14T22:13:20.001000+00:00", 1_700_000_000_001),
+        ("2023-11-15T03:43:20.000500+05:30", 1_700_000_000_001),
+        ("2023-11-14T22:13:20", 1_700_000_000_000),
+        ("no time", None),
+        (5, None),
+        (None, None),
+    ],
+)
+def test_when_a_run_was_due_is_rounded_up_as_when_it_is_scheduled(eta: Any, ms: int | None) -> None:
+    assert due_ms({"eta": eta}) == ms
 
 
 def test_at_the_end_nothing_waits() -> None:

@@ -1,13 +1,20 @@
-"""What the history of runs costs: the same worker without it and with it, in turns."""
+"""What the history of runs costs: the same worker without it and with it, in turns.
+
+Tasks a second are what users see, but depend on what else the machine does; CPU does so less.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple
+
+import psutil
 
 from ..bench import OURS, Bench, Station, now_ms
-from ..model import Better, Figure, Row, measurement, ratio_at_least
+from ..model import Better, Figure, Row, measurement, ratio_at_least, ratio_at_most
+from ..processes import Worker
 from ..publisher import Order
 from .immediate import SLOWEST, Drained
 
@@ -21,45 +28,72 @@ TIMES = 3
 INTAKE = 2_000
 
 
-def _row(name: str, title: str) -> Row:
-    title = f"{title} tasks through one worker: history off, on"
-    return Row(name, title, "tasks/s", Better.HIGHER, ratio_at_least(0.95))
+class Rows(NamedTuple):
+    """What is told of one kind of tasks."""
+
+    speed: Row
+    cpu: Row
 
 
-IMMEDIATE = _row("history-immediate", "immediate")
-DELAYED = _row("history-delayed", "delayed")
+def _rows(kind: str) -> Rows:
+    name, title = f"history-{kind}", f"{kind} tasks through one worker: history off, on"
+    return Rows(
+        Row(name, title, "tasks/s", Better.HIGHER, ratio_at_least(0.95)),
+        Row(f"{name}-cpu", f"{title}, CPU", "µs/task", Better.LOWER, ratio_at_most(1.05)),
+    )
 
 
-def _drain(bench: Bench, station: Station, *, delayed: bool) -> float:
-    """Tasks a second of a worker that finds a full queue, or a schedule that is due."""
+IMMEDIATE, DELAYED = _rows("immediate"), _rows("delayed")
+
+
+class Cost(NamedTuple):
+    """Of one worker: tasks a second, and CPU a task in µs, that of its children among it."""
+
+    speed: float
+    cpu: float
+
+
+def _cpu(worker: Worker) -> float:
+    """Seconds of CPU so far."""
+    process = psutil.Process(worker.child.pid)
+    times = [each.cpu_times() for each in (process, *process.children())]
+    return float(sum(each.user + each.system for each in times))
+
+
+def _drain(bench: Bench, station: Station, *, delayed: bool) -> Cost:
+    """Measure a worker that finds a full queue, or a schedule that is due."""
     count = bench.size.immediate
     due = now_ms() + round(1000 * (1 + count / INTAKE)) if delayed else 0
     with station.publisher() as publisher:
-        publisher.publish(Order(count, due, batch=500, recorded=True))
+        publisher.publish(Order(count, due or None, step_ms=0.0, batch=500, recorded=True))
     time.sleep(max(0.0, due / 1000 - time.time()))
     with station.worker(bench.pool) as worker:
+        before = _cpu(worker)
         station.records.wait_for(count, count / SLOWEST, worker.check)
+        cpu = _cpu(worker) - before
         records = station.records.read()
     if delayed:  # all have the same due
         records = [replace(record, due=float(number)) for number, record in enumerate(records)]
-    return Drained.of(records).per_second
+    return Cost(Drained.of(records).per_second, 1e6 * cpu / count)
 
 
-def _compare(bench: Bench, row: Row, *, delayed: bool) -> Figure:
+def _compare(bench: Bench, rows: Rows, *, delayed: bool) -> Iterator[Figure]:
     rounds = TIMES * bench.size.worker_rounds
-    seen: dict[int, list[float]] = {0: [], KEPT: []}
+    seen: dict[int, list[Cost]] = {0: [], KEPT: []}
     for number in range(rounds):
         for kept in (0, KEPT) if number % 2 == 0 else (KEPT, 0):
-            bench.note(f"{row.title}: round {number + 1} of {rounds}, {kept} kept")
+            bench.note(f"{rows.speed.title}: round {number + 1} of {rounds}, {kept} kept")
             with bench.station(OURS) as station:
                 station.settings = replace(station.settings, history=kept)
                 station.clear()
                 seen[kept].append(_drain(bench, station, delayed=delayed))
-    return row.figure(seen[0], seen[KEPT])
+    off, on = seen[0], seen[KEPT]
+    yield rows.speed.figure([cost.speed for cost in off], [cost.speed for cost in on])
+    yield rows.cpu.figure([cost.cpu for cost in off], [cost.cpu for cost in on])
 
 
 @measurement("history", order=28)
 def history(bench: Bench) -> Iterator[Figure]:
-    """Tasks a second with a history of runs, beside the same without."""
-    yield _compare(bench, IMMEDIATE, delayed=False)
-    yield _compare(bench, DELAYED, delayed=True)
+    """Tasks a second and CPU a task with a history of runs, beside the same without."""
+    yield from _compare(bench, IMMEDIATE, delayed=False)
+    yield from _compare(bench, DELAYED, delayed=True)

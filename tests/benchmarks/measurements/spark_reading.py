@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from ..bench import Bench
-from ..model import BenchError, Better, Figure, Row, measurement, ratio_at_least
+from ..model import Better, Figure, Row, measurement, ratio_at_least
+from ..spark import rate, session
 
 #: Entries that are read.
 ENTRIES = 100_000
@@ -34,10 +31,6 @@ SCHEDULED = Row(
 @measurement("spark-read", order=99)
 def spark_read(bench: Bench) -> Iterator[Figure]:
     """Reading the schedule into Spark, beside a loop in Python and beside scheduling it."""
-    try:
-        import pyspark  # noqa: F401
-    except ImportError as error:
-        raise BenchError("it needs PySpark: pip install celery-delayq[spark]") from error
     from celery import Celery
 
     from celery_delayq import DelayQ
@@ -45,52 +38,29 @@ def spark_read(bench: Bench) -> Iterator[Figure]:
     reads: list[float] = []
     few: list[float] = []
     loops: list[float] = []
-    with bench.station(bench.ours) as station, _session() as spark:
+    with bench.station(bench.ours) as station, session() as spark:
         app = Celery("bench", broker=station.settings.broker, set_as_current=False)
         delayq = DelayQ(app)
         bench.note(f"{READ.title}: scheduling")
-        made = _rate(lambda: _fill(app, delayq))
+        made = rate(ENTRIES, lambda: _fill(app, delayq))
         table = spark.read.format("celery_delayq").options(url=station.settings.broker)
+        columns = "id STRING, task STRING, due TIMESTAMP"
         for number in range(-1, min(bench.size.rounds, 5)):  # round -1 warms up
             bench.note(f"{READ.title}: round {number + 1}")
             rates = (
-                _rate(lambda: _spark_reads(table)),
-                _rate(lambda: _spark_reads(table.schema("id STRING, task STRING, due TIMESTAMP"))),
-                _rate(lambda: _python_reads(delayq)),
+                rate(ENTRIES, lambda: _spark_reads(table)),
+                rate(
+                    ENTRIES,
+                    lambda: _spark_reads(table.schema(columns)),
+                ),
+                rate(ENTRIES, lambda: _python_reads(delayq)),
             )
             if number >= 0:
-                for seen, rate in zip((reads, few, loops), rates, strict=True):
-                    seen.append(rate)
+                for seen, found in zip((reads, few, loops), rates, strict=True):
+                    seen.append(found)
         delayq.close()
     yield READ.figure(loops, reads, {"three_columns": few})
     yield SCHEDULED.figure([made] * len(reads), reads)
-
-
-@contextmanager
-def _session() -> Iterator[Any]:
-    """A session of Spark on two cores."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    from pyspark.sql import SparkSession
-
-    import celery_delayq.spark
-
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    try:
-        celery_delayq.spark.register(spark)
-        yield spark
-    finally:
-        spark.stop()
-
-
-def _rate(work: Callable[[], int]) -> float:
-    began = time.perf_counter()
-    number = work()
-    seconds = time.perf_counter() - began
-    if number != ENTRIES:
-        raise BenchError(f"{number} of {ENTRIES} entries were met")
-    return number / seconds
 
 
 def _fill(app: Any, delayq: Any) -> int:

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+from celery import Celery
+
+from celery_delayq import DelayQ
+from celery_delayq.embedded import EmbeddedRedis
+from celery_delayq.testing import wait_until
+from celery_delayq.testing.fixtures import new_server
+from celery_delayq.testing.processes import ManagedProcess
+from tests.integration.spark.driver import QUICK, Driver, JobFailed, configured, settings
+from tests.integration.spark.driver import TIMEOUT as STARTING
+from tests.support.postgres import PASSWORD, PostgresServer
 
 #: Reads a table with these options.
 Read = Callable[..., Any]
@@ -35,15 +49,6 @@ def java() -> Path:
     pytest.skip(reason)
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All share one Spark, so one process runs them all."""
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("spark"))
-
-
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A session on two cores, with the data source registered."""
@@ -60,16 +65,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
         import celery_delayq.spark
 
-        options = {
-            "spark.ui.enabled": "false",
-            "spark.sql.session.timeZone": "UTC",
-            "spark.sql.shuffle.partitions": "2",
-            "spark.local.dir": str(folder / "local"),
-            "spark.sql.warehouse.dir": str(folder / "warehouse"),
-            "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={folder} -XX:-UsePerfData",
-            "spark.driver.memory": "1g",
-            "spark.task.maxFailures": "1",
-        }
+        options = {**settings(folder), "spark.task.maxFailures": "1"}
         builder = SparkSession.builder.master("local[2]").appName("tests")
         for name, value in options.items():
             builder = builder.config(name, value)
@@ -98,3 +94,292 @@ def pushdown(spark: Any) -> Iterator[None]:
     spark.conf.set(PUSHDOWN, "true")
     yield
     spark.conf.unset(PUSHDOWN)
+
+
+class CommandLine:
+    """Runs a job of the package in a process of its own, which logs all.
+
+    Attributes
+    ----------
+    database
+        The database in PostgreSQL that it is given.
+    """
+
+    def __init__(self, postgres: PostgresServer, url: str, folder: Path) -> None:
+        self.database = postgres.new_database().rpartition("/")[2]
+        self._folder = folder
+        self._words = [
+            *("--jars", str(_driver_of_postgresql()), "--user", "tester"),
+            *("--jdbc-url", f"jdbc:postgresql://127.0.0.1:{postgres.port}/{self.database}"),
+        ]
+        # Nothing of time zones: jobs see to that.
+        conf = {"spark.master": "local[2]", "spark.driver.extraJavaOptions": QUICK}
+        self._env = {
+            **configured(folder / "conf", conf, level="info"),
+            "DELAYQ_URL": url,
+            "DELAYQ_JDBC_PASSWORD": PASSWORD,
+            "TZ": "America/New_York",  # which is not to matter
+        }
+
+    def process(self, job: str, *words: str) -> ManagedProcess:
+        """Return a process that runs a job."""
+        command = [sys.executable, "-m", "celery_delayq.spark", job, "--json", *self._words, *words]
+        log = self._folder / "job.log"
+        return ManagedProcess(command, env=self._env, cwd=self._folder, log_file=log)
+
+    def run(self, job: str, *words: str) -> tuple[dict[str, Any], str]:
+        """Run a job to its end; return what it tells, and all that it has said."""
+        with self.process(job, *words) as process:
+            code = process.wait(STARTING)
+            assert code == 0, process.log[-3000:]
+            # Spark's own words are there as well, so passwords would be.
+            assert re.search(r" INFO .*: Running Spark version", process.log)
+            told = [line for line in process.log.splitlines() if line.startswith("{")]
+            return json.loads(told[-1]), process.log
+
+
+def _driver_of_postgresql() -> Path:
+    """Return the JDBC driver, where Debian's libpostgresql-jdbc-java has it."""
+    jar = Path("/usr/share/java/postgresql.jar")
+    if not jar.exists():
+        reason = f"needs {jar}: apt install libpostgresql-jdbc-java"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return jar
+
+
+@pytest.fixture
+def command_line(postgres: PostgresServer, delayq_broker_url: str, tmp_path: Path) -> CommandLine:
+    """What runs jobs against a new database."""
+    java()
+    return CommandLine(postgres, delayq_broker_url, tmp_path)
+
+
+class Running:
+    """A job that runs beside the test."""
+
+    error: BaseException | None = None
+
+    def wait_until(self, condition: Callable[[], Any], what: str) -> None:
+        """Wait for what it does; raises its error, if it fails before."""
+        wait_until(lambda: self.error or condition(), STARTING, what)
+        if self.error is not None:
+            raise self.error
+
+    @property
+    def reason(self) -> str:
+        """The line that its command would show, of all that Spark says."""
+        from celery_delayq.spark.jobs import _one_line
+
+        assert self.error is not None
+        return _one_line(str(self.error))
+
+
+@contextmanager
+def running(job: Any, spark: Any, *given: Any) -> Iterator[Running]:
+    """Let a job run meanwhile, and wait for its end."""
+    it = Running()
+
+    def run() -> None:
+        try:
+            # Makes it the session of this thread: Spark looks for data sources in no other.
+            spark.createDataFrame([(1,)], "n INT")
+            job(spark, *given)
+        except BaseException as exc:
+            it.error = exc
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield it
+    finally:
+        thread.join()
+
+
+#: Passwords, by who has them; all but one are right.
+SECRETS = {
+    "driver": "hunter2-of-driver",
+    "executors": "hunter2-of-executors",
+    "option": "hunter2-of-option",
+    "wrong": "hunter2-wrong",
+    "database": "hunter2-of-database",
+}
+
+
+class Attempt(NamedTuple):
+    """One attempt of a task of Spark; its reason to end is None while it runs.
+
+    Its error is what was raised, where anything was.
+    """
+
+    part: int
+    executor: str
+    speculative: bool
+    reason: str | None
+    error: str
+
+
+class Cluster:
+    """A driver with two executors on hosts of their own, and a Redis with passwords.
+
+    Attributes
+    ----------
+    options
+        Where the queue is, without a password.
+    delayq
+        A client beside Spark.
+    """
+
+    def __init__(self, driver: Driver, server: EmbeddedRedis, folder: Path) -> None:
+        self._driver = driver
+        self._folder = folder
+        self.do = driver.do
+        self.redis = server.client()
+        self.port = server.port
+        self.options = {"url": f"redis://127.0.0.1:{server.port}/0"}
+        app = Celery("tests", broker=server.url_for("delayq+redis"), set_as_current=False)
+        self.delayq = DelayQ(app)
+        self._told = 0
+
+    @property
+    def log(self) -> str:
+        """What the driver has logged."""
+        return self._driver.log
+
+    def reset(self) -> None:
+        """Make its Redis empty, with all passwords."""
+        names = ("driver", "executors", "option")
+        self.redis.acl_setuser(
+            "default", enabled=True, passwords=[f"+{SECRETS[name]}" for name in names]
+        )
+        self.redis.flushall()
+        self.redis.script_flush()
+        self._told = len(self._settled())
+
+    def accept_passwords_of_executors_only(self) -> None:
+        """Let Redis refuse new connections of all others."""
+        others = [f"-{SECRETS[name]}" for name in ("driver", "option")]
+        self.redis.acl_setuser("default", enabled=True, passwords=others)
+
+    def fails(self, job: Any, *given: Any) -> str:
+        """Let a job fail, and return what is told of it."""
+        with pytest.raises(JobFailed) as raised:
+            self.do(job, *given)
+        return str(raised.value)
+
+    def files(self) -> list[Path]:
+        """Return its logs, and all that it keeps but for programs."""
+        kept = {".jar", ".lock"}
+        return [
+            path
+            for path in self._folder.rglob("*")
+            if path.is_file() and path.suffix not in kept and path.name != "spark-defaults.conf"
+        ]
+
+    def events(self) -> list[Path]:
+        """Return the files with events."""
+        return [*Path(self._folder, "events").glob("app-*")]
+
+    def attempts(self) -> list[Attempt]:
+        """Return the attempts that have begun since the test did, all jobs of which are done."""
+        found: dict[int, Attempt] = {}
+        for event in self._settled()[self._told :]:
+            if event["Event"] in ("SparkListenerTaskStart", "SparkListenerTaskEnd"):
+                task, why = event["Task Info"], event.get("Task End Reason", {})
+                found[task["Task ID"]] = Attempt(
+                    task["Index"],
+                    task["Executor ID"],
+                    task["Speculative"],
+                    why.get("Reason"),
+                    why.get("Description", ""),
+                )
+        return [*found.values()]
+
+    def wait_no_connections(self) -> None:
+        """Wait until Spark has no connection to Redis."""
+        mine = {self.redis.client_id()}
+
+        def left() -> list[Any]:
+            return [each for each in self.redis.client_list() if int(each["id"]) not in mine]
+
+        self.delayq.close()
+        wait_until(lambda: not left(), 60, lambda: f"none to be left: {left()}")
+
+    def close(self) -> None:
+        """Close the clients."""
+        self.delayq.close()
+        self.redis.close()
+
+    def _settled(self) -> list[Any]:
+        """Return all events, when what Spark was told to do is done: it tells them late."""
+
+        def settled() -> list[Any] | None:
+            whole = self.events()[0].read_text().rpartition("\n")[0]
+            found = [*map(json.loads, whole.splitlines())]
+            names = Counter(event["Event"].rpartition(".")[2] for event in found)
+            begun = names["SparkListenerSQLExecutionStart"]
+            return found if begun == names["SparkListenerSQLExecutionEnd"] else None
+
+        return wait_until(settled, 60, "events of all that was done") or []
+
+
+@pytest.fixture(scope="package")
+def started_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster for the tests that need one."""
+    java()
+    import pyspark
+
+    folder = tmp_path_factory.mktemp("cluster")
+    (folder / "events").mkdir()
+    conf = {
+        "spark.log.level": "INFO",
+        "spark.ui.enabled": "true",
+        "spark.ui.port": "0",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": str(folder / "events"),
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.rolling.enabled": "false",
+        "spark.eventLog.buffer.kb": "1k",
+        "spark.executorEnv.DELAYQ_PASSWORD": SECRETS["executors"],
+        # Spark's own message of a slow event has all settings, passwords among them.
+        "spark.scheduler.listenerbus.logSlowEvent": "false",
+        "spark.task.maxFailures": "4",
+        "spark.speculation": "true",
+        "spark.speculation.interval": "100ms",
+        "spark.speculation.multiplier": "1.1",
+        "spark.speculation.quantile": "0.5",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "250",
+    }
+    env = {
+        "DELAYQ_PASSWORD": SECRETS["driver"],
+        "DELAYQ_JDBC_PASSWORD": SECRETS["database"],
+        "SPARK_WORKER_DIR": str(folder / "work"),
+    }
+    driver = Driver(folder / "driver", "local-cluster[1,1,1024]", conf, env, level="info")
+    with new_server(password=SECRETS["executors"]) as server, driver:
+        # Another worker on another address: Spark runs no second attempt on the host of the first.
+        master = driver.wait_log(r"Starting Spark master at (\S+)", STARTING)[1]
+        program = Path(pyspark.__file__).parent / "bin" / "spark-class"
+        worker = ManagedProcess(
+            [
+                *(str(program), "org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.2"),
+                *("--cores", "1", "--memory", "1g", "--webui-port", "0"),
+                *("--work-dir", str(folder / "work2"), master),
+            ],
+            env={**driver.env, "SPARK_LOCAL_IP": "127.0.0.2"},
+            log_file=folder / "worker.log",
+        )
+        with worker:
+            worker.wait_log("Successfully registered with master", STARTING)
+            driver.wait_log(r"Registered executor .*(\n.*)*Registered executor ", STARTING)
+            cluster = Cluster(driver, server, folder)
+            yield cluster
+            cluster.close()
+
+
+@pytest.fixture
+def cluster(started_cluster: Cluster) -> Cluster:
+    """The cluster, with an empty Redis."""
+    started_cluster.reset()
+    return started_cluster

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -18,13 +17,15 @@ from kombu.utils.json import loads
 from celery_delayq import DelayQ
 from celery_delayq.context import context
 from celery_delayq.entries import ScheduledTask
-from celery_delayq.history import Run, RunRecord
+from celery_delayq.history import Run
 from celery_delayq.keys import Layout
 from celery_delayq.letters import DeadLetter
+from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
 from tests.integration.spark.conftest import Read
 from tests.support.letters import details, message
+from tests.support.runs import numbered
 
 # Celery's result backend, with the newest redis-py.
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
@@ -116,6 +117,19 @@ def test_the_schedule_is_what_the_api_lists(app: Celery, delayq: DelayQ, read: R
 
     assert told(rows) == sorted(map(row_of, delayq.entries()), key=lambda row: row["id"])
     assert len(rows) == 27 + len(HOSTILE) - 1
+
+
+def test_times_have_a_zone_whatever_spark_takes_for_a_timestamp(
+    app: Celery, delayq: DelayQ, read: Read, spark: Any
+) -> None:
+    fill(app)
+    spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    try:
+        rows = told(read("scheduled").collect())
+    finally:
+        spark.conf.unset("spark.sql.timestampType")
+
+    assert rows == sorted(map(row_of, delayq.entries()), key=lambda fields: fields["id"])
 
 
 def test_headers_that_are_no_texts_are_told_as_json(app: Celery, read: Read) -> None:
@@ -240,20 +254,10 @@ def test_periodic_entries_are_what_the_api_lists(
     assert (rows["odd"].status, bytes(rows["odd"].raw)) == ("unreadable", b"none\n{")
 
 
-def runs(number: int, start: int = 0) -> list[bytes]:
-    return [
-        RunRecord(
-            f"id {n}", "tasks.add", "q" if n % 2 else "celery", "w", None if n % 3 else 5_000,
-            None, 1_000 * n, 1_000 * n + 1, "SUCCESS", 0, 1, "",
-        ).pack()
-        for n in range(start, start + number)
-    ]  # fmt: skip
-
-
 def test_the_history_is_what_the_api_yields(
     delayq: DelayQ, read: Read, delayq_redis: RedisUnderTest
 ) -> None:
-    delayq.store.history.add("me", 1, 1000, runs(50))
+    delayq.store.history.add("me", 1, 1000, numbered(50))
     delayq_redis.client.xadd("delayq:history", {"r": b"7 odd"})
 
     rows = {row.offset: row for row in read("history", batchsize=10, partitions=4).collect()}
@@ -400,210 +404,23 @@ def test_plans_hold_no_entries(app: Celery, delayq: DelayQ, delayq_redis: RedisU
     assert not {"cmdstat_hmget", "cmdstat_evalsha", "cmdstat_eval"} & stats.keys()
 
 
+def connections(redis: RedisUnderTest) -> set[str]:
+    return {each["id"] for each in redis.client.client_list()}
+
+
 def test_reading_leaves_no_connection_behind(
     app: Celery, delayq: DelayQ, read: Read, delayq_redis: RedisUnderTest
 ) -> None:
     fill(app)
     delayq.close()
-    before = {each["id"] for each in delayq_redis.client.client_list()}
+    before = connections(delayq_redis)
 
     read("scheduled", batchsize=1, partitions=6).collect()
 
-    assert {each["id"] for each in delayq_redis.client.client_list()} <= before
-
-
-# -- which rows
-
-
-def nothing() -> None:
-    """Stand for another task."""
-
-
-@pytest.fixture
-def several(app: Celery, delayq: DelayQ) -> DelayQ:
-    add = app.tasks["tasks.add"]
-    other = app.task(name="tasks.other", shared=False, typing=False)(nothing)
-    for n in range(40):
-        task = other if n % 4 == 0 else add
-        task.apply_async((n, n), task_id=f"{n:02}", eta=FAR + timedelta(hours=n), queue=f"q{n % 3}")
-    return delayq
-
-
-FILTERS = [
-    "due >= timestamp'2030-01-31 12:00:00'",
-    "due > timestamp'2030-01-31 12:00:00'",
-    "due < timestamp'2030-01-31 12:00:00'",
-    "due <= timestamp'2030-01-31 12:00:00'",
-    "due = timestamp'2030-01-31 12:00:00'",
-    "due between timestamp'2030-01-31 12:00:00' and timestamp'2030-02-01 00:00:00'",
-    "due > timestamp'2030-01-31 12:00:00.0001' and due < timestamp'2030-01-31 14:00:00.000001'",
-    "due >= timestamp'2030-01-31 12:00:00' and task = 'tasks.other' and queue = 'q1'",
-    "task = 'tasks.other'",
-    "queue = 'q1'",
-    "queue in ('q1', 'q2', 'none')",
-    "queue = 'q1' and queue = 'q2'",
-    "task = 'tasks.add' and task = 'tasks.other'",
-]
-LEFT = [
-    "due < timestamp'1960-01-01 00:00:00'",
-    "due <= timestamp'9999-12-31 23:59:59.999'",
-    "task <> 'tasks.other'",
-    "queue like 'q%'",
-    "priority = 0",
-    "id = '07'",
-    "queue is null",
-]
-
-
-def ids_of(frame: Any) -> list[str]:
-    return sorted(row.id for row in frame.collect())
-
-
-@pytest.mark.parametrize("condition", [*FILTERS, *LEFT])
-def test_filters_give_the_same_rows_handed_over_or_not(
-    spark: Any, several: DelayQ, read: Read, condition: str, request: pytest.FixtureRequest
-) -> None:
-    plain = ids_of(read("scheduled").where(condition))
-
-    request.getfixturevalue("pushdown")
-    pushed = read("scheduled").where(condition)
-
-    assert ids_of(pushed) == plain
-    physical = pushed._jdf.queryExecution().executedPlan().toString()
-    filters = [line for line in physical.splitlines() if "Filter" in line]
-    # Of those that are taken only "is not null" is left.
-    compared = any(sign in line for line in filters for sign in (" = ", "<", ">", " IN ", "With"))
-    if condition in FILTERS:
-        assert not compared, physical
-
-
-@pytest.mark.usefixtures("pushdown")
-def test_filters_that_are_handed_over_spare_redis_the_rest(
-    several: DelayQ, read: Read, delayq_redis: RedisUnderTest
-) -> None:
-    def told(condition: str) -> int:
-        delayq_redis.client.config_resetstat()
-        read("scheduled").where(condition).collect()
-        stats = delayq_redis.client.info("commandstats")
-        return int(stats["cmdstat_hmget"]["calls"]) if "cmdstat_hmget" in stats else 0
-
-    # One for each queue that has some.
-    assert told("priority = 0") == 3
-    assert told("queue = 'q1'") == 1
-    assert told("due = timestamp'2030-01-31 12:00:00'") == 1
-    assert told("due < timestamp'2029-01-01 00:00:00'") == 0
-    assert told("task = 'tasks.none'") == 0
-
-
-def test_options_choose_as_filters_do(several: DelayQ, read: Read) -> None:
-    since, until = "2030-01-31T12:00:00", "2030-02-01T02:00:00+02:00"
-    chosen = read("scheduled", since=since, until=until, task="tasks.other")
-    assert ids_of(chosen) == ["04", "08", "12"]
-    assert ids_of(read("scheduled", queue="q1", task="tasks.other")) == ["04", "16", "28"]
-    assert ids_of(read("scheduled", schema="id STRING", queue="none")) == []
-
-
-@pytest.mark.parametrize(
-    ("table", "options", "problem"),
-    [
-        ("none", {}, "valid are: scheduled, ready, leased"),
-        ("scheduled", {"since": "soon"}, "since='soon': expected a datetime"),
-        ("scheduled", {"until": "2030-13-01"}, "until='2030-13-01'"),
-        ("ready", {"since": "2030-01-01"}, "the table ready is in no order of time"),
-        ("periodic", {"queue": "q"}, "the table periodic has no queue"),
-        ("scheduled", {"schema": "id INT"}, "id int is no column of the table scheduled"),
-        ("scheduled", {"colour": "red"}, "unknown option.*colour"),
-    ],
-)
-def test_wrong_options_say_what_would_be_right(
-    delayq: DelayQ, read: Read, table: str, options: dict[str, str], problem: str
-) -> None:
-    from pyspark.errors import PySparkException
-
-    with pytest.raises(PySparkException, match=problem):
-        read(table, **options).collect()
+    # Redis sees a bit later what was closed.
+    wait_until(lambda: connections(delayq_redis) <= before, what="no new ones")
 
 
 def test_an_empty_redis_is_read_as_no_rows(read: Read) -> None:
     for table in ("scheduled", "ready", "leased", "dead_letters", "periodic", "history"):
         assert read(table).collect() == []
-
-
-# -- the history as a stream
-
-
-@pytest.fixture
-def stream(spark: Any, delayq_broker_url: str, tmp_path: Any) -> Callable[..., list[str]]:
-    """Read all there is of the history since the last time; the ids, in order."""
-
-    def once(**options: str) -> list[str]:
-        found: list[str] = []
-        given = {"url": delayq_broker_url, "table": "history", **options}
-        query = (
-            spark.readStream.format("celery_delayq")
-            .options(**given)
-            .load()
-            .writeStream.foreachBatch(lambda rows, _: found.extend(ids_of(rows)))
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination(120)
-        if query.exception() is not None:
-            raise query.exception()
-        assert not query.isActive
-        return found
-
-    return once
-
-
-def test_a_stream_goes_on_where_it_was(delayq: DelayQ, stream: Any) -> None:
-    history = delayq.store.history
-    history.add("me", 1, 1000, runs(20))
-    assert sorted(stream(batchsize="5")) == sorted(f"id {n}" for n in range(20))
-    assert stream() == []
-
-    history.add("me", 2, 1000, runs(5, start=20))
-    assert sorted(stream()) == [f"id {n}" for n in range(20, 25)]
-
-
-def test_a_stream_begins_after_an_offset(delayq: DelayQ, stream: Any) -> None:
-    history = delayq.store.history
-    history.add("me", 1, 1000, runs(3))
-    after = history.last()
-    history.add("me", 2, 1000, runs(3, start=3))
-
-    assert sorted(stream(after=after)) == ["id 3", "id 4", "id 5"]
-
-
-@pytest.mark.parametrize("onloss", ["warn", "fail"])
-def test_what_was_forgotten_before_it_was_read_is_told(
-    delayq: DelayQ, stream: Any, delayq_redis: RedisUnderTest, onloss: str
-) -> None:
-    history = delayq.store.history
-    history.add("me", 1, 1000, runs(3))
-    stream(onloss=onloss)
-    history.add("me", 2, 1000, runs(5, start=3))
-    delayq_redis.client.xtrim("delayq:history", maxlen=2, approximate=False)
-
-    if onloss == "warn":
-        assert stream(onloss=onloss) == ["id 6", "id 7"]
-    else:
-        with pytest.raises(Exception, match="may be forgotten"):
-            stream(onloss=onloss)
-
-
-def test_other_tables_are_no_streams(spark: Any, delayq_broker_url: str) -> None:
-    from pyspark.errors import PySparkException
-
-    given = {"url": delayq_broker_url, "table": "scheduled"}
-    with pytest.raises(PySparkException, match="cannot be read as a stream"):
-        (
-            spark.readStream.format("celery_delayq")
-            .options(**given)
-            .load()
-            .writeStream.format("noop")
-            .trigger(availableNow=True)
-            .start()
-            .awaitTermination(60)
-        )

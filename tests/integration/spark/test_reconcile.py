@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
 import threading
@@ -22,14 +20,23 @@ from click.testing import CliRunner
 
 from celery_delayq import DelayQ
 from celery_delayq.errors import ConfigError
-from celery_delayq.history import RunRecord
-from celery_delayq.spark.reconcile import Options, Summary, command, read_jdbc, reconcile
+from celery_delayq.spark.reconcile import (
+    Options,
+    Summary,
+    TooManyOrphans,
+    command,
+    read_jdbc,
+    reconcile,
+)
 from celery_delayq.spark.reconciliation import _Job as Job
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
+from tests.integration.spark.conftest import CommandLine
+from tests.support.keyspace import is_answer
 from tests.support.letters import message
-from tests.support.postgres import PASSWORD, PostgresServer
+from tests.support.postgres import PostgresServer
+from tests.support.runs import finished
 
 # Celery's result backend, with the newest redis-py.
 pytestmark = [
@@ -40,9 +47,6 @@ pytestmark = [
 NOON = datetime(2031, 5, 17, 12, tzinfo=timezone.utc)
 FLIGHTS = "flight string, remind_at timestamp, gate string, pax int"
 TASK = "mail.remind"
-
-#: Where Debian's libpostgresql-jdbc-java has it.
-JAR = Path("/usr/share/java/postgresql.jar")
 
 Row = tuple[Any, ...]
 Reconcile = Callable[..., Summary]
@@ -55,7 +59,7 @@ def remind(gate: str, pax: int) -> None:
 @pytest.fixture
 def app(make_app: MakeApp) -> Celery:
     app = make_app()
-    app.task(name=TASK)(remind)
+    app.task(name=TASK, shared=False)(remind)
     return app
 
 
@@ -101,8 +105,9 @@ def said(**numbers: Any) -> Summary:
 
 
 def everything(redis: RedisUnderTest) -> dict[bytes, bytes | None]:
-    """Return all of Redis."""
-    return {key: redis.client.dump(key) for key in redis.client.scan_iter()}
+    """Return all of Redis that lasts."""
+    keys = (key for key in redis.client.scan_iter() if not is_answer(key))
+    return {key: redis.client.dump(key) for key in keys}
 
 
 def make_states(app: Celery, delayq: DelayQ) -> None:
@@ -117,13 +122,7 @@ def make_states(app: Celery, delayq: DelayQ) -> None:
     delayq.store.letters.bury("celery", id, "it failed", message(id, TASK))
     now = delayq.store.now_ms()
     ended = {f"{TASK}:UA006": 60, f"{TASK}:UA007": 9000}
-    runs = [
-        RunRecord(
-            id, TASK, "celery", "w", None, None, now - 1000 * ago, now - 1000 * ago, "SUCCESS", 0,
-            1, "",
-        ).pack()
-        for id, ago in ended.items()
-    ]  # fmt: skip
+    runs = [finished(id, now - 1000 * ago, task=TASK) for id, ago in ended.items()]
     delayq.store.history.add("me", 1, 1000, runs)
 
 
@@ -137,32 +136,72 @@ def test_each_kind_of_row_gets_what_it_needs(
     call(app, flight(13, gate="C1"), unique_key="somebody's")  # other arguments, another key
     call(app, flight(90))  # an orphan
     call(app, flight(91), queue="other")  # another one
+    call(app, flight(92), queue="other", retries=1)  # its row was done meanwhile
+    delayq.run_now(call(app, flight(15)))  # still in its list
+    delayq.cancel(f"{TASK}:UA015")
     others = {f"tasks.add:{TASK}:UA014", "an id of Celery"}  # not meant
     app.send_task("tasks.add", (1, 2), task_id=f"tasks.add:{TASK}:UA014", eta=NOON)
     app.send_task(TASK, ("B7", 1), task_id="an id of Celery", eta=NOON)
-    rows = [flight(n) for n in (*range(1, 8), *range(10, 15))]
+    rows = [flight(n) for n in (*range(1, 8), *range(10, 16))]
     before = everything(delayq_redis)
     present = {"leased": 1, "ready": 1, "retry": 1, "elsewhere": 1, "dead": 1, "finished": 1}
-    told = {"rows": 12, "present": present, "new": 2, "replaced": 2, "kept": 2, "orphans": 2}
+    told = {"rows": 13, "present": present, "new": 3, "replaced": 2, "kept": 2, "orphans": 2}
 
-    # UA007 has finished long ago, UA014 never was.
+    # UA007 has finished long ago, UA014 never was, UA015 was cancelled.
     assert run(rows, finished_within=3600, dry_run=True) == said(**told, dry_run=True)
     assert everything(delayq_redis) == before
 
     assert run(rows, finished_within=3600) == said(**told)
-    left = [flight(3, minutes=9), flight(4), flight(90), flight(91)]
-    there = expected(*left, *(flight(n) for n in (7, 10, 11, 12, 13, 14)))
+    left = [flight(3, minutes=9), flight(4), flight(90), flight(91), flight(92)]
+    there = expected(*left, *(flight(n) for n in (7, 10, 11, 12, 13, 14, 15)))
     found = calls(delayq)
     assert {id: found[id] for id in found.keys() - others} == there
     assert others < found.keys()
 
     # A second time there is nothing to do but to cancel what is asked for now.
     before = delayq_redis.client.hgetall("{celery}:entries")
-    again = {**told, "new": 0, "replaced": 0, "kept": 6}
+    again = {**told, "new": 0, "replaced": 0, "kept": 7}
     assert run(rows, finished_within=3600, orphans="cancel") == said(**again, cancelled=2)
     assert before.pop(f"{TASK}:UA090".encode())
     assert delayq_redis.client.hgetall("{celery}:entries") == before
     assert calls(delayq).keys() == {*there, *others} - {f"{TASK}:UA090", f"{TASK}:UA091"}
+
+
+def test_what_comes_while_the_job_looks_is_not_scheduled_again(
+    run: Reconcile, app: Celery, delayq: DelayQ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Job._write
+
+    def write_after_some_have_come(job: Any, rows: Any) -> Any:
+        call(app, flight(1))  # without a key, which would do it
+        delayq.run_now(call(app, flight(2)))
+        delayq.cancel(call(app, flight(3)))
+        return write(job, rows)
+
+    monkeypatch.setattr(Job, "_write", write_after_some_have_come)
+
+    told = run([flight(n) for n in range(5)])
+
+    assert told == said(rows=5, new=3, kept=2)
+    assert calls(delayq) == expected(*(flight(n) for n in (0, 1, 3, 4)))
+    assert [queue.ready for queue in delayq.stats().queues] == [1]
+
+
+def test_more_orphans_than_expected_change_nothing(
+    run: Reconcile, app: Celery, delayq_redis: RedisUnderTest
+) -> None:
+    for n in (1, 2, 3):
+        call(app, flight(n))
+    before = everything(delayq_redis)
+
+    # A query that finds one row where it should find three, and a new one
+    rows = [flight(1), flight(9)]
+    with pytest.raises(TooManyOrphans, match="2 scheduled tasks have no row, and max_orphans is 1"):
+        run(rows, orphans="cancel", max_orphans=1)
+    assert everything(delayq_redis) == before
+
+    told = run(rows, orphans="cancel", max_orphans=2)
+    assert told == said(rows=2, new=1, kept=1, orphans=2, cancelled=2)
 
 
 # -- rows that are wrong
@@ -177,11 +216,12 @@ def test_rows_that_are_wrong_are_told_and_put_aside(
         flight(2, gate="C1"),
         (None, NOON, "B7", 3),
         ("UA004", None, "B7", 4),
+        (" ", NOON, "B7", 5),
     ]
     folder = tmp_path / "refused"
 
     told = run(rows, refused=str(folder))
-    assert (told.rows, told.new, told.refused) == (5, 1, 4)
+    assert (told.rows, told.new, told.refused) == (6, 1, 5)
     assert calls(delayq) == expected(flight(1))
     reasons = {
         (row.flight, row.pax): row._error for row in spark.read.parquet(str(folder)).collect()
@@ -190,6 +230,7 @@ def test_rows_that_are_wrong_are_told_and_put_aside(
         ("UA002", 2): "flight: 2 rows have the key of 'mail.remind:UA002'",
         (None, 3): "flight is None: nothing identifies the row",
         ("UA004", 4): "remind_at is null: nothing says when",
+        (" ", 5): "flight is ' ': nothing identifies the row",
     }
     assert told.why in reasons.values()
 
@@ -202,6 +243,7 @@ def test_rows_that_are_wrong_are_told_and_put_aside(
         ({"eta": "gate"}, "etacolumn='gate' is of type string: expected a timestamp"),
         ({"created": "gate"}, "created='gate' is of type string: expected a timestamp"),
         ({"arguments": ["gates"]}, "arguments='gates': no such column"),
+        ({"arguments": ["pax", "flight"]}, "arguments='flight' is the key already"),
         ({"orphans": "kill"}, "orphans='kill'; valid are: report, cancel"),
         ({"access": {"url": "redis://:hunter2@localhost/0"}}, "the option url has a password"),
     ],
@@ -317,11 +359,20 @@ def test_rows_of_a_database_are_reconciled(
     rows = rows.withColumnsRenamed({"GATE": "gate", "PAX": "pax"})
     cancel = Job._cancel
 
-    def cancel_after_a_row_has_come(job: Any, ids: Any) -> int:
+    def cancel_after_a_row_has_come(job: Any, ids: Any, ready: bool) -> int:
         execute(insert(flight(30), 0))
-        return cancel(job, ids)
+        return cancel(job, ids, ready)
 
     monkeypatch.setattr(Job, "_cancel", cancel_after_a_row_has_come)
+
+    # What the database means by a time without a zone is not what another Java would read.
+    zones = spark._jvm.java.util.TimeZone
+    zones.setDefault(zones.getTimeZone("America/New_York"))
+    try:
+        with pytest.raises(ConfigError, match="take them for times of America/New_York"):
+            read_jdbc(spark, url, table="app.r")
+    finally:
+        zones.setDefault(zones.getTimeZone("UTC"))
 
     told = run(rows, **options)
 
@@ -333,28 +384,10 @@ def test_rows_of_a_database_are_reconciled(
     assert "hunter2" not in shown
 
 
-@pytest.fixture
-def jar() -> Path:
-    """The JDBC driver of PostgreSQL."""
-    if not JAR.exists():
-        reason = f"needs {JAR}: apt install libpostgresql-jdbc-java"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return JAR
-
-
 def test_the_command_reconciles_rows_of_postgresql_and_keeps_the_password(
-    spark: Any,  # so that there is a Java
-    jar: Path,
-    postgres: PostgresServer,
-    app: Celery,
-    delayq: DelayQ,
-    delayq_broker_url: str,
-    tmp_path: Path,
+    command_line: CommandLine, postgres: PostgresServer, app: Celery, delayq: DelayQ
 ) -> None:
-    database = postgres.new_database().rpartition("/")[2]
-    with postgres.connect(database) as connection:
+    with postgres.connect(command_line.database) as connection:
         connection.execute(
             "CREATE TABLE reminders (flight text, remind_at timestamptz, gate text, pax int, "
             "sent boolean, created timestamp)"
@@ -366,34 +399,17 @@ def test_the_command_reconciles_rows_of_postgresql_and_keeps_the_password(
                 (key, at, gate, pax, n == 5, datetime(2026, 1, 1)),
             )
     call(app, flight(0))
-    (tmp_path / "spark-defaults.conf").write_text(
-        "spark.log.level INFO\nspark.ui.enabled false\nspark.sql.shuffle.partitions 2\n"
-    )
-    command = [
-        *(sys.executable, "-m", "celery_delayq.spark", "reconcile", "--json", "--jars", str(jar)),
-        *("--jdbc-url", f"jdbc:postgresql://127.0.0.1:{postgres.port}/{database}"),
-        *("--user", "tester", "--query", "SELECT * FROM reminders WHERE NOT sent"),
+
+    told, said = command_line.run(
+        "reconcile",
+        *("--query", "SELECT * FROM reminders WHERE NOT sent"),
         *("--task", TASK, "--key", "flight", "--eta", "remind_at", "--arguments", "gate,pax"),
         *("--created-column", "created", "--grace", "60"),
-    ]
-    variables = {
-        **os.environ,
-        "DELAYQ_URL": delayq_broker_url,
-        "DELAYQ_JDBC_PASSWORD": PASSWORD,
-        "SPARK_CONF_DIR": str(tmp_path),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
-
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=200, env=variables, cwd=tmp_path
     )
 
-    assert done.returncode == 0, done.stderr[-3000:]
-    told = json.loads(done.stdout)
     assert (told["rows"], told["new"], told["kept"]) == (5, 4, 1)
     assert calls(delayq) == expected(*map(flight, range(5)))
-    assert "INFO" in done.stderr
-    assert "hunter2" not in done.stdout + done.stderr
+    assert "hunter2" not in said
 
 
 @pytest.mark.parametrize(

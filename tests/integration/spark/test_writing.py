@@ -94,6 +94,33 @@ def test_writing_the_same_again_changes_nothing(
     assert delayq_redis.client.hgetall("{celery}:entries") == before
 
 
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Kolkata"])
+def test_the_zone_of_the_session_plays_no_part(
+    write: Write, spark: Any, delayq: DelayQ, delayq_redis: RedisUnderTest, zone: str
+) -> None:
+    noon = int(NOON.timestamp())
+    rows = spark.range(40).selectExpr(
+        f"timestamp_seconds({noon} - id) AS flight",
+        f"timestamp_seconds({noon} + id) AS remind_at",
+        f"array(timestamp_seconds({noon} + 2 * id)) AS gate",
+    )
+    assert write(rows, onconflict="replace") == said(new=40)
+    before = delayq_redis.client.hgetall("{celery}:entries")
+    assert {each.due for each in delayq.entries()} == {
+        NOON + timedelta(seconds=n) for n in range(40)
+    }
+
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        told = write(rows, onconflict="replace")
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+    # Neither ids nor what tells whether a row has changed are others.
+    assert told == said(kept=40)
+    assert delayq_redis.client.hgetall("{celery}:entries") == before
+
+
 def test_what_is_missing_is_added(write: Write, delayq: DelayQ) -> None:
     write(flights(700)[::2])
 
@@ -187,7 +214,8 @@ def test_rows_that_are_wrong_go_to_a_table_of_their_own_where_that_is_asked(
 ) -> None:
     folder = tmp_path / "refused"
 
-    assert write(bad(), refused=str(folder)) == said(new=1, refused=3)
+    why = "flight is None: nothing identifies the row"
+    assert write(bad(), refused=str(folder)) == {**said(new=1, refused=3), "why": why}
     assert calls(delayq) == expected(bad()[:1])
     found = spark.read.parquet(str(folder)).collect()
     assert {(row.flight, row.pax): row._error for row in found} == {
@@ -205,7 +233,8 @@ def test_rows_that_redis_refuses_go_there_too(
     folder = tmp_path / "refused"
 
     told = write(flights(6, gate="C1"), onconflict="error", refused=str(folder))
-    assert told == said(new=1, refused=5)
+    assert told["why"].startswith("task mail.remind:UA0 has the same unique key")
+    assert told == {**said(new=1, refused=5), "why": told["why"]}
     reasons = [row._error for row in spark.read.parquet(str(folder)).collect()]
     assert len(reasons) == 5
     assert all("mail.remind:UA" in reason for reason in reasons)

@@ -12,7 +12,7 @@ import pytest
 from celery_delayq.errors import ConfigError
 from celery_delayq.items import Item
 from celery_delayq.spark.access import Access
-from celery_delayq.spark.columns import RowItem, Rows
+from celery_delayq.spark.columns import Row, Rows
 from celery_delayq.spark.options import WriteOptions
 from celery_delayq.templates import nonce_of_id
 from celery_delayq.unique import Key
@@ -26,33 +26,85 @@ def options(**given: Any) -> WriteOptions:
     )
 
 
-def read(how: WriteOptions, /, **columns: Any) -> list[RowItem]:
+def read(how: WriteOptions, /, **columns: Any) -> list[Row]:
     batch = pa.RecordBatch.from_pydict(columns)
-    return [*Rows(how, batch.schema).items(batch)]
+    return [*Rows(how, batch.schema).read(batch)]
+
+
+def items(how: WriteOptions, /, **columns: Any) -> list[Item]:
+    batch = pa.RecordBatch.from_pydict(columns)
+    rows = Rows(how, batch.schema)
+    return [rows.item(row) for row in rows.read(batch)]
 
 
 def item(**columns: Any) -> Item:
     """Return the item of the only row, which is due at NOON."""
-    [only] = read(options(etacolumn="at"), flight=["UA1"], at=pa.array([NOON]), **columns)
-    assert only.item is not None
-    return only.item
+    [only] = items(options(etacolumn="at"), flight=["UA1"], at=pa.array([NOON]), **columns)
+    return only
+
+
+def test_a_map_with_keys_that_python_cannot_have_is_wrong() -> None:
+    kind = pa.map_(pa.struct([("a", pa.int64())]), pa.int64())
+    seats = pa.array([[({"a": 1}, 1)], []], kind)
+
+    first, second = read(options(), flight=["UA1", "UA2"], seats=seats)
+
+    assert first.error.startswith("seats: unhashable type")
+    assert (second.id, second.error) == ("mail.remind:UA2", "")
+
+
+def test_the_reason_of_a_refusal_is_no_argument() -> None:
+    [row] = read(options(), flight=["UA1"], gate=["B7"], _error=["too late"])
+    assert row.kwargs == '{"gate": "B7"}'
+
+
+def test_two_columns_of_one_name_are_told() -> None:
+    schema = pa.schema([("flight", pa.string()), ("gate", pa.string()), ("gate", pa.int64())])
+    with pytest.raises(ConfigError, match="gate: several columns have this name; rename them"):
+        Rows(options(), schema)
+
+
+def test_the_time_zone_of_a_session_makes_no_other_row() -> None:
+    def rows(zone: str) -> list[Row]:
+        time = pa.timestamp("us", zone)
+        kinds = {
+            "flight": time,
+            "at": time,
+            "crew": pa.struct([("since", pa.list_(time)), ("by", pa.map_(pa.string(), time))]),
+            "seen": pa.large_list(time),
+        }
+        crew = {"since": [NOON, None], "by": [("x", NOON)]}
+        row = {"flight": NOON, "at": NOON, "crew": crew, "seen": [NOON]}
+        batch = pa.RecordBatch.from_pylist([row], pa.schema(kinds))
+        return [*Rows(options(etacolumn="at"), batch.schema).read(batch)]
+
+    [row] = rows("UTC")
+    assert row.id == "mail.remind:2031-05-17 12:00:00+00:00"
+    assert row.kwargs.count('"__value__": "2031-05-17T12:00:00+00:00"') == 3
+    assert [row] == rows("America/New_York") == rows("+05:30")
 
 
 def test_a_row_is_a_call_with_its_other_columns_as_keyword_arguments() -> None:
-    [row] = read(options(etacolumn="at"), flight=["UA1"], at=pa.array([NOON]), gate=["B7"], pax=[3])
+    columns = {"flight": ["UA1"], "at": pa.array([NOON]), "gate": ["B7"], "pax": [3]}
+    [row] = read(options(etacolumn="at"), **columns)
+    [item] = items(options(etacolumn="at"), **columns)
 
-    assert row.item is not None
-    version = row.item.version
-    assert row == RowItem(
+    assert item == Item(
+        kwargs={"gate": "B7", "pax": 3},
+        eta=NOON,
+        id="mail.remind:UA1",
+        unique_key=Key("UA1"),
+        version=item.version,
+    )
+    when = int(NOON.timestamp() * 1_000_000)
+    assert row == Row(
         0,
-        Item(
-            kwargs={"gate": "B7", "pax": 3},
-            eta=NOON,
-            id="mail.remind:UA1",
-            unique_key=Key("UA1"),
-            version=version,
-        ),
-        nonce_of_id("mail.remind:UA1", version),
+        "UA1",
+        "mail.remind:UA1",
+        nonce_of_id("mail.remind:UA1", item.version),
+        when,
+        '{"gate": "B7", "pax": 3}',
+        "{'gate': 'B7', 'pax': 3}",
     )
 
 
@@ -83,10 +135,9 @@ def test_an_eta_is_a_moment_whatever_its_unit_and_zone(unit: str, zone: str | No
     column = pa.array([NOON.replace(tzinfo=None) if zone is None else NOON]).cast(
         pa.timestamp(unit, zone)
     )
-    [row] = read(options(etacolumn="at"), flight=["UA1"], at=column)
+    [item] = items(options(etacolumn="at"), flight=["UA1"], at=column)
 
-    assert row.item is not None
-    assert row.item.eta == NOON
+    assert item.eta == NOON
 
 
 @pytest.mark.parametrize(
@@ -100,25 +151,22 @@ def test_an_eta_is_a_moment_whatever_its_unit_and_zone(unit: str, zone: str | No
     ids=["integer", "float", "decimal", "interval"],
 )
 def test_a_delay_is_a_countdown(column: Any, seconds: float) -> None:
-    [row] = read(options(delaycolumn="wait"), flight=["UA1"], wait=column)
+    [item] = items(options(delaycolumn="wait"), flight=["UA1"], wait=column)
 
-    assert row.item is not None
-    assert (row.item.countdown, row.item.eta, row.item.kwargs) == (seconds, None, {})
+    assert (item.countdown, item.eta, item.kwargs) == (seconds, None, {})
 
 
 def test_without_either_it_is_to_run_at_once() -> None:
-    [row] = read(options(), flight=[7])
+    [item] = items(options(), flight=[7])
 
-    assert row.item is not None
-    assert (row.item.id, row.item.eta, row.item.countdown) == ("mail.remind:7", None, None)
+    assert (item.id, item.eta, item.countdown) == ("mail.remind:7", None, None)
 
 
 def test_what_a_row_says_is_its_version() -> None:
     def version(**changed: Any) -> str:
         columns = {"flight": ["UA1"], "at": pa.array([NOON]), "gate": ["B7"], "pax": [3], **changed}
         [row] = read(options(etacolumn="at"), **columns)
-        assert row.item is not None
-        return row.item.version
+        return row.nonce
 
     assert version() == version()
     others = {version(at=pa.array([NOON + timedelta(microseconds=1)])), version(gate=["B8"])}
@@ -151,9 +199,33 @@ def test_a_row_that_cannot_be_scheduled_says_why_and_the_others_go_on(
     at = pa.array([*given["at"], 5], pa.int64()).cast(pa.timestamp("us", "UTC"))
     bad, good = read(options(etacolumn="at"), flight=pa.array(names, pa.string()), at=at)
 
-    assert bad == RowItem(0, None, error=reason)
-    assert good.item is not None
-    assert good.item.id == "mail.remind:UA2"
+    assert bad == Row(0, error=reason)
+    assert good.id == "mail.remind:UA2"
+
+
+@pytest.mark.parametrize(
+    ("column", "reason"),
+    [
+        (
+            pa.array([253_402_300_800_000_000, 5]).cast(pa.timestamp("us", "UTC")),
+            "given: date value out of range",
+        ),
+        (
+            pa.array([[("k", 1), ("k", 2)], []], pa.map_(pa.string(), pa.int64())),
+            'given: "Converting to Python dictionary is not supported',
+        ),
+        (pa.array([timedelta(1), None]), "Object of type timedelta is not JSON serializable"),
+    ],
+    ids=["after 9999", "a key twice", "no JSON"],
+)
+def test_an_argument_that_cannot_be_sent_is_refused_and_the_others_go_on(
+    column: Any, reason: str
+) -> None:
+    bad, good = read(options(), flight=["UA1", "UA2"], given=column)
+
+    assert bad == Row(0, error=bad.error)
+    assert bad.error.startswith(reason)
+    assert (good.id, good.error) == ("mail.remind:UA2", "")
 
 
 @pytest.mark.parametrize(

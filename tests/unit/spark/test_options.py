@@ -6,9 +6,11 @@ import pickle
 from typing import Any
 
 import pytest
+from celery import Celery
 
+from celery_delayq import DelayQ
 from celery_delayq.errors import ConfigError
-from celery_delayq.spark.access import Access
+from celery_delayq.spark.access import Access, opened
 from celery_delayq.spark.options import ReadOptions, WriteOptions
 
 NEEDED = {"task": "mail.remind", "idcolumn": "flight"}
@@ -78,9 +80,8 @@ def test_what_is_wrong_is_told_with_what_is_right(given: dict[str, str], reason:
 
 
 def url_of(access: Access) -> Any:
-    with_client = access.open()
-    assert with_client.app is not None
-    return with_client.app.conf.broker_write_url
+    with access.reached() as app:
+        return app.conf.broker_write_url
 
 
 @pytest.fixture(autouse=True)
@@ -110,10 +111,6 @@ def test_the_environment_says_it_where_no_option_does(monkeypatch: pytest.Monkey
     [
         ("redis://cache/1", "delayq+redis://:s%2Fcret@cache/1"),
         ("redis://app@cache/1", "delayq+redis://app:s%2Fcret@cache/1"),
-        (
-            "delayq+sentinel://one:26379;sentinel://two:26379",
-            "delayq+sentinel://:s%2Fcret@one:26379;sentinel://:s%2Fcret@two:26379",
-        ),
     ],
 )
 def test_a_password_by_itself_is_put_into_the_url_where_it_is_opened(
@@ -127,10 +124,37 @@ def test_a_password_by_itself_is_put_into_the_url_where_it_is_opened(
     assert url_of(access) == whole
 
 
-def test_a_password_in_the_url_is_refused_since_spark_would_show_it() -> None:
+@pytest.mark.parametrize("password", ["hunter2", "hunter2/", "hunt/er2", "p@hunter2"])
+def test_a_password_in_the_url_is_refused_since_spark_would_show_it(password: str) -> None:
     with pytest.raises(ConfigError, match="has a password") as raised:
-        Access.of({"url": "redis://:hunter2@cache/1"})
-    assert "hunter2" not in str(raised.value)
+        Access.of({"url": f"redis://:{password}@cache/1"})
+    assert password not in str(raised.value)
+
+
+#: An app that is connected somewhere already, to be found by its name.
+app = Celery("shop", broker="delayq+redis://its-own/0", set_as_current=False)
+DelayQ(app)
+
+
+def test_an_app_with_a_url_is_as_it_was_afterwards() -> None:
+    access, before = Access("redis://other/1", app=f"{__name__}:app"), app._delayq
+
+    assert url_of(Access(app=f"{__name__}:app")) == "delayq+redis://its-own/0"
+    with access.reached() as reached, opened(access) as delayq:
+        assert reached is delayq.app is app
+        assert app.conf.broker_read_url == app.conf.broker_write_url == "delayq+redis://other/1"
+        assert delayq is not before
+
+    assert app.conf.broker_read_url == app.conf.broker_write_url == "delayq+redis://its-own/0"
+    assert app._delayq is before
+
+
+def test_sentinels_of_an_app_each_get_the_password() -> None:
+    access = Access(
+        "delayq+sentinel://one:26379;sentinel://two:26379", "s/cret", app=f"{__name__}:app"
+    )
+    whole = "delayq+sentinel://:s%2Fcret@one:26379;sentinel://:s%2Fcret@two:26379"
+    assert url_of(access) == whole
 
 
 @pytest.mark.parametrize(
@@ -139,8 +163,9 @@ def test_a_password_in_the_url_is_refused_since_spark_would_show_it() -> None:
         (Access(), "where is the queue. Give the option url, or set DELAYQ_URL"),
         (Access("env:NOWHERE"), "there is no environment variable NOWHERE here"),
         (Access(app="no.such:app"), "app='no.such:app' cannot be imported here"),
+        (Access("sentinel://one:26379"), "give the app that has them by the option app"),
     ],
 )
 def test_where_it_cannot_be_found_out_it_is_said_how(access: Access, reason: str) -> None:
-    with pytest.raises(ConfigError, match=reason):
-        access.open()
+    with pytest.raises(ConfigError, match=reason), access.reached():
+        pass

@@ -96,6 +96,7 @@ def test_arrow_reads_each_alone_as_python_does(given: bytes) -> None:
     [
         message(7),
         message("a", retries=10**30),
+        message("a", retries=2**31),
         message("a", level=7),
         message("a", tenant={"a": 1}),
         message("\ud800"),

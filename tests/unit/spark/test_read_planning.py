@@ -22,10 +22,10 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
     Not,
 )
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, MapType, StringType, StructType, VariantType
 
 from celery_delayq.errors import ConfigError
+from celery_delayq.spark.arrow import arrow_schema
 from celery_delayq.spark.options import ReadOptions
 from celery_delayq.spark.planning import place_of, share
 from celery_delayq.spark.reading import Reader
@@ -40,7 +40,7 @@ MICRO = timedelta(microseconds=1)
 #: What Spark calls the types.
 KINDS = {
     "STRING": '"string"',
-    "TIMESTAMP": '"timestamp"',
+    "TIMESTAMP_LTZ": '"timestamp"',
     "INT": '"integer"',
     "BIGINT": '"long"',
     "BOOLEAN": '"boolean"',
@@ -48,6 +48,15 @@ KINDS = {
     "MAP<STRING, STRING>": '{"type":"map","keyType":"string","valueType":"string",'
     '"valueContainsNull":true}',
 }
+
+
+@pytest.mark.parametrize("kind", ["v VARIANT", "v STRUCT<a: ARRAY<MAP<STRING, VARIANT>>>"])
+def test_a_variant_is_refused(kind: str) -> None:
+    inner = VariantType()
+    nested = StructType().add("a", ArrayType(MapType(StringType(), inner)))
+    schema = StructType().add("v", inner if kind == "v VARIANT" else nested)
+    with pytest.raises(ConfigError, match=r"v is of type .*: expected no VARIANT"):
+        arrow_schema(schema)
 
 
 def schema(table: str, *names: str) -> StructType:
@@ -98,7 +107,7 @@ def test_offsets_are_in_the_order_of_redis() -> None:
 
 @pytest.mark.parametrize("table", TABLES)
 def test_columns_are_of_the_types_that_spark_expects(table: str) -> None:
-    expected = to_arrow_schema(schema(table), timezone="UTC")
+    expected = arrow_schema(schema(table))
 
     assert Rows(table, [*TABLES[table]])._schema.equals(expected)
     assert schema_of(table).count("`") == 2 * len(TABLES[table])

@@ -1,0 +1,200 @@
+"""A Spark in a process of its own, which does what a test asks for; it may be killed."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from celery_delayq.spark.jdbc import IN_UTC
+from celery_delayq.testing import wait_until
+from celery_delayq.testing.processes import ManagedProcess
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+#: Seconds to wait for what is about to happen: on a busy machine a Spark needs a minute to begin.
+TIMEOUT = 240
+
+#: Java spends less on compiling what runs once.
+QUICK = "-XX:-UsePerfData -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+_LOGGING = """\
+# Of a shell Spark logs no more than this says of its own loggers.
+rootLogger.level = {level}
+logger.spark.name = org.apache.spark
+logger.spark.level = {level}
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d %p %c{{1}}: %m%n%ex
+"""
+
+
+def settings(folder: Path) -> dict[str, str]:
+    """Return what holds for all Sparks of tests, which keep their files in *folder*."""
+    return {
+        "spark.ui.enabled": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={folder} {QUICK} {IN_UTC}",
+        "spark.executor.extraJavaOptions": f"{QUICK} {IN_UTC}",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.driver.memory": "1g",
+    }
+
+
+def configured(folder: Path, conf: Mapping[str, str], level: str) -> dict[str, str]:
+    """Write files with settings, and return the variables by which a Spark finds them.
+
+    Nothing of them stands on command lines.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [f"{name} {value}\n" for name, value in {**settings(folder), **conf}.items()]
+    (folder / "spark-defaults.conf").write_text("".join(lines))
+    (folder / "log4j2.properties").write_text(_LOGGING.format(level=level))
+    return {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "SPARK_CONF_DIR": str(folder),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_WORKER_DIR": str(folder / "work"),
+    }
+
+
+class JobFailed(Exception):
+    """What a job raised, as Spark tells it."""
+
+
+class Driver(ManagedProcess):
+    """The driver of an application, with ``spark`` in it; a context manager.
+
+    Parameters
+    ----------
+    folder
+        For its files, its log ``driver.log`` among them.
+    master
+        As Spark takes it.
+    conf
+        Settings in addition to those of all tests.
+    env
+        Variables in addition to those of the tests.
+    level
+        What is logged, by the driver and by executors.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        master: str,
+        conf: Mapping[str, str] = {},
+        env: Mapping[str, str] = {},
+        level: str = "warn",
+    ) -> None:
+        self.folder = folder
+        given = {
+            "spark.master": master,
+            "spark.app.name": "tests",
+            "spark.ui.showConsoleProgress": "false",
+            **conf,
+        }
+        variables = configured(folder, given, level)
+        self._address = folder / "jobs"
+        self._connection: Any = None
+        super().__init__(
+            [sys.executable, "-m", "tests.integration.spark.driver", str(self._address)],
+            env={**variables, **env},
+            cwd=folder,
+            log_file=folder / "driver.log",
+        )
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            with suppress(Exception):
+                self.wait(20)  # it ends by itself, with its executors
+        super().__exit__(exc_type, exc, traceback)
+
+    def begin(self, job: Callable[..., Any], *given: Any, **named: Any) -> Self:
+        """Let it do a job: a function of a module, with the session as its first argument."""
+        if self._connection is None:
+            self._connection = self._connected()
+        self._connection.send((f"{job.__module__}:{job.__name__}", given, named))
+        return self
+
+    def end(self, timeout: float = TIMEOUT) -> Any:
+        """Wait for the end of the job that has begun, and return what it returns.
+
+        Raises
+        ------
+        JobFailed
+            It raised an error.
+        """
+        if not self._connection.poll(timeout):
+            raise self._failure(f"nothing was done within {timeout:g} s")
+        good, result = self._connection.recv()
+        if not good:
+            raise JobFailed(result)
+        return result
+
+    def do(self, job: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        """Let it do a job, and return what that returns."""
+        return self.begin(job, *given, **named).end()
+
+    def _connected(self) -> Connection:
+        return wait_until(self._try_to_connect, TIMEOUT, "the driver to listen")
+
+    def _try_to_connect(self) -> Any:
+        if not self.running:
+            raise self._failure("has ended")
+        try:
+            return Client(str(self._address), "AF_UNIX")
+        except (FileNotFoundError, ConnectionRefusedError):  # its file is there a bit earlier
+            return None
+
+
+def _serve(address: str) -> None:
+    warnings.simplefilter("ignore")
+    from pyspark.sql import SparkSession
+
+    import celery_delayq.spark
+
+    spark = SparkSession.builder.getOrCreate()
+    celery_delayq.spark.register(spark)
+    with Listener(address, "AF_UNIX") as listener, listener.accept() as connection:
+        while True:
+            try:
+                name, given, named = connection.recv()
+            except EOFError:
+                break
+            module, _, function = name.partition(":")
+            try:
+                job = getattr(importlib.import_module(module), function)
+                told = True, job(spark, *given, **named)
+            except Exception as exc:
+                traceback.print_exc()
+                told = False, str(exc)
+            connection.send(told)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1])

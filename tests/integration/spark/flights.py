@@ -1,0 +1,59 @@
+"""Rows that are made up, and the tasks that they are to become."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from celery_delayq import DelayQ
+
+_BEGIN = datetime(2031, 1, 1, tzinfo=timezone.utc)
+
+#: So long that rows do not wait in Spark's buffers.
+_NOTE = "x" * 200
+
+#: Columns of the row with a number ``id``: due one second after the other. Of each 500 rows one has
+#: no time, and one a time that is out of range.
+COLUMNS = (
+    "concat('UA', id) AS flight",
+    "CASE WHEN id % 500 = 7 THEN NULL WHEN id % 500 = 13 THEN timestamp_seconds(300000000000) "
+    f"ELSE timestamp_seconds({int(_BEGIN.timestamp())} + id) END AS remind_at",
+    "concat('B', id % 40) AS gate",
+    "id AS pax",
+    f"'{_NOTE}' AS note",
+)
+
+NO_TIME = "remind_at is null: nothing says when"
+OUT_OF_RANGE = "remind_at lies outside the years 1970 to 9999"
+
+Calls = Mapping[str, tuple[datetime, dict[str, Any] | None]]
+
+
+def why_refused(number: int) -> str | None:
+    """Return why a row cannot be scheduled, None for one that can."""
+    return {7: NO_TIME, 13: OUT_OF_RANGE}.get(number % 500)
+
+
+def good(count: int) -> list[int]:
+    """Return the numbers of the rows that can be scheduled."""
+    return [number for number in range(count) if why_refused(number) is None]
+
+
+def calls_of(numbers: Iterable[int]) -> Calls:
+    """Return when and with what the tasks of rows are to be called."""
+    return {
+        f"mail.remind:UA{n}": (
+            _BEGIN + timedelta(seconds=n),
+            {"gate": f"B{n % 40}", "pax": n, "note": _NOTE},
+        )
+        for n in numbers
+    }
+
+
+def calls(delayq: DelayQ) -> Calls:
+    """Return when and with what the tasks that are scheduled are called, none of them twice."""
+    found = [*delayq.entries()]
+    assert len({each.id for each in found}) == len(found)
+    assert all(each.args == [] for each in found)
+    return {each.id: (each.due, each.kwargs) for each in found}

@@ -1,0 +1,126 @@
+"""The history, read as a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+
+from celery_delayq import DelayQ
+from celery_delayq.spark.planning import START, RunsLost, plan_runs
+from celery_delayq.spark.tables import Rows
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.support.runs import numbered
+
+# Celery's result backend, with the newest redis-py.
+pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
+
+
+@pytest.fixture
+def stream(spark: Any, delayq_broker_url: str, tmp_path: Any) -> Callable[..., list[str]]:
+    """Read all there is of the history since the last time; the ids, in order."""
+
+    def once(**options: str) -> list[str]:
+        found: list[str] = []
+        given = {"url": delayq_broker_url, "table": "history", **options}
+        query = (
+            spark.readStream.format("celery_delayq")
+            .options(**given)
+            .load()
+            .writeStream.foreachBatch(
+                lambda rows, _: found.extend(row.id for row in rows.collect())
+            )
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination(120)
+        if query.exception() is not None:
+            raise query.exception()
+        assert not query.isActive
+        return found
+
+    return once
+
+
+def test_a_stream_goes_on_where_it_was(delayq: DelayQ, stream: Any) -> None:
+    history = delayq.store.history
+    history.add("me", 1, 1000, numbered(20))
+    assert sorted(stream(batchsize="5")) == sorted(f"id {n}" for n in range(20))
+    assert stream() == []
+
+    history.add("me", 2, 1000, numbered(5, start=20))
+    assert sorted(stream()) == [f"id {n}" for n in range(20, 25)]
+
+
+def test_a_stream_begins_after_an_offset(delayq: DelayQ, stream: Any) -> None:
+    history = delayq.store.history
+    history.add("me", 1, 1000, numbered(3))
+    after = history.last()
+    history.add("me", 2, 1000, numbered(3, start=3))
+
+    assert sorted(stream(after=after)) == ["id 3", "id 4", "id 5"]
+
+
+@pytest.mark.parametrize("onloss", ["warn", "fail"])
+def test_what_was_forgotten_before_it_was_read_is_told(
+    delayq: DelayQ, stream: Any, delayq_redis: RedisUnderTest, onloss: str
+) -> None:
+    history = delayq.store.history
+    history.add("me", 1, 1000, numbered(3))
+    stream(onloss=onloss)
+    history.add("me", 2, 1000, numbered(5, start=3))
+    delayq_redis.client.xtrim("delayq:history", maxlen=2, approximate=False)
+
+    if onloss == "warn":
+        assert stream(onloss=onloss) == ["id 6", "id 7"]
+    else:
+        with pytest.raises(Exception, match="may be forgotten"):
+            stream(onloss=onloss)
+
+
+@pytest.mark.parametrize("left", [1, 0])
+def test_runs_that_are_forgotten_while_they_are_read_are_told(
+    delayq: DelayQ, delayq_redis: RedisUnderTest, left: int
+) -> None:
+    store, rows = delayq.store, Rows("history", ["id"])
+    for n in range(60):
+        store.history.add("me", n + 1, 1000, numbered(1, start=n))
+        began = store.now_ms()
+        while store.now_ms() == began:  # so that parts can be of several ms
+            pass
+    last = store.history.last()
+    assert last is not None
+    parts = plan_runs(store, START, last, 4, 10, "fail")
+    assert len(parts) == 4
+    found = []
+
+    def read_all() -> None:
+        for part in parts:
+            for page in part.spans[0].pages(store, rows, 10):
+                found.extend(page["id"])
+            delayq_redis.client.xtrim("delayq:history", maxlen=left, approximate=False)
+
+    with pytest.raises(RunsLost, match="runs after that may be forgotten"):
+        read_all()
+    assert 0 < len(found) < 60
+
+
+def test_other_tables_are_no_streams(spark: Any, delayq_broker_url: str) -> None:
+    from pyspark.errors import PySparkException
+
+    given = {"url": delayq_broker_url, "table": "scheduled"}
+    with pytest.raises(PySparkException, match="cannot be read as a stream"):
+        (
+            spark.readStream.format("celery_delayq")
+            .options(**given)
+            .load()
+            .writeStream.format("noop")
+            .trigger(availableNow=True)
+            .start()
+            .awaitTermination(60)
+        )

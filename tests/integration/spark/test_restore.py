@@ -1,0 +1,171 @@
+"""What was archived is put back: byte for byte, and once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from celery import Celery
+
+from celery_delayq import DelayQ
+from celery_delayq.reports import Imported
+from celery_delayq.spark.archives import restoring
+from celery_delayq.spark.archives.adding import Options as ArchiveOptions
+from celery_delayq.spark.archives.adding import archive
+from celery_delayq.spark.archives.commits import ArchiveError
+from celery_delayq.spark.archives.folders import FolderTarget
+from celery_delayq.spark.archives.restoring import Options, Summary, restore
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.support.letters import fill
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:PySpark does not yet fully support pandas:FutureWarning"
+)
+
+NOON = datetime(2031, 5, 17, 12, tzinfo=timezone.utc)
+
+Restore = Callable[..., Summary]
+
+
+@pytest.fixture
+def target(spark: Any, tmp_path: Path) -> FolderTarget:
+    return FolderTarget(spark, str(tmp_path / "archive"))
+
+
+@pytest.fixture
+def run(spark: Any, delayq_broker_url: str, target: FolderTarget) -> Restore:
+    def run(**options: Any) -> Summary:
+        given = Options(access={"url": delayq_broker_url}, **options)
+        return restore(spark, target, given)
+
+    return run
+
+
+@pytest.fixture
+def save(spark: Any, delayq_broker_url: str, target: FolderTarget) -> Callable[..., Any]:
+    def save(*tables: str, **options: Any) -> Any:
+        access = {"url": delayq_broker_url}
+        return archive(spark, target, ArchiveOptions(tables=tables, access=access, **options))
+
+    return save
+
+
+def state(redis: RedisUnderTest, *parts: str) -> dict[str, dict[bytes, Any]]:
+    """Return what some of the keys hold, in all queues."""
+    found: dict[str, dict[bytes, Any]] = {}
+    for key in sorted(redis.client.scan_iter()):
+        name = key.decode()
+        if name.endswith(parts):
+            if redis.client.type(key) == b"hash":
+                found[name] = redis.client.hgetall(key)
+            else:
+                found[name] = dict(redis.client.zrange(key, 0, -1, withscores=True))
+    return found
+
+
+SCHEDULE = (":due", ":entries", ":tasks", ":unique", ":twins")
+
+
+def test_a_snapshot_is_put_back_byte_for_byte_and_once(
+    run: Restore,
+    save: Callable[..., Any],
+    app: Celery,
+    delayq: DelayQ,
+    delayq_redis: RedisUnderTest,
+    tmp_path: Path,
+) -> None:
+    for n in range(30):
+        app.send_task("tasks.add", (n, []), eta=NOON + timedelta(hours=n), priority=n % 10)
+    for id in ("a b\n", "ümlaut", "x" * 300):
+        app.send_task("shop.ü b", task_id=id, eta=NOON, queue="mail")
+    for n in range(2):
+        app.send_task("shop.twin", (n,), task_id="twin", eta=NOON, retries=n)
+    app.send_task("shop.unique", (1,), eta=NOON, unique_key="key", queue="mail")
+    soon = app.send_task("tasks.add", (1, 2), countdown=3600).id
+    before = state(delayq_redis, *SCHEDULE)
+    snapshot = save("scheduled").snapshot
+    delayq_redis.client.flushall()
+
+    looked = run(dry_run=True)
+    assert looked.outcomes == {"scheduled": 37}
+    assert list(delayq_redis.client.scan_iter("*:due")) == []
+    told = run(snapshot=snapshot)
+    assert told == Summary({"scheduled": 37}, snapshot)
+    assert state(delayq_redis, *SCHEDULE) == before
+
+    delayq.cancel(soon)
+    only = run(queue="mail", since="2031-01-01")
+    assert only.outcomes == {"duplicate": 4, "filtered": 33}
+    with pytest.raises(ArchiveError, match="snapshot='yesterday': there is none of that name"):
+        run(snapshot="yesterday")
+    file = min((tmp_path / "archive" / "scheduled").glob("snapshot=*/*.parquet"))
+    file.unlink()
+    told = run()
+    assert told.missing == told.failed == 37 - sum(told.outcomes.values()) > 0
+
+
+def test_letters_are_put_back_and_are_known_by_the_archive(
+    run: Restore, save: Callable[..., Any], delayq: DelayQ, delayq_redis: RedisUnderTest
+) -> None:
+    fill(delayq, 4, queue="mail", task="shop.ship")
+    fill(delayq, 3)
+    before = state(delayq_redis, ":dead", ":dead_at")
+    assert save("dead_letters", remove=True).removed == 7
+    assert delayq.count_dead() == 0
+
+    assert run(table="dead_letters", task="shop.ship").outcomes == {"filtered": 3, "restored": 4}
+    assert delayq.count_dead() == delayq.count_dead(queue="mail") == 4
+    assert run(table="dead_letters").outcomes == {"duplicate": 4, "restored": 3}
+    assert state(delayq_redis, ":dead", ":dead_at") == before
+    told = save("dead_letters")
+    assert (told.dead_letters, told.removed) == (0, None)
+
+
+def test_rows_that_are_damaged_are_refused(delayq: DelayQ) -> None:
+    entry = {"queue": "mail", "id": "a", "task": "t", "due_ms": 1, "step": 0, "nonce": "n"}
+    entries = [
+        {**entry, "message": "{", "problem": None},
+        {**entry, "message": None, "problem": "unreadable record"},
+        {**entry, "message": None, "due_ms": None, "problem": None},
+    ]
+    letter = {"queue": "mail", "id": "a", "digest": "0" * 64, "data": b"1 2 0 why\n{}"}
+    for put, rows in ((restoring._put_entries, entries), (restoring._put_letters, [letter])):
+        report = Imported()
+        put(delayq, rows, Options(), report)
+        assert report.outcomes == {"refused": len(rows)}
+        assert all("'a'" in refusal.reason for refusal in report.refusals)
+    assert (delayq.count(), delayq.count_dead()) == (0, 0)
+
+
+def test_what_is_of_another_queue_is_not_put_back(
+    run: Restore,
+    save: Callable[..., Any],
+    app: Celery,
+    delayq: DelayQ,
+    delayq_redis: RedisUnderTest,
+) -> None:
+    # Given an archive of two queues
+    for source in ("north", "south"):
+        delayq_redis.client.flushall()
+        app.send_task("tasks.add", (1, 2), eta=NOON, task_id=source)
+        fill(delayq, 1, task=f"shop.{source}")
+        save("scheduled", "dead_letters", source=source)
+    delayq_redis.client.flushall()
+
+    # When it is not said which is meant, nothing comes back
+    for table in ("scheduled", "dead_letters"):
+        with pytest.raises(ArchiveError, match="but of: north, south; name one"):
+            run(table=table)
+    assert delayq.count() == delayq.count_dead() == 0
+
+    # And then what is of that one
+    assert run(source="north").outcomes == {"scheduled": 1}
+    assert run(source="north", table="dead_letters").outcomes == {"restored": 1}
+    assert [each.id for each in delayq.list()] == ["north"]
+    assert [each.task for each in delayq.dead_letters()] == ["shop.north"]

@@ -1,0 +1,221 @@
+"""Workers that begin at once: forked from a process that has imported Celery already.
+
+More than half of what a short test costs is Python importing Celery, kombu and redis for its worker
+(1.3 of 2.2 s of a core). A worker that is forked from a process which has done so, and has done
+nothing else, goes on as ``python -m celery`` does: in a session of its own, with its own variables,
+folder, output and exit code.
+
+Only tests of the tier ``integration`` use it, and only where nothing speaks against it: greenlets
+must be there before Celery is imported, and some variables are read by Python when it starts. With
+``DELAYQ_TESTS_COLD=1`` none does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from io import TextIOWrapper
+from pathlib import Path
+from typing import IO, Any
+
+from celery_delayq.testing import WorkerProcess
+
+#: What is imported before, and the least that a worker imports by itself.
+PRELOADED = (
+    "celery.apps.worker",
+    "celery.backends.redis",
+    "celery.bin.celery",
+    "celery.concurrency.prefork",
+    "celery.concurrency.thread",
+    "celery.worker.consumer",
+    "celery_delayq",
+    "celery_delayq.transport.worker",
+    "kombu.transport.redis",
+)
+
+#: Variables that Python has read by then; but for these two, which can still be obeyed.
+_OBEYED = {"PYTHONPATH", "PYTHONUNBUFFERED"}
+_READ = ("PYTHON", "LD_", "FAKETIME", "EVENTLET", "GEVENT")
+
+
+class Nursery:
+    """A process that has imported Celery, and from which workers are forked."""
+
+    def __init__(self) -> None:
+        self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with other:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", __name__, str(other.fileno())], pass_fds=[other.fileno()]
+            )
+
+    def fork(self, process: WorkerProcess, log: IO[bytes]) -> Forked:
+        """Start a worker; returns what is like ``subprocess.Popen`` as far as that is needed."""
+        given = {
+            "argv": process.command[3:],  # behind "python -m celery"
+            "env": {**os.environ, **process.env},
+            "cwd": str(process.cwd),
+        }
+        # Longer texts than a packet may be, and nobody has to read them at the same time.
+        text, ended = os.memfd_create("given"), os.pipe()
+        try:
+            os.write(text, json.dumps(given).encode())
+            fds = [text, log.fileno(), ended[1]]
+            socket.send_fds(self._socket, [b"fork"], fds)
+            return Forked(int(self._socket.recv(32)), ended[0])
+        finally:
+            os.close(text)
+            os.close(ended[1])
+
+    def close(self) -> None:
+        """End it, when no worker is left."""
+        self._socket.close()
+        self._process.wait()
+
+
+class Forked:
+    """A worker that was forked; it is the nursery that hears of its end."""
+
+    def __init__(self, pid: int, ended: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._ended: int | None = ended
+
+    def __del__(self) -> None:
+        if self._ended is not None:
+            os.close(self._ended)
+
+    def poll(self) -> int | None:
+        """Return its exit code, None as long as it runs."""
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; raises what ``subprocess.Popen`` does."""
+        if self.returncode is None:
+            assert self._ended is not None
+            ready, _, _ = select.select([self._ended], [], [], timeout)
+            if not ready:
+                raise subprocess.TimeoutExpired(f"worker {self.pid}", timeout or 0)
+            self.returncode = int(os.read(self._ended, 32) or -signal.SIGKILL)
+            os.close(self._ended)
+            self._ended = None
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, if it still runs."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+def spawning(nursery: Callable[[], Nursery]) -> Callable[[WorkerProcess, IO[bytes]], Any]:
+    """Return what starts workers in place of ``WorkerProcess._spawn``."""
+    cold = WorkerProcess._spawn
+
+    def spawn(process: WorkerProcess, log: IO[bytes]) -> Any:
+        return nursery().fork(process, log) if _may_be_warm(process) else cold(process, log)
+
+    return spawn
+
+
+def _may_be_warm(process: WorkerProcess) -> bool:
+    mine, its = ({n: v for n, v in env.items() if _is_read(n)} for env in (os.environ, process.env))
+    return (
+        process.pool in ("prefork", "threads", "solo")
+        and process.command[:3] == [sys.executable, "-m", "celery"]
+        and {**mine, **its} == mine
+        and "DELAYQ_TESTS_COLD" not in os.environ
+    )
+
+
+def _is_read(name: str) -> bool:
+    return name.startswith(_READ) and name not in _OBEYED
+
+
+# -- in the process itself ------------------------------------------------------------------------
+
+
+def _serve(requests: socket.socket) -> None:
+    """Fork what is asked for until nobody is there to ask, and tell of the end of each."""
+    for name in PRELOADED:
+        __import__(name)
+    woken, wake = os.pipe()
+    os.set_blocking(woken, False)
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    running: dict[int, int] = {}
+    while True:
+        ready, _, _ = select.select([requests.fileno(), woken], [], [])
+        if woken in ready:
+            with suppress(BlockingIOError):
+                os.read(woken, 1024)
+            for pid in [*running]:
+                found, status = os.waitpid(pid, os.WNOHANG)
+                if found:
+                    _tell(running.pop(pid), os.waitstatus_to_exitcode(status))
+        if requests.fileno() in ready:
+            message, fds, _, _ = socket.recv_fds(requests, 16, 3)
+            if not message:
+                return
+            text, log, ended = fds
+            pid = os.fork()
+            if pid == 0:
+                signal.set_wakeup_fd(-1)
+                for number in (signal.SIGCHLD, signal.SIGINT):
+                    signal.signal(number, signal.SIG_DFL)
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                with open(text, "rb", closefd=False) as file:
+                    file.seek(0)
+                    given = json.load(file)
+                keep_out = {requests.detach(), woken, wake, text, ended, *running.values()}
+                _become(given, log, keep_out)
+                return
+            running[pid] = ended
+            os.close(text)
+            os.close(log)
+            requests.send(b"%d" % pid)
+
+
+def _tell(ended: int, code: int) -> None:
+    with suppress(BrokenPipeError):  # nobody wants to know
+        os.write(ended, b"%d" % code)
+    os.close(ended)
+
+
+def _become(given: Mapping[str, Any], log: int, closed: set[int]) -> None:
+    """Run ``celery`` in this process, as ``python -m celery`` would."""
+    os.setsid()
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((nothing, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    for fd in {nothing, log, *closed}:
+        os.close(fd)
+    env = given["env"]
+    before = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    mine = {str(Path.cwd()), "", *map(os.path.abspath, before)}
+    os.environ.clear()
+    os.environ.update(env)
+    time.tzset()
+    os.chdir(given["cwd"])
+    first = [str(Path.cwd()), *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
+    sys.path[:] = [*map(os.path.abspath, first), *(path for path in sys.path if path not in mine)]
+    sys.argv = ["celery", *given["argv"]]
+    for stream in (sys.stdout, sys.stderr):
+        assert isinstance(stream, TextIOWrapper)
+        stream.reconfigure(line_buffering=True)
+    runpy.run_module("celery", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    _serve(socket.socket(fileno=int(sys.argv[1])))
