@@ -3,10 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test matrix bench soak lint format servers clean
+.PHONY: help demo demo-spark test matrix bench soak lint format servers clean
 
 help: ## list what there is
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 12
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -16,7 +16,11 @@ help: ## list what there is
 
 demo: .venv/installed ## departure reminders of a real day of flights, in a bit more than a minute
 	@$(BIN)/python -m celery_delayq.embedded.find >/dev/null 2>&1 || .ci/servers
-	$(BIN)/python -m example_project
+	$(BIN)/python -m example_project $(DEMO_ARGS)
+
+demo-spark: .venv/installed ## a year of flights through Spark into the queue, one day of it run by workers; needs Java 17
+	@$(BIN)/python -m celery_delayq.embedded.find >/dev/null 2>&1 && { [ -n "$$JAVA_HOME" ] || command -v java >/dev/null; } || .ci/servers
+	$(BIN)/python -m example_project.spark $(DEMO_ARGS)
 
 test: .venv/installed servers ## all tests, on the embedded redis-server and on the one on PATH
 	$(BIN)/python -m tests.run

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-import signal
 from datetime import datetime
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 from rich.console import Console
 
 from celery_delayq.errors import DelayQError
+from example_project.command import WrongSums, end_by_exceptions, folder_made
 from example_project.flights import FlightDataError
-from example_project.run import Options, WrongSums, run
+from example_project.run import Options, run
 from example_project.services import ServiceError
 
 
@@ -22,15 +21,6 @@ def _finite(context: click.Context, option: click.Parameter, value: float | None
     if value is not None and not math.isfinite(value):
         raise click.BadParameter(f"{value} is not a number of seconds", context, option)
     return value
-
-
-def _folder_made(context: click.Context, option: click.Parameter, path: Path) -> Path:
-    # At once, and not when the day is over.
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise click.BadParameter(f"no folder for it: {error}", context, option) from error
-    return path
 
 
 @click.command(context_settings={"show_default": True})
@@ -68,7 +58,7 @@ def _folder_made(context: click.Context, option: click.Parameter, path: Path) ->
     "--picture",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
     default=Path("build/demo.png"),
-    callback=_folder_made,
+    callback=folder_made,
     help="Where the picture goes.",
 )
 @click.option("--flower/--no-flower", default=True, help="Start Flower too.")
@@ -83,15 +73,8 @@ def main(day: datetime, **chosen: Any) -> None:
     or after it was cancelled, if a webhook was neither delivered once nor a dead letter, or if an
     hour has not one report, with the flights that the data has.
     """
-    signal.signal(signal.SIGTERM, _leave)
-    # A shell starts what runs in its background with SIGINT ignored.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    end_by_exceptions()
     try:
         run(Options(day=day.date(), **chosen), Console())
     except (FlightDataError, DelayQError, ServiceError, WrongSums) as error:
         raise click.ClickException(str(error)) from error
-
-
-def _leave(number: int, _: FrameType | None) -> NoReturn:
-    # An exception, so that the processes which were started are ended on the way out.
-    raise SystemExit(128 + number)

@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 import os
 import secrets
-import shutil
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from pathlib import Path
@@ -19,6 +16,7 @@ from rich.console import Console
 
 from celery_delayq.embedded import EmbeddedRedis
 from example_project import show
+from example_project.command import WrongSums, log_folder
 from example_project.deliveries import Deliveries, add_up_webhooks, webhook_problems
 from example_project.flights import load_flights, midnight, thin_out
 from example_project.ledger import add_up, problems
@@ -44,13 +42,6 @@ LOOK_EVERY_S = 0.2
 # machine; were it slower still, the sums would say so, and `--seconds-before` would help.
 PUBLISHED_PER_S = 300
 PUBLISH_SPARE_S = 3.0
-
-
-class WrongSums(Exception):
-    """What was published and what ran do not agree; the message has a line for each reason."""
-
-    def __init__(self, found: Sequence[str]) -> None:
-        super().__init__("\n".join(["the sums are wrong:", *(f"  {line}" for line in found)]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +74,7 @@ def run(options: Options, console: Console) -> None:
     hours = hours_of(flights, begins)
     show.plan(console, options.day, options.days, flights, reminders)
     with (
-        _log_folder(console, options.keep) as logs,
+        log_folder(console, "flight-reminders-", options.keep) as logs,
         EmbeddedRedis() as server,
         closing(Records(server.url)) as records,
     ):
@@ -203,18 +194,3 @@ def _hold(console: Console, services: Services) -> None:
             time.sleep(LOOK_EVERY_S)
     except KeyboardInterrupt:
         console.print()
-
-
-@contextmanager
-def _log_folder(console: Console, keep: bool) -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="flight-reminders-"))
-    try:
-        yield folder
-    except Exception:
-        keep = True
-        raise
-    finally:
-        if keep:
-            console.print(f"The logs are in {folder}")
-        else:
-            shutil.rmtree(folder, ignore_errors=True)

@@ -86,9 +86,10 @@ class Service:
 class Services:
     """All child processes; leaving the context ends them, whatever the reason."""
 
-    def __init__(self, environment: Mapping[str, str], logs: Path) -> None:
+    def __init__(self, environment: Mapping[str, str], logs: Path, app: str = _APP) -> None:
         self._environment = environment
         self._logs = logs
+        self._app = app
         self._running: list[Service] = []
 
     def __enter__(self) -> Services:
@@ -152,7 +153,7 @@ class Services:
             self._running.clear()
 
     def _start_celery(self, name: str, *arguments: str) -> None:
-        self._start(name, sys.executable, "-m", "celery", "-A", _APP, *arguments)
+        self._start(name, sys.executable, "-m", "celery", "-A", self._app, *arguments)
 
     def _start(self, name: str, *command: str) -> None:
         self._running.append(Service(name, command, self._environment, self._logs))

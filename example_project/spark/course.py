@@ -1,0 +1,145 @@
+"""The steps of the demonstration, one after the other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from rich.console import Console
+
+from celery_delayq.spark import report as reports
+from example_project.flights import midnight
+from example_project.plan import CompressedClock
+from example_project.services import Services
+from example_project.spark import agreement, pipeline, placing, show, source
+from example_project.spark.agreement import CANCELLED, RUN, WAITS
+from example_project.spark.app import delayq
+from example_project.spark.day import run_day, start_workers, waiting
+from example_project.spark.watching import watching
+
+if TYPE_CHECKING:
+    from example_project.spark.run import Options
+
+#: The day begins so long after it is known when: its rows are written meanwhile. Where that takes
+#: longer, what is due by then runs late, and at once.
+LEAD_S = 10.0
+
+#: The report tells of the load of so many hours to come: the year begins within two weeks.
+AHEAD_H = 24.0 * 380
+
+
+class Course:
+    """The steps; each is to be called once, in the order in which they stand here."""
+
+    def __init__(
+        self, options: Options, console: Console, spark: SparkSession, folder: Path
+    ) -> None:
+        self._options, self._console, self._spark, self._folder = options, console, spark, folder
+        self._took: dict[str, float] = {}
+
+    def load(self) -> None:
+        """Put reminders of all flights into the queue, as scheduled."""
+        show.step(self._console, 2, "The year, from CSV through Spark into the queue")
+        shift = placing.weeks_until(datetime.now(timezone.utc))
+        self._placed = placing.moved(source.reminded(), shift)
+        with self._watched("load"):
+            path = source.unpack(self._folder)
+            self._flights = source.read_flights(
+                self._spark, path, self._options.day, self._options.flights
+            )
+            scheduled = self._flights.withColumn("departure", F.col("scheduled"))
+            rows = source.rows(scheduled, self._placed)
+            self._first = pipeline.bring_up_to_date(self._spark, rows)
+        show.sums(self._console, self._first)
+
+    def take_in_the_news(self) -> None:
+        """Move the reminders of late flights, and cancel those of cancelled ones."""
+        show.step(self._console, 3, "The news: reminders of late flights move, cancelled ones go")
+        kind = (
+            F.when(source.is_cancelled(), CANCELLED)
+            .when(F.col("day") == F.lit(self._options.day), RUN)
+            .otherwise(WAITS)
+        )
+        self._known = self._flights.withColumn("departure", source.departure_known())
+        self._known = self._known.withColumn("kind", kind)
+        with self._watched("news"):
+            still = self._known.where(F.col("kind") != CANCELLED)
+            rows = source.rows(still, self._placed)
+            self._second = pipeline.bring_up_to_date(self._spark, rows, orphans="cancel")
+        show.sums(self._console, self._second)
+
+    def run_the_day(self, services: Services) -> None:
+        """Bring one day forward, and let workers run it."""
+        day, seconds = self._options.day, self._options.seconds
+        show.step(self._console, 4, f"{day:%A}, {day.day} {day:%B}, in {seconds:g} s")
+        start_workers(self._console, services, self._options.workers)
+        # The clock of this machine, which is that of its Redis.
+        starts_ms = round((time.time() + LEAD_S) * 1000)
+        clock = CompressedClock(midnight(day), starts_ms, seconds)
+        self._fast = placing.compressed(source.reminded(), clock)
+        rows = source.rows(self._known.where(F.col("kind") == RUN), self._fast)
+        before = waiting().total
+        with self._watched("forward"):
+            self._brought = pipeline.replace(rows)
+        flights = self._brought["replaced"]
+        self._console.print(f"  {flights:,} reminders brought forward")
+        with self._timed("day"):
+            run_day(self._console, services, clock, flights, rest=before - flights)
+
+    def report(self) -> None:
+        """Make a page of how the tasks ran, and of what is to come."""
+        show.step(self._console, 5, "The report, from the history of runs")
+        with self._watched("report"):
+            asked = reports.Options(access=pipeline.ACCESS, ahead=AHEAD_H)
+            told = reports.report(self._spark, asked)
+            title = f"{self._options.day:%A, %d %B %Y}: departure reminders of New York"
+            self._options.html.write_text(reports.page(told, title), "utf-8")
+        self._console.print(f"  Page: {self._options.html}")
+
+    def compare(self) -> dict[str, Any]:
+        """Compare source, queue and history; give what is to be told, with the `problems`."""
+        show.step(self._console, 6, "Do they agree?")
+        due = F.when(F.col("kind") == RUN, self._fast).when(F.col("kind") == WAITS, self._placed)
+        with self._watched("compare"):
+            news = agreement.news_in(self._known)
+            expected = self._known.select("flight", "kind", due.alias("due"))
+            lines = agreement.compare(self._spark, expected)
+        now = waiting()
+        left = {"ready": now.ready, "leased": now.leased, "dead": now.dead}
+        found = list(
+            agreement.problems(news, self._first, self._second, self._brought, lines, left)
+        )
+        show.result(self._console, lines)
+        if not found:
+            show.verdict(self._console, news, lines)
+        return {
+            "source": asdict(news),
+            "first": asdict(self._first),
+            "second": asdict(self._second),
+            "forward": self._brought,
+            "lines": {line.kind: asdict(line) for line in lines},
+            "left": left,
+            "seconds": self._took,
+            "problems": found,
+        }
+
+    @contextmanager
+    def _watched(self, name: str) -> Iterator[None]:
+        with (
+            self._timed(name),
+            watching(self._console, self._spark, lambda: delayq.count()),
+        ):
+            yield
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self._took[name] = round(time.monotonic() - began, 1)

@@ -1,0 +1,62 @@
+"""One day of the year, run by ordinary workers."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+from rich.console import Console
+
+from example_project import show
+from example_project.plan import CompressedClock
+from example_project.records import Waiting
+from example_project.services import ServiceError, Services
+from example_project.spark.app import app, delayq
+
+_START_S = 60.0
+_AFTER_THE_LAST_S = 60.0
+_LOOK_EVERY_S = 0.2
+
+
+def start_workers(console: Console, services: Services, number: int) -> None:
+    """Start workers with two processes each, and wait until they answer.
+
+    Raises
+    ------
+    ServiceError
+        One has ended, or does not answer in time.
+    """
+    deadline = time.monotonic() + _START_S
+    with console.status("Starting workers"):
+        for each in range(1, number + 1):
+            services.start_worker(f"worker{each}", concurrency=2)
+        while len(app.control.ping(timeout=1.0, limit=number)) < number:
+            services.check()
+            if time.monotonic() > deadline:
+                raise ServiceError(f"not all workers were ready after {_START_S:g} s")
+    console.print(f"  {number} workers with 2 processes each are ready")
+
+
+def run_day(
+    console: Console, services: Services, clock: CompressedClock, flights: int, rest: int
+) -> None:
+    """Show the day as it runs, until of all that waits only the `rest` of the year is left.
+
+    A day that does not come to that is given up a while after its end: the sums tell then.
+    """
+    # The longest delay is of 22 hours.
+    give_up_ms = clock.real_ms(clock.begins + timedelta(days=2)) + _AFTER_THE_LAST_S * 1000
+    with show.running(console, clock) as update:
+        while True:
+            services.check()
+            now, now_ms = waiting(), time.time() * 1000
+            update(now_ms, flights + rest - now.total, flights, now)
+            if now.total <= rest or now_ms > give_up_ms:
+                return
+            time.sleep(_LOOK_EVERY_S)
+
+
+def waiting() -> Waiting:
+    """Ask the queue what there is."""
+    stats = delayq.stats()
+    return Waiting(stats.scheduled, stats.ready, stats.leased, stats.dead)

@@ -1,0 +1,35 @@
+"""In and out of the queue: what a pipeline of your own would call."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pyspark.sql import DataFrame, SparkSession
+
+from celery_delayq.spark.reconcile import Options, Summary, reconcile
+from celery_delayq.spark.writing import write
+
+TASK = "flights.remind"
+#: How driver and executors find the queue: by the settings of the app.
+ACCESS = {"app": "example_project.spark.app"}
+
+
+def bring_up_to_date(
+    spark: SparkSession, rows: DataFrame, orphans: Literal["report", "cancel"] = "report"
+) -> Summary:
+    """Schedule what is missing, move what has changed, and cancel what has no row any more."""
+    options = Options(task=TASK, key="flight", eta="remind_at", orphans=orphans, access=ACCESS)
+    return reconcile(spark, rows, options)
+
+
+def replace(rows: DataFrame) -> dict[str, int]:
+    """Write rows, in place of what waits of the same flights, and say how many became what."""
+    columns = {"idcolumn": "flight", "etacolumn": "remind_at"}
+    told = write(rows, {"task": TASK, **columns, "onconflict": "replace", **ACCESS})
+    return {name: int(told[name]) for name in ("new", "kept", "replaced", "refused")}
+
+
+def read(spark: SparkSession, table: str, columns: str) -> DataFrame:
+    """Read some columns of a table of the queue."""
+    source = spark.read.format("celery_delayq").schema(columns)
+    return source.options(table=table, task=TASK, **ACCESS).load()
