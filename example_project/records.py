@@ -83,7 +83,10 @@ class Records:
         self._redis.rpush(_WORKERS, name)
 
     def wait_for_worker(self, seconds: float) -> str | None:
-        """Wait until one more worker is ready and give its name, `None` after `seconds`."""
+        """Wait until one more worker is ready and give its name, `None` after `seconds`.
+
+        At most 4: redis-py itself waits no longer than 5 for an answer.
+        """
         answer = self._redis.blpop([_WORKERS], timeout=seconds)
         return None if answer is None else str(answer[1])
 

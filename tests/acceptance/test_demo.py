@@ -29,6 +29,7 @@ from redis import Redis
 from celery_delayq import DelayQ
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.periodic import GRACE
+from celery_delayq.testing import wait_until
 from example_project import publish
 from example_project.flights import Flight, FlightDataError, load_flights, midnight, thin_out
 from example_project.news import changes_after, news_of
@@ -319,7 +320,7 @@ def test_each_hour_has_one_report_though_there_is_no_worker_for_a_while(
         monkeypatch.setattr(publish, "delayq", delayq)
         with Services(environment, tmp_path) as first:
             first.start_worker("first", concurrency=2)
-            assert records.wait_for_worker(seconds=60)
+            wait_until(lambda: records.wait_for_worker(seconds=1), 60, "the first worker")
             clock = CompressedClock(begins, round(records.now_ms()) + 3000, in_whole_hours(24))
             tower = Tower(flights, clock, records)
             ids = [tick_id(hour, clock) for hour in range(hours)]

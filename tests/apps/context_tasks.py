@@ -110,7 +110,7 @@ def replacing(self: Any) -> Any:
 def meeting(name: str, count: int) -> Any:
     """Look when so many of these tasks run at once."""
     before = dict(current_context())
-    with Redis.from_url(app.conf.result_backend) as client:
+    with Redis.from_url(app.conf.result_backend, socket_timeout=None) as client:
         if client.incr("met") == count:
             client.rpush("all met", *[""] * count)
         client.blpop(["all met"], timeout=20)

@@ -55,7 +55,7 @@ def work(self: Any, key: Any = "", do: str = "", gate: str = "") -> Any:
     Retries are for the first attempt only, death for the first delivery.
     """
     request = self.request
-    with Redis.from_url(self.app.conf.result_backend) as client:
+    with Redis.from_url(self.app.conf.result_backend, socket_timeout=None) as client:
         run = {
             "id": request.id,
             "key": key,

@@ -116,7 +116,7 @@ def nap(self: Any, seconds: float) -> None:
 
 def wait_to_go(request: Any, event: str) -> None:
     """Say so, and wait until the test lets it go on."""
-    with Redis.from_url(app.conf.result_backend) as client:
+    with Redis.from_url(app.conf.result_backend, socket_timeout=None) as client:
         log(client, event, request)
         client.blpop(["go"], timeout=60)
 

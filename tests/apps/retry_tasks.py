@@ -40,7 +40,7 @@ def act(self: Any, acts: Sequence[Act] = ("done",), result: Any = "done") -> Any
     request = self.request
     what = acts[min(request.retries, len(acts) - 1)]
     word, more = (what, None) if isinstance(what, str) else what
-    with Redis.from_url(NOTES or self.app.conf.result_backend) as client:
+    with Redis.from_url(NOTES or self.app.conf.result_backend, socket_timeout=None) as client:
         run = {
             "id": request.id,
             "task": self.name,
@@ -129,7 +129,7 @@ class Telling(Task):
 
     def on_retry(self, _: Any, task_id: str, *__: Any) -> None:
         tell(self.app, "on_retry", self.request)
-        with Redis.from_url(self.app.conf.result_backend) as client:
+        with Redis.from_url(self.app.conf.result_backend, socket_timeout=None) as client:
             if client.exists(f"hold:{task_id}"):
                 client.blpop([f"gate:{task_id}"], timeout=60)
 

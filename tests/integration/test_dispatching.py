@@ -183,7 +183,7 @@ def test_a_dispatcher_outlives_redis(
     wait_until(lambda: "Redis is away" in caplog.text, what="the dispatcher notices")
     server.start()
 
-    with server.client() as client:
+    with server.client(socket_timeout=None) as client:
         assert client.brpop("q", timeout=10) == (b"q", b'{"id": "a"}')
     thread.stop()
     thread.join()
