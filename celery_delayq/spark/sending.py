@@ -102,13 +102,13 @@ class Sending:
     def _unknown_rows(
         self, batches: Iterator[pa.RecordBatch], making: _Making, run: Run
     ) -> Iterator[Row]:
-        began, taken, size = time.monotonic(), 0, self._options.batchsize
-        if self._options.ratelimit is not None:  # no burst, and nothing is held for long
-            size = max(1, min(size, int(self._options.ratelimit)))
+        size, rate = self._options.batchsize, self._options.ratelimit
+        if rate is not None:  # no burst, and nothing is held for long
+            size = max(1, min(size, int(rate)))
         for whole in batches:
             rows = making.rows = making.rows or Rows(self._options, whole.schema)
             for start in range(0, whole.num_rows, size):
-                batch = whole.slice(start, size)
+                began, batch = time.monotonic(), whole.slice(start, size)
                 read = [*rows.read(batch)]
                 self._refused.add(batch, {row.place: row.error for row in read if row.error})
                 unknown = self._unknown([row for row in read if not row.error])
@@ -116,9 +116,9 @@ class Sending:
                 yield from unknown
                 self._refuse_late()
                 self._forget(run.oldest())
-                taken += batch.num_rows
-                if self._options.ratelimit is not None:
-                    time.sleep(max(0.0, began + taken / self._options.ratelimit - time.monotonic()))
+                # Time that Redis or Spark took is not made up for: that would be faster than asked.
+                if rate is not None:
+                    time.sleep(max(0.0, began + batch.num_rows / rate - time.monotonic()))
 
     def _unknown(self, rows: list[Row]) -> list[Row]:
         """Return those that Redis does not have yet, as far as it is worth while to ask."""
