@@ -254,8 +254,10 @@ class ControlStore:
         *queues* are looked at when it goes on: they may have parked entries.
         """
         field = f"q{queue}" if queue is not None else f"t{task_field(task or '')}"
+        names = list(queues)
         keys = [self._keys.control, self._keys.agenda]
-        args = [field, "0" if resume else "1", self._keys.wake, *queues]
+        keys += [self._keys.queue(name).due for name in names]
+        args = [field, "0" if resume else "1", self._keys.wake, *names]
         return bool(self._store.run(Call(scripts.load("pause"), keys, args)))
 
     def revoke(

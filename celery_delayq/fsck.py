@@ -218,12 +218,8 @@ class _Check:
             self._report.notes.append(
                 f"{queue}: {len(seen):,} of {counted:,} counts of deliveries were looked at"
             )
-        # A message that was put back while the others were read is found the second time.
-        for _ in range(2):
-            if seen:
-                there = self._mend.digests(queue, layout, self._holders[queue])
-                seen = {digest: text for digest, text in seen.items() if digest not in there}
-        for pairs in batches(seen.items()):
+        stale = self._mend.stale_counts(queue, layout, seen, self._holders[queue])
+        for pairs in batches(stale.items()):
             self._take(queue, self._mend.counts(queue, dict(pairs), mend=self._repair))
 
     def _wakes(self, layout_of: dict[str, Layout]) -> Iterator[Report]:

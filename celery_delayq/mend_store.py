@@ -7,6 +7,7 @@ safe while workers run.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha1
@@ -234,7 +235,28 @@ class MendStore:
         pairs = chain.from_iterable(seen.items())
         return self._run("mend_counts", [self._keys.queue(queue).deliveries], [flag(mend), *pairs])
 
-    def sample_counts(self, queue: str, most: int) -> dict[bytes, bytes]:
+    def forget_counts(self, queue: str, layout: Layout) -> None:
+        """Remove the counts of deliveries whose messages are gone, as after a purge."""
+        stale = self.stale_counts(queue, layout, self.sample_counts(queue))
+        for pairs in batches(stale.items()):
+            self.counts(queue, dict(pairs), mend=True)
+
+    def stale_counts(
+        self,
+        queue: str,
+        layout: Layout,
+        seen: Mapping[bytes, bytes],
+        incarnations: Iterable[str] = (),
+    ) -> Mapping[bytes, bytes]:
+        """Return those of the counts *seen* whose messages are not there (:meth:`digests`)."""
+        # A message that was put back while the others were read is found the second time.
+        for _ in range(2):
+            if seen:
+                there = self.digests(queue, layout, incarnations)
+                seen = {digest: text for digest, text in seen.items() if digest not in there}
+        return seen
+
+    def sample_counts(self, queue: str, most: float = math.inf) -> dict[bytes, bytes]:
         """Return counts of deliveries, about *most* of them at most, by digest."""
         deliveries = self._keys.queue(queue).deliveries
         counts: dict[bytes, bytes] = {}

@@ -1,8 +1,8 @@
 -- Pause a queue or a task name, or let it go on. Consumers see that the revision has changed.
 --
--- KEYS     1 control  2 agenda
+-- KEYS     1 control  2 agenda  3… due, of each queue that may have something parked
 -- ARGV     1 field: 'q' and the queue, or 't' and the task  2 '1' to pause  3 wake channel
---          4… queues that may have something parked
+--          4… those queues
 -- Returns  1, or 0 when it was so already
 -- Repeat   0
 -- @include clock
@@ -17,8 +17,11 @@ if ARGV[2] == '1' then
 else
   changed = redis.call('HDEL', KEYS[1], ARGV[1])
   for i = 4, #ARGV do
-    redis.call('ZADD', KEYS[2], 'LT', to_ms(clock), ARGV[i])
-    hint(ARGV[3], ARGV[i], to_ms(clock), clock)
+    -- The agenda names no queue that has nothing scheduled.
+    if redis.call('EXISTS', KEYS[i - 1]) == 1 then
+      redis.call('ZADD', KEYS[2], 'LT', to_ms(clock), ARGV[i])
+      hint(ARGV[3], ARGV[i], to_ms(clock), clock)
+    end
   end
 end
 if changed == 1 then

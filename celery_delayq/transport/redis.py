@@ -14,6 +14,7 @@ from redis.exceptions import ResponseError
 from celery_delayq import checks
 from celery_delayq.conf import Settings
 from celery_delayq.dispatcher import DispatcherThread
+from celery_delayq.mend_store import MendStore
 from celery_delayq.transport import url
 from celery_delayq.transport.consume import ConsumeChannel
 from celery_delayq.transport.poller import Poller, Readers
@@ -33,6 +34,7 @@ class Channel(ConsumeChannel):
         """Empty *queue* and return how many messages were in it, ready and scheduled."""
         ready: int = super()._purge(queue)
         scheduled = self.store.clear(queue)
+        MendStore(self.store).forget_counts(queue, self.store.layout)
         logger.info("Purged queue %r: %d ready, %d scheduled", queue, ready, scheduled)
         return ready + scheduled
 

@@ -89,6 +89,20 @@ def test_when_it_goes_on_dispatchers_look_at_once(store: Store) -> None:
     assert store.client.zscore("delayq:agenda", "q") <= store.now_ms()
 
 
+@pytest.mark.parametrize("paused", [False, True], ids=["was not paused", "was paused"])
+@pytest.mark.parametrize("kind", ["queue", "task"])
+def test_a_queue_without_a_schedule_leaves_no_trace_when_it_goes_on(
+    store: Store, kind: str, paused: bool
+) -> None:
+    named = {"queue": QUEUE} if kind == "queue" else {"task": "tasks.t"}
+    if paused:
+        pause(store, **named)
+
+    assert resume(store, **named) is paused
+
+    assert state(store) == ({"delayq:control": {b"revision": b"2"}} if paused else {})
+
+
 def test_even_a_full_server_pauses_and_lets_go(store: Store) -> None:
     pause(store, task="t")
     fill(store)

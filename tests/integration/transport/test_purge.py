@@ -1,0 +1,69 @@
+"""A purge leaves nothing of the messages that it forgets, and all of those that are held."""
+
+from __future__ import annotations
+
+from hashlib import sha1
+
+from celery import Celery
+
+from celery_delayq import DelayQ
+from celery_delayq.conf import Settings
+from celery_delayq.fsck import check
+from celery_delayq.store import Store
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.support.keyspace import snapshot
+
+LEASE = 600.0
+
+
+def hold(store: Store, queue: str, step: int, message: bytes) -> str:
+    """Push a message and lease it; return its field."""
+    pushed = store.ready_call(queue)
+    pushed.add(step, message)
+    store.run(pushed)
+    nonce = str(step + 1)
+    store.run(store.leases.reserve_call(queue, "me", LEASE, nonce, 1, 4, 0))
+    return f"{nonce}:1"
+
+
+def give_back(store: Store, queue: str, *fields: str) -> None:
+    """Put held messages back and count them as delivered once."""
+    store.leases.requeue(queue, "me", fields, counted="requeued")
+
+
+def test_a_purge_forgets_the_counts_of_what_is_gone_and_keeps_those_of_what_is_held(
+    app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest
+) -> None:
+    store, redis = delayq.store, delayq_redis.client
+    store.register("celery")
+    store.agenda()
+    fields = [hold(store, "celery", step, b"%d came back" % step) for step in (0, 9)]
+    give_back(store, "celery", *fields)
+    store.run(store.leases.reserve_call("celery", "me", LEASE, "11", 1, 4, 0))
+    redis.lpush("{celery}:suspects", b"0\nalone")
+    redis.hset("{celery}:deliveries", sha1(b"alone").hexdigest(), "5 0 0")
+    held = redis.hgetall("{celery}:leased:me")
+
+    assert app.control.purge() == 2
+
+    [message] = [value.partition(b"\n")[2] for value in held.values()]
+    digest = sha1(message).hexdigest().encode()
+    after = snapshot(redis)
+    assert after["{celery}:leased:me"] == held
+    assert after["{celery}:deliveries"] == {digest: b"0 0 1"}
+    *_, report = check(store, Settings())
+    assert report.as_dict()["findings"] == []
+
+
+def test_a_purge_of_what_nobody_holds_leaves_no_count(
+    app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest
+) -> None:
+    store = delayq.store
+    store.agenda()
+    give_back(store, "celery", hold(store, "celery", 0, b"came back"))
+    assert "{celery}:deliveries" in snapshot(delayq_redis.client)
+
+    assert app.control.purge() == 1
+
+    left = {key for key in snapshot(delayq_redis.client) if key.startswith("{celery}")}
+    assert left <= {"{celery}:nonces", "{celery}:leases"}
