@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test matrix bench soak lint format servers clean
+.PHONY: help demo demo-spark test test-full matrix bench soak lint format servers clean
 
 help: ## list what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 12
@@ -22,8 +22,11 @@ demo-spark: .venv/installed ## a year of flights through Spark into the queue, o
 	@$(BIN)/python -m celery_delayq.embedded.find >/dev/null 2>&1 && { [ -n "$$JAVA_HOME" ] || command -v java >/dev/null; } || .ci/servers
 	$(BIN)/python -m example_project.spark $(DEMO_ARGS)
 
-test: .venv/installed servers ## all tests, on the embedded redis-server and on the one on PATH
-	$(BIN)/python -m tests.run
+test: .venv/installed servers ## the tests for every change, 8 minutes: one Redis, no Spark, PostgreSQL or faults
+	$(BIN)/python -m tests.run short
+
+test-full: .venv/installed servers ## all other tests, 30 minutes: faults, Spark, every pool, the second Redis
+	$(BIN)/python -m tests.run full
 
 matrix: .venv/installed servers ## unit, Lua and integration tests on oldest and newest versions
 	$(BIN)/python -m tests.matrix

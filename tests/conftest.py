@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 import pytest
@@ -9,6 +10,40 @@ import pytest
 pytest_plugins = ["celery_delayq.testing.fixtures"]
 
 SPARK = "tests/integration/spark/"
+#: `make test` runs a test on the first of these that it has; marked "conformance", on all it has.
+POOL_ORDER = ("threads", "prefork", "solo", "gevent", "eventlet")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as "full" what every such test is: on a further pool, on PostgreSQL."""
+    pools: dict[str, set[str]] = defaultdict(set)
+    for item in items:
+        if pool := _parameters(item).get("pool"):
+            pools[_name(item)].add(pool)
+    for item in items:
+        parameters = _parameters(item)
+        pool = parameters.get("pool")
+        further = (
+            pool in POOL_ORDER
+            and pool != min(pools[_name(item)], key=POOL_ORDER.index)
+            and item.get_closest_marker("conformance") is None
+        )
+        postgres = "postgres" in getattr(item, "fixturenames", ())
+        if further or postgres or "postgresql" in parameters.values():
+            item.add_marker(pytest.mark.full)
+
+
+def _parameters(item: pytest.Item) -> dict[str, Any]:
+    """Return the values that a test was parametrized with; those of no other type than text."""
+    callspec = getattr(item, "callspec", None)
+    params = callspec.params if callspec else {}
+    return {name: value for name, value in params.items() if isinstance(value, str)}
+
+
+def _name(item: pytest.Item) -> str:
+    """Return a test's id without its parameters."""
+    return item.nodeid.partition("[")[0]
 
 
 @pytest.hookimpl(optionalhook=True)

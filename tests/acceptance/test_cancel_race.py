@@ -24,6 +24,8 @@ from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.faults.scale import SEED, scaled
 from tests.support.keyspace import is_answer
 
+pytestmark = pytest.mark.full
+
 #: How many tasks are published, each with one race.
 ROUNDS = scaled(20_000, 300_000)
 PAIRS = 2

@@ -20,6 +20,8 @@ from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support import letters
 from tests.support.terminal import Terminal, require_tmux
 
+pytestmark = pytest.mark.full
+
 FAR = datetime(2100, 1, 31, 9, tzinfo=timezone.utc)
 DELAYQ = "celery -A shop delayq"
 DEAD = ("list", "show", "replay", "purge", "export", "import", "archive")

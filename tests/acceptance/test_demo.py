@@ -40,6 +40,8 @@ from example_project.settings import BROKER_URL_VARIABLE, LEDGER_URL_VARIABLE
 from example_project.tower import Tower
 from example_project.traffic import NAME, hours_of, tick_id, traffic_problems
 
+pytestmark = pytest.mark.full
+
 CHECKOUT = Path(__file__).resolve().parents[2]
 DEMO = [sys.executable, "-m", "example_project"]
 SNOW_STORM = date(2013, 3, 8)

@@ -21,6 +21,8 @@ from celery_delayq.spark import check_java
 from celery_delayq.testing import wait_until
 from example_project.flights import load_flights
 
+pytestmark = pytest.mark.full
+
 CHECKOUT = Path(__file__).resolve().parents[2]
 DEMO = [sys.executable, "-m", "example_project.spark"]
 LIMIT_S = 600

@@ -11,7 +11,7 @@ from tests.support.faults.scale import scaled
 from tests.support.faults.stage import MakeStage, Passes
 
 pytest_plugins = ["tests.support.faults.fixtures"]
-pytestmark = pytest.mark.timeout(scaled(400, 600))
+pytestmark = [pytest.mark.full, pytest.mark.timeout(scaled(400, 600))]
 
 SECOND = 1_000_000
 

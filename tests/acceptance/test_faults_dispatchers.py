@@ -12,7 +12,7 @@ from tests.support.faults.scale import scaled, seeds
 from tests.support.faults.stage import Passes, Stage
 
 pytest_plugins = ["tests.support.faults.fixtures"]
-pytestmark = pytest.mark.timeout(scaled(400, 1800))
+pytestmark = [pytest.mark.full, pytest.mark.timeout(scaled(400, 1800))]
 
 
 @pytest.mark.parametrize("seed", seeds(1, 1))

@@ -17,7 +17,7 @@ from tests.support.proxy import Proxy
 
 pytest_plugins = ["tests.support.faults.fixtures"]
 Away = Callable[[Stage, Proxy], AbstractContextManager[None]]
-pytestmark = pytest.mark.timeout(scaled(400, 600))
+pytestmark = [pytest.mark.full, pytest.mark.timeout(scaled(400, 600))]
 
 
 def test_a_task_ten_times_as_long_as_the_lease_runs_once_in_every_pool(

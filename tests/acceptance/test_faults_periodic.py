@@ -50,6 +50,7 @@ KEEP: dict[str, Any] = {"catch_up": "all", "catch_up_max": 1000}
 OFF = {"fast": 300, "slow": -300, "right": 0}
 
 pytestmark = [
+    pytest.mark.full,
     pytest.mark.timeout(SECONDS + PATIENCE + 120),
     pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning"),
 ]

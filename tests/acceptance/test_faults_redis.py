@@ -14,7 +14,7 @@ from tests.support.faults.scale import scaled, seeds
 from tests.support.faults.stage import MakeStage, Passes, Stage
 
 pytest_plugins = ["tests.support.faults.fixtures"]
-pytestmark = pytest.mark.timeout(scaled(400, 900))
+pytestmark = [pytest.mark.full, pytest.mark.timeout(scaled(400, 900))]
 
 PROBE = "probe"
 

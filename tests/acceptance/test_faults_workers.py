@@ -13,7 +13,7 @@ pytest_plugins = ["tests.support.faults.fixtures"]
 
 SECOND = 1_000_000
 HANGING = {"FAULTS_HANG": "60"}
-pytestmark = pytest.mark.timeout(scaled(400, 1200))
+pytestmark = [pytest.mark.full, pytest.mark.timeout(scaled(400, 1200))]
 
 
 @pytest.mark.parametrize("seed", seeds(1, 3))

@@ -17,6 +17,8 @@ from celery_delayq.testing import ManagedProcess, WorkerProcess
 from tests.acceptance.browser import Browser
 from tests.support.ports import free_port
 
+pytestmark = pytest.mark.full
+
 APPS = Path(__file__).parents[1] / "apps"
 PNG = b"\x89PNG\r\n\x1a\n"
 Workers = Callable[..., WorkerProcess]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from celery import Celery
 
 from celery_delayq import DelayQ
@@ -12,6 +13,8 @@ from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.testing import WorkerProcess, wait_until
 from tests.acceptance import test_flower
 from tests.acceptance.browser import Browser
+
+pytestmark = pytest.mark.full
 
 server, broker, app = test_flower.server, test_flower.broker, test_flower.app
 flower, browser = test_flower.flower, test_flower.browser

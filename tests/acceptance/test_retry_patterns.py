@@ -17,6 +17,8 @@ from tests.apps.control_tasks import Scene
 from tests.apps.pattern_tasks import Fate, Pattern, draw, fate_of, tasks_of
 from tests.support.faults.scale import SEED, scaled
 
+pytestmark = pytest.mark.full
+
 StartWorker = Callable[..., WorkerProcess]
 
 #: 10,000 are what the policy was promised for: `python -m tests.soak`.

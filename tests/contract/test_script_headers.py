@@ -22,6 +22,8 @@ from celery_delayq.scan_store import ScanStore, Stretch
 from celery_delayq.store import Store
 from celery_delayq.testing.fixtures import RedisUnderTest
 
+pytestmark = pytest.mark.each_server
+
 TO = "q"
 DATA = Record(3, "nonce", "task", b"{}").pack()
 ENTRY = Entry("id", Due(5), 3, DATA)

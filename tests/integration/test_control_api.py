@@ -15,7 +15,10 @@ from celery_delayq.store import Store
 from celery_delayq.testing.fixtures import RedisUnderTest
 
 # Celery's result backend, with the newest redis-py.
-pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
+pytestmark = [
+    pytest.mark.each_server,
+    pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning"),
+]
 
 
 @pytest.fixture

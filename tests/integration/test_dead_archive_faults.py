@@ -25,6 +25,8 @@ from tests.support.letters import fill
 from tests.support.postgres import PostgresServer
 from tests.support.proxy import Proxy
 
+pytestmark = pytest.mark.full
+
 SCRIPT = """
 import sys
 from celery import Celery

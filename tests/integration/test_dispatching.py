@@ -23,6 +23,8 @@ from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, ready
 from tests.lua.conftest import entry
 
+pytestmark = pytest.mark.each_server
+
 QUEUE = "q"
 StartDispatcher = Callable[..., DispatcherThread]
 

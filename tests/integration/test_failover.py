@@ -18,6 +18,8 @@ from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.ending_tasks import Desk
 from tests.support.sentinel import MASTER_NAME, Sentinel
 
+pytestmark = pytest.mark.each_server
+
 PASSWORD = "s3cret"
 LEASE = 2.0
 #: Microseconds before a master's death in which a replica may not have been told of something.

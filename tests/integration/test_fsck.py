@@ -19,6 +19,8 @@ from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.drift import FAR, by_kind, lease, look, mended, numbers, schedule
 from tests.support.keyspace import snapshot
 
+pytestmark = pytest.mark.each_server
+
 
 @pytest.fixture
 def redis(delayq_redis: RedisUnderTest) -> Redis:

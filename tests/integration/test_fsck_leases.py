@@ -13,6 +13,8 @@ from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.drift import FAR, SETTINGS, by_kind, lease, look, mended, numbers
 from tests.support.keyspace import snapshot
 
+pytestmark = pytest.mark.each_server
+
 
 @pytest.fixture
 def redis(delayq_redis: RedisUnderTest) -> Redis:

@@ -28,6 +28,8 @@ from tests.support.drift import (
 )
 from tests.support.keyspace import snapshot
 
+pytestmark = pytest.mark.each_server
+
 
 @pytest.fixture
 def redis(delayq_redis: RedisUnderTest) -> Redis:

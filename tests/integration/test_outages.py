@@ -16,6 +16,8 @@ from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.ending_tasks import Desk
 from tests.support.proxy import Proxy
 
+pytestmark = pytest.mark.each_server
+
 LEASE = 1.0
 #: Seconds after which every lease that was not kept is over and reaped.
 BEYOND = 2 * LEASE

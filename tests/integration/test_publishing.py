@@ -21,6 +21,8 @@ from tests.integration.conftest import MakeApp, ready, stored
 from tests.support.keyspace import snapshot
 from tests.support.proxy import Proxy
 
+pytestmark = pytest.mark.each_server
+
 UTC = dt.timezone.utc
 FAR = dt.datetime(2100, 1, 1, 12, tzinfo=UTC)
 

@@ -17,6 +17,8 @@ from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
 
+pytestmark = pytest.mark.each_server
+
 NO_RETRY = {"max_retries": 0}
 
 

@@ -19,6 +19,8 @@ from celery_delayq.stats import QueueStats, Stats
 from celery_delayq.testing import ManagedProcess, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 
+pytestmark = pytest.mark.each_server
+
 
 @pytest.fixture
 def filled(app: Celery, delayq: DelayQ) -> Celery:

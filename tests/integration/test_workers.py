@@ -17,6 +17,8 @@ from celery_delayq.testing import POOLS, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.keyspace import snapshot
 
+pytestmark = pytest.mark.each_server
+
 UTC = dt.timezone.utc
 TIMEOUT = 60
 

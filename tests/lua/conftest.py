@@ -47,6 +47,11 @@ JUNK = {
 any_bytes = pytest.mark.parametrize("message", JUNK.values(), ids=JUNK)
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Run all of these on each server: scripts depend on it."""
+    item.add_marker(pytest.mark.each_server)
+
+
 @pytest.fixture
 def store(delayq_redis: RedisUnderTest) -> Store:
     return Store(delayq_redis.client, Keys(), Layout())

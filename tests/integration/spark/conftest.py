@@ -34,6 +34,11 @@ Read = Callable[..., Any]
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Keep Spark out of ``make test``."""
+    item.add_marker(pytest.mark.full)
+
+
 def java() -> Path:
     """Return Java's program; without one the tests are left out, with CI=true they fail."""
     home = os.environ.get("JAVA_HOME")
