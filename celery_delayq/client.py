@@ -15,6 +15,7 @@ from celery_delayq.entries import (
     Filter,
     Outcome,
     Page,
+    Paused,
     ScheduledTask,
     check_name,
     outcome_of,
@@ -23,7 +24,7 @@ from celery_delayq.errors import ConfigError, InvalidETA, InvalidFilter
 from celery_delayq.keys import Layout
 from celery_delayq.message import Due, due_of_eta
 from celery_delayq.pages import queues_of, read_page, scheduled_among
-from celery_delayq.places import Controls, Letter
+from celery_delayq.places import Letter
 from celery_delayq.store import Store
 
 if TYPE_CHECKING:
@@ -325,9 +326,9 @@ class Client(BulkMixin):
             )
         )
 
-    def paused(self) -> Controls:
-        """Return which queues and tasks are paused, with since when in ms since 1970."""
-        return self._ask(lambda store: store.control.controls())
+    def paused(self) -> Paused:
+        """Return which queues and tasks are paused, and since when."""
+        return Paused.of(self._ask(lambda store: store.control.controls()))
 
     # -- what others are to know
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from celery_delayq.errors import InvalidCursor, InvalidETA, InvalidFilter, RecordError
 from celery_delayq.message import MAX_DUE_MS, Record, decode, due_of_eta, own_of, unique_key
-from celery_delayq.places import Letter, Place, State, Where
+from celery_delayq.places import Controls, Letter, Place, State, Where
 from celery_delayq.reading import Readable
 
 #: The first millisecond that a datetime can name, year 1.
@@ -73,7 +73,24 @@ def moment(ms: int) -> datetime:
     return _EPOCH + timedelta(milliseconds=max(_MIN_MS, min(ms, MAX_DUE_MS)))
 
 
-@dataclass(frozen=True, slots=True)
+class Paused(NamedTuple):
+    """What is paused: queues and tasks by name, each with the aware time in UTC since when."""
+
+    queues: dict[str, datetime]
+    tasks: dict[str, datetime]
+
+    @classmethod
+    def of(cls, controls: Controls) -> Paused:
+        """Make one of what Redis keeps."""
+        return cls(
+            *(
+                {name: moment(since) for name, since in sorted(names.items())}
+                for names in (controls.queues, controls.tasks)
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class ScheduledTask(Readable):
     """A task that waits, or that a worker has.
 
@@ -104,8 +121,15 @@ class ScheduledTask(Readable):
     priority: int | None = None
     unique_key: str = ""
     worker: str = ""
-    message: dict[str, Any] | None = field(default=None, repr=False)
-    _name: str = field(default="", repr=False)
+    message: dict[str, Any] | None = None
+    _name: str = ""
+
+    def __repr__(self) -> str:
+        # No more than this: a unique key, like arguments, may be somebody's secret.
+        return (
+            f"<ScheduledTask {self.id!r} {self.task!r} in {self.queue!r}: "
+            f"{self.state}, due {self.due.isoformat()}>"
+        )
 
     @classmethod
     def of_record(cls, queue: str, name: str, state: State, due_ms: int, data: bytes) -> Any:

@@ -44,6 +44,9 @@ logger = logging.getLogger(__name__)
 #: All our options of one call.
 OPTIONS = frozenset({*unique.OPTIONS, *retry.OPTIONS, *retry.TASK_OPTIONS})
 
+#: Import paths of our tasks by which they may be sent, to the names that their messages have.
+OTHER_NAMES = {"celery_delayq.webhook.post": "celery_delayq.webhook"}
+
 #: What a task's message says that its retry says too.
 _INHERITED = ("unique", "skip_after", "retry", "budget")
 
@@ -295,7 +298,7 @@ def _telling_of_others(app: Celery, send: Callable[..., Any]) -> Callable[..., A
     @wraps(send)
     def send_task(name: str, *args: Any, **kwargs: Any) -> Any:
         with outcomes.collecting() as collected:
-            result = send(name, *args, **kwargs)
+            result = send(OTHER_NAMES.get(name, name), *args, **kwargs)
         for task_id, put, queue, record in collected:
             if put.state == "kept" and task_id == result.id and put.other != task_id:
                 if kwargs.get("task_id"):

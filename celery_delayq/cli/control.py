@@ -267,7 +267,7 @@ def show_paused(ctx: click.Context, delayq: DelayQ, *, as_json: bool) -> None:
     kinds = {"queue": found.queues, "task": found.tasks}
     if as_json:
         told = {
-            f"{kind}s": {name: moment(since).isoformat() for name, since in sorted(names.items())}
+            f"{kind}s": {name: since.isoformat() for name, since in names.items()}
             for kind, names in kinds.items()
         }
         print(json.dumps(told))
@@ -282,7 +282,7 @@ def show_paused(ctx: click.Context, delayq: DelayQ, *, as_json: bool) -> None:
     table.add_column("name", overflow="fold")
     table.add_column("since", overflow="fold")
     for kind, names in kinds.items():
-        for name, since in sorted(names.items()):
-            ago = distance((moment(since) - now).total_seconds())
-            table.add_row(kind, Text(spelled(name)), f"{local(moment(since))}, {ago}")
+        for name, since in names.items():
+            ago = distance((since - now).total_seconds())
+            table.add_row(kind, Text(spelled(name)), f"{local(since)}, {ago}")
     console.print(table)

@@ -19,6 +19,7 @@ from typing import Any
 from uuid import uuid4
 
 from celery import Task, shared_task
+from celery._state import _get_active_apps, connect_on_app_finalize
 from celery.utils.saferepr import saferepr
 
 from celery_delayq.attempts import attempts_of
@@ -57,6 +58,9 @@ __all__ = [
 
 #: The name of the task.
 NAME = "celery_delayq.webhook"
+
+#: Its import path, by which it may be sent too.
+PATH = f"{NAME}.post"
 
 
 @dataclass(frozen=True)
@@ -327,13 +331,30 @@ def _post(self: Any, url: str, payload: Any = None, *, headers: Any = None) -> i
 
 _SIGNATURE = signature(_post)
 
+# Celery names the task's class after its function.
+_post.__name__ = _post.__qualname__ = "post"
+
+_OPTIONS: Mapping[str, Any] = {
+    "name": NAME,
+    "bind": True,
+    "base": WebhookTask,
+    "retry_intervals": STEPPED,
+    "retry_for": (DeliveryFailed,),
+    "dont_retry_for": (DeliveryRefused, InvalidWebhook, ConfigError),
+}
+
+
+def _register_path(app: Any) -> None:
+    """Let an app know the task by its import path too, for producers that send it so."""
+    task = app._task_from_fun(_post, **_OPTIONS)
+    app._tasks[PATH] = task
+    # Celery builds what runs a task for each of its names, and keeps the last one.
+    app._tasks[NAME] = app._tasks.pop(NAME)
+
+
 #: The task; arguments are those of :func:`_post` without *self*.
-post: Any = shared_task(
-    _post,
-    name=NAME,
-    bind=True,
-    base=WebhookTask,
-    retry_intervals=STEPPED,
-    retry_for=(DeliveryFailed,),
-    dont_retry_for=(DeliveryRefused, InvalidWebhook, ConfigError),
-)
+post: Any = shared_task(_post, **_OPTIONS)
+connect_on_app_finalize(_register_path)
+for _app in _get_active_apps():
+    if _app.finalized:
+        _register_path(_app)

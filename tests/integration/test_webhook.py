@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from celery import Celery, chain, group
 from kombu import pools
+from kombu.utils.imports import symbol_by_name
 
 from celery_delayq.errors import ConfigError, DeliveryFailed, DeliveryRefused, InvalidWebhook
 from celery_delayq.testing import POOLS, WorkerProcess, wait_until
@@ -392,3 +393,59 @@ def test_webhooks_in_a_canvas(worker: WorkerProcess, post: Any) -> None:
     paths = [request.path for request in receiver.requests]
     assert paths[0] == "/first"
     assert sorted(paths[1:]) == ["/a", "/b"]
+
+
+# -- its two names ----------------------------------------------------------------------------
+
+PATH = "celery_delayq.webhook.post"
+
+#: Ways to send one by the import path of the task, which is not its name.
+BY_PATH: dict[str, Callable[[Celery, str], object]] = {
+    "send_task": lambda app, url: app.send_task(PATH, (url,)),
+    "delayed": lambda app, url: app.send_task(PATH, (url,), countdown=0.1),
+    "signature": lambda app, url: app.signature(PATH, (url,)).apply_async(),
+    "chain": lambda app, url: chain(
+        app.signature(NAME, (url,), immutable=True), app.signature(PATH, (url,), immutable=True)
+    ).apply_async(),
+    "tasks": lambda app, url: app.tasks[PATH].delay(url),
+    "import": lambda _, url: symbol_by_name(PATH).delay(url),
+    "schedule_many": lambda app, url: app._delayq.schedule_many([{"args": (url,)}], task=PATH),
+}
+
+
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=[] if way == "chain" else pytest.mark.full) for way in BY_PATH]
+)
+def test_what_is_sent_by_the_import_path_has_the_name_of_the_task(
+    way: str, worker: WorkerProcess, app: Celery
+) -> None:
+    with Receiver(200, 200) as receiver:
+        app.set_current()
+        BY_PATH[way](app, receiver.url())
+        wait_until(lambda: len(receiver.requests) == 1 + (way == "chain"), TIMEOUT, "it is asked")
+
+    wait_until(lambda: "succeeded" in worker.log, TIMEOUT, "it has ended")
+    assert f"Task {NAME}[" in worker.log
+    assert PATH not in worker.log.partition("ready.")[2]
+    assert died(app) == []
+
+
+@pytest.mark.full
+def test_what_a_stock_producer_sends_by_the_import_path_runs(
+    worker: WorkerProcess, app: Celery, delayq_redis: RedisUnderTest
+) -> None:
+    stock = Celery("stock", broker=delayq_redis.url, set_as_current=False)
+    with Receiver(200) as receiver:
+        stock.send_task(PATH, (receiver.url(),))
+        wait_until(lambda: len(receiver.requests) == 1, TIMEOUT, "it is asked")
+    stock.close()
+
+    assert died(app) == []
+
+
+def test_its_own_path_leads_to_it(app: Celery) -> None:
+    task = app.tasks[NAME]
+
+    assert f"{task.__module__}.{task.__name__}" == PATH
+    assert app.tasks[PATH] is task
+    assert task.name == NAME
