@@ -28,8 +28,8 @@ test: .venv/installed servers ## the tests for every change, 8 minutes: one Redi
 test-full: .venv/installed servers ## all other tests, 30 minutes: faults, Spark, every pool, the second Redis
 	$(BIN)/python -m tests.run full
 
-matrix: .venv/installed servers ## unit, Lua and integration tests on oldest and newest versions
-	$(BIN)/python -m tests.matrix
+matrix: .venv/installed servers ## unit, Lua, contract and conformance tests on eight combinations of versions
+	$(BIN)/python -m tests.matrix $(MATRIX_ARGS)
 
 bench: .venv/installed ## this package beside stock Celery, same run, same Redis
 	$(BIN)/python -m tests.benchmarks --json benchmarks.json --markdown docs/benchmarks.md

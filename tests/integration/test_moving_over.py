@@ -228,6 +228,8 @@ def test_what_a_stock_worker_held_is_adopted_after_its_visibility_timeout(
     wait_until(lambda: not delayq_redis.client.hlen("unacked"), what="nobody holds any")
 
 
+@pytest.mark.full
+@pytest.mark.conformance
 def test_a_whole_move_there_and_back_runs_each_task_once(
     stock: Celery,
     app: Celery,

@@ -64,6 +64,7 @@ def steps(ticks: list[int]) -> set[int]:
     return {after - before for before, after in pairwise(ticks)}
 
 
+@pytest.mark.conformance
 @pytest.mark.parametrize("pool", ["solo", "threads", "prefork", "gevent", "eventlet"])
 def test_an_interval_ticks_in_each_pool(
     pool: str, delayq: DelayQ, diary: Diary, delayq_worker: StartWorker

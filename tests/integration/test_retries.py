@@ -59,6 +59,7 @@ def assert_waits(scene: RetryScene, waits: dict[str, list[float]]) -> None:
 # -- how often, and when
 
 
+@pytest.mark.conformance
 @pytest.mark.parametrize("pool", POOLS)
 def test_attempts_and_waits_are_those_of_the_policy(
     pool: str, app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker

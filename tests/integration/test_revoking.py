@@ -108,6 +108,7 @@ def test_what_is_scheduled_is_removed_at_once(app: Celery, scene: Scene, revoke:
     assert told == [("task-revoked", "revoked")]
 
 
+@pytest.mark.conformance
 @pytest.mark.parametrize("pool", ["prefork", "solo", "threads", "gevent"])
 def test_what_is_ready_is_refused_by_workers_that_start_later(
     app: Celery, scene: Scene, delayq_worker: StartWorker, pool: str

@@ -65,6 +65,7 @@ def assert_not_early(run: dict[str, Any]) -> None:
     assert run["at"] >= dt.datetime.fromisoformat(run["eta"]).timestamp() - 0.001, run
 
 
+@pytest.mark.conformance
 def test_delayed_tasks_of_all_kinds(
     worker: WorkerProcess, tasks: Any, delayq_redis: RedisUnderTest
 ) -> None:

