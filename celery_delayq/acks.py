@@ -1,14 +1,25 @@
-"""Acknowledgements on their way to Redis: kept until it has answered, and sent again if need be."""
+"""What a process has to tell Redis of the messages that it held: kept until Redis has answered, and
+sent again if need be.
+"""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
+
+from redis.exceptions import ConnectionError, TimeoutError
 
 from celery_delayq.calls import Call
 from celery_delayq.store import Store
+
+logger = logging.getLogger(__name__)
+
+#: Redis cannot be reached now, or is no master any more: the same call may succeed later.
+LOST = (ConnectionError, TimeoutError, OSError)
 
 #: Most acknowledgements to send at once.
 MOST = 500
@@ -66,6 +77,12 @@ class Acks:
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether Redis has not answered to all, but for those that ride."""
+        riding = all(batch.ride for batch in tuple(self._in_flight.copy().values()))
+        return bool(self._waiting) or not riding
 
     @property
     def first(self) -> object | None:
@@ -152,7 +169,53 @@ class Acks:
         """
         self.flush(store)
         deadline = time.monotonic() + patience
-        while time.monotonic() < deadline:
-            if all(batch.ride for batch in tuple(self._in_flight.copy().values())):
-                break
+        while self.unanswered and time.monotonic() < deadline:
             time.sleep(0.001)
+
+
+@dataclass(slots=True)
+class Change:
+    """One change, which may be made twice; *lost* says what is lost if it is never made."""
+
+    make: Callable[[Store], Any]
+    lost: str = ""
+
+
+class Changes:
+    """Changes of one process that could not be made at once; any thread may add some.
+
+    Parameters
+    ----------
+    wake : Callable[[], None]
+        Tells the thread that makes them that there are some.
+    """
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._waiting: deque[Change] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, make: Callable[[Store], Any], lost: str = "") -> None:
+        """Have a change made: soon, and before the process ends."""
+        self._waiting.append(Change(make, lost))
+        self._wake()
+
+    def flush(self, store: Store) -> None:
+        """Make all of them in this order; raises one of `LOST` where that is to be tried again."""
+        while self._waiting:
+            change = self._waiting[0]
+            try:
+                change.make(store)
+            except LOST:
+                raise
+            except Exception:
+                logger.exception("Redis refused a change. %s", change.lost or "A lease ends")
+            self._waiting.popleft()
+
+    def give_up(self) -> None:
+        """Log what is lost: the process ends, and Redis is away."""
+        for change in self._waiting.copy():
+            if change.lost:
+                logger.error("Redis was away when this process ended. %s", change.lost)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,6 +26,13 @@ class Keepers:
             known = self._known.setdefault(own, make())
         return known
 
+    def end(self) -> None:
+        """Have Redis told what it has not been told yet: the process ends."""
+        for (pid, _), keeper in self._known.items():
+            if pid == os.getpid():
+                keeper.end()
+
 
 #: The keepers of this process.
 KEEPERS = Keepers()
+atexit.register(KEEPERS.end)

@@ -21,10 +21,10 @@ from itertools import count
 from typing import Any
 from weakref import ReferenceType, ref
 
-from redis.exceptions import ConnectionError, ResponseError, TimeoutError
+from redis.exceptions import ResponseError
 
 from celery_delayq import native
-from celery_delayq.acks import Acks, Tally
+from celery_delayq.acks import LOST, Acks, Changes, Tally
 from celery_delayq.conf import Settings
 from celery_delayq.early_runs import EarlyRuns
 from celery_delayq.store import Store
@@ -45,7 +45,8 @@ ORPHAN_LOOK = 0.5
 #: Leases for which a process whose tasks take long lets others make room for a suspect.
 TIRED = 10
 
-LOST = (ConnectionError, TimeoutError, OSError)
+#: Seconds for which a process that ends waits for Redis, where something would be lost or run again.
+PATIENCE = 5.0
 
 
 def new_incarnation() -> str:
@@ -85,6 +86,8 @@ class LeaseKeeper:
         ``lease`` and ``max_deliveries`` are read.
     name : Callable[[], str]
         Makes the names to try as incarnation.
+    start : Callable[[Callable[[], None]], None]
+        Starts the thread.
     """
 
     def __init__(
@@ -93,6 +96,7 @@ class LeaseKeeper:
         claim: Callable[[str, float], bool],
         settings: Settings,
         name: Callable[[], str] = new_incarnation,
+        start: Callable[[Callable[[], None]], None] = native.start,
     ) -> None:
         self.lease = settings.lease
         self.max_deliveries = settings.max_deliveries
@@ -100,7 +104,6 @@ class LeaseKeeper:
         self.held: dict[str, Holding] = {}
         self._nonces = count(1)
         self._asked: dict[str, str] = {}
-        self._changes: deque[Callable[[Store], Any]] = deque()
         self._alone: set[str] = set()
         self._room_until = 0.0
         self._tired_until = 0.0
@@ -118,12 +121,15 @@ class LeaseKeeper:
         self._late_acks = 0
         self._first_ack: object | None = None
         self._store = store
+        self._start = start
         self.incarnation = name()
         while not claim(self.incarnation, 3 * self.lease):
             logger.warning("Incarnation %s is in use, taking another one", self.incarnation)
             self.incarnation = name()
         self._prefix = len(self.incarnation) + 1
-        self.acks = Acks(self.incarnation, self.tally, self._signal.give)
+        self.acks = Acks(self.incarnation, self.tally, self._wake)
+        #: What could not be changed in Redis at once.
+        self.changes = Changes(self._wake)
         self.runs = EarlyRuns(self.incarnation, settings.history, self._begin)
 
     # -- what consuming channels call
@@ -140,8 +146,15 @@ class LeaseKeeper:
             if not self._running:
                 self._running = True
                 self._next_beat = time.monotonic() + self.lease / 3
-                native.start(self._run)
+                self._start(self._run)
         self._signal.give()
+
+    def _wake(self) -> None:
+        """Have the thread look; it may have ended, with the last channel and nothing held."""
+        if self._running:
+            self._signal.give()
+        else:
+            self._begin()
 
     def leave(self) -> None:
         """A channel has gone; what it has handed out stays held."""
@@ -153,9 +166,21 @@ class LeaseKeeper:
         """Let the thread do what is left to do, for *patience* seconds at most: the end is near."""
         end = time.monotonic() + patience
         self.runs.hurry()
-        while (self._changes or self.runs) and time.monotonic() < end:
+        while (self.changes or self.runs) and time.monotonic() < end:
             self._signal.give()
             native.sleep(0.005)
+
+    def end(self) -> None:
+        """Let the thread do all that is left to do: the process ends, and nobody works any more."""
+        for holding in self.held.copy().values():
+            holding.message = None
+        self._next_look = 0.0
+        end = time.monotonic() + PATIENCE
+        self.finish(PATIENCE)
+        while (self.acks.unanswered or self._abandoned or self._orphans) and time.monotonic() < end:
+            self._signal.give()
+            native.sleep(0.005)
+        self.changes.give_up()
 
     def new_nonce(self, queue: str) -> str:
         """Return the nonce of a request that is about to be sent."""
@@ -183,6 +208,11 @@ class LeaseKeeper:
         holding.message = ref(message)
         return True
 
+    def message_of(self, tag: str) -> Any:
+        """Return the object that stands for a held message, None when nobody has it any more."""
+        holding = self.held.get(tag)
+        return None if holding is None or holding.message is None else holding.message()
+
     def owns(self, tag: str) -> bool:
         """Return whether a delivery tag was made here."""
         return tag.startswith(self.incarnation)
@@ -207,11 +237,6 @@ class LeaseKeeper:
         holding = self.drop(tag)
         if holding is not None:
             self.acks.add(holding.queue, self.field(tag), holding.run)
-
-    def later(self, change: Callable[[Store], Any]) -> None:
-        """Have the thread change something in Redis, which may be done twice."""
-        self._changes.append(change)
-        self._signal.give()
 
     @property
     def busy(self) -> int:
@@ -275,7 +300,9 @@ class LeaseKeeper:
 
     def _needed(self) -> bool:
         with self._lock:
-            work = self.held or self.acks or self._changes or self._abandoned or self.runs
+            # First: whoever adds something from now on finds that the thread may be ending.
+            self._running = False
+            work = self.held or self.acks or self.changes or self._abandoned or self.runs
             self._running = bool(self._users or work)
             return self._running
 
@@ -289,16 +316,9 @@ class LeaseKeeper:
             if self._orphans or self._abandoned:
                 wait = min(wait, self._next_look - now)
             self._signal.take_back()
-            if not (self.acks or self._changes):
+            if not (self.acks or self.changes):
                 self._signal.wait(wait)
-        while self._changes:
-            try:
-                self._changes[0](self._store)
-            except LOST:
-                raise
-            except Exception:
-                logger.exception("What a closed channel left to do failed; a lease ends")
-            self._changes.popleft()
+        self.changes.flush(self._store)
         self._look_after_acks()
         now = time.monotonic()
         if now >= self.runs.due:

@@ -238,7 +238,8 @@ class ConsumeChannel(DivertChannel):
 
     def bury_copy(self, queue: str, id: str, reason: str, message: bytes, details: bytes) -> None:
         """Make a dead letter of what failed after it was acknowledged."""
-        self._do(lambda store: store.bury(queue, id, reason, message, details))
+        lost = f"Task {id} is no dead letter, and its message is lost: {reason}"
+        self._do(lambda store: store.bury(queue, id, reason, message, details), lost)
         self._after_burial(queue)
 
     def _after_burial(self, queue: str) -> None:
@@ -247,8 +248,11 @@ class ConsumeChannel(DivertChannel):
         if self._buried % TRIM_AFTER == 0:
             self._do(lambda store: store.letters.trim_by(queue, store.layout_of(queue)))
 
-    def _do(self, change: Callable[[Store], Any]) -> None:
-        """Change something in Redis: at once, or by the keeper when there is no connection."""
+    def _do(self, change: Callable[[Store], Any], lost: str = "") -> None:
+        """Change something in Redis: at once, or by the keeper when there is no connection.
+
+        *lost* says what is lost if the process ends before Redis is back.
+        """
         if self.connection is not None:
             try:
                 change(self.store)
@@ -256,7 +260,7 @@ class ConsumeChannel(DivertChannel):
             except Exception as exc:
                 # Redis is away, or a signal handler runs where greenlets may not wait.
                 logger.warning("Done a little later: %r", exc)
-        self.keeper.later(change)
+        self.keeper.changes.add(change, lost)
 
     def note_failure(
         self, tag: str, *, crashed: bool = False, reason: str | None = None, details: bytes = b""

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kombu.utils.scheduling import priority_cycle
 from redis.exceptions import ConnectionError, NoScriptError, ResponseError
 
-from celery_delayq.acks import AckBatch
+from celery_delayq.acks import LOST, AckBatch
 from celery_delayq.calls import pack
-from celery_delayq.lease import LOST
 from celery_delayq.lease_store import Deliveries, Reserved
 from celery_delayq.store import is_demoted
 from celery_delayq.transport import worker

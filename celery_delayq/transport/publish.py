@@ -48,11 +48,10 @@ class PublishChannel(stock.Channel):
     _store: Store | None = None
     _commands: Redis | None = None
 
-    @property
-    def settings(self) -> Settings:
-        """The ``delayq`` settings of this connection."""
-        settings: Settings = self.connection.settings
-        return settings
+    def __init__(self, connection: Any, *args: Any, **kwargs: Any) -> None:
+        #: The ``delayq`` settings of the connection. Tasks may end after it was closed.
+        self.settings: Settings = connection.settings
+        super().__init__(connection, *args, **kwargs)
 
     @cached_property
     def layout(self) -> Layout:

@@ -65,7 +65,8 @@ class QoS(stock.QoS):
             self.channel.requeue([delivery_tag], last=True, counted="requeued")
             self.forget(delivery_tag)
         else:
-            message = self._delivered.get(delivery_tag)
+            # Not of `_delivered`, which is empty once the connection was lost.
+            message = self.channel.keeper.message_of(delivery_tag)
             id = (getattr(message, "headers", None) or {}).get("id") or delivery_tag
             self.channel.bury(delivery_tag, str(id), _reason(message))
             self.forget(delivery_tag)

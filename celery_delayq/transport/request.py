@@ -189,7 +189,7 @@ class RequestMixin:
         attempts = attempts_of(task)
         if attempts is not None and attempts.policy_of(context) is not None:
             hold_chord(context)
-        elif TELLS_OF_REJECTS or not isinstance(exc, Reject):
+        elif not isinstance(exc, Reject) or (TELLS_OF_REJECTS and not exc.requeue):
             details["told"] = True
         if reason is None:
             after = f" after {retries} {'retry' if retries == 1 else 'retries'}" if retries else ""

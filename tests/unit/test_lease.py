@@ -31,7 +31,7 @@ def keeper(
     """Return a keeper that never runs its thread, and so needs no store."""
     options = Settings.from_options({"delayq": settings})
     store: Any = None
-    return LeaseKeeper(store, claim, options, name)
+    return LeaseKeeper(store, claim, options, name, start=lambda run: None)
 
 
 def take(one: LeaseKeeper, queue: str, number: int, *, alone: bool = False) -> list[str]:
@@ -310,3 +310,32 @@ def test_a_later_delivery_is_one_and_keeps_what_is_ours() -> None:
         "deliveries": 3,
     }
     assert json.dumps(own) == before
+
+
+def test_what_is_left_to_do_starts_a_thread_that_has_ended() -> None:
+    """The last channel has gone and nothing is held, when a task that was acknowledged fails."""
+    started: list[Callable[[], None]] = []
+
+    class Store:
+        """Gives up a name, and has a pool of connections."""
+
+        def __getattr__(self, name: str) -> Any:
+            return self
+
+        def __call__(self, *args: Any) -> None:
+            """Be any of its methods."""
+
+    store: Any = Store()
+    options = Settings.from_options({"delayq": {}})
+    one = LeaseKeeper(store, lambda *_: True, options, lambda: "me", start=started.append)
+    one.join()
+    one.leave()
+    [run] = started
+    run()  # to its end, as nothing is left to do
+    made: list[Any] = []
+
+    one.changes.add(made.append)
+    [_, again] = started
+    again()
+
+    assert made == [store]
