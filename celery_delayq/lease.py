@@ -45,7 +45,7 @@ ORPHAN_LOOK = 0.5
 #: Leases for which a process whose tasks take long lets others make room for a suspect.
 TIRED = 10
 
-#: Seconds for which a process that ends waits for Redis, where something would be lost or run again.
+#: Seconds for which a process that ends waits for Redis, where it has something to tell.
 PATIENCE = 5.0
 
 

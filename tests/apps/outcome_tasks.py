@@ -146,7 +146,7 @@ class NotStarting(Task):
 
     def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
         number = ledger.started(task_id)
-        wait_for(*args)
+        wait_for(*args, **kwargs)
         ledger.ended(task_id, number)
         raise Failed("no start")
 

@@ -31,7 +31,7 @@ def keeper(
     """Return a keeper that never runs its thread, and so needs no store."""
     options = Settings.from_options({"delayq": settings})
     store: Any = None
-    return LeaseKeeper(store, claim, options, name, start=lambda run: None)
+    return LeaseKeeper(store, claim, options, name, start=lambda _: None)
 
 
 def take(one: LeaseKeeper, queue: str, number: int, *, alone: bool = False) -> list[str]:
