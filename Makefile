@@ -8,18 +8,23 @@ BIN := .venv/bin
 help: ## list what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 12
 
-.venv/installed: pyproject.toml
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --editable '.[dev]'
+.venv/installed: .venv/installed-dev
 	@touch $@
 
-demo: .venv/installed ## departure reminders of a real day of flights, in a bit more than a minute
-	@$(BIN)/python -m celery_delayq.embedded.find >/dev/null 2>&1 || .ci/servers
+# One environment; each target installs the extras that it needs.
+.venv/installed-%: pyproject.toml
+	@echo "Installing celery_delayq and its extras [$*] into .venv"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/pip install --quiet --disable-pip-version-check 'pip>=21.3'
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@touch $@
+
+demo: .venv/installed-demo ## departure reminders of a real day of flights, in a bit more than a minute
+	@$(BIN)/python -m celery_delayq.embedded.find >/dev/null 2>&1 || .ci/servers redis-server
 	$(BIN)/python -m example_project $(DEMO_ARGS)
 
-demo-spark: .venv/installed ## a year of flights through Spark into the queue, one day of it run by workers; needs Java 17
-	@$(BIN)/python -m celery_delayq.embedded.find >/dev/null 2>&1 && { [ -n "$$JAVA_HOME" ] || command -v java >/dev/null; } || .ci/servers
+demo-spark: .venv/installed-demo,spark ## a year of flights through Spark into the queue, one day of it run by workers; needs Java 17
+	@$(BIN)/python -m celery_delayq.embedded.find >/dev/null 2>&1 && { [ -n "$$JAVA_HOME" ] || command -v java >/dev/null; } || .ci/servers redis-server openjdk-17-jre-headless
 	$(BIN)/python -m example_project.spark $(DEMO_ARGS)
 
 test: .venv/installed servers ## the tests for every change, 8 minutes: one Redis, no Spark, PostgreSQL or faults

@@ -1,4 +1,4 @@
-"""Looking at what is scheduled: ``delayq.count``, ``delayq.list`` and ``delayq.stats``."""
+"""Looking at what waits and what ran: ``delayq.count``, ``list``, ``stats`` and ``history``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 
 from example_project.app import delayq
-from example_project.plan import CompressedClock, as_datetime
+from example_project.plan import CompressedClock, as_datetime, as_ms
 from example_project.publish import TASKS
 from example_project.records import Waiting
 
@@ -27,6 +27,11 @@ def waiting() -> Waiting:
     """Ask the broker what waits, reminders and webhooks."""
     stats = delayq.stats()
     return Waiting(stats.scheduled, stats.ready, stats.leased, stats.dead)
+
+
+def ready_ms() -> dict[str, int]:
+    """Give when each task that ran had become ready, in ms since 1970 by Redis' clock, by id."""
+    return {run.id: as_ms(run.promoted) for run in delayq.history() if run.promoted is not None}
 
 
 def agenda(clock: CompressedClock, hours: Sequence[int]) -> Iterator[Line]:

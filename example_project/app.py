@@ -17,6 +17,8 @@ app.conf.update(
     task_ignore_result=True,
     worker_send_task_events=True,
     task_send_sent_event=True,
+    # It says when each reminder became ready: what is late before that is the dispatcher's.
+    broker_transport_options={"delayq": {"history": 100_000}},
     # A worker takes what it can start at once: webhooks that it took before a reminder was due
     # would come first.
     worker_prefetch_multiplier=1,

@@ -52,7 +52,7 @@ def _finite(context: click.Context, option: click.Parameter, value: float | None
 )
 @click.option("--workers", type=click.IntRange(1, 16), default=2, help="Celery workers.")
 @click.option(
-    "--concurrency", type=click.IntRange(1, 64), default=2, help="Processes of each worker."
+    "--concurrency", type=click.IntRange(1, 64), default=4, help="Threads of each worker."
 )
 @click.option(
     "--picture",

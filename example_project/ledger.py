@@ -5,12 +5,21 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Literal, NamedTuple
 
 from celery_delayq.entries import Outcome
 
 Action = Literal["move", "cancel"]
+
+
+class Part(str, Enum):
+    """A part of how late a task starts; the value says from when to when."""
+
+    DISPATCH = "due to ready: the dispatcher"
+    WAIT = "ready to start: a free thread"
+    ALL = "due to start"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +65,12 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """All that was written down."""
+    """All that was written down, and by task id when each that ran had become ready."""
 
     published: Sequence[Published]
     changes: Sequence[Change]
     runs: Sequence[Run]
+    ready_ms: Mapping[str, int] = field(default_factory=dict)
 
     def due_ms(self) -> dict[str, int]:
         """Give when each task was due in the end, by task id: what was moved, at its new time."""
@@ -84,14 +94,28 @@ class Books:
         return dict(starts)
 
 
+class Spread(NamedTuple):
+    """How `number` values in milliseconds lie; `None` when there are none."""
+
+    number: int
+    p50: float | None
+    p99: float | None
+    longest: float | None
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Sum up some values."""
+        p50, p99 = percentile(values, 50), percentile(values, 99)
+        return cls(len(values), p50, p99, max(values, default=None))
+
+
 @dataclass(frozen=True, slots=True)
 class Tally:
     """The sums of one kind of task. ``planned == run + cancelled + lost``.
 
     `moved` and `cancelled` count those that were so in time. `twice` counts tasks that started more
     than once, `early` those that started before they were due at least once; so a moved one that
-    ran at its old time is early. Lateness, in milliseconds, is that of each task's first start,
-    `None` when nothing ran.
+    ran at its old time is early.
     """
 
     planned: int
@@ -101,9 +125,6 @@ class Tally:
     early: int
     lost: int
     twice: int
-    p50_ms: float | None
-    p99_ms: float | None
-    max_ms: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +135,7 @@ class Sums:
     cancelled. `missed`: were said to have run when they were to be changed, and had not.
     `overdue`: already due when Redis had them. `unknown`: ran and were never published.
     `other_eta`: started with another ETA, or none, than they were published with.
+    `lateness`: how late the first starts were, by part.
     """
 
     per_kind: dict[str, Tally]
@@ -124,6 +146,7 @@ class Sums:
     overdue: int
     unknown: int
     other_eta: int
+    lateness: dict[Part, Spread]
 
 
 def add_up(books: Books) -> Sums:
@@ -151,6 +174,7 @@ def add_up(books: Books) -> Sums:
         other_eta=len(
             {run.task_id for run in books.runs if etas.get(run.task_id, run.eta_ms) != run.eta_ms}
         ),
+        lateness={part: Spread.of([*late.values()]) for part, late in lateness(books).items()},
     )
 
 
@@ -196,13 +220,14 @@ def problems(
     return found
 
 
-def lateness(books: Books) -> dict[str, float]:
-    """Give the lateness of each task's first start in milliseconds, by task id."""
-    due = books.due_ms()
+def lateness(books: Books) -> dict[Part, dict[str, float]]:
+    """Give the parts of the lateness of each task's first start in milliseconds, by task id."""
+    due, ready = books.due_ms(), books.ready_ms
+    started = {id: min(times) for id, times in books.starts().items() if id in due}
     return {
-        task_id: min(started) - due[task_id]
-        for task_id, started in books.starts().items()
-        if task_id in due
+        Part.DISPATCH: {id: ready[id] - due[id] for id in started if id in ready},
+        Part.WAIT: {id: start - ready[id] for id, start in started.items() if id in ready},
+        Part.ALL: {id: start - due[id] for id, start in started.items()},
     }
 
 
@@ -216,17 +241,13 @@ def percentile(values: Sequence[float], percent: float) -> float | None:
 def _tally(tasks: Iterable[Published], books: Books) -> Tally:
     ids = {task.task_id for task in tasks}
     starts = {task_id: times for task_id, times in books.starts().items() if task_id in ids}
-    cancelled = books.done("cancel") & ids
-    late = [late for task_id, late in lateness(books).items() if task_id in ids]
+    cancelled, due = books.done("cancel") & ids, books.due_ms()
     return Tally(
         planned=len(ids),
         moved=len(books.done("move") & ids),
         cancelled=len(cancelled),
         run=len(starts),
-        early=sum(value < 0 for value in late),
+        early=sum(min(times) < due[task_id] for task_id, times in starts.items()),
         lost=len(ids - cancelled - starts.keys()),
         twice=sum(len(times) > 1 for times in starts.values()),
-        p50_ms=percentile(late, 50),
-        p99_ms=percentile(late, 99),
-        max_ms=max(late, default=None),
     )

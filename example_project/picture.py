@@ -18,18 +18,18 @@ from matplotlib.gridspec import GridSpec
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
-from example_project.ledger import Books, Sums, lateness
+from example_project.ledger import Books, Part, Spread, Sums, lateness
 from example_project.plan import CompressedClock, Kind
 
 Values = NDArray[np.float64]
 
 BIN = timedelta(minutes=10)
 LABELS = {Kind.CHECK_IN.value: "check-in reminders", Kind.BOARDING.value: "boarding calls"}
+PART_COLOURS = {Part.DISPATCH: "#2a9d8f", Part.WAIT: "#b58bd6", Part.ALL: "#22303c"}
 COLOURS = {Kind.CHECK_IN.value: "#4c9be8", Kind.BOARDING.value: "#f2a541"}
 
 _INK = "#22303c"
 _MUTED = "#66727f"
-_TEAL = "#2a9d8f"
 _HOUR = timedelta(hours=1)
 _ROUNDING = timedelta(milliseconds=1)
 _LEAST_MS = 0.5
@@ -121,51 +121,53 @@ def _runs(axes: Axes, story: Story) -> None:
 
 
 def _distribution(axes: Axes, story: Story) -> None:
-    values = np.maximum(list(lateness(story.books).values()), _LEAST_MS)
-    top = _top_ms(values)
-    bins = np.geomspace(_LEAST_MS, top, 41)
-    counts, _ = np.histogram(values, bins)
-    axes.stairs(counts, bins, fill=True, color=_TEAL)
-    height = max(float(counts.max(initial=1)), 1.0) * 1.35
-    total = story.sums.total
-    for name, value, at in (("p50", total.p50_ms, 0.99), ("p99", total.p99_ms, 0.89),
-                            ("max", total.max_ms, 0.79)):  # fmt: skip
-        if value is not None:
-            place = max(value, _LEAST_MS)
-            inside = place < _LEAST_MS * (top / _LEAST_MS) ** 0.75
-            axes.vlines(place, 0, height * at, color=_INK, linewidth=1, linestyle=(0, (4, 2)))
-            axes.annotate(
-                f"{name} {value:.1f} ms", (place, height * at), fontsize=9,
-                xytext=(4 if inside else -4, 0), textcoords="offset points",
-                va="top", ha="left" if inside else "right",
-                bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1},
-            )  # fmt: skip
+    late = {part: _shown(values.values()) for part, values in lateness(story.books).items()}
+    top = _top_ms(late[Part.ALL])
+    # A bin is twice the one before: the history tells whole milliseconds.
+    bins = _LEAST_MS * 2.0 ** np.arange(math.ceil(math.log2(top / _LEAST_MS)) + 1)
+    highest = 1.0
+    for part, colour in PART_COLOURS.items():
+        counts, _ = np.histogram(late[part], bins)
+        highest = max(highest, float(counts.max()))
+        filled = part is not Part.ALL
+        axes.stairs(
+            counts, bins, fill=filled, color=colour, alpha=0.7 if filled else 1,
+            linewidth=1.1, label=_figures(part, story.sums.lateness[part]),
+        )  # fmt: skip
     axes.set_xscale("log")
-    axes.set_xlim(_LEAST_MS, top * 1.3)
-    axes.set_ylim(0, height)
-    axes.xaxis.set_major_locator(FixedLocator(_decades(top)))
+    axes.set_xlim(bins[0], bins[-1])
+    axes.set_ylim(0, highest * 1.6)
+    axes.xaxis.set_major_locator(FixedLocator(_decades(bins[-1])))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(_milliseconds))
-    axes.set_title("Lateness of the starts: tasks")
+    axes.set_title("Lateness by part: tasks")
+    axes.legend(loc="upper left", fontsize=8, borderaxespad=0.2)
+
+
+def _figures(part: Part, spread: Spread) -> str:
+    figures = ("-" if ms is None else f"{ms:.1f}" for ms in (spread.p50, spread.p99))
+    return f"{part.value}, p50 {' / p99 '.join(figures)} ms"
 
 
 def _over_the_day(axes: Axes, story: Story) -> None:
-    late, due = lateness(story.books), story.books.due_ms()
-    for kind in LABELS:
-        ids = [t.task_id for t in story.books.published if t.kind == kind and t.task_id in late]
+    due, late = story.books.due_ms(), lateness(story.books)
+    for part in (Part.WAIT, Part.DISPATCH):
         axes.scatter(
-            [story.hours(due[task_id]) for task_id in ids],
-            [max(late[task_id], _LEAST_MS) for task_id in ids],
-            s=5, color=COLOURS[kind], alpha=0.6, linewidths=0,
+            [story.hours(due[task_id]) for task_id in late[part]], _shown(late[part].values()),
+            s=5, color=PART_COLOURS[part], alpha=0.6, linewidths=0,
         )  # fmt: skip
-    top = _top_ms(np.array([*late.values()]))
+    top = _top_ms(_shown(late[Part.ALL].values()))
     axes.set_yscale("log")
-    axes.set_ylim(_LEAST_MS, top)
+    axes.set_ylim(_LEAST_MS * 0.8, top)
     axes.yaxis.set_major_locator(FixedLocator(_decades(top)))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(_milliseconds))
-    axes.set_title("Lateness over the day: one dot a task")
+    axes.set_title("Lateness by part over the day: two dots a task")
     _time_axis(axes, story, step=4)
+
+
+def _shown(values: Iterable[float]) -> Values:
+    return np.array([max(value, _LEAST_MS) for value in values])
 
 
 def _count(story: Story, real: Iterable[float], bins: int) -> Values:

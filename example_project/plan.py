@@ -104,6 +104,11 @@ def as_datetime(real_ms: int) -> datetime:
     return _EPOCH + real_ms * _MILLISECOND
 
 
+def as_ms(moment: datetime) -> int:
+    """Give the whole milliseconds since 1970 of an aware time."""
+    return (moment - _EPOCH) // _MILLISECOND
+
+
 def remind(kind: Kind, flight: Flight, departure: datetime, begins: datetime) -> Reminder:
     """Plan one reminder for a flight that leaves at `departure`, not before `begins`."""
     moment = departure - LEAD[kind]

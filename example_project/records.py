@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -157,12 +157,13 @@ class Records:
         """Read back how often each task has reported, by its id."""
         return {task_id: int(n) for task_id, n in self._redis.hgetall(_REPORT_RUNS).items()}
 
-    def read(self) -> Books:
-        """Read back all that was published, changed and run."""
+    def read(self, ready_ms: Mapping[str, int]) -> Books:
+        """Read back all that was published, changed and run; `ready_ms` is from the history."""
         return Books(
             published=[Published(**entry) for entry in self._entries(_PUBLISHED)],
             changes=[Change(**entry) for entry in self._entries(_CHANGES)],
             runs=[Run(**entry) for entry in self._entries(_RUNS)],
+            ready_ms=ready_ms,
         )
 
     def read_attempts(self) -> list[Attempt]:

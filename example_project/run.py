@@ -54,7 +54,7 @@ class Options:
     seconds_per_day: float = 60.0
     seconds_before: float | None = None
     workers: int = 2
-    concurrency: int = 2
+    concurrency: int = 4
     picture: Path
     flower: bool = True
     keep: bool = False
@@ -87,7 +87,7 @@ def run(options: Options, console: Console) -> None:
         # Only now: the app reads the environment when it is imported.
         os.environ.update(environment)
         from example_project import day, replay
-        from example_project.agenda import waiting
+        from example_project.agenda import ready_ms, waiting
         from example_project.changes import NewsDesk
         from example_project.publish import publish_report, ticks_fired
         from example_project.tower import Tower
@@ -113,7 +113,7 @@ def run(options: Options, console: Console) -> None:
             dead, dead_at_last = replay.replay(console, services, records)
             if not options.keep:
                 services.stop()
-            books = records.read()
+            books = records.read(ready_ms())
             sums = add_up(books)
             webhooks = add_up_webhooks(
                 Deliveries.of(books, records.read_attempts(), dead, dead_at_last)

@@ -104,10 +104,14 @@ class Services:
         self.stop()
 
     def start_worker(self, name: str, concurrency: int) -> None:
-        """Start an ordinary ``celery worker`` with `concurrency` processes."""
+        """Start an ordinary ``celery worker`` with `concurrency` threads.
+
+        Threads, since the tasks mostly wait for an answer: there is one free when the next is due.
+        """
         self._start_celery(
             name,
-            *("worker", "--hostname", f"{name}@%h", "--concurrency", str(concurrency)),
+            *("worker", "--hostname", f"{name}@%h"),
+            *("--pool", "threads", "--concurrency", str(concurrency)),
             *("--loglevel", "INFO"),
         )
 

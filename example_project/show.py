@@ -19,7 +19,7 @@ from celery_delayq.letters import DeadLetter
 from example_project.deliveries import Told, WebhookSums
 from example_project.faults import ATTEMPTS
 from example_project.flights import Flight, new_york
-from example_project.ledger import Action, Sums, Tally
+from example_project.ledger import Action, Part, Sums, Tally
 from example_project.plan import LEAD, CompressedClock, Reminder
 from example_project.records import Waiting
 from example_project.traffic import Report, table_rows, total
@@ -65,7 +65,7 @@ def agenda(console: Console, hours: Sequence[int], lines: Iterable[Line]) -> Non
 
 def started(console: Console, workers: int, concurrency: int, flower: str | None) -> None:
     """Say that the processes are up, and where Flower is."""
-    console.print(f"{workers} workers with {concurrency} processes each are ready")
+    console.print(f"{workers} workers with {concurrency} threads each are ready")
     if flower:
         console.print(f"Flower: {flower}")
 
@@ -159,8 +159,8 @@ def result(
         table.add_row(kind, *_cells(tally))
     table.add_section()
     table.add_row("total", *_cells(sums.total), style="bold")
-    table.caption = f"Lateness by Redis' clock: {_lateness(sums.total)}"
     console.print(table)
+    console.print(_lateness(sums))
     console.print(_webhooks(webhooks))
     console.print(f"Picture: {picture}")
     if not wrong:
@@ -270,6 +270,12 @@ def _cells(tally: Tally) -> list[str]:
     return [*good, *bad]
 
 
-def _lateness(tally: Tally) -> str:
-    figures = {"p50": tally.p50_ms, "p99": tally.p99_ms, "max": tally.max_ms}
-    return ", ".join(f"{name} {'-' if n is None else f'{n:.1f} ms'}" for name, n in figures.items())
+def _lateness(sums: Sums) -> Table:
+    table = Table(title="How late the reminders started, by Redis' clock")
+    table.add_column("from when to when")
+    for name in ("tasks", "p50", "p99", "max"):
+        table.add_column(name, justify="right")
+    for part, spread in sums.lateness.items():
+        figures = ("-" if ms is None else f"{ms:.1f} ms" for ms in spread[1:])
+        table.add_row(part.value, f"{spread.number}", *figures, end_section=part is Part.WAIT)
+    return table

@@ -19,7 +19,7 @@ _LOOK_EVERY_S = 0.2
 
 
 def start_workers(console: Console, services: Services, number: int) -> None:
-    """Start workers with two processes each, and wait until they answer.
+    """Start workers with two threads each, and wait until they answer.
 
     Raises
     ------
@@ -34,7 +34,7 @@ def start_workers(console: Console, services: Services, number: int) -> None:
             services.check()
             if time.monotonic() > deadline:
                 raise ServiceError(f"not all workers were ready after {_START_S:g} s")
-    console.print(f"  {number} workers with 2 processes each are ready")
+    console.print(f"  {number} workers with 2 threads each are ready")
 
 
 def run_day(

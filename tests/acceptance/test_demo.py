@@ -129,11 +129,13 @@ def webhooks_in(output: str, row: str) -> Told:
     return Told(*numbers_in(output, row, 8))
 
 
-def lateness_in(output: str) -> list[float]:
-    """Give p50, p99 and max in milliseconds."""
-    match = re.search(r"p50 ([\d.]+) ms, p99 ([\d.]+) ms, max ([\d.]+) ms", output)
+def lateness_in(output: str, part: str) -> tuple[int, list[float]]:
+    """Give the number of tasks, and p50, p99 and max in milliseconds."""
+    figures = r"│\s*([\d.]+) ms " * 3
+    match = re.search(rf"│ {part}[^│]*│\s*(\d+) {figures}│\n", output)
     assert match, output
-    return [float(number) for number in match.groups()]
+    count, *milliseconds = match.groups()
+    return int(count), [float(number) for number in milliseconds]
 
 
 @contextmanager
@@ -253,8 +255,11 @@ def test_a_short_day_runs_every_reminder_once_and_those_of_no_cancelled_flight(
 
     assert_traffic_is_that_of(thin_out(load_flights(SNOW_STORM), 300), done.stdout)
 
-    p50, p99, longest = lateness_in(done.stdout)
-    assert 0 < p50 <= p99 <= longest
+    for part in ("due to ready: the dispatcher", "ready to start", "due to start"):
+        tasks, (p50, p99, longest) = lateness_in(done.stdout, part)
+        assert tasks == total.run
+        assert 0 <= p50 <= p99 <= longest
+    assert p50 > 0
 
     assert picture.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     pixels = matplotlib.image.imread(picture)

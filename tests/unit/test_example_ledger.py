@@ -15,6 +15,7 @@ from example_project.ledger import (
     Action,
     Books,
     Change,
+    Part,
     Published,
     Run,
     Sums,
@@ -73,9 +74,7 @@ def test_a_day_without_fault_has_no_problems() -> None:
     assert wrong_with(sums) == []
     assert (sums.total.planned, sums.total.run) == (4, 4)
     assert (sums.total.early, sums.total.lost, sums.total.twice) == (0, 0, 0)
-    assert (sums.total.p50_ms, sums.total.p99_ms, sums.total.max_ms) == (1.5, 100.0, 100.0)
-    assert sums.per_kind["check-in"].max_ms == 1.5
-    assert sums.per_kind["boarding"].p50_ms == 4.0
+    assert sums.lateness[Part.ALL] == (4, 1.5, 100.0, 100.0)
 
 
 def test_a_task_that_never_ran_is_lost() -> None:
@@ -98,7 +97,7 @@ def test_a_task_that_started_again_counts_as_twice_and_still_as_one_that_ran() -
     sums = sums_of(runs=[*RUNS, *again])
 
     assert (sums.total.run, sums.total.twice) == (4, 1)
-    assert sums.total.max_ms == 100.0, "lateness is that of the first start"
+    assert sums.lateness[Part.ALL] == (4, 1.5, 100.0, 100.0), "lateness is that of the first start"
     assert wrong_with(sums) == ["1 tasks ran more than once"]
 
 
@@ -193,7 +192,7 @@ def test_the_lateness_of_a_moved_task_counts_from_its_new_time() -> None:
 
     assert wrong_with(sums) == []
     assert (sums.per_kind["boarding"].moved, sums.per_kind["check-in"].moved) == (1, 0)
-    assert sums.per_kind["boarding"].p50_ms == 2.0
+    assert sums.lateness[Part.ALL] == (4, 1.5, 4.0, 4.0)
 
 
 def test_a_moved_task_that_runs_at_its_old_time_is_early() -> None:
@@ -248,14 +247,31 @@ def test_news_that_nobody_took_in_is_found(action: Action) -> None:
 def test_nothing_ran_gives_no_lateness_and_everything_lost() -> None:
     sums = sums_of(runs=[])
 
-    assert (sums.total.p50_ms, sums.total.p99_ms, sums.total.max_ms) == (None, None, None)
+    assert sums.lateness == dict.fromkeys(Part, (0, None, None, None))
     assert wrong_with(sums) == ["4 tasks were not cancelled and never ran"]
 
 
 def test_lateness_is_of_the_first_start_of_what_was_published() -> None:
     again = [replace(RUNS[0], started_ms=50_000.0), Run("check-in:Z", None, 1.0)]
 
-    assert lateness(Books(PUBLISHED[:1], [], [*again, *RUNS])) == {"check-in:A": 1.5}
+    late = lateness(Books(PUBLISHED[:1], [], [*again, *RUNS], {"check-in:A": 10_001}))
+
+    assert late == {
+        Part.DISPATCH: {"check-in:A": 1},
+        Part.WAIT: {"check-in:A": 0.5},
+        Part.ALL: {"check-in:A": 1.5},
+    }
+
+
+def test_the_parts_of_lateness_count_from_the_new_time_of_a_moved_task() -> None:
+    runs = [*RUNS[:2], Run("boarding:B", eta_ms=40_000, started_ms=60_009.0)]
+    changes = [moved("boarding:B", 60_000)]
+
+    late = lateness(Books(PUBLISHED, changes, runs, ready_ms={"boarding:B": 60_004}))
+
+    assert late[Part.DISPATCH] == {"boarding:B": 4}
+    assert late[Part.WAIT] == {"boarding:B": 5.0}
+    assert late[Part.ALL] == {"check-in:A": 1.5, "check-in:B": 0.0, "boarding:B": 9.0}
 
 
 @pytest.mark.parametrize(
