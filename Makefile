@@ -37,10 +37,10 @@ matrix: .venv/installed servers ## unit, Lua, contract and conformance tests on 
 	$(BIN)/python -m tests.matrix $(MATRIX_ARGS)
 
 bench: .venv/installed ## this package beside stock Celery, same run, same Redis
-	$(BIN)/python -m tests.benchmarks --json benchmarks.json --markdown docs/benchmarks.md
+	$(BIN)/python -m tests.benchmarks --json benchmarks.json --figures
 
-soak: .venv/installed servers ## faults in their long form, 30 minutes
-	$(BIN)/python -m tests.soak
+soak: .venv/installed servers ## faults in their long form, 30 minutes; their table goes into docs/guarantees.md
+	$(BIN)/python -m tests.soak --markdown $(SOAK_ARGS)
 
 lint: .venv/installed ## ruff and mypy --strict
 	$(BIN)/ruff format --check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import signal
 import sys
@@ -14,10 +15,11 @@ import redis
 from rich.console import Console
 
 from .bench import FULL, OURS, QUICK, STOCK_AGAIN, Bench
+from .figures import fill, merge
 from .measurements import load
 from .model import BenchError, Measurement, measurements
 from .processes import Pool
-from .report import Run, machine_facts, show, write_json, write_markdown
+from .report import Run, machine_facts, show, write_json
 from .server import RedisServer
 
 
@@ -47,12 +49,7 @@ def _measure(bench: Bench, chosen: list[Measurement], run: Run) -> None:
 @click.option("--load-rounds", type=click.IntRange(1), help="Rounds of the rows of due tasks.")
 @click.option("--worker-rounds", type=click.IntRange(1), help="Of immediate tasks and of TERM.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write JSON here.")
-@click.option(
-    "--markdown",
-    "markdown_path",
-    type=click.Path(path_type=Path),
-    help="Rewrite the table in this page.",
-)
+@click.option("--figures", is_flag=True, help="Put it into docs/figures.json and fill the pages.")
 @click.option(
     "--pool",
     type=click.Choice([pool.name.lower() for pool in Pool]),
@@ -71,7 +68,7 @@ def main(
     load_rounds: int | None,
     worker_rounds: int | None,
     json_path: Path | None,
-    markdown_path: Path | None,
+    figures: bool,
     pool: str,
     check: bool,
     calibrate: bool,
@@ -86,8 +83,8 @@ def main(
         for one in chosen:
             console.print(f"{one.name:18} {one.summary}", highlight=False)
         return
-    if markdown_path and (calibrate or only):
-        raise click.UsageError("--markdown takes a whole table: not with --calibrate or --only")
+    if figures and (calibrate or quick):
+        raise click.UsageError("--figures are those of a full run: not with --calibrate or --quick")
     # So that an end from outside, too, ends the server, the workers and the publishers.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     size = QUICK if quick else FULL
@@ -115,8 +112,9 @@ def main(
     show(run, console)
     if json_path:
         write_json(run, json_path)
-    if markdown_path:
-        write_markdown(run, markdown_path)
+    if figures:
+        merge(run, shlex.join(["python", "-m", "tests.benchmarks", *sys.argv[1:]]))
+        fill()
     if check and not run.complete:
         raise SystemExit(1)
 

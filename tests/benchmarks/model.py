@@ -139,6 +139,7 @@ class Figure:
             "title": self.row.title,
             "unit": self.row.unit,
             "better": self.row.better.value,
+            "digits": self.row.digits,
             "stock": self.stock,
             "ours": self.ours,
             "ratio": self.ratio,

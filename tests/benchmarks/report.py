@@ -1,12 +1,11 @@
-"""A run for people and for programs: terminal table, Markdown, JSON."""
+"""A run for people and for programs: terminal table, lines of Markdown, JSON."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from importlib import metadata
@@ -20,8 +19,7 @@ from rich.table import Table
 from .bench import Bench
 from .model import Better, Figure
 
-BEGIN, END = "<!-- table begins -->", "<!-- table ends -->"
-_ARROWS = {Better.HIGHER: "↑", Better.LOWER: "↓"}
+_ARROWS = {Better.HIGHER.value: "↑", Better.LOWER.value: "↓"}
 _VERDICTS = {True: "yes", False: "NO", None: ""}
 
 
@@ -63,18 +61,23 @@ def machine_facts(bench: Bench, quick: bool) -> dict[str, Any]:
     }
 
 
-def facts_line(facts: dict[str, Any]) -> str:
-    """The facts in one sentence."""
-    packages = facts["packages"]
-    return (
-        f"{facts['date'][:10]}, {facts['cores']} cores, {facts['system']}, "
-        f"Python {facts['python']}, Redis {facts['redis_server']}, Celery {packages['celery']}, "
-        f"kombu {packages['kombu']}, redis-py {packages['redis']}"
-        + f", due tasks in a {facts['pool']} worker"
-        + (", quick run" if facts["quick"] else "")
-        + (", acks late on both sides" if facts["at_least_once"] else "")
-        + ("" if facts["ours"] == "ours" else ", CALIBRATION: stock on both sides")
-    )
+def facts_line(facts: Mapping[str, Any]) -> str:
+    """The facts in one sentence; of older runs not all are known."""
+    names = {"celery": "Celery", "kombu": "kombu", "redis": "redis-py"}
+    packages = facts.get("packages", {})
+    parts = [
+        facts["date"][:10],
+        f"{facts['cores']} cores",
+        facts.get("system"),
+        "python" in facts and f"Python {facts['python']}",
+        "redis_server" in facts and f"Redis {facts['redis_server']}",
+        *(f"{title} {packages[name]}" for name, title in names.items() if name in packages),
+        "pool" in facts and f"due tasks in a {facts['pool']} worker",
+        facts.get("quick") and "quick run",
+        facts.get("at_least_once") and "acks late on both sides",
+        facts.get("ours", "ours") != "ours" and "CALIBRATION: stock on both sides",
+    ]
+    return ", ".join(part for part in parts if part)
 
 
 def _number(value: float, digits: int) -> str:
@@ -88,15 +91,16 @@ def _ratio(ratio: float | None) -> str:
     return "< 0.01" if ratio < 0.01 else f"{ratio:.2f}"
 
 
-def _cells(figure: Figure) -> tuple[str, str, str, str, str, str]:
-    row = figure.row
+def cells_of(figure: Mapping[str, Any]) -> tuple[str, str, str, str, str, str]:
+    """The cells of a line, of a figure as a dictionary."""
+    unit = f", {figure['unit']}" if figure["unit"] else ""
     return (
-        f"{row.title}, {row.unit} {_ARROWS[row.better]}",
-        _number(figure.stock, row.digits),
-        _number(figure.ours, row.digits),
-        _ratio(figure.ratio),
-        row.target.text if row.target else "",
-        _VERDICTS[figure.reached],
+        f"{figure['title']}{unit} {_ARROWS[figure['better']]}",
+        _number(figure["stock"], figure["digits"]),
+        _number(figure["ours"], figure["digits"]),
+        _ratio(figure["ratio"]),
+        figure["target"] or "",
+        _VERDICTS[figure["reached"]],
     )
 
 
@@ -110,11 +114,11 @@ def show(run: Run, console: Console) -> None:
     table.add_column("reached")
     styles = {True: "green", False: "bold red", None: ""}
     for figure in run.figures:
-        table.add_row(*_cells(figure), style=styles[figure.reached])
+        table.add_row(*cells_of(figure.as_dict()), style=styles[figure.reached])
     console.print(table)
     for figure in run.missed:
         target = figure.row.target
-        _, _, ours, ratio, *_ = _cells(figure)
+        _, _, ours, ratio, *_ = cells_of(figure.as_dict())
         console.print(
             f"[bold red]Missed:[/] {figure.row.title}: {ours} {figure.row.unit}, "
             f"ratio {ratio}; the target is {target.text if target else ''}",
@@ -137,24 +141,6 @@ def write_json(run: Run, path: Path) -> None:
     path.write_text(json.dumps(content, indent=1) + "\n")
 
 
-def markdown(run: Run) -> str:
-    """The table and its facts as Markdown."""
-    head = ("", "stock", "ours", "ratio", "target", "reached")
-    lines = [_line(head), "| --- | ---: | ---: | ---: | --- | --- |"]
-    lines += [_line(_cells(figure)) for figure in run.figures]
-    lines += [f"\nNot measured: {name}." for name in run.failures]
-    return "\n".join([*lines, "", facts_line(run.facts) + "."])
-
-
-def _line(cells: Sequence[str]) -> str:
+def markdown_line(cells: Sequence[str]) -> str:
+    """A line of a Markdown table."""
     return "| " + " | ".join(cells) + " |"
-
-
-def write_markdown(run: Run, path: Path) -> None:
-    """Put the table between the two marks of the page, and touch nothing else of it."""
-    text = path.read_text() if path.exists() else f"# Benchmarks\n\n{BEGIN}\n{END}\n"
-    marked = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
-    if not marked.search(text):
-        raise ValueError(f"{path} has no place for the table: {BEGIN} … {END}")
-    table = f"{BEGIN}\n{markdown(run)}\n{END}"
-    path.write_text(marked.sub(lambda _: table, text, count=1))

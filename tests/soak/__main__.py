@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from rich.console import Console
 from rich.live import Live
 
 from tests.soak import collector
-from tests.soak.rows import Row, markdown_of, rows_of, table_of
+from tests.soak.rows import Row, markdown_of, placed, rows_of, table_of
 from tests.support.faults.scale import LONG_VARIABLE, SEED_VARIABLE
 
 ROOT = Path(__file__).parents[2]
@@ -37,6 +38,8 @@ OTHERS = (
     "integration/test_fsck_running.py",
     "lua/test_state_machine.py",
 )
+#: Where the table of the last soak stands.
+PAGE = ROOT / "docs" / "guarantees.md"
 LOG_LINES = 60
 #: Columns where there is no terminal.
 WIDTH = 120
@@ -119,7 +122,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=30, help="when to begin no more (30)")
     parser.add_argument("--seed", type=int, help="first seed (a new one each time)")
-    parser.add_argument("--markdown", type=Path, help="also write the table to this file")
+    parser.add_argument("--markdown", action="store_true", help=f"put the table into {PAGE.name}")
     known, options = parser.parse_known_args(arguments)
     seed = known.seed if known.seed is not None else random.randrange(1, 1_000_000)
     console = Console()
@@ -137,7 +140,9 @@ def main(arguments: list[str] | None = None) -> int:
             console.print(*soak.log.read_text("utf-8").splitlines()[-LOG_LINES:], sep="\n")
         console.print(table_of(soak.rows(), soak.title))
         if known.markdown:
-            known.markdown.write_text(markdown_of(soak.rows(), soak.title), "utf-8")
+            about = f"`make soak`, {datetime.now(timezone.utc):%Y-%m-%d}, {os.cpu_count()} cores"
+            table = markdown_of(soak.rows(), f"{about}, {soak.title.removeprefix('soak: ')}.")
+            PAGE.write_text(placed(PAGE.read_text("utf-8"), table), "utf-8")
         return 0 if soak.is_right else 1
 
 

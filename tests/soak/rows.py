@@ -21,6 +21,7 @@ COLUMNS = {
     "early": ("early",),
     "other": ("dead", "left", "unknown"),
 }
+BEGIN, END = "<!-- soak begins -->\n", "<!-- soak ends -->"
 VIOLATIONS = ("lost", "twice", "early", "other")
 
 #: The tests that have a parameter for each script.
@@ -100,6 +101,15 @@ def markdown_of(rows: Mapping[str, Row], title: str) -> str:
             yield f"| {name} | " + " | ".join(_cells(row)) + " |"
 
     return "\n".join(lines()) + "\n"
+
+
+def placed(page: str, table: str) -> str:
+    """Return the page with the table between its two marks, and nothing else of it changed."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not end:
+        raise ValueError(f"the page has no place for the table: {BEGIN} … {END}")
+    return f"{before}{begin}{table}{end}{after}"
 
 
 def _cells(row: Row) -> list[str]:

@@ -1,0 +1,270 @@
+"""The one set of figures, ``docs/figures.json``, and the pages that are filled from it.
+
+``python -m tests.benchmarks --figures`` puts what it has measured into the file and fills the
+pages; ``python -m tests.benchmarks.figures`` only fills them. A page has places for tables, from
+``<!-- figures: NAME -->`` to ``<!-- end of figures -->``, and for words, from ``<!-- figure: NAME
+-->`` to ``<!-- / -->``; nothing else of it is touched.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .report import Run, cells_of, facts_line, markdown_line
+
+ROOT = Path(__file__).parents[2]
+FIGURES = ROOT / "docs" / "figures.json"
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+
+_TABLE = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
+_WORDS = re.compile(r"(<!-- figure: ([\w-]+) -->).*?(<!-- / -->)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One figure of the file."""
+
+    run: str
+    title: str
+    unit: str
+    better: str
+    digits: int
+    stock: float
+    ours: float
+    ratio: float
+    target: str | None
+    reached: bool | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of ``docs/benchmarks.md``: heads of its two columns, how names of its rows begin."""
+
+    stock: str
+    ours: str
+    names: tuple[str, ...]
+
+
+TABLES = {
+    "control": Table("1,000", "1,000,000", ("control-",)),
+    "many": Table(
+        "stock, one by one", "ours", ("publish-eta@many", "publish-batch-eta@many", "schedule-many")
+    ),
+    "retries": Table("stock or 1,000", "ours or 100,000", ("retry-", "letters-")),
+    "periodic": Table("stock", "ours", ("periodic-",)),
+    "spark": Table("stock", "ours", ("spark-",)),
+    "history": Table("without", "with", ("history-",)),
+}
+#: All that is in none of these.
+MAIN = "main"
+NONE = "\N{EN DASH}"
+
+
+class Figures:
+    """What the file has: figures by name, and the runs that they are of."""
+
+    def __init__(self, content: Mapping[str, Any]) -> None:
+        self.runs: Mapping[str, Mapping[str, Any]] = content["runs"]
+        self._figures = {name: Measured(**one) for name, one in content["figures"].items()}
+        #: What was seen of one side only.
+        self.values = {name: float(one["value"]) for name, one in content["values"].items()}
+
+    def __getitem__(self, name: str) -> Measured:
+        return self._figures[name]
+
+    def table(self, name: str) -> str:
+        """Return a table with what it was measured on."""
+        columns = TABLES.get(name) or Table("stock", "ours", ())
+        chosen = [one for key, one in self._figures.items() if _table_of(key) == name]
+        head = ("", columns.stock, columns.ours, "ratio", "target", "reached")
+        lines = [markdown_line(head), "| --- | ---: | ---: | ---: | --- | --- |"]
+        lines += [markdown_line(cells_of(vars(one))) for one in chosen]
+        runs = dict.fromkeys(one.run for one in chosen)
+        return "\n".join([*lines, "", *(self._about(run) for run in runs)]) + "\n"
+
+    def _about(self, run: str) -> str:
+        known = self.runs[run]
+        return f"{facts_line(known['facts'])}: `{known['command']}`."
+
+
+def _table_of(name: str) -> str:
+    for table, of in TABLES.items():
+        if name.startswith(of.names):
+            return table
+    return MAIN
+
+
+def read(path: Path = FIGURES) -> Figures:
+    """Read the file."""
+    return Figures(json.loads(path.read_text("utf-8")))
+
+
+def merge(run: Run, command: str, path: Path = FIGURES) -> None:
+    """Put what a run has measured into the file, in place of what was there of these rows."""
+    content = json.loads(path.read_text("utf-8"))
+    name = f"{run.facts['date']} {command}"
+    content["runs"][name] = {"command": command, "facts": run.facts}
+    for figure in run.figures:
+        known = figure.as_dict()
+        fields = (
+            "title",
+            "unit",
+            "better",
+            "digits",
+            "stock",
+            "ours",
+            "ratio",
+            "target",
+            "reached",
+        )
+        content["figures"][figure.row.name] = {"run": name, **{key: known[key] for key in fields}}
+    used = {one["run"] for one in (*content["figures"].values(), *content["values"].values())}
+    content["runs"] = {key: value for key, value in content["runs"].items() if key in used}
+    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+
+def filled(text: str, figures: Figures) -> str:
+    """Return a page with all its places filled."""
+    text = _TABLE.sub(lambda m: f"{m[1]}{_table(m[2], figures)}{m[3]}", text)
+    return _WORDS.sub(lambda m: f"{m[1]}{WORDS[m[2]](figures)}{m[3]}", text)
+
+
+def _table(name: str, figures: Figures) -> str:
+    if name != "readme":
+        return figures.table(name)
+    lines = [markdown_line(("", "stock", "celery_delayq")), "| --- | ---: | ---: |"]
+    lines += [markdown_line(row) for row in readme(figures)]
+    return "\n".join(lines) + "\n"
+
+
+def fill(pages: Iterable[Path] = PAGES, path: Path = FIGURES) -> None:
+    """Fill the pages."""
+    figures = read(path)
+    for page in pages:
+        page.write_text(filled(page.read_text("utf-8"), figures), "utf-8")
+
+
+#: Words of the pages.
+WORDS: dict[str, Callable[[Figures], str]] = {
+    "kib-per-far-eta": lambda f: f"{f['rss-growth'].stock * 1024 / 100_000:.0f} KiB",
+    "stock-wait-behind-far": lambda f: f"{f['wait-100000'].stock / 1000:.0f} s",
+    "many": lambda f: f"{f['schedule-many'].ours:,.0f}/s",
+    "many-beside-retries": lambda f: f"{f.values['schedule-many@retries']:,.0f}/s",
+    "many-beside-letters": lambda f: f"{f.values['schedule-many@letters']:,.0f}/s",
+}
+
+
+def readme(f: Figures) -> list[tuple[str, str, str]]:
+    """Return the rows of the README's table."""
+    control = [f[f"control-{name}"].ours for name in ("get", "cancel", "reschedule", "run-now")]
+    pools = [f"{f[f'immediate-{pool}'].ratio:.1f}" for pool in ("solo", "prefork", "threads")]
+    one_by_one, batch = (
+        sorted(f[name + again].ratio for again in ("", "@many"))
+        for name in ("publish-eta", "publish-batch-eta")
+    )
+    return [
+        (
+            "publish with an ETA, one by one / in a batch",
+            "1",
+            f"{one_by_one[0]:.2f} to {one_by_one[1]:.2f} / {batch[0]:.2f} to {batch[1]:.2f} "
+            "times as fast",
+        ),
+        (
+            "`schedule_many`, beside stock's one by one",
+            f"{f['schedule-many'].stock:,.0f}/s",
+            f"{f['schedule-many'].ours:,.0f}/s",
+        ),
+        (
+            "get, cancel, move or run one of a million entries, p99",
+            NONE,
+            f"{min(control):.1f} to {max(control):.1f} ms",
+        ),
+        (
+            "a page of 100 of a million, p99; count by task",
+            NONE,
+            f"{f['control-list'].ours:.1f} ms; {f['control-count'].ours:.1f} ms",
+        ),
+        (
+            "Redis memory per entry: 1 KB message, index by task, unique key",
+            NONE,
+            f"{f['control-memory'].ours:,.0f} bytes",
+        ),
+        (
+            "immediate tasks through one worker: solo / prefork `-c 2` / threads `-c 4`",
+            "1",
+            f"{' / '.join(pools)} times as fast",
+        ),
+        (
+            "worker memory for 100,000 far ETAs",
+            f"{f['rss-growth'].stock:.0f} MiB",
+            f"{f['rss-growth'].ours:.1f} MiB",
+        ),
+        (
+            "an immediate task behind 100,000 ETA tasks starts after",
+            f"{f['wait-100000'].stock / 1000:.0f} s",
+            f"{f['wait-100000'].ours:.0f} ms",
+        ),
+        (
+            "lateness at 1,000 due per second: p50 / p99",
+            f"{f['lateness-p50'].stock:.1f} / {f['lateness-p99'].stock:.0f} ms",
+            f"{f['lateness-p50'].ours:.1f} / {f['lateness-p99'].ours:.0f} ms",
+        ),
+        (
+            "10,000 due at one instant (prefork `-c 2`): all done after",
+            f"{f['burst'].stock:.1f} s",
+            f"{f['burst'].ours:.1f} s",
+        ),
+        (
+            "TERM with 20,000 far ETAs: the worker has ended after",
+            f"{f['term-etas'].stock:.1f} s",
+            f"{f['term-etas'].ours:.1f} s",
+        ),
+        (
+            "Redis commands per second, idle worker",
+            f"{f['idle-1'].stock:.1f}",
+            f"{f['idle-1'].ours:.1f}",
+        ),
+        ("started before their time", f"{f['early'].stock:.0f}", f"{f['early'].ours:.0f}"),
+        (
+            "a retry after 0.5 s: later than that, p99",
+            f"{f['retry-p99'].stock:.1f} ms",
+            f"{f['retry-p99'].ours:.1f} ms",
+        ),
+        (
+            "100,000 dead letters replayed / archived to SQLite, where `schedule_many` takes "
+            f"{f.values['schedule-many@letters']:,.0f}/s",
+            NONE,
+            f"{f['letters-replay'].ours:,.0f}/s / {f['letters-archive'].ours:,.0f}/s",
+        ),
+        (
+            "100,000 periodic entries, 1,000 due each second, two workers: run / lateness p99",
+            f"{f['periodic-fired'].stock:.1f} % (`celery beat`)",
+            f"{f['periodic-fired'].ours:.0f} % / {f['periodic-lateness'].ours:.0f} ms",
+        ),
+        (
+            "memory of a periodic entry; takeover when a dispatcher dies",
+            f"{f['periodic-memory'].stock:,.0f} B in beat; {NONE}",
+            f"{f['periodic-memory'].ours:,.0f} B in Redis; "
+            f"{f['periodic-takeover'].ours / 1000:.2f} s",
+        ),
+        (
+            "Spark, `local[2]`, 500,000 rows into the queue, beside a plain pipelined loop / "
+            "the same rows again",
+            f"{f['spark-write'].stock:,.0f}/s",
+            f"{f['spark-write'].ours:,.0f}/s / {f['spark-write-again'].ours:,.0f}/s",
+        ),
+        (
+            "Spark reads the schedule, beside a loop over `delayq.list`",
+            f"{f['spark-read'].stock:,.0f}/s",
+            f"{f['spark-read'].ours:,.0f}/s",
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    fill()

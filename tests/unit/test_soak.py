@@ -1,0 +1,36 @@
+"""The table of the last soak in the docs is the one that the soak has written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.soak.__main__ import PAGE
+from tests.soak.rows import BEGIN, END, markdown_of, placed, rows_of
+
+LINE: dict[str, Any] = {
+    "test": "tests/acceptance/test_faults_workers.py::test_killing_workers[2013]",
+    "seconds": 3.0,
+    "failed": False,
+    "skipped": False,
+    "verdict": {"published": 1200, "runs": 1207, "again": 7},
+}
+
+
+def test_the_table_takes_the_place_of_the_last_one_and_nothing_else_changes() -> None:
+    page = PAGE.read_text("utf-8")
+    table = markdown_of(rows_of([LINE]), "1 minute")
+
+    new = placed(page, table)
+
+    before, _, rest = page.partition(BEGIN)
+    after = rest.partition(END)[2]
+    assert new == f"{before}{BEGIN}{table}{END}{after}"
+    assert "| killing workers | 1 | 1,200 | 1,207 | 7 | 0 | 0 | 0 | 0 |" in new.splitlines()
+    assert placed(new, table) == new
+
+
+def test_a_page_without_a_place_is_refused() -> None:
+    with pytest.raises(ValueError, match="no place for the table"):
+        placed("# Guarantees", "| |")
