@@ -29,6 +29,10 @@ class InvalidETA(DelayQError, ValueError):
     """An ``eta`` or ``countdown`` is no point in time that can be stored."""
 
 
+class InvalidOption(DelayQError, ValueError):
+    """An option of a call, such as ``time_limit``, is none that a worker could follow."""
+
+
 class RecordError(DelayQError, ValueError):
     """A record stored in Redis is not one that this version can read."""
 

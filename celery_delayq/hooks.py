@@ -27,6 +27,7 @@ from celery_delayq import (
     outcomes,
     retry,
     revoking,
+    task_options,
     unique,
 )
 from celery_delayq.errors import ConfigError, InvalidRetry
@@ -52,9 +53,9 @@ _INHERITED = ("unique", "skip_after", "retry", "budget")
 
 
 class AMQPMixin:
-    """Checks ``eta`` and ``countdown`` at the call, and keeps the countdown apart.
+    """Checks what a call says at the call, and keeps the countdown apart.
 
-    ``before_task_publish`` comes too late for both: Celery has made an ETA of the countdown by
+    ``before_task_publish`` comes too late: Celery has made an ETA of the countdown by
     then, with the clock of this machine. Redis counts it with its own.
     """
 
@@ -79,6 +80,7 @@ class AMQPMixin:
         ) -> Any:
             nonlocal checked
             connection = producer.connection
+            task_options.check_priority(options.get("priority"))
             carrying.carry(self.app, name, message, options)  # type: ignore[attr-defined]
             self._note_own(name, message, options)
             if not checked and connection is not None:
@@ -141,9 +143,11 @@ class AMQPMixin:
         **options: Any,
     ) -> Any:
         _check(countdown, eta)
-        return super().as_task_v1(  # type: ignore[misc]
+        message = super().as_task_v1(  # type: ignore[misc]
             task_id, name, args, kwargs, countdown, eta, *rest, **options
         )
+        task_options.check_sent(message.body)
+        return message
 
     def as_task_v2(
         self,
@@ -163,6 +167,7 @@ class AMQPMixin:
         message = super().as_task_v2(  # type: ignore[misc]
             task_id, name, args, kwargs, countdown, eta, *rest, **options
         )
+        task_options.check_sent(message.headers)
         own = message.properties[PROPERTY] = {}
         if countdown:
             own["countdown"] = countdown
@@ -297,6 +302,7 @@ def _telling_of_others(app: Celery, send: Callable[..., Any]) -> Callable[..., A
 
     @wraps(send)
     def send_task(name: str, *args: Any, **kwargs: Any) -> Any:
+        task_options.check_expires(kwargs.get("expires"))
         with outcomes.collecting() as collected:
             result = send(OTHER_NAMES.get(name, name), *args, **kwargs)
         for task_id, put, queue, record in collected:

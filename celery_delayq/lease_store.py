@@ -27,8 +27,9 @@ Retried = Literal["scheduled", "ready", "due", "gone", "duplicate", "superseded"
 #: made ready, nothing is changed, or it is scheduled all the same.
 WhenDue = Literal["push", "leave", "keep"]
 
-#: What to count when a message goes back: nothing, that it came back, or that it killed a process.
-Counted = Literal["nothing", "requeued", "crashed"]
+#: What to count when a message goes back: nothing, that it came back, that it killed a process of
+#: the pool, or that its worker ended by an error, of which it may be the cause.
+Counted = Literal["nothing", "requeued", "crashed", "died"]
 
 
 class Deliveries(NamedTuple):
@@ -233,7 +234,8 @@ class LeaseStore:
         Returns
         -------
         (requeued, buried)
-            Buried is what killed its process more than *most* times, unless that is 0.
+            Buried is what killed its process more than *most* times, unless that is 0. What was
+            held so often by a worker that *died* is delivered alone first, as for :meth:`reap`.
         """
         key = self._keys.queue(queue)
         layout = layout or self._store.layout
@@ -241,7 +243,7 @@ class LeaseStore:
         keys += key.dead, key.dead_at, key.suspects
         lists = self._keys.ready_lists(queue, layout)
         where = "last" if last else "first"
-        args = [where, counted, most, details, len(lists), *layout.steps]
+        args = [where, counted, most, details, incarnation, len(lists), *layout.steps]
         parts = [fields[start : start + REQUEUE] for start in range(0, len(fields), REQUEUE)]
         total = [0, 0]
         for part in parts if last else reversed(parts):

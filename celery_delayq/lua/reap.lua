@@ -19,6 +19,7 @@
 -- @include wake
 -- @include lease
 -- @include bury
+-- @include death
 
 local list_of = {}
 for i = 19, #KEYS do
@@ -48,21 +49,10 @@ local function take_back(held)
     return
   end
   local message = string.sub(held, start)
-  local digest = redis.sha1hex(message)
-  local reaped, crashed, requeued = read_deliveries(redis.call('HGET', KEYS[14], digest))
-  reaped = reaped + 1
-  if most > 0 and reaped > most and mark == '!' then
-    redis.call('HDEL', KEYS[14], digest)
-    forget_tracked(RUNNING, message)
-    bury_letter(KEYS[16], KEYS[17], read_label(message) or digest, to_ms(now_us()), 0,
-      string.format('its worker died %d times, the last time with nothing else', reaped), message,
-      string.format('{"worker": "%s", "deliveries": %d}', ARGV[2], reaped + crashed + requeued))
+  local fate = count_death(message, mark, most, ARGV[2], KEYS[14], KEYS[16], KEYS[17])
+  if fate == 'dead' then
     buried = buried + 1
-    return
-  end
-  track_back(message)
-  write_deliveries(KEYS[14], digest, reaped, crashed, requeued)
-  if most > 0 and reaped >= most then
+  elseif fate == 'suspect' then
     redis.call('LPUSH', KEYS[15], step .. '\n' .. message)
     suspected = suspected + 1
   else

@@ -277,7 +277,7 @@ class ConsumeChannel(DivertChannel):
             gc.collect()  # what Celery has dropped must not look alive
             self.keeper.orphan(held)
         else:
-            self.requeue(held, counted="requeued")
+            self.requeue(held, counted="died" if worker.failed() else "requeued")
 
     def on_credit(self) -> None:
         """A message is done: a poller that waits in another thread is told."""
@@ -380,7 +380,9 @@ class ConsumeChannel(DivertChannel):
             if not self.serves_worker or taken.tag not in self.keeper.held:
                 raise
             logger.exception("A message that Celery cannot handle is now a dead letter")
-            self.bury(taken.tag, f"refused-{uuid4()}", f"rejected: {type(exc).__name__}: {exc}")
+            id = str(message.headers["id"]) if envelope.is_task(message._raw) else ""
+            why = f"rejected: {type(exc).__name__}: {exc}"
+            self.bury(taken.tag, id or f"refused-{uuid4()}", why)
             self.qos.forget(taken.tag)
 
     def _message(self, taken: Taken) -> qos.Message | None:

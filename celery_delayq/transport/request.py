@@ -23,6 +23,7 @@ from celery_delayq.attempts import attempts_of, hold_chord
 from celery_delayq.canvas import Canvas
 from celery_delayq.letters import details_of, pack_details
 from celery_delayq.message import own_of
+from celery_delayq.task_options import check_time_limits
 from celery_delayq.transport.controls import REVOKED_CANVASES
 from celery_delayq.transport.runs import RunMixin
 
@@ -46,6 +47,11 @@ class RequestMixin:
     #: What is to be a dead letter when it is acknowledged.
     _ending: Ending | None = None
     _is_buried = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # Whatever protocol and producer it came from: here all of it has been read.
+        check_time_limits(self._request_dict)  # type: ignore[attr-defined]
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
         """Take note, and do what Celery does."""

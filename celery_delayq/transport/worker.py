@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any
@@ -15,6 +16,7 @@ from celery.worker import state
 from celery.worker.consumer import Consumer
 from kombu.asynchronous.hub import Hub
 
+from celery_delayq.acks import LOST
 from celery_delayq.transport import request
 from celery_delayq.transport.poller import Poller
 
@@ -32,8 +34,31 @@ def _note(sender: Any, **_: Any) -> None:
     own = (sender.app.conf.broker_transport_options or {}).get("delayq")
     history = isinstance(own, Mapping) and bool(own.get("history"))  # it is checked elsewhere
     request.hook(sender.app.tasks, history=history)
+    if not hasattr(sender.stop, "notes"):
+        sender.stop = _noting(sender)
     if not (LOOP_WAKES or hasattr(Consumer.call_soon, "wakes")):
         Consumer.call_soon = _waking(Consumer.call_soon)
+
+
+def _noting(controller: Any) -> Callable[..., None]:
+    """Have a worker that stops note whether it does for an error that nothing has handled."""
+    stop = controller.stop
+
+    def stop_and_note(*args: Any, **kwargs: Any) -> None:
+        # Celery calls this while it handles what has ended its loop.
+        exc = sys.exc_info()[1]
+        controller.delayq_failed = isinstance(exc, Exception) and not isinstance(exc, LOST)
+        stop(*args, **kwargs)
+
+    stop_and_note.notes = True  # type: ignore[attr-defined]
+    return stop_and_note
+
+
+def failed() -> bool:
+    """Return whether the worker ends by an error, but for that of a connection: what it holds may
+    be the cause.
+    """
+    return getattr(_controller() if _controller else None, "delayq_failed", False)
 
 
 def _waking(call_soon: Callable[..., Any]) -> Callable[..., Any]:

@@ -314,7 +314,7 @@ class LeaseMachine(RuleBasedStateMachine):
     @rule(
         data=st.data(),
         last=st.booleans(),
-        counted=st.sampled_from(["nothing", "requeued", "crashed"]),
+        counted=st.sampled_from(["nothing", "requeued", "crashed", "died"]),
         most=most,
     )
     def requeue(self, data: st.DataObject, last: bool, counted: Any, most: int) -> None:

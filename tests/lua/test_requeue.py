@@ -159,7 +159,12 @@ def test_the_marker_does_not_tell_of_what_died(store: Store) -> None:
 
 @pytest.mark.parametrize(
     ("counted", "expected"),
-    [("nothing", b"1 2 3"), ("requeued", b"1 2 4"), ("crashed", b"1 3 3")],
+    [
+        ("nothing", b"1 2 3"),
+        ("requeued", b"1 2 4"),
+        ("crashed", b"1 3 3"),
+        ("died", b"2 2 3"),
+    ],
 )
 def test_what_is_asked_for_is_counted(store: Store, counted: Counted, expected: bytes) -> None:
     fields = hold(store, b"a")
@@ -176,6 +181,24 @@ def test_nothing_is_counted_unless_it_is_asked_for(store: Store) -> None:
     store.leases.requeue(QUEUE, "me", fields)
 
     assert not store.client.exists("{q}:deliveries")
+
+
+def test_what_was_held_too_often_when_its_worker_died_is_delivered_alone_and_then_dead(
+    store: Store,
+) -> None:
+    push(store, b"innocent", b"deadly", step=3)
+    results = []
+    for nonce, fields in (("1", ["1:1", "1:2"]), ("2", ["2:1", "2:2"]), ("3", ["3:1"])):
+        reserve(store, nonce)
+        results.append(store.leases.requeue(QUEUE, "me", fields, counted="died", most=2))
+
+    assert results == [(2, 0), (2, 0), (0, 1)]
+    assert state(store)["{q}:suspects"] == [b"3\ninnocent"]
+    assert state(store)["{q}:deliveries"] == counts(b"innocent", b"2 0 0")
+    [letter] = store.dead_letters(QUEUE)
+    assert letter.message == b"deadly"
+    assert letter.reason == "its worker died 3 times, the last time with nothing else"
+    assert letter.details == b'{"worker": "me", "deliveries": 3}'
 
 
 def test_a_message_that_killed_its_process_too_often_is_dead(store: Store) -> None:

@@ -150,6 +150,12 @@ class QueueModel(LetterModel):
             one = self._drop(who, name)
             if one is None or one.message is None:
                 continue
+            if counted == "died":
+                fate = self._take_back(who, one, one.message, most, last=last)
+                buried += fate == "buried"
+                moved += fate != "buried"
+                self.marker = self.marker or fate != "buried"
+                continue
             count = self._counts(one)
             if counted != "nothing":
                 count = count._replace(**{counted: getattr(count, counted) + 1})
@@ -261,7 +267,9 @@ class QueueModel(LetterModel):
         more = self.reaping is not None and self.reaping <= self.now
         return Reaped(more, results["requeued"], results["suspected"], results["buried"])
 
-    def _take_back(self, who: str, one: Held, message: bytes, most: int) -> str:
+    def _take_back(
+        self, who: str, one: Held, message: bytes, most: int, *, last: bool = False
+    ) -> str:
         count = self._counts(one)
         count = count._replace(reaped=count.reaped + 1)
         if most and count.reaped > most and one.alone:
@@ -275,7 +283,8 @@ class QueueModel(LetterModel):
         if most and count.reaped >= most:
             self.suspects.append((one.step, message))
             return "suspected"
-        self.ready.setdefault(one.step, []).insert(0, message)
+        waiting = self.ready.setdefault(one.step, [])
+        waiting.insert(len(waiting) if last else 0, message)
         return "requeued"
 
 

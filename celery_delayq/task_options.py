@@ -1,0 +1,94 @@
+"""What a call may say of its task, as far as a worker would end on anything else. No I/O."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any
+
+from celery_delayq.errors import InvalidOption
+from celery_delayq.message import due_of_eta
+
+#: What the two numbers of the header ``timelimit`` are called in a call.
+LIMITS = ("time_limit", "soft_time_limit")
+
+
+def check_time_limits(headers: Mapping[str, Any]) -> None:
+    """Check the limits that a task message has for its run.
+
+    Celery sets timers by them in the worker's main process, which ends when that fails.
+
+    Raises
+    ------
+    InvalidOption
+        A limit is no number of seconds, or there are not two of them.
+    """
+    limits = headers.get("timelimit")
+    if not limits:  # to Celery there are none then
+        return
+    if not isinstance(limits, (list, tuple)) or len(limits) != len(LIMITS):
+        raise InvalidOption(
+            f"timelimit={limits!r}: expected [time_limit, soft_time_limit], such as [60, null]"
+        )
+    for name, seconds in zip(LIMITS, limits, strict=True):
+        if seconds and not _is_seconds(seconds):
+            raise InvalidOption(
+                f"{name}={seconds!r}: expected a number of seconds above 0, such as 3600 or 0.5"
+            )
+
+
+def check_sent(headers: Mapping[str, Any]) -> None:
+    """Check what a task message that is being sent tells the worker.
+
+    Raises
+    ------
+    InvalidOption
+        A time limit or the number of retries is not made as it should be.
+    """
+    check_time_limits(headers)
+    retries = headers.get("retries")
+    if retries is not None and (not isinstance(retries, int) or retries < 0):
+        raise InvalidOption(f"retries={retries!r}: expected a whole number from 0")
+
+
+def check_expires(expires: Any) -> None:
+    """Check what a call says of when its task expires; Celery checks all but texts.
+
+    Raises
+    ------
+    InvalidOption
+        It is a text, and no point in time.
+    """
+    if isinstance(expires, str):
+        try:
+            due_of_eta(expires)
+        except ValueError:
+            raise InvalidOption(
+                f"expires={expires!r}: expected a number of seconds, a datetime or its ISO 8601 "
+                "form, such as '2030-01-31T09:00:00+00:00'"
+            ) from None
+
+
+def check_priority(priority: Any) -> None:
+    """Check the priority of a message that is being sent.
+
+    Raises
+    ------
+    InvalidOption
+        It is no number: kombu would take the lowest one in silence.
+    """
+    try:
+        if priority is not None:
+            int(priority)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidOption(
+            f"priority={priority!r}: expected a whole number, 0 to 9 on Redis"
+        ) from None
+
+
+def _is_seconds(value: Any) -> bool:
+    try:
+        return isinstance(value, Real) and math.isfinite(value) and float(value) > 0
+    except OverflowError:
+        return False

@@ -1,0 +1,65 @@
+"""An app whose tasks write down that they ran, for messages that nobody should send."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from celery import Celery
+from celery.exceptions import Reject
+from celery.worker.request import Request
+from redis import Redis
+
+from celery_delayq import DelayQ
+
+app = Celery("headers")
+app.conf.update(
+    broker_connection_retry_on_startup=True,
+    task_track_started=True,
+    worker_send_task_events=True,
+    **json.loads(os.environ.get("HEADER_SETTINGS", "{}")),
+)
+DelayQ(app, at_least_once=True)
+
+
+def note(request: Any) -> None:
+    with Redis.from_url(app.conf.result_backend) as client:
+        client.rpush("ran", str(request.id))
+
+
+@app.task(bind=True, name="header.ok", shared=False)
+def ok(self: Any, *_: Any, **__: Any) -> int:
+    note(self.request)
+    return 1
+
+
+@app.task(bind=True, name="header.rated", rate_limit="10000/s", shared=False)
+def rated(self: Any, *_: Any, **__: Any) -> int:
+    """A timer of the worker starts this, not the one who hands it out."""
+    note(self.request)
+    return 1
+
+
+@app.task(bind=True, name="header.fails", shared=False)
+def fails(self: Any, *_: Any, **__: Any) -> None:
+    note(self.request)
+    raise ValueError("as it does each time")
+
+
+@app.task(bind=True, name="header.rejects", shared=False)
+def rejects(self: Any, *_: Any, **__: Any) -> None:
+    note(self.request)
+    raise Reject("not this one", requeue=False)
+
+
+class Poison(Request):
+    """A request that ends any worker that makes it, as a bug in Celery would."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        raise RuntimeError("this worker cannot go on")
+
+
+@app.task(name="header.poison", Request=Poison, shared=False)
+def poison() -> None:
+    """Never run."""
