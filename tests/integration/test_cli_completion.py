@@ -54,6 +54,7 @@ def suggested(project: Path, line: str) -> list[str]:
     return [item.removeprefix("plain,") for item in done.stdout.split("\n") if item]
 
 
+@pytest.mark.full
 def test_commands_and_options_are_suggested(project: Path) -> None:
     commands = suggested(project, "celery -A shop delayq ")
 
@@ -65,6 +66,7 @@ def test_commands_and_options_are_suggested(project: Path) -> None:
     assert suggested(project, "celery -A shop delayq list --due-f") == ["--due-from"]
 
 
+@pytest.mark.full
 def test_commands_for_dead_letters_are_suggested(project: Path) -> None:
     assert suggested(project, "celery -A shop delayq dea") == ["dead"]
     assert {"list", "show", "replay", "purge", "archive"} <= {
@@ -89,6 +91,7 @@ def test_queues_of_the_app_and_of_redis_are_suggested(project: Path, app: Celery
     assert suggested(project, "celery -A shop delayq list --queue b") == ["bills"]
 
 
+@pytest.mark.full
 def test_what_goes_wrong_means_fewer_suggestions(project: Path) -> None:
     (project / "fixed.py").write_text(
         "from shop import app\napp.conf.broker_url = 'delayq+redis://10.255.255.1:6379'\n"

@@ -302,6 +302,7 @@ def test_what_is_replayed_in_between_is_not_forgotten_twice(
     assert rows == [(ids[1],), (ids[2],)]
 
 
+@pytest.mark.full
 def test_several_archive_at_once(make_app: MakeApp, delayq: DelayQ, database: str) -> None:
     fill(delayq, 4_000)
     fill(delayq, 1_000, queue="mail")

@@ -94,6 +94,7 @@ def test_a_worker_moves_letters_and_tells_nobody_the_password(
         assert secret not in shown
 
 
+@pytest.mark.full
 def test_a_worker_that_is_killed_loses_nothing(
     delayq: DelayQ, database: str, delayq_worker: StartWorker
 ) -> None:

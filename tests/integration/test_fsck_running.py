@@ -24,6 +24,8 @@ from tests.support.drift import FAR, by_kind, lease, look, numbers, schedule
 from tests.support.faults.scale import scaled
 from tests.support.keyspace import snapshot
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def redis(delayq_redis: RedisUnderTest) -> Redis:

@@ -113,6 +113,7 @@ def test_a_task_that_a_child_has_and_has_not_told_of_is_not_given_to_others(
     assert desk.twice() == {}
 
 
+@pytest.mark.full
 def test_children_that_end_after_each_task_go_on_after_losses(desk: Desk, proxy: Proxy) -> None:
     worker = desk.worker(
         "prefork", url=through(proxy), lease=LEASE, args=["--max-tasks-per-child=1"]

@@ -232,6 +232,7 @@ def test_a_pause_outlives_all_workers_and_redis(
     assert sorted(scene.runs("id")) == ["aside", "at once", "due", "other"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("backlog", "limits"),
     [(5000, {"max_ready": 100}), (1500, {"max_ready": 50, "promote_rate": 750})],
@@ -311,6 +312,7 @@ def test_idle_workers_wake_when_a_queue_goes_on(
     assert max(waits) < AT_ONCE, waits
 
 
+@pytest.mark.full
 def test_dispatchers_are_killed_while_tasks_are_paused_and_go_on(
     app: Celery, delayq: DelayQ, scene: Scene, delayq_worker: StartWorker
 ) -> None:

@@ -23,6 +23,8 @@ from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.periodic_tasks import TIMEOUT
 from tests.support.keyspace import snapshot
 
+pytestmark = pytest.mark.full
+
 DEPLOYS = "delayq:deploys"
 
 #: With a start records hold nothing of when they were written: whole states can be compared.

@@ -30,6 +30,8 @@ from pytest_celery import (
     ping,
 )
 
+pytestmark = pytest.mark.full
+
 pytest_plugins = ["celery_delayq.testing.pytest_celery"]
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "apps"))

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 SUITE = """\
 import pytest
 from pytest_celery import RESULT_TIMEOUT, CeleryTestSetup, RedisTestBackend, RedisTestBroker, add

@@ -25,6 +25,8 @@ from tests.support.model_state import messages_in, observed, state_of
 
 WANTED = int(os.environ.get("DELAYQ_EXAMPLES", "0"))
 EXAMPLES = WANTED or scaled(80, 500)
+#: How many are enough for every change.
+FEW = min(25, EXAMPLES)
 
 
 class Machine(LetterMachine):
@@ -107,14 +109,19 @@ class Machine(LetterMachine):
 
 
 @pytest.mark.timeout(max(600, 3 * EXAMPLES))
-def test_no_sequence_loses_a_message_or_has_it_in_two_places(delayq_redis: RedisUnderTest) -> None:
+@pytest.mark.parametrize(
+    "examples", [FEW, pytest.param(EXAMPLES, marks=pytest.mark.full)], ids=["few", "all"]
+)
+def test_no_sequence_loses_a_message_or_has_it_in_two_places(
+    delayq_redis: RedisUnderTest, examples: int
+) -> None:
     class OnThisRedis(Machine):
         redis = delayq_redis
 
     run_state_machine_as_test(
         OnThisRedis,
         settings=settings(
-            max_examples=EXAMPLES,
+            max_examples=examples,
             stateful_step_count=60,
             deadline=None,
             database=None,
