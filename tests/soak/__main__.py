@@ -124,7 +124,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="first seed (a new one each time)")
     parser.add_argument("--markdown", action="store_true", help=f"put the table into {PAGE.name}")
     known, options = parser.parse_known_args(arguments)
-    seed = known.seed if known.seed is not None else random.randrange(1, 1_000_000)
+    seed = known.seed if known.seed is not None else random.randrange(1_000, 1_000_000)
     console = Console()
     if not console.is_terminal:
         console = Console(width=WIDTH)

@@ -299,7 +299,7 @@ class ScheduleModel(Tracking):
             self.paused.discard(task)
         else:
             self.paused.add(task)
-        if resume:
+        if resume and self.scheduled:  # a queue without entries is not on the agenda
             self._look_at(NOW)
         changed = was == resume
         self.revision += changed
