@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import cache, wraps
@@ -257,7 +256,6 @@ def install(app: Celery) -> None:
         app.__dict__.pop("control", None)
     if not hasattr(app.send_task, "delayq"):
         app.send_task = _telling_of_others(app, app.send_task)
-    signals.task_prerun.connect(restore_eta, dispatch_uid="celery_delayq.restore_eta")
     carrying.install()
     signals.task_retry.connect(note_superseded, dispatch_uid="celery_delayq.note_superseded")
     signals.worker_init.connect(_install_in_worker, dispatch_uid="celery_delayq.install")
@@ -277,9 +275,7 @@ def _begin_ticking(sender: Any, **_: Any) -> None:
 
 
 def _install_in_worker(sender: Any, **_: Any) -> None:
-    from celery_delayq import panel
-
-    panel.install()
+    revoking.install_in_worker()
     app = sender.app
     if getattr(app, "_delayq", None) is not None:
         tasks = app.tasks  # by now all of them are known
@@ -381,22 +377,6 @@ def warn_of_stock(connection: Any) -> None:
 @cache
 def _warn_once(text: str) -> None:
     logger.warning(text)
-
-
-def restore_eta(task: Any, **_: Any) -> None:
-    """Let the running task read what its message could not say.
-
-    ``self.request.eta`` is the original ETA in ISO 8601: the message came without one, since a
-    worker parks every message that has an ETA. ``self.request.deliveries`` is how often the message
-    was delivered, this time included; ``self.request.started`` is when it began, in seconds since
-    1970.
-    """
-    request = task.request
-    own = own_of(request.get("properties"))
-    if request.eta is None:
-        request.eta = own.get("eta")
-    request.deliveries = own.get("deliveries", 1)
-    request.started = time.time()
 
 
 def note_superseded(sender: Any, request: Any, **_: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a worker with the extension answers to remote control in its own way."""
+"""What a worker answers to remote control about the schedule of its queues."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
+from celery.utils.time import maybe_iso8601, maybe_make_aware
 from celery.worker import control
 from kombu.utils.functional import maybe_list
 
-from celery_delayq import revoking
-from celery_delayq.app import DelayQ
-from celery_delayq.entries import ScheduledTask
+from celery_delayq.entries import Filter, ScheduledTask
+from celery_delayq.errors import InvalidETA
+from celery_delayq.message import due_of_eta
+from celery_delayq.pages import read_page, scheduled_among
+from celery_delayq.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -23,45 +26,76 @@ MOST = 100
 #: Characters of a message body beyond which the arguments are told as their short text.
 LONGEST_BODY = 10_000
 
+#: Celery's answer gives the priority of the worker's timer, which is the same for all tasks. That
+#: of the message is in `delivery_info`.
+TIMER_PRIORITY = 6
+
 
 def install() -> None:
-    """Take the place of Celery's commands in this process; other apps get Celery's answers."""
+    """Take the place of Celery's commands; for other brokers they answer as stock."""
     data = control.Panel.data
     if not hasattr(data["scheduled"], "delayq"):
         data["scheduled"] = data["dump_schedule"] = _scheduled(data["scheduled"])
-        data["revoke"] = _remembering(data["revoke"], _remember_ids)
-        data["revoke_by_stamped_headers"] = _remembering(
-            data["revoke_by_stamped_headers"], _remember_stamps
-        )
+        data["query_task"] = _query_task(data["query_task"])
 
 
-def _delayq_of(state: Any) -> DelayQ | None:
-    delayq: DelayQ | None = getattr(state.app, "_delayq", None)
-    return delayq if delayq is not None and delayq.has_store else None
+def _read(state: Any, read: Callable[[Store, str], list[ScheduledTask]]) -> list[ScheduledTask]:
+    """Read the schedule of each of the worker's queues; [] where there is none, or no Redis."""
+    consumer = state.consumer.task_consumer
+    if consumer is None or not hasattr(consumer.channel, "new_store"):
+        return []
+    try:
+        store = consumer.channel.store
+        return [*chain(*(read(store, queue.name) for queue in consumer.queues))]
+    except Exception:
+        logger.exception("The schedule could not be read")
+        return []
 
 
 def _scheduled(stock: Callable[..., Any]) -> Callable[..., Any]:
     def scheduled(state: Any, **kwargs: Any) -> Any:
         """Answer with the schedule of the worker's queues, nearest first."""
         held = stock(state, **kwargs)  # what has less than min_delay to go, or another broker
-        delayq = _delayq_of(state)
-        if delayq is None:
-            return held
-        queues = state.consumer.task_consumer.queues if state.consumer.task_consumer else ()
-        try:
-            pages = [delayq.list(queue=queue.name, limit=MOST).entries for queue in queues]
-        except Exception:
-            logger.exception("The schedule could not be read")
-            return held
-        nearest = heapq.nsmallest(MOST, chain(*pages), key=lambda entry: entry.due)
-        return [*held, *map(_as_request, nearest)]
+        entries = _read(
+            state, lambda store, queue: read_page(store, Filter(queue), MOST, None).entries
+        )
+        nearest = heapq.nsmallest(MOST, entries, key=lambda entry: entry.due)
+        return [
+            *held,
+            *(
+                {"eta": _eta(entry), "priority": TIMER_PRIORITY, "request": _request(entry)}
+                for entry in nearest
+            ),
+        ]
 
     scheduled.delayq = True  # type: ignore[attr-defined]
     return scheduled
 
 
-def _as_request(entry: ScheduledTask) -> dict[str, Any]:
-    """Return an entry in the form of Celery's own answer."""
+def _query_task(stock: Callable[..., Any]) -> Callable[..., Any]:
+    def query_task(state: Any, ids: Any, **kwargs: Any) -> Any:
+        """Answer with what the worker holds, and what is scheduled in its queues."""
+        held = stock(state, ids, **kwargs)
+        others = [id for id in map(str, maybe_list(ids) or []) if id not in held]
+        entries = _read(state, lambda store, queue: scheduled_among(store, queue, others))
+        return {**{entry.id: ("scheduled", _request(entry)) for entry in entries}, **held}
+
+    return query_task
+
+
+def _eta(entry: ScheduledTask) -> str:
+    """Return when an entry is due: the ETA as it was sent, unless it was moved."""
+    try:
+        if entry.eta is not None and due_of_eta(entry.eta) == due_of_eta(entry.due):
+            sent: str = maybe_make_aware(maybe_iso8601(entry.eta)).isoformat()
+            return sent
+    except InvalidETA:
+        pass  # not written by us
+    return entry.due.isoformat()
+
+
+def _request(entry: ScheduledTask) -> dict[str, Any]:
+    """Return the task of an entry in the form of Celery's ``Request.info``."""
     message = entry.message or {}
     properties = message.get("properties", {})
     args: Any = None
@@ -71,54 +105,18 @@ def _as_request(entry: ScheduledTask) -> dict[str, Any]:
     if args is None or kwargs is None:
         args, kwargs = entry.headers.get("argsrepr"), entry.headers.get("kwargsrepr")
     return {
-        "eta": entry.due.isoformat(),
-        "priority": entry.priority,
-        "request": {
-            "id": entry.id,
-            "name": entry.task,
-            "type": entry.task,
-            "args": args,
-            "kwargs": kwargs,
-            "hostname": None,
-            "time_start": None,
-            "acknowledged": False,
-            "delivery_info": {
-                **properties.get("delivery_info", {}),
-                "priority": properties.get("priority"),
-                "redelivered": False,
-            },
-            "worker_pid": None,
+        "id": entry.id,
+        "name": entry.task,
+        "type": entry.task,
+        "args": args,
+        "kwargs": kwargs,
+        "hostname": None,
+        "time_start": None,
+        "acknowledged": False,
+        "delivery_info": {
+            **properties.get("delivery_info", {}),
+            "priority": properties.get("priority"),
+            "redelivered": False,
         },
+        "worker_pid": None,
     }
-
-
-def _remembering(
-    stock: Callable[..., Any], remember: Callable[[DelayQ, dict[str, Any]], None]
-) -> Callable[..., Any]:
-    """Make revoking last that a client without the extension has asked for."""
-
-    def revoke(state: Any, *args: Any, **kwargs: Any) -> Any:
-        result = stock(state, *args, **kwargs)
-        delayq = _delayq_of(state)
-        if delayq is not None:
-            try:
-                remember(delayq, kwargs)
-            except Exception:
-                logger.exception("Only running workers know what was revoked")
-        return result
-
-    revoke.__doc__ = stock.__doc__
-    return revoke
-
-
-def _remember_ids(delayq: DelayQ, given: dict[str, Any]) -> None:
-    ids = [str(id) for id in maybe_list(given.get("task_id")) or []]
-    new = delayq._ask(lambda store: store.control.not_revoked(ids))
-    if new:
-        revoking.revoke(delayq, new)
-
-
-def _remember_stamps(delayq: DelayQ, given: dict[str, Any]) -> None:
-    stamps = revoking.stamps_of(given.get("headers"))
-    if delayq._ask(lambda store: store.control.not_revoked((), stamps)):
-        revoking.revoke_by_stamps(delayq, stamps)

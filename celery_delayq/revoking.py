@@ -11,6 +11,7 @@ from celery import signals, states
 from celery.app.control import Control as CeleryControl
 from celery.app.task import Context
 from celery.exceptions import ChordError, TaskRevokedError
+from celery.worker import control
 from kombu.utils.functional import maybe_list
 
 from celery_delayq.canvas import Canvas, group_of, waited_for
@@ -161,6 +162,50 @@ class ControlMixin:
 
 class Control(ControlMixin, CeleryControl):
     """Celery's own remote control with revoking that lasts."""
+
+
+def install_in_worker() -> None:
+    """Make a worker remember what a client without the extension revokes."""
+    data = control.Panel.data
+    for command, remember in (
+        ("revoke", _remember_ids),
+        ("revoke_by_stamped_headers", _remember_stamps),
+    ):
+        if not hasattr(data[command], "delayq"):
+            data[command] = _remembering(data[command], remember)
+
+
+def _remembering(
+    stock: Callable[..., Any], remember: Callable[[DelayQ, dict[str, Any]], None]
+) -> Callable[..., Any]:
+    """Make revoking last that a client without the extension has asked for."""
+
+    def revoke(state: Any, *args: Any, **kwargs: Any) -> Any:
+        result = stock(state, *args, **kwargs)
+        delayq = getattr(state.app, "_delayq", None)
+        if delayq is not None and delayq.has_store:
+            try:
+                remember(delayq, kwargs)
+            except Exception:
+                logger.exception("Only running workers know what was revoked")
+        return result
+
+    revoke.__doc__ = stock.__doc__
+    revoke.delayq = True  # type: ignore[attr-defined]
+    return revoke
+
+
+def _remember_ids(delayq: DelayQ, given: dict[str, Any]) -> None:
+    ids = [str(id) for id in maybe_list(given.get("task_id")) or []]
+    new = delayq._ask(lambda store: store.control.not_revoked(ids))
+    if new:
+        revoke(delayq, new)
+
+
+def _remember_stamps(delayq: DelayQ, given: dict[str, Any]) -> None:
+    stamps = stamps_of(given.get("headers"))
+    if delayq._ask(lambda store: store.control.not_revoked((), stamps)):
+        revoke_by_stamps(delayq, stamps)
 
 
 def stamps_of(headers: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any
@@ -16,7 +17,9 @@ from celery.worker import state
 from celery.worker.consumer import Consumer
 from kombu.asynchronous.hub import Hub
 
+from celery_delayq import panel
 from celery_delayq.acks import LOST
+from celery_delayq.message import own_of
 from celery_delayq.transport import request
 from celery_delayq.transport.poller import Poller
 
@@ -34,6 +37,7 @@ def _note(sender: Any, **_: Any) -> None:
     own = (sender.app.conf.broker_transport_options or {}).get("delayq")
     history = isinstance(own, Mapping) and bool(own.get("history"))  # it is checked elsewhere
     request.hook(sender.app.tasks, history=history)
+    panel.install()
     if not hasattr(sender.stop, "notes"):
         sender.stop = _noting(sender)
     if not (LOOP_WAKES or hasattr(Consumer.call_soon, "wakes")):
@@ -76,6 +80,25 @@ def _waking(call_soon: Callable[..., Any]) -> Callable[..., Any]:
 
 
 signals.worker_init.connect(_note)
+
+
+def _restore_eta(task: Any, **_: Any) -> None:
+    """Let the running task read what its message could not say.
+
+    ``self.request.eta`` is the original ETA in ISO 8601: the message came without one, since a
+    worker parks every message that has an ETA. ``self.request.deliveries`` is how often the message
+    was delivered, this time included; ``self.request.started`` is when it began, in seconds since
+    1970.
+    """
+    request = task.request
+    own = own_of(request.get("properties"))
+    if request.eta is None:
+        request.eta = own.get("eta")
+    request.deliveries = own.get("deliveries", 1)
+    request.started = time.time()
+
+
+signals.task_prerun.connect(_restore_eta)
 
 
 def _hear_of_all(**_: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from typing import Any
 
 from celery import Celery
 
@@ -26,3 +27,9 @@ def nap(seconds: float) -> str:
     print("napping", flush=True)
     time.sleep(seconds)
     return "rested"
+
+
+@app.task(name="stock.eta", bind=True, shared=False)
+def eta(self: Any) -> str | None:
+    told: str | None = self.request.eta
+    return told

@@ -13,8 +13,9 @@ from kombu import pools
 from redis import Redis
 
 from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.testing import POOLS, WorkerProcess, wait_until
+from celery_delayq.testing import FAST_START, POOLS, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.integration.conftest import MakeApp
 from tests.support.keyspace import snapshot
 
 pytestmark = pytest.mark.each_server
@@ -162,6 +163,19 @@ def test_the_transport_alone_is_enough(
         app.send_task("stock.add", (1, 2), countdown=0.3, connection=connection, task_id="alone")
 
     wait_until(lambda: delayq_redis.client.exists("celery-task-meta-alone"), what="it has run")
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_task_reads_its_eta_with_the_transport_alone(
+    make_app: MakeApp, delayq_worker: StartWorker, pool: str
+) -> None:
+    app = make_app(extension=False)
+    delayq_worker("tests.apps.stock_tasks:app", pool=pool, extra_args=FAST_START)
+    eta = dt.datetime.now(UTC) + dt.timedelta(seconds=1, microseconds=1)
+
+    delayed, at_once = app.send_task("stock.eta", eta=eta), app.send_task("stock.eta")
+
+    assert (delayed.get(timeout=TIMEOUT), at_once.get(timeout=TIMEOUT)) == (eta.isoformat(), None)
 
 
 def test_messages_with_an_eta_of_a_stock_producer_move_to_the_schedule(
