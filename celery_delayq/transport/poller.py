@@ -93,13 +93,36 @@ os.register_at_fork(after_in_child=_forget_signals)
 
 
 class Readers:
-    """An event loop to which readers are added once; kombu adds all of them at each turn."""
+    """An event loop as one connection uses it.
+
+    Readers are added once: kombu adds all of them at each turn. Timers and callbacks can be taken
+    back: kombu leaves those of a lost connection in the loop of a worker, which connects anew.
+    """
 
     def __init__(self, loop: Any) -> None:
         self._loop = loop
+        self._timers: list[Any] = []
+        #: Called at each turn of the loop once :meth:`start` was called.
+        self.on_tick: set[Callable[[], Any]] = set()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loop, name)
+
+    def call_repeatedly(self, *args: Any, **kwargs: Any) -> Any:
+        """Start a timer."""
+        timer = self._loop.call_repeatedly(*args, **kwargs)
+        self._timers.append(timer)
+        return timer
+
+    def start(self) -> None:
+        """Have the loop call what is in :attr:`on_tick`."""
+        self._loop.on_tick |= self.on_tick
+
+    def stop(self) -> None:
+        """Take back all callbacks and timers."""
+        self._loop.on_tick -= self.on_tick
+        for timer in self._timers:
+            timer.cancel()
 
     def add_reader(self, fd: int, callback: Callable[..., Any], *args: Any) -> None:
         """Add a reader that is not there yet."""
@@ -114,6 +137,8 @@ class Poller(stock.MultiChannelPoller):
         super().__init__()
         self._own = self.poller
         self._bell: Bell | None = None
+        #: The event loop that polls for us, where one does.
+        self.loop: Readers | None = None
 
     @property
     def bell(self) -> Bell:
@@ -125,6 +150,9 @@ class Poller(stock.MultiChannelPoller):
 
     def close(self) -> None:
         """Stop polling."""
+        if self.loop is not None:
+            self.loop.stop()
+            self.loop = None
         if self._bell is not None:
             with suppress(KeyError, ValueError, OSError):
                 self.poller.unregister(self._bell.fileno())

@@ -90,7 +90,9 @@ class Transport(stock.Transport):
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         """Have the event loop poll for us."""
-        super().register_with_event_loop(connection, Readers(loop))
+        self.cycle.loop = Readers(loop)
+        super().register_with_event_loop(connection, self.cycle.loop)
+        self.cycle.loop.start()
         loop.add_reader(self.cycle.bell.fileno(), self.cycle.on_bell)
 
     @contextmanager
@@ -109,6 +111,8 @@ class Transport(stock.Transport):
     def as_uri(self, _uri: str, include_password: bool = False, mask: str = "**") -> str:
         """Return the stock form of the URL: Flower and others parse it."""
         shown: str = self.plain.as_uri(include_password, mask)
+        # kombu has made a transport to ask it, and that has opened an epoll.
+        self.plain.release()
         return shown
 
     def establish_connection(self) -> Any:

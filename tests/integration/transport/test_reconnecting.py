@@ -1,0 +1,77 @@
+"""A worker that loses its connection again and again keeps nothing of the lost ones."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import psutil
+import pytest
+from kombu import Connection
+from kombu.asynchronous import Hub
+
+from celery_delayq.testing import WorkerProcess, wait_until
+from celery_delayq.testing.fixtures import RedisUnderTest
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    with closing(Hub()) as hub:
+        yield hub
+
+
+@pytest.fixture
+def _no_garbage_collection() -> Iterator[None]:
+    """What is closed is closed by its owner, and not by luck."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("_no_garbage_collection")
+def test_an_event_loop_keeps_nothing_of_a_connection_that_was_lost(
+    delayq_broker_url: str, hub: Hub
+) -> None:
+    def connect_and_lose() -> None:
+        connection = Connection(delayq_broker_url)
+        connection.as_uri()
+        connection.transport.register_with_event_loop(connection.connection, hub)
+        assert len(hub.on_tick) == 1
+        connection.collect()
+        hub.reset()
+
+    connect_and_lose()
+    descriptors = psutil.Process().num_fds()
+    connect_and_lose()
+    connect_and_lose()
+
+    assert psutil.Process().num_fds() == descriptors
+    assert hub.on_tick == set()
+    assert [each.entry for each in hub.timer.queue if not each.entry.canceled] == []
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+def test_a_worker_that_loses_its_connections_opens_no_more_files_than_it_needs(
+    delayq_worker: Callable[..., WorkerProcess], delayq_redis: RedisUnderTest, pool: str
+) -> None:
+    worker = delayq_worker("tests.apps.delayq_tasks:app", pool=pool, loglevel="INFO")
+
+    def lose_connection() -> None:
+        before = worker.log.count("Dispatching")
+        for kind in ("normal", "pubsub"):
+            delayq_redis.client.client_kill_filter(_type=kind, skipme=True)
+        wait_until(lambda: worker.log.count("Dispatching") > before, 30, "a connection")
+
+    process = psutil.Process(worker.pid)
+    wait_until(lambda: "Dispatching" in worker.log, 30, "the worker")
+    lose_connection()
+    lose_connection()
+    descriptors = process.num_fds()
+    for _ in range(10):
+        lose_connection()
+
+    # Connections of other threads may be about to be opened or closed.
+    wait_until(lambda: process.num_fds() <= descriptors + 2, 20, "the files to be closed")
