@@ -235,18 +235,19 @@ class _Plan(NamedTuple):
     ) -> _Plan:
         low, high = filter.range_ms()
 
-        def ask(store: Store) -> _Plan:
+        def ask(store: Store) -> tuple[_Plan, int]:
             now = store.now_ms()
             last = now - int(older_than * 1000)
             # Nothing that dies meanwhile, or it might never end.
             last = last if high is None else min(high, last)
             known = queues_of(store, filter.queue)
             queues = sorted(queue for queue, x in known.items() if x.archived or not own)
-            report.made = moment(now).isoformat()
-            report.total = sum(store.letters.count(queue, low, last) for queue in queues)
-            return cls(delayq, filter, server_of(store), queues, now, low, last)
+            total = sum(store.letters.count(queue, low, last) for queue in queues)
+            return cls(delayq, filter, server_of(store), queues, now, low, last), total
 
-        return delayq._ask(ask)
+        plan, report.total = delayq._ask(ask)
+        report.made = moment(plan.now_ms).isoformat()
+        return plan
 
     def before(self, seconds: float) -> datetime:
         """Return when it was so many seconds ago."""
@@ -262,7 +263,8 @@ class _Plan(NamedTuple):
         """
         for queue in self.queues:
             store = self.delayq._ask(lambda store: store.letters)
-            for page in store.pages(queue, self.low, self.high, PAGE, ROOM):
+            ask = self.delayq._ask
+            for page in store.pages(queue, self.low, self.high, PAGE, ROOM, ask=ask):
                 found = [DeadLetter.of(queue, each) for each in page]
                 meant = [each for each in found if self._means(each, spared)]
                 yield _Batch(queue, meant, len(found))

@@ -10,7 +10,9 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from celery import signals
 from kombu.exceptions import OperationalError
@@ -129,7 +131,7 @@ class Archiver:
         """Archive for a while and return how many were moved; None where there was nothing to do,
         or another worker does it.
         """
-        if not delayq._ask(self._is_due):
+        if not delayq._ask(partial(self._is_due, uuid4().hex)):
             return None
         end = time.monotonic() + ROUND
 
@@ -140,9 +142,9 @@ class Archiver:
         archive = Archive(delayq, database, spare=self._after, ahead=False, own=True, go_on=go_on)
         return archive.run(older_than=self._after).moved
 
-    def _is_due(self, store: Store) -> bool:
+    def _is_due(self, who: str, store: Store) -> bool:
         """Return whether it is the turn of this worker, and there is something to do."""
-        if not store.letters.take_turn(0.9 * self._pace.interval):
+        if not store.letters.take_turn(who, 0.9 * self._pace.interval):
             return False
         last = store.now_ms() - int(self._after * 1000)
         known = queues_of(store, None).items()

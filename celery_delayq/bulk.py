@@ -55,18 +55,23 @@ class BulkMixin:
             Called after each batch.
         """
 
+        entries: dict[str, ScheduledTask] = {}
+
         def change(
             store: Store, queue: str, layout: Layout, found: Sequence[Listed], token: str
         ) -> Sequence[Letter]:
             names = [each.name for each in found]
-            entries = scheduled_among(store, queue, names)
+            # What a first attempt has cancelled is not found by a second one.
+            entries.update((each._name, each) for each in scheduled_among(store, queue, names))
             dues = [each.due_ms for each in found]
-            letters = store.control.cancel(queue, layout, names, if_due=dues, token=token)
-            done = zip(found, letters, strict=True)
-            self._note_cancelled({each.id for each, letter in done if letter == "d"}, entries)
-            return letters
+            return store.control.cancel(queue, layout, names, if_due=dues, token=token)
 
-        return self._change_all(filter, change, dry_run, everything, progress)
+        def tell(cancelled: Sequence[Listed]) -> None:
+            gone = [entries[each.name] for each in cancelled if each.name in entries]
+            self._note_cancelled({each.id for each in cancelled}, gone)
+            entries.clear()
+
+        return self._change_all(filter, change, dry_run, everything, progress, after=tell)
 
     def reschedule_all(
         self,
@@ -124,8 +129,12 @@ class BulkMixin:
         progress: Callable[[Bulk], object] | None,
         *,
         last_first: bool = False,
+        after: Callable[[Sequence[Listed]], object] | None = None,
     ) -> Bulk:
-        """Change what is meant, in batches; what is due at another time by then stays as it is."""
+        """Change what is meant, in batches; what is due at another time by then stays as it is.
+
+        *after* gets those of each batch that were changed.
+        """
         if not isinstance(filter, Filter):
             raise InvalidFilter(f"filter={filter!r}: expected a Filter(…)")
         if filter.is_everything and not (everything or dry_run):
@@ -153,6 +162,9 @@ class BulkMixin:
                         lambda store, q=queue, b=batch, t=token: change(store, q, known[q], b, t)  # type: ignore[misc]
                     )
                 bulk.outcomes.update(OUTCOMES[letter] for letter in letters)
+                if after is not None and not dry_run:
+                    done = zip(batch, letters, strict=True)
+                    after([each for each, letter in done if letter == "d"])
                 if progress is not None:
                     progress(bulk)
         return bulk

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -188,12 +187,14 @@ class Client(BulkMixin):
         if not ids:
             return []
         token = uuid4().hex
-        entries: deque[ScheduledTask] = deque()
+        entries: dict[tuple[str, str], ScheduledTask] = {}
 
         def ask(store: Store) -> Sequence[Sequence[Letter]]:
             found = queues_of(store, queue).items()
             for name, _ in found:
-                entries.extend(scheduled_among(store, name, ids))
+                entries.update(
+                    ((name, each._name), each) for each in scheduled_among(store, name, ids)
+                )
             return [
                 store.control.cancel(name, layout, ids, if_due=if_due, ready=ready, token=token)
                 for name, layout in found
@@ -202,7 +203,9 @@ class Client(BulkMixin):
         outcomes = [outcome_of(letters) for letters in zip(*self._ask(ask), strict=True)]
         outcomes = outcomes or [Outcome.UNKNOWN] * len(ids)
         self._note_cancelled(
-            {id for id, outcome in zip(ids, outcomes, strict=True) if outcome}, entries, reason
+            {id for id, outcome in zip(ids, outcomes, strict=True) if outcome},
+            entries.values(),
+            reason,
         )
         return outcomes
 
@@ -312,17 +315,20 @@ class Client(BulkMixin):
             Whether it was not paused before.
         """
         _one_of(queue, task)
-        return self._ask(lambda store: store.control.pause([], queue=queue, task=task))
+        token = uuid4().hex
+        return self._ask(lambda store: store.control.pause([], queue=queue, task=task, token=token))
 
     def resume(self, *, queue: str | None = None, task: str | None = None) -> bool:
         """Let a queue or a task name go on; return whether it was paused."""
         _one_of(queue, task)
+        token = uuid4().hex
         return self._ask(
             lambda store: store.control.pause(
                 store.registry() if queue is None else [queue],
                 queue=queue,
                 task=task,
                 resume=True,
+                token=token,
             )
         )
 

@@ -248,17 +248,19 @@ class ControlStore:
         queue: str | None = None,
         task: str | None = None,
         resume: bool = False,
+        token: str | None = None,
     ) -> bool:
         """Pause a queue or a task, or let it go on; False when it was so already.
 
-        *queues* are looked at when it goes on: they may have parked entries.
+        *queues* are looked at when it goes on: they may have parked entries. *token* as for
+        :meth:`cancel`.
         """
         field = f"q{queue}" if queue is not None else f"t{task_field(task or '')}"
         names = list(queues)
-        keys = [self._keys.control, self._keys.agenda]
+        keys = [self._keys.control, self._keys.agenda, self._keys.answer(token or uuid4().hex)]
         keys += [self._keys.queue(name).due for name in names]
         args = [field, "0" if resume else "1", self._keys.wake, *names]
-        return bool(self._store.run(Call(scripts.load("pause"), keys, args)))
+        return bool(int(self._store.run(Call(scripts.load("pause"), keys, args))))
 
     def revoke(
         self,

@@ -124,7 +124,7 @@ class DeadMixin:
 
         def of_queue(queue: str) -> Iterator[DeadLetter]:
             letters = self._ask(lambda store: store.letters)
-            for buried in letters.all(queue, low, high, ahead=ahead):
+            for buried in letters.all(queue, low, high, ahead=ahead, ask=self._ask):
                 letter = DeadLetter.of(queue, buried)
                 if all_match or filter.matches(letter):
                     yield letter

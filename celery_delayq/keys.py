@@ -236,6 +236,10 @@ class Keys:
         """String: there while it is a worker's turn to archive dead letters; expires."""
         return f"{self.prefix}delayq:archiving"
 
+    def answer(self, token: str) -> str:
+        """String: what was answered to a call that is of no queue; expires."""
+        return f"{self.prefix}delayq:answer:{token}"
+
     @property
     def periodic(self) -> str:
         """Hash: name of a periodic entry to its record (:mod:`celery_delayq.periodic`)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -22,6 +22,9 @@ logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from celery_delayq.store import Store
+
+    #: Calls a function with the store, once more on a new connection when the server is gone.
+    Ask = Callable[[Callable[[Store], Any]], Any]
 
 #: Letters that are read in one call, and bytes after which there are no more in it.
 PAGE, ROOM = 200, 1_000_000
@@ -79,9 +82,10 @@ class LetterStore:
         died_to: int | None = None,
         *,
         ahead: bool = False,
+        ask: Ask | None = None,
     ) -> Iterator[Buried]:
         """Yield the letters of a queue, as :meth:`pages` has them."""
-        return chain.from_iterable(self.pages(queue, died_from, died_to, ahead=ahead))
+        return chain.from_iterable(self.pages(queue, died_from, died_to, ahead=ahead, ask=ask))
 
     def pages(
         self,
@@ -92,6 +96,7 @@ class LetterStore:
         room: int = ROOM,
         *,
         ahead: bool = False,
+        ask: Ask | None = None,
     ) -> Iterator[list[Buried]]:
         """Yield the letters of a queue in order of when they died, in ms since 1970.
 
@@ -104,21 +109,25 @@ class LetterStore:
         ahead : bool
             Whether Redis reads the next page while this one is worked on. Then it has a connection
             for itself until it ends.
+        ask : Callable
+            Calls a function with the store, once more on a new connection when the server is gone;
+            without one a lost connection is an error.
         """
+        ask = ask or (lambda question: question(self._store))
         low: float | str = "-inf" if died_from is None else died_from
         high: float | str = "+inf" if died_to is None else died_to
         told: list[bytes] = []  # of the last moment: several may have died then
         replies: deque[Any] = deque()
 
-        def ask() -> None:
+        def send() -> None:
             call = self.page_call(queue, low, high, page, room, told)
             if line is None:
-                replies.append(self._store.run(call))
+                replies.append(ask(lambda store: store.run(call)))
             else:
                 line.send(call, replies.append)
 
-        with Ahead(lambda question: question(self._store)) if ahead else nullcontext() as line:
-            ask()
+        with Ahead(ask) if ahead else nullcontext() as line:
+            send()
             while replies or (line is not None and line.settle()):
                 more, sizes, text = replies.popleft()
                 found, start = [], 0
@@ -133,11 +142,11 @@ class LetterStore:
                     if size != b"-1":
                         found.append(Buried.unpack(to_text(id), text[begin:end]))
                 if more == b"1" and line is not None:
-                    ask()
+                    send()
                 if found:
                     yield found
                 if more == b"1" and line is None:
-                    ask()
+                    send()
 
     def page_call(
         self,
@@ -304,24 +313,27 @@ class LetterStore:
         old, many = self._store.run(Call(scripts.load("trim"), [key.dead, key.dead_at], args))
         return int(old), int(many)
 
-    def keep(self, queue: str, letters: Sequence[tuple[str, int, bytes]]) -> list[Letter]:
+    def keep(
+        self, queue: str, letters: Sequence[tuple[str, int, bytes]], token: str | None = None
+    ) -> list[Letter]:
         """Keep letters as they were: id, when it died (ms), what was stored.
 
-        ``d`` for what was not there, ``k`` for what was.
+        ``d`` for what was not there, ``k`` for what was. *token* as for :meth:`replay_call`.
         """
         key = self._keys.queue(queue)
         args = [part for id, died_ms, data in letters for part in (to_bytes(id), died_ms, data)]
         call = Call(
             scripts.load("keep"),
-            [key.dead, key.dead_at, self._keys.queues],
+            [key.dead, key.dead_at, self._keys.queues, key.answer(token or uuid4().hex)],
             [queue, self._store.layout.text, *args],
         )
         return told(self._store.run(call)) if letters else []
 
-    def take_turn(self, seconds: float) -> bool:
-        """Return whether nobody has taken the turn to archive for so many seconds.
+    def take_turn(self, who: str, seconds: float) -> bool:
+        """Return whether it is the turn of *who* to archive, for so many seconds.
 
         It only saves work: several may archive at once.
         """
-        key = self._keys.archiving
-        return bool(self._store.client.set(key, "1", nx=True, px=int(seconds * 1000)))
+        key, client = self._keys.archiving, self._store.client
+        taken = client.set(key, who, nx=True, px=int(seconds * 1000))
+        return bool(taken) or client.get(key) == who.encode()

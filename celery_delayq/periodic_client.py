@@ -199,23 +199,19 @@ class PeriodicTasks:
         Tasks that are ready or run are left to run. An entry in code comes back when it
         changes there. Of one that cannot be read here, ticks of the next two seconds may stay.
         """
-        entry = None
-        gate = self._gate()
+        entry: Periodic | Unreadable | None = None
 
         def edit(there: str | None) -> Writing | None:
             nonlocal entry
             if there is None:
-                return None
-            try:
-                entry = Periodic.unpack(name, there)
-            except ValueError:
-                entry = None
+                return None  # or a first attempt has removed it
+            entry = _read(name, there)
             return Writing(name, there.partition("\n")[0], "")
 
-        before = gate.edit(name, edit)
-        if entry is not None:
+        self._delayq._ask(lambda store: PeriodicStore(store).edit(name, edit))
+        if isinstance(entry, Periodic):
             self._withdraw(entry)
-        return before is not None
+        return entry is not None
 
     def pause(self, name: str) -> Periodic | Unreadable:
         """Fire no ticks of an entry until :meth:`resume`; those that are not due yet are withdrawn.
@@ -263,7 +259,7 @@ class PeriodicTasks:
             after = f"{standing.line}\n{text}"
             return None if after == there else Writing(name, line, after)
 
-        self._gate().edit(name, change)
+        self._delayq._ask(lambda store: PeriodicStore(store).edit(name, change))
         return Unreadable.of(name, after, problem)
 
     def resume(self, name: str) -> Periodic:
@@ -327,7 +323,7 @@ class PeriodicTasks:
         RecordError, InvalidSchedule, ScheduleNotImportable
             It cannot be read here: see :meth:`unreadable`.
         """
-        record = self._gate().get(name)
+        record: str | None = self._delayq._ask(lambda store: PeriodicStore(store).get(name))
         return None if record is None else Periodic.unpack(name, record)
 
     def list(self, source: str | None = None) -> list[Periodic]:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from typing import NamedTuple
+from uuid import uuid4
 
 from celery_delayq import jsonl
 from celery_delayq.archive import PAGE, archive_url, database_of, is_url
@@ -71,7 +72,8 @@ def restore_from(
             if not dry_run:
                 note(meant)
             for batch in batches(meant):
-                report.outcomes.update(delayq._ask(partial(take, rows=batch, dry_run=dry_run)))
+                put = partial(take, rows=batch, dry_run=dry_run, token=uuid4().hex)
+                report.outcomes.update(delayq._ask(put))
             if progress is not None:
                 progress(report)
     report.outcomes = +report.outcomes
@@ -142,8 +144,11 @@ def batches(rows: Sequence[LetterRow]) -> Iterator[Sequence[LetterRow]]:
             yield some[start : start + BATCH]
 
 
-def take(store: Store, rows: Sequence[LetterRow], *, dry_run: bool) -> list[Became]:
-    """Put letters of one queue back, or look which are there."""
+def take(store: Store, rows: Sequence[LetterRow], *, dry_run: bool, token: str) -> list[Became]:
+    """Put letters of one queue back, or look which are there.
+
+    Asked again with the same *token*, it gives the same answer, for a minute.
+    """
     queue = rows[0].queue
     if dry_run:
         names = [name for row in rows for name in (row.id, row.twin)]
@@ -157,4 +162,4 @@ def take(store: Store, rows: Sequence[LetterRow], *, dry_run: bool) -> list[Beca
     now = store.now_ms()
     # When it died an unreadable one does not say.
     letters = [(row.id, row.letter.buried.died_ms or now, row.data) for row in rows]
-    return [_BECAME[state] for state in store.letters.keep(queue, letters)]
+    return [_BECAME[state] for state in store.letters.keep(queue, letters, token)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -120,6 +120,31 @@ class Store:
         now, [put], _ = replies.Puts.read(self.run(call))
         due = entry.due.ms + now if entry.due.relative else entry.due.ms
         return put.state, due
+
+    def import_call(self, queue: str, entries: Iterable[Entry], token: str) -> Puts:
+        """Return the call that schedules entries as :meth:`puts` does; asked again with the same
+        *token*, it gives the same answer, for a minute: the letters of ``replies.STATES``.
+        """
+        call = self.puts(queue)
+        call.script = scripts.load("import")
+        call.keys.append(self.keys.queue(queue).answer(token))
+        for entry in entries:
+            call.add(entry)
+        return call
+
+    def import_entries(self, calls: Sequence[Call]) -> list[bytes | Exception]:
+        """Make calls in one round trip, and return the answer to each.
+
+        Raises
+        ------
+        redis.exceptions.ConnectionError
+            The server is gone, or is no master any more.
+        """
+        with self.client.pipeline(transaction=False) as pipe:
+            for number, call in enumerate(calls):
+                pipe.execute_command(*call.command(source=number == 0))  # the others know it then
+            answers = pipe.execute(raise_on_error=False)
+        return [self._error_of(x) if isinstance(x, ResponseError) else x for x in answers]
 
     def ready_call(self, queue: str) -> Readies:
         """Return an empty call that pushes what is added to it to the ready lists."""
@@ -395,13 +420,21 @@ class Store:
         try:
             return call.script(self.client, call.keys, call.args)
         except ResponseError as exc:
-            # Not by class: Redis 6.2 wraps what a script met, and old redis-py has no class for it.
-            if "maxmemory" in str(exc):
-                raise _full(exc) from exc
-            if is_demoted(exc):
-                self.client.connection_pool.disconnect()
-                raise ConnectionError(str(exc)) from exc
-            raise
+            error = self._error_of(exc)
+            raise error from (None if error is exc else exc)
+
+    def _error_of(self, exc: ResponseError) -> Exception:
+        """Return what to raise for an answer that is an error; raises it where a new master is to
+        be asked.
+        """
+        # Not by class: Redis 6.2 wraps what a script met, and old redis-py has no class for it.
+        if "maxmemory" in str(exc):
+            return _full(exc)
+        if is_demoted(exc):
+            self.client.connection_pool.disconnect()
+            raise ConnectionError(str(exc)) from exc
+        error: Exception = exc
+        return error
 
 
 def is_demoted(exc: ResponseError) -> bool:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import islice
 from typing import Literal, cast
+from uuid import uuid4
 
-from redis.exceptions import ConnectionError, ResponseError
-
-from celery_delayq import jsonl, replies
-from celery_delayq.calls import Puts
+from celery_delayq import jsonl
 from celery_delayq.client import Client
 from celery_delayq.entries import Filter, moment
-from celery_delayq.errors import RecordError, StoreFull, TransferError
+from celery_delayq.errors import RecordError, TransferError
 from celery_delayq.places import Where
+from celery_delayq.replies import STATES
 from celery_delayq.reports import (
     EXAMPLES,
     Became,
@@ -29,7 +28,7 @@ from celery_delayq.reports import (
     telling,
 )
 from celery_delayq.rows import SCHEDULE, VERSION, Header, Row, Target, Told
-from celery_delayq.store import Store, is_demoted
+from celery_delayq.store import Store
 
 #: Entries that are read or written in one round trip.
 PAGE = 500
@@ -176,60 +175,52 @@ def import_from(
         while found := [*islice(lines, PAGE)]:
             rows = [cast(Row, told) for line, told in found if meant(line, told)]
             if rows:
-                delayq._ask(partial(take, rows=rows, report=report, skip=overdue == "skip"))
+                put(delayq, rows, report, skip=overdue == "skip")
             if progress is not None:
                 progress(report)
     return report
 
 
-def take(store: Store, rows: Sequence[Row], report: Imported, *, skip: bool) -> None:
-    """Schedule a batch, or look what would become of it."""
-    if skip or report.dry_run:
-        now = store.now_ms()
-    if skip:
-        wanted = [row for row in rows if row.due_ms > now]
-        overdue, rows = len(rows) - len(wanted), wanted
-    by_queue: dict[str, list[Row]] = defaultdict(list)
-    for row in rows:
-        by_queue[row.queue].append(row)
+def put(delayq: Client, rows: Sequence[Row], report: Imported, *, skip: bool) -> None:
+    """Schedule a batch, or look what would become of it, and note it in the report.
+
+    What a second attempt does is the same as what the first one did, so what is overdue is found
+    out before.
+    """
+    now = delayq._ask(lambda store: store.now_ms()) if skip or report.dry_run else 0
+    wanted = [row for row in rows if row.due_ms > now] if skip else rows
+    if len(wanted) < len(rows):
+        report.outcomes["overdue"] += len(rows) - len(wanted)
     if report.dry_run:
-        known = _known(store, by_queue)
-        for row in rows:
+        known = delayq._ask(lambda store: _known(store, _by_queue(wanted)))
+        for row in wanted:
             outcome: Became = "ready" if row.due_ms <= now else "scheduled"
             report.outcomes["duplicate" if row in known else outcome] += 1
-    else:
-        _run(store, list(_calls(store, by_queue)), report)
-    if skip and overdue:
-        report.outcomes["overdue"] += overdue
+        return
+    answers = delayq._ask(partial(_import, _by_queue(wanted), uuid4().hex))
+    for answer in answers:
+        if isinstance(answer, bytes):
+            report.outcomes.update(cast("list[Became]", [STATES[x] for x in answer.decode()]))
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
 
 
-def _calls(store: Store, by_queue: dict[str, list[Row]]) -> Iterator[Puts]:
+def _import(by_queue: dict[str, list[Row]], token: str, store: Store) -> list[bytes | Exception]:
+    """Schedule rows; asked again with the same *token*, it gives the same answer for a minute."""
+    calls = []
     for queue, rows in by_queue.items():
         for start in range(0, len(rows), CALL_SIZE):
-            call = store.puts(queue)
-            for row in rows[start : start + CALL_SIZE]:
-                call.add(row.entry(store.layout))
-            yield call
+            entries = [row.entry(store.layout) for row in rows[start : start + CALL_SIZE]]
+            calls.append(store.import_call(queue, entries, f"{token}-{start}"))
+    return store.import_entries(calls)
 
 
-def _run(store: Store, calls: Sequence[Puts], report: Imported) -> None:
-    """Run script calls in one round trip; the first carries the source."""
-    with store.client.pipeline(transaction=False) as pipe:
-        for number, call in enumerate(calls):
-            pipe.execute_command(*call.command(source=number == 0))
-        answers = pipe.execute(raise_on_error=False)
-    errors = [answer for answer in answers if isinstance(answer, Exception)]
-    if any(isinstance(error, ResponseError) and is_demoted(error) for error in errors):
-        store.client.connection_pool.disconnect()
-        raise ConnectionError(str(errors[0])) from errors[0]  # to ask the new master for all
-    for answer in answers:
-        if not isinstance(answer, Exception):
-            for put in replies.Puts.read(answer).puts:
-                report.outcomes[cast("Became", put.state)] += 1
-    for error in errors:
-        if "maxmemory" in str(error):
-            raise StoreFull(f"Redis has no memory left ({error}); raise maxmemory") from error
-        raise error
+def _by_queue(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        found[row.queue].append(row)
+    return found
 
 
 def _known(store: Store, by_queue: dict[str, list[Row]]) -> set[Row]:

@@ -1,12 +1,17 @@
 -- Keep dead letters as they were kept before, byte for byte.
 --
--- KEYS     1 dead  2 dead_at  3 queues
+-- KEYS     1 dead  2 dead_at  3 queues  4 answer
 -- ARGV     1 queue  2 layout of the queue  3… for each letter: its id, when it died (ms), what was
 --          stored
 -- Returns  a letter for each: 'd' done, 'k' it is there already
--- Repeat   'k'
+-- Repeat   the same answer, for a minute
 -- @include types
+-- @include answer
 
+local before = answered(KEYS[4])
+if before then
+  return before
+end
 expect_type(KEYS[1], 'hash')
 expect_type(KEYS[2], 'zset')
 redis.call('HSETNX', KEYS[3], ARGV[1], ARGV[2])
@@ -28,4 +33,4 @@ for i = 3, #ARGV, 3 do
   redis.call('ZADD', KEYS[2], died, id)
   states[#states + 1] = there and 'k' or 'd'
 end
-return table.concat(states)
+return answer(KEYS[4], table.concat(states))

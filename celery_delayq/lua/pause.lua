@@ -1,13 +1,18 @@
 -- Pause a queue or a task name, or let it go on. Consumers see that the revision has changed.
 --
--- KEYS     1 control  2 agenda  3… due, of each queue that may have something parked
+-- KEYS     1 control  2 agenda  3 answer  4… due, of each queue that may have something parked
 -- ARGV     1 field: 'q' and the queue, or 't' and the task  2 '1' to pause  3 wake channel
 --          4… those queues
--- Returns  1, or 0 when it was so already
--- Repeat   0
+-- Returns  '1', or '0' when it was so already
+-- Repeat   the same, for a minute
 -- @include clock
 -- @include agenda
+-- @include answer
 
+local kept = answered(KEYS[3])
+if kept then
+  return kept
+end
 local clock = now_us()
 local changed
 -- Small, and most wanted on a full server, which must let it pass: see promote.lua.
@@ -18,7 +23,7 @@ else
   changed = redis.call('HDEL', KEYS[1], ARGV[1])
   for i = 4, #ARGV do
     -- The agenda names no queue that has nothing scheduled.
-    if redis.call('EXISTS', KEYS[i - 1]) == 1 then
+    if redis.call('EXISTS', KEYS[i]) == 1 then
       redis.call('ZADD', KEYS[2], 'LT', to_ms(clock), ARGV[i])
       hint(ARGV[3], ARGV[i], to_ms(clock), clock)
     end
@@ -27,4 +32,4 @@ end
 if changed == 1 then
   redis.call('HINCRBY', KEYS[1], 'revision', 1)
 end
-return changed
+return answer(KEYS[3], tostring(changed))

@@ -186,7 +186,7 @@ def _take(
 ) -> tuple[Found, Result]:
     if found.problem is not None or found.definition is None:
         return found, "skipped" if found.over else "refused"
-    work = partial(_write, found, found.definition, zone, dry_run, replacing)
+    work = partial(_write, found, found.definition, zone, dry_run, replacing, {})
     try:
         result: Result = delayq._ask(work)
     except _Over as exc:
@@ -201,15 +201,24 @@ class _Over(Exception):
 
 
 def _write(
-    found: Found, definition: Definition, zone: tzinfo, dry_run: bool, replacing: bool, store: Store
+    found: Found,
+    definition: Definition,
+    zone: tzinfo,
+    dry_run: bool,
+    replacing: bool,
+    tried: dict[str, Result],
+    store: Store,
 ) -> Result:
-    """Write an entry, and return what became of it."""
+    """Write an entry, and return what became of it.
+
+    *tried* has the records that earlier attempts may have written, when their reply was lost.
+    """
     result: Result = "kept"
 
     def edit(there: str | None) -> Writing | None:
         nonlocal result
-        result = "kept"
-        if there is not None and not replacing:
+        result = tried.get(there or "", "kept")
+        if there is not None and (there in tried or not replacing):
             return None
         now = store.now_ms()
         entry = begin_from(_later(found, there), definition, now, zone)
@@ -221,6 +230,7 @@ def _write(
             return None
         result = "added" if there is None else "replaced"
         line = "" if there is None else there.partition("\n")[0]
+        tried[entry.pack()] = result
         return Writing(found.name, line, entry.pack(), entry.look)
 
     gate = PeriodicStore(store)

@@ -69,7 +69,7 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     "cancel": (lambda s: s.control.cancel("q", Layout(), ["id"]), b"d"),
     "reschedule": (lambda s: s.control.reschedule("q", [("id", Due(5), None)]), b"d"),
     "run_now": (lambda s: s.control.run_now("q", Layout(), ["id"]), b"d"),
-    "pause": (lambda s: s.control.pause(["q"], task="t"), 1),
+    "pause": (lambda s: s.control.pause(["q"], task="t"), b"1"),
     "revoke": (lambda s: s.control.revoke(5.0, ["id"]), 1),
     "adopt": (lambda s: s.adopt(TO, ENTRY, Held("u", "ui", "tag")), b"gone"),
     "release": (lambda s: s.release(TO, Layout(), "id", DATA, b"{}"), 1),
@@ -101,6 +101,7 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     ),
     "deploy": (lambda s: PeriodicStore(s).deploy("code", "1", None, 60), [b"1", b"", b"5"]),
     "history": (lambda s: s.history.add("me", 2, 100, [b"line"]), 1),
+    "import": (lambda s: s.run(s.import_call("q", [ENTRY], "token")), b"s"),
     "keep": (lambda s: s.letters.keep("q", [("id", 5, b"1 5 0 why\n{}")]), b"d"),
     "spend": (lambda s: s.control.spend("root", 5, "id 0", 60), 1),
     "absolve": (lambda s: MendStore(s).absolve("q", Layout()), [1, 0]),
@@ -219,7 +220,7 @@ def keys_named(name: str) -> set[str]:
     if name in NAMES:
         return NAMES[name]
     if name == "answer":
-        return {QUEUE.answer("token")}
+        return {QUEUE.answer("token"), Keys().answer("token")}
     for owner in (QUEUE, Keys()):
         if name.isidentifier() and isinstance(getattr(owner, name, None), str):
             return {getattr(owner, name)}

@@ -196,8 +196,8 @@ def test_large_letters_are_not_read_all_at_once(
     monkeypatch.setattr(archive, "ROOM", 300_000)
     pages, sizes = LetterStore.pages, []
 
-    def noting(*args: Any) -> Any:
-        for found in pages(*args):
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        for found in pages(*args, **kwargs):
             sizes.append(sum(len(each.data) for each in found))
             yield found
 

@@ -30,7 +30,7 @@ return found
 
 def is_answer(key: bytes) -> bool:
     """Return whether a key keeps what was answered to a call, for a minute."""
-    return b"}:answer:" in key
+    return b"}:answer:" in key or b"delayq:answer:" in key
 
 
 def look(client: Redis, *patterns: str) -> dict[bytes, Any]:

@@ -9,6 +9,7 @@ from datetime import datetime
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
+from uuid import uuid4
 
 import pyarrow as pa
 from pyspark.sql import functions as F
@@ -270,8 +271,7 @@ def _put_entries(
         else:
             report.outcomes["filtered"] += 1
     if rows:
-        skip = options.overdue == "skip"
-        delayq._ask(lambda store: transfer.take(store, rows, report, skip=skip))
+        transfer.put(delayq, rows, report, skip=options.overdue == "skip")
 
 
 def _put_letters(
@@ -288,5 +288,5 @@ def _put_letters(
         else:
             report.outcomes["filtered"] += 1
     for batch in letter_restore.batches(rows):
-        put = partial(letter_restore.take, rows=batch, dry_run=options.dry_run)
+        put = partial(letter_restore.take, rows=batch, dry_run=options.dry_run, token=uuid4().hex)
         report.outcomes.update(delayq._ask(put))

@@ -1,0 +1,314 @@
+"""Every change that `DelayQ` offers, with the reply of each of its calls lost after Redis made it.
+
+What is returned, what is in Redis and what the result backend was told is then as if nothing had
+been lost: nothing is done, told or counted twice, and nothing is forgotten.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from celery import Celery, chord, signals
+
+from celery_delayq import DelayQ
+from celery_delayq.definitions import Definition
+from celery_delayq.entries import Filter
+from celery_delayq.letters import DeadFilter
+from celery_delayq.periodic_client import PeriodicTasks
+from celery_delayq.takeover import Found, take_over
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.integration.conftest import MakeApp
+from tests.support.keyspace import snapshot
+from tests.support.letters import fill
+from tests.support.proxy import Fault, Proxy
+
+# Of Celery's result backend with redis-py 8.
+pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
+
+ETA = datetime(2100, 1, 1, tzinfo=timezone.utc)
+
+#: How the id of a run of a periodic entry ends.
+RUN = re.compile(rb":[0-9a-f]{16}$")
+
+#: What a connection says of itself, and what others are told by event: lost, it changes nothing.
+APART = {"AUTH", "CLIENT", "HELLO", "INFO", "PING", "SELECT", "PUBLISH", "SMEMBERS"}
+
+
+class Stage(NamedTuple):
+    """What an operation works on."""
+
+    app: Celery
+    redis: RedisUnderTest
+    folder: Path
+
+    @property
+    def delayq(self) -> DelayQ:
+        return DelayQ.of(self.app)
+
+
+class Operation(NamedTuple):
+    """How a change is prepared, and how it is made."""
+
+    prepare: Callable[[Stage], object]
+    make: Callable[[DelayQ, Stage], Any]
+
+
+def schedule(stage: Stage) -> None:
+    """Six tasks in two queues, three of which a chord waits for."""
+    add = stage.app.tasks["tasks.add"]
+    for n in range(3):
+        queue = "other" if n == 2 else "celery"
+        add.apply_async((n, n), eta=ETA + timedelta(days=n), task_id=f"id-{n}", queue=queue)
+    header = [add.s(n, n).set(eta=ETA, task_id=f"member-{n}") for n in range(3)]
+    body = chord(header, app=stage.app)(add.s(1).set(task_id="body"))
+    (stage.folder / "group").write_text(body.parent.id)
+
+
+def group_of(stage: Stage) -> str:
+    return (stage.folder / "group").read_text()
+
+
+def dead_letters(stage: Stage) -> None:
+    for queue in ("celery", "other"):
+        fill(stage.delayq, 3, queue=queue)
+
+
+def exported(stage: Stage) -> None:
+    schedule(stage)
+    stage.delayq.export_to(stage.folder / "schedule.jsonl")
+    stage.redis.client.flushall()
+
+
+def exported_dead(stage: Stage) -> None:
+    dead_letters(stage)
+    stage.delayq.export_dead(stage.folder / "dead.jsonl")
+    stage.redis.client.flushall()
+
+
+def pausing(**what: str) -> Callable[[Stage], object]:
+    def prepare(stage: Stage) -> None:
+        schedule(stage)
+        stage.delayq.pause(**what)
+
+    return prepare
+
+
+def entry(stage: Stage) -> None:
+    stage.delayq.periodic.add("hourly", 3600, "tasks.add", start=ETA)
+
+
+def paused_entry(stage: Stage) -> None:
+    entry(stage)
+    stage.delayq.periodic.pause("hourly")
+
+
+def nothing(_: Stage) -> None:
+    pass
+
+
+def taken_over(delayq: DelayQ, _: Stage) -> list[str]:
+    definition = Definition.checked(
+        3600, zone=timezone.utc, name="found", task="tasks.add", start=ETA
+    )
+    found = Found(name="found", definition=definition)
+    return [result for _, result in take_over(delayq, [found])]
+
+
+def archived(delayq: DelayQ, stage: Stage) -> tuple[int, ...]:
+    report = delayq.archive_dead(f"sqlite:///{stage.folder}/archive.db")
+    return report.looked, report.letters, report.new, report.moved, report.gone
+
+
+ADDS = Filter(task="tasks.add")
+
+#: By the method's name, and what is special about the call.
+OPERATIONS: dict[str, Operation] = {
+    "cancel": Operation(schedule, lambda q, _: q.cancel("member-1")),
+    "cancel_ids": Operation(
+        schedule, lambda q, _: q.cancel_ids(["id-0", "member-0", "id-2", "none"])
+    ),
+    "cancel_all": Operation(schedule, lambda q, _: q.cancel_all(ADDS)),
+    "cancel_all, one queue": Operation(schedule, lambda q, _: q.cancel_all(Filter("celery"))),
+    "cancel_canvas": Operation(schedule, lambda q, s: q.cancel_canvas(group_id=group_of(s))),
+    "reschedule": Operation(
+        schedule, lambda q, _: q.reschedule("id-0", eta=ETA + timedelta(hours=1))
+    ),
+    "reschedule, by": Operation(schedule, lambda q, _: q.reschedule("id-2", by=60)),
+    "reschedule_all": Operation(
+        schedule, lambda q, _: q.reschedule_all(ADDS, eta=ETA + timedelta(hours=1))
+    ),
+    "reschedule_all, by": Operation(schedule, lambda q, _: q.reschedule_all(ADDS, by=-60)),
+    "run_now": Operation(schedule, lambda q, _: q.run_now("id-2")),
+    "run_all_now": Operation(schedule, lambda q, _: q.run_all_now(ADDS)),
+    "pause, queue": Operation(schedule, lambda q, _: q.pause(queue="celery")),
+    "pause, task": Operation(schedule, lambda q, _: q.pause(task="tasks.add")),
+    "resume, queue": Operation(pausing(queue="celery"), lambda q, _: q.resume(queue="celery")),
+    "resume, task": Operation(pausing(task="tasks.add"), lambda q, _: q.resume(task="tasks.add")),
+    "replay": Operation(dead_letters, lambda q, _: q.replay("other-000001")),
+    "replay_all": Operation(dead_letters, lambda q, _: q.replay_all(DeadFilter(), everything=True)),
+    "replay_all, arguments": Operation(
+        dead_letters, lambda q, _: q.replay_all(DeadFilter(), args=["new"], everything=True)
+    ),
+    "replay_all, by task": Operation(
+        dead_letters, lambda q, _: q.replay_all(DeadFilter(task="shop.mail"))
+    ),
+    "purge": Operation(dead_letters, lambda q, _: q.purge("celery-000001")),
+    "purge_all": Operation(dead_letters, lambda q, _: q.purge_all(DeadFilter(), everything=True)),
+    "export_to": Operation(schedule, lambda q, s: q.export_to(s.folder / "new.jsonl").entries),
+    "export_dead": Operation(
+        dead_letters, lambda q, s: q.export_dead(s.folder / "new.jsonl").letters
+    ),
+    "import_from": Operation(
+        exported, lambda q, s: q.import_from(s.folder / "schedule.jsonl").outcomes
+    ),
+    "import_from, dry": Operation(
+        exported, lambda q, s: q.import_from(s.folder / "schedule.jsonl", dry_run=True).outcomes
+    ),
+    "import_from, overdue": Operation(
+        exported,
+        lambda q, s: q.import_from(s.folder / "schedule.jsonl", overdue="skip").outcomes,
+    ),
+    "import_dead": Operation(
+        exported_dead, lambda q, s: q.import_dead(s.folder / "dead.jsonl").outcomes
+    ),
+    "archive_dead": Operation(dead_letters, archived),
+    "periodic.add": Operation(
+        nothing, lambda q, _: q.periodic.add("hourly", 3600, "tasks.add", start=ETA).status
+    ),
+    "periodic.update": Operation(entry, lambda q, _: q.periodic.update("hourly", schedule=60).name),
+    "periodic.remove": Operation(entry, lambda q, _: q.periodic.remove("hourly")),
+    "periodic.pause": Operation(entry, lambda q, _: q.periodic.pause("hourly").name),
+    "periodic.resume": Operation(paused_entry, lambda q, _: q.periodic.resume("hourly").status),
+    "periodic.run_now": Operation(entry, lambda q, _: q.periodic.run_now("hourly") is not None),
+    "periodic import": Operation(nothing, taken_over),
+}
+
+#: Public methods that change nothing in Redis, and `schedule_many`, which says that it tells of
+#: duplicates when the reply to a first attempt was lost (`test_schedule_many.py`).
+OTHERS = {
+    *("get", "find", "list", "entries", "count", "paused", "stats", "schedule_many", "close"),
+    *("dead_letters", "dead_letter", "count_dead", "history", "init_app", "of", "context"),
+    *("add_context_provider", "current_context"),
+    *(f"periodic.{each}" for each in ("get", "list", "iterate", "unreadable", "next")),
+}
+
+
+def public(kind: type, prefix: str = "") -> set[str]:
+    return {
+        prefix + name
+        for name in dir(kind)
+        if not name.startswith("_") and callable(getattr(kind, name))
+    }
+
+
+def test_every_change_is_here() -> None:
+    here = {name.partition(",")[0] for name in OPERATIONS} - {"periodic import"}
+
+    assert here | OTHERS == public(DelayQ) | public(PeriodicTasks, "periodic.")
+    assert not here & OTHERS
+
+
+# -- what there is afterwards
+
+
+class Seen(NamedTuple):
+    """What an operation has returned and left behind; *revoked* was told by signal."""
+
+    returned: Any
+    redis: dict[str, Any]
+    revoked: list[str]
+
+
+def told_of(value: bytes) -> Any:
+    """Return what the result backend keeps of a task, without when."""
+    found = json.loads(value)
+    return found["status"], found["result"]
+
+
+def left_in(stage: Stage) -> dict[str, Any]:
+    """Return the whole of Redis but for nonces and times at which something was done."""
+    path = stage.folder / "group"
+    group = path.read_bytes() if path.exists() else b"no group"
+
+    def named(text: bytes) -> bytes:
+        return RUN.sub(b":RUN", text.replace(group, b"GROUP"))
+
+    seen: dict[str, Any] = {}
+    for key, value in snapshot(stage.redis.client).items():
+        name = named(key.encode()).decode()
+        if key.startswith("celery-task-meta-"):
+            seen[name] = told_of(value)
+        elif key.endswith((":due", ":tasks", ":parked")):
+            seen[name] = {named(member): score for member, score in value.items()}
+        elif isinstance(value, list):
+            ids = [json.loads(each)["headers"]["id"] if each else "" for each in value]
+            seen[name] = [named(id.encode()) for id in ids]
+        elif not key.startswith("_kombu."):
+            seen[name] = sorted(map(named, value)) if isinstance(value, (dict, set)) else None
+    return seen
+
+
+@contextmanager
+def revoked_ids() -> Iterator[list[str]]:
+    ids: list[str] = []
+
+    def note(request: Any, **_: Any) -> None:
+        ids.append(request.id)
+
+    signals.task_revoked.connect(note)
+    try:
+        yield ids
+    finally:
+        signals.task_revoked.disconnect(note)
+
+
+#: Those that run in each tier: one of each way in which a repeat may go wrong.
+SHORT = {"cancel_all", "cancel_ids", "pause, task", "import_from", "import_dead", "purge_all"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in SHORT else pytest.mark.full) for name in OPERATIONS],
+)
+def test_a_lost_reply_changes_nothing_of_what_is_done_and_told(
+    name: str, make_app: MakeApp, delayq_redis: RedisUnderTest, tmp_path: Path
+) -> None:
+    operation, direct = OPERATIONS[name], make_app()
+    with Proxy(delayq_redis.port) as proxy:
+        through = make_app(broker=f"delayq+redis://127.0.0.1:{proxy.port}/0")
+        delayq = DelayQ.of(through)
+
+        def run(which: str, *lost: Any) -> Seen:
+            delayq_redis.client.flushall()
+            folder = tmp_path / which
+            folder.mkdir()
+            operation.prepare(Stage(direct, delayq_redis, folder))
+            delayq.count()
+            proxy.traffic.clear()
+            rules = [proxy.on(what, Fault.DROP_REPLY, nth=nth) for what, nth in lost]
+            stage = Stage(through, delayq_redis, folder)
+            with revoked_ids() as ids:
+                returned = operation.make(delayq, stage)
+            assert all(rule.fired.is_set() for rule in rules)
+            proxy.forget_rules()
+            return Seen(returned, left_in(stage), sorted(ids))
+
+        run("first")  # so that Redis knows the scripts
+        expected = run("undisturbed")
+        calls = [
+            (what, nth)
+            for what, times in sorted(proxy.traffic.items())
+            if what not in APART
+            for nth in range(1, times + 1)
+        ]
+        assert calls
+        for what, nth in calls:
+            seen = run(f"{what} {nth}", (what, nth))
+            assert seen == expected, f"the reply to {what}, call {nth}, was lost"
