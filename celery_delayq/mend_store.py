@@ -13,11 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha1
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from uuid import uuid4
 
 from celery_delayq import scripts
 from celery_delayq.calls import Call
 from celery_delayq.keys import Layout
 from celery_delayq.message import PROPERTY, Record, due_of_eta
+from celery_delayq.places import Letter, to_bytes
 
 if TYPE_CHECKING:
     from celery_delayq.store import Store
@@ -65,6 +67,15 @@ class Batch(NamedTuple):
             for kind, number, mended, *ids in reply[2:]
         ]
         return cls(int(reply[0]), int(reply[1]), found)
+
+
+class Release(NamedTuple):
+    """An entry as it was read, and the message that is to take its place in a ready list."""
+
+    name: str
+    score: float
+    record: bytes
+    message: bytes
 
 
 class Owned(NamedTuple):
@@ -305,6 +316,47 @@ class MendStore:
         return reply.decode()
 
     # -- to move over
+
+    def lengths(self, queue: str, names: Sequence[str]) -> list[int]:
+        """Return how many bytes the record of each entry has."""
+        hash_ = self._keys.queue(queue).entries
+        with self._store.client.pipeline(transaction=False) as pipe:
+            for name in names:
+                pipe.hstrlen(hash_, to_bytes(name))
+            return cast("list[int]", pipe.execute())
+
+    def scheduled(
+        self, queue: str, names: Sequence[str]
+    ) -> list[tuple[str, float | None, bytes | None]]:
+        """Return name, score and record of entries, None for what is not there any more."""
+        key, members = self._keys.queue(queue), [to_bytes(name) for name in names]
+        with self._store.client.pipeline(transaction=False) as pipe:
+            pipe.zmscore(key.due, members)
+            pipe.hmget(key.entries, members)
+            scores, records = pipe.execute()
+        return [*zip(names, scores, records, strict=True)]
+
+    def release(
+        self, queue: str, layout: Layout, some: Sequence[Release], token: str | None = None
+    ) -> list[Letter]:
+        """Push messages to the ready lists in place of entries that are as they were read.
+
+        Returns
+        -------
+        list[Letter]
+            ``d`` for what is done, ``c`` for what is another entry, or due at another time, by now,
+            ``u`` for what is gone. Asked again with the same *token*, the same, for a minute.
+        """
+        key, lists = self._keys.queue(queue), self._keys.ready_lists(queue, layout)
+        keys = [*key.state, self._keys.agenda, key.wake, key.answer(token or uuid4().hex)]
+        first = len(keys) + 1
+        args: list[Any] = [queue]
+        for name, score, record, message in some:
+            step = Record.unpack(record).priority
+            place = layout.steps.index(step) if step in layout.steps else 0
+            args += to_bytes(name), repr(score), record, message, first + place
+        reply = self._store.run(Call(scripts.load("release"), [*keys, *lists], args))
+        return cast("list[Letter]", list(reply.decode()))
 
     def suspects(self, queue: str) -> int:
         """Return how many messages wait to be delivered alone."""

@@ -6,8 +6,8 @@ held. Each script looks at one batch, as those of :mod:`celery_delayq.mend_store
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from celery_delayq import scripts
@@ -122,12 +122,26 @@ class MendTracks:
 
     def sample(self, queue: str, index: Index, most: int) -> list[Tracked]:
         """Return about *most* messages at most that count as ready or as held."""
-        found: list[Tracked] = []
+        return [*islice(self.tracked(queue, index), most)]
+
+    def forget_ready(
+        self, queue: str, layout: Layout, some: Iterable[tuple[Tracked, bytes]] = ()
+    ) -> int:
+        """Forget what is known of ready messages; return how many were removed from their lists.
+
+        Parameters
+        ----------
+        some : Iterable[tuple[Tracked, bytes]]
+            Each with its message, where that was cancelled and is to be removed, else ``b""``.
+        """
+        keys = [*self._keys.queue(queue).state, *self._keys.ready_lists(queue, layout)]
+        args = [part for tracked, message in some for part in (*tracked, message)]
+        return cast(int, self._store.run(Call(scripts.load("forget_ready"), keys, args)))
+
+    def tracked(self, queue: str, index: Index) -> Iterator[Tracked]:
+        """Yield all messages that count as ready or as held (HSCAN)."""
         for item in self._store.client.hscan_iter(self._index(queue, index), count=PAGE):
-            found.append(Tracked(*item))
-            if len(found) >= most:
-                break
-        return found
+            yield Tracked(*item)
 
     def count(self, queue: str, index: Index) -> int:
         """Return how many messages count as ready or as held."""

@@ -21,7 +21,7 @@ from datetime import date, datetime, timedelta, timezone
 from functools import lru_cache
 from numbers import Real
 from typing import Any, NamedTuple
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, unquote_to_bytes
 
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.utils.json import JSONEncoder, object_hook
@@ -293,6 +293,16 @@ def label_of(id: str, nonce: str, skip_after: int, key: str) -> str:
     return f"{shown} {nonce} {skip_after} {key or '-'}"
 
 
+#: As scripts read it, see ``lua/include/label.lua``.
+_LABEL = re.compile(rb'{"properties": {"delayq": {"label": "(\S*) (\S+) \d+ \S+"')
+
+
+def label_in(message: bytes) -> bytes | None:
+    """Return ``id NUL nonce`` of the label of a message, None where it has none."""
+    found = _LABEL.match(message)
+    return None if found is None else unquote_to_bytes(found[1]) + b"\0" + found[2]
+
+
 def unique_key(own: Mapping[str, Any]) -> str:
     """Return the unique key in our data of a message, ``""`` without one.
 
@@ -346,10 +356,9 @@ def without_retry_of(message: Mapping[str, Any]) -> dict[str, Any]:
     return {**message, "properties": properties}
 
 
-def with_eta(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Undo :func:`without_eta`: return the message as a stock producer would have sent it."""
-    properties = dict(message["properties"])
-    eta = properties.pop(PROPERTY)["eta"]
+def for_stock(message: Mapping[str, Any], eta: str | None) -> dict[str, Any]:
+    """Return a copy of *message* as a stock producer sends it, with the ETA that it has by now."""
+    properties = {name: value for name, value in message["properties"].items() if name != PROPERTY}
     return {**message, "headers": {**message["headers"], "eta": eta}, "properties": properties}
 
 

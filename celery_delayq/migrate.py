@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from celery import Celery
 
 from celery_delayq import message as envelope
+from celery_delayq.entries import moment
 from celery_delayq.errors import InvalidETA, RecordError
 from celery_delayq.keys import Layout
-from celery_delayq.mend_store import BATCH, MendStore, batches
+from celery_delayq.mend_store import BATCH, MendStore, Release, batches
+from celery_delayq.mend_tracks import MendTracks
 from celery_delayq.message import Due, Entry, Record
+from celery_delayq.places import Letter, Listed, Where
 from celery_delayq.store import Store, layouts
 
 #: Seconds: longer than any lease.
 FOREVER = 1e9
+
+#: Bytes of entries after which there are no more in one call.
+ROOM = 1_000_000
+
+#: How often to try again to give back an entry that others move at the same time.
+ATTEMPTS = 5
 
 
 @dataclass(slots=True)
@@ -90,10 +100,12 @@ def from_stock(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
 def to_stock(app: Celery, *, dry_run: bool = False, spare_living: bool = False) -> Iterator[Moved]:
     """Give everything back: the schedule, and what processes held when they ended.
 
-    Each entry goes to its ready list as a message with its ETA; stock workers then hold it in
-    memory until it is due. What was leased, or waits to be delivered alone, goes to its ready list
-    as it is. Workers of this package must have stopped: they would take entries back into the
-    schedule, and what they hold would run twice. May be interrupted and repeated.
+    Each entry goes to its ready list as a message whose ETA is its due by now, whatever it was when
+    it was sent; stock workers then hold it in memory until then. What is due already, also what
+    belongs to a paused task, has no ETA. What was leased, or waits to be delivered alone, goes to
+    its ready list as it is; what was cancelled while it was ready goes. Workers of this package
+    must have stopped: they would take entries back into the schedule, and what they hold would run
+    twice. May be interrupted and repeated.
 
     Parameters
     ----------
@@ -114,7 +126,14 @@ def to_stock(app: Celery, *, dry_run: bool = False, spare_living: bool = False) 
             held_by = holders.setdefault(own.queue, set())
             if own.incarnation is not None:
                 held_by.add(own.incarnation)
-        back = _Back(store, mend, Moved(total=0), dry_run=dry_run, spare_living=spare_living)
+        back = _Back(
+            store,
+            mend,
+            MendTracks(store),
+            Moved(total=0),
+            dry_run=dry_run,
+            spare_living=spare_living,
+        )
         lease = connection.default_channel.settings.lease
         back.moved.total = sum(back.count(queue, held_by) for queue, held_by in holders.items())
         yield back.moved
@@ -125,6 +144,7 @@ def to_stock(app: Celery, *, dry_run: bool = False, spare_living: bool = False) 
             for incarnation in sorted(held_by):
                 yield from back.held(queue, layout, incarnation)
             yield from back.suspects(queue, layout, suspects)
+            back.ready(queue, layout)
             back.tidy(queue, lease)
 
 
@@ -134,6 +154,7 @@ class _Back:
 
     store: Store
     mend: MendStore
+    tracks: MendTracks
     moved: Moved
     dry_run: bool
     spare_living: bool
@@ -144,19 +165,83 @@ class _Back:
         return self.store.scheduled(queue) + sum(held) + self.mend.suspects(queue)
 
     def schedule(self, queue: str, layout: Layout) -> Iterator[Moved]:
-        """Give back what is scheduled."""
-        moved = self.moved
-        for id, data in self.store.entries(queue):
-            try:
-                record = Record.unpack(data)
-                back = envelope.encode(envelope.with_eta(json.loads(record.message)))
-            except (RecordError, ValueError, KeyError, TypeError):
-                moved.left += 1
-            else:
-                released = self.dry_run or self.store.release(queue, layout, id, data, back)
-                moved.ready += released
-                moved.gone += not released
-            yield moved
+        """Give back what is scheduled, in order of due.
+
+        What others move meanwhile may be met twice or not at all: it is looked for again.
+        """
+        left: set[str] = set()
+        found = True
+        while found:
+            found = False
+            for names in self._pages(queue):
+                for some in self._portions(queue, [name for name in names if name not in left]):
+                    left |= self._release(queue, layout, some)
+                    found = not self.dry_run
+                    yield self.moved
+
+    def _pages(self, queue: str) -> Iterator[list[str]]:
+        after = None
+        while True:
+            page = self.store.control.page(queue, Where(), BATCH, after, records=False)
+            yield [each.name for each in page.entries]
+            if not page.more:
+                return
+            after = page.last
+
+    def _portions(self, queue: str, names: Sequence[str]) -> Iterator[list[str]]:
+        """Yield names, so many of them that one call does not keep Redis busy for long."""
+        some: list[str] = []
+        room = ROOM
+        for name, length in zip(names, self.mend.lengths(queue, names), strict=True):
+            if some and length > room:
+                yield some
+                some, room = [], ROOM
+            some.append(name)
+            room -= length
+        if some:
+            yield some
+
+    def _release(self, queue: str, layout: Layout, names: Sequence[str]) -> set[str]:
+        """Give back entries, and return the names of those that cannot be read."""
+        moved, left = self.moved, set()
+        for _ in range(ATTEMPTS):
+            now, some = self.store.now_ms(), []
+            for name, score, record in self.mend.scheduled(queue, names):
+                if score is None or record is None:
+                    moved.gone += 1
+                    continue
+                try:
+                    some.append(Release(name, score, record, _stock_message(record, score, now)))
+                except (RecordError, ValueError, LookupError, TypeError, AttributeError):
+                    left.add(name)
+                    moved.left += 1
+            letters: Sequence[Letter] = ["d"] * len(some)
+            if some and not self.dry_run:
+                letters = self.mend.release(queue, layout, some)
+            moved.ready += letters.count("d")
+            moved.gone += letters.count("u")
+            names = [each.name for each, x in zip(some, letters, strict=True) if x == "c"]
+            if not names:
+                break
+        return left
+
+    def ready(self, queue: str, layout: Layout) -> None:
+        """Forget what is known of ready messages, and remove those that were cancelled."""
+        if self.dry_run:
+            return
+        tracked = self.tracks.tracked(queue, "waiting")
+        cancelled = {each.message: each for each in tracked if each.value.startswith(b"!")}
+        if cancelled:
+            messages = [
+                (cancelled[label], message)
+                for message in self.store.ready_messages(queue, layout, sys.maxsize)
+                if (label := envelope.label_in(message)) in cancelled
+            ]
+            for each in messages:
+                self.tracks.forget_ready(queue, layout, [each])
+        for some in batches(self.tracks.tracked(queue, "waiting")):
+            self.tracks.forget_ready(queue, layout, [(each, b"") for each in some])
+        self.tracks.forget_ready(queue, layout)
 
     def held(self, queue: str, layout: Layout, incarnation: str) -> Iterator[Moved]:
         """Give back what a process holds, to run next in the order in which it was leased."""
@@ -202,6 +287,13 @@ class _Back:
             names = {name for name in names if not self.mend.lives(name)}
         for incarnations in batches(names) or [[]]:
             self.mend.leases(queue, incarnations, lease, -FOREVER, mend=True)
+
+
+def _stock_message(record: bytes, score: float, now_ms: int) -> bytes:
+    """Return the message of an entry for stock workers, which run what has no ETA at once."""
+    due_ms = Listed("", int(score), b"").due_ms
+    eta = moment(due_ms).isoformat() if due_ms > now_ms else None
+    return envelope.encode(envelope.for_stock(json.loads(Record.unpack(record).message), eta))
 
 
 def _place(field: str) -> tuple[int, ...]:

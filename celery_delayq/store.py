@@ -20,7 +20,7 @@ from celery_delayq.keys import Keys, Layout
 from celery_delayq.lease_store import LeaseStore
 from celery_delayq.letter_store import LetterStore
 from celery_delayq.letters import Buried
-from celery_delayq.message import Entry, Record, task_field, task_name
+from celery_delayq.message import Entry, task_field, task_name
 from celery_delayq.replies import (
     Adopted,
     Held,
@@ -192,25 +192,6 @@ class Store:
         call.keys += held.unacked, held.unacked_index
         call.args.append(held.tag)
         return cast(Adopted, self.run(call).decode())
-
-    def release(self, queue: str, layout: Layout, id: str, data: bytes, message: bytes) -> bool:
-        """Push *message* to the ready list in place of the entry *id*.
-
-        Returns False when the entry no longer is the record *data*.
-        """
-        step = Record.unpack(data).priority
-        key = self.keys.queue(queue)
-        call = Call(
-            scripts.load("release"),
-            [
-                *key.state,
-                self.keys.agenda,
-                key.wake,
-                self.keys.ready(queue, step, layout),
-            ],
-            [queue, id, data, message],
-        )
-        return bool(self.run(call))
 
     def bury(self, queue: str, id: str, reason: str, message: bytes, details: bytes = b"") -> None:
         """Keep a message that is nowhere else as a dead letter: :meth:`LetterStore.bury`."""

@@ -12,7 +12,7 @@ import pytest
 from celery_delayq import scripts
 from celery_delayq.keys import Keys, Layout
 from celery_delayq.letter_store import Replay
-from celery_delayq.mend_store import MendStore
+from celery_delayq.mend_store import MendStore, Release
 from celery_delayq.mend_tracks import MendTracks, Tracked
 from celery_delayq.message import Due, Entry, Record
 from celery_delayq.periodic_store import EntryTicks, PeriodicStore, Writing
@@ -72,7 +72,14 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     "pause": (lambda s: s.control.pause(["q"], task="t"), b"1"),
     "revoke": (lambda s: s.control.revoke(5.0, ["id"]), 1),
     "adopt": (lambda s: s.adopt(TO, ENTRY, Held("u", "ui", "tag")), b"gone"),
-    "release": (lambda s: s.release(TO, Layout(), "id", DATA, b"{}"), 1),
+    "release": (
+        lambda s: MendStore(s).release("q", Layout(), [Release("id", 5.0, DATA, b"{}")]),
+        b"d",
+    ),
+    "forget_ready": (
+        lambda s: MendTracks(s).forget_ready("q", Layout(), [(Tracked(b"id", b"value"), b"")]),
+        1,
+    ),
     "bury": (lambda s: s.bury("q", "id", "reason", b"{}"), 1),
     "revive": (
         lambda s: s.letters.revive("q", Layout(), "-inf", "+inf", [b"told"], "f" * 32),

@@ -136,11 +136,20 @@ def test_the_schedule_goes_back_as_stock_messages(
     }
 
 
-@pytest.mark.parametrize("direction", [from_stock, to_stock])
+@pytest.mark.parametrize(
+    ("direction", "number", "done"), [(from_stock, 50, 20), (to_stock, 250, 2)]
+)
 def test_moving_may_be_interrupted_and_repeated(
-    app: Celery, stock: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest, direction: Any
+    app: Celery,
+    stock: Celery,
+    delayq: DelayQ,
+    delayq_redis: RedisUnderTest,
+    direction: Any,
+    number: int,
+    done: int,
 ) -> None:
-    for n in range(50):
+    """One after the other there, in batches of a hundred back."""
+    for n in range(number):
         app.send_task("t", countdown=3600, task_id=f"id-{n}")
     if direction is from_stock:
         list(to_stock(app))
@@ -150,12 +159,13 @@ def test_moving_may_be_interrupted_and_repeated(
         delayq_redis.client.delete("celery")
 
     steps = direction(app)
-    for _ in range(20):
+    for _ in range(done):
         next(steps)
     steps.close()
+    assert 0 < delayq.count() < number
     list(direction(app))
 
-    ids = sorted(f"id-{n}" for n in range(50))
+    ids = sorted(f"id-{n}" for n in range(number))
     where = stored(delayq_redis) if direction is from_stock else ready(delayq_redis)
     assert sorted(m["headers"]["id"] for m in where) == ids
     assert not delayq_redis.client.exists("unacked")

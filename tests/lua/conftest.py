@@ -12,6 +12,7 @@ import pytest
 from celery_delayq.calls import Call
 from celery_delayq.keys import Keys, Layout
 from celery_delayq.lease_store import Reserved
+from celery_delayq.mend_store import MendStore, Release
 from celery_delayq.message import Due, Entry, Record, entry_id, task_field
 from celery_delayq.places import PARK
 from celery_delayq.replies import Put, Puts
@@ -216,6 +217,19 @@ def state(store: Store) -> dict[str, Any]:
     """
     found = relative(snapshot(store.client), lease_now(store.client))
     return {key: value for key, value in found.items() if not key.endswith(":nonces")}
+
+
+def read(store: Store, name: str, message: bytes = b"{}") -> Release:
+    """Return an entry as it is, and what is to take its place when it goes back to stock."""
+    [(_, score, record)] = MendStore(store).scheduled(QUEUE, [name])
+    assert score is not None
+    assert record is not None
+    return Release(name, score, record, message)
+
+
+def release(store: Store, *some: Release, token: str | None = None) -> str:
+    """Give entries back to stock workers, and tell what became of each."""
+    return "".join(MendStore(store).release(QUEUE, Layout(), some, token))
 
 
 def push(store: Store, *messages: bytes, step: int = 0, queue: str = QUEUE) -> None:

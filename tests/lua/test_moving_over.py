@@ -1,11 +1,10 @@
-"""adopt.lua and release.lua: from stock workers into the schedule, and back."""
+"""adopt.lua: from stock workers into the schedule."""
 
 from __future__ import annotations
 
 import pytest
 
 from celery_delayq.keys import Layout
-from celery_delayq.message import Record
 from celery_delayq.replies import Held
 from celery_delayq.store import Store
 from tests.lua.conftest import QUEUE, entry
@@ -50,37 +49,6 @@ def test_adopting_again_after_a_lost_reply_changes_nothing(store: Store, due_ms:
 
     assert store.adopt(QUEUE, entry("a", due_ms), HELD) == "gone"
     assert snapshot(store.client) == before
-
-
-def test_an_entry_is_given_back_as_another_message(store: Store) -> None:
-    store.schedule(QUEUE, entry("a", FAR, priority=6))
-    store.schedule(QUEUE, entry("b", FAR + 1))
-    [data] = store.client.hmget("{q}:entries", "a")
-
-    assert store.release(QUEUE, Layout(), "a", data, b"with its ETA")
-
-    state = snapshot(store.client)
-    assert state["q\x06\x166"] == [b"with its ETA"]
-    assert state["{q}:wake"] == [b""]
-    assert state["{q}:due"] == {b"b": FAR + 1}
-    assert state["delayq:agenda"] == {b"q": FAR + 1}
-    assert list(state["{q}:entries"]) == [b"b"]
-    assert state["{q}:tasks"] == {b"tasks.t\x00004000000000001\x00b": 0}
-
-
-def test_giving_back_again_or_another_record_changes_nothing(store: Store) -> None:
-    store.schedule(QUEUE, entry("a", FAR))
-    [data] = store.client.hmget("{q}:entries", "a")
-    other = Record(0, "another", "tasks.t", b"{}").pack()
-    before = snapshot(store.client)
-
-    assert not store.release(QUEUE, Layout(), "a", other, b"x")
-    assert snapshot(store.client) == before
-
-    store.release(QUEUE, Layout(), "a", data, b"x")
-    after = snapshot(store.client)
-    assert not store.release(QUEUE, Layout(), "a", data, b"x")
-    assert snapshot(store.client) == after
 
 
 @pytest.mark.usefixtures("held")

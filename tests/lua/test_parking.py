@@ -23,6 +23,8 @@ from tests.lua.conftest import (
     member,
     message_of,
     put,
+    read,
+    release,
     reserve,
     state,
 )
@@ -154,8 +156,7 @@ def test_what_is_done_to_others_does_not_stop_it_from_coming_back(
     elif what == "run_now":
         store.control.run_now(QUEUE, Layout(), ["e0"])
     else:
-        data = labelled("e0", FAR, task="other").data
-        assert store.release(QUEUE, Layout(), "e0", data, b"{}")
+        assert release(store, read(store, "e0")) == "d"
 
     assert store.agenda().wait == 0
     assert promote(store) == 1

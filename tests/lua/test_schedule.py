@@ -8,7 +8,7 @@ from redis.exceptions import ResponseError
 from celery_delayq.errors import StoreFull
 from celery_delayq.keys import Layout
 from celery_delayq.store import Store
-from tests.lua.conftest import QUEUE, entry
+from tests.lua.conftest import QUEUE, entry, read, release
 from tests.support.keyspace import snapshot
 
 FAR = 4_000_000_000_000
@@ -71,8 +71,7 @@ def test_the_same_id_sent_twice_on_purpose_is_two_entries(store: Store) -> None:
 def test_a_repeat_is_a_duplicate_whatever_became_of_an_entry_of_the_same_id(store: Store) -> None:
     store.schedule(QUEUE, entry("a", FAR, nonce="first"))
     store.schedule(QUEUE, entry("a", FAR + 1, nonce="second"))
-    [data] = store.client.hmget("{q}:entries", "a")
-    store.release(QUEUE, Layout(), "a", data, b"the first")  # or it was promoted
+    release(store, read(store, "a", b"the first"))  # or it was promoted
 
     assert store.schedule(QUEUE, entry("a", FAR + 1, nonce="second"))[0] == "duplicate"
     assert store.scheduled("q") == 1

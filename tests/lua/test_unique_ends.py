@@ -20,6 +20,8 @@ from tests.lua.conftest import (
     make_ready,
     message_of,
     put,
+    read,
+    release,
     repeating,
     reserve,
     retried,
@@ -84,9 +86,8 @@ def test_a_key_is_free_when_what_has_it_was_skipped_in_the_schedule(store: Store
 
 
 def test_a_key_is_free_when_what_has_it_went_back_to_stock_workers(store: Store) -> None:
-    what = labelled("a", unique="dk")
-    put(store, what)
-    store.release(QUEUE, Layout(), "a", what.data, b"{}")
+    put(store, labelled("a", unique="dk"))
+    release(store, read(store, "a"))
 
     assert KEY not in state(store)
 

@@ -128,12 +128,35 @@ def test_the_stored_message_has_no_eta_and_remembers_it() -> None:
     assert b'"empty": []' in envelope.encode(stored)
 
 
-def test_giving_the_eta_back_undoes_taking_it_out() -> None:
+@pytest.mark.parametrize("change", [envelope.without_eta, envelope.labelled])
+def test_stock_gets_what_was_sent_with_the_eta_that_counts_by_now(change: Any) -> None:
     message = task_message()
     original = copy.deepcopy(message)
     envelope.nonce_of(message)
+    changed = change(message)
 
-    assert envelope.with_eta(envelope.without_eta(message)) == original
+    assert envelope.for_stock(changed, original["headers"]["eta"]) == original
+    original["headers"]["eta"] = "2031-02-03T04:05:06.789000+00:00"
+    assert envelope.for_stock(changed, "2031-02-03T04:05:06.789000+00:00") == original
+    original["headers"]["eta"] = None
+    assert envelope.for_stock(changed, None) == original
+
+
+def test_what_was_never_ours_goes_back_too() -> None:
+    message = task_message(eta=None)
+
+    assert envelope.for_stock(message, None) == message
+
+
+@pytest.mark.parametrize("id", ["id-1", "with space", "ünï", "50%", ""])
+def test_the_label_of_a_message_is_read_from_its_bytes(id: str) -> None:
+    message = task_message(id=id)
+    nonce = envelope.nonce_of(message)
+
+    found = envelope.label_in(envelope.encode(envelope.labelled(message)))
+
+    assert found == f"{id}\0{nonce}".encode()
+    assert envelope.label_in(envelope.encode(task_message(id=id))) is None
 
 
 def test_the_senders_countdown_goes_before_the_eta_made_of_it() -> None:
