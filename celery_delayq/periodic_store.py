@@ -13,7 +13,7 @@ from redis.exceptions import ConnectionError, ResponseError
 from celery_delayq import scripts
 from celery_delayq.calls import Call, Puts
 from celery_delayq.errors import StoreFull
-from celery_delayq.message import Entry
+from celery_delayq.message import Entry, Record
 from celery_delayq.store import is_demoted
 
 if TYPE_CHECKING:
@@ -233,8 +233,8 @@ class PeriodicStore:
         when somebody was first. Ids do not do for that: they are forgotten when a task has ended,
         and one that comes late would store it anew.
 
-        The first queue decides whether the unique key of the entry is free. Another one that is
-        broken misses its ticks, which is told: to try again would store them twice in the others.
+        The first queue decides whether the unique key of the entry is free. In another one that is
+        broken its ticks become dead letters: to try again would store them twice in the others.
 
         Returns
         -------
@@ -267,12 +267,26 @@ class PeriodicStore:
         for reply in (replies[0], replies[-1]):
             if isinstance(reply, Exception):
                 raise _error_of(reply) from reply
-        for (queue, _), reply in zip(others, replies[1:-1], strict=True):
-            if isinstance(reply, Exception):
-                logger.error(
-                    "Ticks of periodic entry %r are missing in %r: %s", ticks.name, queue, reply
-                )
-        return fired(replies[0])[0]
+        letters = fired(replies[0])[0]
+        if letters != "-" and not {*letters} <= {"K", "E"}:
+            for (queue, some), reply in zip(others, replies[1:-1], strict=True):
+                if isinstance(reply, Exception):
+                    self._dead_letter(queue, ticks.name, some, reply)
+        return letters
+
+    def _dead_letter(
+        self, queue: str, name: str, entries: Sequence[Entry], error: Exception
+    ) -> None:
+        """Keep ticks that a broken queue has refused as its dead letters."""
+        logger.error(
+            "Queue %r refused ticks of periodic entry %r, they are dead letters: %s",
+            queue,
+            name,
+            error,
+        )
+        for entry in entries:
+            reason = f"tick of {name} refused: {error}"
+            self._store.bury(queue, entry.id, reason, Record.unpack(entry.data).message)
 
     def get(self, name: str) -> str | None:
         """Return the record of an entry."""

@@ -14,7 +14,7 @@ from kombu import Exchange, Queue
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from celery_delayq import DelayQ, periodic
+from celery_delayq import DelayQ, Outcome, periodic
 from celery_delayq.definitions import AHEAD
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.errors import StoreFull
@@ -212,25 +212,32 @@ def test_where_the_first_of_several_queues_is_broken_a_tick_is_in_none_and_comes
     assert in_both(client) == in_each("two", due.standing.tick)
 
 
-def test_another_of_several_queues_that_is_broken_has_no_tick_come_twice_in_the_first(
+def test_in_another_of_several_queues_that_is_broken_a_tick_is_a_dead_letter(
     app: Celery,
     delayq: DelayQ,
     delayq_redis: RedisUnderTest,
     due: Periodic,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """To fire it again would have it come twice in the first."""
     known, client = looked_at(due), delayq_redis.client
     client.set("{radio}:tasks", "no sorted set")
     with TickScheduler(app) as scheduler:
         assert scheduler.fire(delayq.store, [known]) == ["r"]
         assert stored_ticks(client, "paper") == {"two": [due.standing.tick]}
-        assert "Ticks of periodic entry 'two' are missing in 'radio'" in caplog.text
+        assert "Queue 'radio' refused ticks of periodic entry 'two'" in caplog.text
+        assert scheduler.fire(delayq.store, [known]) == ["-"]
         client.delete("{radio}:tasks")
         end_tasks(client)
 
         assert scheduler.fire(delayq.store, [known]) == ["-"]
 
     assert in_both(client) == NOWHERE
+    [letter] = delayq.dead_letters()
+    assert (letter.queue, letter.task) == ("radio", "note")
+    assert "tick of two refused: " in letter.reason
+    assert delayq.replay(letter) is Outcome.DONE
+    assert in_both(client) == {"paper": {}, "radio": {"two": [due.standing.tick]}}
 
 
 def test_a_full_server_leaves_a_tick_of_several_queues_to_be_fired(
