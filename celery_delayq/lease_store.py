@@ -244,12 +244,14 @@ class LeaseStore:
         lists = self._keys.ready_lists(queue, layout)
         where = "last" if last else "first"
         args = [where, counted, most, details, incarnation, len(lists), *layout.steps]
-        parts = [fields[start : start + REQUEUE] for start in range(0, len(fields), REQUEUE)]
         total = [0, 0]
-        for part in parts if last else reversed(parts):
+        left = list(fields)
+        while left:
+            part = left[:REQUEUE] if last else left[-REQUEUE:]
             call = Call(scripts.load("requeue"), [*keys, *lists], [*args, *part])
-            moved, buried = self._store.run(call)
-            total = [total[0] + int(moved), total[1] + int(buried)]
+            moved, buried, done = map(int, self._store.run(call))
+            total = [total[0] + moved, total[1] + buried]
+            left = left[done:] if last else left[: len(left) - done]
         return total[0], total[1]
 
     def reject(

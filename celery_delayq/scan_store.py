@@ -182,11 +182,10 @@ class ScanStore:
             for each in sizes.split():
                 found.append(text[begin : begin + int(each)])
                 begin += int(each)
-            if found:
-                yield found[::-1]
-            if len(found) < size:
+            if not found:
                 return
-            start += size
+            yield found
+            start += len(found)
 
     # -- what processes hold
 

@@ -1,5 +1,5 @@
 -- Put messages that wait to be delivered alone into their ready lists, to run next, at most a
--- batch of them.
+-- batch of them and about 1 MB.
 --
 -- KEYS     1 suspects  2 wake  3 dead  4 dead_at  5… ready lists
 -- ARGV     1 most messages  2… the priority steps of KEYS[5…]
@@ -7,6 +7,7 @@
 -- Repeat   goes on with what is left
 -- @include clock
 -- @include types
+-- @include room
 -- @include lease
 -- @include wake
 -- @include bury
@@ -23,7 +24,12 @@ expect_type(KEYS[4], 'zset')
 redis.call('ZREM', KEYS[4], '')
 local moved, buried = 0, 0
 -- The last to run comes first, so that the order stays over several batches.
-for _, item in ipairs(redis.call('LPOP', KEYS[1], ARGV[1]) or {}) do
+for _ = 1, math.min(redis.call('LLEN', KEYS[1]), tonumber(ARGV[1])) do
+  if room <= 0 then
+    break
+  end
+  local item = redis.call('LPOP', KEYS[1])
+  take_room(#item)
   local step, _, start = read_leased(item)
   if step then
     redis.call('RPUSH', list_of[step] or KEYS[5], string.sub(item, start))

@@ -8,8 +8,10 @@
 -- Returns  {'1' when there is more, for each letter 'length of its id, length of the letter or -1
 --          when it is gone, when it died (ms)', joined by spaces, all ids and letters joined}
 -- Repeat   reads only
+-- @include room
 
-local limit, room = tonumber(ARGV[3]), tonumber(ARGV[4])
+room = tonumber(ARGV[4])
+local limit = tonumber(ARGV[3])
 local told = {}
 for i = 5, #ARGV do
   told[ARGV[i]] = true
@@ -19,11 +21,11 @@ local found = redis.call(
   'ZRANGEBYSCORE', KEYS[2], ARGV[1], ARGV[2], 'WITHSCORES', 'LIMIT', 0, number)
 
 local more = #found == 2 * number and '1' or '0'
-local sizes, parts, size = {}, {}, 0
+local sizes, parts = {}, {}
 for i = 1, #found, 2 do
   local id = found[i]
   if not told[id] then
-    if #sizes == limit or size >= room then
+    if #sizes == limit or room <= 0 then
       more = '1'
       break
     end
@@ -31,7 +33,7 @@ for i = 1, #found, 2 do
     sizes[#sizes + 1] = #id .. ' ' .. (data and #data or -1) .. ' ' .. found[i + 1]
     parts[#parts + 1] = id
     parts[#parts + 1] = data or ''
-    size = size + #parts[#parts]
+    take_room(#parts[#parts])
   end
 end
 return {more, table.concat(sizes, ' '), table.concat(parts)}

@@ -1,7 +1,8 @@
 -- Tell a page of the schedule in order of due, what is parked last.
 --
 -- By queue it goes through the schedule, by task through the index. Where a page is to hold
--- entries of one priority only, ten times as many are looked at, but 1,000 at most or the page.
+-- entries of one priority only, ten times as many are looked at, but 1,000 at most or the page. Of
+-- records, about 1 MB are read.
 --
 -- KEYS     1 due  2 entries  3 tasks
 -- ARGV     1 task, '' for all  2 first due (ms), '' for any  3 last due (ms), '' for any  4 priority
@@ -11,6 +12,7 @@
 --          each entry its name, its score, and its record or ''}
 -- Repeat   reads only
 -- @include record
+-- @include room
 
 local task, step, limit = ARGV[1], ARGV[4], tonumber(ARGV[5])
 local low, high = tonumber(ARGV[2]) or -PARK, tonumber(ARGV[3])
@@ -87,12 +89,13 @@ end
 local reply = {'0', '', ''}
 local number = 0
 for i = 1, #found, 2 do
-  if number == limit or i > 2 * budget then
+  if number == limit or i > 2 * budget or room <= 0 then
     reply[1] = '1'
     break
   end
   local name, score = found[i], found[i + 1]
   local data = (step ~= '' or ARGV[8] == '1') and redis.call('HGET', KEYS[2], name) or ''
+  take_room(#data)
   reply[2], reply[3] = score, name
   if step == '' or read_record(data) == step then
     number = number + 1

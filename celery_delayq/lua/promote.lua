@@ -1,4 +1,4 @@
--- Move what is due to the ready lists, earliest first, at most a batch of it.
+-- Move what is due to the ready lists, earliest first, at most a batch of it and about 1 MB.
 --
 -- What belongs to a paused task is parked instead, and comes back once the task goes on; nothing
 -- of a paused queue is moved. What is later than it may be is a dead letter.
@@ -12,6 +12,7 @@
 -- Repeat   goes on with what is due then
 -- @include clock
 -- @include types
+-- @include room
 -- @include record
 -- @include label
 -- @include state
@@ -102,9 +103,12 @@ end
 local messages, members, gone, labels, bad, parked = {}, {}, {}, {}, {}, {}
 local moved = 0
 if #names > 0 then
-  local records = redis.call('HMGET', ENTRIES, unpack(names))
   for i, name in ipairs(names) do
-    local data = records[i]
+    if room <= 0 then
+      break
+    end
+    local data = redis.call('HGET', ENTRIES, name)
+    take_room(data and #data or 0)
     local priority, _, task, start = read_record(data)
     local id, nonce, skip, unique
     if priority then

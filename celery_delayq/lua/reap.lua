@@ -1,4 +1,4 @@
--- Take back what a process held whose lease has ended, at most a batch of it.
+-- Take back what a process held whose lease has ended, at most a batch of it and about 1 MB.
 --
 -- A message that was held too often when its process ended is suspected to be the cause, and is
 -- delivered alone from then on. If that ends its process too, it is dead.
@@ -13,6 +13,7 @@
 -- Repeat   goes on with what is left
 -- @include clock
 -- @include types
+-- @include room
 -- @include record
 -- @include label
 -- @include state
@@ -63,23 +64,22 @@ end
 
 local ends = redis.call('ZSCORE', KEYS[10], ARGV[2])
 if ends and tonumber(ends) <= lease_now(KEYS[12], ARGV[5]) then
-  local order, cursor = {}, '0'
-  repeat
-    -- The front of a large hash may be empty by now.
-    local found = redis.call('HSCAN', KEYS[9], cursor, 'COUNT', ARGV[3])
-    local page = found[2]
-    cursor = found[1]
-    for i = 1, #page, 2 do
-      local nonce, place = string.match(page[i], '^(%d+):(%d+)$')
-      order[#order + 1] = {tonumber(nonce or 0), tonumber(place or 0), page[i], page[i + 1]}
-    end
-  until #order > 0 or cursor == '0'
+  local order = {}
+  for _, field in ipairs(redis.call('HRANDFIELD', KEYS[9], ARGV[3])) do
+    local nonce, place = string.match(field, '^(%d+):(%d+)$')
+    order[#order + 1] = {tonumber(nonce or 0), tonumber(place or 0), field}
+  end
   -- The first to run is pushed last.
   table.sort(order, function(a, b)
     return a[1] > b[1] or a[1] == b[1] and a[2] > b[2]
   end)
   for _, one in ipairs(order) do
-    take_back(one[4])
+    if room <= 0 then
+      break
+    end
+    local held = redis.call('HGET', KEYS[9], one[3])
+    take_room(#held)
+    take_back(held)
     redis.call('HDEL', KEYS[9], one[3])
   end
   if redis.call('EXISTS', KEYS[9]) == 0 then

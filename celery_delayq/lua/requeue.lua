@@ -1,4 +1,4 @@
--- Put messages that a process holds back into their ready lists.
+-- Put messages that a process holds back into their ready lists, about 1 MB of them.
 --
 -- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 leased
 --          10 wake  11 deliveries  12 dead  13 dead_at  14 suspects  15… ready lists
@@ -7,10 +7,12 @@
 --          knows the cause, 'died'  3 most crashes or deaths, 0 for no limit  4 details for the
 --          letter of one that crashed too often  5 incarnation  6 how many ready lists  7… their
 --          priority steps, then the fields of the messages in the order in which they were leased
--- Returns  {requeued, buried}
--- Repeat   {0, 0}
+-- Returns  {requeued, buried, how many of the fields are done: 'last' from the first on, else from
+--          the last one}
+-- Repeat   goes on with what is left, as with the others; {0, 0, all} when nothing is
 -- @include clock
 -- @include types
+-- @include room
 -- @include record
 -- @include label
 -- @include state
@@ -33,7 +35,7 @@ expect_type(KEYS[14], 'list')
 -- Moving frees memory, so a full server must let it pass: see promote.lua.
 redis.call('ZREM', KEYS[13], '')
 
-local moved, buried = 0, 0
+local moved, buried, looked = 0, 0, 0
 local push = ARGV[1] == 'last' and 'LPUSH' or 'RPUSH'
 local from, to, by = #ARGV, 7 + lists, -1
 if ARGV[1] == 'last' then
@@ -87,7 +89,12 @@ local function put_back(step, mark, message)
 end
 
 for i = from, to, by do
+  if room <= 0 then
+    break
+  end
   local held = redis.call('HGET', KEYS[9], ARGV[i])
+  take_room(held and #held or 0)
+  looked = looked + 1
   local step, mark, start = read_leased(held)
   if step then
     put_back(step, mark, string.sub(held, start))
@@ -100,4 +107,4 @@ end
 if moved > 0 then
   wake(KEYS[10])
 end
-return {moved, buried}
+return {moved, buried, looked}

@@ -1,4 +1,5 @@
--- Lease messages of one queue to a process, at most as many as it asks for; none of a paused one.
+-- Lease messages of one queue to a process, at most as many as it asks for and about 1 MB; none of
+-- a paused one.
 --
 -- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 agenda
 --          10 wake  11 leased  12 leases  13 reaping  14 clock  15 deliveries  16 suspects
@@ -16,6 +17,7 @@
 -- Repeat   returns what is still held of the same nonce, and takes nothing
 -- @include clock
 -- @include types
+-- @include room
 -- @include record
 -- @include label
 -- @include state
@@ -58,14 +60,13 @@ end
 local clock = now_us()
 local ends = lease_now(KEYS[14], lease / 3) + lease
 
+local told, counts = {}, {}
+
 local function tell(field, message, promoted)
   reply[#reply + 1] = message
-  reply[3] = reply[3] .. ' ' .. field
-  if promoted ~= '' then
-    reply[3] = reply[3] .. '@' .. promoted
-  end
+  told[#told + 1] = ' ' .. field .. (promoted ~= '' and '@' .. promoted or '')
   if counted then
-    reply[4] = reply[4] .. ',' .. (redis.call('HGET', KEYS[15], redis.sha1hex(message)) or '')
+    counts[#counts + 1] = ',' .. (redis.call('HGET', KEYS[15], redis.sha1hex(message)) or '')
   end
 end
 
@@ -148,21 +149,24 @@ local function take()
     end
   end
   for i = 23, 22 + lists do
-    if place < limit and ready[i] > 0 then
-      for _, message in ipairs(redis.call('RPOP', KEYS[i], limit - place)) do
-        ready[i] = ready[i] - 1
-        there = there - 1
-        local promoted = admit(message)
-        if promoted then
-          place = place + 1
-          local field = nonce .. ':' .. place
-          fields[#fields + 1] = field
-          fields[#fields + 1] = ARGV[i - 14] .. '\n' .. message
-          tell(field, message, promoted)
-        end
-        if #fields >= 1000 then
-          hold() -- the stack of Lua has an end
-        end
+    for _ = 1, math.min(ready[i], limit - place) do
+      if room <= 0 then
+        break
+      end
+      local message = redis.call('RPOP', KEYS[i])
+      take_room(#message)
+      ready[i] = ready[i] - 1
+      there = there - 1
+      local promoted = admit(message)
+      if promoted then
+        place = place + 1
+        local field = nonce .. ':' .. place
+        fields[#fields + 1] = field
+        fields[#fields + 1] = ARGV[i - 14] .. '\n' .. message
+        tell(field, message, promoted)
+      end
+      if #fields >= 1000 then
+        hold() -- the stack of Lua has an end
       end
     end
   end
@@ -197,5 +201,6 @@ end
 if below and there < tonumber(below) then
   look_when_below(KEYS[20], KEYS[9], queue, clock, ARGV[8])
 end
-reply[3] = (revision or '0') .. reply[3]
+reply[3] = (revision or '0') .. table.concat(told)
+reply[4] = table.concat(counts)
 return reply

@@ -10,12 +10,10 @@
 --          that is not ' <length of its id> <when it died>', a newline, and all their ids joined
 -- Repeat   the same answer, for a minute
 -- @include types
+-- @include room
 -- @include wake
 -- @include answer
 -- @include anew
-
--- Bytes of letters after which no more are looked at.
-local ROOM = 1000000
 
 local before = answered(KEYS[4])
 if before then
@@ -50,16 +48,16 @@ local found = redis.call(
 
 local more = #found == 2 * number and '1 ' or '0 '
 local revived, sizes, left, last = {}, {}, {}, ARGV[1]
-local ready, tail, size = {}, string.sub(ARGV[4], 5), 0
+local ready, tail = {}, string.sub(ARGV[4], 5)
 for i = 1, #found, 2 do
   local id = found[i]
-  if size > ROOM then
+  if room <= 0 then
     more = '1 '
     break
   elseif not told[id] then
     last = found[i + 1]
     local letter = redis.call('HGET', KEYS[2], id) or ''
-    size = size + #letter
+    take_room(#letter)
     local message, priority = start_anew(letter, string.format('%04x', i) .. tail)
     if message then
       local list = list_of(priority)

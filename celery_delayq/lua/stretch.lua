@@ -12,8 +12,10 @@
 --          spaces, all names and records joined}
 -- Repeat   reads only
 -- @include record
+-- @include room
 
-local limit, room = tonumber(ARGV[8]), tonumber(ARGV[9])
+room = tonumber(ARGV[9])
+local limit = tonumber(ARGV[8])
 
 -- Redis orders by bytes, Lua by the rules of a language.
 local function is_behind(one, other)
@@ -73,16 +75,16 @@ end
 local found, members = (ARGV[1] == '1' and by_task or by_due)(limit + 1)
 
 local more, last, name = '0', '', ''
-local sizes, parts, size = {}, {}, 0
-for i = 1, #found, 200 do
+local sizes, parts = {}, {}
+for i = 1, #found, 20 do
   local names = {}
-  for k = i, math.min(i + 199, #found), 2 do
+  for k = i, math.min(i + 19, #found), 2 do
     names[#names + 1] = found[k]
   end
   local records = redis.call('HMGET', KEYS[2], unpack(names))
   for k = 1, #names do
     local place = (i - 1) / 2 + k
-    if place > limit or size >= room then
+    if place > limit or room <= 0 then
       more = '1'
       break
     end
@@ -95,7 +97,7 @@ for i = 1, #found, 200 do
       sizes[#sizes + 1] = #names[k] .. ' ' .. #data .. ' ' .. found[2 * place]
       parts[#parts + 1] = names[k]
       parts[#parts + 1] = data
-      size = size + #data
+      take_room(#data)
     end
   end
   if more == '1' then

@@ -48,7 +48,7 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     ),
     "ack": (lambda s: s.leases.ack("q", "me", ["1:1"]), 1),
     "beat": (lambda s: s.leases.beat("q", "me", 30.0), 1),
-    "requeue": (lambda s: s.leases.requeue("q", "me", ["1:1"]), [1, 0]),
+    "requeue": (lambda s: s.leases.requeue("q", "me", ["1:1"]), [1, 0, 1]),
     "reject": (lambda s: s.leases.reject("q", "me", "1:1", "id", "why"), 1),
     "retry": (lambda s: s.leases.retry(TO, ENTRY, "p", "me", "1:1", when_due="push"), b"ready"),
     "reap": (lambda s: s.leases.reap(TO, Layout(), "me", 100, 5), [b"0", 1, 0, 0]),

@@ -138,11 +138,11 @@ def test_taking_more_extends_the_lease_on_all_that_is_held(store: Store) -> None
 
 @any_bytes
 def test_any_bytes_are_handed_out_as_they_are(store: Store, message: bytes) -> None:
-    push(store, b"before", message, b"after")
+    push(store, b"before", b"after", message)
 
-    assert bodies(reserve(store)) == [b"before", message, b"after"]
-    assert bodies(reserve(store)) == [b"before", message, b"after"]
-    assert store.client.hget("{q}:leased:me", "1:2") == b"0\n" + message
+    assert bodies(reserve(store)) == [b"before", b"after", message]
+    assert bodies(reserve(store)) == [b"before", b"after", message]
+    assert store.client.hget("{q}:leased:me", "1:3") == b"0\n" + message
 
 
 def test_a_large_batch_does_not_overflow_the_stack_of_lua(store: Store) -> None:

@@ -255,9 +255,7 @@ def test_no_header_ends_a_worker(
 # -- what nobody has thought of
 
 
-@pytest.mark.parametrize(
-    "pool", ["solo", *(pytest.param(pool, marks=pytest.mark.full) for pool in POOLS[:2])]
-)
+@pytest.mark.parametrize("pool", POOLS)
 def test_what_ends_each_worker_is_a_dead_letter_in_the_end_and_its_neighbours_run(
     pool: str, app: Celery, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
 ) -> None:
@@ -284,9 +282,7 @@ def test_what_ends_each_worker_is_a_dead_letter_in_the_end_and_its_neighbours_ru
     assert not client.exists("{celery}:deliveries", "{celery}:suspects")
 
 
-@pytest.mark.parametrize(
-    "pool", ["solo", *(pytest.param(pool, marks=pytest.mark.full) for pool in POOLS[:2])]
-)
+@pytest.mark.parametrize("pool", POOLS)
 def test_a_worker_that_is_told_to_stop_counts_no_death(
     pool: str, app: Celery, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
 ) -> None:
