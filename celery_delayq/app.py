@@ -92,7 +92,7 @@ class DelayQ(Client, ContextMixin, DeadMixin, HistoryMixin, ManyMixin):
             ``Webhook``.
         """
         if not isinstance(app, Celery):
-            raise ConfigError(f"DelayQ(app): expected a Celery app, got {app!r}")
+            raise ConfigError(f"DelayQ(app): expected a Celery app, got {type(app).__name__}")
         if self.app is not None and self.app is not app:
             raise ConfigError(f"{self!r} cannot serve a second app; make a DelayQ for each")
         self.app = app

@@ -15,6 +15,7 @@ from uuid import uuid4
 
 from celery_delayq import jsonl
 from celery_delayq.conf import Settings
+from celery_delayq.credentials import hide
 from celery_delayq.dead import BATCH, DeadMixin
 from celery_delayq.entries import moment
 from celery_delayq.errors import ConfigError, TransferError
@@ -299,7 +300,7 @@ def database_of(url: str) -> Database:
     """
     if not is_url(url):
         raise TransferError(
-            f"{url!r}: letters are moved to a database, sqlite:///path or postgresql://…; "
+            f"{hide(url)}: letters are moved to a database, sqlite:///path or postgresql://…; "
             "an export writes them to a file"
         )
     with sqlalchemy_needed():

@@ -14,6 +14,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
+from celery_delayq.credentials import hide
 from celery_delayq.errors import TransferError
 
 _DIALECTS = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
@@ -38,20 +39,19 @@ class Database:
         TransferError
             It is none of a database that is known here, or its driver is missing.
         """
-        scheme = text.partition("://")[0]
         try:
             url = make_url(text)
         except (ArgumentError, ValueError):  # its text may hold a password
-            raise TransferError(f"{scheme}://…: this is no URL of a database") from None
+            raise TransferError(f"{hide(text)}: this is no URL of a database") from None
         backend = url.get_backend_name()
         if url.drivername in ("postgresql", "postgres"):
             backend, url = "postgresql", url.set(drivername="postgresql+psycopg")
         if backend not in _DIALECTS:
             raise TransferError(
-                f"{scheme}://…: expected a path, '-', sqlite:///path or postgresql://…"
+                f"{hide(text)}: expected a path, '-', sqlite:///path or postgresql://…"
             )
         if backend == "sqlite" and url.database in (None, "", ":memory:"):
-            raise TransferError(f"{scheme}://: expected a file, such as sqlite:///schedule.db")
+            raise TransferError(f"{hide(text)}: expected a file, such as sqlite:///schedule.db")
         if "+psycopg" in url.drivername and "connect_timeout" not in url.query:
             url = url.update_query_dict({"connect_timeout": str(PATIENCE)})
         try:

@@ -26,6 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from celery_delayq.credentials import path_of
+from celery_delayq.errors import TransferError
 from celery_delayq.rows import Header, Kind, Told, check_version, no_json
 
 #: A path, ``"-"`` for stdin or stdout, or a file that is open for bytes.
@@ -64,7 +66,7 @@ def writing(target: Place, kind: Kind) -> Iterator[_Lines]:
     if not isinstance(target, (str, os.PathLike)):
         yield _Lines(target, kind)
         return
-    path = Path(target).resolve()  # a link stays one
+    path = _path(target).resolve()  # a link stays one
     if path.exists() and not path.is_file():
         with path.open("wb") as device:
             yield _Lines(device, kind)
@@ -95,9 +97,13 @@ def reading(source: Place, kind: Kind) -> Iterator[Iterator[tuple[int, Told]]]:
     elif not isinstance(source, (str, os.PathLike)):
         yield read_lines(source, kind)
     else:
-        path = Path(source)
+        path = _path(source)
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             yield read_lines(file, kind)
+
+
+def _path(given: str | os.PathLike[str]) -> Path:
+    return path_of(given, "a path, '-', sqlite:///path or postgresql://…", TransferError)
 
 
 def read_lines(lines: Iterable[bytes], kind: Kind) -> Iterator[tuple[int, Told]]:

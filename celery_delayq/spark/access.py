@@ -13,6 +13,7 @@ from celery import Celery
 from celery.app.utils import find_app
 
 from celery_delayq.app import DelayQ
+from celery_delayq.credentials import has_password
 from celery_delayq.errors import ConfigError
 
 #: Where the URL of the broker is looked for, in this order, if no option gives it.
@@ -63,7 +64,7 @@ class Access:
             The URL has a password in it, which plans and logs would show.
         """
         url = options.get("url")
-        if url is not None and "://" in url and _has_password(url):
+        if url is not None and has_password(url):
             raise ConfigError(f"the option url has a password, which Spark would show; {_HOW}")
         return cls(*(options.get(name) for name in OPTIONS))
 
@@ -116,7 +117,7 @@ class Access:
                 "that has them by the option app"
             )
         password = self.password or os.environ.get(PASSWORD)
-        return url if password is None or _has_password(url) else _with_password(url, password)
+        return url if password is None or has_password(url) else _with_password(url, password)
 
 
 @contextmanager
@@ -146,15 +147,6 @@ def _found(name: str) -> Celery:
             "executors, as by spark-submit --py-files"
         ) from exc
     return app
-
-
-def _has_password(url: str) -> bool:
-    return any(":" in _login(part) for part in url.split(";"))
-
-
-def _login(url: str) -> str:
-    # Up to the last @: a password that should have been quoted may have anything in it.
-    return url.partition("://")[2].rpartition("@")[0]
 
 
 def _with_password(url: str, password: str) -> str:

@@ -6,6 +6,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
+from celery_delayq.credentials import has_password
 from celery_delayq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def connecting(url: str, user: str | None = None, driver: str | None = None) -> 
     ConfigError
         The URL has a password in it, which plans and logs would show.
     """
-    if _PASSWORD.search(url):
+    if _PASSWORD.search(url) or has_password(url.removeprefix("jdbc:")):
         raise ConfigError(
             f"the JDBC URL has a password, which Spark would show; give it by the environment "
             f"variable {PASSWORD}"

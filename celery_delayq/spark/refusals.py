@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem, FileType
 
+from celery_delayq.credentials import check_folder
 from celery_delayq.errors import ConfigError, DelayQError
 
 #: The column with the reason.
@@ -126,6 +127,7 @@ def drop(pending: str) -> None:
 
 def check(folder: str) -> None:
     """Raise :class:`ConfigError` where no files can be put: before anything is scheduled."""
+    check_folder(folder)
     try:
         _at(folder)
     except (pa.ArrowException, OSError) as exc:

@@ -23,6 +23,7 @@ from celery import Celery
 from celery.utils.time import LocalTimezone
 from dateutil.tz import tz as dateutil_tz
 
+from celery_delayq.credentials import path_of
 from celery_delayq.definitions import Definition
 from celery_delayq.errors import ConfigError
 from celery_delayq.takeover import Found, code_of
@@ -44,7 +45,8 @@ def entries(app: Celery, path: str | Path | None = None) -> Iterator[Found]:
     ConfigError
         There is no such file, it cannot be read, or beat has it open.
     """
-    place = Path(app.conf.beat_schedule_filename if path is None else path)
+    given = app.conf.beat_schedule_filename if path is None else path
+    place = path_of(given, "the file of celery beat", ConfigError)
     code = code_of(app)
     kept = _load(place)
     return (_found(str(name), entry, code.get(str(name))) for name, entry in kept.items())

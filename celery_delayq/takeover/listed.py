@@ -16,6 +16,7 @@ from typing import Any
 from celery import Celery
 
 from celery_delayq.clocks import ms_of
+from celery_delayq.credentials import path_of
 from celery_delayq.definitions import API, Definition
 from celery_delayq.deploys import source_of
 from celery_delayq.errors import ConfigError, DelayQError
@@ -43,7 +44,8 @@ def entries(app: Celery, path: str | Path) -> Iterator[Found]:
         There is no such file.
     """
     try:
-        text = sys.stdin.read() if str(path) == "-" else Path(path).read_text("utf-8")
+        place = path_of(path, "a file or '-'", ConfigError)
+        text = sys.stdin.read() if str(path) == "-" else place.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError(f"{path}: expected what `periodic list --json` has told, {exc}") from exc
     return _found(text.splitlines(), source_of(app), code_of(app))

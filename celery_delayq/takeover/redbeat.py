@@ -15,6 +15,7 @@ from redis import Redis
 from redis.sentinel import Sentinel
 
 from celery_delayq.app import DelayQ
+from celery_delayq.credentials import hide
 from celery_delayq.definitions import Definition
 from celery_delayq.errors import ConfigError
 from celery_delayq.schedules import rrule
@@ -109,7 +110,7 @@ def _client(app: Celery, url: str | None) -> Any:
         return Redis.from_url(f"{scheme.replace('redis+socket', 'unix')}://{rest}", **options)
     except ValueError:  # its text may hold a piece of a password
         raise ConfigError(
-            f"{scheme}://…: expected the URL of RedBeat's Redis, such as redis://localhost:6379/0, "
+            f"{hide(url)}: expected the URL of RedBeat's Redis, such as redis://localhost:6379/0, "
             "or redis-sentinel:// with sentinels in redbeat_redis_options"
         ) from None
 

@@ -13,6 +13,7 @@ from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
 
 from kombu import Connection
 
+from celery_delayq.credentials import hide
 from celery_delayq.errors import ConfigError
 
 #: What stands before the ``+``, and the alias under which kombu knows the transport.
@@ -119,7 +120,7 @@ def _checked(plain: str) -> SplitResult:
         )
     if scheme not in SCHEMES:
         raise ConfigError(
-            f"broker URL scheme {scheme!r} is not known; valid are {_valid_schemes()}"
+            f"broker URL scheme {hide(scheme)} is not known; valid are {_valid_schemes()}"
         )
     try:
         parts = urlsplit(plain)

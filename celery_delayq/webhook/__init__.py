@@ -23,6 +23,7 @@ from celery._state import _get_active_apps, connect_on_app_finalize
 from celery.utils.saferepr import saferepr
 
 from celery_delayq.attempts import attempts_of
+from celery_delayq.credentials import hide
 from celery_delayq.errors import (
     ConfigError,
     DeliveryFailed,
@@ -35,7 +36,6 @@ from celery_delayq.webhook.addresses import (
     Host,
     Network,
     Target,
-    hide,
     is_allowed,
     network,
     parse,

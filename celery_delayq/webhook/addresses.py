@@ -22,6 +22,7 @@ from ipaddress import (
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from celery_delayq.credentials import hide
 from celery_delayq.errors import ConfigError, DeliveryFailed, InvalidWebhook
 
 Address = IPv4Address | IPv6Address
@@ -181,23 +182,6 @@ def parse(url: Any) -> Target:
     path = parts.path or "/"
     request = f"{path}?{parts.query}" if parts.query else path
     return Target(parts.scheme, host, port, path, request)
-
-
-def hide(url: Any) -> str:
-    """Return what may be shown of anything that was given for a URL."""
-    if not isinstance(url, str):
-        return f"of type {type(url).__name__}"
-    # A password may hold any character, so what stands before the last @ may all be secret.
-    before, at, behind = url.rpartition("@")
-    scheme = re.match(r"[a-z][a-z0-9+.-]*://", url, re.IGNORECASE)
-    if at:
-        # Behind it may be the rest of a query, too.
-        behind = "" if "?" in before else behind
-        text = f"{scheme[0] if scheme else ''}…@{behind}"
-    else:
-        text = url
-    text = re.split(r"[?#]", text, maxsplit=1)[0]
-    return repr(text if len(text) <= 200 else text[:199] + "…")
 
 
 def network(text: Any) -> Network:

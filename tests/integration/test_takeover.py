@@ -410,7 +410,8 @@ def test_other_keys_of_redbeat(make_app: MakeApp, delayq_redis: RedisUnderTest) 
     assert results(app, redbeat.entries(app, delayq_redis.url + "/1", "mine:")) == {}
     assert results(theirs, redbeat.entries(theirs), dry_run=True) == {"a": "added"}
     assert results(app, redbeat.entries(app, delayq_redis.url, "mine:")) == {"a": "added"}
-    with pytest.raises(ConfigError, match=r"^https://…: expected the URL of RedBeat's Redis"):
+    expected = r"^'https://…@x': expected the URL of RedBeat's Redis"
+    with pytest.raises(ConfigError, match=expected):
         list(redbeat.entries(app, "https://user:secret@x"))
 
 

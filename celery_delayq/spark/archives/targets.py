@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from celery_delayq.credentials import check_folder
 from celery_delayq.spark.archives.commits import Target
 from celery_delayq.spark.archives.databases import DatabaseTarget, check_prefix
 from celery_delayq.spark.archives.folders import FolderTarget
@@ -52,4 +53,5 @@ def taken(given: dict[str, Any]) -> Callable[[SparkSession], Target]:
         connecting(url)
         check_prefix(prefix)
         return lambda spark: DatabaseTarget(spark, url, user=user, driver=driver, prefix=prefix)
+    check_folder(folder)
     return lambda spark: FolderTarget(spark, folder)
