@@ -7,10 +7,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
+from celery_delayq.credentials import hide
 from celery_delayq.errors import ConfigError
 
 
@@ -153,14 +156,15 @@ class Settings:
         given = (transport_options or {}).get("delayq", {})
         if not isinstance(given, Mapping):
             raise ConfigError(
-                f"broker_transport_options['delayq'] is {given!r}; it must be a mapping "
+                f"broker_transport_options['delayq'] is {hide(given)}; it must be a mapping "
                 f"with some of: {', '.join(f.name for f in fields(cls))}"
             )
         known = {f.name: f for f in fields(cls)}
         unknown = sorted(str(name) for name in given if name not in known)
         if unknown:
             raise ConfigError(
-                f"unknown delayq setting(s): {', '.join(unknown)}; valid are: {', '.join(known)}"
+                f"unknown delayq setting(s): {', '.join(unknown)}{_meant(unknown, known)}; "
+                f"valid are: {', '.join(known)}"
             )
         values = {
             name: _checked(name, given[name], known[name].default, known[name].metadata)
@@ -171,18 +175,58 @@ class Settings:
         queues = given.get("queues", {})
         if not isinstance(queues, Mapping):
             raise ConfigError(
-                f"delayq setting queues={queues!r}: expected a mapping of queue names to limits, "
-                "such as {'mail': {'max_ready': 1000}}"
+                f"delayq setting queues is {hide(queues)}: expected a mapping of queue names to "
+                "limits, such as {'mail': {'max_ready': 1000}}"
             )
         own = {name: _limits(settings, name, limits) for name, limits in queues.items()}
         return replace(settings, queues=own)
 
 
+def misplaced(transport_options: Mapping[str, Any] | None, others: Collection[str]) -> list[str]:
+    """Return a warning for each transport option that was most likely meant for us.
+
+    *others* are options that kombu knows. What nobody knows is left alone: it may be one of a
+    newer kombu.
+    """
+    names = [field.name for field in fields(Settings)]
+    warnings = []
+    for name, value in (transport_options or {}).items():
+        if not isinstance(name, str) or name == "delayq" or name in others:
+            continue
+        inner = value if isinstance(value, Mapping) else {}
+        if _close(re.sub("[_-]", "", name), ["delayq"], 0.8) and any(
+            _close(str(each), names, 0.85) for each in inner
+        ):
+            meant = "'delayq'"
+        elif own := _close(name, names, 0.85):
+            meant = f"['delayq'][{own[0]!r}]"
+        else:
+            continue
+        warnings.append(
+            f"broker_transport_options[{name!r}] has no effect; did you mean {meant}? Our settings "
+            "stand in broker_transport_options['delayq']"
+        )
+    return warnings
+
+
+def _meant(unknown: Iterable[str], known: Iterable[str]) -> str:
+    """Return what may have been meant by unknown names, as the end of a sentence."""
+    known = [*known]
+    close = [found[0] for name in unknown if (found := _close(name, known, 0.7))]
+    return f" (did you mean {', '.join(close)}?)" if close else ""
+
+
+def _close(name: str, names: Sequence[str], cutoff: float) -> list[str]:
+    return get_close_matches(name.lower(), names, 1, cutoff)
+
+
 def _limits(settings: Settings, queue: str, given: Any) -> Limits:
     """Return the limits of one queue, the general ones where it has none of its own."""
     if not isinstance(given, Mapping) or not set(given) <= set(Limits.options()):
+        # Names alone: a value may be a URL with a password.
+        told = sorted(map(str, given)) if isinstance(given, Mapping) else hide(given)
         raise ConfigError(
-            f"delayq setting queues[{queue!r}]={given!r}: expected a mapping with some of "
+            f"delayq setting queues[{queue!r}] is {told}: expected a mapping with some of "
             f"{', '.join(Limits.options())}"
         )
     known = {f.name: f for f in fields(Settings)}
@@ -199,7 +243,7 @@ def _checked(name: str, value: Any, default: Any, bounds: Mapping[str, float]) -
     """Return *value* with the type of *default*, or say what would be right."""
     if isinstance(default, bool):
         if not isinstance(value, bool):
-            raise ConfigError(f"delayq setting {name}={value!r}: expected True or False")
+            raise ConfigError(f"delayq setting {name}={_told(value)}: expected True or False")
         return value
     if isinstance(default, str):
         return _url(name, value.text if isinstance(value, Hidden) else value)
@@ -209,10 +253,15 @@ def _checked(name: str, value: Any, default: Any, bounds: Mapping[str, float]) -
         per_second = name.endswith("promote_rate")
         kind = "a whole number" if whole else "a number" if per_second else "a number of seconds"
         raise ConfigError(
-            f"delayq setting {name}={value!r}: expected {kind} "
+            f"delayq setting {name}={_told(value)}: expected {kind} "
             f"from {bounds['low']:g} to {bounds['high']:g}"
         )
     return value if whole else float(value)
+
+
+def _told(value: Any) -> str:
+    """Return a value of the wrong type as errors show it: one may have got where a URL belongs."""
+    return hide(value) if isinstance(value, (str, bytes)) else repr(value)
 
 
 def _url(name: str, value: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from functools import cache, wraps
+from functools import wraps
 from importlib.util import find_spec
 from typing import Any
 
@@ -38,6 +38,7 @@ from celery_delayq.message import (
     own_of,
     unique_key,
 )
+from celery_delayq.once import warn_once
 
 logger = logging.getLogger(__name__)
 
@@ -351,16 +352,18 @@ def check_worker(sender: Any, **_: Any) -> None:
         warn_of_stock(sender.connection)
     delayq = getattr(app, "_delayq", None)
     if getattr(delayq, "webhook", None) is not None and find_spec("httpx") is None:
-        _warn_once(
+        warn_once(
+            logger,
             "DelayQ(app, webhook=…) is set, but httpx is not installed: webhooks that this worker "
-            'takes are dead letters. pip install "celery-delayq[webhook]"'
+            'takes are dead letters. pip install "celery-delayq[webhook]"',
         )
     wanted = ("task_acks_late", "task_reject_on_worker_lost")
     if getattr(delayq, "at_least_once", False):
         for setting in (name for name in wanted if not app.conf[name]):
-            _warn_once(
+            warn_once(
+                logger,
                 f"DelayQ(app, at_least_once=True) was followed by {setting}=False, which wins: a "
-                "task whose process is killed does not run again. Remove one of them"
+                "task whose process is killed does not run again. Remove one of them",
             )
 
 
@@ -368,15 +371,11 @@ def warn_of_stock(connection: Any) -> None:
     """Warn, once, when an app with the extension talks to Redis through kombu's own transport."""
     transport = connection.transport
     if transport.driver_type == "redis" and not hasattr(transport, "settings"):
-        _warn_once(
+        warn_once(
+            logger,
             f"DelayQ(app) is set up, but the broker is {connection.as_uri()}: delayed tasks wait "
-            "in worker memory as on stock Celery. Let the URL begin with delayq+redis://"
+            "in worker memory as on stock Celery. Let the URL begin with delayq+redis://",
         )
-
-
-@cache
-def _warn_once(text: str) -> None:
-    logger.warning(text)
 
 
 def note_superseded(sender: Any, request: Any, **_: Any) -> None:

@@ -24,7 +24,7 @@ from celery_delayq.letters import pack_details
 from celery_delayq.message import Due, Entry, HeldBy
 from celery_delayq.replies import Put, Puts
 from celery_delayq.store import Store
-from celery_delayq.transport import runs
+from celery_delayq.transport import options, runs
 from celery_delayq.transport.batch import PublishBatch
 
 logger = logging.getLogger(__name__)
@@ -138,6 +138,7 @@ class PublishChannel(stock.Channel):
         kombu drops it: the bindings are in Redis, too, and may have been evicted or deleted.
         """
         self._unbound = None
+        options.warn_of_call(message)
         result = super().basic_publish(message, exchange, routing_key, **kwargs)
         if self._unbound is not None and envelope.is_task(message):
             why = f"no queue is bound to exchange {exchange!r} with routing key {routing_key!r}"

@@ -12,9 +12,10 @@ from kombu.transport import redis as stock
 from redis.exceptions import ResponseError
 
 from celery_delayq import checks
-from celery_delayq.conf import Settings
+from celery_delayq.conf import Settings, misplaced
 from celery_delayq.dispatcher import DispatcherThread
 from celery_delayq.mend_store import MendStore
+from celery_delayq.once import warn_once
 from celery_delayq.transport import url
 from celery_delayq.transport.consume import ConsumeChannel
 from celery_delayq.transport.poller import Poller, Readers
@@ -64,6 +65,8 @@ class Transport(stock.Transport):
     def __init__(self, client: Connection, **kwargs: Any) -> None:
         self.plain = url.plain_connection(client)
         self.settings = Settings.from_options(client.transport_options)
+        for text in misplaced(client.transport_options, self.Channel.from_transport_options):
+            warn_once(logger, text)
         #: Queues declared on this connection that do not last.
         self.fleeting_queues: set[str] = set()
         #: How many batches of producers are open on this connection.

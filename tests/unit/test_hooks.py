@@ -13,7 +13,7 @@ from celery.utils.saferepr import saferepr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from celery_delayq import DelayQ, hooks
+from celery_delayq import DelayQ, hooks, once
 from celery_delayq.hooks import AMQPMixin, plain_repr
 from celery_delayq.webhook import Webhook
 
@@ -84,7 +84,7 @@ def test_a_worker_that_cannot_send_webhooks_says_so_when_it_starts(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    hooks._warn_once.cache_clear()
+    once.warn_once.cache_clear()
     if not installed:
         monkeypatch.setattr(hooks, "find_spec", lambda _name: None)
     app = Celery("app", broker="delayq+redis://", set_as_current=False)
