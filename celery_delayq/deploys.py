@@ -22,16 +22,16 @@ from uuid import uuid4
 from celery import Celery
 from celery.backends.base import DisabledBackend
 from celery.beat import ScheduleEntry
-from celery.schedules import crontab, maybe_schedule
+from celery.schedules import BaseSchedule, crontab, maybe_schedule
 
 from celery_delayq import periodic
 from celery_delayq.archiving import own_delayq
 from celery_delayq.definitions import Definition, edition_of, source_in
-from celery_delayq.errors import ConfigError, DelayQError
+from celery_delayq.errors import ConfigError, DelayQError, InvalidSchedule
 from celery_delayq.periodic import Periodic
 from celery_delayq.periodic_store import Deploy, Deployed, PeriodicStore, Writing
 from celery_delayq.pipeline import LOST
-from celery_delayq.schedules import Interval, Once
+from celery_delayq.schedules import Interval, Once, register
 from celery_delayq.store import Store
 
 logger = logging.getLogger(__name__)
@@ -57,6 +57,15 @@ Change = Literal["added", "changed", "removed"]
 def source_of(app: Celery) -> str:
     """Return the source of the entries in the code of an app."""
     return f"code {app.main or ''}".strip()
+
+
+def register_schedules(app: Celery) -> None:
+    """Let entries of the classes of schedules in the code of an app be read in this process."""
+    for entry in dict(app.conf.beat_schedule or {}).values():
+        given = entry.get("schedule") if isinstance(entry, Mapping) else None
+        if isinstance(given, BaseSchedule):
+            with suppress(InvalidSchedule):  # writing the entry tells of it
+                register(type(given))
 
 
 def definitions_of(app: Celery) -> Iterator[tuple[str, Definition | DelayQError]]:

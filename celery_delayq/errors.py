@@ -149,4 +149,4 @@ class InvalidSchedule(ConfigError):
 
 
 class ScheduleNotImportable(InvalidSchedule):
-    """A schedule is of a class that cannot be imported here."""
+    """A schedule is of a class that is not registered here, or cannot be imported."""

@@ -15,6 +15,7 @@ from celery.canvas import Signature
 from celery_delayq import periodic
 from celery_delayq.clocks import moment_of
 from celery_delayq.definitions import CatchUp, Definition, Overlap
+from celery_delayq.deploys import register_schedules
 from celery_delayq.entries import Outcome
 from celery_delayq.errors import (
     ConfigError,
@@ -51,6 +52,8 @@ class PeriodicTasks:
 
     def __init__(self, delayq: DelayQ) -> None:
         self._delayq = delayq
+        if delayq.app is not None:
+            register_schedules(delayq.app)
 
     def add(
         self,

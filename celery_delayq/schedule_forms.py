@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
 from celery.schedules import BaseSchedule, crontab, schedule, solar
-from kombu.utils.imports import symbol_by_name
 from kombu.utils.json import dumps, loads
 
 from celery_delayq.errors import InvalidSchedule, ScheduleNotImportable
-from celery_delayq.schedules import clocked, rrule
+from celery_delayq.schedules import clocked, path_of, register, registered, rrule
 
 _UNITS = {"d": timedelta(days=1), "h": timedelta(hours=1), "m": timedelta(minutes=1)}
 
@@ -52,7 +52,7 @@ def loads_form(data: Any) -> BaseSchedule:
     Raises
     ------
     ScheduleNotImportable
-        It is of a class that cannot be imported here.
+        It is of a class that is not registered here.
     InvalidSchedule
         It is no form of a schedule, or its class does not take what it was made of.
     """
@@ -123,9 +123,13 @@ def _field(given: crontab, name: str) -> str:
 
 def _form_of_class(given: BaseSchedule) -> dict[str, Any]:
     kind = type(given)
-    path = f"{kind.__module__}:{kind.__qualname__}"
-    if _class(path) is not kind:
+    path = path_of(kind)
+    there = getattr(sys.modules.get(kind.__module__), kind.__qualname__, None)
+    if there is not None and there is not kind:
         raise InvalidSchedule(f"{path} is another class than that of {given!r}")
+    if there is None:
+        raise ScheduleNotImportable(f"{path}: expected a class that can be imported; {_AT_THE_TOP}")
+    register(kind)
     try:
         made_by, args = given.__reduce__()[:2]
         form = {"class": path, "args": list(args)}
@@ -138,20 +142,18 @@ def _form_of_class(given: BaseSchedule) -> dict[str, Any]:
     return form
 
 
+_AT_THE_TOP = "define it at the top of a module"
+
 _ADVICE = "its __reduce__ must return (class, arguments), the arguments as JSON"
 
 
-def _class(path: Any) -> Any:
-    """Return the class of a path."""
+def _class(path: Any) -> type[BaseSchedule]:
+    """Return the class of a path, if the app has registered it: nothing is imported."""
     if not isinstance(path, str) or "<" in path:
-        raise InvalidSchedule(
-            f"{path}: expected a class that can be imported; define it at the top of a module"
+        raise InvalidSchedule(f"{path}: expected a class that can be imported; {_AT_THE_TOP}")
+    found = registered(path)
+    if found is None:
+        raise ScheduleNotImportable(
+            f"{path} is not registered here: let the app do so, by celery_delayq.schedules.register"
         )
-    try:
-        found = symbol_by_name(path)
-    except (Exception, SystemExit) as exc:  # modules are anybody's, and may be commands
-        why = repr(exc) if isinstance(exc, SystemExit) else exc
-        raise ScheduleNotImportable(f"{path} cannot be imported here: {why}") from exc
-    if not (isinstance(found, type) and issubclass(found, BaseSchedule)):
-        raise InvalidSchedule(f"{path} is no class of schedules")
     return found

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone, tzinfo
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule
 
@@ -24,7 +24,13 @@ from celery_delayq.clocks import LONGEST, MS, YEARS, moment_of, ms_of, tick_at, 
 from celery_delayq.errors import InvalidSchedule
 from celery_delayq.recurrence import Recurrence, rrule
 
-__all__ = ["Polled", "Rule", "clocked", "latest", "rrule", "rule_of"]
+__all__ = ["Polled", "Rule", "clocked", "latest", "register", "rrule", "rule_of"]
+
+K = TypeVar("K", bound=type[BaseSchedule])
+
+#: The classes of the app's own schedules by their import path. What Redis has is looked up here and
+#: nowhere else: nothing is imported because Redis names it.
+_REGISTERED: dict[str, type[BaseSchedule]] = {}
 
 #: Most steps from one tick to the next of schedules that say only when to ask again.
 STEPS = 1000
@@ -84,6 +90,38 @@ class clocked(BaseSchedule):  # noqa: N801 - named as Celery's schedules are
 
     def __reduce__(self) -> Any:
         return type(self), (self.at,)
+
+
+def register(kind: K) -> K:
+    """Let entries of a class of schedules be read in this process; a decorator.
+
+    A class of ``beat_schedule``, or of a schedule that this process has given to a call, is known.
+
+    Raises
+    ------
+    InvalidSchedule
+        It is no class of schedules at the top of a module.
+    """
+    if not (isinstance(kind, type) and issubclass(kind, BaseSchedule)):
+        raise InvalidSchedule(f"{kind!r} is no class of schedules")
+    if "." in kind.__qualname__:
+        raise InvalidSchedule(
+            f"{path_of(kind)}: expected a class that can be imported; define it at the top of a "
+            "module"
+        )
+    _REGISTERED[path_of(kind)] = kind
+    return kind
+
+
+def registered(path: str) -> type[BaseSchedule] | None:
+    """Return the class that was registered under a path, ``module:name`` or ``module.name``."""
+    module, colon, name = path.partition(":")
+    return _REGISTERED.get(path if colon else ":".join(module.rsplit(".", 1)) or name)
+
+
+def path_of(kind: type) -> str:
+    """Return the import path of a class."""
+    return f"{kind.__module__}:{kind.__qualname__}"
 
 
 def rule_of(given: BaseSchedule, zone: tzinfo, anchor: int) -> Rule:

@@ -21,7 +21,7 @@ from celery_delayq import beats, periodic
 from celery_delayq.archiving import own_delayq
 from celery_delayq.conf import Settings
 from celery_delayq.definitions import Definition
-from celery_delayq.deploys import Deployment
+from celery_delayq.deploys import Deployment, register_schedules
 from celery_delayq.errors import NoStore, StoreFull
 from celery_delayq.periodic import Firing, Periodic, Standing
 from celery_delayq.periodic_store import PeriodicStore
@@ -71,6 +71,7 @@ class Ticker:
     def __init__(self, app: Celery, *, deploy: bool = True) -> None:
         self._app = app
         self._deploy = Deployment(app) if deploy else None
+        register_schedules(app)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self.run, name="delayq-ticker", daemon=True)
         #: Entries that cannot be fired here: when to try again, when it was told. Till then they

@@ -17,6 +17,7 @@ from kombu import pools
 from celery_delayq import DelayQ, periodic
 from celery_delayq.definitions import Definition
 from celery_delayq.periodic_store import PeriodicStore, Writing
+from celery_delayq.schedules import register
 from celery_delayq.testing import ManagedProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.periodic_tasks import TIMEOUT, Diary, StartWorker, start, tasks_of
@@ -129,6 +130,7 @@ def test_what_cannot_be_read_here_is_left_to_those_who_can(
             time.sleep(0.02)
 
 
+@register
 class Overflows(schedule):
     """A schedule that raises another error than is to be expected."""
 

@@ -10,7 +10,7 @@ import pytest
 from celery import Celery
 from rich.cells import cell_len
 
-from celery_delayq import DelayQ
+from celery_delayq import DelayQ, schedules
 from celery_delayq.cli import complete
 from celery_delayq.errors import PeriodicExists, RecordError, ScheduleNotImportable
 from celery_delayq.testing.fixtures import RedisUnderTest
@@ -51,7 +51,15 @@ def gone(module: str, delayq: DelayQ, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def forget(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "harbours", raising=False)
+    monkeypatch.delitem(schedules._REGISTERED, "harbours:tides", raising=False)
     monkeypatch.setattr(sys, "path", [each for each in sys.path if each != module])
+
+
+def come_back(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(module)
+    from harbours import tides
+
+    schedules.register(tides)
 
 
 @pytest.fixture
@@ -68,7 +76,7 @@ def test_calls_tell_what_cannot_be_read_and_why(gone: str, delayq: DelayQ) -> No
     [found] = delayq.periodic.unreadable()
 
     assert (found.name, found.status, found.source) == (gone, "unreadable", "api")
-    assert "harbours:tides cannot be imported here" in found.problem
+    assert "harbours:tides is not registered here" in found.problem
     assert not found.paused
     assert [entry.name for entry in delayq.periodic.list()] == ["poll"]
     with pytest.raises(ScheduleNotImportable, match="harbours:tides"):
@@ -89,7 +97,7 @@ def test_commands_show_what_cannot_be_read(gone: str, delayq: DelayQ, cli: Comma
     assert max(map(cell_len, narrow.out.splitlines())) <= 80
     assert "unreadable" in narrow.out
     [row] = [line.split() for line in wide.out.splitlines() if line.startswith(gone)]
-    assert row[1:3] == ["harbours:tides", "cannot"]
+    assert row[1:3] == ["harbours:tides", "is"]
     assert row[-4:] == ["shop.sail", "unreadable", "0", "api"]
     assert wide.out.endswith("\n2 entries.\n")
     told = [json.loads(line) for line in lines]
@@ -98,9 +106,9 @@ def test_commands_show_what_cannot_be_read(gone: str, delayq: DelayQ, cli: Comma
         ("poll", "on"),
     ]
     assert told[0]["schedule"] == {"class": "harbours:tides", "args": ["Dover"]}
-    assert "harbours:tides cannot be imported here" in told[0]["problem"]
+    assert "harbours:tides is not registered here" in told[0]["problem"]
     assert (shown.code, shown.err) == (0, "")
-    assert "problem    harbours:tides cannot be imported here" in shown.out
+    assert "problem    harbours:tides is not registered here" in shown.out
     assert '"queue": "sea"' in shown.out
     assert cli("periodic", "show", gone, "--json").json == told[0]
     assert cli("periodic", "list", "--status", "unreadable").out.count("\nebb") == 1
@@ -127,9 +135,9 @@ def test_what_cannot_be_read_is_paused_and_goes_on_where_it_can_be(
     assert delayq_redis.client.zscore("delayq:periodic_at", gone) is None
     failed = cli("periodic", "resume", gone, "poll")
     assert failed.code == 1
-    assert "failed: harbours:tides cannot be imported here" in failed.out
+    assert "failed: harbours:tides is not registered here" in failed.out
     assert "on  poll" in failed.out
-    monkeypatch.syspath_prepend(module)
+    come_back(module, monkeypatch)
     assert delayq.periodic.resume(gone).status == "on"
     assert delayq_redis.client.zscore("delayq:periodic_at", gone)
 
@@ -159,7 +167,7 @@ def test_changing_what_cannot_be_read_is_a_failure(gone: str, cli: CommandLine) 
     for command in (["next"], ["update", "--every", "30"]):
         done = cli("periodic", command[0], gone, *command[1:])
         assert done.code == 1
-        assert done.err.startswith("Error: harbours:tides cannot be imported here")
+        assert done.err.startswith("Error: harbours:tides is not registered here")
 
 
 @pytest.mark.parametrize(
@@ -211,8 +219,8 @@ def test_a_backup_has_what_cannot_be_read_where_it_was_made(
 
     elsewhere = cli("periodic", "import", "--from", "list", str(backup))
     assert elsewhere.code == 1
-    assert "refused  ebb  harbours:tides cannot be imported here" in elsewhere.out
-    monkeypatch.syspath_prepend(module)
+    assert "refused  ebb  harbours:tides is not registered here" in elsewhere.out
+    come_back(module, monkeypatch)
     here = cli("periodic", "import", "--from", "list", str(backup))
 
     assert here.code == 0

@@ -220,7 +220,7 @@ def test_a_definition_after_a_line_of_another_kind_is_refused() -> None:
         ("null", InvalidSchedule, "None: expected the form of a schedule"),
         ("{}", InvalidSchedule, "expected every, crontab, solar, clocked, rrule or class"),
         ('{"every":NaN}', InvalidSchedule, "nan"),
-        ('{"class":"gone.away:tides","args":[]}', ScheduleNotImportable, "gone.away:tides cannot"),
+        ('{"class":"gone.away:tides","args":[]}', ScheduleNotImportable, "gone.away:tides is not"),
     ],
 )
 def test_a_definition_with_a_schedule_that_is_not_known_here_says_so(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from celery_delayq.cli.words import seconds_of
 from celery_delayq.errors import InvalidSchedule, ScheduleNotImportable
 from celery_delayq.schedule_forms import describe, dumps_form, loads_form
-from celery_delayq.schedules import clocked, rrule
+from celery_delayq.schedules import clocked, path_of, register, registered, rrule
 
 UTC = timezone.utc
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -24,6 +25,7 @@ HERE = __name__
 ZONES = st.sampled_from([UTC, ZoneInfo("Europe/Berlin"), ZoneInfo("Pacific/Apia")])
 
 
+@register
 class tides(BaseSchedule):  # noqa: N801 - as Celery's
     """A class of its own, made of JSON."""
 
@@ -40,22 +42,27 @@ class tides(BaseSchedule):  # noqa: N801 - as Celery's
     __hash__ = None  # type: ignore[assignment]
 
 
+@register
 class spring_tides(tides):  # noqa: N801
     """A subclass of that."""
 
 
+@register
 class bells(crontab):  # noqa: N801
     """A subclass of Celery's that is made as that is."""
 
 
+@register
 class dusks(solar):  # noqa: N801
     """The same of the sun."""
 
 
+@register
 class moments(clocked):  # noqa: N801
     """The same of ours."""
 
 
+@register
 class recurring(rrule):  # noqa: N801
     """The same of ours."""
 
@@ -64,6 +71,7 @@ class seconds(schedule):  # noqa: N801
     """Celery's __reduce__ says a timedelta, which is no JSON."""
 
 
+@register
 class kept_seconds(schedule):  # noqa: N801
     """One that says JSON."""
 
@@ -99,6 +107,10 @@ class untakable(tides):  # noqa: N801
 class outer:  # noqa: N801
     class inner(tides):  # noqa: N801
         pass
+
+
+class unregistered(BaseSchedule):  # noqa: N801
+    """A class that nobody has registered or used."""
 
 
 class not_a_schedule:  # noqa: N801
@@ -365,14 +377,14 @@ def test_a_schedule_that_could_not_be_made_anew_is_refused(
 
 
 def test_a_class_within_another_is_refused() -> None:
-    with pytest.raises(ScheduleNotImportable, match=r"outer\.inner cannot be imported here"):
+    with pytest.raises(ScheduleNotImportable, match=r"outer\.inner: expected a class that can be"):
         dumps_form(outer.inner("Dover"))
 
 
 def test_a_class_of_a_module_that_is_gone_is_refused() -> None:
     gone = type("gone", (tides,), {"__module__": "gone.away", "__qualname__": "gone"})
 
-    with pytest.raises(ScheduleNotImportable, match=r"gone\.away:gone cannot be imported here"):
+    with pytest.raises(ScheduleNotImportable, match=r"gone\.away:gone: expected a class"):
         dumps_form(gone("Dover"))
 
 
@@ -485,16 +497,37 @@ def test_a_form_of_ours_is_refused_with_what_would_be_right(
         "pickle:Unpickler",
         "os",
         "datetime:timedelta",
+        "this:zen",
+        "antigravity",
         f"{HERE}:not_a_schedule",
         f"{HERE}:a_function",
         f"{HERE}:an_instance",
+        f"{HERE}:unregistered",
+        f"{HERE}.unregistered",
     ],
 )
-def test_what_is_no_class_of_schedules_is_not_called(path: str) -> None:
-    with pytest.raises(InvalidSchedule) as refused:
+def test_what_is_not_registered_is_neither_imported_nor_called(path: str) -> None:
+    before = {*sys.modules}
+
+    with pytest.raises(ScheduleNotImportable) as refused:
         loads_form({"class": path, "args": ["1"]})
 
-    assert str(refused.value) == f"{path} is no class of schedules"
+    assert str(refused.value) == (
+        f"{path} is not registered here: let the app do so, by celery_delayq.schedules.register"
+    )
+    assert {*sys.modules} == before
+
+
+@pytest.mark.parametrize("kind", [tides, spring_tides, crontab])
+def test_a_registered_class_is_read(kind: type[BaseSchedule]) -> None:
+    assert register(kind) is kind
+    assert registered(path_of(kind)) is kind
+
+
+@pytest.mark.parametrize("kind", ["a:b", 5, dict, None, tides("Dover"), outer.inner])
+def test_what_is_no_class_of_schedules_is_not_registered(kind: Any) -> None:
+    with pytest.raises(InvalidSchedule):
+        register(kind)
 
 
 @pytest.mark.parametrize(
@@ -516,21 +549,22 @@ def test_a_class_that_is_not_here_is_told_apart(path: str) -> None:
     with pytest.raises(ScheduleNotImportable) as refused:
         loads_form({"class": path, "args": []})
 
-    assert str(refused.value).startswith(f"{path} cannot be imported here: ")
+    assert str(refused.value).startswith(f"{path} is not registered here: ")
 
 
-def test_a_class_whose_module_exits_is_one_that_is_not_here(
+def test_a_module_that_redis_names_is_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a_command_of_tides.py").write_text("import sys\nsys.exit(3)\n")
     monkeypatch.syspath_prepend(tmp_path)
 
-    with pytest.raises(ScheduleNotImportable) as refused:
+    with pytest.raises(ScheduleNotImportable, match="is not registered here"):
         loads_form({"class": "a_command_of_tides:tides", "args": []})
 
-    assert str(refused.value) == ("a_command_of_tides:tides cannot be imported here: SystemExit(3)")
+    assert "a_command_of_tides" not in sys.modules
 
 
+@register
 class leaving(BaseSchedule):  # noqa: N801
     """A class that exits when it is made."""
 

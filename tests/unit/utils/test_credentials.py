@@ -72,7 +72,7 @@ TAKERS: dict[str, Callable[[str], object]] = {
     "limits of a queue": lambda given: Settings.from_options(
         options({"queues": {"q": {"dead_letters_archive": given}}})
     ),
-    "app": lambda given: DelayQ(given),  # type: ignore[arg-type]
+    "app": lambda given: DelayQ(given),
     "webhook": lambda given: check_url(given, Webhook(allow=["h"])),
     "option url of Spark": lambda given: Access.of({"url": given}),
     "option url of JDBC": connecting,
