@@ -9,6 +9,7 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from celery_delayq.errors import UnsupportedServer
+from celery_delayq.once import warn_once
 
 logger = logging.getLogger(__name__)
 
@@ -27,10 +28,10 @@ def check_version(client: Redis) -> None:
     try:
         version = str(cast("dict[str, object]", client.info("server"))["redis_version"])
     except (ResponseError, KeyError) as exc:
-        logger.warning(
-            "Redis does not tell its version (%s); celery_delayq needs %s or newer",
-            exc,
-            ".".join(map(str, OLDEST)),
+        warn_once(
+            logger,
+            f"Redis does not tell its version ({exc}); celery_delayq needs "
+            f"{'.'.join(map(str, OLDEST))} or newer. {_how_to_allow('+info')}",
         )
         return
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
@@ -61,10 +62,11 @@ def warn_of_settings(client: Redis) -> None:
     try:
         policy = cast("dict[str, str]", client.config_get("maxmemory-policy"))["maxmemory-policy"]
     except (ResponseError, KeyError) as exc:
-        logger.warning(
-            "Redis does not allow CONFIG (%s): whether it keeps what is scheduled "
-            "(maxmemory-policy noeviction, appendonly yes) is for you to check",
-            exc,
+        warn_once(
+            logger,
+            f"Redis does not allow CONFIG ({exc}): whether it keeps what is scheduled "
+            "(maxmemory-policy noeviction, appendonly yes) is for you to check. "
+            f"{_how_to_allow('+config|get')}",
         )
     if policy is not None and policy != "noeviction":
         logger.warning(
@@ -72,3 +74,7 @@ def warn_of_settings(client: Redis) -> None:
             "can be lost; set maxmemory-policy to noeviction",
             policy,
         )
+
+
+def _how_to_allow(rule: str) -> str:
+    return f"To let this account ask: ACL SETUSER <name> {rule} (docs/accounts.md)"

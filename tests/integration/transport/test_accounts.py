@@ -1,0 +1,146 @@
+"""Accounts of Redis with the rights that ``docs/accounts.md`` gives them, on a real server."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from celery import Celery
+from redis import Redis
+from redis.exceptions import NoPermissionError
+
+from celery_delayq import DelayQ, Outcome, accounts
+from celery_delayq.accounts import Role
+from celery_delayq.embedded import EmbeddedRedis
+from celery_delayq.testing import WorkerProcess, wait_until
+from tests.integration.conftest import MakeApp
+
+# Celery's result backend, with the newest redis-py.
+pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
+
+DOCS = Path(__file__).parents[3] / "docs" / "accounts.md"
+
+ROLES: list[Role] = ["producer", "worker", "operator"]
+
+
+@pytest.fixture
+def server(delayq_redis_factory: Callable[..., EmbeddedRedis]) -> EmbeddedRedis:
+    return delayq_redis_factory()
+
+
+@pytest.fixture
+def admin(server: EmbeddedRedis) -> Iterator[Redis]:
+    with server.client() as client:
+        yield client
+
+
+def url_of(server: EmbeddedRedis, admin: Redis, name: str, rules: list[str]) -> str:
+    """Make an account and return the broker's URL for it."""
+    admin.execute_command("ACL", "SETUSER", name, "reset", "on", ">s3cret", *rules)
+    return f"delayq+redis://{name}:s3cret@127.0.0.1:{server.port}/0"
+
+
+def refused(admin: Redis, name: str) -> set[str]:
+    """Return what an account was refused: commands, keys and channels."""
+    return {
+        entry["object"] if isinstance(entry["object"], str) else entry["object"].decode()
+        for entry in admin.acl_log()
+        if entry["username"] in (name, name.encode())
+    }
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_the_docs_give_the_rules_that_the_scripts_need(role: Role) -> None:
+    line = f"ACL SETUSER {role} on >PASSWORD {' '.join(accounts.rules(role, ['celery']))}"
+
+    assert " ".join(line.split()) in re.sub(r"\s*\\\n\s*", " ", DOCS.read_text("utf-8"))
+
+
+def test_a_producer_publishes_and_can_do_nothing_else(
+    server: EmbeddedRedis, admin: Redis, make_app: MakeApp
+) -> None:
+    app = make_app(broker=url_of(server, admin, "producer", accounts.rules("producer", ["celery"])))
+
+    app.send_task("tasks.add", (1, 2), countdown=60, task_id="a", unique_key="k")
+    app.send_task("tasks.add", (1, 2), countdown=60, task_id="b", priority=9)
+    app.send_task("tasks.add", (1, 2), task_id="c", priority=9)
+
+    assert admin.zcard("{celery}:due") == 2
+    assert refused(admin, "producer") == set()
+    delayq = DelayQ.of(app)
+    for denied in (
+        lambda: delayq.cancel("a"),
+        lambda: delayq.pause(queue="celery"),
+        lambda: delayq.store.client.rpop("celery"),
+        lambda: delayq.store.client.lrange("celery", 0, -1),
+        lambda: delayq.store.client.get("results"),
+        lambda: delayq.store.client.keys("*"),
+        lambda: delayq.store.client.flushdb(),
+        lambda: delayq.store.client.config_get("*"),
+    ):
+        with pytest.raises(NoPermissionError):
+            denied()
+    with pytest.raises(Exception, match="permission"):
+        app.send_task("tasks.add", (1, 2), countdown=60, queue="other")
+
+
+@pytest.mark.full
+def test_a_worker_runs_tasks_and_an_operator_looks_after_them(
+    server: EmbeddedRedis,
+    admin: Redis,
+    make_app: MakeApp,
+    delayq_worker: Callable[..., WorkerProcess],
+) -> None:
+    url = url_of(server, admin, "worker", accounts.rules("worker", ["celery"]))
+    worker = delayq_worker("tests.apps.delayq_tasks:app", pool="solo", broker_url=url)
+    app = make_app(broker=url_of(server, admin, "operator", accounts.rules("operator", ["celery"])))
+    delayq: DelayQ = DelayQ.of(app)
+
+    results = [app.send_task("add", (n, 1), countdown=n and 0.2) for n in range(2)]
+    app.send_task("nobody.knows", (1,), task_id="unknown")
+    app.send_task("add", (1, 1), countdown=60, task_id="cancelled")
+    app.send_task("add", (1, 1), countdown=60, task_id="moved")
+
+    assert [result.get(timeout=60) for result in results] == [1, 2]
+    assert delayq.cancel("cancelled") is Outcome.DONE
+    assert delayq.reschedule("moved", by=60) is Outcome.DONE
+    assert [entry.id for entry in delayq.list()] == ["moved"]
+    assert delayq.pause(task="add")
+    assert delayq.resume(task="add")
+    assert delayq.run_now("moved") is Outcome.DONE
+    wait_until(lambda: [*delayq.dead_letters()], what="what no worker knows is dead")
+    [letter] = delayq.dead_letters()
+    assert delayq.replay(letter) is Outcome.DONE
+    assert delayq.stats().queues
+    assert app.control.purge() >= 0
+    delayq.periodic.add("tick", 1, "add", (1, 1))
+    wait_until(lambda: delayq.periodic.get("tick").total_run_count > 1, what="it is fired")  # type: ignore[union-attr]
+    assert delayq.periodic.remove("tick")
+    assert [*app.control.ping(limit=1, timeout=10)[0].values()] == [{"ok": "pong"}]
+    worker.stop()
+
+    assert refused(admin, "worker") == set()
+    assert refused(admin, "operator") == set()
+
+
+@pytest.mark.full
+def test_an_account_without_dangerous_commands_is_told_once_and_works(
+    server: EmbeddedRedis,
+    admin: Redis,
+    make_app: MakeApp,
+    delayq_worker: Callable[..., WorkerProcess],
+) -> None:
+    rules = ["~*", "&*", "+@all", "-@dangerous", "-@admin"]
+    url = url_of(server, admin, "app", rules)
+    worker = delayq_worker("tests.apps.delayq_tasks:app", pool="solo", broker_url=url)
+    app: Celery = make_app(broker=url)
+
+    result = app.send_task("add", (1, 2), countdown=0.1)
+
+    assert result.get(timeout=60) == 3
+    warned = [line for line in worker.log.splitlines() if "WARNING" in line]
+    assert len([line for line in warned if "ACL SETUSER <name> +info" in line]) == 1
+    assert len([line for line in warned if "ACL SETUSER <name> +config|get" in line]) == 1
+    assert len([line for line in warned if "permission" in line]) == 2
