@@ -51,6 +51,7 @@ class _Resources:
     temp_dir: Path | None = None
     process: subprocess.Popen[bytes] | None = None
     lifeline: Lifeline | None = None
+    returncode: int | None = None
 
     def end_process(self, timeout: float, *, at_once: bool = False) -> None:
         # A forked child has a copy of this object and no right to end its parent's server.
@@ -65,6 +66,7 @@ class _Resources:
                 self.process.wait()
         if self.lifeline is not None:
             self.lifeline.release()
+        self.returncode = self.process.returncode
         self.process = self.lifeline = None
 
     def release(self) -> None:
@@ -332,6 +334,12 @@ class EmbeddedRedis:
         """Whether the server process is alive."""
         process = self._resources.process
         return process is not None and process.poll() is None
+
+    @property
+    def returncode(self) -> int | None:
+        """Exit code of the last run, or minus the signal's number; None while it runs."""
+        process = self._resources.process
+        return self._resources.returncode if process is None else process.poll()
 
     @property
     def pid(self) -> int:

@@ -1,9 +1,10 @@
-"""The ``utils`` module of a worker that runs as a process: it sees that worker's processes only."""
+"""The ``utils`` module of a worker node: it lists the processes of that worker only."""
 
 from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 
 import psutil
 
@@ -11,7 +12,13 @@ _COLUMNS = ["pid", "name", "username", "cmdline", "cpu_percent", "memory_percent
 
 
 def get_running_processes_info(columns: list[str] | None = None) -> str:
-    """Return what psutil says of the worker and its children, as JSON."""
+    """Return what psutil says of the worker, its children and this process, as JSON.
+
+    These are the processes of a worker's container when it is asked by ``exec_run``.
+    """
     worker = psutil.Process(int(os.environ["DELAYQ_WORKER_PID"]))
-    processes = [worker, *worker.children(recursive=True)]
-    return json.dumps([process.as_dict(columns or _COLUMNS) for process in processes])
+    found = []
+    for process in (worker, *worker.children(recursive=True), psutil.Process()):
+        with suppress(psutil.NoSuchProcess):
+            found.append(process.as_dict(columns or _COLUMNS))
+    return json.dumps(found)

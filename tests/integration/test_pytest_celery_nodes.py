@@ -30,6 +30,8 @@ from pytest_celery import (
     ping,
 )
 
+from celery_delayq.testing import wait_until
+
 pytestmark = pytest.mark.full
 
 pytest_plugins = ["celery_delayq.testing.pytest_celery"]
@@ -146,14 +148,63 @@ class TestAWorker:
         worker.assert_log_exists("Warm shutdown")
         assert result.get(timeout=RESULT_TIMEOUT) == "in the air"
 
-    def test_its_processes_can_be_listed(self, celery_setup: CeleryTestSetup) -> None:
+    @pytest.mark.parametrize(
+        ("end", "code"),
+        [("shutdown", 0), ("SIGTERM", 0), ("SIGKILL", 137)],
+    )
+    def test_its_exit_code_is_that_of_a_container(
+        self, celery_setup: CeleryTestSetup, end: str, code: int
+    ) -> None:
+        worker = celery_setup.worker
+        running = worker.container.attrs["State"]
+
+        if end == "shutdown":
+            celery_setup.app.control.shutdown(destination=[worker.hostname()])
+        else:
+            worker.kill(end)
+
+        assert worker.container.wait() == {"StatusCode": code}
+        assert (running["Running"], running["Status"], running["ExitCode"]) == (True, "running", 0)
+        assert worker.container.attrs["State"] == {
+            **running,
+            "Running": False,
+            "Status": "exited",
+            "Pid": 0,
+            "ExitCode": code,
+        }
+        worker.restart()
+        assert worker.container.attrs["State"] == {**running, "Pid": worker.container.pid}
+
+    def test_it_lists_the_processes_of_a_container(self, celery_setup: CeleryTestSetup) -> None:
+        worker = celery_setup.worker
+        stats = celery_setup.app.control.inspect([worker.hostname()], timeout=60, limit=1).stats()
+        pool = stats[worker.hostname()]["pool"]["processes"]
+        expected = {worker.container.pid, *pool}
+
+        listed = worker.get_running_processes_info(["pid", "name", "cmdline"])
+
+        assert {each["pid"] for each in listed if each["name"] == "celery"} == expected
+        [asking] = [each for each in listed if each["name"] != "celery"]
+        assert asking["cmdline"][1] == "-c"
+        celery = worker.get_running_processes_info(["pid", "name"], filters={"name": "celery"})
+        assert {each["pid"] for each in celery} == expected
+        assert all(each.keys() == {"pid", "name"} for each in celery)
+        assert worker.get_running_processes_info(["pid"], filters={"pid": -1}) == []
+
+    def test_a_child_that_was_killed_is_replaced(self, celery_setup: CeleryTestSetup) -> None:
         worker = celery_setup.worker
 
-        processes = worker.get_running_processes_info(["pid", "cmdline"])
+        def pids() -> set[int]:
+            celery = {"name": "celery"}
+            return {each["pid"] for each in worker.get_running_processes_info(None, celery)}
 
-        assert len(processes) >= 2
-        assert all("worker" in " ".join(process["cmdline"]) for process in processes)
-        assert worker.get_running_processes_info(["pid"], filters={"pid": -1}) == []
+        before = pids()
+        child = min(before - {worker.container.pid})
+
+        assert worker.container.exec_run(f"kill -9 {child}")[0] == 0
+
+        wait_until(lambda: len(pids()) == len(before) and child not in pids(), 60, "a new child")
+        assert len(pids() - before) == 1
 
     def test_it_gives_up_waiting_for_what_is_not_logged(
         self, celery_setup: CeleryTestSetup
@@ -218,6 +269,26 @@ class TestABroker:
         assert broker.container.client.ping()
         assert broker.name().startswith("redis-")
         broker.assert_log_exists("Ready to accept connections")
+
+    @pytest.mark.parametrize(("end", "code"), [("SIGTERM", 0), ("SIGKILL", 137)])
+    def test_its_exit_code_is_that_of_a_container(
+        self, celery_broker_cluster: CeleryBrokerCluster, end: str, code: int
+    ) -> None:
+        container = celery_broker_cluster[0].container
+        assert container.attrs["State"]["ExitCode"] == 0
+
+        container.kill(end)
+        assert (container.status, container.attrs["State"]["ExitCode"]) == ("exited", code)
+
+        container.start()
+        container.stop()
+        assert (container.status, container.attrs["State"]["ExitCode"]) == ("exited", 0)
+
+    def test_its_port_is_published(self, celery_broker_cluster: CeleryBrokerCluster) -> None:
+        container = celery_broker_cluster[0].container
+
+        assert container.get_addr("6379/tcp") == ("127.0.0.1", container.port)
+        assert container.ports["6379/tcp"] == [container.port]
 
     def test_its_database_can_be_chosen(self, celery_broker_cluster: CeleryBrokerCluster) -> None:
         config = celery_broker_cluster[0].config(vhost="3")
