@@ -13,7 +13,15 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from celery_delayq.errors import InvalidCursor, InvalidETA, InvalidFilter, RecordError
-from celery_delayq.message import MAX_DUE_MS, Record, decode, due_of_eta, own_of, unique_key
+from celery_delayq.message import (
+    MAX_DUE_MS,
+    Record,
+    decode,
+    due_of_eta,
+    own_of,
+    parse_iso,
+    unique_key,
+)
 from celery_delayq.places import Controls, Letter, Place, State, Where
 from celery_delayq.reading import Readable
 
@@ -187,14 +195,24 @@ class ScheduledTask(Readable):
             "queue": self.queue,
             "state": self.state,
             "due": self.due.isoformat(),
-            "eta": self.eta,
+            "eta": _with_offset(self.eta),
             "priority": self.priority,
             "retries": self.headers.get("retries"),
-            "args": self.headers.get("argsrepr"),
-            "kwargs": self.headers.get("kwargsrepr"),
+            **self.arguments(),
             "unique_key": self.unique_key or None,
             "worker": self.worker or None,
         }
+
+
+def _with_offset(eta: str | None) -> str | None:
+    """Return an ETA with its offset: it is in UTC without one, as Celery's workers read it."""
+    try:
+        moment = None if eta is None else parse_iso(eta)
+    except ValueError:
+        return eta
+    if moment is None or moment.tzinfo is not None:
+        return eta
+    return moment.replace(tzinfo=timezone.utc).isoformat()
 
 
 def check_name(what: str, name: Any) -> None:

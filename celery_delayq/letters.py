@@ -253,8 +253,7 @@ class DeadLetter(Readable):
             "started": started and started.isoformat(),
             "root_id": self.root_id,
             "group_id": self.group_id,
-            "args": self.headers.get("argsrepr"),
-            "kwargs": self.headers.get("kwargsrepr"),
+            **self.arguments(),
         }
 
 

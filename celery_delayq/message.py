@@ -175,7 +175,7 @@ def due_of_eta(eta: Any) -> Due:
     """
     try:
         if isinstance(eta, str):
-            moment = _parse(eta)
+            moment = parse_iso(eta)
         elif isinstance(eta, datetime):
             moment = eta
         elif isinstance(eta, date):
@@ -192,7 +192,8 @@ def due_of_eta(eta: Any) -> Due:
         ) from exc
 
 
-def _parse(text: str) -> datetime:
+def parse_iso(text: str) -> datetime:
+    """Return a time in ISO 8601; raises ValueError for anything else."""
     try:
         return datetime.fromisoformat(text)
     except ValueError:

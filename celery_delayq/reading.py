@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,16 +24,44 @@ def body_of(message: Mapping[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
     Exception
         Whatever a body that is none gives.
     """
+    args, kwargs, embedded, *_ = _loaded(_plain(message), message)
+    return args, kwargs, dict(embedded or {})
+
+
+def json_arguments(message: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return arguments and keyword arguments as JSON, None and None where they have no such form.
+
+    A body in JSON is given as it is, with the objects that kombu writes for times and the like.
+    """
+    try:
+        body = _plain(message)
+        if message["content-type"] == "application/json":
+            args, kwargs, *_ = json.loads(body, parse_constant=_no_json)
+        else:
+            args, kwargs, *_ = _loaded(body, message)
+            args = [*args]
+            json.dumps([args, kwargs], allow_nan=False)
+    except Exception:  # a body may be anything
+        return None, None
+    is_call = isinstance(args, list) and isinstance(kwargs, dict)
+    return (args, kwargs) if is_call else (None, None)
+
+
+def _plain(message: Mapping[str, Any]) -> Any:
+    """Return the body of a message, neither encoded nor compressed."""
     body = message["body"]
     if message["properties"].get("body_encoding") == "base64":
         body = base64.b64decode(body)
     compression = message["headers"].get("compression")
-    if compression:
-        body = decompress(body, compression)
-    args, kwargs, embedded, *_ = loads(
-        body, message["content-type"], message["content-encoding"], accept=READABLE
-    )
-    return args, kwargs, dict(embedded or {})
+    return decompress(body, compression) if compression else body
+
+
+def _loaded(body: Any, message: Mapping[str, Any]) -> Any:
+    return loads(body, message["content-type"], message["content-encoding"], accept=READABLE)
+
+
+def _no_json(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
 
 
 class Readable:
@@ -64,6 +93,16 @@ class Readable:
         """Keyword arguments; None where they cannot be read."""
         kwargs: dict[str, Any] | None = self._body()[1]
         return kwargs
+
+    def arguments(self) -> dict[str, Any]:
+        """Return its arguments as JSON types, and as the text that its sender made of them.
+
+        That may be cut, or say less; ``args`` and ``kwargs`` are None where the body is unreadable
+        or has no form in JSON.
+        """
+        args, kwargs = json_arguments(self.message or {})
+        texts = {name: self.headers.get(name) for name in ("argsrepr", "kwargsrepr")}
+        return {"args": args, "kwargs": kwargs, **texts}
 
     def _body(self) -> tuple[Any, Any]:
         try:

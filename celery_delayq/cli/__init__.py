@@ -7,6 +7,7 @@ from celery.bin.base import CeleryCommand, CeleryOption
 
 from celery_delayq.cli import changing, dead, looking, periodic, transfer
 from celery_delayq.cli.base import Refused, delayq_of, reporting_errors
+from celery_delayq.cli.options import Name
 
 __all__ = ["Refused", "delayq", "delayq_of", "reporting_errors"]
 
@@ -18,6 +19,7 @@ def delayq() -> None:
     Each command exits with 0 when all was done, with 1 after an error or when something was not
     done (it runs already, it is unknown, somebody said no), and with 2 when it cannot be meant
     like that. With --json there is JSON on standard output, and errors are on standard error.
+    Times are shown in local time with their offset; one without an offset is read as local time.
 
     \b
     Examples:
@@ -53,7 +55,8 @@ def dispatch(ctx: click.Context) -> None:
     """Move due tasks to their queues until TERM or INT.
 
     Workers do this too; a process of its own helps where they are few, or set
-    {"delayq": {"dispatch": False}}. Any number of them may run.
+    {"delayq": {"dispatch": False}}. Any number of them may run. As workers do, it waits for Redis
+    at its start.
 
     \b
     Example:
@@ -83,7 +86,7 @@ def stats(ctx: click.Context, as_json: bool) -> None:
 
 @delayq.command(cls=CeleryCommand)
 @click.option("--repair", is_flag=True, cls=CeleryOption, help="Repair what is found.")
-@click.option("--queue", metavar="QUEUE", cls=CeleryOption, help="Look at this queue only.")
+@click.option("--queue", type=Name(), metavar="QUEUE", cls=CeleryOption, help="Look at this only.")
 @click.option("--json", "as_json", is_flag=True, cls=CeleryOption, help="Print JSON.")
 @click.pass_context
 @reporting_errors
@@ -142,4 +145,4 @@ def migrate(
 
     if (source is None) == (target is None):
         raise click.UsageError("give either --from stock or --to stock")
-    run(ctx.obj.app, give_back=target is not None, dry_run=dry_run, yes=yes)
+    run(delayq_of(ctx), give_back=target is not None, dry_run=dry_run, yes=yes)

@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import click
+from celery import Celery
 from kombu.exceptions import OperationalError
-from redis.exceptions import RedisError
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    BusyLoadingError,
+    ConnectionError,
+    RedisError,
+    TimeoutError,
+)
 
 from celery_delayq.app import DelayQ
 from celery_delayq.cli.words import spelled
-from celery_delayq.errors import DelayQError
+from celery_delayq.errors import DelayQError, InvalidCursor, InvalidETA, InvalidFilter
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+#: What redis-py says of where it could not connect to, and why.
+_CONNECTING = re.compile(r"Error -?\w+ connecting to (?:unix socket: )?(\S+)\. (.*?)\.?")
+
+#: Errors of a server that is there and says no.
+_REFUSALS = (AuthenticationError, AuthorizationError)
 
 
 class Refused(click.ClickException):
@@ -22,18 +37,77 @@ class Refused(click.ClickException):
 
 
 def reporting_errors(command: F) -> F:
-    """Tell what went wrong in one line and exit with 1."""
+    """Tell what went wrong in one line; exit with 2 where it was asked wrongly, else with 1."""
 
     @functools.wraps(command)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         try:
             return command(*args, **kwargs)
+        except (InvalidCursor, InvalidETA, InvalidFilter) as exc:
+            raise click.UsageError(spelled(str(exc))) from exc
         except (DelayQError, OperationalError, RedisError) as exc:
-            raise Refused(spelled(str(exc))) from exc
+            raise Refused(spelled(told(exc, _app()))) from exc
 
     return wrapper  # type: ignore[return-value]
 
 
+def is_away(exc: BaseException) -> bool:
+    """Return whether a server could not be reached, or is about to start."""
+    if isinstance(exc, (*_REFUSALS, DelayQError)):
+        return False
+    return isinstance(exc, (ConnectionError, TimeoutError, BusyLoadingError, OperationalError))
+
+
+def told(exc: BaseException, app: Celery | None = None) -> str:
+    """Return an error as a sentence; of a connection with its address, which has no password."""
+    if not is_away(exc):
+        return str(exc)
+    match = _CONNECTING.fullmatch(str(exc))
+    where = match[1] if match else ""
+    if app is not None:
+        where = _address(app) or where
+    causes = [each.strerror for each in _causes(exc) if isinstance(each, OSError)]
+    why = next(filter(None, causes), match[2] if match else str(exc).rstrip("."))
+    return f"cannot reach the broker{where and f' at {where}'}: {why}"
+
+
+def _causes(exc: BaseException | None) -> Iterator[BaseException]:
+    while exc is not None:
+        yield exc
+        exc = exc.__cause__ or exc.__context__
+
+
+def _address(app: Celery) -> str:
+    """Return where the broker of an app is, without users and passwords."""
+    try:
+        with app.connection_for_write() as connection:
+            uri = connection.as_uri()
+    except Exception:  # a URL may be anything
+        return ""
+    # Up to the last @: a password that should have been quoted may have anything in it.
+    return ";".join(re.sub(r"//.*@", "//", each) for each in uri.split(";"))
+
+
+def _app() -> Celery | None:
+    """Return the app of the command that runs; jobs of Spark have none."""
+    context = click.get_current_context(silent=True)
+    return getattr(context and context.obj, "app", None)
+
+
 def delayq_of(ctx: click.Context) -> DelayQ:
-    """Return the object of the app that ``-A`` names."""
-    return DelayQ.of(ctx.obj.app)
+    """Return the object of the app that ``-A`` names.
+
+    Raises
+    ------
+    click.UsageError
+        There is neither an app nor anything else that says which broker is meant.
+    """
+    app = ctx.obj.app
+    if not ctx.find_root().params.get("app"):
+        conf = app.conf
+        if not (conf.broker_write_url or conf.broker_transport):
+            raise click.UsageError(
+                "which app? Give its module before the command, such as: celery -A shop "
+                f"{' '.join(ctx.command_path.split()[1:])}"
+            )
+    return DelayQ.of(app)

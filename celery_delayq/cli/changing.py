@@ -9,6 +9,7 @@ from celery_delayq.cli.base import delayq_of, reporting_errors
 from celery_delayq.cli.options import (
     Meant,
     Moment,
+    Name,
     Span,
     ids_argument,
     json_option,
@@ -44,8 +45,13 @@ def cancel(ctx: click.Context, meant: Meant) -> None:
 
 
 @click.command("cancel-canvas", cls=CeleryCommand)
-@option("--root", metavar="ID", help="All that began with this task: a chain, chord or tree.")
-@option("--group", metavar="ID", help="All of this group.")
+@option(
+    "--root",
+    type=Name(),
+    metavar="ID",
+    help="All that began with this task: a chain, chord or tree.",
+)
+@option("--group", type=Name(), metavar="ID", help="All of this group.")
 @json_option
 @click.pass_context
 @reporting_errors
@@ -69,7 +75,9 @@ def cancel_canvas(ctx: click.Context, root: str | None, group: str | None, as_js
 
 @click.command(cls=CeleryCommand)
 @ids_argument
-@option("--eta", type=Moment(), metavar="TIME", help="To this time: ISO 8601, UTC without offset.")
+@option(
+    "--eta", type=Moment(), metavar="TIME", help="To this time: ISO 8601, local without offset."
+)
 @option("--in", "countdown", type=Span(), metavar="SPAN", help="To this long from now: 90, 1h30m.")
 @option(
     "--by",

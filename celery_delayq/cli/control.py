@@ -17,7 +17,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from celery_delayq.app import DelayQ
-from celery_delayq.cli.base import Refused
 from celery_delayq.cli.options import Meant
 from celery_delayq.cli.screen import (
     Things,
@@ -28,8 +27,11 @@ from celery_delayq.cli.screen import (
     meant_table,
     new_table,
     note_unknown_queue,
+    note_unknown_task,
+    now_of,
+    time_text,
 )
-from celery_delayq.cli.words import distance, local, shown_id, span, spelled
+from celery_delayq.cli.words import shown_id, span, spelled, stamp
 from celery_delayq.entries import Bulk, Filter, Outcome, moment
 from celery_delayq.errors import InvalidETA
 from celery_delayq.message import due_of_eta
@@ -80,12 +82,20 @@ def run_now(delayq: DelayQ) -> Change:
 def reschedule(
     delayq: DelayQ, eta: str | None, countdown: float | None, by: float | None
 ) -> Change:
-    """Return how to move to a time, so many seconds from now, or by an amount (Refused if past)."""
+    """Return how to move to a time, so many seconds from now, or by an amount.
+
+    Raises
+    ------
+    click.UsageError
+        The time has passed.
+    """
     if eta is not None:
         when = due_of_eta(eta).ms
         if when <= delayq.store.now_ms():
-            raise Refused(f"--eta {eta} has passed by Redis' clock; run-now runs at once")
-        how = f"to {local(moment(when), zone=True)}"
+            raise click.UsageError(
+                f"--eta {stamp(moment(when))} has passed by Redis' clock; run-now runs at once"
+            )
+        how = f"to {stamp(moment(when))}"
     elif countdown is not None:
         how = f"to {span(countdown)} from now"
     else:
@@ -248,6 +258,11 @@ def pause(
 ) -> None:
     """Pause a queue or a task, or let it go on."""
     changed = (delayq.resume if resume else delayq.pause)(queue=queue, task=task)
+    note_unknown_queue(delayq, queue, console_of(ctx, stderr=True))
+    if task is not None and not (resume and changed):
+        store = delayq.store
+        names = (name for each in store.registry() for name in store.scheduled_tasks(each))
+        note_unknown_task(delayq, task, {*names})
     if as_json:
         told = {"queue": queue, "task": task, "paused": not resume, "changed": changed}
         print(json.dumps(told))
@@ -258,7 +273,6 @@ def pause(
     does = ("goes on" if changed else "was not paused") if resume else "is paused"
     already = "" if changed or resume else " already"
     console.print(Text(f"{name} {does}{already}."), soft_wrap=True)
-    note_unknown_queue(delayq, queue, console_of(ctx, stderr=True))
 
 
 def show_paused(ctx: click.Context, delayq: DelayQ, *, as_json: bool) -> None:
@@ -276,13 +290,12 @@ def show_paused(ctx: click.Context, delayq: DelayQ, *, as_json: bool) -> None:
     if not any(kinds.values()):
         console.print("Nothing is paused.")
         return
-    now = moment(delayq.store.now_ms())
+    now = now_of(delayq)
     table = new_table("")
     table.add_column("what")
     table.add_column("name", overflow="fold")
     table.add_column("since", overflow="fold")
     for kind, names in kinds.items():
         for name, since in names.items():
-            ago = distance((since - now).total_seconds())
-            table.add_row(kind, Text(spelled(name)), f"{local(since)}, {ago}")
+            table.add_row(kind, Text(spelled(name)), time_text(since, now))
     console.print(table)

@@ -61,7 +61,8 @@ def list_(
 ) -> None:
     """Show dead letters, the first that died first.
 
-    Times are local. Ids are shown as a shell takes them: quoted, where they hold anything special.
+    Times are local, with their offset, and are read so. Ids are shown as a shell takes them:
+    quoted, where they hold anything special.
 
     \b
     Examples:
@@ -155,7 +156,7 @@ def purge(ctx: click.Context, meant: DeadMeant) -> None:
 
 
 @dead.command(cls=CeleryCommand)
-@click.argument("target")
+@click.argument("target", type=Name())
 @with_dead_filter
 @json_option
 @click.pass_context
@@ -179,7 +180,7 @@ def export(ctx: click.Context, target: str, filter: DeadFilter, as_json: bool) -
 
 
 @dead.command("import", cls=CeleryCommand)
-@click.argument("source", metavar="[SOURCE]", required=False, cls=PlaceArgument)
+@click.argument("source", metavar="[SOURCE]", type=Name(), required=False, cls=PlaceArgument)
 @with_dead_filter
 @option("--dry-run", is_flag=True, help="Only tell what would become of the letters.")
 @json_option
@@ -205,7 +206,7 @@ def import_(
 
 
 @dead.command(cls=CeleryCommand)
-@click.argument("url", metavar="[URL]", required=False, cls=PlaceArgument)
+@click.argument("url", metavar="[URL]", type=Name(), required=False, cls=PlaceArgument)
 @with_dead_filter
 @option(
     "--older-than",

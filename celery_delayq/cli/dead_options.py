@@ -58,7 +58,7 @@ _FILTER = (
         "--died-from",
         type=Moment("ago"),
         metavar="TIME",
-        help="Died at this time or later: ISO 8601, UTC without an offset, or 30m for ago.",
+        help="Died at this time or later: ISO 8601, local without an offset; or 30m ago.",
     ),
     option("--died-to", type=Moment("ago"), metavar="TIME", help="Died at this time or earlier."),
     option(
@@ -132,7 +132,9 @@ _HOW = (
         metavar="JSON",
         help="With these keyword arguments.",
     ),
-    option("--eta", type=Moment(), metavar="TIME", help="Run at this time. Goes with ids."),
+    option(
+        "--eta", type=Moment(), metavar="TIME", help="Run at this time, as --died-from. For ids."
+    ),
     option(
         "--in",
         "--countdown",

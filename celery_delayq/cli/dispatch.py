@@ -5,44 +5,53 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from itertools import count
 
 import click
 from celery import Celery
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
 from rich.console import Console
 from rich.live import Live
 
 from celery_delayq.app import DelayQ
-from celery_delayq.cli.words import spelled
+from celery_delayq.cli.base import is_away, told
+from celery_delayq.cli.words import spelled, stamp
 from celery_delayq.conf import Settings
 from celery_delayq.dispatcher import DispatcherThread, Tally
+from celery_delayq.entries import moment
 from celery_delayq.store import Store
 from celery_delayq.ticker import Ticker
 
 #: Seconds between two progress lines on a terminal, and elsewhere.
 REFRESH = (0.5, 30.0)
 
+#: Seconds to wait for Redis at the start, more each time, as Celery's workers do.
+WAIT, LONGEST_WAIT = 2.0, 30.0
+
 
 def run(delayq: DelayQ) -> None:
     """Dispatch until TERM or INT, showing progress in one line."""
-    if delayq.app is None:
-        raise AssertionError("the command line always has an app")
-    settings = Settings.from_options(delayq.app.conf.broker_transport_options)
+    app = delayq._required_app()
+    settings = Settings.from_options(app.conf.broker_transport_options)
     console = Console(highlight=False)
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
     console.print("connecting")
-    store = delayq.store
-    store.now_ms()  # a wrong password or no server is told now, not retried for ever
+    store = _connected(delayq, app, stopping)
+    if store is None:
+        console.print("stopped before there was a connection")
+        return
 
     def reopen() -> Store:
         delayq.close()
         return delayq.store
 
     thread = DispatcherThread(store, settings, reopen)
-    stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
     started = time.monotonic()
     thread.start()
-    ticker = Ticker(delayq.app, deploy=_knows_all(delayq.app))
+    ticker = Ticker(app, deploy=_knows_all(app))
     ticker.start()
     if console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
@@ -58,6 +67,33 @@ def run(delayq: DelayQ) -> None:
     ticker.stop()
     thread.join()
     console.print(f"stopped: {_line(thread.dispatcher.tally, time.monotonic() - started)}")
+
+
+def _connected(delayq: DelayQ, app: Celery, stopping: threading.Event) -> Store | None:
+    """Wait until Redis answers, as workers do at their start; None when it is to stop before.
+
+    A wrong password is told at once.
+    """
+    retry, most = (
+        app.conf.broker_connection_retry_on_startup,
+        app.conf.broker_connection_max_retries,
+    )
+    if retry is None:
+        retry = app.conf.broker_connection_retry
+    for attempt in count(1):
+        try:
+            store = delayq.store
+            store.now_ms()
+            return store
+        except (RedisError, OperationalError) as exc:
+            if not (retry and is_away(exc)) or (most and attempt > most):
+                raise
+            delay = min(LONGEST_WAIT, WAIT * attempt)
+            text = f"{told(exc, app)}. Trying again in {delay:g} s ({attempt}/{most or 'for ever'})"
+            click.echo(spelled(text), err=True)
+        if stopping.wait(delay):
+            break
+    return None
 
 
 def _knows_all(app: Celery) -> bool:
@@ -81,10 +117,8 @@ def _line(tally: Tally, seconds: float) -> str:
     if tally.errors:
         parts.append(f"{tally.errors:,} errors, see the log")
     look = tally.last
-    if look is None or look.due is None:
+    if look is None or look.due is None or look.queue is None:
         parts.append("nothing scheduled")
     else:
-        parts.append(
-            f"next of {look.queue} due at {time.strftime('%X', time.localtime(look.due / 1000))}"
-        )
+        parts.append(f"next of {spelled(look.queue)} due at {stamp(moment(look.due))}")
     return " · ".join(parts)

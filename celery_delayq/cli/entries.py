@@ -9,34 +9,28 @@ from itertools import islice
 from typing import Any
 
 import click
-from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from celery_delayq.app import DelayQ
 from celery_delayq.cli.screen import (
+    WIDE,
     check_priority,
     console_of,
+    folded,
+    id_width,
     new_table,
     note_unknown_queue,
+    now_of,
+    print_fields,
+    time_text,
 )
-from celery_delayq.cli.words import (
-    distance,
-    local,
-    number_of,
-    quoted,
-    shown_id,
-    spelled,
-)
+from celery_delayq.cli.words import distance, number_of, quoted, shown_id, spelled, stamp
 from celery_delayq.entries import Filter, ScheduledTask, moment
+from celery_delayq.errors import InvalidETA
+from celery_delayq.message import due_of_eta
 from celery_delayq.places import State
-
-#: Columns of a terminal from which on each thing has a column of its own.
-WIDE = 120
-
-#: Columns that ids as Celery makes them need, and how narrow a terminal may be to spare them.
-ID_WIDTH, ID_FITS = 36, 76
 
 #: Entries that are shown in one table, if nothing else is said.
 LIMIT = 100
@@ -67,9 +61,7 @@ def show_one(ctx: click.Context, delayq: DelayQ, id: str, queue: str | None, as_
     for place, each in enumerate(found):
         if place:
             console.print()
-        for name, value in _fields(each, now):
-            # Not folded: the terminal does that, and one can copy it as one line.
-            console.print(Text(f"{name:<11}", "bold").append(value), soft_wrap=True)
+        print_fields(console, _fields(each, now))
 
 
 def _fields(task: ScheduledTask, now: datetime) -> Iterable[tuple[str, Text]]:
@@ -81,17 +73,15 @@ def _fields(task: ScheduledTask, now: datetime) -> Iterable[tuple[str, Text]]:
     if task.worker:
         yield "worker", Text(spelled(task.worker))
     if _is_due_known(task):
-        away = distance((task.due - now).total_seconds())
-        yield "due", Text(f"{local(task.due, zone=True)}, {away}")
-        yield "", Text(task.due.isoformat(), "dim")
+        yield "due", Text(time_text(task.due, now))
     if task.eta is not None:
-        yield "eta", Text(spelled(str(task.eta)))
+        yield "eta", Text(spelled(_eta(task.eta)))
     if task.priority is not None:
         yield "priority", Text(str(task.priority))
     told = task.as_dict()
-    for name in ("retries", "args", "kwargs", "unique_key"):
+    for name in ("retries", "argsrepr", "kwargsrepr", "unique_key"):
         if told[name] not in (None, 0):
-            yield name.replace("_", " "), Text(spelled(str(told[name])))
+            yield name.removesuffix("repr").replace("_", " "), Text(spelled(str(told[name])))
 
 
 def show_page(
@@ -168,48 +158,34 @@ def entries_table(entries: Sequence[ScheduledTask], now: datetime, width: int) -
     """Return one row for each entry, that fits *width* columns."""
     table = new_table("")
     ids = [shown_id(each.id) for each in entries]
-    longest = max(map(cell_len, ids), default=0)
     wide = width >= WIDE
-    room = max(ID_WIDTH, width // 3) if wide else ID_WIDTH
-    # At this width only ids are cut by hand: rich would swallow spaces at the end of a line.
-    fixed = min(longest, room) if width >= ID_FITS else None
+    fixed = id_width(ids, width // 2 if wide else width)
     if wide:
         for name in ("due", "", "state", "priority"):
             table.add_column(name, no_wrap=True)
+        for name in ("task", "queue"):
+            table.add_column(name, overflow="fold")
+        table.add_column("id", no_wrap=True)
     else:
-        table.add_column("due", overflow="fold")
-    table.add_column("task" if wide else "task, queue", overflow="fold")
-    if wide:
-        table.add_column("queue", overflow="fold")
-    table.add_column("id", overflow="fold", width=fixed)
+        table.add_column("due, id", overflow="fold", width=fixed)
+        table.add_column("task, queue", overflow="fold")
     for each, id in zip(entries, ids, strict=True):
-        seconds = (each.due - now).total_seconds()
-        style = "red" if seconds < 0 and each.state == "scheduled" else _STYLES.get(each.state, "")
-        due, away = local(each.due), Text(distance(seconds), style)
+        late = each.due < now and each.state == "scheduled"
+        style = "red" if late else _STYLES.get(each.state, "")
+        due, away = stamp(each.due), Text(distance((each.due - now).total_seconds()), style)
         queue, task = Text(spelled(each.queue)), Text(spelled(each.task))
         step = "" if each.priority is None else str(each.priority)
-        shown = Text(id if fixed is None else folded(id, fixed))
+        shown = folded(id, fixed)
         if wide:
-            table.add_row(due, away, Text(each.state, style), step, task, queue, shown)
+            table.add_row(due, away, Text(each.state, style), step, task, queue, Text(shown))
             continue
+        task.append("\n").append(away).append(", ").append(queue)
         if each.priority:
-            queue.append(f", priority {step}")
+            task.append(f", priority {step}")
         if each.state != "scheduled":
-            queue.append(", ").append(each.state, style)
-        table.add_row(Text(due + "\n").append(away), task.append("\n").append(queue), shown)
+            task.append(", ").append(each.state, style)
+        table.add_row(Text(f"{due}\n{shown}"), task)
     return table
-
-
-def folded(text: str, width: int) -> str:
-    """Return a text in lines of so many cells."""
-    lines, room = [""], width
-    for one in text:
-        room -= cell_len(one)
-        if room < 0:
-            lines.append("")
-            room = width - cell_len(one)
-        lines[-1] += one
-    return "\n".join(lines)
 
 
 def _next_page(filter: Filter, limit: int, cursor: str) -> str:
@@ -227,10 +203,13 @@ def _as_options(filter: Filter) -> dict[str, Any]:
     return {name: getattr(filter, name) for name in names}
 
 
+def _eta(text: str) -> str:
+    """Return an ETA as other times are shown; it is in UTC without an offset, as for workers."""
+    try:
+        return stamp(moment(due_of_eta(text).ms))
+    except InvalidETA:
+        return text
+
+
 def _is_due_known(task: ScheduledTask) -> bool:
     return task.due > moment(0) + timedelta(milliseconds=1)
-
-
-def now_of(delayq: DelayQ) -> datetime:
-    """Return what Redis' clock says: it decides what is due."""
-    return moment(delayq.store.now_ms())

@@ -6,19 +6,27 @@ import json
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import islice
-from typing import Any
 
 import click
-from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from celery_delayq.app import DelayQ
-from celery_delayq.cli.entries import ID_FITS, ID_WIDTH, PAGE, WIDE, folded, now_of
+from celery_delayq.cli.entries import PAGE
 from celery_delayq.cli.replaying import LETTERS, letter_of
-from celery_delayq.cli.screen import console_of, new_table, note_unknown_queue
-from celery_delayq.cli.words import distance, local, number_of, shown_id, spelled
+from celery_delayq.cli.screen import (
+    WIDE,
+    console_of,
+    folded,
+    id_width,
+    new_table,
+    note_unknown_queue,
+    now_of,
+    print_fields,
+    time_text,
+)
+from celery_delayq.cli.words import distance, number_of, shown_id, spelled, stamp
 from celery_delayq.letters import DeadFilter, DeadLetter
 
 #: Letters that are shown, if nothing else is said.
@@ -71,10 +79,8 @@ def letters_table(letters: Sequence[DeadLetter], now: datetime, width: int) -> T
     """Return one row for each letter, that fits *width* columns."""
     table = new_table("")
     ids = [shown_id(each.id) for each in letters]
-    longest = max(map(cell_len, ids), default=0)
     wide = width >= WIDE
-    room = max(ID_WIDTH, width // 4) if wide else ID_WIDTH
-    fixed = min(longest, room) if width >= ID_FITS else None
+    fixed = id_width(ids, width // 2 if wide else width)
     if wide:
         table.add_column("died", no_wrap=True)
         table.add_column("", no_wrap=True)
@@ -82,23 +88,23 @@ def letters_table(letters: Sequence[DeadLetter], now: datetime, width: int) -> T
         table.add_column("queue", overflow="fold")
         table.add_column("retries", justify="right", no_wrap=True)
         table.add_column("reason", overflow="fold")
-        table.add_column("id", overflow="fold", width=fixed)
+        table.add_column("id", no_wrap=True)
     else:
-        table.add_column("died, id", overflow="fold")
+        table.add_column("died, id", overflow="fold", width=fixed)
         table.add_column("task, queue, retries, reason", overflow="fold")
     for letter, id in zip(letters, ids, strict=True):
-        died, ago = local(letter.died), distance((letter.died - now).total_seconds())
+        died, ago = stamp(letter.died), distance((letter.died - now).total_seconds())
         task, queue = Text(spelled(letter.task or "?")), Text(spelled(letter.queue))
         retries = "" if letter.retries is None else str(letter.retries)
         reason = Text(_cut(spelled(letter.reason), REASON), "red")
-        shown = Text(id if fixed is None else folded(id, fixed))
+        shown = Text(folded(id, fixed))
         if wide:
             table.add_row(died, ago, task, queue, retries, reason, shown)
             continue
         if letter.retries:
             queue.append(f", {number_of(letter.retries, 'retry', 'retries')}")
-        what = task.append("\n").append(queue).append("\n").append(reason)
-        table.add_row(Text(f"{died}, {ago}\n").append(shown), what)
+        what = task.append(f"\n{ago}, ").append(queue).append("\n").append(reason)
+        table.add_row(Text(f"{died}\n").append(shown), what)
     return table
 
 
@@ -128,9 +134,7 @@ def show_one(
 
 
 def _show(console: Console, letter: DeadLetter, now: datetime) -> None:
-    for name, value in _fields(letter, now):
-        # Not folded: the terminal does that, and one can copy it as one line.
-        console.print(Text(f"{name:<11}", "bold").append(value), soft_wrap=True)
+    print_fields(console, _fields(letter, now))
     if letter.traceback:
         console.print(Text("traceback", "bold"))
         for line in letter.traceback.splitlines():
@@ -146,30 +150,22 @@ def _fields(letter: DeadLetter, now: datetime) -> Iterator[tuple[str, Text]]:
     yield "queue", Text(spelled(letter.queue))
     yield "reason", Text(spelled(letter.reason), "red")
     for name in ("died", "started", "due"):
-        when: datetime | None = getattr(letter, name)
-        if when is not None:
-            away = distance((when - now).total_seconds())
-            yield name, Text(f"{local(when, zone=True)}, {away}")
-            yield "", Text(when.isoformat(), "dim")
+        time: datetime | None = getattr(letter, name)
+        if time is not None:
+            yield name, Text(time_text(time, now))
     told = letter.as_dict()
     for name in ("exception", "error", "retries", "deliveries", "worker", "root_id", "group_id"):
         if told[name] is not None:
             yield name.replace("_", " "), Text(spelled(str(told[name])))
     for name in ("args", "kwargs"):
-        value = _json(getattr(letter, name)) or told[name]
+        value, text = told[name], told[f"{name}repr"]
         if value is not None:
-            yield name, Text(spelled(str(value)))
+            text = json.dumps(value, ensure_ascii=False)  # as replay takes them
+        if text is not None:
+            yield name, Text(spelled(str(text)))
     if letter.message is None:
         yield "bytes", Text(_cut(repr(letter.buried.message)[2:-1], BYTES))
 
 
 def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]} [cut]"
-
-
-def _json(value: Any) -> str | None:
-    """Return arguments as ``replay`` takes them, None where they are no JSON."""
-    try:
-        return None if value is None else json.dumps(value, ensure_ascii=False)
-    except (TypeError, ValueError):
-        return None

@@ -6,7 +6,14 @@ import click
 from celery.bin.base import CeleryCommand
 
 from celery_delayq.cli.base import delayq_of, reporting_errors
-from celery_delayq.cli.options import id_argument, json_option, option, queue_option, with_filter
+from celery_delayq.cli.options import (
+    Name,
+    id_argument,
+    json_option,
+    option,
+    queue_option,
+    with_filter,
+)
 from celery_delayq.entries import Filter
 
 
@@ -19,8 +26,8 @@ from celery_delayq.entries import Filter
 def get(ctx: click.Context, id: str, queue: str | None, as_json: bool) -> None:
     """Show where a task waits, or who has it.
 
-    The second line of "due" is its exact moment, as --if-eta takes it. A task that was routed to
-    two queues is shown twice. Exits with 1 when it has finished or never was.
+    A time may be given to --if-eta as it is shown. A task that was routed to two queues is shown
+    twice. Exits with 1 when it has finished or never was.
 
     \b
     Examples:
@@ -40,7 +47,7 @@ def get(ctx: click.Context, id: str, queue: str | None, as_json: bool) -> None:
     metavar="NUMBER",
     help="Most entries to show; 100 if it is not given.",
 )
-@option("--cursor", metavar="CURSOR", help="Go on where the page ended that told it.")
+@option("--cursor", type=Name(), metavar="CURSOR", help="Go on where the page ended that told it.")
 @option("--all", "all_", is_flag=True, help="Show all, page by page.")
 @json_option
 @click.pass_context
@@ -55,8 +62,8 @@ def list_(
 ) -> None:
     """Show what is scheduled, in order of due.
 
-    Times are local. What is paused comes last. Ids are shown as a shell takes them: quoted, where
-    they hold anything special.
+    Times are local, with their offset, and are read so. What is paused comes last. Ids are shown
+    as a shell takes them: quoted, where they hold anything special.
 
     \b
     Examples:

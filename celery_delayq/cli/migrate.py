@@ -7,12 +7,14 @@ from celery import Celery
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from celery_delayq.app import DelayQ
 from celery_delayq.cli import Refused
 from celery_delayq.migrate import Moved, from_stock, to_stock
 
 
-def run(app: Celery, *, give_back: bool, dry_run: bool, yes: bool) -> None:
+def run(delayq: DelayQ, *, give_back: bool, dry_run: bool, yes: bool) -> None:
     """Migrate and print what went where; exits with 1 when something could not be moved."""
+    app = delayq._required_app()
     console = Console(highlight=False)
     running = _running_workers(app)
     if running and not yes:

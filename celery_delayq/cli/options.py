@@ -12,17 +12,16 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 import click
 from celery.bin.base import CeleryOption
-from celery.utils.time import maybe_iso8601
 
 from celery_delayq.cli import complete
-from celery_delayq.cli.words import seconds_of
+from celery_delayq.cli.words import read_stamp, seconds_of
 from celery_delayq.entries import Filter, moment
 from celery_delayq.errors import InvalidETA
 from celery_delayq.message import due_of_countdown, due_of_eta
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_ISO = "ISO 8601 such as 2030-01-31T09:00:00+01:00 (without an offset {naive})"
+_ISO = "ISO 8601 such as 2030-01-31T09:00:00+01:00 (without an offset it is local time)"
 _SPAN = "a duration such as 90 (seconds), 5m, 1h30m or 2d"
 
 option = functools.partial(click.option, cls=CeleryOption)
@@ -49,7 +48,7 @@ class Name(click.ParamType):  # type: ignore[type-arg]
 
 
 class Moment(click.ParamType):  # type: ignore[type-arg]
-    """A point in time as ISO 8601 in UTC; a duration with a unit may be one too.
+    """A point in time in ISO 8601; a duration with a unit may be one too.
 
     Parameters
     ----------
@@ -58,9 +57,6 @@ class Moment(click.ParamType):  # type: ignore[type-arg]
     """
 
     name = "time"
-
-    #: What one without an offset is.
-    naive: ClassVar[str] = "it is UTC"
 
     def __init__(self, span: Literal["", "from now", "ago"] = "") -> None:
         self.span = span
@@ -72,29 +68,10 @@ class Moment(click.ParamType):  # type: ignore[type-arg]
                 away = timedelta(seconds=-seconds if self.span == "ago" else seconds)
                 when = datetime.now(timezone.utc) + away
                 return when.replace(microsecond=0).isoformat()
-            return self.read(value)
+            return moment(due_of_eta(read_stamp(value)).ms).isoformat()
         except (ValueError, OverflowError):
             also = f", or {_SPAN.replace('90 (seconds), ', '')} {self.span}" if self.span else ""
-            expected = _ISO.format(naive=self.naive)
-            self.fail(f"{value!r}: expected {expected}{also}", param, ctx)
-
-    def read(self, text: str) -> str:
-        """Return what is ISO 8601, ValueError for anything else."""
-        return moment(due_of_eta(text).ms).isoformat()
-
-
-class Wall(Moment):
-    """A point in time as ISO 8601; one without an offset stays so."""
-
-    naive = "it is by the clock of --timezone, or of the app"
-
-    def read(self, text: str) -> str:
-        due_of_eta(text)
-        try:
-            found = datetime.fromisoformat(text)
-        except ValueError:
-            found = maybe_iso8601(text)  # Python 3.10 reads only what isoformat() writes
-        return found.isoformat()
+            self.fail(f"{value!r}: expected {_ISO}{also}", param, ctx)
 
 
 class Span(click.ParamType):  # type: ignore[type-arg]
@@ -203,7 +180,7 @@ _FILTER = (
         "--due-from",
         type=Moment("from now"),
         metavar="TIME",
-        help="Due at this time or later: ISO 8601, UTC without an offset, or 30m for from now.",
+        help="Due at this time or later: ISO 8601, local without an offset; or 30m from now.",
     ),
     option(
         "--due-to",
@@ -295,7 +272,7 @@ _MEANT = (
         "--if-eta",
         type=Moment(),
         metavar="TIME",
-        help="Only if it is due at this time, as `get` tells it. For a single id.",
+        help="Only if it is due at this time, as `list` shows it. For a single id.",
     ),
     option("--dry-run", is_flag=True, help="Only tell what is meant by the filter."),
     option("--yes", is_flag=True, help="Do not ask. Needed when there is no filter."),

@@ -45,9 +45,9 @@ def periodic() -> None:
 def list_(ctx: click.Context, source: str | None, status: str | None, as_json: bool) -> None:
     """Show all entries, by name.
 
-    "next" is the next tick that is not scheduled yet; `delayq list` shows those that are. Times
-    are local. What is unreadable, since the class of its schedule is not here or another version
-    wrote it, is shown with the reason; pause and remove take it too.
+    "next" is the next tick that is not scheduled yet; `delayq list` shows those that are. What is
+    unreadable, since the class of its schedule is not here or another version wrote it, is shown
+    with the reason; pause and remove take it too.
 
     \b
     Examples:
@@ -118,8 +118,7 @@ def add(
     """Add an entry.
 
     TASK is the name of a task. Give when it is to run: one of --every, --crontab, --rrule, --at
-    and --solar. Exits with 1 when there is an entry of that name already. Times without an
-    offset are by the clock of --timezone, or of the app.
+    and --solar. Exits with 1 when there is an entry of that name already.
 
     \b
     Examples:
@@ -173,7 +172,7 @@ def update(
 @periodic.command(cls=CeleryCommand)
 @any_names_argument
 @option("--ended", is_flag=True, help="All that have ended and are not in code.")
-@option("--yes", is_flag=True, help="Do not ask.")
+@option("--yes", is_flag=True, help="Do not ask, with --ended.")
 @json_option
 @click.pass_context
 @reporting_errors
@@ -183,13 +182,14 @@ def remove(
     """Remove entries.
 
     Their ticks that are not due yet are removed too; what runs goes on. An entry in code comes
-    back when its code changes. Exits with 1 when one was not there.
+    back when its code changes. What is named is not asked about; with --ended it is, and a script
+    has to say --yes. Exits with 1 when one was not there.
 
     \b
     Examples:
       celery -A shop delayq periodic remove launch
-      celery -A shop delayq periodic remove poll report --yes
-      celery -A shop delayq periodic remove --ended
+      celery -A shop delayq periodic remove poll report
+      celery -A shop delayq periodic remove --ended --yes
     """
     from celery_delayq.cli import ticking
 
@@ -257,7 +257,7 @@ def run_now(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> None:
 
 
 @periodic.command("import", cls=CeleryCommand)
-@click.argument("place", metavar="[PLACE]", required=False)
+@click.argument("place", metavar="[PLACE]", type=Name(), required=False)
 @option(
     "--from",
     "source",

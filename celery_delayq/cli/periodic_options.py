@@ -13,7 +13,7 @@ from celery.exceptions import ImproperlyConfigured
 from celery.schedules import BaseSchedule, ParseException, crontab, schedule, solar
 
 from celery_delayq.cli import complete
-from celery_delayq.cli.options import HelpedArgument, Json, Name, Span, Wall, option, stacked
+from celery_delayq.cli.options import HelpedArgument, Json, Moment, Name, Span, option, stacked
 from celery_delayq.definitions import CATCH_UPS, OVERLAPS
 from celery_delayq.schedules import rrule
 
@@ -87,9 +87,9 @@ _WHEN = (
     option("--rrule", type=Name(), metavar="RULE", help="RFC 5545: 'FREQ=MONTHLY;BYDAY=-1FR'."),
     option(
         "--at",
-        type=Wall("from now"),
+        type=Moment("from now"),
         metavar="TIME",
-        help="Once: ISO 8601, by the clock of --timezone without an offset; or 30m from now.",
+        help="Once: ISO 8601, local without an offset; or 30m from now.",
     ),
     option(
         "--solar",
@@ -116,9 +116,14 @@ _WHAT = (
     option(
         "--headers", type=Json(dict, '\'{"tenant": "a"}\''), metavar="JSON", help="Its headers."
     ),
-    option("--timezone", type=Name(), metavar="NAME", help="Whose clock counts, as Europe/Berlin."),
-    option("--start", type=Wall("from now"), metavar="TIME", help="No tick before; as --at."),
-    option("--end", type=Wall("from now"), metavar="TIME", help="No tick after; as --at."),
+    option(
+        "--timezone",
+        type=Name(),
+        metavar="NAME",
+        help="Whose clock --crontab and --rrule mean, as Europe/Berlin.",
+    ),
+    option("--start", type=Moment("from now"), metavar="TIME", help="No tick before; as --at."),
+    option("--end", type=Moment("from now"), metavar="TIME", help="No tick after; as --at."),
     option("--max-runs", type=click.IntRange(1), metavar="NUMBER", help="Most ticks."),
     option(
         "--catch-up", type=click.Choice(CATCH_UPS), help="Ticks that were missed; one by default."

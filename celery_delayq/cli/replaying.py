@@ -10,11 +10,10 @@ from typing import Any
 import click
 
 from celery_delayq.app import DelayQ
-from celery_delayq.cli.base import Refused
 from celery_delayq.cli.control import Change
 from celery_delayq.cli.dead_options import How
-from celery_delayq.cli.screen import Things, console_of, note_unknown_queue
-from celery_delayq.cli.words import local, span, spelled
+from celery_delayq.cli.screen import Things, console_of, known_tasks, note_unknown_queue
+from celery_delayq.cli.words import span, spelled, stamp
 from celery_delayq.entries import Outcome, moment
 from celery_delayq.letters import DeadFilter, DeadLetter
 from celery_delayq.message import due_of_eta
@@ -59,7 +58,7 @@ def purge(delayq: DelayQ) -> Change:
 
 
 def replay(ctx: click.Context, delayq: DelayQ, how: How) -> Change:
-    """Return how to replay (Refused if its ETA has passed)."""
+    """Return how to replay (click.UsageError if its ETA has passed)."""
     parts = []
     if how.args is not None or how.kwargs is not None:
         parts.append("with other arguments")
@@ -69,10 +68,11 @@ def replay(ctx: click.Context, delayq: DelayQ, how: How) -> Change:
     if how.eta is not None:
         when = due_of_eta(how.eta).ms
         if when <= delayq.store.now_ms():
-            raise Refused(
-                f"--eta {how.eta} has passed by Redis' clock; leave it out to run at once"
+            raise click.UsageError(
+                f"--eta {stamp(moment(when))} has passed by Redis' clock; leave it out to run at "
+                "once"
             )
-        parts.append(f"to run at {local(moment(when), zone=True)}")
+        parts.append(f"to run at {stamp(moment(when))}")
     elif how.countdown is not None:
         parts.append(f"to run {span(how.countdown)} from now")
     elif how.rate is not None:
@@ -102,15 +102,8 @@ def replay(ctx: click.Context, delayq: DelayQ, how: How) -> Change:
 
 def _note_unknown_tasks(delayq: DelayQ, tasks: Iterable[str]) -> None:
     """Warn of tasks that would only be dead letters again."""
-    if delayq.app is None:
-        raise AssertionError("the command line always has an app")
-    try:
-        delayq.app.loader.import_default_modules()
-        known = delayq.app.tasks
-    except Exception as exc:  # whatever modules of the app may raise here
-        click.echo(f"It cannot be told which tasks the app knows: {spelled(str(exc))}", err=True)
-        return
-    unknown = sorted(name for name in tasks if name not in known and name != "?")
+    known = known_tasks(delayq)
+    unknown = sorted({*tasks} - known - {"?"}) if known is not None else []
     for name in unknown:
         click.echo(
             f"This app does not know the task {spelled(name)}: with a worker that does not either, "

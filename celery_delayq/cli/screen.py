@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
+from difflib import get_close_matches
 from typing import Any
 
 import click
+from celery.schedules import BaseSchedule
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from celery_delayq.app import DelayQ
-from celery_delayq.cli.base import Refused
-from celery_delayq.cli.words import number_of, spelled
-from celery_delayq.entries import Filter, Outcome
+from celery_delayq.cli.words import distance, number_of, spelled, stamp
+from celery_delayq.entries import Filter, Outcome, moment
+from celery_delayq.schedule_forms import describe
+from celery_delayq.schedules import clocked
 from celery_delayq.store import layouts
+
+#: Columns of a terminal from which on each thing has a column of its own.
+WIDE = 160
+
+#: How narrow a terminal may be to have ids as Celery makes them in one line.
+ID_FITS = 60
+
+#: Columns of a time, and least ones of what stands beside it.
+TIME_WIDTH, OTHERS_WIDTH = 29, 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +75,57 @@ def new_table(title: str) -> Table:
     return Table(title=title, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
 
 
+def print_fields(console: Console, fields: Iterable[tuple[str, Text]]) -> None:
+    """Print what is known of something, as name and value.
+
+    Not folded: the terminal does that, and one can copy a value as one line.
+    """
+    rows = [*fields]
+    width = max((len(name) for name, _ in rows), default=0) + 2
+    for name, value in rows:
+        console.print(Text(f"{name:<{width}}", "bold").append(value), soft_wrap=True)
+
+
+def time_text(time: datetime, now: datetime) -> str:
+    """Return a point in time and how far away it is."""
+    return f"{stamp(time)}, {distance((time - now).total_seconds())}"
+
+
+def schedule_text(given: BaseSchedule) -> str:
+    """Return a schedule in words."""
+    return f"at {stamp(given.at)}" if isinstance(given, clocked) else describe(given)
+
+
+def now_of(delayq: DelayQ) -> datetime:
+    """Return what Redis' clock says: it decides what is due."""
+    return moment(delayq.store.now_ms())
+
+
+def id_width(ids: Iterable[str], width: int) -> int | None:
+    """Return how wide a column for a time and an id is on a terminal of *width* columns.
+
+    None leaves it to rich: there is no room for an id in one line.
+    """
+    if width < ID_FITS:
+        return None
+    return min(max((TIME_WIDTH, *map(cell_len, ids))), width - OTHERS_WIDTH)
+
+
+def folded(text: str, width: int | None) -> str:
+    """Return a text in lines of so many cells."""
+    if width is None:
+        return text
+    # By hand: rich would swallow spaces at the end of a line.
+    lines, room = [""], width
+    for one in text:
+        room -= cell_len(one)
+        if room < 0:
+            lines.append("")
+            room = width - cell_len(one)
+        lines[-1] += one
+    return "\n".join(lines)
+
+
 def known_queues(delayq: DelayQ) -> set[str]:
     """Return the queues of the app and those that were ever scheduled on."""
     declared = () if delayq.app is None else delayq.app.amqp.queues
@@ -77,15 +142,41 @@ def note_unknown_queue(delayq: DelayQ, queue: str | None, console: Console) -> N
         )
 
 
+def known_tasks(delayq: DelayQ) -> set[str] | None:
+    """Return the tasks of the app, with those in all modules that its workers import.
+
+    None where these cannot be imported here, which is told.
+    """
+    app = delayq._required_app()
+    try:
+        app.loader.import_default_modules()
+        return {*app.tasks}
+    except Exception as exc:  # modules are anybody's
+        click.echo(f"It cannot be told which tasks the app knows: {spelled(str(exc))}", err=True)
+        return None
+
+
+def note_unknown_task(delayq: DelayQ, task: str, scheduled: set[str] | None = None) -> None:
+    """Say so if a task may be a slip of the pen: it may be another app's."""
+    of_app = known_tasks(delayq)
+    known = (of_app or set()) | (scheduled or set())
+    if of_app is None or task in known:
+        return
+    similar = get_close_matches(task, known, 1)
+    guess = f"; did you mean {spelled(similar[0])}?" if similar else "."
+    also = "" if scheduled is None else ", and none is scheduled"
+    click.echo(f"Note: this app has no task {spelled(task)}{also}{guess}", err=True)
+
+
 def check_priority(delayq: DelayQ, filter: Filter) -> None:
-    """Refuse a priority that no entry can have (Refused)."""
+    """Refuse a priority that no entry can have (click.UsageError)."""
     if filter.priority is None:
         return
     found = layouts(delayq.store.registry())
     steps = {step for layout in found.values() for step in layout.steps}
     if steps and filter.priority not in steps:
         known = ", ".join(map(str, sorted(steps)))
-        raise Refused(
+        raise click.UsageError(
             f"--priority {filter.priority}: there are the steps {known}; a task is in the step of "
             "its priority or the one below"
         )

@@ -10,7 +10,7 @@ import click
 from rich.text import Text
 
 from celery_delayq.app import DelayQ
-from celery_delayq.cli.screen import console_of
+from celery_delayq.cli.screen import console_of, schedule_text
 from celery_delayq.cli.words import number_of, quoted, spelled
 from celery_delayq.reports import sqlalchemy_needed
 from celery_delayq.schedule_forms import describe
@@ -47,8 +47,8 @@ def run(
             print(json.dumps({**told, "enabled": entry.enabled}))
             continue
         text = Text(result, _STYLES[result]).append(f"  {quoted(entry.name)}", "default")
-        if when is not None:
-            text.append(f"  {spelled(when)}", "dim")
+        if entry.definition is not None:
+            text.append(f"  {spelled(schedule_text(entry.definition.schedule))}", "dim")
         if not entry.enabled and result in ("added", "replaced"):
             text.append("  paused", "yellow")
         if entry.problem is not None:

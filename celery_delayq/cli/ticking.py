@@ -15,10 +15,20 @@ from rich.text import Text
 
 from celery_delayq.app import DelayQ
 from celery_delayq.cli.base import Refused
-from celery_delayq.cli.entries import WIDE, now_of
 from celery_delayq.cli.periodic_options import Asked, as_options
-from celery_delayq.cli.screen import console_of, new_table
-from celery_delayq.cli.words import distance, local, number_of, quoted, spelled
+from celery_delayq.cli.screen import (
+    WIDE,
+    console_of,
+    folded,
+    id_width,
+    new_table,
+    note_unknown_task,
+    now_of,
+    print_fields,
+    schedule_text,
+    time_text,
+)
+from celery_delayq.cli.words import distance, number_of, quoted, spelled, stamp
 from celery_delayq.definitions import API
 from celery_delayq.errors import (
     ConfigError,
@@ -28,10 +38,12 @@ from celery_delayq.errors import (
     RecordError,
 )
 from celery_delayq.periodic import Periodic
-from celery_delayq.schedule_forms import describe
 from celery_delayq.unreadable import Unreadable
 
 Entry = Periodic | Unreadable
+
+#: What is a moment of what is shown, beside the next and the last tick.
+_MOMENTS = ("start", "end", "since")
 
 _STYLES = {"on": "green", "paused": "yellow", "ended": "dim", "unreadable": "red"}
 
@@ -67,7 +79,9 @@ def show_all(
 
 def _table(entries: Sequence[Entry], now: datetime, width: int) -> Table:
     table = new_table("")
+    names = [quoted(entry.name) for entry in entries]
     wide = width >= WIDE
+    fixed = id_width(names, width // 2 if wide else width)
     if wide:
         for title in ("name", "when", "task"):
             table.add_column(title, overflow="fold")
@@ -76,25 +90,25 @@ def _table(entries: Sequence[Entry], now: datetime, width: int) -> Table:
         table.add_column("runs", justify="right", no_wrap=True)
         table.add_column("source", overflow="fold")
     else:
-        table.add_column("name, when", overflow="fold")
+        table.add_column("name, when, next", overflow="fold", width=fixed)
         table.add_column("task, source, runs", overflow="fold")
-        table.add_column("next", overflow="fold")
-    for entry in entries:
-        name, when = Text(quoted(entry.name)), Text(spelled(_when(entry)))
+    for entry, name in zip(entries, names, strict=True):
+        shown, when = Text(folded(name, fixed)), Text(spelled(_when(entry)))
         task, source = Text(spelled(_task(entry))), Text(spelled(_source(entry)))
         state = _state(entry)
         following, away = "", ""
         tick = entry.next if isinstance(entry, Periodic) else None
         if tick is not None:
-            following = local(tick)
+            following = stamp(tick)
             away = distance((tick - now).total_seconds())
         runs = f"{entry.as_dict()['total_run_count']:,}"
         if wide:
-            table.add_row(name, when, task, state, following, away, runs, source)
+            table.add_row(shown, when, task, state, following, away, runs, source)
             continue
-        what = task.append("\n").append(source).append(f"\n{runs}")
-        last = Text(f"{following}\n{away}") if following else state
-        table.add_row(name.append("\n").append(when.plain, "dim"), what, last)
+        what = task.append("\n").append(source).append(f"\n{away}{', ' if away else ''}{runs} runs")
+        last = Text(following) if following else state
+        first = shown.append("\n").append(when.plain, "dim").append("\n").append(last)
+        table.add_row(first, what)
     return table
 
 
@@ -103,7 +117,7 @@ def _when(entry: Entry) -> str:
     if isinstance(entry, Unreadable):
         return entry.problem
     zone = entry.definition.timezone
-    return describe(entry.definition.schedule) + ("" if zone is None else f", {zone}")
+    return schedule_text(entry.definition.schedule) + ("" if zone is None else f", {zone}")
 
 
 def _task(entry: Entry) -> str:
@@ -140,9 +154,7 @@ def show_one(ctx: click.Context, delayq: DelayQ, name: str, *, as_json: bool) ->
 
 
 def _show(ctx: click.Context, entry: Entry, now: datetime) -> None:
-    console = console_of(ctx)
-    for name, value in _fields(entry, now):
-        console.print(Text(f"{name:<11}", "bold").append(value), soft_wrap=True)
+    print_fields(console_of(ctx), _fields(entry, now))
 
 
 def _fields(entry: Entry, now: datetime) -> Iterator[tuple[str, Text]]:
@@ -154,16 +166,15 @@ def _fields(entry: Entry, now: datetime) -> Iterator[tuple[str, Text]]:
     yield "task", Text(spelled(_task(entry)))
     for title, what in (("next", "next"), ("last tick", "last_run_at")):
         if told[what] is not None:
-            moment = datetime.fromisoformat(told[what])
-            away = distance((moment - now).total_seconds())
-            yield title, Text(f"{local(moment, zone=True)}, {away}")
-            yield "", Text(moment.isoformat(), "dim")
+            yield title, Text(time_text(datetime.fromisoformat(told[what]), now))
     yield "runs", Text(f"{told['total_run_count']:,}")
     yield "source", Text(spelled(_source(entry)))
     shown = {"name", "source", "when", "task", "status", "next", "last_run_at", "total_run_count"}
     shown |= {"problem", "paused"} if isinstance(entry, Unreadable) else {"schedule", "timezone"}
     for name, value in told.items():
-        if name not in shown:
+        if name in _MOMENTS and value is not None:
+            yield name, Text(time_text(datetime.fromisoformat(value), now))
+        elif name not in shown:
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             yield name.replace("_", " "), Text(spelled(text))
 
@@ -176,8 +187,7 @@ def show_next(ctx: click.Context, delayq: DelayQ, name: str, count: int, *, as_j
         return
     console, now = console_of(ctx), now_of(delayq)
     for tick in ticks:
-        away = distance((tick - now).total_seconds())
-        console.print(Text(f"{local(tick, zone=True)}  {away}"), soft_wrap=True)
+        console.print(Text(time_text(tick, now)), soft_wrap=True)
     if not ticks:
         entry = _entry(delayq, name)
         console.print(f"{quoted(name)} has no more ticks: it is {entry.status}.", soft_wrap=True)
@@ -205,7 +215,7 @@ def add(
                 f"there is a periodic entry {quoted(name)} already: change it with `periodic "
                 "update`, or say --replace"
             ) from exc
-    _note_unknown_task(delayq, task)
+    note_unknown_task(delayq, task)
     _tell(ctx, entry, now, as_json=as_json)
 
 
@@ -225,7 +235,7 @@ def update(
         changes["schedule"] = asked.schedule
     if task is not None:
         changes["task"] = task
-        _note_unknown_task(delayq, task)
+        note_unknown_task(delayq, task)
     if asked.options:
         options = {**entry.definition.options, **asked.options}
         changes["options"] = {what: each for what, each in options.items() if each is not None}
@@ -250,12 +260,6 @@ def _tell(ctx: click.Context, entry: Periodic, now: datetime, *, as_json: bool) 
         _show(ctx, entry, now)
 
 
-def _note_unknown_task(delayq: DelayQ, task: str) -> None:
-    """Say so if a task may be a slip of the pen: it may be another app's."""
-    if delayq.app is not None and task not in delayq.app.tasks:
-        click.echo(f"Note: this app has no task {spelled(task)}.", err=True)
-
-
 def remove(
     ctx: click.Context,
     delayq: DelayQ,
@@ -271,11 +275,10 @@ def remove(
         names = [each.name for each in delayq.periodic.list(API) if each.status == "ended"]
         if not names and not as_json:
             click.echo("There are no entries that have ended.")
-    if names and not yes:
+    if ended and names and not yes:
         if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise click.UsageError("nobody can be asked here whether to do it: say --yes")
-        what = quoted(names[0]) if len(names) == 1 else f"{len(names):,} entries"
-        if not click.confirm(f"Remove {what}?"):
+        if not click.confirm(f"Remove {number_of(len(names), 'entry', 'entries')}?"):
             click.echo("Nothing was changed.", err=True)
             raise click.exceptions.Exit(1)
 
@@ -347,7 +350,10 @@ def _each(
                 text = Text(became.outcome, "green" if became.done else "red")
                 text.append(f"  {quoted(name)}", "default")
                 for what, value in became.more.items():
-                    text.append(f"  {what} {quoted(value)}", "dim")
+                    shown = (
+                        stamp(datetime.fromisoformat(value)) if what == "next" else quoted(value)
+                    )
+                    text.append(f"  {what} {shown}", "dim")
                 console.print(text, soft_wrap=True)
     finally:  # what was done before an error is told all the same
         if as_json:

@@ -10,7 +10,7 @@ import re
 import shlex
 from datetime import datetime, timezone
 
-from celery_delayq.message import entry_id
+from celery_delayq.message import entry_id, parse_iso
 
 #: Units of a duration in seconds, the longest first.
 UNITS = {"w": 604_800, "d": 86_400, "h": 3600, "m": 60, "s": 1}
@@ -78,14 +78,32 @@ def distance(seconds: float) -> str:
     return f"in {span(seconds)}" if seconds > 0 else f"{span(seconds)} ago"
 
 
-def local(moment: datetime, *, zone: bool = False) -> str:
-    """Return a point in time as the clock on the wall shows it, in UTC where that has no form."""
+def stamp(moment: datetime) -> str:
+    """Return a point in time by this machine's clock, such as ``2030-01-31T09:00:00+01:00``.
+
+    It is exact, and one word for a shell: :func:`read_stamp` reads it as the same moment.
+    """
     try:
-        there, name = moment.astimezone(), ""
+        there = moment.astimezone()
     except (OverflowError, ValueError, OSError):  # the edges of what a datetime can be
-        there, name = moment.astimezone(timezone.utc), " UTC"
-    text = there.replace(tzinfo=None).isoformat(" ", "seconds")
-    return text + (f" {there:%Z}" if zone else name)
+        there = moment.astimezone(timezone.utc)
+    whole = there.microsecond % 1000 == 0
+    return there.isoformat(timespec="milliseconds" if there.microsecond and whole else "auto")
+
+
+def read_stamp(text: str) -> datetime:
+    """Read ISO 8601; without an offset it is by this machine's clock, as :func:`stamp` shows it.
+
+    Raises
+    ------
+    ValueError
+        It is something else, or lies outside the years 1 to 9999.
+    """
+    try:
+        # A time that is twice, since clocks are set back, is the first one.
+        return parse_iso(text).astimezone(timezone.utc)
+    except (OverflowError, OSError) as exc:
+        raise ValueError(f"{text!r} lies outside the years 1 to 9999") from exc
 
 
 def seconds_of(text: str, *, bare: bool = True) -> float | None:

@@ -74,10 +74,9 @@ def test_get_shows_what_is_known(cli: CommandLine) -> None:
     assert lines["task"] == "shop.mail"
     assert lines["queue"] == "celery"
     assert lines["state"] == "scheduled"
-    assert lines["due"].startswith("2100-01-31 09:00:00 UTC, in ")
+    assert lines["due"].startswith("2100-01-31T09:00:00+00:00, in ")
     assert lines["args"] == "('Ann',)"
     assert lines["kwargs"] == "{'n': 1}"
-    assert FAR.isoformat() in shown.out
 
 
 @pytest.mark.usefixtures("filled")
@@ -338,9 +337,8 @@ def test_a_long_id_is_folded_and_whole(app: Celery, cli: CommandLine) -> None:
     for columns in (80, 200):
         table = cli("list", columns=columns).out
         rows = table.splitlines()[2:]
-        column = rows[1].index(rows[1].split()[-1])
         assert max(map(len, rows)) <= columns
-        assert "".join(row[column:].strip() for row in rows[:-1]) == long
+        assert "".join(re.findall(r"\b\d{24,}\b|\b\d+ *$", table, re.MULTILINE)) == long
     assert f"{long}\n" in cli("get", long).out
     assert ids(cli("list", "--json")) == [long]
 

@@ -83,7 +83,7 @@ def test_list_shows_what_died_in_order(cli: CommandLine) -> None:
         assert "1d ago" in shown
     assert max(map(cell_len, narrow.out.splitlines())) <= 80
     [row] = [line for line in wide.out.splitlines() if "eleven" in line]
-    assert re.match(r"\d{4}-\d\d-\d\d \S+ +1m( 1s)? ago +shop\.bill +bills +3 +failed", row)
+    assert re.match(r"\d{4}-\d\d-\d\dT\S+ +1m( 1s)? ago +shop\.bill +bills +3 +failed", row)
 
 
 def test_none_is_told(cli: CommandLine, delayq: DelayQ) -> None:
@@ -206,7 +206,7 @@ def test_what_is_no_message_is_shown_as_bytes(cli: CommandLine, delayq: DelayQ) 
     ran = cli("dead", "show", "rotten")
 
     assert ran.code == 0
-    assert r"bytes      \xff\x1b[31mxxx" in ran.out
+    assert r"bytes   \xff\x1b[31mxxx" in ran.out
     assert "[cut]" in ran.out
     assert "?" in cli("dead", "list").out
 
@@ -270,7 +270,7 @@ def test_one_is_replayed_with_other_arguments_later_elsewhere(
     assert [each["headers"]["id"] for each in scheduled(delayq_redis, "slow")] == ["nine"]
 
     eta = cli("dead", "replay", "ten", "--eta", "2100-01-31T09:00:00+01:00")
-    assert eta.out == "replayed to run at 2100-01-31 08:00:00 UTC  ten\n"
+    assert eta.out == "replayed to run at 2100-01-31T08:00:00+00:00  ten\n"
     past = cli("dead", "replay", "eleven", "--eta", "2001-01-01")
     assert past.code == 1
     assert "has passed by Redis' clock" in past.err

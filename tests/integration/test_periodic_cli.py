@@ -153,7 +153,7 @@ def test_a_task_that_may_be_a_slip_of_the_pen_is_told(cli: CommandLine, delayq: 
         (["--crontab", "0 9 * * someday"], "someday"),
         (["--rrule", "FREQ=SOMETIMES"], "SOMETIMES"),
         (["--at", "tomorrow"], "'tomorrow': expected ISO 8601"),
-        (["--at", "2030-13-01"], "(without an offset it is by the clock of --timezone"),
+        (["--at", "2030-13-01"], "(without an offset it is local time)"),
         (["--solar", "moonrise", "1", "2"], "moonrise"),
         (["--solar", "sunset", "north", "2"], "north"),
         (["--every", "30", "--args", '{"a": 1}'], "expected JSON such as"),

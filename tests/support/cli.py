@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import click
 from celery import Celery
 from celery.bin.base import CLIContext
 from click.testing import CliRunner
@@ -16,6 +21,22 @@ from celery_delayq.cli import delayq
 #: Begins the command of a process that is to be interrupted: shells start what runs in their
 #: background with SIGINT ignored. Whoever watches it comes first, on a busy machine too.
 INTERRUPTIBLE = ("env", "--default-signal=INT", "nice")
+
+
+@contextmanager
+def clock_of(zone: str) -> Iterator[None]:
+    """Have a time zone be that of this machine, as TZ names it."""
+    before = os.environ.get("TZ")
+    os.environ["TZ"] = zone
+    time.tzset()
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["TZ"]
+        else:
+            os.environ["TZ"] = before
+        time.tzset()
 
 
 @dataclass(frozen=True)
@@ -35,19 +56,30 @@ class Ran:
 class CommandLine:
     """Runs commands; nobody sits there who could be asked."""
 
-    def __init__(self, app: Celery) -> None:
+    def __init__(self, app: Celery, zone: str = "UTC") -> None:
         self.app = app
+        self.zone = zone
 
     def __call__(self, *args: str, columns: int = 80) -> Ran:
         # Before click 8.2, the runner mixes both streams unless it is told not to.
         mixed = "mix_stderr" in inspect.signature(CliRunner).parameters
         runner = CliRunner(**({"mix_stderr": False} if mixed else {}))  # type: ignore[arg-type]
-        result = runner.invoke(
-            delayq,
-            args,
-            obj=CLIContext(self.app, no_color=True, workdir=None),
-            env={"COLUMNS": str(columns), "TZ": "UTC"},
-        )
+        with clock_of(self.zone):
+            result = runner.invoke(
+                delayq,
+                args,
+                obj=CLIContext(self.app, no_color=True, workdir=None),
+                env={"COLUMNS": str(columns)},
+            )
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         return Ran(result.exit_code, result.stdout, result.stderr)
+
+
+def leaves(group: click.Group = delayq, *path: str) -> Iterator[tuple[str, click.Command]]:
+    """Yield all commands that are no groups, each with its name as it is typed."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from leaves(command, *path, name)
+        else:
+            yield " ".join((*path, name)), command

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Iterator
 from datetime import datetime, timezone
 
@@ -11,7 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_delayq.cli.words import distance, local, number_of, quoted, seconds_of, span, spelled
+from celery_delayq.cli.words import (
+    distance,
+    number_of,
+    quoted,
+    read_stamp,
+    seconds_of,
+    span,
+    spelled,
+    stamp,
+)
+from tests.support.cli import clock_of
 
 
 @pytest.mark.parametrize(
@@ -81,20 +90,30 @@ def test_a_duration_of_one_unit_is_read_as_it_is_told(days: int) -> None:
 
 
 @pytest.fixture
-def in_tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with monkeypatch.context() as patch:
-        patch.setenv("TZ", "JST-9")
-        time.tzset()
+def in_tokyo() -> Iterator[None]:
+    with clock_of("JST-9"):
         yield
-    time.tzset()
+
+
+@pytest.mark.usefixtures("in_tokyo")
+def test_a_time_is_read_as_it_is_shown() -> None:
+    expected = datetime(2030, 1, 31, 18, 5, tzinfo=timezone.utc)
+
+    for text in ("2030-02-01T03:05:00+09:00", "2030-02-01 03:05", "2030-01-31T18:05:00Z"):
+        assert read_stamp(text) == expected
+    assert read_stamp("2030-02-01") == datetime(2030, 1, 31, 15, tzinfo=timezone.utc)
+    for text in ("", "soon", "2030-13-01", "0001-01-01"):  # the last one is before UTC's year 1
+        with pytest.raises(ValueError):
+            read_stamp(text)
 
 
 @pytest.mark.usefixtures("in_tokyo")
 def test_a_moment_is_told_as_the_clock_on_the_wall_shows_it() -> None:
-    moment = datetime(2030, 1, 31, 18, 5, 9, 900, tzinfo=timezone.utc)
+    moment = datetime(2030, 1, 31, 18, 5, 9, tzinfo=timezone.utc)
 
-    assert local(moment) == "2030-02-01 03:05:09"
-    assert local(moment, zone=True) == "2030-02-01 03:05:09 JST"
+    assert stamp(moment) == "2030-02-01T03:05:09+09:00"
+    assert stamp(moment.replace(microsecond=7000)) == "2030-02-01T03:05:09.007+09:00"
+    assert stamp(moment.replace(microsecond=7)) == "2030-02-01T03:05:09.000007+09:00"
 
 
 @pytest.mark.usefixtures("in_tokyo")
@@ -102,8 +121,8 @@ def test_a_moment_that_has_no_local_form_is_told_in_utc() -> None:
     last = datetime.max.replace(tzinfo=timezone.utc)
     first = datetime.min.replace(tzinfo=timezone.utc)
 
-    assert local(last) == "9999-12-31 23:59:59 UTC"
-    assert local(first, zone=True).startswith("0001-01-01 ")
+    assert stamp(last) == "9999-12-31T23:59:59.999999+00:00"
+    assert stamp(first).startswith("0001-01-01T")
 
 
 def test_one_is_not_many() -> None:
