@@ -207,12 +207,13 @@ def _check_rule(rule: Any, text: str) -> None:
                 f"rrule({text!r}) never matches: expected a BYSETPOS of at most {_most_of(each)}, "
                 "there are no more times in one period of its FREQ"
             )
-        # The calendar ends in 9999, and there were years of every kind since.
+        # The calendar ends in 9999, and there were years of every kind since. Whether a shorter
+        # frequency has a time is a matter of days: dateutil would go through all seconds for that.
         start = each._dtstart.replace(year=9999 - YEARS, month=1, day=1)
+        daily = {"freq": DAILY, "bysetpos": None} if each._freq > DAILY else {}
         try:
-            found = next(
-                iter(each.replace(dtstart=start, interval=1, count=None, until=None)), None
-            )
+            near = each.replace(dtstart=start, interval=1, count=None, until=None, **daily)
+            found = next(iter(near), None)
         except _WRONG as exc:
             raise InvalidSchedule(f"rrule({text!r}): {exc}") from exc
         if found is None:

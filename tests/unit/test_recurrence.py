@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
+from time import process_time
 
 import pytest
 
@@ -101,3 +102,32 @@ def test_a_start_beyond_the_calendar_is_refused(start: datetime) -> None:
 def test_what_is_seen_only_when_it_is_gone_through_is_refused(text: str) -> None:
     with pytest.raises(InvalidSchedule, match=r"^rrule"):
         rrule(text)
+
+
+@pytest.mark.parametrize(
+    "freq", ["YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY"]
+)
+@pytest.mark.parametrize(
+    "times", ["", ";BYHOUR=5", ";BYHOUR=5;BYMINUTE=7", ";BYHOUR=23;BYSECOND=59"]
+)
+@pytest.mark.parametrize(
+    "days", ["BYMONTH=2;BYMONTHDAY=30", "BYMONTH=6;BYYEARDAY=366", "BYWEEKNO=53;BYMONTH=6"]
+)
+def test_a_rule_without_any_time_is_refused_soon(freq: str, times: str, days: str) -> None:
+    begun = process_time()
+
+    with pytest.raises(InvalidSchedule, match="never matches: there is no such time"):
+        rrule(f"FREQ={freq};{days}{times}")
+
+    assert process_time() - begun < 1
+
+
+@pytest.mark.parametrize(
+    "text", ["FREQ=SECONDLY;BYHOUR=23;BYMONTH=12", "FREQ=MINUTELY;BYHOUR=5;BYYEARDAY=366"]
+)
+def test_a_rule_that_has_times_is_taken_soon(text: str) -> None:
+    begun = process_time()
+
+    rrule(text)
+
+    assert process_time() - begun < 1
