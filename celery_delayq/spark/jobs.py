@@ -17,8 +17,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from celery_delayq.cli.base import Refused, reporting_errors
+from celery_delayq.cli.base import Refused, WrongUse, reporting_errors
 from celery_delayq.cli.words import spelled
+from celery_delayq.errors import ConfigError
 from celery_delayq.spark import check, check_java, register
 from celery_delayq.spark.jdbc import IN_UTC
 from celery_delayq.spark.session import interrupts
@@ -47,7 +48,10 @@ def session(name: str, jars: str | None = None) -> SparkSession:
     from pyspark.sql import SparkSession
 
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # not under spark-submit: all runs here
-        check_java()
+        try:
+            check_java()
+        except ConfigError as exc:  # of this machine, not of what was asked
+            raise Refused(str(exc)) from exc
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         java = os.environ.get("SPARK_SUBMIT_OPTS", "")
         if "-Duser.timezone" not in java:
@@ -115,6 +119,8 @@ def _telling_errors_of_spark(command: F) -> F:
             try:
                 with interrupts():
                     return command(*args, **kwargs)
+            except ConfigError as exc:  # it says which option is wrong
+                raise WrongUse(spelled(str(exc))) from exc
             except Py4JJavaError as exc:
                 raise Refused(_one_line(str(exc.java_exception))) from exc
             except PySparkException as exc:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -43,14 +44,26 @@ def setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
 def interrupts() -> Iterator[None]:
     """Have Ctrl-C raise `KeyboardInterrupt` in calls of Java, too.
 
-    There py4j raises an error of its own instead, when it fails to end the call.
+    There py4j logs a traceback, and raises an error of its own when it fails to end the call.
     """
+    root = logging.getLogger()
+    root.addFilter(_is_no_interrupt)
     try:
         yield
     except Exception as exc:
-        before = exc.__context__
-        while before is not None and not isinstance(before, KeyboardInterrupt):
-            before = before.__context__
-        if before is not None:
+        if _was_interrupted(exc):
             raise KeyboardInterrupt from exc
         raise
+    finally:
+        root.removeFilter(_is_no_interrupt)
+
+
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    return record.exc_info is None or not _was_interrupted(record.exc_info[1])
+
+
+def _was_interrupted(exc: BaseException | None) -> bool:
+    """Return whether an error is Ctrl-C, or was raised while that was handled."""
+    while exc is not None and not isinstance(exc, KeyboardInterrupt):
+        exc = exc.__context__
+    return exc is not None

@@ -18,6 +18,9 @@ from celery_delayq.spark.reports.page import loads, percent, rate, runs_per_id
 #: Rows of a table; there are more in JSON and Parquet.
 _ROWS = 20
 
+#: Columns of a terminal from which on each figure has a column of its own.
+WIDE = 120
+
 #: Names that are not longer stay in one line.
 _SHORT = 24
 
@@ -27,21 +30,21 @@ _HEADS = ("runs", "/min", "peak", "failed", "rate", "retried", "p50", "p90", "p9
 def show(told: Report) -> None:
     """Print a report as tables."""
     console = Console(highlight=False)
-    for table in _tables(told):
+    for table in _tables(told, narrow=console.width < WIDE):
         console.print(table)
         console.print()
     for note in told.notes():
         console.print(Text(f"Note: {spelled(note)}"))
 
 
-def _tables(told: Report) -> Iterator[Table]:
+def _tables(told: Report, *, narrow: bool) -> Iterator[Table]:
     if told.total.runs and told.first is not None and told.last is not None:
         when = f"{stamp(told.first)} to {stamp(told.last)} UTC"
-        yield _table("", _HEADS, [("all", *_cells(told.total))], f"Runs and lateness, {when}")
-        yield _by("task", told.tasks)
-        yield _by("queue", told.queues)
+        yield _by("", {"all": told.total}, f"Runs and lateness, {when}", narrow=narrow)
+        yield _by("task", told.tasks, narrow=narrow)
+        yield _by("queue", told.queues, narrow=narrow)
         hours = {stamp(hour): each for hour, each in [*told.hours.items()][-_ROWS:]}
-        yield _by("hour (UTC)", hours)
+        yield _by("hour (UTC)", hours, narrow=narrow)
         total = told.total
         stages = (
             ("due to ready", total.promotion),
@@ -57,13 +60,21 @@ def _tables(told: Report) -> Iterator[Table]:
         if told.reasons:
             yield _reasons(told)
     if told.ahead is not None:
-        yield _loads(told.ahead)
+        yield _loads(told.ahead, narrow=narrow)
 
 
-def _by(key: str, found: Mapping[str, Figures]) -> Table:
+def _by(key: str, found: Mapping[str, Figures], title: str | None = None, *, narrow: bool) -> Table:
     more = f"and {len(found) - _ROWS:,} more" if len(found) > _ROWS else ""
-    rows = [(name, *_cells(each)) for name, each in [*found.items()][:_ROWS]]
-    return _table(key, _HEADS, rows, caption=more)
+    # On a narrow terminal there are two figures in a column.
+    laid_out = _paired if narrow else list[str]
+    shown = [*found.items()][:_ROWS]
+    heads, rows = laid_out(_HEADS), [(spelled(n), *laid_out([*_cells(f)])) for n, f in shown]
+    return _table(key, heads, rows, title, caption=more)
+
+
+def _paired(cells: Sequence[str]) -> list[str]:
+    """Return texts of two lines each."""
+    return [f"{first}\n{second}" for first, second in zip(cells[::2], cells[1::2], strict=True)]
 
 
 def _cells(each: Figures) -> Iterator[str]:
@@ -77,18 +88,32 @@ def _durations(each: Quantiles) -> Iterator[str]:
 
 
 def _reasons(told: Report) -> Table:
-    rows = [(each.task, each.state, each.reason, f"{each.runs:,}") for each in told.reasons[:10]]
+    rows = [
+        (spelled(each.task), spelled(each.state), spelled(each.reason), f"{each.runs:,}")
+        for each in told.reasons[:10]
+    ]
     return _table("task", ("state", "reason", "runs"), rows, "Why runs did not succeed", left=2)
 
 
-def _loads(ahead: Ahead) -> Table:
+def _loads(ahead: Ahead, *, narrow: bool) -> Table:
     states = ("overdue", "due", "later", "paused")
     rows = [
-        (queue, task or "unreadable", *(f"{row.get(each, 0):,}" for each in states), f"{number:,}")
+        (
+            spelled(queue),
+            spelled(task or "unreadable"),
+            *(f"{row.get(each, 0):,}" for each in states),
+            f"{number:,}",
+        )
         for queue, task, row, number in loads(ahead)[:_ROWS]
     ]
-    heads = ("task", "overdue", f"until {stamp(ahead.ends)}", "later", "paused", "all")
-    return _table("queue", heads, rows, f"Load to come, at {stamp(ahead.now)} UTC", left=1)
+    until = f"until {stamp(ahead.ends)}"
+    heads = ("task", "overdue", until, "later", "paused", "all")
+    title = f"Load to come, at {stamp(ahead.now)} UTC"
+    if not narrow:
+        return _table("queue", heads, rows, title, left=1)
+    figures = ("overdue", until.replace(" ", "\n"), *heads[3:])
+    merged = [(f"{queue}\n{task}", *cells) for queue, task, *cells in rows]
+    return _table("queue, task", figures, merged, title)
 
 
 def _table(
@@ -106,11 +131,11 @@ def _table(
         title_justify="left",
     )  # fmt: skip
     rows = [*rows]
-    is_short = all(len(row[0]) <= _SHORT for row in rows)
+    is_short = all(len(line) <= _SHORT for row in rows for line in row[0].split("\n"))
     table.add_column(key, overflow="fold", no_wrap=is_short)
     for n, head in enumerate(heads):
         is_text = n < left
         table.add_column(head, justify="left" if is_text else "right", no_wrap=not is_text)
     for row in rows:
-        table.add_row(*(Text(spelled(cell)) for cell in row))
+        table.add_row(*map(Text, row))
     return table

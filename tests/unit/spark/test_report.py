@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from html.parser import HTMLParser
 from xml.etree import ElementTree as ET
@@ -11,6 +12,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from click.testing import CliRunner
+from rich.cells import cell_len
 
 from celery_delayq.spark.report import command, page
 from celery_delayq.spark.reports.charts import duration, nice
@@ -25,6 +27,7 @@ from celery_delayq.spark.reports.figures import (
     Step,
     step_for,
 )
+from celery_delayq.spark.reports.text import show
 
 pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support:FutureWarning")
 
@@ -53,7 +56,7 @@ def test_what_is_wrong_is_told_in_one_line_before_spark_is_started(
 
     done = CliRunner().invoke(command, arguments)
 
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert done.output.startswith(f"Error: {reason}")
     assert done.output.count("\n") == 1
     assert "hunter2" not in done.output
@@ -171,3 +174,34 @@ def test_what_is_told_is_on_the_page() -> None:
 
     for text in ("-2 ms", "1.5 min", "2 h", "33.3 %", "10+", "task 23", "300"):
         assert text in reader.texts, text
+
+
+# -- on a terminal
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_tables_fit_a_terminal_and_leave_nothing_out(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lateness = Quantiles(1_234_567, 1, 59_400, 119_000, 7_140_000, 345_600_000)
+    figures = Figures(
+        1_234_567, 1, 34_567, 45_678, failure_rate=0.1234, per_minute=12_345.6, peak_minute=98_765,
+        lateness=lateness,
+    )  # fmt: skip
+    name = "shop.invoices.monthly.send_statement"
+    told = replace(
+        made_up(), total=figures, tasks={name: figures, HOSTILE: figures}, hours={NOON: figures}
+    )
+
+    show(told)
+
+    text = capsys.readouterr().out
+    tables = text.partition("Note: ")[0]
+    assert "…" not in text
+    assert max(map(cell_len, tables.splitlines())) <= columns
+    assert "\x1b" not in text
+    words = tables.split()
+    for figure in ("1,234,567", "12,346", "98,765", "34,567", "45,678", "12.3", "59", "4"):
+        assert figure in words, figure
+    assert "2026-05-17 12:00" in tables

@@ -1,38 +1,42 @@
-"""What jobs ask of a session, as far as it needs no Spark."""
+"""Ctrl-C while Java works: one error, and no traceback of py4j."""
 
 from __future__ import annotations
+
+import logging
 
 import pytest
 
 from celery_delayq.spark.session import interrupts
 
 
-def call_java(inner: type[BaseException], made: Exception) -> None:
-    """Fail as py4j does where ending a call fails as well."""
+def _send_command() -> None:
+    """Fail as py4j does when Ctrl-C ends a call and Java cannot be told."""
     try:
-        try:
-            raise inner
-        finally:
-            raise OSError("the socket is gone")
-    finally:
-        raise made
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        logging.exception("KeyboardInterrupt while sending command.")
+        raise RuntimeError("Error while sending or receiving")  # noqa: B904
 
 
-def test_ctrl_c_in_a_call_of_java_is_an_interrupt() -> None:
-    made = RuntimeError("Gateway must be connected to send cancel cmd.")
+def _fail() -> None:
+    try:
+        raise ValueError("other")
+    except ValueError:
+        logging.exception("it failed")
+        raise
 
-    with pytest.raises(KeyboardInterrupt) as raised, interrupts():
-        call_java(KeyboardInterrupt, made)
 
-    assert raised.value.__cause__ is made
+def test_ctrl_c_in_a_call_of_java_is_that_and_logs_no_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with pytest.raises(KeyboardInterrupt), interrupts():
+        _send_command()
+
+    assert caplog.records == []
 
 
-def test_other_errors_are_as_they_were() -> None:
-    made = RuntimeError("no such column")
+def test_other_errors_are_logged_and_raised(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ValueError, match="other"), interrupts():
+        _fail()
 
-    with pytest.raises(RuntimeError) as raised, interrupts():
-        call_java(ValueError, made)
-    assert raised.value is made
-
-    with pytest.raises(SystemExit), interrupts():
-        raise SystemExit
+    assert [record.message for record in caplog.records] == ["it failed"]
