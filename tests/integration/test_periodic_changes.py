@@ -132,45 +132,27 @@ def test_an_entry_of_before_that_says_it_without_a_meaning_can_be_changed(delayq
 # -- whose clock
 
 
-@pytest.mark.parametrize(
-    ("said", "zone", "offset"),
-    [
-        (["--timezone", "America/New_York"], {"timezone": "America/New_York"}, -5),
-        ([], {}, 1),
-    ],
-)
-def test_times_without_an_offset_are_by_the_clock_of_the_entry_or_of_the_app(
-    make_app: MakeApp, said: list[str], zone: dict[str, Any], offset: int
+@pytest.mark.parametrize(("said", "offset"), [({"timezone": "America/New_York"}, -5), ({}, 1)])
+def test_times_of_calls_without_an_offset_are_by_the_clock_of_the_entry_or_of_the_app(
+    make_app: MakeApp, said: dict[str, str], offset: int
 ) -> None:
-    delayq = DelayQ.of(app := make_app(timezone="Europe/Berlin"))
-    there = timezone(timedelta(hours=offset))
+    delayq = DelayQ.of(make_app(timezone="Europe/Berlin"))
     wall = datetime(2100, 1, 31, 9)
-    times = ["--start", "2100-01-31T09:00", "--end", "2100-01-31T10:00:00"]
-    cli = CommandLine(app)
+    begins = wall.replace(tzinfo=timezone(timedelta(hours=offset)))
 
-    once = cli("periodic", "add", "once", "tasks.add", "--at", "2100-01-31 09:00", *said)
-    often = cli("periodic", "add", "often", "tasks.add", "--every", "30", *times, *said)
-    delayq.periodic.add("once called", wall, "tasks.add", **zone)
-    delayq.periodic.add(
-        "often called", 30, "tasks.add", start=wall, end=wall + timedelta(hours=1), **zone
-    )
+    delayq.periodic.add("once", wall, "tasks.add", **said)
+    delayq.periodic.add("often", 30, "tasks.add", start=wall, end=wall + timedelta(hours=1), **said)
 
-    assert (once.code, often.code) == (0, 0)
-    assert definition_of(delayq, "once").schedule == clocked(wall.replace(tzinfo=there))
-    assert definition_of(delayq, "once called").schedule == clocked(wall.replace(tzinfo=there))
-    for name in ("often", "often called"):
-        found = definition_of(delayq, name)
-        begins = wall.replace(tzinfo=there)
-        assert (found.start, found.end) == (begins, begins + timedelta(hours=1))
-        assert delayq.periodic.next(name) == [begins + timedelta(seconds=30)]
+    assert definition_of(delayq, "once").schedule == clocked(begins)
+    found = definition_of(delayq, "often")
+    assert (found.start, found.end) == (begins, begins + timedelta(hours=1))
+    assert delayq.periodic.next("often") == [begins + timedelta(seconds=30)]
 
 
-def test_a_change_without_an_offset_is_by_the_clock_of_the_entry(
-    delayq: DelayQ, cli: CommandLine
-) -> None:
+def test_a_change_without_an_offset_is_by_the_clock_of_the_entry(delayq: DelayQ) -> None:
     delayq.periodic.add("report", crontab(0, 9), "shop.report", timezone="Europe/Berlin")
 
-    assert cli("periodic", "update", "report", "--start", "2100-01-31").code == 0
+    delayq.periodic.update("report", start=datetime(2100, 1, 31))
     delayq.periodic.update("report", end=datetime(2100, 7, 31))
 
     definition = definition_of(delayq)

@@ -303,13 +303,3 @@ def test_what_is_not_there_cannot_be_shown(cli: CommandLine, command: str) -> No
 
     assert (done.code, done.out) == (1, "")
     assert "there is no periodic entry" in done.err
-
-
-def test_nothing_is_removed_unasked(cli: CommandLine, delayq: DelayQ) -> None:
-    delayq.periodic.add("there", 3600, "shop.report")
-
-    done = cli("periodic", "remove", "there")
-
-    assert done.code == 2
-    assert "say --yes" in done.err
-    assert len(delayq.periodic.list()) == 1

@@ -1,0 +1,186 @@
+"""How commands end: with 2 where they are used wrongly, with 1 where something was not done."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import pytest
+from celery import Celery
+
+from celery_delayq.cli.options import Json, Moment, Name, Span
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.support.cli import CommandLine, leaves
+from tests.support.ports import free_port
+
+#: Runs ``celery`` with each list of arguments that it reads, in a process of its own, each forked
+#: from one that has imported it. Writes how it ended and what it wrote.
+SHELL = """
+import json, os, sys, tempfile
+from celery.__main__ import main
+import celery_delayq.cli, celery_delayq.cli.control
+
+for line in sys.stdin:
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        child = os.fork()
+        if not child:
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            os.dup2(out.fileno(), 1)
+            os.dup2(err.fileno(), 2)
+            sys.argv = ["celery", *json.loads(line)]
+            main()  # exits
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        written = []
+        for file in (out, err):
+            file.seek(0)
+            written.append(file.read().decode())
+    print(json.dumps([code, *written]), flush=True)
+"""
+
+
+class Ended(NamedTuple):
+    """How a process has ended, and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Ended]
+
+COMMANDS = dict(leaves())
+
+#: What each type of value cannot be.
+BAD = {Moment: "soon", Span: "soon", Json: "{", Name: "", click.Choice: "nope"}
+BAD |= {click.IntRange: "x", click.FloatRange: "x"}
+
+
+@pytest.fixture
+def cli(app: Celery) -> CommandLine:
+    return CommandLine(app)
+
+
+@pytest.fixture(scope="module")
+def nowhere() -> int:
+    return free_port()
+
+
+@pytest.fixture
+def run(
+    tmp_path: Path, delayq_redis: RedisUnderTest, delayq_broker_url: str, nowhere: int
+) -> Iterator[Run]:
+    """Run ``celery`` in a folder with an app, and one whose Redis is away."""
+    away = f"delayq+redis://ada:se%40cret@localhost:{nowhere}/0"
+    for name, url in (("shop", delayq_broker_url), ("away", away)):
+        (tmp_path / f"{name}.py").write_text(
+            "from celery import Celery\nfrom celery_delayq import DelayQ\n"
+            f"app = Celery('{name}', broker={url!r})\nDelayQ(app)\n"
+        )
+    with subprocess.Popen(
+        [sys.executable, "-c", SHELL],
+        cwd=tmp_path,
+        env={**os.environ, "COLUMNS": "80", "TZ": "UTC"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+
+        def run(*args: str) -> Ended:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            print(json.dumps(args), file=process.stdin, flush=True)
+            return Ended(*json.loads(process.stdout.readline()))
+
+        yield run
+        process.stdin.close()
+
+
+def required(command: click.Command) -> list[str]:
+    """Return something for all arguments that a command needs."""
+    return ["x" for each in command.params if isinstance(each, click.Argument) and each.required]
+
+
+def test_what_there_is_not_is_wrong_use_of_every_command(run: Run) -> None:
+    for name, command in COMMANDS.items():
+        ended = run("-A", "shop", "delayq", *name.split(), *required(command), "--nonsense")
+        assert (ended.code, ended.out) == (2, ""), (name, ended)
+        assert "No such option '--nonsense'" in ended.err.replace('"', "'")
+
+
+def test_a_missing_argument_or_one_too_many_is_wrong_use_of_every_command(cli: CommandLine) -> None:
+    for name, command in COMMANDS.items():
+        arguments = [each for each in command.params if isinstance(each, click.Argument)]
+        # Where nothing has to be given, all but some ids is too much.
+        spare = not required(command) and all(each.nargs == 1 for each in arguments)
+        given = ["x"] * (len(arguments) + 1) if spare else []
+        ended = cli(*name.split(), *given)
+        assert (ended.code, ended.out) == (2, ""), (name, ended)
+        assert "Error: " in ended.err
+
+
+def test_a_bad_value_is_wrong_use_of_every_option(cli: CommandLine) -> None:
+    for name, command in COMMANDS.items():
+        for option in command.params:
+            if not isinstance(option, click.Option) or option.is_flag or option.nargs != 1:
+                continue
+            bad = BAD[type(option.type)]
+            given = [*required(command), option.opts[0], bad]
+            ended = cli(*name.split(), *given)
+            assert (ended.code, ended.out) == (2, ""), (name, option.opts, ended)
+            assert f"Invalid value for '{option.opts[0]}" in ended.err, (name, ended)
+
+
+#: Lines, how they end, and what they say.
+ENDS = (
+    ("stats", 0, ""),
+    ("get nobody", 1, "Nothing with the id nobody"),
+    ("cancel nobody", 1, ""),
+    ("dead show nobody", 1, "There is no dead letter"),
+    ("periodic show nobody", 1, "there is no periodic entry nobody"),
+    ("list --cursor nonsense", 2, "cursor='nonsense' is none"),
+    ("list --priority 5", 2, "there are the steps"),
+    ("reschedule nobody --eta 2001-01-01", 2, "--eta 2001-01-01T00:00:00+00:00 has passed"),
+    ("dead replay nobody --eta 2001-01-01", 2, "--eta 2001-01-01T00:00:00+00:00 has passed"),
+    ("periodic add a b --at 2001-01-01", 2, "is never due"),
+    ("periodic remove --ended --json", 0, ""),
+    ("nonsense", 2, "No such command 'nonsense'"),
+    ("periodic nonsense", 2, "No such command 'nonsense'"),
+)
+
+
+@pytest.fixture
+def _scheduled(delayq_broker_url: str) -> None:
+    with Celery("shop", broker=delayq_broker_url, set_as_current=False) as app:
+        app.send_task("shop.mail", countdown=3600)
+
+
+@pytest.mark.usefixtures("_scheduled")
+def test_what_was_not_done_is_told_from_wrong_use(run: Run) -> None:
+    for line, code, said in ENDS:
+        ended = run("-A", "shop", "delayq", *line.split())
+        assert (ended.code, said in " ".join(ended.err.split())) == (code, True), (line, ended)
+        assert "Traceback" not in ended.err
+
+
+def test_without_an_app_it_is_told_how_to_give_one(run: Run) -> None:
+    for line in ("stats", "periodic list", "migrate --to stock", "dispatch"):
+        ended = run("delayq", *line.split())
+        assert (ended.code, ended.out) == (2, "")
+        how = f"such as: celery -A shop delayq {line.partition(' --')[0]}"
+        assert f"Error: which app? Give its module before the command, {how}" in ended.err
+
+
+def test_a_redis_that_is_away_is_told_by_its_address(run: Run, nowhere: int) -> None:
+    where = f"redis://localhost:{nowhere}/0"
+    for line in ("list", "cancel x", "stats", "fsck", "dead list", "periodic list", "export -"):
+        ended = run("-A", "away", "delayq", *line.split())
+        expected = f"Error: cannot reach the broker at {where}: Connection refused\n"
+        assert (ended.code, ended.err) == (1, expected), line
