@@ -69,11 +69,11 @@ def told(exc: BaseException, app: Celery | None = None) -> str:
     if not is_away(exc):
         return str(exc)
     match = _CONNECTING.fullmatch(str(exc))
-    where = match[1] if match else ""
-    if app is not None:
-        where = _address(app) or where
+    if match:
+        return f"cannot reach Redis at {match[1]}: {match[2]}"
+    where = "" if app is None else _address(app)
     causes = [each.strerror for each in _causes(exc) if isinstance(each, OSError)]
-    why = next(filter(None, causes), match[2] if match else str(exc).rstrip("."))
+    why = next(filter(None, causes), str(exc).rstrip("."))
     return f"cannot reach the broker{where and f' at {where}'}: {why}"
 
 

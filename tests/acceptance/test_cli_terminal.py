@@ -319,6 +319,25 @@ def test_help_fits_and_has_examples(terminal: Terminal) -> None:
         assert re.search(rf"Examples?:\n +celery -A shop delayq {command}", shown), shown
 
 
+def test_periodic_entries_fit_and_long_ids_are_whole(terminal: Terminal, app: Celery) -> None:
+    name = "invoices.europe.monthly.send-statements"  # a tick's id is longer than Celery's
+    delayq = DelayQ.of(app)
+    delayq.periodic.add(name, timedelta(days=1), "shop.invoices.monthly.send_statement", start=FAR)
+    id = f"{name}:4105155600000"
+    app.send_task("shop.invoices.monthly.send_statement", eta=FAR, task_id=id)
+
+    code, shown = terminal.run(f"{DELAYQ} periodic show {name}")
+    assert code == 0
+    assert re.search(r"^runs by hand +0$", shown, re.MULTILINE)
+    assert re.search(r"^start +2100-01-31T18:00:00\+09:00, in ", shown, re.MULTILINE)
+    for command, whole in (("periodic list", name), ("list", id)):
+        code, shown = terminal.run(f"{DELAYQ} {command}")
+        assert code == 0
+        assert fits(terminal, shown)
+        assert whole in shown
+    assert "2100-02-01T18:00:00+09:00" in terminal.run(f"{DELAYQ} periodic list")[1]
+
+
 def test_numbers_fit(terminal: Terminal, app: Celery) -> None:
     for queue in ("celery", "invoices.europe.monthly"):
         fill(app, "shop.invoices.monthly.send_statement", 3, queue=queue)

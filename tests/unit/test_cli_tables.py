@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from celery_delayq.cli import fsck
+from celery_delayq.cli.fsck import _table
 from celery_delayq.cli.screen import print_fields
 from celery_delayq.findings import KINDS, Finding, Report
 
@@ -19,7 +19,7 @@ def test_ids_of_findings_are_in_one_line_beside_a_long_queue() -> None:
     found = [Finding("invoices.europe.monthly.statements", kind, 1_204, 17, [ID]) for kind in KINDS]
     console = Console(file=io.StringIO(), width=80)
 
-    console.print(fsck._table(Report(findings=found)))
+    console.print(_table(Report(findings=found)))
 
     assert isinstance(console.file, io.StringIO)
     shown = console.file.getvalue()
