@@ -203,8 +203,11 @@ class TestAWorker:
 
         assert worker.container.exec_run(f"kill -9 {child}")[0] == 0
 
-        wait_until(lambda: len(pids()) == len(before) and child not in pids(), 60, "a new child")
-        assert len(pids() - before) == 1
+        def replaced() -> bool:
+            now = pids()
+            return before - now == {child} and len(now - before) == 1
+
+        wait_until(replaced, 60, "a new child in the place of the old one")
 
     def test_it_gives_up_waiting_for_what_is_not_logged(
         self, celery_setup: CeleryTestSetup
