@@ -20,7 +20,7 @@ from celery_delayq.clocks import LAST, moment_of, ms_of, ms_until
 from celery_delayq.definitions import AHEAD, Definition, edition_of
 from celery_delayq.errors import RecordError
 from celery_delayq.schedule_forms import describe, dumps_form
-from celery_delayq.schedules import Polled, Rule, latest
+from celery_delayq.schedules import Interval, Polled, Rule, latest
 
 #: Fired; not fired until it is resumed; never again, by its end or its number of runs.
 Status = Literal["on", "paused", "ended"]
@@ -251,6 +251,25 @@ def resume(entry: Periodic, now: int, zone: tzinfo) -> Periodic:
     rule = entry.definition.rule(standing.anchor, zone)
     tick = _next(entry.definition, rule, standing, max(now, standing.last or now))
     return replace(entry, standing=_with(standing, tick))
+
+
+def set_back(entry: Periodic, now: int, zone: tzinfo) -> Periodic:
+    """Return an entry as it goes on after Redis' clock was set back to *now*.
+
+    An interval goes on from now. What has times of its own waits for the first of them that was not
+    fired: each is fired once.
+    """
+    definition, old = entry.definition, entry.standing
+    if old.status == "ended" or not isinstance(definition.rule(old.anchor, zone), Interval):
+        return entry
+    anchor = old.anchor if definition.start is not None else min(old.anchor, now)
+    ahead = old.last is not None and old.last > now + definition.ahead
+    standing = replace(old, anchor=anchor, last=now if ahead else old.last)
+    rule = definition.rule(anchor, zone)
+    tick = _next(definition, rule, standing, max(now, standing.last or now))
+    if old.tick is not None and tick is not None and tick < old.tick:
+        standing = replace(standing, tick=tick)
+    return replace(entry, standing=standing)
 
 
 def fire(entry: Periodic, now: int, zone: tzinfo) -> Firing | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 from uuid import uuid4
 
@@ -41,11 +42,14 @@ class Upcoming(NamedTuple):
         When to look at the next one (ms).
     records : list[tuple[str, str]]
         Name and record of each.
+    set_back : str
+        The latest look of anybody when Redis' clock was set back since, else ``""``.
     """
 
     now: int
     next: int | None
     records: list[tuple[str, str]]
+    set_back: str = ""
 
 
 class Writing(NamedTuple):
@@ -135,17 +139,49 @@ class PeriodicStore:
         self._store = store
         self._keys = [store.keys.periodic, store.keys.periodic_at]
 
-    def upcoming(self, limit: int, leave_ms: int, but: Iterable[str] = ()) -> Upcoming:
-        """Return entries to look at, which others leave alone for so many ms; none of *but*."""
-        args = [limit, leave_ms, *map(_bytes, but)]
-        reply = self._store.run(Call(scripts.load("upcoming"), self._keys, args))
-        now, following, *rest = reply
+    def upcoming(
+        self, limit: int, leave_ms: int, but: Iterable[str] = (), *, put_right: str = ""
+    ) -> Upcoming:
+        """Return entries to look at, which others leave alone for so many ms; none of *but*.
+
+        *put_right* is the ``set_back`` after which :meth:`put_right` was done.
+        """
+        args = [limit, leave_ms, put_right, *map(_bytes, but)]
+        keys = [*self._keys, self._store.keys.clock]
+        now, following, latest, *rest = self._store.run(Call(scripts.load("upcoming"), keys, args))
         texts = [_text(each) for each in rest]
         return Upcoming(
             int(now),
             int(float(following)) if following else None,
             list(zip(texts[::2], texts[1::2], strict=True)),
+            _text(latest),
         )
+
+    def put_right(self, now: int, right: Callable[[str, str], Writing | None]) -> None:
+        """Let entries go on that wait for a time which Redis' clock has left again.
+
+        Parameters
+        ----------
+        now : int
+            Redis' clock (ms).
+        right : Callable[[str, str], Writing | None]
+            Gives by name and record how an entry is to be; None leaves it as it is.
+        """
+        records = self.all(BATCH)
+        while page := [*islice(records, BATCH)]:
+            names = [_bytes(name) for name, _ in page]
+            found = self._store.client.zmscore(self._keys[1], names)
+            looks = cast("list[float | None]", found)
+            writings = []
+            for (name, record), look in zip(page, looks, strict=True):
+                writing = right(name, record)
+                late = look is not None and look > now
+                if writing is not None and (
+                    writing.record != record or (late and writing.look != look)
+                ):
+                    writings.append(writing)
+            if writings:
+                self.write(writings)
 
     def write(self, writings: Sequence[Writing]) -> list[Written]:
         """Write entries, each only if it stands as it is to stand before."""

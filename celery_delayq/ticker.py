@@ -24,7 +24,7 @@ from celery_delayq.definitions import Definition
 from celery_delayq.deploys import Deployment, register_schedules
 from celery_delayq.errors import NoStore, StoreFull
 from celery_delayq.periodic import Firing, Periodic, Standing
-from celery_delayq.periodic_store import PeriodicStore
+from celery_delayq.periodic_store import PeriodicStore, Writing
 from celery_delayq.pipeline import LOST
 from celery_delayq.store import Store
 from celery_delayq.ticks import TickScheduler, stored
@@ -79,6 +79,8 @@ class Ticker:
         self._failing: dict[str, tuple[float, float]] = {}
         #: Definitions by name and text: to read one takes longer than to find the next tick.
         self._known: dict[tuple[str, str], Definition] = {}
+        #: Up to which look of anybody it has put right what the clock has left behind.
+        self._put_right_to = ""
         #: How many ticks it has scheduled.
         self.fired = 0
 
@@ -177,8 +179,11 @@ class Ticker:
         """Look at entries whose time has come; return for how many seconds to wait then."""
         began = time.monotonic()
         failing = {name: until for name, (until, _) in self._failing.items() if until > began}
-        looked = PeriodicStore(store).upcoming(BATCH, LEAVE, failing)
-        now = looked.now // 1000
+        looked = PeriodicStore(store).upcoming(BATCH, LEAVE, failing, put_right=self._put_right_to)
+        now, self._put_right_to = looked.now // 1000, ""
+        if looked.set_back:
+            self._put_right(store, now, scheduler)
+            self._put_right_to = looked.set_back
         looks: list[float] = [] if looked.next is None else [looked.next]
         looks += [now + (until - began) * 1000 for until in failing.values()]
         firings = []
@@ -190,10 +195,24 @@ class Ticker:
                 then = replace(entry, standing=firing.then).look
                 looks += [then] if then is not None else []
         self.fired += self._fire(store, scheduler, firings)
-        if len(looked.records) == BATCH:
+        if len(looked.records) == BATCH or looked.set_back:
             return 0.0
         left = (min(looks, default=math.inf) - now) / 1000 - (time.monotonic() - began)
         return min(max(left, GATHER), most)
+
+    def _put_right(self, store: Store, now: int, scheduler: TickScheduler) -> None:
+        """Let intervals go on after Redis' clock was set back."""
+
+        def right(name: str, record: str) -> Writing | None:
+            line, _, text = record.partition("\n")
+            try:
+                entry = periodic.set_back(self._unpacked(name, record), now, scheduler.zone)
+            except Exception:  # schedules are anybody's; whoever looks at it tells of it
+                return None
+            return Writing(name, line, f"{entry.standing.line}\n{text}", entry.look)
+
+        logger.warning("Redis' clock was set back: periodic intervals go on from now")
+        PeriodicStore(store).put_right(now, right)
 
     def _look_at(
         self, name: str, record: str, now: int, scheduler: TickScheduler

@@ -1,31 +1,42 @@
 -- Tell periodic entries that are to be looked at, and leave them to who asked for a while.
 --
--- KEYS     1 periodic  2 periodic_at
--- ARGV     1 most entries  2 for how long others leave them alone (ms)  3… names that are left to
---          others
--- Returns  {now (µs), when to look at the next one (ms) or '', for each its name and its record}
+-- KEYS     1 periodic  2 periodic_at  3 clock
+-- ARGV     1 most entries  2 for how long others leave them alone (ms)  3 the latest look (ms) for
+--          which whoever asks has put right what it left behind, '' for none  4… names that are left
+--          to others
+-- Returns  {now (µs), when to look at the next one (ms) or '', the latest look (ms) when the clock
+--          was set back since, else '', for each its name and its record}
 -- Repeat   tells others; these come again when the while is over
 -- @include clock
 -- @include types
 
 expect_type(KEYS[1], 'hash')
 expect_type(KEYS[2], 'zset')
+expect_type(KEYS[3], 'hash')
 local clock = now_us()
 local now = to_ms(clock)
 -- A full server must let it pass: see promote.lua.
 redis.call('ZREM', KEYS[2], '')
-local others, number = {}, #ARGV - 2
-for i = 3, #ARGV do
+-- Stays when the clock is set back, until somebody has put right what waits for that time.
+local latest = redis.call('HGET', KEYS[3], 'ticked')
+if not latest or latest == ARGV[3] or tonumber(latest) < now then
+  latest = string.format('%.0f', now)
+  if redis.call('EXISTS', KEYS[1]) == 1 then
+    redis.call('HSET', KEYS[3], 'ticked', latest)
+  end
+end
+local others, number = {}, #ARGV - 3
+for i = 4, #ARGV do
   others[ARGV[i]] = true
 end
 local names = redis.call(
   'ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, ARGV[1] + number)
-local reply = {clock, ''}
+local reply = {clock, '', tonumber(latest) > now + 1000 and latest or ''}
 for _, name in ipairs(names) do
   local data = redis.call('HGET', KEYS[1], name)
   if others[name] then
     -- Its time does not change: whoever can fire it finds it at once.
-  elseif data and #reply < 2 + 2 * ARGV[1] then
+  elseif data and #reply < 3 + 2 * ARGV[1] then
     redis.call('ZADD', KEYS[2], now + tonumber(ARGV[2]), name)
     reply[#reply + 1] = name
     reply[#reply + 1] = data

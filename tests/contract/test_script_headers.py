@@ -97,7 +97,7 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     "trim": (lambda s: s.letters.trim("q", 60.0, 10, 100), [0, 1]),
     "upcoming": (
         lambda s: PeriodicStore(s).upcoming(10, 500, ["other"]),
-        [5000, b"7", b"name", b"line\n{}"],
+        [5000, b"7", b"", b"name", b"line\n{}"],
     ),
     "enter": (lambda s: PeriodicStore(s).write([Writing("name", "", "line\n{}", 7)]), b"d"),
     "fire": (

@@ -119,20 +119,78 @@ def test_what_is_left_to_others_keeps_its_time_and_is_not_waited_for(store: Stor
     assert gate(store).upcoming(10, 100_000, ["e0", "e2", "e3"])[1:] == (
         int(store.client.zscore(LOOKS, "e1") or 0),
         [],
+        "",
     )
     assert [name for name, _ in gate(store).upcoming(10, 100_000).records] == ["e0", "e2"]
 
 
 def test_without_entries_there_is_nothing_to_look_at(store: Store) -> None:
-    assert gate(store).upcoming(10, 100)[1:] == (None, [])
+    assert gate(store).upcoming(10, 100)[1:] == (None, [], "")
     assert snapshot(store.client) == {}
 
 
 def test_a_look_at_what_is_gone_is_forgotten(store: Store) -> None:
     store.client.zadd(LOOKS, {"gone": 5})
 
-    assert gate(store).upcoming(10, 100)[1:] == (None, [])
+    assert gate(store).upcoming(10, 100)[1:] == (None, [], "")
     assert snapshot(store.client) == {}
+
+
+# -- a clock that is set back
+
+AHEAD = 3_600_000
+
+
+def test_a_clock_that_is_set_back_is_told_until_somebody_has_put_right_what_it_left(
+    store: Store,
+) -> None:
+    put(store, "a", look=FAR)
+    assert gate(store).upcoming(10, 100).set_back == ""
+    now = store.now_ms()
+    then = str(now + AHEAD)
+    store.client.hset("delayq:clock", "ticked", then)
+
+    assert [gate(store).upcoming(10, 100).set_back for _ in range(2)] == [then, then]
+    assert gate(store).upcoming(10, 100, put_right="5").set_back == then
+    assert gate(store).upcoming(10, 100, put_right=then).set_back == ""
+    assert gate(store).upcoming(10, 100).set_back == ""
+    assert now <= int(store.client.hget("delayq:clock", "ticked") or 0) <= store.now_ms()
+
+
+@pytest.mark.parametrize(("ahead", "told"), [(-AHEAD, False), (500, False), (60_000, True)])
+def test_a_clock_that_goes_on_or_is_corrected_by_little_is_not_told(
+    store: Store, ahead: int, told: bool
+) -> None:
+    put(store, "a", look=FAR)
+    then = str(store.now_ms() + ahead)
+    store.client.hset("delayq:clock", "ticked", then)
+
+    assert gate(store).upcoming(10, 100).set_back == (then if told else "")
+
+
+def test_entries_are_put_right_where_they_stand_as_read(store: Store) -> None:
+    now = store.now_ms()
+    for name in ("moved", "left", "same", "late"):
+        put(store, name, look=FAR)
+    put(store, "paused", look=FAR)
+    store.client.zrem(LOOKS, "paused")
+
+    def right(name: str, record: str) -> Writing | None:
+        return {
+            "moved": Writing(name, "old", "new\n{}", now + 5),
+            "left": None,
+            "same": Writing(name, "old", record, FAR),
+            "late": Writing(name, "old", record, now + 7),
+            "paused": Writing(name, "old", record, None),
+        }[name]
+
+    gate(store).put_right(now, right)
+
+    records = store.client.hgetall(ENTRIES)
+    assert kept(store)[1] == {b"moved": now + 5, b"left": FAR, b"same": FAR, b"late": now + 7}
+    assert {name: record for name, record in records.items() if record != b"old\n{}"} == {
+        b"moved": b"new\n{}"
+    }
 
 
 # -- firing

@@ -1,0 +1,81 @@
+"""Redis' clock was an hour ahead and has been set right: intervals go on at once.
+
+The clock of the server cannot be set here. What it keeps is made what it would be instead: ticks of
+the hour ahead were fired, and the latest look was then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timezone
+
+import pytest
+from celery import Celery
+from celery.schedules import crontab
+
+from celery_delayq import DelayQ, periodic
+from celery_delayq.definitions import Definition, Overlap
+from celery_delayq.periodic_store import PeriodicStore, Writing
+from celery_delayq.testing import wait_until
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.support.ticking import stored_ticks, ticking
+
+HOUR = 3_600_000
+
+#: Some ticks are scheduled two seconds ahead, ms.
+NEAR = 10_000
+
+
+def fire_an_hour_ahead(delayq: DelayQ, definition: Definition) -> None:
+    """Write an entry as it stands after an hour that has not come yet."""
+    now = delayq.store.now_ms()
+    entry = periodic.begin(definition, now, timezone.utc)
+    firing = periodic.fire(entry, now + HOUR, timezone.utc)
+    assert firing is not None
+    entry = replace(entry, standing=firing.then)
+    written = Writing(entry.name, "", entry.pack(), entry.look)
+    assert PeriodicStore(delayq.store).write([written]) == ["done"]
+    delayq.store.client.hset("delayq:clock", "ticked", str(now + HOUR))
+
+
+@pytest.mark.parametrize("count", [1, 3], ids=["one ticker", "three tickers"])
+@pytest.mark.parametrize("overlap", ["allow", "skip"])
+def test_an_interval_goes_on_from_now(
+    app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest, overlap: Overlap, count: int
+) -> None:
+    client = delayq_redis.client
+    checked = Definition.checked(0.5, name="often", task="tasks.add", overlap=overlap)
+    fire_an_hour_ahead(delayq, checked)
+    minutely = Definition.checked(crontab(), name="minutely", task="tasks.add")
+    fire_an_hour_ahead(delayq, minutely)
+    before = delayq.periodic.get("minutely")
+    began = delayq.store.now_ms()
+
+    with ticking(app, count):
+        wait_until(lambda: stored_ticks(client).get("often"), what="it ticks")
+
+    ticks = stored_ticks(client)
+    now = delayq.store.now_ms()
+    assert all(began < tick < now + NEAR for tick in ticks["often"])
+    assert len(ticks["often"]) == len({*ticks["often"]})
+    assert "minutely" not in ticks
+    assert delayq.periodic.get("minutely") == before
+    entry = delayq.periodic.get("often")
+    assert entry is not None
+    assert entry.standing.last == max(ticks["often"])
+    assert entry.standing.tick is not None
+    assert entry.standing.tick < now + NEAR
+    assert int(client.hget("delayq:clock", "ticked") or 0) <= now
+
+
+def test_one_that_somebody_looked_at_then_is_looked_at_again(
+    app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest
+) -> None:
+    """Who looked at it has died, and it was left alone until then."""
+    now = delayq.store.now_ms()
+    delayq.periodic.add("often", 0.5, "tasks.add")
+    delayq_redis.client.zadd("delayq:periodic_at", {"often": now + HOUR})
+    delayq_redis.client.hset("delayq:clock", "ticked", str(now + HOUR))
+
+    with ticking(app):
+        wait_until(lambda: stored_ticks(delayq_redis.client).get("often"), what="it ticks")
