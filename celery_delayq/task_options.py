@@ -14,6 +14,39 @@ from celery_delayq.message import due_of_eta
 LIMITS = ("time_limit", "soft_time_limit")
 
 
+def check_received(headers: Mapping[str, Any]) -> None:
+    """Check what a worker's own books are kept by: ids, names and time limits of a task.
+
+    Where these go wrong no task fails, but the worker: it ends, or keeps the place of the task.
+
+    Raises
+    ------
+    InvalidOption
+        One of them is not made as it should be.
+    """
+    id = headers.get("id")
+    if not isinstance(id, str) or not id or not _is_utf8(id):
+        raise InvalidOption(f"id={id!r}: expected the id of a task, a text")
+    for name in ("shadow", "root_id", "parent_id", "group"):
+        value = headers.get(name)
+        if isinstance(value, (list, dict)) or (isinstance(value, str) and not _is_utf8(value)):
+            raise InvalidOption(f"{name}={value!r}: expected a text or null")
+    names, stamps = headers.get("stamped_headers"), headers.get("stamps")
+    if names and not (isinstance(names, (list, tuple)) and all(isinstance(x, str) for x in names)):
+        raise InvalidOption(f"stamped_headers={names!r}: expected the names of stamps, or null")
+    if stamps and not isinstance(stamps, Mapping):
+        raise InvalidOption(f"stamps={stamps!r}: expected stamps by name")
+    check_time_limits(headers)
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def check_time_limits(headers: Mapping[str, Any]) -> None:
     """Check the limits that a task message has for its run.
 

@@ -23,7 +23,7 @@ from celery_delayq.attempts import attempts_of, hold_chord
 from celery_delayq.canvas import Canvas
 from celery_delayq.letters import details_of, pack_details
 from celery_delayq.message import own_of
-from celery_delayq.task_options import check_time_limits
+from celery_delayq.task_options import check_received
 from celery_delayq.transport.controls import REVOKED_CANVASES
 from celery_delayq.transport.runs import RunMixin
 
@@ -51,7 +51,7 @@ class RequestMixin:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         # Whatever protocol and producer it came from: here all of it has been read.
-        check_time_limits(self._request_dict)  # type: ignore[attr-defined]
+        check_received(self._request_dict)  # type: ignore[attr-defined]
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
         """Take note, and do what Celery does."""
@@ -68,9 +68,10 @@ class RequestMixin:
             note(message.delivery_tag, crashed=True, details=pack_details(details))
         try:
             return super().on_failure(exc_info, *args, **kwargs)  # type: ignore[misc]
-        except MemoryError:
-            # Celery raises a task's own anew, to end a worker that has none left; the message is
-            # not to be held for ever where that does not end it.
+        except Exception:
+            # Celery raises a task's MemoryError anew, to end a worker that has no memory left, and
+            # what tells chords and the result backend may fail on a message with wrong headers:
+            # that is not to be held for ever where the worker lives on.
             self.acknowledge()
             raise
         finally:

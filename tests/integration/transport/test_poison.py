@@ -148,7 +148,7 @@ def wait_for_all(worker: WorkerProcess, redis: RedisUnderTest) -> None:
         return ready(redis) + sum(held(redis.client).values())
 
     wait_until(
-        lambda: not left() or not worker.running, 60, lambda: f"{left()} to go:\n{worker.log}"
+        lambda: not left() or not worker.running, 300, lambda: f"{left()} to go:\n{worker.log}"
     )
     assert worker.running, worker.log
 
