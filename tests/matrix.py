@@ -28,10 +28,18 @@ LOG_LINES = 40
 
 #: These need packages that only Spark and the example have.
 IGNORED = ("--ignore", "tests/unit/spark", "--ignore-glob", "*/test_example_*.py")
+#: Properties are checked where one version is enough, unless they compare with Celery.
+CHEAP = "not full and (conformance or not hypothesis)"
+#: To collect all others would take longer than some of the tests.
+CONFORMANCE = sorted(
+    str(each.relative_to(ROOT))
+    for each in (ROOT / "tests" / "integration").rglob("test_*.py")
+    if "pytest.mark.conformance" in each.read_text("utf-8")
+)
 #: What is run on each: all that is cheap, and what each pool must do.
 RUNS = (
-    ["-m", "not full", "tests/unit", "tests/lua", "tests/contract", *IGNORED],
-    ["-m", "conformance", "tests/integration"],
+    ["-m", CHEAP, "tests/unit", "tests/lua", "tests/contract", *IGNORED],
+    ["-m", "conformance", *CONFORMANCE],
 )
 
 #: Celery and its kombu, and the oldest and newest redis-py that this kombu takes.

@@ -27,6 +27,9 @@ logger = logging.getLogger(__name__)
 
 #: Whether an acknowledgement from another thread wakes Celery's event loop: kombu 5.6 and newer.
 LOOP_WAKES = hasattr(Hub, "_create_waker")
+#: Whether a lost connection makes Celery forget the requests that it drops: 5.7 and newer. Older
+#: ones seek them by a wrong key: each stays, with its message, for as long as the worker lives.
+FORGETS_REQUESTS = hasattr(state, "scheduled_requests")
 
 _controller: ReferenceType[Any] | None = None
 
@@ -147,33 +150,38 @@ def _surviving(on_apply: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def keep_begun() -> None:
-    """Have a lost connection make the worker's pool forget no task that a child has already.
+    """Have a lost connection make a prefork worker forget what no child has, and nothing else.
 
     Celery drops what is not known to run: it will come again. But a child may have begun with it
     and not told yet, and then it would run twice. Celery before 5.6 also drops what does run.
 
-    Not where children end after some tasks: one that is about to end reads no more, its successor
-    has its descriptors, and the task would wait for ever and keep a place in the pool.
+    Where children end after some tasks, nothing is kept: one that is about to end reads no more,
+    its successor has its descriptors, and the task would wait for ever and keep a place in the
+    pool.
     """
     pool: Any = getattr(_controller() if _controller else None, "pool", None)
     processes = getattr(pool, "_pool", None)
-    if getattr(processes, "_maxtasksperchild", None) or getattr(
-        processes, "_max_memory_per_child", None
-    ):
-        return
     if hasattr(processes, "_busy_workers") and not hasattr(pool.flush, "keeps"):
         pool.flush = _keeping(processes, pool.flush)
 
 
 def _keeping(processes: Any, flush: Callable[[], Any]) -> Callable[[], Any]:
+    children_end = processes._maxtasksperchild or processes._max_memory_per_child
+
     def flush_and_keep() -> None:
         jobs = list(processes._cache.values())
         flush()
         for job in jobs:
             child = job._write_to  # None until writing has begun; a flush ends what has begun
-            if child is not None and child._is_alive() and not (job.ready() or job._cancelled):
+            if child is None:
+                job.discard()  # Celery 5.5 leaves some that it will never write
+            elif not children_end and child._is_alive() and not (job.ready() or job._cancelled):
                 processes._cache[job._job] = job
                 processes._busy_workers.add(child.inqW_fd)
+        if not FORGETS_REQUESTS:
+            for id, each in tuple(state.requests.items()):
+                if each not in state.active_requests:
+                    del state.requests[id]
 
     flush_and_keep.keeps = True  # type: ignore[attr-defined]
     return flush_and_keep

@@ -13,6 +13,7 @@ import pytest
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
+from celery_delayq.transport.poller import STOPS_POLLING
 from tests.apps.ending_tasks import Desk
 from tests.support.proxy import Proxy
 
@@ -205,7 +206,11 @@ def test_a_connection_that_is_lost_while_nothing_is_asked_costs_nothing(desk: De
     desk.redis.client_kill_filter(_type="normal", skipme=True)
     before = process.cpu_times()
     ids += desk.send(1, countdown=1)
-    wait_until(lambda: ids[-1] in desk.ready(), what="the delayed task is ready")
+    # Before kombu 5.7 it connects anew at once, and may take one more.
+    states = (desk.ready, desk.held) if STOPS_POLLING else (desk.ready,)
+    wait_until(
+        lambda: any(ids[-1] in state() for state in states), what="the delayed task is promoted"
+    )
     after = process.cpu_times()
 
     assert after.user + after.system - before.user - before.system < 0.5
@@ -215,6 +220,7 @@ def test_a_connection_that_is_lost_while_nothing_is_asked_costs_nothing(desk: De
     assert desk.twice() == {}
 
 
+@pytest.mark.conformance
 def test_redis_is_restarted_while_tasks_run(desk: Desk, broker: EmbeddedRedis) -> None:
     ids = desk.send(12, "gate")
     scheduled = desk.send(5, countdown=1)

@@ -21,6 +21,7 @@ PLAIN = st.one_of(st.text(max_size=40), st.integers(), st.floats(), st.booleans(
 ANY = st.one_of(PLAIN, st.lists(PLAIN, max_size=2), st.binary(), st.decimals(), st.sets(PLAIN))
 
 
+@pytest.mark.conformance
 @given(
     st.one_of(
         st.lists(ANY, max_size=4),

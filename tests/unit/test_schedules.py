@@ -139,6 +139,7 @@ crontabs = st.builds(
 )
 
 
+@pytest.mark.conformance
 @settings(deadline=None)
 @given(given_schedule=crontabs, at=st.datetimes(datetime(2019, 1, 1), datetime(2031, 1, 1)))
 def test_crontabs_are_due_when_celery_says_so(given_schedule: crontab, at: datetime) -> None:
