@@ -134,7 +134,7 @@ def test_an_entry_of_before_that_says_it_without_a_meaning_can_be_changed(delayq
 
 @pytest.mark.parametrize(("said", "offset"), [({"timezone": "America/New_York"}, -5), ({}, 1)])
 def test_times_of_calls_without_an_offset_are_by_the_clock_of_the_entry_or_of_the_app(
-    make_app: MakeApp, said: dict[str, str], offset: int
+    make_app: MakeApp, said: dict[str, Any], offset: int
 ) -> None:
     delayq = DelayQ.of(make_app(timezone="Europe/Berlin"))
     wall = datetime(2100, 1, 31, 9)
