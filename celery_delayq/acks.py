@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from redis.exceptions import ConnectionError, TimeoutError
+from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
 from celery_delayq.calls import Call
 from celery_delayq.store import Store
@@ -20,6 +20,9 @@ logger = logging.getLogger(__name__)
 
 #: Redis cannot be reached now, or is no master any more: the same call may succeed later.
 LOST = (ConnectionError, TimeoutError, OSError)
+
+#: Times that a change may fail for other reasons than that Redis refused it or was away.
+MOST_FAILURES = 10
 
 #: Most acknowledgements to send at once.
 MOST = 500
@@ -179,6 +182,7 @@ class Change:
 
     make: Callable[[Store], Any]
     lost: str = ""
+    failures: int = 0
 
 
 class Changes:
@@ -203,15 +207,19 @@ class Changes:
         self._wake()
 
     def flush(self, store: Store) -> None:
-        """Make all of them in this order; raises one of `LOST` where that is to be tried again."""
+        """Make all of them in this order; raises an error where that is to be tried again."""
         while self._waiting:
             change = self._waiting[0]
             try:
                 change.make(store)
             except LOST:
                 raise
-            except Exception:
-                logger.exception("Redis refused a change. %s", change.lost or "A lease ends")
+            except Exception as exc:
+                # A client may raise anything while its connection is being closed.
+                change.failures += 1
+                if not isinstance(exc, ResponseError) and change.failures < MOST_FAILURES:
+                    raise
+                logger.exception("A change was not made. %s", change.lost or "A lease ends")
             self._waiting.popleft()
 
     def give_up(self) -> None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import atexit
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from celery_delayq.lease import LeaseKeeper
+
+#: Seconds for which a process that ends waits for Redis, where it has something to tell.
+PATIENCE = 5.0
 
 
 @dataclass
@@ -28,9 +32,10 @@ class Keepers:
 
     def end(self) -> None:
         """Have Redis told what it has not been told yet: the process ends."""
+        until = time.monotonic() + PATIENCE
         for (pid, _), keeper in self._known.items():
             if pid == os.getpid():
-                keeper.end()
+                keeper.end(until)
 
 
 #: The keepers of this process.

@@ -16,17 +16,14 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
-from itertools import count
-from typing import Any
-from weakref import ReferenceType, ref
 
 from redis.exceptions import ResponseError
 
 from celery_delayq import native
-from celery_delayq.acks import LOST, Acks, Changes, Tally
+from celery_delayq.acks import LOST, Acks, Changes
 from celery_delayq.conf import Settings
 from celery_delayq.early_runs import EarlyRuns
+from celery_delayq.holdings import Holdings
 from celery_delayq.store import Store
 
 logger = logging.getLogger(__name__)
@@ -42,12 +39,6 @@ ACK_QUIET = 0.1
 #: Seconds between two looks at what a lost connection has left behind.
 ORPHAN_LOOK = 0.5
 
-#: Leases for which a process whose tasks take long lets others make room for a suspect.
-TIRED = 10
-
-#: Seconds for which a process that ends waits for Redis, where it has something to tell.
-PATIENCE = 5.0
-
 
 def new_incarnation() -> str:
     """Return a name for this process that no other has or had."""
@@ -55,24 +46,7 @@ def new_incarnation() -> str:
     return f"{host}.{os.getpid()}.{secrets.token_hex(6)}"
 
 
-@dataclass(slots=True)
-class Holding:
-    """One message that this process holds.
-
-    *message* is the object that was handed out; while it lives, someone may still work on it.
-    *crashed*, *reason* and *details* tell of its end: that it killed its process, or why it was
-    rejected; *run* is the line of its run for the history.
-    """
-
-    queue: str
-    message: ReferenceType[Any] | None = None
-    crashed: bool = False
-    reason: str | None = None
-    details: bytes = b""
-    run: bytes = b""
-
-
-class LeaseKeeper:
+class LeaseKeeper(Holdings):
     """Holds messages for one process in one Redis database.
 
     Parameters
@@ -98,15 +72,12 @@ class LeaseKeeper:
         name: Callable[[], str] = new_incarnation,
         start: Callable[[Callable[[], None]], None] = native.start,
     ) -> None:
-        self.lease = settings.lease
+        incarnation = name()
+        while not claim(incarnation, 3 * settings.lease):
+            logger.warning("Incarnation %s is in use, taking another one", incarnation)
+            incarnation = name()
+        super().__init__(incarnation, settings.lease)
         self.max_deliveries = settings.max_deliveries
-        self.tally = Tally()
-        self.held: dict[str, Holding] = {}
-        self._nonces = count(1)
-        self._asked: dict[str, str] = {}
-        self._alone: set[str] = set()
-        self._room_until = 0.0
-        self._tired_until = 0.0
         self._orphans: deque[str] = deque()
         self._abandoned: set[tuple[str, str]] = set()
         self._strangers: dict[str, set[str]] = {}
@@ -122,11 +93,6 @@ class LeaseKeeper:
         self._first_ack: object | None = None
         self._store = store
         self._start = start
-        self.incarnation = name()
-        while not claim(self.incarnation, 3 * self.lease):
-            logger.warning("Incarnation %s is in use, taking another one", self.incarnation)
-            self.incarnation = name()
-        self._prefix = len(self.incarnation) + 1
         self.acks = Acks(self.incarnation, self.tally, self._wake)
         #: What could not be changed in Redis at once.
         self.changes = Changes(self._wake)
@@ -164,105 +130,43 @@ class LeaseKeeper:
 
     def finish(self, patience: float = 1.0) -> None:
         """Let the thread do what is left to do, for *patience* seconds at most: the end is near."""
-        end = time.monotonic() + patience
         self.runs.hurry()
-        while (self.changes or self.runs) and time.monotonic() < end:
-            self._signal.give()
-            native.sleep(0.005)
+        self._wait_while(lambda: self.changes or self.runs, time.monotonic() + patience)
 
-    def end(self) -> None:
-        """Let the thread do all that is left to do: the process ends, and nobody works any more."""
+    def end(self, until: float) -> None:
+        """Let the thread do all that is left to do: the process ends, and nobody works any more.
+
+        Parameters
+        ----------
+        until : float
+            By the monotonic clock, when to give up.
+        """
         for holding in self.held.copy().values():
             holding.message = None
         self._next_look = 0.0
-        end = time.monotonic() + PATIENCE
-        self.finish(PATIENCE)
-        while (self.acks.unanswered or self._abandoned or self._orphans) and time.monotonic() < end:
-            self._signal.give()
-            native.sleep(0.005)
+        self.runs.hurry()
+        self._wait_while(
+            lambda: (
+                self.changes
+                or self.runs
+                or self.acks.unanswered
+                or self._abandoned
+                or self._orphans
+            ),
+            until,
+        )
         self.changes.give_up()
 
-    def new_nonce(self, queue: str) -> str:
-        """Return the nonce of a request that is about to be sent."""
-        nonce = str(next(self._nonces))
-        self._asked[nonce] = queue
-        return nonce
-
-    def take(
-        self, queue: str, nonce: str, fields: Iterable[str], *, alone: bool = False
-    ) -> list[str]:
-        """Note messages as held that came for *nonce*; return their delivery tags."""
-        tags = [f"{self.incarnation}:{field}" for field in fields]
-        for tag in tags:
-            self.held[tag] = Holding(queue)
-        if alone:
-            self._alone.update(tags)
-        self._asked.pop(nonce, None)
-        return tags
-
-    def handed_out(self, tag: str, message: Any) -> bool:
-        """Note the object that stands for a message from now on; False when it was taken away."""
-        holding = self.held.get(tag)
-        if holding is None:
-            return False
-        holding.message = ref(message)
-        return True
-
-    def message_of(self, tag: str) -> Any:
-        """Return the object that stands for a held message, None when nobody has it any more."""
-        holding = self.held.get(tag)
-        return None if holding is None or holding.message is None else holding.message()
-
-    def owns(self, tag: str) -> bool:
-        """Return whether a delivery tag was made here."""
-        return tag.startswith(self.incarnation)
-
-    def field(self, tag: str) -> str:
-        """Return the field under which Redis keeps the message *tag*."""
-        return tag[self._prefix :]
-
-    def drop(self, tag: str) -> Holding | None:
-        """Note that a message is no longer held; None when it was not."""
-        holding = self._pop(tag)
-        if holding is None:
-            self.tally.foreign_acks += 1
-        return holding
-
-    def _pop(self, tag: str) -> Holding | None:
-        self._alone.discard(tag)
-        return self.held.pop(tag, None)
+    def _wait_while(self, is_left: Callable[[], object], until: float) -> None:
+        while is_left() and time.monotonic() < until:
+            self._signal.give()
+            native.sleep(0.005)
 
     def ack(self, tag: str) -> None:
         """Acknowledge a message; soon sent, and again until Redis has answered."""
         holding = self.drop(tag)
         if holding is not None:
             self.acks.add(holding.queue, self.field(tag), holding.run)
-
-    @property
-    def busy(self) -> int:
-        """How many messages are held, and how many requests may get some."""
-        return len(self.held) + len(self._asked)
-
-    @property
-    def others(self) -> int:
-        """What to tell of :attr:`busy` with one request: -1 after room was made in vain."""
-        busy = self.busy - 1
-        return -1 if busy and time.monotonic() < self._tired_until else busy
-
-    def make_room(self) -> None:
-        """A message waits that is to be delivered alone: take nothing until nothing is held."""
-        self._room_until = time.monotonic() + self.lease
-
-    @property
-    def makes_room(self) -> bool:
-        """Whether nothing is to be taken now: not for longer than a lease, it is another's turn."""
-        now = time.monotonic()
-        if self._room_until and not self.held:
-            self._room_until = 0.0
-        elif self._room_until and now > self._room_until:
-            self._room_until = 0.0
-            self._tired_until = now + TIRED * self.lease
-        return bool(self._room_until) or bool(self._alone)
 
     def orphan(self, tags: Iterable[str]) -> None:
         """The channel of these messages has gone: give them back once nobody works on them."""

@@ -7,10 +7,9 @@ stock.
 
 from __future__ import annotations
 
-import gc
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from queue import Empty
 from threading import get_ident
@@ -22,26 +21,21 @@ from kombu.transport import virtual
 from celery_delayq import message as envelope
 from celery_delayq.keepers import KEEPERS
 from celery_delayq.lease import LeaseKeeper
-from celery_delayq.lease_store import Counted
 from celery_delayq.message import HeldBy
-from celery_delayq.store import Store
 from celery_delayq.transport import qos, worker
-from celery_delayq.transport.divert import DivertChannel
 from celery_delayq.transport.intake import Intake, Popped, Taken
 from celery_delayq.transport.poller import STOPS_POLLING
 from celery_delayq.transport.restore import log_undecodable
 from celery_delayq.transport.rota import QUICK
+from celery_delayq.transport.settle import SettleChannel
 
 logger = logging.getLogger(__name__)
-
-#: Burials after which to look whether there are too many dead letters.
-TRIM_AFTER = 100
 
 #: What Celery raises on a task message that is not made as it expects.
 MALFORMED = (TypeError, ValueError, LookupError, AttributeError)
 
 
-class ConsumeChannel(DivertChannel):
+class ConsumeChannel(SettleChannel):
     """A channel of kombu's that leases messages, and holds none in memory for having an ETA."""
 
     QoS = qos.QoS
@@ -57,7 +51,6 @@ class ConsumeChannel(DivertChannel):
     _in_poll: Any
     _dispatching = False
     _keeper: LeaseKeeper | None = None
-    _buried = 0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         #: Of each queue that is consumed: whether without acknowledgement, and the callback.
@@ -89,6 +82,7 @@ class ConsumeChannel(DivertChannel):
         if self.serves_worker:
             bell.ring_for_signals()
             worker.keep_begun()
+            worker.drop_waiting()
         if not self._dispatching:
             self._dispatching = True
             self.connection.start_dispatcher(self)
@@ -190,94 +184,6 @@ class ConsumeChannel(DivertChannel):
         self.keeper.ack(tag)
         if self.connection is not None and not self.serves_worker:
             self.keeper.acks.flush(self.store)
-
-    def requeue(self, tags: Iterable[str], *, last: bool = False, counted: Counted) -> None:
-        """Put messages back into their ready lists, after all others with *last*."""
-        fields: dict[tuple[str, Counted, bytes], list[str]] = {}
-        for tag in tags:
-            holding = self.keeper.drop(tag)
-            if holding is not None:
-                why: Counted = "crashed" if holding.crashed else counted
-                details = holding.details if holding.crashed else b""
-                key = holding.queue, why, details
-                fields.setdefault(key, []).append(self.keeper.field(tag))
-        most = self.keeper.max_deliveries
-
-        def put_back(store: Store) -> None:
-            for (queue, why, details), names in fields.items():
-                _, buried = store.leases.requeue(
-                    queue,
-                    self.keeper.incarnation,
-                    names,
-                    last=last,
-                    counted=why,
-                    most=most,
-                    details=details,
-                )
-                if buried:
-                    logger.error("A task of queue %r that kills its process is dead", queue)
-
-        self._do(put_back)
-
-    def note_cancelled(self, tag: str) -> None:
-        """Take note that nobody works on a message any more, though its object may live on."""
-        holding = self.keeper.held.get(tag)
-        if holding is not None:
-            holding.message = None
-            if self.connection is None:
-                self.keeper.orphan([tag])
-
-    def bury(self, tag: str, id: str, reason: str) -> None:
-        """Make a dead letter of a message that is held."""
-        holding = self.keeper.drop(tag)
-        if holding is not None:
-            why, queue, field = holding.reason or reason, holding.queue, self.keeper.field(tag)
-            me, details, run = self.keeper.incarnation, holding.details, holding.run
-            self._do(lambda store: store.leases.reject(queue, me, field, id, why, details, run))
-            self._after_burial(queue)
-
-    def bury_copy(self, queue: str, id: str, reason: str, message: bytes, details: bytes) -> None:
-        """Make a dead letter of what failed after it was acknowledged."""
-        lost = f"Task {id} is no dead letter, and its message is lost: {reason}"
-        self._do(lambda store: store.bury(queue, id, reason, message, details), lost)
-        self._after_burial(queue)
-
-    def _after_burial(self, queue: str) -> None:
-        """Now and then, forget dead letters beyond the limits."""
-        self._buried += 1
-        if self._buried % TRIM_AFTER == 0:
-            self._do(lambda store: store.letters.trim_by(queue, store.layout_of(queue)))
-
-    def _do(self, change: Callable[[Store], Any], lost: str = "") -> None:
-        """Change something in Redis: at once, or by the keeper when there is no connection.
-
-        *lost* says what is lost if the process ends before Redis is back.
-        """
-        if self.connection is not None:
-            try:
-                change(self.store)
-                return
-            except Exception as exc:
-                # Redis is away, or a signal handler runs where greenlets may not wait.
-                logger.warning("Done a little later: %r", exc)
-        self.keeper.changes.add(change, lost)
-
-    def note_failure(
-        self, tag: str, *, crashed: bool = False, reason: str | None = None, details: bytes = b""
-    ) -> None:
-        """Take note of why a message is about to come back or to be rejected."""
-        holding = self.keeper.held.get(tag)
-        if holding is not None:
-            holding.crashed, holding.reason, holding.details = crashed, reason, details
-
-    def hand_back(self, tags: list[str]) -> None:
-        """Put back what was handed out and is not done: at once, or when nobody works on it."""
-        held = [tag for tag in tags if tag in self.keeper.held]
-        if worker.lost_connection(self):
-            gc.collect()  # what Celery has dropped must not look alive
-            self.keeper.orphan(held)
-        else:
-            self.requeue(held, counted="died" if worker.failed() else "requeued")
 
     def on_credit(self) -> None:
         """A message is done: a poller that waits in another thread is told."""

@@ -221,11 +221,16 @@ class RequestMixin:
         self._is_buried = True
         message = self.message  # type: ignore[attr-defined]
         queue = own_of(message.properties).get("queue")
-        if queue is not None:
+        if queue is None:
+            return
+        channel, tag = message.channel, message.delivery_tag
+        id = str(self.id)  # type: ignore[attr-defined]
+        details = pack_details(ending.details)
+        # The acknowledgement may be still to come: on solo it waits for the end of the task.
+        is_held = channel.note_failure(tag, reason=ending.reason, details=details)
+        if not (is_held and channel.bury(tag, id, ending.reason)):
             data = envelope.encode(envelope.without_delivery(message._raw))
-            id = str(self.id)  # type: ignore[attr-defined]
-            details = pack_details(ending.details)
-            message.channel.bury_copy(queue, id, ending.reason, data, details)
+            channel.bury_copy(queue, id, ending.reason, data, details)
 
 
 def _text(reason: Any) -> str:

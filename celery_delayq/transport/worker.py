@@ -6,7 +6,9 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import wraps
+from queue import Empty, SimpleQueue
 from typing import Any
 from weakref import ReferenceType, ref
 
@@ -163,6 +165,33 @@ def keep_begun() -> None:
     processes = getattr(pool, "_pool", None)
     if hasattr(processes, "_busy_workers") and not hasattr(pool.flush, "keeps"):
         pool.flush = _keeping(processes, pool.flush)
+
+
+def drop_waiting() -> None:
+    """Have a lost connection make a pool of threads forget the tasks that no thread has begun.
+
+    Celery forgets them only in a prefork pool. In the others they would run although their
+    messages go back, or have gone to others with the lease.
+    """
+    pool: Any = getattr(_controller() if _controller else None, "pool", None)
+    waiting = getattr(getattr(pool, "executor", None), "_work_queue", None)
+    if waiting is not None and not hasattr(pool.flush, "drops"):
+        pool.flush = _dropping(waiting)
+
+
+def _dropping(waiting: SimpleQueue[Any]) -> Callable[[], None]:
+    def flush() -> None:
+        # As `ThreadPoolExecutor.shutdown` does to cancel what waits.
+        with suppress(Empty):
+            while True:
+                item = waiting.get_nowait()
+                if item is None:  # tells the threads to end
+                    waiting.put(None)
+                    return
+                item.future.cancel()
+
+    flush.drops = True  # type: ignore[attr-defined]
+    return flush
 
 
 def _keeping(processes: Any, flush: Callable[[], Any]) -> Callable[[], Any]:

@@ -22,8 +22,8 @@ from tests.support.faults.ledger import Ledger
 
 LEDGER = os.environ.get("OUTCOME_LEDGER", "redis://127.0.0.1:1")
 
-#: Seconds after its start when a limited task is ended.
-LIMIT = 1.0
+#: Seconds after its start when a limited task is ended: by then all others have started.
+LIMIT = 5.0
 #: Seconds until a retry: it is only to be seen in the schedule.
 RETRY = 3600
 
@@ -156,10 +156,9 @@ def before_start(gate: str = "") -> None:
     """Never run."""
 
 
-@app.task(name="outcome.wait", shared=False)
-def wait(gate: str = "") -> None:
+@_task("wait")
+def wait(self: Any, number: int) -> None:
     """Keep a place in the pool until a gate opens."""
-    wait_for(gate)
 
 
 @app.task(name="outcome.beside", shared=False)

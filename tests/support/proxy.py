@@ -157,6 +157,10 @@ class Proxy:
         self._flowing = asyncio.Event()
         self._flowing.set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._serving: set[asyncio.Task[None]] = set()
+        self._holding: frozenset[str] = frozenset()
+        #: The calls that were held back; their connections pass nothing on after them.
+        self.held: list[str] = []
 
     def __enter__(self) -> Proxy:
         self._thread.start()
@@ -202,10 +206,15 @@ class Proxy:
         """Cut the connection instead of passing on the next command with *marker*."""
         self.dropped = self.on(marker, Fault.DROP_REQUEST).fired
 
+    def hold(self, *labels: str) -> None:
+        """Hold back these calls, and what comes behind them, until their connections are cut."""
+        self._holding = frozenset(labels)
+
     # -- faults of all connections ------------------------------------------------------------
 
     def cut_all(self, *, reset: bool = False) -> None:
-        """Cut every connection; new ones are taken."""
+        """Cut every connection; new ones are taken, and nothing is held back on them."""
+        self._holding = frozenset()
 
         async def cut() -> None:
             for link in list(self._links):
@@ -264,8 +273,19 @@ class Proxy:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._serving, return_exceptions=True)
+        await asyncio.sleep(0.01)  # in which the transports close
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
+        try:
+            await self._link(reader, writer)
+        finally:
+            self._serving.discard(task)
+
+    async def _link(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             their_reader, their_writer = await asyncio.open_connection(
                 "127.0.0.1", self._target, limit=_CHUNK
@@ -274,6 +294,9 @@ class Proxy:
             writer.transport.abort()
             return
         link = _Link(writer, their_writer)
+        if self._listener is None:  # refused since it was accepted
+            link.cut()
+            return
         self._links.add(link)
         both = [
             asyncio.ensure_future(self._pass_requests(link, reader)),
@@ -295,6 +318,9 @@ class Proxy:
                 await self._flowing.wait()
                 call = Call.read(raw)
                 self.traffic[call.label] += 1
+                if call.label in self._holding:
+                    self.held.append(call.label)
+                    await asyncio.Event().wait()  # for the cut
                 if rule := self._hit(call, (Fault.DROP_REQUEST,)):
                     rule.fire()
                     return

@@ -1,0 +1,115 @@
+"""What becomes of messages that were handed out, when their channel may have been closed."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from celery_delayq.lease_store import Counted
+from celery_delayq.store import Store
+from celery_delayq.transport import worker
+from celery_delayq.transport.divert import DivertChannel
+
+logger = logging.getLogger(__name__)
+
+#: Burials after which to look whether there are too many dead letters.
+TRIM_AFTER = 100
+
+
+class SettleChannel(DivertChannel):
+    """A channel that gives messages back, and makes dead letters of them."""
+
+    _buried = 0
+
+    def requeue(self, tags: Iterable[str], *, last: bool = False, counted: Counted) -> None:
+        """Put messages back into their ready lists, after all others with *last*."""
+        fields: dict[tuple[str, Counted, bytes], list[str]] = {}
+        for tag in tags:
+            holding = self.keeper.drop(tag)
+            if holding is not None:
+                why: Counted = "crashed" if holding.crashed else counted
+                details = holding.details if holding.crashed else b""
+                key = holding.queue, why, details
+                fields.setdefault(key, []).append(self.keeper.field(tag))
+        most = self.keeper.max_deliveries
+
+        def put_back(store: Store) -> None:
+            for (queue, why, details), names in fields.items():
+                _, buried = store.leases.requeue(
+                    queue,
+                    self.keeper.incarnation,
+                    names,
+                    last=last,
+                    counted=why,
+                    most=most,
+                    details=details,
+                )
+                if buried:
+                    logger.error("A task of queue %r that kills its process is dead", queue)
+
+        self._do(put_back)
+
+    def note_cancelled(self, tag: str) -> None:
+        """Take note that nobody works on a message any more, though its object may live on."""
+        holding = self.keeper.held.get(tag)
+        if holding is not None:
+            holding.message = None
+            if self.connection is None:
+                self.keeper.orphan([tag])
+
+    def bury(self, tag: str, id: str, reason: str) -> bool:
+        """Make a dead letter of a message that is held; return whether it was."""
+        holding = self.keeper.drop(tag)
+        if holding is None:
+            return False
+        why, queue, field = holding.reason or reason, holding.queue, self.keeper.field(tag)
+        me, details, run = self.keeper.incarnation, holding.details, holding.run
+        self._do(lambda store: store.leases.reject(queue, me, field, id, why, details, run))
+        self._after_burial(queue)
+        return True
+
+    def bury_copy(self, queue: str, id: str, reason: str, message: bytes, details: bytes) -> None:
+        """Make a dead letter of what failed after it was acknowledged."""
+        lost = f"Task {id} is no dead letter, and its message is lost: {reason}"
+        self._do(lambda store: store.bury(queue, id, reason, message, details), lost)
+        self._after_burial(queue)
+
+    def _after_burial(self, queue: str) -> None:
+        """Now and then, forget dead letters beyond the limits."""
+        self._buried += 1
+        if self._buried % TRIM_AFTER == 0:
+            self._do(lambda store: store.letters.trim_by(queue, store.layout_of(queue)))
+
+    def _do(self, change: Callable[[Store], Any], lost: str = "") -> None:
+        """Change something in Redis: at once, or by the keeper when there is no connection.
+
+        *lost* says what is lost if the process ends before Redis is back.
+        """
+        if self.connection is not None:
+            try:
+                change(self.store)
+                return
+            except Exception as exc:
+                # Redis is away, or a signal handler runs where greenlets may not wait.
+                logger.warning("Done a little later: %r", exc)
+        self.keeper.changes.add(change, lost)
+
+    def note_failure(
+        self, tag: str, *, crashed: bool = False, reason: str | None = None, details: bytes = b""
+    ) -> bool:
+        """Take note of why a message is about to come back or to be rejected, if it is held."""
+        holding = self.keeper.held.get(tag)
+        if holding is not None:
+            holding.crashed, holding.reason, holding.details = crashed, reason, details
+        return holding is not None
+
+    def hand_back(self, tags: list[str]) -> None:
+        """Put back what was handed out and is not done: at once, or when nobody works on it."""
+        held = [tag for tag in tags if tag in self.keeper.held]
+        if worker.lost_connection(self):
+            gc.collect()  # what Celery has dropped must not look alive
+            self.keeper.orphan(held)
+        else:
+            self.requeue(held, counted="died" if worker.failed() else "requeued")

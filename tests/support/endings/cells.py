@@ -1,0 +1,193 @@
+"""Which cells the matrix has, which there cannot be, and what is to come of each. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import NamedTuple
+
+from celery_delayq.testing.workers import POOLS
+from celery_delayq.transport.request import TELLS_OF_REJECTS
+
+ACKS = ("late", "early")
+#: Before the task starts, while it runs, between its end and its acknowledgement.
+CUTS = ("before", "running", "ended")
+#: When Redis can be reached again: at once, after the lease, or when the worker is ending.
+BACKS = ("at once", "after the lease", "at the end")
+ENDINGS = (
+    "success",
+    "retry",
+    "failure",
+    "exhausted",
+    "reject",
+    "requeue",
+    "ignore",
+    "soft_limit",
+    "hard_limit",
+    "terminate",
+    "killed",
+    "unserialisable",
+    "before_start",
+)
+
+
+class World(NamedTuple):
+    """What all tasks of one run have in common; *cut* and *back* are "" where nothing is cut."""
+
+    pool: str
+    acks: str
+    cut: str = ""
+    back: str = ""
+
+    @property
+    def is_late(self) -> bool:
+        """Whether a message is acknowledged after its task has ended."""
+        return self.acks == "late"
+
+    @property
+    def loses_leases(self) -> bool:
+        """Whether messages are given to others while their tasks run."""
+        # On solo Celery sends an early acknowledgement, too, when the task has ended.
+        is_held = self.is_late or self.pool == "solo"
+        return is_held and self.cut in ("running", "ended") and self.back == "after the lease"
+
+    def __str__(self) -> str:
+        """Name it, as a test is named."""
+        return "-".join(part.replace(" ", "_") for part in self if part)
+
+
+class Cell(NamedTuple):
+    """One task: how it ends, alone or as a member of a chord."""
+
+    ending: str
+    in_chord: bool
+
+    @property
+    def id(self) -> str:
+        """The id of the task."""
+        return f"{self.ending}-{'member' if self.in_chord else 'alone'}"
+
+    @property
+    def body(self) -> str:
+        """The id of the chord's body."""
+        return f"{self.ending}-body"
+
+
+class Outcome(NamedTuple):
+    """What came of a task.
+
+    Attributes
+    ----------
+    result : str
+        ``done``, ``ignored``, ``retried``, ``requeued`` (it was done when it ran again),
+        ``revoked``, or ``dead: `` and the beginning of the reason.
+    runs : int
+        How often it has started.
+    body : str
+        The state of the chord's body, "" where there is no chord.
+    """
+
+    result: str
+    runs: int
+    body: str = ""
+
+
+# -- what there cannot be
+
+_NO_LIMITS = {"soft_limit": {"threads", "solo", "gevent", "eventlet"}}
+_NO_LIMITS["hard_limit"] = {"threads", "solo", "eventlet"}
+
+#: Why a cell is left out.
+IMPOSSIBLE: dict[str, Callable[[World, str], bool]] = {
+    "this pool has no such time limit": lambda world, ending: (
+        world.pool in _NO_LIMITS.get(ending, ())
+    ),
+    "this pool cannot end a running task": lambda world, ending: (
+        ending == "terminate" and world.pool in ("threads", "solo")
+    ),
+    "only prefork has processes to kill": lambda world, ending: (
+        ending == "killed" and world.pool != "prefork"
+    ),
+    "a worker that ends without a connection takes no commands": lambda world, ending: (
+        ending == "terminate" and world.cut == "running" and world.back == "at the end"
+    ),
+    "billiard signals a limit twice that passes as a worker ends": lambda world, ending: (
+        ending == "soft_limit" and world.cut == "ended" and world.back == "at the end"
+    ),
+    "of two runs of one id Celery can end only the second": lambda world, ending: (
+        ending == "terminate" and world.cut == "running" and world.loses_leases
+    ),
+}
+
+
+def why_impossible(world: World, ending: str) -> str | None:
+    """Return why a task cannot end so, None where it can."""
+    return next((why for why, applies in IMPOSSIBLE.items() if applies(world, ending)), None)
+
+
+def worlds() -> Iterator[World]:
+    """Yield all worlds."""
+    for pool, acks in product(POOLS, ACKS):
+        yield World(pool, acks)
+        for cut, back in product(CUTS, BACKS):
+            yield World(pool, acks, cut, back)
+
+
+def cells(world: World) -> list[Cell]:
+    """Return what can be in a world."""
+    return [
+        Cell(ending, in_chord)
+        for ending, in_chord in product(ENDINGS, (False, True))
+        if why_impossible(world, ending) is None
+    ]
+
+
+# -- what is to come of the others
+
+_REASONS = {
+    "failure": "failed: Failed: no luck",
+    "exhausted": "failed: Failed: no luck",
+    "reject": "not mine",
+    "requeue": "not now",  # with early acks nothing is left to go back
+    "soft_limit": "failed: SoftTimeLimitExceeded: ",
+    "hard_limit": "failed: TimeLimitExceeded: ",
+    "killed": "failed: WorkerLostError: Worker exited prematurely: signal 9 (SIGKILL)",
+    "unserialisable": "failed: EncodeError: ",
+    "before_start": "failed: Failed: no start",
+}
+
+
+def expected(world: World, cell: Cell) -> Outcome:
+    """Return what is to come of a task.
+
+    A cut changes nothing but this: a message whose lease has ended runs again.
+    """
+    result, runs = _result(world, cell.ending)
+    body = _body(cell.ending, result) if cell.in_chord else ""
+    return Outcome(result, runs, body)
+
+
+def _result(world: World, ending: str) -> tuple[str, int]:
+    runs = 2 if world.loses_leases else 1
+    if ending == "terminate":
+        # What was revoked is refused when it comes again, or has not started.
+        return "revoked", 0 if world.cut == "before" else 1
+    if ending in ("requeue", "killed") and (world.is_late or world.loses_leases):
+        return "requeued", 2
+    if ending == "success":
+        return ("done" if runs == 1 else "requeued"), runs
+    if ending == "ignore":
+        return "ignored", runs
+    if ending == "retry":
+        return "retried", runs
+    return f"dead: {_REASONS[ending]}", runs
+
+
+def _body(ending: str, result: str) -> str:
+    if result in ("done", "requeued"):
+        return "SUCCESS"
+    if result in ("retried", "ignored") or ending in ("exhausted", "requeue"):
+        return "PENDING"  # it waits for the retry, or for a replay
+    if ending == "reject" and not TELLS_OF_REJECTS:
+        return "PENDING"
+    return "FAILURE"

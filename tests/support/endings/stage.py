@@ -1,0 +1,357 @@
+"""One run of the matrix: a worker, all tasks that can end in its world, and one cut."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from uuid import uuid4
+
+from celery import Celery, chord
+from kombu import Connection
+from redis import Redis
+
+from celery_delayq.conf import Settings
+from celery_delayq.dispatcher import DispatcherThread
+from celery_delayq.embedded import EmbeddedRedis
+from celery_delayq.letters import Buried
+from celery_delayq.store import Store
+from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
+from tests.support.endings.cells import Cell, Outcome, World
+from tests.support.faults.ledger import Ledger
+from tests.support.faults.leftovers import left_in
+from tests.support.proxy import Proxy
+
+TIMEOUT = 120
+#: Seconds of a lease that is to end, and of one that is not.
+SHORT, LONG = 2.0, 60.0
+#: What is sent meanwhile waits for Redis, for 30 s at most: Celery's own policy ends in 0.6 s.
+PUBLISHING = {"max_retries": 150, "interval_start": 0, "interval_step": 0.2, "interval_max": 0.2}
+#: What tells Redis of an end.
+ENDS = ("ack", "reject", "retry", "requeue", "bury")
+#: What ends only when it is told to, or by its own limit.
+UNGATED = ("soft_limit", "hard_limit", "terminate")
+
+
+class Stage:
+    """Workers of one world, and what becomes of the tasks that they are sent.
+
+    Parameters
+    ----------
+    start
+        The fixture ``delayq_worker``.
+    broker
+        Server that is only reached through *proxy*.
+    results_url
+        Database for results, gates and the ledger.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        cells: Collection[Cell],
+        start: Callable[..., WorkerProcess],
+        broker: EmbeddedRedis,
+        proxy: Proxy,
+        results_url: str,
+    ) -> None:
+        self.world = world
+        self.cells = list(cells)
+        self._start = start
+        self._broker = broker
+        self._proxy = proxy
+        self._results_url = results_url
+        self._stack = ExitStack()
+        self.redis = self._stack.enter_context(broker.client())
+        self._results = self._stack.enter_context(Redis.from_url(results_url))
+        self._ledger = Ledger(results_url)
+        self._stack.callback(self._ledger.close)
+        self._workers: list[WorkerProcess] = []
+        self._app = Celery(
+            "sender",
+            broker=broker.url_for("delayq+redis"),
+            backend=results_url,
+            set_as_current=False,
+        )
+        self._stack.callback(self._app.close)
+        self._delayq = {"lease": SHORT if world.back == "after the lease" else LONG}
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._stack.close()
+
+    def play(self) -> None:
+        """Have all tasks end, with the cut of the world."""
+        {
+            "": self._without_a_cut,
+            "before": self._cut_before,
+            "running": self._cut_running,
+            "ended": self._cut_ended,
+        }[self.world.cut]()
+
+    # -- the cuts
+
+    def _without_a_cut(self) -> None:
+        self._open("go")
+        self._begin()
+        self._send()
+        self._wait_started(self._of("terminate"))
+        self._revoke()
+
+    def _cut_before(self) -> None:
+        self._open("go")
+        self._begin(concurrency=4)
+        blockers = self._send_blockers(1 if self.world.pool == "solo" else 4)
+        if self.world.pool in ("gevent", "eventlet"):
+            # It waits for a place in the full pool, and may run twice: it is the pool's already.
+            self._app.send_task("outcome.wait", ("blockers",))
+        self._send()
+        if self.world.pool in (
+            "prefork",
+            "threads",
+        ):  # the others take none while all places are full
+            ids = {cell.id for cell in self.cells}
+            wait_until(
+                lambda: ids <= left_in(self.redis).get("leased", set()), TIMEOUT, "all are taken"
+            )
+        self._revoke()
+        self._cut(lambda: self._wait_finished(blockers), "blockers")
+
+    def _cut_running(self) -> None:
+        self._begin()
+        self._send()
+        self._wait_running()
+        self._cut(self._wait_ended, "go")
+        self._revoke()
+
+    def _cut_ended(self) -> None:
+        self._begin()
+        self._send()
+        self._wait_running()
+        self._proxy.hold(*ENDS)
+        self._revoke()
+        self._open("go")
+        self._wait_ended()
+        # A prefork worker that waits for Redis ends no task by a limit: those end after the cut.
+        wait_until(lambda: self._proxy.held, TIMEOUT, "an end that Redis is not told")
+        self._cut(lambda: None)
+
+    def _cut(self, wait_ended: Callable[[], None], *gates: str) -> None:
+        """Cut all connections, and have tasks end that wait for *gates*."""
+        back = self.world.back
+        if back == "at once":
+            self._proxy.cut_all()
+            self._open(*gates)
+            for worker in self._workers:
+                self._wait_connected_again(worker)
+            return
+        self._proxy.refuse()
+        if back == "after the lease":
+            with self._dispatching() as store:
+                if self.world.cut != "before":
+                    self._open(*gates)
+                self._wait_for_a_lease(store)
+                self._proxy.accept()
+                self._open(*gates)
+                wait_ended()
+                for worker in self._workers:
+                    self._wait_connected_again(worker)
+            return
+        for worker in self._workers:
+            worker.term()
+        self._open(*gates)
+        wait_ended()
+        self._proxy.accept()
+        for worker in self._workers:
+            worker.wait(TIMEOUT)
+        left = left_in(self.redis)
+        assert not left.get("leased"), f"held by nobody: {left}; {self._logs()}"
+        if left.get("ready"):
+            self._begin()
+
+    @contextmanager
+    def _dispatching(self) -> Iterator[Store]:
+        """Have somebody give to others what is not heard of for a lease."""
+        options = {"delayq": self._delayq}
+        with Connection(self._app.conf.broker_url, transport_options=options) as connection:
+            channel: Any = connection.channel()
+            thread = DispatcherThread(channel.new_store(), Settings.from_options(options))
+            thread.start()
+            yield channel.store
+            thread.stop()
+            thread.join()
+
+    def _wait_for_a_lease(self, store: Store) -> None:
+        """Wait until a lease has ended that begins now."""
+        queue, me = "canary", uuid4().hex
+        store.register(queue)
+        self.redis.lpush(queue, json.dumps({"headers": {"id": "canary"}}))
+        taken = store.leases.reserve(queue, me, SHORT, "1", 1, 0)
+        assert taken
+        wait_until(lambda: self.redis.llen(queue), TIMEOUT, "the lease ends")
+        store.clear(queue)
+        self.redis.delete(queue)
+
+    # -- workers
+
+    def _begin(self, concurrency: int = 0) -> None:
+        """Start what runs all tasks side by side: workers, where each runs one."""
+        world = self.world
+        room = concurrency or len(self.cells) + 3
+        several = world.pool == "solo" and world.cut in ("running", "ended")
+        late = world.is_late
+        settings = {
+            "task_acks_late": late,
+            "task_reject_on_worker_lost": late,
+            "worker_proc_alive_timeout": TIMEOUT,
+            "worker_prefetch_multiplier": 1 if several else 60,
+            "broker_transport_options": {"delayq": self._delayq},
+            "task_publish_retry_policy": PUBLISHING,
+        }
+        started = [
+            self._start(
+                "tests.apps.outcome_tasks:app",
+                pool=world.pool,
+                concurrency=room,
+                broker_url=f"delayq+redis://127.0.0.1:{self._proxy.port}/0",
+                result_backend=self._results_url,
+                env={
+                    "OUTCOME_LEDGER": self._results_url,
+                    "OUTCOME_SETTINGS": json.dumps(settings),
+                },
+                extra_args=FAST_START,
+                wait_ready=False,
+            )
+            for _ in range(room if several else 1)
+        ]
+        for worker in started:
+            worker.wait_ready(TIMEOUT)
+        self._workers = started
+
+    def _wait_connected_again(self, worker: WorkerProcess) -> None:
+        wait_until(
+            lambda: worker.log.count("] Connected to ") >= 2,
+            TIMEOUT,
+            lambda: f"a new connection:\n{worker.log[-3000:]}",
+        )
+
+    def stop(self) -> None:
+        """End the workers in good order."""
+        for worker in self._workers:
+            if worker.running:
+                worker.term()
+        for worker in self._workers:
+            worker.wait(TIMEOUT)
+
+    # -- tasks
+
+    def _send(self) -> None:
+        for cell in self.cells:
+            task = self._app.signature(f"outcome.{cell.ending}", ("go",), task_id=cell.id)
+            if cell.in_chord:
+                beside = self._app.signature("outcome.beside", task_id=f"{cell.ending}-beside")
+                body = self._app.signature("outcome.body", task_id=cell.body)
+                chord([beside, task], app=self._app)(body)
+            else:
+                task.apply_async()
+
+    def _send_blockers(self, number: int) -> list[str]:
+        ids = [f"blocker-{n}" for n in range(number)]
+        for id in ids:
+            self._app.send_task("outcome.wait", ("blockers",), task_id=id)
+        wait_until(lambda: set(ids) <= set(self._ledger.starts()), TIMEOUT, "blockers run")
+        return ids
+
+    def _open(self, *gates: str) -> None:
+        for gate in gates:
+            self._results.set(f"gate:{gate}", 1)
+
+    def _of(self, *endings: str) -> list[Cell]:
+        return [cell for cell in self.cells if cell.ending in endings]
+
+    def _revoke(self) -> None:
+        """Have all tasks revoked and terminated that are to end so."""
+        ids = [cell.id for cell in self._of("terminate")]
+        if ids:
+            # Again until it is heard: a worker that has connected hears of nothing yet.
+            wait_until(
+                lambda: self._app.control.revoke(
+                    ids, terminate=True, reply=True, timeout=1, limit=1
+                ),
+                TIMEOUT,
+                lambda: f"an answer to revoke; {self._logs()}",
+            )
+
+    def _wait_started(self, cells: Collection[Cell]) -> None:
+        ids = {cell.id for cell in cells}
+        wait_until(
+            lambda: ids <= set(self._ledger.starts()),
+            TIMEOUT,
+            lambda: f"{ids - set(self._ledger.starts())} to start; {self._logs()}",
+        )
+
+    def _wait_running(self) -> None:
+        """Wait until all tasks run, and their messages are acknowledged where that is early."""
+        self._wait_started(self.cells)
+        is_held = self.world.is_late or self.world.pool == "solo"
+        ids = set() if is_held else {cell.id for cell in self.cells}
+        wait_until(
+            lambda: not ids & left_in(self.redis).get("leased", set()), TIMEOUT, "early acks"
+        )
+
+    def _wait_finished(self, ids: Collection[str]) -> None:
+        wait_until(
+            lambda: set(ids) <= self._ledger.finished(),
+            TIMEOUT,
+            lambda: f"{set(ids) - self._ledger.finished()} to end; {self._logs()}",
+        )
+
+    def _wait_ended(self) -> None:
+        """Wait until all have ended that end when a gate opens."""
+        self._wait_finished([cell.id for cell in self.cells if cell.ending not in UNGATED])
+
+    # -- what came of them
+
+    def outcomes(self) -> dict[str, Outcome]:
+        """Return what came of each task, by its id."""
+        left = left_in(self.redis)
+        dead = {
+            id.decode(): Buried.unpack(id.decode(), data).reason
+            for id, data in self.redis.hgetall("{celery}:dead").items()
+        }
+        starts = self._ledger.starts()
+        return {
+            cell.id: Outcome(
+                self._result(cell.id, left, dead, starts.get(cell.id, 0)),
+                starts.get(cell.id, 0),
+                self._state(cell.body) if cell.in_chord else "",
+            )
+            for cell in self.cells
+        }
+
+    def _result(self, id: str, left: dict[str, set[str]], dead: dict[str, str], runs: int) -> str:
+        places = sorted(place for place, ids in left.items() if id in ids)
+        if places == ["dead"] and id in dead:
+            return f"dead: {dead[id]}"
+        if places == ["scheduled"]:
+            return "retried"
+        if places:
+            return f"in {' and '.join(places)}"
+        state = self._state(id)
+        if state == "SUCCESS":
+            return "done" if runs == 1 else "requeued"
+        if state == "REVOKED":
+            return "revoked"
+        return "ignored" if state == "PENDING" and runs else state
+
+    def others(self) -> set[str]:
+        """Return what is left in the broker beside the tasks themselves."""
+        return set().union(*left_in(self.redis).values()) - {cell.id for cell in self.cells}
+
+    def _state(self, id: str) -> str:
+        found = self._results.get(f"celery-task-meta-{id}")
+        return "PENDING" if found is None else str(json.loads(found)["status"])
+
+    def _logs(self) -> str:
+        return "\n".join(worker.log[-2000:] for worker in self._workers)
