@@ -4,7 +4,6 @@ sent again if need be.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -13,10 +12,11 @@ from typing import Any
 
 from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
+from celery_delayq import native
 from celery_delayq.calls import Call
 from celery_delayq.store import Store
 
-logger = logging.getLogger(__name__)
+logger = native.Logger(__name__)
 
 #: Redis cannot be reached now, or is no master any more: the same call may succeed later.
 LOST = (ConnectionError, TimeoutError, OSError)

@@ -7,7 +7,6 @@ task runs, and sends acknowledgements that did not find a ride with a request.
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import secrets
@@ -26,7 +25,7 @@ from celery_delayq.early_runs import EarlyRuns
 from celery_delayq.holdings import Holdings
 from celery_delayq.store import Store
 
-logger = logging.getLogger(__name__)
+logger = native.Logger(__name__)
 
 #: Seconds between two looks at acknowledgements while there are any. One that is still there at
 #: the second look, after at most twice as long, has found no request to ride on.
@@ -161,6 +160,7 @@ class LeaseKeeper(Holdings):
         while is_left() and time.monotonic() < until:
             self._signal.give()
             native.sleep(0.005)
+        native.say()
 
     def ack(self, tag: str) -> None:
         """Acknowledge a message; soon sent, and again until Redis has answered."""

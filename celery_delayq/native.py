@@ -5,11 +5,19 @@ A greenlet does not run while a task computes; the heartbeat must.
 
 from __future__ import annotations
 
+import logging
 import sys
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from typing import Any
+
+#: The threads that were started here, by their native ids.
+_THREADS: set[int] = set()
+#: What these have to log where eventlet patched the locks of logging.
+_SAID: deque[Callable[[], None]] = deque()
 
 
 def _original(module: str, name: str) -> Any:
@@ -55,9 +63,58 @@ class Signal:
 
 def start(function: Callable[[], Any]) -> None:
     """Run *function* in a native thread that does not keep the process alive."""
-    _original("_thread", "start_new_thread")(function, ())
+
+    def run() -> None:
+        me = _original("_thread", "get_ident")()
+        _THREADS.add(me)
+        try:
+            function()
+        finally:
+            _THREADS.discard(me)
+
+    _original("_thread", "start_new_thread")(run, ())
 
 
 def sleep(seconds: float) -> None:
     """Sleep without a hub."""
     _original("time", "sleep")(seconds)
+
+
+class Logger:
+    """A logger for those who may run in a native thread.
+
+    With eventlet such a thread would wait for ever for a lock of logging that a greenlet holds: it
+    leaves its lines to `say`.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._logger = logging.getLogger(name)
+
+    def info(self, text: str, *args: Any) -> None:
+        """Log at INFO."""
+        self._log(logging.INFO, text, args)
+
+    def warning(self, text: str, *args: Any) -> None:
+        """Log at WARNING."""
+        self._log(logging.WARNING, text, args)
+
+    def error(self, text: str, *args: Any) -> None:
+        """Log at ERROR."""
+        self._log(logging.ERROR, text, args)
+
+    def exception(self, text: str, *args: Any) -> None:
+        """Log at ERROR, with the exception that is being handled."""
+        self._log(logging.ERROR, text, args, exc_info=sys.exc_info())
+
+    def _log(self, level: int, text: str, args: tuple[Any, ...], **options: Any) -> None:
+        said = partial(self._logger.log, level, text, *args, stacklevel=3, **options)
+        if "eventlet.patcher" in sys.modules and _original("_thread", "get_ident")() in _THREADS:
+            _SAID.append(said)
+        else:
+            said()
+
+
+def say() -> None:
+    """Log what native threads have left to the thread of the greenlets."""
+    while _SAID:
+        _SAID.popleft()()

@@ -19,6 +19,7 @@ from uuid import uuid4
 from kombu.transport import virtual
 
 from celery_delayq import message as envelope
+from celery_delayq import native
 from celery_delayq.keepers import KEEPERS
 from celery_delayq.lease import LeaseKeeper
 from celery_delayq.message import HeldBy
@@ -208,6 +209,7 @@ class ConsumeChannel(SettleChannel):
 
     def _brpop_start(self, *_: Any, **__: Any) -> None:
         """Ask for the next messages."""
+        native.say()
         self._intake.start()
 
     def _brpop_read(self, **_: Any) -> bool:

@@ -262,9 +262,13 @@ class Proxy:
 
     async def _close_listener(self) -> None:
         # Not waited for: it would wait for the connections, too.
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            # A server that closes drops the connections that it is just taking, and leaks them.
+            for sock in listener.sockets:
+                self._loop.remove_reader(sock.fileno())
+            await asyncio.sleep(0.001)
+            listener.close()
 
     async def _end(self) -> None:
         await self._close_listener()

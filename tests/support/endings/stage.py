@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
@@ -80,6 +81,8 @@ class Stage:
     def close(self) -> None:
         """Close the connections."""
         self._stack.close()
+        del self._app
+        gc.collect()  # results talk to their backend when they are collected, which may be gone then
 
     def play(self) -> None:
         """Have all tasks end, with the cut of the world."""
@@ -190,6 +193,11 @@ class Stage:
         taken = store.leases.reserve(queue, me, SHORT, "1", 1, 0)
         assert taken
         wait_until(lambda: self.redis.llen(queue), TIMEOUT, "the lease ends")
+        # Those of the workers have ended before, and are taken back one after the other.
+        ids = {cell.id for cell in self.cells}
+        wait_until(
+            lambda: not ids & left_in(self.redis).get("leased", set()), TIMEOUT, "all are taken"
+        )
         store.clear(queue)
         self.redis.delete(queue)
 
