@@ -82,7 +82,8 @@ class Stage:
         """Close the connections."""
         self._stack.close()
         del self._app
-        gc.collect()  # results talk to their backend when they are collected, which may be gone then
+        # Results talk to their backend when they are collected; it may be gone by then.
+        gc.collect()
 
     def play(self) -> None:
         """Have all tasks end, with the cut of the world."""
