@@ -25,8 +25,9 @@ else
     -- The agenda names no queue that has nothing scheduled.
     if redis.call('EXISTS', KEYS[i]) == 1 then
       redis.call('ZADD', KEYS[2], 'LT', to_ms(clock), ARGV[i])
-      hint(ARGV[3], ARGV[i], to_ms(clock), clock)
     end
+    -- It also wakes workers, for messages that are ready.
+    hint(ARGV[3], ARGV[i], to_ms(clock), clock)
   end
 end
 if changed == 1 then
