@@ -31,7 +31,7 @@ test: .venv/installed servers ## the tests for every change, 8 minutes: one Redi
 	$(BIN)/python -m tests.run short
 
 test-full: .venv/installed servers ## all other tests, 30 minutes: faults, Spark, every pool, the second Redis
-	$(BIN)/python -m tests.run full
+	$(BIN)/python -m tests.run full $(TEST_ARGS)
 
 matrix: .venv/installed servers ## unit, Lua, contract and conformance tests on eight combinations of versions
 	$(BIN)/python -m tests.matrix $(MATRIX_ARGS)
