@@ -43,7 +43,11 @@ KINDS = {
         "second message with the same id that is not listed: is not found by its id", "listed"
     ),
     "idle_twin": Kind("listed as second message with the same id that is gone", "removed", True),
-    "idle_key": Kind("unique key of what is gone", "removed, it is free all the same", True),
+    "idle_key": Kind(
+        "unique key of what is gone, or whose owner is unreadable",
+        "removed, it is free all the same",
+        True,
+    ),
     "keyless": Kind(
         "task whose unique key nobody has: another one could be sent", "it gets the key", True
     ),

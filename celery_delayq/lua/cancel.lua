@@ -38,12 +38,12 @@ local function cancel(name, state, value, wanted)
   elseif state == 'r' or ARGV[2] ~= '1' then
     return state
   end
-  local _, _, due, unique = read_tracked(value)
+  local _, nonce, due, unique = read_tracked(value)
   if wanted and tonumber(due) ~= wanted then
     return 'c'
   end
   redis.call('HSET', WAITING, name, '!' .. value)
-  release_key(unique, string.match(name, '^[^%z]*'))
+  release_key(unique, string.match(name, '^[^%z]*'), nonce)
   return 'd'
 end
 

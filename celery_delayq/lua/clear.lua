@@ -13,14 +13,15 @@ local count = {redis.call('ZCARD', DUE), redis.call('LLEN', KEYS[12])}
 local twins, kept = {}, {}
 local running = redis.call('HGETALL', RUNNING)
 for i = 1, #running, 2 do
-  local id, nonce = string.match(running[i], '^([^%z]*)(.*)$')
-  local _, _, _, unique = read_tracked(running[i + 1])
-  if nonce ~= '' then
+  local id, second = string.match(running[i], '^([^%z]*)(.*)$')
+  local _, nonce, _, unique = read_tracked(running[i + 1])
+  if second ~= '' then
     twins[#twins + 1] = running[i]
   end
   if unique and string.sub(unique, 1, 1) == 'd' then
     local key = string.sub(unique, 2)
-    if read_owner(key) == id then
+    local owner, owner_nonce = read_owner(key)
+    if owner == id and owner_nonce == nonce then
       kept[key] = redis.call('HGET', UNIQUE, key)
     end
   end

@@ -26,9 +26,9 @@ for i = 1, #ARGV, 3 do
     if redis.call('HEXISTS', ENTRIES, name) == 0 and redis.call('HEXISTS', RUNNING, name) == 0 then
       redis.call('ZREM', TWINS, name)
     end
-    local _, _, _, unique = read_tracked(value)
+    local _, nonce, _, unique = read_tracked(value)
     if unique then
-      release_key(unique, string.match(name, '^[^%z]*'))
+      release_key(unique, string.match(name, '^[^%z]*'), nonce)
     end
   end
 end

@@ -55,9 +55,9 @@ for i = 1, #page[2], 2 do
   end
   check_twin(name, mend)
   if priority then
-    local id, _, _, unique = read_label(data, start)
+    local id, nonce, _, unique = read_label(data, start)
     if id then
-      check_key(id, unique, mend)
+      check_key(id, nonce, unique, mend)
     end
   end
 end

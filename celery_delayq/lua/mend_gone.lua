@@ -78,7 +78,7 @@ for _, i in ipairs(unchanged) do
     if mend then
       redis.call('HDEL', index, name)
       redis.call('ZREM', TWINS, name)
-      release_key(unique or '-', id)
+      release_key(unique or '-', id, nonce)
     end
   end
 end

@@ -19,10 +19,10 @@ local mend = ARGV[4] == '1'
 local page = redis.call('HSCAN', index, ARGV[2], 'COUNT', ARGV[3])
 for i = 1, #page[2], 2 do
   local name = page[2][i]
-  local mark, _, _, unique = read_tracked(page[2][i + 1])
+  local mark, nonce, _, unique = read_tracked(page[2][i + 1])
   check_twin(name, mend)
   if mark == '' and string.sub(unique, 1, 1) == 'd' then
-    check_key(string.match(name, '^[^%z]*'), unique, mend)
+    check_key(string.match(name, '^[^%z]*'), nonce, unique, mend)
   end
 end
 return tell(page[1], #page[2] / 2)

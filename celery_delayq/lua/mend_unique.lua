@@ -16,8 +16,8 @@ local mend = ARGV[3] == '1'
 local page = redis.call('HSCAN', UNIQUE, ARGV[1], 'COUNT', ARGV[2])
 for i = 1, #page[2], 2 do
   local key = page[2][i]
-  local owner = read_owner(key)
-  if not (owner and find_owner(owner, key)) then
+  local owner, nonce = read_owner(key)
+  if not (owner and find_owner(owner, nonce, key)) then
     note('idle_key', key, mend)
     if mend then
       redis.call('HDEL', UNIQUE, key)

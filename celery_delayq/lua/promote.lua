@@ -167,7 +167,7 @@ if #names > 0 then
     track(WAITING, one[1], one[2], one[3])
   end
   for _, one in ipairs(labels) do
-    release_key(one[4], one[1])
+    release_key(one[4], one[1], one[2])
   end
   spend(KEYS[14], moved, tonumber(ARGV[3]))
 end

@@ -83,12 +83,12 @@ else
   state = 'ready'
 end
 if its_id then
-  release_key(its_unique, its_id)
+  release_key(its_unique, its_id, its_nonce)
 end
 if plan.what == 'store' then
   local _, _, _, unique = read_label(data, start)
   if state == 'scheduled' or string.sub(unique, 1, 1) == 'd' then
-    take_key(plan, id)
+    take_key(plan, id, nonce)
   end
 end
 redis.call('HDEL', KEYS[14], redis.sha1hex(string.sub(held, held_start)))

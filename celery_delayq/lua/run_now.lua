@@ -67,7 +67,7 @@ local function run(name, state, data, wanted)
   local id, nonce, unique = take_entry(name, score, data)
   if id then
     track(WAITING, id, nonce, tracking(to_ms(clock), unique, task))
-    release_key(unique, id)
+    release_key(unique, id, nonce)
   end
   return 'd'
 end

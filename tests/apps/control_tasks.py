@@ -196,9 +196,9 @@ class Scene:
         return {json.loads(item)["headers"]["id"] for item in messages if item}
 
     def owners(self, queue: str = "celery") -> dict[str, str]:
-        """Return who has which unique key, without the task's name."""
+        """Return the id that has each unique key, without the task's name."""
         return {
-            key.decode().partition(":")[2]: owner.decode().partition("=")[2]
+            key.decode().partition(":")[2]: owner.decode().partition("=")[2].partition("\0")[0]
             for key, owner in self.client.hgetall(f"{{{queue}}}:unique").items()
         }
 

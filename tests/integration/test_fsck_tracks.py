@@ -240,16 +240,25 @@ def test_a_second_message_that_is_the_first_for_now_may_be_listed(
 
 # -- unique keys
 
+#: Owners that say less than the id and the nonce of a message.
+UNREADABLE = {"no owner": "x", "no nonce": "=a", "empty nonce": "=a\0", "no number": "-=a\0n-a"}
+
 
 def test_unique_keys_of_what_is_gone_are_removed(store: Store, redis: Redis) -> None:
     put(store, labelled("s", unique="skey"))
     make_ready(store, "r", unique="d")
     healthy = snapshot(redis)
-    wrong = {"gone": "=gone", "other": "=s", "when": "5=r", "unreadable": "x"}
+    wrong = {
+        "gone": "=gone\0n",
+        "of another key": "=s\0n-s",
+        "when": "5=r\0n-r",
+        "of another message": "=s\0n",
+        **UNREADABLE,
+    }
     redis.hset("{q}:unique", mapping=wrong)
 
     assert by_kind(look(store))["idle_key"].harmless
-    assert mended(store, idle_key=4) == healthy
+    assert mended(store, idle_key=len(wrong)) == healthy
 
 
 def test_a_unique_key_that_nobody_has_is_given_to_its_task(store: Store, redis: Redis) -> None:
@@ -266,13 +275,16 @@ def test_a_unique_key_that_nobody_has_is_given_to_its_task(store: Store, redis: 
     assert mended(store, keyless=449) == healthy
 
 
-def test_a_unique_key_that_is_lost_with_its_owner_is_given_once(store: Store, redis: Redis) -> None:
+@pytest.mark.parametrize("owner", ["=gone\0n", "=a\0other", *UNREADABLE.values()])
+def test_a_unique_key_that_is_lost_with_its_owner_is_given_once(
+    store: Store, redis: Redis, owner: str
+) -> None:
     put(store, labelled("a", unique="skey"))
-    redis.hset("{q}:unique", "key", "=gone")
+    redis.hset("{q}:unique", "key", owner)
 
     state = mended(store, idle_key=1, keyless=1)
 
-    assert state["{q}:unique"] == {b"key": b"=a"}
+    assert state["{q}:unique"] == {b"key": b"=a\0n-a"}
 
 
 def test_what_stands_beside_the_owner_of_its_key_is_no_drift(store: Store, redis: Redis) -> None:
@@ -342,7 +354,7 @@ def test_a_key_that_another_has_now_stays_with_it(store: Store, redis: Redis) ->
 
     state = mended(store, gone_waiting=1)
 
-    assert state["{q}:unique"] == {b"key": b"=second"}
+    assert state["{q}:unique"] == {b"key": b"=second\0n-second"}
 
 
 @pytest.mark.parametrize("index", ["waiting", "running"])

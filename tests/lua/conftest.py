@@ -114,6 +114,11 @@ def retried(what: Entry, nonce: str, due_ms: int = FAR) -> Entry:
     return what._replace(due=Due(due_ms), data=data, policy=policy)
 
 
+def taken_by(id: str, nonce: str | None = None, *, since: int | str = "") -> bytes:
+    """Return what stands under a unique key that a message has."""
+    return f"{since}={id}\0{nonce or f'n-{id}'}".encode()
+
+
 def message_of(what: Entry) -> bytes:
     """Return the bytes that go to the ready list."""
     return Record.unpack(what.data).message

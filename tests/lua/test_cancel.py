@@ -28,6 +28,7 @@ from tests.lua.conftest import (
     repeating,
     reserve,
     state,
+    taken_by,
 )
 from tests.support.keyspace import snapshot
 from tests.support.model_clock import pass_time
@@ -294,12 +295,12 @@ def test_the_unique_key_is_free_again(store: Store) -> None:
 def test_the_key_of_another_with_the_same_id_stays_taken(store: Store) -> None:
     put(store, labelled("a", nonce="n1", unique="dk"))
     make_ready(store, labelled("a", nonce="n2"), labelled("a", nonce="n3", unique="dl"))
-    assert state(store)["{q}:unique"] == {b"k": b"=a", b"l": b"=a"}
+    assert state(store)["{q}:unique"] == {b"k": taken_by("a", "n1"), b"l": taken_by("a", "n3")}
 
     assert cancel(store, Name("a\0n3")) == ["d"]
     assert reserve(store).messages == [("1:1", message_of(labelled("a", nonce="n2")), (0, 0, 0))]
     store.leases.ack(QUEUE, "me", ["1:1"])
-    assert state(store)["{q}:unique"] == {b"k": b"=a"}
+    assert state(store)["{q}:unique"] == {b"k": taken_by("a", "n1")}
 
 
 # -- repeats, and what may be in the way

@@ -28,6 +28,7 @@ from tests.lua.conftest import (
     repeating,
     reserve,
     state,
+    taken_by,
 )
 from tests.lua.pausing import overdue, pause, promote
 from tests.support.keyspace import snapshot
@@ -212,7 +213,7 @@ def test_keys_of_what_is_held_or_scheduled_stay(store: Store) -> None:
 
     assert forget(store, (waiting(store)[b"c"], b"")) == 0
 
-    assert state(store)["{q}:unique"] == {b"a": b"=a", b"b": b"=b"}
+    assert state(store)["{q}:unique"] == {b"a": taken_by("a"), b"b": taken_by("b")}
 
 
 def test_forgetting_again_changes_nothing(store: Store) -> None:

@@ -21,6 +21,7 @@ from tests.lua.conftest import (
     reserve,
     retried,
     state,
+    taken_by,
 )
 from tests.lua.letters import DETAILS, DIED, dead, letters_left, replay, seed
 from tests.lua.uniques import KEY, owned, run_all, where_it_is
@@ -186,7 +187,7 @@ def test_a_key_that_is_free_is_taken(store: Store) -> None:
     )
 
     assert told == ["d", "k"]
-    assert state(store)[KEY] == {b"k": b"=a"}
+    assert state(store)[KEY] == {b"k": taken_by("a")}
     assert run_all(store) == [message_of(labelled("a", unique="dk"))]
     assert KEY not in state(store)
     assert letters_left(store) == {"b"}
@@ -198,7 +199,7 @@ def test_a_key_of_what_a_stock_worker_took_is_free(store: Store) -> None:
     seed(store, "a")
 
     assert replay(store, ("a", DIED, labelled("a", FAR, unique="dk", policy="e 0 0"))) == ["d"]
-    assert state(store)[KEY] == {b"k": b"=a"}
+    assert state(store)[KEY] == {b"k": taken_by("a")}
 
 
 def test_the_retry_of_what_was_replayed_keeps_its_key(store: Store) -> None:
@@ -209,7 +210,7 @@ def test_the_retry_of_what_was_replayed_keeps_its_key(store: Store) -> None:
 
     again = retried(what, "n2")
     assert store.leases.retry(QUEUE, again, QUEUE, "me", "1:1", when_due="push") == "scheduled"
-    assert state(store)[KEY] == {b"k": b"=a"}
+    assert state(store)[KEY] == {b"k": taken_by("a", "n2")}
 
 
 # -- repeats, and what may be in the way

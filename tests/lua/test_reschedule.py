@@ -23,6 +23,7 @@ from tests.lua.conftest import (
     repeating,
     reserve,
     state,
+    taken_by,
 )
 from tests.support.keyspace import snapshot
 
@@ -151,7 +152,7 @@ def test_its_unique_key_stays_taken(store: Store) -> None:
     put(store, labelled("a", unique="sk"))
 
     move(store, "a")
-    assert state(store)["{q}:unique"] == {b"k": b"=a"}
+    assert state(store)["{q}:unique"] == {b"k": taken_by("a")}
 
 
 def test_a_repeat_gets_the_same_answer_and_does_not_move_what_others_have_moved(

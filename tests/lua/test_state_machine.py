@@ -54,16 +54,16 @@ class Machine(LetterMachine):
 
     @invariant()
     def each_unique_key_is_that_of_one_message(self) -> None:
-        owners: dict[str, str] = {}
-        for key, id, nonce in self.model.with_key():
+        there = {*self.model.with_key()}
+        owners: dict[str, tuple[str, str]] = {}
+        for key, id, nonce in there:
             if nonce not in self.model.disowned:
                 assert key not in owners, "two messages with one key"
-                owners[key] = id
-        for key, id in owners.items():
-            assert self.model.owners[key].id == id, "it was let go too early"
-        there = {(key, id) for key, id, _ in self.model.with_key()}
+                owners[key] = id, nonce
+        for key, message in owners.items():
+            assert self.model.owners[key][:2] == message, "it was let go too early"
         for key, owner in self.model.owners.items():
-            assert (key, owner.id) in there or self.untold, "it is never let go"
+            assert (key, *owner[:2]) in there or self.untold, "it is never let go"
 
     @invariant()
     def what_may_be_due_is_on_the_agenda(self) -> None:

@@ -25,6 +25,7 @@ from tests.lua.conftest import (
     reserve,
     state,
     states,
+    taken_by,
 )
 from tests.lua.uniques import KEY, either_scope, owned, run_all, where_it_is
 from tests.support.keyspace import snapshot
@@ -39,12 +40,12 @@ def test_the_first_has_the_key_while_it_is_scheduled(store: Store, scope: str) -
     what = labelled("a", unique=f"{scope}k")
 
     assert states(store, what) == ["scheduled"]
-    assert state(store) == as_scheduled(what) | {KEY: {b"k": b"=a"}}
+    assert state(store) == as_scheduled(what) | {KEY: {b"k": taken_by("a")}}
 
 
 def test_one_that_is_due_has_it_until_it_is_done(store: Store) -> None:
     assert states(store, labelled("a", 1, unique="dk")) == ["ready"]
-    assert state(store)[KEY] == {b"k": b"=a"}
+    assert state(store)[KEY] == {b"k": taken_by("a")}
 
 
 def test_one_that_is_due_has_it_no_longer_where_it_counts_while_scheduled(store: Store) -> None:
@@ -80,7 +81,7 @@ def test_a_scheduled_one_makes_way(store: Store, scope: str) -> None:
     new = labelled("new", FAR, unique=f"{scope}k")
 
     assert put(store, new) == [Put("replaced", "old")]
-    assert state(store) == as_scheduled(new) | {KEY: {b"k": b"=new"}}
+    assert state(store) == as_scheduled(new) | {KEY: {b"k": taken_by("new")}}
 
 
 def test_a_ready_one_is_dropped_when_its_turn_comes(store: Store) -> None:
@@ -91,7 +92,7 @@ def test_a_ready_one_is_dropped_when_its_turn_comes(store: Store) -> None:
     assert state(store)["{q}:waiting"] == {b"old": b"!n-old 1 dk tasks.t"}
 
     assert reserve(store).messages == []
-    assert state(store) == as_scheduled(new) | {KEY: {b"k": b"=new"}}
+    assert state(store) == as_scheduled(new) | {KEY: {b"k": taken_by("new")}}
 
 
 def test_a_running_one_runs_on_and_the_key_is_that_of_the_new_one(store: Store) -> None:
@@ -99,10 +100,10 @@ def test_a_running_one_runs_on_and_the_key_is_that_of_the_new_one(store: Store) 
     new = labelled("new", FAR, unique="dk")
 
     assert put(store, new) == [Put("scheduled")]
-    assert state(store)[KEY] == {b"k": b"=new"}
+    assert state(store)[KEY] == {b"k": taken_by("new")}
 
     store.leases.ack(QUEUE, "me", ["1:1"])
-    assert state(store)[KEY] == {b"k": b"=new"}
+    assert state(store)[KEY] == {b"k": taken_by("new")}
     assert run_all(store) == [message_of(new)]
     assert KEY not in state(store)
 
@@ -115,7 +116,7 @@ def test_where_it_counts_while_scheduled_what_has_left_is_a_stranger(
     new = labelled("new", FAR, unique="sk", policy="e 0 0")
 
     assert states(store, new) == ["scheduled"]
-    assert state(store)[KEY] == {b"k": b"=new"}
+    assert state(store)[KEY] == {b"k": taken_by("new")}
     assert len(run_all(store)) == (2 if place == "ready" else 1)
 
 
@@ -125,7 +126,7 @@ def test_one_that_is_due_replaces_too(store: Store) -> None:
     assert put(store, labelled("newer", 1, unique="dk")) == [Put("replaced", "new")]
 
     assert bodies(reserve(store)) == [message_of(labelled("newer", unique="dk"))]
-    assert state(store)[KEY] == {b"k": b"=newer"}
+    assert state(store)[KEY] == {b"k": taken_by("newer")}
 
 
 @where_it_is
@@ -135,10 +136,10 @@ def test_the_same_id_may_replace_itself(store: Store, place: str) -> None:
     new = labelled("a", FAR, nonce="new", unique="dk")
 
     put(store, new)
-    assert state(store)[KEY] == {b"k": b"=a"}
+    assert state(store)[KEY] == {b"k": taken_by("a", "new")}
     if place == "running":
         store.leases.ack(QUEUE, "me", ["1:1"])
-    assert state(store)[KEY] == {b"k": b"=a"}
+    assert state(store)[KEY] == {b"k": taken_by("a", "new")}
 
     assert run_all(store) == [message_of(new)]
     left = {"delayq:queues", "delayq:reaping", "{q}:leases"}
@@ -164,7 +165,7 @@ def test_a_replaced_one_that_is_dropped_leaves_the_key_to_a_ready_one_of_its_id(
     make_ready(store, labelled("a", nonce="new", unique="dk"))
     reserve(store, limit=1)  # drops the old one
 
-    assert state(store)[KEY] == {b"k": b"=a"}
+    assert state(store)[KEY] == {b"k": taken_by("a", "new")}
     assert states(store, labelled("b", unique="dk", policy="e 0 0")) == ["conflict"]
 
 
@@ -173,7 +174,7 @@ def test_many_in_a_row_leave_one(store: Store) -> None:
     for each in entries:
         put(store, each)
 
-    assert state(store) == as_scheduled(entries[-1]) | {KEY: {b"k": b"=e19"}} | {
+    assert state(store) == as_scheduled(entries[-1]) | {KEY: {b"k": taken_by("e19")}} | {
         "delayq:agenda": {b"q": FAR}
     }
 
@@ -188,7 +189,7 @@ def test_what_is_parked_makes_way(store: Store) -> None:
     assert put(store, new) == [Put("replaced", "old")]
     found = state(store)
     del found["delayq:control"]
-    assert found == as_scheduled(new) | {KEY: {b"k": b"=new"}}
+    assert found == as_scheduled(new) | {KEY: {b"k": taken_by("new")}}
 
 
 # -- keep, error
@@ -233,7 +234,7 @@ def test_later_moves_to_the_later_of_both_dues(store: Store) -> None:
         assert [each.state for each in put(store, new)] == ["replaced"]
         assert state(store) == as_scheduled(new._replace(due=Due(expected))) | {
             "delayq:agenda": {b"q": FAR + 10},
-            KEY: {b"k": b"%d=%b" % (began, id.encode())},
+            KEY: {b"k": taken_by(id, since=began)},
         }
 
 
@@ -247,7 +248,7 @@ def test_later_waits_no_longer_than_max_wait_after_the_first(store: Store) -> No
     put(store, labelled("c", 90_000, relative=True, unique="sk", policy=policy))
     assert store.client.zscore("{q}:due", "c") == began + 60_000
 
-    store.client.hset(KEY, "k", f"{began - 70_000}=c")  # it began that much earlier
+    store.client.hset(KEY, "k", taken_by("c", since=began - 70_000))  # it began that much earlier
     last = labelled("d", FAR, unique="sk", policy=policy)
     assert put(store, last) == [Put("replaced", "c")]
     assert bodies(reserve(store)) == [message_of(last)]
@@ -267,7 +268,7 @@ def test_later_begins_anew_when_the_other_runs(store: Store) -> None:
     what = labelled("a", unique="dk", policy="l 60000 0")
     make_ready(store, what)
     reserve(store)
-    store.client.hset(KEY, "k", "5=a")  # long ago
+    store.client.hset(KEY, "k", taken_by("a", since=5))  # long ago
 
     assert states(store, labelled("b", unique="dk", policy="l 60000 0")) == ["scheduled"]
     assert store.client.zscore("{q}:due", "b") == FAR
@@ -327,7 +328,7 @@ def test_a_full_server_leaves_nothing_half_stored(
     if place == "scheduled":  # one takes the place of the other
         assert put(store, new) == [Put("replaced", "old")]
         store.client.config_set("maxmemory", 0)
-        assert store.client.hvals(KEY)[0].endswith(b"=new")
+        assert store.client.hvals(KEY)[0].endswith(taken_by("new"))
         assert run_all(store) == [message_of(new)]
     else:
         with pytest.raises(StoreFull):

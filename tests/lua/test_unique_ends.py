@@ -27,6 +27,7 @@ from tests.lua.conftest import (
     retried,
     state,
     states,
+    taken_by,
 )
 from tests.lua.uniques import KEY, either_scope, owned, run_all, where_it_is
 from tests.support.model_clock import pass_time
@@ -51,7 +52,7 @@ def test_a_key_that_counts_until_it_is_done_is_free_then(store: Store, end: str)
         waiting = store.client.hget("{q}:waiting", "a") or b""
         nonce, _, rest = waiting.split(b" ", 2)
         store.client.hset("{q}:waiting", "a", nonce + b" 5 " + rest)
-    assert end == "cancel" or state(store)[KEY] == {b"k": b"=a"}
+    assert end == "cancel" or state(store)[KEY] == {b"k": taken_by("a")}
     reserve(store)
     if end == "ack":
         store.leases.ack(QUEUE, "me", ["1:1"])
@@ -59,13 +60,13 @@ def test_a_key_that_counts_until_it_is_done_is_free_then(store: Store, end: str)
         store.leases.reject(QUEUE, "me", "1:1", "id", "why")
     elif end == "crash":
         store.leases.requeue(QUEUE, "me", ["1:1"], counted="crashed", most=1)
-        assert state(store)[KEY] == {b"k": b"=a"}
+        assert state(store)[KEY] == {b"k": taken_by("a")}
         reserve(store, "2")
         store.leases.requeue(QUEUE, "me", ["2:1"], counted="crashed", most=1)
     elif end == "reap":
         for nonce in ("2", "3"):
             pass_time(store.client, LEASE + 60)
-            assert state(store)[KEY] == {b"k": b"=a"}
+            assert state(store)[KEY] == {b"k": taken_by("a")}
             store.leases.reap(QUEUE, Layout(), "me", 100, 1)
             reserve(store, nonce)
     elif end == "retry":
@@ -102,7 +103,7 @@ def test_what_a_stock_worker_took_has_the_key_no_more(store: Store, policy: str)
 
     assert states(store, new) == ["scheduled"]
     [owner] = store.client.hvals(KEY)
-    assert owner.endswith(b"=new")
+    assert owner.endswith(taken_by("new"))
 
 
 def test_keys_of_what_stock_workers_took_are_not_kept_for_ever(store: Store) -> None:
@@ -154,7 +155,7 @@ def test_what_has_replaced_a_running_one_stays_and_its_retry_is_not_stored(
     assert retry(store, retried(old, "again")) == "duplicate"
     store.leases.ack(QUEUE, "me", ["1:1"])
     [owner] = store.client.hvals(KEY)
-    assert owner.endswith(b"=new")
+    assert owner.endswith(taken_by("new"))
     assert run_all(store) == [message_of(new)]
 
 
@@ -183,7 +184,7 @@ def test_what_goes_back_unstarted_leaves_its_key_to_what_has_replaced_it(
     itself = old._replace(due=Due(5))
     answer = store.leases.retry(QUEUE, itself, QUEUE, "me", "1:1", when_due="keep")
     assert answer == "scheduled"
-    assert state(store)[KEY] == {b"k": b"=new"}
+    assert state(store)[KEY] == {b"k": taken_by("new")}
     assert sorted(run_all(store)) == [message_of(new), message_of(old)]
     assert KEY not in state(store)
 
@@ -200,9 +201,9 @@ def test_the_retry_of_what_lost_its_key_otherwise_is_stored_beside(
     again = retried(old, "again", FAR + 5)
 
     assert retry(store, again) == "scheduled"
-    assert state(store)[KEY] == {b"k": b"=new"}
+    assert state(store)[KEY] == {b"k": taken_by("new")}
     store.control.cancel(QUEUE, Layout(), ["old"])
-    assert state(store)[KEY] == {b"k": b"=new"}
+    assert state(store)[KEY] == {b"k": taken_by("new")}
 
 
 def test_a_retry_that_was_acknowledged_before_takes_the_key_or_makes_way(store: Store) -> None:
@@ -215,7 +216,7 @@ def test_a_retry_that_was_acknowledged_before_takes_the_key_or_makes_way(store: 
     assert states(store, again) == ["scheduled"]  # its acknowledgement is still under way
     store.leases.ack(QUEUE, "me", ["1:1"])
     assert state(store) == as_scheduled(again) | {
-        KEY: {b"k": b"=old"},
+        KEY: {b"k": taken_by("old", "again")},
         "delayq:reaping": {b"q": 10},
         "{q}:leases": {b"me": 10},
     }
@@ -234,7 +235,7 @@ def test_a_retry_on_another_queue_has_its_key_there(store: Store, unique: str) -
     answer = store.leases.retry("p", there, QUEUE, "me", "1:1", when_due="push")
     assert answer == "scheduled"
     found = state(store)
-    assert found.get("{p}:unique") == (None if unique == "-" else {b"k": b"=old"})
+    assert found.get("{p}:unique") == (None if unique == "-" else {b"k": taken_by("old", "again")})
     assert "{q}:running" not in found
     assert states(store, labelled("new", unique="dk", policy="e 0 0")) == ["scheduled"]
 

@@ -318,7 +318,7 @@ class ScheduleModel(Tracking):
             for name, one in self.running.items()
             if one.unique[0] == "d"
             and one.unique[1:] in self.owners
-            and self.owners[one.unique[1:]].id == name.partition("\0")[0]
+            and self.owners[one.unique[1:]][:2] == (name.partition("\0")[0], one.nonce)
         }
         self.scheduled.clear()
         self.suspects.clear()

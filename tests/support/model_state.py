@@ -118,8 +118,9 @@ def _about(value: bytes) -> bytes:
 
 
 def _owner(value: bytes) -> Owner:
-    since, _, id = value.decode().partition("=")
-    return Owner(id, since != "")
+    since, _, name = value.decode().partition("=")
+    id, _, nonce = name.partition("\0")
+    return Owner(id, nonce, since != "")
 
 
 def _member(name: str, entry: Scheduled) -> bytes:

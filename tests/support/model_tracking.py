@@ -86,9 +86,10 @@ class Tracked(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """Whose a unique key is; *since* says whether it is stored since when."""
+    """What message a unique key belongs to; *since* says whether it is stored since when."""
 
     id: str
+    nonce: str
     since: bool
 
 
@@ -216,32 +217,32 @@ class Tracking:
 
     # -- unique keys
 
-    def find_owner(self, id: str, key: str) -> tuple[Place, str] | None:
-        """Return where something with that id has a key, and its name."""
-        names = self.names_of(id)
+    def find_owner(self, owner: Owner, key: str) -> tuple[Place, str] | None:
+        """Return where a message has a key, and its name."""
+        names = (owner.id, twin(owner.id, owner.nonce))
         for name in names:
             if name in self.scheduled:
                 label = Label.of(self.scheduled[name].record.message)
-                if label is not None and label.unique != "-" and label.key == key:
+                if label is not None and (label.nonce, label.key) == (owner.nonce, key):
                     return "scheduled", name
         for place, index in (("waiting", self.waiting), ("running", self.running)):
             for name in names:
                 one = index.get(name)
-                if one is not None and not one.dropped and one.unique == f"d{key}":
-                    return place, name  # type: ignore[return-value]
+                if one is not None and (one.nonce, one.unique) == (owner.nonce, f"d{key}"):
+                    return None if one.dropped else (place, name)  # type: ignore[return-value]
         return None
 
     def release(self, label: Label | None) -> None:
-        """Let go of the key of what has left a place, unless its id has it elsewhere."""
+        """Let go of the key of a message that has left a place, unless it has it elsewhere."""
         if label is not None and label.unique != "-":
             owner = self.owners.get(label.key)
-            if owner and owner.id == label.id and not self.find_owner(label.id, label.key):
+            if owner and owner[:2] == label[:2] and not self.find_owner(owner, label.key):
                 del self.owners[label.key]
 
     def decide(self, label: Label, due: int, policy: str, *, retry: bool) -> Plan:
         """Return what is to become of a message with a unique key."""
         owner = self.owners.get(label.key)
-        found = self.find_owner(owner.id, label.key) if owner else None
+        found = self.find_owner(owner, label.key) if owner else None
         if owner is None or found is None:
             return Plan("store", due)
         place, name = found
@@ -260,7 +261,7 @@ class Tracking:
     def take_key(self, label: Label, policy: str, *, scheduled: bool) -> None:
         """Give the key to what was stored; what had it runs on, if it runs."""
         if scheduled or label.counts_until_done:
-            self.owners[label.key] = Owner(label.id, policy == "l")
+            self.owners[label.key] = Owner(label.id, label.nonce, policy == "l")
             here = (nonce for key, _, nonce in self.with_key() if key == label.key)
             self.disowned.update(nonce for nonce in here if nonce != label.nonce)
             self.disowned.discard(label.nonce)

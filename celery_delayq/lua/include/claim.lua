@@ -4,25 +4,25 @@ local function since_of(policy, now)
 end
 
 -- What stands in UNIQUE, see read_owner.
-local function owner_text(since, id)
-  return (since and string.format('%.0f', since) or '') .. '=' .. id
+local function owner_text(since, id, nonce)
+  return (since and string.format('%.0f', since) or '') .. '=' .. twin_name(id, nonce)
 end
 
 -- What is to become of a message with a unique key, by the policy '<letter> <max_wait ms> <1 for a
 -- retry>': 'r'eplace, 'l'ater, 'k'eep or 'e'rror. Changes nothing. Returns a table with
 --   what   'store', 'beside' (store without the key), 'keep', 'error', 'superseded'
 --   due    when it is to be due
---   owner  id of what has the key; state, name, value: where it is, and is to make way
+--   owner  id of what has the key; nonce, state, name, value: where it is, and is to make way
 --   since  since when the key is held, where the policy is 'later'
 local function decide(unique, id, due, now, policy)
   local letter, max_wait, retry = string.match(policy, '^(%a) (%d+) ([01])$')
   local key = string.sub(unique, 2)
   local plan = {what = 'store', due = due, key = key, since = since_of(policy, now)}
-  local owner, since = read_owner(key)
+  local owner, nonce, since = read_owner(key)
   if not owner then
     return plan
   end
-  local state, name, _, value = find_owner(owner, key)
+  local state, name, value = find_owner(owner, nonce, key)
   if not state then
     return plan
   end
@@ -38,7 +38,7 @@ local function decide(unique, id, due, now, policy)
   elseif letter == 'e' then
     plan.what = 'error'
   else
-    plan.state, plan.name, plan.value = state, name, value
+    plan.nonce, plan.state, plan.name, plan.value = nonce, state, name, value
     if letter == 'l' and state ~= 'running' then
       if state == 'scheduled' then
         plan.due = math.max(due, due_at(redis.call('ZSCORE', DUE, name) or due))
@@ -58,10 +58,10 @@ local function supersede(plan)
     remove_entry(plan.name, redis.call('ZSCORE', DUE, plan.name) or 0, plan.value)
   elseif plan.state == 'waiting' then
     redis.call('HSET', WAITING, plan.name, '!' .. plan.value)
-    release_key('d' .. plan.key, plan.owner)
+    release_key('d' .. plan.key, plan.owner, plan.nonce)
   end
 end
 
-local function take_key(plan, id)
-  redis.call('HSET', UNIQUE, plan.key, owner_text(plan.since, id))
+local function take_key(plan, id, nonce)
+  redis.call('HSET', UNIQUE, plan.key, owner_text(plan.since, id, nonce))
 end

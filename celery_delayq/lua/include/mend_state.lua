@@ -19,14 +19,17 @@ local function check_twin(name, mend)
 end
 
 -- What is to have a unique key gets it when nobody has it.
-local function check_key(id, unique, mend)
+local function check_key(id, nonce, unique, mend)
   local key = string.sub(unique, 2)
-  local owner = unique ~= '-' and read_owner(key)
-  if unique ~= '-' and not (owner and find_owner(owner, key)) then
+  if unique == '-' then
+    return
+  end
+  local owner, its_nonce = read_owner(key)
+  if not (owner and find_owner(owner, its_nonce, key)) then
     note('keyless', id, mend)
     if mend then
       let_pass()
-      redis.call('HSET', UNIQUE, key, '=' .. id)
+      redis.call('HSET', UNIQUE, key, '=' .. twin_name(id, nonce))
     end
   end
 end

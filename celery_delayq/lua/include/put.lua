@@ -82,14 +82,14 @@ local function look_for_taken()
 end
 
 -- A message whose unique key nothing has.
-local function store_first(id, due, list, data, policy, unique)
+local function store_first(id, nonce, due, list, data, policy, unique)
   if is_full(id, due, data) then
     return 'f'
   end
   local letter = store(id, due, list, data)
   if letter == 's' or letter == 'r' and string.sub(unique, 1, 1) == 'd' then
     local key, keys = string.sub(unique, 2), putting.keys
-    keys[#keys + 1], keys[#keys + 2] = key, owner_text(since_of(policy, putting.now), id)
+    keys[#keys + 1], keys[#keys + 2] = key, owner_text(since_of(policy, putting.now), id, nonce)
     putting.key_taken[key] = true
   end
   return letter
@@ -100,7 +100,7 @@ local function store_unique(id, due, list, data, policy)
   local unique = read_unique(data, start)
   local key = string.sub(unique, 2)
   if not putting.key_taken[key] and redis.call('HEXISTS', UNIQUE, key) == 0 then
-    return store_first(id, due, list, data, policy, unique)
+    return store_first(id, nonce, due, list, data, policy, unique)
   end
   list_entries() -- what has the key may be among them
   -- Also when another has replaced it since: that one is to stay.
@@ -122,7 +122,7 @@ local function store_unique(id, due, list, data, policy)
   end
   local letter = store(id, plan.due, list, data)
   if plan.what == 'store' and (letter == 's' or string.sub(unique, 1, 1) == 'd') then
-    take_key(plan, id)
+    take_key(plan, id, nonce)
   end
   if plan.state == 'scheduled' or plan.state == 'waiting' then
     return string.upper(letter), plan.owner, plan.state == 'scheduled' and plan.value or ''

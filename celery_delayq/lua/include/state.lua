@@ -111,43 +111,45 @@ local function track_back(message, start)
   end
 end
 
--- Whose a unique key is: the id, and since when (ms) where that counts; nil when it is free.
+-- What message a unique key belongs to: its id and nonce, and since when (ms) where that counts;
+-- nil when the key is free.
 local function read_owner(key)
-  local since, id = string.match(redis.call('HGET', UNIQUE, key) or '', '^(%d*)=(.*)$')
-  return id, tonumber(since)
+  local since, id, nonce = string.match(
+    redis.call('HGET', UNIQUE, key) or '', '^(%d*)=([^%z]*)%z(%S+)$')
+  return id, nonce, tonumber(since)
 end
 
--- Where something with that id has a unique key: 'scheduled', 'waiting' or 'running', then its
--- name, its nonce and what is stored; nil when nothing has the key any more: what a stock worker
--- took. Where it counts only while scheduled, its scope is 's', else 'd'.
-local function find_owner(id, key)
-  local names = names_of(id)
-  for _, name in ipairs(names) do
+-- Where the message with that id and nonce has a unique key: 'scheduled', 'waiting' or 'running',
+-- then its name and what is stored; nil when it has the key no more: a stock worker took it. Where
+-- the key counts only while scheduled, its scope is 's', else 'd'.
+local function find_owner(id, nonce, key)
+  for _, name in ipairs(names_of_message(id, nonce)) do
     local data = redis.call('HGET', ENTRIES, name)
-    local _, nonce, _, start = read_record(data)
-    if start then
-      local _, _, _, unique = read_label(data, start)
+    local _, there, _, start = read_record(data)
+    if there == nonce then
+      local unique = read_unique(data, start)
       if unique and string.sub(unique, 2) == key then
-        return 'scheduled', name, nonce, data
+        return 'scheduled', name, data
       end
     end
   end
   for _, place in ipairs({{'waiting', WAITING}, {'running', RUNNING}}) do
-    for _, name in ipairs(names) do
-      local value = redis.call('HGET', place[2], name)
-      local mark, nonce, _, unique = read_tracked(value)
-      if mark == '' and unique == 'd' .. key then
-        return place[1], name, nonce, value
-      end
+    local name, value = find_tracked(place[2], id, nonce)
+    local mark, _, _, unique = read_tracked(value)
+    if mark == '' and unique == 'd' .. key then
+      return place[1], name, value
     end
   end
 end
 
--- Let go of the unique key of what has left a place, unless it has it in another one, or another
--- message with the same id has it: its retry.
-local function release_key(unique, id)
+-- Let go of the unique key of a message that has left a place, unless it has it in another one.
+local function release_key(unique, id, nonce)
+  if unique == '-' then
+    return
+  end
   local key = string.sub(unique, 2)
-  if unique ~= '-' and read_owner(key) == id and not find_owner(id, key) then
+  local owner, owner_nonce = read_owner(key)
+  if owner == id and owner_nonce == nonce and not find_owner(id, nonce, key) then
     redis.call('HDEL', UNIQUE, key)
   end
 end
@@ -169,7 +171,7 @@ local function forget_tracked(index, message, start)
     if redis.call('EXISTS', TWINS) == 1 then
       redis.call('ZREM', TWINS, twin_name(id, nonce))
     end
-    release_key(unique, id)
+    release_key(unique, id, nonce)
   end
 end
 
@@ -191,8 +193,8 @@ end
 
 -- The same, and it is gone.
 local function remove_entry(name, score, data)
-  local id, _, unique = take_entry(name, score, data)
+  local id, nonce, unique = take_entry(name, score, data)
   if id then
-    release_key(unique, id)
+    release_key(unique, id, nonce)
   end
 end
