@@ -133,12 +133,29 @@ class Readers:
 class Poller(stock.MultiChannelPoller):
     """Polls the connections of all channels, and the bell that is rung for local messages."""
 
+    #: What polls, None until there is something to poll.
+    _poller: Any = None
+
     def __init__(self) -> None:
         super().__init__()
-        self._own = self.poller
+        # kombu has opened an epoll. An attempt to connect that fails would keep its own until its
+        # garbage is collected, which may come late: a worker tries for as long as Redis is away.
+        self._poller.close()
+        self._own = self._poller = None
         self._bell: Bell | None = None
         #: The event loop that polls for us, where one does.
         self.loop: Readers | None = None
+
+    @property
+    def poller(self) -> Any:
+        """What polls: opened when it is needed, or an event loop's."""
+        if self._poller is None:
+            self._own = self._poller = stock.poll()
+        return self._poller
+
+    @poller.setter
+    def poller(self, poller: Any) -> None:
+        self._poller = poller
 
     @property
     def bell(self) -> Bell:
@@ -158,12 +175,17 @@ class Poller(stock.MultiChannelPoller):
                 self.poller.unregister(self._bell.fileno())
             self._bell.close()
         super().close()
-        self._own.close()
+        if self.poller is self._own:  # whoever polls now is told
+            self._own.close()
+
+    def _on_connection_disconnect(self, connection: Any) -> None:
+        if self._poller is not None:
+            super()._on_connection_disconnect(connection)
 
     def on_poll_init(self, poller: Any) -> None:
         """Poll with an event loop's poller from now on."""
         super().on_poll_init(poller)
-        if poller is not self._own:
+        if self._own is not None and poller is not self._own:
             self._own.close()
 
     def on_poll_start(self) -> None:

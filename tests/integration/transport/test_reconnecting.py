@@ -10,9 +10,11 @@ import psutil
 import pytest
 from kombu import Connection
 from kombu.asynchronous import Hub
+from kombu.exceptions import OperationalError
 
 from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.support.ports import free_port
 
 
 @pytest.fixture
@@ -50,6 +52,23 @@ def test_an_event_loop_keeps_nothing_of_a_connection_that_was_lost(
     assert psutil.Process().num_fds() == descriptors
     assert hub.on_tick == set()
     assert [each.entry for each in hub.timer.queue if not each.entry.canceled] == []
+
+
+@pytest.mark.usefixtures("_no_garbage_collection")
+def test_a_connection_that_cannot_be_made_keeps_nothing() -> None:
+    url = f"delayq+redis://127.0.0.1:{free_port()}"
+
+    def fail_to_connect() -> None:
+        with Connection(url) as connection, pytest.raises(OperationalError):
+            connection.ensure_connection(max_retries=1, interval_start=0)
+        Connection(url).as_uri()
+
+    fail_to_connect()
+    descriptors = psutil.Process().num_fds()
+    for _ in range(5):
+        fail_to_connect()
+
+    assert psutil.Process().num_fds() == descriptors
 
 
 @pytest.mark.full
