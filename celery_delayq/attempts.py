@@ -111,7 +111,7 @@ class Attempts:
             return policy.with_property(given)
         except InvalidRetry as exc:
             logger.error(
-                "Task %s[%s] has no policy of its own: %s", self._task.name, request.id, exc
+                "Task %s[%r] has no policy of its own: %s", self._task.name, request.id, exc
             )
             return self._policy
 
@@ -261,7 +261,7 @@ class Attempts:
             return bool(store.control.spend(str(name), int(most), member, BUDGET_EXPIRES))
         except Exception:
             # Better one retry too many than a task that is not tried again.
-            logger.exception("The budget of retries %r of task %s is unknown", given, request.id)
+            logger.exception("The budget of retries %r of task %r is unknown", given, request.id)
             return True
 
 

@@ -181,7 +181,7 @@ def arrive(task: Any, **_: Any) -> None:
             encoded = read(given)
         except InvalidContext as exc:
             logger.warning(
-                "Task %s[%s] came with a context that cannot be read, and runs without: %s",
+                "Task %s[%r] came with a context that cannot be read, and runs without: %s",
                 task.name,
                 request.id,
                 exc,

@@ -23,7 +23,7 @@ from celery_delayq.errors import ConfigError, InvalidETA, InvalidFilter
 from celery_delayq.keys import Layout
 from celery_delayq.message import Due, due_of_eta
 from celery_delayq.pages import queues_of, read_page, scheduled_among
-from celery_delayq.places import Letter
+from celery_delayq.places import Letter, to_bytes
 from celery_delayq.store import Store
 
 if TYPE_CHECKING:
@@ -354,6 +354,7 @@ def _id(id: Any) -> str:
     given = getattr(id, "id", id)
     if not isinstance(given, str):
         raise InvalidFilter(f"id={id!r}: expected the id of a task, or its AsyncResult")
+    to_bytes(given)
     return given
 
 

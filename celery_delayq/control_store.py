@@ -354,7 +354,7 @@ def _stamp(member: bytes) -> dict[str, Any]:
 def _revoked_members(ids: Iterable[str], stamps: Mapping[str, Any] | None) -> list[bytes]:
     """Return what stands in Redis for what is revoked."""
     texts = (json.dumps({name: value}, default=list) for name, value in (stamps or {}).items())
-    return [to_bytes(each) for each in (*(f"i{id}" for id in ids), *(f"s{text}" for text in texts))]
+    return [*(b"i" + to_bytes(id) for id in ids), *(b"s" + to_bytes(text) for text in texts)]
 
 
 def _target(id: str) -> bytes:

@@ -269,7 +269,7 @@ class DeadMixin:
                 entry = revived(letter, layout, due, changes, nonce, run)
             except (RecordError, ValueError, TypeError, LookupError, AttributeError) as exc:
                 # A stranger's message may be anything.
-                logger.warning("Dead letter %s is not replayed: %r", letter.id, exc)
+                logger.warning("Dead letter %r is not replayed: %r", letter.id, exc)
                 continue
             # What has its unique key by now stays.
             if entry.policy:

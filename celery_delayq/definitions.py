@@ -18,6 +18,7 @@ from kombu.utils.json import dumps, loads
 
 from celery_delayq.clocks import moment_of, ms_of, tick_at
 from celery_delayq.errors import ConfigError, InvalidSchedule, RecordError
+from celery_delayq.places import UTF8, is_utf8
 from celery_delayq.retry import LONGEST
 from celery_delayq.schedule_forms import dumps_form, loads_form
 from celery_delayq.schedules import Rule, clocked, rule_of
@@ -195,6 +196,8 @@ class Definition:
         queue, priority = self.options.get("queue"), self.options.get("priority")
         if queue is not None and (not isinstance(queue, str) or not queue):
             raise ConfigError(f"queue={queue!r}: expected the name of a queue")
+        for what in ("queue", "exchange", "routing_key", "unique_key"):
+            _check_text(what, self.options.get(what))
         if priority is not None and not (
             isinstance(priority, int) and not isinstance(priority, bool) and 0 <= priority <= 255
         ):
@@ -328,11 +331,9 @@ def _check_headers(headers: Any) -> None:
         )
 
 
-def _check_text(what: str, value: str) -> None:
-    try:
-        value.encode()
-    except UnicodeEncodeError as exc:
-        raise ConfigError(f"{what}={value!r}: expected a text that can be sent, {exc}") from exc
+def _check_text(what: str, value: Any) -> None:
+    if isinstance(value, str) and not is_utf8(value):
+        raise ConfigError(f"{what}={value!r}: expected {UTF8}")
 
 
 def _schedule_of(given: Any) -> BaseSchedule:

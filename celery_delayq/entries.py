@@ -22,7 +22,7 @@ from celery_delayq.message import (
     parse_iso,
     unique_key,
 )
-from celery_delayq.places import Controls, Letter, Place, State, Where
+from celery_delayq.places import UTF8, Controls, Letter, Place, State, Where, is_utf8
 from celery_delayq.reading import Readable
 
 #: The first millisecond that a datetime can name, year 1.
@@ -215,16 +215,23 @@ def _with_offset(eta: str | None) -> str | None:
     return moment.replace(tzinfo=timezone.utc).isoformat()
 
 
-def check_name(what: str, name: Any) -> None:
+def check_name(what: str, name: Any, *, as_key: bool = True) -> None:
     """Check that a queue or task is named, or nothing is.
+
+    Parameters
+    ----------
+    as_key : bool
+        Whether it is, or would be, part of a key in Redis.
 
     Raises
     ------
     InvalidFilter
-        It is empty or no text.
+        It is empty or no text, or no key can hold it.
     """
     if name is not None and (not isinstance(name, str) or not name):
         raise InvalidFilter(f"{what}={name!r}: expected a name, or None for any")
+    if as_key and name is not None and not is_utf8(name):
+        raise InvalidFilter(f"{what}={name!r}: expected {UTF8}")
 
 
 def bound_ms(what: str, time: Any) -> int | None:

@@ -340,7 +340,7 @@ def _note_not_sent(app: Celery, task_id: str, other: str, options: Mapping[str, 
     try:
         app.backend.mark_as_revoked(task_id, f"not sent, {other} has its unique key", request)
     except Exception:
-        logger.exception("The result backend was not told that task %s is not sent", task_id)
+        logger.exception("The result backend was not told that task %r is not sent", task_id)
 
 
 def check_worker(sender: Any, **_: Any) -> None:

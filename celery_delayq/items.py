@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 from celery import Celery, Signature, Task
 
 from celery_delayq.errors import DelayQError
+from celery_delayq.places import UTF8
 from celery_delayq.templates import Job, Target, new_id, nonce_of_id
 
 #: Most tasks whose targets are remembered.
@@ -207,7 +208,11 @@ class Reader:
             id = new_id()
             nonce = id[-12:] + id[:4]
         elif type(id) is str and id:
-            nonce = nonce_of_id(id, version)
+            try:
+                nonce = nonce_of_id(id, version)
+            except UnicodeEncodeError:
+                given = f"id={id!r}, version={version!r}"
+                raise InvalidItem(f"{given}: expected {UTF8}") from None
         else:
             raise InvalidItem(f"id={id!r}: expected a text, such as 'reminder-17', or None")
         return Job(

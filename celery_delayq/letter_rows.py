@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from celery_delayq.errors import RecordError
+from celery_delayq.errors import InvalidFilter, RecordError
 from celery_delayq.letters import Buried, DeadFilter, DeadLetter
 from celery_delayq.places import to_bytes
 from celery_delayq.rows import Kind
@@ -54,7 +54,7 @@ class LetterRow:
                 raise RecordError(f"{name}: expected a text, got {_got(fields, name)}")
             try:
                 to_bytes(value)
-            except UnicodeEncodeError as exc:
+            except InvalidFilter as exc:
                 raise RecordError(f"{name}: no UTF-8") from exc
         return cls.of_data(str(texts["queue"]), str(texts["id"]), _data(fields))
 
@@ -113,7 +113,7 @@ def _data(fields: dict[str, Any]) -> bytes:
         raise RecordError(f"{name}: expected a text, got {_got(fields, name)}")
     try:
         return base64.b64decode(value, validate=True) if name != "letter" else value.encode()
-    except (UnicodeEncodeError, binascii.Error, ValueError) as exc:
+    except (binascii.Error, ValueError) as exc:
         raise RecordError(f"{name}: it cannot be read: {exc}") from exc
 
 

@@ -298,7 +298,7 @@ class DeadFilter:
 
     def __post_init__(self) -> None:
         for name in ("queue", "task", "reason", "exception", "task_id", "root_id", "group_id"):
-            check_name(name, getattr(self, name))
+            check_name(name, getattr(self, name), as_key=name == "queue")
         self.range_ms()
 
     @property

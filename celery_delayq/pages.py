@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 
-from celery_delayq.entries import Cursor, Filter, Page, ScheduledTask
+from celery_delayq.entries import Cursor, Filter, Page, ScheduledTask, check_name
 from celery_delayq.keys import Layout
 from celery_delayq.places import Listed, Position, State, Where
 from celery_delayq.store import Store, layouts
@@ -16,6 +16,7 @@ _LAST = "\U0010ffff"
 
 def queues_of(store: Store, queue: str | None) -> Mapping[str, Layout]:
     """Return the queues to look in: one, or all that the registry knows."""
+    check_name("queue", queue)
     known = layouts(store.registry())
     return known if queue is None else {queue: known.get(queue, store.layout)}
 

@@ -15,6 +15,7 @@ from celery_delayq import scripts
 from celery_delayq.calls import Call, Puts
 from celery_delayq.errors import StoreFull
 from celery_delayq.message import Entry, Record
+from celery_delayq.places import to_bytes, to_text
 from celery_delayq.store import is_demoted
 
 if TYPE_CHECKING:
@@ -146,15 +147,15 @@ class PeriodicStore:
 
         *put_right* is the ``set_back`` after which :meth:`put_right` was done.
         """
-        args = [limit, leave_ms, put_right, *map(_bytes, but)]
+        args = [limit, leave_ms, put_right, *map(to_bytes, but)]
         keys = [*self._keys, self._store.keys.clock]
         now, following, latest, *rest = self._store.run(Call(scripts.load("upcoming"), keys, args))
-        texts = [_text(each) for each in rest]
+        texts = [to_text(each) for each in rest]
         return Upcoming(
             int(now),
             int(float(following)) if following else None,
             list(zip(texts[::2], texts[1::2], strict=True)),
-            _text(latest),
+            to_text(latest),
         )
 
     def put_right(self, now: int, right: Callable[[str, str], Writing | None]) -> None:
@@ -169,7 +170,7 @@ class PeriodicStore:
         """
         records = self.all(BATCH)
         while page := [*islice(records, BATCH)]:
-            names = [_bytes(name) for name, _ in page]
+            names = [to_bytes(name) for name, _ in page]
             found = self._store.client.zmscore(self._keys[1], names)
             looks = cast("list[float | None]", found)
             writings = []
@@ -188,7 +189,7 @@ class PeriodicStore:
         args: list[Any] = [
             field
             for name, line, record, look in writings
-            for field in (_bytes(name), _bytes(line), _bytes(record), _ms(look))
+            for field in (to_bytes(name), to_bytes(line), to_bytes(record), _ms(look))
         ]
         args.insert(0, self._store.keys.periodic_wake)
         reply = self._store.run(Call(scripts.load("enter"), list(self._keys), args))
@@ -223,8 +224,8 @@ class PeriodicStore:
             batch = names[start : start + BATCH]
             changed = 0
             while batch:
-                found = self._store.client.hmget(self._keys[0], [_bytes(name) for name in batch])
-                there = [None if data is None else _text(data) for data in found]
+                found = self._store.client.hmget(self._keys[0], [to_bytes(name) for name in batch])
+                there = [None if data is None else to_text(data) for data in found]
                 writings = [edit(name, record) for name, record in zip(batch, there, strict=True)]
                 some = [writing for writing in writings if writing is not None]
                 written = self.write(some) if some else []
@@ -326,13 +327,13 @@ class PeriodicStore:
 
     def get(self, name: str) -> str | None:
         """Return the record of an entry."""
-        found = cast("bytes | None", self._store.client.hget(self._keys[0], _bytes(name)))
-        return None if found is None else _text(found)
+        found = cast("bytes | None", self._store.client.hget(self._keys[0], to_bytes(name)))
+        return None if found is None else to_text(found)
 
     def all(self, page: int = 500) -> Iterator[tuple[str, str]]:
         """Yield name and record of every entry, in no order, perhaps some twice (HSCAN)."""
         for name, record in self._store.client.hscan_iter(self._keys[0], count=page):
-            yield _text(name), _text(record)
+            yield to_text(name), to_text(record)
 
     def count(self) -> int:
         """Return how many entries there are."""
@@ -355,11 +356,11 @@ class PeriodicStore:
         then : Deployed | None
             What is to be noted about writing them, if the mark is *before* still.
         """
-        args: list[Any] = [source, version, _ms(since), alive_ms, _bytes(before)]
+        args: list[Any] = [source, version, _ms(since), alive_ms, to_bytes(before)]
         args += ["", ""] if then is None else [then.mark, json.dumps({**then.editions})]
         keys = [self._store.keys.deploys]
         counts, mark, own, *others = self._store.run(Call(scripts.load("deploy"), keys, args))
-        return Deploy(_text(counts), _text(mark), int(own), tuple(sorted(map(_text, others))))
+        return Deploy(to_text(counts), to_text(mark), int(own), tuple(sorted(map(to_text, others))))
 
     def deployed(self, source: str) -> Deployed:
         """Return what was written last of the entries in code."""
@@ -369,7 +370,7 @@ class PeriodicStore:
             found = json.loads(editions or b"{}")
         except ValueError:
             found = None
-        return Deployed(_text(mark or b""), found if isinstance(found, dict) else {})
+        return Deployed(to_text(mark or b""), found if isinstance(found, dict) else {})
 
 
 def fired(reply: Any) -> list[str]:
@@ -389,12 +390,3 @@ def _error_of(exc: Exception) -> Exception:
 
 def _ms(ms: int | None) -> int | str:
     return "" if ms is None else ms
-
-
-def _text(data: bytes) -> str:
-    """Return a name or a record, which may be anything: another program may have written it."""
-    return data.decode("utf-8", "surrogateescape")
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")

@@ -6,6 +6,10 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 from celery_delayq.canvas import Canvas
+from celery_delayq.errors import InvalidFilter
+
+#: What errors say of a text that is not :func:`is_utf8`.
+UTF8 = "a text that UTF-8 can hold, without lone surrogates"
 
 #: Scores of parked entries are their due and this (``lua/include/record.lua``).
 PARK = 10**15
@@ -102,9 +106,27 @@ class Controls(NamedTuple):
     tasks: dict[str, int]
 
 
+def is_utf8(text: str) -> bool:
+    """Return whether UTF-8 can hold a text: no key of Redis can hold lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def to_bytes(name: str) -> bytes:
-    """Return a name as Redis has it, whatever bytes it is made of."""
-    return name.encode("utf-8", "surrogateescape")
+    """Return a name as Redis has it, whatever bytes it is made of.
+
+    Raises
+    ------
+    InvalidFilter
+        Nothing in Redis can have that name.
+    """
+    try:
+        return name.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise InvalidFilter(f"{name!r}: expected {UTF8}") from None
 
 
 def to_text(data: bytes) -> str:

@@ -116,7 +116,7 @@ def _tell_chords(app: Any, task: Readable, id: str, state: str, error: Exception
         for member in waited_for(task.headers, body_of(task.message or {})[2]):
             app.backend.on_chord_part_return(member, state, error)
     except Exception:
-        logger.exception("The chord of task %s was not told that it will not run", id)
+        logger.exception("The chord of task %r was not told that it will not run", id)
 
 
 def _has_stamp(entry: ScheduledTask, wanted: Mapping[str, Any]) -> bool:
@@ -227,7 +227,7 @@ def note_revoked(app: Any, ids: Iterable[str], reason: str, request: Any = None)
             app.backend.mark_as_revoked(id, reason, request, store_result=True)
     except Exception:  # away, most likely, and each try takes a while
         logger.exception(
-            "The result backend was not told that task %s, or one after it, is revoked", id
+            "The result backend was not told that task %r, or one after it, is revoked", id
         )
     if not ids:
         return

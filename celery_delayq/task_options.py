@@ -9,9 +9,13 @@ from typing import Any
 
 from celery_delayq.errors import InvalidOption
 from celery_delayq.message import due_of_eta
+from celery_delayq.places import UTF8, is_utf8
 
 #: What the two numbers of the header ``timelimit`` are called in a call.
 LIMITS = ("time_limit", "soft_time_limit")
+
+#: Headers by which workers and result backends know a task.
+NAMES = ("id", "shadow", "root_id", "parent_id", "group")
 
 
 def check_received(headers: Mapping[str, Any]) -> None:
@@ -25,12 +29,12 @@ def check_received(headers: Mapping[str, Any]) -> None:
         One of them is not made as it should be.
     """
     id = headers.get("id")
-    if not isinstance(id, str) or not id or not _is_utf8(id):
+    if not isinstance(id, str) or not id:
         raise InvalidOption(f"id={id!r}: expected the id of a task, a text")
-    for name in ("shadow", "root_id", "parent_id", "group"):
-        value = headers.get(name)
-        if isinstance(value, (list, dict)) or (isinstance(value, str) and not _is_utf8(value)):
+    for name in NAMES[1:]:
+        if isinstance(value := headers.get(name), (list, dict)):
             raise InvalidOption(f"{name}={value!r}: expected a text or null")
+    check_identity(headers)
     names, stamps = headers.get("stamped_headers"), headers.get("stamps")
     if names and not (isinstance(names, (list, tuple)) and all(isinstance(x, str) for x in names)):
         raise InvalidOption(f"stamped_headers={names!r}: expected the names of stamps, or null")
@@ -39,12 +43,24 @@ def check_received(headers: Mapping[str, Any]) -> None:
     check_time_limits(headers)
 
 
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def check_identity(headers: Mapping[str, Any]) -> None:
+    """Check the task's name, and the ids by which it is known; raises what `check_text` does."""
+    for name in ("task", *NAMES):
+        value = headers.get(name)
+        if value is not None and not (isinstance(value, str) and value.isascii()):  # most are
+            check_text(name, value)
+
+
+def check_text(what: str, value: Any) -> None:
+    """Check a text that becomes part of a key in Redis.
+
+    Raises
+    ------
+    InvalidOption
+        No key can hold it.
+    """
+    if isinstance(value, str) and not is_utf8(value):
+        raise InvalidOption(f"{what}={value!r}: expected {UTF8}")
 
 
 def check_time_limits(headers: Mapping[str, Any]) -> None:
@@ -77,8 +93,9 @@ def check_sent(headers: Mapping[str, Any]) -> None:
     Raises
     ------
     InvalidOption
-        A time limit or the number of retries is not made as it should be.
+        An id, a name, a time limit or the number of retries is not made as it should be.
     """
+    check_identity(headers)
     check_time_limits(headers)
     retries = headers.get("retries")
     if retries is not None and (not isinstance(retries, int) or retries < 0):

@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from celery_delayq.errors import InvalidETA, InvalidUnique
 from celery_delayq.message import percent
+from celery_delayq.places import UTF8, is_utf8
 
 #: What becomes of a task whose key another one has: it takes its place, is refused, is not sent, or
 #: takes its place at the later of both times.
@@ -108,6 +109,11 @@ class Rule(NamedTuple):
             raise InvalidUnique(
                 f"{self.task_name}: unique_key={self.template!r} comes to an empty text for these "
                 "arguments; all such tasks would count as one"
+            )
+        if not is_utf8(text):
+            raise InvalidUnique(
+                f"{self.task_name}: unique_key={self.template!r} comes to {text!r} for these "
+                f"arguments: expected {UTF8}"
             )
         key = percent(text)
         if len(key) > LONGEST:

@@ -18,6 +18,7 @@ from celery_delayq.cli.words import read_stamp, seconds_of
 from celery_delayq.entries import Filter, moment
 from celery_delayq.errors import InvalidETA
 from celery_delayq.message import due_of_countdown, due_of_eta
+from celery_delayq.places import is_utf8
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,11 +40,8 @@ class Name(click.ParamType):  # type: ignore[type-arg]
         text = str(value)
         if not text:
             self.fail("it is empty: leave it out, or look at the variable it came from", param, ctx)
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            if self.utf8:
-                self.fail(f"{text!r} is not UTF-8", param, ctx)
+        if self.utf8 and not is_utf8(text):
+            self.fail(f"{text!r} is not UTF-8", param, ctx)
         return text
 
 

@@ -24,6 +24,7 @@ from celery_delayq.letters import pack_details
 from celery_delayq.message import Due, Entry, HeldBy
 from celery_delayq.replies import Put, Puts
 from celery_delayq.store import Store
+from celery_delayq.task_options import check_identity, check_text
 from celery_delayq.transport import options, runs
 from celery_delayq.transport.batch import PublishBatch
 
@@ -119,6 +120,7 @@ class PublishChannel(stock.Channel):
         return os.urandom(16).hex()
 
     def _new_queue(self, queue: str, auto_delete: bool = False, **kwargs: Any) -> None:
+        check_text("queue", queue)
         super()._new_queue(queue, auto_delete=auto_delete, **kwargs)
         # A queue is declared on one channel and used on others of the same connection.
         if auto_delete or kwargs.get("exclusive") or queue in self._expires:
@@ -139,11 +141,15 @@ class PublishChannel(stock.Channel):
         """
         self._unbound = None
         options.warn_of_call(message)
+        check_text("exchange", exchange)
+        check_text("routing_key", routing_key)
+        if envelope.is_task(message):
+            check_identity(message["headers"])
         result = super().basic_publish(message, exchange, routing_key, **kwargs)
         if self._unbound is not None and envelope.is_task(message):
             why = f"no queue is bound to exchange {exchange!r} with routing key {routing_key!r}"
             task_id = str(message["headers"]["id"])
-            logger.error("Task %s is a dead letter: %s", task_id, why)
+            logger.error("Task %r is a dead letter: %s", task_id, why)
             details = pack_details({"unbound": [exchange, routing_key]})
             # Under the exchange, of which there are few: a routing key may be anything.
             self.store.bury(exchange, task_id, why, envelope.encode(message), details)
@@ -201,11 +207,11 @@ class PublishChannel(stock.Channel):
         if state == b"superseded":
             outcomes.note(queue, entry.id, Put("superseded"))
             logger.info(
-                "Task %s is not tried again: another one has taken its unique key", entry.id
+                "Task %r is not tried again: another one has taken its unique key", entry.id
             )
         if state == b"gone":
             logger.warning(
-                "The retry of task %s is void: its message was given to another worker, "
+                "The retry of task %r is void: its message was given to another worker, "
                 "which runs it again",
                 entry.id,
             )

@@ -156,7 +156,7 @@ class RequestMixin:
         try:
             self._note_last(exc, traceback)
         except Exception:
-            logger.exception("A failure of %s[%s] is kept without details", self.name, self.id)  # type: ignore[attr-defined]
+            logger.exception("A failure of %s[%r] is kept without details", self.name, self.id)  # type: ignore[attr-defined]
             self._ending = Ending(f"failed: {type(exc).__name__}", {})
 
     def _note_last(self, exc: BaseException, traceback: str | None) -> None:

@@ -130,7 +130,7 @@ class RunMixin:
         try:
             return _packed(self._request_dict, self.type, self.time_start, ending)  # type: ignore[attr-defined]
         except Exception:
-            logger.exception("A run of %s[%s] is missing in the history", self.name, self.id)  # type: ignore[attr-defined]
+            logger.exception("A run of %s[%r] is missing in the history", self.name, self.id)  # type: ignore[attr-defined]
             return b""
 
 

@@ -72,7 +72,7 @@ class SettleChannel(DivertChannel):
 
     def bury_copy(self, queue: str, id: str, reason: str, message: bytes, details: bytes) -> None:
         """Make a dead letter of what failed after it was acknowledged."""
-        lost = f"Task {id} is no dead letter, and its message is lost: {reason}"
+        lost = f"Task {id!r} is no dead letter, and its message is lost: {reason!r}"
         self._do(lambda store: store.bury(queue, id, reason, message, details), lost)
         self._after_burial(queue)
 

@@ -159,7 +159,7 @@ def test_a_retry_whose_message_was_given_to_others_is_void(
     client.rpush("go", "")
 
     wait_until(lambda: client.llen("log") == 2, what="it is at work again")
-    worker.wait_log("The retry of task a is void")
+    worker.wait_log("The retry of task 'a' is void")
     assert scheduled(client) == []
     client.rpush("go", "")
 

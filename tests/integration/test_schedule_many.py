@@ -419,7 +419,7 @@ def bad_items(app: Celery) -> list[tuple[Any, type[Exception], str]]:
         (Item((1, 2, 3)), TypeError, "takes 2 positional arguments"),
         (Item("ab"), TypeError, "args must be a list or tuple"),
         (Item((1, object())), Exception, "not JSON serializable"),
-        (Item((1, 2), id="\ud800"), UnicodeEncodeError, "surrogates"),
+        (Item((1, 2), id="\ud800"), InvalidItem, "surrogates"),
         (chain(add.s(1, 2), add.s(3)), InvalidItem, "a chain is not one task"),
         (group(add.s(1, 2), add.s(3, 4)), InvalidItem, "a group is not one task"),
     ]

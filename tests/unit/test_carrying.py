@@ -353,7 +353,7 @@ def test_a_context_that_cannot_be_read_is_told_and_left_out(
     assert seen == [{}]
     [warning] = caplog.records
     assert warning.levelno == logging.WARNING
-    assert "[1] came with a context that cannot be read, and runs without" in warning.getMessage()
+    assert "['1'] came with a context that cannot be read, and runs without" in warning.getMessage()
     assert len(warning.getMessage()) < 300
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_delayq import DelayQ
+from celery_delayq import DelayQ, Filter
 from celery_delayq.errors import InvalidOption
 from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
@@ -224,6 +224,33 @@ def test_a_bad_time_limit_is_a_dead_letter_and_ends_no_worker(
     ran = {id.decode() for id in delayq_redis.client.lrange("ran", 0, -1)}
     assert ran == {json.loads(one)["headers"]["id"] for one in good}
     assert DelayQ.of(app).store.letters.get("celery", json.loads(bad[0])["headers"]["id"])
+
+
+def test_a_text_that_no_key_can_hold_is_a_dead_letter_on_arrival(
+    app: Celery, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
+) -> None:
+    later = (datetime.now(timezone.utc) + timedelta(hours=1)).isoformat()
+    bad = []
+    for name in ("id", "task", "shadow", "root_id", "parent_id", "group"):
+        for eta in (None, later):
+            one = json.loads(message("header.ok", f"header {name}", "a\ud800b"))
+            one["headers"]["eta"] = eta
+            bad.append(json.dumps(one).encode())
+    good = message("header.ok")
+    push(delayq_redis, [*bad, good])
+    worker = start(delayq_worker, "threads")
+    wait_for_all(worker, delayq_redis)
+
+    DelayQ.of(app).run_all_now(Filter(), everything=True)
+    wait_for_all(worker, delayq_redis)
+
+    assert len(letters(app)) == len(bad)
+    names = {(one.task, one.task_id) for one in DelayQ.of(app).dead_letters()}
+    assert names == {
+        (headers["task"], headers["id"]) for one in bad for headers in [json.loads(one)["headers"]]
+    }
+    ran = [id.decode() for id in delayq_redis.client.lrange("ran", 0, -1)]
+    assert ran == [json.loads(good)["headers"]["id"]]
 
 
 @pytest.mark.full

@@ -1,0 +1,204 @@
+"""Ids, names, queues and keys that are anybody's: refused at the call, or as good as any other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from celery_delayq import DelayQ, Filter, Item, Outcome
+from celery_delayq.conf import Settings
+from celery_delayq.errors import DelayQError
+from celery_delayq.fsck import check
+from celery_delayq.keys import DEFAULT_SEP
+from celery_delayq.letters import DeadFilter
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.integration.conftest import MakeApp
+from tests.support.keyspace import snapshot
+
+#: No key in Redis can hold it: JSON may, UTF-8 does not.
+LONE = "a\ud800b"
+
+#: What others have been fooled by: steering a terminal, SQL, HTML, shells, paths, formats, sheets.
+NAMES = {
+    "nul": "a\0b",
+    "lines": "a\r\nb",
+    "escape": "\x1b[2J\x1b]0;owned\x07",
+    "c1": "\x9b31m",
+    "bidi": "\u202etxt.exe",
+    "html": "<script>alert(1)</script>",
+    "sql": "x'); DROP TABLE delayq_entries;--",
+    "formula": "=cmd|'/c calc'!A1",
+    "path": "../../etc/passwd",
+    "quotes": "\"'`\\",
+    "braces": "{x}}{{0}",
+    "percent": "%s%(id)s%00%",
+    "dash": "--help",
+    "space": " ",
+    "kombu's separator": f"a{DEFAULT_SEP}3",
+    "our keys": "celery}:due",
+    "emoji": "\U0001f600",
+    "long": "x" * 1_000_000,
+}
+
+#: Every call of ours that takes a name, given one.
+CALLS: dict[str, Callable[[DelayQ, Any, str], Any]] = {
+    "task_id": lambda _, add, name: add.apply_async(task_id=name, countdown=60),
+    "task_id, at once": lambda _, add, name: add.apply_async(task_id=name),
+    "queue": lambda _, add, name: add.apply_async(queue=name, countdown=60),
+    "queue, at once": lambda _, add, name: add.apply_async(queue=name),
+    "exchange": lambda _, add, name: add.apply_async(exchange=name, routing_key="a"),
+    "shadow": lambda _, add, name: add.apply_async(shadow=name, countdown=60),
+    "root_id": lambda _, add, name: add.apply_async(root_id=name),
+    "parent_id": lambda _, add, name: add.apply_async(parent_id=name),
+    "group_id": lambda _, add, name: add.apply_async(group_id=name),
+    "unique_key": lambda _, add, name: add.apply_async(unique_key=lambda *_: name, countdown=60),
+    "argument": lambda _, add, name: add.apply_async((name,), unique_key="{0}"),
+    "task": lambda delayq, _, name: app_of(delayq).send_task(name, countdown=60),
+    "item's id": lambda delayq, add, name: many(delayq, add, Item(id=name)),
+    "item's version": lambda delayq, add, name: many(delayq, add, Item(id="a", version=name)),
+    "item's queue": lambda delayq, add, name: many(delayq, add, Item(queue=name)),
+    "item's task": lambda delayq, _, name: many(delayq, name, Item()),
+    "item's key": lambda delayq, add, name: many(delayq, add, Item((name,), unique_key="{0}")),
+    "get": lambda delayq, _, name: delayq.get(name),
+    "get, queue": lambda delayq, _, name: delayq.get("a", queue=name),
+    "find": lambda delayq, _, name: delayq.find(name),
+    "list, queue": lambda delayq, _, name: delayq.list(queue=name),
+    "list, task": lambda delayq, _, name: delayq.list(task=name),
+    "count": lambda delayq, _, name: delayq.count(task=name),
+    "entries": lambda delayq, _, name: [*delayq.entries(Filter(queue=name))],
+    "cancel": lambda delayq, _, name: delayq.cancel(name),
+    "cancel, queue": lambda delayq, _, name: delayq.cancel("a", queue=name),
+    "cancel_ids": lambda delayq, _, name: delayq.cancel_ids([name]),
+    "cancel_all": lambda delayq, _, name: delayq.cancel_all(Filter(task=name)),
+    "cancel_canvas": lambda delayq, _, name: delayq.cancel_canvas(root_id=name),
+    "reschedule": lambda delayq, _, name: delayq.reschedule(name, countdown=5),
+    "run_now": lambda delayq, _, name: delayq.run_now(name),
+    "pause, queue": lambda delayq, _, name: delayq.pause(queue=name),
+    "pause, task": lambda delayq, _, name: delayq.pause(task=name),
+    "resume": lambda delayq, _, name: delayq.resume(task=name),
+    "revoke": lambda delayq, _, name: app_of(delayq).control.revoke(name),
+    "dead_letter": lambda delayq, _, name: delayq.dead_letter(name),
+    "dead_letters": lambda delayq, _, name: [*delayq.dead_letters(queue=name)],
+    "replay": lambda delayq, _, name: delayq.replay(name),
+    "replay to": lambda delayq, _, name: delayq.replay_all(DeadFilter(task="a"), queue=name),
+    "purge": lambda delayq, _, name: delayq.purge(name),
+    "periodic.add": lambda delayq, add, name: delayq.periodic.add(name, 60, add),
+    "periodic, task": lambda delayq, _, name: delayq.periodic.add("a", 60, name),
+    "periodic, queue": lambda delayq, add, name: delayq.periodic.add("a", 60, add, queue=name),
+    "periodic, key": lambda delayq, add, name: delayq.periodic.add("a", 60, add, unique_key=name),
+    "periodic.get": lambda delayq, _, name: delayq.periodic.get(name),
+    "periodic.update": lambda delayq, _, name: delayq.periodic.update(name, max_runs=2),
+    "periodic.remove": lambda delayq, _, name: delayq.periodic.remove(name),
+    "periodic.pause": lambda delayq, _, name: delayq.periodic.pause(name),
+    "periodic.resume": lambda delayq, _, name: delayq.periodic.resume(name),
+    "periodic.run_now": lambda delayq, _, name: delayq.periodic.run_now(name),
+    "periodic.next": lambda delayq, _, name: delayq.periodic.next(name),
+}
+
+
+def app_of(delayq: DelayQ) -> Celery:
+    assert delayq.app is not None
+    return delayq.app
+
+
+def many(delayq: DelayQ, task: Any, item: Item) -> None:
+    """Schedule one item, and raise why it is refused."""
+    report = delayq.schedule_many([item], task=task, countdown=60)
+    if report.refusals:
+        raise report.refusals[-1].error  # type: ignore[misc]
+
+
+def anything(*_: Any, **__: Any) -> None:
+    """Stand for any task."""
+
+
+@pytest.fixture
+def add(app: Celery) -> Any:
+    """A task that takes anything."""
+    return app.task(name="tasks.any", shared=False)(anything)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_text_that_no_key_can_hold_is_refused_by_name(
+    call: str, delayq: DelayQ, add: Any, delayq_redis: RedisUnderTest
+) -> None:
+    add.apply_async(task_id="first", countdown=60)
+    before = snapshot(delayq_redis.client)
+
+    with pytest.raises(DelayQError, match=r"a\\ud800b.*: expected a text that UTF-8 can hold"):
+        CALLS[call](delayq, add, LONE)
+
+    assert snapshot(delayq_redis.client) == before
+
+
+@pytest.mark.parametrize("call", ["task_id", "task_id, at once", "queue", "exchange", "root_id"])
+def test_the_transport_alone_refuses_it_too(
+    call: str, make_app: MakeApp, delayq_redis: RedisUnderTest
+) -> None:
+    app = make_app(extension=False, result_backend=None)
+    add = app.task(name="tasks.any", shared=False)(anything)
+    add.apply_async(task_id="first", countdown=60)
+    before = snapshot(delayq_redis.client)
+
+    with pytest.raises(DelayQError, match=r"a\\ud800b.*: expected a text that UTF-8 can hold"):
+        CALLS[call](DelayQ(), add, LONE)
+
+    assert snapshot(delayq_redis.client) == before
+
+
+def test_arguments_and_headers_may_be_any_text(delayq: DelayQ, add: Any) -> None:
+    add.apply_async((LONE,), {LONE: LONE}, headers={"own": LONE}, task_id="1", countdown=60)
+    many(delayq, add, Item((LONE,), {LONE: LONE}, id="2", options={"headers": {"own": LONE}}))
+
+    for id in ("1", "2"):
+        found = delayq.get(id)
+        assert found is not None
+        assert (found.args, found.kwargs, found.headers["own"]) == ([LONE], {LONE: LONE}, LONE)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_any_other_name_is_one_like_all(
+    name: str, app: Celery, delayq: DelayQ, add: Any, delayq_redis: RedisUnderTest
+) -> None:
+    text = NAMES[name]
+    options: dict[str, Any] = {
+        "queue": text,
+        "unique_key": lambda *_: f"key {text}",
+        "task_id": text,
+    }
+
+    app.send_task(text, countdown=60, **{**options, "unique_key": "{{x"})
+    add.apply_async((text,), countdown=60, **{**options, "task_id": f"{text}2"})
+    many(delayq, add, Item((text,), id=f"{text}3", queue=text))
+
+    [report] = {id(each): each for each in check(delayq.store, Settings())}.values()
+    assert report.findings == []
+    assert [entry.id for entry in delayq.list(queue=text)] == [text, f"{text}2", f"{text}3"]
+    first = delayq.get(text)
+    assert first is not None
+    assert (first.id, first.task, first.queue) == (text, text, text)
+    assert delayq.count(task=text) == 1
+    assert delayq.pause(task=text)
+    assert [*delayq.paused().tasks] == [text]
+    assert delayq.resume(task=text)
+    assert delayq.run_now(f"{text}2", queue=text) is Outcome.DONE
+    assert delayq.reschedule(text, countdown=90) is Outcome.DONE
+    assert [delayq.cancel(f"{text}{n}") for n in ("", "2", "3")] == [Outcome.DONE] * 3
+    assert delayq.count() == 0
+
+
+def test_log_lines_hold_no_controls_of_an_id(
+    delayq: DelayQ, add: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    id = "\x1b[2J\nTask forged[1] succeeded"
+    add.apply_async(task_id=id, exchange="nowhere", routing_key="a")
+    delayq.store.bury("celery", id, "no message", b"no message")
+    [letter] = delayq.dead_letters(queue="celery")
+    delayq.replay(letter)
+
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line.split(r"\x1b[2J")[0] for line in lines] == ["Task '", "Dead letter '"]
+    assert "".join(lines).isprintable()
