@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 
 import click
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from celery_delayq.app import DelayQ
 from celery_delayq.cli import Refused
-from celery_delayq.cli.screen import new_table
+from celery_delayq.cli.screen import console_of, new_table
+from celery_delayq.cli.words import spelled
 from celery_delayq.conf import Settings
 from celery_delayq.findings import KINDS, Finding, Report
 from celery_delayq.fsck import check
@@ -23,7 +23,7 @@ def run(delayq: DelayQ, *, queue: str | None, repair: bool, as_json: bool) -> No
     if delayq.app is None:
         raise AssertionError("the command line always has an app")
     settings = Settings.from_options(delayq.app.conf.broker_transport_options)
-    console = Console(highlight=False)
+    console = console_of(click.get_current_context())
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -37,9 +37,9 @@ def run(delayq: DelayQ, *, queue: str | None, repair: bool, as_json: bool) -> No
             # Of what comes and goes meanwhile, more may be met than there was at first.
             progress.update(bar, total=max(report.total, report.done), completed=report.done)
     if queue is not None and queue not in {*report.queues, *delayq.app.amqp.queues}:
+        known = ", ".join(map(spelled, sorted(delayq.store.registry()))) or "none"
         raise Refused(
-            f"no queue {queue!r} in the registry, in Redis or in the app; "
-            f"known are: {', '.join(sorted(delayq.store.registry())) or 'none'}"
+            f"no queue {queue!r} in the registry, in Redis or in the app; known are: {known}"
         )
     if as_json:
         print(json.dumps(report.as_dict()))
@@ -47,7 +47,7 @@ def run(delayq: DelayQ, *, queue: str | None, repair: bool, as_json: bool) -> No
         if report.findings:
             console.print(_table(report))
         for note in report.notes:
-            console.print(Text(note))
+            console.print(Text(spelled(note)))
         console.print(_summary(report, repair=repair))
     if report.left:
         raise click.exceptions.Exit(1)
@@ -62,7 +62,10 @@ def _table(report: Report) -> Table:
     table.add_column("what", overflow="fold")
     for finding in report.findings:
         table.add_row(
-            Text(finding.queue), f"{finding.found:,}", f"{finding.repaired:,}", _what(finding)
+            Text(spelled(finding.queue)),
+            f"{finding.found:,}",
+            f"{finding.repaired:,}",
+            _what(finding),
         )
     return table
 
@@ -75,9 +78,7 @@ def _what(finding: Finding) -> Text:
         text.append(" (harmless)")
     text.append(f"\nrepair: {kind.mending}")
     more = ", …" if finding.found > len(finding.examples) else ""
-    # An id may hold a NUL.
-    examples = ", ".join(finding.examples).replace("\0", "\\0")
-    return text.append(f"\n{examples}{more}", style="dim")
+    return text.append(f"\n{', '.join(map(spelled, finding.examples))}{more}", style="dim")
 
 
 def _summary(report: Report, *, repair: bool) -> str:

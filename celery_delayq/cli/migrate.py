@@ -6,9 +6,11 @@ import click
 from celery import Celery
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from celery_delayq.app import DelayQ
 from celery_delayq.cli import Refused
+from celery_delayq.cli.words import spelled
 from celery_delayq.migrate import Moved, from_stock, to_stock
 
 
@@ -20,7 +22,8 @@ def run(delayq: DelayQ, *, give_back: bool, dry_run: bool, yes: bool) -> None:
     if running and not yes:
         if not dry_run:
             raise Refused(running)
-        console.print(f"[yellow]Without --dry-run this is refused:[/] {running}")
+        refused = Text("Without --dry-run this is refused:", "yellow")
+        console.print(Text.assemble(refused, f" {running}"))
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -49,8 +52,8 @@ def _running_workers(app: Celery) -> str:
     if not names:
         return ""
     return (
-        f"{len(names)} worker(s) answer: {', '.join(names)}. Stop them first: what they hold "
-        "would run twice. If they serve other queues only, go on with --yes."
+        f"{len(names)} worker(s) answer: {', '.join(map(spelled, names))}. Stop them first: what "
+        "they hold would run twice. If they serve other queues only, go on with --yes."
     )
 
 
