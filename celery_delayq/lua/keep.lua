@@ -7,6 +7,7 @@
 -- Repeat   the same answer, for a minute
 -- @include types
 -- @include answer
+-- @include bury
 
 local before = answered(KEYS[4])
 if before then
@@ -17,7 +18,7 @@ expect_type(KEYS[2], 'zset')
 redis.call('HSETNX', KEYS[3], ARGV[1], ARGV[2])
 local states = {}
 for i = 3, #ARGV, 3 do
-  local id, died, letter = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+  local id, died, letter = letter_name(ARGV[i]), ARGV[i + 1], ARGV[i + 2]
   -- Where another one had its id when it was kept, it is found beside that.
   local beside = id .. '\0' .. redis.sha1hex(letter)
   local there = redis.call('HEXISTS', KEYS[1], beside) == 1

@@ -7,7 +7,7 @@ from redis.exceptions import ResponseError
 
 from celery_delayq.store import Store
 from tests.lua.conftest import QUEUE, state
-from tests.lua.letters import seed
+from tests.lua.letters import seed, stored
 
 
 def pages(
@@ -101,3 +101,14 @@ def test_keys_of_another_type_are_an_error(store: Store) -> None:
 
     with pytest.raises(ResponseError, match="WRONGTYPE"):
         pages(store)
+
+
+def test_a_letter_without_an_id_is_one_like_all(store: Store) -> None:
+    for _ in range(2):  # as when the first reply was lost
+        store.letters.bury(QUEUE, " ", "unreadable", b"a")
+    store.letters.bury(QUEUE, "\n", "unreadable", b"b")
+    store.letters.keep(QUEUE, [("", 10, stored(b"c", 10))])
+
+    found = [(letter.id.partition("\0")[0], letter.message) for letter in store.dead_letters(QUEUE)]
+
+    assert found == [("unnamed", b"c"), ("unnamed", b"a"), ("unnamed", b"b")]

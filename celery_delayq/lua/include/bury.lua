@@ -1,10 +1,17 @@
+-- The name of a letter with that id. Nobody could ask for '', and scripts take it for what is in no
+-- index: see promote.lua.
+local function letter_name(id)
+  return id == '' and 'unnamed' or id
+end
+
 -- Keep what cannot be run: header line "1 <died ms> <due ms or 0> <reason>", then the bytes. With
 -- details, which are JSON for those who look at it, it is "2 <died ms> <due ms or 0> <length of the
 -- details> <reason>", then the details and the bytes.
 local function bury_letter(dead, dead_at, id, now, due, reason, data, details)
-  local name, number = id, redis.call('HLEN', dead)
+  local first, number = letter_name(id), redis.call('HLEN', dead)
+  local name = first
   while redis.call('HEXISTS', dead, name) == 1 do
-    name = id .. '\0' .. string.format('%.0f-%d', now, number)
+    name = first .. '\0' .. string.format('%.0f-%d', now, number)
     number = number + 1
   end
   local header = string.format('1 %.0f %.0f ', now, due)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -188,6 +189,26 @@ def test_any_other_name_is_one_like_all(
     assert delayq.reschedule(text, countdown=90) is Outcome.DONE
     assert [delayq.cancel(f"{text}{n}") for n in ("", "2", "3")] == [Outcome.DONE] * 3
     assert delayq.count() == 0
+
+
+def test_dead_letters_of_any_name_go_to_a_database_and_come_back(
+    delayq: DelayQ, database: str, delayq_redis: RedisUnderTest
+) -> None:
+    for name in NAMES.values():
+        headers = {"id": name, "task": name, "root_id": name, "group": name}
+        details = dict.fromkeys(("exception", "message", "traceback", "worker"), name)
+        for message in (json.dumps({"headers": headers}).encode(), b"none\xff" + name.encode()):
+            delayq.store.bury(name, name, name, message, json.dumps(details).encode())
+    before = snapshot(delayq_redis.client)
+    assert len([*delayq.dead_letters()]) == 2 * len(NAMES)
+    assert all(delayq.count_dead(queue=name, task=name) == 1 for name in NAMES.values())
+
+    assert delayq.archive_dead(database).moved == 2 * len(NAMES)
+    assert [*delayq.dead_letters()] == []
+    for name in NAMES.values():
+        assert delayq.import_dead(database, DeadFilter(queue=name)).outcomes == {"restored": 2}
+
+    assert snapshot(delayq_redis.client) == before
 
 
 def test_log_lines_hold_no_controls_of_an_id(
