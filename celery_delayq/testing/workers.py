@@ -9,10 +9,11 @@ import socket
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from celery_delayq.testing.processes import ManagedProcess
-from celery_delayq.testing.wait import DEFAULT_TIMEOUT
+from celery_delayq.testing.processes import ManagedProcess, ProcessFailed
+from celery_delayq.testing.wait import DEFAULT_TIMEOUT, wait_until
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -126,6 +127,23 @@ class WorkerProcess(ManagedProcess):
         """
         self.wait_log(READY_LINE, timeout)
         return self
+
+    def wait(self, timeout: float = DEFAULT_TIMEOUT) -> int:
+        """Wait until the main process has ended, and return its exit code.
+
+        Raises
+        ------
+        ProcessFailed
+            It still runs after `timeout` seconds; the message ends with the stacks of its threads.
+        """
+        try:
+            return super().wait(timeout)
+        except ProcessFailed as error:
+            before = len(self.log)
+            self.send_signal(signal.SIGUSR1)  # Celery then logs the stacks
+            with suppress(TimeoutError):
+                wait_until(lambda: "LOCAL VARIABLES" in self.log[before:], 5)
+            raise ProcessFailed(f"{error}\n{self.log[before:]}") from None
 
     def child_pids(self) -> list[int]:
         """Return the process ids of its pool's processes (none in a pool without processes)."""

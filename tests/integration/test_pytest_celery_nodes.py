@@ -107,7 +107,9 @@ class TestTheApp:
 
     def test_its_settings_reach_the_worker(self, celery_setup: CeleryTestSetup) -> None:
         worker = celery_setup.worker
-        conf = celery_setup.app.control.inspect([worker.hostname()], timeout=60, limit=1).conf()
+        inspect = celery_setup.app.control.inspect([worker.hostname()], timeout=1, limit=1)
+        # Again until it is heard: a worker that has just said "ready" hears of nothing yet.
+        conf = wait_until(inspect.conf, 60, "an answer")
 
         assert conf[worker.hostname()]["worker_prefetch_multiplier"] == 1
         assert conf[worker.hostname()]["task_default_priority"] == 3

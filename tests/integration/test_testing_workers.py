@@ -161,6 +161,17 @@ def test_stop_lets_a_running_task_finish(app: Celery, start: Workers) -> None:
     assert result.get(timeout=1) == "rested"
 
 
+def test_a_worker_that_does_not_end_shows_what_it_does(app: Celery, start: Workers) -> None:
+    worker = start(pool="solo")
+    app.send_task("stock.nap", (600,))
+    worker.wait_log("napping")
+
+    worker.term()
+    with pytest.raises(ProcessFailed, match=r"(?s)still runs after 0.1 s.*in nap\n"):
+        worker.wait(0.1)
+    worker.kill()
+
+
 def test_a_restarted_worker_is_waited_for_anew_and_keeps_its_log(
     app: Celery, start: Workers
 ) -> None:

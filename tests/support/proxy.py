@@ -214,11 +214,11 @@ class Proxy:
 
     def cut_all(self, *, reset: bool = False) -> None:
         """Cut every connection; new ones are taken, and nothing is held back on them."""
-        self._holding = frozenset()
 
         async def cut() -> None:
             for link in list(self._links):
                 link.cut(reset=reset)
+            self._holding = frozenset()
 
         self._do(cut())
 

@@ -54,6 +54,8 @@ def settings(folder: Path) -> dict[str, str]:
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.driver.memory": "1g",
+        # A Python starts in more than the usual 15 s where many tests run side by side.
+        "spark.python.authenticate.socketTimeout": "120s",
     }
 
 

@@ -68,6 +68,7 @@ def expected(runs: Iterable[int]) -> list[tuple[str, datetime]]:
     )
 
 
+@pytest.mark.timeout(600)
 def test_a_stream_that_was_killed_misses_nothing_and_schedules_nothing_twice(
     driver: Drive,
     delayq: DelayQ,
