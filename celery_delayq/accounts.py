@@ -24,7 +24,8 @@ _SCRIPTS: dict[Role, Sequence[str]] = {
         *("schedule", "ready", "bury", "spend", "revoke"),
         *("promote", "agenda", "defer", "trim", "reap"),
         *("reserve", "beat", "ack", "requeue", "reject", "retry", "history"),
-        *("upcoming", "fire", "enter", "deploy", "letters", "discard"),
+        *("upcoming", "fire", "enter", "deploy", "hash_scan", "hash_values"),
+        *("letters", "discard"),
     ),
     "operator": (),
 }
@@ -41,7 +42,7 @@ _PLAIN["worker"] = _PLAIN["producer"] | {
     *("punsubscribe", "exists", "set", "setnx", "get", "del", "srem", "expire", "pexpire"),
     *("zadd", "zrem", "zrevrangebyscore", "zrangebyscore", "zrange", "zmscore", "zscan"),
     *("script|load", "script|exists", "zremrangebyscore"),
-    *("hset", "hget", "hdel", "hgetall", "hkeys", "hmget", "hlen", "hscan", "xadd"),
+    *("hset", "hget", "hdel", "hgetall", "hkeys", "hmget", "hlen", "xadd"),
 }
 _PLAIN["operator"] = _PLAIN["worker"] | {
     *("lrange", "zcount", "zlexcount", "zrangebylex", "zscore", "type", "scan", "memory|usage"),

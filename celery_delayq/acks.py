@@ -6,14 +6,16 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
 from celery_delayq import native
 from celery_delayq.calls import Call
+from celery_delayq.lease_store import Acked
 from celery_delayq.store import Store
 
 logger = native.Logger(__name__)
@@ -128,13 +130,21 @@ class Acks:
             for queue, fields in batch.fields.items()
         ]
 
-    def confirm(self, batch: AckBatch, known: int) -> None:
-        """Redis has answered, and knew so many of them."""
-        fields = {field for names in batch.fields.values() for field in names}
-        late = len(fields - self._sent_before) - known
-        self._sent_before -= fields
+    def confirm(self, batch: AckBatch, replies: Sequence[Sequence[int]]) -> None:
+        """Redis has answered the calls: send again what was too much for one of them."""
+        done: set[str] = set()
+        left: list[tuple[str, str, bytes]] = []
+        acked = [Acked(*reply) for reply in replies]
+        for (queue, fields), (_, number) in zip(batch.fields.items(), acked, strict=True):
+            done.update(islice(fields, number))
+            left += ((queue, *item) for item in islice(fields.items(), number, None))
+        late = len(done - self._sent_before) - sum(each.known for each in acked)
+        self._sent_before -= done
         self._tally.late_acks += max(0, late)
+        self._waiting.extendleft(reversed(left))
         del self._in_flight[id(batch)]
+        if left:
+            self._wake()
 
     def put_back(self, batch: AckBatch) -> None:
         """The connection was lost: send them again."""
@@ -148,11 +158,11 @@ class Acks:
         """Send what waits, and wait for the replies, on a store of the caller's."""
         while batch := self.take():
             try:
-                known = [store.run(call) for call in self.calls(store, batch)]
+                replies = [store.run(call) for call in self.calls(store, batch)]
             except BaseException:
                 self.put_back(batch)
                 raise
-            self.confirm(batch, sum(known))
+            self.confirm(batch, replies)
 
     def send_stuck(self, store: Store, patience: float = 2.0) -> None:
         """Send again what has got no answer for *patience* seconds: a connection may be silent."""

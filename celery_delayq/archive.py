@@ -23,6 +23,7 @@ from celery_delayq.letter_rows import LETTERS, LetterRow
 from celery_delayq.letters import DeadFilter, DeadLetter
 from celery_delayq.pages import queues_of
 from celery_delayq.places import Letter
+from celery_delayq.portions import portions
 from celery_delayq.reports import Archived, server_of, shown_filter, sqlalchemy_needed, telling
 from celery_delayq.rows import VERSION, Header
 from celery_delayq.store import Store
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Letters of one transaction, and bytes after which it has no more.
+#: Letters and about how many bytes of one transaction; Redis tells them in several calls.
 PAGE, ROOM = 1000, 8_000_000
 
 
@@ -265,8 +266,9 @@ class _Plan(NamedTuple):
         for queue in self.queues:
             store = self.delayq._ask(lambda store: store.letters)
             ask = self.delayq._ask
-            for page in store.pages(queue, self.low, self.high, PAGE, ROOM, ask=ask):
-                found = [DeadLetter.of(queue, each) for each in page]
+            letters = store.all(queue, self.low, self.high, ask=ask)
+            for some in portions(letters, PAGE, lambda each: len(each.data), room=ROOM):
+                found = [DeadLetter.of(queue, each) for each in some]
                 meant = [each for each in found if self._means(each, spared)]
                 yield _Batch(queue, meant, len(found))
 

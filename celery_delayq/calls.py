@@ -7,7 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from celery_delayq.message import Entry
+from celery_delayq.portions import ROOM
 from celery_delayq.scripts import Script
+
+#: Most messages of one script call: more of them keep Redis busy for longer at once.
+CALL_SIZE = 50
 
 
 @dataclass(slots=True)
@@ -44,7 +48,13 @@ class _Growing(Call):
 
     ready: Callable[[int], str]
     size: int = 0
+    bytes: int = 0
     _lists: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether another message is one for the next call."""
+        return self.size >= CALL_SIZE or self.bytes >= ROOM
 
     def _list(self, step: int) -> int:
         """Return which of KEYS is the ready list of a priority step."""
@@ -74,6 +84,7 @@ class Puts(_Growing):
         number = self._list(step)
         if policy and self.lists:
             self.keys += [name for name in self.lists if name not in self.keys]
+        self.bytes += len(data)
         self.args += id, due, number, data, policy
 
     @property
@@ -93,4 +104,5 @@ class Readies(_Growing):
 
     def add(self, step: int, message: bytes) -> None:
         """Add a message."""
+        self.bytes += len(message)
         self.args += self._list(step), message

@@ -32,6 +32,7 @@ from celery_delayq.places import (
     to_bytes,
     to_text,
 )
+from celery_delayq.scan_store import ScanStore
 
 if TYPE_CHECKING:
     from celery_delayq.store import Store
@@ -125,10 +126,8 @@ class ControlStore:
 
     def records(self, queue: str, names: Sequence[str]) -> dict[str, bytes]:
         """Return the records of those entries that are still scheduled, by name."""
-        found = cast(
-            "list[bytes | None]",
-            self._store.client.hmget(self._keys.queue(queue).entries, [to_bytes(n) for n in names]),
-        )
+        fields = [to_bytes(name) for name in names]
+        found = ScanStore(self._store).values(self._keys.queue(queue).entries, fields)
         return {name: data for name, data in zip(names, found, strict=True) if data is not None}
 
     def count(self, queue: str, where: Where) -> int:

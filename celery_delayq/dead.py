@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from itertools import groupby, islice
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from uuid import uuid4
 
@@ -23,6 +23,7 @@ from celery_delayq.letters import Buried, DeadFilter, DeadLetter
 from celery_delayq.message import Due, due_of_countdown, due_of_eta
 from celery_delayq.pages import queues_of
 from celery_delayq.places import Letter
+from celery_delayq.portions import portions
 from celery_delayq.reviving import Changes, revived
 from celery_delayq.store import Store
 
@@ -372,7 +373,7 @@ class DeadMixin:
         else:
             letters = self._dead(filter, ahead=True)
         with Ahead(self._ask) as ahead:
-            while batch := [*islice(letters, BATCH)]:
+            for batch in portions(letters, BATCH, lambda letter: len(letter.buried.data)):
                 for queue, part in groupby(sorted(batch, key=_queue_of), _queue_of):
                     found = [*part]
                     made = change(queue, found, looked)

@@ -101,6 +101,15 @@ class Reserved(NamedTuple):
         )
 
 
+class Acked(NamedTuple):
+    """What one call of ``ack.lua`` did: how many were held of so many that are *done*, from the
+    first one on.
+    """
+
+    known: int
+    done: int
+
+
 class Reaped(NamedTuple):
     """What one call of ``reap.lua`` did; *more* says that the queue has another ended lease."""
 
@@ -188,7 +197,7 @@ class LeaseStore:
         return Reserved.read(self._store.run(call))
 
     def ack_call(self, queue: str, incarnation: str, runs: Mapping[str, bytes]) -> Call:
-        """Return the call that forgets messages and says how many of them were held.
+        """Return the call that forgets messages; its reply is for :class:`Acked`.
 
         *runs* are the lines of their runs for the history by field, ``b""`` where there is none.
         """
@@ -200,8 +209,12 @@ class LeaseStore:
 
     def ack(self, queue: str, incarnation: str, fields: Sequence[str]) -> int:
         """Forget messages without runs; return how many of them were held."""
-        call = self.ack_call(queue, incarnation, dict.fromkeys(fields, b""))
-        return int(self._store.run(call))
+        known, left = 0, [*fields]
+        while left:
+            call = self.ack_call(queue, incarnation, dict.fromkeys(left, b""))
+            acked = Acked(*self._store.run(call))
+            known, left = known + acked.known, left[acked.done :]
+        return known
 
     def beat(self, queue: str, incarnation: str, lease: float) -> int:
         """Extend the lease on a queue by *lease* seconds from now; return how many are held."""

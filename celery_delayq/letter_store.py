@@ -17,6 +17,7 @@ from celery_delayq.keys import Layout
 from celery_delayq.letters import Buried
 from celery_delayq.message import Entry, letter_text
 from celery_delayq.places import Letter, to_bytes, to_text
+from celery_delayq.scan_store import ScanStore
 
 logger = logging.getLogger(__name__)
 
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     #: Calls a function with the store, once more on a new connection when the server is gone.
     Ask = Callable[[Callable[[Store], Any]], Any]
 
-#: Letters that are read in one call, and bytes after which there are no more in it.
-PAGE, ROOM = 200, 1_000_000
+#: Letters that are read in one call, if they are small.
+PAGE = 200
 
 #: Letters that one call makes ready again without reading them.
 REVIVED = 100
@@ -93,7 +94,6 @@ class LetterStore:
         died_from: int | None = None,
         died_to: int | None = None,
         page: int = PAGE,
-        room: int = ROOM,
         *,
         ahead: bool = False,
         ask: Ask | None = None,
@@ -104,8 +104,8 @@ class LetterStore:
 
         Parameters
         ----------
-        page, room : int
-            Most letters of a page, and bytes after which it has no more.
+        page : int
+            Most letters of a page.
         ahead : bool
             Whether Redis reads the next page while this one is worked on. Then it has a connection
             for itself until it ends.
@@ -120,7 +120,7 @@ class LetterStore:
         replies: deque[Any] = deque()
 
         def send() -> None:
-            call = self.page_call(queue, low, high, page, room, told)
+            call = self.page_call(queue, low, high, page, told)
             if line is None:
                 replies.append(ask(lambda store: store.run(call)))
             else:
@@ -154,21 +154,18 @@ class LetterStore:
         low: float | str,
         high: float | str,
         page: int,
-        room: int,
         told: Sequence[bytes],
     ) -> Call:
         """Return the call for one of the :meth:`pages`: letters that died between *low* and *high*,
         but for those at *low* that were *told* already.
         """
         key = self._keys.queue(queue)
-        args = [low, high, page, room, *told]
+        args = [low, high, page, *told]
         return Call(scripts.load("letters"), [key.dead, key.dead_at], args)
 
     def read(self, queue: str, ids: Sequence[bytes]) -> list[Buried]:
         """Return those of the letters that are there."""
-        found = cast(
-            "list[bytes | None]", self._store.client.hmget(self._keys.queue(queue).dead, [*ids])
-        )
+        found = ScanStore(self._store).values(self._keys.queue(queue).dead, ids)
         return [
             Buried.unpack(to_text(id), data)
             for id, data in zip(ids, found, strict=True)

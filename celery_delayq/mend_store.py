@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha1
 from itertools import chain, islice
@@ -20,6 +21,7 @@ from celery_delayq.calls import Call
 from celery_delayq.keys import Layout
 from celery_delayq.message import PROPERTY, Record, due_of_eta
 from celery_delayq.places import Letter, to_bytes
+from celery_delayq.scan_store import ScanStore
 
 if TYPE_CHECKING:
     from celery_delayq.store import Store
@@ -53,20 +55,23 @@ class Found(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What one call found; the next one goes on at *cursor*, 0 at the end."""
+    """What one call found; the next one goes on at *cursor*, 0 at the end, once the names are
+    looked at that it has *left*.
+    """
 
     cursor: int
     looked: int
     found: list[Found]
+    left: Sequence[bytes] = ()
 
     @classmethod
     def read(cls, reply: Sequence[Any]) -> Batch:
         """Read the reply of a script (``lua/include/mend.lua``)."""
         found = [
             Found(kind.decode(), number, mended, [_text(id) for id in ids])
-            for kind, number, mended, *ids in reply[2:]
+            for kind, number, mended, *ids in reply[3:]
         ]
-        return cls(int(reply[0]), int(reply[1]), found)
+        return cls(int(reply[0]), int(reply[1]), found, reply[2])
 
 
 class Release(NamedTuple):
@@ -91,6 +96,7 @@ class MendStore:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._keys = store.keys
+        self._scan = ScanStore(store)
 
     # -- what there is
 
@@ -157,10 +163,10 @@ class MendStore:
         args = [cursor, BATCH, flag(mend)]
         call = Call(scripts.load("mend_entries"), keys, args)
         next_cursor, looked, lost, *rest = self._store.run(call)
-        batch = Batch.read([next_cursor, looked, *rest])
+        batch = Batch.read([next_cursor, looked, [], *rest])
         if lost and mend:
             hash_ = self._keys.queue(queue).entries
-            records = cast("list[bytes | None]", self._store.client.hmget(hash_, lost))
+            records = self._scan.values(hash_, lost)
             batch.found.extend(self.schedule(queue, dict(zip(lost, records, strict=True))).found)
         elif lost:
             ids = [_text(id) for id in lost]
@@ -290,20 +296,18 @@ class MendStore:
         key = self._keys.queue(queue)
         found: set[bytes] = set()
         for ready in self._keys.ready_lists(queue, layout):
-            found.update(map(_digest, self._from_the_left(ready)))
-        for item in self._from_the_left(key.suspects):
+            found.update(map(_digest, self._in_list(ready)))
+        for item in self._in_list(key.suspects):
             found.add(_digest(item.partition(b"\n")[2]))
         for name in {*incarnations, *self.leaseholders(queue)}:
-            for _, value in self._store.client.hscan_iter(key.leased(name), count=PAGE):
+            for _, value in self._scan.fields(key.leased(name)):
                 found.add(_digest(value.partition(b"\n")[2]))
         return found
 
-    def _from_the_left(self, key: str) -> Iterator[bytes]:
-        """Yield the items of a list that others take from the right, each at least once."""
-        start = 0
-        while items := cast("list[bytes]", self._store.client.lrange(key, start, start + 499)):
-            yield from items
-            start += len(items)
+    def _in_list(self, key: str) -> Iterator[bytes]:
+        """Yield the items of a list, each that stays at least once."""
+        parts = self._scan.messages(key, 0, sys.maxsize, PAGE, newest=True)
+        return chain.from_iterable(parts)
 
     def wake(self, queue: str, layout: Layout, sign: str = "") -> str:
         """Return a sign of what is ready and wakes nobody, ``""`` when that is well.
@@ -376,7 +380,20 @@ class MendStore:
         return bool(self._store.client.exists(self._keys.incarnation(incarnation)))
 
     def _run(self, name: str, keys: list[str], args: list[Any]) -> Batch:
-        return Batch.read(self._store.run(Call(scripts.load(name), keys, args)))
+        return run_batch(self._store, name, keys, args)
+
+
+def run_batch(store: Store, name: str, keys: list[str], args: list[Any]) -> Batch:
+    """Look at a batch of a key; in several calls, where there is much to read for that."""
+    script = scripts.load(name)
+    first = part = Batch.read(store.run(Call(script, keys, args)))
+    found, looked = first.found, first.looked
+    for _ in first.left:  # each call looks at one at least
+        if not part.left:
+            break
+        part = Batch.read(store.run(Call(script, keys, [*args, *part.left])))
+        found, looked = found + part.found, looked + part.looked
+    return Batch(first.cursor, looked, found)
 
 
 def batches(items: Iterable[T]) -> list[list[T]]:

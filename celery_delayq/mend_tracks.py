@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 from celery_delayq import scripts
 from celery_delayq.calls import Call
 from celery_delayq.keys import Layout
-from celery_delayq.mend_store import BATCH, PAGE, Batch, flag
+from celery_delayq.mend_store import BATCH, PAGE, Batch, flag, run_batch
 
 if TYPE_CHECKING:
     from celery_delayq.store import Store
 
-#: Most bytes of messages that a script reads to be sure that some are gone: tens of ms.
+#: Most bytes of messages that a script reads to be sure that some are gone: tens of ms. More than
+#: other calls read, since all have to be read at one moment.
 MOST_BYTES = 16 * 1024 * 1024
 
 #: The hashes of what has left the schedule.
@@ -172,7 +173,7 @@ class MendTracks:
         args = [place.incarnation, cursor, BATCH, flag(mend)]
         call = Call(scripts.load("mend_messages"), [*key.state, place.key], args)
         next_cursor, looked, there, *found = self._store.run(call)
-        return Batch.read([next_cursor, looked, *found]), there
+        return Batch.read([next_cursor, looked, [], *found]), there
 
     def gone(
         self,
@@ -193,4 +194,4 @@ class MendTracks:
 
     def _run(self, name: str, queue: str, keys: Sequence[str], args: list[Any]) -> Batch:
         state = self._keys.queue(queue).state
-        return Batch.read(self._store.run(Call(scripts.load(name), [*state, *keys], args)))
+        return run_batch(self._store, name, [*state, *keys], args)

@@ -18,13 +18,11 @@ from celery_delayq.mend_store import BATCH, MendStore, Release, batches
 from celery_delayq.mend_tracks import MendTracks
 from celery_delayq.message import Due, Entry, Record
 from celery_delayq.places import Letter, Listed, Where
+from celery_delayq.portions import portions
 from celery_delayq.store import Store, layouts
 
 #: Seconds: longer than any lease.
 FOREVER = 1e9
-
-#: Bytes of entries after which there are no more in one call.
-ROOM = 1_000_000
 
 #: How often to try again to give back an entry that others move at the same time.
 ATTEMPTS = 5
@@ -190,16 +188,9 @@ class _Back:
 
     def _portions(self, queue: str, names: Sequence[str]) -> Iterator[list[str]]:
         """Yield names, so many of them that one call does not keep Redis busy for long."""
-        some: list[str] = []
-        room = ROOM
-        for name, length in zip(names, self.mend.lengths(queue, names), strict=True):
-            if some and length > room:
-                yield some
-                some, room = [], ROOM
-            some.append(name)
-            room -= length
-        if some:
-            yield some
+        lengths = dict(zip(names, self.mend.lengths(queue, names), strict=True))
+        # The call carries the record, and the message that takes its place.
+        return portions(names, BATCH, lambda name: 2 * lengths[name])
 
     def _release(self, queue: str, layout: Layout, names: Sequence[str]) -> set[str]:
         """Give back entries, and return the names of those that cannot be read."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 from uuid import uuid4
 
@@ -16,6 +15,8 @@ from celery_delayq.calls import Call, Puts
 from celery_delayq.errors import StoreFull
 from celery_delayq.message import Entry, Record
 from celery_delayq.places import to_bytes, to_text
+from celery_delayq.portions import portions
+from celery_delayq.scan_store import ScanStore
 from celery_delayq.store import is_demoted
 
 if TYPE_CHECKING:
@@ -139,6 +140,7 @@ class PeriodicStore:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._keys = [store.keys.periodic, store.keys.periodic_at]
+        self._scan = ScanStore(store)
 
     def upcoming(
         self, limit: int, leave_ms: int, but: Iterable[str] = (), *, put_right: str = ""
@@ -168,8 +170,7 @@ class PeriodicStore:
         right : Callable[[str, str], Writing | None]
             Gives by name and record how an entry is to be; None leaves it as it is.
         """
-        records = self.all(BATCH)
-        while page := [*islice(records, BATCH)]:
+        for page in portions(self.all(), BATCH, lambda entry: len(entry[1])):
             names = [to_bytes(name) for name, _ in page]
             found = self._store.client.zmscore(self._keys[1], names)
             looks = cast("list[float | None]", found)
@@ -186,14 +187,14 @@ class PeriodicStore:
 
     def write(self, writings: Sequence[Writing]) -> list[Written]:
         """Write entries, each only if it stands as it is to stand before."""
-        args: list[Any] = [
-            field
-            for name, line, record, look in writings
-            for field in (to_bytes(name), to_bytes(line), to_bytes(record), _ms(look))
-        ]
-        args.insert(0, self._store.keys.periodic_wake)
-        reply = self._store.run(Call(scripts.load("enter"), list(self._keys), args))
-        return [_WRITTEN[letter] for letter in reply.decode()]
+        written: list[Written] = []
+        for some in portions(writings, BATCH, lambda writing: len(writing.record)):
+            args: list[Any] = [self._store.keys.periodic_wake]
+            for name, line, record, look in some:
+                args += to_bytes(name), to_bytes(line), to_bytes(record), _ms(look)
+            reply = self._store.run(Call(scripts.load("enter"), list(self._keys), args))
+            written += [_WRITTEN[letter] for letter in reply.decode()]
+        return written
 
     def edit(self, name: str, edit: Callable[[str | None], Writing | None]) -> str | None:
         """Change an entry by a function of its record, again if it was changed meanwhile.
@@ -224,7 +225,7 @@ class PeriodicStore:
             batch = names[start : start + BATCH]
             changed = 0
             while batch:
-                found = self._store.client.hmget(self._keys[0], [to_bytes(name) for name in batch])
+                found = self._scan.values(self._keys[0], [to_bytes(name) for name in batch])
                 there = [None if data is None else to_text(data) for data in found]
                 writings = [edit(name, record) for name, record in zip(batch, there, strict=True)]
                 some = [writing for writing in writings if writing is not None]
@@ -330,9 +331,9 @@ class PeriodicStore:
         found = cast("bytes | None", self._store.client.hget(self._keys[0], to_bytes(name)))
         return None if found is None else to_text(found)
 
-    def all(self, page: int = 500) -> Iterator[tuple[str, str]]:
+    def all(self) -> Iterator[tuple[str, str]]:
         """Yield name and record of every entry, in no order, perhaps some twice (HSCAN)."""
-        for name, record in self._store.client.hscan_iter(self._keys[0], count=page):
+        for name, record in self._scan.fields(self._keys[0]):
             yield to_text(name), to_text(record)
 
     def count(self) -> int:

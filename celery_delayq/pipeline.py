@@ -17,7 +17,6 @@ from celery_delayq.message import Entry
 from celery_delayq.replies import Put
 from celery_delayq.replies import Puts as Reply
 from celery_delayq.store import Store, few_replicas, is_demoted
-from celery_delayq.transport.batch import CALL_SIZE
 
 T = TypeVar("T")
 
@@ -69,7 +68,7 @@ class Pipeline:
     def add(self, queue: str, entry: Entry, index: int) -> None:
         """Add an entry of the item *index*."""
         sent = self._open.get(queue)
-        if sent is None or sent.call.size >= CALL_SIZE:
+        if sent is None or sent.call.is_full:
             sent = self._open[queue] = Sent(self._store.puts(queue), [])
             self._filling.append(sent)
         sent.call.add(entry)

@@ -20,6 +20,7 @@ from celery_delayq.entries import moment
 from celery_delayq.letter_rows import LETTERS, LetterRow, is_meant
 from celery_delayq.letters import DeadFilter
 from celery_delayq.places import to_bytes
+from celery_delayq.portions import portions
 from celery_delayq.reports import Became, Imported, telling
 from celery_delayq.rows import Header, Told
 from celery_delayq.store import Store
@@ -140,8 +141,7 @@ def batches(rows: Sequence[LetterRow]) -> Iterator[Sequence[LetterRow]]:
     for row in rows:
         by_queue[row.queue].append(row)
     for some in by_queue.values():
-        for start in range(0, len(some), BATCH):
-            yield some[start : start + BATCH]
+        yield from portions(some, BATCH, lambda row: len(row.data))
 
 
 def take(store: Store, rows: Sequence[LetterRow], *, dry_run: bool, token: str) -> list[Became]:

@@ -1,4 +1,4 @@
-"""The gateway for those who read all of the data, in large parts and side by side: Spark."""
+"""The gateway for those who read much of the data: in parts of about 1 MB, one message at least."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 
 Where = Literal["waiting", "running"]
 
-#: Bytes after which a part has no more entries: Redis is busy with it for about 3 ms.
-ROOM = 2_000_000
+#: Fields of a hash that are read in one call, if they are small.
+PAGE = 500
+
+#: Fields of a hash whose values are asked for in one call.
+VALUES = 200
 
 
 class Mark(NamedTuple):
@@ -113,7 +116,7 @@ class ScanStore:
         pairs = client.zrange(key.due, before + place, before + place, withscores=True)
         return Mark(repr(pairs[0][1]).encode(), pairs[0][0]) if pairs else None
 
-    def part(self, stretch: Stretch, limit: int, room: int = ROOM) -> Part:
+    def part(self, stretch: Stretch, limit: int) -> Part:
         """Return the first entries of a stretch."""
         key = self._keys.queue(stretch.queue)
         first, last, after, upto = stretch.first, stretch.last, b"", b""
@@ -127,7 +130,7 @@ class ScanStore:
             if stretch.upto is not None:
                 upto, names[1] = stretch.upto
         args = ["1" if stretch.by_task else "0", first, last, after, names[0], upto, names[1]]
-        call = Call(scripts.load("stretch"), [*key.schedule], [*args, limit, room])
+        call = Call(scripts.load("stretch"), [*key.schedule], [*args, limit])
         more, score, name, sizes, text = self._store.run(call)
         entries, start = [], 0
         numbers = iter(sizes.split())
@@ -170,22 +173,49 @@ class ScanStore:
                 pipe.llen(name)
             return cast("list[int]", pipe.execute())
 
-    def messages(self, name: str, start: int, end: int, limit: int) -> Iterator[list[bytes]]:
+    def messages(
+        self, name: str, start: int, end: int, limit: int, *, newest: bool = False
+    ) -> Iterator[list[bytes]]:
         """Yield messages of a list, so many at a time: from place *start* to before *end*, counted
-        from where they are taken out.
+        from where they are taken out, or with *newest* from where they come in. So each that stays
+        is there at least once, while others take some out.
         """
         while start < end:
-            size = min(limit, end - start)
-            call = Call(scripts.load("slice"), [name], [-start - size, -start - 1])
-            sizes, text = self._store.run(call)
-            found, begin = [], 0
-            for each in sizes.split():
-                found.append(text[begin : begin + int(each)])
-                begin += int(each)
+            first = start if newest else -start - 1
+            call = Call(scripts.load("slice"), [name], [first, min(limit, end - start)])
+            found = _cut(*self._store.run(call))
             if not found:
                 return
             yield found
             start += len(found)
+
+    # -- hashes
+
+    def fields(self, name: str, page: int = PAGE) -> Iterator[tuple[bytes, bytes]]:
+        """Yield all fields of a hash with their values, in no order, perhaps some twice (HSCAN).
+
+        Those that come or go meanwhile are among them or not.
+        """
+        cursor = b"0"
+        while True:
+            call = Call(scripts.load("hash_scan"), [name], [cursor, page])
+            cursor, *reply = self._store.run(call)
+            found = _cut(*reply)
+            yield from zip(found[::2], found[1::2], strict=True)
+            if cursor == b"0":
+                return
+
+    def values(self, name: str, fields: Sequence[bytes]) -> list[bytes | None]:
+        """Return the values of fields of a hash, None for those that are not there."""
+        found: list[bytes | None] = []
+        while len(found) < len(fields):
+            asked = fields[len(found) : len(found) + VALUES]
+            sizes, text = self._store.run(Call(scripts.load("hash_values"), [name], [*asked]))
+            begin = 0
+            for each in map(int, sizes.split()):
+                found.append(None if each < 0 else text[begin : begin + each])
+                begin += max(each, 0)
+        return found
 
     # -- what processes hold
 
@@ -193,7 +223,7 @@ class ScanStore:
         """Yield field and value of each message that a process holds, each once."""
         name = self._keys.queue(queue).leased(incarnation)
         seen: set[bytes] = set()  # at most its prefetch
-        for field, value in self._store.client.hscan_iter(name, count=500):
+        for field, value in self.fields(name):
             if field not in seen:
                 seen.add(field)
                 yield field, value
@@ -203,3 +233,12 @@ class ScanStore:
         key = self._keys.queue(queue)
         name = key.waiting if where == "waiting" else key.running
         return cast("list[bytes | None]", self._store.client.hmget(name, names) if names else [])
+
+
+def _cut(sizes: bytes, text: bytes) -> list[bytes]:
+    """Return the parts of these sizes that were joined."""
+    found, begin = [], 0
+    for size in map(int, sizes.split()):
+        found.append(text[begin : begin + size])
+        begin += size
+    return found

@@ -29,6 +29,7 @@ from celery_delayq.replies import (
     Sizes,
     Stored,
 )
+from celery_delayq.scan_store import PAGE, ScanStore
 
 logger = logging.getLogger(__name__)
 
@@ -267,15 +268,6 @@ class Store:
     def _count_task(self, index: str, field: str) -> int:
         return cast(int, self.client.zlexcount(index, f"[{field}\0", f"({field}\1"))
 
-    def entries(self, queue: str, page: int = 500) -> Iterator[tuple[str, bytes]]:
-        """Yield id and stored record of every entry of a queue, in no order.
-
-        Entries that come or go meanwhile may or may not be among them; all others are, some
-        perhaps twice (HSCAN).
-        """
-        for id, data in self.client.hscan_iter(self.keys.queue(queue).entries, count=page):
-            yield id.decode("utf-8", "surrogateescape"), data
-
     def held_count(self, unacked: str) -> int:
         """Return how many messages kombu keeps for workers that hold them."""
         return cast(int, self.client.hlen(unacked))
@@ -284,9 +276,9 @@ class Store:
         """Return what kombu keeps of one of them."""
         return cast("bytes | None", self.client.hget(held.unacked, held.tag))
 
-    def held_messages(self, unacked: str, page: int = 500) -> Iterator[tuple[str, bytes]]:
+    def held_messages(self, unacked: str) -> Iterator[tuple[str, bytes]]:
         """Yield delivery tag and ``[message, exchange, routing key]`` in JSON of each of them."""
-        for tag, data in self.client.hscan_iter(unacked, count=page):
+        for tag, data in ScanStore(self).fields(unacked):
             yield tag.decode(), data
 
     def dead_letters(self, queue: str) -> Iterator[Buried]:
@@ -306,17 +298,11 @@ class Store:
 
     def ready_messages(self, queue: str, layout: Layout, limit: int) -> Iterator[bytes]:
         """Yield up to *limit* messages of the ready lists of a queue, oldest first in each."""
-        page = 500
+        scan = ScanStore(self)
         for ready in self.keys.ready_lists(queue, layout):
-            end = -1
-            while limit > 0:
-                size = min(page, limit)
-                messages = cast("list[bytes]", self.client.lrange(ready, end - size + 1, end))
-                yield from reversed(messages)
-                limit -= len(messages)
-                if len(messages) < size:
-                    break
-                end -= size
+            for found in scan.messages(ready, 0, limit, PAGE):
+                yield from found
+                limit -= len(found)
 
     def memory(self, queue: str) -> int | None:
         """Return about how many bytes the schedule of a queue takes, None where not told."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -20,6 +20,7 @@ from celery_delayq.making import Maker
 from celery_delayq.message import Entry
 from celery_delayq.periodic import Firing, Periodic
 from celery_delayq.periodic_store import EntryTicks, PeriodicStore, Writing, fired
+from celery_delayq.portions import portions
 from celery_delayq.store import Store
 
 #: Seconds of rest after each entry: the worker's own thread need not wait for Python's lock until
@@ -102,7 +103,7 @@ class TickScheduler:
 
         with Ahead(lambda question: question(store)) as line:
             for queue, some in by_queue.items():
-                for part in _parts(some):
+                for part in portions(some, CALL, _bytes_of, _messages_of):
                     indexes, ticks = zip(*part, strict=True)
                     line.send(gate.fire_call(queue, ticks), partial(note, indexes))
         if passed:
@@ -157,18 +158,12 @@ def stored(letters: Iterable[str]) -> int:
     return sum(letter in "srSR" for each in letters for letter in each)
 
 
-def _parts(some: list[tuple[int, EntryTicks]]) -> Iterator[list[tuple[int, EntryTicks]]]:
-    """Yield entries in parts of about as many messages as one script call may have."""
-    part: list[tuple[int, EntryTicks]] = []
-    size = 0
-    for each in some:
-        count = len(each[1].entries)
-        if part and size + count > CALL:
-            yield part
-            part, size = [], 0
-        part.append(each)
-        size += count
-    yield part
+def _messages_of(ticks: tuple[int, EntryTicks]) -> int:
+    return len(ticks[1].entries)
+
+
+def _bytes_of(ticks: tuple[int, EntryTicks]) -> int:
+    return sum(len(entry.data) for entry in ticks[1].entries)
 
 
 def _ticks_of(entry: Periodic, firing: Firing, entries: Sequence[Entry] = ()) -> EntryTicks:

@@ -6,15 +6,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from itertools import islice
 from typing import Literal, cast
 from uuid import uuid4
 
 from celery_delayq import jsonl
+from celery_delayq.calls import CALL_SIZE
 from celery_delayq.client import Client
 from celery_delayq.entries import Filter, moment
 from celery_delayq.errors import RecordError, TransferError
 from celery_delayq.places import Where
+from celery_delayq.portions import portions
 from celery_delayq.replies import STATES
 from celery_delayq.reports import (
     EXAMPLES,
@@ -32,9 +33,6 @@ from celery_delayq.store import Store
 
 #: Entries that are read or written in one round trip.
 PAGE = 500
-
-#: Most entries of one script call, as when they are published in a batch.
-CALL_SIZE = 50
 
 
 def export_to(
@@ -172,7 +170,7 @@ def import_from(
         telling(report, "run it again: what is there already is not added twice"),
         _reading(source, filter) as lines,
     ):
-        while found := [*islice(lines, PAGE)]:
+        for found in portions(lines, PAGE, lambda line: _size(line[1])):
             rows = [cast(Row, told) for line, told in found if meant(line, told)]
             if rows:
                 put(delayq, rows, report, skip=overdue == "skip")
@@ -210,9 +208,9 @@ def _import(by_queue: dict[str, list[Row]], token: str, store: Store) -> list[by
     """Schedule rows; asked again with the same *token*, it gives the same answer for a minute."""
     calls = []
     for queue, rows in by_queue.items():
-        for start in range(0, len(rows), CALL_SIZE):
-            entries = [row.entry(store.layout) for row in rows[start : start + CALL_SIZE]]
-            calls.append(store.import_call(queue, entries, f"{token}-{start}"))
+        for number, some in enumerate(portions(rows, CALL_SIZE, _size)):
+            entries = [row.entry(store.layout) for row in some]
+            calls.append(store.import_call(queue, entries, f"{token}-{number}"))
     return store.import_entries(calls)
 
 
@@ -223,36 +221,18 @@ def _by_queue(rows: Iterable[Row]) -> dict[str, list[Row]]:
     return found
 
 
+def _size(told: Told) -> int:
+    """Return about how many bytes a row has in a call."""
+    return len(told.message) if isinstance(told, Row) else 0
+
+
 def _known(store: Store, by_queue: dict[str, list[Row]]) -> set[Row]:
     """Return those entries that are scheduled, ready or held already."""
-    known = set()
-    with store.client.pipeline(transaction=False) as pipe:
-        for queue, rows in by_queue.items():
-            key = store.keys.queue(queue)
-            names = [name for row in rows for name in (row.id, f"{row.id}\0{row.nonce}")]
-            for index in (key.entries, key.waiting, key.running):
-                pipe.hmget(index, names)
-        answers = iter(pipe.execute())
-    for rows in by_queue.values():
-        for nonces in (
-            [_record_nonce(data) for data in next(answers)],
-            *([_tracked_nonce(value) for value in next(answers)] for _ in range(2)),
-        ):
-            for row, *found in zip(rows, nonces[::2], nonces[1::2], strict=True):
-                if row.nonce.encode() in found:
-                    known.add(row)
+    known: set[Row] = set()
+    for queue, rows in by_queue.items():
+        letters = store.control.known(queue, [(row.id, row.nonce) for row in rows])
+        known.update(row for row, letter in zip(rows, letters, strict=True) if letter == "d")
     return known
-
-
-def _record_nonce(data: bytes | None) -> bytes | None:
-    """Return the nonce of a record, as scripts read it (``lua/include/record.lua``)."""
-    header = (data or b"").partition(b"\n")[0].split(b" ")
-    return header[2] if len(header) == 4 else None
-
-
-def _tracked_nonce(value: bytes | None) -> bytes | None:
-    """Return the nonce of what is ready or held (``lua/include/state.lua``)."""
-    return value.lstrip(b"!").partition(b" ")[0] if value else None
 
 
 def is_meant(row: Row, queue: str | None, where: Where) -> bool:

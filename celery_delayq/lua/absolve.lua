@@ -8,6 +8,7 @@
 -- @include clock
 -- @include types
 -- @include room
+-- @include few
 -- @include lease
 -- @include wake
 -- @include bury
@@ -23,13 +24,8 @@ expect_type(KEYS[4], 'zset')
 -- Moving frees memory, so a full server must let it pass: see promote.lua.
 redis.call('ZREM', KEYS[4], '')
 local moved, buried = 0, 0
--- The last to run comes first, so that the order stays over several batches.
-for _ = 1, math.min(redis.call('LLEN', KEYS[1]), tonumber(ARGV[1])) do
-  if room <= 0 then
-    break
-  end
-  local item = redis.call('LPOP', KEYS[1])
-  take_room(#item)
+
+local function put_back(item)
   local step, _, start = read_leased(item)
   if step then
     redis.call('RPUSH', list_of[step] or KEYS[5], string.sub(item, start))
@@ -40,6 +36,18 @@ for _ = 1, math.min(redis.call('LLEN', KEYS[1]), tonumber(ARGV[1])) do
     buried = buried + 1
   end
 end
+
+-- The last to run comes first, so that the order stays over several batches.
+local left = tonumber(ARGV[1])
+repeat
+  local items, bytes = redis.call('LPOP', KEYS[1], few(left)) or {}, 0
+  for _, item in ipairs(items) do
+    put_back(item)
+    bytes = bytes + #item
+  end
+  take_read(#items, bytes)
+  left = left - #items
+until #items == 0 or left == 0 or room <= 0
 if moved > 0 then
   wake(KEYS[2])
 end

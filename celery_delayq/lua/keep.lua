@@ -22,11 +22,13 @@ for i = 3, #ARGV, 3 do
   -- Where another one had its id when it was kept, it is found beside that.
   local beside = id .. '\0' .. redis.sha1hex(letter)
   local there = redis.call('HEXISTS', KEYS[1], beside) == 1
-  local other = not there and redis.call('HGET', KEYS[1], id)
-  if there or (other and other ~= letter) then
+  if there then
     id = beside
-  else
-    there = other == letter
+  elseif redis.call('HEXISTS', KEYS[1], id) == 1 then
+    -- It is read only where it may be the same: never more bytes than there are to keep.
+    there = redis.call('HSTRLEN', KEYS[1], id) == #letter
+      and redis.call('HGET', KEYS[1], id) == letter
+    id = there and id or beside
   end
   if not there then
     redis.call('HSET', KEYS[1], id, letter)

@@ -1,22 +1,20 @@
--- Tell dead letters in order of when they died, all in one string: clients read a thousand short
--- replies far more slowly than a long one.
+-- Tell dead letters in order of when they died, about 1 MB of them, all in one string: clients read a
+-- thousand short replies far more slowly than a long one.
 --
 -- KEYS     1 dead  2 dead_at
 -- ARGV     1 died at this time or later (ms or -inf)  2 or earlier (ms or +inf)  3 most letters
---          4 bytes after which no more are told  5… ids that were told already, of those that died
---          at the first time
+--          4… ids that were told already, of those that died at the first time
 -- Returns  {'1' when there is more, for each letter 'length of its id, length of the letter or -1
 --          when it is gone, when it died (ms)', joined by spaces, all ids and letters joined}
 -- Repeat   reads only
 -- @include room
 
-room = tonumber(ARGV[4])
 local limit = tonumber(ARGV[3])
 local told = {}
-for i = 5, #ARGV do
+for i = 4, #ARGV do
   told[ARGV[i]] = true
 end
-local number = limit + #ARGV - 4
+local number = limit + #ARGV - 3
 local found = redis.call(
   'ZRANGEBYSCORE', KEYS[2], ARGV[1], ARGV[2], 'WITHSCORES', 'LIMIT', 0, number)
 

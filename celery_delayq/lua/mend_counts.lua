@@ -3,7 +3,7 @@
 --
 -- KEYS     1 deliveries
 -- ARGV     1 '1' to mend  2… for each message: its digest, its counts as they were
--- Returns  {0, looked at, then {kind, found, mended, some digests…}}
+-- Returns  {0, looked at, {}, then {kind, found, mended, some digests…}}
 -- Repeat   finds what is left
 -- @include mend
 

@@ -3,7 +3,7 @@
 --
 -- KEYS     1 due  2 entries  3 agenda  4 dead  5 dead_at
 -- ARGV     1 queue  2 cursor  3 about how many to look at  4 '1' to mend
--- Returns  {next cursor, looked at, then for each kind {kind, found, mended, some ids…}}
+-- Returns  {next cursor, looked at, {}, then for each kind {kind, found, mended, some ids…}}
 -- Repeat   finds what is left
 -- @include clock
 -- @include types

@@ -9,6 +9,9 @@
 --          found, mended, some ids…}}
 -- Repeat   finds what is left
 -- @include types
+-- @include room
+-- @include few
+-- @include scan
 -- @include record
 -- @include label
 -- @include state
@@ -34,9 +37,9 @@ local function check_parked(name, member)
   end
 end
 
-local page = redis.call('HSCAN', ENTRIES, ARGV[1], 'COUNT', ARGV[2])
-for i = 1, #page[2], 2 do
-  local name, data = page[2][i], page[2][i + 1]
+local cursor, page = scan_hash(ENTRIES, ARGV[1], tonumber(ARGV[2]))
+for i = 1, #page, 2 do
+  local name, data = page[i], page[i + 1]
   local priority, _, task, start = read_record(data)
   local due = redis.call('ZSCORE', DUE, name)
   if not priority then
@@ -61,4 +64,4 @@ for i = 1, #page[2], 2 do
     end
   end
 end
-return {page[1], #page[2] / 2, lost, unpack(found)}
+return {cursor, #page / 2, lost, unpack(found)}

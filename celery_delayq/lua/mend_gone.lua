@@ -5,27 +5,31 @@
 --          9… lists of what is ready, or what each process holds
 -- ARGV     1 'waiting' or 'running'  2 '1' to mend  3 most bytes to read  4… for each: its name,
 --          what was known of it
--- Returns  {0, looked at, then {kind, found, mended, some names…}}; {1, 0} when there are more
+-- Returns  {0, looked at, {}, then {kind, found, mended, some names…}}; {1, 0, {}} when there are more
 --          bytes to read than that
 -- Repeat   finds what is left
 -- @include types
+-- @include room
+-- @include few
+-- @include scan
 -- @include record
 -- @include label
 -- @include state
 -- @include lease
 -- @include mend
 
-local is_held, mend, most = ARGV[1] == 'running', ARGV[2] == '1', tonumber(ARGV[3])
+-- Only together they tell that something is nowhere, so it is not the room of other calls.
+room = tonumber(ARGV[3])
+local is_held, mend = ARGV[1] == 'running', ARGV[2] == '1'
 local index = is_held and RUNNING or WAITING
 expect_state()
 for i = 9, #KEYS do
   expect_type(KEYS[i], is_held and 'hash' or 'list')
 end
 
-local there, bytes = {}, 0
+local there = {}
 
 local function note_there(item)
-  bytes = bytes + #item
   local _, _, start = read_leased(item)
   local id, nonce = read_label(item, start or 1)
   if id then
@@ -36,23 +40,27 @@ end
 local function read_hash(key)
   local cursor = '0'
   repeat
-    local page = redis.call('HSCAN', key, cursor, 'COUNT', 100)
-    cursor = page[1]
-    for i = 2, #page[2], 2 do
-      note_there(page[2][i])
+    local page
+    cursor, page = scan_hash(key, cursor, 100)
+    for i = 2, #page, 2 do
+      note_there(page[i])
     end
-  until cursor == '0' or bytes > most
+  until cursor == '0' or room <= 0
 end
 
 local function read_list(key)
   local start = 0
   repeat
-    local items = redis.call('LRANGE', key, start, start + 99)
-    start = start + 100
+    local number = few(10)
+    local items = redis.call('LRANGE', key, start, start + number - 1)
+    start = start + number
+    local bytes = 0
     for _, item in ipairs(items) do
+      bytes = bytes + #item
       note_there(item)
     end
-  until #items < 100 or bytes > most
+    take_read(#items, bytes)
+  until #items < number or room <= 0
 end
 
 local unchanged = {}
@@ -65,7 +73,7 @@ if #unchanged > 0 then
   for i = 9, #KEYS do
     (is_held and read_hash or read_list)(KEYS[i])
   end
-  if bytes > most then
+  if room <= 0 then
     return tell('1', 0)
   end
 end

@@ -3,13 +3,17 @@
 -- due that its member tells.
 --
 -- KEYS     1 due  2 entries  3 tasks  4 agenda
--- ARGV     1 queue  2 cursor  3 about how many to look at  4 '1' to mend
--- Returns  {next cursor, looked at, then for each kind {kind, found, mended, some ids…}}
+-- ARGV     1 queue  2 cursor  3 about how many to look at  4 '1' to mend  5… members that an earlier
+--          call has left, to look at instead
+-- Returns  {next cursor, looked at, {members that are left}, then for each kind {kind, found,
+--          mended, some ids…}}
 -- Repeat   finds what is left
 -- @include types
+-- @include room
 -- @include record
 -- @include agenda
 -- @include mend
+-- @include mend_page
 
 expect_type(KEYS[1], 'zset')
 expect_type(KEYS[2], 'hash')
@@ -36,11 +40,14 @@ local function schedule_again(due, id)
   end
 end
 
-local page = redis.call('ZSCAN', KEYS[3], ARGV[2], 'COUNT', ARGV[3])
-for i = 1, #page[2], 2 do
-  local member = page[2][i]
+local page = {ARGV[2], {select(5, unpack(ARGV))}}
+if #page[2] == 0 then
+  page = names_in(redis.call('ZSCAN', KEYS[3], ARGV[2], 'COUNT', ARGV[3]))
+end
+return look_at_each(page, function(member)
   local task, told, id = string.match(member, '^([^%z]*)%z(%d+)%z(.*)$')
   local data = id and redis.call('HGET', KEYS[2], id)
+  take_room(data and #data or 0)
   if not data then
     remove(member, id or member)
   else
@@ -54,5 +61,4 @@ for i = 1, #page[2], 2 do
       schedule_again(told, id)
     end
   end
-end
-return tell(page[1], #page[2] / 2)
+end)

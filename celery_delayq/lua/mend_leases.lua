@@ -5,7 +5,7 @@
 -- ARGV     1 queue  2 '1' to mend  3 lease (ms), for a process that has none  4 for how long (ms)
 --          a lease on nothing must have been over to be told; reap.lua removes it by then
 --          5… incarnations, in the order of KEYS[5…]
--- Returns  {0, looked at, then for each kind {kind, found, mended, some incarnations…}}
+-- Returns  {0, looked at, {}, then for each kind {kind, found, mended, some incarnations…}}
 -- Repeat   finds what is left
 -- @include clock
 -- @include types

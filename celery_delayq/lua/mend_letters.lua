@@ -3,10 +3,13 @@
 --
 -- KEYS     1 dead  2 dead_at
 -- ARGV     1 which of KEYS to look through  2 cursor  3 about how many to look at  4 '1' to mend
--- Returns  {next cursor, looked at, then for each kind {kind, found, mended, some ids…}}
+-- Returns  {next cursor, looked at, {}, then for each kind {kind, found, mended, some ids…}}
 -- Repeat   finds what is left
 -- @include clock
 -- @include types
+-- @include room
+-- @include few
+-- @include scan
 -- @include bury
 -- @include mend
 
@@ -18,23 +21,23 @@ local mend = ARGV[4] == '1'
 if mend then
   redis.call('ZREM', KEYS[2], '')
 end
-local page
+local cursor, page
 if ARGV[1] == '1' then
-  page = redis.call('HSCAN', KEYS[1], ARGV[2], 'COUNT', ARGV[3])
-  for i = 1, #page[2], 2 do
-    local id = page[2][i]
+  cursor, page = scan_hash(KEYS[1], ARGV[2], tonumber(ARGV[3]))
+  for i = 1, #page, 2 do
+    local id = page[i]
     if not redis.call('ZSCORE', KEYS[2], id) then
       note('unlisted_letter', id, mend)
       if mend then
-        local died = died_at(page[2][i + 1]) or to_ms(now_us())
+        local died = died_at(page[i + 1]) or to_ms(now_us())
         redis.call('ZADD', KEYS[2], died, id)
       end
     end
   end
 else
-  page = redis.call('ZSCAN', KEYS[2], ARGV[2], 'COUNT', ARGV[3])
-  for i = 1, #page[2], 2 do
-    local id = page[2][i]
+  cursor, page = unpack(redis.call('ZSCAN', KEYS[2], ARGV[2], 'COUNT', ARGV[3]))
+  for i = 1, #page, 2 do
+    local id = page[i]
     if redis.call('HEXISTS', KEYS[1], id) == 0 then
       note('no_letter', id, mend)
       if mend then
@@ -43,4 +46,4 @@ else
     end
   end
 end
-return tell(page[1], #page[2] / 2)
+return tell(cursor, #page / 2)

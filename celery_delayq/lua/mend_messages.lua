@@ -9,6 +9,9 @@
 --          mended, some ids…}}
 -- Repeat   finds what is left
 -- @include types
+-- @include room
+-- @include few
+-- @include scan
 -- @include label
 -- @include state
 -- @include lease
@@ -21,16 +24,23 @@ local items, cursor = {}, '0'
 if incarnation == '' then
   expect_type(KEYS[9], 'list')
   -- Others take from the right, so none is passed over.
-  items = redis.call('LRANGE', KEYS[9], from, from + most - 1)
-  if #items == most then
-    cursor = string.format('%.0f', from + most)
-  end
+  repeat
+    local number = few(most - #items)
+    local page = redis.call('LRANGE', KEYS[9], from + #items, from + #items + number - 1)
+    local bytes = 0
+    for _, item in ipairs(page) do
+      items[#items + 1] = item
+      bytes = bytes + #item
+    end
+    take_read(#page, bytes)
+    cursor = #page == number and string.format('%.0f', from + #items) or '0'
+  until cursor == '0' or #items == most or room <= 0
 else
   expect_type(KEYS[9], 'hash')
-  local page = redis.call('HSCAN', KEYS[9], from, 'COUNT', most)
-  cursor = page[1]
-  for i = 2, #page[2], 2 do
-    items[#items + 1] = page[2][i]
+  local page
+  cursor, page = scan_hash(KEYS[9], from, most)
+  for i = 2, #page, 2 do
+    items[#items + 1] = page[i]
   end
 end
 

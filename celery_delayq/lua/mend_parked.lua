@@ -3,22 +3,30 @@
 -- the entry that due.
 --
 -- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running
--- ARGV     1 cursor  2 about how many to look at  3 '1' to mend
--- Returns  {next cursor, looked at, then for each kind {kind, found, mended, some ids…}}
+-- ARGV     1 cursor  2 about how many to look at  3 '1' to mend  4… names that an earlier call has
+--          left, to look at instead
+-- Returns  {next cursor, looked at, {names that are left}, then for each kind {kind, found, mended,
+--          some ids…}}
 -- Repeat   finds what is left
 -- @include types
+-- @include room
 -- @include record
 -- @include state
 -- @include mend
+-- @include mend_page
 
 expect_state()
 local mend = ARGV[3] == '1'
-local page = redis.call('ZSCAN', PARKED, ARGV[1], 'COUNT', ARGV[2])
-for i = 1, #page[2], 2 do
-  local member = page[2][i]
+local page = {ARGV[1], {select(4, unpack(ARGV))}}
+if #page[2] == 0 then
+  page = names_in(redis.call('ZSCAN', PARKED, ARGV[1], 'COUNT', ARGV[2]))
+end
+return look_at_each(page, function(member)
   local told_task, name = string.match(member, '^([^%z]*)%z%d+%z(.*)$')
   local score = tonumber(name and redis.call('ZSCORE', DUE, name) or nil)
-  local priority, _, task = read_record(score and redis.call('HGET', ENTRIES, name))
+  local data = score and redis.call('HGET', ENTRIES, name)
+  take_room(data and #data or 0)
+  local priority, _, task = read_record(data)
   -- Of an unreadable record nothing is known that a member could be wrong about.
   local right = score and score >= PARK
     and task_member(priority and task or told_task, due_at(score), name)
@@ -28,5 +36,4 @@ for i = 1, #page[2], 2 do
       redis.call('ZREM', PARKED, member)
     end
   end
-end
-return tell(page[1], #page[2] / 2)
+end)

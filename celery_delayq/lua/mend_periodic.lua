@@ -4,10 +4,13 @@
 --
 -- KEYS     1 periodic  2 periodic_at
 -- ARGV     1 which of KEYS to look through  2 cursor  3 about how many to look at  4 '1' to mend
--- Returns  {next cursor, looked at, then for each kind {kind, found, mended, some names…}}
+-- Returns  {next cursor, looked at, {}, then for each kind {kind, found, mended, some names…}}
 -- Repeat   finds what is left
 -- @include clock
 -- @include types
+-- @include room
+-- @include few
+-- @include scan
 -- @include mend
 
 expect_type(KEYS[1], 'hash')
@@ -17,13 +20,13 @@ local mend = ARGV[4] == '1'
 if mend then
   redis.call('ZREM', KEYS[2], '')
 end
-local page
+local cursor, page
 if ARGV[1] == '1' then
-  page = redis.call('HSCAN', KEYS[1], ARGV[2], 'COUNT', ARGV[3])
-  for i = 1, #page[2], 2 do
-    local name = page[2][i]
+  cursor, page = scan_hash(KEYS[1], ARGV[2], tonumber(ARGV[3]))
+  for i = 1, #page, 2 do
+    local name = page[i]
     local tick, state = string.match(
-      page[2][i + 1], '^1 %S+ %-?%d+ (%-?%d*) %-?%d* %d+ (%l+)\n')
+      page[i + 1], '^1 %S+ %-?%d+ (%-?%d*) %-?%d* %d+ (%l+)\n')
     if not tick then
       note('unreadable_periodic', name, false)
     elseif state == 'on' and not redis.call('ZSCORE', KEYS[2], name) then
@@ -34,9 +37,9 @@ if ARGV[1] == '1' then
     end
   end
 else
-  page = redis.call('ZSCAN', KEYS[2], ARGV[2], 'COUNT', ARGV[3])
-  for i = 1, #page[2], 2 do
-    local name = page[2][i]
+  cursor, page = unpack(redis.call('ZSCAN', KEYS[2], ARGV[2], 'COUNT', ARGV[3]))
+  for i = 1, #page, 2 do
+    local name = page[i]
     if redis.call('HEXISTS', KEYS[1], name) == 0 then
       note('no_periodic', name, mend)
       if mend then
@@ -45,4 +48,4 @@ else
     end
   end
 end
-return tell(page[1], #page[2] / 2)
+return tell(cursor, #page / 2)

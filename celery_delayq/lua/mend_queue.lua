@@ -4,7 +4,7 @@
 --          10 control
 -- ARGV     1 queue  2 layout of the queue  3 '1' to mend  4 for how long (ms) a queue is left alone
 --          after an error (defer.lua), or for its rate
--- Returns  {0, 1, then for each kind {kind, found, mended, queue}}
+-- Returns  {0, 1, {}, then for each kind {kind, found, mended, queue}}
 -- Repeat   finds what is left
 -- @include clock
 -- @include types

@@ -2,7 +2,7 @@
 --
 -- KEYS     1 due  2 entries  3 tasks  4 agenda
 -- ARGV     1 queue  2… for each: id, due (ms, '' for now)
--- Returns  {0, looked at, then {kind, found, mended, some ids…}}
+-- Returns  {0, looked at, {}, then {kind, found, mended, some ids…}}
 -- Repeat   changes nothing
 -- @include clock
 -- @include types

@@ -3,26 +3,33 @@
 --
 -- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running
 -- ARGV     1 'waiting' or 'running', to look through  2 cursor  3 about how many to look at
---          4 '1' to mend
--- Returns  {next cursor, looked at, then for each kind {kind, found, mended, some ids…}}
+--          4 '1' to mend  5… names that an earlier call has left, to look at instead
+-- Returns  {next cursor, looked at, {names that are left}, then for each kind {kind, found, mended,
+--          some ids…}}
 -- Repeat   finds what is left
 -- @include types
+-- @include room
 -- @include record
 -- @include label
 -- @include state
 -- @include mend
 -- @include mend_state
+-- @include mend_page
 
 expect_state()
 local index = ARGV[1] == 'running' and RUNNING or WAITING
 local mend = ARGV[4] == '1'
-local page = redis.call('HSCAN', index, ARGV[2], 'COUNT', ARGV[3])
-for i = 1, #page[2], 2 do
-  local name = page[2][i]
-  local mark, nonce, _, unique = read_tracked(page[2][i + 1])
+local page = {ARGV[2], {select(5, unpack(ARGV))}}
+if #page[2] == 0 then
+  page = names_in(redis.call('HSCAN', index, ARGV[2], 'COUNT', ARGV[3]))
+end
+return look_at_each(page, function(name)
+  local mark, nonce, _, unique = read_tracked(redis.call('HGET', index, name))
+  if not mark then
+    return -- it has gone since
+  end
   check_twin(name, mend)
   if mark == '' and string.sub(unique, 1, 1) == 'd' then
     check_key(string.match(name, '^[^%z]*'), nonce, unique, mend)
   end
-end
-return tell(page[1], #page[2] / 2)
+end)

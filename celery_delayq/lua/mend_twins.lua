@@ -2,13 +2,17 @@
 -- Mending removes those that do not.
 --
 -- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running
--- ARGV     1 cursor  2 about how many to look at  3 '1' to mend
--- Returns  {next cursor, looked at, then {kind, found, mended, some names…}}
+-- ARGV     1 cursor  2 about how many to look at  3 '1' to mend  4… names that an earlier call has
+--          left, to look at instead
+-- Returns  {next cursor, looked at, {names that are left}, then {kind, found, mended,
+--          some names…}}
 -- Repeat   finds what is left
 -- @include types
+-- @include room
 -- @include record
 -- @include state
 -- @include mend
+-- @include mend_page
 
 expect_state()
 local mend = ARGV[3] == '1'
@@ -22,18 +26,21 @@ local function is_there(name)
   if not id then
     return false
   end
-  local _, first = read_record(redis.call('HGET', ENTRIES, id))
+  local data = redis.call('HGET', ENTRIES, id)
+  take_room(data and #data or 0)
+  local _, first = read_record(data)
   return first == nonce or find_tracked(WAITING, id, nonce) or find_tracked(RUNNING, id, nonce)
 end
 
-local page = redis.call('ZSCAN', TWINS, ARGV[1], 'COUNT', ARGV[2])
-for i = 1, #page[2], 2 do
-  local name = page[2][i]
+local page = {ARGV[1], {select(4, unpack(ARGV))}}
+if #page[2] == 0 then
+  page = names_in(redis.call('ZSCAN', TWINS, ARGV[1], 'COUNT', ARGV[2]))
+end
+return look_at_each(page, function(name)
   if not is_there(name) then
     note('idle_twin', name, mend)
     if mend then
       redis.call('ZREM', TWINS, name)
     end
   end
-end
-return tell(page[1], #page[2] / 2)
+end)

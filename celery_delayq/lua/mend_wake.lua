@@ -8,13 +8,16 @@
 -- Returns  a sign of what is the next to run in each list; '' when nothing is wrong
 -- Repeat   the same, '' once mended
 -- @include types
+-- @include room
 -- @include wake
 
 expect_type(KEYS[2], 'hash')
 local next_ones = {}
 for i = 3, #KEYS do
   expect_type(KEYS[i], 'list')
-  next_ones[i - 2] = redis.call('LINDEX', KEYS[i], -1) or ''
+  -- Where the first ones are large, they say enough.
+  next_ones[i - 2] = room > 0 and redis.call('LINDEX', KEYS[i], -1) or ''
+  take_room(#next_ones[i - 2])
 end
 if redis.call('EXISTS', KEYS[1]) == 1 or #table.concat(next_ones) == 0
   or redis.call('HEXISTS', KEYS[2], 'q' .. ARGV[1]) == 1

@@ -1,21 +1,38 @@
--- Tell a part of a list, from its last message back, all in one string.
+-- Tell a part of a list, all in one string.
 --
--- KEYS     1 ready list
--- ARGV     1 first and  2 last index, both from the end of the list, so negative
--- Returns  {the length of each message, joined by spaces, all of them joined}; the last ones only
+-- KEYS     1 list
+-- ARGV     1 index of the first message: from 0 on, or from -1 back, where they are taken out  2 how
+--          many
+-- Returns  {the length of each message, joined by spaces, all of them joined}; the first ones only
 --          where all are more than about 1 MB
 -- Repeat   reads only
+-- @include types
 -- @include room
+-- @include few
 
-local first, last = tonumber(ARGV[1]), tonumber(ARGV[2])
+expect_type(KEYS[1], 'list')
+local from, left = tonumber(ARGV[1]), tonumber(ARGV[2])
+local back = from < 0
 local parts, sizes = {}, {}
-while last >= first and room > 0 do
-  local found = redis.call('LRANGE', KEYS[1], math.max(first, last - 9), last)
-  for i = #found, 1, -1 do
+while left > 0 and room > 0 do
+  local number = few(left)
+  local first, last = from, from + number - 1
+  if back then
+    first, last = from - number + 1, from
+  end
+  local found = redis.call('LRANGE', KEYS[1], first, last)
+  first, last = 1, #found
+  if back then
+    first, last = last, first
+  end
+  local bytes = 0
+  for i = first, last, back and -1 or 1 do
     parts[#parts + 1] = found[i]
     sizes[#sizes + 1] = #found[i]
-    take_room(#found[i])
+    bytes = bytes + #found[i]
   end
-  last = #found > 0 and last - 10 or first - 1
+  take_read(#found, bytes)
+  from = back and from - number or from + number
+  left = #found == number and left - number or 0
 end
 return {table.concat(sizes, ' '), table.concat(parts)}

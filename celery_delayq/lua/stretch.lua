@@ -5,16 +5,16 @@
 -- KEYS     1 due  2 entries  3 tasks
 -- ARGV     1 '1' to go by task  2 first and  3 last score, or members, as Redis takes a range of
 --          them  4 score of the last one before the stretch, '' for none  5 its name  6 score of the
---          last one in the stretch, '' for none  7 its name  8 most entries  9 bytes after which no
---          more are told
+--          last one in the stretch, '' for none  7 its name  8 most entries; about 1 MB of them are
+--          told
 -- Returns  {'1' when there is more, score and name of the last one looked at, or by task '' and its
 --          member, for each entry 'length of its name, length of its record, its score', joined by
 --          spaces, all names and records joined}
 -- Repeat   reads only
 -- @include record
 -- @include room
+-- @include few
 
-room = tonumber(ARGV[9])
 local limit = tonumber(ARGV[8])
 
 -- Redis orders by bytes, Lua by the rules of a language.
@@ -76,15 +76,21 @@ local found, members = (ARGV[1] == '1' and by_task or by_due)(limit + 1)
 
 local more, last, name = '0', '', ''
 local sizes, parts = {}, {}
-for i = 1, #found, 20 do
-  local names = {}
-  for k = i, math.min(i + 19, #found), 2 do
+local i = 1
+while i <= #found and more == '0' do
+  if room <= 0 then
+    more = '1'
+    break
+  end
+  local names, before = {}, (i - 1) / 2
+  local number = few(#found / 2 - before)
+  for k = i, i + 2 * number - 2, 2 do
     names[#names + 1] = found[k]
   end
-  local records = redis.call('HMGET', KEYS[2], unpack(names))
+  local bytes, records = 0, redis.call('HMGET', KEYS[2], unpack(names))
   for k = 1, #names do
-    local place = (i - 1) / 2 + k
-    if place > limit or room <= 0 then
+    local place = before + k
+    if place > limit then
       more = '1'
       break
     end
@@ -97,11 +103,10 @@ for i = 1, #found, 20 do
       sizes[#sizes + 1] = #names[k] .. ' ' .. #data .. ' ' .. found[2 * place]
       parts[#parts + 1] = names[k]
       parts[#parts + 1] = data
-      take_room(#data)
+      bytes = bytes + #data
     end
   end
-  if more == '1' then
-    break
-  end
+  take_read(#names, bytes)
+  i = i + 2 * number
 end
 return {more, last, name, table.concat(sizes, ' '), table.concat(parts)}

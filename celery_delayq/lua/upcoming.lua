@@ -1,4 +1,5 @@
--- Tell periodic entries that are to be looked at, and leave them to who asked for a while.
+-- Tell periodic entries that are to be looked at, about 1 MB of them, and leave them to who asked for
+-- a while.
 --
 -- KEYS     1 periodic  2 periodic_at  3 clock
 -- ARGV     1 most entries  2 for how long others leave them alone (ms)  3 the latest look (ms) for
@@ -9,6 +10,7 @@
 -- Repeat   tells others; these come again when the while is over
 -- @include clock
 -- @include types
+-- @include room
 
 expect_type(KEYS[1], 'hash')
 expect_type(KEYS[2], 'zset')
@@ -33,10 +35,14 @@ local names = redis.call(
   'ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, ARGV[1] + number)
 local reply = {clock, '', tonumber(latest) > now + 1000 and latest or ''}
 for _, name in ipairs(names) do
+  if room <= 0 then
+    break
+  end
   local data = redis.call('HGET', KEYS[1], name)
   if others[name] then
     -- Its time does not change: whoever can fire it finds it at once.
   elseif data and #reply < 3 + 2 * ARGV[1] then
+    take_room(#data)
     redis.call('ZADD', KEYS[2], now + tonumber(ARGV[2]), name)
     reply[#reply + 1] = name
     reply[#reply + 1] = data

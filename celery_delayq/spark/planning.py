@@ -19,7 +19,6 @@ from pyspark.sql.datasource import InputPartition
 
 from celery_delayq.errors import DelayQError
 from celery_delayq.keys import Layout
-from celery_delayq.letter_store import ROOM
 from celery_delayq.pages import queues_of
 from celery_delayq.periodic_store import PeriodicStore
 from celery_delayq.scan_store import Mark, ScanStore, Stretch, Where
@@ -239,7 +238,7 @@ class Died:
 
     def pages(self, store: Store, rows: Rows, limit: int) -> Iterator[Page]:
         """Yield the letters."""
-        for found in store.letters.pages(self.queue, self.low, self.high, limit, ROOM):
+        for found in store.letters.pages(self.queue, self.low, self.high, limit):
             yield rows.dead_letters(self.queue, found)
 
 

@@ -26,6 +26,9 @@ PREFIX = "redbeat:"
 
 _PAGE = 500
 
+#: Entries that are read in one round trip: their arguments may be large.
+_FEW = 10
+
 _FREQUENCIES = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY")
 _DAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 
@@ -71,8 +74,8 @@ def entries(app: Celery, url: str | None = None, prefix: str | None = None) -> I
     try:
         statics = {_text(name) for name in client.smembers(f"{prefix}:statics")}
         keys = sorted({key for key, _ in client.zscan_iter(f"{prefix}:schedule", count=_PAGE)})
-        for start in range(0, len(keys), _PAGE):
-            page = keys[start : start + _PAGE]
+        for start in range(0, len(keys), _FEW):
+            page = keys[start : start + _FEW]
             with client.pipeline(transaction=False) as pipe:
                 for key in page:
                     pipe.hmget(key, "definition", "meta")

@@ -18,9 +18,6 @@ from celery_delayq.store import few_replicas
 if TYPE_CHECKING:
     from celery_delayq.transport.publish import PublishChannel
 
-#: Most entries of one script call: more of them keep Redis busy for longer at once.
-CALL_SIZE = 50
-
 
 def _refusals(call: Puts, reply: Any) -> Iterator[Exception]:
     """Yield an error for each message that was refused."""
@@ -139,7 +136,7 @@ class PublishBatch:
     def _puts(self, queue: str) -> Puts:
         """Return the script call for a queue that takes another entry."""
         call = self._open_puts.get(queue)
-        if call is None or call.size >= CALL_SIZE:
+        if call is None or call.is_full:
             call = self._open_puts[queue] = self.channel.store.puts(queue)
             self._calls.append(call)
         return call
@@ -147,7 +144,7 @@ class PublishBatch:
     def _readies(self, queue: str) -> Readies:
         """Return the script call for a queue that takes another message to run at once."""
         call = self._open_readies.get(queue)
-        if call is None or call.size >= CALL_SIZE:
+        if call is None or call.is_full:
             call = self._open_readies[queue] = self.channel.store.ready_call(queue)
             self._calls.append(call)
         return call

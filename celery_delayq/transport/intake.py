@@ -345,7 +345,7 @@ class Intake:
             return
         errors = [reply for reply in replies if isinstance(reply, ResponseError)]
         if not errors:
-            self._channel.keeper.acks.confirm(riding, sum(replies))
+            self._channel.keeper.acks.confirm(riding, replies)
             return
         if not isinstance(errors[0], NoScriptError):
             logger.error("Redis refused acknowledgements, tried again: %s", errors[0])

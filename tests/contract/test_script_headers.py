@@ -46,7 +46,7 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
         lambda s: s.leases.reserve("q", "me", 30.0, "1", 5),
         [0, b"0", b"0 1:1", b"", b"{}"],
     ),
-    "ack": (lambda s: s.leases.ack("q", "me", ["1:1"]), 1),
+    "ack": (lambda s: s.leases.ack("q", "me", ["1:1"]), [1, 1]),
     "beat": (lambda s: s.leases.beat("q", "me", 30.0), 1),
     "requeue": (lambda s: s.leases.requeue("q", "me", ["1:1"]), [1, 0, 1]),
     "reject": (lambda s: s.leases.reject("q", "me", "1:1", "id", "why"), 1),
@@ -58,6 +58,8 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     "known": (lambda s: s.control.known("q", [("id", "nonce")]), b"-"),
     "find": (lambda s: s.control.find("q", ["id"]), []),
     "page": (lambda s: s.control.page("q", Where(), 10), [b"0", b"", b""]),
+    "hash_scan": (lambda s: [*ScanStore(s).fields("{q}:dead")], [b"0", b"2 3", b"idone"]),
+    "hash_values": (lambda s: ScanStore(s).values("{q}:dead", [b"id"]), [b"3", b"one"]),
     "slice": (
         lambda s: [*ScanStore(s).messages(s.keys.ready("q", 3, s.layout), 0, 1, 1)],
         [b"2", b"{}"],
@@ -91,7 +93,7 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     ),
     "discard": (lambda s: s.letters.discard("q", [("id", 5)]), b"d"),
     "letters": (
-        lambda s: s.run(s.letters.page_call("q", 1, 2, 10, 1000, [b"id"])),
+        lambda s: s.run(s.letters.page_call("q", 1, 2, 10, [b"id"])),
         [b"0", b"2 -1 5", b"id"],
     ),
     "trim": (lambda s: s.letters.trim("q", 60.0, 10, 100), [0, 1]),
@@ -112,8 +114,8 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     "keep": (lambda s: s.letters.keep("q", [("id", 5, b"1 5 0 why\n{}")]), b"d"),
     "spend": (lambda s: s.control.spend("root", 5, "id 0", 60), 1),
     "absolve": (lambda s: MendStore(s).absolve("q", Layout()), [1, 0]),
-    "mend_counts": (lambda s: MendStore(s).counts("q", {b"d": b"1 0 0"}, mend=True), [b"0", 1]),
-    "mend_due": (lambda s: MendStore(s).due("q", 0, mend=True), [b"0", 0]),
+    "mend_counts": (lambda s: MendStore(s).counts("q", {b"d": b"1 0 0"}, mend=True), [b"0", 1, []]),
+    "mend_due": (lambda s: MendStore(s).due("q", 0, mend=True), [b"0", 0, []]),
     "mend_entries": (lambda s: MendStore(s).entries("q", 0, mend=True), [b"0", 0, []]),
     "mend_gone": (
         lambda s: MendTracks(s).gone(
@@ -123,24 +125,36 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
             [Tracked(b"id", b"nonce 5 - task")],
             mend=True,
         ),
-        [b"0", 1],
+        [b"0", 1, []],
     ),
-    "mend_index": (lambda s: MendStore(s).index("q", 0, mend=True), [b"0", 0]),
-    "mend_leases": (lambda s: MendStore(s).leases("q", ["me"], 1.0, 1.0, mend=True), [b"0", 1]),
-    "mend_letters": (lambda s: MendStore(s).letters("q", 0, mend=True), [b"0", 0]),
+    "mend_index": (
+        lambda s: MendStore(s).index("q", 0, mend=True),
+        [b"0", 1, [b"left"], [b"misindexed", 1, 1, b"left"]],
+    ),
+    "mend_leases": (lambda s: MendStore(s).leases("q", ["me"], 1.0, 1.0, mend=True), [b"0", 1, []]),
+    "mend_letters": (lambda s: MendStore(s).letters("q", 0, mend=True), [b"0", 0, []]),
     "mend_messages": (
         lambda s: MendTracks(s).messages(
             "q", MendTracks(s).held_places("q", ["me"])[0], 0, mend=True
         ),
         [b"0", 0, []],
     ),
-    "mend_parked": (lambda s: MendTracks(s).parked("q", 0, mend=True), [b"0", 0]),
-    "mend_queue": (lambda s: MendStore(s).queue("q", Layout(), 1.0, mend=True), [b"0", 1]),
-    "mend_periodic": (lambda s: MendStore(s).periodic("", 0, mend=True), [b"0", 1]),
-    "mend_schedule": (lambda s: MendStore(s).schedule("q", {b"id": DATA}), [b"0", 1]),
-    "mend_tracks": (lambda s: MendTracks(s).running("q", 0, mend=True), [b"0", 0]),
-    "mend_twins": (lambda s: MendTracks(s).twins("q", 0, mend=True), [b"0", 0]),
-    "mend_unique": (lambda s: MendTracks(s).unique("q", 0, mend=True), [b"0", 0]),
+    "mend_parked": (
+        lambda s: MendTracks(s).parked("q", 0, mend=True),
+        [b"0", 1, [b"left"], [b"idle_parked", 1, 1, b"left"]],
+    ),
+    "mend_queue": (lambda s: MendStore(s).queue("q", Layout(), 1.0, mend=True), [b"0", 1, []]),
+    "mend_periodic": (lambda s: MendStore(s).periodic("", 0, mend=True), [b"0", 1, []]),
+    "mend_schedule": (lambda s: MendStore(s).schedule("q", {b"id": DATA}), [b"0", 1, []]),
+    "mend_tracks": (lambda s: MendTracks(s).running("q", 0, mend=True), [b"0", 0, [b"left"]]),
+    "mend_twins": (
+        lambda s: MendTracks(s).twins("q", 0, mend=True),
+        [b"0", 1, [b"left"], [b"idle_twin", 1, 1, b"left"]],
+    ),
+    "mend_unique": (
+        lambda s: MendTracks(s).unique("q", 0, mend=True),
+        [b"0", 1, [b"left"], [b"idle_key", 1, 1, b"left"]],
+    ),
     "mend_wake": (lambda s: MendStore(s).wake("q", Layout()), b""),
 }
 
@@ -163,6 +177,8 @@ NAMES: dict[str, set[str]] = {
     "running": {QUEUE.running, Keys().queue("p").running},
     "deliveries": {QUEUE.deliveries, Keys().queue("p").deliveries},
     "what each process holds": {QUEUE.leased("me")},
+    "hash": {QUEUE.dead},
+    "list": {Keys().ready("q", 3, Layout())},
     "unacked": {"u"},
     "unacked_index": {"ui"},
     "ready list": {Keys().ready("q", 3, Layout())},

@@ -8,6 +8,7 @@ import pytest
 
 from celery_delayq.conf import Limits
 from celery_delayq.keys import Layout
+from celery_delayq.lease_store import Acked
 from celery_delayq.store import Store
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.lua.conftest import (
@@ -53,7 +54,7 @@ def lines(store: Store) -> list[bytes]:
 def ack(store: Store, **runs: bytes) -> int:
     """Acknowledge the messages in places that are named, with their lines."""
     call = store.leases.ack_call(QUEUE, "me", {f"1:{n[1:]}": run for n, run in runs.items()})
-    return int(store.run(call))
+    return Acked(*store.run(call)).known
 
 
 # -- ack

@@ -9,12 +9,25 @@ from typing import Any, cast
 import pytest
 
 from celery_delayq.keys import Layout
-from celery_delayq.letter_store import ROOM
-from celery_delayq.mend_store import MendStore
-from celery_delayq.places import Where
-from celery_delayq.scan_store import ScanStore
+from celery_delayq.mend_store import Batch, MendStore
+from celery_delayq.mend_tracks import MOST_BYTES, MendTracks, Place, Tracked
+from celery_delayq.message import Entry, Record
+from celery_delayq.periodic_store import PeriodicStore
+from celery_delayq.places import PARK, Where
+from celery_delayq.scan_store import ScanStore, Stretch
 from celery_delayq.store import Store
-from tests.lua.conftest import LEASE, QUEUE, bodies, entry, hold, push, reserve
+from tests.lua.conftest import (
+    FAR,
+    LEASE,
+    QUEUE,
+    bodies,
+    entry,
+    hold,
+    labelled,
+    member,
+    push,
+    reserve,
+)
 from tests.support.model_clock import pass_time
 
 pytestmark = pytest.mark.usefixtures("watched")
@@ -26,6 +39,7 @@ MOST = 1_000_000 // SIZE + 1
 #: A message that is too large for any call, and one that is small.
 HUGE = 3_000_000
 
+NAMES = [f"id{n:02}" for n in range(COUNT)]
 MESSAGES = [b"{%02d" % n + b"." * SIZE for n in range(COUNT)]
 
 Step = Callable[[Store], Any]
@@ -43,9 +57,23 @@ def in_steps(step: Callable[[], int]) -> list[int]:
 STEPS = [MOST] * (COUNT // MOST) + [COUNT % MOST] * (COUNT % MOST > 0)
 
 
-def schedule(store: Store) -> None:
-    for n, message in enumerate(MESSAGES):
-        store.schedule(QUEUE, entry(f"id{n:02}", 4_000_000_000_000 + n, message=message))
+def entries_of() -> list[Entry]:
+    """Return entries with the messages, without labels."""
+    return [entry(name, FAR + n, message=MESSAGES[n]) for n, name in enumerate(NAMES)]
+
+
+def labelled_entries(unique: str | None = None) -> list[Entry]:
+    """Return entries with labels, each with a unique key of its own by default."""
+    entries = []
+    for n, name in enumerate(NAMES):
+        small = labelled(name, FAR + n, unique=unique or f"dkey{n}")
+        entries.append(small._replace(data=small.data[:-3] + b"." * SIZE + small.data[-3:]))
+    return entries
+
+
+def schedule(store: Store, entries: list[Entry] | None = None) -> None:
+    for each in entries or entries_of():
+        store.schedule(QUEUE, each)
 
 
 def make_due(store: Store) -> None:
@@ -153,18 +181,194 @@ def test_dead_letters_are_told_about_a_megabyte_at_once(store: Store) -> None:
     for n, message in enumerate(MESSAGES):
         store.bury(QUEUE, f"id{n:02}", "why", message)
 
-    steps = [len(page) for page in store.letters.pages(QUEUE, room=ROOM)]
+    steps = [len(page) for page in store.letters.pages(QUEUE)]
 
     assert steps == STEPS
 
 
-def test_a_list_is_read_a_few_messages_at_once(store: Store) -> None:
+@pytest.mark.parametrize(("newest", "order"), [(False, MESSAGES), (True, MESSAGES[::-1])])
+def test_a_list_is_read_about_a_megabyte_at_once(
+    store: Store, newest: bool, order: list[bytes]
+) -> None:
     push(store, *MESSAGES)
 
-    parts = list(ScanStore(store).messages(QUEUE, 0, COUNT, 100))
+    parts = list(ScanStore(store).messages(QUEUE, 0, COUNT, 100, newest=newest))
 
-    assert [one for part in parts for one in part] == MESSAGES
-    assert len(parts) > 1
+    assert [one for part in parts for one in part] == order
+    assert [len(part) for part in parts] == STEPS
+
+
+def test_acknowledgements_are_settled_about_a_megabyte_at_once(store: Store) -> None:
+    entries = labelled_entries("-")
+    schedule(store, entries)
+    make_due(store)
+    while store.promote(QUEUE, Layout(), 100).moved:
+        pass
+    fields = lease(store)
+    calls = count_calls(store)
+
+    assert store.leases.ack(QUEUE, "me", fields) == COUNT
+
+    assert calls() == len(STEPS)
+    assert not store.client.exists("{q}:leased:me", "{q}:running")
+
+
+# -- to look at
+
+#: What goes through a hash, of which Redis tells the members of a bucket together.
+HASHES = {"held", "unacked", "periodic", "entries", "letters", "held messages"}
+
+
+def most_of(what: str) -> int:
+    """Return most messages of a call."""
+    return COUNT - 1 if what in HASHES else MOST
+
+
+#: What reads all messages, and of which of them.
+READS: dict[str, tuple[Callable[[Store], None], Callable[[Store], list[bytes]]]] = {
+    "ready": (
+        lambda store: push(store, *MESSAGES),
+        lambda store: [*store.ready_messages(QUEUE, Layout(), 100)],
+    ),
+    "records": (
+        lambda store: schedule(store),
+        lambda store: [
+            Record.unpack(data).message
+            for data in store.control.records(QUEUE, [*NAMES, "gone"]).values()
+        ],
+    ),
+    "stretch": (
+        lambda store: schedule(store),
+        lambda store: [
+            Record.unpack(data).message
+            for part in ScanStore(store).entries(Stretch(QUEUE, False, b"-inf", b"+inf"), 100)
+            for _, _, data in part
+        ],
+    ),
+    "letters by id": (
+        lambda store: bury(store),
+        lambda store: [
+            each.message for each in store.letters.read(QUEUE, [b"gone", *map(str.encode, NAMES)])
+        ],
+    ),
+    "held": (
+        lambda store: hold_all(store),
+        lambda store: [
+            value.partition(b"\n")[2] for _, value in ScanStore(store).held(QUEUE, "me")
+        ],
+    ),
+    "unacked": (
+        lambda store: put_hash(store, "unacked"),
+        lambda store: [data for _, data in store.held_messages("unacked")],
+    ),
+    "periodic": (
+        lambda store: put_hash(store, store.keys.periodic),
+        lambda store: [record.encode() for _, record in PeriodicStore(store).all()],
+    ),
+    "upcoming": (
+        lambda store: put_periodic(store),
+        lambda store: read_upcoming(store),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", READS)
+def test_no_reply_has_much_more_than_a_megabyte(store: Store, what: str) -> None:
+    prepare, read = READS[what]
+    prepare(store)
+    replies = record_replies(store)
+
+    assert sorted(read(store)) == MESSAGES
+
+    sizes = [size_of(reply) for reply in replies]
+    assert max(sizes) < most_of(what) * SIZE + 10_000
+    # Nothing was read in another way.
+    assert sum(sizes) > COUNT * SIZE
+
+
+def test_digests_of_all_messages_are_made_a_megabyte_at_once(store: Store) -> None:
+    hold_all(store)
+    other = [b"ready" + message for message in MESSAGES]
+    alone = [b"alone" + message for message in MESSAGES]
+    push(store, *other)
+    store.client.lpush("{q}:suspects", *(b"0\n" + message for message in alone))
+    replies = record_replies(store)
+
+    found = MendStore(store).digests(QUEUE, Layout(), [])
+
+    assert found == {
+        hashlib.sha1(each).hexdigest().encode() for each in (*MESSAGES, *other, *alone)
+    }
+    assert max(map(size_of, replies)) < most_of("held") * SIZE + 10_000
+
+
+# -- to mend
+
+#: What looks at all members of a key, and reads a message for each.
+LOOKS: dict[str, tuple[Callable[[Store], None], Callable[[Store], Callable[..., Any]]]] = {
+    "index": (lambda store: schedule(store), lambda store: MendStore(store).index),
+    "entries": (lambda store: schedule(store), lambda store: MendStore(store).entries),
+    "letters": (lambda store: bury(store), lambda store: MendStore(store).letters),
+    "periodic": (
+        lambda store: put_hash(store, store.keys.periodic),
+        lambda store: MendStore(store).periodic,
+    ),
+    "parked": (lambda store: park(store), lambda store: MendTracks(store).parked),
+    "twins": (lambda store: list_twins(store), lambda store: MendTracks(store).twins),
+    "unique": (
+        lambda store: schedule(store, labelled_entries()),
+        lambda store: MendTracks(store).unique,
+    ),
+    "waiting": (lambda store: track_others(store), lambda store: MendTracks(store).waiting),
+    "ready messages": (
+        lambda store: push(store, *MESSAGES),
+        lambda store: (
+            lambda *args, **options: MendTracks(store).messages(
+                args[0], Place(QUEUE), *args[1:], **options
+            )[0]
+        ),
+    ),
+    "held messages": (
+        lambda store: hold_all(store),
+        lambda store: (
+            lambda *args, **options: MendTracks(store).messages(
+                args[0], Place("{q}:leased:me", "me"), *args[1:], **options
+            )[0]
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("mend", [False, True])
+@pytest.mark.parametrize("what", LOOKS)
+def test_a_look_reads_about_a_megabyte(store: Store, what: str, mend: bool) -> None:
+    prepare, looks = LOOKS[what]
+    prepare(store)
+    replies = record_replies(store)
+    looked, cursor = 0, None
+    while cursor != 0:
+        batch = looks(store)(QUEUE, cursor or 0, mend=mend)
+        looked += batch.looked
+        cursor = batch.cursor
+
+    assert looked == COUNT
+    assert max(int(reply[1]) for reply in replies) <= most_of(what)
+
+
+def test_what_is_gone_is_told_when_all_can_be_read_at_one_moment(store: Store) -> None:
+    push(store, *MESSAGES)
+    seen = [Tracked(b"id", b"nonce 5 - task")]
+    store.client.hset("{q}:waiting", *seen[0])
+    tracks = MendTracks(store)
+
+    def look() -> Batch | None:
+        return tracks.gone(QUEUE, "waiting", tracks.ready_places(QUEUE, Layout()), seen, mend=False)
+
+    found = look()
+    assert found is not None
+    assert [(each.kind, each.number) for each in found.found] == [("gone_waiting", 1)]
+    push(store, *(b"%d" % n + b"." * HUGE for n in range(MOST_BYTES // HUGE)))
+    assert look() is None
 
 
 @pytest.mark.parametrize("number", [1, 3])
@@ -181,14 +385,84 @@ def test_one_that_is_too_large_is_moved_alone(store: Store, number: int) -> None
     assert [len(bodies(reserve(store, str(n)))) for n in range(10, 10 + number)] == [1] * number
 
 
+def bury(store: Store) -> None:
+    for name, message in zip(NAMES, MESSAGES, strict=True):
+        store.bury(QUEUE, name, "why", message)
+
+
+def put_hash(store: Store, name: str) -> None:
+    store.client.hset(name, mapping=dict(zip(NAMES, MESSAGES, strict=True)))
+
+
+def put_periodic(store: Store) -> None:
+    put_hash(store, store.keys.periodic)
+    store.client.zadd(store.keys.periodic_at, dict.fromkeys(NAMES, 1))
+
+
+def read_upcoming(store: Store) -> list[bytes]:
+    """Return the records of all entries that are to be looked at."""
+    found: list[bytes] = []
+    while records := PeriodicStore(store).upcoming(100, 1_000_000).records:
+        found += [record.encode() for _, record in records]
+    return found
+
+
+def park(store: Store) -> None:
+    schedule(store)
+    key = store.keys.queue(QUEUE)
+    for n, name in enumerate(NAMES):
+        store.client.zadd(key.due, {name: PARK + FAR + n})
+        store.client.zadd(key.parked, {member("tasks.t", FAR + n, name): 0})
+
+
+def list_twins(store: Store) -> None:
+    """List names under which something is not, but would be if there were another one before it."""
+    schedule(store)
+    store.client.zadd("{q}:twins", {f"{name}\0n-{name}": 0 for name in NAMES})
+
+
+def track_others(store: Store) -> None:
+    """Let ready messages be known that are to have unique keys which scheduled ones have."""
+    schedule(store, labelled_entries())
+    known = {f"other{n}": f"nonce 5 dkey{n} tasks.t" for n in range(COUNT)}
+    store.client.hset("{q}:waiting", mapping=known)
+
+
+def hold_all(store: Store) -> None:
+    lease_all(store)
+
+
 def lease_all(store: Store) -> list[str]:
     push(store, *MESSAGES)
+    return lease(store)
+
+
+def lease(store: Store) -> list[str]:
     fields: list[str] = []
     while len(fields) < COUNT:
         got = reserve(store, str(len(fields) + 1), 100)
         fields += [field for field, _, _ in got.messages]
     store.client.delete(store.keys.queue(QUEUE).wake)
     return fields
+
+
+def size_of(reply: Any) -> int:
+    """Return how many bytes a reply has."""
+    if isinstance(reply, list):
+        return sum(map(size_of, reply))
+    return len(reply) if isinstance(reply, bytes) else 0
+
+
+def record_replies(store: Store) -> list[Any]:
+    """Return a list that gets the replies of all scripts from now on."""
+    run, replies = store.run, []
+
+    def recorded(call: Any) -> Any:
+        replies.append(run(call))
+        return replies[-1]
+
+    store.run = recorded  # type: ignore[method-assign]
+    return replies
 
 
 def count_calls(store: Store) -> Callable[[], int]:

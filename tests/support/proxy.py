@@ -139,6 +139,8 @@ class Proxy:
     ----------
     traffic
         How often each script and command was sent.
+    largest
+        Bytes of the largest request of each, or of its reply.
     latency
         Seconds by which every reply is late.
     """
@@ -146,6 +148,7 @@ class Proxy:
     def __init__(self, target_port: int) -> None:
         self.port = free_port()
         self.traffic: Counter[str] = Counter()
+        self.largest: Counter[str] = Counter()
         self.latency = 0.0
         self.dropped = threading.Event()
         self._target = target_port
@@ -322,6 +325,7 @@ class Proxy:
                 await self._flowing.wait()
                 call = Call.read(raw)
                 self.traffic[call.label] += 1
+                self._measure(call, raw)
                 if call.label in self._holding:
                     self.held.append(call.label)
                     await asyncio.Event().wait()  # for the cut
@@ -352,6 +356,7 @@ class Proxy:
         if link.subscribed or reply[:1] == b">" or not link.pending:
             return None
         call = link.pending.popleft()
+        self._measure(call, reply)
         if reply.startswith(b"-NOSCRIPT"):
             return None  # it was not executed, and comes again with its source
         return self._hit(call, (Fault.DROP_REPLY, Fault.RESET, Fault.STALL, Fault.DELAY))
@@ -367,6 +372,9 @@ class Proxy:
             await asyncio.sleep(rule.seconds)
         link.cut(reset=rule.fault is Fault.RESET)
         return True
+
+    def _measure(self, call: Call, frame: bytes) -> None:
+        self.largest[call.label] = max(self.largest[call.label], len(frame))
 
     def _hit(self, call: Call, faults: tuple[Fault, ...]) -> Rule | None:
         """Count *call* for every rule, and return the first whose turn has come."""

@@ -120,7 +120,7 @@ def test_acknowledgements_whose_connection_was_lost_are_sent_again_in_their_orde
     again = one.acks.take()
     assert sorted(again.fields["q"]) == ["1:1", "1:2", "1:3", "1:4"]
     # Redis knew but the last two: the others had arrived, and their reply was lost.
-    one.acks.confirm(again, 2)
+    one.acks.confirm(again, [[2, 4]])
     assert one.tally == Tally()
 
 
@@ -128,9 +128,21 @@ def test_what_redis_does_not_know_any_more_was_acknowledged_late() -> None:
     one = keeper()
     for tag in take(one, "q", 3):
         one.ack(tag)
-    one.acks.confirm(one.acks.take(), 1)
+    one.acks.confirm(one.acks.take(), [[1, 3]])
 
     assert one.tally == Tally(late_acks=2)
+
+
+def test_acknowledgements_that_were_too_much_for_one_call_are_sent_next_in_their_order() -> None:
+    one = keeper()
+    for tag in take(one, "q", 4):
+        one.ack(tag)
+    batch = one.acks.take()
+    fields = [*batch.fields["q"]]
+    one.acks.confirm(batch, [[1, 1]])
+
+    assert [*one.acks.take().fields["q"]] == fields[1:]
+    assert one.tally == Tally()
 
 
 def test_putting_acknowledgements_back_wakes_the_thread() -> None:

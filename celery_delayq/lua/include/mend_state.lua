@@ -18,14 +18,21 @@ local function check_twin(name, mend)
   end
 end
 
+-- Whether something has a unique key; a scheduled owner is read.
+local function has_owner(key)
+  local owner, nonce = read_owner(key)
+  if not owner then
+    return false
+  end
+  local place, _, value = find_owner(owner, nonce, key)
+  take_room(place and #value or 0)
+  return place ~= nil
+end
+
 -- What is to have a unique key gets it when nobody has it.
 local function check_key(id, nonce, unique, mend)
   local key = string.sub(unique, 2)
-  if unique == '-' then
-    return
-  end
-  local owner, its_nonce = read_owner(key)
-  if not (owner and find_owner(owner, its_nonce, key)) then
+  if unique ~= '-' and not has_owner(key) then
     note('keyless', id, mend)
     if mend then
       let_pass()

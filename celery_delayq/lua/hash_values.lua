@@ -1,0 +1,22 @@
+-- Tell values of a hash, all in one string: see hash_scan.lua.
+--
+-- KEYS     1 hash
+-- ARGV     1… fields
+-- Returns  {the length of each value, -1 where there is none, joined by spaces, all values joined};
+--          of the first fields only where all are more than about 1 MB
+-- Repeat   reads only
+-- @include types
+-- @include room
+
+expect_type(KEYS[1], 'hash')
+local sizes, parts = {}, {}
+for i, field in ipairs(ARGV) do
+  if room <= 0 then
+    break
+  end
+  local value = redis.call('HGET', KEYS[1], field)
+  sizes[i] = value and #value or -1
+  parts[i] = value or ''
+  take_room(#parts[i])
+end
+return {table.concat(sizes, ' '), table.concat(parts)}

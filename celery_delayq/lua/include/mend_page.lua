@@ -1,0 +1,23 @@
+-- Batches of members whose messages are read: those for which there is no room are left to the next
+-- call, which gets their names. A page of a small key has all of its members, so no cursor tells
+-- where to go on.
+
+local function names_in(page)
+  local names = {}
+  for i = 1, #page[2], 2 do
+    names[#names + 1] = page[2][i]
+  end
+  return {page[1], names}
+end
+
+-- Look at one after the other, and tell it all (see include/mend.lua).
+local function look_at_each(page, look)
+  local names = page[2]
+  for i, name in ipairs(names) do
+    if room <= 0 then
+      return tell(page[1], i - 1, {unpack(names, i)})
+    end
+    look(name)
+  end
+  return tell(page[1], #names)
+end
