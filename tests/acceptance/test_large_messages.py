@@ -1,0 +1,139 @@
+"""80 messages of 6 MB hold Redis no longer at a time than one of them does, on their whole way."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from celery import Celery
+from redis import Redis
+
+from celery_delayq import DelayQ, scripts
+from celery_delayq.letters import DeadFilter
+from celery_delayq.migrate import to_stock
+from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.integration.conftest import MakeApp, make_app
+
+pytestmark = [pytest.mark.full, pytest.mark.timeout(580)]
+
+__all__ = ["make_app"]
+
+#: How many messages there are, and how many characters are in each: in base64 they have 6 MB.
+COUNT, SIZE = 80, 4_500_000
+
+#: How much longer than the longest with one message a call may take. One that takes all takes 80
+#: times as long; one that takes one waits for the processors of a test machine, too.
+FACTOR = 16
+
+#: Seconds.
+LEASE = 2.0
+
+#: A worker that has tasks waiting asks for more when three quarters of this are free.
+PREFETCH = 8 * COUNT
+
+StartWorker = Callable[..., WorkerProcess]
+
+
+class Way:
+    """The whole way of so many messages, with real workers.
+
+    Parameters
+    ----------
+    start : Callable
+        Starts a worker.
+    """
+
+    def __init__(self, app: Celery, client: Redis, start: StartWorker, count: int) -> None:
+        self.app, self.client, self.count = app, client, count
+        self.delayq = DelayQ.of(app)
+        self._start = start
+
+    def go(self) -> None:
+        """Schedule, export, promote, reserve, reclaim, dead-letter, export, replay, requeue."""
+        items = ({"args": ("x" * SIZE,), "countdown": 0.1} for _ in range(self.count))
+        assert self.delayq.schedule_many(items, task="large.task").stored == self.count
+        with Path(os.devnull).open("wb") as file:
+            assert self.delayq.export_to(file).entries == self.count
+        with self.holding() as killed:
+            killed.kill()
+        with self.worker():
+            wait_until(lambda: self.letters() == self.count, timeout=120, what="all have failed")
+        with Path(os.devnull).open("wb") as file:
+            assert self.delayq.export_dead(file).letters == self.count
+        assert self.delayq.replay_all(DeadFilter("celery")).done == self.count
+        with self.holding() as killed:
+            killed.kill()
+        # What a process held that has ended goes back by requeue.lua.
+        assert [*to_stock(self.app)][-1].ready == self.count
+        assert self.ready() == self.count
+
+    def letters(self) -> int:
+        return int(self.client.zcard("{celery}:dead_at"))
+
+    def ready(self) -> int:
+        return int(self.client.llen("celery"))
+
+    def held(self) -> int:
+        return sum(self.client.hlen(key) for key in self.client.scan_iter("{celery}:leased:*"))
+
+    @contextmanager
+    def holding(self) -> Iterator[WorkerProcess]:
+        """A worker that has taken all, and runs the first one."""
+        with self.worker(HOLD="1") as worker:
+            wait_until(lambda: self.held() == self.count, timeout=120, what="it holds all")
+            yield worker
+
+    @contextmanager
+    def worker(self, **env: str) -> Iterator[WorkerProcess]:
+        options = json.dumps({"delayq": {"lease": LEASE}})
+        worker = self._start(
+            "tests.apps.large_tasks",
+            pool="threads",
+            concurrency=1,
+            env={"TRANSPORT_OPTIONS": options, **env},
+            extra_args=[*FAST_START, f"--prefetch-multiplier={PREFETCH}"],
+        )
+        yield worker
+        if worker.running:
+            worker.term()
+            worker.wait(timeout=60)
+
+
+def durations(client: Redis) -> Counter[str]:
+    """Return the longest call of each script and command since the last time, in µs."""
+    known = [scripts.load(name) for name in scripts.names()]
+    # Redis keeps the first characters of a source.
+    names = {first: each.name for each in known for first in (each.sha, each.source[:40])}
+    longest: Counter[str] = Counter()
+    for each in client.slowlog_get(1_000_000):
+        command, _, rest = each["command"].decode("utf-8", "replace").partition(" ")
+        name = names.get(rest[:40], command)
+        longest[name] = max(longest[name], each["duration"])
+    client.slowlog_reset()
+    return longest
+
+
+def test_no_call_takes_much_longer_than_with_one_message(
+    make_app: MakeApp, delayq_redis: RedisUnderTest, delayq_worker: StartWorker
+) -> None:
+    client = delayq_redis.client
+    client.config_set("slowlog-max-len", 1_000_000)
+    client.config_set("slowlog-log-slower-than", 500)  # µs
+    app = make_app()
+
+    Way(app, client, delayq_worker, 1).go()
+    one = durations(client)
+    client.flushall()
+    durations(client)  # of what that took
+    Way(app, client, delayq_worker, COUNT).go()
+    many = durations(client)
+
+    most = FACTOR * max(one.values())
+    assert {name: took for name, took in many.items() if took > most} == {}, (one, many)
+    assert {"promote", "reserve", "reap", "requeue", "reject", "letters", "page"} <= many.keys()
