@@ -18,6 +18,7 @@ from kombu.utils.json import dumps, loads
 
 from celery_delayq.clocks import moment_of, ms_of, tick_at
 from celery_delayq.errors import ConfigError, InvalidSchedule, RecordError
+from celery_delayq.keys import NOT_OWN_KEY, is_own_key
 from celery_delayq.places import UTF8, is_utf8
 from celery_delayq.retry import LONGEST
 from celery_delayq.schedule_forms import dumps_form, loads_form
@@ -196,6 +197,8 @@ class Definition:
         queue, priority = self.options.get("queue"), self.options.get("priority")
         if queue is not None and (not isinstance(queue, str) or not queue):
             raise ConfigError(f"queue={queue!r}: expected the name of a queue")
+        if queue is not None and is_own_key(queue):
+            raise ConfigError(f"queue={queue!r}: expected {NOT_OWN_KEY}")
         for what in ("queue", "exchange", "routing_key", "unique_key"):
             _check_text(what, self.options.get(what))
         if priority is not None and not (

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from celery_delayq.errors import InvalidCursor, InvalidETA, InvalidFilter, RecordError
+from celery_delayq.keys import NOT_OWN_KEY, is_own_key
 from celery_delayq.message import (
     MAX_DUE_MS,
     Record,
@@ -232,6 +233,8 @@ def check_name(what: str, name: Any, *, as_key: bool = True) -> None:
         raise InvalidFilter(f"{what}={name!r}: expected a name, or None for any")
     if as_key and name is not None and not is_utf8(name):
         raise InvalidFilter(f"{what}={name!r}: expected {UTF8}")
+    if what == "queue" and name is not None and is_own_key(name):
+        raise InvalidFilter(f"queue={name!r}: expected {NOT_OWN_KEY}")
 
 
 def bound_ms(what: str, time: Any) -> int | None:

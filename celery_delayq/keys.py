@@ -8,9 +8,10 @@ and Flower use the same lists.
 from __future__ import annotations
 
 import json
+import re
 from bisect import bisect
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache, lru_cache
 
 from celery_delayq.errors import RecordError
@@ -185,6 +186,24 @@ class QueueKeys:
     def leased(self, incarnation: str) -> str:
         """Hash: field to message of all that a process holds (``lua/include/lease.lua``)."""
         return f"{self.own}leased:{incarnation}"
+
+
+#: What the names of keys of one queue end with; behind some of them there is more.
+_OF_QUEUES = frozenset({*(each.name for each in fields(QueueKeys)), "answer", "leased"} - {"own"})
+
+#: What errors say of a queue whose list :func:`is_own_key`.
+NOT_OWN_KEY = (
+    "another name, the list of that queue would be a key of celery_delayq: those begin with "
+    "'delayq:', or are '{…}:due' and the like"
+)
+
+_OF_QUEUE = re.compile(r"\{.*\}:(\w+)(:.*)?", re.DOTALL)
+
+
+def is_own_key(queue: str) -> bool:
+    """Return whether the ready list of a queue of that name would be one of our keys."""
+    match = _OF_QUEUE.fullmatch(queue)
+    return queue.startswith("delayq:") or (match is not None and match[1] in _OF_QUEUES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from celery_delayq.entries import moment
 from celery_delayq.errors import RecordError, TransferError
-from celery_delayq.keys import Layout
+from celery_delayq.keys import NOT_OWN_KEY, Layout, is_own_key
 from celery_delayq.message import (
     MAX_DUE_MS,
     PROPERTY,
@@ -117,6 +117,8 @@ class Row(NamedTuple):
         """
         if not self.queue:
             raise RecordError("queue: expected the name of a queue")
+        if is_own_key(self.queue):
+            raise RecordError(f"queue: expected {NOT_OWN_KEY}")
         if "\0" in self.id:
             raise RecordError("id: a NUL has another meaning")
         if not 0 <= self.due_ms < PARK:

@@ -19,7 +19,8 @@ from celery_delayq import message as envelope
 from celery_delayq import outcomes
 from celery_delayq.calls import Call
 from celery_delayq.conf import Settings
-from celery_delayq.keys import Keys, Layout
+from celery_delayq.errors import InvalidOption
+from celery_delayq.keys import NOT_OWN_KEY, Keys, Layout, is_own_key
 from celery_delayq.letters import pack_details
 from celery_delayq.message import Due, Entry, HeldBy
 from celery_delayq.replies import Put, Puts
@@ -121,6 +122,8 @@ class PublishChannel(stock.Channel):
 
     def _new_queue(self, queue: str, auto_delete: bool = False, **kwargs: Any) -> None:
         check_text("queue", queue)
+        if is_own_key(queue):
+            raise InvalidOption(f"queue={queue!r}: expected {NOT_OWN_KEY}")
         super()._new_queue(queue, auto_delete=auto_delete, **kwargs)
         # A queue is declared on one channel and used on others of the same connection.
         if auto_delete or kwargs.get("exclusive") or queue in self._expires:

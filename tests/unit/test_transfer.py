@@ -96,6 +96,7 @@ def test_a_due_after_the_year_9999_has_no_date() -> None:
     [
         ({"queue": ...}, "queue: expected a text, got nothing"),
         ({"queue": ""}, "the name of a queue"),
+        ({"queue": "delayq:clock"}, "queue: expected another name"),
         ({"id": 7}, "id: expected a text, got int"),
         ({"id": "a\0b"}, "NUL"),
         ({"id": "id-2"}, "label of the message is that of another"),

@@ -11,7 +11,7 @@ from celery import Celery
 
 from celery_delayq import DelayQ, Filter, Item, Outcome
 from celery_delayq.conf import Settings
-from celery_delayq.errors import DelayQError
+from celery_delayq.errors import DelayQError, InvalidOption
 from celery_delayq.fsck import check
 from celery_delayq.keys import DEFAULT_SEP
 from celery_delayq.letters import DeadFilter
@@ -148,6 +148,24 @@ def test_the_transport_alone_refuses_it_too(
         CALLS[call](DelayQ(), add, LONE)
 
     assert snapshot(delayq_redis.client) == before
+
+
+@pytest.mark.parametrize("name", ["delayq:clock", "{celery}:due", "{celery}:leased:me"])
+def test_a_queue_whose_list_would_be_a_key_of_ours_is_refused(
+    name: str, make_app: MakeApp, delayq_redis: RedisUnderTest
+) -> None:
+    for extension in (True, False):
+        app = make_app(extension=extension)
+        for options in ({}, {"countdown": 60}):
+            with pytest.raises(InvalidOption, match="would be a key of celery_delayq"):
+                app.send_task("tasks.add", (1, 2), queue=name, **options)
+    for call in ("item's queue", "entries", "pause, queue", "replay to", "periodic, queue"):
+        with pytest.raises(DelayQError, match="would be a key of celery_delayq"):
+            CALLS[call](DelayQ.of(make_app()), "tasks.other", name)
+    assert snapshot(delayq_redis.client) == {}
+
+    app.send_task("tasks.add", (1, 2), queue="{orders}:high")
+    assert delayq_redis.client.llen("{orders}:high") == 1
 
 
 def test_arguments_and_headers_may_be_any_text(delayq: DelayQ, add: Any) -> None:
