@@ -33,7 +33,7 @@ _TIMES = "spark.sql.parquet.outputTimestampType"
 
 _LOG, _STAGING = "_log", "_staging"
 
-#: Where rows are staged. Nothing else is ever removed, whatever a log says.
+#: Where rows are staged. Nothing else is ever moved or removed, whatever a log says.
 _STAGED = re.compile(rf"{_STAGING}/\d+-[0-9a-f]+")
 
 
@@ -122,6 +122,11 @@ class Folder:
         return self.read().where(died_since(since)).select("digest")
 
     def _publish(self, commit: Commit) -> None:
+        if not _STAGED.fullmatch(commit.staging):
+            raise ArchiveError(
+                f"{self._path}/{_log_name(commit.number)}: staging={commit.staging!r} is none of "
+                "this archive: it is damaged"
+            )
         there = self._files.all(commit.staging)
         for name, size in commit.files.items():
             if name in there:
