@@ -63,7 +63,7 @@ def command(tables: str, jars: str | None, as_json: bool, **given: Any) -> None:
         snapshot = f", snapshot {told.snapshot}" if told.snapshot else ""
         jobs.show(f"{told.source}{snapshot}", told.sums())
     if told.lost:
-        click.echo(f"Runs may be missing: {told.lost}", err=True)
+        jobs.warn(f"Runs may be missing: {told.lost}")
     if told.refused:
         click.echo(
             f"{told.refused:,} scheduled entries cannot be read; the snapshot has their bytes only",

@@ -97,8 +97,15 @@ def show(title: str, sums: Iterable[tuple[str, int]]) -> None:
     for what, number in sums:
         table.add_row(Text(spelled(what)), f"{number:,}")
     console = Console(highlight=False, soft_wrap=True)
-    console.print(Text(title, "bold"))  # on a line of its own, so that names in it can be copied
+    console.print(
+        Text(spelled(title), "bold")
+    )  # on a line of its own, so that names in it can be copied
     console.print(table)
+
+
+def warn(text: str) -> None:
+    """Print what went wrong; names and errors in it may be anybody's."""
+    click.echo(spelled(text), err=True)
 
 
 def show_json(said: Mapping[str, Any]) -> None:

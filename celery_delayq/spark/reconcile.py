@@ -122,7 +122,7 @@ def command(
         dry = " (dry run: nothing was changed)" if summary.dry_run else ""
         jobs.show(f"{options.task}{dry}", summary.sums())
     if summary.refused:
-        click.echo(f"{summary.refused:,} row(s) refused: {summary.why}", err=True)
+        jobs.warn(f"{summary.refused:,} row(s) refused: {summary.why}")
         raise click.exceptions.Exit(1)
 
 

@@ -63,7 +63,7 @@ def command(jars: str | None, as_json: bool, **given: Any) -> None:
         click.echo(f"{told.missing:,} row(s) of the snapshot are missing: its files are not all "
                    "there", err=True)  # fmt: skip
     if told.outcomes.get("refused"):
-        click.echo(f"{told.outcomes['refused']:,} row(s) refused: {told.why}", err=True)
+        jobs.warn(f"{told.outcomes['refused']:,} row(s) refused: {told.why}")
     if told.failed:
         raise click.exceptions.Exit(1)
 
