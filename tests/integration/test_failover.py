@@ -9,10 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from celery import Celery
 from kombu.exceptions import OperationalError
 
+from celery_delayq import DelayQ, Outcome
+from celery_delayq.conf import Settings
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.errors import NotReplicated
+from celery_delayq.fsck import check
+from celery_delayq.keys import Keys, Layout
+from celery_delayq.store import Store
 from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.ending_tasks import Desk
@@ -126,6 +132,48 @@ def test_a_failover_under_load(
     before_us = {id: killed_us - first_end[id] for id in twice}
     assert {id: us for id, us in before_us.items() if us > LAG_US} == {}
     assert not set(twice).intersection(running)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("desk", [0], indirect=True)
+def test_a_replica_that_lags_undoes_what_it_was_not_told_and_nothing_else(
+    desk: Desk, servers: tuple[EmbeddedRedis, EmbeddedRedis], sentinel: Sentinel
+) -> None:
+    master, replica = servers
+    workers = [desk.worker("prefork", lease=LEASE), desk.worker("threads", lease=LEASE)]
+    desk.wait_finished(desk.send(20))
+    kept, cancelled, moved = (desk.send(5, countdown=14) for _ in range(3))
+    again = desk.send(4, acks="mixed", countdown=7)
+    everything = [*kept, *cancelled, *moved, *again]
+    wait_until(lambda: replica_has(replica, everything), what="the schedule on the replica")
+
+    with replica.client() as client:  # from now on it is told nothing
+        client.config_set("masterauth", "wrong")
+        client.client_kill_filter(_type="master")
+    lost = desk.send(5, countdown=14)
+    with Celery("lag", broker=desk.url, set_as_current=False) as app:
+        app.conf.broker_transport_options = {"master_name": MASTER_NAME}
+        delayq = DelayQ.of(app)
+        assert {delayq.cancel(id) for id in cancelled} == {Outcome.DONE}
+        assert {delayq.reschedule(id, countdown=900) for id in moved} == {Outcome.DONE}
+        delayq.close()
+    desk.wait_finished(again)
+    wait_until(lambda: not desk.held(), 10, "the acks")
+    master.kill()
+    wait_until(lambda: sentinel.master_port() == replica.port, 30, "the failover")
+    desk.redis.close()
+    desk.redis = replica.client()
+    for worker in workers:
+        desk.wait_connected(worker, 2)
+
+    desk.wait_finished([*everything, *desk.send(5, countdown=1)])
+    desk.wait_empty()
+
+    assert not desk.ledger.finished() & set(lost)
+    assert desk.twice() == dict.fromkeys(again, 2)
+    store = Store(desk.redis, Keys(), Layout())
+    reports = [*check(store, Settings(lease=LEASE))]
+    assert reports[-1].findings == []
 
 
 def replica_has(replica: EmbeddedRedis, ids: list[str]) -> bool:
