@@ -464,7 +464,8 @@ def test_a_provider_that_fails_stops_no_sending(
         send()
 
     assert sent.carried() == [{"user": "ada", "good": 1}]
-    assert [record.getMessage() for record in caplog.records] == [
+    ours = [each for each in caplog.records if each.name == "celery_delayq.carrying"]  # not kombu's
+    assert [record.getMessage() for record in ours] == [
         "The context provider 'broken' failed; a task is sent without it"
     ]
 
