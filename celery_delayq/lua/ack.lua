@@ -31,30 +31,30 @@ local function forget(held)
   end
 end
 
-local fields, sizes = {}, {}
-for i = 3, #ARGV do
+local fields, sizes = {select(3, unpack(ARGV))}, {}
+local done = #fields
+for i = 1, (tracked or most > 0) and done or 0 do
   if room <= 0 then
+    done = i - 1
     break
-  end
-  fields[#fields + 1] = ARGV[i]
-  if tracked then
-    local held = redis.call('HGET', KEYS[9], ARGV[i])
-    sizes[#fields] = held and #held or 0
-    take_room(sizes[#fields])
+  elseif tracked then
+    local held = redis.call('HGET', KEYS[9], fields[i])
+    sizes[i] = held and #held or 0
+    take_room(sizes[i])
     forget(held)
-  elseif most > 0 then
-    sizes[#fields] = redis.call('HSTRLEN', KEYS[9], ARGV[i])
+  else
+    sizes[i] = redis.call('HSTRLEN', KEYS[9], fields[i])
   end
 end
-local known = redis.call('HDEL', KEYS[9], unpack(fields))
+local known = redis.call('HDEL', KEYS[9], unpack(fields, 1, done))
 if most > 0 then
   local i = 0
   for line in string.gmatch(ARGV[2], '([^\n]*)\n') do
     i = i + 1
     -- What a retry has replaced is empty: retry.lua has written its line.
-    if i <= #fields and sizes[i] > 0 then
+    if i <= done and sizes[i] > 0 then
       add_run(KEYS[11], most, line)
     end
   end
 end
-return {known, #fields}
+return {known, done}
