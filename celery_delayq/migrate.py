@@ -20,6 +20,7 @@ from celery_delayq.message import Due, Entry, Record
 from celery_delayq.places import Letter, Listed, Where
 from celery_delayq.portions import portions
 from celery_delayq.store import Store, layouts
+from celery_delayq.task_options import check_own
 
 #: Seconds: longer than any lease.
 FOREVER = 1e9
@@ -75,14 +76,14 @@ def from_stock(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
                 envelope.check_envelope(raw)
                 queues = sorted(channel._lookup(exchange, routing_key))
                 due = envelope.due_of(raw) or Due(0)
+                step = channel.priority(channel._get_message_priority(raw, reverse=False))
+                entry = _entry(raw, step, due)
             except (ValueError, TypeError, InvalidETA):
                 queues = []
             if not queues:
                 moved.left += 1
                 yield moved
                 continue
-            step = channel.priority(channel._get_message_priority(raw, reverse=False))
-            entry = _entry(raw, step, due)
             if dry_run:
                 outcome = "scheduled" if due.relative or due.ms > store.now_ms() else "ready"
             else:
@@ -295,6 +296,7 @@ def _place(field: str) -> tuple[int, ...]:
 def _entry(raw: dict[str, Any], step: int, due: Due) -> Entry:
     """Return the entry of a task message, or of any other message that only goes to ready."""
     if envelope.due_of(raw) is not None:
+        check_own(raw["properties"])
         return Entry.of(raw, step, due)
     nonce = str(raw["properties"]["delivery_tag"])
     return Entry(nonce, due, step, Record(step, nonce, "", envelope.encode(raw)).pack())

@@ -18,6 +18,7 @@ from celery_delayq.keys import Layout
 from celery_delayq.letters import DeadLetter
 from celery_delayq.message import PROPERTY, Due, Entry, entry_id, is_task, unique_key
 from celery_delayq.reading import body_of
+from celery_delayq.task_options import check_own
 
 #: What our data of a message say that is not so any more when its task starts anew.
 _OF_THE_PAST = frozenset(
@@ -108,6 +109,7 @@ def revived(
     step = layout.step(min(max(priority, 0), 9) if isinstance(priority, int) else 0)
     label = bool(due.ms) or envelope.is_special(new)
     entry_id(headers["id"]).encode()  # what cannot be sent is no message of a task
+    check_own(properties)
     return Entry.of(new, step, due, label=label)
 
 

@@ -33,6 +33,9 @@ from celery_delayq.scan_store import PAGE, ScanStore
 
 logger = logging.getLogger(__name__)
 
+#: What Lua says of a value that it cannot work with.
+_LUA_FAULTS = ("bad argument", "attempt to", "malformed")
+
 
 class Store:
     """Our data in one Redis database.
@@ -408,6 +411,11 @@ def is_demoted(exc: ResponseError) -> bool:
     """Return whether an error says that the server is no master: connect anew."""
     text = str(exc)
     return "READONLY" in text or text.startswith(("UNBLOCKED", "MASTERDOWN"))
+
+
+def is_fault_of_script(exc: ResponseError) -> bool:
+    """Return whether a script has failed in Lua, on what it was given: it would do so again."""
+    return "user_script" in str(exc) and any(text in str(exc) for text in _LUA_FAULTS)
 
 
 def few_replicas(replicas: int, wanted: int, seconds: float) -> NotReplicated:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
 from celery_delayq.errors import InvalidOption
-from celery_delayq.message import due_of_eta
+from celery_delayq.message import MAX_DUE_MS, due_of_eta, own_of, unique_key
 from celery_delayq.places import UTF8, is_utf8
+from celery_delayq.unique import POLICIES
 
 #: What the two numbers of the header ``timelimit`` are called in a call.
 LIMITS = ("time_limit", "soft_time_limit")
+
+#: What scripts read of a message, each a word: `message.py`, `unique.py`.
+_NONCE = re.compile(r"[!-~]+")
+_KEY = re.compile(r"[sd][!-~]+")
+_LABEL = re.compile(r"[!-~]+ [!-~]+ [0-9]{1,15} (-|[sd][!-~]+)")
 
 #: Headers by which workers and result backends know a task.
 NAMES = ("id", "shadow", "root_id", "parent_id", "group")
@@ -61,6 +68,40 @@ def check_text(what: str, value: Any) -> None:
     """
     if isinstance(value, str) and not is_utf8(value):
         raise InvalidOption(f"{what}={value!r}: expected {UTF8}")
+
+
+def check_own(properties: Mapping[str, Any]) -> None:
+    """Check what scripts are told of a message that anybody may have made.
+
+    Raises
+    ------
+    InvalidOption
+        Something of it is none of ours, or none that they could read.
+    """
+    own = own_of(properties)
+    nonce = own.get("nonce", properties.get("delivery_tag"))
+    if not isinstance(nonce, str) or not _NONCE.fullmatch(nonce[:16]):
+        raise InvalidOption(f"nonce={nonce!r}: expected a text of printable ASCII without spaces")
+    if "label" in own and not (isinstance(own["label"], str) and _LABEL.fullmatch(own["label"])):
+        raise InvalidOption(f"label={own['label']!r}: expected '<id> <nonce> <ms> <unique key>'")
+    skip_after = own.get("skip_after", 0)
+    if not _is_count(skip_after):
+        raise InvalidOption(f"skip_after={skip_after!r}: expected a number of ms")
+    unique = own.get("unique")
+    if "unique" in own and not (
+        isinstance(unique, Mapping)
+        and unique.get("policy") in POLICIES
+        and _is_count(unique.get("max_wait", 0))
+        and isinstance(key := unique_key(own), str)
+        and _KEY.fullmatch(key)
+    ):
+        raise InvalidOption(
+            f"unique={unique!r}: expected 'key' and 'policy', as DelayQ(app) writes them"
+        )
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_DUE_MS
 
 
 def check_time_limits(headers: Mapping[str, Any]) -> None:

@@ -280,7 +280,7 @@ class ConsumeChannel(SettleChannel):
         if message is None:
             return
         try:
-            if not (self._adopt(taken, message) or self._park(taken, message)):
+            if not self._divert(taken, message):
                 callback(message)
         except MALFORMED as exc:
             # Celery breaks on some messages, and would on each delivery; to kombu a KeyError is a
@@ -316,13 +316,14 @@ class ConsumeChannel(SettleChannel):
         try:
             raw = envelope.decode(item)
             envelope.check_envelope(raw)
+            no_ack, _ = self._consumers_of.get(queue, (True, None))
+            due = None if no_ack or not self.can_schedule(queue) else self._due_later(raw)
+            entry = None if due is None else self._entry(raw, due)
         except Exception as exc:
             self.bury_item(queue, item, exc)
             return
-        no_ack, _ = self._consumers_of.get(queue, (True, None))
-        due = None if no_ack or not self.can_schedule(queue) else self._due_later(raw)
-        if due is not None:  # without ack emulation
-            self.store.schedule(queue, self._entry(raw, due))
+        if entry is not None:  # without ack emulation
+            self.store.schedule(queue, entry)
         else:
             self.connection._deliver(raw, queue)
 

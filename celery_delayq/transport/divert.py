@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from redis.exceptions import ResponseError
+
 from celery_delayq import message as envelope
-from celery_delayq.errors import InvalidETA
+from celery_delayq.errors import InvalidETA, RecordError
 from celery_delayq.lease import LeaseKeeper
 from celery_delayq.message import Due, Entry
+from celery_delayq.store import is_fault_of_script
+from celery_delayq.task_options import check_own
 from celery_delayq.transport import qos
 from celery_delayq.transport.restore import RestoreChannel
 
@@ -26,6 +30,21 @@ class DivertChannel(RestoreChannel):
     def keeper(self) -> LeaseKeeper:
         """What this process holds in this Redis database."""
         raise NotImplementedError
+
+    def _divert(self, taken: Taken, message: qos.Message) -> bool:
+        """Put a message into the schedule if it is not to be started now; return whether it was.
+
+        Raises
+        ------
+        RecordError
+            It is made such that a script fails on it: it would end each worker that takes it.
+        """
+        try:
+            return self._adopt(taken, message) or self._park(taken, message)
+        except ResponseError as exc:
+            if not is_fault_of_script(exc):
+                raise
+            raise RecordError(f"it cannot be scheduled: {exc}") from exc
 
     def _park(self, taken: Taken, message: qos.Message) -> bool:
         """Put a message whose task is paused back into the schedule."""
@@ -83,5 +102,6 @@ class DivertChannel(RestoreChannel):
         return None if due is None or self._is_short(due) else due
 
     def _entry(self, raw: dict[str, Any], due: Due) -> Entry:
+        check_own(raw["properties"])
         step = self.priority(self._get_message_priority(raw, reverse=False))
         return Entry.of(raw, step, due)

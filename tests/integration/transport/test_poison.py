@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_delayq import DelayQ, Filter
+from celery_delayq import DelayQ, Filter, Outcome
 from celery_delayq.errors import InvalidOption
+from celery_delayq.letters import DeadFilter
 from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.lease_tasks import held
@@ -40,6 +41,26 @@ VALUES: list[Any] = [
     *("", "1h", "5", "x" * 300, "\ud800", "a\0b"),
     *([], [1], [1, 2], ["1h", None], [[1]], [None], [{"a": 1}], {}, {"a": 1}),
 ]
+
+
+def policed(policy: Any, key: Any, **more: Any) -> dict[str, Any]:
+    """Return what there is of a unique key."""
+    return {"policy": policy, "key": key, **more}
+
+
+#: Our own data of a message, none of which scripts could read: by the name, what stands there.
+BAD_VALUES: dict[str, list[Any]] = {
+    "label": [None, 5, [], "", "a", "a b x -", "a b 0 k", "a b 0 -\n", "\ud800 b 0 -"],
+    "nonce": [None, 5, "", "a b", "ü"],
+    "skip_after": [None, "1", -1, 1.5, float("inf"), 10**400, True],
+    "unique": [
+        *(None, 5, "sx", [], {}, {"key": "sx"}, {"policy": "replace"}),
+        *(policed("replace", key) for key in ("", "s", "x", "s x", "d\n", 5)),
+        *(policed(policy, "sx") for policy in ("", "ruin", 5)),
+        *(policed("later", "sx", max_wait=wait) for wait in ("1", -1, 1e9)),
+    ],
+}
+BAD_OWN = [{name: value} for name, values in BAD_VALUES.items() for value in values]
 
 HEADERS = (
     *("lang", "shadow", "eta", "expires", "group", "group_index", "retries", "timelimit"),
@@ -251,6 +272,32 @@ def test_a_text_that_no_key_can_hold_is_a_dead_letter_on_arrival(
     }
     ran = [id.decode() for id in delayq_redis.client.lrange("ran", 0, -1)]
     assert ran == [json.loads(good)["headers"]["id"]]
+
+
+def test_our_own_data_made_up_by_others_is_a_dead_letter_that_holds_nothing_up(
+    app: Celery, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
+) -> None:
+    later = (datetime.now(timezone.utc) + timedelta(hours=1)).isoformat()
+    bad = []
+    for own in BAD_OWN:
+        one = json.loads(message("header.ok", "property delayq", own))
+        one["headers"]["eta"] = later
+        bad.append(json.dumps(one).encode())
+    good = [message("header.ok"), message("header.ok")]
+    push(delayq_redis, [good[0], *bad, good[1]])
+    worker = start(delayq_worker, "threads")
+
+    wait_for_all(worker, delayq_redis)
+
+    assert letters(app).keys() == set(bad)
+    assert delayq_redis.client.zcard("{celery}:due") == 0
+    # Nor does one of them keep the others from being replayed. A replay has a label of its own.
+    renewed = sum(not own.keys().isdisjoint(("nonce", "label")) for own in BAD_OWN)
+    replayed = DelayQ.of(app).replay_all(DeadFilter(), everything=True)
+    assert replayed.outcomes == {Outcome.UNREADABLE: len(bad) - renewed, Outcome.DONE: renewed}
+    wait_for_all(worker, delayq_redis)
+    ran = [id.decode() for id in delayq_redis.client.lrange("ran", 0, -1)]
+    assert len(ran) == len(good) + renewed
 
 
 @pytest.mark.full
