@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 from celery_delayq import scripts
@@ -31,21 +31,24 @@ from celery_delayq.places import (
     Where,
     to_bytes,
     to_text,
+    worst,
 )
 from celery_delayq.scan_store import ScanStore
 
 if TYPE_CHECKING:
     from celery_delayq.store import Store
 
-T = TypeVar("T")
-
-#: Most ids that go into one call of a script.
+#: Most ids that go into one call of a script, and most names that it looks at. Many messages with
+#: one id take several calls.
 BATCH = 100
+
+#: The first message with an id: see ``lua/include/find.lua``.
+_FIRST = b"["
 
 #: Messages that one call of ``known.lua`` looks for.
 KNOWN = 500
 
-#: Revoked ids that are read in one call.
+#: Revoked ids that are read, or looked for, in one call.
 REVOKED = 5000
 
 #: Entries that one call of ``page.lua`` tells: more of them keep Redis busy for longer at once.
@@ -67,21 +70,26 @@ class ControlStore:
         """Return a letter of ``lua/known.lua`` for each id and nonce: whether that is there."""
         script, keys = scripts.load("known"), [*self._keys.queue(queue).state]
         messages, letters = iter(messages), []
-        while part := [*islice(messages, KNOWN)]:
+        part: list[tuple[str, str]] = []
+        while part := part or [*islice(messages, KNOWN)]:
             # Together: redis-py takes longer for many arguments than Redis does for all the rest.
             ids = "".join([f"{entry_id(id)}\0" for id, _ in part])
             nonces = "".join([f"{nonce}\0" for _, nonce in part])
             letters.append(self._store.run(Call(script, keys, [ids, nonces])).decode())
+            part = part[len(letters[-1]) :]
         return "".join(letters)
 
     def find(self, queue: str, ids: Sequence[str]) -> list[Place]:
         """Return where in a queue everything is that has one of *ids*."""
         script, keys = scripts.load("find"), [*self._keys.queue(queue).state]
-        return [
-            _place(*each)
-            for part in _parts(ids)
-            for each in self._store.run(Call(script, keys, [*map(_target, part)]))
-        ]
+        places: list[Place] = []
+        number, start = 0, _FIRST
+        while number < len(ids):
+            args = [BATCH, start, *map(_target, ids[number : number + BATCH])]
+            done, start, *found = self._store.run(Call(script, keys, args))
+            places += [_place(*each) for each in found]
+            number += done
+        return places
 
     def page(
         self,
@@ -180,7 +188,7 @@ class ControlStore:
         """
         key = self._keys.queue(queue)
         keys = [key.suspects, *self._keys.ready_lists(queue, layout)]
-        args = [queue, "1" if ready else "0"]
+        args = ["1" if ready else "0"]
         return self._in_parts("cancel", queue, token, keys, args, _each(ids, if_due))
 
     def reschedule(
@@ -192,7 +200,7 @@ class ControlStore:
             (id, due.ms if not due.relative else f"+{due.ms}" if due.ms > 0 else 0, if_due)
             for id, due, if_due in moves
         ]
-        return self._in_parts("reschedule", queue, token, [], [queue, self._keys.wake], items)
+        return self._in_parts("reschedule", queue, token, [], [self._keys.wake], items)
 
     def run_now(
         self,
@@ -206,7 +214,7 @@ class ControlStore:
         """Make entries ready at once, to run next: the last one first."""
         key = self._keys.queue(queue)
         keys = [key.wake, self._keys.control, *self._keys.ready_lists(queue, layout)]
-        args = [queue, self._keys.wake, len(layout.steps), *layout.steps]
+        args = [self._keys.wake, len(layout.steps), *layout.steps]
         return self._in_parts("run_now", queue, token, keys, args, _each(ids, if_due))
 
     def _in_parts(
@@ -218,18 +226,23 @@ class ControlStore:
         args: list[Any],
         items: Sequence[tuple[Any, ...]],
     ) -> list[Letter]:
-        """Call a script for a part of the *items* after the other: id, then what it takes."""
-        key = self._keys.queue(queue)
+        """Call a script for some of the *items* after the other: id, then what it takes."""
+        key, script = self._keys.queue(queue), scripts.load(name)
         token = token or uuid4().hex
         letters: list[Letter] = []
-        for number, part in enumerate(_parts(items)):
-            flat = [x for id, *rest in part for x in (_target(id), *map(_optional, rest))]
-            its_keys = [*key.state, self._keys.agenda, key.answer(f"{token}-{number}"), *keys]
-            letters += self._letters(Call(scripts.load(name), its_keys, [*args, *flat]))
+        number, calls, start = 0, 0, _FIRST
+        while number < len(items):
+            some = items[number : number + BATCH]
+            flat = [x for id, *rest in some for x in (_target(id), *map(_optional, rest))]
+            its_keys = [*key.state, self._keys.agenda, key.answer(f"{token}-{calls}"), *keys]
+            its_args = [queue, BATCH, start, *args, *flat]
+            found, _, more = self._store.run(Call(script, its_keys, its_args)).partition(b"\n")
+            told = cast("list[Letter]", list(found.decode()))
+            # The first one may be about more messages of an id that was told of before.
+            letters[number:] = [worst([*letters[number:], told[0]]), *told[1:]]
+            number, start = len(letters) - bool(more), more or _FIRST
+            calls += 1
         return letters
-
-    def _letters(self, call: Call) -> list[Letter]:
-        return cast("list[Letter]", list(self._store.run(call).decode()))
 
     def spend(self, budget: str, most: int, what: str, seconds: int) -> bool:
         """Spend one of at most *most* retries of a canvas; False when none is left.
@@ -279,12 +292,14 @@ class ControlStore:
     def not_revoked(self, ids: Sequence[str], stamps: Mapping[str, Any] | None = None) -> list[str]:
         """Return which of ids, and of stamps in JSON, are not remembered as revoked."""
         members = _revoked_members(ids, stamps)
-        if not members:
-            return []
-        scores = cast("list[float | None]", self._store.client.zmscore(self._keys.revoked, members))
-        return [
-            to_text(member[1:]) for member, at in zip(members, scores, strict=True) if at is None
-        ]
+        new: list[str] = []
+        for start in range(0, len(members), REVOKED):
+            some = members[start : start + REVOKED]
+            scores = cast(
+                "list[float | None]", self._store.client.zmscore(self._keys.revoked, some)
+            )
+            new += [to_text(x[1:]) for x, at in zip(some, scores, strict=True) if at is None]
+        return new
 
     def revoked(self, since_ms: int = 0) -> Revoked:
         """Return what was revoked since then, and when the last of it was (ms)."""
@@ -310,12 +325,6 @@ class ControlStore:
             if len(found) < REVOKED:
                 return Revoked(ids, stamps, canvases, last)
             start += REVOKED
-
-
-def _parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Cut what one call would be too long with."""
-    for start in range(0, len(items), BATCH):
-        yield items[start : start + BATCH]
 
 
 def _each(ids: Sequence[str], if_due: IfDue) -> list[tuple[str, int | None]]:

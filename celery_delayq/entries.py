@@ -23,7 +23,16 @@ from celery_delayq.message import (
     parse_iso,
     unique_key,
 )
-from celery_delayq.places import UTF8, Controls, Letter, Place, State, Where, is_utf8
+from celery_delayq.places import (
+    UTF8,
+    Controls,
+    Letter,
+    Place,
+    State,
+    Where,
+    is_utf8,
+    worst,
+)
 from celery_delayq.reading import Readable
 
 #: The first millisecond that a datetime can name, year 1.
@@ -68,13 +77,10 @@ OUTCOMES: dict[Letter, Outcome] = {
     "u": Outcome.UNKNOWN,
 }
 
-#: What to say of several messages with one id: the one that comes first.
-_RANK: Sequence[Letter] = ("r", "w", "c", "p", "k", "x", "d", "u")
-
 
 def outcome_of(letters: Sequence[Letter]) -> Outcome:
     """Return what became of an id that several messages may have."""
-    return OUTCOMES[min(letters, key=_RANK.index, default="u")]
+    return OUTCOMES[worst(letters)]
 
 
 def moment(ms: int) -> datetime:

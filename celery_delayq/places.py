@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from celery_delayq.canvas import Canvas
@@ -18,6 +18,9 @@ State = Literal["scheduled", "paused", "ready", "running"]
 
 #: The letters in which the scripts tell what became of an entry.
 Letter = Literal["d", "r", "w", "c", "p", "k", "x", "u"]
+
+#: What to say of several messages with one id: the one that comes first.
+_RANK: Sequence[Letter] = ("r", "w", "c", "p", "k", "x", "d", "u")
 
 #: When entries must be due to be changed (ms): all of them, or each; None for any time.
 IfDue = int | Sequence[int | None] | None
@@ -113,6 +116,11 @@ def is_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def worst(letters: Iterable[Letter]) -> Letter:
+    """Return what is said of several messages with one id."""
+    return min(letters, key=_RANK.index, default="u")
 
 
 def to_bytes(name: str) -> bytes:

@@ -2,12 +2,13 @@
 --
 -- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 agenda
 --          10 answer  11… lists of what is ready
--- ARGV     1 queue  2 '1' for what is ready too  3… for each: id, only if it is due then (ms), ''
---          for any
+-- ARGV     1 queue  2 most names to look at  3 from where on in the first id, see include/find.lua
+--          4 '1' for what is ready too  5… for each: id, only if it is due then (ms), '' for any
 -- Returns  a letter for each id: 'd' done, 'w' it is ready and stays, 'r' a process holds it, 'c' it
---          is due at another time, 'u' unknown
+--          is due at another time, 'u' unknown; see change_found for where there is more to do
 -- Repeat   the same, for a minute
 -- @include types
+-- @include room
 -- @include record
 -- @include label
 -- @include state
@@ -27,7 +28,8 @@ end
 -- Removing must pass on a full server: see promote.lua.
 redis.call('ZREM', KEYS[9], '')
 
-local function cancel(name, state, value, wanted)
+local function cancel(name, state, value, i)
+  local wanted = tonumber(ARGV[i + 1])
   if state == 's' then
     local score = redis.call('ZSCORE', DUE, name) or 0
     if wanted and due_at(score) ~= wanted then
@@ -35,7 +37,7 @@ local function cancel(name, state, value, wanted)
     end
     remove_entry(name, score, value)
     return 'd'
-  elseif state == 'r' or ARGV[2] ~= '1' then
+  elseif state == 'r' or ARGV[4] ~= '1' then
     return state
   end
   local _, nonce, due, unique = read_tracked(value)
@@ -51,13 +53,6 @@ if ready == 0 then
   forget_waiting()
 end
 
-local letters = {}
-for i = 3, #ARGV, 2 do
-  local letter = 'u'
-  for _, one in ipairs(find_all(ARGV[i])) do
-    letter = worse(letter, cancel(one[1], one[2], one[3], tonumber(ARGV[i + 1])))
-  end
-  letters[#letters + 1] = letter
-end
+local letters = change_found(5, 2, ARGV[2], ARGV[3], cancel)
 look_on(KEYS[9], ARGV[1], DUE)
-return answer(KEYS[10], table.concat(letters))
+return answer(KEYS[10], letters)

@@ -2,9 +2,11 @@
 --
 -- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running
 -- ARGV     1 ids  2 nonces, both with a NUL behind each
--- Returns  a letter for each: 'd' it is scheduled, ready or held; '-' it is not
+-- Returns  a letter for each, up to where about 1 MB of records was read: 'd' it is scheduled, ready
+--          or held; '-' it is not
 -- Repeat   reads only
 -- @include types
+-- @include room
 -- @include record
 -- @include state
 -- @include entry
@@ -21,10 +23,23 @@ expect_state()
 local ids, nonces, letters = split(ARGV[1]), split(ARGV[2]), {}
 local tracked = redis.call('EXISTS', WAITING, RUNNING) > 0
 
-for i, data in ipairs(redis.call('HMGET', ENTRIES, unpack(ids))) do
-  local _, there = read_record(data or nil)
-  local known = there == nonces[i] or has_twins() and is_scheduled(ids[i], nonces[i])
-    or tracked and is_tracked(ids[i], nonces[i])
+local function is_entry(id, nonce)
+  for _, name in ipairs(names_of_message(id, nonce)) do
+    local data = redis.call('HGET', ENTRIES, name) or ''
+    take_room(#data)
+    local _, there = read_record(data)
+    if there == nonce then
+      return true
+    end
+  end
+  return false
+end
+
+for i, id in ipairs(ids) do
+  if i > 1 and room <= 0 then
+    break
+  end
+  local known = is_entry(id, nonces[i]) or tracked and is_tracked(id, nonces[i])
   letters[i] = known and 'd' or '-'
 end
 return table.concat(letters)

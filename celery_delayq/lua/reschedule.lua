@@ -2,13 +2,16 @@
 --
 -- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 agenda
 --          10 answer
--- ARGV     1 queue  2 wake channel  3… for each: id, due (ms, '+' before it when it counts from
---          now), only if it is due then (ms), '' for any
+-- ARGV     1 queue  2 most names to look at  3 from where on in the first id, see include/find.lua
+--          4 wake channel  5… for each: id, due (ms, '+' before it when it counts from now), only if
+--          it is due then (ms), '' for any
 -- Returns  a letter for each id: 'd' done, 'w' it is ready already, 'r' a process holds it, 'c' it
---          is due at another time, 'p' the new due has passed, 'u' unknown
+--          is due at another time, 'p' the new due has passed, 'u' unknown; see change_found for where
+--          there is more to do
 -- Repeat   the same, for a minute
 -- @include clock
 -- @include types
+-- @include room
 -- @include record
 -- @include state
 -- @include entry
@@ -25,7 +28,8 @@ local clock = now_us()
 -- Nothing is added, so it must pass on a full server: see promote.lua.
 redis.call('ZREM', KEYS[9], '')
 
-local function move(name, state, data, due, wanted)
+local function move(name, state, data, i)
+  local due, wanted = due_of(ARGV[i + 1], clock), tonumber(ARGV[i + 2])
   if state ~= 's' then
     return state
   end
@@ -43,17 +47,8 @@ local function move(name, state, data, due, wanted)
     redis.call('ZADD', TASKS, 0, task_member(task, due, name))
   end
   redis.call('ZADD', DUE, due, name)
-  look_at(KEYS[9], ARGV[1], due, clock, ARGV[2])
+  look_at(KEYS[9], ARGV[1], due, clock, ARGV[4])
   return 'd'
 end
 
-local letters = {}
-for i = 3, #ARGV, 3 do
-  local letter = 'u'
-  for _, one in ipairs(find_all(ARGV[i])) do
-    letter = worse(letter,
-      move(one[1], one[2], one[3], due_of(ARGV[i + 1], clock), tonumber(ARGV[i + 2])))
-  end
-  letters[#letters + 1] = letter
-end
-return answer(KEYS[10], table.concat(letters))
+return answer(KEYS[10], change_found(5, 3, ARGV[2], ARGV[3], move))

@@ -4,13 +4,15 @@
 --
 -- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 agenda
 --          10 answer  11 wake  12 control  13… ready lists
--- ARGV     1 queue  2 wake channel  3 how many ready lists  4… their priority steps, then for each
---          entry: id, only if it is due then (ms), '' for any
+-- ARGV     1 queue  2 most names to look at  3 from where on in the first id, see include/find.lua
+--          4 wake channel  5 how many ready lists  6… their priority steps, then for each entry: id,
+--          only if it is due then (ms), '' for any
 -- Returns  a letter for each id: 'd' done, 'w' it is ready already, 'r' a process holds it, 'c' it
---          is due at another time, 'u' unknown
+--          is due at another time, 'u' unknown; see change_found for where there is more to do
 -- Repeat   the same, for a minute
 -- @include clock
 -- @include types
+-- @include room
 -- @include record
 -- @include label
 -- @include state
@@ -24,10 +26,10 @@ if kept then
   return kept
 end
 local clock = now_us()
-local lists = tonumber(ARGV[3])
+local lists = tonumber(ARGV[5])
 local list_of = {}
 for i = 1, lists do
-  list_of[ARGV[3 + i]] = KEYS[12 + i]
+  list_of[ARGV[5 + i]] = KEYS[12 + i]
   expect_type(KEYS[12 + i], 'list')
 end
 expect_state()
@@ -40,7 +42,8 @@ local function is_paused(task)
   return queue_paused or redis.call('HEXISTS', KEYS[12], 't' .. task) == 1
 end
 
-local function run(name, state, data, wanted)
+local function run(name, state, data, i)
+  local wanted = tonumber(ARGV[i + 1])
   if state ~= 's' then
     return state
   end
@@ -59,7 +62,7 @@ local function run(name, state, data, wanted)
       redis.call('ZREM', PARKED, member)
       redis.call('ZADD', TASKS, 0, task_member(task, due, name))
     end
-    look_at(KEYS[9], ARGV[1], due, clock, ARGV[2])
+    look_at(KEYS[9], ARGV[1], due, clock, ARGV[4])
     return 'd'
   end
   redis.call('RPUSH', list_of[priority] or KEYS[13], string.sub(data, start))
@@ -72,13 +75,6 @@ local function run(name, state, data, wanted)
   return 'd'
 end
 
-local letters = {}
-for i = 4 + lists, #ARGV, 2 do
-  local letter = 'u'
-  for _, one in ipairs(find_all(ARGV[i])) do
-    letter = worse(letter, run(one[1], one[2], one[3], tonumber(ARGV[i + 1])))
-  end
-  letters[#letters + 1] = letter
-end
+local letters = change_found(6 + lists, 2, ARGV[2], ARGV[3], run)
 look_on(KEYS[9], ARGV[1], DUE)
-return answer(KEYS[10], table.concat(letters))
+return answer(KEYS[10], letters)

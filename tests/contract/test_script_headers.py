@@ -56,7 +56,7 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     "sizes": (lambda s: s.sizes("q", Layout()), [5, 1, 1, b"7", 0, 0, 0]),
     "clear": (lambda s: s.clear("q"), [3, 1]),
     "known": (lambda s: s.control.known("q", [("id", "nonce")]), b"-"),
-    "find": (lambda s: s.control.find("q", ["id"]), []),
+    "find": (lambda s: s.control.find("q", ["id"]), [1, b"["]),
     "page": (lambda s: s.control.page("q", Where(), 10), [b"0", b"", b""]),
     "hash_scan": (lambda s: [*ScanStore(s).fields("{q}:dead")], [b"0", b"2 3", b"idone"]),
     "hash_values": (lambda s: ScanStore(s).values("{q}:dead", [b"id"]), [b"3", b"one"]),

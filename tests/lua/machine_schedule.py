@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
+from celery_delayq import control_store
 from celery_delayq.message import Due, Entry, Record
 from celery_delayq.places import Name
 from celery_delayq.replies import Put, Puts
@@ -20,6 +24,8 @@ tasks = st.sampled_from(["tasks.t", "tasks.t", "tasks t2"])
 uniques = st.sampled_from(["-", "-", "sk", "dk", "dk", "dl"])
 policies = st.sampled_from("rrlke")
 #: Times at which something may be due, mostly none.
+#: How many names a call looks at: with few, several messages with one id take several calls.
+batches = st.sampled_from([1, 2, 3, 100])
 if_dues = st.sampled_from([None, None, None, *range(1, 10), *range(FAR, FAR + 10)])
 
 
@@ -157,6 +163,14 @@ class ScheduleMachine(LeaseMachine):
     def store_for(self, repeat: bool) -> Store:
         return self.twice if repeat else self.store
 
+    @contextmanager
+    def in_batches(self, size: int) -> Iterator[None]:
+        """Have calls look at so many names."""
+        with pytest.MonkeyPatch.context() as patch:
+            # What stock workers took is forgotten in each call, and not once.
+            patch.setattr(control_store, "BATCH", 100 if self.untold else size)
+            yield
+
     def draw_ids(self, data: st.DataObject) -> list[str]:
         """Draw ids, or names that are meant alone."""
         names = sorted({*self.model.scheduled, *self.model.waiting, *self.model.running})
@@ -166,42 +180,51 @@ class ScheduleMachine(LeaseMachine):
             some = ids | st.sampled_from(here) | st.sampled_from(names).map(Name)
         return data.draw(st.lists(some, min_size=1, max_size=3))
 
-    @rule(data=st.data(), if_due=if_dues, repeat=st.booleans())
-    def cancel(self, data: st.DataObject, if_due: int | None, repeat: bool) -> None:
+    @rule(data=st.data(), if_due=if_dues, repeat=st.booleans(), batch=batches)
+    def cancel(
+        self, data: st.DataObject, if_due: int | None, repeat: bool, batch: int = 100
+    ) -> None:
         some = self.draw_ids(data)
         before = len(self.model.gone)
         expected = self.model.cancel(some, if_due)
         labels = [Label.of(message) for message in self.model.gone[before:]]
         self.cancelled |= {label.nonce for label in labels if label}
         self.cancelled |= {one.nonce for one in self.model.waiting.values() if one.dropped}
-        store = self.store_for(repeat)
-        assert store.control.cancel(QUEUE, LAYOUT, some, if_due=if_due) == expected
+        with self.in_batches(batch):
+            store = self.store_for(repeat)
+            assert store.control.cancel(QUEUE, LAYOUT, some, if_due=if_due) == expected
 
     @rule(
         data=st.data(),
         due=st.sampled_from([1, *range(FAR, FAR + 10)]),
         if_due=if_dues,
         repeat=st.booleans(),
+        batch=batches,
     )
-    def reschedule(self, data: st.DataObject, due: int, if_due: int | None, repeat: bool) -> None:
+    def reschedule(
+        self, data: st.DataObject, due: int, if_due: int | None, repeat: bool, batch: int
+    ) -> None:
         some = self.draw_ids(data)
         expected = [self.model.reschedule(id, due, if_due) for id in some]
         moves = [(id, Due(due), if_due) for id in some]
-        assert self.store_for(repeat).control.reschedule(QUEUE, moves) == expected
+        with self.in_batches(batch):
+            assert self.store_for(repeat).control.reschedule(QUEUE, moves) == expected
 
-    @rule(data=st.data(), if_due=if_dues, repeat=st.booleans())
-    def run_now(self, data: st.DataObject, if_due: int | None, repeat: bool) -> None:
+    @rule(data=st.data(), if_due=if_dues, repeat=st.booleans(), batch=batches)
+    def run_now(self, data: st.DataObject, if_due: int | None, repeat: bool, batch: int) -> None:
         some = self.draw_ids(data)
-        store = self.store_for(repeat)
-        found = store.control.run_now(QUEUE, LAYOUT, some, if_due=if_due)
+        with self.in_batches(batch):
+            store = self.store_for(repeat)
+            found = store.control.run_now(QUEUE, LAYOUT, some, if_due=if_due)
         scores = dict(self.client.zrange(self.store.keys.queue(QUEUE).due, 0, -1, withscores=True))
         told = {name.decode(): int(score) for name, score in scores.items()}
         assert found == self.model.run_now(some, if_due, told)
 
-    @rule(data=st.data())
-    def find(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), batch=batches)
+    def find(self, data: st.DataObject, batch: int) -> None:
         some = self.draw_ids(data)
-        found = [(each.name, each.state) for each in self.store.control.find(QUEUE, some)]
+        with self.in_batches(batch):
+            found = [(each.name, each.state) for each in self.store.control.find(QUEUE, some)]
         states = {"scheduled": "scheduled", "waiting": "ready", "running": "running"}
         expected = []
         for name, place in (each for id in some for each in self.model.find(id)):

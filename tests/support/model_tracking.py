@@ -121,19 +121,19 @@ class Tracking:
         """Return all names under which something with an id may be found; a name is itself."""
         if isinstance(id, Name):
             return [str(id)]
-        return [id, *sorted(name for name in self.twins if name.startswith(f"{id}\0"))]
+        return [id, *(name for name in self.twins if name.startswith(f"{id}\0"))]
 
     def find(self, id: str) -> list[tuple[str, Place]]:
-        """Return where everything with an id is, but for what was cancelled."""
-        found: list[tuple[str, Place]] = []
+        """Return where everything with an id is, by nonce, but for what was cancelled."""
+        found: list[tuple[str, str, Place]] = []
         for name in self.names_of(id):
             if name in self.scheduled:
-                found.append((name, "scheduled"))
+                found.append((self.scheduled[name].record.nonce, name, "scheduled"))
             if name in self.waiting and not self.waiting[name].dropped:
-                found.append((name, "waiting"))
+                found.append((self.waiting[name].nonce, name, "waiting"))
             if name in self.running:
-                found.append((name, "running"))
-        return found
+                found.append((self.running[name].nonce, name, "running"))
+        return [(name, place) for _, name, place in sorted(found)]
 
     def entry_of(self, nonce: str) -> str | None:
         """Return the name of the entry that waits for a message."""

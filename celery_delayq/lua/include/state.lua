@@ -44,18 +44,6 @@ local function expect_state()
   end
 end
 
--- All names under which something with that id may be found. A name alone is meant by what has a
--- NUL: "<id> NUL <nonce>" or, where the name is an id, "<id> NUL".
-local function names_of(id)
-  local first, nonce = string.match(id, '^([^%z]*)%z(.*)$')
-  if first then
-    return {nonce == '' and first or id}
-  end
-  local names = redis.call('ZRANGEBYLEX', TWINS, '[' .. id .. '\0', '(' .. id .. '\1')
-  table.insert(names, 1, id)
-  return names
-end
-
 -- What stands in WAITING or RUNNING: mark, nonce, due, unique, task, incarnation.
 local function read_tracked(value)
   return string.match(value or '', '^(!?)(%S+) (%d+) (%S+) (%S*) ?(.*)$')

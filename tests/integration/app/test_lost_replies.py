@@ -34,8 +34,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:Depreca
 
 ETA = datetime(2100, 1, 1, tzinfo=timezone.utc)
 
-#: How the id of a run of a periodic entry ends.
+#: How the id of a run of a periodic entry ends, and the name of a second message with one id.
 RUN = re.compile(rb":[0-9a-f]{16}$")
+SECOND = re.compile(rb"\0[0-9a-f]{16}$")
 
 #: What a connection says of itself, and what others are told by event: lost, it changes nothing.
 APART = {"AUTH", "CLIENT", "HELLO", "INFO", "PING", "SELECT", "PUBLISH", "SMEMBERS"}
@@ -69,6 +70,16 @@ def schedule(stage: Stage) -> None:
     header = [add.s(n, n).set(eta=ETA, task_id=f"member-{n}") for n in range(3)]
     body = chord(header, app=stage.app)(add.s(1).set(task_id="body"))
     (stage.folder / "group").write_text(body.parent.id)
+
+
+def same_id(stage: Stage) -> None:
+    """So many tasks with one id that a call does not look at all of them."""
+    with stage.app.pool.acquire() as connection, connection.Producer() as producer:
+        for n in range(205):
+            eta = ETA + timedelta(days=n)
+            stage.app.tasks["tasks.add"].apply_async(
+                (n, n), eta=eta, task_id="same", producer=producer
+            )
 
 
 def group_of(stage: Stage) -> str:
@@ -131,6 +142,9 @@ ADDS = Filter(task="tasks.add")
 #: By the method's name, and what is special about the call.
 OPERATIONS: dict[str, Operation] = {
     "cancel": Operation(schedule, lambda q, _: q.cancel("member-1")),
+    "cancel, one id of many": Operation(same_id, lambda q, _: q.cancel("same")),
+    "reschedule, one id of many": Operation(same_id, lambda q, _: q.reschedule("same", eta=ETA)),
+    "run_now, one id of many": Operation(same_id, lambda q, _: q.run_now("same")),
     "cancel_ids": Operation(
         schedule, lambda q, _: q.cancel_ids(["id-0", "member-0", "id-2", "none"])
     ),
@@ -238,7 +252,7 @@ def left_in(stage: Stage) -> dict[str, Any]:
     group = path.read_bytes() if path.exists() else b"no group"
 
     def named(text: bytes) -> bytes:
-        return RUN.sub(b":RUN", text.replace(group, b"GROUP"))
+        return SECOND.sub(b"\0SECOND", RUN.sub(b":RUN", text.replace(group, b"GROUP")))
 
     seen: dict[str, Any] = {}
     for key, value in snapshot(stage.redis.client).items():
@@ -246,7 +260,7 @@ def left_in(stage: Stage) -> dict[str, Any]:
         if key.startswith("celery-task-meta-"):
             seen[name] = told_of(value)
         elif key.endswith((":due", ":tasks", ":parked")):
-            seen[name] = {named(member): score for member, score in value.items()}
+            seen[name] = sorted((named(member), score) for member, score in value.items())
         elif isinstance(value, list):
             ids = [json.loads(each)["headers"]["id"] if each else "" for each in value]
             seen[name] = [named(id.encode()) for id in ids]
