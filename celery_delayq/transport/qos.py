@@ -14,6 +14,11 @@ class Message(virtual.Message):
 
     undecodable: BaseException | None = None
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.errors:  # its body cannot be decompressed
+            _, self.undecodable, _ = self.errors[0]
+
     def _decode(self) -> Any:
         try:
             return super()._decode()

@@ -274,6 +274,24 @@ def test_a_text_that_no_key_can_hold_is_a_dead_letter_on_arrival(
     assert ran == [json.loads(good)["headers"]["id"]]
 
 
+def test_what_cannot_be_decompressed_is_a_dead_letter(
+    app: Celery, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
+) -> None:
+    """As where a producer compresses in a way that the worker has no package for."""
+    bad = [message("header.ok", "header compression", how) for how in ("new", "zlib", True, [1])]
+    good = message("header.ok")
+    push(delayq_redis, [*bad, good])
+    worker = start(delayq_worker, "threads")
+
+    wait_for_all(worker, delayq_redis)
+
+    found = letters(app)
+    assert found.keys() == set(bad)
+    assert {reason.partition(":")[0] for reason in found.values()} == {"undecodable message"}
+    ran = [id.decode() for id in delayq_redis.client.lrange("ran", 0, -1)]
+    assert ran == [json.loads(good)["headers"]["id"]]
+
+
 def test_our_own_data_made_up_by_others_is_a_dead_letter_that_holds_nothing_up(
     app: Celery, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
 ) -> None:
