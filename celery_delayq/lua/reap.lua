@@ -22,6 +22,10 @@
 -- @include bury
 -- @include death
 
+-- Of so many the last ones go back first, so that all run in the order in which they were handed
+-- out; of a process that held more, any may.
+local MOST_NAMES = 1000
+
 local list_of = {}
 for i = 19, #KEYS do
   list_of[ARGV[i - 13]] = KEYS[i]
@@ -65,7 +69,7 @@ end
 local ends = redis.call('ZSCORE', KEYS[10], ARGV[2])
 if ends and tonumber(ends) <= lease_now(KEYS[12], ARGV[5]) then
   local order = {}
-  for _, field in ipairs(redis.call('HRANDFIELD', KEYS[9], ARGV[3])) do
+  for _, field in ipairs(redis.call('HRANDFIELD', KEYS[9], MOST_NAMES)) do
     local nonce, place = string.match(field, '^(%d+):(%d+)$')
     order[#order + 1] = {tonumber(nonce or 0), tonumber(place or 0), field}
   end
@@ -73,14 +77,15 @@ if ends and tonumber(ends) <= lease_now(KEYS[12], ARGV[5]) then
   table.sort(order, function(a, b)
     return a[1] > b[1] or a[1] == b[1] and a[2] > b[2]
   end)
-  for _, one in ipairs(order) do
+  for i = 1, math.min(#order, tonumber(ARGV[3])) do
+    local field = order[i][3]
+    local held = redis.call('HGET', KEYS[9], field)
+    take_room(#held)
+    take_back(held)
+    redis.call('HDEL', KEYS[9], field)
     if room <= 0 then
       break
     end
-    local held = redis.call('HGET', KEYS[9], one[3])
-    take_room(#held)
-    take_back(held)
-    redis.call('HDEL', KEYS[9], one[3])
   end
   if redis.call('EXISTS', KEYS[9]) == 0 then
     redis.call('ZREM', KEYS[10], ARGV[2])
