@@ -102,8 +102,8 @@ class Readers:
     def __init__(self, loop: Any) -> None:
         self._loop = loop
         self._timers: list[Any] = []
-        #: Called at each turn of the loop once :meth:`start` was called.
-        self.on_tick: set[Callable[[], Any]] = set()
+        self._of_others = frozenset(loop.on_tick)
+        self._callbacks: frozenset[Callable[[], Any]] = frozenset()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loop, name)
@@ -114,13 +114,13 @@ class Readers:
         self._timers.append(timer)
         return timer
 
-    def start(self) -> None:
-        """Have the loop call what is in :attr:`on_tick`."""
-        self._loop.on_tick |= self.on_tick
+    def note_callbacks(self) -> None:
+        """Take note which callbacks the connection has added; kombu may remove some itself."""
+        self._callbacks = frozenset(self._loop.on_tick - self._of_others)
 
     def stop(self) -> None:
         """Take back all callbacks and timers."""
-        self._loop.on_tick -= self.on_tick
+        self._loop.on_tick -= self._callbacks
         for timer in self._timers:
             timer.cancel()
 

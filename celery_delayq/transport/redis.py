@@ -95,7 +95,7 @@ class Transport(stock.Transport):
         """Have the event loop poll for us."""
         self.cycle.loop = Readers(loop)
         super().register_with_event_loop(connection, self.cycle.loop)
-        self.cycle.loop.start()
+        self.cycle.loop.note_callbacks()
         loop.add_reader(self.cycle.bell.fileno(), self.cycle.on_bell)
 
     @contextmanager

@@ -54,6 +54,26 @@ def test_an_event_loop_keeps_nothing_of_a_connection_that_was_lost(
     assert [each.entry for each in hub.timer.queue if not each.entry.canceled] == []
 
 
+def test_what_kombu_takes_out_of_the_event_loop_is_called_no_more(
+    delayq_broker_url: str, hub: Hub
+) -> None:
+    """Before 5.7 it does so when a connection is lost, until it connects again."""
+
+    def others() -> None:
+        """Be no callback of ours."""
+
+    hub.on_tick.add(others)
+    with Connection(delayq_broker_url) as connection:
+        transport = connection.transport
+        transport.register_with_event_loop(connection.connection, hub)
+        [ours] = hub.on_tick - {others}
+
+        transport.cycle.loop.on_tick.remove(ours)
+
+        assert hub.on_tick == {others}
+    assert hub.on_tick == {others}
+
+
 @pytest.mark.usefixtures("_no_garbage_collection")
 def test_a_connection_that_cannot_be_made_keeps_nothing() -> None:
     url = f"delayq+redis://127.0.0.1:{free_port()}"
