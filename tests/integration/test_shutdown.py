@@ -259,7 +259,7 @@ def test_what_comes_for_a_queue_that_was_cancelled_meanwhile_goes_back_in_order(
         desk.wait_finished(quick)
         desk.wait_empty()
         ids = desk.send(6, queue="spare")
-        late = proxy.on("reserve", Fault.DELAY, seconds=1.0)
+        late = proxy.on(b"{spare}:leased", Fault.DELAY, seconds=1.0)  # the first request for it
 
         desk.tell(worker, "add_consumer", queue="spare")
         assert late.fired.wait(10)
