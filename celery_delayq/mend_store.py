@@ -332,9 +332,9 @@ class MendStore:
     def scheduled(
         self, queue: str, names: Sequence[str]
     ) -> list[tuple[str, float | None, bytes | None]]:
-        """Return name, score and record of entries, None for what is not there any more."""
+        """Return name, score and record of entries at one moment, None for what is not there."""
         key, members = self._keys.queue(queue), [to_bytes(name) for name in names]
-        with self._store.client.pipeline(transaction=False) as pipe:
+        with self._store.client.pipeline(transaction=True) as pipe:
             pipe.zmscore(key.due, members)
             pipe.hmget(key.entries, members)
             scores, records = pipe.execute()

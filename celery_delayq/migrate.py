@@ -199,10 +199,12 @@ class _Back:
         for _ in range(ATTEMPTS):
             now, some = self.store.now_ms(), []
             for name, score, record in self.mend.scheduled(queue, names):
-                if score is None or record is None:
+                if score is None:
                     moved.gone += 1
                     continue
                 try:
+                    if record is None:
+                        raise RecordError("no record")
                     some.append(Release(name, score, record, _stock_message(record, score, now)))
                 except (RecordError, ValueError, LookupError, TypeError, AttributeError):
                     left.add(name)

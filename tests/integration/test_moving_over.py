@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -134,6 +135,27 @@ def test_the_schedule_goes_back_as_stock_messages(
         "{celery}:wake",
         "{other}:wake",
     }
+
+
+@pytest.mark.parametrize("broken", ["no record", "no record of ours", "no message"])
+def test_what_cannot_be_read_stays_in_the_schedule_and_keeps_nobody_busy(
+    app: Celery, delayq_redis: RedisUnderTest, broken: str
+) -> None:
+    redis = delayq_redis.client
+    for id in ("whole", "broken"):
+        app.send_task("t", task_id=id, countdown=3600)
+    if broken == "no record":
+        redis.hdel("{celery}:entries", "broken")
+    else:
+        data = b"garbage" if broken == "no record of ours" else b"1 0 nonce t\n{"
+        redis.hset("{celery}:entries", "broken", data)
+
+    moved = [*islice(to_stock(app), 10)]
+
+    assert len(moved) < 10
+    assert (moved[-1].ready, moved[-1].left, moved[-1].gone) == (1, 1, 0)
+    assert [message["headers"]["id"] for message in ready(delayq_redis)] == ["whole"]
+    assert redis.zrange("{celery}:due", 0, -1) == [b"broken"]
 
 
 @pytest.mark.parametrize(
