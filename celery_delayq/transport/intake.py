@@ -93,7 +93,8 @@ class Intake:
         self.thread = get_ident()
         if self._popped_wait and not self._channel._in_poll and not self._requests:
             self._popped_wait = False
-            self._send("sign", [("BRPOP", *self._popped_lists(), 0.001)])
+            if lists := self._popped_lists():
+                self._send("sign", [("BRPOP", *lists, 0.001)])
         elif not self.ask() and self._exhausted and not self.taken:
             self._block()
 
@@ -223,11 +224,9 @@ class Intake:
             self._send("sign", [("BRPOP", *lists, timeout)])
 
     def _leased(self) -> list[str]:
-        """Return the queues to lease from, but those that have just refused it."""
-        now = time.monotonic()
-        self._refused = {queue: until for queue, until in self._refused.items() if until > now}
+        """Return the queues to lease from."""
         leases_from = self._channel.leases_from
-        return [q for q in self._order() if leases_from(q) and q not in self._refused]
+        return [queue for queue in self._order() if leases_from(queue)]
 
     def _popped_lists(self) -> list[str]:
         """Return the ready lists of the queues that are not leased, the most urgent first."""
@@ -237,10 +236,12 @@ class Intake:
         return [ready(queue, step, channel.layout) for step in steps for queue in popped]
 
     def _order(self) -> list[str]:
-        """Return the consumed queues, the one whose turn it is first."""
+        """Return the consumed queues but those just refused, the one whose turn it is first."""
+        now = time.monotonic()
+        self._refused = {queue: until for queue, until in self._refused.items() if until > now}
         channel = self._channel
         order: list[str] = channel._queue_cycle.consume(len(channel.active_queues))
-        return order
+        return [queue for queue in order if queue not in self._refused]
 
     def _send(self, asked: str, commands: list[tuple[Any, ...]]) -> None:
         channel = self._channel

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 from celery import Celery
+from kombu import Consumer, Queue
 from redis import Redis
 from redis.exceptions import NoPermissionError
 
@@ -83,6 +85,23 @@ def test_a_producer_publishes_and_can_do_nothing_else(
             denied()
     with pytest.raises(Exception, match="permission"):
         app.send_task("tasks.add", (1, 2), countdown=60, queue="other")
+
+
+@pytest.mark.parametrize("lasts", [True, False], ids=["leased", "popped"])
+def test_what_may_not_wait_for_messages_asks_again_once_a_second(
+    server: EmbeddedRedis, admin: Redis, make_app: MakeApp, lasts: bool
+) -> None:
+    rules = [*accounts.rules("worker", ["celery"]), "-brpop"]
+    app = make_app(broker=url_of(server, admin, "worker", rules))
+    queue = Queue("celery", auto_delete=not lasts)
+
+    with app.connection_for_write() as connection, Consumer(connection, [queue]):
+        for _ in range(15):
+            with suppress(TimeoutError):
+                connection.drain_events(timeout=0.1)
+
+    [refusal] = [entry for entry in admin.acl_log() if entry["object"] in ("brpop", b"brpop")]
+    assert 1 <= refusal["count"] <= 3
 
 
 @pytest.mark.full
