@@ -63,7 +63,7 @@ def cancel_canvas(ctx: click.Context, root: str | None, group: str | None, as_js
 
     \b
     Examples:
-      celery -A shop delayq cancel-canvas --root 0d1b0f6e-9f5c-4f0e-a8f5-1f6d8cf1f1a5
+      celery -A shop delayq cancel-canvas --root order-7
       celery -A shop delayq cancel-canvas --group 5c1f… --json
     """
     from celery_delayq.cli import control

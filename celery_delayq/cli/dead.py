@@ -14,19 +14,19 @@ from celery_delayq.cli.dead_options import (
     with_how,
 )
 from celery_delayq.cli.options import (
-    LetterArgument,
-    Name,
-    PlaceArgument,
     Span,
+    argument,
     json_option,
     option,
     queue_option,
+    target_argument,
 )
 from celery_delayq.letters import DeadFilter
 
-letters_argument = click.argument(
-    "ids", nargs=-1, metavar="[ID]...", type=Name(), cls=LetterArgument
-)
+_LETTER_ID = "Id of a dead letter; put -- before one that begins with a dash."
+_PLACE = "By default the database of the setting dead_letters_archive."
+
+letters_argument = argument("ids", "[ID]...", _LETTER_ID, nargs=-1)
 
 
 @click.group()
@@ -80,7 +80,7 @@ def list_(
 
 
 @dead.command(cls=CeleryCommand)
-@click.argument("id", metavar="ID", type=Name(), cls=LetterArgument)
+@argument("id", "ID", _LETTER_ID)
 @queue_option
 @json_option
 @click.pass_context
@@ -156,7 +156,7 @@ def purge(ctx: click.Context, meant: DeadMeant) -> None:
 
 
 @dead.command(cls=CeleryCommand)
-@click.argument("target", type=Name())
+@target_argument
 @with_dead_filter
 @json_option
 @click.pass_context
@@ -180,7 +180,7 @@ def export(ctx: click.Context, target: str, filter: DeadFilter, as_json: bool) -
 
 
 @dead.command("import", cls=CeleryCommand)
-@click.argument("source", metavar="[SOURCE]", type=Name(), required=False, cls=PlaceArgument)
+@argument("source", "[SOURCE]", _PLACE, required=False)
 @with_dead_filter
 @option("--dry-run", is_flag=True, help="Only tell what would become of the letters.")
 @json_option
@@ -206,7 +206,7 @@ def import_(
 
 
 @dead.command(cls=CeleryCommand)
-@click.argument("url", metavar="[URL]", type=Name(), required=False, cls=PlaceArgument)
+@argument("url", "[URL]", _PLACE, required=False)
 @with_dead_filter
 @option(
     "--older-than",

@@ -134,33 +134,29 @@ class HelpedArgument(click.Argument):
     """An argument that is explained in the help by every version of click."""
 
     help_group = "Arguments"
-    explained = ""
+
+    def __init__(self, *args: Any, explained: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.explained = explained
 
     def get_help_record(self, _: click.Context) -> tuple[str, str]:
         """Return what stands in the help."""
         return str(self.metavar), self.explained
 
 
-class IdArgument(HelpedArgument):
-    """Ids."""
-
-    explained = "Id of a task; put -- before one that begins with a dash."
-
-
-class LetterArgument(HelpedArgument):
-    """Ids of dead letters."""
-
-    explained = "Id of a dead letter; put -- before one that begins with a dash."
+def argument(name: str, metavar: str, explained: str, **options: Any) -> Callable[[F], F]:
+    """Declare an argument that is a name, if *options* do not say otherwise."""
+    given = {"type": Name(), "cls": HelpedArgument, **options}
+    return click.argument(name, metavar=metavar, explained=explained, **given)
 
 
-class PlaceArgument(HelpedArgument):
-    """A place to write to or read from; explained in the text."""
+_TASK_ID = "Id of a task; put -- before one that begins with a dash."
+_PLACE = "A path, - or the URL of a database."
 
-    explained = "By default the database of the setting dead_letters_archive."
-
-
-id_argument = click.argument("id", metavar="ID", type=Name(), cls=IdArgument)
-ids_argument = click.argument("ids", nargs=-1, metavar="[ID]...", type=Name(), cls=IdArgument)
+id_argument = argument("id", "ID", _TASK_ID)
+ids_argument = argument("ids", "[ID]...", _TASK_ID, nargs=-1)
+target_argument = argument("target", "TARGET", _PLACE)
+source_argument = argument("source", "SOURCE", _PLACE)
 
 
 json_option = option("--json", "as_json", is_flag=True, help="Print JSON, times in UTC.")

@@ -6,7 +6,7 @@ import click
 from celery.bin.base import CeleryCommand
 
 from celery_delayq.cli.base import delayq_of, reporting_errors
-from celery_delayq.cli.options import Name, json_option, option
+from celery_delayq.cli.options import Name, argument, json_option, option
 from celery_delayq.cli.periodic_options import (
     Asked,
     any_names_argument,
@@ -106,7 +106,7 @@ def next_(ctx: click.Context, name: str, count: int, as_json: bool) -> None:
 
 @periodic.command(cls=CeleryCommand)
 @name_argument
-@click.argument("task", metavar="TASK", type=Name())
+@argument("task", "TASK", "Name of a task.")
 @with_entry
 @option("--replace", is_flag=True, help="Take the place of an entry of that name.")
 @json_option
@@ -117,8 +117,8 @@ def add(
 ) -> None:
     """Add an entry.
 
-    TASK is the name of a task. Give when it is to run: one of --every, --crontab, --rrule, --at
-    and --solar. Exits with 1 when there is an entry of that name already.
+    Give when it is to run: one of --every, --crontab, --rrule, --at and --solar. Exits with 1 when
+    there is an entry of that name already.
 
     \b
     Examples:
@@ -257,7 +257,7 @@ def run_now(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> None:
 
 
 @periodic.command("import", cls=CeleryCommand)
-@click.argument("place", metavar="[PLACE]", type=Name(), required=False)
+@argument("place", "[PLACE]", "A path, - or a URL, as above.", required=False)
 @option(
     "--from",
     "source",

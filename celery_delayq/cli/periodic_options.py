@@ -13,7 +13,7 @@ from celery.exceptions import ImproperlyConfigured
 from celery.schedules import BaseSchedule, ParseException, crontab, schedule, solar
 
 from celery_delayq.cli import complete
-from celery_delayq.cli.options import HelpedArgument, Json, Moment, Name, Span, option, stacked
+from celery_delayq.cli.options import Json, Moment, Name, Span, argument, option, stacked
 from celery_delayq.definitions import CATCH_UPS, OVERLAPS
 from celery_delayq.schedules import rrule
 
@@ -26,29 +26,15 @@ class EntryName(Name):
     utf8 = False
 
 
-class PeriodicArgument(HelpedArgument):
-    """The names of periodic entries."""
-
-    explained = "Name of a periodic entry; put -- before one that begins with a dash."
-
-
-name_argument = click.argument(
-    "name",
-    metavar="NAME",
-    type=EntryName(),
-    cls=PeriodicArgument,
-    shell_complete=complete.periodic,
-)
 _names = functools.partial(
-    click.argument,
-    "names",
-    nargs=-1,
+    argument,
+    explained="Name of a periodic entry; put -- before one that begins with a dash.",
     type=EntryName(),
-    cls=PeriodicArgument,
     shell_complete=complete.periodic,
 )
-names_argument = _names(required=True, metavar="NAME...")
-any_names_argument = _names(metavar="[NAME]...")
+name_argument = _names("name", "NAME")
+names_argument = _names("names", "NAME...", nargs=-1, required=True)
+any_names_argument = _names("names", "[NAME]...", nargs=-1)
 
 Schedule: TypeAlias = "BaseSchedule | datetime"
 

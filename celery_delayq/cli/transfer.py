@@ -8,12 +8,18 @@ import click
 from celery.bin.base import CeleryCommand
 
 from celery_delayq.cli.base import delayq_of, reporting_errors
-from celery_delayq.cli.options import Name, json_option, option, with_filter
+from celery_delayq.cli.options import (
+    json_option,
+    option,
+    source_argument,
+    target_argument,
+    with_filter,
+)
 from celery_delayq.entries import Filter
 
 
 @click.command(cls=CeleryCommand)
-@click.argument("target", type=Name())
+@target_argument
 @with_filter
 @option("--prune", is_flag=True, help="Remove from the database what is not scheduled any more.")
 @json_option
@@ -39,7 +45,7 @@ def export(ctx: click.Context, target: str, filter: Filter, prune: bool, as_json
 
 
 @click.command("import", cls=CeleryCommand)
-@click.argument("source", type=Name())
+@source_argument
 @with_filter
 @option(
     "--overdue",
