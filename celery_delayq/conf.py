@@ -224,9 +224,11 @@ def _limits(settings: Settings, queue: str, given: Any) -> Limits:
     """Return the limits of one queue, the general ones where it has none of its own."""
     if not isinstance(given, Mapping) or not set(given) <= set(Limits.options()):
         # Names alone: a value may be a URL with a password.
-        told = sorted(map(str, given)) if isinstance(given, Mapping) else hide(given)
+        told = f"is {hide(given)}"
+        if isinstance(given, Mapping):
+            told = f"has {', '.join(sorted({*map(str, given)} - {*Limits.options()}))}"
         raise ConfigError(
-            f"delayq setting queues[{queue!r}] is {told}: expected a mapping with some of "
+            f"delayq setting queues[{queue!r}] {told}: expected a mapping with some of "
             f"{', '.join(Limits.options())}"
         )
     known = {f.name: f for f in fields(Settings)}

@@ -69,6 +69,20 @@ def test_an_unknown_name_is_refused_and_the_valid_ones_are_listed() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "told"), [({"lease": 1, "max_ready": 5}, "has lease"), (7, "is of type int")]
+)
+def test_what_a_queue_cannot_have_is_named(given: Any, told: str) -> None:
+    right = "promote_rate, max_ready, max_scheduled, dead_letters_age, dead_letters_max"
+
+    with pytest.raises(ConfigError) as caught:
+        Settings.from_options({"delayq": {"queues": {"mail": given}}})
+
+    assert str(caught.value) == (
+        f"delayq setting queues['mail'] {told}: expected a mapping with some of {right}"
+    )
+
+
+@pytest.mark.parametrize(
     ("name", "value"),
     [
         ("dispatch", 1),
