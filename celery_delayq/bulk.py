@@ -217,4 +217,4 @@ def _shifted(due_ms: int, by_ms: int) -> Due:
 
 def shift_ms(by: Any) -> int:
     seconds = by.total_seconds() if isinstance(by, timedelta) else by
-    return due_of_countdown(seconds).ms
+    return due_of_countdown(seconds, "by").ms

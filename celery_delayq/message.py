@@ -139,7 +139,7 @@ def task_name(field: str) -> str:
     return unquote(field)
 
 
-def due_of_countdown(countdown: Any) -> Due:
+def due_of_countdown(countdown: Any, name: str = "countdown") -> Due:
     """Return when something is due *countdown* seconds from now.
 
     Raises
@@ -151,11 +151,11 @@ def due_of_countdown(countdown: Any) -> Due:
     number = kind is int or kind is float or (kind is not bool and isinstance(countdown, Real))
     if not number or not math.isfinite(countdown):
         raise InvalidETA(
-            f"countdown={countdown!r}: expected a finite number of seconds, such as 30 or 0.5"
+            f"{name}={countdown!r}: expected a finite number of seconds, such as 30 or 0.5"
         )
     milliseconds = math.ceil(float(countdown) * 1000)
     if milliseconds > MAX_DUE_MS - time.time() * 1000:
-        raise InvalidETA(f"countdown={countdown!r}: leads past the year 9999")
+        raise InvalidETA(f"{name}={countdown!r}: leads past the year 9999")
     return Due(milliseconds, relative=True)
 
 

@@ -166,6 +166,10 @@ def test_bad_input_is_refused_by_name(delayq: DelayQ) -> None:
         delayq.pause()
     with pytest.raises(InvalidETA, match="one of them"):
         delayq.reschedule("a", countdown=5, by=5)
+    with pytest.raises(InvalidETA, match=r"^by='1h': expected a finite number of seconds"):
+        delayq.reschedule("a", by="1h")  # type: ignore[arg-type]
+    with pytest.raises(InvalidETA, match=r"^by='1h': expected a finite number of seconds"):
+        delayq.reschedule_all(Filter(queue="mail"), by="1h")  # type: ignore[arg-type]
     with pytest.raises(InvalidFilter, match="id=5"):
         delayq.cancel(5)  # type: ignore[arg-type]
 
