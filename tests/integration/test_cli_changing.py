@@ -340,7 +340,7 @@ def test_a_result_backend_that_is_not_there_is_told_in_one_line(
 
     assert (ran.code, ran.out) == (0, "cancelled  one\n")
     [told] = ran.err.splitlines()
-    assert "task one" in told
+    assert "task 'one'" in told
     assert told.endswith(r"nobody is there\n\x1b[31mreally")
 
 
