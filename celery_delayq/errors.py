@@ -45,6 +45,10 @@ class StoreFull(DelayQError, OperationalError):
     """Redis refused to store a task because it has no memory left."""
 
 
+class NotAllowed(DelayQError, OperationalError):
+    """The account of Redis lacks a right that publishing needs."""
+
+
 class QueueFull(DelayQError, OperationalError):
     """A queue has as many scheduled entries as ``max_scheduled`` allows; nothing was stored."""
 

@@ -407,10 +407,20 @@ class Store:
         return error
 
 
+#: How Redis 6.2 and 7.0, in scripts and outside of them, and newer servers and Valkey say it.
+_DENIALS = ("user executing the script can't", "ACL failure", "no permissions to", "NOPERM")
+
+
 def is_demoted(exc: ResponseError) -> bool:
     """Return whether an error says that the server is no master: connect anew."""
     text = str(exc)
     return "READONLY" in text or text.startswith(("UNBLOCKED", "MASTERDOWN"))
+
+
+def is_denied(exc: BaseException) -> bool:
+    """Return whether the account lacks a right, also where a script has met that."""
+    text = str(exc)
+    return isinstance(exc, ResponseError) and any(each in text for each in _DENIALS)
 
 
 def is_fault_of_script(exc: ResponseError) -> bool:

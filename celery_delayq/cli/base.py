@@ -22,6 +22,7 @@ from redis.exceptions import (
 from celery_delayq.app import DelayQ
 from celery_delayq.cli.words import spelled
 from celery_delayq.errors import DelayQError, InvalidCursor, InvalidETA, InvalidFilter
+from celery_delayq.store import is_denied
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -66,6 +67,8 @@ def is_away(exc: BaseException) -> bool:
 
 def told(exc: BaseException, app: Celery | None = None) -> str:
     """Return an error as a sentence; of a connection with its address, which has no password."""
+    if is_denied(exc):
+        return f"docs/accounts.md lists the rights that an account of Redis needs: {exc}"
     if not is_away(exc):
         return str(exc)
     match = _CONNECTING.fullmatch(str(exc))

@@ -14,17 +14,18 @@ from typing import Any
 from amqp import RecoverableConnectionError
 from kombu.transport import redis as stock
 from redis import Redis
+from redis.exceptions import ResponseError
 
 from celery_delayq import message as envelope
 from celery_delayq import outcomes
 from celery_delayq.calls import Call
 from celery_delayq.conf import Settings
-from celery_delayq.errors import InvalidOption
+from celery_delayq.errors import InvalidOption, NotAllowed
 from celery_delayq.keys import NOT_OWN_KEY, Keys, Layout, is_own_key
 from celery_delayq.letters import pack_details
 from celery_delayq.message import Due, Entry, HeldBy
 from celery_delayq.replies import Put, Puts
-from celery_delayq.store import Store
+from celery_delayq.store import Store, is_denied
 from celery_delayq.task_options import check_identity, check_text
 from celery_delayq.transport import options, runs
 from celery_delayq.transport.batch import PublishBatch
@@ -220,11 +221,26 @@ class PublishChannel(stock.Channel):
             )
 
     def _run(self, call: Call) -> Any:
-        """Store something, and wait for replicas where that is wanted."""
+        """Store something, and wait for replicas where that is wanted.
+
+        Raises
+        ------
+        NotAllowed
+            The account may not. kombu does not repeat that: the script may have written a part,
+            and the repeat would be taken for a duplicate of what was never scheduled.
+        """
         settings = self.settings
-        if settings.wait_replicas:
-            return self.store.run_replicated(call, settings.wait_replicas, settings.wait_timeout)
-        return self.store.run(call)
+        try:
+            if settings.wait_replicas:
+                replicas, seconds = settings.wait_replicas, settings.wait_timeout
+                return self.store.run_replicated(call, replicas, seconds)
+            return self.store.run(call)
+        except ResponseError as exc:
+            if is_denied(exc):
+                raise NotAllowed(
+                    f"docs/accounts.md lists the rights that an account of Redis needs: {exc}"
+                ) from exc
+            raise
 
     @cached_property
     def place(self) -> str:

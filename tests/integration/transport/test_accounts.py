@@ -13,9 +13,11 @@ from redis.exceptions import NoPermissionError
 
 from celery_delayq import DelayQ, Outcome, accounts
 from celery_delayq.embedded import EmbeddedRedis
+from celery_delayq.errors import NotAllowed
 from celery_delayq.testing import WorkerProcess, wait_until
 from tests.integration.conftest import MakeApp
 from tests.support.accounts_page import PAGE, ROLES, with_rules
+from tests.support.cli import CommandLine
 
 # Celery's result backend, with the newest redis-py.
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
@@ -85,6 +87,22 @@ def test_a_producer_publishes_and_can_do_nothing_else(
             denied()
     with pytest.raises(Exception, match="permission"):
         app.send_task("tasks.add", (1, 2), countdown=60, queue="other")
+    ran = CommandLine(app)("list")
+    assert ran.code == 1
+    assert ran.err.startswith("Error: docs/accounts.md lists the rights that an account of Redis")
+
+
+@pytest.mark.parametrize("command", ["zadd", "time", "hsetnx", "evalsha"])
+def test_a_publish_that_may_not_be_is_an_error_and_not_taken_for_a_repeat(
+    server: EmbeddedRedis, admin: Redis, make_app: MakeApp, command: str
+) -> None:
+    rules = [*accounts.rules("producer", ["celery"]), f"-{command}"]
+    app = make_app(broker=url_of(server, admin, "producer", rules))
+
+    with pytest.raises(NotAllowed, match=r"docs/accounts\.md"):
+        app.send_task("tasks.add", (1, 2), countdown=60)
+
+    assert admin.zcard("{celery}:due") == 0
 
 
 @pytest.mark.parametrize("lasts", [True, False], ids=["leased", "popped"])
