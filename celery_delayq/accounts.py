@@ -26,6 +26,8 @@ _SCRIPTS: dict[Role, Sequence[str]] = {
         *("reserve", "beat", "ack", "requeue", "reject", "retry", "history"),
         *("upcoming", "fire", "enter", "deploy", "hash_scan", "hash_values"),
         *("letters", "discard"),
+        # Remote control: what is scheduled, and what is revoked.
+        *("page", "find", "cancel"),
     ),
     "operator": (),
 }

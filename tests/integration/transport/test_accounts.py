@@ -155,6 +155,11 @@ def test_a_worker_runs_tasks_and_an_operator_looks_after_them(
     wait_until(lambda: delayq.periodic.get("tick").total_run_count > 1, what="it is fired")  # type: ignore[union-attr]
     assert delayq.periodic.remove("tick")
     assert [*app.control.ping(limit=1, timeout=10)[0].values()] == [{"ok": "pong"}]
+    app.send_task("add", (1, 1), countdown=60, task_id="asked for")
+    inspect = app.control.inspect(limit=1, timeout=10)
+    [scheduled] = inspect.scheduled().values()
+    [found] = inspect.query_task("asked for").values()
+    assert [each["request"]["id"] for each in scheduled] == [*found] == ["asked for"]
     worker.stop()
 
     assert refused(admin, "worker") == set()
