@@ -34,7 +34,8 @@ def connecting(url: str, user: str | None = None, driver: str | None = None) -> 
     ConfigError
         The URL has a password in it, which plans and logs would show.
     """
-    if _PASSWORD.search(url) or has_password(url.removeprefix("jdbc:")):
+    # Behind "//": Oracle has its @ and a colon before that, also without a login.
+    if _PASSWORD.search(url) or has_password(url.partition("://")[2]):
         raise ConfigError(
             f"the JDBC URL has a password, which Spark would show; give it by the environment "
             f"variable {PASSWORD}"
