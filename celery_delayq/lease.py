@@ -222,14 +222,16 @@ class LeaseKeeper(Holdings):
             self._signal.take_back()
             if not (self.acks or self.changes):
                 self._signal.wait(wait)
-        self.changes.flush(self._store)
-        self._look_after_acks()
-        now = time.monotonic()
-        if now >= self.runs.due:
-            self.runs.flush(self._store)
-        if now >= self._next_beat:
-            self.beat()
-            self._next_beat = now + self.lease / 3
+        try:
+            self.changes.flush(self._store)
+            self._look_after_acks()
+            if time.monotonic() >= self.runs.due:
+                self.runs.flush(self._store)
+        finally:  # what fails is tried again, and no lease is to end meanwhile
+            now = time.monotonic()
+            if now >= self._next_beat:
+                self.beat()
+                self._next_beat = now + self.lease / 3
         if now >= self._next_look and (self._orphans or self._abandoned):
             self._next_look = now + ORPHAN_LOOK
             self._look_after_orphans()
@@ -264,10 +266,11 @@ class LeaseKeeper(Holdings):
             believed[holding.queue] += 1
         for queue in {*believed, *self._strangers, *self._asked.copy().values()}:
             try:
-                if self._store.leases.beat(queue, self.incarnation, self.lease) != believed[queue]:
-                    self.reconcile(queue)
-                else:
+                held = self._store.leases.beat(queue, self.incarnation, self.lease)
+                if held == believed[queue]:
                     self._strangers.pop(queue, None)
+                elif not self.changes:  # Redis holds what these are about, and we do not
+                    self.reconcile(queue)
             except ResponseError as exc:
                 # One broken queue must not end the leases on the others.
                 logger.error("The lease on queue %r could not be extended: %s", queue, exc)

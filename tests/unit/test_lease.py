@@ -351,3 +351,41 @@ def test_what_is_left_to_do_starts_a_thread_that_has_ended() -> None:
     again()
 
     assert made == [store]
+
+
+def test_a_change_that_fails_again_and_again_lets_no_lease_end() -> None:
+    """With a lease of 1 s the thread extends it each third of a second, and tries each sixth."""
+    beats: list[str] = []
+    beats_before: list[int] = []
+    done: list[None] = []
+
+    class Store:
+        """Counts how often a lease was extended; all else is done."""
+
+        def __getattr__(self, name: str) -> Any:
+            return self
+
+        def __call__(self, *args: Any) -> None:
+            """Be any of its methods."""
+
+        def beat(self, queue: str, *_: Any) -> int:
+            """Extend the lease on the one message that is held."""
+            beats.append(queue)
+            return 1
+
+    def fail(_: object) -> None:
+        beats_before.append(len(beats))
+        raise RuntimeError("it cannot be made")
+
+    store: Any = Store()
+    options = Settings.from_options({"delayq": {"lease": 1}})
+    one = LeaseKeeper(store, lambda *_: True, options, lambda: "me")
+    [tag] = take(one, "q", 1)
+
+    one.changes.add(fail)
+    one.changes.add(lambda _: done.append(None))
+    wait_until(lambda: done, what="it is given up")
+    one.drop(tag)
+
+    assert len(beats_before) == 10
+    assert beats_before[-1] >= 3
