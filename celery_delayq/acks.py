@@ -16,7 +16,7 @@ from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 from celery_delayq import native
 from celery_delayq.calls import Call
 from celery_delayq.lease_store import Acked
-from celery_delayq.store import Store
+from celery_delayq.store import Store, is_refusal_for_now
 
 logger = native.Logger(__name__)
 
@@ -225,6 +225,8 @@ class Changes:
             except LOST:
                 raise
             except Exception as exc:
+                if is_refusal_for_now(exc):
+                    raise ConnectionError(str(exc)) from exc
                 # A client may raise anything while its connection is being closed.
                 change.failures += 1
                 if not isinstance(exc, ResponseError) and change.failures < MOST_FAILURES:

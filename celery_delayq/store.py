@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -32,6 +33,9 @@ from celery_delayq.replies import (
 from celery_delayq.scan_store import PAGE, ScanStore
 
 logger = logging.getLogger(__name__)
+
+#: A master without its replicas, one that cannot write to its disk, one that runs a script.
+_FOR_NOW = re.compile(r"\b(NOREPLICAS|MISCONF|CLUSTERDOWN|TRYAGAIN)\b|^BUSY ")
 
 #: What Lua says of a value that it cannot work with.
 _LUA_FAULTS = ("bad argument", "attempt to", "malformed")
@@ -421,6 +425,11 @@ def is_denied(exc: BaseException) -> bool:
     """Return whether the account lacks a right, also where a script has met that."""
     text = str(exc)
     return isinstance(exc, ResponseError) and any(each in text for each in _DENIALS)
+
+
+def is_refusal_for_now(exc: BaseException) -> bool:
+    """Return whether a server takes no writes at the moment, whatever they are."""
+    return isinstance(exc, ResponseError) and _FOR_NOW.search(str(exc)) is not None
 
 
 def is_fault_of_script(exc: ResponseError) -> bool:

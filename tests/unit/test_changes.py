@@ -52,6 +52,28 @@ def test_what_fails_is_made_again_before_what_came_later(
 
 
 @pytest.mark.parametrize(
+    "answer",
+    [
+        "NOREPLICAS Not enough good replicas to write. script: 51, on @user_script:81.",
+        "Error running script (call to f_51): @user_script:81: -NOREPLICAS Not enough replicas",
+        "MISCONF Errors writing to the AOF file: No space left on device",
+        "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+    ],
+)
+def test_what_no_server_takes_for_now_is_made_when_it_does(answer: str, changes: Changes) -> None:
+    made: list[str] = []
+    changes.add(failing(100, ResponseError(answer), made))
+
+    for _ in range(100):
+        with pytest.raises(ConnectionError):
+            changes.flush(STORE)
+    changes.flush(STORE)
+
+    assert made == ["first"]
+    assert not changes
+
+
+@pytest.mark.parametrize(
     ("error", "times"), [(ResponseError("WRONGTYPE"), 1), (ValueError(), MOST_FAILURES)]
 )
 def test_what_cannot_be_made_is_logged_with_what_is_lost(

@@ -1,0 +1,33 @@
+"""A server that takes no writes for a while, as a master does whose replicas are away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from redis.exceptions import ConnectionError, ResponseError
+
+from celery_delayq.acks import Changes
+from celery_delayq.embedded import EmbeddedRedis
+from celery_delayq.keys import Keys, Layout
+from celery_delayq.store import Store
+
+
+def test_a_dead_letter_waits_until_a_master_has_its_replicas_again(
+    delayq_redis_factory: Callable[[], EmbeddedRedis],
+) -> None:
+    with delayq_redis_factory().client() as client:
+        store = Store(client, Keys(), Layout())
+        changes = Changes(lambda: None)
+        changes.add(lambda store: store.bury("q", "id", "failed", b"{}"), "its message is lost")
+        client.config_set("min-replicas-to-write", 1)
+        with pytest.raises(ResponseError, match="NOREPLICAS"):
+            store.bury("q", "other", "failed", b"{}")
+
+        for _ in range(20):
+            with pytest.raises(ConnectionError, match="NOREPLICAS"):
+                changes.flush(store)
+        client.config_set("min-replicas-to-write", 0)
+        changes.flush(store)
+
+        assert [letter.id for letter in store.dead_letters("q")] == ["id"]
