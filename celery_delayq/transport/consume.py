@@ -83,6 +83,7 @@ class ConsumeChannel(SettleChannel):
         if self.serves_worker:
             bell.ring_for_signals()
             worker.keep_begun()
+            worker.keep_reading()
             worker.drop_waiting()
         if not self._dispatching:
             self._dispatching = True

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import wraps
+from inspect import isgenerator
 from queue import Empty, SimpleQueue
 from typing import Any
 from weakref import ReferenceType, ref
@@ -165,6 +166,43 @@ def keep_begun() -> None:
     processes = getattr(pool, "_pool", None)
     if hasattr(processes, "_busy_workers") and not hasattr(pool.flush, "keeps"):
         pool.flush = _keeping(processes, pool.flush)
+
+
+def keep_reading() -> None:
+    """Have a lost connection leave a prefork worker what it has read of its children's results.
+
+    Celery makes its event loop anew, and forgets that it was in the middle of one. It would take
+    the rest for other results, of any length: neither that child nor the end of the worker would
+    be heard of again.
+    """
+    controller = _controller() if _controller else None
+    processes: Any = getattr(getattr(controller, "pool", None), "_pool", None)
+    hub: Any = getattr(controller, "hub", None)
+    if hub is None or not hasattr(processes, "_fileno_to_outq") or hasattr(hub.reset, "goes_on"):
+        return
+    hub.reset = _going_on(hub, processes, hub.reset)
+    register = processes.register_with_event_loop
+    processes.register_with_event_loop = _going_on(hub, processes, register)
+
+
+def _going_on(hub: Hub, processes: Any, change: Callable[..., Any]) -> Callable[..., Any]:
+    """Have a change of an event loop's readers keep those that are in the middle of a result."""
+
+    def change_and_go_on(*args: Any, **kwargs: Any) -> Any:
+        begun = [
+            (fd, child, reader)
+            for fd, child in processes._fileno_to_outq.items()
+            for reader, _ in filter(None, [hub.readers.get(fd)])
+            if isgenerator(reader) and reader.gi_frame is not None  # it has not come to its end
+        ]
+        result = change(*args, **kwargs)
+        for fd, child, reader in begun:
+            if processes._fileno_to_outq.get(fd) is child:  # else it has ended meanwhile
+                hub.add_reader(fd, reader)
+        return result
+
+    change_and_go_on.goes_on = True  # type: ignore[attr-defined]
+    return change_and_go_on
 
 
 def drop_waiting() -> None:

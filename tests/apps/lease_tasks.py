@@ -215,3 +215,23 @@ def wait_and_retry(self: Any, countdown: float) -> None:
         wait_to_go(self.request, "ran")
         raise self.retry(countdown=countdown)
     note(self.request)
+
+
+class Long(Exception):
+    """An error that a pool's process cannot tell of in one go."""
+
+    more = b""
+
+    @classmethod
+    def new(cls) -> Long:
+        """Make one: its arguments alone are what Celery shows."""
+        error = cls("long")
+        error.more = b"x" * 1_000_000
+        return error
+
+
+@app.task(bind=True, name="lease.wait_and_fail_at_length", shared=False)
+def wait_and_fail_at_length(self: Any) -> None:
+    """Be at work for a while, and fail with a result that fills the pool's pipe."""
+    wait_to_go(self.request, "started")
+    raise Long.new()

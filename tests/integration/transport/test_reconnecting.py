@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
+import struct
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
+from fcntl import ioctl
+from pathlib import Path
+from termios import FIONREAD
 
 import psutil
 import pytest
@@ -14,6 +20,8 @@ from kombu.exceptions import OperationalError
 
 from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.apps.lease_tasks import held, logged
+from tests.integration.conftest import MakeApp
 from tests.support.ports import free_port
 
 
@@ -114,3 +122,49 @@ def test_a_worker_that_loses_its_connections_opens_no_more_files_than_it_needs(
 
     # Connections of other threads may be about to be opened or closed.
     wait_until(lambda: process.num_fds() <= descriptors + 2, 20, "the files to be closed")
+
+
+#: Bytes that a pipe takes at least before who writes has to wait.
+FULL = 15 * 4096
+
+
+def unread(pid: int) -> int:
+    """Return how many bytes at most wait in a pipe that a process has open."""
+    sizes = [0]
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):
+            if str(path.readlink()).startswith("pipe:"):
+                pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+                try:
+                    sizes += struct.unpack("i", ioctl(pipe, FIONREAD, b"\0" * 4))
+                finally:
+                    os.close(pipe)
+    return max(sizes)
+
+
+@pytest.mark.conformance
+def test_a_result_that_was_read_in_part_when_the_connection_was_lost_is_read_to_its_end(
+    make_app: MakeApp, delayq_worker: Callable[..., WorkerProcess], delayq_redis: RedisUnderTest
+) -> None:
+    redis = delayq_redis.client
+    worker = delayq_worker("tests.apps.lease_tasks:app", concurrency=1)
+    make_app().send_task("lease.wait_and_fail_at_length")
+    wait_until(lambda: logged(redis, "event") == [("started",)], 30, "the task")
+    (child,) = worker.child_pids()
+
+    # The worker reads what is in the pipe when its child is stopped, which is not all.
+    worker.send_signal(signal.SIGSTOP)
+    redis.rpush("go", 1)
+    wait_until(lambda: unread(child) >= FULL, 30, "a result")
+    os.kill(child, signal.SIGSTOP)
+    worker.send_signal(signal.SIGCONT)
+    wait_until(lambda: unread(child) == 0, 30, "what there is to be read")
+    for kind in ("normal", "pubsub"):
+        redis.client_kill_filter(_type=kind, skipme=True)
+    wait_until(lambda: worker.log.count("] Connected to ") == 2, 30, "a new connection")
+    os.kill(child, signal.SIGCONT)
+
+    wait_until(lambda: redis.hlen("{celery}:dead") == 1, 30, lambda: f"an end:\n{worker.log}")
+    assert not held(redis)
+    worker.term()
+    assert worker.wait(30) == 0
