@@ -131,7 +131,13 @@ class Stage:
 
     def _cut_ended(self) -> None:
         self._begin()
-        self._send()
+        # The limited ones last: a limit that passes before the worker has heard of the revocation
+        # has it wait for Redis, and hear of nothing.
+        limited = self._of("soft_limit", "hard_limit")
+        others = [cell for cell in self.cells if cell not in limited]
+        self._send(others)
+        self._wait_started(others)
+        self._send(limited)
         self._wait_running()
         self._proxy.hold(*ENDS)
         self._revoke()
@@ -255,8 +261,8 @@ class Stage:
 
     # -- tasks
 
-    def _send(self) -> None:
-        for cell in self.cells:
+    def _send(self, cells: Collection[Cell] | None = None) -> None:
+        for cell in self.cells if cells is None else cells:
             task = self._app.signature(f"outcome.{cell.ending}", ("go",), task_id=cell.id)
             if cell.in_chord:
                 beside = self._app.signature("outcome.beside", task_id=f"{cell.ending}-beside")
