@@ -25,6 +25,9 @@ _DRIVERS = {
 }
 _PASSWORD = re.compile(r"(?i)(?:password|pwd)\s*=|//[^/?;]*:[^/?;@]*@|:[^/@:]+/[^/@]+@")
 
+#: Oracle has its @, and a colon before that, without a login, too.
+_WITHOUT_LOGIN = re.compile(r"^jdbc:oracle:\w+:@")
+
 
 def connecting(url: str, user: str | None = None, driver: str | None = None) -> dict[str, str]:
     """Return the options by which Spark connects to a database, with the password.
@@ -34,8 +37,7 @@ def connecting(url: str, user: str | None = None, driver: str | None = None) -> 
     ConfigError
         The URL has a password in it, which plans and logs would show.
     """
-    # Behind "//": Oracle has its @ and a colon before that, also without a login.
-    if _PASSWORD.search(url) or has_password(url.partition("://")[2]):
+    if _PASSWORD.search(url) or has_password(_WITHOUT_LOGIN.sub("", url).removeprefix("jdbc:")):
         raise ConfigError(
             f"the JDBC URL has a password, which Spark would show; give it by the environment "
             f"variable {PASSWORD}"
