@@ -317,11 +317,16 @@ class _Rewrite:
     def _edit(
         self, names: Sequence[str], edit: Callable[[str, str | None], Writing | None]
     ) -> bool:
-        for _ in self._gate.edit_many(names, edit):
+        goes_on = True
+
+        def may_write() -> bool:
+            nonlocal goes_on
+            goes_on = self._may_go_on()
+            return goes_on
+
+        for _ in self._gate.edit_many(names, edit, may_write):
             self._withdraw()
-            if not self._may_go_on():
-                return False
-        return True
+        return goes_on
 
     def _remove(self, name: str, there: str | None) -> Writing | None:
         self._changes.pop(name, None)

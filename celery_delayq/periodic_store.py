@@ -216,10 +216,16 @@ class PeriodicStore:
                 return before
 
     def edit_many(
-        self, names: Sequence[str], edit: Callable[[str, str | None], Writing | None]
+        self,
+        names: Sequence[str],
+        edit: Callable[[str, str | None], Writing | None],
+        may_write: Callable[[], bool],
     ) -> Iterator[int]:
         """Change entries by a function of their name and record, as :meth:`edit` does; yield how
         many of a batch were changed, after each.
+
+        Whether it may go on is asked after each reading, so that what changes later is seen when
+        it writes.
         """
         for start in range(0, len(names), BATCH):
             batch = names[start : start + BATCH]
@@ -227,6 +233,8 @@ class PeriodicStore:
             while batch:
                 found = self._scan.values(self._keys[0], [to_bytes(name) for name in batch])
                 there = [None if data is None else to_text(data) for data in found]
+                if not may_write():
+                    return
                 writings = [edit(name, record) for name, record in zip(batch, there, strict=True)]
                 some = [writing for writing in writings if writing is not None]
                 written = self.write(some) if some else []
