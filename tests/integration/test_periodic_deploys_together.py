@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -267,17 +268,16 @@ def test_an_older_version_that_writes_while_a_newer_one_does(scene: Scene) -> No
 def test_one_that_is_overtaken_by_another_of_its_version_leaves_what_calls_change_then(
     scene: Scene,
 ) -> None:
+    def overtake(slow: Version) -> None:
+        Deployment(slow.app).keep(slow.store)
+        DelayQ.of(slow.app).periodic.update("changed-0", args=["mine"])
+
     for at in range(scene.calls_of(1)):
         _, slow, _ = scene.reset()
-        periodic = DelayQ.of(slow.app).periodic
 
-        def overtake() -> None:
-            Deployment(slow.app).keep(slow.store)
-            periodic.update("changed-0", args=["mine"])  # noqa: B023 - called in this turn
+        slow.look(watched(slow, at_call(at, partial(overtake, slow))))
 
-        slow.look(watched(slow, at_call(at, overtake)))
-
-        found = periodic.get("changed-0")
+        found = DelayQ.of(slow.app).periodic.get("changed-0")
         assert found
         assert found.definition.args == ("mine",), at
 
