@@ -83,6 +83,7 @@ class LeaseKeeper(Holdings):
         self._signal = native.Signal()
         self._users = 0
         self._lock = native.lock()
+        self._thread_lock = native.lock()
         self._running = False
         self._next_beat = 0.0
         self._renew_at = 0.0
@@ -182,6 +183,10 @@ class LeaseKeeper(Holdings):
     # -- the thread
 
     def _run(self) -> None:
+        with self._thread_lock:  # the thread before this one may still be closing its connections
+            self._keep()
+
+    def _keep(self) -> None:
         down = False
         while self._needed():
             try:
@@ -200,6 +205,7 @@ class LeaseKeeper(Holdings):
                 native.sleep(min(1.0, self.lease / 6))
         with suppress(*LOST):  # it expires
             self._store.leases.disclaim(self.incarnation)
+        self._renew_at = 0.0
         self._store.client.connection_pool.disconnect()
 
     def _needed(self) -> bool:

@@ -23,23 +23,12 @@ expect_state()
 local ids, nonces, letters = split(ARGV[1]), split(ARGV[2]), {}
 local tracked = redis.call('EXISTS', WAITING, RUNNING) > 0
 
-local function is_entry(id, nonce)
-  for _, name in ipairs(names_of_message(id, nonce)) do
-    local data = redis.call('HGET', ENTRIES, name) or ''
-    take_room(#data)
-    local _, there = read_record(data)
-    if there == nonce then
-      return true
-    end
-  end
-  return false
-end
-
 for i, id in ipairs(ids) do
   if i > 1 and room <= 0 then
     break
   end
-  local known = is_entry(id, nonces[i]) or tracked and is_tracked(id, nonces[i])
-  letters[i] = known and 'd' or '-'
+  local known, bytes = is_scheduled(id, nonces[i])
+  take_room(bytes)
+  letters[i] = (known or tracked and is_tracked(id, nonces[i])) and 'd' or '-'
 end
 return table.concat(letters)

@@ -94,6 +94,10 @@ class SettleChannel(DivertChannel):
             except Exception as exc:
                 # Redis is away, or a signal handler runs where greenlets may not wait.
                 logger.warning("Done a little later: %r", exc)
+            except BaseException:
+                # A greenlet is killed while it waits, or the process is told to end.
+                self.keeper.changes.add(change, lost)
+                raise
         self.keeper.changes.add(change, lost)
 
     def note_failure(

@@ -353,6 +353,48 @@ def test_what_is_left_to_do_starts_a_thread_that_has_ended() -> None:
     assert made == [store]
 
 
+def test_no_thread_begins_before_the_last_one_has_closed_its_connections() -> None:
+    """Else it would lose its own connection, and with eventlet wait for an answer for ever."""
+    done: list[str] = []
+    made = threading.Event()
+
+    class Store:
+        """Is told of one more change while a thread gives up its name."""
+
+        def __getattr__(self, name: str) -> Any:
+            return self
+
+        def disclaim(self, *_: Any) -> None:
+            """Give up a name."""
+            if not done:
+                one.changes.add(make)
+                made.wait(0.2)
+            done.append("gave up its name")
+
+        def disconnect(self) -> None:
+            """Close all connections."""
+            done.append("closed its connections")
+
+    def make(_: object) -> None:
+        done.append("made the change")
+        made.set()
+
+    store: Any = Store()
+    options = Settings.from_options({"delayq": {}})
+    one = LeaseKeeper(store, lambda *_: True, options, lambda: "me")
+    one.join()
+    one.leave()
+    wait_until(lambda: len(done) == 5, what="both threads end")
+
+    assert done == [
+        "gave up its name",
+        "closed its connections",
+        "made the change",
+        "gave up its name",
+        "closed its connections",
+    ]
+
+
 def test_a_change_that_fails_again_and_again_lets_no_lease_end() -> None:
     """With a lease of 1 s the thread extends it each third of a second, and tries each sixth."""
     beats: list[str] = []

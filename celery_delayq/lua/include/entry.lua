@@ -8,15 +8,19 @@ local function due_of(text, clock_us)
   return due
 end
 
--- Whether a message is in the schedule already: a call is repeated after its reply was lost.
+-- Whether a message is in the schedule already: a call is repeated after its reply was lost. Returns
+-- also how many bytes were read.
 local function is_scheduled(id, nonce)
+  local bytes = 0
   for _, name in ipairs(names_of_message(id, nonce)) do
-    local _, there = read_record(redis.call('HGET', ENTRIES, name))
+    local data = redis.call('HGET', ENTRIES, name) or ''
+    bytes = bytes + #data
+    local _, there = read_record(data)
     if there == nonce then
-      return true
+      return true, bytes
     end
   end
-  return false
+  return false, bytes
 end
 
 -- The same for one that is ready or held.

@@ -1,0 +1,39 @@
+"""Changes that Redis is told of when a message is settled, and what interrupts them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kombu import Connection
+
+from celery_delayq.store import Store
+from celery_delayq.testing import wait_until
+from celery_delayq.testing.fixtures import RedisUnderTest
+
+
+class Killed(BaseException):
+    """Ends a greenlet, as GreenletExit does."""
+
+
+def test_whoever_is_killed_while_it_makes_a_dead_letter_leaves_it_to_the_keeper(
+    delayq_redis: RedisUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bury = Store.bury
+    calls: list[str] = []
+
+    def be_killed_first(self: Store, queue: str, id: str, *args: Any) -> None:
+        calls.append(id)
+        if len(calls) == 1:
+            raise Killed
+        bury(self, queue, id, *args)
+
+    monkeypatch.setattr(Store, "bury", be_killed_first)
+    with Connection(delayq_redis.server.url_for("delayq+redis")) as connection:
+        channel: Any = connection.channel()
+
+        with pytest.raises(Killed):
+            channel.bury_copy("q", "id", "failed", b"{}", b"")
+        wait_until(lambda: list(channel.store.dead_letters("q")), what="the keeper makes it")
+
+        assert [letter.id for letter in channel.store.dead_letters("q")] == ["id"]
