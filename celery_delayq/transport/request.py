@@ -25,7 +25,7 @@ from celery_delayq.letters import details_of, pack_details
 from celery_delayq.message import own_of
 from celery_delayq.task_options import check_received
 from celery_delayq.transport.controls import REVOKED_CANVASES
-from celery_delayq.transport.runs import RunMixin
+from celery_delayq.transport.runs import RequestBase, RunMixin
 
 logger = logging.getLogger(__name__)
 
@@ -40,9 +40,10 @@ class Ending(NamedTuple):
     details: dict[str, Any]
 
 
-class RequestMixin:
+class RequestMixin(RequestBase):
     """Tells the channel why a task's message is about to come back or to be rejected."""
 
+    acknowledged: bool
     _is_killed = False
     #: What is to be a dead letter when it is acknowledged.
     _ending: Ending | None = None
@@ -51,14 +52,14 @@ class RequestMixin:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         # Whatever protocol and producer it came from: here all of it has been read.
-        check_received(self._request_dict)  # type: ignore[attr-defined]
+        check_received(self._request_dict)
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
         """Take note, and do what Celery does."""
         exc = exc_info.exception
         if isinstance(exc, ExceptionWithTraceback):
             exc = exc.exc
-        message = self.message  # type: ignore[attr-defined]
+        message = self.message
         note = getattr(message.channel, "note_failure", None)
         self._end(exc, exc_info.traceback)
         if note is not None and isinstance(exc, (WorkerLostError, SystemExit)):
@@ -67,7 +68,7 @@ class RequestMixin:
             details = {name: value for name, value in told.items() if name != "told"}
             note(message.delivery_tag, crashed=True, details=pack_details(details))
         try:
-            return super().on_failure(exc_info, *args, **kwargs)  # type: ignore[misc]
+            return super().on_failure(exc_info, *args, **kwargs)
         except Exception:
             # Celery raises a task's MemoryError anew, to end a worker that has no memory left, and
             # what tells chords and the result backend may fail on a message with wrong headers:
@@ -82,7 +83,7 @@ class RequestMixin:
         if not soft:
             self._end(TimeLimitExceeded(timeout), None)
         try:
-            return super().on_timeout(soft, timeout)  # type: ignore[misc]
+            return super().on_timeout(soft, timeout)
         finally:
             if not soft:
                 self._bury_copy()
@@ -90,19 +91,19 @@ class RequestMixin:
     def revoked(self) -> Any:
         """Return whether the task is not to run, as one of a canvas that was cancelled."""
         if len(REVOKED_CANVASES) and not self.acknowledged:
-            own = own_of(self.message.properties)  # type: ignore[attr-defined]
-            canvases = Canvas.all_of(self._request_dict, own)  # type: ignore[attr-defined]
+            own = own_of(self.message.properties)
+            canvases = Canvas.all_of(self._request_dict, own)
             if any(canvas in REVOKED_CANVASES for canvas in canvases):
-                state.revoked.add(self.id)  # type: ignore[attr-defined]
-        return super().revoked()  # type: ignore[misc]
+                state.revoked.add(self.id)
+        return super().revoked()
 
     def cancel(self, pool: Any, *args: Any, **kwargs: Any) -> Any:
         """End the task, whose message then goes back when the channel has gone."""
         # First of all, since it may die at any moment: to Celery, a greenlet that was killed looks
         # like one that has succeeded, and a solo task like one that has failed.
         self._is_killed = pool.is_green or isinstance(pool, SoloPool)
-        result = super().cancel(pool, *args, **kwargs)  # type: ignore[misc]
-        message = self.message  # type: ignore[attr-defined]
+        result = super().cancel(pool, *args, **kwargs)
+        message = self.message
         note = getattr(message.channel, "note_cancelled", None)
         if note is not None:
             note(message.delivery_tag)
@@ -112,12 +113,12 @@ class RequestMixin:
         """Acknowledge the message, or bury it, unless it goes back."""
         if self._is_killed:
             return
-        if self._ending is None or self.acknowledged:  # type: ignore[has-type]
-            super().acknowledge()  # type: ignore[misc]
+        if self._ending is None or self.acknowledged:
+            super().acknowledge()
             return
         # Not `reject`, which sends an event: to those who watch, the task has failed.
         self._note_ending()
-        self._on_reject(logger, self.connection_errors, False)  # type: ignore[attr-defined]
+        self._on_reject(logger, self.connection_errors, False)
         self.acknowledged = True
 
     def reject(self, requeue: bool = False) -> None:
@@ -125,23 +126,23 @@ class RequestMixin:
 
         With early acks nothing goes back: there the message was acknowledged before.
         """
-        if requeue and self.task.acks_late:  # type: ignore[attr-defined]
+        if requeue and self.task.acks_late:
             self._ending = None
         else:
             self._note_ending()
-        super().reject(requeue=requeue)  # type: ignore[misc]
+        super().reject(requeue=requeue)
 
     def _retry_worker_lost(self, *args: Any) -> Any:
         """What is tried again is no dead letter (Celery 5.7's ``retry_on_worker_lost``)."""
         ending, self._ending = self._ending, None
-        retried = super()._retry_worker_lost(*args)  # type: ignore[misc]
+        retried = super()._retry_worker_lost(*args)
         if not retried:
             self._ending = ending
         return retried
 
     def _success_was_stored(self) -> Any:
         """Nor is what has succeeded before its process was lost."""
-        stored = super()._success_was_stored()  # type: ignore[misc]
+        stored = super()._success_was_stored()
         if stored:
             self._ending = None
         return stored
@@ -149,20 +150,20 @@ class RequestMixin:
     def _announce_revoked(self, *args: Any) -> Any:
         """Nor is what was terminated."""
         self._ending = None
-        return super()._announce_revoked(*args)  # type: ignore[misc]
+        return super()._announce_revoked(*args)
 
     def _end(self, exc: BaseException, traceback: str | None) -> None:
         """Take note of a failure that is the last one; whatever it is, Celery is to go on."""
         try:
             self._note_last(exc, traceback)
         except Exception:
-            logger.exception("A failure of %s[%r] is kept without details", self.name, self.id)  # type: ignore[attr-defined]
+            logger.exception("A failure of %s[%r] is kept without details", self.name, self.id)
             self._ending = Ending(f"failed: {type(exc).__name__}", {})
 
     def _note_last(self, exc: BaseException, traceback: str | None) -> None:
-        message = self.message  # type: ignore[attr-defined]
+        message = self.message
         settings = getattr(message.channel, "settings", None)
-        task = self.task  # type: ignore[attr-defined]
+        task = self.task
         if (
             settings is None
             or self._is_buried
@@ -183,14 +184,14 @@ class RequestMixin:
             reason = None
         else:
             return
-        context = self._context  # type: ignore[attr-defined]
+        context = self._context
         retries = context.retries or 0
         details = details_of(
             exc,
             traceback,
-            worker=str(self.hostname),  # type: ignore[attr-defined]
+            worker=str(self.hostname),
             retries=retries,
-            started=self.time_start,  # type: ignore[attr-defined]
+            started=self.time_start,
         )
         details["deliveries"] = own_of(message.properties).get("deliveries", 1)
         attempts = attempts_of(task)
@@ -208,7 +209,7 @@ class RequestMixin:
             return
         ending, self._ending = self._ending, None
         self._is_buried = True
-        message = self.message  # type: ignore[attr-defined]
+        message = self.message
         message.channel.note_failure(
             message.delivery_tag, reason=ending.reason, details=pack_details(ending.details)
         )
@@ -219,12 +220,12 @@ class RequestMixin:
         if ending is None or not self.acknowledged or self._is_buried:
             return
         self._is_buried = True
-        message = self.message  # type: ignore[attr-defined]
+        message = self.message
         queue = own_of(message.properties).get("queue")
         if queue is None:
             return
         channel, tag = message.channel, message.delivery_tag
-        id = str(self.id)  # type: ignore[attr-defined]
+        id = str(self.id)
         details = pack_details(ending.details)
         # The acknowledgement may be still to come: on solo it waits for the end of the task.
         is_held = channel.note_failure(tag, reason=ending.reason, details=details)

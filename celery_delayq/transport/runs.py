@@ -25,11 +25,14 @@ from celery_delayq.message import PROPERTY, due_of_eta
 
 logger = logging.getLogger(__name__)
 
+#: The base of mixins for requests. To mypy it has every attribute, as Celery's untyped classes do.
+RequestBase: Any = object
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MILLISECOND = timedelta(milliseconds=1)
 
 
-class RunMixin:
+class RunMixin(RequestBase):
     """Notes how each run of a task has ended; only where there is a history, since it costs."""
 
     _run_ending: Ending | None = None
@@ -40,7 +43,7 @@ class RunMixin:
         """Have those that Celery makes tell of success: their ``on_success`` calls no other."""
         super().__init_subclass__(**kwargs)
         if "on_success" in cls.__dict__:
-            cls.on_success = _telling(cls.on_success)  # type: ignore[attr-defined]
+            cls.on_success = _telling(cls.on_success)
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
         """Take note, and do what Celery does."""
@@ -49,7 +52,7 @@ class RunMixin:
         if not isinstance(exc, Terminated):
             self._end_run(Ending.of(exc))
         try:
-            return super().on_failure(exc_info, *args, **kwargs)  # type: ignore[misc]
+            return super().on_failure(exc_info, *args, **kwargs)
         finally:
             self._note_early()
 
@@ -58,28 +61,28 @@ class RunMixin:
         if not soft:
             self._end_run(Ending.of(TimeLimitExceeded(timeout)))
         try:
-            return super().on_timeout(soft, timeout)  # type: ignore[misc]
+            return super().on_timeout(soft, timeout)
         finally:
             self._note_early()
 
     def _announce_revoked(self, reason: str, *args: Any) -> Any:
         self._run_ending = Ending(states.REVOKED, reason)
         try:
-            return super()._announce_revoked(reason, *args)  # type: ignore[misc]
+            return super()._announce_revoked(reason, *args)
         finally:
             self._note_early()
 
     def _retry_worker_lost(self, exc: BaseException, *args: Any) -> Any:
         """What is tried again has not failed (Celery 5.7's ``retry_on_worker_lost``)."""
         before, self._run_ending = self._run_ending, Ending(states.RETRY, reason_of(exc))
-        retried = super()._retry_worker_lost(exc, *args)  # type: ignore[misc]
+        retried = super()._retry_worker_lost(exc, *args)
         if not retried:
             self._run_ending = before
         return retried
 
     def _success_was_stored(self) -> Any:
         """Nor has what had succeeded before its process was lost."""
-        stored = super()._success_was_stored()  # type: ignore[misc]
+        stored = super()._success_was_stored()
         if stored:
             self._run_ending = SUCCEEDED
         return stored
@@ -88,26 +91,26 @@ class RunMixin:
         """Acknowledge the message, and its line with it."""
         if self._run_ending is None:
             self._is_early = True
-        elif not self.acknowledged:  # type: ignore[attr-defined]
+        elif not self.acknowledged:
             self._note_held()
-        super().acknowledge()  # type: ignore[misc]
+        super().acknowledge()
 
     def reject(self, requeue: bool = False) -> None:
         """Reject the message, and its line with it, unless it goes back."""
-        if not (requeue or self.acknowledged):  # type: ignore[attr-defined]
+        if not (requeue or self.acknowledged):
             self._note_held()
-        super().reject(requeue=requeue)  # type: ignore[misc]
+        super().reject(requeue=requeue)
 
     def _end_run(self, ending: Ending) -> None:
         # What Celery has ended by itself tells no more how: a killed greenlet seems to succeed.
-        told = self._already_revoked or self._already_cancelled or self._is_killed  # type: ignore[attr-defined]
+        told = self._already_revoked or self._already_cancelled or self._is_killed
         if not told:
             self._run_ending = ending
 
     def _note_held(self) -> None:
         """Have a line go with what becomes of the message, if it is held."""
         ending = self._run_ending
-        message = self.message  # type: ignore[attr-defined]
+        message = self.message
         keeper = getattr(message.channel, "keeper", None)
         if ending is None or keeper is None:
             return
@@ -121,16 +124,16 @@ class RunMixin:
         if not self._is_early or ending is None:
             return
         self._is_early = False
-        message = self.message  # type: ignore[attr-defined]
+        message = self.message
         keeper = getattr(message.channel, "keeper", None)
         if keeper is not None and keeper.owns(message.delivery_tag):
             keeper.runs.add(self._line(ending))
 
     def _line(self, ending: Ending) -> bytes:
         try:
-            return _packed(self._request_dict, self.type, self.time_start, ending)  # type: ignore[attr-defined]
+            return _packed(self._request_dict, self.type, self.time_start, ending)
         except Exception:
-            logger.exception("A run of %s[%r] is missing in the history", self.name, self.id)  # type: ignore[attr-defined]
+            logger.exception("A run of %s[%r] is missing in the history", self.name, self.id)
             return b""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import time
+from threading import Event
 
 from celery import Celery
 
@@ -22,5 +22,5 @@ delayq = DelayQ(app, at_least_once=True)
 @app.task(name="large.task", shared=False)
 def task(text: str) -> None:
     if os.environ.get("HOLD"):
-        time.sleep(1000)
+        Event().wait()  # until the worker is killed
     raise ValueError(f"{len(text)} characters are too many")

@@ -20,7 +20,8 @@ def with_rules(text: str) -> str:
         lines = textwrap.wrap(line, 100, break_long_words=False, break_on_hyphens=False)
         shown = " \\\n  ".join(lines)
         block = re.compile(rf"```\nACL SETUSER {role} .*?\n```", re.DOTALL)
-        text = block.sub(lambda _, shown=shown: f"```\n{shown}\n```", text)  # type: ignore[misc]
+        before, after = block.split(text)
+        text = f"{before}```\n{shown}\n```{after}"
     return text
 
 

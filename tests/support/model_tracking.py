@@ -86,7 +86,7 @@ class Tracked(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """What message a unique key belongs to; *since* says whether it is stored since when."""
+    """The message that owns a unique key; *since* says whether the time of its start is stored."""
 
     id: str
     nonce: str
@@ -218,22 +218,26 @@ class Tracking:
     # -- unique keys
 
     def find_owner(self, owner: Owner, key: str) -> tuple[Place, str] | None:
-        """Return where a message has a key, and its name."""
+        """Return the place of a message that has a key, and its name there."""
         names = (owner.id, twin(owner.id, owner.nonce))
         for name in names:
             if name in self.scheduled:
                 label = Label.of(self.scheduled[name].record.message)
                 if label is not None and (label.nonce, label.key) == (owner.nonce, key):
                     return "scheduled", name
-        for place, index in (("waiting", self.waiting), ("running", self.running)):
+        indexes: dict[Place, dict[str, Tracked]] = {
+            "waiting": self.waiting,
+            "running": self.running,
+        }
+        for place, index in indexes.items():
             for name in names:
                 one = index.get(name)
                 if one is not None and (one.nonce, one.unique) == (owner.nonce, f"d{key}"):
-                    return None if one.dropped else (place, name)  # type: ignore[return-value]
+                    return None if one.dropped else (place, name)
         return None
 
     def release(self, label: Label | None) -> None:
-        """Let go of the key of a message that has left a place, unless it has it elsewhere."""
+        """Release the key of a message that has left a place, unless it holds the key elsewhere."""
         if label is not None and label.unique != "-":
             owner = self.owners.get(label.key)
             if owner and owner[:2] == label[:2] and not self.find_owner(owner, label.key):

@@ -109,7 +109,9 @@ def many(delayq: DelayQ, task: Any, item: Item) -> None:
     """Schedule one item, and raise why it is refused."""
     report = delayq.schedule_many([item], task=task, countdown=60)
     if report.refusals:
-        raise report.refusals[-1].error  # type: ignore[misc]
+        error = report.refusals[-1].error
+        assert error is not None
+        raise error
 
 
 def anything(*_: Any, **__: Any) -> None:
