@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Letters and about how many bytes of one transaction; Redis tells them in several calls.
+#: Most letters of one transaction, and about how many bytes; reading them takes several calls.
 PAGE, ROOM = 1000, 8_000_000
 
 

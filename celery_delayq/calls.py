@@ -10,7 +10,7 @@ from celery_delayq.message import Entry
 from celery_delayq.portions import ROOM
 from celery_delayq.scripts import Script
 
-#: Most messages of one script call: more of them keep Redis busy for longer at once.
+#: Most messages of one script call: more would block Redis for longer.
 CALL_SIZE = 50
 
 
@@ -53,7 +53,7 @@ class _Growing(Call):
 
     @property
     def is_full(self) -> bool:
-        """Whether another message is one for the next call."""
+        """Whether another message must go into the next call."""
         return self.size >= CALL_SIZE or self.bytes >= ROOM
 
     def _list(self, step: int) -> int:

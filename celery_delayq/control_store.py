@@ -38,8 +38,8 @@ from celery_delayq.scan_store import ScanStore
 if TYPE_CHECKING:
     from celery_delayq.store import Store
 
-#: Most ids that go into one call of a script, and most names that it looks at. Many messages with
-#: one id take several calls.
+#: Most ids of one script call, and most names that it looks at. Many messages with one id take
+#: several calls.
 BATCH = 100
 
 #: The first message with an id: see ``lua/include/find.lua``.
@@ -48,7 +48,7 @@ _FIRST = b"["
 #: Messages that one call of ``known.lua`` looks for.
 KNOWN = 500
 
-#: Revoked ids that are read, or looked for, in one call.
+#: Most revoked ids that one call reads or looks for.
 REVOKED = 5000
 
 #: Entries that one call of ``page.lua`` tells: more of them keep Redis busy for longer at once.
@@ -80,7 +80,7 @@ class ControlStore:
         return "".join(letters)
 
     def find(self, queue: str, ids: Sequence[str]) -> list[Place]:
-        """Return where in a queue everything is that has one of *ids*."""
+        """Return the places of all messages of a queue with one of *ids*."""
         script, keys = scripts.load("find"), [*self._keys.queue(queue).state]
         places: list[Place] = []
         number, start = 0, _FIRST
@@ -226,7 +226,7 @@ class ControlStore:
         args: list[Any],
         items: Sequence[tuple[Any, ...]],
     ) -> list[Letter]:
-        """Call a script for some of the *items* after the other: id, then what it takes."""
+        """Call a script for all *items*, some at a time: each has an id, then its arguments."""
         key, script = self._keys.queue(queue), scripts.load(name)
         token = token or uuid4().hex
         letters: list[Letter] = []
@@ -238,7 +238,7 @@ class ControlStore:
             its_args = [queue, BATCH, start, *args, *flat]
             found, _, more = self._store.run(Call(script, its_keys, its_args)).partition(b"\n")
             told = cast("list[Letter]", list(found.decode()))
-            # The first one may be about more messages of an id that was told of before.
+            # The first letter may be for more messages of the id that the last call has begun.
             letters[number:] = [worst([*letters[number:], told[0]]), *told[1:]]
             number, start = len(letters) - bool(more), more or _FIRST
             calls += 1

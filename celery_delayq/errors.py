@@ -46,7 +46,7 @@ class StoreFull(DelayQError, OperationalError):
 
 
 class NotAllowed(DelayQError, OperationalError):
-    """The account of Redis lacks a right that publishing needs."""
+    """The Redis account lacks a right that publishing needs."""
 
 
 class QueueFull(DelayQError, OperationalError):

@@ -1,4 +1,4 @@
-"""What this process holds, and under which tags. No I/O."""
+"""The messages that this process holds, by delivery tag. No I/O."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from weakref import ReferenceType, ref
 
 from celery_delayq.acks import Tally
 
-#: Leases for which a process whose tasks take long lets others make room for a suspect.
+#: A process with long tasks leaves a suspect to others for so many leases.
 TIRED = 10
 
 
@@ -64,7 +64,7 @@ class Holdings:
     def take(
         self, queue: str, nonce: str, fields: Iterable[str], *, alone: bool = False
     ) -> list[str]:
-        """Note messages as held that came for *nonce*; return their delivery tags."""
+        """Note the messages that came for *nonce* as held; return their delivery tags."""
         tags = [f"{self.incarnation}:{field}" for field in fields]
         for tag in tags:
             self.held[tag] = Holding(queue)
@@ -74,7 +74,7 @@ class Holdings:
         return tags
 
     def handed_out(self, tag: str, message: Any) -> bool:
-        """Note the object that stands for a message from now on; False when it was taken away."""
+        """Note the object of a held message; False when it is no longer held."""
         holding = self.held.get(tag)
         if holding is None:
             return False
@@ -82,7 +82,7 @@ class Holdings:
         return True
 
     def message_of(self, tag: str) -> Any:
-        """Return the object that stands for a held message, None when nobody has it any more."""
+        """Return the object of a held message, None once it is garbage collected."""
         holding = self.held.get(tag)
         return None if holding is None or holding.message is None else holding.message()
 
@@ -107,22 +107,22 @@ class Holdings:
 
     @property
     def busy(self) -> int:
-        """How many messages are held, and how many requests may get some."""
+        """The number of held messages and of requests that may bring more."""
         return len(self.held) + len(self._asked)
 
     @property
     def others(self) -> int:
-        """What to tell of :attr:`busy` with one request: -1 after room was made in vain."""
+        """:attr:`busy` without the request that is being sent; -1 after making room in vain."""
         busy = self.busy - 1
         return -1 if busy and time.monotonic() < self._tired_until else busy
 
     def make_room(self) -> None:
-        """A message waits that is to be delivered alone: take nothing until nothing is held."""
+        """Take nothing until nothing is held: a message waits that must be delivered alone."""
         self._room_until = time.monotonic() + self.lease
 
     @property
     def makes_room(self) -> bool:
-        """Whether nothing is to be taken now: not for longer than a lease, it is another's turn."""
+        """Whether to take nothing now: for one lease at most, then it is another's turn."""
         now = time.monotonic()
         if self._room_until and not self.held:
             self._room_until = 0.0

@@ -188,10 +188,10 @@ class QueueKeys:
         return f"{self.own}leased:{incarnation}"
 
 
-#: What the names of keys of one queue end with; behind some of them there is more.
+#: How the names of a queue's keys end; some names continue after that.
 _OF_QUEUES = frozenset({*(each.name for each in fields(QueueKeys)), "answer", "leased"} - {"own"})
 
-#: What errors say of a queue whose list :func:`is_own_key`.
+#: The text of errors about a queue whose ready list :func:`is_own_key`.
 NOT_OWN_KEY = (
     "another name, the list of that queue would be a key of celery_delayq: those begin with "
     "'delayq:', or are '{…}:due' and the like"

@@ -102,8 +102,8 @@ class Reserved(NamedTuple):
 
 
 class Acked(NamedTuple):
-    """What one call of ``ack.lua`` did: how many were held of so many that are *done*, from the
-    first one on.
+    """The reply of ``ack.lua``: how many messages were held, and how many fields are *done*, from
+    the first one on.
     """
 
     known: int
@@ -197,7 +197,7 @@ class LeaseStore:
         return Reserved.read(self._store.run(call))
 
     def ack_call(self, queue: str, incarnation: str, runs: Mapping[str, bytes]) -> Call:
-        """Return the call that forgets messages; its reply is for :class:`Acked`.
+        """Return the call that forgets messages; :class:`Acked` reads its reply.
 
         *runs* are the lines of their runs for the history by field, ``b""`` where there is none.
         """

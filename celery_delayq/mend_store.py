@@ -55,8 +55,8 @@ class Found(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What one call found; the next one goes on at *cursor*, 0 at the end, once the names are
-    looked at that it has *left*.
+    """The findings of one call. The next calls look at the names *left*, then go on at *cursor*,
+    0 at the end.
     """
 
     cursor: int
@@ -332,7 +332,7 @@ class MendStore:
     def scheduled(
         self, queue: str, names: Sequence[str]
     ) -> list[tuple[str, float | None, bytes | None]]:
-        """Return name, score and record of entries at one moment, None for what is not there."""
+        """Return name, score and record of entries at one moment, None for missing values."""
         key, members = self._keys.queue(queue), [to_bytes(name) for name in names]
         with self._store.client.pipeline(transaction=True) as pipe:
             pipe.zmscore(key.due, members)
@@ -384,7 +384,7 @@ class MendStore:
 
 
 def run_batch(store: Store, name: str, keys: list[str], args: list[Any]) -> Batch:
-    """Look at a batch of a key; in several calls, where there is much to read for that."""
+    """Look at a batch of a key, in several calls if they have much to read."""
     script = scripts.load(name)
     first = part = Batch.read(store.run(Call(script, keys, args)))
     found, looked = first.found, first.looked

@@ -18,8 +18,8 @@ from celery_delayq.mend_store import BATCH, PAGE, Batch, flag, run_batch
 if TYPE_CHECKING:
     from celery_delayq.store import Store
 
-#: Most bytes of messages that a script reads to be sure that some are gone: tens of ms. More than
-#: other calls read, since all have to be read at one moment.
+#: Most bytes of messages that a script reads to be sure that some are gone: tens of ms. Other calls
+#: read less; this one must read all messages at one moment.
 MOST_BYTES = 16 * 1024 * 1024
 
 #: The hashes of what has left the schedule.

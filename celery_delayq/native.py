@@ -16,7 +16,7 @@ from typing import Any
 
 #: The threads that were started here, by their native ids.
 _THREADS: set[int] = set()
-#: What these have to log where eventlet patched the locks of logging.
+#: Log lines of these threads, where eventlet has patched the locks of logging.
 _SAID: deque[Callable[[], None]] = deque()
 
 
@@ -81,10 +81,10 @@ def sleep(seconds: float) -> None:
 
 
 class Logger:
-    """A logger for those who may run in a native thread.
+    """A logger for code that may run in a native thread.
 
-    With eventlet such a thread would wait for ever for a lock of logging that a greenlet holds: it
-    leaves its lines to `say`.
+    With eventlet such a thread would wait for ever for a lock of logging that a greenlet holds, so
+    `say` writes its lines.
     """
 
     def __init__(self, name: str) -> None:
@@ -115,6 +115,6 @@ class Logger:
 
 
 def say() -> None:
-    """Log what native threads have left to the thread of the greenlets."""
+    """Write the log lines of native threads, in the thread of the greenlets."""
     while _SAID:
         _SAID.popleft()()

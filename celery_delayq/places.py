@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 from celery_delayq.canvas import Canvas
 from celery_delayq.errors import InvalidFilter
 
-#: What errors say of a text that is not :func:`is_utf8`.
+#: The text of errors about a text that is not :func:`is_utf8`.
 UTF8 = "a text that UTF-8 can hold, without lone surrogates"
 
 #: Scores of parked entries are their due and this (``lua/include/record.lua``).
@@ -19,7 +19,7 @@ State = Literal["scheduled", "paused", "ready", "running"]
 #: The letters in which the scripts tell what became of an entry.
 Letter = Literal["d", "r", "w", "c", "p", "k", "x", "u"]
 
-#: What to say of several messages with one id: the one that comes first.
+#: Several messages with one id have one answer: the one that comes first here.
 _RANK: Sequence[Letter] = ("r", "w", "c", "p", "k", "x", "d", "u")
 
 #: When entries must be due to be changed (ms): all of them, or each; None for any time.
@@ -119,12 +119,12 @@ def is_utf8(text: str) -> bool:
 
 
 def worst(letters: Iterable[Letter]) -> Letter:
-    """Return what is said of several messages with one id."""
+    """Return the answer for several messages with one id."""
     return min(letters, key=_RANK.index, default="u")
 
 
 def to_bytes(name: str) -> bytes:
-    """Return a name as Redis has it, whatever bytes it is made of.
+    """Return a name as Redis has it, with any bytes.
 
     Raises
     ------

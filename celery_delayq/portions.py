@@ -1,4 +1,4 @@
-"""How much goes into one call: so many messages, and about 1 MB of them. No I/O."""
+"""Splits messages into calls: at most so many, and about 1 MB of them. No I/O."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-#: Bytes of messages of one call, as in ``lua/include/room.lua``: others would wait for more.
+#: Most bytes of messages of one call, as in ``lua/include/room.lua``: other clients wait for it.
 ROOM = 1_000_000
 
 
@@ -18,14 +18,14 @@ def portions(
     number: Callable[[T], int] = lambda _: 1,
     room: int = ROOM,
 ) -> Iterator[list[T]]:
-    """Yield items in their order, as many at a time as one call takes; one at least.
+    """Yield items in their order, as many at a time as one call takes, at least one.
 
     Parameters
     ----------
     most : int
         Most messages of one call.
     size, number : Callable
-        How many bytes an item has, and how many messages.
+        The number of bytes of an item, and of its messages.
     room : int
         Most bytes of one call.
     """

@@ -1,4 +1,4 @@
-"""The gateway for those who read much of the data: in parts of about 1 MB, one message at least."""
+"""Reads large parts of the data in calls of about 1 MB, at least one message each."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 Where = Literal["waiting", "running"]
 
-#: Fields of a hash that are read in one call, if they are small.
+#: Most fields of a hash that one call reads, if they are small.
 PAGE = 500
 
-#: Fields of a hash whose values are asked for in one call.
+#: Most fields of a hash that one call gets the values of.
 VALUES = 200
 
 
@@ -194,7 +194,7 @@ class ScanStore:
     def fields(self, name: str, page: int = PAGE) -> Iterator[tuple[bytes, bytes]]:
         """Yield all fields of a hash with their values, in no order, perhaps some twice (HSCAN).
 
-        Those that come or go meanwhile are among them or not.
+        Fields that come or go meanwhile may be missing.
         """
         cursor = b"0"
         while True:
@@ -206,7 +206,7 @@ class ScanStore:
                 return
 
     def values(self, name: str, fields: Sequence[bytes]) -> list[bytes | None]:
-        """Return the values of fields of a hash, None for those that are not there."""
+        """Return the values of fields of a hash, None for missing ones."""
         found: list[bytes | None] = []
         while len(found) < len(fields):
             asked = fields[len(found) : len(found) + VALUES]
@@ -236,7 +236,7 @@ class ScanStore:
 
 
 def _cut(sizes: bytes, text: bytes) -> list[bytes]:
-    """Return the parts of these sizes that were joined."""
+    """Split joined parts by their sizes."""
     found, begin = [], 0
     for size in map(int, sizes.split()):
         found.append(text[begin : begin + size])

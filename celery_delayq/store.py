@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 #: A master without its replicas, one that cannot write to its disk, one that runs a script.
 _FOR_NOW = re.compile(r"\b(NOREPLICAS|MISCONF|CLUSTERDOWN|TRYAGAIN)\b|^BUSY ")
 
-#: What Lua says of a value that it cannot work with.
+#: Texts of Lua's errors about a value that it cannot work with.
 _LUA_FAULTS = ("bad argument", "attempt to", "malformed")
 
 
@@ -411,7 +411,7 @@ class Store:
         return error
 
 
-#: How Redis 6.2 and 7.0, in scripts and outside of them, and newer servers and Valkey say it.
+#: Texts of Redis 6.2 and 7.0, in scripts and outside of them, and of newer servers and Valkey.
 _DENIALS = ("user executing the script can't", "ACL failure", "no permissions to", "NOPERM")
 
 
@@ -422,18 +422,18 @@ def is_demoted(exc: ResponseError) -> bool:
 
 
 def is_denied(exc: BaseException) -> bool:
-    """Return whether the account lacks a right, also where a script has met that."""
+    """Return whether an error says that the account lacks a right, also inside a script."""
     text = str(exc)
     return isinstance(exc, ResponseError) and any(each in text for each in _DENIALS)
 
 
 def is_refusal_for_now(exc: BaseException) -> bool:
-    """Return whether a server takes no writes at the moment, whatever they are."""
+    """Return whether an error says that the server refuses all writes at the moment."""
     return isinstance(exc, ResponseError) and _FOR_NOW.search(str(exc)) is not None
 
 
 def is_fault_of_script(exc: ResponseError) -> bool:
-    """Return whether a script has failed in Lua, on what it was given: it would do so again."""
+    """Return whether a script has failed in Lua on its arguments: a repeat would fail too."""
     return "user_script" in str(exc) and any(text in str(exc) for text in _LUA_FAULTS)
 
 

@@ -16,7 +16,7 @@ from celery_delayq.unique import POLICIES
 #: What the two numbers of the header ``timelimit`` are called in a call.
 LIMITS = ("time_limit", "soft_time_limit")
 
-#: What scripts read of a message, each a word: `message.py`, `unique.py`.
+#: The parts of a message that scripts read, each one word: `message.py`, `unique.py`.
 _NONCE = re.compile(r"[!-~]+")
 _KEY = re.compile(r"[sd][!-~]+")
 _LABEL = re.compile(r"[!-~]+ [!-~]+ [0-9]{1,15} (-|[sd][!-~]+)")
@@ -71,12 +71,12 @@ def check_text(what: str, value: Any) -> None:
 
 
 def check_own(properties: Mapping[str, Any]) -> None:
-    """Check what scripts are told of a message that anybody may have made.
+    """Check the parts of a message that scripts read: anybody may have made them.
 
     Raises
     ------
     InvalidOption
-        Something of it is none of ours, or none that they could read.
+        A part is not one that this package writes, or scripts cannot read it.
     """
     own = own_of(properties)
     nonce = own.get("nonce", properties.get("delivery_tag"))

@@ -222,7 +222,7 @@ def _by_queue(rows: Iterable[Row]) -> dict[str, list[Row]]:
 
 
 def _size(told: Told) -> int:
-    """Return about how many bytes a row has in a call."""
+    """Return the approximate bytes of a row in a call."""
     return len(told.message) if isinstance(told, Row) else 0
 
 

@@ -1,11 +1,11 @@
--- Forget messages that are done, as many of them as are read in about 1 MB.
+-- Forget finished messages; stops after reading about 1 MB.
 --
 -- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 leased
 --          10 deliveries  11 history
 -- ARGV     1 about how many runs to keep, 0 for no history  2 with a history the lines of their
---          runs, each with a line feed behind it, '' where there is none  3… fields of the messages
--- Returns  {how many were held, how many of the fields are done, from the first one on}
--- Repeat   {0, how many}
+--          runs, each with a line feed behind it, '' for no line  3… fields of the messages
+-- Returns  {number of messages that were held, number of fields done, from the first one on}
+-- Repeat   {0, number of fields done}
 -- @include types
 -- @include room
 -- @include record

@@ -1,11 +1,11 @@
--- Cancel entries: those that are scheduled, and those that are ready and that no process holds yet.
+-- Cancel scheduled messages, and ready ones that no process holds yet.
 --
 -- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 agenda
---          10 answer  11… lists of what is ready
--- ARGV     1 queue  2 most names to look at  3 from where on in the first id, see include/find.lua
---          4 '1' for what is ready too  5… for each: id, only if it is due then (ms), '' for any
+--          10 answer  11… ready lists and suspects
+-- ARGV     1 queue  2 most names to look at  3 where to start in the first id, see include/find.lua
+--          4 '1' to cancel ready ones too  5… for each: id, only if it is due then (ms), '' for any
 -- Returns  a letter for each id: 'd' done, 'w' it is ready and stays, 'r' a process holds it, 'c' it
---          is due at another time, 'u' unknown; see change_found for where there is more to do
+--          is due at another time, 'u' unknown; change_found explains an unfinished reply
 -- Repeat   the same, for a minute
 -- @include types
 -- @include room

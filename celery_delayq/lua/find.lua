@@ -1,11 +1,10 @@
--- Tell where entries are.
+-- Find messages by id.
 --
 -- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running
--- ARGV     1 most names to look at  2 from where on in the first id, see include/find.lua  3… ids
--- Returns  {how many of the ids are done with, from where on to go on in the next one, then for each
---          message with such an id: {name, 's' scheduled, 'w' waits to be handed out or 'r' held by
---          a process, its score, what is known: the record or, for 'w' and 'r', nonce, due, unique
---          key, task and incarnation}}
+-- ARGV     1 most names to look at  2 where to start in the first id, see include/find.lua  3… ids
+-- Returns  {number of finished ids, where to continue in the next id, then for each message with
+--          these ids: {name, 's' scheduled, 'w' ready or 'r' held by a process, its score, the
+--          record or, for 'w' and 'r', nonce, due, unique key, task and incarnation}}
 -- Repeat   reads only
 -- @include room
 -- @include record

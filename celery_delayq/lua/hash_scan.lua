@@ -1,10 +1,10 @@
--- Tell a part of a hash, all in one string: clients read a thousand short replies far more slowly
--- than a long one.
+-- Return a part of a hash in one string: clients read a long reply far faster than a thousand short
+-- ones.
 --
 -- KEYS     1 hash
 -- ARGV     1 cursor  2 about how many fields
 -- Returns  {next cursor, for each 'length of its field, length of its value', joined by spaces, all
---          fields and values joined}; fewer where they are more than about 1 MB
+--          fields and values joined}; it stops after about 1 MB
 -- Repeat   reads only
 -- @include types
 -- @include room

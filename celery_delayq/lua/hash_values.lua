@@ -1,9 +1,9 @@
--- Tell values of a hash, all in one string: see hash_scan.lua.
+-- Return values of a hash in one string: see hash_scan.lua.
 --
 -- KEYS     1 hash
 -- ARGV     1… fields
--- Returns  {the length of each value, -1 where there is none, joined by spaces, all values joined};
---          of the first fields only where all are more than about 1 MB
+-- Returns  {the length of each value, or -1 for a missing field, joined by spaces, all values
+--          joined}; it stops after about 1 MB
 -- Repeat   reads only
 -- @include types
 -- @include room

@@ -25,7 +25,7 @@ for i = 3, #ARGV, 3 do
   if there then
     id = beside
   elseif redis.call('HEXISTS', KEYS[1], id) == 1 then
-    -- It is read only where it may be the same: never more bytes than there are to keep.
+    -- Read only one that may be the same: never more bytes than the call keeps.
     there = redis.call('HSTRLEN', KEYS[1], id) == #letter
       and redis.call('HGET', KEYS[1], id) == letter
     id = there and id or beside

@@ -2,8 +2,8 @@
 --
 -- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running
 -- ARGV     1 ids  2 nonces, both with a NUL behind each
--- Returns  a letter for each, up to where about 1 MB of records was read: 'd' it is scheduled, ready
---          or held; '-' it is not
+-- Returns  a letter for each: 'd' it is scheduled, ready or held, '-' it is not; it stops after
+--          reading about 1 MB of records
 -- Repeat   reads only
 -- @include types
 -- @include room

@@ -1,9 +1,9 @@
--- Tell dead letters in order of when they died, about 1 MB of them, all in one string: clients read a
--- thousand short replies far more slowly than a long one.
+-- Return about 1 MB of dead letters, in the order in which they died, in one string: clients read a
+-- long reply far faster than a thousand short ones.
 --
 -- KEYS     1 dead  2 dead_at
 -- ARGV     1 died at this time or later (ms or -inf)  2 or earlier (ms or +inf)  3 most letters
---          4… ids that were told already, of those that died at the first time
+--          4… ids that the caller has already and that died at the first time
 -- Returns  {'1' when there is more, for each letter 'length of its id, length of the letter or -1
 --          when it is gone, when it died (ms)', joined by spaces, all ids and letters joined}
 -- Repeat   reads only

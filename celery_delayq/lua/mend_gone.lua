@@ -1,12 +1,12 @@
--- Look at what counts as ready, or as held, and was not found there: it is gone, unless it has
--- moved meanwhile. All places where it may stand are read at this moment.
+-- Check messages that the index calls ready, or held, and that the caller has not found there. They
+-- are gone, unless they have moved meanwhile: the script reads all places at one moment.
 --
 -- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running
---          9… lists of what is ready, or what each process holds
+--          9… ready lists and suspects, or leased of each process
 -- ARGV     1 'waiting' or 'running'  2 '1' to mend  3 most bytes to read  4… for each: its name,
---          what was known of it
--- Returns  {0, looked at, {}, then {kind, found, mended, some names…}}; {1, 0, {}} when there are more
---          bytes to read than that
+--          its value in the index
+-- Returns  {0, looked at, {}, then {kind, found, mended, some names…}}; {1, 0, {}} if ARGV[3] bytes
+--          are too few
 -- Repeat   finds what is left
 -- @include types
 -- @include room
@@ -18,7 +18,8 @@
 -- @include lease
 -- @include mend
 
--- Only together they tell that something is nowhere, so it is not the room of other calls.
+-- A message is gone only if it is in none of these places, so one call must read them all. It has
+-- more room than other calls.
 room = tonumber(ARGV[3])
 local is_held, mend = ARGV[1] == 'running', ARGV[2] == '1'
 local index = is_held and RUNNING or WAITING

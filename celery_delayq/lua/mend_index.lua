@@ -3,9 +3,9 @@
 -- due that its member tells.
 --
 -- KEYS     1 due  2 entries  3 tasks  4 agenda
--- ARGV     1 queue  2 cursor  3 about how many to look at  4 '1' to mend  5… members that an earlier
---          call has left, to look at instead
--- Returns  {next cursor, looked at, {members that are left}, then for each kind {kind, found,
+-- ARGV     1 queue  2 cursor  3 about how many to look at  4 '1' to mend  5… members left by an
+--          earlier call, to look at instead
+-- Returns  {next cursor, looked at, {members left}, then for each kind {kind, found,
 --          mended, some ids…}}
 -- Repeat   finds what is left
 -- @include types

@@ -1,7 +1,7 @@
 -- Look at the leases of some processes on a queue: what a process holds must end some day, and
 -- someone must look then.
 --
--- KEYS     1 leases  2 reaping  3 clock  4 nonces  5… what each process holds
+-- KEYS     1 leases  2 reaping  3 clock  4 nonces  5… leased of each process
 -- ARGV     1 queue  2 '1' to mend  3 lease (ms), for a process that has none  4 for how long (ms)
 --          a lease on nothing must have been over to be told; reap.lua removes it by then
 --          5… incarnations, in the order of KEYS[5…]

@@ -3,9 +3,9 @@
 -- the entry that due.
 --
 -- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running
--- ARGV     1 cursor  2 about how many to look at  3 '1' to mend  4… names that an earlier call has
---          left, to look at instead
--- Returns  {next cursor, looked at, {names that are left}, then for each kind {kind, found, mended,
+-- ARGV     1 cursor  2 about how many to look at  3 '1' to mend  4… names left by an earlier call,
+--          to look at instead
+-- Returns  {next cursor, looked at, {names left}, then for each kind {kind, found, mended,
 --          some ids…}}
 -- Repeat   finds what is left
 -- @include types

@@ -3,8 +3,8 @@
 --
 -- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running
 -- ARGV     1 'waiting' or 'running', to look through  2 cursor  3 about how many to look at
---          4 '1' to mend  5… names that an earlier call has left, to look at instead
--- Returns  {next cursor, looked at, {names that are left}, then for each kind {kind, found, mended,
+--          4 '1' to mend  5… names left by an earlier call, to look at instead
+-- Returns  {next cursor, looked at, {names left}, then for each kind {kind, found, mended,
 --          some ids…}}
 -- Repeat   finds what is left
 -- @include types

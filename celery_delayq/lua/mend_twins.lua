@@ -2,9 +2,9 @@
 -- Mending removes those that do not.
 --
 -- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running
--- ARGV     1 cursor  2 about how many to look at  3 '1' to mend  4… names that an earlier call has
---          left, to look at instead
--- Returns  {next cursor, looked at, {names that are left}, then {kind, found, mended,
+-- ARGV     1 cursor  2 about how many to look at  3 '1' to mend  4… names left by an earlier call,
+--          to look at instead
+-- Returns  {next cursor, looked at, {names left}, then {kind, found, mended,
 --          some names…}}
 -- Repeat   finds what is left
 -- @include types

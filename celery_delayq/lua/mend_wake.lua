@@ -15,7 +15,7 @@ expect_type(KEYS[2], 'hash')
 local next_ones = {}
 for i = 3, #KEYS do
   expect_type(KEYS[i], 'list')
-  -- Where the first ones are large, they say enough.
+  -- A few large ones are enough.
   next_ones[i - 2] = room > 0 and redis.call('LINDEX', KEYS[i], -1) or ''
   take_room(#next_ones[i - 2])
 end

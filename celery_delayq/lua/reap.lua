@@ -1,4 +1,4 @@
--- Take back what a process held whose lease has ended, at most a batch of it and about 1 MB.
+-- Reclaim the messages of a process with an expired lease, at most a batch and about 1 MB of them.
 --
 -- A message that was held too often when its process ended is suspected to be the cause, and is
 -- delivered alone from then on. If that ends its process too, it is dead.
@@ -22,8 +22,8 @@
 -- @include bury
 -- @include death
 
--- Of so many the last ones go back first, so that all run in the order in which they were handed
--- out; of a process that held more, any may.
+-- The last delivered message goes back first, so that all run in the order of their delivery. The
+-- script sorts so many; if a process held more, their order is not kept.
 local MOST_NAMES = 1000
 
 local list_of = {}

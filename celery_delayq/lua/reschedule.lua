@@ -2,12 +2,12 @@
 --
 -- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 agenda
 --          10 answer
--- ARGV     1 queue  2 most names to look at  3 from where on in the first id, see include/find.lua
+-- ARGV     1 queue  2 most names to look at  3 where to start in the first id, see include/find.lua
 --          4 wake channel  5… for each: id, due (ms, '+' before it when it counts from now), only if
 --          it is due then (ms), '' for any
 -- Returns  a letter for each id: 'd' done, 'w' it is ready already, 'r' a process holds it, 'c' it
---          is due at another time, 'p' the new due has passed, 'u' unknown; see change_found for where
---          there is more to do
+--          is due at another time, 'p' the new due has passed, 'u' unknown; change_found explains
+--          an unfinished reply
 -- Repeat   the same, for a minute
 -- @include clock
 -- @include types

@@ -4,11 +4,11 @@
 --
 -- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 agenda
 --          10 answer  11 wake  12 control  13… ready lists
--- ARGV     1 queue  2 most names to look at  3 from where on in the first id, see include/find.lua
+-- ARGV     1 queue  2 most names to look at  3 where to start in the first id, see include/find.lua
 --          4 wake channel  5 how many ready lists  6… their priority steps, then for each entry: id,
 --          only if it is due then (ms), '' for any
 -- Returns  a letter for each id: 'd' done, 'w' it is ready already, 'r' a process holds it, 'c' it
---          is due at another time, 'u' unknown; see change_found for where there is more to do
+--          is due at another time, 'u' unknown; change_found explains an unfinished reply
 -- Repeat   the same, for a minute
 -- @include clock
 -- @include types

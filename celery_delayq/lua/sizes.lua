@@ -1,6 +1,6 @@
 -- Tell how much is in each state in one queue, at one moment.
 --
--- KEYS     1 due  2 dead  3 parked  4… lists of what is ready
+-- KEYS     1 due  2 dead  3 parked  4… ready lists and suspects
 -- ARGV     –
 -- Returns  {now (ms), scheduled, overdue, due of the first (ms) or '', dead, ready, parked}; what is
 --          parked is scheduled too, but neither overdue nor the first

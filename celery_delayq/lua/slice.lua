@@ -1,10 +1,10 @@
--- Tell a part of a list, all in one string.
+-- Return a part of a list in one string.
 --
 -- KEYS     1 list
--- ARGV     1 index of the first message: from 0 on, or from -1 back, where they are taken out  2 how
---          many
--- Returns  {the length of each message, joined by spaces, all of them joined}; the first ones only
---          where all are more than about 1 MB
+-- ARGV     1 index of the first message: 0 or more to read forward, -1 or less to read backward
+--          from the end where workers take messages  2 most messages
+-- Returns  {the length of each message, joined by spaces, all of them joined}; it stops after
+--          about 1 MB
 -- Repeat   reads only
 -- @include types
 -- @include room

@@ -5,8 +5,7 @@
 -- KEYS     1 due  2 entries  3 tasks
 -- ARGV     1 '1' to go by task  2 first and  3 last score, or members, as Redis takes a range of
 --          them  4 score of the last one before the stretch, '' for none  5 its name  6 score of the
---          last one in the stretch, '' for none  7 its name  8 most entries; about 1 MB of them are
---          told
+--          last one in the stretch, '' for none  7 its name  8 most entries; it stops at 1 MB
 -- Returns  {'1' when there is more, score and name of the last one looked at, or by task '' and its
 --          member, for each entry 'length of its name, length of its record, its score', joined by
 --          spaces, all names and records joined}

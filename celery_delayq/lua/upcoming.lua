@@ -1,5 +1,5 @@
--- Tell periodic entries that are to be looked at, about 1 MB of them, and leave them to who asked for
--- a while.
+-- Return about 1 MB of the periodic entries that are due for a look. No other caller gets them for a
+-- while.
 --
 -- KEYS     1 periodic  2 periodic_at  3 clock
 -- ARGV     1 most entries  2 for how long others leave them alone (ms)  3 the latest look (ms) for

@@ -26,7 +26,7 @@ PREFIX = "redbeat:"
 
 _PAGE = 500
 
-#: Entries that are read in one round trip: their arguments may be large.
+#: Most entries of one round trip: their arguments may be large.
 _FEW = 10
 
 _FREQUENCIES = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY")

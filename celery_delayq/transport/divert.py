@@ -37,7 +37,7 @@ class DivertChannel(RestoreChannel):
         Raises
         ------
         RecordError
-            It is made such that a script fails on it: it would end each worker that takes it.
+            A script would fail on this message, and end each worker that takes it.
         """
         try:
             return self._adopt(taken, message) or self._park(taken, message)

@@ -115,7 +115,7 @@ class Readers:
         return timer
 
     def note_callbacks(self) -> None:
-        """Take note which callbacks the connection has added; kombu may remove some itself."""
+        """Note the callbacks that the connection has added; kombu may remove some itself."""
         self._callbacks = frozenset(self._loop.on_tick - self._of_others)
 
     def stop(self) -> None:
@@ -138,8 +138,8 @@ class Poller(stock.MultiChannelPoller):
 
     def __init__(self) -> None:
         super().__init__()
-        # kombu has opened an epoll. An attempt to connect that fails would keep its own until its
-        # garbage is collected, which may come late: a worker tries for as long as Redis is away.
+        # kombu has opened an epoll. A failed attempt to connect would keep it until its garbage is
+        # collected, which may be late: a worker tries again for as long as Redis is away.
         self._poller.close()
         self._own = self._poller = None
         self._bell: Bell | None = None
@@ -148,7 +148,7 @@ class Poller(stock.MultiChannelPoller):
 
     @property
     def poller(self) -> Any:
-        """What polls: opened when it is needed, or an event loop's."""
+        """The poller: our own, opened on first use, or the event loop's."""
         if self._poller is None:
             self._own = self._poller = stock.poll()
         return self._poller
@@ -175,7 +175,7 @@ class Poller(stock.MultiChannelPoller):
                 self.poller.unregister(self._bell.fileno())
             self._bell.close()
         super().close()
-        if self.poller is self._own:  # whoever polls now is told
+        if self.poller is self._own:  # wake the thread that polls now
             self._own.close()
 
     def _on_connection_disconnect(self, connection: Any) -> None:

@@ -221,13 +221,13 @@ class PublishChannel(stock.Channel):
             )
 
     def _run(self, call: Call) -> Any:
-        """Store something, and wait for replicas where that is wanted.
+        """Store something, and wait for replicas if a setting says so.
 
         Raises
         ------
         NotAllowed
-            The account may not. kombu does not repeat that: the script may have written a part,
-            and the repeat would be taken for a duplicate of what was never scheduled.
+            The account lacks a right. kombu must not repeat the call: the script may have written a
+            part, and would take the repeat for a duplicate of a task that was never scheduled.
         """
         settings = self.settings
         try:

@@ -153,7 +153,7 @@ def _surviving(on_apply: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def keep_begun() -> None:
-    """Have a lost connection make a prefork worker forget what no child has, and nothing else.
+    """Let a lost connection drop only those tasks of a prefork worker that no child has.
 
     Celery drops what is not known to run: it will come again. But a child may have begun with it
     and not told yet, and then it would run twice. Celery before 5.6 also drops what does run.
@@ -169,11 +169,10 @@ def keep_begun() -> None:
 
 
 def keep_reading() -> None:
-    """Have a lost connection leave a prefork worker what it has read of its children's results.
+    """Let a prefork worker keep half-read results of its children across a lost connection.
 
-    Celery makes its event loop anew, and forgets that it was in the middle of one. It would take
-    the rest for other results, of any length: neither that child nor the end of the worker would
-    be heard of again.
+    Celery makes its event loop anew and forgets the half-read result. It would read the rest as
+    other results, of any length: the worker would never hear of that child again, and never end.
     """
     controller = _controller() if _controller else None
     processes: Any = getattr(getattr(controller, "pool", None), "_pool", None)
@@ -186,7 +185,7 @@ def keep_reading() -> None:
 
 
 def _going_on(hub: Hub, processes: Any, change: Callable[..., Any]) -> Callable[..., Any]:
-    """Have a change of an event loop's readers keep those that are in the middle of a result."""
+    """Let a change of an event loop's readers keep those that have read half a result."""
 
     def change_and_go_on(*args: Any, **kwargs: Any) -> Any:
         begun = [
@@ -206,10 +205,10 @@ def _going_on(hub: Hub, processes: Any, change: Callable[..., Any]) -> Callable[
 
 
 def drop_waiting() -> None:
-    """Have a lost connection make a pool of threads forget the tasks that no thread has begun.
+    """Let a lost connection drop the tasks that no thread of a pool has begun.
 
-    Celery forgets them only in a prefork pool. In the others they would run although their
-    messages go back, or have gone to others with the lease.
+    Celery drops them only in a prefork pool. In other pools they would run although their messages
+    go back, or run elsewhere after the lease has ended.
     """
     pool: Any = getattr(_controller() if _controller else None, "pool", None)
     waiting = getattr(getattr(pool, "executor", None), "_work_queue", None)

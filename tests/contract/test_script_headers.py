@@ -176,7 +176,7 @@ NAMES: dict[str, set[str]] = {
     "incarnation": {Keys().incarnation("me")},
     "running": {QUEUE.running, Keys().queue("p").running},
     "deliveries": {QUEUE.deliveries, Keys().queue("p").deliveries},
-    "what each process holds": {QUEUE.leased("me")},
+    "leased of each process": {QUEUE.leased("me")},
     "hash": {QUEUE.dead},
     "list": {Keys().ready("q", 3, Layout())},
     "unacked": {"u"},
@@ -184,7 +184,7 @@ NAMES: dict[str, set[str]] = {
     "ready list": {Keys().ready("q", 3, Layout())},
     "ready list of its priority": {Keys().ready("q", 3, Layout())},
     "ready lists": READY,
-    "lists of what is ready": READY | {QUEUE.suspects},
+    "ready lists and suspects": READY | {QUEUE.suspects},
 }
 
 

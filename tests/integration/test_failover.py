@@ -147,7 +147,7 @@ def test_a_replica_that_lags_undoes_what_it_was_not_told_and_nothing_else(
     everything = [*kept, *cancelled, *moved, *again]
     wait_until(lambda: replica_has(replica, everything), what="the schedule on the replica")
 
-    with replica.client() as client:  # from now on it is told nothing
+    with replica.client() as client:  # from now on it receives nothing
         client.config_set("masterauth", "wrong")
         client.client_kill_filter(_type="master")
     lost = desk.send(5, countdown=14)

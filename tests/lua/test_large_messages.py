@@ -215,7 +215,7 @@ def test_acknowledgements_are_settled_about_a_megabyte_at_once(store: Store) -> 
 
 # -- to look at
 
-#: What goes through a hash, of which Redis tells the members of a bucket together.
+#: Calls that scan a hash: Redis returns all members of a bucket together.
 HASHES = {"held", "unacked", "periodic", "entries", "letters", "held messages"}
 
 
@@ -224,7 +224,7 @@ def most_of(what: str) -> int:
     return COUNT - 1 if what in HASHES else MOST
 
 
-#: What reads all messages, and of which of them.
+#: By name: how to store the messages, and a call that reads and returns them.
 READS: dict[str, tuple[Callable[[Store], None], Callable[[Store], list[bytes]]]] = {
     "ready": (
         lambda store: push(store, *MESSAGES),

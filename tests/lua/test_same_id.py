@@ -109,7 +109,7 @@ LATER = FAR + 10**9
 
 Change = Callable[[Store, Sequence[str]], Sequence[Any]]
 
-#: Each change of what has an id, the last one first that leaves nothing to change.
+#: Calls by id; `cancel` comes last, since it leaves nothing to change.
 CHANGES: dict[str, Change] = {
     "find": lambda store, ids: store.control.find(QUEUE, ids),
     "reschedule": lambda store, ids: store.control.reschedule(
@@ -238,7 +238,7 @@ def nonce_of(entry: Entry) -> str:
 
 
 def unchanged(store: Store, name: str) -> set[str]:
-    """Return the nonces of messages that a change has not changed."""
+    """Return the nonces of messages without the change."""
     scheduled = {
         Record.unpack(data).nonce
         for key, data in store.client.hgetall("{q}:entries").items()

@@ -1,5 +1,5 @@
--- The name of a letter with that id. Nobody could ask for '', and scripts take it for what is in no
--- index: see promote.lua.
+-- The name of a dead letter with that id. It is never '': nobody can ask for that name, and no
+-- index may have it (see promote.lua).
 local function letter_name(id)
   return id == '' and 'unnamed' or id
 end

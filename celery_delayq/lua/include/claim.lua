@@ -12,7 +12,7 @@ end
 -- retry>': 'r'eplace, 'l'ater, 'k'eep or 'e'rror. Changes nothing. Returns a table with
 --   what   'store', 'beside' (store without the key), 'keep', 'error', 'superseded'
 --   due    when it is to be due
---   owner  id of what has the key; nonce, state, name, value: where it is, and is to make way
+--   owner  id of the message with the key; nonce, state, name, value: its place, if it makes way
 --   since  since when the key is held, where the policy is 'later'
 local function decide(unique, id, due, now, policy)
   local letter, max_wait, retry = string.match(policy, '^(%a) (%d+) ([01])$')

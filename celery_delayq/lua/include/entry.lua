@@ -8,8 +8,8 @@ local function due_of(text, clock_us)
   return due
 end
 
--- Whether a message is in the schedule already: a call is repeated after its reply was lost. Returns
--- also how many bytes were read.
+-- Whether a message is in the schedule already: a call is repeated after its reply was lost. Also
+-- returns how many bytes it read.
 local function is_scheduled(id, nonce)
   local bytes = 0
   for _, name in ipairs(names_of_message(id, nonce)) do

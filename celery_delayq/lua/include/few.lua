@@ -1,5 +1,5 @@
--- Reading messages whose lengths are not known before, a few at once: one at first, then as many as
--- there is room for if they are as long as those so far, but 10 at most.
+-- How many messages of unknown length to read at once: one at first, then as many as fit if they
+-- are as long as the ones before, at most 10.
 local long = 0
 
 local function few(most)
@@ -16,7 +16,7 @@ local function few(most)
   return number < 1 and 1 or math.floor(number)
 end
 
--- So many were read, with so many bytes.
+-- Count messages that were read, and their bytes.
 local function take_read(number, bytes)
   take_room(bytes)
   if number > 0 and bytes / number > long then

@@ -1,8 +1,8 @@
--- Where the messages with an id are: some of their names in one call, and about 1 MB of what stands
--- there. They come in the order of their nonces, under whichever of its two names each is found. So
--- one that gets its other name between two calls is neither passed over nor met twice.
+-- Find messages by id. A call looks at some of their names and reads about 1 MB of records.
+-- Messages come in the order of their nonces, whichever of its two names a message has. So calls
+-- meet each message once, also if it gets its other name between two calls.
 
--- Byte by byte, as Redis has it: the order of '<' is up to the locale of the server.
+-- Compares bytes, as Redis does: '<' would use the locale of the server.
 local function is_before(one, other)
   for i = 1, math.min(#one, #other) do
     local left, right = string.byte(one, i), string.byte(other, i)
@@ -13,8 +13,8 @@ local function is_before(one, other)
   return #one < #other
 end
 
--- Note the messages under a name: {name, state, value}; 's' is scheduled with its record as value,
--- 'w' waits, 'r' is running. Of what was cancelled nothing is told. Returns the bytes of the record.
+-- Add the messages under a name: {name, state, value}. State 's' is scheduled, with the record as
+-- value, 'w' ready, 'r' held. Skips cancelled ones. Returns the bytes of the record.
 local function add_found(found, name)
   local data = redis.call('HGET', ENTRIES, name)
   if data then
@@ -29,7 +29,7 @@ local function add_found(found, name)
   return data and #data or 0
 end
 
--- Those of them that come behind a nonce, in order; nil is before all.
+-- Sort messages by nonce, without those up to the nonce 'after'; nil keeps all.
 local function in_order(found, after)
   local sorted = {}
   for _, one in ipairs(found) do
@@ -46,13 +46,12 @@ local function in_order(found, after)
   return sorted
 end
 
--- How many names the call may still look at.
+-- How many more names the call may look at.
 local names_left
 
--- Some messages with an id, from a place on: '[' is the first one, '(' and a nonce is behind that.
--- Returns them as add_found does, and the place where to go on; nil when these were the last ones.
--- A name alone is meant by what has a NUL: "<id> NUL <nonce>" or, where the name is an id,
--- "<id> NUL".
+-- Find some messages with an id, from a place on: '[' is the start, '(<nonce>' is after that nonce.
+-- Returns them as add_found does, and the place where the next call continues; nil at the end.
+-- An id with a NUL stands for one name: "<id> NUL <nonce>" or, for the name "<id>", "<id> NUL".
 local function find_some(id, from)
   names_left = names_left - 1
   local alone = {}
@@ -67,8 +66,8 @@ local function find_some(id, from)
     listed = redis.call('ZRANGEBYLEX', TWINS, start, '(' .. id .. '\1', 'LIMIT', 0, most)
     names_left = names_left - #listed
   end
-  -- Those that have the id alone for a name take their places among the others. Each call reads
-  -- them, and the first one counts their bytes: they leave no later call without room.
+  -- Messages named by the id alone are sorted in among the others. Each call reads them, but only
+  -- the first call counts their bytes, so that later calls have room for others.
   local bytes = add_found(alone, id)
   if from == '[' then
     take_room(bytes)
@@ -97,13 +96,13 @@ local function find_some(id, from)
   return found
 end
 
--- What is to be said of several messages with one id: the letter that comes first here.
+-- Several messages with one id have one letter in the reply: the one that comes first here.
 local RANK = {r = 1, w = 2, c = 3, p = 4, d = 5, u = 6}
 
--- Change the messages with the ids ARGV[first], ARGV[first + step] and so on, of the first one from
--- a place on. 'change' gets name, state and value of each and the number of its id in ARGV, and
--- tells a letter. Returns a letter for each id and, where the last one has more messages, a newline
--- and the place where to go on; ids that have no letter were not looked at.
+-- Change the messages with the ids ARGV[first], ARGV[first + step] and so on; 'from' is the place
+-- where the first id starts. 'change' gets name, state and value of a message and the index of its
+-- id in ARGV, and returns a letter. Returns a letter for each id. If the last of them has more
+-- messages, a newline and the place to continue follow. The call did not reach ids without a letter.
 local function change_found(first, step, most, from, change)
   names_left = tonumber(most)
   local letters = {}

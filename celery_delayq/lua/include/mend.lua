@@ -15,7 +15,7 @@ local function note(kind, id, mended)
   end
 end
 
--- {next cursor, how many were looked at, {names that are left to the next call}, then for each kind
+-- {next cursor, how many were looked at, {names left to the next call}, then for each kind
 -- {kind, found, mended, some ids…}}
 local function tell(cursor, looked, left)
   return {cursor, looked, left or {}, unpack(found)}

@@ -1,6 +1,5 @@
--- Batches of members whose messages are read: those for which there is no room are left to the next
--- call, which gets their names. A page of a small key has all of its members, so no cursor tells
--- where to go on.
+-- Batches of members with messages to read. The reply names the members that found no room, and the
+-- next call gets these names. A cursor cannot do that: a page of a small key has all its members.
 
 local function names_in(page)
   local names = {}
@@ -10,7 +9,7 @@ local function names_in(page)
   return {page[1], names}
 end
 
--- Look at one after the other, and tell it all (see include/mend.lua).
+-- Look at one after the other, and return the report (see include/mend.lua).
 local function look_at_each(page, look)
   local names = page[2]
   for i, name in ipairs(names) do

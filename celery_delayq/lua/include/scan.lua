@@ -1,6 +1,5 @@
--- Read a hash on from a cursor: about so many fields at most, while there is room. Returns the next
--- cursor, and each field with its value behind it. Of a hash that was much larger once, some pages
--- are empty.
+-- Read about 'most' fields of a hash from a cursor on, while there is room. Returns the next
+-- cursor, and each field followed by its value. A hash that was much larger before has empty pages.
 local function scan_hash(key, cursor, most)
   local found = {}
   for _ = 1, most do

@@ -99,17 +99,17 @@ local function track_back(message, start)
   end
 end
 
--- What message a unique key belongs to: its id and nonce, and since when (ms) where that counts;
--- nil when the key is free.
+-- The message that owns a unique key: its id and nonce, and since when (ms) if the policy needs it;
+-- nil for a free key.
 local function read_owner(key)
   local since, id, nonce = string.match(
     redis.call('HGET', UNIQUE, key) or '', '^(%d*)=([^%z]*)%z(%S+)$')
   return id, nonce, tonumber(since)
 end
 
--- Where the message with that id and nonce has a unique key: 'scheduled', 'waiting' or 'running',
--- then its name and what is stored; nil when it has the key no more: a stock worker took it. Where
--- the key counts only while scheduled, its scope is 's', else 'd'.
+-- Where a message holds its unique key: 'scheduled', 'waiting' or 'running', then its name and
+-- value; nil when it holds the key no longer, for example after a stock worker took it. Scope 's'
+-- holds the key only while scheduled, scope 'd' until done.
 local function find_owner(id, nonce, key)
   for _, name in ipairs(names_of_message(id, nonce)) do
     local data = redis.call('HGET', ENTRIES, name)
@@ -130,7 +130,7 @@ local function find_owner(id, nonce, key)
   end
 end
 
--- Let go of the unique key of a message that has left a place, unless it has it in another one.
+-- Release the unique key of a message that has left a place, unless it holds the key elsewhere.
 local function release_key(unique, id, nonce)
   if unique == '-' then
     return

@@ -1,4 +1,4 @@
-"""What others have written into Redis cannot steer the terminal of who checks it."""
+"""Data that others write into Redis cannot steer the terminal of `fsck`."""
 
 from __future__ import annotations
 

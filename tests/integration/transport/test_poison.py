@@ -48,7 +48,7 @@ def policed(policy: Any, key: Any, **more: Any) -> dict[str, Any]:
     return {"policy": policy, "key": key, **more}
 
 
-#: Our own data of a message, none of which scripts could read: by the name, what stands there.
+#: Values of our own property, by name, that scripts cannot read.
 BAD_VALUES: dict[str, list[Any]] = {
     "label": [None, 5, [], "", "a", "a b x -", "a b 0 k", "a b 0 -\n", "\ud800 b 0 -"],
     "nonce": [None, 5, "", "a b", "ü"],
@@ -277,7 +277,7 @@ def test_a_text_that_no_key_can_hold_is_a_dead_letter_on_arrival(
 def test_what_cannot_be_decompressed_is_a_dead_letter(
     app: Celery, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
 ) -> None:
-    """As where a producer compresses in a way that the worker has no package for."""
+    """A producer compresses in a way that the worker has no package for."""
     bad = [message("header.ok", "header compression", how) for how in ("new", "zlib", True, [1])]
     good = message("header.ok")
     push(delayq_redis, [*bad, good])
@@ -309,7 +309,7 @@ def test_our_own_data_made_up_by_others_is_a_dead_letter_that_holds_nothing_up(
 
     assert letters(app).keys() == set(bad)
     assert delayq_redis.client.zcard("{celery}:due") == 0
-    # Nor does one of them keep the others from being replayed. A replay has a label of its own.
+    # None of them stops the replay of the others. A replay has a label of its own.
     renewed = sum(not own.keys().isdisjoint(("nonce", "label")) for own in BAD_OWN)
     replayed = DelayQ.of(app).replay_all(DeadFilter(), everything=True)
     assert replayed.outcomes == {Outcome.UNREADABLE: len(bad) - renewed, Outcome.DONE: renewed}

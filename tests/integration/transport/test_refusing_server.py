@@ -1,4 +1,4 @@
-"""A server that takes no writes for a while, as a master does whose replicas are away."""
+"""A server refuses writes for a while, as a master without its replicas does."""
 
 from __future__ import annotations
 

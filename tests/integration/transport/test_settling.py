@@ -1,4 +1,4 @@
-"""Changes that Redis is told of when a message is settled, and what interrupts them."""
+"""Settling a message sends changes to Redis; some of them are interrupted."""
 
 from __future__ import annotations
 
