@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from celery import Celery
 from redis.exceptions import ConnectionError
 
-from celery_delayq import archive, carrying, hooks, restore, revoking, stats, transfer
+from celery_delayq import archive, carrying, hooks, native, restore, revoking, stats, transfer
 from celery_delayq.canvas import Canvas
 from celery_delayq.carrying import ContextMixin, Provider
 from celery_delayq.client import Client
@@ -76,6 +76,7 @@ class DelayQ(Client, ContextMixin, DeadMixin, HistoryMixin, ManyMixin):
         self._providers: dict[str, Provider] = {}
         self._store: Store | None = None
         self._lock = threading.Lock()
+        native.renew_locks(self, "_lock")
         if app is not None:
             self.init_app(app)
 

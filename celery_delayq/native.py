@@ -6,14 +6,19 @@ A greenlet does not run while a task computes; the heartbeat must.
 from __future__ import annotations
 
 import logging
+import os
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from typing import Any
+from weakref import WeakKeyDictionary
 
+#: What has locks that are made anew in a forked child, and the names of these.
+_LOCKED: WeakKeyDictionary[Any, tuple[str, ...]] = WeakKeyDictionary()
 #: The threads that were started here, by their native ids.
 _THREADS: set[int] = set()
 #: Log lines of these threads, where eventlet has patched the locks of logging.
@@ -32,6 +37,23 @@ def _original(module: str, name: str) -> Any:
 def lock() -> Any:
     """Return a lock, to be held for a moment only: it blocks the whole thread."""
     return _original("_thread", "allocate_lock")()
+
+
+def renew_locks(owner: Any, *names: str) -> None:
+    """Give *owner* new locks under these names in every forked child.
+
+    There the thread that held one is missing, and nobody would ever release it.
+    """
+    _LOCKED[owner] = names
+
+
+def _renew_locks() -> None:
+    for owner, names in list(_LOCKED.items()):
+        for name in names:
+            setattr(owner, name, threading.RLock())
+
+
+os.register_at_fork(after_in_child=_renew_locks)
 
 
 class Signal:

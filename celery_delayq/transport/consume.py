@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from queue import Empty
-from threading import get_ident
 from typing import Any
 from uuid import uuid4
 
@@ -84,6 +83,7 @@ class ConsumeChannel(SettleChannel):
             bell.ring_for_signals()
             worker.keep_begun()
             worker.keep_reading()
+            worker.watch_living()
             worker.drop_waiting()
         if not self._dispatching:
             self._dispatching = True
@@ -189,8 +189,7 @@ class ConsumeChannel(SettleChannel):
 
     def on_credit(self) -> None:
         """A message is done: a poller that waits in another thread is told."""
-        here = get_ident()
-        if not self._in_poll and self.connection is not None and here != self._intake.thread:
+        if not self._in_poll and self.connection is not None and self._intake.is_elsewhere:
             self.connection.cycle.bell.ring()
 
     # -- what the poller calls

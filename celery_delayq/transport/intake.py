@@ -71,8 +71,7 @@ class Intake:
         self.rota = Rota()
         self.batch = BatchSize()
         self.controls = Controls()
-        #: The thread that polls: others ring the bell when they have made room.
-        self.thread = 0
+        self._thread = 0
         self._channel = channel
         self._requests: list[Request] = []
         self._riding = AckBatch({})
@@ -90,13 +89,18 @@ class Intake:
 
     def start(self) -> None:
         """Ask for messages or, where all queues are empty, wait until that changes."""
-        self.thread = get_ident()
+        self._thread = get_ident()
         if self._popped_wait and not self._channel._in_poll and not self._requests:
             self._popped_wait = False
             if lists := self._popped_lists():
                 self._send("sign", [("BRPOP", *lists, 0.001)])
         elif not self.ask() and self._exhausted and not self.taken:
             self._block()
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether another thread or greenlet polls than the one that runs now."""
+        return self._thread not in (0, get_ident())
 
     @property
     def is_content(self) -> bool:

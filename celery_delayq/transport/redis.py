@@ -11,7 +11,7 @@ from kombu import Connection
 from kombu.transport import redis as stock
 from redis.exceptions import ResponseError
 
-from celery_delayq import checks
+from celery_delayq import checks, native
 from celery_delayq.conf import Settings, misplaced
 from celery_delayq.dispatcher import DispatcherThread
 from celery_delayq.mend_store import MendStore
@@ -46,7 +46,10 @@ class Channel(ConsumeChannel):
 
     def _get_pool(self, asynchronous: bool = False) -> Any:
         with self.connection.plain_client():
-            return super()._get_pool(asynchronous)
+            pool = super()._get_pool(asynchronous)
+        # Both of redis-py: with the first it takes the second when it sees that it was forked.
+        native.renew_locks(pool, "_fork_lock", "_lock")
+        return pool
 
 
 class SentinelChannel(Channel, stock.SentinelChannel):

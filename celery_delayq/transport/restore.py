@@ -6,11 +6,16 @@ import logging
 from typing import Any
 from uuid import uuid4
 
+from kombu.pidbox import Mailbox
+
 from celery_delayq import message as envelope
 from celery_delayq.replies import Held
 from celery_delayq.transport.publish import PublishChannel
 
 logger = logging.getLogger(__name__)
+
+#: How the exchanges begin and end that bring replies of workers to who has asked them.
+_REPLY_PREFIX, _REPLY_SUFFIX = Mailbox.reply_exchange_fmt.split("%s")
 
 
 class RestoreChannel(PublishChannel):
@@ -19,8 +24,10 @@ class RestoreChannel(PublishChannel):
     def _do_restore_message(
         self, payload: Any, exchange: str, routing_key: str, *rest: Any
     ) -> None:
-        """Put back a message that kombu keeps; one that is bound nowhere is not dropped."""
+        """Put back a message that kombu keeps; no task is dropped whose queue is bound nowhere."""
         if not self._lookup(exchange, routing_key):
+            if exchange.startswith(_REPLY_PREFIX) and exchange.endswith(_REPLY_SUFFIX):
+                return  # whoever asked the workers has gone
             raise LookupError(f"no queue is bound to exchange {exchange!r} for {routing_key!r}")
         super()._do_restore_message(payload, exchange, routing_key, *rest)
 

@@ -83,11 +83,15 @@ class SettleChannel(DivertChannel):
             self._do(lambda store: store.letters.trim_by(queue, store.layout_of(queue)))
 
     def _do(self, change: Callable[[Store], Any], lost: str = "") -> None:
-        """Change something in Redis: at once, or by the keeper when there is no connection.
+        """Change something in Redis: at once, or by the keeper.
+
+        By the keeper where there is no connection, and for tasks that run in threads or greenlets:
+        the consumer may close its connections while they wait for an answer, and eventlet tells
+        them nothing of it.
 
         *lost* says what is lost if the process ends before Redis is back.
         """
-        if self.connection is not None:
+        if self.connection is not None and not self._intake.is_elsewhere:
             try:
                 change(self.store)
                 return

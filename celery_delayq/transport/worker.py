@@ -64,11 +64,20 @@ def _noting(controller: Any) -> Callable[..., None]:
     return stop_and_note
 
 
+def _worker() -> Any:
+    """Return the worker of this process, None where there is none."""
+    return _controller() if _controller else None
+
+
+def _pool() -> Any:
+    return getattr(_worker(), "pool", None)
+
+
 def failed() -> bool:
     """Return whether the worker ends by an error, but for that of a connection: what it holds may
     be the cause.
     """
-    return getattr(_controller() if _controller else None, "delayq_failed", False)
+    return getattr(_worker(), "delayq_failed", False)
 
 
 def _waking(call_soon: Callable[..., Any]) -> Callable[..., Any]:
@@ -114,7 +123,7 @@ def _hear_of_all(**_: Any) -> None:
     A prefork pool tells of it as of a failure. In the others nobody would hear of it: the message
     was held, and had its place in the worker, for as long as that lives.
     """
-    pool: Any = getattr(_controller() if _controller else None, "pool", None)
+    pool = _pool()
     if pool is not None and not isinstance(pool, PreforkPool) and not hasattr(pool, "delayq"):
         pool.on_apply, pool.delayq = _surviving(pool.on_apply), True
 
@@ -162,7 +171,7 @@ def keep_begun() -> None:
     its successor has its descriptors, and the task would wait for ever and keep a place in the
     pool.
     """
-    pool: Any = getattr(_controller() if _controller else None, "pool", None)
+    pool = _pool()
     processes = getattr(pool, "_pool", None)
     if hasattr(processes, "_busy_workers") and not hasattr(pool.flush, "keeps"):
         pool.flush = _keeping(processes, pool.flush)
@@ -174,8 +183,8 @@ def keep_reading() -> None:
     Celery makes its event loop anew and forgets the half-read result. It would read the rest as
     other results, of any length: the worker would never hear of that child again, and never end.
     """
-    controller = _controller() if _controller else None
-    processes: Any = getattr(getattr(controller, "pool", None), "_pool", None)
+    controller = _worker()
+    processes: Any = getattr(_pool(), "_pool", None)
     hub: Any = getattr(controller, "hub", None)
     if hub is None or not hasattr(processes, "_fileno_to_outq") or hasattr(hub.reset, "goes_on"):
         return
@@ -204,13 +213,32 @@ def _going_on(hub: Hub, processes: Any, change: Callable[..., Any]) -> Callable[
     return change_and_go_on
 
 
+def watch_living() -> None:
+    """Have a prefork worker that connects again watch no child that has ended.
+
+    A child's pipe ends a moment before the child does. In between Celery watches it no more and
+    counts it still: to watch it anew would be an unrecoverable error.
+    """
+    processes: Any = getattr(_pool(), "_pool", None)
+    watch = getattr(processes, "_track_child_process", None)
+    if watch is None or hasattr(watch, "skips"):
+        return
+
+    def watch_living(child: Any, hub: Hub) -> None:
+        if getattr(child, "_sentinel_poll", 0) is not None:
+            watch(child, hub)
+
+    watch_living.skips = True  # type: ignore[attr-defined]
+    processes._track_child_process = watch_living
+
+
 def drop_waiting() -> None:
     """Let a lost connection drop the tasks that no thread of a pool has begun.
 
     Celery drops them only in a prefork pool. In other pools they would run although their messages
     go back, or run elsewhere after the lease has ended.
     """
-    pool: Any = getattr(_controller() if _controller else None, "pool", None)
+    pool = _pool()
     waiting = getattr(getattr(pool, "executor", None), "_work_queue", None)
     if waiting is not None and not hasattr(pool.flush, "drops"):
         pool.flush = _dropping(waiting)
@@ -255,14 +283,14 @@ def _keeping(processes: Any, flush: Callable[[], Any]) -> Callable[[], Any]:
 
 def consumes_tasks(channel: Any) -> bool:
     """Return whether the tasks of a worker come through *channel*."""
-    controller = _controller() if _controller else None
+    controller = _worker()
     consumer = getattr(getattr(controller, "consumer", None), "task_consumer", None)
     return consumer is not None and consumer.channel is channel
 
 
 def backlog() -> int:
     """Return how many tasks wait in the worker for each process of its pool that may take one."""
-    controller = _controller() if _controller else None
+    controller = _worker()
     if controller is None or controller.pool is None:
         return 0
     if not (LOOP_WAKES or getattr(controller.pool, "uses_semaphore", False)):
@@ -274,7 +302,7 @@ def backlog() -> int:
 
 def lost_connection(channel: Any) -> bool:
     """Return whether a worker closes *channel* only to connect again, while its tasks run on."""
-    controller = _controller() if _controller else None
+    controller = _worker()
     return (
         consumes_tasks(channel)
         and controller is not None

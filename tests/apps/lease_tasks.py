@@ -146,6 +146,12 @@ def die_with_worker(self: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@app.task(name="lease.close", shared=False)
+def close(descriptor: int) -> None:
+    """Close a file of this process."""
+    os.close(descriptor)
+
+
 @app.task(bind=True, name="lease.reject", shared=False)
 def reject(self: Any, requeue: bool) -> str:
     """Reject the first delivery."""

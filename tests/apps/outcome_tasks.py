@@ -17,13 +17,16 @@ from celery import Celery, Task
 from celery.exceptions import Ignore, Reject
 from redis import Redis
 
-from celery_delayq import DelayQ
+from celery_delayq import DelayQ, keepers
 from tests.support.faults.ledger import Ledger
+
+# Where solo workers end side by side, the connection comes back when the last has ended its task.
+keepers.PATIENCE = 60.0
 
 LEDGER = os.environ.get("OUTCOME_LEDGER", "redis://127.0.0.1:1")
 
 #: Seconds after its start when a limited task is ended: by then all others have started.
-LIMIT = 5.0
+LIMIT = 10.0
 #: Seconds until a retry: it is only to be seen in the schedule.
 RETRY = 3600
 

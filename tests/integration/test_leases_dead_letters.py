@@ -148,6 +148,25 @@ def test_what_a_stock_worker_held_and_is_bound_nowhere_is_a_dead_letter(
     assert "no queue is bound to exchange 'ships'" in letter.reason
 
 
+def test_a_reply_of_a_worker_is_dropped_when_whoever_asked_has_gone(
+    app: Celery, delayq_broker_url: str, delayq_redis: RedisUnderTest
+) -> None:
+    client = delayq_redis.client
+    replies = app.control.mailbox.reply_exchange
+    with Connection(delayq_redis.url) as asker, Connection(delayq_broker_url) as ours:
+        queue = Queue("one call", replies, "one call")
+        asker.Producer().publish("pong", exchange=replies, routing_key="one call", declare=[queue])
+        channel = asker.channel()
+        reply = queue(channel).get()
+        client.delete("_kombu.binding.reply.celery.pidbox")
+
+        ours.channel().qos.restore_by_tag(reply.delivery_tag)
+
+        assert client.hlen("unacked") == client.zcard("unacked_index") == 0
+        assert list(DelayQ.of(app).dead_letters()) == []
+        channel.qos._delivered.clear()
+
+
 def test_a_task_that_kills_its_child_is_dead_after_so_many_deaths(
     app: Celery, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
 ) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import stat
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from fcntl import ioctl
@@ -128,17 +130,26 @@ def test_a_worker_that_loses_its_connections_opens_no_more_files_than_it_needs(
 FULL = 15 * 4096
 
 
+def pipes(pid: int, mode: int = stat.S_IRUSR | stat.S_IWUSR) -> list[tuple[str, int]]:
+    """Return the pipes that a process can read from or write to, with its descriptors for them."""
+    found = []
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):
+            if str(path.readlink()).startswith("pipe:") and path.lstat().st_mode & mode:
+                found.append((str(path.readlink()), int(path.name)))
+    return found
+
+
 def unread(pid: int) -> int:
     """Return how many bytes at most wait in a pipe that a process has open."""
     sizes = [0]
-    for path in Path(f"/proc/{pid}/fd").iterdir():
+    for _, number in pipes(pid):
         with suppress(OSError):
-            if str(path.readlink()).startswith("pipe:"):
-                pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-                try:
-                    sizes += struct.unpack("i", ioctl(pipe, FIONREAD, b"\0" * 4))
-                finally:
-                    os.close(pipe)
+            pipe = os.open(f"/proc/{pid}/fd/{number}", os.O_RDONLY | os.O_NONBLOCK)
+            try:
+                sizes += struct.unpack("i", ioctl(pipe, FIONREAD, b"\0" * 4))
+            finally:
+                os.close(pipe)
     return max(sizes)
 
 
@@ -166,5 +177,31 @@ def test_a_result_that_was_read_in_part_when_the_connection_was_lost_is_read_to_
 
     wait_until(lambda: redis.hlen("{celery}:dead") == 1, 30, lambda: f"an end:\n{worker.log}")
     assert not held(redis)
+    worker.term()
+    assert worker.wait(30) == 0
+
+
+@pytest.mark.conformance
+def test_a_connection_may_be_lost_while_a_child_ends(
+    make_app: MakeApp, delayq_worker: Callable[..., WorkerProcess], delayq_redis: RedisUnderTest
+) -> None:
+    """A child closes the pipe that tells of its end a moment before it can be waited for."""
+    app, redis = make_app(), delayq_redis.client
+    worker = delayq_worker("tests.apps.lease_tasks:app", concurrency=1)
+    (child,) = worker.child_pids()
+
+    def watched() -> list[int]:
+        """Return what the child can write to and the worker watches: that it has twice."""
+        read = Counter(name for name, _ in pipes(worker.pid, stat.S_IRUSR))
+        return [number for name, number in pipes(child, stat.S_IWUSR) if read[name] == 2]
+
+    app.send_task("lease.close", watched())
+    wait_until(lambda: not watched(), 30, "the worker hears of an end")
+    for kind in ("normal", "pubsub"):
+        redis.client_kill_filter(_type=kind, skipme=True)
+    wait_until(lambda: worker.log.count("] Connected to ") == 2, 30, "a new connection")
+
+    app.send_task("lease.add", (1, 2))
+    wait_until(lambda: logged(redis, "event") == [("ran",)], 30, lambda: f"a task:\n{worker.log}")
     worker.term()
     assert worker.wait(30) == 0

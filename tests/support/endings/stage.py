@@ -25,8 +25,9 @@ from tests.support.faults.leftovers import left_in
 from tests.support.proxy import Proxy
 
 TIMEOUT = 120
-#: Seconds of a lease that is to end, and of one that is not.
-SHORT, LONG = 2.0, 60.0
+#: Seconds of a lease that is to end, which a busy machine must extend in time before, and of one
+#: that is not.
+SHORT, LONG = 6.0, 240.0
 #: What is sent meanwhile waits for Redis, for 30 s at most: Celery's own policy ends in 0.6 s.
 PUBLISHING = {"max_retries": 150, "interval_start": 0, "interval_step": 0.2, "interval_max": 0.2}
 #: What tells Redis of an end.
