@@ -28,8 +28,13 @@ TIMEOUT = 120
 #: Seconds of a lease that is to end, which a busy machine must extend in time before, and of one
 #: that is not.
 SHORT, LONG = 6.0, 240.0
-#: What is sent meanwhile waits for Redis, for 30 s at most: Celery's own policy ends in 0.6 s.
-PUBLISHING = {"max_retries": 150, "interval_start": 0, "interval_step": 0.2, "interval_max": 0.2}
+#: What is sent meanwhile waits for Redis, for `TIMEOUT` at most: Celery's own policy ends in 0.6 s.
+PUBLISHING = {
+    "max_retries": 5 * TIMEOUT,
+    "interval_start": 0,
+    "interval_step": 0.2,
+    "interval_max": 0.2,
+}
 #: What tells Redis of an end.
 ENDS = ("ack", "reject", "retry", "requeue", "bury")
 #: What ends only when it is told to, or by its own limit.
