@@ -99,7 +99,7 @@ class SettleChannel(DivertChannel):
                 # Redis is away, or a signal handler runs where greenlets may not wait.
                 logger.warning("Done a little later: %r", exc)
             except BaseException:
-                # A greenlet is killed while it waits, or the process is told to end.
+                # A greenlet is killed while it waits, or the process is to end.
                 self.keeper.changes.add(change, lost)
                 raise
         self.keeper.changes.add(change, lost)
