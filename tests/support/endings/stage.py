@@ -28,7 +28,8 @@ TIMEOUT = 120
 #: Seconds of a lease that is to end, which a busy machine must extend in time before, and of one
 #: that is not.
 SHORT, LONG = 6.0, 240.0
-#: What is sent meanwhile waits for Redis, for `TIMEOUT` at most: Celery's own policy ends in 0.6 s.
+#: What is sent meanwhile waits for Redis, for `TIMEOUT` at most: Celery's own policy ends in 0.6 s,
+#: and kombu connects for 4 s.
 PUBLISHING = {
     "max_retries": 5 * TIMEOUT,
     "interval_start": 0,
@@ -227,7 +228,10 @@ class Stage:
             "task_reject_on_worker_lost": late,
             "worker_proc_alive_timeout": TIMEOUT,
             "worker_prefetch_multiplier": 1 if several else 60,
-            "broker_transport_options": {"delayq": self._delayq},
+            "broker_transport_options": {
+                "delayq": self._delayq,
+                "connect_retries_timeout": TIMEOUT,
+            },
             "task_publish_retry_policy": PUBLISHING,
         }
         started = [
