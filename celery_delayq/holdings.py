@@ -48,6 +48,8 @@ class Holdings:
         self.lease = lease
         self.tally = Tally()
         self.held: dict[str, Holding] = {}
+        #: When Redis has heard of this process, by the monotonic clock.
+        self.heard = time.monotonic()
         self._prefix = len(incarnation) + 1
         self._nonces = count(1)
         self._asked: dict[str, str] = {}
@@ -65,6 +67,7 @@ class Holdings:
         self, queue: str, nonce: str, fields: Iterable[str], *, alone: bool = False
     ) -> list[str]:
         """Note the messages that came for *nonce* as held; return their delivery tags."""
+        self.heard = time.monotonic()
         tags = [f"{self.incarnation}:{field}" for field in fields]
         for tag in tags:
             self.held[tag] = Holding(queue)

@@ -169,6 +169,16 @@ class LeaseKeeper(Holdings):
         if holding is not None:
             self.acks.add(holding.queue, self.field(tag), holding.run)
 
+    def handed_out(self, tag: str, message: object) -> bool:
+        """Note the object of a held message; False when it is no longer held, or goes back.
+
+        It goes back when its lease has ended without a connection: others may run it by now.
+        """
+        if time.monotonic() < self.heard + self.lease:
+            return super().handed_out(tag, message)
+        self.orphan([tag])
+        return False
+
     def orphan(self, tags: Iterable[str]) -> None:
         """The channel of these messages has gone: give them back once nobody works on them."""
         self._orphans.extend(tags)
@@ -280,6 +290,7 @@ class LeaseKeeper(Holdings):
             except ResponseError as exc:
                 # One broken queue must not end the leases on the others.
                 logger.error("The lease on queue %r could not be extended: %s", queue, exc)
+        self.heard = now
 
     def reconcile(self, queue: str) -> None:
         """Compare what Redis says that we hold of *queue* with what we know.

@@ -173,6 +173,20 @@ def test_what_was_handed_out_is_told_from_what_was_taken_away() -> None:
     assert kept_by() is message
 
 
+def test_what_was_taken_before_a_lease_ended_is_not_handed_out_and_what_comes_then_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = keeper(lease=7)
+    message = Message()
+    [early] = take(one, "q", 1)
+    later = time.monotonic() + 7.001
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+
+    assert not one.handed_out(early, message)
+    [late] = take(one, "q", 1)
+    assert one.handed_out(late, message)
+
+
 def test_beside_what_is_delivered_alone_nothing_is_taken_until_it_is_done() -> None:
     one = keeper()
     [tag] = take(one, "q", 1, alone=True)
