@@ -86,8 +86,11 @@ class Acks:
     @property
     def unanswered(self) -> bool:
         """Whether Redis has not answered to all, but for those that ride."""
-        riding = all(batch.ride for batch in tuple(self._in_flight.copy().values()))
-        return bool(self._waiting) or not riding
+        return (
+            bool(self._waiting)
+            or not all(batch.ride for batch in self._in_flight.copy().values())
+            or bool(self._waiting)  # it was put back meanwhile
+        )
 
     @property
     def first(self) -> object | None:

@@ -330,14 +330,14 @@ class LeaseKeeper(Holdings):
             there = self._store.leases.held(queue, self.incarnation)
             self._give_back(queue, {name for name in there if name.partition(":")[0] == nonce})
             self._abandoned.discard((queue, nonce))
+        seen, owned = self._orphans.copy(), []
         unowned: dict[str, list[str]] = defaultdict(list)
-        for _ in range(len(self._orphans)):
-            tag = self._orphans.popleft()
+        for tag in seen:
             holding = self.held.get(tag)
             if holding is None:
                 continue
             if holding.message is not None and holding.message() is not None:
-                self._orphans.append(tag)
+                owned.append(tag)
             else:
                 unowned[holding.queue].append(tag)
         try:
@@ -346,8 +346,11 @@ class LeaseKeeper(Holdings):
                 for tag in tags:
                     self._pop(tag)
         finally:
-            tags = [tag for some in unowned.values() for tag in some]
-            self._orphans.extend(tag for tag in tags if tag in self.held)
+            # In this order: as long as there are some, the process does not end.
+            failed = (tag for tags in unowned.values() for tag in tags if tag in self.held)
+            self._orphans.extend([*owned, *failed])
+            for _ in seen:
+                self._orphans.popleft()
 
     def _give_back(self, queue: str, fields: Iterable[str], *, counted: bool = False) -> None:
         fields = sorted(fields, key=lambda name: [int(part) for part in name.split(":")])

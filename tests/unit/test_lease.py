@@ -409,6 +409,41 @@ def test_no_thread_begins_before_the_last_one_has_closed_its_connections() -> No
     ]
 
 
+def test_a_process_does_not_end_while_something_is_being_given_back() -> None:
+    asked, answered = threading.Event(), threading.Event()
+    given_back: list[list[str]] = []
+
+    class Store:
+        """Answers late."""
+
+        def __getattr__(self, name: str) -> Any:
+            return self
+
+        def __call__(self, *args: Any) -> None:
+            """Be any of its methods."""
+
+        def requeue(self, _queue: str, _me: str, fields: list[str], **_: Any) -> tuple[int, int]:
+            """Give back."""
+            asked.set()
+            answered.wait(10)
+            given_back.append(fields)
+            return len(fields), 0
+
+    store: Any = Store()
+    options = Settings.from_options({"delayq": {}})
+    one = LeaseKeeper(store, lambda *_: True, options, lambda: "me")
+    one.join()
+    [tag] = take(one, "q", 1)
+    one.orphan([tag])
+    asked.wait(10)
+
+    threading.Timer(0.2, answered.set).start()
+    one.end(time.monotonic() + 10)
+    one.leave()
+
+    assert given_back == [[one.field(tag)]]
+
+
 def test_a_change_that_fails_again_and_again_lets_no_lease_end() -> None:
     """With a lease of 1 s the thread extends it each third of a second, and tries each sixth."""
     beats: list[str] = []
