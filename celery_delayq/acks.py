@@ -4,6 +4,7 @@ sent again if need be.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -219,9 +220,12 @@ class Changes:
         self._waiting.append(Change(make, lost))
         self._wake()
 
-    def flush(self, store: Store) -> None:
-        """Make all of them in this order; raises an error where that is to be tried again."""
-        while self._waiting:
+    def flush(self, store: Store, until: float = math.inf) -> None:
+        """Make all of them in this order, until a monotonic time.
+
+        Raises an error where that is to be tried again.
+        """
+        while self._waiting and time.monotonic() < until:
             change = self._waiting[0]
             try:
                 change.make(store)

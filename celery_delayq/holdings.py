@@ -19,12 +19,14 @@ TIRED = 10
 class Holding:
     """One message that this process holds.
 
-    *message* is the object that was handed out; while it lives, someone may still work on it.
+    *since* is the monotonic time at which it was asked for. *message* is the object that was handed
+    out; while it lives, someone may still work on it.
     *crashed*, *reason* and *details* tell of its end: that it killed its process, or why it was
     rejected; *run* is the line of its run for the history.
     """
 
     queue: str
+    since: float
     message: ReferenceType[Any] | None = None
     crashed: bool = False
     reason: str | None = None
@@ -48,11 +50,12 @@ class Holdings:
         self.lease = lease
         self.tally = Tally()
         self.held: dict[str, Holding] = {}
-        #: When Redis has heard of this process, by the monotonic clock.
+        #: Monotonic time at which all leases were extended last.
         self.heard = time.monotonic()
         self._prefix = len(incarnation) + 1
         self._nonces = count(1)
-        self._asked: dict[str, str] = {}
+        #: By nonce: the queue that was asked, and when by the monotonic clock.
+        self._asked: dict[str, tuple[str, float]] = {}
         self._alone: set[str] = set()
         self._room_until = 0.0
         self._tired_until = 0.0
@@ -60,20 +63,19 @@ class Holdings:
     def new_nonce(self, queue: str) -> str:
         """Return the nonce of a request that is about to be sent."""
         nonce = str(next(self._nonces))
-        self._asked[nonce] = queue
+        self._asked[nonce] = queue, time.monotonic()
         return nonce
 
     def take(
         self, queue: str, nonce: str, fields: Iterable[str], *, alone: bool = False
     ) -> list[str]:
         """Note the messages that came for *nonce* as held; return their delivery tags."""
-        self.heard = time.monotonic()
         tags = [f"{self.incarnation}:{field}" for field in fields]
+        _, since = self._asked.pop(nonce, (queue, time.monotonic()))
         for tag in tags:
-            self.held[tag] = Holding(queue)
+            self.held[tag] = Holding(queue, since)
         if alone:
             self._alone.update(tags)
-        self._asked.pop(nonce, None)
         return tags
 
     def handed_out(self, tag: str, message: Any) -> bool:

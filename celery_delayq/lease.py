@@ -170,14 +170,15 @@ class LeaseKeeper(Holdings):
             self.acks.add(holding.queue, self.field(tag), holding.run)
 
     def handed_out(self, tag: str, message: object) -> bool:
-        """Note the object of a held message; False when it is no longer held, or goes back.
+        """Note the object of a message; False if it is not held, or its lease may have ended.
 
-        It goes back when its lease has ended without a connection: others may run it by now.
+        Then others may run it by now; if not, it is given back.
         """
-        if time.monotonic() < self.heard + self.lease:
-            return super().handed_out(tag, message)
-        self.orphan([tag])
-        return False
+        holding = self.held.get(tag)
+        if holding and time.monotonic() > max(self.heard, holding.since) + self.lease:
+            self.orphan([tag])
+            return False
+        return super().handed_out(tag, message)
 
     def orphan(self, tags: Iterable[str]) -> None:
         """The channel of these messages has gone: give them back once nobody works on them."""
@@ -193,8 +194,13 @@ class LeaseKeeper(Holdings):
     # -- the thread
 
     def _run(self) -> None:
-        with self._thread_lock:  # the thread before this one may still be closing its connections
+        # The thread before this one may still close its connections, or wait for a silent server.
+        alone = self._thread_lock.acquire(True, self.lease / 3)
+        try:
             self._keep()
+        finally:
+            if alone:
+                self._thread_lock.release()
 
     def _keep(self) -> None:
         down = False
@@ -213,17 +219,19 @@ class LeaseKeeper(Holdings):
             except Exception:
                 logger.exception("Keeping leases failed and is tried again")
                 native.sleep(min(1.0, self.lease / 6))
-        with suppress(*LOST):  # it expires
-            self._store.leases.disclaim(self.incarnation)
-        self._renew_at = 0.0
-        self._store.client.connection_pool.disconnect()
+        try:
+            with suppress(*LOST):  # it expires
+                self._store.leases.disclaim(self.incarnation)
+        finally:
+            self._renew_at = 0.0
+            self._store.client.connection_pool.disconnect()
 
     def _needed(self) -> bool:
         with self._lock:
             # First: whoever adds something from now on finds that the thread may be ending.
             self._running = False
-            work = self.held or self.acks or self.changes or self._abandoned or self.runs
-            self._running = bool(self._users or work)
+            work = (self.held, self.acks, self.changes, self._abandoned, self._orphans, self.runs)
+            self._running = bool(self._users or any(work))
             return self._running
 
     def _turn(self) -> None:
@@ -239,7 +247,7 @@ class LeaseKeeper(Holdings):
             if not (self.acks or self.changes):
                 self._signal.wait(wait)
         try:
-            self.changes.flush(self._store)
+            self.changes.flush(self._store, self._next_beat)
             self._look_after_acks()
             if time.monotonic() >= self.runs.due:
                 self.runs.flush(self._store)
@@ -280,17 +288,22 @@ class LeaseKeeper(Holdings):
         believed: dict[str, int] = defaultdict(int)
         for holding in self.held.copy().values():
             believed[holding.queue] += 1
-        for queue in {*believed, *self._strangers, *self._asked.copy().values()}:
+        asked = {queue for queue, _ in self._asked.copy().values()}
+        are_known = True
+        for queue in {*believed, *self._strangers, *asked}:
             try:
                 held = self._store.leases.beat(queue, self.incarnation, self.lease)
                 if held == believed[queue]:
                     self._strangers.pop(queue, None)
-                elif not self.changes:  # Redis holds what these are about, and we do not
+                elif not self.changes:
                     self.reconcile(queue)
+                else:  # Redis holds what these are about, and we do not
+                    are_known = False
             except ResponseError as exc:
                 # One broken queue must not end the leases on the others.
                 logger.error("The lease on queue %r could not be extended: %s", queue, exc)
-        self.heard = now
+        if are_known:
+            self.heard = now
 
     def reconcile(self, queue: str) -> None:
         """Compare what Redis says that we hold of *queue* with what we know.
@@ -346,7 +359,7 @@ class LeaseKeeper(Holdings):
                 for tag in tags:
                     self._pop(tag)
         finally:
-            # In this order: as long as there are some, the process does not end.
+            # Add before removing: `end` waits until there are none.
             failed = (tag for tags in unowned.values() for tag in tags if tag in self.held)
             self._orphans.extend([*owned, *failed])
             for _ in seen:

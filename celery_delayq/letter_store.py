@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -10,7 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from uuid import uuid4
 
-from celery_delayq import scripts
+from celery_delayq import native, scripts
 from celery_delayq.ahead import Ahead
 from celery_delayq.calls import Call, Puts
 from celery_delayq.keys import Layout
@@ -19,7 +18,7 @@ from celery_delayq.message import Entry, letter_text
 from celery_delayq.places import Letter, to_bytes, to_text
 from celery_delayq.scan_store import ScanStore
 
-logger = logging.getLogger(__name__)
+logger = native.Logger(__name__)
 
 if TYPE_CHECKING:
     from celery_delayq.store import Store

@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import Any
 from weakref import WeakKeyDictionary
 
-#: What has locks that are made anew in a forked child, and the names of these.
+#: Objects whose locks forked children replace, and the names of these attributes.
 _LOCKED: WeakKeyDictionary[Any, tuple[str, ...]] = WeakKeyDictionary()
 #: The threads that were started here, by their native ids.
 _THREADS: set[int] = set()
@@ -29,9 +29,14 @@ def _original(module: str, name: str) -> Any:
     """Return an attribute of a module as it was before monkey patching."""
     if "gevent.monkey" in sys.modules:
         return import_module("gevent.monkey").get_original(module, name)
-    if "eventlet.patcher" in sys.modules:
+    if is_eventlet():
         return getattr(import_module("eventlet.patcher").original(module), name)
     return getattr(import_module(module), name)
+
+
+def is_eventlet() -> bool:
+    """Whether eventlet has patched this process."""
+    return "eventlet.patcher" in sys.modules
 
 
 def lock() -> Any:
@@ -130,7 +135,7 @@ class Logger:
 
     def _log(self, level: int, text: str, args: tuple[Any, ...], **options: Any) -> None:
         said = partial(self._logger.log, level, text, *args, stacklevel=3, **options)
-        if "eventlet.patcher" in sys.modules and _original("_thread", "get_ident")() in _THREADS:
+        if is_eventlet() and _original("_thread", "get_ident")() in _THREADS:
             _SAID.append(said)
         else:
             said()

@@ -99,8 +99,8 @@ class Intake:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether another thread or greenlet polls than the one that runs now."""
-        return self._thread not in (0, get_ident())
+        """Whether the caller is not the thread or greenlet that polls."""
+        return self._thread != get_ident()
 
     @property
     def is_content(self) -> bool:

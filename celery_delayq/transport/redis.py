@@ -47,8 +47,10 @@ class Channel(ConsumeChannel):
     def _get_pool(self, asynchronous: bool = False) -> Any:
         with self.connection.plain_client():
             pool = super()._get_pool(asynchronous)
-        # Both of redis-py: with the first it takes the second when it sees that it was forked.
-        native.renew_locks(pool, "_fork_lock", "_lock")
+        sentinels = getattr(getattr(pool, "sentinel_manager", None), "sentinels", ())
+        for each in (pool, *(sentinel.connection_pool for sentinel in sentinels)):
+            # Both of redis-py: with the first it takes the second when it sees that it was forked.
+            native.renew_locks(each, "_fork_lock", "_lock")
         return pool
 
 

@@ -14,7 +14,7 @@ from celery_delayq.transport.publish import PublishChannel
 
 logger = logging.getLogger(__name__)
 
-#: How the exchanges begin and end that bring replies of workers to who has asked them.
+#: Prefix and suffix of the names of reply exchanges of remote control.
 _REPLY_PREFIX, _REPLY_SUFFIX = Mailbox.reply_exchange_fmt.split("%s")
 
 
@@ -24,7 +24,7 @@ class RestoreChannel(PublishChannel):
     def _do_restore_message(
         self, payload: Any, exchange: str, routing_key: str, *rest: Any
     ) -> None:
-        """Put back a message that kombu keeps; no task is dropped whose queue is bound nowhere."""
+        """Put back a message that kombu keeps; a reply without a bound queue is dropped."""
         if not self._lookup(exchange, routing_key):
             if exchange.startswith(_REPLY_PREFIX) and exchange.endswith(_REPLY_SUFFIX):
                 return  # whoever asked the workers has gone

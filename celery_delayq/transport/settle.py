@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import gc
-import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from celery_delayq import native
 from celery_delayq.lease_store import Counted
 from celery_delayq.store import Store
 from celery_delayq.transport import worker
 from celery_delayq.transport.divert import DivertChannel
 
-logger = logging.getLogger(__name__)
+logger = native.Logger(__name__)
 
 #: Burials after which to look whether there are too many dead letters.
 TRIM_AFTER = 100
@@ -85,13 +85,13 @@ class SettleChannel(DivertChannel):
     def _do(self, change: Callable[[Store], Any], lost: str = "") -> None:
         """Change something in Redis: at once, or by the keeper.
 
-        By the keeper where there is no connection, and for tasks that run in threads or greenlets:
-        the consumer may close its connections while they wait for an answer, and eventlet tells
-        them nothing of it.
+        By the keeper where there is no connection, and for greenlets of eventlet: the consumer may
+        close its connections while they wait for an answer, and then they would wait for ever.
 
         *lost* says what is lost if the process ends before Redis is back.
         """
-        if self.connection is not None and not self._intake.is_elsewhere:
+        waits_for_ever = native.is_eventlet() and self._intake.is_elsewhere
+        if self.connection is not None and not waits_for_ever:
             try:
                 change(self.store)
                 return

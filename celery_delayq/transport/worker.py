@@ -188,48 +188,50 @@ def keep_reading() -> None:
     hub: Any = getattr(controller, "hub", None)
     if hub is None or not hasattr(processes, "_fileno_to_outq") or hasattr(hub.reset, "goes_on"):
         return
-    hub.reset = _going_on(hub, processes, hub.reset)
-    register = processes.register_with_event_loop
-    processes.register_with_event_loop = _going_on(hub, processes, register)
+    reset, register = hub.reset, processes.register_with_event_loop
+    begun: dict[int, tuple[Any, Any]] = {}
 
+    def note_begun() -> None:
+        for fd, child in processes._fileno_to_outq.items():
+            reader, _ = hub.readers.get(fd) or (None, ())
+            if isgenerator(reader) and reader.gi_frame is not None:  # it has not come to its end
+                begun[fd] = child, reader
 
-def _going_on(hub: Hub, processes: Any, change: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a change of an event loop's readers keep those that have read half a result."""
+    def reset_and_note() -> None:
+        note_begun()
+        reset()
 
-    def change_and_go_on(*args: Any, **kwargs: Any) -> Any:
-        begun = [
-            (fd, child, reader)
-            for fd, child in processes._fileno_to_outq.items()
-            for reader, _ in filter(None, [hub.readers.get(fd)])
-            if isgenerator(reader) and reader.gi_frame is not None  # it has not come to its end
-        ]
-        result = change(*args, **kwargs)
-        for fd, child, reader in begun:
+    def register_and_go_on(loop: Hub) -> None:
+        note_begun()
+        register(loop)
+        # Not before: while a worker connects, kombu before 5.7 takes all readers for its own.
+        for fd, (child, reader) in begun.items():
             if processes._fileno_to_outq.get(fd) is child:  # else it has ended meanwhile
-                hub.add_reader(fd, reader)
-        return result
+                loop.add_reader(fd, reader)
+        begun.clear()
 
-    change_and_go_on.goes_on = True  # type: ignore[attr-defined]
-    return change_and_go_on
+    reset_and_note.goes_on = True  # type: ignore[attr-defined]
+    hub.reset = reset_and_note
+    processes.register_with_event_loop = register_and_go_on
 
 
 def watch_living() -> None:
     """Have a prefork worker that connects again watch no child that has ended.
 
-    A child's pipe ends a moment before the child does. In between Celery watches it no more and
-    counts it still: to watch it anew would be an unrecoverable error.
+    A child's pipe ends a moment before the child does. In between Celery has closed its descriptor
+    but still lists the child; watching it again would end the worker.
     """
     processes: Any = getattr(_pool(), "_pool", None)
     watch = getattr(processes, "_track_child_process", None)
     if watch is None or hasattr(watch, "skips"):
         return
 
-    def watch_living(child: Any, hub: Hub) -> None:
+    def watch_others(child: Any, hub: Hub) -> None:
         if getattr(child, "_sentinel_poll", 0) is not None:
             watch(child, hub)
 
-    watch_living.skips = True  # type: ignore[attr-defined]
-    processes._track_child_process = watch_living
+    watch_others.skips = True  # type: ignore[attr-defined]
+    processes._track_child_process = watch_others
 
 
 def drop_waiting() -> None:

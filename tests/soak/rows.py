@@ -91,14 +91,17 @@ def table_of(rows: Mapping[str, Row], title: str) -> Table:
 
 
 def markdown_of(rows: Mapping[str, Row], title: str) -> str:
-    """Return the rows as a Markdown table."""
+    """Return the rows as a Markdown table, and how many tests were not reached."""
+    run = {name: row for name, row in rows.items() if row.times}
 
     def lines() -> Iterator[str]:
         yield f"{title}\n"
         yield "| fault | times | " + " | ".join(COLUMNS) + " |"
         yield "| --- " + "| ---: " * (len(COLUMNS) + 1) + "|"
-        for name, row in rows.items():
+        for name, row in run.items():
             yield f"| {name} | " + " | ".join(_cells(row)) + " |"
+        if len(run) < len(rows):
+            yield f"\nTests for which there was no time: {len(rows) - len(run)}."
 
     return "\n".join(lines()) + "\n"
 

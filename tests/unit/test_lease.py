@@ -182,8 +182,9 @@ def test_what_was_taken_before_a_lease_ended_is_not_handed_out_and_what_comes_th
     later = time.monotonic() + 7.001
     monkeypatch.setattr(time, "monotonic", lambda: later)
 
-    assert not one.handed_out(early, message)
     [late] = take(one, "q", 1)
+
+    assert not one.handed_out(early, message)
     assert one.handed_out(late, message)
 
 
@@ -442,6 +443,66 @@ def test_a_process_does_not_end_while_something_is_being_given_back() -> None:
     one.leave()
 
     assert given_back == [[one.field(tag)]]
+
+
+def test_changes_that_come_all_the_time_let_no_lease_end() -> None:
+    """Each is made in 1 ms, and leads to the next; the lease is 1 s."""
+    beats: list[str] = []
+
+    class Store:
+        """Counts how often a lease was extended; all else is done."""
+
+        def __getattr__(self, name: str) -> Any:
+            return self
+
+        def __call__(self, *args: Any) -> None:
+            """Be any of its methods."""
+
+        def beat(self, queue: str, *_: Any) -> int:
+            """Extend the lease on the one message that is held."""
+            beats.append(queue)
+            return 1
+
+    def make_another(_: object) -> None:
+        time.sleep(0.001)
+        if len(beats) < 3:
+            one.changes.add(make_another)
+
+    store: Any = Store()
+    options = Settings.from_options({"delayq": {"lease": 1}})
+    one = LeaseKeeper(store, lambda *_: True, options, lambda: "me")
+    [tag] = take(one, "q", 1)
+
+    one.changes.add(make_another)
+    wait_until(lambda: not one.changes, what="three beats")
+    one.drop(tag)
+
+    assert beats == ["q"] * 3
+
+
+def test_a_process_ends_at_once_where_a_task_outlived_its_connection() -> None:
+    class Store:
+        """Does all."""
+
+        def __getattr__(self, name: str) -> Any:
+            return self
+
+        def __call__(self, *args: Any) -> None:
+            """Be any of its methods."""
+
+    store: Any = Store()
+    options = Settings.from_options({"delayq": {}})
+    one = LeaseKeeper(store, lambda *_: True, options, lambda: "me")
+    one.join()
+    [tag] = take(one, "q", 1)
+    message = Message()
+    one.handed_out(tag, message)
+    one.orphan([tag])
+    one.drop(tag)
+    one.leave()
+
+    one.end(time.monotonic() + 60)
+    assert not one._orphans
 
 
 def test_a_change_that_fails_again_and_again_lets_no_lease_end() -> None:

@@ -31,6 +31,14 @@ def test_the_table_takes_the_place_of_the_last_one_and_nothing_else_changes() ->
     assert placed(new, table) == new
 
 
+def test_tests_for_which_there_was_no_time_are_counted() -> None:
+    skipped = {"test": "test_others", "failed": False, "skipped": True, "verdict": None}
+
+    *_, blank, last = markdown_of(rows_of([LINE, skipped]), "1 minute").splitlines()
+
+    assert (blank, last) == ("", "Tests for which there was no time: 1.")
+
+
 def test_a_page_without_a_place_is_refused() -> None:
     with pytest.raises(ValueError, match="no place for the table"):
         placed("# Guarantees", "| |")

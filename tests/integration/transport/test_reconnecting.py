@@ -195,7 +195,8 @@ def test_a_connection_may_be_lost_while_a_child_ends(
         read = Counter(name for name, _ in pipes(worker.pid, stat.S_IRUSR))
         return [number for name, number in pipes(child, stat.S_IWUSR) if read[name] == 2]
 
-    app.send_task("lease.close", watched())
+    (descriptor,) = watched()
+    app.send_task("lease.close", (descriptor,))
     wait_until(lambda: not watched(), 30, "the worker hears of an end")
     for kind in ("normal", "pubsub"):
         redis.client_kill_filter(_type=kind, skipme=True)
