@@ -65,7 +65,7 @@ def _noting(controller: Any) -> Callable[..., None]:
 
 
 def _worker() -> Any:
-    """Return the worker of this process, None where there is none."""
+    """Return the worker of this process, or None."""
     return _controller() if _controller else None
 
 

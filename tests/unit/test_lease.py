@@ -23,6 +23,28 @@ class Message:
     """Stands for what was handed out."""
 
 
+class AnyStore:
+    """Stands for a store and all its parts: every method does nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self
+
+    def __call__(self, *args: Any) -> None:
+        """Be any of its methods."""
+
+
+class BeatingStore(AnyStore):
+    """Counts the beats for the one message that is held."""
+
+    def __init__(self) -> None:
+        self.beats: list[str] = []
+
+    def beat(self, queue: str, *_: Any) -> int:
+        """Extend the lease."""
+        self.beats.append(queue)
+        return 1
+
+
 def keeper(
     claim: Callable[[str, float], bool] = lambda *_: True,
     name: Callable[[], str] = lambda: "me",
@@ -343,16 +365,7 @@ def test_what_is_left_to_do_starts_a_thread_that_has_ended() -> None:
     """The last channel has gone and nothing is held, when a task that was acknowledged fails."""
     started: list[Callable[[], None]] = []
 
-    class Store:
-        """Gives up a name, and has a pool of connections."""
-
-        def __getattr__(self, name: str) -> Any:
-            return self
-
-        def __call__(self, *args: Any) -> None:
-            """Be any of its methods."""
-
-    store: Any = Store()
+    store: Any = AnyStore()
     options = Settings.from_options({"delayq": {}})
     one = LeaseKeeper(store, lambda *_: True, options, lambda: "me", start=started.append)
     one.join()
@@ -373,11 +386,8 @@ def test_no_thread_begins_before_the_last_one_has_closed_its_connections() -> No
     done: list[str] = []
     made = threading.Event()
 
-    class Store:
-        """Is told of one more change while a thread gives up its name."""
-
-        def __getattr__(self, name: str) -> Any:
-            return self
+    class Store(AnyStore):
+        """Adds a change while the first thread gives up its name."""
 
         def disclaim(self, *_: Any) -> None:
             """Give up a name."""
@@ -414,14 +424,8 @@ def test_a_process_does_not_end_while_something_is_being_given_back() -> None:
     asked, answered = threading.Event(), threading.Event()
     given_back: list[list[str]] = []
 
-    class Store:
+    class Store(AnyStore):
         """Answers late."""
-
-        def __getattr__(self, name: str) -> Any:
-            return self
-
-        def __call__(self, *args: Any) -> None:
-            """Be any of its methods."""
 
         def requeue(self, _queue: str, _me: str, fields: list[str], **_: Any) -> tuple[int, int]:
             """Give back."""
@@ -447,28 +451,13 @@ def test_a_process_does_not_end_while_something_is_being_given_back() -> None:
 
 def test_changes_that_come_all_the_time_let_no_lease_end() -> None:
     """Each is made in 1 ms, and leads to the next; the lease is 1 s."""
-    beats: list[str] = []
-
-    class Store:
-        """Counts how often a lease was extended; all else is done."""
-
-        def __getattr__(self, name: str) -> Any:
-            return self
-
-        def __call__(self, *args: Any) -> None:
-            """Be any of its methods."""
-
-        def beat(self, queue: str, *_: Any) -> int:
-            """Extend the lease on the one message that is held."""
-            beats.append(queue)
-            return 1
+    store: Any = BeatingStore()
 
     def make_another(_: object) -> None:
         time.sleep(0.001)
-        if len(beats) < 3:
+        if len(store.beats) < 3:
             one.changes.add(make_another)
 
-    store: Any = Store()
     options = Settings.from_options({"delayq": {"lease": 1}})
     one = LeaseKeeper(store, lambda *_: True, options, lambda: "me")
     [tag] = take(one, "q", 1)
@@ -477,20 +466,11 @@ def test_changes_that_come_all_the_time_let_no_lease_end() -> None:
     wait_until(lambda: not one.changes, what="three beats")
     one.drop(tag)
 
-    assert beats == ["q"] * 3
+    assert store.beats == ["q"] * 3
 
 
 def test_a_process_ends_at_once_where_a_task_outlived_its_connection() -> None:
-    class Store:
-        """Does all."""
-
-        def __getattr__(self, name: str) -> Any:
-            return self
-
-        def __call__(self, *args: Any) -> None:
-            """Be any of its methods."""
-
-    store: Any = Store()
+    store: Any = AnyStore()
     options = Settings.from_options({"delayq": {}})
     one = LeaseKeeper(store, lambda *_: True, options, lambda: "me")
     one.join()
@@ -507,29 +487,14 @@ def test_a_process_ends_at_once_where_a_task_outlived_its_connection() -> None:
 
 def test_a_change_that_fails_again_and_again_lets_no_lease_end() -> None:
     """With a lease of 1 s the thread extends it each third of a second, and tries each sixth."""
-    beats: list[str] = []
+    store: Any = BeatingStore()
     beats_before: list[int] = []
     done: list[None] = []
 
-    class Store:
-        """Counts how often a lease was extended; all else is done."""
-
-        def __getattr__(self, name: str) -> Any:
-            return self
-
-        def __call__(self, *args: Any) -> None:
-            """Be any of its methods."""
-
-        def beat(self, queue: str, *_: Any) -> int:
-            """Extend the lease on the one message that is held."""
-            beats.append(queue)
-            return 1
-
     def fail(_: object) -> None:
-        beats_before.append(len(beats))
+        beats_before.append(len(store.beats))
         raise RuntimeError("it cannot be made")
 
-    store: Any = Store()
     options = Settings.from_options({"delayq": {"lease": 1}})
     one = LeaseKeeper(store, lambda *_: True, options, lambda: "me")
     [tag] = take(one, "q", 1)
