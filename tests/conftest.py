@@ -7,11 +7,21 @@ from typing import Any
 
 import pytest
 
+from celery_delayq.embedded import ports
+
 pytest_plugins = ["celery_delayq.testing.fixtures"]
 
 SPARK = "tests/integration/spark/"
 #: `make test` runs a test on the first of these that it has; marked "conformance", on all it has.
 POOL_ORDER = ("threads", "prefork", "solo", "gevent", "eventlet")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give each process of xdist ports of its own: that of a server which is away is free."""
+    process = getattr(config, "workerinput", None)
+    if process is not None:
+        number = int(process["workerid"].removeprefix("gw"))
+        ports.PORTS = ports.PORTS[number :: process["workercount"]]
 
 
 @pytest.hookimpl(tryfirst=True)

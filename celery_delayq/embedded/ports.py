@@ -9,15 +9,15 @@ from typing import Final
 from celery_delayq.errors import EmbeddedRedisError
 
 HOST: Final = "127.0.0.1"
-# Below the ephemeral range: a client that keeps reconnecting to an ephemeral port of a stopped
-# server can be given that very port as its own end, and then holds it against the server.
-_PORTS: Final = range(20_000, 32_768)
+#: Where to look. Below the ephemeral range: a client that keeps reconnecting to an ephemeral port
+#: of a stopped server can be given that very port as its own end, and then holds it against it.
+PORTS = range(20_000, 32_768)
 _ATTEMPTS: Final = 200
 
 
 def free_port() -> int:
     """Return a port of 127.0.0.1 that was free a moment ago (EmbeddedRedisError if none is)."""
-    for port in random.sample(_PORTS, k=_ATTEMPTS):
+    for port in random.sample(PORTS, k=_ATTEMPTS):
         with socket.socket() as probe:
             # As a server does it: a port whose last connections just closed is free.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -26,4 +26,4 @@ def free_port() -> int:
             except OSError:
                 continue
             return port
-    raise EmbeddedRedisError(f"no free port on {HOST} from {_PORTS[0]} to {_PORTS[-1]}")
+    raise EmbeddedRedisError(f"no free port on {HOST} from {PORTS[0]} to {PORTS[-1]}")
