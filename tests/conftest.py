@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from typing import Any
 
@@ -17,7 +18,13 @@ POOL_ORDER = ("threads", "prefork", "solo", "gevent", "eventlet")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give each process of xdist ports of its own: that of a server which is away is free."""
+    """Give each process of xdist ports of its own: that of a server which is away is free.
+
+    And have gevent look addresses up at once. By default it asks a thread, through a queue whose
+    lock is not re-entrant: where a signal handler or a finalizer that changes greenlets comes
+    inside it, the next lookup waits for ever, and with it all greenlets.
+    """
+    os.environ["GEVENT_RESOLVER"] = "block"
     process = getattr(config, "workerinput", None)
     if process is not None:
         number = int(process["workerid"].removeprefix("gw"))

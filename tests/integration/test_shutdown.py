@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -30,13 +30,13 @@ def desk(delayq_worker: StartWorker, delayq_redis: RedisUnderTest) -> Iterator[D
 
 
 def start_in_the_middle_of_a_batch(
-    desk: Desk, pool: str, env: Mapping[str, str] | None = None, **settings: Any
+    desk: Desk, pool: str, **settings: Any
 ) -> tuple[WorkerProcess, list[str]]:
     """Return a worker that runs some of the tasks, holds others and has left the rest."""
     # What goes quickly comes first, so that the worker takes many at once.
     quick = desk.send(30)
     ids = desk.send(16, "gate", acks="mixed")
-    worker = desk.worker(pool, env=env, **settings)
+    worker = desk.worker(pool, **settings)
     desk.wait_started(ids, 1 if pool == "solo" else 2)
     if pool != "solo":  # which takes one at a time where the machine is slow
         wait_until(
@@ -111,9 +111,7 @@ def test_a_cold_shutdown_kills_and_gives_back(desk: Desk, first: str) -> None:
 
 def cold(desk: Desk, pool: str) -> list[str]:
     """Shut a worker down in the middle of a batch, and return what it had been sent."""
-    # Celery's handler of the signal changes greenlets. Where it comes inside gevent's queue for
-    # looking names up in threads, the next lookup would wait for that queue's lock for ever.
-    worker, ids = start_in_the_middle_of_a_batch(desk, pool, env={"GEVENT_RESOLVER": "block"})
+    worker, ids = start_in_the_middle_of_a_batch(desk, pool)
 
     worker.send_signal(signal.SIGQUIT)
     worker.wait_log("terminate all running tasks")
