@@ -221,11 +221,12 @@ class Changes:
         self._wake()
 
     def flush(self, store: Store, until: float = math.inf) -> None:
-        """Make all of them in this order, until a monotonic time.
+        """Make all of them in this order, until a monotonic time, but one at least.
 
-        Raises an error where that is to be tried again.
+        So they are made in the end where leases cannot be extended. Raises an error where that is
+        to be tried again.
         """
-        while self._waiting and time.monotonic() < until:
+        while self._waiting:
             change = self._waiting[0]
             try:
                 change.make(store)
@@ -240,6 +241,8 @@ class Changes:
                     raise
                 logger.exception("A change was not made. %s", change.lost or "A lease ends")
             self._waiting.popleft()
+            if time.monotonic() >= until:
+                return
 
     def give_up(self) -> None:
         """Log what is lost: the process ends, and Redis is away."""

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from redis.exceptions import ResponseError
 
 from celery_delayq import native
 from celery_delayq.acks import Tally
@@ -467,6 +468,34 @@ def test_changes_that_come_all_the_time_let_no_lease_end() -> None:
     one.drop(tag)
 
     assert store.beats == ["q"] * 3
+
+
+def test_changes_are_made_where_no_lease_can_be_extended() -> None:
+    refused: list[None] = []
+
+    class Store(AnyStore):
+        """Has an account without the right to extend anything."""
+
+        def renew(self, *_: Any) -> None:
+            """Be refused."""
+            refused.append(None)
+            raise ResponseError("NOPERM this user has no permissions to run the 'pexpire' command")
+
+    store: Any = Store()
+    options = Settings.from_options({"delayq": {"lease": 1}})
+    one = LeaseKeeper(store, lambda *_: True, options, lambda: "me")
+    [tag] = take(one, "q", 1)
+    made: list[int] = []
+    one.join()
+    wait_until(lambda: refused, what="a beat that fails")
+
+    for number in range(3):
+        one.changes.add(lambda _, number=number: made.append(number))  # type: ignore[misc]
+
+    wait_until(lambda: not one.changes, what="all changes are made")
+    one.drop(tag)
+    one.leave()
+    assert made == [0, 1, 2]
 
 
 def test_a_process_ends_at_once_where_a_task_outlived_its_connection() -> None:
