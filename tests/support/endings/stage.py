@@ -109,6 +109,7 @@ class Stage:
         self._send()
         self._wait_started(self._of("terminate"))
         self._revoke()
+        self._kill()
 
     def _cut_before(self) -> None:
         self._open("go")
@@ -128,11 +129,12 @@ class Stage:
             )
         self._revoke()
         self._cut(lambda: self._wait_finished(blockers), "blockers")
+        self._kill()
 
     def _cut_running(self) -> None:
         self._begin()
         self._send()
-        self._wait_running()
+        self._wait_running(self.cells)
         self._cut(self._wait_ended, "go")
         self._revoke()
 
@@ -145,7 +147,7 @@ class Stage:
         self._send(others)
         self._wait_started(others)
         self._send(limited)
-        self._wait_running()
+        self._wait_running(self.cells)
         self._proxy.hold(*ENDS)
         self._revoke()
         self._open("go")
@@ -273,7 +275,9 @@ class Stage:
 
     def _send(self, cells: Collection[Cell] | None = None) -> None:
         for cell in self.cells if cells is None else cells:
-            task = self._app.signature(f"outcome.{cell.ending}", ("go",), task_id=cell.id)
+            is_apart = cell.ending == "killed" and self.world.cut in ("", "before")
+            gate = "kill" if is_apart else "go"
+            task = self._app.signature(f"outcome.{cell.ending}", (gate,), task_id=cell.id)
             if cell.in_chord:
                 beside = self._app.signature("outcome.beside", task_id=f"{cell.ending}-beside")
                 body = self._app.signature("outcome.body", task_id=cell.body)
@@ -308,6 +312,16 @@ class Stage:
                 lambda: f"an answer to revoke; {self._logs()}",
             )
 
+    def _kill(self) -> None:
+        """Have processes killed, when the worker has read which task each of them runs.
+
+        Celery runs a task again, also one that is acknowledged early, if two processes are killed
+        within some ms and it has not read that the second had begun
+        (``celery.concurrency.asynpool.AsynPool.on_partial_read``).
+        """
+        self._wait_running(self._of("killed"))
+        self._open("kill")
+
     def _wait_started(self, cells: Collection[Cell]) -> None:
         ids = {cell.id for cell in cells}
         wait_until(
@@ -316,11 +330,11 @@ class Stage:
             lambda: f"{ids - set(self._ledger.starts())} to start; {self._logs()}",
         )
 
-    def _wait_running(self) -> None:
-        """Wait until all tasks run, and their messages are acknowledged where that is early."""
-        self._wait_started(self.cells)
+    def _wait_running(self, cells: Collection[Cell]) -> None:
+        """Wait until these run, and their messages are acknowledged where that is early."""
+        self._wait_started(cells)
         is_held = self.world.is_late or self.world.pool == "solo"
-        ids = set() if is_held else {cell.id for cell in self.cells}
+        ids = set() if is_held else {cell.id for cell in cells}
         wait_until(
             lambda: not ids & left_in(self.redis).get("leased", set()), TIMEOUT, "early acks"
         )
