@@ -240,7 +240,8 @@ class Stage:
             self._start(
                 "tests.apps.outcome_tasks:app",
                 pool=world.pool,
-                concurrency=room,
+                # Celery multiplies it for the prefetch count, also where solo runs one at a time.
+                concurrency=1 if several else room,
                 broker_url=f"delayq+redis://127.0.0.1:{self._proxy.port}/0",
                 result_backend=self._results_url,
                 env={
