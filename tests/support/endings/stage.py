@@ -27,7 +27,7 @@ from tests.support.proxy import Proxy
 TIMEOUT = 120
 #: Seconds of a lease that is to end, which a busy machine must extend in time before, and of one
 #: that is not.
-SHORT, LONG = 6.0, 240.0
+SHORT, LONG = 15.0, 240.0
 #: What is sent meanwhile waits for Redis, for `TIMEOUT` at most: Celery's own policy ends in 0.6 s,
 #: and kombu connects for 4 s.
 PUBLISHING = {
