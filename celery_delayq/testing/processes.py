@@ -39,6 +39,16 @@ def has_ended(pid: int) -> bool:
         return True
 
 
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # of another user
+    return True
+
+
 @dataclass
 class _Handle:
     owner: int
@@ -49,9 +59,12 @@ class _Handle:
     def kill_group(self) -> None:
         if self.process is None or self.owner != os.getpid():
             return
-        # macOS answers EPERM where only a zombie is left.
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        # A process id is given to another process when this one has ended and its group is empty.
+        is_of_another = self.process.poll() is not None and _exists(self.process.pid)
+        if not is_of_another:
+            # macOS answers EPERM where only a zombie is left.
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         if self.lifeline is not None:
             self.lifeline.release()

@@ -213,3 +213,28 @@ def test_a_pool_that_is_not_supported_is_refused() -> None:
 def test_a_log_level_that_hides_readiness_is_refused() -> None:
     with pytest.raises(ValueError, match="'WARNING' hides the line"):
         WorkerProcess("stock_tasks:app", loglevel="WARNING")
+
+
+def test_stopping_an_ended_process_does_not_kill_another_that_was_given_its_id() -> None:
+    ended = ManagedProcess([sys.executable, "-c", ""]).start()
+    ended.wait()
+    with ManagedProcess([sys.executable, "-c", "import time; time.sleep(600)"]) as other:
+        # As when the system counts process ids from 1 again.
+        ended._popen().pid = other.pid
+
+        ended.stop()
+        ended.kill()
+
+        assert other.running
+
+
+def test_children_of_an_ended_process_are_killed_when_it_is_stopped() -> None:
+    script = "import subprocess, sys; print(subprocess.Popen(['sleep', '600']).pid, flush=True)"
+    with ManagedProcess([sys.executable, "-c", script]) as parent:
+        child = int(parent.wait_log(r"^\d+$")[0])
+        parent.wait()
+        assert not has_ended(child)
+
+        parent.stop()
+
+        wait_until(lambda: has_ended(child), what="the child ends")
