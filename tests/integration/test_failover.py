@@ -89,14 +89,14 @@ def test_a_failover_under_load(
     desk.options["delayq"]["wait_replicas"] = waits
     published: list[str] = []
     certain: set[str] = set()
-    over: set[str] = set()
+    acknowledged: set[str] = set()
     wait_until(lambda: replica_has(replica, scheduled), what="the schedule on the replica")
     with suppress(OperationalError, NotReplicated), desk.connection() as connection:
         while True:
             published += desk.send(1, connection=connection, retry=False)
             if len(published) == 200:
                 certain = set(published)
-                over = desk.ledger.finished() - desk.held()
+                acknowledged = desk.ledger.finished() - desk.held()
                 wait_replicated(master)
             elif len(published) == 220:
                 master.kill()
@@ -122,8 +122,8 @@ def test_a_failover_under_load(
     record_property("twice", len(twice))
     record_property("lost", len(set(published) - desk.ledger.finished()))
     print(f"{len(twice)} ran twice, {len(set(published) - desk.ledger.finished())} were lost")
-    assert over
-    assert not over.intersection(twice)
+    assert acknowledged
+    assert not acknowledged.intersection(twice)
     assert not set(twice).intersection(running)
 
 

@@ -218,7 +218,7 @@ def test_a_log_level_that_hides_readiness_is_refused() -> None:
 def test_stopping_an_ended_process_does_not_kill_another_that_was_given_its_id() -> None:
     ended = ManagedProcess([sys.executable, "-c", ""]).start()
     ended.wait()
-    with ManagedProcess([sys.executable, "-c", "import time; time.sleep(600)"]) as other:
+    with ManagedProcess(["sleep", "600"]) as other:
         # As when the system counts process ids from 1 again.
         ended._popen().pid = other.pid
 

@@ -486,11 +486,15 @@ def test_changes_are_made_where_no_lease_can_be_extended() -> None:
     one = LeaseKeeper(store, lambda *_: True, options, lambda: "me")
     [tag] = take(one, "q", 1)
     made: list[int] = []
+
+    def make(number: int, _: Any) -> None:
+        made.append(number)
+
     one.join()
     wait_until(lambda: refused, what="a beat that fails")
 
     for number in range(3):
-        one.changes.add(lambda _, number=number: made.append(number))  # type: ignore[misc]
+        one.changes.add(partial(make, number))
 
     wait_until(lambda: not one.changes, what="all changes are made")
     one.drop(tag)
