@@ -15,6 +15,7 @@ from weakref import ReferenceType, ref
 
 from billiard.einfo import ExceptionInfo
 from celery import bootsteps, signals
+from celery.concurrency.asynpool import ResultHandler
 from celery.concurrency.prefork import TaskPool as PreforkPool
 from celery.worker import state
 from celery.worker.consumer import Consumer
@@ -48,6 +49,8 @@ def _note(sender: Any, **_: Any) -> None:
         sender.stop = _noting(sender)
     if not (LOOP_WAKES or hasattr(Consumer.call_soon, "wakes")):
         Consumer.call_soon = _waking(Consumer.call_soon)
+    if not hasattr(ResultHandler._flush_outqueue, "ends"):
+        ResultHandler._flush_outqueue = _flush_that_ends(ResultHandler._flush_outqueue)
 
 
 def _noting(controller: Any) -> Callable[..., None]:
@@ -92,6 +95,25 @@ def _waking(call_soon: Callable[..., Any]) -> Callable[..., Any]:
 
     call_soon_and_wake.wakes = True  # type: ignore[attr-defined]
     return call_soon_and_wake
+
+
+def _flush_that_ends(flush: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a worker that stops read half a result without waiting for the other half for ever.
+
+    A process that was killed while it sent a result leaves half of it in its pipe. Celery waits for
+    the rest in ``ResultHandler._flush_outqueue``, and the worker itself holds the other end of the
+    pipe open. When that is closed, Celery reads the end of the file and goes on.
+    """
+
+    @wraps(flush)
+    def flush_that_ends(handler: Any, fd: int, remove: Any, processes: Any, *args: Any) -> Any:
+        process = processes.get(fd)
+        if process is not None and not process.outq._writer.closed:
+            process.outq._writer.close()
+        return flush(handler, fd, remove, processes, *args)
+
+    flush_that_ends.ends = True  # type: ignore[attr-defined]
+    return flush_that_ends
 
 
 signals.worker_init.connect(_note)

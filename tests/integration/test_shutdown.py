@@ -13,7 +13,7 @@ import pytest
 
 from celery_delayq.testing import POOLS, ManagedProcess, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.apps.ending_tasks import Desk
+from tests.apps.ending_tasks import Desk, half_sent
 from tests.support.proxy import Fault, Proxy
 
 StartWorker = Callable[..., WorkerProcess]
@@ -65,6 +65,22 @@ def check_the_next_worker_runs_the_rest(
     desk.wait_finished([id for id in ids if id not in killed or id in again])
     desk.wait_empty()
     assert desk.twice() == dict.fromkeys(again, 2)
+
+
+def test_a_process_killed_with_half_of_its_result_sent_does_not_hold_up_a_warm_shutdown(
+    desk: Desk,
+) -> None:
+    worker = desk.worker("prefork")
+    with desk.connection() as connection:
+        half_sent.apply_async(("gate",), task_id="half", connection=connection)
+    desk.wait_started(["half"], 1)
+
+    worker.term()
+    # Then the worker's event loop has ended, and it waits for its processes.
+    wait_until(lambda: not desk.redis.pubsub_numpat(), what="the worker consumes no more")
+    desk.open("gate")
+
+    assert worker.wait() == 0
 
 
 @pytest.mark.parametrize("pool", POOLS)
