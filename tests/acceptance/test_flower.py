@@ -13,9 +13,9 @@ from kombu import pools
 
 from celery_delayq import DelayQ
 from celery_delayq.embedded import EmbeddedRedis
+from celery_delayq.embedded.ports import free_port
 from celery_delayq.testing import ManagedProcess, WorkerProcess
 from tests.acceptance.browser import Browser
-from tests.support.ports import free_port
 
 pytestmark = pytest.mark.full
 

@@ -12,10 +12,10 @@ from kombu.exceptions import OperationalError
 from redis import Redis
 
 from celery_delayq.embedded import EmbeddedRedis
+from celery_delayq.embedded.ports import free_port
 from celery_delayq.testing import WorkerProcess
 from tests.integration.conftest import MakeApp
 from tests.support.late import check_it_runs, send_late, start_worker
-from tests.support.ports import free_port
 from tests.support.tls import Certificates, make_certificates, tls_server_program
 
 OUR_TRANSPORT = {"broker_transport": "celery_delayq.transport:Transport"}

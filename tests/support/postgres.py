@@ -17,8 +17,8 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
+from celery_delayq.embedded.ports import free_port
 from celery_delayq.testing import ManagedProcess, wait_until
-from tests.support.ports import free_port
 
 #: The account that runs the server where the tests run as root, whom it refuses.
 ACCOUNT = "postgres"

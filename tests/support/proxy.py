@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Any
 
 from celery_delayq import scripts
-from tests.support.ports import free_port
+from celery_delayq.embedded.ports import free_port
 from tests.support.resp import Frames, arguments
 
 _CHUNK = 1 << 18

@@ -9,8 +9,8 @@ from redis import Redis
 from redis.exceptions import ConnectionError
 
 from celery_delayq.embedded import EmbeddedRedis
+from celery_delayq.embedded.ports import free_port
 from celery_delayq.testing import ManagedProcess, wait_until
-from tests.support.ports import free_port
 
 MASTER_NAME = "departures"
 

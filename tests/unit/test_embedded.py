@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from celery_delayq.embedded import EmbeddedRedis, find_redis_server, wheel_redis_server
+from celery_delayq.embedded.ports import free_port
 from celery_delayq.errors import EmbeddedRedisError, RedisServerNotFound
 
 
@@ -183,3 +184,9 @@ def test_neither_repr_nor_errors_show_the_password(tmp_path: Path) -> None:
     assert "s3cret" not in str(failure.value)
     assert "s3cret" not in repr(server)
     assert server.url == "redis://:s3cret@127.0.0.1:1/0"
+
+
+def test_no_port_is_given_twice_while_there_are_others() -> None:
+    given = [free_port() for _ in range(1000)]
+
+    assert len(set(given)) == len(given)

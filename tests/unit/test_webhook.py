@@ -24,6 +24,7 @@ import pytest
 from celery import Celery
 
 from celery_delayq import DelayQ
+from celery_delayq.embedded.ports import free_port
 from celery_delayq.errors import (
     ConfigError,
     DeliveryFailed,
@@ -41,7 +42,6 @@ from celery_delayq.webhook.request import (
     judge,
     retry_after,
 )
-from tests.support.ports import free_port
 from tests.support.receiver import Receiver
 
 UTC = dt.timezone.utc

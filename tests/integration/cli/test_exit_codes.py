@@ -15,9 +15,9 @@ import pytest
 from celery import Celery
 
 from celery_delayq.cli.options import Json, Moment, Name, Span
+from celery_delayq.embedded.ports import free_port
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.cli import CommandLine, leaves
-from tests.support.ports import free_port
 
 #: Runs ``celery`` with each list of arguments that it reads, in a process of its own, each forked
 #: from one that has imported it. Writes how it ended and what it wrote.
