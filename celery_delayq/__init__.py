@@ -9,10 +9,18 @@
 from kombu.transport import TRANSPORT_ALIASES
 
 from celery_delayq.app import DelayQ
-from celery_delayq.entries import Filter, Outcome
-from celery_delayq.items import Item
-from celery_delayq.letters import DeadFilter
-from celery_delayq.retry import STEPPED, TEN_RETRIES, Exponential, RetryPolicy
+from celery_delayq.model.dead_letter import DeadFilter
+from celery_delayq.model.retry_policy import (
+    STEPPED,
+    TEN_RETRIES,
+    Exponential,
+    RetryPolicy,
+)
+from celery_delayq.model.scheduled import (
+    Filter,
+    Outcome,
+)
+from celery_delayq.schedule.items import Item
 from celery_delayq.transport import url
 
 __all__ = [

@@ -10,22 +10,40 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from celery import Celery
 from redis.exceptions import ConnectionError
 
-from celery_delayq import archive, carrying, hooks, native, restore, revoking, stats, transfer
-from celery_delayq.canvas import Canvas
-from celery_delayq.carrying import ContextMixin, Provider
-from celery_delayq.client import Client
-from celery_delayq.dead import DeadMixin
-from celery_delayq.entries import Bulk, Filter, check_name
-from celery_delayq.errors import ConfigError, NoStore
-from celery_delayq.history_client import HistoryMixin
-from celery_delayq.jsonl import Place
-from celery_delayq.letters import DeadFilter
-from celery_delayq.many import ManyMixin
-from celery_delayq.periodic_client import PeriodicTasks
-from celery_delayq.reports import Archived, Exported, Imported
-from celery_delayq.retry import defaults_of
-from celery_delayq.stats import Stats
-from celery_delayq.store import Store
+from celery_delayq.admin import stats
+from celery_delayq.admin.stats import Stats
+from celery_delayq.deadletters.client import DeadMixin
+from celery_delayq.errors import (
+    ConfigError,
+    NoStore,
+)
+from celery_delayq.integration import amqp, context
+from celery_delayq.integration.context import (
+    ContextMixin,
+    Provider,
+)
+from celery_delayq.model.canvas import Canvas
+from celery_delayq.model.dead_letter import DeadFilter
+from celery_delayq.model.retry_policy import defaults_of
+from celery_delayq.model.scheduled import (
+    Bulk,
+    Filter,
+    check_name,
+)
+from celery_delayq.periodic.client import PeriodicTasks
+from celery_delayq.schedule import revocation
+from celery_delayq.schedule.client import Client
+from celery_delayq.schedule.runs import HistoryMixin
+from celery_delayq.schedule.schedule_many import ManyMixin
+from celery_delayq.store.schedule import Store
+from celery_delayq.transfer import dead_letter_archive, dead_letter_restore, schedule
+from celery_delayq.transfer.jsonl import Place
+from celery_delayq.transfer.results import (
+    Archived,
+    Exported,
+    Imported,
+)
+from celery_delayq.utils import native_threads
 
 if TYPE_CHECKING:
     from celery_delayq.webhook import Webhook
@@ -46,7 +64,7 @@ class DelayQ(Client, ContextMixin, DeadMixin, HistoryMixin, ManyMixin):
     retry : None | RetryPolicy | Intervals | Mapping[str, RetryPolicy | Intervals]
         How failed tasks are tried again that do not say it themselves: one policy for all, or by
         pattern of task names, of which the first that matches counts. ``TEN_RETRIES`` is offered.
-        See :class:`~celery_delayq.retry.RetryPolicy`.
+        See :class:`~celery_delayq.model.retry_policy.RetryPolicy`.
     webhook : Webhook | None
         Where the task ``celery_delayq.webhook`` may send to, and how.
 
@@ -76,7 +94,7 @@ class DelayQ(Client, ContextMixin, DeadMixin, HistoryMixin, ManyMixin):
         self._providers: dict[str, Provider] = {}
         self._store: Store | None = None
         self._lock = threading.Lock()
-        native.renew_locks(self, "_lock")
+        native_threads.renew_locks(self, "_lock")
         if app is not None:
             self.init_app(app)
 
@@ -98,8 +116,8 @@ class DelayQ(Client, ContextMixin, DeadMixin, HistoryMixin, ManyMixin):
             raise ConfigError(f"{self!r} cannot serve a second app; make a DelayQ for each")
         self.app = app
         app._delayq = self
-        self._providers = carrying.share(app, self._providers)
-        hooks.install(app)
+        self._providers = context.share(app, self._providers)
+        amqp.install(app)
         if self.webhook is not None:
             from celery_delayq.webhook import settings_of
 
@@ -171,7 +189,7 @@ class DelayQ(Client, ContextMixin, DeadMixin, HistoryMixin, ManyMixin):
         if (root_id is None) == (group_id is None):
             raise ConfigError(f"root_id={root_id!r}, group_id={group_id!r}: give one of them")
         canvas = Canvas("r", root_id) if root_id is not None else Canvas("g", group_id or "")
-        return revoking.cancel_canvas(self, canvas, progress)
+        return revocation.cancel_canvas(self, canvas, progress)
 
     def stats(self, *, ready_limit: int = 100_000) -> Stats:
         """Return what waits, by queue and task, and what it costs.
@@ -192,8 +210,8 @@ class DelayQ(Client, ContextMixin, DeadMixin, HistoryMixin, ManyMixin):
         prune: bool = False,
         progress: Callable[[Exported], object] | None = None,
     ) -> Exported:
-        """Write what is scheduled to a file or database: :func:`.transfer.export_to`."""
-        return transfer.export_to(self, target, filter, prune=prune, progress=progress)
+        """Write what is scheduled to a file or database: :func:`.transfer.schedule.export_to`."""
+        return schedule.export_to(self, target, filter, prune=prune, progress=progress)
 
     def import_from(
         self,
@@ -204,8 +222,8 @@ class DelayQ(Client, ContextMixin, DeadMixin, HistoryMixin, ManyMixin):
         dry_run: bool = False,
         progress: Callable[[Imported], object] | None = None,
     ) -> Imported:
-        """Schedule what was exported: :func:`.transfer.import_from`."""
-        return transfer.import_from(
+        """Schedule what was exported: :func:`.transfer.schedule.import_from`."""
+        return schedule.import_from(
             self, source, filter, overdue=overdue, dry_run=dry_run, progress=progress
         )
 
@@ -217,8 +235,10 @@ class DelayQ(Client, ContextMixin, DeadMixin, HistoryMixin, ManyMixin):
         older_than: float = 0.0,
         progress: Callable[[Archived], object] | None = None,
     ) -> Archived:
-        """Move dead letters to a database: :func:`.archive.archive_to`."""
-        return archive.archive_to(self, url, filter, older_than=older_than, progress=progress)
+        """Move dead letters to a database: :func:`.dead_letter_archive.archive_to`."""
+        return dead_letter_archive.archive_to(
+            self, url, filter, older_than=older_than, progress=progress
+        )
 
     def export_dead(
         self,
@@ -227,8 +247,8 @@ class DelayQ(Client, ContextMixin, DeadMixin, HistoryMixin, ManyMixin):
         *,
         progress: Callable[[Archived], object] | None = None,
     ) -> Archived:
-        """Write dead letters to a file or database: :func:`.archive.export_letters`."""
-        return archive.export_letters(self, target, filter, progress=progress)
+        """Write dead letters to a file or database: :func:`.dead_letter_archive.export_letters`."""
+        return dead_letter_archive.export_letters(self, target, filter, progress=progress)
 
     def import_dead(
         self,
@@ -238,8 +258,11 @@ class DelayQ(Client, ContextMixin, DeadMixin, HistoryMixin, ManyMixin):
         dry_run: bool = False,
         progress: Callable[[Imported], object] | None = None,
     ) -> Imported:
-        """Put back dead letters that were archived or exported: :func:`.restore.restore_from`."""
-        return restore.restore_from(self, source, filter, dry_run=dry_run, progress=progress)
+        """Put back dead letters that were archived or exported:
+        :func:`.dead_letter_restore.restore_from`."""
+        return dead_letter_restore.restore_from(
+            self, source, filter, dry_run=dry_run, progress=progress
+        )
 
     def _ask(self, question: Callable[[Store], T]) -> T:
         """Ask the store; once more, on a new connection, when another server has taken over."""

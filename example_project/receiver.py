@@ -17,7 +17,10 @@ from types import FrameType
 from typing import Literal, NoReturn
 from urllib.parse import urlsplit
 
-from celery_delayq.webhook import InvalidSignature, verify
+from celery_delayq.webhook import (
+    InvalidSignature,
+    verify,
+)
 from example_project.deliveries import Attempt
 from example_project.faults import ACCEPTED, Answer, course_of
 from example_project.records import Records

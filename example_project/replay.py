@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from rich.console import Console
 
 from celery_delayq import DeadFilter
-from celery_delayq.letters import DeadLetter
+from celery_delayq.model.dead_letter import DeadLetter
 from celery_delayq.webhook import NAME
 from example_project import show
 from example_project.agenda import waiting

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from urllib.parse import urlsplit
 
-from celery_delayq.embedded.lifeline import Lifeline
+from celery_delayq.embedded.parent_watch import Lifeline
 
 _CHECKOUT = Path(__file__).resolve().parent.parent
 _APP = "example_project.app"

@@ -27,7 +27,7 @@ SIDE_BY_SIDE = 2
 LOG_LINES = 40
 
 #: These need packages that only Spark and the example have.
-IGNORED = ("--ignore", "tests/unit/spark", "--ignore-glob", "*/test_example_*.py")
+IGNORED = ("--ignore", "tests/unit/spark", "--ignore", "tests/unit/example")
 #: Properties are checked where one version is enough, unless they compare with Celery.
 CHEAP = "not full and (conformance or not hypothesis)"
 #: To collect all others would take longer than some of the tests.

@@ -5,7 +5,10 @@ from __future__ import annotations
 import click
 from celery.bin.base import CeleryCommand
 
-from celery_delayq.cli.base import delayq_of, reporting_errors
+from celery_delayq.cli.base import (
+    delayq_of,
+    reporting_errors,
+)
 from celery_delayq.cli.dead_options import (
     DeadMeant,
     How,
@@ -21,7 +24,7 @@ from celery_delayq.cli.options import (
     queue_option,
     target_argument,
 )
-from celery_delayq.letters import DeadFilter
+from celery_delayq.model.dead_letter import DeadFilter
 
 _LETTER_ID = "Id of a dead letter; put -- before one that begins with a dash."
 _PLACE = "By default the database of the setting dead_letters_archive."
@@ -123,7 +126,10 @@ def replay(ctx: click.Context, meant: DeadMeant, how: How) -> None:
       celery -A shop delayq dead replay --exception TimeoutError --rate 10 --yes
       celery -A shop delayq dead replay --all --to-queue slow
     """
-    from celery_delayq.cli import control, replaying
+    from celery_delayq.cli import (
+        control,
+        replaying,
+    )
 
     how.check(ids=bool(meant.ids))
     meant.check()
@@ -148,7 +154,10 @@ def purge(ctx: click.Context, meant: DeadMeant) -> None:
       celery -A shop delayq dead purge --task shop.remind --died-to 30d
       celery -A shop delayq dead purge --all --yes --json
     """
-    from celery_delayq.cli import control, replaying
+    from celery_delayq.cli import (
+        control,
+        replaying,
+    )
 
     meant.check()
     delayq = delayq_of(ctx)

@@ -22,7 +22,7 @@ from celery_delayq.cli.options import (
     stacked,
     task_option,
 )
-from celery_delayq.letters import DeadFilter
+from celery_delayq.model.dead_letter import DeadFilter
 
 F = TypeVar("F", bound=Callable[..., Any])
 

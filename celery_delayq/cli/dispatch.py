@@ -15,13 +15,22 @@ from rich.console import Console
 from rich.live import Live
 
 from celery_delayq.app import DelayQ
-from celery_delayq.cli.base import is_away, told
-from celery_delayq.cli.words import spelled, stamp
-from celery_delayq.conf import Settings
-from celery_delayq.dispatcher import DispatcherThread, Tally
-from celery_delayq.entries import moment
-from celery_delayq.store import Store
-from celery_delayq.ticker import Ticker
+from celery_delayq.cli.base import (
+    is_away,
+    told,
+)
+from celery_delayq.cli.words import (
+    spelled,
+    stamp,
+)
+from celery_delayq.dispatch.dispatcher import (
+    DispatcherThread,
+    Tally,
+)
+from celery_delayq.model.scheduled import moment
+from celery_delayq.periodic.runner import Ticker
+from celery_delayq.settings import Settings
+from celery_delayq.store.schedule import Store
 
 #: Seconds between two progress lines on a terminal, and elsewhere.
 REFRESH = (0.5, 30.0)

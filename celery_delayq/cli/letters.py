@@ -14,7 +14,10 @@ from rich.text import Text
 
 from celery_delayq.app import DelayQ
 from celery_delayq.cli.entries import PAGE
-from celery_delayq.cli.replaying import LETTERS, letter_of
+from celery_delayq.cli.replaying import (
+    LETTERS,
+    letter_of,
+)
 from celery_delayq.cli.screen import (
     WIDE,
     console_of,
@@ -26,8 +29,17 @@ from celery_delayq.cli.screen import (
     print_fields,
     time_text,
 )
-from celery_delayq.cli.words import distance, number_of, shown_id, spelled, stamp
-from celery_delayq.letters import DeadFilter, DeadLetter
+from celery_delayq.cli.words import (
+    distance,
+    number_of,
+    shown_id,
+    spelled,
+    stamp,
+)
+from celery_delayq.model.dead_letter import (
+    DeadFilter,
+    DeadLetter,
+)
 
 #: Letters that are shown, if nothing else is said.
 LIMIT = 100

@@ -5,7 +5,10 @@ from __future__ import annotations
 import click
 from celery.bin.base import CeleryCommand
 
-from celery_delayq.cli.base import delayq_of, reporting_errors
+from celery_delayq.cli.base import (
+    delayq_of,
+    reporting_errors,
+)
 from celery_delayq.cli.options import (
     Name,
     id_argument,
@@ -14,7 +17,7 @@ from celery_delayq.cli.options import (
     queue_option,
     with_filter,
 )
-from celery_delayq.entries import Filter
+from celery_delayq.model.scheduled import Filter
 
 
 @click.command(cls=CeleryCommand)

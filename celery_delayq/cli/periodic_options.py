@@ -13,9 +13,20 @@ from celery.exceptions import ImproperlyConfigured
 from celery.schedules import BaseSchedule, ParseException, crontab, schedule, solar
 
 from celery_delayq.cli import complete
-from celery_delayq.cli.options import Json, Moment, Name, Span, argument, option, stacked
-from celery_delayq.definitions import CATCH_UPS, OVERLAPS
-from celery_delayq.schedules import rrule
+from celery_delayq.cli.options import (
+    Json,
+    Moment,
+    Name,
+    Span,
+    argument,
+    option,
+    stacked,
+)
+from celery_delayq.periodic.definition import (
+    CATCH_UPS,
+    OVERLAPS,
+)
+from celery_delayq.periodic.schedules import rrule
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -153,7 +164,7 @@ class Asked(NamedTuple):
     options : dict[str, Any]
         Those of ``apply_async``.
     others : dict[str, Any]
-        Those of :meth:`~celery_delayq.periodic_client.PeriodicTasks.add`.
+        Those of :meth:`~celery_delayq.periodic.client.PeriodicTasks.add`.
     """
 
     schedule: Schedule | None

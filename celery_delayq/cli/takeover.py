@@ -10,11 +10,22 @@ import click
 from rich.text import Text
 
 from celery_delayq.app import DelayQ
-from celery_delayq.cli.screen import console_of, schedule_text
-from celery_delayq.cli.words import number_of, quoted, spelled
-from celery_delayq.reports import sqlalchemy_needed
-from celery_delayq.schedule_forms import describe
-from celery_delayq.takeover import Found, Result, take_over
+from celery_delayq.cli.screen import (
+    console_of,
+    schedule_text,
+)
+from celery_delayq.cli.words import (
+    number_of,
+    quoted,
+    spelled,
+)
+from celery_delayq.periodic.importers import (
+    Found,
+    Result,
+    take_over,
+)
+from celery_delayq.periodic.serialization import describe
+from celery_delayq.transfer.results import sqlalchemy_needed
 
 _STYLES: dict[Result, str] = {
     "added": "green",
@@ -71,18 +82,18 @@ def _entries(delayq: DelayQ, source: str, place: str | None) -> Iterator[Found]:
     # Each needs what the others do not, such as SQLAlchemy.
     app = delayq._required_app()
     if source == "beat":
-        from celery_delayq.takeover import beat
+        from celery_delayq.periodic.importers import beat
 
         return beat.entries(app, place)
     if source == "redbeat":
-        from celery_delayq.takeover import redbeat
+        from celery_delayq.periodic.importers import redbeat
 
         return redbeat.entries(app, place)
     if source == "list":
-        from celery_delayq.takeover import listed
+        from celery_delayq.periodic.importers import json_list
 
-        return listed.entries(app, str(place))
+        return json_list.entries(app, str(place))
     with sqlalchemy_needed():
-        from celery_delayq.takeover import django
+        from celery_delayq.periodic.importers import django
 
     return django.entries(app, str(place))

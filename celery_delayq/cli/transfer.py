@@ -7,7 +7,10 @@ from typing import Literal
 import click
 from celery.bin.base import CeleryCommand
 
-from celery_delayq.cli.base import delayq_of, reporting_errors
+from celery_delayq.cli.base import (
+    delayq_of,
+    reporting_errors,
+)
 from celery_delayq.cli.options import (
     json_option,
     option,
@@ -15,7 +18,7 @@ from celery_delayq.cli.options import (
     target_argument,
     with_filter,
 )
-from celery_delayq.entries import Filter
+from celery_delayq.model.scheduled import Filter
 
 
 @click.command(cls=CeleryCommand)

@@ -13,8 +13,8 @@ from celery import Celery
 from celery.app.utils import find_app
 
 from celery_delayq.app import DelayQ
-from celery_delayq.credentials import has_password
 from celery_delayq.errors import ConfigError
+from celery_delayq.utils.credentials import has_password
 
 #: Where the URL of the broker is looked for, in this order, if no option gives it.
 VARIABLES = ("DELAYQ_URL", "CELERY_BROKER_URL")

@@ -13,12 +13,15 @@ import pyarrow as pa
 from kombu.utils.json import JSONEncoder, loads
 
 from celery_delayq.errors import ConfigError
-from celery_delayq.items import Item
-from celery_delayq.message import Due
+from celery_delayq.model.envelope import Due
+from celery_delayq.model.unique import Key
+from celery_delayq.schedule.items import Item
+from celery_delayq.schedule.message_template import (
+    Encoded,
+    nonce_of_id,
+)
 from celery_delayq.spark.options import WriteOptions
 from celery_delayq.spark.refusals import ERROR
-from celery_delayq.templates import Encoded, nonce_of_id
-from celery_delayq.unique import Key
 
 #: In one order of keys: equal rows have equal texts.
 _encode: Callable[[Any], str] = JSONEncoder(sort_keys=True).encode

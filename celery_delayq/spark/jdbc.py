@@ -6,8 +6,8 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
-from celery_delayq.credentials import has_password
 from celery_delayq.errors import ConfigError
+from celery_delayq.utils.credentials import has_password
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,13 +10,19 @@ from typing import Any
 import pyarrow as pa
 from kombu.utils.json import loads
 
-from celery_delayq.places import Place
+from celery_delayq.model.lookup import Place
+from celery_delayq.model.unique import (
+    Key,
+    unique_of,
+)
 from celery_delayq.spark import refusals
 from celery_delayq.spark.access import opened
-from celery_delayq.spark.columns import Row, Rows
+from celery_delayq.spark.columns import (
+    Row,
+    Rows,
+)
 from celery_delayq.spark.options import WriteOptions
-from celery_delayq.store import Store
-from celery_delayq.unique import Key, unique_of
+from celery_delayq.store.schedule import Store
 
 #: Where a row's task is, if it is somewhere, and the row is left alone.
 PRESENT = ("leased", "ready", "retry", "elsewhere", "dead", "finished")

@@ -18,14 +18,25 @@ from typing import NamedTuple, Protocol
 from pyspark.sql.datasource import InputPartition
 
 from celery_delayq.errors import DelayQError
-from celery_delayq.keys import Layout
-from celery_delayq.pages import queues_of
-from celery_delayq.periodic_store import PeriodicStore
-from celery_delayq.scan_store import Mark, ScanStore, Stretch, Where
 from celery_delayq.spark.options import OnLoss
-from celery_delayq.spark.tables import Page, Rows, Tracked, names_of, split_held
+from celery_delayq.spark.tables import (
+    Page,
+    Rows,
+    Tracked,
+    names_of,
+    split_held,
+)
 from celery_delayq.spark.wanted import Wanted
-from celery_delayq.store import Store
+from celery_delayq.store.keys import Layout
+from celery_delayq.store.paging import queues_of
+from celery_delayq.store.periodic import PeriodicStore
+from celery_delayq.store.scan import (
+    Mark,
+    ScanStore,
+    Stretch,
+    Where,
+)
+from celery_delayq.store.schedule import Store
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem, FileType
 
-from celery_delayq.credentials import check_folder
-from celery_delayq.errors import ConfigError, DelayQError
+from celery_delayq.errors import (
+    ConfigError,
+    DelayQError,
+)
+from celery_delayq.utils.credentials import check_folder
 
 #: The column with the reason.
 ERROR = "_error"

@@ -11,13 +11,26 @@ from urllib.parse import unquote_to_bytes
 
 import pyarrow as pa
 
-from celery_delayq.entries import moment
-from celery_delayq.errors import ConfigError, RecordError
-from celery_delayq.history import RunRecord
-from celery_delayq.letters import Buried, DeadLetter
-from celery_delayq.message import MAX_DUE_MS, task_name
-from celery_delayq.periodic import Periodic
-from celery_delayq.places import PARK, to_bytes
+from celery_delayq.errors import (
+    ConfigError,
+    RecordError,
+)
+from celery_delayq.model.dead_letter import (
+    Buried,
+    DeadLetter,
+)
+from celery_delayq.model.envelope import (
+    MAX_DUE_MS,
+    task_name,
+)
+from celery_delayq.model.history import RunRecord
+from celery_delayq.model.lookup import (
+    PARK,
+    to_bytes,
+)
+from celery_delayq.model.scheduled import moment
+from celery_delayq.periodic.state import Periodic
+from celery_delayq.periodic.unreadable import Unreadable
 from celery_delayq.spark.messages import (
     MAP,
     NUMBER,
@@ -28,7 +41,6 @@ from celery_delayq.spark.messages import (
     text_of,
     time_of,
 )
-from celery_delayq.unreadable import Unreadable
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -130,7 +142,8 @@ TABLES: Mapping[str, Mapping[str, str]] = {
 #: The column by which a table is in order of time, for those that are.
 TIMES = {"scheduled": "due", "dead_letters": "died", "history": "ended"}
 
-#: As scripts read them: ``lua/include/record.lua``, ``label.lua``, ``lease.lua`` and ``state.lua``.
+#: As scripts read them: ``include/record.lua``, ``include/label.lua``, ``include/lease.lua`` and
+#: ``include/tracking.lua``.
 _RECORD = re.compile(rb"1 (\d+) \S+ (\S*)\n")
 _LABEL = re.compile(rb'{"properties": {"delayq": {"label": "(\S*) (\S+) \d+ \S+"')
 _HELD = re.compile(rb"(\d+)!?\n")
@@ -308,7 +321,7 @@ class Tracked(NamedTuple):
 
     @classmethod
     def read(cls, value: bytes | None, nonce: bytes) -> Tracked | None:
-        """Read what stands in Redis (``lua/include/state.lua``); None where it is of another."""
+        """Read what stands in Redis (``include/tracking.lua``); None where it is of another."""
         match = _TRACKED.match(value or b"")
         if match is None or match[2] != nonce:
             return None

@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from kombu import exceptions
 
-from celery_delayq import outcomes, replies
-from celery_delayq.ahead import checkout
-from celery_delayq.calls import Call, Puts, Readies, pack
-from celery_delayq.message import Entry
-from celery_delayq.scripts import Script
-from celery_delayq.store import few_replicas
+from celery_delayq.model import publish_outcome
+from celery_delayq.model.envelope import Entry
+from celery_delayq.store.schedule import few_replicas
+from celery_delayq.store.scripting import replies
+from celery_delayq.store.scripting.calls import (
+    Call,
+    Puts,
+    Readies,
+    pack,
+)
+from celery_delayq.store.scripting.pipelining import checkout
+from celery_delayq.store.scripting.scripts import Script
 
 if TYPE_CHECKING:
     from celery_delayq.transport.publish import PublishChannel
@@ -23,7 +29,7 @@ def _refusals(call: Puts, reply: Any) -> Iterator[Exception]:
     """Yield an error for each message that was refused."""
     ids = call.ids
     for id, put in zip(ids, replies.Puts.read(reply).puts, strict=True):
-        error = outcomes.refusal(call.queue, id, put)
+        error = publish_outcome.refusal(call.queue, id, put)
         if error is not None:
             yield error
 

@@ -1,6 +1,7 @@
 """The consuming half of the channel: messages are leased in batches and handed out one by one.
 
-``reserve.lua`` takes the place of BRPOP and a later note in ``unacked``, between which a message
+``leases/acquire.lua`` takes the place of BRPOP and a later note in ``unacked``, between which a
+message
 could be lost. Queues that do not last, and those consumed without acknowledgement, are popped as on
 stock.
 """
@@ -17,17 +18,22 @@ from uuid import uuid4
 
 from kombu.transport import virtual
 
-from celery_delayq import message as envelope
-from celery_delayq import native
-from celery_delayq.keepers import KEEPERS
-from celery_delayq.lease import LeaseKeeper
-from celery_delayq.message import HeldBy
-from celery_delayq.transport import qos, worker
-from celery_delayq.transport.intake import Intake, Popped, Taken
+from celery_delayq.dispatch.lease_keeper import LeaseKeeper
+from celery_delayq.dispatch.lease_keepers import KEEPERS
+from celery_delayq.integration import worker
+from celery_delayq.model import envelope
+from celery_delayq.model.envelope import HeldBy
+from celery_delayq.transport import qos
+from celery_delayq.transport.fair_share import QUICK
+from celery_delayq.transport.fetcher import (
+    Intake,
+    Popped,
+    Taken,
+)
 from celery_delayq.transport.poller import STOPS_POLLING
 from celery_delayq.transport.restore import log_undecodable
-from celery_delayq.transport.rota import QUICK
 from celery_delayq.transport.settle import SettleChannel
+from celery_delayq.utils import native_threads
 
 logger = logging.getLogger(__name__)
 
@@ -209,7 +215,7 @@ class ConsumeChannel(SettleChannel):
 
     def _brpop_start(self, *_: Any, **__: Any) -> None:
         """Ask for the next messages."""
-        native.say()
+        native_threads.say()
         self._intake.start()
 
     def _brpop_read(self, **_: Any) -> bool:

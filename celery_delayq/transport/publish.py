@@ -16,18 +16,39 @@ from kombu.transport import redis as stock
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from celery_delayq import message as envelope
-from celery_delayq import outcomes
-from celery_delayq.calls import Call
-from celery_delayq.conf import Settings
-from celery_delayq.errors import InvalidOption, NotAllowed
-from celery_delayq.keys import NOT_OWN_KEY, Keys, Layout, is_own_key
-from celery_delayq.letters import pack_details
-from celery_delayq.message import Due, Entry, HeldBy
-from celery_delayq.replies import Put, Puts
-from celery_delayq.store import Store, is_denied
-from celery_delayq.task_options import check_identity, check_text
-from celery_delayq.transport import options, runs
+from celery_delayq.errors import (
+    InvalidOption,
+    NotAllowed,
+)
+from celery_delayq.integration import runs
+from celery_delayq.model import envelope, publish_outcome
+from celery_delayq.model.dead_letter import pack_details
+from celery_delayq.model.envelope import (
+    Due,
+    Entry,
+    HeldBy,
+)
+from celery_delayq.model.task_options import (
+    check_identity,
+    check_text,
+)
+from celery_delayq.settings import Settings
+from celery_delayq.store.keys import (
+    NOT_OWN_KEY,
+    Keys,
+    Layout,
+    is_own_key,
+)
+from celery_delayq.store.schedule import (
+    Store,
+    is_denied,
+)
+from celery_delayq.store.scripting.calls import Call
+from celery_delayq.store.scripting.replies import (
+    Put,
+    Puts,
+)
+from celery_delayq.transport import options
 from celery_delayq.transport.batch import PublishBatch
 
 logger = logging.getLogger(__name__)
@@ -187,7 +208,7 @@ class PublishChannel(stock.Channel):
             call = self.store.puts(queue, limited=not is_retry)
             call.add(Entry.of(message, step, due or Due(0)))
             _, [put], replaced = Puts.read(self._run(call))
-            outcomes.note(queue, str(message["headers"]["id"]), put, replaced.get(0, b""))
+            publish_outcome.note(queue, str(message["headers"]["id"]), put, replaced.get(0, b""))
 
     def _put_ready(
         self, queue: str, step: int, message: bytes, batch: PublishBatch | None = None
@@ -209,7 +230,7 @@ class PublishChannel(stock.Channel):
         )
         state = self._run(call)
         if state == b"superseded":
-            outcomes.note(queue, entry.id, Put("superseded"))
+            publish_outcome.note(queue, entry.id, Put("superseded"))
             logger.info(
                 "Task %r is not tried again: another one has taken its unique key", entry.id
             )

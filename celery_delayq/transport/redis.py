@@ -11,14 +11,21 @@ from kombu import Connection
 from kombu.transport import redis as stock
 from redis.exceptions import ResponseError
 
-from celery_delayq import checks, native
-from celery_delayq.conf import Settings, misplaced
-from celery_delayq.dispatcher import DispatcherThread
-from celery_delayq.mend_store import MendStore
-from celery_delayq.once import warn_once
+from celery_delayq.dispatch.dispatcher import DispatcherThread
+from celery_delayq.settings import (
+    Settings,
+    misplaced,
+)
+from celery_delayq.store import server_checks
+from celery_delayq.store.repair import MendStore
 from celery_delayq.transport import url
 from celery_delayq.transport.consume import ConsumeChannel
-from celery_delayq.transport.poller import Poller, Readers
+from celery_delayq.transport.poller import (
+    Poller,
+    Readers,
+)
+from celery_delayq.utils import native_threads
+from celery_delayq.utils.once import warn_once
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +57,7 @@ class Channel(ConsumeChannel):
         sentinels = getattr(getattr(pool, "sentinel_manager", None), "sentinels", ())
         for each in (pool, *(sentinel.connection_pool for sentinel in sentinels)):
             # Both of redis-py: with the first it takes the second when it sees that it was forked.
-            native.renew_locks(each, "_fork_lock", "_lock")
+            native_threads.renew_locks(each, "_fork_lock", "_lock")
         return pool
 
 
@@ -128,16 +135,16 @@ class Transport(stock.Transport):
         try:
             connection = super().establish_connection()
         except ResponseError as exc:
-            checks.check_refusal(exc)
+            server_checks.check_refusal(exc)
             raise
-        checks.check_version(self._avail_channels[0].store.client)
+        server_checks.check_version(self._avail_channels[0].store.client)
         return connection
 
     def start_dispatcher(self, channel: ConsumeChannel) -> None:
         """Promote due entries while *channel* consumes."""
         self._dispatching_channels += 1
         if self._dispatcher is None and self.settings.dispatch:
-            checks.warn_of_settings(channel.store.client)
+            server_checks.warn_of_settings(channel.store.client)
             self._dispatcher = DispatcherThread(channel.new_store(), self.settings)
             self._dispatcher.start()
 

@@ -8,8 +8,8 @@ from uuid import uuid4
 
 from kombu.pidbox import Mailbox
 
-from celery_delayq import message as envelope
-from celery_delayq.replies import Held
+from celery_delayq.model import envelope
+from celery_delayq.store.scripting.replies import Held
 from celery_delayq.transport.publish import PublishChannel
 
 logger = logging.getLogger(__name__)

@@ -6,13 +6,13 @@ import gc
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from celery_delayq import native
-from celery_delayq.lease_store import Counted
-from celery_delayq.store import Store
-from celery_delayq.transport import worker
+from celery_delayq.integration import worker
+from celery_delayq.store.leases import Counted
+from celery_delayq.store.schedule import Store
 from celery_delayq.transport.divert import DivertChannel
+from celery_delayq.utils import native_threads
 
-logger = native.Logger(__name__)
+logger = native_threads.Logger(__name__)
 
 #: Burials after which to look whether there are too many dead letters.
 TRIM_AFTER = 100
@@ -90,7 +90,7 @@ class SettleChannel(DivertChannel):
 
         *lost* says what is lost if the process ends before Redis is back.
         """
-        waits_for_ever = native.is_eventlet() and self._intake.is_elsewhere
+        waits_for_ever = native_threads.is_eventlet() and self._intake.is_elsewhere
         if self.connection is not None and not waits_for_ever:
             try:
                 change(self.store)

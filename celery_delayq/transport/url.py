@@ -13,8 +13,8 @@ from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
 
 from kombu import Connection
 
-from celery_delayq.credentials import hide
 from celery_delayq.errors import ConfigError
+from celery_delayq.utils.credentials import hide
 
 #: What stands before the ``+``, and the alias under which kombu knows the transport.
 PREFIX = "delayq"

@@ -22,8 +22,6 @@ from celery import Task, shared_task
 from celery._state import _get_active_apps, connect_on_app_finalize
 from celery.utils.saferepr import saferepr
 
-from celery_delayq.attempts import attempts_of
-from celery_delayq.credentials import hide
 from celery_delayq.errors import (
     ConfigError,
     DeliveryFailed,
@@ -31,7 +29,9 @@ from celery_delayq.errors import (
     InvalidSignature,
     InvalidWebhook,
 )
-from celery_delayq.retry import STEPPED
+from celery_delayq.integration.retries import attempts_of
+from celery_delayq.model.retry_policy import STEPPED
+from celery_delayq.utils.credentials import hide
 from celery_delayq.webhook.addresses import (
     Host,
     Network,
@@ -41,8 +41,18 @@ from celery_delayq.webhook.addresses import (
     parse,
     resolve,
 )
-from celery_delayq.webhook.request import TEXT, body_of, check_headers, headers_of, judge
-from celery_delayq.webhook.signing import key_of, sign, verify
+from celery_delayq.webhook.request import (
+    TEXT,
+    body_of,
+    check_headers,
+    headers_of,
+    judge,
+)
+from celery_delayq.webhook.signing import (
+    key_of,
+    sign,
+    verify,
+)
 
 __all__ = [
     "DeliveryFailed",

@@ -22,8 +22,12 @@ from ipaddress import (
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from celery_delayq.credentials import hide
-from celery_delayq.errors import ConfigError, DeliveryFailed, InvalidWebhook
+from celery_delayq.errors import (
+    ConfigError,
+    DeliveryFailed,
+    InvalidWebhook,
+)
+from celery_delayq.utils.credentials import hide
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network

@@ -10,7 +10,10 @@ import click
 from rich.console import Console
 
 from celery_delayq.errors import DelayQError
-from celery_delayq.spark import check, check_java
+from celery_delayq.spark import (
+    check,
+    check_java,
+)
 from example_project.command import WrongSums, end_by_exceptions, folder_made
 from example_project.flights import YEAR, FlightDataError
 from example_project.services import ServiceError

@@ -6,7 +6,11 @@ from typing import Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
-from celery_delayq.spark.reconcile import Options, Summary, reconcile
+from celery_delayq.spark.reconcile import (
+    Options,
+    Summary,
+    reconcile,
+)
 from celery_delayq.spark.writing import write
 
 TASK = "flights.remind"

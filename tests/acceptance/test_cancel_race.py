@@ -17,9 +17,16 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from celery_delayq.keys import Keys, Layout
-from celery_delayq.message import Due, Entry, decode
-from celery_delayq.store import Store
+from celery_delayq.model.envelope import (
+    Due,
+    Entry,
+    decode,
+)
+from celery_delayq.store.keys import (
+    Keys,
+    Layout,
+)
+from celery_delayq.store.schedule import Store
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.faults.scale import SEED, scaled
 from tests.support.keyspace import is_answer

@@ -15,7 +15,7 @@ from kombu import pools
 from rich.cells import cell_len
 
 from celery_delayq import DelayQ
-from celery_delayq.items import Item
+from celery_delayq.schedule.items import Item
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support import letters
 from tests.support.terminal import Terminal, require_tmux

@@ -18,10 +18,13 @@ from celery.schedules import crontab
 from kombu import pools
 
 from celery_delayq import DelayQ
-from celery_delayq import periodic as policy
-from celery_delayq.periodic import Periodic
-from celery_delayq.schedules import rrule
-from celery_delayq.testing import WorkerProcess, wait_until
+from celery_delayq.periodic import state as policy
+from celery_delayq.periodic.schedules import rrule
+from celery_delayq.periodic.state import Periodic
+from celery_delayq.testing import (
+    WorkerProcess,
+    wait_until,
+)
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.periodic_tasks import Diary, start, tasks_of
 from tests.support.faults.clocks import wrong_clock
@@ -194,7 +197,7 @@ def late(delayq_redis: RedisUnderTest) -> Iterator[str]:
     """The URL of a broker that tells late, now and then, which entries are to be looked at."""
     with Proxy(delayq_redis.port) as proxy:
         for nth in range(1, int(SECONDS * 10), LATE_OF):
-            proxy.on("upcoming", Fault.DELAY, nth=nth, seconds=LATE)
+            proxy.on("periodic/claim_due", Fault.DELAY, nth=nth, seconds=LATE)
         yield f"delayq+redis://127.0.0.1:{proxy.port}/0"
 
 

@@ -13,8 +13,11 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError, TimeoutError
 from redis.retry import Retry
 
-from celery_delayq.keys import Keys, Layout
-from celery_delayq.store import Store
+from celery_delayq.store.keys import (
+    Keys,
+    Layout,
+)
+from celery_delayq.store.schedule import Store
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.proxy import Fault, Proxy
@@ -128,14 +131,14 @@ def test_a_script_is_known_by_its_name_and_counts_when_it_is_executed(
     proxy: Proxy, client: Redis, delayq_redis: RedisUnderTest
 ) -> None:
     store = Store(client, Keys(), Layout())
-    rule = proxy.on("agenda", Fault.DROP_REPLY)
+    rule = proxy.on("dispatch/next_queue", Fault.DROP_REPLY)
     delayq_redis.client.script_flush()
 
     with pytest.raises(ConnectionError):
         store.defer("q", 1) and store.agenda()
 
     # Once as EVALSHA, which the server did not know, and once as EVAL.
-    assert proxy.traffic["agenda"] == proxy.traffic["defer"] == 2
+    assert proxy.traffic["dispatch/next_queue"] == proxy.traffic["dispatch/defer_queue"] == 2
     assert rule.fired.is_set()
 
 

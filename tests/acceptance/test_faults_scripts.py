@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from celery_delayq import scripts
+from celery_delayq.store.scripting import scripts
 from tests.support.faults.killer import Killer
 from tests.support.faults.scale import SEED, scaled, some
 from tests.support.faults.stage import MakeStage, Passes
@@ -20,16 +20,38 @@ pytestmark = [pytest.mark.full, pytest.mark.timeout(scaled(400, 900))]
 #: What each process calls while tasks are sent and run; the tests see to it that none is missing.
 CALLED_BY = {
     "worker": (
-        "ack", "agenda", "beat", "promote", "ready", "reap", "reject", "requeue", "reserve",
-        "retry", "schedule", "upcoming",
+        "leases/ack",
+        "dispatch/next_queue",
+        "leases/extend",
+        "dispatch/promote",
+        "schedule/push_ready",
+        "leases/reclaim_expired",
+        "leases/dead_letter",
+        "leases/requeue",
+        "leases/acquire",
+        "leases/replace",
+        "schedule/add",
+        "periodic/claim_due",
     ),
-    "dispatcher": ("agenda", "promote", "reap", "upcoming"),
-    "producer": ("ready", "schedule"),
-}  # fmt: skip
+    "dispatcher": (
+        "dispatch/next_queue",
+        "dispatch/promote",
+        "leases/reclaim_expired",
+        "periodic/claim_due",
+    ),
+    "producer": ("schedule/push_ready", "schedule/add"),
+}
 #: Called once in a while.
-RARE = {"agenda", "beat", "reap", "reject", "requeue", "retry"}
+RARE = {
+    "dispatch/next_queue",
+    "leases/extend",
+    "leases/reclaim_expired",
+    "leases/dead_letter",
+    "leases/requeue",
+    "leases/replace",
+}
 #: Called when a lease has ended, and not before.
-SLOW = {"reap"}
+SLOW = {"leases/reclaim_expired"}
 CALLS = [(who, name) for who in ("worker", "dispatcher") for name in CALLED_BY[who]]
 ROUNDS = scaled(1, 4)
 
@@ -62,9 +84,14 @@ def test_every_script_that_is_called_is_listed_here(
         step()
     passes(traffic.stage.verdict())
 
-    # Once in ten seconds, and nothing of it is a task that may run: see tests/lua/test_trim.py and
-    # tests/lua/test_deploy.py. And once at the start, to read only.
-    known = set(scripts.names()) - {"trim", "deploy", "hash_scan"}
+    # Once in ten seconds, and nothing of it is a task that may run: see
+    # tests/lua/deadletters/test_trim.py and tests/lua/periodic/test_announce_version.py. And once
+    # at the start, to read only.
+    known = set(scripts.names()) - {
+        "deadletters/trim",
+        "periodic/announce_version",
+        "scan/hash_scan",
+    }
     assert set(traffic.proxy.traffic) & known == set(CALLED_BY[who])
 
 
@@ -103,9 +130,9 @@ def test_a_fault_on_the_way_of_a_publish_loses_nothing(
         for nth in (1, 2):
             rule = proxy.on(name, fault, nth=nth, seconds=0.1)
             for _ in range(3):
-                producer.send("faults.work", after=1.0 if name == "schedule" else None)
+                producer.send("faults.work", after=1.0 if name == "schedule/add" else None)
             assert rule.fired.is_set()
 
     passes(stage.verdict())
-    if name == "schedule":
+    if name == "schedule/add":
         assert all(promise.certain for promise in producer.promises)

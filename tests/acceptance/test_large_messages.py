@@ -13,10 +13,15 @@ import pytest
 from celery import Celery
 from redis import Redis
 
-from celery_delayq import DelayQ, scripts
-from celery_delayq.letters import DeadFilter
-from celery_delayq.migrate import to_stock
-from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
+from celery_delayq import DelayQ
+from celery_delayq.admin.stock_migration import to_stock
+from celery_delayq.model.dead_letter import DeadFilter
+from celery_delayq.store.scripting import scripts
+from celery_delayq.testing import (
+    FAST_START,
+    WorkerProcess,
+    wait_until,
+)
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, make_app
 
@@ -69,7 +74,7 @@ class Way:
         assert self.delayq.replay_all(DeadFilter("celery")).done == self.count
         with self.holding() as killed:
             killed.kill()
-        # What a process held that has ended goes back by requeue.lua.
+        # What a process held that has ended goes back by leases/requeue.lua.
         assert [*to_stock(self.app)][-1].ready == self.count
         assert self.ready() == self.count
 

@@ -14,7 +14,10 @@ from celery.utils.log import get_task_logger
 from redis import Redis
 
 from celery_delayq import DelayQ
-from celery_delayq.context import context, current_context
+from celery_delayq.model.context import (
+    context,
+    current_context,
+)
 
 logger = get_task_logger(__name__)
 

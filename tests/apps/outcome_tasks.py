@@ -17,11 +17,12 @@ from celery import Celery, Task
 from celery.exceptions import Ignore, Reject
 from redis import Redis
 
-from celery_delayq import DelayQ, keepers
+from celery_delayq import DelayQ
+from celery_delayq.dispatch import lease_keepers
 from tests.support.faults.ledger import Ledger
 
 # Where solo workers end side by side, the connection comes back when the last has ended its task.
-keepers.PATIENCE = 60.0
+lease_keepers.PATIENCE = 60.0
 
 LEDGER = os.environ.get("OUTCOME_LEDGER", "redis://127.0.0.1:1")
 

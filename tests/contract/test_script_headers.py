@@ -9,17 +9,37 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from celery_delayq import scripts
-from celery_delayq.keys import Keys, Layout
-from celery_delayq.letter_store import Replay
-from celery_delayq.mend_store import MendStore, Release
-from celery_delayq.mend_tracks import MendTracks, Tracked
-from celery_delayq.message import Due, Entry, Record
-from celery_delayq.periodic_store import EntryTicks, PeriodicStore, Writing
-from celery_delayq.places import Where
-from celery_delayq.replies import Held
-from celery_delayq.scan_store import ScanStore, Stretch
-from celery_delayq.store import Store
+from celery_delayq.model.envelope import (
+    Due,
+    Entry,
+    Record,
+)
+from celery_delayq.model.lookup import Where
+from celery_delayq.store.dead_letters import Replay
+from celery_delayq.store.keys import (
+    Keys,
+    Layout,
+)
+from celery_delayq.store.periodic import (
+    EntryTicks,
+    PeriodicStore,
+    Writing,
+)
+from celery_delayq.store.repair import (
+    MendStore,
+    Release,
+)
+from celery_delayq.store.repair_tracking import (
+    MendTracks,
+    Tracked,
+)
+from celery_delayq.store.scan import (
+    ScanStore,
+    Stretch,
+)
+from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting import scripts
+from celery_delayq.store.scripting.replies import Held
 from celery_delayq.testing.fixtures import RedisUnderTest
 
 pytestmark = pytest.mark.each_server
@@ -27,7 +47,7 @@ pytestmark = pytest.mark.each_server
 TO = "q"
 DATA = Record(3, "nonce", "task", b"{}").pack()
 ENTRY = Entry("id", Due(5), 3, DATA)
-LUA = files("celery_delayq").joinpath("lua")
+LUA = files("celery_delayq").joinpath("store", "lua")
 
 
 def ready(store: Store) -> object:
@@ -38,86 +58,101 @@ def ready(store: Store) -> object:
 
 #: One call of each script, and the reply that its caller is to make sense of.
 CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
-    "schedule": (lambda s: s.schedule(TO, ENTRY), [5, b"s"]),
-    "promote": (lambda s: s.promote(TO, Layout(), 100), [5, b"", b"", 1, 0]),
-    "agenda": (lambda s: s.agenda(), [5, b"q", b"7", b"q"]),
-    "ready": (ready, 1),
-    "reserve": (
+    "schedule/add": (lambda s: s.schedule(TO, ENTRY), [5, b"s"]),
+    "dispatch/promote": (lambda s: s.promote(TO, Layout(), 100), [5, b"", b"", 1, 0]),
+    "dispatch/next_queue": (lambda s: s.agenda(), [5, b"q", b"7", b"q"]),
+    "schedule/push_ready": (ready, 1),
+    "leases/acquire": (
         lambda s: s.leases.reserve("q", "me", 30.0, "1", 5),
         [0, b"0", b"0 1:1", b"", b"{}"],
     ),
-    "ack": (lambda s: s.leases.ack("q", "me", ["1:1"]), [1, 1]),
-    "beat": (lambda s: s.leases.beat("q", "me", 30.0), 1),
-    "requeue": (lambda s: s.leases.requeue("q", "me", ["1:1"]), [1, 0, 1]),
-    "reject": (lambda s: s.leases.reject("q", "me", "1:1", "id", "why"), 1),
-    "retry": (lambda s: s.leases.retry(TO, ENTRY, "p", "me", "1:1", when_due="push"), b"ready"),
-    "reap": (lambda s: s.leases.reap(TO, Layout(), "me", 100, 5), [b"0", 1, 0, 0]),
-    "defer": (lambda s: s.defer("q", 1.0), [5, b"q", b"7"]),
-    "sizes": (lambda s: s.sizes("q", Layout()), [5, 1, 1, b"7", 0, 0, 0]),
-    "clear": (lambda s: s.clear("q"), [3, 1]),
-    "known": (lambda s: s.control.known("q", [("id", "nonce")]), b"-"),
-    "find": (lambda s: s.control.find("q", ["id"]), [1, b"["]),
-    "page": (lambda s: s.control.page("q", Where(), 10), [b"0", b"", b""]),
-    "hash_scan": (lambda s: [*ScanStore(s).fields("{q}:dead")], [b"0", b"2 3", b"idone"]),
-    "hash_values": (lambda s: ScanStore(s).values("{q}:dead", [b"id"]), [b"3", b"one"]),
-    "slice": (
+    "leases/ack": (lambda s: s.leases.ack("q", "me", ["1:1"]), [1, 1]),
+    "leases/extend": (lambda s: s.leases.beat("q", "me", 30.0), 1),
+    "leases/requeue": (lambda s: s.leases.requeue("q", "me", ["1:1"]), [1, 0, 1]),
+    "leases/dead_letter": (lambda s: s.leases.reject("q", "me", "1:1", "id", "why"), 1),
+    "leases/replace": (
+        lambda s: s.leases.retry(TO, ENTRY, "p", "me", "1:1", when_due="push"),
+        b"ready",
+    ),
+    "leases/reclaim_expired": (
+        lambda s: s.leases.reap(TO, Layout(), "me", 100, 5),
+        [b"0", 1, 0, 0],
+    ),
+    "dispatch/defer_queue": (lambda s: s.defer("q", 1.0), [5, b"q", b"7"]),
+    "schedule/counts": (lambda s: s.sizes("q", Layout()), [5, 1, 1, b"7", 0, 0, 0]),
+    "schedule/purge": (lambda s: s.clear("q"), [3, 1]),
+    "schedule/exists": (lambda s: s.control.known("q", [("id", "nonce")]), b"-"),
+    "control/find": (lambda s: s.control.find("q", ["id"]), [1, b"["]),
+    "control/page": (lambda s: s.control.page("q", Where(), 10), [b"0", b"", b""]),
+    "scan/hash_scan": (lambda s: [*ScanStore(s).fields("{q}:dead")], [b"0", b"2 3", b"idone"]),
+    "scan/hash_values": (lambda s: ScanStore(s).values("{q}:dead", [b"id"]), [b"3", b"one"]),
+    "scan/list_range": (
         lambda s: [*ScanStore(s).messages(s.keys.ready("q", 3, s.layout), 0, 1, 1)],
         [b"2", b"{}"],
     ),
-    "stretch": (
+    "scan/range": (
         lambda s: ScanStore(s).part(Stretch("q", False, b"-inf", b"+inf"), 10),
         [b"0", b"7", b"id", b"", b""],
     ),
-    "cancel": (lambda s: s.control.cancel("q", Layout(), ["id"]), b"d"),
-    "reschedule": (lambda s: s.control.reschedule("q", [("id", Due(5), None)]), b"d"),
-    "run_now": (lambda s: s.control.run_now("q", Layout(), ["id"]), b"d"),
-    "pause": (lambda s: s.control.pause(["q"], task="t"), b"1"),
-    "revoke": (lambda s: s.control.revoke(5.0, ["id"]), 1),
-    "adopt": (lambda s: s.adopt(TO, ENTRY, Held("u", "ui", "tag")), b"gone"),
-    "release": (
+    "control/cancel": (lambda s: s.control.cancel("q", Layout(), ["id"]), b"d"),
+    "control/reschedule": (lambda s: s.control.reschedule("q", [("id", Due(5), None)]), b"d"),
+    "control/run_now": (lambda s: s.control.run_now("q", Layout(), ["id"]), b"d"),
+    "control/pause": (lambda s: s.control.pause(["q"], task="t"), b"1"),
+    "control/revoke": (lambda s: s.control.revoke(5.0, ["id"]), 1),
+    "migration/take_from_unacked": (lambda s: s.adopt(TO, ENTRY, Held("u", "ui", "tag")), b"gone"),
+    "migration/give_back": (
         lambda s: MendStore(s).release("q", Layout(), [Release("id", 5.0, DATA, b"{}")]),
         b"d",
     ),
-    "forget_ready": (
+    "repair/forget_ready": (
         lambda s: MendTracks(s).forget_ready("q", Layout(), [(Tracked(b"id", b"value"), b"")]),
         1,
     ),
-    "bury": (lambda s: s.bury("q", "id", "reason", b"{}"), 1),
-    "revive": (
+    "deadletters/add": (lambda s: s.bury("q", "id", "reason", b"{}"), 1),
+    "deadletters/replay_in_place": (
         lambda s: s.letters.revive("q", Layout(), "-inf", "+inf", [b"told"], "f" * 32),
         b"0 5 1 3 5\ntwo",
     ),
-    "replay": (
+    "deadletters/replay": (
         lambda s: s.letters.replay("p", TO, Layout(), [Replay("id", 5, ENTRY)], "token"),
         b"d",
     ),
-    "discard": (lambda s: s.letters.discard("q", [("id", 5)]), b"d"),
-    "letters": (
+    "deadletters/delete": (lambda s: s.letters.discard("q", [("id", 5)]), b"d"),
+    "deadletters/page": (
         lambda s: s.run(s.letters.page_call("q", 1, 2, 10, [b"id"])),
         [b"0", b"2 -1 5", b"id"],
     ),
-    "trim": (lambda s: s.letters.trim("q", 60.0, 10, 100), [0, 1]),
-    "upcoming": (
+    "deadletters/trim": (lambda s: s.letters.trim("q", 60.0, 10, 100), [0, 1]),
+    "periodic/claim_due": (
         lambda s: PeriodicStore(s).upcoming(10, 500, ["other"]),
         [5000, b"7", b"", b"name", b"line\n{}"],
     ),
-    "enter": (lambda s: PeriodicStore(s).write([Writing("name", "", "line\n{}", 7)]), b"d"),
-    "fire": (
+    "periodic/compare_and_set": (
+        lambda s: PeriodicStore(s).write([Writing("name", "", "line\n{}", 7)]),
+        b"d",
+    ),
+    "periodic/fire": (
         lambda s: PeriodicStore(s).fire(
             "q", [EntryTicks("name", "line", "then", 7, "line", 6, [ENTRY])]
         ),
         [b"s"],
     ),
-    "deploy": (lambda s: PeriodicStore(s).deploy("code", "1", None, 60), [b"1", b"", b"5"]),
-    "history": (lambda s: s.history.add("me", 2, 100, [b"line"]), 1),
-    "import": (lambda s: s.run(s.import_call("q", [ENTRY], "token")), b"s"),
-    "keep": (lambda s: s.letters.keep("q", [("id", 5, b"1 5 0 why\n{}")]), b"d"),
-    "spend": (lambda s: s.control.spend("root", 5, "id 0", 60), 1),
-    "absolve": (lambda s: MendStore(s).absolve("q", Layout()), [1, 0]),
-    "mend_counts": (lambda s: MendStore(s).counts("q", {b"d": b"1 0 0"}, mend=True), [b"0", 1, []]),
-    "mend_due": (lambda s: MendStore(s).due("q", 0, mend=True), [b"0", 0, []]),
-    "mend_entries": (lambda s: MendStore(s).entries("q", 0, mend=True), [b"0", 0, []]),
-    "mend_gone": (
+    "periodic/announce_version": (
+        lambda s: PeriodicStore(s).deploy("code", "1", None, 60),
+        [b"1", b"", b"5"],
+    ),
+    "history/add": (lambda s: s.history.add("me", 2, 100, [b"line"]), 1),
+    "schedule/import": (lambda s: s.run(s.import_call("q", [ENTRY], "token")), b"s"),
+    "deadletters/restore": (lambda s: s.letters.keep("q", [("id", 5, b"1 5 0 why\n{}")]), b"d"),
+    "leases/use_retry_budget": (lambda s: s.control.spend("root", 5, "id 0", 60), 1),
+    "leases/release_quarantined": (lambda s: MendStore(s).absolve("q", Layout()), [1, 0]),
+    "repair/counts": (
+        lambda s: MendStore(s).counts("q", {b"d": b"1 0 0"}, mend=True),
+        [b"0", 1, []],
+    ),
+    "repair/due": (lambda s: MendStore(s).due("q", 0, mend=True), [b"0", 0, []]),
+    "repair/entries": (lambda s: MendStore(s).entries("q", 0, mend=True), [b"0", 0, []]),
+    "repair/gone": (
         lambda s: MendTracks(s).gone(
             "q",
             "waiting",
@@ -127,41 +162,44 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
         ),
         [b"0", 1, []],
     ),
-    "mend_index": (
+    "repair/index": (
         lambda s: MendStore(s).index("q", 0, mend=True),
         [b"0", 1, [b"left"], [b"misindexed", 1, 1, b"left"]],
     ),
-    "mend_leases": (lambda s: MendStore(s).leases("q", ["me"], 1.0, 1.0, mend=True), [b"0", 1, []]),
-    "mend_letters": (lambda s: MendStore(s).letters("q", 0, mend=True), [b"0", 0, []]),
-    "mend_messages": (
+    "repair/leases": (
+        lambda s: MendStore(s).leases("q", ["me"], 1.0, 1.0, mend=True),
+        [b"0", 1, []],
+    ),
+    "repair/dead_letters": (lambda s: MendStore(s).letters("q", 0, mend=True), [b"0", 0, []]),
+    "repair/messages": (
         lambda s: MendTracks(s).messages(
             "q", MendTracks(s).held_places("q", ["me"])[0], 0, mend=True
         ),
         [b"0", 0, []],
     ),
-    "mend_parked": (
+    "repair/paused_and_due": (
         lambda s: MendTracks(s).parked("q", 0, mend=True),
         [b"0", 1, [b"left"], [b"idle_parked", 1, 1, b"left"]],
     ),
-    "mend_queue": (lambda s: MendStore(s).queue("q", Layout(), 1.0, mend=True), [b"0", 1, []]),
-    "mend_periodic": (lambda s: MendStore(s).periodic("", 0, mend=True), [b"0", 1, []]),
-    "mend_schedule": (lambda s: MendStore(s).schedule("q", {b"id": DATA}), [b"0", 1, []]),
-    "mend_tracks": (lambda s: MendTracks(s).running("q", 0, mend=True), [b"0", 0, [b"left"]]),
-    "mend_twins": (
+    "repair/queue": (lambda s: MendStore(s).queue("q", Layout(), 1.0, mend=True), [b"0", 1, []]),
+    "repair/periodic": (lambda s: MendStore(s).periodic("", 0, mend=True), [b"0", 1, []]),
+    "repair/schedule": (lambda s: MendStore(s).schedule("q", {b"id": DATA}), [b"0", 1, []]),
+    "repair/tracking": (lambda s: MendTracks(s).running("q", 0, mend=True), [b"0", 0, [b"left"]]),
+    "repair/duplicate_ids": (
         lambda s: MendTracks(s).twins("q", 0, mend=True),
         [b"0", 1, [b"left"], [b"idle_twin", 1, 1, b"left"]],
     ),
-    "mend_unique": (
+    "repair/unique": (
         lambda s: MendTracks(s).unique("q", 0, mend=True),
         [b"0", 1, [b"left"], [b"idle_key", 1, 1, b"left"]],
     ),
-    "mend_wake": (lambda s: MendStore(s).wake("q", Layout()), b""),
+    "repair/wake": (lambda s: MendStore(s).wake("q", Layout()), b""),
 }
 
-#: Arguments that a script does not read: the call is made by the one of ``schedule.lua``.
-NOT_READ = {"adopt": {4, 7, 9}, "retry": {4, 7}}
+#: Arguments that a script does not read: the call is made by the one of ``schedule/add.lua``.
+NOT_READ = {"migration/take_from_unacked": {4, 7, 9}, "leases/replace": {4, 7}}
 
-#: The keys that ``include/state.lua`` reads.
+#: The keys that ``include/tracking.lua`` reads.
 STATE = set(range(1, 9))
 
 QUEUE = Keys().queue("q")
@@ -282,7 +320,7 @@ def test_the_call_passes_the_keys_that_the_header_names(name: str) -> None:
 def test_the_script_reads_what_the_header_says_and_no_more(name: str, part: str) -> None:
     body = code(source(name))
     read = {int(number) for number in re.findall(rf"\b{part}\[(\d+)\]", body)}
-    if part == "KEYS" and "-- @include state\n" in source(name):
+    if part == "KEYS" and "-- @include tracking\n" in source(name):
         read |= STATE
     fixed = {item.number for item in header(name, part) if not item.more}
     open_end = {item.number for item in header(name, part) if item.more}

@@ -9,14 +9,29 @@ from urllib.parse import quote
 
 import pytest
 
-from celery_delayq.calls import Call
-from celery_delayq.keys import Keys, Layout
-from celery_delayq.lease_store import Reserved
-from celery_delayq.mend_store import MendStore, Release
-from celery_delayq.message import Due, Entry, Record, entry_id, task_field
-from celery_delayq.places import PARK
-from celery_delayq.replies import Put, Puts
-from celery_delayq.store import Store
+from celery_delayq.model.envelope import (
+    Due,
+    Entry,
+    Record,
+    entry_id,
+    task_field,
+)
+from celery_delayq.model.lookup import PARK
+from celery_delayq.store.keys import (
+    Keys,
+    Layout,
+)
+from celery_delayq.store.leases import Reserved
+from celery_delayq.store.repair import (
+    MendStore,
+    Release,
+)
+from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting.calls import Call
+from celery_delayq.store.scripting.replies import (
+    Put,
+    Puts,
+)
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.keyspace import snapshot
 from tests.support.model_clock import lease_now, relative

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from celery_delayq.keys import Layout
-from celery_delayq.letter_store import Replay
-from celery_delayq.message import Entry
-from celery_delayq.places import Letter
-from celery_delayq.store import Store
+from celery_delayq.model.envelope import Entry
+from celery_delayq.model.lookup import Letter
+from celery_delayq.store.dead_letters import Replay
+from celery_delayq.store.keys import Layout
+from celery_delayq.store.schedule import Store
 from tests.lua.conftest import LAYOUT, QUEUE
 
 #: When letters died, ms.

@@ -8,10 +8,18 @@ from urllib.parse import quote
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from celery_delayq.keys import Keys, Layout
-from celery_delayq.lease_store import Reserved
-from celery_delayq.message import Due, Entry, Record, task_field
-from celery_delayq.store import Store
+from celery_delayq.model.envelope import (
+    Due,
+    Entry,
+    Record,
+    task_field,
+)
+from celery_delayq.store.keys import (
+    Keys,
+    Layout,
+)
+from celery_delayq.store.leases import Reserved
+from celery_delayq.store.schedule import Store
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.model import QueueModel
 from tests.support.model_clock import go_unwatched, pass_time

@@ -8,9 +8,9 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from celery_delayq.letter_store import Replay
-from celery_delayq.letters import Buried
-from celery_delayq.places import Letter as Outcome
+from celery_delayq.model.dead_letter import Buried
+from celery_delayq.model.lookup import Letter as Outcome
+from celery_delayq.store.dead_letters import Replay
 from tests.lua.machine import LAYOUT, QUEUE, details, ids, steps
 from tests.lua.machine_schedule import ScheduleMachine, dues, record_of, uniques
 from tests.support.model_schedule import Letter

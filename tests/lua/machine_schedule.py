@@ -10,11 +10,18 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from celery_delayq import control_store
-from celery_delayq.message import Due, Entry, Record
-from celery_delayq.places import Name
-from celery_delayq.replies import Put, Puts
-from celery_delayq.store import Store
+from celery_delayq.model.envelope import (
+    Due,
+    Entry,
+    Record,
+)
+from celery_delayq.model.lookup import Name
+from celery_delayq.store import control
+from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting.replies import (
+    Put,
+    Puts,
+)
 from tests.lua.conftest import repeating
 from tests.lua.machine import FAR, LAYOUT, QUEUE, SKIP, LeaseMachine, ids, limits, steps
 from tests.support.model_tracking import Label
@@ -168,7 +175,7 @@ class ScheduleMachine(LeaseMachine):
         """Have calls look at so many names."""
         with pytest.MonkeyPatch.context() as patch:
             # What stock workers took is forgotten in each call, and not once.
-            patch.setattr(control_store, "BATCH", 100 if self.untold else size)
+            patch.setattr(control, "BATCH", 100 if self.untold else size)
             yield
 
     def draw_ids(self, data: st.DataObject) -> list[str]:

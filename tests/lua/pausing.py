@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from celery_delayq.keys import Layout
-from celery_delayq.store import Store
+from celery_delayq.store.keys import Layout
+from celery_delayq.store.schedule import Store
 from tests.lua.conftest import QUEUE, become_due, labelled, put
 
 

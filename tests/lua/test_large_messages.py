@@ -8,14 +8,31 @@ from typing import Any, cast
 
 import pytest
 
-from celery_delayq.keys import Layout
-from celery_delayq.mend_store import Batch, MendStore
-from celery_delayq.mend_tracks import MOST_BYTES, MendTracks, Place, Tracked
-from celery_delayq.message import Entry, Record
-from celery_delayq.periodic_store import PeriodicStore
-from celery_delayq.places import PARK, Where
-from celery_delayq.scan_store import ScanStore, Stretch
-from celery_delayq.store import Store
+from celery_delayq.model.envelope import (
+    Entry,
+    Record,
+)
+from celery_delayq.model.lookup import (
+    PARK,
+    Where,
+)
+from celery_delayq.store.keys import Layout
+from celery_delayq.store.periodic import PeriodicStore
+from celery_delayq.store.repair import (
+    Batch,
+    MendStore,
+)
+from celery_delayq.store.repair_tracking import (
+    MOST_BYTES,
+    MendTracks,
+    Place,
+    Tracked,
+)
+from celery_delayq.store.scan import (
+    ScanStore,
+    Stretch,
+)
+from celery_delayq.store.schedule import Store
 from tests.lua.conftest import (
     FAR,
     LEASE,

@@ -1,4 +1,5 @@
-"""enter.lua, upcoming.lua and fire.lua: a periodic entry changes only from how it is known."""
+"""compare_and_set.lua, periodic/claim_due.lua and periodic/fire.lua: a periodic entry changes only
+from how it is known."""
 
 from __future__ import annotations
 
@@ -9,9 +10,13 @@ import pytest
 from redis.exceptions import ResponseError
 
 from celery_delayq.errors import StoreFull
-from celery_delayq.message import Entry
-from celery_delayq.periodic_store import EntryTicks, PeriodicStore, Writing
-from celery_delayq.store import Store
+from celery_delayq.model.envelope import Entry
+from celery_delayq.store.periodic import (
+    EntryTicks,
+    PeriodicStore,
+    Writing,
+)
+from celery_delayq.store.schedule import Store
 from tests.lua.conftest import FAR, entry, fill, labelled, message_of, repeating
 from tests.support.keyspace import snapshot
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from celery_delayq.keys import Layout
-from celery_delayq.message import Entry
-from celery_delayq.store import Store
+from celery_delayq.model.envelope import Entry
+from celery_delayq.store.keys import Layout
+from celery_delayq.store.schedule import Store
 from tests.lua.conftest import FAR, QUEUE, become_due, labelled, make_ready, put, reserve
 
 KEY = "{q}:unique"

@@ -35,7 +35,7 @@ HARNESS = ("checker", "proxy")
 OTHERS = (
     "acceptance/test_cancel_race.py",
     "acceptance/test_retry_patterns.py",
-    "integration/test_fsck_running.py",
+    "integration/admin/test_fsck_running.py",
     "lua/test_state_machine.py",
 )
 #: Where the table of the last soak stands.

@@ -6,12 +6,19 @@ from collections import Counter
 from typing import Any
 from urllib.parse import quote
 
-from celery_delayq.conf import Settings
-from celery_delayq.findings import Finding, Report
-from celery_delayq.fsck import check
-from celery_delayq.keys import Layout
-from celery_delayq.message import Due, Entry, Record
-from celery_delayq.store import Store
+from celery_delayq.admin.findings import (
+    Finding,
+    Report,
+)
+from celery_delayq.admin.repair import check
+from celery_delayq.model.envelope import (
+    Due,
+    Entry,
+    Record,
+)
+from celery_delayq.settings import Settings
+from celery_delayq.store.keys import Layout
+from celery_delayq.store.schedule import Store
 from tests.support.keyspace import snapshot
 
 FAR = 4_000_000_000_000

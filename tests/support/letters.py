@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from celery_delayq import DelayQ
-from celery_delayq.letters import pack_details
+from celery_delayq.model.dead_letter import pack_details
 
 TRACEBACK = "".join(
     f'  File "/srv/shop/tasks/billing.py", line {n}, in step_{n}\n    charge(order, retry={n})\n'
@@ -62,7 +62,7 @@ def details(exception: str = "ValueError", **more: Any) -> bytes:
 
 
 def stored(died: int, reason: str, message: bytes, details: bytes = b"") -> bytes:
-    """Return a letter as ``lua/include/bury.lua`` writes it."""
+    """Return a letter as ``include/dead_letter.lua`` writes it."""
     if not details:
         return f"1 {died} 0 {reason}\n".encode() + message
     return f"2 {died} 0 {len(details)} {reason}\n".encode() + details + message

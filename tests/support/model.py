@@ -11,8 +11,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from celery_delayq.lease_store import Counted, Deliveries, Reaped, Reserved, Retried
-from celery_delayq.message import Record
+from celery_delayq.model.envelope import Record
+from celery_delayq.store.leases import (
+    Counted,
+    Deliveries,
+    Reaped,
+    Reserved,
+    Retried,
+)
 from tests.support.model_letters import LetterModel
 from tests.support.model_schedule import is_late
 from tests.support.model_tracking import NOW, Label, Plan, twin

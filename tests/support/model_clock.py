@@ -1,4 +1,5 @@
-"""Move lease time without waiting: what ``lua/agenda.lua`` keeps of it is moved instead."""
+"""Move lease time without waiting: what ``dispatch/next_queue.lua`` keeps of it is moved
+instead."""
 
 from __future__ import annotations
 

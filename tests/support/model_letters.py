@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from celery_delayq.message import Record
-from celery_delayq.places import Letter as Outcome
+from celery_delayq.model.envelope import Record
+from celery_delayq.model.lookup import Letter as Outcome
 from tests.support.model_schedule import Letter, ScheduleModel
 
 

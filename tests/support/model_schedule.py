@@ -10,11 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from celery_delayq.keys import Layout
-from celery_delayq.lease_store import Deliveries
-from celery_delayq.message import Record, task_field
-from celery_delayq.places import Letter as Outcome
-from celery_delayq.replies import Put
+from celery_delayq.model.envelope import (
+    Record,
+    task_field,
+)
+from celery_delayq.model.lookup import Letter as Outcome
+from celery_delayq.store.keys import Layout
+from celery_delayq.store.leases import Deliveries
+from celery_delayq.store.scripting.replies import Put
 from tests.support.model_tracking import (
     NOW,
     Label,

@@ -6,10 +6,13 @@ import re
 from collections import Counter
 from typing import Any
 
-from celery_delayq.keys import Keys, Layout
-from celery_delayq.letters import Buried
-from celery_delayq.message import task_field
-from celery_delayq.places import PARK
+from celery_delayq.model.dead_letter import Buried
+from celery_delayq.model.envelope import task_field
+from celery_delayq.model.lookup import PARK
+from celery_delayq.store.keys import (
+    Keys,
+    Layout,
+)
 from tests.support.model import Held, QueueModel
 from tests.support.model_schedule import Letter, digest
 from tests.support.model_tracking import Owner, Scheduled, Tracked, about

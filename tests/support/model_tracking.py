@@ -1,6 +1,6 @@
 """The model of what is known of messages while they are scheduled, ready or held.
 
-Names are those of ``lua/include/state.lua``: the id or, where that is taken, ``id NUL nonce``.
+Names are those of ``include/tracking.lua``: the id or, where that is taken, ``id NUL nonce``.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 from urllib.parse import unquote
 
-from celery_delayq.message import Record
-from celery_delayq.places import Name
+from celery_delayq.model.envelope import Record
+from celery_delayq.model.lookup import Name
 
 #: Stands for any time that Redis' clock told while the test ran, ms.
 NOW = 2_000_000_000_000

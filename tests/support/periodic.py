@@ -9,8 +9,13 @@ from zoneinfo import ZoneInfo
 
 from celery.schedules import crontab, schedule
 
-from celery_delayq.definitions import Definition
-from celery_delayq.periodic import Periodic, Standing, begin, fire
+from celery_delayq.periodic.definition import Definition
+from celery_delayq.periodic.state import (
+    Periodic,
+    Standing,
+    begin,
+    fire,
+)
 
 UTC = timezone.utc
 BERLIN = ZoneInfo("Europe/Berlin")

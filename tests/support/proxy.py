@@ -4,7 +4,7 @@ It reads the protocol, so that a fault hits one chosen call: by the name of a co
 script, and the n-th of them.
 
 >>> with Proxy(server.port) as proxy:                                   # doctest: +SKIP
-...     rule = proxy.on("promote", Fault.DROP_REPLY, nth=3)
+...     rule = proxy.on("dispatch/promote", Fault.DROP_REPLY, nth=3)
 ...     assert rule.fired.wait(5)
 """
 
@@ -23,8 +23,8 @@ from functools import cache
 from types import TracebackType
 from typing import Any
 
-from celery_delayq import scripts
 from celery_delayq.embedded.ports import free_port
+from celery_delayq.store.scripting import scripts
 from tests.support.resp import Frames, arguments
 
 _CHUNK = 1 << 18

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from celery_delayq.history import RunRecord
+from celery_delayq.model.history import RunRecord
 
 _RUN = RunRecord("", "tasks.add", "celery", "celery@one", None, None, None, 0, "SUCCESS", 0, 1)
 

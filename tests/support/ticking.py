@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from celery import Celery
 from redis import Redis
 
-from celery_delayq.ticker import Ticker
+from celery_delayq.periodic.runner import Ticker
 
 
 @contextmanager

@@ -18,15 +18,23 @@ from uuid import uuid4
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from celery_delayq.dead import BATCH
-from celery_delayq.entries import moment
+from celery_delayq.deadletters.client import BATCH
 from celery_delayq.errors import ConfigError
-from celery_delayq.pages import queues_of
-from celery_delayq.places import Letter, to_text
-from celery_delayq.reports import server_of
-from celery_delayq.scan_store import ScanStore
-from celery_delayq.spark.access import Access, opened
-from celery_delayq.spark.archives.commits import ArchiveError, Commit, Place, Target
+from celery_delayq.model.lookup import (
+    Letter,
+    to_text,
+)
+from celery_delayq.model.scheduled import moment
+from celery_delayq.spark.access import (
+    Access,
+    opened,
+)
+from celery_delayq.spark.archives.commits import (
+    ArchiveError,
+    Commit,
+    Place,
+    Target,
+)
 from celery_delayq.spark.archives.rows import (
     COLUMNS,
     PLACE,
@@ -36,10 +44,24 @@ from celery_delayq.spark.archives.rows import (
     frame,
     schema_of,
 )
-from celery_delayq.spark.planning import START, Part, RunsLost, loss, place_of, plan, plan_runs
-from celery_delayq.spark.session import MOST_CONNECTIONS, described
+from celery_delayq.spark.planning import (
+    START,
+    Part,
+    RunsLost,
+    loss,
+    place_of,
+    plan,
+    plan_runs,
+)
+from celery_delayq.spark.session import (
+    MOST_CONNECTIONS,
+    described,
+)
 from celery_delayq.spark.wanted import Wanted
-from celery_delayq.store import Store
+from celery_delayq.store.paging import queues_of
+from celery_delayq.store.scan import ScanStore
+from celery_delayq.store.schedule import Store
+from celery_delayq.transfer.results import server_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

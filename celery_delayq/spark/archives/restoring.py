@@ -14,18 +14,42 @@ from uuid import uuid4
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from celery_delayq import restore as letter_restore
-from celery_delayq import transfer
-from celery_delayq.entries import Filter, moment
-from celery_delayq.errors import ConfigError, RecordError
-from celery_delayq.letter_rows import LetterRow, is_meant
-from celery_delayq.letters import DeadFilter
-from celery_delayq.reports import Imported, server_of
-from celery_delayq.rows import Row
-from celery_delayq.spark.access import Access, opened
-from celery_delayq.spark.archives.commits import ArchiveError, Commit, Place, Target, source_of
-from celery_delayq.spark.archives.rows import Batches, died_since
+from celery_delayq.errors import (
+    ConfigError,
+    RecordError,
+)
+from celery_delayq.model.dead_letter import DeadFilter
+from celery_delayq.model.scheduled import (
+    Filter,
+    moment,
+)
+from celery_delayq.spark.access import (
+    Access,
+    opened,
+)
+from celery_delayq.spark.archives.commits import (
+    ArchiveError,
+    Commit,
+    Place,
+    Target,
+    source_of,
+)
+from celery_delayq.spark.archives.rows import (
+    Batches,
+    died_since,
+)
 from celery_delayq.spark.session import described
+from celery_delayq.transfer import dead_letter_restore as letter_restore
+from celery_delayq.transfer import schedule
+from celery_delayq.transfer.dead_letter_row import (
+    LetterRow,
+    is_meant,
+)
+from celery_delayq.transfer.results import (
+    Imported,
+    server_of,
+)
+from celery_delayq.transfer.schedule_row import Row
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -266,12 +290,12 @@ def _put_entries(
         except ValueError as exc:
             report.refuse(0, f"{fields['queue']} {str(fields['id'])[:80]!r}: {exc}")
             continue
-        if transfer.is_meant(row, filter.queue, where):
+        if schedule.is_meant(row, filter.queue, where):
             rows.append(row)
         else:
             report.outcomes["filtered"] += 1
     if rows:
-        transfer.put(delayq, rows, report, skip=options.overdue == "skip")
+        schedule.put(delayq, rows, report, skip=options.overdue == "skip")
 
 
 def _put_letters(

@@ -13,17 +13,38 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from celery_delayq.entries import moment
 from celery_delayq.errors import RecordError
-from celery_delayq.letter_rows import LetterRow
-from celery_delayq.letters import Buried, DeadLetter
-from celery_delayq.message import MAX_DUE_MS
-from celery_delayq.places import Listed, to_bytes, to_text
-from celery_delayq.rows import Row
-from celery_delayq.spark.access import Access, opened
-from celery_delayq.spark.messages import name_of, text_of
-from celery_delayq.spark.planning import Part, place_of
-from celery_delayq.spark.tables import ARROW, TABLES, Page, Rows
+from celery_delayq.model.dead_letter import (
+    Buried,
+    DeadLetter,
+)
+from celery_delayq.model.envelope import MAX_DUE_MS
+from celery_delayq.model.lookup import (
+    Listed,
+    to_bytes,
+    to_text,
+)
+from celery_delayq.model.scheduled import moment
+from celery_delayq.spark.access import (
+    Access,
+    opened,
+)
+from celery_delayq.spark.messages import (
+    name_of,
+    text_of,
+)
+from celery_delayq.spark.planning import (
+    Part,
+    place_of,
+)
+from celery_delayq.spark.tables import (
+    ARROW,
+    TABLES,
+    Page,
+    Rows,
+)
+from celery_delayq.transfer.dead_letter_row import LetterRow
+from celery_delayq.transfer.schedule_row import Row
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -41,7 +62,7 @@ KEYS = {
 }
 
 #: The columns of each table, with their types in Spark's words. `data` is a whole letter, and of an
-#: entry there is what :class:`~celery_delayq.rows.Row` has.
+#: entry there is what :class:`~celery_delayq.transfer.schedule_row.Row` has.
 COLUMNS: Mapping[str, Mapping[str, str]] = {
     "history": {"source": "STRING", **TABLES["history"], "day": "DATE"},
     "dead_letters": {

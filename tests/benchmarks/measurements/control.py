@@ -15,7 +15,7 @@ from typing import Any
 from celery import Celery
 
 from celery_delayq import DelayQ
-from celery_delayq.items import Item
+from celery_delayq.schedule.items import Item
 
 from ..bench import OURS, Bench, percentile
 from ..model import Better, Figure, Row, Target, at_most, measurement

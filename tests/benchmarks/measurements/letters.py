@@ -15,8 +15,11 @@ from typing import Any
 
 from celery import Celery
 
-from celery_delayq import DeadFilter, DelayQ
-from celery_delayq.letters import pack_details
+from celery_delayq import (
+    DeadFilter,
+    DelayQ,
+)
+from celery_delayq.model.dead_letter import pack_details
 
 from ..bench import OURS, Bench
 from ..model import BenchError, Better, Figure, Row, Target, measurement

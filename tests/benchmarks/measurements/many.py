@@ -75,7 +75,7 @@ def many(bench: Bench) -> Iterator[Figure]:
 def schedule(order: Order) -> Published:
     """Schedule what an order asks for; the items are made while the clock runs."""
     from celery_delayq import DelayQ
-    from celery_delayq.many import Item
+    from celery_delayq.schedule.schedule_many import Item
 
     epoch = datetime(1970, 1, 1, tzinfo=timezone.utc)
 

@@ -9,12 +9,20 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_delayq import DelayQ, Filter, Item, Outcome
-from celery_delayq.conf import Settings
-from celery_delayq.errors import DelayQError, InvalidOption
-from celery_delayq.fsck import check
-from celery_delayq.keys import DEFAULT_SEP
-from celery_delayq.letters import DeadFilter
+from celery_delayq import (
+    DelayQ,
+    Filter,
+    Item,
+    Outcome,
+)
+from celery_delayq.admin.repair import check
+from celery_delayq.errors import (
+    DelayQError,
+    InvalidOption,
+)
+from celery_delayq.model.dead_letter import DeadFilter
+from celery_delayq.settings import Settings
+from celery_delayq.store.keys import DEFAULT_SEP
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
 from tests.support.keyspace import snapshot

@@ -11,14 +11,21 @@ import pytest
 from celery import Celery
 from kombu.messaging import Producer
 
-from celery_delayq import DelayQ, fsck
-from celery_delayq import periodic as policy
-from celery_delayq.conf import Settings
-from celery_delayq.entries import Filter
-from celery_delayq.letters import DeadFilter
-from celery_delayq.migrate import from_stock, to_stock
+from celery_delayq import DelayQ
+from celery_delayq.admin import repair
+from celery_delayq.admin.stock_migration import (
+    from_stock,
+    to_stock,
+)
+from celery_delayq.model.dead_letter import DeadFilter
+from celery_delayq.model.scheduled import Filter
+from celery_delayq.periodic import state as policy
+from celery_delayq.periodic.firing import (
+    TickScheduler,
+    stored,
+)
+from celery_delayq.settings import Settings
 from celery_delayq.testing.fixtures import RedisUnderTest
-from celery_delayq.ticks import TickScheduler, stored
 from tests.integration.conftest import MakeApp
 from tests.support.letters import fill, message
 from tests.support.proxy import Proxy
@@ -150,7 +157,7 @@ def fire(stage: Stage) -> int:
 
 
 def check(stage: Stage) -> int:
-    report = [*fsck.check(stage.delayq.store, Settings(), repair=True)][-1]
+    report = [*repair.check(stage.delayq.store, Settings(), repair=True)][-1]
     assert report.found == 0
     return report.done
 

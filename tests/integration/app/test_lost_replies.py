@@ -18,11 +18,14 @@ import pytest
 from celery import Celery, chord, signals
 
 from celery_delayq import DelayQ
-from celery_delayq.definitions import Definition
-from celery_delayq.entries import Filter
-from celery_delayq.letters import DeadFilter
-from celery_delayq.periodic_client import PeriodicTasks
-from celery_delayq.takeover import Found, take_over
+from celery_delayq.model.dead_letter import DeadFilter
+from celery_delayq.model.scheduled import Filter
+from celery_delayq.periodic.client import PeriodicTasks
+from celery_delayq.periodic.definition import Definition
+from celery_delayq.periodic.importers import (
+    Found,
+    take_over,
+)
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
 from tests.support.keyspace import snapshot
@@ -301,7 +304,7 @@ def test_a_lost_reply_changes_nothing_of_what_is_done_and_told(
 
         def run(which: str, *lost: Any) -> Seen:
             delayq_redis.client.flushall()
-            folder = tmp_path / which
+            folder = tmp_path / which.replace("/", "-")
             folder.mkdir()
             operation.prepare(Stage(direct, delayq_redis, folder))
             delayq.count()

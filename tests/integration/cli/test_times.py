@@ -15,8 +15,11 @@ from celery import Celery
 
 from celery_delayq import DelayQ
 from celery_delayq.cli.options import Moment
-from celery_delayq.cli.words import read_stamp, stamp
-from celery_delayq.definitions import API
+from celery_delayq.cli.words import (
+    read_stamp,
+    stamp,
+)
+from celery_delayq.periodic.definition import API
 from tests.support import letters
 from tests.support.cli import CommandLine, Ran, clock_of, leaves
 

@@ -13,9 +13,16 @@ import pytest
 from celery import Celery
 from celery.schedules import crontab
 
-from celery_delayq import DelayQ, periodic
-from celery_delayq.definitions import Definition, Overlap
-from celery_delayq.periodic_store import PeriodicStore, Writing
+from celery_delayq import DelayQ
+from celery_delayq.periodic import state
+from celery_delayq.periodic.definition import (
+    Definition,
+    Overlap,
+)
+from celery_delayq.store.periodic import (
+    PeriodicStore,
+    Writing,
+)
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.ticking import stored_ticks, ticking
@@ -29,8 +36,8 @@ NEAR = 10_000
 def fire_an_hour_ahead(delayq: DelayQ, definition: Definition) -> None:
     """Write an entry as it stands after an hour that has not come yet."""
     now = delayq.store.now_ms()
-    entry = periodic.begin(definition, now, timezone.utc)
-    firing = periodic.fire(entry, now + HOUR, timezone.utc)
+    entry = state.begin(definition, now, timezone.utc)
+    firing = state.fire(entry, now + HOUR, timezone.utc)
     assert firing is not None
     entry = replace(entry, standing=firing.then)
     written = Writing(entry.name, "", entry.pack(), entry.look)

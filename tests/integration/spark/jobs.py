@@ -11,7 +11,12 @@ from typing import Any
 from pyspark import TaskContext
 from redis import Redis
 
-from celery_delayq.spark.reconcile import Options, Summary, read_jdbc, reconcile
+from celery_delayq.spark.reconcile import (
+    Options,
+    Summary,
+    read_jdbc,
+    reconcile,
+)
 from celery_delayq.testing import wait_until
 from tests.integration.spark.flights import COLUMNS
 

@@ -16,12 +16,22 @@ import pyarrow.dataset as ds
 from celery import Celery
 
 from celery_delayq import DelayQ
-from celery_delayq.letter_rows import LetterRow
-from celery_delayq.spark.archives.adding import Options, Summary, archive
-from celery_delayq.spark.archives.commits import ArchiveError, Commit
-from celery_delayq.spark.archives.folders import Folder, FolderTarget
+from celery_delayq.spark.archives.adding import (
+    Options,
+    Summary,
+    archive,
+)
+from celery_delayq.spark.archives.commits import (
+    ArchiveError,
+    Commit,
+)
+from celery_delayq.spark.archives.folders import (
+    Folder,
+    FolderTarget,
+)
 from celery_delayq.spark.planning import RunsLost
 from celery_delayq.testing.fixtures import RedisUnderTest
+from celery_delayq.transfer.dead_letter_row import LetterRow
 from tests.support.letters import fill, message, stored
 from tests.support.runs import finished
 

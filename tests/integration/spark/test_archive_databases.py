@@ -14,14 +14,17 @@ pytest.importorskip("pyspark")
 from celery import Celery
 
 from celery_delayq import DelayQ
-from celery_delayq.letter_rows import LetterRow
-from celery_delayq.spark.archives.adding import Options, archive
+from celery_delayq.spark.archives.adding import (
+    Options,
+    archive,
+)
 from celery_delayq.spark.archives.commits import Commit
 from celery_delayq.spark.archives.databases import DatabaseTarget
 from celery_delayq.spark.archives.restoring import Options as RestoreOptions
 from celery_delayq.spark.archives.restoring import restore
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
+from celery_delayq.transfer.dead_letter_row import LetterRow
 from tests.integration.spark.conftest import CommandLine
 from tests.support.letters import fill
 from tests.support.postgres import PostgresServer

@@ -15,11 +15,11 @@ from celery import Celery
 from kombu.utils.json import loads
 
 from celery_delayq import DelayQ
-from celery_delayq.context import context
-from celery_delayq.entries import ScheduledTask
-from celery_delayq.history import Run
-from celery_delayq.keys import Layout
-from celery_delayq.letters import DeadLetter
+from celery_delayq.model.context import context
+from celery_delayq.model.dead_letter import DeadLetter
+from celery_delayq.model.history import Run
+from celery_delayq.model.scheduled import ScheduledTask
+from celery_delayq.store.keys import Layout
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp

@@ -14,14 +14,18 @@ pytest.importorskip("pyspark")
 from celery import Celery
 
 from celery_delayq import DelayQ
-from celery_delayq.reports import Imported
 from celery_delayq.spark.archives import restoring
 from celery_delayq.spark.archives.adding import Options as ArchiveOptions
 from celery_delayq.spark.archives.adding import archive
 from celery_delayq.spark.archives.commits import ArchiveError
 from celery_delayq.spark.archives.folders import FolderTarget
-from celery_delayq.spark.archives.restoring import Options, Summary, restore
+from celery_delayq.spark.archives.restoring import (
+    Options,
+    Summary,
+    restore,
+)
 from celery_delayq.testing.fixtures import RedisUnderTest
+from celery_delayq.transfer.results import Imported
 from tests.support.letters import fill
 
 pytestmark = pytest.mark.filterwarnings(

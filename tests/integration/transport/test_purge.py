@@ -7,9 +7,9 @@ from hashlib import sha1
 from celery import Celery
 
 from celery_delayq import DelayQ
-from celery_delayq.conf import Settings
-from celery_delayq.fsck import check
-from celery_delayq.store import Store
+from celery_delayq.admin.repair import check
+from celery_delayq.settings import Settings
+from celery_delayq.store.schedule import Store
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.keyspace import snapshot
 

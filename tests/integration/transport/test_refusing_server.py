@@ -7,10 +7,13 @@ from collections.abc import Callable
 import pytest
 from redis.exceptions import ConnectionError, ResponseError
 
-from celery_delayq.acks import Changes
+from celery_delayq.dispatch.acks import Changes
 from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.keys import Keys, Layout
-from celery_delayq.store import Store
+from celery_delayq.store.keys import (
+    Keys,
+    Layout,
+)
+from celery_delayq.store.schedule import Store
 
 
 def test_a_dead_letter_waits_until_a_master_has_its_replicas_again(

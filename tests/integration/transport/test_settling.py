@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kombu import Connection
 
-from celery_delayq.store import Store
+from celery_delayq.store.schedule import Store
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 

@@ -8,8 +8,11 @@ from collections.abc import Callable, Iterator
 import pytest
 from celery import Celery
 
-from celery_delayq import once
-from celery_delayq.testing import WorkerProcess, wait_until
+from celery_delayq.testing import (
+    WorkerProcess,
+    wait_until,
+)
+from celery_delayq.utils import once
 
 MakeApp = Callable[..., Celery]
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from itertools import product
 from typing import NamedTuple
 
+from celery_delayq.integration.request import TELLS_OF_REJECTS
 from celery_delayq.testing.workers import POOLS
-from celery_delayq.transport.request import TELLS_OF_REJECTS
 
 ACKS = ("late", "early")
 #: Before the task starts, while it runs, between its end and its acknowledgement.

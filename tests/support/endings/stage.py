@@ -13,12 +13,16 @@ from celery import Celery, chord
 from kombu import Connection
 from redis import Redis
 
-from celery_delayq.conf import Settings
-from celery_delayq.dispatcher import DispatcherThread
+from celery_delayq.dispatch.dispatcher import DispatcherThread
 from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.letters import Buried
-from celery_delayq.store import Store
-from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
+from celery_delayq.model.dead_letter import Buried
+from celery_delayq.settings import Settings
+from celery_delayq.store.schedule import Store
+from celery_delayq.testing import (
+    FAST_START,
+    WorkerProcess,
+    wait_until,
+)
 from tests.support.endings.cells import Cell, Outcome, World
 from tests.support.faults.ledger import Ledger
 from tests.support.faults.leftovers import left_in

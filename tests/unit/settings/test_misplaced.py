@@ -11,8 +11,11 @@ import kombu
 import pytest
 from kombu.transport import redis as stock
 
-from celery_delayq.conf import Settings, misplaced
 from celery_delayq.errors import ConfigError
+from celery_delayq.settings import (
+    Settings,
+    misplaced,
+)
 
 KNOWN = stock.Channel.from_transport_options
 

@@ -10,12 +10,15 @@ import pyarrow as pa
 import pytest
 
 from celery_delayq.errors import ConfigError
-from celery_delayq.items import Item
+from celery_delayq.model.unique import Key
+from celery_delayq.schedule.items import Item
+from celery_delayq.schedule.message_template import nonce_of_id
 from celery_delayq.spark.access import Access
-from celery_delayq.spark.columns import Row, Rows
+from celery_delayq.spark.columns import (
+    Row,
+    Rows,
+)
 from celery_delayq.spark.options import WriteOptions
-from celery_delayq.templates import nonce_of_id
-from celery_delayq.unique import Key
 
 NOON = datetime(2031, 5, 17, 12, tzinfo=timezone.utc)
 

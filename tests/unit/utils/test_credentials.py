@@ -12,16 +12,24 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_delayq import DelayQ, archive, jsonl
-from celery_delayq.conf import Settings
-from celery_delayq.credentials import check_folder, has_password, hide
+from celery_delayq import DelayQ
 from celery_delayq.errors import DelayQError
-from celery_delayq.rows import SCHEDULE
+from celery_delayq.periodic.importers import beat, django, json_list, redbeat
+from celery_delayq.settings import Settings
 from celery_delayq.spark.access import Access
 from celery_delayq.spark.jdbc import connecting
-from celery_delayq.takeover import beat, django, listed, redbeat
+from celery_delayq.transfer import dead_letter_archive, jsonl
+from celery_delayq.transfer.schedule_row import SCHEDULE
 from celery_delayq.transport import url as broker
-from celery_delayq.webhook import Webhook, check_url
+from celery_delayq.utils.credentials import (
+    check_folder,
+    has_password,
+    hide,
+)
+from celery_delayq.webhook import (
+    Webhook,
+    check_url,
+)
 
 SECRET = "hunter2"
 
@@ -58,9 +66,9 @@ def read(given: str) -> None:
 TAKERS: dict[str, Callable[[str], object]] = {
     "file to write": write,
     "file to read": read,
-    "archive": archive.database_of,
+    "archive": dead_letter_archive.database_of,
     "file of celery beat": lambda given: beat.entries(Celery(set_as_current=False), given),
-    "list of entries": lambda given: list(listed.entries(Celery(set_as_current=False), given)),
+    "list of entries": lambda given: list(json_list.entries(Celery(set_as_current=False), given)),
     "database of Django": lambda given: list(django.entries(Celery(set_as_current=False), given)),
     "Redis of RedBeat": lambda given: list(redbeat.entries(Celery(set_as_current=False), given)),
     "broker": broker.plain_url,

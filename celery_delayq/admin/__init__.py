@@ -1,0 +1,2 @@
+"""What operators look at and repair: statistics, fsck, moves to and from stock Celery, Redis
+accounts."""

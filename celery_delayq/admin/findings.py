@@ -1,0 +1,174 @@
+"""What ``fsck`` may find, and what it has found so far. No I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from celery_delayq.store.repair import (
+    EXAMPLES,
+    Found,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What may be wrong, what mending does, and whether nothing is lost or late by it.
+
+    What is *harmless* comes about without a fault, and goes again by itself or costs nothing.
+    """
+
+    what: str
+    mending: str
+    harmless: bool = False
+
+
+KINDS = {
+    "no_record": Kind(
+        "scheduled without a record: the message is lost", "a dead letter tells of it"
+    ),
+    "unscheduled": Kind(
+        "record without a due time: would never run",
+        "due as the index by task says, else its ETA, else now",
+    ),
+    "unreadable": Kind("record that cannot be read", "none, a dead letter when it is due"),
+    "misindexed": Kind("in the index by task without such an entry", "removed from the index"),
+    "unindexed": Kind("entry that the index by task lacks", "added to the index"),
+    "lost_parked": Kind(
+        "parked entry that is not listed: would not come back when its task goes on", "listed"
+    ),
+    "misparked": Kind(
+        "listed as parked, and is not: would be due at another time when its task goes on",
+        "removed from the list",
+    ),
+    "idle_parked": Kind("listed as parked, and there is no such entry", "removed", True),
+    "unlisted_twin": Kind(
+        "second message with the same id that is not listed: is not found by its id", "listed"
+    ),
+    "idle_twin": Kind("listed as second message with the same id that is gone", "removed", True),
+    "idle_key": Kind(
+        "unique key of what is gone, or whose owner is unreadable",
+        "removed, it is free all the same",
+        True,
+    ),
+    "keyless": Kind(
+        "task whose unique key nobody has: another one could be sent", "it gets the key", True
+    ),
+    "gone_running": Kind(
+        "counts as running, and no process holds it: keeps its unique key, cannot be cancelled",
+        "forgotten, and its unique key is free",
+    ),
+    "gone_waiting": Kind(
+        "counts as ready, and a stock worker took it, or it was purged: keeps its unique key",
+        "forgotten, and its unique key is free",
+        True,
+    ),
+    "untracked_held": Kind("held message that is not found by its id", "it is found", True),
+    "untracked_ready": Kind("ready message that is not found by its id", "it is found", True),
+    "agenda_late": Kind("the agenda looks at the queue too late or never", "set to the first due"),
+    "idle_agenda": Kind("the agenda names a queue with nothing scheduled", "removed", True),
+    "unregistered": Kind("the registry lacks the queue", "added, with this app's priority steps"),
+    "unleased": Kind(
+        "process that holds messages without a lease: they would never come back",
+        "the lease ends one lease from now",
+    ),
+    "unwatched": Kind("leases that nobody looks at when they end", "looked at by then"),
+    "empty_lease": Kind("lease on nothing that ended long ago", "removed", True),
+    "stale_nonce": Kind("last request of a process without a lease", "removed", True),
+    "idle_reaping": Kind("the index of leases names a queue without any", "removed", True),
+    "unlisted_letter": Kind("dead letter that the list by time lacks", "listed"),
+    "no_letter": Kind("in the list of dead letters by time, and there is none", "removed"),
+    "unlisted_periodic": Kind("periodic entry that nobody looks at: would not fire", "looked at"),
+    "no_periodic": Kind("when to look at a periodic entry that is gone", "removed", True),
+    "unreadable_periodic": Kind(
+        "periodic entry that cannot be read: does not fire", "none, remove it or add it again"
+    ),
+    "stale_count": Kind("count of deliveries of a message that is gone", "removed", True),
+    "no_wake": Kind("something is ready and wakes nobody: up to 1 s late", "wakes", True),
+    "wrong_type": Kind("key of the wrong type", "none, look at it yourself"),
+}
+
+
+@dataclass(slots=True)
+class Finding:
+    """How often one thing is wrong in one queue.
+
+    Members that a walk over a key meets twice, because it grows or shrinks much meanwhile, are
+    counted twice; none is missed.
+    """
+
+    queue: str
+    kind: str
+    found: int = 0
+    repaired: int = 0
+    examples: list[str] = field(default_factory=list)
+
+    @property
+    def harmless(self) -> bool:
+        """Whether nothing is lost or late by it."""
+        return KINDS[self.kind].harmless
+
+    @property
+    def left(self) -> int:
+        """How many are not repaired."""
+        return self.found - self.repaired
+
+
+@dataclass(slots=True)
+class Report:
+    """What was found so far.
+
+    *done* of about *total* members of keys were looked at; *notes* say what was not looked at and
+    why.
+    """
+
+    total: int = 0
+    done: int = 0
+    queues: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def found(self) -> int:
+        """How much was wrong, what is harmless included."""
+        return sum(finding.found for finding in self.findings)
+
+    @property
+    def repaired(self) -> int:
+        """How much of it is repaired."""
+        return sum(finding.repaired for finding in self.findings)
+
+    @property
+    def left(self) -> int:
+        """How much is still wrong, what is harmless not included."""
+        return sum(finding.left for finding in self.findings if not finding.harmless)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as JSON types."""
+        findings = [
+            {
+                "queue": finding.queue,
+                "kind": finding.kind,
+                "what": KINDS[finding.kind].what,
+                "harmless": finding.harmless,
+                "found": finding.found,
+                "repaired": finding.repaired,
+                "examples": finding.examples,
+            }
+            for finding in self.findings
+        ]
+        totals = {name: getattr(self, name) for name in ("found", "repaired", "left")}
+        return {**totals, "queues": self.queues, "findings": findings, "notes": self.notes}
+
+    def add(self, queue: str, found: Found) -> None:
+        """Take up what one call found."""
+        for finding in self.findings:
+            if (finding.queue, finding.kind) == (queue, found.kind):
+                break
+        else:
+            finding = Finding(queue, found.kind)
+            self.findings.append(finding)
+        finding.found += found.number
+        finding.repaired += found.mended
+        new = [id for id in found.examples if id not in finding.examples]
+        finding.examples += new[: EXAMPLES - len(finding.examples)]

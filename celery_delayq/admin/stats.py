@@ -1,0 +1,167 @@
+"""Numbers about what waits, read from Redis in a bounded number of calls."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from celery_delayq.model.envelope import (
+    due_of_eta,
+    own_of,
+)
+from celery_delayq.store.keys import Layout
+from celery_delayq.store.periodic import PeriodicStore
+from celery_delayq.store.schedule import (
+    Store,
+    layouts,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """What waits in one queue.
+
+    Attributes
+    ----------
+    scheduled, ready, leased, dead : int
+        Entries that wait to be due, messages that wait for a worker, messages that processes hold
+        (those that run, and those that wait in a process to run), dead letters. What is taken
+        while the numbers are read may count as both ready and leased.
+    overdue : int
+        Scheduled entries whose moment has passed: more than a few mean that nothing dispatches.
+    paused : int
+        Scheduled entries whose moment has passed while their task was paused; not overdue.
+    next_due : float | None
+        When the earliest entry is due, in seconds since 1970 by Redis' clock.
+    oldest_age : float
+        Seconds since the moment at which the longest waiting due task was due, whether it is
+        ready or still scheduled; 0 when none waits.
+    scheduled_tasks, ready_tasks : dict[str, int]
+        The same by task name. Ready messages beyond the limit of the call are not among them.
+    memory : int | None
+        Bytes of the schedule (``MEMORY USAGE``, sampled), None where Redis does not tell.
+    """
+
+    name: str
+    scheduled: int
+    ready: int
+    leased: int
+    dead: int
+    overdue: int
+    paused: int
+    next_due: float | None
+    oldest_age: float
+    scheduled_tasks: dict[str, int]
+    ready_tasks: dict[str, int]
+    memory: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What waits in all queues, and the server's memory in bytes (None where it is not told).
+
+    Attributes
+    ----------
+    periodic : int
+        Periodic entries, those that are paused or have ended among them.
+    """
+
+    queues: list[QueueStats]
+    periodic: int
+    used_memory: int | None
+    max_memory: int | None
+
+    @property
+    def scheduled(self) -> int:
+        """Scheduled entries in all queues."""
+        return sum(queue.scheduled for queue in self.queues)
+
+    @property
+    def ready(self) -> int:
+        """Ready messages in all queues."""
+        return sum(queue.ready for queue in self.queues)
+
+    @property
+    def leased(self) -> int:
+        """Messages of all queues that processes hold."""
+        return sum(queue.leased for queue in self.queues)
+
+    @property
+    def overdue(self) -> int:
+        """Entries in all queues that should have been promoted by now."""
+        return sum(queue.overdue for queue in self.queues)
+
+    @property
+    def paused(self) -> int:
+        """Entries in all queues that wait for their task to be resumed."""
+        return sum(queue.paused for queue in self.queues)
+
+    @property
+    def dead(self) -> int:
+        """Dead letters in all queues."""
+        return sum(queue.dead for queue in self.queues)
+
+    @property
+    def oldest_age(self) -> float:
+        """The longest wait of a due task in any queue, in seconds."""
+        return max((queue.oldest_age for queue in self.queues), default=0.0)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as JSON types."""
+        totals = {
+            name: getattr(self, name)
+            for name in ("scheduled", "ready", "leased", "overdue", "paused", "dead", "oldest_age")
+        }
+        return {**totals, **asdict(self)}
+
+
+def gather(store: Store, consumed: Iterable[str], ready_limit: int) -> Stats:
+    """Read the numbers of every registered queue and of those in *consumed*."""
+    known = layouts(store.registry())
+    names = sorted({*known, *consumed})
+    used, most = store.server_memory()
+    return Stats(
+        queues=[_queue(store, name, known.get(name, store.layout), ready_limit) for name in names],
+        periodic=PeriodicStore(store).count(),
+        used_memory=used,
+        max_memory=most,
+    )
+
+
+def _queue(store: Store, name: str, layout: Layout, ready_limit: int) -> QueueStats:
+    size = store.sizes(name, layout)
+    tasks: Counter[str] = Counter()
+    waits = [size.now - size.first_due] if size.overdue and size.first_due is not None else []
+    for data in store.ready_messages(name, layout, ready_limit):
+        task, due_ms = _task_and_due(data)
+        tasks[task] += 1
+        if due_ms is not None:
+            waits.append(max(0, size.now - due_ms))  # what was made to run early is not late
+    return QueueStats(
+        name=name,
+        scheduled=size.scheduled,
+        ready=size.ready,
+        leased=sum(held for _, _, held in store.leases.leases(name)),
+        dead=size.dead,
+        overdue=size.overdue,
+        paused=size.paused,
+        next_due=None if size.first_due is None else size.first_due / 1000,
+        oldest_age=max(waits, default=0) / 1000,
+        scheduled_tasks=store.scheduled_tasks(name),
+        ready_tasks=dict(tasks),
+        memory=store.memory(name),
+    )
+
+
+def _task_and_due(data: bytes) -> tuple[str, int | None]:
+    """Return the task's name and, for one that was scheduled, when it was due in ms."""
+    try:
+        message = json.loads(data)
+        task = str(message["headers"]["task"])
+        eta = own_of(message["properties"]).get("eta")
+        return task, None if eta is None else due_of_eta(eta).ms
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return "(unreadable)", None

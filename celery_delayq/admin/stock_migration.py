@@ -1,0 +1,323 @@
+"""Move a running app from stock Celery to this package and back, without a drain."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from celery import Celery
+
+from celery_delayq.errors import (
+    InvalidETA,
+    RecordError,
+)
+from celery_delayq.model import envelope
+from celery_delayq.model.envelope import (
+    Due,
+    Entry,
+    Record,
+)
+from celery_delayq.model.lookup import (
+    Letter,
+    Listed,
+    Where,
+)
+from celery_delayq.model.scheduled import moment
+from celery_delayq.model.task_options import check_own
+from celery_delayq.store.keys import Layout
+from celery_delayq.store.repair import (
+    BATCH,
+    MendStore,
+    Release,
+    batches,
+)
+from celery_delayq.store.repair_tracking import MendTracks
+from celery_delayq.store.schedule import (
+    Store,
+    layouts,
+)
+from celery_delayq.utils.portions import portions
+
+#: Seconds: longer than any lease.
+FOREVER = 1e9
+
+#: How often to try again to give back an entry that others move at the same time.
+ATTEMPTS = 5
+
+
+@dataclass(slots=True)
+class Moved:
+    """How many messages went where so far.
+
+    *left* stay where they are, since they cannot be read or have no queue; *held* stay with a
+    process that may still run.
+    """
+
+    total: int
+    scheduled: int = 0
+    ready: int = 0
+    gone: int = 0
+    left: int = 0
+    held: int = 0
+
+    @property
+    def done(self) -> int:
+        """Messages looked at."""
+        return self.scheduled + self.ready + self.gone + self.left + self.held
+
+
+def from_stock(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
+    """Take over what stock workers hold: all messages in kombu's ``unacked`` hash.
+
+    A message with a future ETA goes to the schedule, any other to its ready list. Each moves in
+    one step, so this may be interrupted and repeated. The stock workers must have stopped: what
+    they hold in memory they would run too.
+
+    Yields
+    ------
+    Moved
+        The same object after each message, for a progress bar; once before the first.
+    """
+    with app.connection_for_write() as connection:
+        channel = connection.default_channel
+        for queue in app.amqp.queues.values():
+            queue(channel).declare()  # so that kombu knows the types of the exchanges
+        store: Store = channel.store
+        unacked = store.keys.stock(channel.unacked_key)
+        moved = Moved(total=store.held_count(unacked))
+        yield moved
+        for tag, data in store.held_messages(unacked):
+            try:
+                raw, exchange, routing_key = json.loads(data)
+                envelope.check_envelope(raw)
+                queues = sorted(channel._lookup(exchange, routing_key))
+                due = envelope.due_of(raw) or Due(0)
+                step = channel.priority(channel._get_message_priority(raw, reverse=False))
+                entry = _entry(raw, step, due)
+            except (ValueError, TypeError, InvalidETA):
+                queues = []
+            if not queues:
+                moved.left += 1
+                yield moved
+                continue
+            if dry_run:
+                outcome = "scheduled" if due.relative or due.ms > store.now_ms() else "ready"
+            else:
+                # kombu keeps one message for all queues of a topic: the last step lets it go.
+                *others, last = queues
+                for other in others:
+                    store.schedule(other, entry)
+                outcome = store.adopt(last, entry, channel.held(tag))
+            setattr(moved, outcome, getattr(moved, outcome) + 1)
+            yield moved
+
+
+def to_stock(app: Celery, *, dry_run: bool = False, spare_living: bool = False) -> Iterator[Moved]:
+    """Give everything back: the schedule, and what processes held when they ended.
+
+    Each entry goes to its ready list as a message whose ETA is its due by now, whatever it was when
+    it was sent; stock workers then hold it in memory until then. What is due already, also what
+    belongs to a paused task, has no ETA. What was leased, or waits to be delivered alone, goes to
+    its ready list as it is; what was cancelled while it was ready goes. Workers of this package
+    must have stopped: they would take entries back into the schedule, and what they hold would run
+    twice. May be interrupted and repeated.
+
+    Parameters
+    ----------
+    spare_living : bool
+        Leave what is held by processes that were heard within three times their lease.
+
+    Yields
+    ------
+    Moved
+        The same object after each entry or batch, for a progress bar; once before the first.
+    """
+    with app.connection_for_write() as connection:
+        store: Store = connection.default_channel.store
+        mend = MendStore(store)
+        known = layouts(store.registry())
+        holders: dict[str, set[str]] = {queue: set() for queue in known}
+        for own in mend.owned():
+            held_by = holders.setdefault(own.queue, set())
+            if own.incarnation is not None:
+                held_by.add(own.incarnation)
+        back = _Back(
+            store,
+            mend,
+            MendTracks(store),
+            Moved(total=0),
+            dry_run=dry_run,
+            spare_living=spare_living,
+        )
+        lease = connection.default_channel.settings.lease
+        back.moved.total = sum(back.count(queue, held_by) for queue, held_by in holders.items())
+        yield back.moved
+        for queue, held_by in holders.items():
+            layout = known.get(queue, store.layout)
+            yield from back.schedule(queue, layout)
+            suspects = mend.suspects(queue)
+            for incarnation in sorted(held_by):
+                yield from back.held(queue, layout, incarnation)
+            yield from back.suspects(queue, layout, suspects)
+            back.ready(queue, layout)
+            back.tidy(queue, lease)
+
+
+@dataclass(slots=True)
+class _Back:
+    """Gives the messages of one queue after the other back to stock workers."""
+
+    store: Store
+    mend: MendStore
+    tracks: MendTracks
+    moved: Moved
+    dry_run: bool
+    spare_living: bool
+
+    def count(self, queue: str, incarnations: Iterable[str]) -> int:
+        """Return how many messages there are to move."""
+        held = (len(self.store.leases.held(queue, name)) for name in incarnations)
+        return self.store.scheduled(queue) + sum(held) + self.mend.suspects(queue)
+
+    def schedule(self, queue: str, layout: Layout) -> Iterator[Moved]:
+        """Give back what is scheduled, in order of due.
+
+        What others move meanwhile may be met twice or not at all: it is looked for again.
+        """
+        left: set[str] = set()
+        found = True
+        while found:
+            found = False
+            for names in self._pages(queue):
+                for some in self._portions(queue, [name for name in names if name not in left]):
+                    left |= self._release(queue, layout, some)
+                    found = not self.dry_run
+                    yield self.moved
+
+    def _pages(self, queue: str) -> Iterator[list[str]]:
+        after = None
+        while True:
+            page = self.store.control.page(queue, Where(), BATCH, after, records=False)
+            yield [each.name for each in page.entries]
+            if not page.more:
+                return
+            after = page.last
+
+    def _portions(self, queue: str, names: Sequence[str]) -> Iterator[list[str]]:
+        """Yield names, so many of them that one call does not keep Redis busy for long."""
+        lengths = dict(zip(names, self.mend.lengths(queue, names), strict=True))
+        # The call carries the record, and the message that takes its place.
+        return portions(names, BATCH, lambda name: 2 * lengths[name])
+
+    def _release(self, queue: str, layout: Layout, names: Sequence[str]) -> set[str]:
+        """Give back entries, and return the names of those that cannot be read."""
+        moved, left = self.moved, set()
+        for _ in range(ATTEMPTS):
+            now, some = self.store.now_ms(), []
+            for name, score, record in self.mend.scheduled(queue, names):
+                if score is None:
+                    moved.gone += 1
+                    continue
+                try:
+                    if record is None:
+                        raise RecordError("no record")
+                    some.append(Release(name, score, record, _stock_message(record, score, now)))
+                except (RecordError, ValueError, LookupError, TypeError, AttributeError):
+                    left.add(name)
+                    moved.left += 1
+            letters: Sequence[Letter] = ["d"] * len(some)
+            if some and not self.dry_run:
+                letters = self.mend.release(queue, layout, some)
+            moved.ready += letters.count("d")
+            moved.gone += letters.count("u")
+            names = [each.name for each, x in zip(some, letters, strict=True) if x == "c"]
+            if not names:
+                break
+        return left
+
+    def ready(self, queue: str, layout: Layout) -> None:
+        """Forget what is known of ready messages, and remove those that were cancelled."""
+        if self.dry_run:
+            return
+        tracked = self.tracks.tracked(queue, "waiting")
+        cancelled = {each.message: each for each in tracked if each.value.startswith(b"!")}
+        if cancelled:
+            messages = [
+                (cancelled[label], message)
+                for message in self.store.ready_messages(queue, layout, sys.maxsize)
+                if (label := envelope.label_in(message)) in cancelled
+            ]
+            for each in messages:
+                self.tracks.forget_ready(queue, layout, [each])
+        for some in batches(self.tracks.tracked(queue, "waiting")):
+            self.tracks.forget_ready(queue, layout, [(each, b"") for each in some])
+        self.tracks.forget_ready(queue, layout)
+
+    def held(self, queue: str, layout: Layout, incarnation: str) -> Iterator[Moved]:
+        """Give back what a process holds, to run next in the order in which it was leased."""
+        moved, leases = self.moved, self.store.leases
+        fields = sorted(leases.held(queue, incarnation), key=_place)
+        spared = self.spare_living and self.mend.lives(incarnation)
+        # From the last batch on, since each goes before what is ready.
+        for end in range(len(fields), 0, -BATCH):
+            batch = fields[max(0, end - BATCH) : end]
+            if spared:
+                moved.held += len(batch)
+            else:
+                ready, buried = len(batch), 0
+                if not self.dry_run:
+                    ready, buried = leases.requeue(queue, incarnation, batch, layout=layout)
+                moved.ready += ready
+                moved.left += buried
+                moved.gone += len(batch) - ready - buried
+            yield moved
+
+    def suspects(self, queue: str, layout: Layout, before: int) -> Iterator[Moved]:
+        """Give back what waits to be delivered alone.
+
+        Those beyond the number *before* were held, and are counted already.
+        """
+        moved = self.moved
+        if self.dry_run:
+            moved.ready += before
+            yield moved
+            return
+        moved.ready -= self.mend.suspects(queue) - before
+        while any(outcome := self.mend.absolve(queue, layout)):
+            moved.ready += outcome[0]
+            moved.left += outcome[1]
+            yield moved
+
+    def tidy(self, queue: str, lease: float) -> None:
+        """Remove leases on nothing, whether they have ended or not."""
+        if self.dry_run:
+            return
+        names = self.mend.leaseholders(queue)
+        if self.spare_living:
+            names = {name for name in names if not self.mend.lives(name)}
+        for incarnations in batches(names) or [[]]:
+            self.mend.leases(queue, incarnations, lease, -FOREVER, mend=True)
+
+
+def _stock_message(record: bytes, score: float, now_ms: int) -> bytes:
+    """Return the message of an entry for stock workers, which run what has no ETA at once."""
+    due_ms = Listed("", int(score), b"").due_ms
+    eta = moment(due_ms).isoformat() if due_ms > now_ms else None
+    return envelope.encode(envelope.for_stock(json.loads(Record.unpack(record).message), eta))
+
+
+def _place(field: str) -> tuple[int, ...]:
+    """Return by what to sort the fields of messages in the order in which they were leased."""
+    return tuple(int(part) for part in field.split(":") if part.isdecimal())
+
+
+def _entry(raw: dict[str, Any], step: int, due: Due) -> Entry:
+    """Return the entry of a task message, or of any other message that only goes to ready."""
+    if envelope.due_of(raw) is not None:
+        check_own(raw["properties"])
+        return Entry.of(raw, step, due)
+    nonce = str(raw["properties"]["delivery_tag"])
+    return Entry(nonce, due, step, Record(step, nonce, "", envelope.encode(raw)).pack())

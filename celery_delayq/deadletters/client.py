@@ -1,0 +1,465 @@
+"""What those call who look after dead letters: list, replay, purge."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from uuid import uuid4
+
+from celery_delayq.deadletters.replay import (
+    Changes,
+    revived,
+)
+from celery_delayq.errors import (
+    ConfigError,
+    InvalidETA,
+    InvalidFilter,
+    RecordError,
+)
+from celery_delayq.model.dead_letter import (
+    Buried,
+    DeadFilter,
+    DeadLetter,
+)
+from celery_delayq.model.envelope import (
+    Due,
+    due_of_countdown,
+    due_of_eta,
+)
+from celery_delayq.model.lookup import Letter
+from celery_delayq.model.scheduled import (
+    OUTCOMES,
+    Bulk,
+    Outcome,
+    moment,
+)
+from celery_delayq.schedule import revocation
+from celery_delayq.store.dead_letters import (
+    Replay,
+    Revived,
+    told,
+)
+from celery_delayq.store.keys import Layout
+from celery_delayq.store.paging import queues_of
+from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting.calls import Call
+from celery_delayq.store.scripting.pipelining import Ahead
+from celery_delayq.utils.portions import portions
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+
+class _Change(NamedTuple):
+    """A change of letters that is still to be made: the call, and which of them it is about."""
+
+    letters: Sequence[DeadLetter]
+    call: Call | None
+    places: Sequence[int]
+    after: Callable[[Sequence[DeadLetter]], None] | None = None
+
+    def states(self, reply: Any) -> Sequence[Letter]:
+        """Return what became of each letter by the reply."""
+        states: list[Letter] = ["x"] * len(self.letters)
+        for place, state in zip(self.places, told(reply or b""), strict=True):
+            states[place] = state
+        if self.after is not None:
+            done = zip(self.letters, states, strict=True)
+            self.after([letter for letter, state in done if state == "d"])
+        return states
+
+
+#: Letters that one script call changes.
+BATCH = 100
+
+
+class DeadMixin:
+    """The part of :class:`~celery_delayq.DelayQ` for those who look after dead letters."""
+
+    app: Celery | None
+
+    def _ask(self, question: Callable[[Store], T]) -> T:
+        raise NotImplementedError
+
+    # -- to look at
+
+    def dead_letters(
+        self,
+        filter: DeadFilter | None = None,
+        *,
+        queue: str | None = None,
+        task: str | None = None,
+        task_id: str | None = None,
+        reason: str | None = None,
+        exception: str | None = None,
+        died_from: datetime | str | None = None,
+        died_to: datetime | str | None = None,
+        root_id: str | None = None,
+        group_id: str | None = None,
+    ) -> Iterator[DeadLetter]:
+        """Return an iterator over dead letters, the first that died first.
+
+        Letters that come or go meanwhile are in it or not; all others are there once.
+
+        Parameters
+        ----------
+        filter : DeadFilter | None
+            Which; or its fields by name, see :class:`~celery_delayq.model.dead_letter.DeadFilter`.
+
+        Raises
+        ------
+        InvalidFilter, InvalidETA
+            The filter is none.
+        """
+        fields = {
+            "queue": queue,
+            "task": task,
+            "task_id": task_id,
+            "reason": reason,
+            "exception": exception,
+            "died_from": died_from,
+            "died_to": died_to,
+            "root_id": root_id,
+            "group_id": group_id,
+        }
+        return self._dead(_filter_of(filter, fields))
+
+    def _dead(self, filter: DeadFilter, *, ahead: bool = False) -> Iterator[DeadLetter]:
+        """Return an iterator; with *ahead* one that has a connection for itself, where all letters
+        are of one queue.
+        """
+        low, high = filter.range_ms()
+        all_match = filter.is_by_place
+
+        def with_letters(store: Store) -> list[str]:
+            known = queues_of(store, filter.queue)
+            return [queue for queue in known if store.letters.count(queue, low, high)]
+
+        queues = self._ask(with_letters)
+        ahead = ahead and len(queues) == 1
+
+        def of_queue(queue: str) -> Iterator[DeadLetter]:
+            letters = self._ask(lambda store: store.letters)
+            for buried in letters.all(queue, low, high, ahead=ahead, ask=self._ask):
+                letter = DeadLetter.of(queue, buried)
+                if all_match or filter.matches(letter):
+                    yield letter
+
+        return heapq.merge(*map(of_queue, queues), key=lambda letter: letter.buried.died_ms)
+
+    def dead_letter(self, id: str, *, queue: str | None = None) -> DeadLetter | None:
+        """Return the dead letter with that id, or else the first one of a task with that id.
+
+        Their ids differ where several letters of a task died, or where nobody knew the id: then
+        all letters are read. None where there is none.
+        """
+        if not isinstance(id, str):
+            raise InvalidFilter(f"id={id!r}: expected the id of a letter")
+
+        def ask(store: Store) -> DeadLetter | None:
+            for name in queues_of(store, queue):
+                buried = store.letters.get(name, id)
+                if buried is not None:
+                    return DeadLetter.of(name, buried)
+            return None
+
+        return self._ask(ask) or next(self._dead(DeadFilter(queue, task_id=id)), None)
+
+    def count_dead(self, filter: DeadFilter | None = None, **fields: Any) -> int:
+        """Return how many dead letters a filter means, or its *fields* as for
+        :meth:`dead_letters`; all of them are read unless it is by queue and time alone.
+        """
+        filter = _filter_of(filter, fields)
+        if not filter.is_by_place:
+            return sum(1 for _ in self._dead(filter))
+        low, high = filter.range_ms()
+        return self._ask(
+            lambda store: sum(
+                store.letters.count(queue, low, high) for queue in queues_of(store, filter.queue)
+            )
+        )
+
+    # -- to replay
+
+    def replay(
+        self,
+        letter: DeadLetter | str,
+        *,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        queue: str | None = None,
+        eta: datetime | str | None = None,
+        countdown: float | None = None,
+    ) -> Outcome:
+        """Run a dead letter's task again, with all its attempts: in one step it is dead no more.
+
+        Parameters
+        ----------
+        letter : DeadLetter | str
+            A letter or its id.
+        args, kwargs, queue
+            What to change; its retries have that too.
+        eta, countdown
+            When it is to run; at once without either.
+
+        Returns
+        -------
+        Outcome
+            ``DONE``; ``UNKNOWN``, when there is no such letter any more; ``CHANGED``, when another
+            one has its id by now; ``CONFLICT``, when another task has its unique key;
+            ``UNREADABLE``, when it is no message of a task.
+        """
+        found = self._letter(letter)
+        if found is None:
+            return Outcome.UNKNOWN
+        if eta is not None and countdown is not None:
+            raise InvalidETA(f"eta={eta!r}, countdown={countdown!r}: give one of them")
+        due = Due(0)
+        if eta is not None:
+            due = due_of_eta(eta)
+        elif countdown is not None:
+            due = due_of_countdown(countdown)
+        changes = Changes(args, kwargs, queue).checked()
+        return self._make(self._to_replay(found.queue, [found], changes, [due], uuid4().hex))
+
+    def replay_all(
+        self,
+        filter: DeadFilter,
+        *,
+        rate: float | None = None,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        queue: str | None = None,
+        dry_run: bool = False,
+        everything: bool = False,
+        progress: Callable[[Bulk], object] | None = None,
+    ) -> Bulk:
+        """Run again all that a filter means, of each queue the first that died first.
+
+        Parameters
+        ----------
+        rate : float | None
+            So many a second: they are scheduled one after the other, and this returns at once.
+        args, kwargs, queue
+            What to change, as for :meth:`replay`.
+        dry_run : bool
+            Only count them.
+        everything : bool
+            Needed for a filter that leaves nothing out.
+        progress : Callable[[Bulk], object]
+            Called after each batch.
+        """
+        if rate is not None and not (
+            isinstance(rate, (int, float)) and not isinstance(rate, bool) and 0.001 <= rate <= 1e6
+        ):
+            raise ConfigError(f"rate={rate!r}: expected letters a second, 0.001 to 1,000,000")
+        changes = Changes(args, kwargs, queue).checked()
+        start, run = self._ask(lambda store: store.now_ms()), uuid4().hex
+
+        def change(name: str, letters: Sequence[DeadLetter], before: int) -> _Change:
+            dues = [
+                Due(0) if rate is None else Due(start + int((before + n) * 1000 / rate))
+                for n in range(len(letters))
+            ]
+            return self._to_replay(name, letters, changes, dues, run)
+
+        plain = rate is None and changes == Changes()
+        return self._change_dead(filter, change, dry_run, everything, progress, revive=plain)
+
+    def _to_replay(
+        self,
+        queue: str,
+        letters: Sequence[DeadLetter],
+        changes: Changes,
+        dues: Sequence[Due],
+        run: str,
+    ) -> _Change:
+        """Return what replays letters of one queue; all go to one queue."""
+        to, token = changes.queue or queue, uuid4().hex
+        layout = self._ask(lambda store: queues_of(store, to)[to])
+        replays: dict[int, Replay] = {}
+        for place, (letter, due) in enumerate(zip(letters, dues, strict=True)):
+            # The first half of a nonce tells messages apart.
+            nonce = f"{place:04x}{token[4:]}"
+            try:
+                entry = revived(letter, layout, due, changes, nonce, run)
+            except (RecordError, ValueError, TypeError, LookupError, AttributeError) as exc:
+                # A stranger's message may be anything.
+                logger.warning("Dead letter %r is not replayed: %r", letter.id, exc)
+                continue
+            # What has its unique key by now stays.
+            if entry.policy:
+                entry = entry._replace(policy="e 0 0")
+            replays[place] = Replay(letter.buried.id, letter.buried.died_ms, entry)
+        call = None
+        if replays:
+            found = [*replays.values()]
+            call = self._ask(
+                lambda store: store.letters.replay_call(queue, to, layout, found, token)
+            )
+        return _Change(letters, call, [*replays])
+
+    # -- to purge
+
+    def purge(self, letter: DeadLetter | str) -> Outcome:
+        """Forget a dead letter; a chord that waits for it fails."""
+        found = self._letter(letter)
+        if found is None:
+            return Outcome.UNKNOWN
+        return self._make(self._to_purge(found.queue, [found]))
+
+    def purge_all(
+        self,
+        filter: DeadFilter,
+        *,
+        dry_run: bool = False,
+        everything: bool = False,
+        progress: Callable[[Bulk], object] | None = None,
+    ) -> Bulk:
+        """Forget all that a filter means; the others as for :meth:`replay_all`."""
+
+        def change(name: str, letters: Sequence[DeadLetter], _: int) -> _Change:
+            return self._to_purge(name, letters)
+
+        return self._change_dead(filter, change, dry_run, everything, progress)
+
+    def _to_purge(self, queue: str, letters: Sequence[DeadLetter]) -> _Change:
+        """Return what forgets letters of one queue."""
+        names = [(each.id, each.buried.died_ms) for each in letters]
+        token = uuid4().hex
+        call = self._ask(lambda store: store.letters.discard_call(queue, names, token))
+
+        def after(gone: Sequence[DeadLetter]) -> None:
+            if self.app is not None:
+                revocation.tell_chords_of_dead(self.app, gone)
+
+        return _Change(letters, call, range(len(letters)), after)
+
+    # -- how
+
+    def _letter(self, letter: DeadLetter | str) -> DeadLetter | None:
+        return letter if isinstance(letter, DeadLetter) else self.dead_letter(letter)
+
+    def _make(self, change: _Change) -> Outcome:
+        """Make a change of one letter."""
+        call = change.call
+        reply = None if call is None else self._ask(lambda store: store.run(call))
+        return OUTCOMES[change.states(reply)[0]]
+
+    def _change_dead(
+        self,
+        filter: DeadFilter,
+        change: Callable[[str, Sequence[DeadLetter], int], _Change],
+        dry_run: bool,
+        everything: bool,
+        progress: Callable[[Bulk], object] | None,
+        *,
+        revive: bool = False,
+    ) -> Bulk:
+        """Change what is meant, in batches; what dies meanwhile is left alone.
+
+        With *revive* only what :meth:`_revived` leaves.
+        """
+        _check_filter(filter)
+        if filter.is_everything and not (everything or dry_run):
+            raise ConfigError(
+                "the filter leaves nothing out: give everything=True if all dead letters of all "
+                "queues are meant"
+            )
+        bulk = Bulk(dry_run)
+        if dry_run:
+            bulk.total = bulk.outcomes[Outcome.DONE] = self.count_dead(filter)
+            return bulk
+        if filter.died_to is None:
+            # Else what is replayed and dies at once would be met again and again.
+            filter = replace(filter, died_to=moment(self._ask(lambda store: store.now_ms())))
+        bulk.total = self.count_dead(
+            DeadFilter(filter.queue, died_from=filter.died_from, died_to=filter.died_to)
+        )
+        looked = 0
+
+        def settle(made: _Change, reply: Any) -> None:
+            bulk.outcomes.update(OUTCOMES[state] for state in made.states(reply))
+            if progress is not None:
+                progress(bulk)
+
+        if revive and filter.is_by_place:
+            letters = self._revived(filter, bulk, progress)
+        else:
+            letters = self._dead(filter, ahead=True)
+        with Ahead(self._ask) as ahead:
+            for batch in portions(letters, BATCH, lambda letter: len(letter.buried.data)):
+                for queue, part in groupby(sorted(batch, key=_queue_of), _queue_of):
+                    found = [*part]
+                    made = change(queue, found, looked)
+                    looked += len(found)
+                    if made.call is None:
+                        settle(made, None)
+                    else:
+                        ahead.send(made.call, partial(settle, made))
+        return bulk
+
+    def _revived(
+        self, filter: DeadFilter, bulk: Bulk, progress: Callable[[Bulk], object] | None
+    ) -> Iterator[DeadLetter]:
+        """Run again what a filter by place means, and yield those that have to be read for that."""
+        low, high = filter.range_ms()
+        for queue, layout in self._ask(lambda store: queues_of(store, filter.queue)).items():
+            first: float | str = "-inf" if low is None else low
+            last: float | str = "+inf" if high is None else high
+            told: list[bytes] = []
+            more = True
+            while more:
+                ask = partial(_revive, queue, layout, first, last, told, uuid4().hex)
+                found, left = self._ask(ask)
+                if found.done:
+                    bulk.outcomes[Outcome.DONE] += found.done
+                    if progress is not None:
+                        progress(bulk)
+                for buried in left:
+                    yield DeadLetter.of(queue, buried)
+                told = told if found.last == first else []
+                told += [id for id, died in found.left if died == found.last]
+                first, more = found.last, found.more
+
+
+def _revive(
+    queue: str,
+    layout: Layout,
+    died_from: float | str,
+    died_to: float | str,
+    told: Sequence[bytes],
+    token: str,
+    store: Store,
+) -> tuple[Revived, Sequence[Buried]]:
+    """Return what became of some letters, and those that are left."""
+    found = store.letters.revive(queue, layout, died_from, died_to, told, token)
+    return found, store.letters.read(queue, [id for id, _ in found.left]) if found.left else []
+
+
+def _filter_of(filter: DeadFilter | None, fields: Mapping[str, Any]) -> DeadFilter:
+    """Return a filter, or one of the fields that are given."""
+    given = {name: value for name, value in fields.items() if value is not None}
+    if filter is not None and given:
+        raise InvalidFilter(f"filter={filter!r} and {', '.join(given)}: give one of them")
+    return DeadFilter(**given) if filter is None else _check_filter(filter)
+
+
+def _check_filter(filter: DeadFilter) -> DeadFilter:
+    if not isinstance(filter, DeadFilter):
+        raise InvalidFilter(f"filter={filter!r}: expected a DeadFilter(…)")
+    return filter
+
+
+def _queue_of(letter: DeadLetter) -> str:
+    return letter.queue

@@ -1,0 +1,173 @@
+"""What a dead letter becomes when it is replayed: its task starts anew. No I/O."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any, NamedTuple
+
+from celery.app.amqp import AMQP
+from celery.utils.saferepr import saferepr
+from celery.utils.time import maybe_make_aware
+
+from celery_delayq.errors import (
+    ConfigError,
+    RecordError,
+)
+from celery_delayq.model import envelope
+from celery_delayq.model.dead_letter import DeadLetter
+from celery_delayq.model.envelope import (
+    PROPERTY,
+    Due,
+    Entry,
+    entry_id,
+    is_task,
+    unique_key,
+)
+from celery_delayq.model.payload import body_of
+from celery_delayq.model.scheduled import check_name
+from celery_delayq.model.task_options import check_own
+from celery_delayq.store.keys import Layout
+
+#: What our data of a message say that is not so any more when its task starts anew.
+_OF_THE_PAST = frozenset(
+    {"label", "eta", "place", "queue", "deliveries", "countdown", "retry_of", "retried_to"}
+)
+
+
+class Changes(NamedTuple):
+    """With what a letter is replayed instead of what it had; None for no change."""
+
+    args: Sequence[Any] | None = None
+    kwargs: Mapping[str, Any] | None = None
+    queue: str | None = None
+
+    def checked(self) -> Changes:
+        """Return these, which a task can be called with.
+
+        Raises
+        ------
+        InvalidFilter
+            The queue is no name.
+        ConfigError
+            The arguments are none, or no JSON.
+        """
+        check_name("queue", self.queue)
+        args, kwargs = self.args, self.kwargs
+        if args is not None and not isinstance(args, (list, tuple)):
+            raise ConfigError(f"args={args!r}: expected a list of arguments")
+        if kwargs is not None and not (
+            isinstance(kwargs, Mapping) and all(isinstance(name, str) for name in kwargs)
+        ):
+            raise ConfigError(f"kwargs={kwargs!r}: expected arguments by name")
+        try:
+            envelope.encode([args, dict(kwargs or {})])
+        except (TypeError, ValueError) as exc:
+            raise ConfigError(f"args={args!r}, kwargs={kwargs!r}: expected JSON, {exc}") from exc
+        return self
+
+
+#: What stands between the name of a budget and that of the replay that it is for.
+_AGAIN = " again "
+
+
+def revived(
+    letter: DeadLetter, layout: Layout, due: Due, changes: Changes, nonce: str, run: str
+) -> Entry:
+    """Return the entry that a letter becomes: its task starts anew.
+
+    It has no retries behind it, and no ETA, since that has passed, nor a time at which it expires,
+    if that has passed too.
+
+    Parameters
+    ----------
+    layout : Layout
+        That of the queue to which it goes.
+    nonce : str
+        32 characters that are new: it is another message now.
+    run : str
+        Names the replay: what is replayed together shares what of its budget it shared before.
+
+    Raises
+    ------
+    RecordError
+        It is no message of a task, or its arguments cannot be changed.
+    """
+    if changes.queue is None and letter.was_unbound:
+        raise RecordError("it never had a queue; it needs one")
+    message = letter.message
+    envelope.check_envelope(message)
+    if message is None or not is_task(message):
+        raise RecordError("the letter is no message of a task (protocol 2)")
+    headers, properties = dict(message["headers"]), dict(message["properties"])
+    headers["retries"] = 0
+    headers["eta"] = None
+    if headers.get("expires") is not None and _has_passed(headers["expires"]):
+        headers["expires"] = None
+        properties.pop("expiration", None)
+    own = _own_anew(properties.get(PROPERTY) or {}, run)
+    own["nonce"] = properties["delivery_tag"] = nonce
+    properties[PROPERTY] = own
+    new = {**message, "headers": headers, "properties": properties}
+    if changes.args is not None or changes.kwargs is not None:
+        _change_arguments(new, changes)
+    if changes.queue is not None:
+        # So do its retries.
+        properties["delivery_info"] = {"exchange": "", "routing_key": changes.queue}
+    priority = properties.get("priority")
+    step = layout.step(min(max(priority, 0), 9) if isinstance(priority, int) else 0)
+    label = bool(due.ms) or envelope.is_special(new)
+    entry_id(headers["id"]).encode()  # what cannot be sent is no message of a task
+    check_own(properties)
+    return Entry.of(new, step, due, label=label)
+
+
+def _own_anew(before: Mapping[str, Any], run: str) -> dict[str, Any]:
+    """Return our data of a message when its task starts anew."""
+    own = dict(before)
+    if "unique" in own:
+        own["unique"] = {**own["unique"], "key": unique_key(own)}
+    for name in own.keys() & _OF_THE_PAST:
+        del own[name]
+    if isinstance(own.get("budget"), list):
+        name, most = own["budget"]
+        # What was spent is another run's.
+        own["budget"] = [f"{str(name).partition(_AGAIN)[0]}{_AGAIN}{run}", most]
+    return own
+
+
+def _has_passed(expires: Any) -> bool:
+    try:
+        at: datetime = maybe_make_aware(datetime.fromisoformat(str(expires)))
+        return at <= datetime.now(timezone.utc)
+    except ValueError:
+        return False
+
+
+def _change_arguments(message: dict[str, Any], changes: Changes) -> None:
+    if message.get("content-type") != "application/json":
+        raise RecordError(
+            f"its arguments are {message.get('content-type')!r}; only JSON can be changed"
+        )
+    try:
+        old_args, old_kwargs, embedded = body_of(message)
+    except Exception as exc:
+        if changes.args is None or changes.kwargs is None:
+            raise RecordError(f"its arguments cannot be read: {exc}") from exc
+        old_args, old_kwargs, embedded = (), {}, {}
+    args = old_args if changes.args is None else list(changes.args)
+    kwargs = old_kwargs if changes.kwargs is None else dict(changes.kwargs)
+    body = envelope.encode([args, kwargs, embedded])
+    if message["properties"].get("body_encoding") == "base64":
+        body = b64encode(body)
+    message["body"] = body.decode()
+    message["headers"].pop("compression", None)
+    headers = message["headers"]
+    for name, before, now in (
+        ("argsrepr", tuple(old_args), tuple(args)),
+        ("kwargsrepr", old_kwargs, kwargs),
+    ):
+        # Who has described arguments in another way may have something to hide.
+        usual = headers.get(name) == saferepr(before, AMQP.argsrepr_maxsize)
+        headers[name] = saferepr(now, AMQP.argsrepr_maxsize) if usual else "…"

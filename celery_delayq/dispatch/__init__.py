@@ -1,0 +1,1 @@
+"""Moves due entries to their queues, extends leases and sends acknowledgements."""

@@ -1,0 +1,320 @@
+"""Move what is due to the ready lists, at the moment it is due, and reap ended leases.
+
+Any number of dispatchers may run against one Redis, without a leader: ``dispatch/promote.lua`` is
+atomic, and Redis' clock decides. A dispatcher sleeps until the earliest entry is due, or until
+it is told over pub/sub that something earlier has come. A lost message or a dead dispatcher
+costs one ``dispatch_interval``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from redis.exceptions import ConnectionError, ResponseError, TimeoutError
+
+from celery_delayq.errors import StoreFull
+from celery_delayq.settings import Settings
+from celery_delayq.store.keys import Layout
+from celery_delayq.store.schedule import (
+    Store,
+    layouts,
+)
+from celery_delayq.store.scripting.replies import (
+    Look,
+    Promoted,
+)
+
+logger = logging.getLogger(__name__)
+
+#: Seconds for which a queue that cannot be promoted from is left alone.
+DEFER = 1.0
+
+#: Seconds that a dispatcher leaves to the others, at first and at most, while they are faster.
+STAND_BACK = (0.001, 0.02)
+
+#: A sleep of at most so many seconds is not worth listening, which costs as much as a promotion;
+#: but after so many seconds without it, it is.
+NAP = 0.005
+LISTEN = 0.1
+
+#: Seconds between two looks at whether some dead letters are to be forgotten: of one queue after
+#: the other, so that it costs the same for any number of queues.
+TRIM = 30.0
+
+#: Seconds between two dispatches of a steady stream, so that each moves several entries.
+BREATH = 0.0015
+
+
+@dataclass(slots=True)
+class Pace:
+    """When to look at the schedule next. No I/O; *monotonic* is the process' own clock.
+
+    Of several dispatchers that wake for one entry, one moves it. The others find nothing, and
+    step back further each time, so that N workers do not do N times the work. They still come
+    once the first one is gone.
+    """
+
+    interval: float
+    monotonic: Callable[[], float] = time.monotonic
+    queue: str | None = None
+    _wake_at: float = 0.0
+    _stand_back: float = 0.0
+
+    def after(self, look: Look, promoted: Promoted | None = None) -> None:
+        """Plan by what Redis answered; *promoted* where the answer followed a promotion."""
+        if promoted is not None:
+            if promoted.moved or promoted.buried:
+                self._stand_back = 0.0
+            else:
+                low, high = STAND_BACK
+                self._stand_back = min(max(2 * self._stand_back, low), high)
+        self.queue = look.queue
+        wait = self.interval if look.wait is None else look.wait
+        if promoted is not None and look.wait is not None:
+            full = promoted.look.wait == 0 and promoted.moved
+            wait = 0.0 if full else max(wait, BREATH) + self._stand_back
+        self._wake_at = self.monotonic() + min(wait, self.interval)
+
+    def hint(self, queue: str, seconds: float) -> None:
+        """Take note that *queue* has something due in *seconds*."""
+        wake_at = self.monotonic() + seconds
+        if wake_at < self._wake_at:
+            self.queue, self._wake_at = queue, wake_at
+
+    def wait(self) -> float:
+        """Return for how many seconds to sleep, 0 when it is time."""
+        return max(0.0, self._wake_at - self.monotonic())
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a dispatcher has done since it started."""
+
+    promoted: int = 0
+    buried: int = 0
+    reaped: int = 0
+    errors: int = 0
+    last: Look | None = field(default=None, repr=False)
+
+
+class Dispatcher:
+    """Promotes from every queue that Redis knows of until it is told to stop.
+
+    Parameters
+    ----------
+    store : Store
+        Used by nobody else, and closed at the end.
+    settings : Settings
+        ``dispatch_interval``, ``dispatch_batch``, ``registry_refresh``, ``lease`` and
+        ``max_deliveries`` are read.
+    reopen : Callable[[], Store] | None
+        Makes a new store when Redis has gone away, where another server may have taken over.
+    """
+
+    def __init__(
+        self, store: Store, settings: Settings, reopen: Callable[[], Store] | None = None
+    ) -> None:
+        self.tally = Tally()
+        self._store = store
+        self._open = reopen
+        self._settings = settings
+        self._stop = threading.Event()
+        # Often enough that lease time passes: see ``dispatch/next_queue.lua``.
+        self._pace = Pace(min(settings.dispatch_interval, settings.lease / 6))
+        self._looked = float("-inf")
+        self._layouts: dict[str, Layout] = {}
+        self._layouts_read = float("-inf")
+        self._listened = float("-inf")
+        self._trimmed = float("-inf")
+        self._to_trim: list[str] = []
+
+    def stop(self) -> None:
+        """Make :meth:`run` return within one ``dispatch_interval``. For any thread or signal."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Dispatch until :meth:`stop`; outlives every error."""
+        down = False
+        while not self._stop.is_set():
+            try:
+                self._look()
+                logger.info(
+                    "Dispatching goes on, Redis is back" if down else "Dispatching delayed tasks"
+                )
+                down = False
+                with self._store.client.pubsub(ignore_subscribe_messages=True) as pubsub:
+                    self._listen(pubsub)
+                    while not self._stop.is_set():
+                        self._sleep(pubsub)
+                        self._dispatch()
+            except (ConnectionError, TimeoutError, OSError) as exc:
+                if not down and not self._stop.is_set():
+                    logger.warning("Redis is away, dispatching waits for it: %s", exc)
+                    down = True
+                self._stop.wait(self._settings.dispatch_interval)
+                self._reopen()
+            except Exception:
+                # Whatever it was: without a dispatcher nothing scheduled would ever run.
+                self.tally.errors += 1
+                logger.exception("Dispatching failed and is tried again")
+                self._stop.wait(self._settings.dispatch_interval)
+        self._store.client.connection_pool.disconnect()
+
+    def _reopen(self) -> None:
+        """Go to the server that has taken over, where there may be another."""
+        if self._open is not None and not self._stop.is_set():
+            with suppress(Exception):  # the next turn tells what is wrong
+                self._store = self._open()
+
+    def _listen(self, pubsub: Any) -> None:
+        """Subscribe to what wakes dispatchers; an account that may not can only poll."""
+        try:
+            pubsub.subscribe(self._store.keys.wake)
+            pubsub.get_message(timeout=self._settings.dispatch_interval)
+        except ResponseError as exc:
+            logger.warning(
+                "This account may not listen to %s (%s): tasks may start up to %s s late",
+                self._store.keys.wake,
+                exc,
+                self._settings.dispatch_interval,
+            )
+            pubsub.reset()
+
+    def _sleep(self, pubsub: Any) -> None:
+        """Sleep until it is time, taking in what is told meanwhile."""
+        while (wait := self._pace.wait()) and not self._stop.is_set():
+            recently = time.monotonic() - self._listened < LISTEN
+            if not pubsub.subscribed or (wait <= NAP and recently):
+                self._stop.wait(wait)
+                return
+            self._listened = time.monotonic()
+            told = pubsub.get_message(timeout=wait)
+            if told is not None:
+                wait_us, _, queue = told["data"].decode().partition(" ")
+                self._pace.hint(queue, int(wait_us) / 1_000_000)
+
+    def _dispatch(self) -> None:
+        """Look at the queue whose turn it is, or at the agenda when none is known."""
+        queue = self._pace.queue
+        if queue is None or time.monotonic() - self._looked >= self._pace.interval:
+            self._look()
+            return
+        try:
+            promoted = self._store.promote(
+                queue, self._layout(queue), self._settings.dispatch_batch
+            )
+        except (ResponseError, StoreFull) as exc:
+            # One broken queue must not hold up the others.
+            self.tally.errors += 1
+            logger.error("Queue %r is left alone for %s s, promoting failed: %s", queue, DEFER, exc)
+            self._pace.after(self._store.defer(queue, DEFER))
+            return
+        self.tally.promoted += promoted.moved
+        self.tally.buried += promoted.buried
+        self.tally.last = promoted.look
+        if promoted.buried:
+            logger.error(
+                "%d entries of queue %r, unreadable or too late, are now dead letters",
+                promoted.buried,
+                queue,
+            )
+        self._pace.after(promoted.look, promoted)
+
+    def _look(self) -> None:
+        """Look at the agenda, which also lets lease time pass, and reap where a lease has ended."""
+        self._looked = time.monotonic()
+        look = self.tally.last = self._store.agenda(self._settings.lease / 3)
+        self._pace.after(look)
+        for queue in look.reap:
+            self._reap(queue)
+        if self._looked - self._trimmed >= TRIM:
+            self._trimmed = self._looked
+            self._trim()
+
+    def _trim(self) -> None:
+        """Forget dead letters of the queue whose turn it is, where there are too many or too old.
+
+        Those who bury look too, so this is for those that grow old.
+        """
+        if not self._to_trim:
+            self._to_trim = [*self._store.registry()]
+        if self._to_trim:
+            queue = self._to_trim.pop()
+            try:
+                # By what its own consumers have said: others may share this Redis.
+                self._store.letters.trim_by(queue, self._layout(queue))
+            except ResponseError as exc:
+                self.tally.errors += 1
+                logger.error("Dead letters of queue %r were not looked at: %s", queue, exc)
+
+    def _reap(self, queue: str) -> None:
+        """Take back what processes held of a queue whose leases have ended."""
+        settings = self._settings
+        more = moved = True
+        while more and moved and not self._stop.is_set():
+            incarnation = ""
+            try:
+                incarnation = self._store.leases.first_to_end(queue) or ""
+                reaped = self._store.leases.reap(
+                    queue,
+                    self._layout(queue),
+                    incarnation,
+                    settings.dispatch_batch,
+                    settings.max_deliveries,
+                    settings.lease / 3,
+                )
+            except ResponseError as exc:
+                self.tally.errors += 1
+                logger.error("What %s holds of %r stays there: %s", incarnation, queue, exc)
+                return
+            more, requeued, suspected, buried = reaped
+            moved = bool(requeued or suspected or buried)
+            self.tally.reaped += requeued + suspected + buried
+            if moved:
+                logger.warning(
+                    "%s was not heard for longer than its lease: of queue %r %d messages run "
+                    "again, %d will be delivered alone, %d are now dead letters",
+                    incarnation,
+                    queue,
+                    requeued,
+                    suspected,
+                    buried,
+                )
+
+    def _layout(self, queue: str) -> Layout:
+        now = time.monotonic()
+        age = now - self._layouts_read
+        if age > self._settings.registry_refresh or queue not in self._layouts:
+            self._layouts = layouts(self._store.registry())
+            self._layouts_read = now
+        return self._layouts.setdefault(queue, Layout())
+
+
+class DispatcherThread:
+    """A dispatcher in a thread of its own, or a greenlet where threads are patched."""
+
+    def __init__(
+        self, store: Store, settings: Settings, reopen: Callable[[], Store] | None = None
+    ) -> None:
+        self.dispatcher = Dispatcher(store, settings, reopen)
+        self._thread = threading.Thread(
+            target=self.dispatcher.run, name="delayq-dispatcher", daemon=True
+        )
+
+    def start(self) -> None:
+        """Begin to dispatch."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Tell it to stop, without waiting: a promotion is whole or has not happened."""
+        self.dispatcher.stop()
+
+    def join(self) -> None:
+        """Wait until it has stopped."""
+        self._thread.join()

@@ -1,0 +1,328 @@
+"""What is bound goes into messages, and out of them around the handler.
+
+Values travel as one text in our message property, which Celery does not carry into retries and
+children by itself: what a task sends has what is bound while it runs, its own retry what its own
+message had. A trace travels in headers, see :mod:`~celery_delayq.model.trace_context`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from types import TracebackType
+from typing import Any, Literal, NamedTuple
+
+from celery import Celery, signals
+from celery._state import get_current_task
+
+from celery_delayq.errors import (
+    ConfigError,
+    InvalidContext,
+)
+from celery_delayq.model import trace_context
+from celery_delayq.model.context import (
+    NO_VALUES,
+    Binding,
+    Change,
+    Encoded,
+    bound,
+    current_context,
+    enter,
+    install_log_records,
+    leave,
+    owned_by,
+    piece,
+    read,
+)
+from celery_delayq.model.envelope import PROPERTY
+from celery_delayq.model.trace_context import Trace
+
+logger = logging.getLogger(__name__)
+
+#: Our option of one call.
+OPTION = "context"
+
+#: Its place in our message property.
+FIELD = "context"
+
+#: Where an app keeps its providers, so that all its extension objects have the same.
+_PROVIDERS = "_delayq_context_providers"
+
+
+class Provider(NamedTuple):
+    """Where a value comes from when a task is sent, and what to do with it in the worker."""
+
+    capture: Callable[[], Any]
+    bind: Callable[[Any], AbstractContextManager[Any]] | None
+
+
+class Sent(NamedTuple):
+    """What one message carries: values as a JSON object, ``""`` for none, and a trace."""
+
+    text: str
+    trace: Trace | None
+
+
+# -- sending --------------------------------------------------------------------------------------
+
+
+def to_send(app: Celery, given: Any = None, request: Any = None) -> Sent | None:
+    """Return what a message carries that is sent now, None for nothing.
+
+    Parameters
+    ----------
+    given : Mapping[str, Any] | False | None
+        The option of the call: values over those that are bound, or False for none at all.
+    request : celery.app.task.Context | None
+        The running task, where the message is its retry: then what its own message had counts.
+
+    Raises
+    ------
+    InvalidContext
+        The option is neither, or its values are not good.
+    """
+    if given is False:
+        return None
+    state = bound() if request is None else owned_by(request)
+    span = trace_context.of_opentelemetry() if request is None else None
+    providers = None if request is not None else app.__dict__.get(_PROVIDERS)
+    if given is None and not providers:
+        if state is not None:
+            return Sent(state.encoded.text, span or state.trace)
+        return None if span is None else Sent("", span)
+    encoded = NO_VALUES if state is None else state.encoded
+    trace = span or (None if state is None else state.trace)
+    if providers:
+        encoded = _captured(providers, encoded)
+    if given is not None:
+        if type(given) is not dict and not isinstance(given, Mapping):
+            raise InvalidContext(
+                f"context={given!r}: expected a mapping such as {{'user': 'ada'}}, or False to "
+                "send nothing of what is bound"
+            )
+        if names := app.__dict__.get(_PROVIDERS):
+            _refuse_provided(names, given)
+        encoded, trace = Change(given).over(encoded, trace)
+    return Sent(encoded.text, trace) if encoded.text or trace is not None else None
+
+
+def carry(app: Celery, name: str, message: Any, options: dict[str, Any]) -> None:
+    """Take our option out of those of a call, and put into its message what it carries.
+
+    Raises
+    ------
+    InvalidContext
+        The option is not good.
+    ConfigError
+        There is one, and the message is of protocol 1.
+    """
+    given = options.pop(OPTION, None)
+    if type(given) is Sent:  # of `schedule_many`, for a message that it makes itself
+        sent: Sent | None = given
+    else:
+        retried = message.headers.get("retries") and _retried(message.headers)
+        sent = to_send(app, given, retried or None)
+    if not isinstance(message.body, tuple):  # protocol 1
+        if given:
+            raise ConfigError(f"{name}: {OPTION} needs task_protocol 2")
+        return
+    if sent is None:
+        return
+    if sent.text:
+        message.properties.setdefault(PROPERTY, {})[FIELD] = sent.text
+    if sent.trace is not None and trace_context.PARENT not in (options.get("headers") or ()):
+        message.headers.update(sent.trace.as_headers())
+
+
+def _retried(headers: Mapping[str, Any]) -> Any:
+    """Return the request of the running task where a message is its retry, else None."""
+    running = get_current_task()
+    request = None if running is None else running.request
+    if request is None or request.id != headers["id"] or request.retries + 1 != headers["retries"]:
+        return None
+    return request
+
+
+def _captured(providers: Mapping[str, Provider], encoded: Encoded) -> Encoded:
+    """Return values with those of the providers. What one of them does wrong costs its own only."""
+    for name, (capture, bind) in providers.items():
+        try:
+            value = capture()
+            if value is not None:
+                encoded = Encoded.of({**encoded.pieces, name: piece(name, value)})
+            elif bind is not None and name in encoded.pieces:
+                # In a worker: what it has bound is not there any more.
+                encoded = Encoded.of({n: text for n, text in encoded.pieces.items() if n != name})
+        except Exception:
+            logger.exception("The context provider %r failed; a task is sent without it", name)
+    return encoded
+
+
+# -- running --------------------------------------------------------------------------------------
+
+
+def arrive(task: Any, **_: Any) -> None:
+    """Bind what the message of a task carries, and nothing else, around its handler."""
+    request = task.request
+    if request.is_eager:  # it runs where it was called: what is bound there still is
+        return
+    own = (request.get("properties") or {}).get(PROPERTY)
+    given = own.get(FIELD) if isinstance(own, dict) else None
+    trace = Trace.of(vars(request))
+    before = bound()
+    if given is None and trace is None and before is None:
+        return
+    # Of a task whose end was not told, such as when it was interrupted there.
+    while before is not None:
+        if isinstance(before.owner, type(request)):
+            leave(before.owner)
+        before = before.outer
+    encoded = NO_VALUES
+    if given is not None:
+        try:
+            encoded = read(given)
+        except InvalidContext as exc:
+            logger.warning(
+                "Task %s[%r] came with a context that cannot be read, and runs without: %s",
+                task.name,
+                request.id,
+                exc,
+            )
+    providers = task.app.__dict__.get(_PROVIDERS) or {}
+    binders = {
+        name: bind
+        for name, (_, bind) in providers.items()
+        if bind is not None and name in encoded.pieces
+    }
+    if not binders:
+        enter(request, encoded, trace)
+        return
+    exits = ExitStack()
+    enter(request, encoded, trace, exits.close)
+    values = current_context()
+    for name, bind in binders.items():
+        try:
+            manager = _Guarded(name, bind(values[name]))
+            manager.__enter__()
+        except Exception:
+            logger.exception("The context provider %r failed; a task runs without it", name)
+        else:
+            exits.push(manager)
+
+
+def depart(task: Any, **_: Any) -> None:
+    """Unbind what :func:`arrive` has bound, and whatever the handler has left behind."""
+    leave(task.request)
+
+
+class _Guarded(AbstractContextManager[Any]):
+    """A provider's context manager, whose errors at its end are logged."""
+
+    def __init__(self, name: str, manager: AbstractContextManager[Any]) -> None:
+        self._name = name
+        self._manager = manager
+
+    def __enter__(self) -> Any:
+        return self._manager.__enter__()
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> Literal[False]:
+        try:
+            self._manager.__exit__(exc_type, exc, traceback)
+        except Exception:
+            logger.exception("The context provider %r failed at the end of a task", self._name)
+        return False
+
+
+# -- the extension --------------------------------------------------------------------------------
+
+
+def install() -> None:
+    """Bind around all handlers, and in log records. Doing it twice changes nothing more."""
+    signals.task_prerun.connect(arrive, dispatch_uid="celery_delayq.arrive")
+    signals.task_postrun.connect(depart, dispatch_uid="celery_delayq.depart")
+    install_log_records()
+
+
+def share(app: Celery, providers: dict[str, Provider]) -> dict[str, Provider]:
+    """Return the providers of *app*, these among them."""
+    known: dict[str, Provider] = app.__dict__.setdefault(_PROVIDERS, providers)
+    known.update(providers)
+    return known
+
+
+def _refuse_provided(providers: Mapping[str, Provider], values: Mapping[str, Any]) -> None:
+    taken = sorted(providers.keys() & values.keys())
+    if taken:
+        raise InvalidContext(
+            f"context {', '.join(taken)}: what a context provider of that name captures would be "
+            "lost; expected another name"
+        )
+
+
+class ContextMixin:
+    """Gives :class:`~celery_delayq.DelayQ` what is bound and carried."""
+
+    _providers: dict[str, Provider]
+
+    def context(self, /, **values: Any) -> Binding:
+        """Bind values to all tasks that are sent inside: :func:`.model.context.context`.
+
+        Raises
+        ------
+        InvalidContext
+            A value is no JSON or too large, or a name is none or that of a provider.
+        """
+        _refuse_provided(self._providers, values)
+        return Binding(values)
+
+    def current_context(self) -> Mapping[str, Any]:
+        """Return what is bound here, by name; in a task, what it was sent with."""
+        return current_context()
+
+    def add_context_provider(
+        self,
+        name: str,
+        capture: Callable[[], Any],
+        bind: Callable[[Any], AbstractContextManager[Any]] | None = None,
+    ) -> None:
+        """Have a value of your own travel with every task of this app.
+
+        What goes wrong in a provider is logged, and stops neither sending nor the task.
+
+        Parameters
+        ----------
+        name : str
+            Of the value, among those of ``current_context()``.
+        capture : Callable[[], Any]
+            Called when a task is sent, but for its retries, which have the first value. Returns
+            JSON, or None for nothing to carry.
+        bind : Callable[[Any], AbstractContextManager] | None
+            Called in the worker with the value, which anybody who reaches the broker may have
+            written; what it returns is entered around the handler. Without it the value is bound
+            under its name only.
+
+        Raises
+        ------
+        ConfigError
+            There is a provider of that name, the name is none, or one of both is not callable.
+        """
+        try:
+            Change({name: ""})
+        except InvalidContext as exc:
+            raise ConfigError(f"add_context_provider({name!r}, …): {exc}") from exc
+        if name in (trace_context.PARENT, trace_context.STATE):
+            raise ConfigError(f"add_context_provider({name!r}, …): that is a header of its own")
+        if name in self._providers:
+            raise ConfigError(f"there is a context provider {name!r} already; give another name")
+        if not callable(capture) or not (bind is None or callable(bind)):
+            raise ConfigError(
+                f"add_context_provider({name!r}, {capture!r}, {bind!r}): expected a function that "
+                "returns the value, and one that takes it and returns a context manager, or None"
+            )
+        self._providers[name] = Provider(capture, bind)

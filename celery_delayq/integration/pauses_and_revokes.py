@@ -1,0 +1,66 @@
+"""What a consumer knows of pauses and revokes: it learns of changes with each answer of Redis."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery.utils.collections import LimitedSet
+from celery.worker import state
+
+from celery_delayq.store.schedule import Store
+
+#: Revoked ids that a worker knows at least: Celery's own limit is 50,000.
+MOST = 1_000_000
+
+
+#: Canvases none of whose tasks is to be started in this process.
+REVOKED_CANVASES = LimitedSet(maxlen=MOST)
+
+
+class Controls:
+    """Pauses and revokes as of a revision.
+
+    ``leases/acquire.lua`` tells the revision together with messages, so what was revoked or paused
+    before they were taken is known before they are handed out.
+    """
+
+    def __init__(self) -> None:
+        self.revision = 0
+        #: Names of tasks that are not to be started.
+        self.paused: frozenset[str] = frozenset()
+        self._revoked_until = 0
+
+    def learn(self, store: Store, *, for_worker: bool, expires: float) -> None:
+        """Read what has changed; a worker's own memory of what is revoked is told of it.
+
+        Parameters
+        ----------
+        expires : float
+            Seconds for which a worker is to remember it: Celery's three hours may be less.
+        """
+        controls = store.control.controls()
+        if controls.revision < self.revision:
+            self._revoked_until = 0
+        if for_worker:
+            # What has expired goes from Redis when the next one is revoked.
+            oldest = store.now_ms() - int(expires * 1000)
+            revoked = store.control.revoked(max(self._revoked_until, oldest))
+            ids, stamps, canvases, self._revoked_until = revoked
+            REVOKED_CANVASES.expires = max(REVOKED_CANVASES.expires or 0, expires)
+            REVOKED_CANVASES.update(canvases)
+            state.revoked.expires = max(state.revoked.expires or 0, expires)
+            state.revoked.maxlen = max(state.revoked.maxlen or 0, MOST)
+            state.revoked.update(ids)
+            for stamp in stamps:
+                for name, values in stamp.items():
+                    known = _listed(state.revoked_stamps.get(name))
+                    new = [value for value in _listed(values) if value not in known]
+                    state.revoked_stamps[name] = known + new
+        self.paused = frozenset(controls.tasks)
+        self.revision = controls.revision
+
+
+def _listed(values: Any) -> list[Any]:
+    if values is None:
+        return []
+    return list(values) if isinstance(values, (list, tuple, set)) else [values]

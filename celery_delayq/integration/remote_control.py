@@ -1,0 +1,128 @@
+"""What a worker answers to remote control about the schedule of its queues."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections.abc import Callable
+from itertools import chain
+from typing import Any
+
+from celery.utils.time import maybe_iso8601, maybe_make_aware
+from celery.worker import control
+from kombu.utils.functional import maybe_list
+
+from celery_delayq.errors import InvalidETA
+from celery_delayq.model.envelope import due_of_eta
+from celery_delayq.model.scheduled import (
+    Filter,
+    ScheduledTask,
+)
+from celery_delayq.store.paging import (
+    read_page,
+    scheduled_among,
+)
+from celery_delayq.store.schedule import Store
+
+logger = logging.getLogger(__name__)
+
+#: Most entries of the schedule that a worker tells.
+MOST = 100
+
+#: Characters of a message body beyond which the arguments are told as their short text.
+LONGEST_BODY = 10_000
+
+#: Celery's answer gives the priority of the worker's timer, which is the same for all tasks. That
+#: of the message is in `delivery_info`.
+TIMER_PRIORITY = 6
+
+
+def install() -> None:
+    """Take the place of Celery's commands; for other brokers they answer as stock."""
+    data = control.Panel.data
+    if not hasattr(data["scheduled"], "delayq"):
+        data["scheduled"] = data["dump_schedule"] = _scheduled(data["scheduled"])
+        data["query_task"] = _query_task(data["query_task"])
+
+
+def _read(state: Any, read: Callable[[Store, str], list[ScheduledTask]]) -> list[ScheduledTask]:
+    """Read the schedule of each of the worker's queues; [] where there is none, or no Redis."""
+    consumer = state.consumer.task_consumer
+    if consumer is None or not hasattr(consumer.channel, "new_store"):
+        return []
+    try:
+        store = consumer.channel.store
+        return [*chain(*(read(store, queue.name) for queue in consumer.queues))]
+    except Exception:
+        logger.exception("The schedule could not be read")
+        return []
+
+
+def _scheduled(stock: Callable[..., Any]) -> Callable[..., Any]:
+    def scheduled(state: Any, **kwargs: Any) -> Any:
+        """Answer with the schedule of the worker's queues, nearest first."""
+        held = stock(state, **kwargs)  # what has less than min_delay to go, or another broker
+        entries = _read(
+            state, lambda store, queue: read_page(store, Filter(queue), MOST, None).entries
+        )
+        nearest = heapq.nsmallest(MOST, entries, key=lambda entry: entry.due)
+        return [
+            *held,
+            *(
+                {"eta": _eta(entry), "priority": TIMER_PRIORITY, "request": _request(entry)}
+                for entry in nearest
+            ),
+        ]
+
+    scheduled.delayq = True  # type: ignore[attr-defined]
+    return scheduled
+
+
+def _query_task(stock: Callable[..., Any]) -> Callable[..., Any]:
+    def query_task(state: Any, ids: Any, **kwargs: Any) -> Any:
+        """Answer with what the worker holds, and what is scheduled in its queues."""
+        held = stock(state, ids, **kwargs)
+        others = [id for id in map(str, maybe_list(ids) or []) if id not in held]
+        entries = _read(state, lambda store, queue: scheduled_among(store, queue, others))
+        return {**{entry.id: ("scheduled", _request(entry)) for entry in entries}, **held}
+
+    return query_task
+
+
+def _eta(entry: ScheduledTask) -> str:
+    """Return when an entry is due: the ETA as it was sent, unless it was moved."""
+    try:
+        if entry.eta is not None and due_of_eta(entry.eta) == due_of_eta(entry.due):
+            sent: str = maybe_make_aware(maybe_iso8601(entry.eta)).isoformat()
+            return sent
+    except InvalidETA:
+        pass  # not written by us
+    return entry.due.isoformat()
+
+
+def _request(entry: ScheduledTask) -> dict[str, Any]:
+    """Return the task of an entry in the form of Celery's ``Request.info``."""
+    message = entry.message or {}
+    properties = message.get("properties", {})
+    args: Any = None
+    kwargs: Any = None
+    if len(message.get("body", "")) <= LONGEST_BODY:
+        args, kwargs = entry.args, entry.kwargs
+    if args is None or kwargs is None:
+        args, kwargs = entry.headers.get("argsrepr"), entry.headers.get("kwargsrepr")
+    return {
+        "id": entry.id,
+        "name": entry.task,
+        "type": entry.task,
+        "args": args,
+        "kwargs": kwargs,
+        "hostname": None,
+        "time_start": None,
+        "acknowledged": False,
+        "delivery_info": {
+            **properties.get("delivery_info", {}),
+            "priority": properties.get("priority"),
+            "redelivered": False,
+        },
+        "worker_pid": None,
+    }

@@ -1,0 +1,271 @@
+"""What becomes of a message when its task has ended, as far as Celery does not know it.
+
+A task that has failed for good is a dead letter. Where it acknowledges late that takes the place of
+the acknowledgement, in one step; else the message is gone already, and a copy is kept.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from typing import Any, NamedTuple
+
+import celery
+from billiard.einfo import ExceptionWithTraceback
+from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
+from celery.concurrency.solo import TaskPool as SoloPool
+from celery.exceptions import Ignore, Reject, Retry
+from celery.worker import state
+from kombu.utils.imports import symbol_by_name
+
+from celery_delayq.integration.pauses_and_revokes import REVOKED_CANVASES
+from celery_delayq.integration.retries import (
+    attempts_of,
+    hold_chord,
+)
+from celery_delayq.integration.runs import (
+    RequestBase,
+    RunMixin,
+)
+from celery_delayq.model import envelope
+from celery_delayq.model.canvas import Canvas
+from celery_delayq.model.dead_letter import (
+    details_of,
+    pack_details,
+)
+from celery_delayq.model.envelope import own_of
+from celery_delayq.model.task_options import check_received
+
+logger = logging.getLogger(__name__)
+
+#: Whether Celery tells chords of a task that rejects its message: before, they waited for ever.
+TELLS_OF_REJECTS = celery.VERSION >= (5, 7)
+
+
+class Ending(NamedTuple):
+    """Why a task's message is to be a dead letter."""
+
+    reason: str
+    details: dict[str, Any]
+
+
+class RequestMixin(RequestBase):
+    """Tells the channel why a task's message is about to come back or to be rejected."""
+
+    acknowledged: bool
+    _is_killed = False
+    #: What is to be a dead letter when it is acknowledged.
+    _ending: Ending | None = None
+    _is_buried = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # Whatever protocol and producer it came from: here all of it has been read.
+        check_received(self._request_dict)
+
+    def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
+        """Take note, and do what Celery does."""
+        exc = exc_info.exception
+        if isinstance(exc, ExceptionWithTraceback):
+            exc = exc.exc
+        message = self.message
+        note = getattr(message.channel, "note_failure", None)
+        self._end(exc, exc_info.traceback)
+        if note is not None and isinstance(exc, (WorkerLostError, SystemExit)):
+            told = {} if self._ending is None else self._ending.details
+            # Where it comes back no chord is told, and none was when that is its end.
+            details = {name: value for name, value in told.items() if name != "told"}
+            note(message.delivery_tag, crashed=True, details=pack_details(details))
+        try:
+            return super().on_failure(exc_info, *args, **kwargs)
+        except Exception:
+            # Celery raises a task's MemoryError anew, to end a worker that has no memory left, and
+            # what tells chords and the result backend may fail on a message with wrong headers:
+            # that is not to be held for ever where the worker lives on.
+            self.acknowledge()
+            raise
+        finally:
+            self._bury_copy()
+
+    def on_timeout(self, soft: bool, timeout: float) -> Any:
+        """Take note of a hard time limit, and do what Celery does."""
+        if not soft:
+            self._end(TimeLimitExceeded(timeout), None)
+        try:
+            return super().on_timeout(soft, timeout)
+        finally:
+            if not soft:
+                self._bury_copy()
+
+    def revoked(self) -> Any:
+        """Return whether the task is not to run, as one of a canvas that was cancelled."""
+        if len(REVOKED_CANVASES) and not self.acknowledged:
+            own = own_of(self.message.properties)
+            canvases = Canvas.all_of(self._request_dict, own)
+            if any(canvas in REVOKED_CANVASES for canvas in canvases):
+                state.revoked.add(self.id)
+        return super().revoked()
+
+    def cancel(self, pool: Any, *args: Any, **kwargs: Any) -> Any:
+        """End the task, whose message then goes back when the channel has gone."""
+        # First of all, since it may die at any moment: to Celery, a greenlet that was killed looks
+        # like one that has succeeded, and a solo task like one that has failed.
+        self._is_killed = pool.is_green or isinstance(pool, SoloPool)
+        result = super().cancel(pool, *args, **kwargs)
+        message = self.message
+        note = getattr(message.channel, "note_cancelled", None)
+        if note is not None:
+            note(message.delivery_tag)
+        return result
+
+    def acknowledge(self) -> None:
+        """Acknowledge the message, or bury it, unless it goes back."""
+        if self._is_killed:
+            return
+        if self._ending is None or self.acknowledged:
+            super().acknowledge()
+            return
+        # Not `reject`, which sends an event: to those who watch, the task has failed.
+        self._note_ending()
+        self._on_reject(logger, self.connection_errors, False)
+        self.acknowledged = True
+
+    def reject(self, requeue: bool = False) -> None:
+        """Reject the message; what goes back is no dead letter.
+
+        With early acks nothing goes back: there the message was acknowledged before.
+        """
+        if requeue and self.task.acks_late:
+            self._ending = None
+        else:
+            self._note_ending()
+        super().reject(requeue=requeue)
+
+    def _retry_worker_lost(self, *args: Any) -> Any:
+        """What is tried again is no dead letter (Celery 5.7's ``retry_on_worker_lost``)."""
+        ending, self._ending = self._ending, None
+        retried = super()._retry_worker_lost(*args)
+        if not retried:
+            self._ending = ending
+        return retried
+
+    def _success_was_stored(self) -> Any:
+        """Nor is what has succeeded before its process was lost."""
+        stored = super()._success_was_stored()
+        if stored:
+            self._ending = None
+        return stored
+
+    def _announce_revoked(self, *args: Any) -> Any:
+        """Nor is what was terminated."""
+        self._ending = None
+        return super()._announce_revoked(*args)
+
+    def _end(self, exc: BaseException, traceback: str | None) -> None:
+        """Take note of a failure that is the last one; whatever it is, Celery is to go on."""
+        try:
+            self._note_last(exc, traceback)
+        except Exception:
+            logger.exception("A failure of %s[%r] is kept without details", self.name, self.id)
+            self._ending = Ending(f"failed: {type(exc).__name__}", {})
+
+    def _note_last(self, exc: BaseException, traceback: str | None) -> None:
+        message = self.message
+        settings = getattr(message.channel, "settings", None)
+        task = self.task
+        if (
+            settings is None
+            or self._is_buried
+            or self._is_killed
+            or getattr(self, "_already_revoked", False)
+            or getattr(self, "_already_cancelled", False)
+            or isinstance(exc, (Retry, Ignore, Terminated, KeyboardInterrupt))
+            or (isinstance(exc, Reject) and exc.requeue and task.acks_late)
+        ):
+            return
+        if isinstance(exc, Reject):
+            reason = _text(exc.reason)
+        elif (
+            settings.dead_letters
+            and getattr(task, "dead_letter", True)
+            and "queue" in own_of(message.properties)  # else it was not leased
+        ):
+            reason = None
+        else:
+            return
+        context = self._context
+        retries = context.retries or 0
+        details = details_of(
+            exc,
+            traceback,
+            worker=str(self.hostname),
+            retries=retries,
+            started=self.time_start,
+        )
+        details["deliveries"] = own_of(message.properties).get("deliveries", 1)
+        attempts = attempts_of(task)
+        if attempts is not None and attempts.policy_of(context) is not None:
+            hold_chord(context)
+        elif not isinstance(exc, Reject) or (TELLS_OF_REJECTS and not exc.requeue):
+            details["told"] = True
+        if reason is None:
+            after = f" after {retries} {'retry' if retries == 1 else 'retries'}" if retries else ""
+            reason = f"failed{after}: {details['exception']}: {details['message']}"
+        self._ending = Ending(reason, details)
+
+    def _note_ending(self) -> None:
+        if self._ending is None or self.acknowledged:
+            return
+        ending, self._ending = self._ending, None
+        self._is_buried = True
+        message = self.message
+        message.channel.note_failure(
+            message.delivery_tag, reason=ending.reason, details=pack_details(ending.details)
+        )
+
+    def _bury_copy(self) -> None:
+        """Make a dead letter of a message that was acknowledged before its task ran."""
+        ending, self._ending = self._ending, None
+        if ending is None or not self.acknowledged or self._is_buried:
+            return
+        self._is_buried = True
+        message = self.message
+        queue = own_of(message.properties).get("queue")
+        if queue is None:
+            return
+        channel, tag = message.channel, message.delivery_tag
+        id = str(self.id)
+        details = pack_details(ending.details)
+        # The acknowledgement may be still to come: on solo it waits for the end of the task.
+        is_held = channel.note_failure(tag, reason=ending.reason, details=details)
+        if not (is_held and channel.bury(tag, id, ending.reason)):
+            data = envelope.encode(envelope.without_delivery(message._raw))
+            channel.bury_copy(queue, id, ending.reason, data, details)
+
+
+def _text(reason: Any) -> str:
+    """Return a reason of any type as a text."""
+    if reason is None:
+        return "rejected"
+    try:
+        text = str(reason)
+    except Exception:
+        text = "<no text>"
+    return f"{type(reason).__name__}: {text}" if isinstance(reason, BaseException) else text
+
+
+def hook(tasks: Any, *, history: bool) -> None:
+    """Have all *tasks* of a worker use the mixin, whatever class of request they have.
+
+    With a *history*, that which notes runs too.
+    """
+    for task in tasks.values():
+        base = symbol_by_name(task.Request)
+        if not issubclass(base, RequestMixin):
+            task.Request = _mixed(base, history)
+
+
+@cache
+def _mixed(base: type, history: bool) -> type:
+    mixins = (RunMixin, RequestMixin) if history else (RequestMixin,)
+    return type("Request", (*mixins, base), {})

@@ -1,0 +1,295 @@
+"""What happens when a task fails: Celery's own ``Task.retry``, told when and how often by policy.
+
+Tasks keep their classes. Their ``run`` and ``retry`` are wrapped as Celery does for
+``autoretry_for``, once the app knows them all.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any
+
+from celery import Celery
+from celery.app.task import Context
+from celery.exceptions import Ignore, Reject
+from celery.exceptions import Retry as Retrying
+
+from celery_delayq.errors import (
+    InvalidRetry,
+    TaskReturnedFalse,
+)
+from celery_delayq.model import retry_policy as retry
+from celery_delayq.model.canvas import without_chord
+from celery_delayq.model.envelope import own_of
+from celery_delayq.model.retry_policy import RetryPolicy
+from celery_delayq.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+#: What ends an attempt and is no failure.
+_NO_FAILURE = (Ignore, Reject, Retrying)
+
+#: For how long the count of a budget is kept after the last retry, in seconds.
+BUDGET_EXPIRES = 30 * 86_400
+
+
+def install(app: Celery, tasks: Mapping[str, Any], defaults: Mapping[str, RetryPolicy]) -> None:
+    """Have the failures of *tasks* be treated by policy. Doing it twice changes nothing more.
+
+    Raises
+    ------
+    InvalidRetry
+        The options of a task are no policy.
+    """
+    wrong: InvalidRetry | None = None
+    for name, task in tasks.items():
+        if not name.startswith("celery.") and "_delayq_attempts" not in vars(task):
+            try:
+                task._delayq_attempts = Attempts(app, task, retry.of_task(task, defaults))
+            except InvalidRetry as exc:
+                wrong = wrong or exc
+    # Where Celery only logs it, as it does outside workers, the others have their policies.
+    if wrong is not None:
+        raise wrong
+
+
+def attempts_of(task: Any) -> Attempts | None:
+    """Return what is done about the failures of a task, None where nothing is."""
+    found: Attempts | None = vars(task).get("_delayq_attempts")
+    return found
+
+
+def warn_of_unmatched(defaults: Mapping[str, RetryPolicy], tasks: Mapping[str, Any]) -> None:
+    """Warn of patterns that match no task: most likely they are misspelt."""
+    for pattern in retry.unmatched(defaults, tasks):
+        logger.warning("DelayQ(retry={%r: …}) matches no task of this app", pattern)
+
+
+class Attempts:
+    """The attempts of one task.
+
+    Parameters
+    ----------
+    policy : RetryPolicy | None
+        That of the task; a message may have its own.
+    """
+
+    def __init__(self, app: Celery, task: Any, policy: RetryPolicy | None) -> None:
+        self._app = app
+        self._task = task
+        self._policy = policy
+        also = tuple(getattr(task, "dont_autoretry_for", None) or ())
+        self._refused = retry.refused_by(task) + also
+        self._retry: Callable[..., Any] = task.retry
+        if hasattr(task, "_orig_run"):  # what Celery's own wrapper for `autoretry_for` calls
+            task._orig_run = self._judging(task._orig_run)
+            task.run = self._retrying(task.run)
+        else:
+            task.run = self._retrying(self._judging(task.run))
+        task.retry = self.retry
+        # What it raises would undo what has happened already: a retry that was sent, a letter.
+        task.on_retry = _logged(task.on_retry)
+        task.on_failure = _logged(task.on_failure)
+
+    def policy_of(self, request: Context) -> RetryPolicy | None:
+        """Return the policy for the attempt that *request* is about."""
+        given = own_of(request.get("properties")).get("retry")
+        if given is None:
+            return self._policy
+        if isinstance(given, dict) and given.get("intervals") is False:
+            return None
+        try:
+            policy = self._policy
+            if policy is None:
+                # A limit alone is one for what the task tries again by itself.
+                own = _has_intervals(given)
+                policy = RetryPolicy(
+                    float(self._task.default_retry_delay),
+                    retry_for=(Exception,) if own else (),
+                    dont_retry_for=self._refused,
+                )
+            return policy.with_property(given)
+        except InvalidRetry as exc:
+            logger.error(
+                "Task %s[%r] has no policy of its own: %s", self._task.name, request.id, exc
+            )
+            return self._policy
+
+    def _judging(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap what runs the task: say what is a failure, and note it."""
+
+        @wraps(run)
+        def judged(*args: Any, **kwargs: Any) -> Any:
+            request = self._task.request
+            try:
+                result = run(*args, **kwargs)
+                if (
+                    result is False
+                    and getattr(self._task, "false_is_failure", False)
+                    and not request.called_directly
+                ):
+                    raise TaskReturnedFalse(f"{self._task.name} returned False")
+                return result
+            except _NO_FAILURE:
+                raise
+            except Exception as exc:
+                request.delayq_failure = exc
+                raise
+
+        return judged
+
+    def _retrying(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap what is called for an attempt: a failure is tried again, or is the last one."""
+
+        @wraps(run)
+        def tried(*args: Any, **kwargs: Any) -> Any:
+            task = self._task
+            request = task.request
+            try:
+                return run(*args, **kwargs)
+            except _NO_FAILURE:
+                raise
+            except Exception as exc:
+                if request.called_directly:
+                    raise
+                policy = self.policy_of(request)
+                if policy is None:
+                    raise
+                if not getattr(request, "delayq_gave_up", False) and policy.covers(exc):
+                    request.delayq_failure = None
+                    try:
+                        raise task.retry(exc=exc)
+                    except _NO_FAILURE:
+                        raise
+                    except BaseException as last:
+                        if last is not exc:
+                            raise
+                if self._becomes_letter(request):
+                    hold_chord(request)
+                raise
+            finally:
+                request.delayq_failure = None  # whose traceback leads back here
+
+        return tried
+
+    def retry(
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        exc: BaseException | None = None,
+        throw: bool = True,
+        eta: Any = None,
+        countdown: Any = None,
+        max_retries: int | None = None,
+        **options: Any,
+    ) -> Any:
+        """Do what ``Task.retry`` does, where nothing else is said by policy."""
+        task = self._task
+        request = task.request
+        policy = None if request.called_directly else self.policy_of(request)
+        failure: BaseException | None = getattr(request, "delayq_failure", None)
+        if failure is not None and failure is exc:
+            # It is Celery's wrapper for `autoretry_for` that asks.
+            if isinstance(exc, self._refused) or getattr(request, "delayq_gave_up", False):
+                raise failure
+            countdown, max_retries = self._said_to_celery(request, policy, countdown)
+        else:
+            request.delayq_limit = max_retries
+        if not throw:
+            request.delayq_gave_up = True  # what fails after that has its retry already
+        if policy is not None:
+            limit = policy.limit if max_retries is None else max_retries
+            # Celery takes None for its own limit.
+            max_retries = sys.maxsize if limit is None else limit
+            if request.retries >= max_retries or not self._has_budget(request):
+                request.delayq_gave_up = True
+                max_retries = min(max_retries, request.retries)
+            elif eta is None and countdown is None:
+                countdown = policy.wait(request.retries)
+        try:
+            return self._retry(
+                args,
+                kwargs,
+                exc=exc,
+                throw=throw,
+                eta=eta,
+                countdown=countdown,
+                max_retries=max_retries,
+                **options,
+            )
+        finally:
+            if policy is not None:
+                # Celery notes it on the task, where other messages would find it.
+                vars(task).pop("override_max_retries", None)
+
+    def _said_to_celery(
+        self, request: Context, policy: RetryPolicy | None, countdown: Any
+    ) -> tuple[Any, int | None]:
+        """Return wait and limit where Celery's wrapper asks for a retry, None as by policy.
+
+        What the call says goes before what the task says to Celery. The limit that the wrapper has
+        found may be that of another message, which runs in another thread.
+        """
+        limit = getattr(request, "delayq_limit", None)
+        if limit is None:
+            limit = (getattr(self._task, "retry_kwargs", None) or {}).get("max_retries")
+        given = own_of(request.get("properties")).get("retry")
+        if policy is not None and _has_intervals(given):
+            return None, None
+        if policy is not None and isinstance(given, Mapping) and "max" in given:
+            limit = None
+        return countdown, limit
+
+    def _becomes_letter(self, request: Context) -> bool:
+        """Return whether a task that has failed for good is kept: else nobody could replay it."""
+        # What is not leased has no queue of ours.
+        if "queue" not in own_of(request.get("properties")) or not getattr(
+            self._task, "dead_letter", True
+        ):
+            return False
+        return Settings.from_options(self._app.conf.broker_transport_options).dead_letters
+
+    def _has_budget(self, request: Context) -> bool:
+        """Return whether the canvas to which a task belongs may have another retry."""
+        given = own_of(request.get("properties")).get("budget")
+        if given is None:
+            return True
+        try:
+            name, most = given
+            store = self._app._delayq.store
+            member = f"{request.id} {request.retries}"
+            return bool(store.control.spend(str(name), int(most), member, BUDGET_EXPIRES))
+        except Exception:
+            # Better one retry too many than a task that is not tried again.
+            logger.exception("The budget of retries %r of task %r is unknown", given, request.id)
+            return True
+
+
+def _logged(handler: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(handler)
+    def handle(*args: Any, **kwargs: Any) -> None:
+        try:
+            handler(*args, **kwargs)
+        except Exception:
+            logger.exception("%s has failed", getattr(handler, "__qualname__", handler))
+
+    return handle
+
+
+def _has_intervals(given: Any) -> bool:
+    """Return whether a message says when its task is tried again."""
+    return isinstance(given, Mapping) and ("intervals" in given or "exponential" in given)
+
+
+def hold_chord(request: Context) -> None:
+    """Let the chord wait to which a task that has failed belongs: it becomes a dead letter.
+
+    Once that is replayed, the chord goes on; when it is purged, the chord fails.
+    """
+    request.chord = None
+    chain = request.chain
+    if isinstance(chain, (list, tuple)):
+        request.chain = [without_chord(each) for each in chain]

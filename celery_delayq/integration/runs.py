@@ -1,0 +1,206 @@
+"""What the worker tells of runs that have ended, for the history.
+
+With late acks the line goes with the message's acknowledgement, so that one is not without the
+other. With early acks that has gone before, and the line goes by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta, timezone
+from functools import wraps
+from typing import Any
+
+from billiard.einfo import ExceptionWithTraceback
+from billiard.exceptions import Terminated, TimeLimitExceeded
+from celery import states
+from celery._state import get_current_task
+
+from celery_delayq.errors import InvalidETA
+from celery_delayq.model.envelope import (
+    PROPERTY,
+    due_of_eta,
+)
+from celery_delayq.model.history import (
+    SUCCEEDED,
+    Ending,
+    pack,
+    reason_of,
+)
+
+logger = logging.getLogger(__name__)
+
+#: The base of mixins for requests. To mypy it has every attribute, as Celery's untyped classes do.
+RequestBase: Any = object
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+class RunMixin(RequestBase):
+    """Notes how each run of a task has ended; only where there is a history, since it costs."""
+
+    _run_ending: Ending | None = None
+    #: Whether the message was acknowledged before the run had ended, and its line is not sent yet.
+    _is_early = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Have those that Celery makes tell of success: their ``on_success`` calls no other."""
+        super().__init_subclass__(**kwargs)
+        if "on_success" in cls.__dict__:
+            cls.on_success = _telling(cls.on_success)
+
+    def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
+        """Take note, and do what Celery does."""
+        exc = exc_info.exception
+        exc = exc.exc if isinstance(exc, ExceptionWithTraceback) else exc
+        if not isinstance(exc, Terminated):
+            self._end_run(Ending.of(exc))
+        try:
+            return super().on_failure(exc_info, *args, **kwargs)
+        finally:
+            self._note_early()
+
+    def on_timeout(self, soft: bool, timeout: float) -> Any:
+        """Take note of a hard time limit, and do what Celery does."""
+        if not soft:
+            self._end_run(Ending.of(TimeLimitExceeded(timeout)))
+        try:
+            return super().on_timeout(soft, timeout)
+        finally:
+            self._note_early()
+
+    def _announce_revoked(self, reason: str, *args: Any) -> Any:
+        self._run_ending = Ending(states.REVOKED, reason)
+        try:
+            return super()._announce_revoked(reason, *args)
+        finally:
+            self._note_early()
+
+    def _retry_worker_lost(self, exc: BaseException, *args: Any) -> Any:
+        """What is tried again has not failed (Celery 5.7's ``retry_on_worker_lost``)."""
+        before, self._run_ending = self._run_ending, Ending(states.RETRY, reason_of(exc))
+        retried = super()._retry_worker_lost(exc, *args)
+        if not retried:
+            self._run_ending = before
+        return retried
+
+    def _success_was_stored(self) -> Any:
+        """Nor has what had succeeded before its process was lost."""
+        stored = super()._success_was_stored()
+        if stored:
+            self._run_ending = SUCCEEDED
+        return stored
+
+    def acknowledge(self) -> None:
+        """Acknowledge the message, and its line with it."""
+        if self._run_ending is None:
+            self._is_early = True
+        elif not self.acknowledged:
+            self._note_held()
+        super().acknowledge()
+
+    def reject(self, requeue: bool = False) -> None:
+        """Reject the message, and its line with it, unless it goes back."""
+        if not (requeue or self.acknowledged):
+            self._note_held()
+        super().reject(requeue=requeue)
+
+    def _end_run(self, ending: Ending) -> None:
+        # What Celery has ended by itself tells no more how: a killed greenlet seems to succeed.
+        told = self._already_revoked or self._already_cancelled or self._is_killed
+        if not told:
+            self._run_ending = ending
+
+    def _note_held(self) -> None:
+        """Have a line go with what becomes of the message, if it is held."""
+        ending = self._run_ending
+        message = self.message
+        keeper = getattr(message.channel, "keeper", None)
+        if ending is None or keeper is None:
+            return
+        holding = keeper.held.get(message.delivery_tag)
+        if holding is not None:
+            holding.run = self._line(ending)
+
+    def _note_early(self) -> None:
+        """Send the line of a run whose message was acknowledged before, if it was held."""
+        ending = self._run_ending
+        if not self._is_early or ending is None:
+            return
+        self._is_early = False
+        message = self.message
+        keeper = getattr(message.channel, "keeper", None)
+        if keeper is not None and keeper.owns(message.delivery_tag):
+            keeper.runs.add(self._line(ending))
+
+    def _line(self, ending: Ending) -> bytes:
+        try:
+            return _packed(self._request_dict, self.type, self.time_start, ending)
+        except Exception:
+            logger.exception("A run of %s[%r] is missing in the history", self.name, self.id)
+            return b""
+
+
+def _telling(on_success: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(on_success)
+    def on_success_and_tell(self: Any, result: Any, **kwargs: Any) -> Any:
+        if not result[0]:  # else it goes on to `on_failure`
+            self._end_run(SUCCEEDED)
+            if self._is_early:
+                self._note_early()
+        return on_success(self, result, **kwargs)
+
+    return on_success_and_tell
+
+
+def of_retry() -> bytes:
+    """Return the line of the run that has just sent its retry."""
+    task = get_current_task()
+    try:
+        request = task.request
+        ending = Ending(states.RETRY, reason_of(sys.exc_info()[1]))
+        return _packed(request, task.name, request.get("started"), ending)
+    except Exception:
+        logger.exception("A run of %s is missing in the history", getattr(task, "name", task))
+        return b""
+
+
+def _packed(request: Any, task: str, started: float | None, ending: Ending) -> bytes:
+    """Return the line of a run that ends now; *started* is in seconds since 1970."""
+    own = request.get("properties")[PROPERTY]
+    return pack(
+        request.get("id"),
+        task,
+        own["queue"],
+        request.get("hostname"),
+        due_ms(own),
+        own.get("promoted"),
+        None if started is None else int(started * 1000),
+        int(time.time() * 1000),
+        ending.state,
+        request.get("retries") or 0,
+        own.get("deliveries", 1),
+        ending.reason,
+    )
+
+
+def due_ms(own: Mapping[str, Any]) -> int | None:
+    """Return when an entry was due (ms since 1970), from our own data in its message."""
+    eta = own.get("eta")
+    if eta is None:
+        return None
+    try:
+        # As Celery spells it, at a third of the cost.
+        moment = datetime.fromisoformat(eta)
+        if moment.tzinfo is not None:
+            return -((_EPOCH - moment) // _MILLISECOND)  # rounded up, as what is due
+    except (ValueError, TypeError):
+        pass
+    try:
+        return due_of_eta(eta).ms
+    except InvalidETA:
+        return None

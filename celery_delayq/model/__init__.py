@@ -1,0 +1,1 @@
+"""Values and policy: no I/O, no clock."""

@@ -1,0 +1,391 @@
+"""Values that are bound for a while and travel with every task that is sent meanwhile. No I/O.
+
+What is bound at one point is a :class:`State`, which never changes and knows the one around it. So
+the stack is in the context variable alone, each thread, greenlet and asyncio task has its own, and
+sending a task takes no more than a reference to a text that is there already.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import re
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from functools import lru_cache, wraps
+from reprlib import repr as short_repr
+from types import MappingProxyType, TracebackType
+from typing import Any, Literal, NamedTuple, TypeVar, cast
+
+from celery_delayq.errors import InvalidContext
+from celery_delayq.model import trace_context
+from celery_delayq.model.trace_context import Trace
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: Most bytes of all values together, in JSON. No setting: what is bound knows no app, and a reader
+#: with a smaller number than the sender's would have to drop what was sent.
+MAX_BYTES = 4096
+
+#: Longest text of a log record, in characters.
+LONGEST_LINE = 500
+
+#: The attribute of log records.
+RECORD_ATTRIBUTE = "delayq_context"
+
+_HEADERS = frozenset({trace_context.PARENT, trace_context.STATE})
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
+class Encoded(NamedTuple):
+    """Values in JSON: each of them, and all of them as one object, ``""`` where there are none."""
+
+    pieces: Mapping[str, str]
+    text: str
+
+    @classmethod
+    def of(cls, pieces: Mapping[str, str]) -> Encoded:
+        """Put values together.
+
+        Raises
+        ------
+        InvalidContext
+            They are too large.
+        """
+        if not pieces:
+            return NO_VALUES
+        text = "{" + ",".join([f'"{name}":{piece}' for name, piece in pieces.items()]) + "}"
+        size = len(text) if text.isascii() else len(text.encode())
+        if size > MAX_BYTES:
+            largest = max(pieces, key=lambda name: len(pieces[name]))
+            raise InvalidContext(
+                f"context of {size} bytes, of which {largest} has the most: expected at most "
+                f"{MAX_BYTES} bytes of JSON; bind an id and look the rest up where it is needed"
+            )
+        return cls(pieces, text)
+
+
+NO_VALUES = Encoded(MappingProxyType({}), "")
+
+
+class State:
+    """What is bound at one point.
+
+    Parameters
+    ----------
+    owner : object
+        Who has bound it, and may end it.
+    encoded : Encoded
+    trace : Trace | None
+    outer : State | None
+        What was bound before.
+    undo : Callable[[], None] | None
+        Called when it ends.
+    """
+
+    __slots__ = ("_line", "_values", "encoded", "outer", "owner", "trace", "undo")
+
+    def __init__(
+        self,
+        owner: object,
+        encoded: Encoded,
+        trace: Trace | None,
+        outer: State | None,
+        undo: Callable[[], None] | None = None,
+    ) -> None:
+        self.owner = owner
+        self.encoded = encoded
+        self.trace = trace
+        self.outer = outer
+        self.undo = undo
+        self._values: Mapping[str, Any] | None = None
+        self._line: str | None = None
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """All values by name, those of the trace too."""
+        if self._values is None:
+            values = json.loads(self.encoded.text or "{}")
+            if self.trace is not None:
+                values.update(self.trace.as_headers())
+            self._values = MappingProxyType(values)
+        return self._values
+
+    @property
+    def line(self) -> str:
+        """All values for people, in one short line; without ``tracestate``, which says nothing."""
+        if self._line is None:
+            shown = (
+                f"{name}={_shown(value)}"
+                for name, value in self.values.items()
+                if name != trace_context.STATE
+            )
+            line = " ".join(shown)
+            self._line = line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 1]}…"
+        return self._line
+
+
+_BOUND: ContextVar[State | None] = ContextVar("delayq_context", default=None)
+
+#: Return what is bound, None for nothing.
+bound: Callable[[], State | None] = _BOUND.get
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+def current_context() -> Mapping[str, Any]:
+    """Return what is bound here, by name; nobody can change it."""
+    state = _BOUND.get()
+    return _NOTHING if state is None else state.values
+
+
+def enter(
+    owner: object,
+    encoded: Encoded,
+    trace: Trace | None,
+    undo: Callable[[], None] | None = None,
+) -> None:
+    """Bind these values in place of all that are bound, until *owner* leaves."""
+    _BOUND.set(State(owner, encoded, trace, _BOUND.get(), undo))
+
+
+def leave(owner: object) -> None:
+    """Go back to what was bound before *owner* entered, whoever has entered since.
+
+    What an owner left already, or entered in another thread or asyncio task, is not its any more.
+    """
+    top = _BOUND.get()
+    found = owned_by(owner)
+    if found is None:
+        return
+    _BOUND.set(found.outer)
+    while top is not None and top is not found.outer:
+        if top.undo is not None:
+            top.undo()
+        top = top.outer
+
+
+def owned_by(owner: object) -> State | None:
+    """Return what *owner* has bound here, None where it has not."""
+    state = _BOUND.get()
+    while state is not None and state.owner is not owner:
+        state = state.outer
+    return state
+
+
+def context(**values: Any) -> Binding:
+    """Bind values to all tasks that are sent inside a ``with`` statement or a decorated function.
+
+    They travel through delays and retries, and are bound again around the handler, so the tasks
+    that it sends have them too. Inside each other the inner value of a name goes before the outer
+    one.
+
+    Parameters
+    ----------
+    **values
+        JSON: texts, numbers, bools, lists, and dicts with texts for names. None takes a name away.
+        ``traceparent`` and ``tracestate``, as a web server received them, go into the headers of
+        messages; they are left out when they are not what W3C says.
+
+    Raises
+    ------
+    InvalidContext
+        A name is none, a value is no JSON, or all of them are larger than 4096 bytes (`MAX_BYTES`)
+        together.
+
+    Examples
+    --------
+    >>> with context(user="ada"):
+    ...     with context(order=17):
+    ...         dict(current_context())
+    {'user': 'ada', 'order': 17}
+    """
+    return Binding(values)
+
+
+class Binding:
+    """What :func:`context` returns: to be entered, any number of times and in any thread."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._change = Change(values)
+        # Of no use anywhere; known here, where it is written.
+        self._change.over(NO_VALUES, None)
+
+    def __enter__(self) -> Mapping[str, Any]:
+        outer = _BOUND.get()
+        encoded, trace = (
+            self._change.over(NO_VALUES, None)
+            if outer is None
+            else self._change.over(outer.encoded, outer.trace)
+        )
+        told = None
+        if trace is not None and (outer is None or trace is not outer.trace):
+            told = trace_context.tell_opentelemetry(trace)
+        enter(self, encoded, trace, told)
+        return current_context()
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        leave(self)
+
+    def __call__(self, function: F) -> F:
+        """Decorate a function or a coroutine function."""
+        if hasattr(function, "apply_async"):
+            raise InvalidContext(
+                f"context(…) decorates {function!r}, which is a task already; put it below "
+                "@app.task, next to the function"
+            )
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise InvalidContext(
+                f"context(…) decorates {function!r}, a generator, which runs when it has returned; "
+                "use `with` inside it"
+            )
+        if inspect.iscoroutinefunction(function):
+
+            @wraps(function)
+            async def awaited(*args: Any, **kwargs: Any) -> Any:
+                with self:
+                    return await function(*args, **kwargs)
+
+            return cast(F, awaited)
+
+        @wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return cast(F, called)
+
+
+class Change:
+    """Values to be bound over others: checked and in JSON.
+
+    Raises
+    ------
+    InvalidContext
+        A name is none, or a value is no JSON.
+    """
+
+    __slots__ = ("_pieces", "_trace")
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        #: None for what is taken away.
+        self._pieces: dict[str, str | None] = {}
+        #: False for none, None for that of the others.
+        self._trace: Trace | Literal[False] | None = None
+        for name, value in values.items():
+            if name in _HEADERS:
+                if value is not None and not isinstance(value, str):
+                    raise InvalidContext(
+                        f"context {name}={short_repr(value)}: expected the text of that header"
+                    )
+                if name == trace_context.PARENT:
+                    self._trace = False if value is None else Trace.of(values)
+                continue
+            self._pieces[_checked_name(name)] = None if value is None else piece(name, value)
+
+    def over(self, encoded: Encoded, trace: Trace | None) -> tuple[Encoded, Trace | None]:
+        """Return what comes of binding them over others.
+
+        Raises
+        ------
+        InvalidContext
+            It is too large.
+        """
+        if self._trace is not None:
+            trace = self._trace or None
+        if self._pieces:
+            merged = {**encoded.pieces, **self._pieces}
+            encoded = Encoded.of({name: text for name, text in merged.items() if text is not None})
+        return encoded, trace
+
+
+@lru_cache(maxsize=1024)
+def _checked_name(name: Any) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidContext(
+            f"context name {short_repr(name)}: expected letters, digits, '_', '.' and '-', a "
+            "letter first, at most 100 of them"
+        )
+    return name
+
+
+def piece(name: str, value: Any) -> str:
+    """Return a value in JSON.
+
+    Raises
+    ------
+    InvalidContext
+        It is no JSON: what would come out is not what went in.
+    """
+    try:
+        text = _encode(value)
+        text.encode()
+        # What is too large is refused for that, and one value is what it was.
+        if type(value) not in _PLAIN and len(text) <= MAX_BYTES and json.loads(text) != value:
+            raise ValueError("it would come out of JSON as something else")
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise InvalidContext(
+            f"context {name}={short_repr(value)}: expected JSON, that is a text, a number, a bool, "
+            f"a list or a dict with texts for names, such as str() of a UUID or date ({exc})"
+        ) from exc
+    return text
+
+
+def read(given: Any) -> Encoded:
+    """Read the text of values, which anybody may have written.
+
+    Raises
+    ------
+    InvalidContext
+        They are not such values, or too large.
+    """
+    if not isinstance(given, str):
+        raise InvalidContext(f"a {type(given).__name__}, not a text")
+    if len(given) > MAX_BYTES:
+        raise InvalidContext(f"more than {MAX_BYTES} bytes")
+    try:
+        values = json.loads(given)
+    except (ValueError, RecursionError) as exc:
+        raise InvalidContext(f"no JSON: {short_repr(given)}") from exc
+    if not isinstance(values, dict):
+        raise InvalidContext(f"no JSON object: {short_repr(given)}")
+    pieces = {_checked_name(name): piece(name, value) for name, value in values.items()}
+    if not _HEADERS.isdisjoint(pieces):
+        names = f"{trace_context.PARENT} and {trace_context.STATE}"
+        raise InvalidContext(f"{names} belong into headers")
+    return Encoded.of(pieces)
+
+
+# -- log records ----------------------------------------------------------------------------------
+
+
+def _shown(value: Any) -> str:
+    """Return a value so that nobody can make another value, or another line, of it."""
+    plain = isinstance(value, str) and value.isprintable()
+    if plain and value and not any(mark in value for mark in ' "='):
+        return cast(str, value)
+    return json.dumps(value)  # all but ASCII letters, digits and the like are escaped
+
+
+def install_log_records() -> None:
+    """Give each log record what is bound as text. Doing it twice changes nothing more."""
+    before = logging.getLogRecordFactory()
+    # Somebody may have wrapped ours since, or replaced it.
+    if hasattr(before(__name__, logging.DEBUG, "", 0, "", (), None), RECORD_ATTRIBUTE):
+        return
+
+    def with_context(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = before(*args, **kwargs)
+        state = _BOUND.get()
+        record.delayq_context = "" if state is None else state.line
+        return record
+
+    logging.setLogRecordFactory(with_context)

@@ -1,0 +1,326 @@
+"""What there is to say about dead letters: how they stand in Redis, which are meant. No I/O."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from celery_delayq.model.canvas import group_of
+from celery_delayq.model.envelope import due_of_eta
+from celery_delayq.model.payload import Readable
+from celery_delayq.model.scheduled import (
+    bound_ms,
+    check_name,
+    moment,
+)
+
+#: Characters of a traceback that are kept: its end says most.
+TRACEBACK = 8000
+
+#: Characters of an exception's text that are kept.
+TEXT = 1000
+
+
+class Buried(NamedTuple):
+    """A dead letter as Redis keeps it: see ``include/dead_letter.lua``; *data* is all of it."""
+
+    id: str
+    died_ms: int
+    due_ms: int
+    reason: str
+    message: bytes
+    details: bytes
+    data: bytes
+
+    @classmethod
+    def unpack(cls, id: str, data: bytes) -> Buried:
+        """Read what is stored; of what is none all is the message."""
+        header, newline, rest = data.partition(b"\n")
+        parts = header.split(b" ", 4 if header[:2] == b"2 " else 3)
+        try:
+            if newline and parts[0] == b"1":
+                _, died, due, reason = parts
+                size = 0
+            elif newline and parts[0] == b"2":
+                _, died, due, length, reason = parts
+                size = int(length)
+            else:
+                raise ValueError("no letter")
+            text = reason.decode("utf-8", "replace")
+            return cls(id, int(died), int(due), text, rest[size:], rest[:size], data)
+        except ValueError:
+            return cls(id, 0, 0, "unreadable letter", data, b"", data)
+
+
+def details_of(
+    exc: BaseException, traceback: str | None, *, worker: str, retries: int, started: float | None
+) -> dict[str, Any]:
+    """Return what a letter tells of a failure, bounded in size.
+
+    Parameters
+    ----------
+    worker : str
+        The node's name.
+    started : float | None
+        When the last attempt began, in seconds since 1970.
+    """
+    text = str(traceback or "")
+    if len(text) > TRACEBACK:
+        end = text[-TRACEBACK:]
+        text = "…\n" + (end.partition("\n")[2] or end)  # whole lines, if there is one
+    details: dict[str, Any] = {
+        # Celery wraps what no process can hand to another.
+        "exception": _name(exc),
+        "message": _text(exc)[:TEXT],
+        "traceback": text,
+        "retries": retries,
+        "worker": worker,
+    }
+    if started is not None:
+        details["started"] = int(started * 1000)
+    return details
+
+
+def _name(exc: BaseException) -> str:
+    wrapped = getattr(exc, "exc_cls_name", None)
+    return wrapped if isinstance(wrapped, str) else type(exc).__name__
+
+
+def pack_details(details: Mapping[str, Any] | None) -> bytes:
+    """Return details as they are stored."""
+    if not details:
+        return b""
+    return json.dumps(details).encode()
+
+
+def _text(exc: BaseException) -> str:
+    try:
+        return str(exc)
+    except Exception:
+        return f"<no text: str() of {type(exc).__name__} failed>"
+
+
+@dataclass(frozen=True)
+class DeadLetter(Readable):
+    """A message that will not run any more, unless it is replayed, and why.
+
+    Attributes
+    ----------
+    id : str
+        The letter's own id: that of the task, with more behind it where several died.
+    queue : str
+        The queue to which it belonged.
+    reason : str
+        Why, in one line.
+    """
+
+    id: str
+    queue: str
+    reason: str
+    buried: Buried = field(repr=False)
+
+    @classmethod
+    def of(cls, queue: str, buried: Buried) -> DeadLetter:
+        """Make one of what is stored."""
+        return cls(buried.id, queue, buried.reason, buried)
+
+    @property
+    def died(self) -> datetime:
+        """When it was buried, in UTC."""
+        return moment(self.buried.died_ms)
+
+    @cached_property
+    def message(self) -> dict[str, Any] | None:  # type: ignore[override]
+        """The message, None for what is none."""
+        try:
+            # As text: of bytes json would have to guess the encoding.
+            message = json.loads(self.buried.message.decode())
+        except (ValueError, RecursionError):
+            return None
+        return message if isinstance(message, dict) else None
+
+    @cached_property
+    def details(self) -> dict[str, Any]:
+        """What is known of the failure."""
+        try:
+            details = json.loads(self.buried.details.decode() or "{}")
+        except (ValueError, RecursionError):
+            details = {}
+        return details if isinstance(details, dict) else {}
+
+    @property
+    def task_id(self) -> str | None:
+        """The id of the task."""
+        return self._header("id")
+
+    @property
+    def task(self) -> str | None:
+        """The name of the task."""
+        return self._header("task")
+
+    @property
+    def root_id(self) -> str | None:
+        """The id of the first task of its chain, chord or tree."""
+        return self._header("root_id")
+
+    @property
+    def group_id(self) -> str | None:
+        """The id of the group to which it, or the chain that it begins, belongs."""
+        group = group_of(self.headers, self.own)
+        return None if group is None else str(group)
+
+    def _header(self, name: str) -> str | None:
+        value = self.headers.get(name)
+        return None if value is None else str(value)
+
+    @property
+    def was_unbound(self) -> bool:
+        """Whether it never had a queue: there was no binding for it."""
+        # To read the details costs as much as to read half of the message.
+        return b'"unbound"' in self.buried.details and "unbound" in self.details
+
+    @property
+    def due(self) -> datetime | None:
+        """When it was due, where that is known."""
+        if self.buried.due_ms > 0:
+            return moment(self.buried.due_ms)
+        try:
+            return moment(due_of_eta(self.own["eta"]).ms)
+        except (KeyError, ValueError):
+            return None
+
+    @property
+    def started(self) -> datetime | None:
+        """When the last attempt began, where that is known."""
+        started = self.details.get("started")
+        return moment(started) if isinstance(started, int) else None
+
+    @property
+    def exception(self) -> str | None:
+        """The name of the exception's class."""
+        return self._detail("exception")
+
+    @property
+    def error(self) -> str | None:
+        """The exception's text."""
+        return self._detail("message")
+
+    @property
+    def traceback(self) -> str | None:
+        """The traceback of the last attempt; of a long one the end."""
+        return self._detail("traceback")
+
+    @property
+    def worker(self) -> str | None:
+        """The node that ran it last."""
+        return self._detail("worker")
+
+    def _detail(self, name: str) -> str | None:
+        value = self.details.get(name)
+        return value if isinstance(value, str) else None
+
+    @property
+    def retries(self) -> int | None:
+        """How often it was tried again."""
+        retries = self.details.get("retries", self.headers.get("retries"))
+        return retries if isinstance(retries, int) else None
+
+    @property
+    def deliveries(self) -> int | None:
+        """How often its last attempt was delivered."""
+        deliveries = self.details.get("deliveries")
+        return deliveries if isinstance(deliveries, int) else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what can be told of it as JSON types."""
+        due, started = self.due, self.started
+        return {
+            "id": self.id,
+            "task_id": self.task_id,
+            "task": self.task,
+            "queue": self.queue,
+            "died": self.died.isoformat(),
+            "reason": self.reason,
+            "exception": self.exception,
+            "error": self.error,
+            "traceback": self.traceback,
+            "retries": self.retries,
+            "deliveries": self.deliveries,
+            "worker": self.worker,
+            "due": due and due.isoformat(),
+            "started": started and started.isoformat(),
+            "root_id": self.root_id,
+            "group_id": self.group_id,
+            **self.arguments(),
+        }
+
+
+#: The fields of a filter for which a letter has to be read.
+_READ = ("task", "exception", "task_id", "root_id", "group_id")
+
+
+@dataclass(frozen=True)
+class DeadFilter:
+    """Which dead letters are meant: those to which all that is given applies.
+
+    Parameters
+    ----------
+    queue, task, task_id : str | None
+        Name of a queue, of a task, id of a task.
+    reason : str | None
+        A part of the reason, without regard to case.
+    exception : str | None
+        The name of an exception's class.
+    died_from, died_to : datetime | str | None
+        Died at this time or later, and at this time or earlier: both are included.
+    root_id, group_id : str | None
+        All of a chain, chord or tree of tasks; all of a group.
+
+    Raises
+    ------
+    InvalidFilter
+        Something is empty or no text, as what came from a variable that was not set.
+    InvalidETA
+        A time is none.
+    """
+
+    queue: str | None = None
+    task: str | None = None
+    reason: str | None = None
+    exception: str | None = None
+    died_from: datetime | str | None = None
+    died_to: datetime | str | None = None
+    task_id: str | None = None
+    root_id: str | None = None
+    group_id: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("queue", "task", "reason", "exception", "task_id", "root_id", "group_id"):
+            check_name(name, getattr(self, name), as_key=name == "queue")
+        self.range_ms()
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether it leaves nothing out."""
+        return self == DeadFilter()
+
+    @property
+    def is_by_place(self) -> bool:
+        """Whether nothing of a letter has to be read to know that it is meant."""
+        return self == DeadFilter(self.queue, died_from=self.died_from, died_to=self.died_to)
+
+    def range_ms(self) -> tuple[int | None, int | None]:
+        """Return from and to, in ms since 1970."""
+        return bound_ms("died_from", self.died_from), bound_ms("died_to", self.died_to)
+
+    def matches(self, letter: DeadLetter) -> bool:
+        """Return whether a letter of the queue and the time is meant."""
+        if self.reason is not None and self.reason.lower() not in letter.reason.lower():
+            return False
+        # A letter is read only where that is needed: it may be large.
+        wanted = ((name, getattr(self, name)) for name in _READ)
+        return all(value is None or getattr(letter, name) == value for name, value in wanted)

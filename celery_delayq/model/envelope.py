@@ -1,0 +1,434 @@
+"""Between a message as kombu publishes it and a record as Redis keeps it. No I/O.
+
+A record is one header line and then the message, byte for byte as it will stand in the
+ready list::
+
+    1 <priority step> <nonce> <task name, percent-encoded>\n{"body": …}
+
+so that scripts move bytes and never parse JSON. ``1`` is the version of the format. The
+nonce is the same for every attempt to publish one message and differs between messages: it
+tells a repeated call from a second message with the same task id.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from collections.abc import Mapping
+from datetime import date, datetime, timedelta, timezone
+from functools import lru_cache
+from numbers import Real
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote, unquote_to_bytes
+
+from celery.utils.time import maybe_iso8601, maybe_make_aware
+from kombu.utils.json import JSONEncoder, object_hook
+
+from celery_delayq.errors import (
+    InvalidETA,
+    RecordError,
+)
+
+#: Name of the message property that holds our own data. Properties, unlike headers, are
+#: not carried by Celery into retries and children.
+PROPERTY = "delayq"
+
+#: What only the sender needs of it.
+_FOR_SENDING = frozenset({"countdown", "nonce", "retry_of", "retried_to"})
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MICROSECOND = timedelta(microseconds=1)
+
+#: The last millisecond that a :class:`~datetime.datetime` can name, year 9999.
+MAX_DUE_MS = 253_402_300_799_999
+
+
+def own_of(properties: Any) -> Mapping[str, Any]:
+    """Return our own data among the properties of a message, empty where there is none."""
+    own = properties.get(PROPERTY) if isinstance(properties, Mapping) else None
+    return own if isinstance(own, Mapping) else {}
+
+
+class Due(NamedTuple):
+    """When an entry is due: ms since 1970, or ms from now by Redis' clock if *relative*."""
+
+    ms: int
+    relative: bool = False
+
+
+class Record(NamedTuple):
+    """What the hash of entries keeps of one entry."""
+
+    priority: int
+    nonce: str
+    task: str
+    message: bytes
+
+    def pack(self) -> bytes:
+        """Return the bytes to store."""
+        header = f"1 {self.priority} {self.nonce} {task_field(self.task)}\n"
+        return header.encode() + self.message
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Record:
+        """Read what :meth:`pack` wrote.
+
+        Raises
+        ------
+        RecordError
+            The bytes are no record of this version.
+        """
+        header, newline, message = data.partition(b"\n")
+        try:
+            version, priority, nonce, task = header.decode().split(" ")
+            if newline and version == "1":
+                return cls(int(priority), nonce, task_name(task), message)
+        except ValueError:
+            pass
+        raise RecordError(f"unreadable record, it begins with {data[:60]!r}")
+
+
+class Entry(NamedTuple):
+    """One message to schedule: the id it is found by, when it is due, and its packed record.
+
+    *priority* is the step of the record, whose ready list it goes to; *policy* says what to do when
+    its unique key is taken (``include/unique_policy.lua``), ``""`` without one.
+    """
+
+    id: str
+    due: Due
+    priority: int
+    data: bytes
+    policy: str = ""
+
+    @classmethod
+    def of(cls, message: Mapping[str, Any], step: int, due: Due, *, label: bool = True) -> Entry:
+        """Make an entry of a task message; *step* is that of its priority.
+
+        Without a *label*, which only what is not :func:`is_special` and due at once can do without,
+        it counts as one that was sent to run at once.
+        """
+        headers = message["headers"]
+        sent = encode(labelled(message) if label else without_eta(message))
+        record = Record(step, nonce_of(message), headers["task"], sent)
+        return cls(entry_id(headers["id"]), due, step, record.pack(), _policy(message))
+
+
+def entry_id(task_id: Any) -> str:
+    """Return the id by which an entry is found: the task's, where a NUL has another meaning."""
+    return str(task_id).replace("\0", "%00")
+
+
+#: Matches what :func:`percent` leaves as it is, and what it leaves in a label.
+_PLAIN = re.compile(r"[\w.~/-]*", re.ASCII).fullmatch
+_PLAIN_ID = re.compile(r"[\w.~/:-]*", re.ASCII).fullmatch
+
+
+def percent(text: str) -> str:
+    """Return a text percent-encoded, in a fifth of the time of :func:`~urllib.parse.quote`."""
+    return text if _PLAIN(text) else quote(text)
+
+
+@lru_cache(maxsize=1024)
+def task_field(task: str) -> str:
+    """Return a task's name as records and the index by task spell it: no spaces, no controls."""
+    return quote(task)
+
+
+def task_name(field: str) -> str:
+    """Undo :func:`task_field`."""
+    return unquote(field)
+
+
+def due_of_countdown(countdown: Any, name: str = "countdown") -> Due:
+    """Return when something is due *countdown* seconds from now.
+
+    Raises
+    ------
+    InvalidETA
+        *countdown* is no finite number, or leads past the year 9999.
+    """
+    kind = type(countdown)
+    number = kind is int or kind is float or (kind is not bool and isinstance(countdown, Real))
+    if not number or not math.isfinite(countdown):
+        raise InvalidETA(
+            f"{name}={countdown!r}: expected a finite number of seconds, such as 30 or 0.5"
+        )
+    milliseconds = math.ceil(float(countdown) * 1000)
+    if milliseconds > MAX_DUE_MS - time.time() * 1000:
+        raise InvalidETA(f"{name}={countdown!r}: leads past the year 9999")
+    return Due(milliseconds, relative=True)
+
+
+def due_of_eta(eta: Any) -> Due:
+    """Return when *eta* is, rounded up to the millisecond.
+
+    Parameters
+    ----------
+    eta : datetime | date | str
+        A point in time, or its ISO 8601 form. Without a time zone it is UTC, as Celery's
+        worker reads it (``celery.worker.request.Request``).
+
+    Raises
+    ------
+    InvalidETA
+        *eta* is something else.
+    """
+    try:
+        if isinstance(eta, str):
+            moment = parse_iso(eta)
+        elif isinstance(eta, datetime):
+            moment = eta
+        elif isinstance(eta, date):
+            moment = datetime(eta.year, eta.month, eta.day)
+        else:
+            raise TypeError("not a point in time")
+        if moment.tzinfo is None:
+            moment = maybe_make_aware(moment)
+        return Due(-((_EPOCH - moment) // _MICROSECOND // 1000))
+    except (ValueError, TypeError, OverflowError) as exc:
+        raise InvalidETA(
+            f"eta={eta!r}: expected a datetime of the years 1 to 9999 or its ISO 8601 form, "
+            "such as '2030-01-31T09:00:00+00:00'; use countdown= for a number of seconds"
+        ) from exc
+
+
+def parse_iso(text: str) -> datetime:
+    """Return a time in ISO 8601; raises ValueError for anything else."""
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        # Python 3.10 reads only what isoformat() writes; Celery's parser reads all of ISO 8601.
+        moment: datetime | None = maybe_iso8601(text)
+        if moment is None:
+            raise ValueError("empty") from None
+        return moment
+
+
+def is_task(message: Mapping[str, Any]) -> bool:
+    """Return whether this is a Celery task message (protocol 2), the only kind with an ETA."""
+    headers = message.get("headers")
+    return isinstance(headers, dict) and "task" in headers and "id" in headers
+
+
+def due_of(message: Mapping[str, Any]) -> Due | None:
+    """Return when a task message is due by its ETA, None for one without.
+
+    Raises
+    ------
+    InvalidETA
+        The message's ETA cannot be read.
+    """
+    if not is_task(message) or message["headers"].get("eta") is None:
+        return None
+    return due_of_eta(message["headers"]["eta"])
+
+
+def due_when_sent(message: Mapping[str, Any]) -> Due | None:
+    """Return when a task message that is being sent is due, None for one without an ETA.
+
+    The sender's countdown, where :class:`~celery_delayq.DelayQ` noted one, goes before the ETA
+    that Celery worked out of it with the sender's own clock. Later only the ETA counts: the
+    countdown began when the message was sent.
+
+    Raises
+    ------
+    InvalidETA
+        The message's ETA cannot be read.
+    """
+    own = message["properties"].get(PROPERTY)
+    if own and "countdown" in own and is_task(message) and message["headers"].get("eta"):
+        return due_of_countdown(own["countdown"])
+    return due_of(message)
+
+
+def nonce_of(message: Mapping[str, Any]) -> str:
+    """Return the nonce of *message*, noting a new one in its properties.
+
+    kombu repeats a failed publish with the same properties but a new delivery tag, so the
+    first tag is kept.
+    """
+    own = message["properties"].setdefault(PROPERTY, {})
+    if "label" in own:  # it was in the schedule before
+        return str(own["label"].split(" ")[1])
+    return str(own.setdefault("nonce", message["properties"]["delivery_tag"]))[:16]
+
+
+def without_eta(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of *message* that a worker runs at once, the ETA kept as a property.
+
+    The worker parks every message that has an ETA, even a past one. The original must stay
+    as it is: kombu publishes the same dicts again after a connection error and to the second
+    queue of a topic.
+    """
+    headers, properties = message["headers"], dict(message["properties"])
+    own = {n: v for n, v in properties.pop(PROPERTY, {}).items() if n not in _FOR_SENDING}
+    if headers.get("eta") is not None:
+        own["eta"] = headers["eta"]
+    if own:
+        properties[PROPERTY] = own
+    return {**message, "headers": {**headers, "eta": None}, "properties": properties}
+
+
+def labelled(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return :func:`without_eta` of *message* with what scripts have to know in its first bytes.
+
+    The label is ``<id> <nonce> <skip_after in ms> <unique key>``, percent-encoded, see
+    ``include/label.lua``. The order of keys means nothing to those who read JSON.
+    """
+    sent = without_eta(message)
+    properties = dict(sent.pop("properties"))
+    own = properties.pop(PROPERTY, {})
+    key = unique_key(own)
+    if "unique" in own:  # the key is in the label
+        own["unique"] = {name: value for name, value in own["unique"].items() if name != "key"}
+    id, nonce = entry_id(message["headers"]["id"]), nonce_of(message)
+    label = label_of(id, nonce, own.get("skip_after", 0), key)
+    own = {"label": label, **{name: own[name] for name in own if name != "label"}}
+    return {"properties": {PROPERTY: own, **properties}, **sent}
+
+
+def label_of(id: str, nonce: str, skip_after: int, key: str) -> str:
+    """Return the label of what has this id among entries, ``""`` for no unique key."""
+    # Scripts read an id without a percent sign in half the time.
+    shown = id if _PLAIN_ID(id) else quote(id)
+    return f"{shown} {nonce} {skip_after} {key or '-'}"
+
+
+#: As scripts read it, see ``include/label.lua``.
+_LABEL = re.compile(rb'{"properties": {"delayq": {"label": "(\S*) (\S+) \d+ \S+"')
+
+
+def label_in(message: bytes) -> bytes | None:
+    """Return ``id NUL nonce`` of the label of a message, None where it has none."""
+    found = _LABEL.match(message)
+    return None if found is None else unquote_to_bytes(found[1]) + b"\0" + found[2]
+
+
+def unique_key(own: Mapping[str, Any]) -> str:
+    """Return the unique key in our data of a message, ``""`` without one.
+
+    It begins with the letter of its scope. It stands in the label once there is one.
+    """
+    key: str = own.get("unique", {}).get("key") or own.get("label", "-").rpartition(" ")[2]
+    return "" if key == "-" else key
+
+
+def _policy(message: Mapping[str, Any]) -> str:
+    """Return what to do when the unique key of a message is taken."""
+    unique = own_of(message["properties"]).get("unique")
+    if unique is None:
+        return ""
+    retry = "1" if message["headers"].get("retries") else "0"
+    return f"{unique['policy'][0]} {unique.get('max_wait', 0)} {retry}"
+
+
+def is_special(message: Mapping[str, Any]) -> bool:
+    """Return whether a message that is to run at once goes through the schedule all the same."""
+    own = message["properties"].get(PROPERTY)
+    return bool(own) and ("unique" in own or "skip_after" in own) and is_task(message)
+
+
+class HeldBy(NamedTuple):
+    """Where a message is held while it is being worked on: Redis, queue and delivery tag."""
+
+    place: str
+    queue: str
+    tag: str
+
+
+def retry_of(message: Mapping[str, Any]) -> HeldBy | None:
+    """Return where the message is held whose retry this is, None for no retry.
+
+    :class:`~celery_delayq.DelayQ` notes it where the task acknowledges late.
+    """
+    own = message["properties"].get(PROPERTY)
+    found = own.get("retry_of") if own else None
+    return None if found is None else HeldBy(*found)
+
+
+def without_retry_of(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a message that is to be sent like any other."""
+    properties = dict(message["properties"])
+    own = dict(properties.pop(PROPERTY))
+    for name in ("retry_of", "retried_to"):
+        own.pop(name, None)
+    if own:
+        properties[PROPERTY] = own
+    return {**message, "properties": properties}
+
+
+def for_stock(message: Mapping[str, Any], eta: str | None) -> dict[str, Any]:
+    """Return a copy of *message* as a stock producer sends it, with the ETA that it has by now."""
+    properties = {name: value for name, value in message["properties"].items() if name != PROPERTY}
+    return {**message, "headers": {**message["headers"], "eta": eta}, "properties": properties}
+
+
+def note_delivery(
+    message: dict[str, Any], held: HeldBy, number: int, promoted: int | None = None
+) -> None:
+    """Note in a message where it is held, that this is its delivery *number* (from 1), and when it
+    was *promoted*, in ms since 1970, where that is known.
+
+    The bytes in Redis stay as they are.
+    """
+    properties = message["properties"]
+    own = properties.get(PROPERTY)
+    properties["delivery_tag"] = held.tag
+    own = {**(own or {}), "place": held.place, "queue": held.queue, "deliveries": number}
+    if promoted is not None:
+        own["promoted"] = promoted
+    properties[PROPERTY] = own
+    if number > 1:
+        properties["delivery_info"]["redelivered"] = True
+
+
+def without_delivery(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a message without what :func:`note_delivery` has noted in it."""
+    properties = dict(message["properties"])
+    own = dict(properties.pop(PROPERTY, {}))
+    for name in ("place", "queue", "deliveries", "promoted"):
+        own.pop(name, None)
+    if "label" in own:  # first, where scripts look for it
+        return {**message, "properties": {PROPERTY: own, **properties}}
+    return {**message, "properties": {**properties, **({PROPERTY: own} if own else {})}}
+
+
+# Body and headers are serialized or flat by now; looking for circles costs a tenth.
+_ENCODER = JSONEncoder(check_circular=False)
+_DECODER = json.JSONDecoder(object_hook=object_hook)
+
+
+def encode(message: Any) -> bytes:
+    """Return the bytes of *message* as kombu would put them into a ready list."""
+    text: str = _ENCODER.encode(message)
+    return text.encode()
+
+
+def decode(data: bytes) -> Any:
+    """Return what a ready list holds as kombu would read it: a message, if it is one."""
+    return _DECODER.decode(data.decode())
+
+
+def letter_text(text: str) -> bytes:
+    """Return an id or a reason as the header line of a dead letter may hold it: one line, short."""
+    return " ".join(text.split())[:1000].encode("utf-8", "backslashreplace")
+
+
+def check_envelope(message: Any) -> None:
+    """Check that kombu can make a message of what a ready list held.
+
+    Raises
+    ------
+    RecordError
+        It is no JSON object, or lacks the properties that every kombu message has.
+    """
+    properties = message.get("properties") if isinstance(message, dict) else None
+    if (
+        not isinstance(properties, dict)
+        or "delivery_tag" not in properties
+        or not isinstance(properties.get("delivery_info"), dict)
+    ):
+        raise RecordError("the message has no properties with delivery_tag and delivery_info")

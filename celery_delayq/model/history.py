@@ -1,0 +1,252 @@
+"""What there is to say about runs that have ended: how they stand in the history. No I/O.
+
+An entry of the stream has one field, ``r``, one line of text::
+
+    1 <id> <task> <queue> <worker> <due> <promoted> <started> <ended> <state> <retries>
+    <deliveries> <reason>
+
+with one space between two of them. Times are ms since 1970, ``-`` where they are not known; names
+are percent-encoded, the reason is the rest of the line. ``1`` is the version of the format.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
+
+from celery import states
+from celery.exceptions import Ignore, Reject, Retry
+
+from celery_delayq.errors import (
+    InvalidCursor,
+    InvalidFilter,
+    RecordError,
+)
+from celery_delayq.model.scheduled import moment
+
+logger = logging.getLogger(__name__)
+
+#: Characters of a reason that are kept.
+REASON = 200
+
+#: The first offset, before all runs.
+START = "0"
+
+_PLAIN = re.compile(r"[\w.:@-]+", re.ASCII).fullmatch
+_OFFSET = re.compile(r"\d{1,19}(-\d{1,19})?", re.ASCII).fullmatch
+
+
+class RunRecord(NamedTuple):
+    """A run as Redis keeps it; times are ms since 1970, None where they are not known."""
+
+    id: str
+    task: str
+    queue: str
+    worker: str
+    due: int | None
+    promoted: int | None
+    started: int | None
+    ended: int
+    state: str
+    retries: int
+    deliveries: int
+    reason: str = ""
+
+    def pack(self) -> bytes:
+        """Return the bytes to store."""
+        return pack(*self)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> RunRecord:
+        """Read what :meth:`pack` wrote.
+
+        Raises
+        ------
+        RecordError
+            The bytes are no record of this version.
+        """
+        try:
+            version, *rest = data.decode("utf-8", "replace").split(" ", 12)
+            id, task, queue, worker, due, promoted, started, ended, state, *numbers, reason = rest
+            retries, deliveries = map(int, numbers)
+            if version == "1":
+                id, task, queue, worker = map(unquote, (id, task, queue, worker))
+                times = _time(due), _time(promoted), _time(started), int(ended)
+                return cls(id, task, queue, worker, *times, state, retries, deliveries, reason)
+        except ValueError:
+            pass
+        raise RecordError(f"unreadable run, it begins with {data[:60]!r}")
+
+
+def pack(
+    id: str,
+    task: str,
+    queue: str,
+    worker: str,
+    due: int | None,
+    promoted: int | None,
+    started: int | None,
+    ended: int,
+    state: str,
+    retries: int,
+    deliveries: int,
+    reason: str,
+) -> bytes:
+    """Return the bytes of a :class:`RunRecord`: a worker needs no more of it."""
+    line = (
+        f"1 {id if _PLAIN(id) else _field(id)} {_names(task, queue, worker)} "
+        f"{'-' if due is None else due} {'-' if promoted is None else promoted} "
+        f"{'-' if started is None else started} {ended} {state} {retries} {deliveries} {reason}"
+    )
+    return line.encode("utf-8", "backslashreplace")
+
+
+def _field(text: str) -> str:
+    return text if _PLAIN(text) else quote(text, errors="backslashreplace") or "%00"
+
+
+@lru_cache(maxsize=1024)  # of names there are few, unlike ids
+def _names(*names: str) -> str:
+    return " ".join(map(_field, names))
+
+
+def _time(text: str) -> int | None:
+    return None if text == "-" else int(text)
+
+
+def reason_of(what: Any) -> str:
+    """Return an exception, or why a task was rejected, as one short line."""
+    if what is None:
+        return ""
+    try:
+        text = str(what)
+    except Exception:
+        text = "<no text>"
+    if isinstance(what, BaseException):
+        # Celery wraps what no process can hand to another.
+        name = getattr(what, "exc_cls_name", None) or type(what).__name__
+        text = f"{name}: {text}" if text else str(name)
+    return " ".join(text[: 2 * REASON].split())[:REASON]
+
+
+class Ending(NamedTuple):
+    """How a run has ended: one of Celery's states, and why where there is something to say."""
+
+    state: str
+    reason: str = ""
+
+    @classmethod
+    def of(cls, exc: BaseException) -> Ending:
+        """Return how a run has ended that raised *exc*."""
+        if isinstance(exc, Retry):
+            return cls(states.RETRY, reason_of(exc.exc))
+        if isinstance(exc, Reject):
+            return cls(states.REJECTED, reason_of(exc.reason))
+        if isinstance(exc, Ignore):
+            return cls(states.IGNORED)
+        return cls(states.FAILURE, reason_of(exc))
+
+
+SUCCEEDED = Ending(states.SUCCESS)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run of a task that has ended; each attempt of a task that is tried again is one.
+
+    Attributes
+    ----------
+    offset : str
+        Its place in the history: what to read on after.
+    id, task, queue : str
+        Id and name of the task, and the queue from which it came.
+    worker : str
+        The node's name.
+    due : datetime | None
+        Its ETA, None where it had none. This and all other times are in UTC.
+    promoted : datetime | None
+        When it became ready, by Redis' clock; None for what was sent to run at once, and where it
+        is not known.
+    started, ended : datetime | None, datetime
+        By the worker's clock; *started* is None for what was revoked before it began.
+    state : str
+        ``SUCCESS``, ``FAILURE``, ``RETRY``, ``REJECTED``, ``REVOKED`` or ``IGNORED``.
+    retries : int
+        How often the task had been tried before, as in ``self.request.retries``.
+    deliveries : int
+        How often its message had been delivered, this time included.
+    reason : str
+        The exception, or why it was revoked or rejected: one line, at most 200 characters.
+    """
+
+    offset: str
+    id: str
+    task: str
+    queue: str
+    worker: str
+    due: datetime | None
+    promoted: datetime | None
+    started: datetime | None
+    ended: datetime
+    state: str
+    retries: int
+    deliveries: int
+    reason: str
+
+    @classmethod
+    def of(cls, offset: str, record: RunRecord) -> Run:
+        """Make one of what is stored."""
+        due, promoted, started = (
+            None if ms is None else moment(ms)
+            for ms in (record.due, record.promoted, record.started)
+        )
+        return cls(
+            offset,
+            record.id,
+            record.task,
+            record.queue,
+            record.worker,
+            due,
+            promoted,
+            started,
+            moment(record.ended),
+            record.state,
+            record.retries,
+            record.deliveries,
+            record.reason,
+        )
+
+
+def readable(entries: Iterable[tuple[str, bytes]]) -> Iterator[Run]:
+    """Yield the runs of entries of the stream; what cannot be read is passed over and logged."""
+    for offset, data in entries:
+        try:
+            run = Run.of(offset, RunRecord.unpack(data))
+        except RecordError as exc:
+            logger.warning("Entry %s of the history is passed over: %s", offset, exc)
+        else:
+            yield run
+
+
+def check_range(after: Any, count: Any) -> None:
+    """Check what to read of the history.
+
+    Raises
+    ------
+    InvalidCursor
+        *after* is no offset.
+    InvalidFilter
+        *count* is no number of runs.
+    """
+    if not isinstance(after, str) or not _OFFSET(after):
+        raise InvalidCursor(
+            f"after={after!r}: expected the offset of a run such as '1700000000000-0', or '0'"
+        )
+    if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 0):
+        raise InvalidFilter(f"count={count!r}: expected a number of runs, or None for all")

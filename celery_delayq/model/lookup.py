@@ -1,0 +1,142 @@
+"""Where entries are and what became of them, as the gateway to Redis says it. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NamedTuple
+
+from celery_delayq.errors import InvalidFilter
+from celery_delayq.model.canvas import Canvas
+
+#: The text of errors about a text that is not :func:`is_utf8`.
+UTF8 = "a text that UTF-8 can hold, without lone surrogates"
+
+#: Scores of parked entries are their due and this (``include/record.lua``).
+PARK = 10**15
+
+State = Literal["scheduled", "paused", "ready", "running"]
+
+#: The letters in which the scripts tell what became of an entry.
+Letter = Literal["d", "r", "w", "c", "p", "k", "x", "u"]
+
+#: Several messages with one id have one answer: the one that comes first here.
+_RANK: Sequence[Letter] = ("r", "w", "c", "p", "k", "x", "d", "u")
+
+#: When entries must be due to be changed (ms): all of them, or each; None for any time.
+IfDue = int | Sequence[int | None] | None
+
+
+class Name(str):
+    """The name of one entry, ``id`` or ``id NUL nonce``: where an id is wanted, it alone is meant.
+
+    An id as plain text stands for all that have it.
+    """
+
+    __slots__ = ()
+
+
+class Place(NamedTuple):
+    """Where something with an id is, and under which :class:`Name`; *due_ms* is since 1970.
+
+    *record* is there while it is scheduled, *holder*, an incarnation, while it is running.
+    """
+
+    name: str
+    state: State
+    due_ms: int
+    record: bytes | None
+    task: str = ""
+    unique: str = "-"
+    holder: str = ""
+
+
+class Position(NamedTuple):
+    """Where a page has ended: score and name of its last entry."""
+
+    score: int
+    name: str
+
+
+class Listed(NamedTuple):
+    """An entry of a page, by its :class:`Name`."""
+
+    name: str
+    score: int
+    record: bytes
+
+    @property
+    def id(self) -> str:
+        """The task's id."""
+        return self.name.partition("\0")[0]
+
+    @property
+    def due_ms(self) -> int:
+        """When it is due, in ms since 1970."""
+        return self.score - PARK if self.score >= PARK else self.score
+
+
+class Found(NamedTuple):
+    """A page of the schedule of one queue; *more* says that there may be another one behind it."""
+
+    entries: list[Listed]
+    more: bool
+    last: Position | None
+
+
+class Where(NamedTuple):
+    """Which entries of a queue: of a task, due from and to (ms, inclusive), of a step."""
+
+    task: str | None = None
+    due_from: int | None = None
+    due_to: int | None = None
+    step: int | None = None
+
+
+class Revoked(NamedTuple):
+    """What is revoked: ids, stamps, canvases, and when the last of it was, in ms since 1970."""
+
+    ids: list[str]
+    stamps: list[dict[str, Any]]
+    canvases: list[Canvas]
+    last_ms: int
+
+
+class Controls(NamedTuple):
+    """What is paused: the revision, and queues and tasks by name with since when (ms)."""
+
+    revision: int
+    queues: dict[str, int]
+    tasks: dict[str, int]
+
+
+def is_utf8(text: str) -> bool:
+    """Return whether UTF-8 can hold a text: no key of Redis can hold lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def worst(letters: Iterable[Letter]) -> Letter:
+    """Return the answer for several messages with one id."""
+    return min(letters, key=_RANK.index, default="u")
+
+
+def to_bytes(name: str) -> bytes:
+    """Return a name as Redis has it, with any bytes.
+
+    Raises
+    ------
+    InvalidFilter
+        Nothing in Redis can have that name.
+    """
+    try:
+        return name.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise InvalidFilter(f"{name!r}: expected {UTF8}") from None
+
+
+def to_text(data: bytes) -> str:
+    """Undo :func:`to_bytes`."""
+    return data.decode("utf-8", "surrogateescape")

@@ -1,0 +1,112 @@
+"""What a task message says, as far as it can be read here. No I/O."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kombu.compression import decompress
+from kombu.serialization import loads, prepare_accept_content
+
+from celery_delayq.model.envelope import own_of
+
+#: What is decoded to show arguments: no pickle, whatever the app accepts.
+READABLE = prepare_accept_content(("json", "yaml", "msgpack"))
+
+
+def body_of(message: Mapping[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
+    """Return arguments, keyword arguments and what Celery keeps beside them.
+
+    Raises
+    ------
+    Exception
+        Whatever a body that is none gives.
+    """
+    args, kwargs, embedded, *_ = _loaded(_plain(message), message)
+    return args, kwargs, dict(embedded or {})
+
+
+def json_arguments(message: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return arguments and keyword arguments as JSON, None and None where they have no such form.
+
+    A body in JSON is given as it is, with the objects that kombu writes for times and the like.
+    """
+    try:
+        body = _plain(message)
+        if message["content-type"] == "application/json":
+            args, kwargs, *_ = json.loads(body, parse_constant=_no_json)
+        else:
+            args, kwargs, *_ = _loaded(body, message)
+            args = [*args]
+            json.dumps([args, kwargs], allow_nan=False)
+    except Exception:  # a body may be anything
+        return None, None
+    is_call = isinstance(args, list) and isinstance(kwargs, dict)
+    return (args, kwargs) if is_call else (None, None)
+
+
+def _plain(message: Mapping[str, Any]) -> Any:
+    """Return the body of a message, neither encoded nor compressed."""
+    body = message["body"]
+    if message["properties"].get("body_encoding") == "base64":
+        body = base64.b64decode(body)
+    compression = message["headers"].get("compression")
+    return decompress(body, compression) if compression else body
+
+
+def _loaded(body: Any, message: Mapping[str, Any]) -> Any:
+    return loads(body, message["content-type"], message["content-encoding"], accept=READABLE)
+
+
+def _no_json(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+class Readable:
+    """What there is to read in the message of a task."""
+
+    __slots__ = ()
+
+    message: dict[str, Any] | None
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        """The headers of its message, empty where it is not known."""
+        headers = (self.message or {}).get("headers")
+        return headers if isinstance(headers, dict) else {}
+
+    @property
+    def own(self) -> Mapping[str, Any]:
+        """Our own data in its message, empty where there is none."""
+        return own_of((self.message or {}).get("properties"))
+
+    @property
+    def args(self) -> Sequence[Any] | None:
+        """Positional arguments; None where they cannot be read."""
+        args: Sequence[Any] | None = self._body()[0]
+        return args
+
+    @property
+    def kwargs(self) -> dict[str, Any] | None:
+        """Keyword arguments; None where they cannot be read."""
+        kwargs: dict[str, Any] | None = self._body()[1]
+        return kwargs
+
+    def arguments(self) -> dict[str, Any]:
+        """Return its arguments as JSON types, and as the text that its sender made of them.
+
+        That may be cut, or say less; ``args`` and ``kwargs`` are None where the body is unreadable
+        or has no form in JSON.
+        """
+        args, kwargs = json_arguments(self.message or {})
+        texts = {name: self.headers.get(name) for name in ("argsrepr", "kwargsrepr")}
+        return {"args": args, "kwargs": kwargs, **texts}
+
+    def _body(self) -> tuple[Any, Any]:
+        try:
+            args, kwargs, _ = body_of(self.message or {})
+            return args, kwargs
+        except Exception:
+            return None, None

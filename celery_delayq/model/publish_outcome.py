@@ -1,0 +1,75 @@
+"""What became of a message that was sent, when that is not what the sender may think.
+
+The transport knows it, deep inside kombu's publishing; :class:`~celery_delayq.DelayQ` collects it
+around Celery's ``send_task``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import NamedTuple
+
+from celery_delayq.errors import (
+    DelayQError,
+    QueueFull,
+    UniqueConflict,
+)
+from celery_delayq.store.scripting.replies import Put
+
+
+class Outcome(NamedTuple):
+    """What became of one message."""
+
+    task_id: str
+    put: Put
+    queue: str = ""
+    #: The record of what it has replaced, where that was scheduled.
+    replaced: bytes = b""
+
+
+_collected: ContextVar[list[Outcome] | None] = ContextVar("delayq_outcomes", default=None)
+
+
+@contextmanager
+def collecting() -> Iterator[list[Outcome]]:
+    """Collect the outcomes of what is sent inside."""
+    outcomes: list[Outcome] = []
+    token = _collected.set(outcomes)
+    try:
+        yield outcomes
+    finally:
+        _collected.reset(token)
+
+
+def note(queue: str, task_id: str, put: Put, replaced: bytes = b"") -> None:
+    """Take note of what became of a message.
+
+    Raises
+    ------
+    QueueFull, UniqueConflict
+        It was refused.
+    """
+    error = refusal(queue, task_id, put)
+    if error is not None:
+        raise error
+    collected = _collected.get()
+    if collected is not None and (put.other or put.state == "superseded"):
+        collected.append(Outcome(task_id, put, queue, replaced))
+
+
+def refusal(queue: str, task_id: str, put: Put) -> DelayQError | None:
+    """Return the error for a message that was refused, None for one that was not."""
+    if put.state == "full":
+        return QueueFull(
+            f"queue {queue!r} has as many scheduled entries as max_scheduled allows: task "
+            f"{task_id} was not stored; send it later, or raise max_scheduled"
+        )
+    if put.state == "conflict":
+        return UniqueConflict(
+            f"task {put.other} has the same unique key: task {task_id} was not stored "
+            "(on_conflict='error'; others are 'replace', 'keep' and 'later')",
+            put.other,
+        )
+    return None

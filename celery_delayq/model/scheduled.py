@@ -1,0 +1,412 @@
+"""What there is to say about entries: which are meant, what became of them. No I/O."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from enum import Enum
+from typing import Any, NamedTuple
+
+from celery_delayq.errors import (
+    InvalidCursor,
+    InvalidETA,
+    InvalidFilter,
+    RecordError,
+)
+from celery_delayq.model.envelope import (
+    MAX_DUE_MS,
+    Record,
+    decode,
+    due_of_eta,
+    own_of,
+    parse_iso,
+    unique_key,
+)
+from celery_delayq.model.lookup import (
+    UTF8,
+    Controls,
+    Letter,
+    Place,
+    State,
+    Where,
+    is_utf8,
+    worst,
+)
+from celery_delayq.model.payload import Readable
+from celery_delayq.store.keys import (
+    NOT_OWN_KEY,
+    is_own_key,
+)
+
+#: The first millisecond that a datetime can name, year 1.
+_MIN_MS = -62_135_596_800_000
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+class Outcome(str, Enum):
+    """What became of what was to be cancelled, moved, run or replayed; true when it was done."""
+
+    DONE = "done"
+    #: It had left the schedule: it waits in the ready list and was not moved.
+    READY = "ready"
+    #: A worker has it: it runs, or is about to.
+    RUNNING = "running"
+    #: It is due at another time than ``if_eta`` says; nothing was changed.
+    CHANGED = "changed"
+    #: It would have been due in the past; nothing was changed.
+    PAST = "past"
+    #: Another task has its unique key; nothing was changed.
+    CONFLICT = "conflict"
+    #: It is no message of a task, so it cannot be replayed; nothing was changed.
+    UNREADABLE = "unreadable"
+    #: It has finished, or there never was one.
+    UNKNOWN = "unknown"
+
+    def __bool__(self) -> bool:
+        return self is Outcome.DONE
+
+    __str__ = str.__str__
+
+
+OUTCOMES: dict[Letter, Outcome] = {
+    "d": Outcome.DONE,
+    "w": Outcome.READY,
+    "r": Outcome.RUNNING,
+    "c": Outcome.CHANGED,
+    "p": Outcome.PAST,
+    "k": Outcome.CONFLICT,
+    "x": Outcome.UNREADABLE,
+    "u": Outcome.UNKNOWN,
+}
+
+
+def outcome_of(letters: Sequence[Letter]) -> Outcome:
+    """Return what became of an id that several messages may have."""
+    return OUTCOMES[worst(letters)]
+
+
+def moment(ms: int) -> datetime:
+    """Return ms since 1970 as an aware point in time, in UTC; at most what one can name."""
+    return _EPOCH + timedelta(milliseconds=max(_MIN_MS, min(ms, MAX_DUE_MS)))
+
+
+class Paused(NamedTuple):
+    """What is paused: queues and tasks by name, each with the aware time in UTC since when."""
+
+    queues: dict[str, datetime]
+    tasks: dict[str, datetime]
+
+    @classmethod
+    def of(cls, controls: Controls) -> Paused:
+        """Make one of what Redis keeps."""
+        return cls(
+            *(
+                {name: moment(since) for name, since in sorted(names.items())}
+                for names in (controls.queues, controls.tasks)
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ScheduledTask(Readable):
+    """A task that waits, or that a worker has.
+
+    Attributes
+    ----------
+    id, task, queue : str
+        The task's id and name, and the queue in which it waits.
+    state : str
+        ``"scheduled"``; ``"paused"``, when its moment has passed but its task name is paused;
+        ``"ready"`` or ``"running"``.
+    due : datetime
+        When it is due, in UTC.
+    priority : int | None
+        The priority step of its ready list, None where it is not known.
+    unique_key : str
+        The key as Redis keeps it, ``""`` without one.
+    worker : str
+        The process that has it, ``""`` for none.
+    message : dict | None
+        The task message while it is scheduled.
+    """
+
+    id: str
+    task: str
+    queue: str
+    state: State
+    due: datetime
+    priority: int | None = None
+    unique_key: str = ""
+    worker: str = ""
+    message: dict[str, Any] | None = None
+    _name: str = ""
+
+    def __repr__(self) -> str:
+        # No more than this: a unique key, like arguments, may be somebody's secret.
+        return (
+            f"<ScheduledTask {self.id!r} {self.task!r} in {self.queue!r}: "
+            f"{self.state}, due {self.due.isoformat()}>"
+        )
+
+    @classmethod
+    def of_record(cls, queue: str, name: str, state: State, due_ms: int, data: bytes) -> Any:
+        """Make one of a record; one that cannot be read has no message and its task is ``"?"``."""
+        try:
+            record = Record.unpack(data)
+            message = decode(record.message)
+            unique = unique_key(own_of(message["properties"]))[1:]
+            id = str(message["headers"]["id"])
+            return cls(
+                id,
+                record.task,
+                queue,
+                state,
+                moment(due_ms),
+                record.priority,
+                unique,
+                "",
+                message,
+                name,
+            )
+        except (RecordError, ValueError, LookupError, TypeError, AttributeError):
+            id = name.partition("\0")[0]
+            return cls(id, "?", queue, state, moment(due_ms), _name=name)
+
+    @classmethod
+    def of_place(cls, queue: str, place: Place) -> Any:
+        """Make one of what was found."""
+        if place.record is not None:
+            return cls.of_record(queue, place.name, place.state, place.due_ms, place.record)
+        return cls(
+            place.name.partition("\0")[0],
+            place.task,
+            queue,
+            place.state,
+            moment(place.due_ms),
+            None,
+            "" if place.unique == "-" else place.unique[1:],
+            place.holder,
+            None,
+            place.name,
+        )
+
+    @property
+    def eta(self) -> str | None:
+        """The ETA with which it was sent, in ISO 8601; None where that is not known."""
+        eta: str | None = self.own.get("eta")
+        return eta
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what can be told of it as JSON types."""
+        return {
+            "id": self.id,
+            "task": self.task,
+            "queue": self.queue,
+            "state": self.state,
+            "due": self.due.isoformat(),
+            "eta": _with_offset(self.eta),
+            "priority": self.priority,
+            "retries": self.headers.get("retries"),
+            **self.arguments(),
+            "unique_key": self.unique_key or None,
+            "worker": self.worker or None,
+        }
+
+
+def _with_offset(eta: str | None) -> str | None:
+    """Return an ETA with its offset: it is in UTC without one, as Celery's workers read it."""
+    try:
+        moment = None if eta is None else parse_iso(eta)
+    except ValueError:
+        return eta
+    if moment is None or moment.tzinfo is not None:
+        return eta
+    return moment.replace(tzinfo=timezone.utc).isoformat()
+
+
+def check_name(what: str, name: Any, *, as_key: bool = True) -> None:
+    """Check that a queue or task is named, or nothing is.
+
+    Parameters
+    ----------
+    as_key : bool
+        Whether it is, or would be, part of a key in Redis.
+
+    Raises
+    ------
+    InvalidFilter
+        It is empty or no text, or no key can hold it.
+    """
+    if name is not None and (not isinstance(name, str) or not name):
+        raise InvalidFilter(f"{what}={name!r}: expected a name, or None for any")
+    if as_key and name is not None and not is_utf8(name):
+        raise InvalidFilter(f"{what}={name!r}: expected {UTF8}")
+    if what == "queue" and name is not None and is_own_key(name):
+        raise InvalidFilter(f"queue={name!r}: expected {NOT_OWN_KEY}")
+
+
+def bound_ms(what: str, time: Any) -> int | None:
+    """Return a bound of a range of time in ms since 1970, None without one.
+
+    Raises
+    ------
+    InvalidETA
+        It is no point in time.
+    """
+    try:
+        return None if time is None else due_of_eta(time).ms
+    except InvalidETA as exc:
+        raise InvalidETA(
+            f"{what}={time!r}: expected a datetime of the years 1 to 9999 or its ISO 8601 form, "
+            "such as '2030-01-31T09:00:00+00:00'"
+        ) from exc
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which scheduled entries are meant: those to which all that is given applies.
+
+    Parameters
+    ----------
+    queue, task : str | None
+        Name of a queue, of a task.
+    due_from, due_to : datetime | str | None
+        Due at this time or later, and at this time or earlier, as a point in time or in ISO 8601:
+        both are included.
+    priority : int | None
+        Priority step of the ready list.
+
+    Raises
+    ------
+    InvalidFilter
+        A name is empty or no text, as what came from a variable that was not set.
+    """
+
+    queue: str | None = None
+    task: str | None = None
+    due_from: datetime | str | None = None
+    due_to: datetime | str | None = None
+    priority: int | None = None
+
+    def __post_init__(self) -> None:
+        check_name("queue", self.queue)
+        check_name("task", self.task)
+        step = self.priority
+        if step is not None and (not isinstance(step, int) or isinstance(step, bool)):
+            raise InvalidFilter(f"priority={step!r}: expected a priority step, such as 0 or 3")
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether it leaves nothing out."""
+        return self == Filter()
+
+    def where(self) -> Where:
+        """Return it as the gateway takes it.
+
+        Raises
+        ------
+        InvalidETA
+            A time is none.
+        """
+        low, high = bound_ms("due_from", self.due_from), bound_ms("due_to", self.due_to)
+        return Where(self.task, low, high, self.priority)
+
+    def matches(self, task: ScheduledTask) -> bool:
+        """Return whether an entry is meant."""
+        where = self.where()
+        due = due_of_eta(task.due).ms
+        return (
+            self.queue in (None, task.queue)
+            and self.task in (None, task.task)
+            and (where.due_from is None or where.due_from <= due)
+            and (where.due_to is None or due <= where.due_to)
+            and self.priority in (None, task.priority)
+        )
+
+
+class Cursor(NamedTuple):
+    """Where a page has ended: score or due (ms), then queue and name of its last entry."""
+
+    key: int
+    queue: str
+    name: str
+
+    def pack(self, filter: Filter) -> str:
+        """Return it as a text that goes with *filter* only."""
+        data = json.dumps([repr(filter), *self]).encode("utf-8", "surrogateescape")
+        return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+    @classmethod
+    def unpack(cls, text: str, filter: Filter) -> Cursor:
+        """Read what :meth:`pack` wrote.
+
+        Raises
+        ------
+        InvalidCursor
+            It is something else, or goes with another filter.
+        """
+        try:
+            data = base64.b64decode(text + "=" * (-len(text) % 4), altchars="-_", validate=True)
+            made_for, key, queue, name = json.loads(data)
+            cursor = cls(int(key), str(queue), str(name))
+        except (ValueError, TypeError, OverflowError, RecursionError, binascii.Error) as exc:
+            raise InvalidCursor(
+                f"cursor={text!r} is none: give that of the page before, or None for the first"
+            ) from exc
+        if made_for != repr(filter):
+            raise InvalidCursor(
+                f"this cursor goes with {made_for}, and not with {filter!r}: a filter stays the "
+                "same from page to page"
+            )
+        return cursor
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some entries in order of due; *cursor* leads to the next page, None after the last one."""
+
+    entries: list[ScheduledTask]
+    cursor: str | None
+
+    def __iter__(self) -> Iterator[ScheduledTask]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+
+@dataclass(slots=True)
+class Bulk:
+    """What became of all entries that a filter meant.
+
+    *total* is about how many are looked at to find them; *dry_run* says that nothing was changed,
+    and *outcomes* then counts how many would have been.
+    """
+
+    dry_run: bool
+    total: int = 0
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
+
+    @property
+    def done(self) -> int:
+        """How many were changed, or would have been."""
+        return self.outcomes[Outcome.DONE]
+
+    @property
+    def looked(self) -> int:
+        """How many were looked at."""
+        return sum(self.outcomes.values())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON types."""
+        return {
+            "dry_run": self.dry_run,
+            "total": self.total,
+            "outcomes": {str(outcome): number for outcome, number in self.outcomes.items()},
+        }

@@ -1,0 +1,193 @@
+"""What a call may say of its task, as far as a worker would end on anything else. No I/O."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any
+
+from celery_delayq.errors import InvalidOption
+from celery_delayq.model.envelope import (
+    MAX_DUE_MS,
+    due_of_eta,
+    own_of,
+    unique_key,
+)
+from celery_delayq.model.lookup import (
+    UTF8,
+    is_utf8,
+)
+from celery_delayq.model.unique import POLICIES
+
+#: What the two numbers of the header ``timelimit`` are called in a call.
+LIMITS = ("time_limit", "soft_time_limit")
+
+#: The parts of a message that scripts read, each one word: `message.py`, `unique.py`.
+_NONCE = re.compile(r"[!-~]+")
+_KEY = re.compile(r"[sd][!-~]+")
+_LABEL = re.compile(r"[!-~]+ [!-~]+ [0-9]{1,15} (-|[sd][!-~]+)")
+
+#: Headers by which workers and result backends know a task.
+NAMES = ("id", "shadow", "root_id", "parent_id", "group")
+
+
+def check_received(headers: Mapping[str, Any]) -> None:
+    """Check what a worker's own books are kept by: ids, names and time limits of a task.
+
+    Where these go wrong no task fails, but the worker: it ends, or keeps the place of the task.
+
+    Raises
+    ------
+    InvalidOption
+        One of them is not made as it should be.
+    """
+    id = headers.get("id")
+    if not isinstance(id, str) or not id:
+        raise InvalidOption(f"id={id!r}: expected the id of a task, a text")
+    for name in NAMES[1:]:
+        if isinstance(value := headers.get(name), (list, dict)):
+            raise InvalidOption(f"{name}={value!r}: expected a text or null")
+    check_identity(headers)
+    names, stamps = headers.get("stamped_headers"), headers.get("stamps")
+    if names and not (isinstance(names, (list, tuple)) and all(isinstance(x, str) for x in names)):
+        raise InvalidOption(f"stamped_headers={names!r}: expected the names of stamps, or null")
+    if stamps and not isinstance(stamps, Mapping):
+        raise InvalidOption(f"stamps={stamps!r}: expected stamps by name")
+    check_time_limits(headers)
+
+
+def check_identity(headers: Mapping[str, Any]) -> None:
+    """Check the task's name, and the ids by which it is known; raises what `check_text` does."""
+    for name in ("task", *NAMES):
+        value = headers.get(name)
+        if value is not None and not (isinstance(value, str) and value.isascii()):  # most are
+            check_text(name, value)
+
+
+def check_text(what: str, value: Any) -> None:
+    """Check a text that becomes part of a key in Redis.
+
+    Raises
+    ------
+    InvalidOption
+        No key can hold it.
+    """
+    if isinstance(value, str) and not is_utf8(value):
+        raise InvalidOption(f"{what}={value!r}: expected {UTF8}")
+
+
+def check_own(properties: Mapping[str, Any]) -> None:
+    """Check the parts of a message that scripts read: anybody may have made them.
+
+    Raises
+    ------
+    InvalidOption
+        A part is not one that this package writes, or scripts cannot read it.
+    """
+    own = own_of(properties)
+    nonce = own.get("nonce", properties.get("delivery_tag"))
+    if not isinstance(nonce, str) or not _NONCE.fullmatch(nonce[:16]):
+        raise InvalidOption(f"nonce={nonce!r}: expected a text of printable ASCII without spaces")
+    if "label" in own and not (isinstance(own["label"], str) and _LABEL.fullmatch(own["label"])):
+        raise InvalidOption(f"label={own['label']!r}: expected '<id> <nonce> <ms> <unique key>'")
+    skip_after = own.get("skip_after", 0)
+    if not _is_count(skip_after):
+        raise InvalidOption(f"skip_after={skip_after!r}: expected a number of ms")
+    unique = own.get("unique")
+    if "unique" in own and not (
+        isinstance(unique, Mapping)
+        and unique.get("policy") in POLICIES
+        and _is_count(unique.get("max_wait", 0))
+        and isinstance(key := unique_key(own), str)
+        and _KEY.fullmatch(key)
+    ):
+        raise InvalidOption(
+            f"unique={unique!r}: expected 'key' and 'policy', as DelayQ(app) writes them"
+        )
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_DUE_MS
+
+
+def check_time_limits(headers: Mapping[str, Any]) -> None:
+    """Check the limits that a task message has for its run.
+
+    Celery sets timers by them in the worker's main process, which ends when that fails.
+
+    Raises
+    ------
+    InvalidOption
+        A limit is no number of seconds, or there are not two of them.
+    """
+    limits = headers.get("timelimit")
+    if not limits:  # to Celery there are none then
+        return
+    if not isinstance(limits, (list, tuple)) or len(limits) != len(LIMITS):
+        raise InvalidOption(
+            f"timelimit={limits!r}: expected [time_limit, soft_time_limit], such as [60, null]"
+        )
+    for name, seconds in zip(LIMITS, limits, strict=True):
+        if seconds and not _is_seconds(seconds):
+            raise InvalidOption(
+                f"{name}={seconds!r}: expected a number of seconds above 0, such as 3600 or 0.5"
+            )
+
+
+def check_sent(headers: Mapping[str, Any]) -> None:
+    """Check what a task message that is being sent tells the worker.
+
+    Raises
+    ------
+    InvalidOption
+        An id, a name, a time limit or the number of retries is not made as it should be.
+    """
+    check_identity(headers)
+    check_time_limits(headers)
+    retries = headers.get("retries")
+    if retries is not None and (not isinstance(retries, int) or retries < 0):
+        raise InvalidOption(f"retries={retries!r}: expected a whole number from 0")
+
+
+def check_expires(expires: Any) -> None:
+    """Check what a call says of when its task expires; Celery checks all but texts.
+
+    Raises
+    ------
+    InvalidOption
+        It is a text, and no point in time.
+    """
+    if isinstance(expires, str):
+        try:
+            due_of_eta(expires)
+        except ValueError:
+            raise InvalidOption(
+                f"expires={expires!r}: expected a number of seconds, a datetime or its ISO 8601 "
+                "form, such as '2030-01-31T09:00:00+00:00'"
+            ) from None
+
+
+def check_priority(priority: Any) -> None:
+    """Check the priority of a message that is being sent.
+
+    Raises
+    ------
+    InvalidOption
+        It is no number: kombu would take the lowest one in silence.
+    """
+    try:
+        if priority is not None:
+            int(priority)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidOption(
+            f"priority={priority!r}: expected a whole number, 0 to 9 on Redis"
+        ) from None
+
+
+def _is_seconds(value: Any) -> bool:
+    try:
+        return isinstance(value, Real) and math.isfinite(value) and float(value) > 0
+    except OverflowError:
+        return False

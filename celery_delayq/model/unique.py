@@ -1,0 +1,287 @@
+"""Which tasks count as the same one, and what becomes of a second one. Policy, no I/O.
+
+A unique key belongs to the entry that has it and goes with it: at the end of being scheduled or,
+with scope ``done``, when it is acknowledged, dead or cancelled (``include/unique_policy.lua``).
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import string
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from functools import cache
+from hashlib import sha256
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from celery_delayq.errors import (
+    InvalidETA,
+    InvalidUnique,
+)
+from celery_delayq.model.envelope import percent
+from celery_delayq.model.lookup import (
+    UTF8,
+    is_utf8,
+)
+
+#: What becomes of a task whose key another one has: it takes its place, is refused, is not sent, or
+#: takes its place at the later of both times.
+POLICIES = ("replace", "error", "keep", "later")
+
+#: Until when a task has its key: until it is due, or until it is acknowledged, dead or cancelled.
+SCOPES = ("scheduled", "done")
+
+#: The names of our options, of a task or of one call.
+OPTIONS = ("unique_key", "on_conflict", "unique_scope", "max_wait", "skip_after")
+
+#: Longer keys are kept as their SHA-256.
+LONGEST = 200
+
+
+class Key(str):
+    """A unique key as it is, where others give a template: braces in it mean nothing."""
+
+    __slots__ = ()
+
+
+class Unique(NamedTuple):
+    """A unique key as messages carry it: the letter of its scope, task name and key.
+
+    *max_wait* is in ms, 0 for no limit.
+    """
+
+    key: str
+    policy: str
+    max_wait: int = 0
+
+    def as_property(self) -> dict[str, Any]:
+        """Return it for the message property, without what is not given."""
+        own: dict[str, Any] = {"key": self.key, "policy": self.policy}
+        if self.max_wait:
+            own["max_wait"] = self.max_wait
+        return own
+
+
+_NAMES = frozenset(OPTIONS)
+
+
+@cache
+def _has_options(kind: Any) -> bool:
+    return any(getattr(kind, name, None) is not None for name in OPTIONS)
+
+
+def concerns(task: Any) -> bool:
+    """Return whether a task has any of our options, quickly: most have none."""
+    return _has_options(task.__class__) or not _NAMES.isdisjoint(getattr(task, "__dict__", ()))
+
+
+def options_of(task: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return our options: those of the call, where there are none those of the task."""
+    options = {name: getattr(task, name, None) for name in OPTIONS}
+    if given.get("on_conflict") is not None:
+        options["max_wait"] = None  # it goes with the policy of the task
+    return {**options, **{name: value for name, value in given.items() if name in OPTIONS}}
+
+
+class Rule(NamedTuple):
+    """What our options come to that all calls of one kind have in common.
+
+    *prefix* is how their keys begin, *max_wait* is in ms, 0 for none.
+    """
+
+    task_name: str
+    task: Any
+    template: Any
+    prefix: str
+    policy: str
+    max_wait: int = 0
+
+    def of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Unique:
+        """Return the unique key of a call.
+
+        Raises
+        ------
+        InvalidUnique
+            It cannot be worked out.
+        """
+        text = _render(self.task_name, self.task, self.template, args, kwargs)
+        return Unique(self.key(text), self.policy, self.max_wait)
+
+    def key(self, text: str) -> str:
+        """Return the key of the call for which the template says *text*; raises what `of` does."""
+        if not text.strip():
+            raise InvalidUnique(
+                f"{self.task_name}: unique_key={self.template!r} comes to an empty text for these "
+                "arguments; all such tasks would count as one"
+            )
+        if not is_utf8(text):
+            raise InvalidUnique(
+                f"{self.task_name}: unique_key={self.template!r} comes to {text!r} for these "
+                f"arguments: expected {UTF8}"
+            )
+        key = percent(text)
+        if len(key) > LONGEST:
+            key = sha256(text.encode()).hexdigest()
+        return self.prefix + key
+
+
+def own_properties(
+    task_name: str,
+    task: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return what our options come to in the property of a message.
+
+    Raises
+    ------
+    InvalidUnique
+        The key cannot be worked out, or the options contradict each other.
+    InvalidETA
+        ``skip_after`` is no time.
+    """
+    own: dict[str, Any] = {}
+    unique = unique_of(task_name, task, args, kwargs, options)
+    if unique is not None:
+        own["unique"] = unique.as_property()
+    skip_after = skip_after_of(options)
+    if skip_after:
+        own["skip_after"] = skip_after
+    return own
+
+
+def skip_after_of(options: Mapping[str, Any]) -> int:
+    """Return ``skip_after`` in ms, 0 for none.
+
+    Raises
+    ------
+    InvalidETA
+        It is no time.
+    """
+    given = options["skip_after"]
+    return 0 if given in (None, False) else _milliseconds("skip_after", given, InvalidETA)
+
+
+def unique_of(
+    task_name: str,
+    task: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> Unique | None:
+    """Return the unique key of a call, None for none; parameters and errors as `rule_of`."""
+    rule = rule_of(task_name, task, options)
+    return None if rule is None else rule.of(args, kwargs)
+
+
+def rule_of(task_name: str, task: Any, options: Mapping[str, Any]) -> Rule | None:
+    """Return how calls with these options get their unique keys, None for without one.
+
+    Parameters
+    ----------
+    task : Any
+        The task, whose signature gives arguments their names; None where it is not known here.
+    options : Mapping[str, Any]
+        ``unique_key``: a template such as ``"order:{order_id}"`` over the arguments (``{0}`` is the
+        first positional one), a callable that gets the arguments, or a :class:`Key`; False for
+        none, since Celery drops a None. ``on_conflict``, ``unique_scope`` and ``max_wait``.
+
+    Raises
+    ------
+    InvalidUnique
+        The options contradict each other.
+    """
+    template = None if options["unique_key"] is False else options["unique_key"]
+    policy, scope, max_wait = (
+        options[name] for name in ("on_conflict", "unique_scope", "max_wait")
+    )
+    if template is None:
+        wrong = [
+            f"{name}={options[name]!r}"
+            for name in ("on_conflict", "unique_scope", "max_wait")
+            if options[name] is not None and not hasattr(task, name)
+        ]
+        if wrong:
+            raise InvalidUnique(
+                f"{task_name}: {', '.join(wrong)} without unique_key=; give a key, such as "
+                "unique_key='order:{order_id}'"
+            )
+        return None
+    policy = "replace" if policy is None else policy
+    scope = "scheduled" if scope is None else scope
+    if policy not in POLICIES:
+        raise InvalidUnique(
+            f"{task_name}: on_conflict={policy!r}; valid are: {', '.join(POLICIES)}"
+        )
+    if scope not in SCOPES:
+        raise InvalidUnique(f"{task_name}: unique_scope={scope!r}; valid are: {', '.join(SCOPES)}")
+    if max_wait is not None and policy != "later":
+        raise InvalidUnique(
+            f"{task_name}: max_wait={max_wait!r} goes with on_conflict='later' only, "
+            f"not with {policy!r}"
+        )
+    wait = 0 if max_wait is None else _milliseconds("max_wait", max_wait, InvalidUnique)
+    prefix = f"{scope[0]}{quote(task_name)}:"
+    return Rule(task_name, task, template, prefix, policy, wait)
+
+
+def _render(
+    task_name: str, task: Any, template: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> str:
+    if isinstance(template, Key):
+        return str(template)
+    if callable(template):
+        return _called(task_name, template, args, kwargs)
+    if not isinstance(template, str):
+        raise InvalidUnique(
+            f"{task_name}: unique_key={template!r}: expected a template such as "
+            "'order:{order_id}', or a callable that gets the task's arguments"
+        )
+    try:
+        return string.Formatter().vformat(template, args, _named(task, args, kwargs))
+    except (LookupError, ValueError, AttributeError, TypeError) as exc:
+        raise InvalidUnique(
+            f"{task_name}: unique_key={template!r} cannot be worked out of args={args!r}, "
+            f"kwargs={dict(kwargs)!r}: {type(exc).__name__} {exc}"
+        ) from exc
+
+
+def _called(
+    task_name: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> str:
+    try:
+        key = function(*args, **kwargs)
+    except Exception as exc:
+        raise InvalidUnique(
+            f"{task_name}: unique_key={function!r} failed for args={args!r}, "
+            f"kwargs={dict(kwargs)!r}: {type(exc).__name__} {exc}"
+        ) from exc
+    if key is None or isinstance(key, bytes):
+        raise InvalidUnique(f"{task_name}: unique_key={function!r} returned {key!r}, not a text")
+    return str(key)
+
+
+def _named(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return all arguments by name, defaults included, where the signature is known."""
+    try:
+        bound = inspect.signature(task.run).bind(*args, **kwargs)
+    except (TypeError, ValueError, AttributeError):
+        return kwargs
+    bound.apply_defaults()
+    # What goes to **kwargs is named like the others.
+    named = dict(bound.arguments)
+    for parameter in bound.signature.parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            named.update(named.pop(parameter.name))
+    return named
+
+
+def _milliseconds(name: str, value: Any, error: type[Exception]) -> int:
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if not number or not math.isfinite(seconds) or not 0 < seconds <= 1e9:
+        raise error(f"{name}={value!r}: expected a timedelta or seconds, more than 0")
+    return math.ceil(seconds * 1000)

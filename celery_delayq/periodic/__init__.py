@@ -1,0 +1,1 @@
+"""Periodic entries: schedules, what is due, and who fires it."""

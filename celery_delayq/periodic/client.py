@@ -1,0 +1,471 @@
+"""Periodic entries: what people call as ``delayq.periodic``."""
+
+from __future__ import annotations
+
+import builtins
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+from uuid import uuid4
+
+from celery.canvas import Signature
+
+from celery_delayq.errors import (
+    ConfigError,
+    InvalidSchedule,
+    PeriodicExists,
+    PeriodicUnknown,
+    RecordError,
+)
+from celery_delayq.model.scheduled import Outcome
+from celery_delayq.periodic import state
+from celery_delayq.periodic.code_entries import register_schedules
+from celery_delayq.periodic.definition import (
+    CatchUp,
+    Definition,
+    Overlap,
+)
+from celery_delayq.periodic.serialization import describe
+from celery_delayq.periodic.state import (
+    Firing,
+    Periodic,
+    Standing,
+)
+from celery_delayq.periodic.unreadable import Unreadable
+from celery_delayq.periodic.wall_clock import moment_of
+from celery_delayq.store.periodic import (
+    PeriodicStore,
+    Writing,
+)
+from celery_delayq.store.schedule import Store
+
+if TYPE_CHECKING:
+    from celery.schedules import BaseSchedule
+
+    from celery_delayq.app import DelayQ
+
+logger = logging.getLogger(__name__)
+
+_UNCHANGED: Any = object()
+
+E = TypeVar("E", bound="Periodic | Unreadable")
+
+
+class PeriodicTasks:
+    """The periodic entries of the app's broker.
+
+    All of one Redis database share one schedule. Entries in code, from ``beat_schedule`` and
+    ``add_periodic_task``, are written by workers when they start, and are read, paused and run like
+    others; what else is changed in an entry holds until it changes in the code.
+    """
+
+    def __init__(self, delayq: DelayQ) -> None:
+        self._delayq = delayq
+        if delayq.app is not None:
+            register_schedules(delayq.app)
+
+    def add(
+        self,
+        name: str,
+        schedule: BaseSchedule | timedelta | float | datetime,
+        task: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        timezone: str | None = None,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        max_runs: int | None = None,
+        catch_up: CatchUp = "one",
+        catch_up_max: int | None = None,
+        overlap: Overlap = "allow",
+        replace: bool = False,
+        **options: Any,
+    ) -> Periodic:
+        """Add an entry.
+
+        Parameters
+        ----------
+        name : str
+            By which it is known; its tasks have the ids ``<name>:<ms since 1970>``.
+        schedule : BaseSchedule | timedelta | float | datetime
+            Any of Celery's, :class:`~celery_delayq.schedules.rrule`, seconds, or a moment for once.
+        start, end : datetime | None
+            No tick is before the one or after the other. These, and a moment as *schedule*, are by
+            the wall clock of *timezone*, else of the app, when they have no time zone.
+        catch_up_max : int | None
+            With ``catch_up="all"`` only; None for 100.
+        task : Task | Signature | str
+            A task, its name, or with arguments and options ``task.s(…)``.
+        replace : bool
+            Take the place of an entry of that name, as :meth:`update` of all of it.
+        **options
+            Those of ``apply_async``: ``queue``, ``priority``, ``headers``, ``expires`` in seconds
+            after the tick, and others.
+
+        The other parameters are those of :class:`~celery_delayq.periodic.definition.Definition`.
+
+        Raises
+        ------
+        PeriodicExists
+            There is one of that name.
+        InvalidSchedule, ConfigError
+            It could not be kept, or never fired.
+        """
+        kwargs = {} if kwargs is None else kwargs
+        if isinstance(task, Signature):
+            if args and task.args:
+                raise ConfigError(f"args={args!r}: the signature has arguments, {task.args!r}")
+            args, kwargs = args or task.args, {**task.kwargs, **kwargs}
+            options, task = {**task.options, **options}, task.task
+        most = {} if catch_up_max is None else {"catch_up_max": catch_up_max}
+        definition = Definition.checked(
+            schedule,
+            zone=self._zone,
+            name=name,
+            task=getattr(task, "name", task),
+            args=args,
+            kwargs=kwargs,
+            options=options,
+            timezone=timezone,
+            start=start,
+            end=end,
+            max_runs=max_runs,
+            catch_up=catch_up,
+            overlap=overlap,
+            **most,
+        )
+
+        tried: Standing | None = None
+
+        def edit(there: Periodic | Unreadable | None, now: int) -> Periodic:
+            nonlocal tried
+            if there is None or (replace and isinstance(there, Unreadable)):
+                begun = _due(state.begin(definition, now, self._zone))
+                tried = begun.standing
+                return begun
+            if isinstance(there, Unreadable):
+                raise PeriodicExists(
+                    f"there is a periodic entry {name!r} already, which cannot be read here; give "
+                    "another name, or replace=True"
+                )
+            if replace:
+                changed = state.change(there, definition, now, self._zone)
+                return changed if there.status == "ended" else _due(changed)
+            standing = there.standing
+            if tried and (standing.edition, standing.anchor) == (tried.edition, tried.anchor):
+                return there  # the answer to a first attempt was lost
+            raise PeriodicExists(
+                f"there is a periodic entry {name!r} already, made by {there.definition.source}; "
+                "give another name, or replace=True"
+            )
+
+        return cast(Periodic, self._edit(name, edit))
+
+    def update(self, name: str, *, schedule: Any = _UNCHANGED, **changes: Any) -> Periodic:
+        """Change some of what :meth:`add` takes; ``options`` as a mapping, which replaces all.
+
+        None makes it what it is where :meth:`add` is not told: ``end=None`` takes the end away,
+        ``catch_up=None`` is ``"one"``. ``catch_up_max`` goes with a ``catch_up`` other than
+        ``"all"``.
+
+        An interval keeps its phase: it goes on from the last tick. Ticks of the next two seconds
+        may be scheduled already, and stay as they were.
+
+        Raises
+        ------
+        PeriodicUnknown
+            There is none of that name.
+        InvalidSchedule, ConfigError
+            It would be wrong so.
+        RecordError, ScheduleNotImportable
+            It cannot be read here.
+        """
+        if "task" in changes:
+            changes["task"] = getattr(changes["task"], "name", changes["task"])
+
+        def edit(there: Periodic | None, now: int) -> Periodic:
+            entry = self._required(name, there)
+            unknown = sorted(changes.keys() - _CHANGEABLE)
+            if unknown:
+                raise ConfigError(
+                    f"unknown: {', '.join(unknown)}; valid are: schedule, "
+                    f"{', '.join(sorted(_CHANGEABLE))}"
+                )
+            old = entry.definition
+            given = {each: getattr(old, each) for each in (*_CHANGEABLE, "source")} | {
+                what: _default(what) if value is None else value for what, value in changes.items()
+            }
+            if given["catch_up"] != "all" and changes.get("catch_up_max") is None:
+                del given["catch_up_max"]
+            new_schedule = old.schedule if schedule is _UNCHANGED else schedule
+            definition = Definition.checked(new_schedule, zone=self._zone, name=name, **given)
+            changed = state.change(entry, definition, now, self._zone)
+            return changed if schedule is _UNCHANGED else _due(changed)
+
+        return cast(Periodic, self._edit(name, edit))
+
+    def remove(self, name: str) -> bool:
+        """Remove an entry, with its ticks that are scheduled and not due yet; whether it was there.
+
+        Tasks that are ready or run are left to run. An entry in code comes back when it
+        changes there. Of one that cannot be read here, ticks of the next two seconds may stay.
+        """
+        entry: Periodic | Unreadable | None = None
+
+        def edit(there: str | None) -> Writing | None:
+            nonlocal entry
+            if there is None:
+                return None  # or a first attempt has removed it
+            entry = _read(name, there)
+            return Writing(name, there.partition("\n")[0], "")
+
+        self._delayq._ask(lambda store: PeriodicStore(store).edit(name, edit))
+        if isinstance(entry, Periodic):
+            self._withdraw(entry)
+        return entry is not None
+
+    def pause(self, name: str) -> Periodic | Unreadable:
+        """Fire no ticks of an entry until :meth:`resume`; those that are not due yet are withdrawn.
+
+        Of one that cannot be read here, ticks of the next two seconds may stay.
+
+        Raises
+        ------
+        PeriodicUnknown
+            There is none of that name.
+        RecordError
+            Not even how it stands can be read.
+        """
+        before: list[Periodic] = []
+
+        def edit(there: Periodic | None, _: int) -> Periodic:
+            entry = self._required(name, there)
+            before[:] = [entry]
+            return entry if entry.status == "paused" else state.pause(entry)
+
+        try:
+            paused = self._edit(name, edit)
+        except (RecordError, ConfigError) as exc:
+            return self._pause_unread(name, exc)
+        unfired = self._withdraw(before[0])
+        if unfired:
+
+            def correct(there: Periodic | None, _: int) -> Periodic | None:
+                if there is None or there.standing != paused.standing:
+                    return there
+                return state.pause(there, unfired, self._zone)
+
+            paused = self._edit(name, correct) or paused
+        return cast(Periodic, paused)
+
+    def _pause_unread(self, name: str, problem: Exception) -> Unreadable:
+        after = ""
+
+        def change(there: str | None) -> Writing | None:
+            nonlocal after
+            if there is None:
+                raise PeriodicUnknown(f"there is no periodic entry {name!r}")
+            line, _, text = there.partition("\n")
+            standing = replace(Standing.read(line), tick=None, status="paused")
+            after = f"{standing.line}\n{text}"
+            return None if after == there else Writing(name, line, after)
+
+        self._delayq._ask(lambda store: PeriodicStore(store).edit(name, change))
+        return Unreadable.of(name, after, problem)
+
+    def resume(self, name: str) -> Periodic:
+        """Go on with the next tick; those that passed meanwhile are not caught up.
+
+        Raises
+        ------
+        PeriodicUnknown
+            There is none of that name.
+        RecordError, ScheduleNotImportable
+            It cannot be read here.
+        """
+
+        def edit(there: Periodic | None, now: int) -> Periodic:
+            entry = self._required(name, there)
+            return state.resume(entry, now, self._zone) if entry.status == "paused" else entry
+
+        return cast(Periodic, self._edit(name, edit))
+
+    def run_now(self, name: str) -> str | None:
+        """Run the task of an entry once more, now; its ticks and ``max_runs`` stay as they are.
+
+        Returns
+        -------
+        str | None
+            The id of the task; None where one of the entry runs, and ``overlap`` does not allow
+            another.
+
+        Raises
+        ------
+        PeriodicUnknown
+            There is none of that name.
+        """
+        from celery_delayq.periodic.firing import TickScheduler
+
+        hand = uuid4().hex[:16]
+        id = f"{name}:{hand}"
+
+        def fire(store: Store) -> str | None:
+            with TickScheduler(self._delayq._required_app()) as scheduler:
+                while True:
+                    record = PeriodicStore(store).get(name)
+                    entry = self._required(name, record and Periodic.unpack(name, record))
+                    standing = entry.standing
+                    if standing.hand == hand:
+                        return id  # the answer to a first attempt was lost
+                    then = replace(standing, by_hand=standing.by_hand + 1, hand=hand)
+                    now = store.now_ms()
+                    firing = Firing((now,), then, standing, now)
+                    (letters,) = scheduler.fire(store, [(entry, firing)], id=id)
+                    if letters != "-":
+                        return None if letters in "KE" else id
+
+        return self._delayq._ask(fire)
+
+    def get(self, name: str) -> Periodic | None:
+        """Return an entry, None where there is none of that name.
+
+        Raises
+        ------
+        RecordError, InvalidSchedule, ScheduleNotImportable
+            It cannot be read here: see :meth:`unreadable`.
+        """
+        record: str | None = self._delayq._ask(lambda store: PeriodicStore(store).get(name))
+        return None if record is None else Periodic.unpack(name, record)
+
+    def list(self, source: str | None = None) -> list[Periodic]:
+        """Return all entries, or those of one source, by name.
+
+        What cannot be read here is left out with a warning: see :meth:`unreadable`.
+        """
+        return _by_name(
+            entry for entry in self.iterate() if source is None or entry.definition.source == source
+        )
+
+    def iterate(self) -> Iterator[Periodic]:
+        """Yield all entries, in no order and some perhaps twice.
+
+        What cannot be read here is left out with a warning: see :meth:`unreadable`.
+        """
+        for name, record in self._gate().all():
+            entry = _read(name, record)
+            if isinstance(entry, Periodic):
+                yield entry
+            else:
+                logger.warning("Periodic entry %r is left out: %s", name, entry.problem)
+
+    def unreadable(self) -> builtins.list[Unreadable]:
+        """Return the entries that cannot be read here, by name, and why.
+
+        :meth:`pause` and :meth:`remove` take them all the same.
+        """
+        return [entry for entry in self._all() if isinstance(entry, Unreadable)]
+
+    def _all(self) -> builtins.list[Periodic | Unreadable]:
+        return _by_name(_read(name, record) for name, record in self._gate().all())
+
+    def next(self, name: str, count: int = 1) -> Sequence[datetime]:
+        """Return the next ticks of an entry that are not scheduled yet, none where it is paused.
+
+        Raises
+        ------
+        PeriodicUnknown
+            There is none of that name.
+        RecordError, InvalidSchedule, ScheduleNotImportable
+            It cannot be read here, or its schedule cannot say.
+        """
+        entry = self._required(name, self.get(name))
+        ticks = state.upcoming(entry, count, self._zone)
+        return [moment_of(tick) for tick in ticks]
+
+    @property
+    def _zone(self) -> Any:
+        return self._delayq._required_app().timezone
+
+    def _gate(self) -> PeriodicStore:
+        gate: PeriodicStore = self._delayq._ask(PeriodicStore)
+        return gate
+
+    def _edit(self, name: str, edit: Callable[[Any, int], Any]) -> Any:
+        """Change an entry by a function of it and of Redis' clock (ms), and return it then."""
+        result: Any = None
+
+        def write(store: Store) -> Any:
+            def change(there: str | None) -> Writing | None:
+                nonlocal result
+                before = None if there is None else _read(name, there)
+                result = edit(before, store.now_ms())
+                if result is None or result == before:
+                    return None
+                line = "" if there is None else there.partition("\n")[0]
+                return Writing(name, line, result.pack(), result.look)
+
+            return PeriodicStore(store).edit(name, change)
+
+        self._delayq._ask(write)
+        return result
+
+    def _required(self, name: str, entry: Any) -> Periodic:
+        if isinstance(entry, Unreadable):
+            raise entry.error
+        if not isinstance(entry, Periodic):
+            raise PeriodicUnknown(f"there is no periodic entry {name!r}")
+        return entry
+
+    def _withdraw(self, entry: Periodic) -> Sequence[int]:
+        """Cancel what is scheduled of an entry and not due yet, and return its ticks."""
+        now = self._delayq._ask(lambda store: store.now_ms())
+        ahead = state.ahead_of(entry, now, self._zone)
+        ids = [state.tick_id(entry.name, tick) for tick in ahead]
+        outcomes = self._delayq.cancel_ids(
+            ids, reason="its periodic entry fires no more", ready=False
+        )
+        return [
+            tick for tick, outcome in zip(ahead, outcomes, strict=True) if outcome is Outcome.DONE
+        ]
+
+
+def _due(entry: Periodic) -> Periodic:
+    """Return an entry that has a tick (InvalidSchedule)."""
+    definition = entry.definition
+    if entry.status == "ended":
+        raise InvalidSchedule(
+            f"{entry.name}: {describe(definition.schedule)} is never due from now on"
+            + ("" if definition.end is None else f" until end={definition.end.isoformat()}")
+        )
+    return entry
+
+
+def _read(name: str, record: str) -> Periodic | Unreadable:
+    try:
+        return Periodic.unpack(name, record)
+    except ValueError as exc:
+        return Unreadable.of(name, record, exc)
+
+
+def _by_name(entries: Iterable[E]) -> list[E]:
+    """Return each once, by name."""
+    return sorted({each.name: each for each in entries}.values(), key=lambda each: each.name)
+
+
+def _default(what: str) -> Any:
+    """Return what a field of a definition is by default; None where it has to be said."""
+    [found] = [each for each in fields(Definition) if each.name == what]
+    if found.default_factory is not MISSING:
+        return found.default_factory()
+    return None if found.default is MISSING else found.default
+
+
+#: What a definition says, but for what has its own parameter and what it is known by.
+_CHANGEABLE = frozenset(
+    each.name
+    for each in fields(Definition)
+    if each.init and each.name not in ("name", "source", "schedule")
+)

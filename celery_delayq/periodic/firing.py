@@ -1,0 +1,193 @@
+"""The tasks of ticks: their messages are made, and scheduled where the entry stands as expected."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from celery import Celery
+
+from celery_delayq.model.envelope import Entry
+from celery_delayq.periodic import state
+from celery_delayq.periodic.state import (
+    Firing,
+    Periodic,
+)
+from celery_delayq.periodic.wall_clock import moment_of
+from celery_delayq.schedule.items import (
+    Item,
+    Reader,
+)
+from celery_delayq.schedule.message_factory import Maker
+from celery_delayq.store.periodic import (
+    EntryTicks,
+    PeriodicStore,
+    Writing,
+    fired,
+)
+from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting.pipelining import Ahead
+from celery_delayq.utils.portions import portions
+
+#: Seconds of rest after each entry: the worker's own thread need not wait for Python's lock until
+#: all of them are made.
+BREATH = 0.0001
+
+#: Most messages of one script call.
+CALL = 100
+
+
+class TickScheduler:
+    """Makes the messages of ticks, and schedules them.
+
+    Parameters
+    ----------
+    app : Celery
+        Makes and routes the messages.
+    """
+
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+        self._reader = Reader(app, None, {})
+        self._maker = Maker(app, {})
+
+    def __enter__(self) -> TickScheduler:
+        self._maker.__enter__()
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self._maker.__exit__(*exc)
+
+    @property
+    def zone(self) -> Any:
+        """The time zone of the app."""
+        return self._app.timezone
+
+    def fire(
+        self, store: Store, firings: Sequence[tuple[Periodic, Firing]], id: str | None = None
+    ) -> list[str]:
+        """Schedule what looks at entries came to.
+
+        Parameters
+        ----------
+        id : str | None
+            Of the task, where it is no tick but a run by hand.
+
+        Returns
+        -------
+        list[str]
+            For each the letters of ``periodic/fire.lua``: ``"-"`` where the entry stands otherwise
+            by now, ``""`` where it had no ticks to schedule.
+
+        Raises
+        ------
+        Exception
+            A message cannot be made, Redis is away, or a queue is broken: some are fired then, and
+            all may be tried again.
+        """
+        letters = [""] * len(firings)
+        by_queue: dict[str, list[tuple[int, EntryTicks]]] = defaultdict(list)
+        passed: list[Writing] = []
+        gate = PeriodicStore(store)
+        for index, (entry, firing) in enumerate(firings):
+            made = self._make(entry, firing.ticks, id)
+            time.sleep(BREATH)
+            if not made:
+                then = replace(entry, standing=firing.then)
+                passed.append(Writing(entry.name, entry.standing.line, then.pack(), then.look))
+            elif len(made) == 1:
+                ((queue, entries),) = made.items()
+                by_queue[queue].append((index, _ticks_of(entry, firing, entries)))
+            else:
+                # The first one decides, so it is the same in all processes: kombu has no order.
+                queues = dict(sorted(made.items()))
+                letters[index] = gate.fire_in_all(_ticks_of(entry, firing), queues)
+
+        def note(indexes: Iterable[int], reply: Any) -> None:
+            for index, each in zip(indexes, fired(reply), strict=True):
+                letters[index] = each
+
+        with Ahead(lambda question: question(store)) as line:
+            for queue, some in by_queue.items():
+                for part in portions(some, CALL, _bytes_of, _messages_of):
+                    indexes, ticks = zip(*part, strict=True)
+                    line.send(gate.fire_call(queue, ticks), partial(note, indexes))
+        if passed:
+            gate.write(passed)
+        return letters
+
+    def _make(
+        self, entry: Periodic, ticks: tuple[int, ...], id: str | None
+    ) -> dict[str, list[Entry]]:
+        """Return the messages of ticks by their queue; where an exchange has several, in each.
+
+        ``expires`` counts from the tick, which makes it a moment: the worker that takes the task
+        judges by its own clock whether it has passed, as Celery does for every task.
+        """
+        definition = entry.definition
+        options = dict(definition.options)
+        expires = options.pop("expires", None)
+        given = {name: options.pop(name, None) for name in ("queue", "priority")}
+        if definition.overlap != "allow":
+            name = definition.name.replace("{", "{{").replace("}", "}}")
+            options |= {
+                "unique_key": f"periodic:{name}",
+                "on_conflict": "keep",
+                "unique_scope": "done",
+            }
+        found: dict[str, list[Entry]] = defaultdict(list)
+        for tick in ticks:
+            at = moment_of(tick)
+            item = Item(
+                definition.args,
+                dict(definition.kwargs),
+                eta=at,
+                id=id or state.tick_id(definition.name, tick),
+                task=definition.task,
+                expires=None if expires is None else at + timedelta(seconds=expires),
+                options=options,
+                **given,
+            )
+            job = self._reader.read(item)
+            try:
+                queues, made = self._maker.make(job)
+            except TypeError:
+                # Its task takes other arguments: the worker that calls it says so, and buries it.
+                queues, made = self._maker.make(job._replace(target=job.target._replace(task=None)))
+            for queue in queues:
+                found[queue].append(made)
+        return found
+
+
+def stored(letters: Iterable[str]) -> int:
+    """Return how many ticks were stored, by the letters of their entries."""
+    return sum(letter in "srSR" for each in letters for letter in each)
+
+
+def _messages_of(ticks: tuple[int, EntryTicks]) -> int:
+    return len(ticks[1].entries)
+
+
+def _bytes_of(ticks: tuple[int, EntryTicks]) -> int:
+    return sum(len(entry.data) for entry in ticks[1].entries)
+
+
+def _ticks_of(entry: Periodic, firing: Firing, entries: Sequence[Entry] = ()) -> EntryTicks:
+    then, refused = replace(entry, standing=firing.then), replace(entry, standing=firing.refused)
+    look = refused.look
+    if firing.refused == entry.standing and look is not None and look <= firing.now:
+        look = firing.now + state.HOLD
+    return EntryTicks(
+        entry.name,
+        entry.standing.line,
+        then.standing.line,
+        then.look,
+        refused.standing.line,
+        look,
+        entries,
+    )

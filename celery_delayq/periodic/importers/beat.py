@@ -1,0 +1,239 @@
+"""Entries of ``celery beat``: what its file says of those in the app's code.
+
+The file holds pickles, which may name anything. Nothing that they name is imported or called: what
+is no time becomes a stranger. Of the entries only when and how often they ran is read.
+"""
+
+from __future__ import annotations
+
+import dbm
+import fcntl
+import io
+import pickle
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone, tzinfo
+from functools import partial
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from celery import Celery
+from celery.utils.time import LocalTimezone
+from dateutil.tz import tz as dateutil_tz
+
+from celery_delayq.errors import ConfigError
+from celery_delayq.periodic.definition import Definition
+from celery_delayq.periodic.importers import (
+    Found,
+    code_of,
+)
+from celery_delayq.utils.credentials import path_of
+
+#: What kinds of dbm add to the name of a file.
+_SUFFIXES = ("", ".db", ".dat", ".dir", ".bak", ".pag", "-wal")
+
+
+def entries(app: Celery, path: str | Path | None = None) -> Iterator[Found]:
+    """Read the file of ``celery beat``, which is not changed.
+
+    Parameters
+    ----------
+    path : str | Path | None
+        As in ``celery beat --schedule``; None for the setting ``beat_schedule_filename``.
+
+    Raises
+    ------
+    ConfigError
+        There is no such file, it cannot be read, or beat has it open.
+    """
+    given = app.conf.beat_schedule_filename if path is None else path
+    place = path_of(given, "the file of celery beat", ConfigError)
+    code = code_of(app)
+    kept = _load(place)
+    return (_found(str(name), entry, code.get(str(name))) for name, entry in kept.items())
+
+
+def _found(name: str, entry: Any, in_code: Any) -> Found:
+    if in_code is None:
+        problem = "it is not in the code any more, for which beat forgets it as well"
+        return Found(name=name, problem=problem, over=True)
+    if not isinstance(in_code, Definition):
+        return Found(name=name, problem=f"its code is wrong: {in_code}")
+    if not isinstance(entry, _Entry):
+        told = entry.path if isinstance(entry, _Stranger) else type(entry).__name__
+        problem = f"it is a {told}, of which nothing was read: expected celery.beat.ScheduleEntry"
+        return Found(name=name, definition=in_code, problem=problem)
+    last, count = entry.last_run_at, entry.total_run_count
+    try:
+        if not isinstance(last, datetime) or not isinstance(count, int):
+            raise TypeError("expected a datetime and a number")
+        last = _aware(last)
+    except Exception as exc:  # time zones are anybody's
+        problem = f"last_run_at and total_run_count of it are unreadable: {exc}"
+        return Found(name=name, definition=in_code, problem=problem)
+    # When it has not run, beat notes when it was made.
+    return Found(
+        name=name,
+        definition=in_code,
+        last_run_at=last if count else None,
+        since=None if count else last,
+        total_run_count=max(0, count),
+    )
+
+
+def _aware(moment: datetime) -> datetime:
+    if moment.utcoffset() is None:
+        return moment.replace(tzinfo=timezone.utc)
+    return moment.astimezone(timezone.utc)
+
+
+# -- the file
+
+
+def _load(place: Path) -> dict[Any, Any]:
+    """Return the entries in a file, from a copy of it: to open it may be to change it."""
+    files = [each for end in _SUFFIXES if (each := Path(f"{place}{end}")).is_file()]
+    if not files:
+        raise ConfigError(
+            f"{place}: there is no such file; expected that of celery beat, as its --schedule or "
+            "the setting beat_schedule_filename says"
+        )
+    before = _look(files)
+    try:
+        with tempfile.TemporaryDirectory(prefix="delayq-beat-") as folder:
+            for each in files:
+                _check_free(each)
+                shutil.copyfile(each, Path(folder, each.name))
+            text = _read(Path(folder, place.name))
+        kept = _Reader(io.BytesIO(text)).load()
+        if not isinstance(kept, dict):
+            raise ValueError("its entries are none")
+    except ConfigError:
+        raise
+    except Exception as exc:  # of the kinds of dbm, and whatever a pickle comes to
+        if _look(files) != before:
+            raise _written(place) from exc
+        raise ConfigError(
+            f"{place}: this is no file of celery beat, or it is damaged, or was written by a "
+            f"Python with another dbm: {type(exc).__name__}: {exc}"
+        ) from exc
+    if _look(files) != before:
+        raise _written(place)
+    return kept
+
+
+def _read(place: Path) -> bytes:
+    """Return the pickle of the entries."""
+    with dbm.open(str(place), "r") as found:
+        if b"entries" not in found:
+            raise ValueError("it has no entries")
+        return bytes(found[b"entries"])
+
+
+def _look(files: list[Path]) -> list[tuple[int, int]]:
+    """Return what changes with files."""
+    seen = [each.stat() for each in files]
+    return [(stat.st_mtime_ns, stat.st_size) for stat in seen]
+
+
+def _check_free(file: Path) -> None:
+    """Check that nobody has it open to write, where that is locked, as GNU's dbm does."""
+    with file.open("rb") as opened:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise _written(file) from None
+
+
+def _written(place: Path) -> ConfigError:
+    return ConfigError(f"{place}: a celery beat has it open or writes it; stop it before")
+
+
+# -- pickles
+
+
+class _Stranger:
+    """Stands for what is neither imported nor called, whatever a pickle does with it."""
+
+    path = ""
+
+    def __new__(cls, *_: Any, **__: Any) -> _Stranger:
+        return object.__new__(cls)
+
+    def _ignore(self, *_: Any) -> None: ...
+
+    __setstate__ = __setitem__ = append = extend = add = _ignore
+
+
+class _Entry:
+    """A ``celery.beat.ScheduleEntry``, of which little is read."""
+
+    def __init__(self, *args: Any) -> None:
+        _, _, self.last_run_at, self.total_run_count = (*args, None, None, None, None)[:4]
+
+
+class _Reader(pickle.Unpickler):
+    """Reads pickles of times and entries; what else there is, is a stranger."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        known = _CLASSES.get((module, name))
+        if known is not None:
+            return known
+        path = f"{module}.{name}"
+        make = _TIMES.get((module, name))
+        return _stranger(path) if make is None else partial(_made, make, _stranger(path))
+
+
+def _stranger(path: str) -> type[_Stranger]:
+    return type("_Stranger", (_Stranger,), {"path": path})
+
+
+def _made(make: Callable[..., Any], stranger: Callable[..., Any], *args: Any) -> Any:
+    """Return what is made of arguments: a stranger of one entry is no harm to the others."""
+    try:
+        return make(*args)
+    except Exception:
+        return stranger()
+
+
+class _Zones:
+    """Stands for the class ZoneInfo, whose objects are pickled by the name of a method of it."""
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    if (owner, name) != (_Zones, "_unpickle"):
+        raise ValueError("another attribute")
+    return partial(_made, _zone, _stranger("zoneinfo.ZoneInfo"))
+
+
+def _zone(key: str, *_: Any) -> tzinfo:
+    return ZoneInfo(key)
+
+
+def _pytz(name: str, offset: float | None = None, *_: Any) -> tzinfo:
+    """Return the zone of a time as pytz has it, which knows its offset."""
+    return ZoneInfo(name) if offset is None else timezone(timedelta(seconds=offset))
+
+
+def _utc() -> tzinfo:
+    return timezone.utc
+
+
+_CLASSES: dict[tuple[str, str], type] = {
+    ("celery.beat", "ScheduleEntry"): _Entry,
+    ("zoneinfo", "ZoneInfo"): _Zones,
+    ("dateutil.tz.tz", "tzutc"): dateutil_tz.tzutc,
+    ("dateutil.tz.tz", "tzlocal"): dateutil_tz.tzlocal,
+}
+
+_TIMES: dict[tuple[str, str], Callable[..., Any]] = {
+    ("datetime", "datetime"): datetime,
+    ("datetime", "timedelta"): timedelta,
+    ("datetime", "timezone"): timezone,
+    ("builtins", "getattr"): _attribute,
+    ("celery.utils.time", "LocalTimezone"): LocalTimezone,
+    ("pytz", "_UTC"): _utc,
+    ("pytz", "_p"): _pytz,
+}

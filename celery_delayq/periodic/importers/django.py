@@ -1,0 +1,207 @@
+"""Entries of django-celery-beat, from its tables, without Django; needs SQLAlchemy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from celery import Celery
+from celery.schedules import BaseSchedule, crontab, schedule, solar
+from sqlalchemy import ColumnClause, Connection, column, inspect, select, table
+
+from celery_delayq.errors import (
+    ConfigError,
+    TransferError,
+)
+from celery_delayq.periodic.definition import Definition
+from celery_delayq.periodic.importers import Found
+from celery_delayq.periodic.schedules import clocked
+from celery_delayq.periodic.wall_clock import MS
+from celery_delayq.utils.sql import Database
+
+_PREFIX = "django_celery_beat_"
+_TASKS = "periodictask"
+
+#: In the order in which django-celery-beat looks at them, by their columns.
+_SCHEDULES = ("interval", "crontab", "solar", "clocked")
+
+_PERIODS = ("days", "hours", "minutes", "seconds", "microseconds")
+_CRONTAB = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
+
+#: What is read of a table, as far as it is there: some came with later versions.
+_COLUMNS = {
+    _TASKS: (
+        *("name", "task", "args", "kwargs", "queue", "exchange", "routing_key", "headers"),
+        *("priority", "expires", "expire_seconds", "one_off", "start_time", "enabled"),
+        *("last_run_at", "total_run_count", "date_changed"),
+        *(f"{kind}_id" for kind in _SCHEDULES),
+    ),
+    "intervalschedule": ("id", "every", "period"),
+    "crontabschedule": ("id", *_CRONTAB, "timezone"),
+    "solarschedule": ("id", "event", "latitude", "longitude"),
+    "clockedschedule": ("id", "clocked_time"),
+}
+
+Row = Mapping[str, Any]
+
+
+def entries(app: Celery, url: str) -> Iterator[Found]:  # noqa: ARG001 - as of other sources
+    """Read the tables of django-celery-beat, which are not changed.
+
+    Parameters
+    ----------
+    url : str
+        Of the database, such as ``postgresql://user:password@host/shop`` or
+        ``sqlite:////srv/shop/db.sqlite3``. Times without a time zone are those of UTC.
+
+    Raises
+    ------
+    TransferError
+        There is no such database, or it has no such tables.
+    """
+    database = Database.of(url)
+    database.expect_file()
+    with database.connected() as connection:
+        there = set(inspect(connection).get_table_names())
+        if f"{_PREFIX}{_TASKS}" not in there:
+            raise TransferError(
+                f"{database}: there is no table {_PREFIX}{_TASKS}; expected the database in which "
+                "django-celery-beat keeps its entries"
+            )
+        rows = _rows(connection, _TASKS, there)
+        schedules = {
+            kind: {row["id"]: row for row in _rows(connection, f"{kind}schedule", there)}
+            for kind in _SCHEDULES
+        }
+    return (_found(row, schedules) for row in rows)
+
+
+def _rows(connection: Connection, name: str, there: set[str]) -> list[Row]:
+    """Return the rows of a table as the driver has them: what is wrong in one is only its own."""
+    full = f"{_PREFIX}{name}"
+    if full not in there:
+        return []
+    known = {each["name"] for each in inspect(connection).get_columns(full)}
+    columns: list[ColumnClause[Any]] = [column(each) for each in _COLUMNS[name] if each in known]
+    statement = select(*columns).select_from(table(full)).order_by(columns[0])
+    return [dict(row._mapping) for row in connection.execute(statement)]
+
+
+def _found(row: Row, schedules: Mapping[str, Mapping[Any, Row]]) -> Found:
+    found = Found(name=str(row.get("name")), enabled=bool(row.get("enabled", True)))
+    try:
+        if over := _over(row, found.enabled):
+            return replace(found, problem=over, over=True)
+        last, changed = _moment(row, "last_run_at"), _moment(row, "date_changed")
+        found = replace(
+            found,
+            last_run_at=last,
+            since=changed if found.enabled and last is None else None,
+            total_run_count=int(row.get("total_run_count") or 0),
+        )
+        when, zone = _schedule(row, schedules)
+        start = _moment(row, "start_time")
+        definition = Definition.checked(
+            when,
+            name=found.name,
+            task=row.get("task"),
+            args=_json(row, "args", []),
+            kwargs=_json(row, "kwargs", {}),
+            options=_options(row, found.name),
+            timezone=zone,
+            start=start,
+            end=_moment(row, "expires"),
+            max_runs=1 if row.get("one_off") else None,
+        )
+        return replace(found, definition=definition, since=_since(found, when, start))
+    except ConfigError as exc:
+        return replace(found, problem=str(exc))
+    except Exception as exc:  # crontabs are anybody's, and so is what a column holds
+        return replace(found, problem=f"it is unreadable: {type(exc).__name__}: {exc}")
+
+
+def _over(row: Row, enabled: bool) -> str | None:
+    """Return why an entry that is to run once runs no more, if so."""
+    if not row.get("one_off"):
+        return None
+    if row.get("total_run_count"):
+        return "it was to run once, and has run"
+    # Its number of runs is set back then, too.
+    return None if enabled else "it was to run once, and is disabled, as it is when it has run"
+
+
+def _since(found: Found, when: BaseSchedule, start: datetime | None) -> datetime | None:
+    """Return from when ticks are counted: one is at the start itself."""
+    if start is not None and (found.last_run_at is None or found.last_run_at < start):
+        return start - (when.run_every if isinstance(when, schedule) else MS)
+    if isinstance(when, clocked) and found.since is not None:
+        return min(found.since, when.at - MS)
+    return found.since
+
+
+def _schedule(
+    row: Row, schedules: Mapping[str, Mapping[Any, Row]]
+) -> tuple[BaseSchedule, str | None]:
+    """Return a schedule, and by the wall clock of which time zone it is; None for the app's."""
+    kind = next((each for each in _SCHEDULES if row.get(f"{each}_id") is not None), None)
+    if kind is None:
+        raise ConfigError(f"it has no schedule: expected one of {', '.join(_SCHEDULES)}")
+    given = schedules[kind].get(row[f"{kind}_id"])
+    if given is None:
+        raise ConfigError(f"its {kind} is not there any more: expected a row of {kind}schedule")
+    if kind == "interval":
+        if given["period"] not in _PERIODS:
+            raise ConfigError(f"period={given['period']!r}: expected one of {', '.join(_PERIODS)}")
+        return schedule(timedelta(**{given["period"]: given["every"]})), None
+    if kind == "crontab":
+        zone = given.get("timezone")
+        return crontab(**{each: given[each] for each in _CRONTAB}), zone and str(zone)
+    if kind == "solar":
+        return solar(given["event"], float(given["latitude"]), float(given["longitude"])), None
+    at = _moment(given, "clocked_time")
+    if at is None:
+        raise ConfigError("clocked_time=None: expected a moment")
+    return clocked(at), None
+
+
+def _options(row: Row, name: str) -> dict[str, Any]:
+    given = {each: row.get(each) for each in ("queue", "exchange", "routing_key", "priority")}
+    options = {each: value for each, value in given.items() if value not in (None, "")}
+    if row.get("expire_seconds"):
+        options["expires"] = row["expire_seconds"]
+    # django-celery-beat sends it, and django-celery-results writes it down.
+    options["headers"] = {**_json(row, "headers", {}), "periodic_task_name": name}
+    return options
+
+
+def _json(row: Row, what: str, expected: Any) -> Any:
+    """Return what a column has as JSON, *expected* where it has nothing."""
+    try:
+        found = json.loads(row.get(what) or "null")
+    except (ValueError, TypeError) as exc:
+        raise ConfigError(f"{what}={row.get(what)!r}: expected JSON, {exc}") from exc
+    if found is None:
+        return expected
+    if not isinstance(found, type(expected)):
+        kind = "a list" if isinstance(expected, list) else "an object"
+        raise ConfigError(f"{what}={row.get(what)!r}: expected {kind} in JSON")
+    return found
+
+
+def _moment(row: Row, what: str) -> datetime | None:
+    """Return what a column has as a moment, UTC where it says nothing else."""
+    found = row.get(what)
+    if isinstance(found, str):
+        try:
+            found = datetime.fromisoformat(found)
+        except ValueError as exc:
+            raise ConfigError(f"{what}={found!r}: expected a date and time, {exc}") from exc
+    if found is None:
+        return None
+    if not isinstance(found, datetime):
+        raise ConfigError(f"{what}={found!r}: expected a date and time")
+    aware = found.replace(tzinfo=timezone.utc) if found.tzinfo is None else found
+    return aware.astimezone(timezone.utc)

@@ -1,0 +1,134 @@
+"""Entries as ``delayq periodic list --json`` has told them: a backup, or those of another Redis.
+
+Those of the app's code are as the code is now; of a list only how they stood counts, such as
+whether they were paused. Those made by calls, and in the code of other apps, are as they were.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import MAXYEAR, datetime
+from pathlib import Path
+from typing import Any
+
+from celery import Celery
+
+from celery_delayq.errors import (
+    ConfigError,
+    DelayQError,
+)
+from celery_delayq.periodic.code_entries import source_of
+from celery_delayq.periodic.definition import (
+    API,
+    Definition,
+)
+from celery_delayq.periodic.importers import (
+    Found,
+    code_of,
+)
+from celery_delayq.periodic.serialization import dumps_form
+from celery_delayq.periodic.wall_clock import ms_of
+from celery_delayq.utils.credentials import path_of
+
+#: What is told of how an entry stands, and not of what it is.
+_STANDING = (
+    *("when", "status", "next", "since", "last_run_at", "total_run_count", "runs_by_hand"),
+    *("problem", "paused"),  # of one that was unreadable there, and may not be here
+)
+
+
+def entries(app: Celery, path: str | Path) -> Iterator[Found]:
+    """Read what was told, a line for each.
+
+    Parameters
+    ----------
+    path : str | Path
+        ``-`` is standard input.
+
+    Raises
+    ------
+    ConfigError
+        There is no such file.
+    """
+    try:
+        place = path_of(path, "a file or '-'", ConfigError)
+        text = sys.stdin.read() if str(path) == "-" else place.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"{path}: expected what `periodic list --json` has told, {exc}") from exc
+    return _found(text.splitlines(), source_of(app), code_of(app))
+
+
+def _found(
+    lines: Iterable[str], own: str, code: Mapping[str, Definition | DelayQError]
+) -> Iterator[Found]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        name = f"line {number}"
+        try:
+            data: dict[str, Any] = json.loads(line)
+            name = _name(data.pop("name"))
+            told = {what: data.pop(what, None) for what in _STANDING}
+            in_code = data.get("source", API) == own
+            if in_code and name not in code:
+                yield Found(name=name, problem="it is not in the code any more", over=True)
+                continue
+            text = json.dumps(data)
+            definition = None if in_code else Definition.loads(name, text)
+            yield Found(
+                name=name,
+                definition=definition,
+                last_run_at=_moment(told["last_run_at"]),
+                since=_moment(told["since"]),
+                next=_moment(told["next"]),
+                as_listed=not in_code or _stays(code[name], name, text),
+                # Runs by hand count for no limit, and are not taken over.
+                total_run_count=_count(told["total_run_count"], told["runs_by_hand"]),
+                enabled=told["status"] != "paused" and not told["paused"],
+                as_is=not in_code,
+            )
+        except DelayQError as exc:
+            yield Found(name=name, problem=str(exc))
+        except (
+            *(ValueError, TypeError, KeyError),
+            *(AttributeError, OverflowError, RecursionError),
+        ) as exc:
+            yield Found(name=name, problem=f"expected a line of `periodic list --json`: {exc!r}")
+
+
+def _name(given: Any) -> str:
+    if not isinstance(given, str):
+        raise TypeError(f"name={given!r}: expected a text")
+    given.encode()  # or it cannot be told either
+    return given
+
+
+def _stays(code: Definition | DelayQError, name: str, text: str) -> bool:
+    """Return whether an entry is due in the code as it was in the list."""
+    if not isinstance(code, Definition):
+        return False
+    try:
+        then = Definition.loads(name, text)
+    except DelayQError:
+        return False
+    when = (dumps_form(then.schedule), then.timezone, then.start)
+    return when == (dumps_form(code.schedule), code.timezone, code.start)
+
+
+def _count(total: Any, by_hand: Any) -> int:
+    count = int(total or 0) - int(by_hand or 0)
+    if count < 0:
+        raise ValueError(f"total_run_count={total!r}: expected a number from 0")
+    return count
+
+
+def _moment(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    moment = datetime.fromisoformat(text)
+    # Before what may be beyond the years there are in a zone.
+    if moment.year == MAXYEAR or ms_of(moment.astimezone()) < 0:
+        raise ValueError(f"{text!r}: expected a time from 1970 on, and before the year {MAXYEAR}")
+    return moment.astimezone()

@@ -1,0 +1,245 @@
+"""Entries of RedBeat: hashes in Redis with JSON of RedBeat's own, which is read without RedBeat."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone, tzinfo
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from celery import Celery
+from celery.schedules import BaseSchedule, crontab, schedule
+from redis import Redis
+from redis.sentinel import Sentinel
+
+from celery_delayq.app import DelayQ
+from celery_delayq.errors import ConfigError
+from celery_delayq.periodic.definition import Definition
+from celery_delayq.periodic.importers import (
+    Found,
+    code_of,
+)
+from celery_delayq.periodic.schedules import rrule
+from celery_delayq.utils.credentials import hide
+
+#: RedBeat's own default.
+PREFIX = "redbeat:"
+
+_PAGE = 500
+
+#: Most entries of one round trip: their arguments may be large.
+_FEW = 10
+
+_FREQUENCIES = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY")
+_DAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
+
+#: Parts of a rule that are numbers, or lists of them.
+_NUMBERS = (
+    "interval",
+    "count",
+    "bysetpos",
+    "bymonth",
+    "bymonthday",
+    "byyearday",
+    "byeaster",
+    "byweekno",
+    "byhour",
+    "byminute",
+    "bysecond",
+)
+
+
+def entries(app: Celery, url: str | None = None, prefix: str | None = None) -> Iterator[Found]:
+    """Read the keys of RedBeat, which are not changed.
+
+    Parameters
+    ----------
+    url : str | None
+        Where they are, such as ``redis://localhost:6379/0``; None for the setting
+        ``redbeat_redis_url``, or without it the Redis of the broker.
+    prefix : str | None
+        What they begin with; None for the setting ``redbeat_key_prefix``, or ``redbeat:``.
+
+    Raises
+    ------
+    ConfigError
+        *url* cannot be read, or there is none and the app's broker is not one of ours.
+    redis.exceptions.RedisError
+        Redis is away, or refused something.
+    """
+    prefix = prefix or _setting(app, "redbeat_key_prefix") or PREFIX
+    code = code_of(app)
+    client = _client(app, url or _setting(app, "redbeat_redis_url"))
+    own = client is not None
+    client = client if client is not None else DelayQ.of(app).store.client
+    try:
+        statics = {_text(name) for name in client.smembers(f"{prefix}:statics")}
+        keys = sorted({key for key, _ in client.zscan_iter(f"{prefix}:schedule", count=_PAGE)})
+        for start in range(0, len(keys), _FEW):
+            page = keys[start : start + _FEW]
+            with client.pipeline(transaction=False) as pipe:
+                for key in page:
+                    pipe.hmget(key, "definition", "meta")
+                records = pipe.execute(raise_on_error=False)
+            for key, record in zip(page, records, strict=True):
+                name = _text(key).removeprefix(prefix)
+                found = _found(name, record, app.timezone)
+                if found.name in statics and found.name not in code:
+                    problem = "it was in the code, and is no more: RedBeat forgets it as well"
+                    found = Found(name=found.name, problem=problem, over=True)
+                yield found
+    finally:
+        if own:
+            client.close()
+
+
+def _setting(app: Celery, name: str) -> Any:
+    return app.conf.first(name, name.upper())
+
+
+def _client(app: Celery, url: str | None) -> Any:
+    """Return a client for a URL with RedBeat's own settings, None for None."""
+    if url is None:
+        return None
+    scheme, _, rest = url.removeprefix("delayq+").partition("://")
+    options = dict(_setting(app, "redbeat_redis_options") or {})
+    ssl = _setting(app, "redbeat_redis_use_ssl")
+    options |= ssl if isinstance(ssl, Mapping) else {}
+    sentinels, service = options.pop("sentinels", None), options.pop("service_name", "master")
+    for name in ("retry_period", "cluster", "startup_nodes"):
+        options.pop(name, None)
+    if scheme == "redis-sentinel" and sentinels:
+        return Sentinel(sentinels, **options).master_for(service)
+    try:
+        return Redis.from_url(f"{scheme.replace('redis+socket', 'unix')}://{rest}", **options)
+    except ValueError:  # its text may hold a piece of a password
+        raise ConfigError(
+            f"{hide(url)}: expected the URL of RedBeat's Redis, such as redis://localhost:6379/0, "
+            "or redis-sentinel:// with sentinels in redbeat_redis_options"
+        ) from None
+
+
+def _text(given: bytes | str) -> str:
+    return given if isinstance(given, str) else given.decode("utf-8", "replace")
+
+
+# -- records
+
+
+def _found(name: str, record: Any, zone: tzinfo) -> Found:
+    if isinstance(record, Exception):
+        return Found(name=name, problem=f"its key is none of RedBeat's: {record}")
+    text, meta_text = record
+    if text is None:
+        problem = "its key is gone, for which RedBeat forgets it as well"
+        return Found(name=name, problem=problem, over=True)
+    found = Found(name=name)
+    try:
+        data = _decoded(text)
+        found = replace(
+            found, name=str(data.get("name") or name), enabled=bool(data.get("enabled", True))
+        )
+        meta = _decoded(meta_text) if meta_text else {}
+        last, count = meta.get("last_run_at"), meta.get("total_run_count") or 0
+        if not (last is None or isinstance(last, datetime)) or not isinstance(count, int):
+            raise ConfigError(f"meta={meta!r}: expected last_run_at and total_run_count")
+        found = replace(found, last_run_at=last, total_run_count=max(0, count))
+        when, zone_name = _schedule(data.get("schedule"), zone)
+        definition = Definition.checked(
+            when,
+            name=found.name,
+            task=data.get("task"),
+            args=data.get("args") or (),
+            kwargs=data.get("kwargs") or {},
+            options=data.get("options") or {},
+            timezone=zone_name,
+        )
+    except ConfigError as exc:
+        return replace(found, problem=str(exc))
+    except Exception as exc:  # crontabs and rules are anybody's
+        return replace(found, problem=f"it is unreadable: {type(exc).__name__}: {exc}")
+    return replace(found, definition=definition)
+
+
+def _decoded(text: bytes | str) -> dict[str, Any]:
+    data = json.loads(text, object_hook=_hook)
+    if not isinstance(data, dict):
+        raise ValueError(f"{data!r}: expected an object")
+    return data
+
+
+def _hook(data: dict[str, Any]) -> Any:
+    """Return a moment that RedBeat wrote, anything else as it is."""
+    if data.get("__type__") != "datetime":
+        return data
+    given = {name: value for name, value in data.items() if name != "__type__"}
+    zone = given.pop("timezone", "UTC")
+    tz = ZoneInfo(zone) if isinstance(zone, str) else timezone(timedelta(seconds=zone))
+    return datetime(**given, tzinfo=tz)
+
+
+def _schedule(data: Any, zone: tzinfo) -> tuple[BaseSchedule, str | None]:
+    """Return a schedule, and by the wall clock of which time zone it is; None for the app's."""
+    if not isinstance(data, dict):
+        raise ConfigError(f"schedule={data!r}: expected a schedule as RedBeat writes it")
+    fields = {name: value for name, value in data.items() if name != "__type__"}
+    kind = data.get("__type__")
+    if kind == "interval":
+        return schedule(fields["every"], bool(fields.get("relative"))), None
+    if kind == "crontab":
+        return crontab(**fields), None
+    if kind == "rrule":
+        return _rrule(fields, zone)
+    raise ConfigError(f"schedule of the type {kind!r}: expected interval, crontab or rrule")
+
+
+def _rrule(given: Mapping[str, Any], zone: tzinfo) -> tuple[rrule, str | None]:
+    freq = given["freq"]
+    parts = [f"FREQ={freq.upper() if isinstance(freq, str) else _FREQUENCIES[freq]}"]
+    for name in _NUMBERS:
+        if given.get(name) is not None:
+            parts.append(f"{name.upper()}={_listed(given[name], str)}")
+    for name, word in (("byweekday", "BYDAY"), ("wkst", "WKST")):
+        if given.get(name) is not None:
+            parts.append(f"{word}={_listed(given[name], _day)}")
+    if given.get("until") is not None:
+        until = datetime.fromtimestamp(given["until"], timezone.utc)
+        parts.append(f"UNTIL={until:%Y%m%dT%H%M%SZ}")
+    text = ";".join(parts)
+    if given.get("dtstart") is None:
+        return rrule(text), None
+    start = datetime.fromtimestamp(given["dtstart"], timezone.utc)
+    offset = timedelta(minutes=given.get("dtstart_tz") or 0)
+    return rrule(text, start), _zone_name(offset, zone, start)
+
+
+def _listed(given: Any, word: Any) -> str:
+    return ",".join(word(each) for each in (given if isinstance(given, list) else [given]))
+
+
+def _day(given: Any) -> str:
+    if not isinstance(given, dict):
+        return _DAYS[given]
+    nth = given.get("n")
+    return f"{nth:+d}{_DAYS[given['wkday']]}" if nth else _DAYS[given["wkday"]]
+
+
+def _zone_name(offset: timedelta, zone: tzinfo, start: datetime) -> str | None:
+    """Return a time zone that always has an offset, None for the app's.
+
+    RedBeat keeps the offset of a start, not its zone: its rules know no daylight saving.
+    """
+    if not offset:
+        return "UTC"
+    months = [start.replace(month=month, day=1) for month in (1, 7)]
+    if all(zone.utcoffset(each.astimezone(zone)) == offset for each in (start, *months)):
+        return None
+    hours = offset / timedelta(hours=1)
+    if hours != int(hours):
+        raise ConfigError(
+            f"dtstart is {hours:g} hours from UTC, and no zone is so all the year: add it by "
+            "delayq.periodic.add with the timezone that is meant"
+        )
+    return f"Etc/GMT{-int(hours):+d}"  # signs are the other way round there

@@ -1,0 +1,278 @@
+"""Schedules by rules of RFC 5545, as calendars have them: dateutil's, walked from near by."""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import datetime, timedelta, timezone, tzinfo
+from typing import Any
+
+from celery.schedules import BaseSchedule, schedstate
+from dateutil.rrule import (
+    DAILY,
+    HOURLY,
+    MINUTELY,
+    MONTHLY,
+    SECONDLY,
+    WEEKLY,
+    YEARLY,
+    rrulebase,
+    rruleset,
+    rrulestr,
+)
+
+from celery_delayq.errors import InvalidSchedule
+from celery_delayq.periodic.wall_clock import (
+    YEARS,
+    moment_of,
+    ms_of,
+    tick_at,
+    wall_of,
+)
+
+_UTC = re.compile(r"\b\d{8}T\d{6}Z", re.IGNORECASE)
+
+#: What a rule repeats after, by its frequency, whatever the dates. Months and years differ.
+_UNITS = {
+    WEEKLY: timedelta(weeks=1),
+    DAILY: timedelta(days=1),
+    HOURLY: timedelta(hours=1),
+    MINUTELY: timedelta(minutes=1),
+    SECONDLY: timedelta(seconds=1),
+}
+
+#: Most days in one period of a frequency. Shorter ones have a part of one.
+_DAYS = {YEARLY: 366, MONTHLY: 31, WEEKLY: 7}
+
+#: What dateutil raises for rules that are none, some of it only when they are gone through.
+_WRONG = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
+
+#: A rule is counted anew from near by after so many repetitions.
+_FAR = 10
+
+#: Most times of a rule that are counted, which takes milliseconds.
+_MOST_COUNT = 1000
+
+#: A year of seconds.
+_MOST_INTERVAL = 366 * 86400
+
+
+class rrule(BaseSchedule):  # noqa: N801 - the same
+    """By a rule of RFC 5545, as calendars have them.
+
+    Parameters
+    ----------
+    text : str
+        ``"FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=9;BYMINUTE=0;BYSECOND=0"``, or lines of ``DTSTART``,
+        ``RRULE``, ``RDATE``, ``EXDATE``.
+    start : datetime | None
+        What it counts from, without a time zone by the wall clock of the entry; None for when the
+        entry is made.
+
+    Raises
+    ------
+    InvalidSchedule
+        It is no such rule.
+    """
+
+    def __init__(
+        self, text: str, start: datetime | None = None, nowfun: Any = None, app: Any = None
+    ) -> None:
+        super().__init__(nowfun=nowfun, app=app)
+        if not (isinstance(text, str) and (start is None or isinstance(start, datetime))):
+            raise InvalidSchedule(
+                f"rrule({text!r}, {start!r}): expected a text, and a datetime or None"
+            )
+        self.text, self.start = text, start
+        _check_rule(self.parsed(datetime(2000, 1, 1)), text)
+
+    def parsed(self, start: datetime, zone: tzinfo = timezone.utc) -> rrulebase:
+        """Return the rule by the wall clock of *zone*; it counts from *start* if from nothing else.
+
+        Raises
+        ------
+        InvalidSchedule
+            It is no rule.
+        """
+        given = self.start
+        try:
+            if given is not None and given.tzinfo is not None:
+                given = given.astimezone(zone).replace(tzinfo=None)
+            start = start if given is None else given
+            if "TZID" in self.text.upper():
+                raise ValueError("TZID is not for a rule: an entry has a time zone")
+            # Times in UTC are those of the wall clock then.
+            text = _UTC.sub(lambda found: _local(found[0], zone), self.text)
+            return rrulestr(text, dtstart=start, ignoretz=True)
+        except _WRONG as exc:
+            raise InvalidSchedule(
+                f"rrule({self.text!r}): {exc}; expected a rule of RFC 5545, such as "
+                "'FREQ=WEEKLY;BYDAY=MO;BYHOUR=9;BYMINUTE=0;BYSECOND=0'"
+            ) from exc
+
+    def remaining_estimate(self, last_run_at: datetime) -> timedelta:
+        """Return how long it is till the next one."""
+        last = ms_of(self.maybe_make_aware(last_run_at))
+        tick = Recurrence(self, self.tz, last).after(last)
+        return timedelta.max if tick is None else moment_of(tick) - self.now()
+
+    def is_due(self, last_run_at: datetime) -> Any:
+        """Tell beat whether it is time."""
+        left = self.remaining_estimate(last_run_at)
+        due = left <= timedelta(0)
+        if due:
+            left = self.remaining_estimate(self.now())
+        return schedstate(due, math.inf if left == timedelta.max else left.total_seconds())
+
+    def __repr__(self) -> str:
+        return f"<rrule: {self.text}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, rrule) and (self.text, self.start) == (other.text, other.start)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.text, self.start)
+
+
+class Recurrence:
+    """By a rule of RFC 5545."""
+
+    def __init__(self, given: rrule, zone: tzinfo, anchor: int) -> None:
+        self._text, self._zone = given.text, zone
+        # Whole seconds, as all that rules know.
+        self._rule = given.parsed(wall_of(anchor, zone).replace(microsecond=0), zone)
+        #: From when and until when a rule is near by, and that rule; at once, as threads may ask.
+        self._near: tuple[datetime, datetime, Any] = (datetime.max, datetime.max, None)
+
+    def after(self, ms: int) -> int | None:
+        """Return the next one, None where the calendar ends before.
+
+        Raises
+        ------
+        InvalidSchedule
+            The rule contradicts itself.
+        """
+        try:
+            wall = wall_of(ms, self._zone)
+            for candidate in self._nearby(wall).xafter(wall):
+                tick = tick_at(candidate, self._zone)
+                if tick > ms:
+                    return tick
+        except OverflowError:
+            return None
+        except _WRONG as exc:
+            raise InvalidSchedule(f"rrule({self._text!r}): {exc}") from exc
+        return None
+
+    def _nearby(self, wall: datetime) -> Any:
+        """Return the rule, counted from a time not long before: it goes through all from there."""
+        begin, end, near = self._near
+        if not begin <= wall < end:
+            rule: Any = self._rule
+            if hasattr(rule, "_rrule"):  # a set of them
+                near = rruleset()
+                for each in rule._rrule:
+                    near.rrule(_counted_near(each, wall))
+                for each in rule._rdate:
+                    near.rdate(each)
+                for each in rule._exdate:
+                    near.exdate(each)
+            else:
+                near = _counted_near(rule, wall)
+            self._near = wall, _far_from(wall, rule), near
+        return near
+
+
+def _parts(rule: Any) -> list[Any]:
+    """Return what a rule consists of."""
+    return [*rule._rrule] if hasattr(rule, "_rrule") else [rule]
+
+
+def _check_rule(rule: Any, text: str) -> None:
+    """Refuse what dateutil would look for without an end, or for long."""
+    if getattr(rule, "_exrule", None):
+        # It may leave nothing of the others, which only all their times would tell.
+        raise InvalidSchedule(
+            f"rrule({text!r}): EXRULE is not taken, RFC 5545 has done away with it; leave out "
+            "times by EXDATE, or say by RRULE only when it is due"
+        )
+    for each in _parts(rule):
+        if not 1 <= each._interval <= _MOST_INTERVAL:
+            raise InvalidSchedule(
+                f"rrule({text!r}): expected an INTERVAL of 1 or more, not of ages"
+            )
+        if each._count is not None and each._count > _MOST_COUNT:
+            raise InvalidSchedule(
+                f"rrule({text!r}): expected a COUNT of at most {_MOST_COUNT:,}, since all are gone "
+                "through from the first one; UNTIL has no such limit"
+            )
+        if each._bysetpos and min(map(abs, each._bysetpos)) > _most_of(each):
+            raise InvalidSchedule(
+                f"rrule({text!r}) never matches: expected a BYSETPOS of at most {_most_of(each)}, "
+                "there are no more times in one period of its FREQ"
+            )
+        # The calendar ends in 9999, and there were years of every kind since. Whether a shorter
+        # frequency has a time is a matter of days: dateutil would go through all seconds for that.
+        start = each._dtstart.replace(year=9999 - YEARS, month=1, day=1)
+        daily = {"freq": DAILY, "bysetpos": None} if each._freq > DAILY else {}
+        try:
+            near = each.replace(dtstart=start, interval=1, count=None, until=None, **daily)
+            found = next(iter(near), None)
+        except _WRONG as exc:
+            raise InvalidSchedule(f"rrule({text!r}): {exc}") from exc
+        if found is None:
+            raise InvalidSchedule(f"rrule({text!r}) never matches: there is no such time")
+
+
+def _most_of(rule: Any) -> int:
+    """Return how many times one period of its frequency has at most."""
+    if rule._freq < HOURLY:
+        return _DAYS.get(rule._freq, 1) * len(rule._timeset)
+    minutes = len(rule._byminute or ()) if rule._freq == HOURLY else 1
+    seconds = len(rule._bysecond or ()) if rule._freq != SECONDLY else 1
+    return minutes * seconds
+
+
+def _counted_near(rule: Any, wall: datetime) -> Any:
+    """Return a rule that has the same times after that one, counted from not long before.
+
+    What is limited to a number of times is not moved.
+    """
+    start, freq, interval = rule._dtstart, rule._freq, rule._interval
+    if rule._count is not None or wall <= start:
+        return rule
+    if freq in _UNITS:
+        unit = _UNITS[freq] * interval
+        moved = start + ((wall - start) // unit - 1) * unit
+    elif start.day > 28:
+        return rule
+    else:
+        months = interval * (12 if freq == YEARLY else 1)
+        passed = (wall.year - start.year) * 12 + wall.month - start.month
+        month = start.month - 1 + (passed // months - 1) * months
+        moved = start.replace(year=start.year + month // 12, month=month % 12 + 1)
+    return rule.replace(dtstart=moved) if moved > start else rule
+
+
+def _far_from(wall: datetime, rule: Any) -> datetime:
+    """Return until when a rule that is counted from then is near by."""
+    try:
+        return wall + _FAR * _shortest(rule)
+    except OverflowError:
+        return datetime.max
+
+
+def _shortest(rule: Any) -> timedelta:
+    """Return after how long the first of its rules repeats, about."""
+    units: list[timedelta] = [
+        _UNITS.get(each._freq, timedelta(days=28)) * each._interval for each in _parts(rule)
+    ]
+    return min(units, default=timedelta(days=365))
+
+
+def _local(text: str, zone: tzinfo) -> str:
+    """Return a time in UTC, as rules have it, by a wall clock."""
+    moment = datetime.strptime(text.upper(), "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
+    return f"{moment.astimezone(zone):%Y%m%dT%H%M%S}"

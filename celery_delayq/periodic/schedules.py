@@ -1,0 +1,362 @@
+"""When periodic entries are due: the ticks of every kind of schedule. No I/O, no clock of its own.
+
+A *tick* is a moment in ms since 1970. All times are given: they come from Redis' clock.
+
+Times of day are those of a wall clock in a time zone. One that does not exist, since clocks are set
+forward, is the next one that does; one that exists twice, since they are set back, counts once, the
+first time.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from calendar import monthrange
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta, timezone, tzinfo
+from typing import Any, Protocol, TypeVar
+
+from celery.schedules import BaseSchedule, crontab, schedstate, schedule
+
+from celery_delayq.errors import InvalidSchedule
+from celery_delayq.periodic.rrule import (
+    Recurrence,
+    rrule,
+)
+from celery_delayq.periodic.wall_clock import (
+    LONGEST,
+    MS,
+    YEARS,
+    moment_of,
+    ms_of,
+    tick_at,
+    wall_of,
+)
+
+__all__ = ["Polled", "Rule", "clocked", "latest", "register", "rrule", "rule_of"]
+
+K = TypeVar("K", bound=type[BaseSchedule])
+
+#: The classes of the app's own schedules by their import path. What Redis has is looked up here and
+#: nowhere else: nothing is imported because Redis names it.
+_REGISTERED: dict[str, type[BaseSchedule]] = {}
+
+#: Most steps from one tick to the next of schedules that say only when to ask again.
+STEPS = 1000
+
+_DAY = 86_400_000
+
+
+class Rule(Protocol):
+    """When an entry is due."""
+
+    def after(self, ms: int) -> int | None:
+        """Return the first tick after that moment, None when there is none any more."""
+
+
+class clocked(BaseSchedule):  # noqa: N801 - named as Celery's schedules are
+    """Once, at a moment.
+
+    Parameters
+    ----------
+    at : datetime
+        With a time zone.
+
+    Raises
+    ------
+    InvalidSchedule
+        It has none.
+    """
+
+    def __init__(self, at: datetime, nowfun: Any = None, app: Any = None) -> None:
+        super().__init__(nowfun=nowfun, app=app)
+        if not isinstance(at, datetime) or at.utcoffset() is None:
+            raise InvalidSchedule(
+                f"at={at!r}: expected a datetime with a time zone, such as "
+                "datetime(2030, 1, 31, 9, tzinfo=timezone.utc)"
+            )
+        self.at = at
+
+    def remaining_estimate(self, last_run_at: datetime) -> timedelta:  # noqa: ARG002 - beat's
+        """Return how long it is till then."""
+        remaining: timedelta = self.at - self.now()
+        return remaining
+
+    def is_due(self, last_run_at: datetime) -> Any:
+        """Tell beat whether it is time."""
+        left = self.remaining_estimate(last_run_at).total_seconds()
+        if last_run_at >= self.at:
+            return schedstate(False, math.inf)
+        return schedstate(True, math.inf) if left <= 0 else schedstate(False, left)
+
+    def __repr__(self) -> str:
+        return f"<clocked: {self.at.isoformat()}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, clocked) and self.at == other.at
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.at,)
+
+
+def register(kind: K) -> K:
+    """Let entries of a class of schedules be read in this process; a decorator.
+
+    A class of ``beat_schedule``, or of a schedule that this process has given to a call, is known.
+
+    Raises
+    ------
+    InvalidSchedule
+        It is no class of schedules at the top of a module.
+    """
+    if not (isinstance(kind, type) and issubclass(kind, BaseSchedule)):
+        raise InvalidSchedule(f"{kind!r} is no class of schedules")
+    if "." in kind.__qualname__:
+        raise InvalidSchedule(
+            f"{path_of(kind)}: expected a class that can be imported; define it at the top of a "
+            "module"
+        )
+    _REGISTERED[path_of(kind)] = kind
+    return kind
+
+
+def registered(path: str) -> type[BaseSchedule] | None:
+    """Return the class that was registered under a path, ``module:name`` or ``module.name``."""
+    module, colon, name = path.partition(":")
+    return _REGISTERED.get(path if colon else ":".join(module.rsplit(".", 1)) or name)
+
+
+def path_of(kind: type) -> str:
+    """Return the import path of a class."""
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def rule_of(given: BaseSchedule, zone: tzinfo, anchor: int) -> Rule:
+    """Return when a schedule is due.
+
+    Parameters
+    ----------
+    zone : tzinfo
+        Whose wall clock counts.
+    anchor : int
+        From when intervals are counted, and rules that say nothing else (ms).
+
+    Raises
+    ------
+    InvalidSchedule
+        It is never due, or is no schedule.
+    """
+    kind = type(given)
+    if kind is schedule:
+        return Rounded(given, zone, anchor) if given.relative else Interval(_every(given), anchor)
+    if kind is crontab:
+        return Crontab(given, zone)
+    if kind is rrule:
+        return Recurrence(given, zone, anchor)
+    if kind is clocked:
+        return Once(ms_of(given.at))
+    if isinstance(given, BaseSchedule):
+        return Polled(given, zone)
+    raise InvalidSchedule(f"{given!r}: expected a schedule, such as crontab(minute=0)")
+
+
+def latest(rule: Rule, after: int, until: int, most: int) -> list[int]:
+    """Return the last ticks after one moment and until the other, at most so many, in order."""
+    width = 1000
+    while True:
+        # Years may have passed, of which few ticks are asked for. What is asked may say other ones
+        # from another moment, which matters little after a day.
+        near = isinstance(rule, Polled) and until - after <= _DAY
+        start = after if near else max(after, until - width)
+        found: deque[int] = deque(maxlen=most)
+        tick = rule.after(start)
+        while tick is not None and tick <= until:
+            found.append(tick)
+            tick = rule.after(tick)
+        if start == after or len(found) == most:
+            return list(found)
+        width *= 8
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Every so many ms."""
+
+    every: int
+    anchor: int
+
+    def after(self, ms: int) -> int:
+        """Return the next one; none is before the anchor."""
+        return self.anchor + max(1, (ms - self.anchor) // self.every + 1) * self.every
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """At one moment."""
+
+    at: int
+
+    def after(self, ms: int) -> int | None:
+        """Return it, if it is still to come."""
+        return self.at if self.at > ms else None
+
+
+class Crontab:
+    """By minutes, hours and days of the wall clock."""
+
+    def __init__(self, given: crontab, zone: tzinfo) -> None:
+        self._minutes, self._hours = sorted(given.minute), sorted(given.hour)
+        self._given = given
+        self._zone = zone
+        every = (self._minutes, self._hours, given.month_of_year)
+        if not all(every) or self._day_from(date(2000, 1, 1)) is None:
+            raise InvalidSchedule(f"{given!r} never matches: there is no such time")
+
+    def after(self, ms: int) -> int | None:
+        """Return the next one."""
+        for candidate in self._walls(wall_of(ms, self._zone)):
+            tick = tick_at(candidate, self._zone)
+            if tick > ms:
+                return tick
+        return None
+
+    def _walls(self, wall: datetime) -> Iterator[datetime]:
+        """Yield the times of the wall clock that match, after that one."""
+        day: date | None = wall.date()
+        first = True
+        while day is not None:
+            day = self._day_from(day)
+            if day is None:
+                return
+            today = first and day == wall.date()
+            for hour in self._hours:
+                if today and hour < wall.hour:
+                    continue
+                for minute in self._minutes:
+                    if today and hour == wall.hour and minute <= wall.minute:
+                        continue
+                    yield datetime(day.year, day.month, day.day, hour, minute)
+            first = False
+            day = day + timedelta(days=1)
+
+    def _day_from(self, day: date) -> date | None:
+        """Return the first day that matches from that one on."""
+        given = self._given
+        last = day.year + YEARS
+        while day.year <= min(last, 9998):
+            if day.month not in given.month_of_year:
+                month = min((m for m in given.month_of_year if m > day.month), default=None)
+                day = (
+                    date(day.year + 1, min(given.month_of_year), 1)
+                    if month is None
+                    else date(day.year, month, 1)
+                )
+                continue
+            length = monthrange(day.year, day.month)[1]
+            for number in range(day.day, length + 1):
+                if number in given.day_of_month:
+                    found = date(day.year, day.month, number)
+                    if found.isoweekday() % 7 in given.day_of_week:
+                        return found
+            day = date(day.year, day.month, length) + timedelta(days=1)
+        return None
+
+
+class Polled:
+    """As the schedule itself says when it is asked as beat does: ``solar``, and what others make.
+
+    Its ``now()`` is the moment in question; a class that asks another clock cannot be foreseen.
+    """
+
+    def __init__(self, given: BaseSchedule, zone: tzinfo) -> None:
+        try:
+            self._schedule = copy.copy(given)
+        except (Exception, SystemExit) as exc:  # classes are anybody's
+            raise InvalidSchedule(
+                f"{given!r} cannot be copied: {type(exc).__name__}: {exc}"
+            ) from exc
+        self._schedule.tz = zone
+        self._zone = zone
+
+    def after(self, ms: int) -> int | None:
+        """Return the next one.
+
+        Raises
+        ------
+        InvalidSchedule
+            Asked again and again it is not due, or it fails.
+        """
+        last = moment_of(ms).astimezone(self._zone)
+        at = ms
+        for _ in range(STEPS):
+            due, seconds = self._ask(last, at)
+            if due and at > ms:
+                return at
+            if seconds > LONGEST:
+                return None
+            # In whole µs, as a float of 2.007 s is more than 2007 ms.
+            at += max(1, math.ceil(round(seconds * 1000, 3)))
+            if at - ms > LONGEST * 1000:
+                return None
+        raise InvalidSchedule(
+            f"{self._schedule!r} is not due, asked {STEPS:,} times from {last} to {moment_of(at)}"
+        )
+
+    def _ask(self, last: datetime, at: int) -> tuple[bool, float]:
+        now = moment_of(at).astimezone(self._zone)
+        self._schedule.nowfun = lambda: now
+        try:
+            due, seconds = self._schedule.is_due(last)
+            seconds = float(seconds)
+            if math.isnan(seconds):
+                raise ValueError("nan is no number of seconds")
+            return bool(due), max(0.0, seconds)
+        except (Exception, SystemExit) as exc:
+            raise InvalidSchedule(
+                f"{self._schedule!r} cannot say when it is due: {type(exc).__name__}: {exc}"
+            ) from exc
+
+
+class Rounded:
+    """Every so many whole days, hours, minutes or seconds of the wall clock, as ``relative`` says.
+
+    What an interval has beyond its largest unit does not count, as with Celery: it is rounded off.
+    """
+
+    def __init__(self, given: schedule, zone: tzinfo, anchor: int) -> None:
+        seconds = _every(given) / 1000
+        unit = next((unit for unit in (86400, 3600, 60, 1) if seconds >= unit), None)
+        if unit is None:
+            raise InvalidSchedule(f"every {seconds:g} s: relative is for seconds and more")
+        # Only days and hours are not the same everywhere.
+        self._zone = zone if unit >= 3600 else timezone.utc
+        self._every = timedelta(seconds=seconds // unit * unit)
+        wall = wall_of(anchor, self._zone)
+        day = wall.replace(hour=0, minute=0, second=0, microsecond=0)
+        self._start = day + (wall - day) // timedelta(seconds=unit) * timedelta(seconds=unit)
+
+    def after(self, ms: int) -> int:
+        """Return the next one; none is before the anchor."""
+        passed = (wall_of(ms, self._zone) - self._start) // self._every
+        while True:
+            passed = max(0, passed) + 1
+            tick = tick_at(self._start + passed * self._every, self._zone)
+            if tick > ms:
+                return tick
+
+
+def _every(given: schedule) -> int:
+    every = given.run_every
+    if not isinstance(every, timedelta):
+        raise InvalidSchedule(f"every {every!r}: expected seconds or a timedelta")
+    ms: int = every // MS
+    if ms < 1 or every != ms * MS or ms > LONGEST * 1000:
+        raise InvalidSchedule(
+            f"every {every.total_seconds():g} s: expected whole milliseconds, at least one, and "
+            f"at most {YEARS} years"
+        )
+    return ms

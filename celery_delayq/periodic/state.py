@@ -1,0 +1,408 @@
+"""Periodic entries: how they stand, and which ticks are to be fired. No I/O.
+
+A *tick* is a moment at which an entry is due, in ms since 1970. Dispatchers schedule ticks some
+time ahead, as entries with the id ``<name>:<tick>``, and note in the same step up to which they
+have done so: each tick is scheduled once, whoever comes first.
+
+Records are ``<line>\\n<definition in JSON>``, of which scripts compare and replace the line:
+``1 <edition>[+<runs by hand>[+<the last one>]] <anchor> <tick> <last tick> <ticks fired> <state>``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone, tzinfo
+from typing import Any, Literal, NamedTuple
+
+from celery_delayq.errors import RecordError
+from celery_delayq.periodic.definition import (
+    AHEAD,
+    Definition,
+    edition_of,
+)
+from celery_delayq.periodic.schedules import (
+    Interval,
+    Polled,
+    Rule,
+    latest,
+)
+from celery_delayq.periodic.serialization import (
+    describe,
+    dumps_form,
+)
+from celery_delayq.periodic.wall_clock import (
+    LAST,
+    moment_of,
+    ms_of,
+    ms_until,
+)
+
+#: Fired; not fired until it is resumed; never again, by its end or its number of runs.
+Status = Literal["on", "paused", "ended"]
+
+#: A tick that nobody has scheduled so many ms after it was due is one that was missed.
+GRACE = 1000
+
+#: Most ticks of one entry that are scheduled at one look; those after them at the next one.
+BURST = 100
+
+#: Most ticks of one entry that are scheduled and not due yet.
+MOST_AHEAD = AHEAD + 1
+
+#: Entries that are scheduled ahead are looked at together, at multiples of so many ms.
+MARK = 200
+
+#: After how many ms what was held back for one that runs is tried again.
+HOLD = 500
+
+_VERSION = "1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How an entry stands.
+
+    Attributes
+    ----------
+    edition : str
+        Of the definition: another one, another edition.
+    anchor : int
+        A moment from which intervals are counted (ms).
+    tick, last : int | None
+        The next tick that is not scheduled yet, and the last one that was (ms).
+    count : int
+        How many ticks were scheduled.
+    by_hand : int
+        How many runs more there were, by ``run_now``: these are no ticks.
+    hand : str
+        Names the last one of these.
+    """
+
+    edition: str
+    anchor: int
+    tick: int | None = None
+    last: int | None = None
+    count: int = 0
+    by_hand: int = 0
+    hand: str = ""
+    status: Status = "on"
+
+    @property
+    def line(self) -> str:
+        """The first line of its record."""
+        tick, last = ("-" if each is None else each for each in (self.tick, self.last))
+        edition = self.edition
+        if self.by_hand:
+            edition += f"+{self.by_hand}" + (f"+{self.hand}" if self.hand else "")
+        return f"{_VERSION} {edition} {self.anchor} {tick} {last} {self.count} {self.status}"
+
+    @classmethod
+    def read(cls, line: str) -> Standing:
+        """Undo :attr:`line`.
+
+        Raises
+        ------
+        RecordError
+            It is no line of ours.
+        """
+        try:
+            version, edition, anchor, tick, last, count, status = line.split(" ")
+            if version != _VERSION or status not in ("on", "paused", "ended"):
+                raise ValueError("another version")
+            edition, _, by_hand = edition.partition("+")
+            by_hand, _, hand = by_hand.partition("+")
+            return cls(
+                edition=edition,
+                anchor=_ms(anchor),
+                tick=None if tick == "-" else _ms(tick),
+                last=None if last == "-" else _ms(last),
+                count=int(count),
+                by_hand=int(by_hand or 0),
+                hand=hand,
+                status=status,  # type: ignore[arg-type]
+            )
+        except ValueError as exc:
+            raise RecordError(f"unreadable line {line!r} of a periodic entry: {exc}") from exc
+
+
+@dataclass(frozen=True, slots=True)
+class Periodic:
+    """A periodic entry."""
+
+    definition: Definition
+    standing: Standing
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.definition.name
+
+    @property
+    def next(self) -> datetime | None:
+        """The next tick that is not scheduled yet."""
+        return _moment(self.standing.tick)
+
+    @property
+    def last_run_at(self) -> datetime | None:
+        """The last tick that was scheduled: it may still be some time ahead."""
+        return _moment(self.standing.last)
+
+    @property
+    def total_run_count(self) -> int:
+        """How many ticks were scheduled, and runs by ``run_now``, which ``max_runs`` does not
+        count.
+        """
+        return self.standing.count + self.standing.by_hand
+
+    @property
+    def status(self) -> Status:
+        """Whether it is fired."""
+        return self.standing.status
+
+    @property
+    def look(self) -> int | None:
+        """When dispatchers are to look at it (ms), None for never."""
+        tick, ahead = self.standing.tick, self.definition.ahead
+        if tick is None or not ahead:
+            return tick
+        return -((ahead - tick) // MARK) * MARK
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON can have it."""
+        data = json.loads(self.definition.dumps())
+        return {
+            "name": self.name,
+            "source": self.definition.source,
+            "when": describe(self.definition.schedule),
+            **data,
+            "status": self.status,
+            "since": moment_of(self.standing.anchor).isoformat(),
+            "next": self.next and self.next.isoformat(),
+            "last_run_at": self.last_run_at and self.last_run_at.isoformat(),
+            "total_run_count": self.total_run_count,
+            "runs_by_hand": self.standing.by_hand,
+        }
+
+    def pack(self) -> str:
+        """Return its record."""
+        return f"{self.standing.line}\n{self.definition.dumps()}"
+
+    @classmethod
+    def unpack(cls, name: str, record: str) -> Periodic:
+        """Undo :meth:`pack`; raises what reading its parts does."""
+        line, _, text = record.partition("\n")
+        return cls(Definition.loads(name, text), Standing.read(line))
+
+
+class Firing(NamedTuple):
+    """What a look at an entry comes to.
+
+    Attributes
+    ----------
+    ticks : tuple[int, ...]
+        What is to be scheduled (ms).
+    then : Standing
+        How the entry stands with that.
+    refused : Standing
+        How it stands when that was refused, since another of its ticks runs.
+    now : int
+        When it was looked at (ms).
+    """
+
+    ticks: tuple[int, ...]
+    then: Standing
+    refused: Standing
+    now: int
+
+
+def begin(definition: Definition, now: int, zone: tzinfo) -> Periodic:
+    """Return a new entry, *now* in ms by Redis' clock."""
+    anchor = now if definition.start is None else ms_of(definition.start)
+    standing = Standing(edition=edition_of(definition), anchor=anchor)
+    tick = _next(definition, definition.rule(anchor, zone), standing, now)
+    return Periodic(definition, _with(standing, tick))
+
+
+def change(entry: Periodic, definition: Definition, now: int, zone: tzinfo) -> Periodic:
+    """Return an entry with another definition; its ticks that were scheduled stay so.
+
+    Another interval goes on from the last tick; a schedule that stays keeps its phase and count.
+    """
+    old, before = entry.standing, entry.definition
+    kept = dumps_form(definition.schedule) == dumps_form(before.schedule)
+    anchor = old.anchor if kept or old.last is None else old.last
+    start = None if definition.start is None else ms_of(definition.start)
+    if start is not None and (before.start is None or start != ms_of(before.start)):
+        anchor, kept = start, False
+    standing = replace(old, edition=edition_of(definition), anchor=anchor)
+    if old.status == "paused":
+        return Periodic(definition, replace(standing, tick=None))
+    rule = definition.rule(anchor, zone)
+    # What is due and not scheduled yet, or was missed, is not forgotten where it is still a tick.
+    tick = old.tick if kept and definition.timezone == before.timezone else None
+    if tick is not None and not isinstance(rule, Polled) and rule.after(tick - 1) != tick:
+        tick = None  # the app has another time zone now
+    tick = _allowed(definition, standing, tick)
+    if tick is None:
+        tick = _next(definition, rule, standing, max(now, old.last or now))
+    return Periodic(definition, _with(standing, tick))
+
+
+def pause(entry: Periodic, unfired: Sequence[int] = (), zone: tzinfo = timezone.utc) -> Periodic:
+    """Return it paused; the ticks *unfired* were taken out of the schedule again."""
+    old = entry.standing
+    last, count = old.last, old.count - len(unfired)
+    if unfired and last is not None:
+        first, rule = min(unfired), entry.definition.rule(old.anchor, zone)
+        others = {*latest(rule, first - 1, last, MOST_AHEAD)} - {*unfired}
+        before = [*others] or latest(rule, min(old.anchor, first) - 1, first - 1, 1)
+        last = max(before, default=None) if count else None
+    return replace(entry, standing=replace(old, tick=None, last=last, count=count, status="paused"))
+
+
+def resume(entry: Periodic, now: int, zone: tzinfo) -> Periodic:
+    """Return it going on with the next tick; those since it was paused were not missed."""
+    standing = replace(entry.standing, status="on")
+    rule = entry.definition.rule(standing.anchor, zone)
+    tick = _next(entry.definition, rule, standing, max(now, standing.last or now))
+    return replace(entry, standing=_with(standing, tick))
+
+
+def set_back(entry: Periodic, now: int, zone: tzinfo) -> Periodic:
+    """Return an entry as it goes on after Redis' clock was set back to *now*.
+
+    An interval goes on from now. What has times of its own waits for the first of them that was not
+    fired: each is fired once.
+    """
+    definition, old = entry.definition, entry.standing
+    if old.status == "ended" or not isinstance(definition.rule(old.anchor, zone), Interval):
+        return entry
+    anchor = old.anchor if definition.start is not None else min(old.anchor, now)
+    ahead = old.last is not None and old.last > now + definition.ahead
+    standing = replace(old, anchor=anchor, last=now if ahead else old.last)
+    rule = definition.rule(anchor, zone)
+    tick = _next(definition, rule, standing, max(now, standing.last or now))
+    if old.tick is not None and tick is not None and tick < old.tick:
+        standing = replace(standing, tick=tick)
+    return replace(entry, standing=standing)
+
+
+def fire(entry: Periodic, now: int, zone: tzinfo) -> Firing | None:
+    """Return what is to be scheduled of an entry at *now*; None when it is not time yet.
+
+    Raises
+    ------
+    InvalidSchedule
+        The next tick cannot be worked out.
+    """
+    definition, standing = entry.definition, entry.standing
+    tick, until = standing.tick, now + definition.ahead
+    if tick is None or tick > until:
+        return None
+    if definition.end is not None:
+        until = min(until, ms_until(definition.end))
+        if tick > until:
+            then = _with(standing, None)
+            return Firing((), then, then, now)
+    rule = definition.rule(standing.anchor, zone)
+    missed, others = _due(definition, rule, tick, now - GRACE, until)
+    due = missed + others
+    if definition.overlap == "queue_one":
+        ticks = due[-1:]
+    else:
+        ticks = others if definition.catch_up == "skip" else due
+    if definition.overlap == "skip":
+        ticks = ticks[-1:]
+    if len(ticks) > BURST:
+        ticks = due = ticks[:BURST]
+    if definition.max_runs is not None:
+        ticks = ticks[: max(0, definition.max_runs - standing.count)]
+    passed = _next(definition, rule, standing, due[-1])
+    if not ticks:
+        then = _with(standing, passed)
+        return Firing((), then, then, now)
+    fired = replace(standing, last=ticks[-1], count=standing.count + len(ticks))
+    then = _with(fired, _next(definition, rule, fired, due[-1]))
+    held = definition.overlap == "queue_one"
+    return Firing(tuple(ticks), then, standing if held else _with(standing, passed), now)
+
+
+def _due(
+    definition: Definition, rule: Rule, tick: int, in_time: int, until: int
+) -> tuple[list[int], list[int]]:
+    """Return which ticks from *tick* on were missed, the last ones, and which are in time."""
+    missed: list[int] = []
+    following: int | None = tick
+    if tick < in_time:
+        most = definition.catch_up_max if definition.catch_up == "all" else 1
+        # From the tick itself: what asks a schedule may come to others from another moment.
+        missed = [tick, *latest(rule, tick, min(until, in_time - 1), most)][-most:]
+        following = rule.after(missed[-1])
+    others: list[int] = []
+    while following is not None and following <= until and len(others) < BURST:
+        others.append(following)
+        following = rule.after(following)
+    return missed, others
+
+
+def upcoming(entry: Periodic, count: int, zone: tzinfo) -> list[int]:
+    """Return its next ticks that are not scheduled yet, at most *count* of them."""
+    definition, standing = entry.definition, entry.standing
+    rule = definition.rule(standing.anchor, zone)
+    found: list[int] = []
+    tick = standing.tick
+    while tick is not None and len(found) < count:
+        found.append(tick)
+        standing = replace(standing, count=standing.count + 1)
+        tick = _next(definition, rule, standing, tick)
+    return found
+
+
+def ahead_of(entry: Periodic, now: int, zone: tzinfo) -> list[int]:
+    """Return its ticks that are scheduled and not due yet."""
+    last = entry.standing.last
+    if last is None or last <= now:
+        return []
+    rule = entry.definition.rule(entry.standing.anchor, zone)
+    # What is asked may say other ones from another moment.
+    return sorted({*latest(rule, now, last, MOST_AHEAD), last})
+
+
+def tick_id(name: str, tick: int) -> str:
+    """Return the id of the task of a tick."""
+    return f"{name}:{tick}"
+
+
+def _next(definition: Definition, rule: Rule, standing: Standing, after: int) -> int | None:
+    """Return the first tick after that, None when there is to be none any more."""
+    if definition.start is not None:
+        after = max(after, ms_of(definition.start) - 1)
+    return _allowed(definition, standing, rule.after(after) if after < LAST else None)
+
+
+def _allowed(definition: Definition, standing: Standing, tick: int | None) -> int | None:
+    """Return a tick if it may be the next one."""
+    if definition.max_runs is not None and standing.count >= definition.max_runs:
+        return None
+    end = LAST if definition.end is None else ms_until(definition.end)
+    return None if tick is None or tick > end else tick
+
+
+def _with(standing: Standing, tick: int | None) -> Standing:
+    if standing.status == "paused":
+        return replace(standing, tick=None)
+    return replace(standing, tick=tick, status="ended" if tick is None else "on")
+
+
+def _ms(text: str) -> int:
+    """Return a time (ms) that a datetime can name."""
+    ms = int(text)
+    if not 0 <= ms <= LAST:
+        raise ValueError(f"{ms} lies outside the years 1970 to 9999")
+    return ms
+
+
+def _moment(ms: int | None) -> datetime | None:
+    return None if ms is None else moment_of(ms)

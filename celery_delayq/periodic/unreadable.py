@@ -1,0 +1,90 @@
+"""Periodic entries that cannot be read here: they are shown, paused and removed all the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from celery_delayq.errors import RecordError
+from celery_delayq.periodic.definition import source_in
+from celery_delayq.periodic.state import Standing
+from celery_delayq.periodic.wall_clock import moment_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable:
+    """A periodic entry that cannot be read here.
+
+    Its schedule is of a class that is not here, or its record is not one of this version.
+
+    Attributes
+    ----------
+    name : str
+    error : Exception
+        Why it cannot be read.
+    source : str | None
+        As a definition has it; None where that cannot be read either.
+    standing : Standing | None
+        How it stands, likewise.
+    data : Mapping[str, Any]
+        What its record says, empty where it is no JSON.
+    """
+
+    name: str
+    error: Exception
+    source: str | None
+    standing: Standing | None
+    data: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, name: str, record: str, error: Exception) -> Unreadable:
+        """Return what there is to read in a record all the same."""
+        line, _, text = record.partition("\n")
+        standing, data = None, {}
+        with suppress(RecordError):
+            standing = Standing.read(line)
+        source = source_in(text)
+        if source is not None:
+            data = json.loads(text)
+        return cls(name=name, error=error, source=source, standing=standing, data=data)
+
+    @property
+    def problem(self) -> str:
+        """Why it cannot be read, in words."""
+        return str(self.error)
+
+    @property
+    def status(self) -> Literal["unreadable"]:
+        """Always that: whether it is paused, or ended, *standing* tells."""
+        return "unreadable"
+
+    @property
+    def paused(self) -> bool:
+        """Whether it is paused."""
+        return self.standing is not None and self.standing.status == "paused"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON can have it, with all that is needed to make it elsewhere."""
+        standing = self.standing
+        moments = ("since", "next", "last_run_at")
+        stands = (standing.anchor, standing.tick, standing.last) if standing else (None,) * 3
+        return {"name": self.name, **self.data} | {
+            "name": self.name,
+            "source": self.source,
+            "when": None,
+            "status": self.status,
+            "problem": self.problem,
+            "paused": self.paused,
+            **{what: _told(ms) for what, ms in zip(moments, stands, strict=True)},
+            "total_run_count": standing.count + standing.by_hand if standing else 0,
+            "runs_by_hand": standing.by_hand if standing else 0,
+        }
+
+
+def _told(ms: int | None) -> str | None:
+    with suppress(OverflowError):  # it may be anything
+        return None if ms is None else moment_of(ms).isoformat()
+    return None

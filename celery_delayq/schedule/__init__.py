@@ -1,0 +1,1 @@
+"""Scheduled tasks: schedule, list, cancel, reschedule and revoke."""

@@ -1,0 +1,242 @@
+"""Changing all entries that a filter means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from celery_delayq.errors import (
+    ConfigError,
+    InvalidETA,
+    InvalidFilter,
+)
+from celery_delayq.model.envelope import (
+    MAX_DUE_MS,
+    Due,
+    due_of_countdown,
+    due_of_eta,
+)
+from celery_delayq.model.lookup import (
+    Letter,
+    Listed,
+    Where,
+)
+from celery_delayq.model.scheduled import (
+    OUTCOMES,
+    Bulk,
+    Filter,
+    Outcome,
+    ScheduledTask,
+)
+from celery_delayq.store.keys import Layout
+from celery_delayq.store.paging import (
+    queues_of,
+    scheduled_among,
+)
+from celery_delayq.store.schedule import Store
+
+T = TypeVar("T")
+
+#: Entries that one script call of a bulk operation changes.
+BATCH = 100
+
+#: A change of entries of one queue: what became of each.
+_Change = Callable[[Store, str, Layout, Sequence[Listed], str], Sequence[Letter]]
+
+
+class BulkMixin:
+    """The part of :class:`~celery_delayq.schedule.client.Client` for many entries at once."""
+
+    def _ask(self, question: Callable[[Store], T]) -> T:
+        raise NotImplementedError
+
+    def _note_cancelled(
+        self, ids: Collection[str], entries: Iterable[ScheduledTask], reason: str = "cancelled"
+    ) -> None:
+        raise NotImplementedError
+
+    def cancel_all(
+        self,
+        filter: Filter,
+        *,
+        dry_run: bool = False,
+        everything: bool = False,
+        progress: Callable[[Bulk], object] | None = None,
+    ) -> Bulk:
+        """Cancel all scheduled entries that a filter means.
+
+        Parameters
+        ----------
+        dry_run : bool
+            Only count them.
+        everything : bool
+            Needed for a filter that leaves nothing out.
+        progress : Callable[[Bulk], object]
+            Called after each batch.
+        """
+
+        entries: dict[str, ScheduledTask] = {}
+
+        def change(
+            store: Store, queue: str, layout: Layout, found: Sequence[Listed], token: str
+        ) -> Sequence[Letter]:
+            names = [each.name for each in found]
+            # What a first attempt has cancelled is not found by a second one.
+            entries.update((each._name, each) for each in scheduled_among(store, queue, names))
+            dues = [each.due_ms for each in found]
+            return store.control.cancel(queue, layout, names, if_due=dues, token=token)
+
+        def tell(cancelled: Sequence[Listed]) -> None:
+            gone = [entries[each.name] for each in cancelled if each.name in entries]
+            self._note_cancelled({each.id for each in cancelled}, gone)
+            entries.clear()
+
+        return self._change_all(filter, change, dry_run, everything, progress, after=tell)
+
+    def reschedule_all(
+        self,
+        filter: Filter,
+        *,
+        eta: datetime | str | None = None,
+        countdown: float | None = None,
+        by: timedelta | float | None = None,
+        dry_run: bool = False,
+        everything: bool = False,
+        progress: Callable[[Bulk], object] | None = None,
+    ) -> Bulk:
+        """Move all scheduled entries that a filter means; the others as for :meth:`cancel_all`.
+
+        Those that others move at the same time are not moved again (``CHANGED``).
+        """
+        due = new_due(eta, countdown, by)
+        if due is not None and due.relative:  # one time for all of them
+            due = Due(due.ms + self._ask(lambda store: store.now_ms()))
+        by_ms = 0 if due is not None else shift_ms(by)
+
+        def change(
+            store: Store, queue: str, _: Layout, found: Sequence[Listed], token: str
+        ) -> Sequence[Letter]:
+            moves = [(x.name, due or _shifted(x.due_ms, by_ms), x.due_ms) for x in found]
+            return store.control.reschedule(queue, moves, token)
+
+        return self._change_all(filter, change, dry_run, everything, progress)
+
+    def run_all_now(
+        self,
+        filter: Filter,
+        *,
+        dry_run: bool = False,
+        everything: bool = False,
+        progress: Callable[[Bulk], object] | None = None,
+    ) -> Bulk:
+        """Make all scheduled entries that a filter means ready; as for :meth:`cancel_all`."""
+
+        def change(
+            store: Store, queue: str, layout: Layout, found: Sequence[Listed], token: str
+        ) -> Sequence[Letter]:
+            names, dues = [each.name for each in found], [each.due_ms for each in found]
+            return store.control.run_now(queue, layout, names, if_due=dues, token=token)
+
+        # Each is put before the others, and the first to be due is to run first.
+        return self._change_all(filter, change, dry_run, everything, progress, last_first=True)
+
+    def _change_all(
+        self,
+        filter: Filter,
+        change: _Change,
+        dry_run: bool,
+        everything: bool,
+        progress: Callable[[Bulk], object] | None,
+        *,
+        last_first: bool = False,
+        after: Callable[[Sequence[Listed]], object] | None = None,
+    ) -> Bulk:
+        """Change what is meant, in batches; what is due at another time by then stays as it is.
+
+        *after* gets those of each batch that were changed.
+        """
+        if not isinstance(filter, Filter):
+            raise InvalidFilter(f"filter={filter!r}: expected a Filter(…)")
+        if filter.is_everything and not (everything or dry_run):
+            raise ConfigError(
+                "the filter leaves nothing out: give everything=True if all entries of all queues "
+                "are meant"
+            )
+        bulk = Bulk(dry_run)
+        where = filter.where()
+        known = self._ask(lambda store: queues_of(store, filter.queue))
+        if dry_run and where.step is None:
+            counted = self._ask(lambda store: sum(store.control.count(x, where) for x in known))
+            bulk.total = bulk.outcomes[Outcome.DONE] = counted
+            return bulk
+        # Names first: what is moved would be met again at its new place.
+        found = {queue: [*self._listed(queue, where)] for queue in known}
+        bulk.total = sum(map(len, found.values()))
+        for queue, names in found.items():
+            names = names[::-1] if last_first else names
+            for start in range(0, len(names), BATCH):
+                batch, token = names[start : start + BATCH], uuid4().hex
+                letters: Sequence[Letter] = ["d"] * len(batch)
+                if not dry_run:
+                    letters = self._ask(
+                        lambda store, q=queue, b=batch, t=token: change(store, q, known[q], b, t)  # type: ignore[misc]
+                    )
+                bulk.outcomes.update(OUTCOMES[letter] for letter in letters)
+                if after is not None and not dry_run:
+                    done = zip(batch, letters, strict=True)
+                    after([each for each, letter in done if letter == "d"])
+                if progress is not None:
+                    progress(bulk)
+        return bulk
+
+    def _listed(self, queue: str, where: Where) -> Iterator[Listed]:
+        """Yield name and score of all entries of a queue that are meant."""
+        after = None
+        while True:
+            page = self._ask(
+                lambda store, after=after: store.control.page(  # type: ignore[misc]
+                    queue, where, 1000, after, records=False
+                )
+            )
+            yield from page.entries
+            if not page.more:
+                return
+            after = page.last
+
+
+def new_due(
+    eta: datetime | str | None, countdown: float | None, by: timedelta | float | None
+) -> Due | None:
+    """Return when something is to be due, None when it is to be moved by an amount."""
+    if sum(each is not None for each in (eta, countdown, by)) != 1:
+        raise InvalidETA(
+            f"eta={eta!r}, countdown={countdown!r}, by={by!r}: give one of them, and not the others"
+        )
+    if by is not None:
+        return None
+    return due_of_eta(eta) if eta is not None else due_of_countdown(countdown)
+
+
+def shifted(due_ms: int, by_ms: int) -> Due:
+    """Return a due that is moved by so many ms.
+
+    Raises
+    ------
+    InvalidETA
+        It leads past the year 9999.
+    """
+    if due_ms + by_ms > MAX_DUE_MS:
+        raise InvalidETA(f"{by_ms / 1000:g} s later leads past the year 9999")
+    return Due(due_ms + by_ms)
+
+
+def _shifted(due_ms: int, by_ms: int) -> Due:
+    """Return the same; what would lead past the year 9999 is not moved, as to the past."""
+    return Due(due_ms + by_ms if due_ms + by_ms <= MAX_DUE_MS else 0)
+
+
+def shift_ms(by: Any) -> int:
+    seconds = by.total_seconds() if isinstance(by, timedelta) else by
+    return due_of_countdown(seconds, "by").ms

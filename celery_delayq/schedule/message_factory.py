@@ -1,0 +1,199 @@
+"""Messages made by Celery and kept instead of sent, and templates made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+from celery import Celery, signals
+from celery.app.routes import MapRoute
+
+from celery_delayq.integration import amqp
+from celery_delayq.integration.context import (
+    OPTION,
+    Sent,
+    to_send,
+)
+from celery_delayq.model import envelope
+from celery_delayq.model.envelope import (
+    PROPERTY,
+    Due,
+    Entry,
+)
+from celery_delayq.schedule.items import InvalidItem
+from celery_delayq.schedule.message_template import (
+    Job,
+    Routed,
+    Template,
+    kind,
+)
+from celery_delayq.store.pipeline import LOST
+
+#: Most templates kept: more kinds than that come one after another, not all at once.
+KINDS = 256
+
+#: How often a template is tried for a kind that seems to have none.
+TRIES = 3
+
+
+class Maker:
+    """Makes entries of calls: of most by a template, of the others by Celery itself.
+
+    Parameters
+    ----------
+    app : Celery
+        The app; messages are routed on a connection of its own, and queues declared there.
+    listeners : bool
+        Have Celery make each message when there are listeners to its signals of publishing.
+    common : Mapping[str, Any]
+        Options that all calls have.
+    """
+
+    def __init__(self, app: Celery, common: Mapping[str, Any], listeners: bool = True) -> None:
+        self.app = app
+        self._common = dict(common)
+        self._uniform = _is_uniform(app) and not (listeners and _has_listeners())
+        self._templates: dict[Any, Template | int] = {}
+        self._kept: list[tuple[str, dict[str, Any]]] = []
+        self._connection = app.connection_for_write()
+        self.channel: Any = None
+        self._producer: Any = None
+
+    def __enter__(self) -> Maker:
+        self._connect()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._connection.release()
+
+    def make(self, job: Job) -> Routed:
+        """Return the entry of a call.
+
+        Raises
+        ------
+        Exception
+            What ``apply_async`` would raise, and :class:`InvalidItem` for what cannot be scheduled.
+        """
+        key = kind(job) if self._uniform else None
+        if key is None:
+            return self._have_made(job)[0]
+        sent = to_send(self.app, job.options.get(OPTION, self._common.get(OPTION)))
+        if sent is not None:
+            # Of one kind are those in one trace: it is in headers, which others may change.
+            key = key, bool(sent.text), sent.trace
+        template = self._templates.get(key, 0)
+        if isinstance(template, Template):
+            try:
+                return template.fill(job, sent)
+            except Exception:
+                return self._have_made(_carrying(job, sent))[0]  # with the error that Celery gives
+        routed, message = self._have_made(_carrying(job, sent))
+        if template < TRIES:
+            if len(self._templates) >= KINDS:
+                self._templates.clear()
+            found = Template.of(
+                self.app, job, {**self._common, **job.options}, routed, message, sent
+            )
+            self._templates[key] = found or template + 1
+        return routed
+
+    def template(self, job: Job) -> Template | None:
+        """Return what serves all calls like this one, which carry nothing of the context."""
+        key = kind(job) if self._uniform else None
+        template = self._templates.get(key)
+        return template if isinstance(template, Template) else None
+
+    def _connect(self) -> None:
+        """Let a channel of our own keep what it would send."""
+        self.channel = self._connection.channel()
+        self.channel._put = self._keep
+        self.channel._put_fanout = _ignore  # the event task-sent
+        self.channel.connection.batches += 1  # spares kombu's retries, see `hooks`
+        self._producer = self.app.amqp.Producer(self.channel, auto_declare=False)
+
+    def _keep(self, queue: str, message: dict[str, Any], **_: Any) -> None:
+        self._kept.append((queue, message))
+
+    def _have_made(self, job: Job) -> tuple[Routed, dict[str, Any]]:
+        """Have Celery make a message; once more when a queue could not be declared."""
+        try:
+            return self._by_celery(job)
+        except LOST:
+            with suppress(Exception):
+                self._connection.release()
+            self._connection = self.app.connection_for_write()
+            self._connect()
+            return self._by_celery(job)
+
+    def _by_celery(self, job: Job) -> tuple[Routed, dict[str, Any]]:
+        """Have Celery make a message and send it, all the way through routing."""
+        self._kept.clear()
+        given = {
+            name: value
+            for name in ("eta", "countdown", "expires", "queue", "priority", "unique_key")
+            if (value := getattr(job, name)) is not None
+        }
+        options = {
+            **self._common,
+            **job.options,
+            **given,
+            "task_id": job.id,
+            "producer": self._producer,
+            "retry": False,
+            "add_to_parent": False,
+        }
+        name, task, _ = job.target
+        if task is None:
+            self.app.send_task(name, job.args, job.kwargs, **options)
+        else:
+            task.apply_async(job.args, job.kwargs, **options)
+        kept = [(q, m) for q, m in self._kept if envelope.is_task(m)]
+        kept = [(q, m) for q, m in kept if m["headers"]["id"] == job.id]
+        fleeting = [queue for queue, _ in kept if not self.channel.can_schedule(queue)]
+        if not kept or fleeting:
+            where = ", ".join(map(repr, fleeting)) or "no queue"
+            raise InvalidItem(
+                f"task {job.id} goes to {where}: expected a queue that lasts, not one that is "
+                "deleted by itself, expires or belongs to a fanout exchange; send it by apply_async"
+            )
+        message = kept[0][1]
+        if envelope.retry_of(message) is not None:
+            message = envelope.without_retry_of(message)
+        # The tag begins with the nonce, as always.
+        properties = message["properties"]
+        properties["delivery_tag"] = job.nonce + properties["delivery_tag"][16:]
+        properties.setdefault(PROPERTY, {})["nonce"] = job.nonce
+        step = self.channel.priority(self.channel._get_message_priority(message, reverse=False))
+        entry = Entry.of(message, step, envelope.due_when_sent(message) or Due(0))
+        return Routed(tuple(queue for queue, _ in kept), entry), message
+
+
+def _carrying(job: Job, sent: Sent | None) -> Job:
+    """Return a call that carries this and no other context."""
+    return job._replace(options={**job.options, OPTION: sent or False})
+
+
+def _ignore(*_: Any, **__: Any) -> None:
+    pass
+
+
+def _is_uniform(app: Celery) -> bool:
+    """Return whether nothing in an app makes messages of one kind differ by their arguments."""
+    return (
+        type(app).send_task is Celery.send_task
+        and type(app.amqp) is amqp.AMQP
+        and all(type(router) is MapRoute for router in app.amqp.router.routes)
+    )
+
+
+def _has_listeners() -> bool:
+    """Return whether somebody listens to the signals of publishing."""
+    sent = (signals.before_task_publish, signals.after_task_publish, signals.task_sent)
+    return any(signal.receivers for signal in sent)

@@ -1,0 +1,65 @@
+"""What those call who want to know which runs there were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TypeVar
+
+from celery_delayq.model.history import (
+    START,
+    Run,
+    check_range,
+    readable,
+)
+from celery_delayq.store.schedule import Store
+
+T = TypeVar("T")
+
+#: Runs that are read at once.
+PAGE = 500
+
+
+class HistoryMixin:
+    """The part of :class:`~celery_delayq.DelayQ` for the history."""
+
+    def _ask(self, question: Callable[[Store], T]) -> T:
+        raise NotImplementedError
+
+    def history(self, after: str = START, count: int | None = None) -> Iterator[Run]:
+        """Yield the runs that have ended, the first that did first, up to the last one by now.
+
+        There are some only where the setting ``history`` is more than 0.
+
+        Parameters
+        ----------
+        after : str
+            The offset of a run: those after it. Also of one that is forgotten by now.
+        count : int | None
+            At most so many.
+
+        Raises
+        ------
+        InvalidCursor
+            *after* is no offset.
+        InvalidFilter
+            *count* is no number.
+        """
+        check_range(after, count)
+        return self._runs(after, count)
+
+    def _runs(self, after: str, count: int | None) -> Iterator[Run]:
+        upto = self._ask(lambda store: store.history.last())
+        while upto is not None and count != 0:
+            limit = PAGE if count is None else min(PAGE, count)
+            entries = self._ask(partial(_read, after, upto, limit))
+            if not entries:
+                return
+            after = entries[-1][0]
+            for run in readable(entries):
+                yield run
+                count = None if count is None else count - 1
+
+
+def _read(after: str, upto: str, limit: int, store: Store) -> list[tuple[str, bytes]]:
+    return store.history.read(after, upto, limit)

@@ -1,0 +1,396 @@
+"""What is done in Redis for those who look after the schedule: find, cancel, move, pause."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING, Any, cast
+from uuid import uuid4
+
+from celery_delayq.model.canvas import Canvas
+from celery_delayq.model.envelope import (
+    Due,
+    entry_id,
+    task_field,
+    task_name,
+)
+from celery_delayq.model.lookup import (
+    PARK,
+    Controls,
+    Found,
+    IfDue,
+    Letter,
+    Listed,
+    Name,
+    Place,
+    Position,
+    Revoked,
+    State,
+    Where,
+    to_bytes,
+    to_text,
+    worst,
+)
+from celery_delayq.store.keys import Layout
+from celery_delayq.store.scan import ScanStore
+from celery_delayq.store.scripting import scripts
+from celery_delayq.store.scripting.calls import Call
+
+if TYPE_CHECKING:
+    from celery_delayq.store.schedule import Store
+
+#: Most ids of one script call, and most names that it looks at. Many messages with one id take
+#: several calls.
+BATCH = 100
+
+#: The first message with an id: see ``include/find.lua``.
+_FIRST = b"["
+
+#: Messages that one call of ``schedule/exists.lua`` looks for.
+KNOWN = 500
+
+#: Most revoked ids that one call reads or looks for.
+REVOKED = 5000
+
+#: Entries that one call of ``control/page.lua`` tells: more of them keep Redis busy for longer at
+#: once.
+PAGE = 200
+
+_TRACKED = re.compile(rb"(!?)(\S+) (\d+) (\S+) (\S*) ?(.*)", re.DOTALL)
+
+
+class ControlStore:
+    """The part of the gateway for those who look after the schedule."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._keys = store.keys
+
+    # -- to look at
+
+    def known(self, queue: str, messages: Iterable[tuple[str, str]]) -> str:
+        """Return a letter of ``schedule/exists.lua`` for each id and nonce: whether that is
+        there."""
+        script, keys = scripts.load("schedule/exists"), [*self._keys.queue(queue).state]
+        messages, letters = iter(messages), []
+        part: list[tuple[str, str]] = []
+        while part := part or [*islice(messages, KNOWN)]:
+            # Together: redis-py takes longer for many arguments than Redis does for all the rest.
+            ids = "".join([f"{entry_id(id)}\0" for id, _ in part])
+            nonces = "".join([f"{nonce}\0" for _, nonce in part])
+            letters.append(self._store.run(Call(script, keys, [ids, nonces])).decode())
+            part = part[len(letters[-1]) :]
+        return "".join(letters)
+
+    def find(self, queue: str, ids: Sequence[str]) -> list[Place]:
+        """Return the places of all messages of a queue with one of *ids*."""
+        script, keys = scripts.load("control/find"), [*self._keys.queue(queue).state]
+        places: list[Place] = []
+        number, start = 0, _FIRST
+        while number < len(ids):
+            args = [BATCH, start, *map(_target, ids[number : number + BATCH])]
+            done, start, *found = self._store.run(Call(script, keys, args))
+            places += [_place(*each) for each in found]
+            number += done
+        return places
+
+    def page(
+        self,
+        queue: str,
+        where: Where,
+        limit: int,
+        after: Position | None = None,
+        *,
+        records: bool = True,
+    ) -> Found:
+        """Return up to *limit* entries in order of due, what is paused last.
+
+        Without *records* these are empty. There may be fewer and more behind them, where a priority
+        is given.
+        """
+        entries: list[Listed] = []
+        while True:
+            part = self._page(queue, where, min(PAGE, limit - len(entries)), after, records)
+            entries += part.entries
+            after = part.last or after
+            if not part.more or len(entries) == limit or not part.entries:
+                return Found(entries, part.more, after)
+
+    def _page(
+        self, queue: str, where: Where, limit: int, after: Position | None, records: bool
+    ) -> Found:
+        args = [
+            "" if where.task is None else task_field(where.task),
+            *("" if each is None else each for each in (where.due_from, where.due_to, where.step)),
+            limit,
+            *(("", "") if after is None else (after.score, to_bytes(after.name))),
+            "1" if records else "0",
+        ]
+        keys = list(self._keys.queue(queue).schedule)
+        more, last_score, last_name, *flat = self._store.run(
+            Call(scripts.load("control/page"), keys, args)
+        )
+        entries = [
+            Listed(Name(to_text(name)), _score(score), data)
+            for name, score, data in zip(*[iter(flat)] * 3, strict=True)
+        ]
+        last = Position(_score(last_score), to_text(last_name)) if last_score else None
+        return Found(entries, more == b"1", last)
+
+    def records(self, queue: str, names: Sequence[str]) -> dict[str, bytes]:
+        """Return the records of those entries that are still scheduled, by name."""
+        fields = [to_bytes(name) for name in names]
+        found = ScanStore(self._store).values(self._keys.queue(queue).entries, fields)
+        return {name: data for name, data in zip(names, found, strict=True) if data is not None}
+
+    def count(self, queue: str, where: Where) -> int:
+        """Return how many entries of a queue there are; *where* names no step."""
+        key = self._keys.queue(queue)
+        low, high = where.due_from, where.due_to
+        if where.task is not None:
+            field = task_field(where.task)
+            start = f"[{field}\0" if low is None else f"[{field}\0{max(low, 0):015d}"
+            end = f"({field}\1" if high is None else f"({field}\0{high + 1:015d}"
+            return cast(int, self._store.client.zlexcount(key.tasks, start, end))
+        if low is None and high is None:
+            return cast(int, self._store.client.zcard(key.due))
+        with self._store.client.pipeline(transaction=False) as pipe:
+            for base in (0, PARK):
+                first = base if low is None else base + max(low, 0)
+                pipe.zcount(key.due, first, base + (PARK - 1 if high is None else high))
+            return sum(pipe.execute())
+
+    def controls(self) -> Controls:
+        """Return what is paused."""
+        found = cast("dict[bytes, bytes]", self._store.client.hgetall(self._keys.control))
+        revision = _number(found.pop(b"revision", b"0"))
+        names = {to_text(name): _number(since) for name, since in found.items()}
+        queues = {name[1:]: since for name, since in names.items() if name[:1] == "q"}
+        tasks = {task_name(name[1:]): since for name, since in names.items() if name[:1] == "t"}
+        return Controls(revision, queues, tasks)
+
+    # -- to change
+
+    def cancel(
+        self,
+        queue: str,
+        layout: Layout,
+        ids: Sequence[str],
+        *,
+        if_due: IfDue = None,
+        ready: bool = True,
+        token: str | None = None,
+    ) -> list[Letter]:
+        """Cancel entries, with *ready* also those that no process holds yet.
+
+        This and the others tell what became of each. Asked again with the same *token*, they
+        change nothing more and give the same answer, for a minute.
+
+        Parameters
+        ----------
+        if_due : int | Sequence[int | None] | None
+            Only what is due then (ms), all of them or each.
+        """
+        key = self._keys.queue(queue)
+        keys = [key.suspects, *self._keys.ready_lists(queue, layout)]
+        args = ["1" if ready else "0"]
+        return self._in_parts("control/cancel", queue, token, keys, args, _each(ids, if_due))
+
+    def reschedule(
+        self, queue: str, moves: Sequence[tuple[str, Due, int | None]], token: str | None = None
+    ) -> list[Letter]:
+        """Move entries: id, new due, and the one that it must have now (ms), if any."""
+        # A countdown that is over leads to the past.
+        items = [
+            (id, due.ms if not due.relative else f"+{due.ms}" if due.ms > 0 else 0, if_due)
+            for id, due, if_due in moves
+        ]
+        return self._in_parts("control/reschedule", queue, token, [], [self._keys.wake], items)
+
+    def run_now(
+        self,
+        queue: str,
+        layout: Layout,
+        ids: Sequence[str],
+        *,
+        if_due: IfDue = None,
+        token: str | None = None,
+    ) -> list[Letter]:
+        """Make entries ready at once, to run next: the last one first."""
+        key = self._keys.queue(queue)
+        keys = [key.wake, self._keys.control, *self._keys.ready_lists(queue, layout)]
+        args = [self._keys.wake, len(layout.steps), *layout.steps]
+        return self._in_parts("control/run_now", queue, token, keys, args, _each(ids, if_due))
+
+    def _in_parts(
+        self,
+        name: str,
+        queue: str,
+        token: str | None,
+        keys: list[str],
+        args: list[Any],
+        items: Sequence[tuple[Any, ...]],
+    ) -> list[Letter]:
+        """Call a script for all *items*, some at a time: each has an id, then its arguments."""
+        key, script = self._keys.queue(queue), scripts.load(name)
+        token = token or uuid4().hex
+        letters: list[Letter] = []
+        number, calls, start = 0, 0, _FIRST
+        while number < len(items):
+            some = items[number : number + BATCH]
+            flat = [x for id, *rest in some for x in (_target(id), *map(_optional, rest))]
+            its_keys = [*key.state, self._keys.agenda, key.answer(f"{token}-{calls}"), *keys]
+            its_args = [queue, BATCH, start, *args, *flat]
+            found, _, more = self._store.run(Call(script, its_keys, its_args)).partition(b"\n")
+            told = cast("list[Letter]", list(found.decode()))
+            # The first letter may be for more messages of the id that the last call has begun.
+            letters[number:] = [worst([*letters[number:], told[0]]), *told[1:]]
+            number, start = len(letters) - bool(more), more or _FIRST
+            calls += 1
+        return letters
+
+    def spend(self, budget: str, most: int, what: str, seconds: int) -> bool:
+        """Spend one of at most *most* retries of a canvas; False when none is left.
+
+        The same again, *what* says which, costs nothing. It is remembered for so many seconds.
+        """
+        args = [what, most, seconds]
+        call = Call(scripts.load("leases/use_retry_budget"), [self._keys.budget(budget)], args)
+        return bool(self._store.run(call))
+
+    def pause(
+        self,
+        queues: Iterable[str],
+        *,
+        queue: str | None = None,
+        task: str | None = None,
+        resume: bool = False,
+        token: str | None = None,
+    ) -> bool:
+        """Pause a queue or a task, or let it go on; False when it was so already.
+
+        *queues* are looked at when it goes on: they may have parked entries. *token* as for
+        :meth:`cancel`.
+        """
+        field = f"q{queue}" if queue is not None else f"t{task_field(task or '')}"
+        names = list(queues)
+        keys = [self._keys.control, self._keys.agenda, self._keys.answer(token or uuid4().hex)]
+        keys += [self._keys.queue(name).due for name in names]
+        args = [field, "0" if resume else "1", self._keys.wake, *names]
+        return bool(int(self._store.run(Call(scripts.load("control/pause"), keys, args))))
+
+    def revoke(
+        self,
+        seconds: float,
+        ids: Iterable[str] = (),
+        stamps: Mapping[str, Any] | None = None,
+        canvas: Canvas | None = None,
+    ) -> int:
+        """Remember ids, stamps, a canvas for so many seconds; return how many are remembered."""
+        members = _revoked_members(ids, stamps)
+        if canvas is not None:
+            members.append(to_bytes(canvas.text))
+        keys = [self._keys.control, self._keys.revoked]
+        args = [int(seconds * 1000), *members]
+        return int(self._store.run(Call(scripts.load("control/revoke"), keys, args)))
+
+    def not_revoked(self, ids: Sequence[str], stamps: Mapping[str, Any] | None = None) -> list[str]:
+        """Return which of ids, and of stamps in JSON, are not remembered as revoked."""
+        members = _revoked_members(ids, stamps)
+        new: list[str] = []
+        for start in range(0, len(members), REVOKED):
+            some = members[start : start + REVOKED]
+            scores = cast(
+                "list[float | None]", self._store.client.zmscore(self._keys.revoked, some)
+            )
+            new += [to_text(x[1:]) for x, at in zip(some, scores, strict=True) if at is None]
+        return new
+
+    def revoked(self, since_ms: int = 0) -> Revoked:
+        """Return what was revoked since then, and when the last of it was (ms)."""
+        ids: list[str] = []
+        stamps: list[dict[str, Any]] = []
+        canvases: list[Canvas] = []
+        last, start = since_ms, 0
+        while True:
+            found = cast(
+                "list[tuple[bytes, float]]",
+                self._store.client.zrangebyscore(
+                    self._keys.revoked, since_ms, "+inf", start, REVOKED, withscores=True
+                ),
+            )
+            ids += [to_text(member[1:]) for member, _ in found if member[:1] == b"i"]
+            stamps += [stamp for member, _ in found if (stamp := _stamp(member))]
+            canvases += [
+                Canvas(to_text(member[:1]), to_text(member[1:]))
+                for member, _ in found
+                if member[:1] in (b"r", b"g")
+            ]
+            last = int(found[-1][1]) if found else last
+            if len(found) < REVOKED:
+                return Revoked(ids, stamps, canvases, last)
+            start += REVOKED
+
+
+def _each(ids: Sequence[str], if_due: IfDue) -> list[tuple[str, int | None]]:
+    """Return ids, each with the due that it must have."""
+    dues = if_due if isinstance(if_due, Sequence) else [if_due] * len(ids)
+    return [*zip(ids, dues, strict=True)]
+
+
+def _place(found: bytes, letter: bytes, score: bytes, value: bytes) -> Place:
+    name = Name(to_text(found))
+    if letter == b"s":
+        at = _score(score or b"0")
+        parked = at >= PARK
+        state: State = "paused" if parked else "scheduled"
+        return Place(name, state, at - PARK if parked else at, value)
+    match = _TRACKED.fullmatch(value)
+    if match is None:
+        return Place(name, "ready", 0, None)
+    _, _, due, unique, task, holder = match.groups()
+    state = "ready" if letter == b"w" else "running"
+    return Place(
+        name, state, int(due), None, task_name(task.decode()), unique.decode(), to_text(holder)
+    )
+
+
+def _stamp(member: bytes) -> dict[str, Any]:
+    """Return a stamp that was revoked; none for anything else."""
+    if member[:1] == b"s":
+        with suppress(ValueError):
+            stamp = json.loads(member[1:])
+            return stamp if isinstance(stamp, dict) else {}
+    return {}
+
+
+def _revoked_members(ids: Iterable[str], stamps: Mapping[str, Any] | None) -> list[bytes]:
+    """Return what stands in Redis for what is revoked."""
+    texts = (json.dumps({name: value}, default=list) for name, value in (stamps or {}).items())
+    return [*(b"i" + to_bytes(id) for id in ids), *(b"s" + to_bytes(text) for text in texts)]
+
+
+def _target(id: str) -> bytes:
+    """Return an id or a name as ``names_of`` in ``include/tracking.lua`` tells them apart."""
+    if isinstance(id, Name):
+        return to_bytes(id if "\0" in id else f"{id}\0")
+    return to_bytes(entry_id(id))
+
+
+def _number(text: bytes) -> int:
+    """Return a number; 0 for what a hand has written there."""
+    return int(text) if text.isdigit() else 0
+
+
+def _score(text: bytes) -> int:
+    """Return a score; one that a hand has made may be anything."""
+    value = float(text)
+    return int(value) if math.isfinite(value) else int(math.copysign(PARK - 1, value))
+
+
+def _optional(value: Any) -> Any:
+    return "" if value is None else value

@@ -1,0 +1,61 @@
+"""What is done in Redis with the history of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from celery_delayq.store.scripting import scripts
+from celery_delayq.store.scripting.calls import Call
+
+if TYPE_CHECKING:
+    from celery_delayq.store.schedule import Store
+
+
+def joined(runs: Iterable[bytes]) -> bytes:
+    """Return lines as one argument of a script: each takes a client, and Redis, its time."""
+    return b"\n".join([*runs, b""])
+
+
+class HistoryStore:
+    """The part of the gateway for the history: a stream, the oldest runs of which are forgotten.
+
+    Runs whose messages are acknowledged after them are written by the scripts that do that:
+    :class:`~celery_delayq.store.leases.LeaseStore`.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._keys = store.keys
+
+    def add(self, incarnation: str, number: int, most: int, runs: Sequence[bytes]) -> int:
+        """Note runs whose messages were acknowledged before them; return how many were new.
+
+        *number* grows with each call that an incarnation makes, and is the same when one is
+        repeated; *most* is about how many runs to keep.
+        """
+        keys = [self._keys.history, self._keys.incarnation(incarnation)]
+        args = [most, number, joined(runs)]
+        return int(self._store.run(Call(scripts.load("history/add"), keys, args)))
+
+    def read(self, after: str, upto: str, limit: int) -> list[tuple[str, bytes]]:
+        """Return offset and bytes of the next *limit* runs after one offset, up to another one."""
+        found = self._store.client.xrange(self._keys.history, f"({after}", upto, limit)
+        return [_entry(item) for item in cast("list[Any]", found)]
+
+    def first(self) -> str | None:
+        """Return the offset of the oldest run that is kept, None when there is none."""
+        return _offset(self._store.client.xrange(self._keys.history, count=1))
+
+    def last(self) -> str | None:
+        """Return the offset of the newest run, None when there is none."""
+        return _offset(self._store.client.xrevrange(self._keys.history, count=1))
+
+
+def _entry(item: Any) -> tuple[str, bytes]:
+    offset, fields = item
+    return offset.decode(), (fields or {}).get(b"r", b"")
+
+
+def _offset(found: Any) -> str | None:
+    return found[0][0].decode() if found else None

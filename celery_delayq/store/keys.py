@@ -1,0 +1,342 @@
+"""The only place that spells the name of a Redis key.
+
+Our own keys carry the queue's name as a hash tag, so that all of a queue's keys share one
+slot. The ready lists keep the names that kombu gives them: stock producers, stock workers
+and Flower use the same lists.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cache, lru_cache
+
+from celery_delayq.errors import RecordError
+
+#: What kombu puts between a queue's name and a priority step.
+DEFAULT_SEP = "\x06\x16"
+
+#: kombu's default priority steps: one ready list for each.
+DEFAULT_STEPS = (0, 3, 6, 9)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a queue's ready lists are laid out, and how fast they are filled.
+
+    Attributes
+    ----------
+    sep, steps : str, tuple[int, ...]
+        kombu's ``sep`` and ``priority_steps``.
+    rate : float
+        Most entries to promote in a second, 0 for no limit.
+    max_ready : int
+        Most ready messages beyond which nothing is promoted, 0 for no limit.
+    dead_age, dead_max : float, int
+        Seconds for which dead letters are kept, and how many, 0 for no limit. Nobody forgets those
+        of a queue whose consumers have not said so.
+    archived : bool
+        Its consumers move dead letters to a database.
+    history : bool
+        They keep a history of runs, so it is to be noted when an entry becomes ready.
+    """
+
+    sep: str = DEFAULT_SEP
+    steps: tuple[int, ...] = DEFAULT_STEPS
+    rate: float = 0.0
+    max_ready: int = 0
+    dead_age: float = 0.0
+    dead_max: int = 0
+    archived: bool = False
+    history: bool = False
+
+    def step(self, priority: int) -> int:
+        """Return the step whose list takes *priority*, by kombu's rule."""
+        return self.steps[bisect(self.steps, priority) - 1]
+
+    @property
+    def text(self) -> str:
+        """The form in which the registry keeps this layout."""
+        return _layout_text(self)
+
+    @classmethod
+    def loads(cls, text: bytes | str) -> Layout:
+        """Read the :attr:`text` of a layout.
+
+        Raises
+        ------
+        RecordError
+            The text is something else.
+        """
+        try:
+            data = json.loads(text)
+            layout = cls(
+                sep=data["sep"],
+                steps=tuple(int(step) for step in data["steps"]),
+                rate=float(data.get("rate", 0)),
+                max_ready=int(data.get("max_ready", 0)),
+                dead_age=float(data.get("dead_age", 0)),
+                dead_max=int(data.get("dead_max", 0)),
+                archived=bool(data.get("archived")),
+                history=bool(data.get("history")),
+            )
+            if not isinstance(layout.sep, str) or not layout.steps:
+                raise ValueError("no separator or no steps")
+            return layout
+        except (ValueError, KeyError, TypeError) as exc:
+            raise RecordError(f"unreadable queue layout {text!r} in the registry") from exc
+
+
+@cache
+def _layout_text(layout: Layout) -> str:
+    data: dict[str, object] = {"sep": layout.sep, "steps": list(layout.steps)}
+    if layout.rate:
+        data["rate"] = layout.rate
+    for name in ("max_ready", "dead_age", "dead_max", "archived", "history"):
+        if getattr(layout, name):
+            data[name] = getattr(layout, name)
+    return json.dumps(data)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueKeys:
+    """Full names of the keys of one queue.
+
+    due
+        Sorted set: entry id, scored by the moment it is due in ms since 1970.
+    entries
+        Hash: entry id to record (see :mod:`celery_delayq.model.envelope`).
+    tasks
+        Sorted set, all scores 0: ``task NUL due NUL id``, to count and find by task.
+    parked
+        Sorted set like ``tasks``, of those whose task is paused and whose moment has passed.
+    unique
+        Hash: unique key to the id that has it (``include/tracking.lua``).
+    twins
+        Sorted set, all scores 0: ``id NUL nonce`` of entries whose id was taken when they came.
+    waiting
+        Hash: entry id to what is known of it while it is ready (``include/tracking.lua``).
+    running
+        Hash: the same while a process holds it.
+    pace
+        Hash: how much of the queue may be promoted now (``include/rate_limit.lua``).
+    dead
+        Hash: letter id to dead letter.
+    dead_at
+        Sorted set: letter id, scored by the moment it died in ms since 1970.
+    wake
+        List of one empty element while something may be ready: idle consumers block on it.
+    leases
+        Sorted set: incarnation, scored by the end of its lease in ms of lease time.
+    deliveries
+        Hash: SHA1 of a message that came back to how often (``include/lease.lua``).
+    nonces
+        Hash: incarnation to the last nonce for which it got something.
+    suspects
+        List: messages to deliver alone.
+    suspect_turn
+        String: the incarnation that makes itself free for one of them.
+    """
+
+    own: str
+    due: str
+    entries: str
+    tasks: str
+    parked: str
+    unique: str
+    twins: str
+    waiting: str
+    running: str
+    pace: str
+    dead: str
+    dead_at: str
+    wake: str
+    leases: str
+    deliveries: str
+    nonces: str
+    suspects: str
+    suspect_turn: str
+
+    @property
+    def schedule(self) -> tuple[str, str, str]:
+        """The keys that hold the scheduled entries."""
+        return self.due, self.entries, self.tasks
+
+    @property
+    def state(self) -> tuple[str, ...]:
+        """The keys with which scripts about entries begin (``include/tracking.lua``)."""
+        return (
+            self.due,
+            self.entries,
+            self.tasks,
+            self.parked,
+            self.unique,
+            self.twins,
+            self.waiting,
+            self.running,
+        )
+
+    def answer(self, token: str) -> str:
+        """String: what was answered to a call, in case its reply was lost; expires."""
+        return f"{self.own}answer:{token}"
+
+    def leased(self, incarnation: str) -> str:
+        """Hash: field to message of all that a process holds (``include/lease.lua``)."""
+        return f"{self.own}leased:{incarnation}"
+
+
+#: How the names of a queue's keys end; some names continue after that.
+_OF_QUEUES = frozenset({*(each.name for each in fields(QueueKeys)), "answer", "leased"} - {"own"})
+
+#: The text of errors about a queue whose ready list :func:`is_own_key`.
+NOT_OWN_KEY = (
+    "another name, the list of that queue would be a key of celery_delayq: those begin with "
+    "'delayq:', or are '{…}:due' and the like"
+)
+
+_OF_QUEUE = re.compile(r"\{.*\}:(\w+)(:.*)?", re.DOTALL)
+
+
+def is_own_key(queue: str) -> bool:
+    """Return whether the ready list of a queue of that name would be one of our keys."""
+    match = _OF_QUEUE.fullmatch(queue)
+    return queue.startswith("delayq:") or (match is not None and match[1] in _OF_QUEUES)
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Key names under one ``global_keyprefix`` in one database."""
+
+    prefix: str = ""
+    database: int = 0
+
+    @property
+    def agenda(self) -> str:
+        """Sorted set: queue name, scored by when to look at its schedule next (ms)."""
+        return f"{self.prefix}delayq:agenda"
+
+    @property
+    def queues(self) -> str:
+        """Hash, the registry: queue name to :class:`Layout`."""
+        return f"{self.prefix}delayq:queues"
+
+    @property
+    def reaping(self) -> str:
+        """Sorted set: queue name, scored by when to look for ended leases (ms of lease time)."""
+        return f"{self.prefix}delayq:reaping"
+
+    @property
+    def clock(self) -> str:
+        """Hash of lease time: ``seen`` and ``stood``, both in ms (``include/lease.lua``)."""
+        return f"{self.prefix}delayq:clock"
+
+    @property
+    def control(self) -> str:
+        """Hash: ``revision``; ``q<queue>`` and ``t<task>``: paused since then (ms)."""
+        return f"{self.prefix}delayq:control"
+
+    @property
+    def revoked(self) -> str:
+        """Sorted set: ``i<task id>``, ``s<stamps in JSON>``, ``r<root id>`` or ``g<group id>``, by
+        when it was revoked (ms).
+        """
+        return f"{self.prefix}delayq:revoked"
+
+    @property
+    def history(self) -> str:
+        """Stream: the runs that have ended (:mod:`celery_delayq.model.history`)."""
+        return f"{self.prefix}delayq:history"
+
+    @property
+    def archiving(self) -> str:
+        """String: there while it is a worker's turn to archive dead letters; expires."""
+        return f"{self.prefix}delayq:archiving"
+
+    def answer(self, token: str) -> str:
+        """String: what was answered to a call that is of no queue; expires."""
+        return f"{self.prefix}delayq:answer:{token}"
+
+    @property
+    def periodic(self) -> str:
+        """Hash: name of a periodic entry to its record (:mod:`celery_delayq.periodic.state`)."""
+        return f"{self.prefix}delayq:periodic"
+
+    @property
+    def periodic_at(self) -> str:
+        """Sorted set: name of a periodic entry, scored by when to look at it next (ms)."""
+        return f"{self.prefix}delayq:periodic_at"
+
+    @property
+    def deploys(self) -> str:
+        """Hash: which versions of the periodic entries in code are about
+        (``periodic/announce_version.lua``)."""
+        return f"{self.prefix}delayq:deploys"
+
+    @property
+    def beats(self) -> str:
+        """Sorted set: each ``celery beat`` that runs, scored by until when it is said to (ms)."""
+        return f"{self.prefix}delayq:beats"
+
+    def budget(self, name: str) -> str:
+        """Set: the retries of all members of a canvas, where they share a number of them."""
+        return f"{self.prefix}delayq:budget:{name}"
+
+    def incarnation(self, name: str) -> str:
+        """String: there while a process with that incarnation lives.
+
+        The number of its last call of ``history/add.lua``, or 1.
+        """
+        return f"{self.prefix}delayq:incarnation:{name}"
+
+    @property
+    def wake(self) -> str:
+        """Channel on which ``<µs until due> <queue>`` is told when something earlier came.
+
+        Redis' channels span its databases, so the name holds the database.
+        """
+        return f"{self.prefix}delayq:wake:{self.database}"
+
+    @property
+    def periodic_wake(self) -> str:
+        """Channel on which it is told that somebody has written periodic entries."""
+        return f"{self.prefix}delayq:periodic_wake:{self.database}"
+
+    @lru_cache(maxsize=1024)  # noqa: B019 - a few of them live as long as the process
+    def queue(self, name: str) -> QueueKeys:
+        """Return the names of our keys of the queue *name*."""
+        own = f"{self.prefix}{{{name}}}:"
+        return QueueKeys(
+            own=own,
+            due=f"{own}due",
+            entries=f"{own}entries",
+            tasks=f"{own}tasks",
+            parked=f"{own}parked",
+            unique=f"{own}unique",
+            twins=f"{own}twins",
+            waiting=f"{own}waiting",
+            running=f"{own}running",
+            pace=f"{own}pace",
+            dead=f"{own}dead",
+            dead_at=f"{own}dead_at",
+            wake=f"{own}wake",
+            leases=f"{own}leases",
+            deliveries=f"{own}deliveries",
+            nonces=f"{own}nonces",
+            suspects=f"{own}suspects",
+            suspect_turn=f"{own}suspect_turn",
+        )
+
+    def ready(self, name: str, step: int, layout: Layout) -> str:
+        """Return the name of kombu's ready list of one priority step of a queue."""
+        return f"{self.prefix}{name}{layout.sep}{step}" if step else f"{self.prefix}{name}"
+
+    def ready_lists(self, name: str, layout: Layout) -> Sequence[str]:
+        """Return the names of all ready lists of a queue, in the order of ``layout.steps``."""
+        return [self.ready(name, step, layout) for step in layout.steps]
+
+    def stock(self, name: str) -> str:
+        """Return the full name of a key that kombu spells without the prefix."""
+        return f"{self.prefix}{name}"

@@ -1,0 +1,398 @@
+"""What is done in Redis with messages that a process holds: reserve, beat, ack, give back, reap."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+
+from redis.exceptions import ResponseError
+
+from celery_delayq.model.envelope import (
+    Entry,
+    letter_text,
+)
+from celery_delayq.store.history import joined
+from celery_delayq.store.keys import Layout
+from celery_delayq.store.scripting import scripts
+from celery_delayq.store.scripting.calls import Call
+
+if TYPE_CHECKING:
+    from celery_delayq.store.schedule import Store
+
+#: Most messages that one call puts back.
+REQUEUE = 500
+
+Retried = Literal["scheduled", "ready", "due", "gone", "duplicate", "superseded"]
+
+#: What becomes of a message that is due when it is to be scheduled in place of a held one: it is
+#: made ready, nothing is changed, or it is scheduled all the same.
+WhenDue = Literal["push", "leave", "keep"]
+
+#: What to count when a message goes back: nothing, that it came back, that it killed a process of
+#: the pool, or that its worker ended by an error, of which it may be the cause.
+Counted = Literal["nothing", "requeued", "crashed", "died"]
+
+
+class Deliveries(NamedTuple):
+    """How often a message came back before."""
+
+    reaped: int = 0
+    crashed: int = 0
+    requeued: int = 0
+
+    @classmethod
+    def read(cls, text: bytes) -> Deliveries:
+        """Read what ``write_deliveries`` in ``include/lease.lua`` wrote."""
+        return cls(*map(int, text.split())) if text else cls()
+
+
+NO_DELIVERIES = Deliveries()
+
+
+class Reserved(NamedTuple):
+    """What one call of ``leases/acquire.lua`` got.
+
+    *more* is the place of the first ready list with something left, 0 for none; *alone* says that
+    nothing else is to be taken until this is done; *room* that nothing is to be taken until nothing
+    is held, since a message waits that is to be delivered alone. *messages* are in the order in
+    which to run: field, bytes, and how often it came back before. *revision* is that of what is
+    paused and revoked. *promoted* tells by field when messages became ready, in ms since 1970,
+    where that is known.
+    """
+
+    more: int
+    alone: bool
+    room: bool
+    messages: list[tuple[str, bytes, Deliveries]]
+    revision: int = 0
+    promoted: Mapping[str, int] = MappingProxyType({})
+
+    @staticmethod
+    def answers(reply: Any, nonce: str) -> bool:
+        """Return whether a reply may be that to the request *nonce*."""
+        if not isinstance(reply, list) or len(reply) < 4:
+            return False
+        fields = reply[2].partition(b" ")[2]
+        return not fields or bool(fields.startswith(f"{nonce}:".encode()))
+
+    @staticmethod
+    def revision_in(reply: Sequence[Any]) -> int:
+        """Return the revision that a reply tells."""
+        return int(reply[2].partition(b" ")[0])
+
+    @classmethod
+    def read(cls, reply: Sequence[Any]) -> Reserved:
+        """Read the reply."""
+        more, how, fields, counts, *messages = reply
+        revision, *names = fields.decode().split()
+        promoted: dict[str, int] = {}
+        if b"@" in fields:
+            told = [name.partition("@") for name in names]
+            names = [name for name, _, _ in told]
+            promoted = {name: int(ms) for name, _, ms in told if ms}
+        before = [Deliveries.read(text) for text in counts.split(b",")[1:]]
+        before = before or [NO_DELIVERIES] * len(names)
+        return cls(
+            int(more),
+            how == b"1",
+            how == b"2",
+            list(zip(names, messages, before, strict=True)),
+            int(revision),
+            promoted,
+        )
+
+
+class Acked(NamedTuple):
+    """The reply of ``leases/ack.lua``: how many messages were held, and how many fields are *done*,
+    from the first one on.
+    """
+
+    known: int
+    done: int
+
+
+class Reaped(NamedTuple):
+    """What one call of ``leases/reclaim_expired.lua`` did; *more* says that the queue has another
+    ended lease."""
+
+    more: bool
+    requeued: int
+    suspected: int
+    buried: int
+
+
+class LeaseStore:
+    """The part of the gateway for messages that a process holds under its *incarnation*.
+
+    A message is held as the field ``<nonce>:<place>`` of the hash ``{queue}:leased:<incarnation>``.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._keys = store.keys
+
+    def reserve_call(
+        self,
+        queue: str,
+        incarnation: str,
+        lease: float,
+        nonce: str,
+        limit: int,
+        lists: int,
+        others: int,
+    ) -> Call:
+        """Return the call that leases up to *limit* messages; its reply is for :class:`Reserved`.
+
+        Parameters
+        ----------
+        lease : float
+            Seconds.
+        nonce : str
+            A number that is new for the incarnation, or that of a call whose reply was lost.
+        lists : int
+            From how many of the ready lists to take, from the most urgent on.
+        others : int
+            How many messages the process holds of any queue, or may get by other requests; -1 when
+            it cannot make room for a message that is to be delivered alone.
+        """
+        key = self._keys.queue(queue)
+        layout = self._store.layout
+        return Call(
+            scripts.load("leases/acquire"),
+            [
+                *key.state,
+                self._keys.agenda,
+                key.wake,
+                key.leased(incarnation),
+                key.leases,
+                self._keys.reaping,
+                self._keys.clock,
+                key.deliveries,
+                key.suspects,
+                key.suspect_turn,
+                key.nonces,
+                self._keys.control,
+                key.pace,
+                key.dead,
+                key.dead_at,
+                *self._keys.ready_lists(queue, layout),
+            ],
+            [
+                queue,
+                incarnation,
+                _ms(lease),
+                nonce,
+                limit,
+                lists,
+                others,
+                self._keys.wake,
+                *layout.steps,
+            ],
+        )
+
+    def reserve(
+        self, queue: str, incarnation: str, lease: float, nonce: str, limit: int, others: int = 0
+    ) -> Reserved:
+        """Lease up to *limit* messages of all priorities, and wait for them."""
+        lists = len(self._store.layout.steps)
+        call = self.reserve_call(queue, incarnation, lease, nonce, limit, lists, others)
+        return Reserved.read(self._store.run(call))
+
+    def ack_call(self, queue: str, incarnation: str, runs: Mapping[str, bytes]) -> Call:
+        """Return the call that forgets messages; :class:`Acked` reads its reply.
+
+        *runs* are the lines of their runs for the history by field, ``b""`` where there is none.
+        """
+        key = self._keys.queue(queue)
+        keys = [*key.state, key.leased(incarnation), key.deliveries, self._keys.history]
+        most = self._store.limits(queue).history
+        lines = joined(runs.values()) if most else b""
+        return Call(scripts.load("leases/ack"), keys, [most, lines, *runs])
+
+    def ack(self, queue: str, incarnation: str, fields: Sequence[str]) -> int:
+        """Forget messages without runs; return how many of them were held."""
+        known, left = 0, [*fields]
+        while left:
+            call = self.ack_call(queue, incarnation, dict.fromkeys(left, b""))
+            acked = Acked(*self._store.run(call))
+            known, left = known + acked.known, left[acked.done :]
+        return known
+
+    def beat(self, queue: str, incarnation: str, lease: float) -> int:
+        """Extend the lease on a queue by *lease* seconds from now; return how many are held."""
+        key = self._keys.queue(queue)
+        keys = [key.leased(incarnation), key.leases, self._keys.reaping, self._keys.clock]
+        args = [queue, incarnation, _ms(lease)]
+        return int(self._store.run(Call(scripts.load("leases/extend"), keys, args)))
+
+    def held(self, queue: str, incarnation: str) -> set[str]:
+        """Return the fields of all that an incarnation holds: at most its prefetch."""
+        found = self._store.client.hkeys(self._keys.queue(queue).leased(incarnation))
+        return {field.decode() for field in cast("list[bytes]", found)}
+
+    def requeue(
+        self,
+        queue: str,
+        incarnation: str,
+        fields: Sequence[str],
+        *,
+        layout: Layout | None = None,
+        last: bool = False,
+        counted: Counted = "nothing",
+        most: int = 0,
+        details: bytes = b"",
+    ) -> tuple[int, int]:
+        """Put messages back into their ready lists, to run next or, with *last*, after the others.
+
+        *details* tell of the end of one that killed its process.
+
+        Returns
+        -------
+        (requeued, buried)
+            Buried is what killed its process more than *most* times, unless that is 0. What was
+            held so often by a worker that *died* is delivered alone first, as for :meth:`reap`.
+        """
+        key = self._keys.queue(queue)
+        layout = layout or self._store.layout
+        keys = [*key.state, key.leased(incarnation), key.wake, key.deliveries]
+        keys += key.dead, key.dead_at, key.suspects
+        lists = self._keys.ready_lists(queue, layout)
+        where = "last" if last else "first"
+        args = [where, counted, most, details, incarnation, len(lists), *layout.steps]
+        total = [0, 0]
+        left = list(fields)
+        while left:
+            part = left[:REQUEUE] if last else left[-REQUEUE:]
+            call = Call(scripts.load("leases/requeue"), [*keys, *lists], [*args, *part])
+            moved, buried, done = map(int, self._store.run(call))
+            total = [total[0] + moved, total[1] + buried]
+            left = left[done:] if last else left[: len(left) - done]
+        return total[0], total[1]
+
+    def reject(
+        self,
+        queue: str,
+        incarnation: str,
+        field: str,
+        id: str,
+        reason: str,
+        details: bytes = b"",
+        run: bytes = b"",
+    ) -> bool:
+        """Make a dead letter of a message; False when it is not held.
+
+        *details* are JSON for those who look at it, *run* is the line of its run for the history.
+        """
+        key = self._keys.queue(queue)
+        keys = [*key.state, key.leased(incarnation), key.deliveries]
+        keys += key.dead, key.dead_at, self._keys.queues, self._keys.history
+        letter = letter_text(id), letter_text(reason)
+        most = self._store.limits(queue).history
+        args = [field, *letter, queue, self._store.layout.text, details, most, run]
+        return bool(self._store.run(Call(scripts.load("leases/dead_letter"), keys, args)))
+
+    def retry(
+        self,
+        queue: str,
+        entry: Entry,
+        held_in: str,
+        incarnation: str,
+        field: str,
+        *,
+        when_due: WhenDue,
+    ) -> Retried:
+        """Make the :meth:`retry_call`, and say what became of it."""
+        call = self.retry_call(queue, entry, held_in, incarnation, field, when_due=when_due)
+        return cast(Retried, self._store.run(call).decode())
+
+    def retry_call(
+        self,
+        queue: str,
+        entry: Entry,
+        held_in: str,
+        incarnation: str,
+        field: str,
+        *,
+        when_due: WhenDue,
+        run: bytes = b"",
+    ) -> Call:
+        """Return the call that schedules *entry* on *queue* in place of a held message.
+
+        The message is one of the queue *held_in*; *run* is the line of its run for the history.
+        """
+        call = self._store.puts(queue, alone=True)
+        call.add(entry)
+        key = self._keys.queue(held_in)
+        call.script = scripts.load("leases/replace")
+        call.keys += key.leased(incarnation), key.deliveries, key.running, self._keys.history
+        call.args += field, when_due, self._store.limits(held_in).history, run
+        return call
+
+    def claim(self, incarnation: str, seconds: float) -> bool:
+        """Take an incarnation for so many seconds; False when it is in use."""
+        name = self._keys.incarnation(incarnation)
+        return bool(self._store.client.set(name, "1", px=_ms(seconds), nx=True))
+
+    def renew(self, incarnation: str, seconds: float) -> None:
+        """Tell that an incarnation lives on. A full server takes this, but not a claim."""
+        if not self._store.client.pexpire(self._keys.incarnation(incarnation), _ms(seconds)):
+            with suppress(ResponseError):
+                self.claim(incarnation, seconds)
+
+    def disclaim(self, incarnation: str) -> None:
+        """Tell that an incarnation has ended."""
+        self._store.client.delete(self._keys.incarnation(incarnation))
+
+    def leases(self, queue: str) -> Iterator[tuple[str, int, int]]:
+        """Yield incarnation, end of its lease in ms of lease time, and how many it holds."""
+        key = self._keys.queue(queue)
+        for name, ends in self._store.client.zscan_iter(key.leases):
+            incarnation = name.decode()
+            held = cast(int, self._store.client.hlen(key.leased(incarnation)))
+            yield incarnation, int(ends), held
+
+    def first_to_end(self, queue: str) -> str | None:
+        """Return the incarnation whose lease on a queue ends first."""
+        first = self._store.client.zrange(self._keys.queue(queue).leases, 0, 0)
+        return cast("list[bytes]", first)[0].decode() if first else None
+
+    def reap(
+        self,
+        queue: str,
+        layout: Layout,
+        incarnation: str,
+        limit: int,
+        most: int,
+        patience: float = 10.0,
+    ) -> Reaped:
+        """Take back up to about *limit* messages of an incarnation whose lease has ended.
+
+        What was held more than *most* times by a process that ended is delivered alone, and is
+        dead when that ended too; 0 is no limit. *patience* as for :meth:`Store.agenda`.
+        """
+        key = self._keys.queue(queue)
+        keys = [
+            *key.state,
+            key.leased(incarnation),
+            key.leases,
+            self._keys.reaping,
+            self._keys.clock,
+            key.wake,
+            key.deliveries,
+            key.suspects,
+            key.dead,
+            key.dead_at,
+            key.nonces,
+            *self._keys.ready_lists(queue, layout),
+        ]
+        args = [queue, incarnation, limit, most, _ms(patience), *layout.steps]
+        more, requeued, suspected, buried = self._store.run(
+            Call(scripts.load("leases/reclaim_expired"), keys, args)
+        )
+        return Reaped(more == b"1", int(requeued), int(suspected), int(buried))
+
+
+def _ms(seconds: float) -> int:
+    return int(seconds * 1000)

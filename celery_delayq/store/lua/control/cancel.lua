@@ -1,0 +1,58 @@
+-- Cancel scheduled messages, and ready ones that no process holds yet.
+--
+-- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 agenda
+--          10 answer  11… ready lists and suspects
+-- ARGV     1 queue  2 most names to look at  3 where to start in the first id, see include/find.lua
+--          4 '1' to cancel ready ones too  5… for each: id, only if it is due then (ms), '' for any
+-- Returns  a letter for each id: 'd' done, 'w' it is ready and stays, 'r' a process holds it, 'c' it
+--          is due at another time, 'u' unknown; change_found explains an unfinished reply
+-- Repeat   the same, for a minute
+-- @include types
+-- @include room
+-- @include record
+-- @include label
+-- @include tracking
+-- @include next_due
+-- @include idempotent_reply
+-- @include find
+
+local kept = answered(KEYS[10])
+if kept then
+  return kept
+end
+expect_state()
+local ready = 0
+for i = 11, #KEYS do
+  ready = ready + redis.call('LLEN', KEYS[i])
+end
+-- Removing must pass on a full server: see dispatch/promote.lua.
+redis.call('ZREM', KEYS[9], '')
+
+local function cancel(name, state, value, i)
+  local wanted = tonumber(ARGV[i + 1])
+  if state == 's' then
+    local score = redis.call('ZSCORE', DUE, name) or 0
+    if wanted and due_at(score) ~= wanted then
+      return 'c'
+    end
+    remove_entry(name, score, value)
+    return 'd'
+  elseif state == 'r' or ARGV[4] ~= '1' then
+    return state
+  end
+  local _, nonce, due, unique = read_tracked(value)
+  if wanted and tonumber(due) ~= wanted then
+    return 'c'
+  end
+  redis.call('HSET', WAITING, name, '!' .. value)
+  release_key(unique, string.match(name, '^[^%z]*'), nonce)
+  return 'd'
+end
+
+if ready == 0 then
+  forget_waiting()
+end
+
+local letters = change_found(5, 2, ARGV[2], ARGV[3], cancel)
+look_on(KEYS[9], ARGV[1], DUE)
+return answer(KEYS[10], letters)

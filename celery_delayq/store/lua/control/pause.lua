@@ -1,0 +1,36 @@
+-- Pause a queue or a task name, or let it go on. Consumers see that the revision has changed.
+--
+-- KEYS     1 control  2 agenda  3 answer  4… due, of each queue that may have something parked
+-- ARGV     1 field: 'q' and the queue, or 't' and the task  2 '1' to pause  3 wake channel
+--          4… those queues
+-- Returns  '1', or '0' when it was so already
+-- Repeat   the same, for a minute
+-- @include clock
+-- @include next_due
+-- @include idempotent_reply
+
+local kept = answered(KEYS[3])
+if kept then
+  return kept
+end
+local clock = now_us()
+local changed
+-- Small, and most wanted on a full server, which must let it pass: see dispatch/promote.lua.
+redis.call('ZREM', KEYS[2], '')
+if ARGV[2] == '1' then
+  changed = redis.call('HSETNX', KEYS[1], ARGV[1], string.format('%.0f', to_ms(clock)))
+else
+  changed = redis.call('HDEL', KEYS[1], ARGV[1])
+  for i = 4, #ARGV do
+    -- The agenda names no queue that has nothing scheduled.
+    if redis.call('EXISTS', KEYS[i]) == 1 then
+      redis.call('ZADD', KEYS[2], 'LT', to_ms(clock), ARGV[i])
+    end
+    -- It also wakes workers, for messages that are ready.
+    hint(ARGV[3], ARGV[i], to_ms(clock), clock)
+  end
+end
+if changed == 1 then
+  redis.call('HINCRBY', KEYS[1], 'revision', 1)
+end
+return answer(KEYS[3], tostring(changed))

@@ -1,0 +1,54 @@
+-- Move scheduled entries to another due.
+--
+-- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 agenda
+--          10 answer
+-- ARGV     1 queue  2 most names to look at  3 where to start in the first id, see include/find.lua
+--          4 wake channel  5… for each: id, due (ms, '+' before it when it counts from now), only if
+--          it is due then (ms), '' for any
+-- Returns  a letter for each id: 'd' done, 'w' it is ready already, 'r' a process holds it, 'c' it
+--          is due at another time, 'p' the new due has passed, 'u' unknown; change_found explains
+--          an unfinished reply
+-- Repeat   the same, for a minute
+-- @include clock
+-- @include types
+-- @include room
+-- @include record
+-- @include tracking
+-- @include entry_store
+-- @include next_due
+-- @include idempotent_reply
+-- @include find
+
+local kept = answered(KEYS[10])
+if kept then
+  return kept
+end
+expect_state()
+local clock = now_us()
+-- Nothing is added, so it must pass on a full server: see dispatch/promote.lua.
+redis.call('ZREM', KEYS[9], '')
+
+local function move(name, state, data, i)
+  local due, wanted = due_of(ARGV[i + 1], clock), tonumber(ARGV[i + 2])
+  if state ~= 's' then
+    return state
+  end
+  local score = tonumber(redis.call('ZSCORE', DUE, name) or 0)
+  if wanted and due_at(score) ~= wanted then
+    return 'c'
+  elseif due <= to_ms(clock) then
+    return 'p'
+  end
+  local _, _, task = read_record(data)
+  if task then
+    local member = task_member(task, due_at(score), name)
+    redis.call('ZREM', TASKS, member)
+    redis.call('ZREM', PARKED, member)
+    redis.call('ZADD', TASKS, 0, task_member(task, due, name))
+  end
+  redis.call('ZADD', DUE, due, name)
+  look_at(KEYS[9], ARGV[1], due, clock, ARGV[4])
+  return 'd'
+end
+
+return answer(KEYS[10], change_found(5, 3, ARGV[2], ARGV[3], move))

@@ -1,0 +1,80 @@
+-- Make scheduled entries ready at once, to run next in their priority.
+--
+-- What belongs to a paused task stays, and is due at once when the task goes on.
+--
+-- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 agenda
+--          10 answer  11 wake  12 control  13… ready lists
+-- ARGV     1 queue  2 most names to look at  3 where to start in the first id, see include/find.lua
+--          4 wake channel  5 how many ready lists  6… their priority steps, then for each entry: id,
+--          only if it is due then (ms), '' for any
+-- Returns  a letter for each id: 'd' done, 'w' it is ready already, 'r' a process holds it, 'c' it
+--          is due at another time, 'u' unknown; change_found explains an unfinished reply
+-- Repeat   the same, for a minute
+-- @include clock
+-- @include types
+-- @include room
+-- @include record
+-- @include label
+-- @include tracking
+-- @include wake
+-- @include next_due
+-- @include idempotent_reply
+-- @include find
+
+local kept = answered(KEYS[10])
+if kept then
+  return kept
+end
+local clock = now_us()
+local lists = tonumber(ARGV[5])
+local list_of = {}
+for i = 1, lists do
+  list_of[ARGV[5 + i]] = KEYS[12 + i]
+  expect_type(KEYS[12 + i], 'list')
+end
+expect_state()
+-- Moving frees memory, so a full server must let it pass: see dispatch/promote.lua.
+redis.call('ZREM', KEYS[9], '')
+-- Nothing of a paused queue or task is started.
+local queue_paused = redis.call('HEXISTS', KEYS[12], 'q' .. ARGV[1]) == 1
+
+local function is_paused(task)
+  return queue_paused or redis.call('HEXISTS', KEYS[12], 't' .. task) == 1
+end
+
+local function run(name, state, data, i)
+  local wanted = tonumber(ARGV[i + 1])
+  if state ~= 's' then
+    return state
+  end
+  local score = redis.call('ZSCORE', DUE, name) or 0
+  if wanted and due_at(score) ~= wanted then
+    return 'c'
+  end
+  local priority, _, task, start = read_record(data)
+  if not priority or is_paused(task) then
+    -- dispatch/promote.lua does with it what is to be done.
+    local due = to_ms(clock)
+    redis.call('ZADD', DUE, due, name)
+    if task then
+      local member = task_member(task, due_at(score), name)
+      redis.call('ZREM', TASKS, member)
+      redis.call('ZREM', PARKED, member)
+      redis.call('ZADD', TASKS, 0, task_member(task, due, name))
+    end
+    look_at(KEYS[9], ARGV[1], due, clock, ARGV[4])
+    return 'd'
+  end
+  redis.call('RPUSH', list_of[priority] or KEYS[13], string.sub(data, start))
+  wake(KEYS[11])
+  local id, nonce, unique = take_entry(name, score, data)
+  if id then
+    track(WAITING, id, nonce, tracking(to_ms(clock), unique, task))
+    release_key(unique, id, nonce)
+  end
+  return 'd'
+end
+
+local letters = change_found(6 + lists, 2, ARGV[2], ARGV[3], run)
+look_on(KEYS[9], ARGV[1], DUE)
+return answer(KEYS[10], letters)

@@ -1,0 +1,23 @@
+-- Keep a message that cannot be delivered, with the reason.
+--
+-- KEYS     1 dead  2 dead_at  3 queues
+-- ARGV     1 id  2 reason  3 the message's bytes  4 queue  5 layout of the queue  6 details in JSON,
+--          '' for none
+-- Returns  1
+-- Repeat   keeps no second copy
+-- @include clock
+-- @include types
+-- @include dead_letter
+
+expect_type(KEYS[2], 'zset')
+-- The message is nowhere else, so a full server must let it pass: see dispatch/promote.lua.
+redis.call('ZREM', KEYS[2], '')
+redis.call('HSETNX', KEYS[3], ARGV[4], ARGV[5])
+-- Nobody knows whether a call was made whose reply was lost, so it is repeated.
+local there = redis.call('HGET', KEYS[1], letter_name(ARGV[1]))
+local same = ' ' .. ARGV[2] .. '\n' .. ARGV[6] .. ARGV[3]
+if there and string.sub(there, -#same) == same then
+  return 1
+end
+bury_letter(KEYS[1], KEYS[2], ARGV[1], to_ms(now_us()), 0, ARGV[2], ARGV[3], ARGV[6])
+return 1

@@ -1,0 +1,69 @@
+-- Make entries of dead letters again: in one step they are scheduled, or ready, and dead no more.
+--
+-- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 agenda
+--          10 queues  11 wake  12 dead  13 dead_at  14 answer  15… ready lists, and all other lists
+--          of what is ready; all but dead and dead_at are of the queue to which they go
+-- ARGV     1 queue  2 layout of the queue  3 wake channel  4… for each letter: its id, when it died
+--          (ms), the id of its task, due (ms, '+' before it when it counts from now), which of KEYS
+--          is its ready list, record, what to do when its unique key is taken, '' without one
+-- Returns  a letter for each: 'd' done, 'k' another has its unique key, 'c' it is another letter by
+--          now, 'u' there is none
+-- Repeat   the same answer, for a minute
+-- @include clock
+-- @include types
+-- @include record
+-- @include label
+-- @include tracking
+-- @include wake
+-- @include entry_store
+-- @include unique_policy
+-- @include next_due
+-- @include add_batch
+-- @include dead_letter
+-- @include idempotent_reply
+
+local before = answered(KEYS[14])
+if before then
+  return before
+end
+local clock = now_us()
+local now = to_ms(clock)
+local lists = {}
+expect_state()
+expect_type(KEYS[9], 'zset')
+expect_type(KEYS[10], 'hash')
+expect_type(KEYS[12], 'hash')
+expect_type(KEYS[13], 'zset')
+for i = 15, #KEYS do
+  expect_type(KEYS[i], 'list')
+  lists[#lists + 1] = KEYS[i]
+end
+-- One takes the place of the other, so a full server must let it pass: see dispatch/promote.lua.
+redis.call('ZREM', KEYS[13], '')
+
+begin_puts(clock, math.huge, KEYS[11], lists)
+local states = {}
+for i = 4, #ARGV, 7 do
+  local id = ARGV[i]
+  local state = letter_state(KEYS[12], KEYS[13], id, ARGV[i + 1])
+  if state == 'd' then
+    local due, list = due_of(ARGV[i + 3], clock), KEYS[tonumber(ARGV[i + 4])]
+    local data, policy = ARGV[i + 5], ARGV[i + 6]
+    if due <= now and policy == '' then
+      -- As a new message it cannot be there already, so there is nothing to look for.
+      local _, _, task, start = read_record(data)
+      put_ready(list, KEYS[11], due, now, data, task, start)
+    elseif put(ARGV[i + 2], due, list, data, policy) == 'E' then
+      state = 'k'
+    end
+  end
+  if state == 'd' then
+    -- Listed before it is forgotten: nothing is ever nowhere.
+    list_entries()
+    redis.call('HDEL', KEYS[12], id)
+    redis.call('ZREM', KEYS[13], id)
+  end
+  states[#states + 1] = state
+end
+end_puts(KEYS[9], KEYS[10], ARGV[1], ARGV[2], ARGV[3])
+return answer(KEYS[14], table.concat(states))

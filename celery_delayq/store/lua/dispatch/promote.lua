@@ -1,0 +1,191 @@
+-- Move what is due to the ready lists, earliest first, at most a batch of it and about 1 MB.
+--
+-- What belongs to a paused task is parked instead, and comes back once the task goes on; nothing
+-- of a paused queue is moved. What is later than it may be is a dead letter.
+--
+-- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 agenda
+--          10 dead  11 dead_at  12 wake  13 control  14 pace  15 suspects  16… ready lists
+-- ARGV     1 queue  2 most entries to move  3 most entries a second, 0 for no limit  4 most ready
+--          messages, 0 for no limit  5 '1' to note in WAITING when that was, else '0'  6… the
+--          priority step of KEYS[16…]
+-- Returns  {now (µs), queue and due (ms) of what to look at next, moved, buried}
+-- Repeat   goes on with what is due then
+-- @include clock
+-- @include types
+-- @include room
+-- @include record
+-- @include label
+-- @include tracking
+-- @include next_due
+-- @include dead_letter
+-- @include wake
+-- @include rate_limit
+
+local queue, limit = ARGV[1], tonumber(ARGV[2])
+local clock = now_us()
+local now = to_ms(clock)
+
+local list_of, lists = {}, {}
+for i = 16, #KEYS do
+  list_of[ARGV[i - 10]] = KEYS[i]
+  lists[#lists + 1] = KEYS[i]
+end
+
+if redis.call('HEXISTS', KEYS[13], 'q' .. queue) == 1 then
+  redis.call('ZREM', KEYS[9], queue)
+  local reply = agenda_head(KEYS[9], clock)
+  reply[4], reply[5] = 0, 0
+  return reply
+end
+
+local some_paused = redis.call('HLEN', KEYS[13]) > 0
+local paused = {}
+local noted = ARGV[5] == '1' and string.format(' %.0f', now) or ''
+
+local function is_paused(task)
+  if paused[task] == nil then
+    paused[task] = some_paused and redis.call('HEXISTS', KEYS[13], 't' .. task) == 1
+  end
+  return paused[task]
+end
+
+-- Put back what was parked of tasks that go on; whether there is more of it.
+local function unpark(most)
+  local start = '-'
+  while true do
+    local first = redis.call('ZRANGEBYLEX', PARKED, start, '+', 'LIMIT', 0, 1)[1]
+    local task = first and string.match(first, '^[^%z]*')
+    if not task then
+      return false
+    elseif most <= 0 then
+      return true
+    end
+    local after = '(' .. task .. '\1'
+    if is_paused(task) then
+      start = after
+    else
+      local batch = redis.call('ZRANGEBYLEX', PARKED, '[' .. task, after, 'LIMIT', 0, most)
+      for _, member in ipairs(batch) do
+        local due, name = string.match(member, '^[^%z]*%z(%d+)%z(.*)$')
+        redis.call('ZADD', DUE, 'XX', due, name)
+        redis.call('ZREM', PARKED, member)
+      end
+      most = most - #batch
+    end
+  end
+end
+
+local function park(due, id, task)
+  redis.call('ZADD', DUE, due + PARK, id)
+  redis.call('ZADD', PARKED, 0, task_member(task, due, id))
+end
+
+expect_state()
+expect_type(KEYS[10], 'hash')
+expect_type(KEYS[11], 'zset')
+expect_type(KEYS[14], 'hash')
+-- Moving frees memory, so it must go on when the server is full: a write that is never refused,
+-- and changes nothing, comes first, and the server lets those after it pass.
+redis.call('ZREM', KEYS[9], '')
+if redis.call('EXISTS', WAITING) == 1 and redis.call('EXISTS', KEYS[15], unpack(lists)) == 0 then
+  forget_waiting()
+end
+local more_parked = redis.call('EXISTS', PARKED) == 1 and unpark(limit)
+local allowed, look_at_ms = pace(KEYS[14], lists, limit, tonumber(ARGV[3]), tonumber(ARGV[4]), clock)
+local due = redis.call('ZRANGEBYSCORE', DUE, '-inf', now, 'WITHSCORES', 'LIMIT', 0, limit)
+local names, scores = {}, {}
+for i = 1, #due, 2 do
+  names[#names + 1] = due[i]
+  scores[#scores + 1] = tonumber(due[i + 1])
+end
+
+-- What goes, and to where: all is looked at before anything moves.
+local messages, members, gone, labels, bad, parked = {}, {}, {}, {}, {}, {}
+local moved = 0
+if #names > 0 then
+  for i, name in ipairs(names) do
+    if room <= 0 then
+      break
+    end
+    local data = redis.call('HGET', ENTRIES, name)
+    take_room(data and #data or 0)
+    local priority, _, task, start = read_record(data)
+    local id, nonce, skip, unique
+    if priority then
+      id, nonce, skip, unique = read_label(data, start)
+    end
+    if not priority then
+      bad[#bad + 1] = {name, scores[i], data and 'unreadable record' or 'no record', data or ''}
+      gone[#gone + 1] = name
+    elseif is_paused(task) then
+      parked[#parked + 1] = {scores[i], name, task}
+    elseif id and skip > 0 and now - scores[i] > skip then
+      bad[#bad + 1] = {
+        name, scores[i], skip_reason(now, scores[i], skip), string.sub(data, start), data}
+    elseif moved < allowed then
+      local list = list_of[priority] or KEYS[16]
+      if not messages[list] then
+        expect_type(list, 'list')
+        messages[list] = {}
+      end
+      table.insert(messages[list], string.sub(data, start))
+      members[#members + 1] = task_member(task, scores[i], name)
+      gone[#gone + 1] = name
+      if id then
+        labels[#labels + 1] = {id, nonce, tracking(math.max(scores[i], 0), unique, task) .. noted, unique}
+      end
+      moved = moved + 1
+    end
+  end
+
+  for list, batch in pairs(messages) do
+    redis.call('LPUSH', list, unpack(batch))
+  end
+  if moved > 0 then
+    wake(KEYS[12])
+  end
+  for _, one in ipairs(bad) do
+    bury_letter(KEYS[10], KEYS[11], one[1], now, one[2], one[3], one[4])
+    if one[5] then
+      remove_entry(one[1], one[2], one[5])
+    end
+  end
+  for _, one in ipairs(parked) do
+    park(unpack(one))
+  end
+  if #gone > 0 then
+    redis.call('ZREM', DUE, unpack(gone))
+    redis.call('HDEL', ENTRIES, unpack(gone))
+    if redis.call('EXISTS', TWINS) == 1 then
+      redis.call('ZREM', TWINS, unpack(gone))
+    end
+  end
+  if #members > 0 then
+    redis.call('ZREM', TASKS, unpack(members))
+  end
+  for _, one in ipairs(labels) do
+    track(WAITING, one[1], one[2], one[3])
+  end
+  for _, one in ipairs(labels) do
+    release_key(one[4], one[1], one[2])
+  end
+  spend(KEYS[14], moved, tonumber(ARGV[3]))
+end
+
+if moved == 0 then
+  -- A queue that goes on may have something ready, of which its consumers do not know.
+  for _, list in ipairs(lists) do
+    if redis.call('EXISTS', list) == 1 then
+      wake(KEYS[12])
+    end
+  end
+end
+look_again(KEYS[9], queue, DUE)
+if more_parked then
+  redis.call('ZADD', KEYS[9], 'LT', now, queue)
+elseif look_at_ms and moved == allowed then
+  redis.call('ZADD', KEYS[9], 'XX', 'GT', look_at_ms, queue)
+end
+local reply = agenda_head(KEYS[9], clock)
+reply[4], reply[5] = moved, #bad
+return reply

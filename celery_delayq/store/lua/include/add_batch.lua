@@ -1,0 +1,150 @@
+-- Storing messages, one after the other, until they are due; those whose moment has passed go to
+-- ready at once.
+
+local putting = {first = math.huge, looked = false}
+
+local function list_none()
+  putting.dues, putting.members, putting.keys, putting.key_taken = {}, {}, {}, {}
+end
+
+list_none()
+
+-- Begin; 'room' is how many entries more may be scheduled, 'lists' are all lists of what is ready,
+-- if something may have a unique key.
+local function begin_puts(clock, room, marker, lists)
+  putting.clock, putting.now = clock, to_ms(clock)
+  putting.room, putting.marker, putting.lists = room, marker, lists
+  putting.tracked = redis.call('EXISTS', WAITING, RUNNING) > 0
+end
+
+-- Entries and the unique keys that they have are listed together: one ZADD for many is a third of
+-- the time.
+local function list_entries()
+  if #putting.dues > 0 then
+    redis.call('ZADD', DUE, unpack(putting.dues))
+    redis.call('ZADD', TASKS, unpack(putting.members))
+  end
+  if #putting.keys > 0 then
+    redis.call('HSET', UNIQUE, unpack(putting.keys))
+  end
+  list_none()
+end
+
+local function store(id, due, list, data)
+  local _, nonce, task, start = read_record(data)
+  local now = putting.now
+  if (putting.tracked and is_tracked(id, nonce)) or (due <= now and is_scheduled(id, nonce)) then
+    return 'd'
+  end
+  if due <= now then
+    put_ready(list, putting.marker, due, now, data, task, start)
+    putting.tracked = true
+    return 'r'
+  end
+  local name = put_record(id, data, nonce)
+  if not name then
+    return 'd'
+  end
+  putting.room = putting.room - 1
+  -- As texts: Redis takes long to print a number.
+  local dues, members, text = putting.dues, putting.members, due_text(due)
+  dues[#dues + 1], dues[#dues + 2] = text, name
+  members[#members + 1], members[#members + 2] = '0', task .. '\0' .. text .. '\0' .. name
+  if due < putting.first then
+    putting.first = due
+  end
+  return 's'
+end
+
+-- Whether another entry would be one too many: not when the same is there already.
+local function is_full(id, due, data)
+  if putting.room > 0 or due <= putting.now then
+    return false
+  end
+  local _, nonce = read_record(data)
+  return not (is_scheduled(id, nonce) or is_tracked(id, nonce))
+end
+
+local REFUSED = {keep = 'K', error = 'E', superseded = 'O'}
+
+-- Where nothing is ready, what stock workers took is waiting no more, and its key is free.
+local function look_for_taken()
+  putting.looked = true
+  if redis.call('EXISTS', WAITING) == 0 then
+    return -- nothing is to be written before what a full server refuses
+  end
+  for _, list in ipairs(putting.lists) do
+    if redis.call('EXISTS', list) == 1 then
+      return
+    end
+  end
+  forget_waiting()
+end
+
+-- A message whose unique key nothing has.
+local function store_first(id, nonce, due, list, data, policy, unique)
+  if is_full(id, due, data) then
+    return 'f'
+  end
+  local letter = store(id, due, list, data)
+  if letter == 's' or letter == 'r' and string.sub(unique, 1, 1) == 'd' then
+    local key, keys = string.sub(unique, 2), putting.keys
+    keys[#keys + 1], keys[#keys + 2] = key, owner_text(since_of(policy, putting.now), id, nonce)
+    putting.key_taken[key] = true
+  end
+  return letter
+end
+
+local function store_unique(id, due, list, data, policy)
+  local _, nonce, _, start = read_record(data)
+  local unique = read_unique(data, start)
+  local key = string.sub(unique, 2)
+  if not putting.key_taken[key] and redis.call('HEXISTS', UNIQUE, key) == 0 then
+    return store_first(id, nonce, due, list, data, policy, unique)
+  end
+  list_entries() -- what has the key may be among them
+  -- Also when another has replaced it since: that one is to stay.
+  if is_scheduled(id, nonce) or (putting.tracked and is_tracked(id, nonce)) then
+    return 'd'
+  end
+  if putting.tracked and not putting.looked then
+    look_for_taken()
+  end
+  local plan = decide(unique, id, due, putting.now, policy)
+  if REFUSED[plan.what] then
+    return REFUSED[plan.what], plan.owner
+  elseif plan.state ~= 'scheduled' and is_full(id, plan.due, data) then
+    return 'f'
+  end
+  supersede(plan)
+  if plan.state == 'scheduled' then
+    putting.room = putting.room + 1
+  end
+  local letter = store(id, plan.due, list, data)
+  if plan.what == 'store' and (letter == 's' or string.sub(unique, 1, 1) == 'd') then
+    take_key(plan, id, nonce)
+  end
+  if plan.state == 'scheduled' or plan.state == 'waiting' then
+    return string.upper(letter), plan.owner, plan.state == 'scheduled' and plan.value or ''
+  end
+  return letter
+end
+
+-- Store one message. Returns what became of it, in the letters of schedule/add.lua, the id of another
+-- that it is about, and the record of what it has replaced, '' when that had been ready.
+local function put(id, due, list, data, policy)
+  if policy ~= '' then
+    return store_unique(id, due, list, data, policy)
+  elseif is_full(id, due, data) then
+    return 'f'
+  end
+  return store(id, due, list, data)
+end
+
+-- End, and have dispatchers look.
+local function end_puts(agenda, queues, queue, layout, channel)
+  list_entries()
+  if putting.first < math.huge then
+    announce(agenda, queues, queue, layout, putting.first, putting.clock, channel)
+  end
+end

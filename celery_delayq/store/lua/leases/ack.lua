@@ -1,0 +1,60 @@
+-- Forget finished messages; stops after reading about 1 MB.
+--
+-- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 leased
+--          10 deliveries  11 history
+-- ARGV     1 about how many runs to keep, 0 for no history  2 with a history the lines of their
+--          runs, each with a line feed behind it, '' for no line  3… fields of the messages
+-- Returns  {number of messages that were held, number of fields done, from the first one on}
+-- Repeat   {0, number of fields done}
+-- @include types
+-- @include room
+-- @include record
+-- @include label
+-- @include tracking
+-- @include lease
+-- @include history
+
+local most = tonumber(ARGV[1])
+local counted = redis.call('EXISTS', KEYS[10]) == 1
+local tracked = counted or redis.call('EXISTS', RUNNING) == 1
+if tracked then
+  expect_state()
+end
+
+local function forget(held)
+  local _, _, start = read_leased(held)
+  if start then
+    if counted then
+      redis.call('HDEL', KEYS[10], redis.sha1hex(string.sub(held, start)))
+    end
+    forget_tracked(RUNNING, held, start)
+  end
+end
+
+local fields, sizes = {select(3, unpack(ARGV))}, {}
+local done = #fields
+for i = 1, (tracked or most > 0) and done or 0 do
+  if room <= 0 then
+    done = i - 1
+    break
+  elseif tracked then
+    local held = redis.call('HGET', KEYS[9], fields[i])
+    sizes[i] = held and #held or 0
+    take_room(sizes[i])
+    forget(held)
+  else
+    sizes[i] = redis.call('HSTRLEN', KEYS[9], fields[i])
+  end
+end
+local known = redis.call('HDEL', KEYS[9], unpack(fields, 1, done))
+if most > 0 then
+  local i = 0
+  for line in string.gmatch(ARGV[2], '([^\n]*)\n') do
+    i = i + 1
+    -- What a retry has replaced is empty: leases/replace.lua has written its line.
+    if i <= done and sizes[i] > 0 then
+      add_run(KEYS[11], most, line)
+    end
+  end
+end
+return {known, done}

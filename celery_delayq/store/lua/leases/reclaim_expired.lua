@@ -1,0 +1,106 @@
+-- Reclaim the messages of a process with an expired lease, at most a batch and about 1 MB of them.
+--
+-- A message that was held too often when its process ended is suspected to be the cause, and is
+-- delivered alone from then on. If that ends its process too, it is dead.
+--
+-- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 leased
+--          10 leases  11 reaping  12 clock  13 wake  14 deliveries  15 suspects  16 dead
+--          17 dead_at  18 nonces  19… ready lists
+-- ARGV     1 queue  2 incarnation  3 most messages  4 most deliveries, 0 for no limit
+--          5 longest time since the last look at lease time (ms)  6… the priority steps of
+--          KEYS[19…]
+-- Returns  {'1' when there is more to take back in this queue, requeued, suspected, buried}
+-- Repeat   goes on with what is left
+-- @include clock
+-- @include types
+-- @include room
+-- @include record
+-- @include label
+-- @include tracking
+-- @include wake
+-- @include lease
+-- @include dead_letter
+-- @include death
+
+-- The last delivered message goes back first, so that all run in the order of their delivery. The
+-- script sorts so many; if a process held more, their order is not kept.
+local MOST_NAMES = 1000
+
+local list_of = {}
+for i = 19, #KEYS do
+  list_of[ARGV[i - 13]] = KEYS[i]
+  expect_type(KEYS[i], 'list')
+end
+expect_state()
+expect_type(KEYS[14], 'hash')
+expect_type(KEYS[15], 'list')
+expect_type(KEYS[16], 'hash')
+expect_type(KEYS[17], 'zset')
+expect_type(KEYS[18], 'hash')
+-- Moving frees memory, so a full server must let it pass: see dispatch/promote.lua.
+redis.call('ZREM', KEYS[11], '')
+
+local most = tonumber(ARGV[4])
+local moved, suspected, buried = 0, 0, 0
+
+local function take_back(held)
+  local step, mark, start = read_leased(held)
+  if held == '' then
+    return
+  end
+  if not step then
+    bury_letter(KEYS[16], KEYS[17], redis.sha1hex(held), to_ms(now_us()), 0, 'unreadable', held)
+    buried = buried + 1
+    return
+  end
+  local message = string.sub(held, start)
+  local fate = count_death(message, mark, most, ARGV[2], KEYS[14], KEYS[16], KEYS[17])
+  if fate == 'dead' then
+    buried = buried + 1
+  elseif fate == 'suspect' then
+    redis.call('LPUSH', KEYS[15], step .. '\n' .. message)
+    suspected = suspected + 1
+  else
+    redis.call('RPUSH', list_of[step] or KEYS[19], message)
+    moved = moved + 1
+  end
+end
+
+local ends = redis.call('ZSCORE', KEYS[10], ARGV[2])
+if ends and tonumber(ends) <= lease_now(KEYS[12], ARGV[5]) then
+  local order = {}
+  for _, field in ipairs(redis.call('HRANDFIELD', KEYS[9], MOST_NAMES)) do
+    local nonce, place = string.match(field, '^(%d+):(%d+)$')
+    order[#order + 1] = {tonumber(nonce or 0), tonumber(place or 0), field}
+  end
+  -- The first to run is pushed last.
+  table.sort(order, function(a, b)
+    return a[1] > b[1] or a[1] == b[1] and a[2] > b[2]
+  end)
+  for i = 1, math.min(#order, tonumber(ARGV[3])) do
+    local field = order[i][3]
+    local held = redis.call('HGET', KEYS[9], field)
+    take_room(#held)
+    take_back(held)
+    redis.call('HDEL', KEYS[9], field)
+    if room <= 0 then
+      break
+    end
+  end
+  if redis.call('EXISTS', KEYS[9]) == 0 then
+    redis.call('ZREM', KEYS[10], ARGV[2])
+    redis.call('HDEL', KEYS[18], ARGV[2])
+  end
+  if moved + suspected > 0 then
+    wake(KEYS[13])
+  end
+end
+local more = '0'
+local first = redis.call('ZRANGE', KEYS[10], 0, 0, 'WITHSCORES')
+if first[2] then
+  redis.call('ZADD', KEYS[11], first[2], ARGV[1])
+  more = tonumber(first[2]) <= lease_now(KEYS[12], ARGV[5]) and '1' or '0'
+else
+  redis.call('ZREM', KEYS[11], ARGV[1])
+end
+return {more, moved, suspected, buried}

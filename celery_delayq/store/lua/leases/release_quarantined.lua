@@ -1,0 +1,54 @@
+-- Put messages that wait to be delivered alone into their ready lists, to run next, at most a
+-- batch of them and about 1 MB.
+--
+-- KEYS     1 suspects  2 wake  3 dead  4 dead_at  5… ready lists
+-- ARGV     1 most messages  2… the priority steps of KEYS[5…]
+-- Returns  {moved, buried}; buried is what cannot be read
+-- Repeat   goes on with what is left
+-- @include clock
+-- @include types
+-- @include room
+-- @include few
+-- @include lease
+-- @include wake
+-- @include dead_letter
+
+local list_of = {}
+for i = 5, #KEYS do
+  list_of[ARGV[i - 3]] = KEYS[i]
+  expect_type(KEYS[i], 'list')
+end
+expect_type(KEYS[1], 'list')
+expect_type(KEYS[3], 'hash')
+expect_type(KEYS[4], 'zset')
+-- Moving frees memory, so a full server must let it pass: see dispatch/promote.lua.
+redis.call('ZREM', KEYS[4], '')
+local moved, buried = 0, 0
+
+local function put_back(item)
+  local step, _, start = read_leased(item)
+  if step then
+    redis.call('RPUSH', list_of[step] or KEYS[5], string.sub(item, start))
+    moved = moved + 1
+  else
+    local id = redis.sha1hex(item)
+    bury_letter(KEYS[3], KEYS[4], id, to_ms(now_us()), 0, 'unreadable suspect', item)
+    buried = buried + 1
+  end
+end
+
+-- The last to run comes first, so that the order stays over several batches.
+local left = tonumber(ARGV[1])
+repeat
+  local items, bytes = redis.call('LPOP', KEYS[1], few(left)) or {}, 0
+  for _, item in ipairs(items) do
+    put_back(item)
+    bytes = bytes + #item
+  end
+  take_read(#items, bytes)
+  left = left - #items
+until #items == 0 or left == 0 or room <= 0
+if moved > 0 then
+  wake(KEYS[2])
+end
+return {moved, buried}

@@ -1,0 +1,97 @@
+-- Schedule what takes the place of a message that a process holds: its retry, or itself, when it
+-- came from a stock producer with a future ETA or belongs to a paused task.
+--
+-- The process still acknowledges the message, so an empty value stays in its place until then.
+--
+-- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 agenda
+--          10 queues  11 wake  12 ready list  13 leased  14 deliveries  15 running, of the queue
+--          of the message  16 history
+-- ARGV     1 queue  2 layout of the queue  3 wake channel  4 no limit  5 id  6 due (ms, '+' before
+--          it when it counts from now)  7 which of KEYS is its ready list  8 record  9 what to do
+--          when its unique key is taken (see include/unique_policy.lua), '' without one  10 field of the
+--          message  11 'push' to make ready what is due, 'leave' to change nothing then, 'keep' to
+--          schedule it all the same
+--          12 about how many runs to keep in the history  13 the line there of the run that is to
+--          be tried again, '' for none
+-- Returns  'scheduled' | 'ready' | 'due' | 'gone' | 'duplicate' | 'superseded'; 'due' changed
+--          nothing, 'gone' is no longer held, and whoever has it now makes its own, 'superseded'
+--          was not stored since another has its unique key
+-- Repeat   'duplicate'
+-- @include clock
+-- @include types
+-- @include record
+-- @include label
+-- @include tracking
+-- @include wake
+-- @include entry_store
+-- @include unique_policy
+-- @include next_due
+-- @include lease
+-- @include history
+
+local clock = now_us()
+local now = to_ms(clock)
+local id, due, data, field = ARGV[5], due_of(ARGV[6], clock), ARGV[8], ARGV[10]
+local _, nonce, task, start = read_record(data)
+local held = redis.call('HGET', KEYS[13], field)
+if not held then
+  return 'gone'
+end
+local _, _, held_start = read_leased(held)
+if not held_start then
+  return 'duplicate'
+end
+expect_state()
+expect_type(KEYS[12], 'list')
+expect_type(KEYS[14], 'hash')
+expect_type(KEYS[15], 'hash')
+if due <= now and ARGV[11] == 'leave' then
+  return 'due'
+end
+-- One takes the place of the other, so a full server must let it pass: see dispatch/promote.lua.
+redis.call('ZREM', KEYS[9], '')
+
+local plan = {what = 'beside'}
+if ARGV[9] ~= '' then
+  local _, _, _, unique = read_label(data, start)
+  -- Itself, too, has the key no more when another has taken its place.
+  plan = decide(unique, id, due, now, (string.gsub(ARGV[9], '%d$', '1')))
+end
+if plan.what == 'superseded' and ARGV[11] == 'keep' then
+  -- Without the pause it would have run beside what has its key now.
+  plan.what = 'beside'
+end
+local its_id, its_nonce, _, its_unique = read_label(held, held_start)
+if its_id then
+  local _, its_due = untrack(KEYS[15], its_id, its_nonce, its_unique)
+  if ARGV[11] == 'keep' and its_due > 0 then
+    due = math.min(due, its_due)
+  end
+  if redis.call('EXISTS', TWINS) == 1 then
+    redis.call('ZREM', TWINS, twin_name(its_id, its_nonce))
+  end
+end
+local state = 'superseded'
+if plan.what == 'superseded' then
+  state = plan.what
+elseif due > now or ARGV[11] == 'keep' then
+  put_entry(id, due, data, nonce, task)
+  announce(KEYS[9], KEYS[10], ARGV[1], ARGV[2], due, clock, ARGV[3])
+  state = 'scheduled'
+else
+  put_ready(KEYS[12], KEYS[11], due, now, data, task, start)
+  state = 'ready'
+end
+if its_id then
+  release_key(its_unique, its_id, its_nonce)
+end
+if plan.what == 'store' then
+  local _, _, _, unique = read_label(data, start)
+  if state == 'scheduled' or string.sub(unique, 1, 1) == 'd' then
+    take_key(plan, id, nonce)
+  end
+end
+redis.call('HDEL', KEYS[14], redis.sha1hex(string.sub(held, held_start)))
+redis.call('HSET', KEYS[13], field, '')
+add_run(KEYS[16], ARGV[12], ARGV[13])
+return state

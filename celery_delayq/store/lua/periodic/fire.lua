@@ -1,0 +1,64 @@
+-- Schedule ticks of periodic entries, of each entry only if it still stands as expected: so each
+-- tick is scheduled once, by whoever comes first.
+--
+-- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 agenda
+--          10 queues  11 wake  12 periodic  13 periodic_at  14… ready lists; all lists of what is
+--          ready, if there is any unique key
+-- ARGV     1 queue  2 layout of the queue  3 wake channel  4… for each entry: name, the line in
+--          which it is to stand, the line in which it stands then, when to look at it then (ms, ''
+--          for never), the same two for when nothing of it was stored since another has its unique
+--          key, number of messages, and for each of those: id, due (ms), which of KEYS is its ready
+--          list, record, what to do when its unique key is taken (see include/unique_policy.lua)
+-- Returns  for each entry '-' when it stands otherwise, else the letters of its messages, as in
+--          schedule/add.lua
+-- Repeat   '-'
+-- @include clock
+-- @include types
+-- @include record
+-- @include label
+-- @include tracking
+-- @include wake
+-- @include entry_store
+-- @include unique_policy
+-- @include next_due
+-- @include add_batch
+-- @include periodic
+
+local clock = now_us()
+local lists = {}
+expect_state()
+expect_type(KEYS[12], 'hash')
+expect_type(KEYS[13], 'zset')
+for i = 14, #KEYS do
+  expect_type(KEYS[i], 'list')
+  lists[#lists + 1] = KEYS[i]
+end
+
+begin_puts(clock, math.huge, KEYS[11], lists)
+local answers = {}
+local i = 4
+while i <= #ARGV do
+  local name, number = ARGV[i], tonumber(ARGV[i + 6])
+  local data = as_expected(KEYS[12], name, ARGV[i + 1])
+  local letters, refused = {}, number > 0
+  if data then
+    for j = i + 7, i + 6 + 5 * number, 5 do
+      local due, list = due_of(ARGV[j + 1], clock), KEYS[tonumber(ARGV[j + 2])]
+      local letter = put(ARGV[j], due, list, ARGV[j + 3], ARGV[j + 4])
+      letters[#letters + 1] = letter
+      refused = refused and (letter == 'K' or letter == 'E')
+    end
+    -- Listed before the tick is forgotten: nothing is ever nowhere.
+    list_entries()
+    local line, at = ARGV[i + 2], ARGV[i + 3]
+    if refused then
+      line, at = ARGV[i + 4], ARGV[i + 5]
+    end
+    redis.call('HSET', KEYS[12], name, line .. string.sub(data, #ARGV[i + 1] + 1))
+    look_at_entry(KEYS[13], name, at)
+  end
+  answers[#answers + 1] = data and table.concat(letters) or '-'
+  i = i + 7 + 5 * number
+end
+end_puts(KEYS[9], KEYS[10], ARGV[1], ARGV[2], ARGV[3])
+return answers

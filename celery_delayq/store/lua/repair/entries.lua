@@ -1,0 +1,67 @@
+-- Look at a batch of the records: each must be readable, in the schedule and in the index by task
+-- and, where they say so, listed as parked, as a twin, and as owner of its unique key. Mending adds
+-- to these; what is not in the schedule is for repair/schedule.lua, and of what cannot be read
+-- dispatch/promote.lua makes dead letters.
+--
+-- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running
+-- ARGV     1 cursor  2 about how many to look at  3 '1' to mend
+-- Returns  {next cursor, looked at, {names that are not in the schedule}, then for each kind {kind,
+--          found, mended, some ids…}}
+-- Repeat   finds what is left
+-- @include types
+-- @include room
+-- @include few
+-- @include scan
+-- @include record
+-- @include label
+-- @include tracking
+-- @include repair_report
+-- @include repair_state
+
+expect_state()
+local mend = ARGV[3] == '1'
+local lost = {}
+
+-- Tasks run without it, so a full server may refuse it.
+local function add(member)
+  return mend and type(redis.pcall('ZADD', TASKS, 0, member)) == 'number'
+end
+
+local function check_parked(name, member)
+  if not redis.call('ZSCORE', PARKED, member) then
+    note('lost_parked', name, mend)
+    if mend then
+      let_pass()
+      redis.call('ZADD', PARKED, 0, member)
+    end
+  end
+end
+
+local cursor, page = scan_hash(ENTRIES, ARGV[1], tonumber(ARGV[2]))
+for i = 1, #page, 2 do
+  local name, data = page[i], page[i + 1]
+  local priority, _, task, start = read_record(data)
+  local due = redis.call('ZSCORE', DUE, name)
+  if not priority then
+    note('unreadable', name, false)
+  end
+  if not due then
+    lost[#lost + 1] = name
+  elseif priority then
+    local member = task_member(task, due_at(due), name)
+    if not redis.call('ZSCORE', TASKS, member) then
+      note('unindexed', name, add(member))
+    end
+    if tonumber(due) >= PARK then
+      check_parked(name, member)
+    end
+  end
+  check_twin(name, mend)
+  if priority then
+    local id, nonce, _, unique = read_label(data, start)
+    if id then
+      check_key(id, nonce, unique, mend)
+    end
+  end
+end
+return {cursor, #page / 2, lost, unpack(found)}

@@ -1,0 +1,38 @@
+-- Forget what is known of ready messages, since stock workers take them from now on; those that
+-- were cancelled go, too.
+--
+-- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running
+--          9… ready lists
+-- ARGV     1… for each: its name in WAITING, what stands there, the message if it was cancelled
+-- Returns  how many messages were removed
+-- Repeat   0
+-- @include types
+-- @include record
+-- @include label
+-- @include tracking
+
+expect_state()
+for i = 9, #KEYS do
+  expect_type(KEYS[i], 'list')
+end
+local removed = 0
+for i = 1, #ARGV, 3 do
+  local name, value, message = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+  if redis.call('HGET', WAITING, name) == value then
+    for j = 9, message ~= '' and #KEYS or 0 do
+      removed = removed + redis.call('LREM', KEYS[j], -1, message)
+    end
+    redis.call('HDEL', WAITING, name)
+    if redis.call('HEXISTS', ENTRIES, name) == 0 and redis.call('HEXISTS', RUNNING, name) == 0 then
+      redis.call('ZREM', TWINS, name)
+    end
+    local _, nonce, _, unique = read_tracked(value)
+    if unique then
+      release_key(unique, string.match(name, '^[^%z]*'), nonce)
+    end
+  end
+end
+if redis.call('EXISTS', WAITING) == 0 then
+  forget_waiting()
+end
+return removed

@@ -1,0 +1,64 @@
+-- Look at a batch of the index by task: each member must belong to an entry, with its task and
+-- its due. Mending removes those that do not; a record that is not in the schedule gets back the
+-- due that its member tells.
+--
+-- KEYS     1 due  2 entries  3 tasks  4 agenda
+-- ARGV     1 queue  2 cursor  3 about how many to look at  4 '1' to mend  5… members left by an
+--          earlier call, to look at instead
+-- Returns  {next cursor, looked at, {members left}, then for each kind {kind, found,
+--          mended, some ids…}}
+-- Repeat   finds what is left
+-- @include types
+-- @include room
+-- @include record
+-- @include next_due
+-- @include repair_report
+-- @include repair_page
+
+expect_type(KEYS[1], 'zset')
+expect_type(KEYS[2], 'hash')
+expect_type(KEYS[3], 'zset')
+local mend = ARGV[4] == '1'
+
+local function remove(member, id)
+  note('misindexed', id, mend)
+  if mend then
+    redis.call('ZREM', KEYS[3], member)
+  end
+end
+
+-- The index knows the due of a record that is in the schedule no more. Where this only looks,
+-- repair/entries.lua tells it.
+local function schedule_again(due, id)
+  if mend then
+    note('unscheduled', id, true)
+    -- Without it the entry would stay for ever, so a full server must let it pass: see
+    -- dispatch/promote.lua.
+    redis.call('ZREM', KEYS[4], '')
+    redis.call('ZADD', KEYS[1], due, id)
+    look_again(KEYS[4], ARGV[1], KEYS[1])
+  end
+end
+
+local page = {ARGV[2], {select(5, unpack(ARGV))}}
+if #page[2] == 0 then
+  page = names_in(redis.call('ZSCAN', KEYS[3], ARGV[2], 'COUNT', ARGV[3]))
+end
+return look_at_each(page, function(member)
+  local task, told, id = string.match(member, '^([^%z]*)%z(%d+)%z(.*)$')
+  local data = id and redis.call('HGET', KEYS[2], id)
+  take_room(data and #data or 0)
+  if not data then
+    remove(member, id or member)
+  else
+    local due = redis.call('ZSCORE', KEYS[1], id)
+    local priority, _, its_task = read_record(data)
+    -- Of an unreadable record nothing is known that a member could be wrong about.
+    local right = due and task_member(task, due_at(due), id) or member
+    if priority and (its_task ~= task or member ~= right) then
+      remove(member, id)
+    elseif not due then
+      schedule_again(told, id)
+    end
+  end
+end)

@@ -1,0 +1,34 @@
+-- Tell which messages are known, so that those need not be made.
+--
+-- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running
+-- ARGV     1 ids  2 nonces, both with a NUL behind each
+-- Returns  a letter for each: 'd' it is scheduled, ready or held, '-' it is not; it stops after
+--          reading about 1 MB of records
+-- Repeat   reads only
+-- @include types
+-- @include room
+-- @include record
+-- @include tracking
+-- @include entry_store
+
+local function split(text)
+  local parts = {}
+  for part in string.gmatch(text, '([^%z]*)%z') do
+    parts[#parts + 1] = part
+  end
+  return parts
+end
+
+expect_state()
+local ids, nonces, letters = split(ARGV[1]), split(ARGV[2]), {}
+local tracked = redis.call('EXISTS', WAITING, RUNNING) > 0
+
+for i, id in ipairs(ids) do
+  if i > 1 and room <= 0 then
+    break
+  end
+  local known, bytes = is_scheduled(id, nonces[i])
+  take_room(bytes)
+  letters[i] = (known or tracked and is_tracked(id, nonces[i])) and 'd' or '-'
+end
+return table.concat(letters)

@@ -1,0 +1,106 @@
+"""Pages of the schedule, of one queue or merged of several."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+
+from celery_delayq.model.lookup import (
+    Listed,
+    Position,
+    State,
+    Where,
+)
+from celery_delayq.model.scheduled import (
+    Cursor,
+    Filter,
+    Page,
+    ScheduledTask,
+    check_name,
+)
+from celery_delayq.store.keys import Layout
+from celery_delayq.store.schedule import (
+    Store,
+    layouts,
+)
+
+#: Behind every name of an entry: names are text.
+_LAST = "\U0010ffff"
+
+
+def queues_of(store: Store, queue: str | None) -> Mapping[str, Layout]:
+    """Return the queues to look in: one, or all that the registry knows."""
+    check_name("queue", queue)
+    known = layouts(store.registry())
+    return known if queue is None else {queue: known.get(queue, store.layout)}
+
+
+def scheduled_among(store: Store, queue: str, ids: Sequence[str]) -> list[ScheduledTask]:
+    """Return what is scheduled in a queue of *ids*, with messages."""
+    return [
+        ScheduledTask.of_place(queue, place)
+        for place in store.control.find(queue, ids)
+        if place.record is not None
+    ]
+
+
+def read_page(store: Store, filter: Filter, limit: int, after: Cursor | None) -> Page:
+    """Merge the pages of all queues: by score, or by due for one task, then by queue and name."""
+    where = filter.where()
+    names = sorted(queues_of(store, filter.queue))
+    single = len(names) == 1
+    found: list[tuple[int, str, Listed]] = []
+    ends: list[tuple[int, str, str]] = []
+    for name in names:
+        page = store.control.page(name, where, limit, _after(name, after), records=single)
+        found += [(_key(where, each), name, each) for each in page.entries]
+        if page.more and page.last is not None:
+            score = page.last.score
+            key = Listed("", score, b"").due_ms if where.task is not None else score
+            ends.append((key, name, page.last.name))
+    # Beyond the first end of a queue nothing is known of it.
+    limit_key = min(ends, default=None)
+    shown = [
+        each
+        for each in heapq.nsmallest(limit, found, key=lambda e: (e[0], e[1], e[2].name))
+        if limit_key is None or (each[0], each[1], each[2].name) <= limit_key
+    ]
+    cursor = None
+    if len(shown) == limit and len(found) > limit:
+        key, name, listed = shown[-1]
+        cursor = Cursor(key, name, listed.name).pack(filter)
+    elif limit_key is not None:
+        cursor = Cursor(*limit_key).pack(filter)
+    records = {} if single else _records(store, shown)
+    tasks = []
+    for _, name, listed in shown:
+        data = listed.record if single else records.get((name, listed.name), b"")
+        if data:  # else it has gone since
+            state: State = "paused" if listed.score != listed.due_ms else "scheduled"
+            tasks.append(ScheduledTask.of_record(name, listed.name, state, listed.due_ms, data))
+    return Page(tasks, cursor)
+
+
+def _key(where: Where, listed: Listed) -> int:
+    return listed.score if where.task is None else listed.due_ms
+
+
+def _after(queue: str, after: Cursor | None) -> Position | None:
+    """Return where a queue goes on behind a cursor that may be that of another queue."""
+    if after is None:
+        return None
+    if queue == after.queue:
+        return Position(after.key, after.name)
+    return Position(after.key if queue < after.queue else after.key - 1, _LAST)
+
+
+def _records(
+    store: Store, shown: Sequence[tuple[int, str, Listed]]
+) -> dict[tuple[str, str], bytes]:
+    """Read the records of entries of several queues."""
+    found: dict[tuple[str, str], bytes] = {}
+    for queue in {name for _, name, _ in shown}:
+        names = [listed.name for _, name, listed in shown if name == queue]
+        records = store.control.records(queue, names)
+        found.update({(queue, name): data for name, data in records.items()})
+    return found

@@ -1,0 +1,417 @@
+"""The gateway to periodic entries in Redis."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from uuid import uuid4
+
+from redis.exceptions import ConnectionError, ResponseError
+
+from celery_delayq.errors import StoreFull
+from celery_delayq.model.envelope import (
+    Entry,
+    Record,
+)
+from celery_delayq.model.lookup import (
+    to_bytes,
+    to_text,
+)
+from celery_delayq.store.scan import ScanStore
+from celery_delayq.store.schedule import is_demoted
+from celery_delayq.store.scripting import scripts
+from celery_delayq.store.scripting.calls import (
+    Call,
+    Puts,
+)
+from celery_delayq.utils.portions import portions
+
+if TYPE_CHECKING:
+    from celery_delayq.store.schedule import Store
+
+logger = logging.getLogger(__name__)
+
+Written = Literal["done", "changed", "unknown"]
+
+_WRITTEN: dict[str, Written] = {"d": "done", "c": "changed", "u": "unknown"}
+
+
+#: Most entries that one call writes.
+BATCH = 100
+
+
+class Upcoming(NamedTuple):
+    """Periodic entries to look at.
+
+    Attributes
+    ----------
+    now : int
+        Redis' clock, µs.
+    next : int | None
+        When to look at the next one (ms).
+    records : list[tuple[str, str]]
+        Name and record of each.
+    set_back : str
+        The latest look of anybody when Redis' clock was set back since, else ``""``.
+    """
+
+    now: int
+    next: int | None
+    records: list[tuple[str, str]]
+    set_back: str = ""
+
+
+class Writing(NamedTuple):
+    """How an entry is to be.
+
+    Attributes
+    ----------
+    line : str
+        The line in which it is to stand before, ``""`` when there is to be none.
+    record : str
+        ``""`` to remove it.
+    look : int | None
+        When to look at it (ms), None for never.
+    """
+
+    name: str
+    line: str
+    record: str
+    look: int | None = None
+
+
+class EntryTicks(NamedTuple):
+    """Ticks of one entry that go to one queue, and how the entry stands before and after that.
+
+    Attributes
+    ----------
+    line : str
+        The line in which it is to stand; where it stands otherwise nothing is done.
+    then, then_look : str, int | None
+        The line in which it stands then, and when to look at it (ms, None for never).
+    refused, refused_look : str, int | None
+        The same when none of the ticks was stored, since another has the entry's unique key.
+    entries : Sequence[Entry]
+        The messages of the ticks.
+    """
+
+    name: str
+    line: str
+    then: str
+    then_look: int | None
+    refused: str
+    refused_look: int | None
+    entries: Sequence[Entry] = ()
+
+
+class Deploy(NamedTuple):
+    """Which of the versions of the entries in code counts.
+
+    Attributes
+    ----------
+    counts : str
+        Of those that are about the one that came last.
+    mark : str
+        The version whose entries were written last, or who is writing; ``""`` for nobody yet.
+    since : int
+        When the version that asks came (ms).
+    others : tuple[str, ...]
+        Other sources of which a version is about.
+    """
+
+    counts: str
+    mark: str
+    since: int
+    others: tuple[str, ...] = ()
+
+
+class Deployed(NamedTuple):
+    """What was written last of the entries in code.
+
+    Attributes
+    ----------
+    mark : str
+        As in :class:`Deploy`.
+    editions : Mapping[str, str]
+        What the code said that was written last: name to edition. While somebody writes only what
+        no version that did so has changed since.
+    """
+
+    mark: str
+    editions: Mapping[str, str]
+
+
+class PeriodicStore:
+    """What is done with periodic entries."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._keys = [store.keys.periodic, store.keys.periodic_at]
+        self._scan = ScanStore(store)
+
+    def upcoming(
+        self, limit: int, leave_ms: int, but: Iterable[str] = (), *, put_right: str = ""
+    ) -> Upcoming:
+        """Return entries to look at, which others leave alone for so many ms; none of *but*.
+
+        *put_right* is the ``set_back`` after which :meth:`put_right` was done.
+        """
+        args = [limit, leave_ms, put_right, *map(to_bytes, but)]
+        keys = [*self._keys, self._store.keys.clock]
+        now, following, latest, *rest = self._store.run(
+            Call(scripts.load("periodic/claim_due"), keys, args)
+        )
+        texts = [to_text(each) for each in rest]
+        return Upcoming(
+            int(now),
+            int(float(following)) if following else None,
+            list(zip(texts[::2], texts[1::2], strict=True)),
+            to_text(latest),
+        )
+
+    def put_right(self, now: int, right: Callable[[str, str], Writing | None]) -> None:
+        """Let entries go on that wait for a time which Redis' clock has left again.
+
+        Parameters
+        ----------
+        now : int
+            Redis' clock (ms).
+        right : Callable[[str, str], Writing | None]
+            Gives by name and record how an entry is to be; None leaves it as it is.
+        """
+        for page in portions(self.all(), BATCH, lambda entry: len(entry[1])):
+            names = [to_bytes(name) for name, _ in page]
+            found = self._store.client.zmscore(self._keys[1], names)
+            looks = cast("list[float | None]", found)
+            writings = []
+            for (name, record), look in zip(page, looks, strict=True):
+                writing = right(name, record)
+                late = look is not None and look > now
+                if writing is not None and (
+                    writing.record != record or (late and writing.look != look)
+                ):
+                    writings.append(writing)
+            if writings:
+                self.write(writings)
+
+    def write(self, writings: Sequence[Writing]) -> list[Written]:
+        """Write entries, each only if it stands as it is to stand before."""
+        written: list[Written] = []
+        for some in portions(writings, BATCH, lambda writing: len(writing.record)):
+            args: list[Any] = [self._store.keys.periodic_wake]
+            for name, line, record, look in some:
+                args += to_bytes(name), to_bytes(line), to_bytes(record), _ms(look)
+            reply = self._store.run(
+                Call(scripts.load("periodic/compare_and_set"), list(self._keys), args)
+            )
+            written += [_WRITTEN[letter] for letter in reply.decode()]
+        return written
+
+    def edit(self, name: str, edit: Callable[[str | None], Writing | None]) -> str | None:
+        """Change an entry by a function of its record, again if it was changed meanwhile.
+
+        Parameters
+        ----------
+        edit : Callable[[str | None], Writing | None]
+            Gets None where there is no entry of that name, and gives None to leave it as it is.
+
+        Returns
+        -------
+        str | None
+            The record that was there before.
+        """
+        while True:
+            before = self.get(name)
+            writing = edit(before)
+            if writing is None or self.write([writing]) != ["changed"]:
+                return before
+
+    def edit_many(
+        self,
+        names: Sequence[str],
+        edit: Callable[[str, str | None], Writing | None],
+        may_write: Callable[[], bool],
+    ) -> Iterator[int]:
+        """Change entries by a function of their name and record, as :meth:`edit` does; yield how
+        many of a batch were changed, after each.
+
+        Whether it may go on is asked after each reading, so that what changes later is seen when
+        it writes.
+        """
+        for start in range(0, len(names), BATCH):
+            batch = names[start : start + BATCH]
+            changed = 0
+            while batch:
+                found = self._scan.values(self._keys[0], [to_bytes(name) for name in batch])
+                there = [None if data is None else to_text(data) for data in found]
+                if not may_write():
+                    return
+                writings = [edit(name, record) for name, record in zip(batch, there, strict=True)]
+                some = [writing for writing in writings if writing is not None]
+                written = self.write(some) if some else []
+                changed += written.count("done")
+                pairs = zip(some, written, strict=True)
+                batch = [writing.name for writing, became in pairs if became == "changed"]
+            yield changed
+
+    def fire(self, queue: str, some: Sequence[EntryTicks]) -> list[str]:
+        """Schedule ticks that go to one queue; returns the letters of ``periodic/fire.lua``."""
+        return fired(self._store.run(self.fire_call(queue, some)))
+
+    def fire_call(self, queue: str, some: Sequence[EntryTicks]) -> Puts:
+        """Return the call that schedules ticks which go to one queue; repeated it does nothing."""
+        keys, layout = self._store.keys, self._store.layout
+        key = keys.queue(queue)
+        call = Puts(
+            scripts.load("periodic/fire"),
+            [*key.state, keys.agenda, keys.queues, key.wake, *self._keys],
+            [queue, layout.text, keys.wake],
+            lambda step: keys.ready(queue, step, layout),
+            lists=(key.suspects, *keys.ready_lists(queue, layout)),
+        )
+        for ticks in some:
+            call.args += (
+                ticks.name,
+                ticks.line,
+                ticks.then,
+                _ms(ticks.then_look),
+                ticks.refused,
+                _ms(ticks.refused_look),
+                len(ticks.entries),
+            )
+            for entry in ticks.entries:
+                call.add(entry)
+        return call
+
+    def fire_in_all(self, ticks: EntryTicks, queues: Mapping[str, Sequence[Entry]]) -> str:
+        """Schedule ticks of one entry that go to several queues each.
+
+        A script knows one queue, so several are called in one transaction: all of them, or none
+        when somebody was first. Ids do not do for that: they are forgotten when a task has ended,
+        and one that comes late would store it anew.
+
+        The first queue decides whether the unique key of the entry is free. In another one that is
+        broken its ticks become dead letters: to try again would store them twice in the others.
+
+        Returns
+        -------
+        str
+            The letters of ``periodic/fire.lua`` in the first queue.
+
+        Raises
+        ------
+        StoreFull, redis.exceptions.RedisError
+            Nothing was stored, since Redis is full or away, or the first queue is broken.
+        """
+        (first, entries), *others = queues.items()
+        # A line that only this transaction knows: who was first may have written the same `then`.
+        between = ticks._replace(
+            line=f"{ticks.then} {uuid4().hex}", refused=ticks.then, refused_look=ticks.then_look
+        )
+        same = between._replace(then=between.line, refused=between.line)
+        calls = [
+            self.fire_call(first, [ticks._replace(then=between.line, entries=entries)]),
+            *(self.fire_call(queue, [same._replace(entries=some)]) for queue, some in others),
+            self.fire_call(first, [between]),
+        ]
+        with self._store.client.pipeline(transaction=True) as pipe:
+            for call in calls:
+                pipe.execute_command(*call.command(source=True))
+            try:
+                replies = pipe.execute(raise_on_error=False)
+            except ResponseError as exc:
+                raise _error_of(exc) from exc
+        for reply in (replies[0], replies[-1]):
+            if isinstance(reply, Exception):
+                raise _error_of(reply) from reply
+        letters = fired(replies[0])[0]
+        if letters != "-" and not {*letters} <= {"K", "E"}:
+            for (queue, some), reply in zip(others, replies[1:-1], strict=True):
+                if isinstance(reply, Exception):
+                    self._dead_letter(queue, ticks.name, some, reply)
+        return letters
+
+    def _dead_letter(
+        self, queue: str, name: str, entries: Sequence[Entry], error: Exception
+    ) -> None:
+        """Keep ticks that a broken queue has refused as its dead letters."""
+        logger.error(
+            "Queue %r refused ticks of periodic entry %r, they are dead letters: %s",
+            queue,
+            name,
+            error,
+        )
+        for entry in entries:
+            reason = f"tick of {name} refused: {error}"
+            self._store.bury(queue, entry.id, reason, Record.unpack(entry.data).message)
+
+    def get(self, name: str) -> str | None:
+        """Return the record of an entry."""
+        found = cast("bytes | None", self._store.client.hget(self._keys[0], to_bytes(name)))
+        return None if found is None else to_text(found)
+
+    def all(self) -> Iterator[tuple[str, str]]:
+        """Yield name and record of every entry, in no order, perhaps some twice (HSCAN)."""
+        for name, record in self._scan.fields(self._keys[0]):
+            yield to_text(name), to_text(record)
+
+    def count(self) -> int:
+        """Return how many entries there are."""
+        return cast(int, self._store.client.hlen(self._keys[0]))
+
+    def deploy(
+        self,
+        source: str,
+        version: str,
+        since: int | None,
+        alive_ms: int,
+        *,
+        before: str = "",
+        then: Deployed | None = None,
+    ) -> Deploy:
+        """Note that a version of the entries in code is about: see
+        ``periodic/announce_version.lua``.
+
+        Parameters
+        ----------
+        then : Deployed | None
+            What is to be noted about writing them, if the mark is *before* still.
+        """
+        args: list[Any] = [source, version, _ms(since), alive_ms, to_bytes(before)]
+        args += ["", ""] if then is None else [then.mark, json.dumps({**then.editions})]
+        keys = [self._store.keys.deploys]
+        counts, mark, own, *others = self._store.run(
+            Call(scripts.load("periodic/announce_version"), keys, args)
+        )
+        return Deploy(to_text(counts), to_text(mark), int(own), tuple(sorted(map(to_text, others))))
+
+    def deployed(self, source: str) -> Deployed:
+        """Return what was written last of the entries in code."""
+        fields = [f"{source}\0", f"{source}\0\0"]
+        mark, editions = self._store.client.hmget(self._store.keys.deploys, fields)
+        try:
+            found = json.loads(editions or b"{}")
+        except ValueError:
+            found = None
+        return Deployed(to_text(mark or b""), found if isinstance(found, dict) else {})
+
+
+def fired(reply: Any) -> list[str]:
+    """Return the letters of ``periodic/fire.lua`` of each entry."""
+    return [each.decode() for each in reply]
+
+
+def _error_of(exc: Exception) -> Exception:
+    """Return what :meth:`Store.run` raises for an answer that is an error."""
+    if "maxmemory" in str(exc):
+        return StoreFull(
+            f"Redis has no memory left and refused to store ticks ({exc}); "
+            "raise maxmemory or let tasks be consumed"
+        )
+    return ConnectionError(str(exc)) if is_demoted(exc) else exc
+
+
+def _ms(ms: int | None) -> int | str:
+    return "" if ms is None else ms

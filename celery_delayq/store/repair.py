@@ -1,0 +1,440 @@
+"""What is done in Redis to find drift between our keys and to mend it, and to give all back.
+
+Each script looks at one batch and, with *mend*, mends what it finds at the same moment, so it is
+safe while workers run.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import sha1
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from uuid import uuid4
+
+from celery_delayq.model.envelope import (
+    PROPERTY,
+    Record,
+    due_of_eta,
+)
+from celery_delayq.model.lookup import (
+    Letter,
+    to_bytes,
+)
+from celery_delayq.store.keys import Layout
+from celery_delayq.store.scan import ScanStore
+from celery_delayq.store.scripting import scripts
+from celery_delayq.store.scripting.calls import Call
+
+if TYPE_CHECKING:
+    from celery_delayq.store.schedule import Store
+
+#: About how many members a script looks at in one call.
+BATCH = 100
+
+#: How many ids to tell of each kind of drift (``include/repair_report.lua``).
+EXAMPLES = 3
+
+#: How many keys ``SCAN`` looks at in one call, and how many members of a key the others.
+PAGE = 1000
+
+_OWN = re.compile(
+    r"\{(.*)\}:(?:(?:due|entries|tasks|parked|unique|twins|waiting|running|pace|dead|dead_at|leases"
+    r"|nonces|deliveries|suspects)|leased:(.+))",
+    re.DOTALL,
+)
+
+
+T = TypeVar("T")
+
+
+class Found(NamedTuple):
+    """One kind of drift in a batch; *examples* are ids of a few."""
+
+    kind: str
+    number: int
+    mended: int
+    examples: list[str]
+
+
+class Batch(NamedTuple):
+    """The findings of one call. The next calls look at the names *left*, then go on at *cursor*,
+    0 at the end.
+    """
+
+    cursor: int
+    looked: int
+    found: list[Found]
+    left: Sequence[bytes] = ()
+
+    @classmethod
+    def read(cls, reply: Sequence[Any]) -> Batch:
+        """Read the reply of a script (``include/repair_report.lua``)."""
+        found = [
+            Found(kind.decode(), number, mended, [_text(id) for id in ids])
+            for kind, number, mended, *ids in reply[3:]
+        ]
+        return cls(int(reply[0]), int(reply[1]), found, reply[2])
+
+
+class Release(NamedTuple):
+    """An entry as it was read, and the message that is to take its place in a ready list."""
+
+    name: str
+    score: float
+    record: bytes
+    message: bytes
+
+
+class Owned(NamedTuple):
+    """A key of ours, but for ``wake`` and ``suspect_turn``: its queue and, if any, whose it is."""
+
+    queue: str
+    incarnation: str | None
+
+
+class MendStore:
+    """The part of the gateway for drift between keys."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._keys = store.keys
+        self._scan = ScanStore(store)
+
+    # -- what there is
+
+    def owned(self, queue: str | None = None) -> Iterator[Owned]:
+        """Yield our keys, of one queue or of all, in one walk over the database (SCAN)."""
+        prefix = self._keys.prefix
+        pattern = f"{_literally(prefix)}{{{'*' if queue is None else _literally(queue)}}}:*"
+        for key in self._store.client.scan_iter(pattern, count=PAGE):
+            try:
+                match = _OWN.fullmatch(key.decode()[len(prefix) :])
+            except UnicodeDecodeError:
+                continue  # no queue of ours: their names are text
+            if match and queue in (None, match[1]):
+                yield Owned(match[1], match[2])
+
+    def named(self) -> set[str]:
+        """Return the queues that the agenda or the index of leases names."""
+        indexes = (self._keys.agenda, self._keys.reaping)
+        members = chain.from_iterable(
+            self._store.client.zscan_iter(key, count=PAGE) for key in indexes
+        )
+        names = set()
+        for name, _ in members:
+            try:
+                names.add(name.decode())
+            except UnicodeDecodeError:
+                continue  # dispatchers remove it
+        return names
+
+    def leaseholders(self, queue: str) -> set[str]:
+        """Return the incarnations that have a lease on a queue, or had one of late."""
+        key, client = self._keys.queue(queue), self._store.client
+        found = chain(
+            client.zscan_iter(key.leases, count=PAGE), client.hscan_iter(key.nonces, count=PAGE)
+        )
+        return {name.decode("utf-8", "replace") for name, _ in found}
+
+    def sizes(self, queue: str) -> list[int]:
+        """Return how many members there are to look at, in no order of the keys."""
+        key = self._keys.queue(queue)
+        with self._store.client.pipeline(transaction=False) as pipe:
+            for zset in (key.due, key.tasks, key.dead_at):
+                pipe.zcard(zset)
+            for hash_ in (key.entries, key.dead):
+                pipe.hlen(hash_)
+            # A key of another type is told when its turn comes.
+            replies = pipe.execute(raise_on_error=False)
+        return [reply for reply in replies if isinstance(reply, int)]
+
+    # -- what is wrong with it
+
+    def index(self, queue: str, cursor: int, *, mend: bool) -> Batch:
+        """Look at a batch of the index by task; before the records, so that it tells their dues."""
+        key = self._keys.queue(queue)
+        keys = [*key.schedule, self._keys.agenda]
+        return self._run("repair/index", keys, [queue, cursor, BATCH, flag(mend)])
+
+    def entries(self, queue: str, cursor: int, *, mend: bool) -> Batch:
+        """Look at a batch of the records.
+
+        One that is not in the schedule is due when its message says; now, if that says nothing.
+        """
+        keys = list(self._keys.queue(queue).state)
+        args = [cursor, BATCH, flag(mend)]
+        call = Call(scripts.load("repair/entries"), keys, args)
+        next_cursor, looked, lost, *rest = self._store.run(call)
+        batch = Batch.read([next_cursor, looked, [], *rest])
+        if lost and mend:
+            hash_ = self._keys.queue(queue).entries
+            records = self._scan.values(hash_, lost)
+            batch.found.extend(self.schedule(queue, dict(zip(lost, records, strict=True))).found)
+        elif lost:
+            ids = [_text(id) for id in lost]
+            batch.found.append(Found("unscheduled", len(ids), 0, ids[:EXAMPLES]))
+        return batch
+
+    def schedule(self, queue: str, records: Mapping[bytes, bytes | None]) -> Batch:
+        """Put records that are not in the schedule back into it, by what their messages say."""
+        key = self._keys.queue(queue)
+        args: list[Any] = [queue]
+        for id, record in records.items():
+            args += id, _due_ms(record)
+        return self._run("repair/schedule", [*key.schedule, self._keys.agenda], args)
+
+    def due(self, queue: str, cursor: int, *, mend: bool) -> Batch:
+        """Look at a batch of the schedule."""
+        key = self._keys.queue(queue)
+        keys = [key.due, key.entries, self._keys.agenda, key.dead, key.dead_at]
+        return self._run("repair/due", keys, [queue, cursor, BATCH, flag(mend)])
+
+    def letters(self, queue: str, cursor: int, *, mend: bool) -> Batch:
+        """Look at a batch of the dead letters."""
+        return self._letters(queue, 1, cursor, mend)
+
+    def deaths(self, queue: str, cursor: int, *, mend: bool) -> Batch:
+        """Look at a batch of the moments at which dead letters died."""
+        return self._letters(queue, 2, cursor, mend)
+
+    def _letters(self, queue: str, which: int, cursor: int, mend: bool) -> Batch:
+        key = self._keys.queue(queue)
+        args = [which, cursor, BATCH, flag(mend)]
+        return self._run("repair/dead_letters", [key.dead, key.dead_at], args)
+
+    def periodic_size(self) -> int:
+        """Return how many members there are to look at of periodic entries."""
+        with self._store.client.pipeline(transaction=False) as pipe:
+            pipe.hlen(self._keys.periodic)
+            pipe.zcard(self._keys.periodic_at)
+            replies = pipe.execute(raise_on_error=False)
+        return sum(reply for reply in replies if isinstance(reply, int))
+
+    def periodic(self, _: str, cursor: int, *, mend: bool) -> Batch:
+        """Look at a batch of the periodic entries, which are of no queue."""
+        return self._periodic(1, cursor, mend)
+
+    def looks(self, _: str, cursor: int, *, mend: bool) -> Batch:
+        """Look at a batch of the moments at which periodic entries are looked at."""
+        return self._periodic(2, cursor, mend)
+
+    def _periodic(self, which: int, cursor: int, mend: bool) -> Batch:
+        keys = [self._keys.periodic, self._keys.periodic_at]
+        return self._run("repair/periodic", keys, [which, cursor, BATCH, flag(mend)])
+
+    def leases(
+        self, queue: str, incarnations: Sequence[str], lease: float, over: float, *, mend: bool
+    ) -> Batch:
+        """Look at the leases of some processes on a queue.
+
+        Parameters
+        ----------
+        lease : float
+            Seconds, for a process that has none.
+        over : float
+            For so many seconds a lease on nothing must have been over to be told.
+        """
+        key = self._keys.queue(queue)
+        keys = [key.leases, self._keys.reaping, self._keys.clock, key.nonces]
+        keys += [key.leased(incarnation) for incarnation in incarnations]
+        args = [queue, flag(mend), int(lease * 1000), int(over * 1000), *incarnations]
+        return self._run("repair/leases", keys, args)
+
+    def queue(self, queue: str, layout: Layout, deferred: float, *, mend: bool) -> Batch:
+        """Look at what leads to a queue, which may be left alone for *deferred* seconds."""
+        key = self._keys.queue(queue)
+        shared = [self._keys.agenda, self._keys.queues]
+        keys = [*key.schedule, *shared, key.leases, key.suspects, key.dead]
+        keys += key.parked, self._keys.control
+        args = [queue, layout.text, flag(mend), int(deferred * 1000)]
+        return self._run("repair/queue", keys, args)
+
+    def counts(self, queue: str, seen: Mapping[bytes, bytes], *, mend: bool) -> Batch:
+        """Look at counts of deliveries that are stale if they still are as they were *seen*."""
+        pairs = chain.from_iterable(seen.items())
+        return self._run(
+            "repair/counts", [self._keys.queue(queue).deliveries], [flag(mend), *pairs]
+        )
+
+    def forget_counts(self, queue: str, layout: Layout) -> None:
+        """Remove the counts of deliveries whose messages are gone, as after a purge."""
+        stale = self.stale_counts(queue, layout, self.sample_counts(queue))
+        for pairs in batches(stale.items()):
+            self.counts(queue, dict(pairs), mend=True)
+
+    def stale_counts(
+        self,
+        queue: str,
+        layout: Layout,
+        seen: Mapping[bytes, bytes],
+        incarnations: Iterable[str] = (),
+    ) -> Mapping[bytes, bytes]:
+        """Return those of the counts *seen* whose messages are not there (:meth:`digests`)."""
+        # A message that was put back while the others were read is found the second time.
+        for _ in range(2):
+            if seen:
+                there = self.digests(queue, layout, incarnations)
+                seen = {digest: text for digest, text in seen.items() if digest not in there}
+        return seen
+
+    def sample_counts(self, queue: str, most: float = math.inf) -> dict[bytes, bytes]:
+        """Return counts of deliveries, about *most* of them at most, by digest."""
+        deliveries = self._keys.queue(queue).deliveries
+        counts: dict[bytes, bytes] = {}
+        for digest, text in self._store.client.hscan_iter(deliveries, count=PAGE):
+            counts[digest] = text
+            if len(counts) >= most:
+                break
+        return counts
+
+    def count_counts(self, queue: str) -> int:
+        """Return of how many messages deliveries are counted."""
+        return cast(int, self._store.client.hlen(self._keys.queue(queue).deliveries))
+
+    def digests(self, queue: str, layout: Layout, incarnations: Iterable[str]) -> set[bytes]:
+        """Return the digests of all messages that are ready, suspected or held.
+
+        One that is taken meanwhile is among them; one that is put back meanwhile may not be.
+        *incarnations* are processes that may hold some without a lease.
+        """
+        key = self._keys.queue(queue)
+        found: set[bytes] = set()
+        for ready in self._keys.ready_lists(queue, layout):
+            found.update(map(_digest, self._in_list(ready)))
+        for item in self._in_list(key.suspects):
+            found.add(_digest(item.partition(b"\n")[2]))
+        for name in {*incarnations, *self.leaseholders(queue)}:
+            for _, value in self._scan.fields(key.leased(name)):
+                found.add(_digest(value.partition(b"\n")[2]))
+        return found
+
+    def _in_list(self, key: str) -> Iterator[bytes]:
+        """Yield the items of a list, each that stays at least once."""
+        parts = self._scan.messages(key, 0, sys.maxsize, PAGE, newest=True)
+        return chain.from_iterable(parts)
+
+    def wake(self, queue: str, layout: Layout, sign: str = "") -> str:
+        """Return a sign of what is ready and wakes nobody, ``""`` when that is well.
+
+        It is wrong when a later call returns the same; with that *sign* the later call mends it.
+        """
+        keys = [self._keys.queue(queue).wake, self._keys.control]
+        keys += self._keys.ready_lists(queue, layout)
+        reply: bytes = self._store.run(Call(scripts.load("repair/wake"), keys, [queue, sign]))
+        return reply.decode()
+
+    # -- to move over
+
+    def lengths(self, queue: str, names: Sequence[str]) -> list[int]:
+        """Return how many bytes the record of each entry has."""
+        hash_ = self._keys.queue(queue).entries
+        with self._store.client.pipeline(transaction=False) as pipe:
+            for name in names:
+                pipe.hstrlen(hash_, to_bytes(name))
+            return cast("list[int]", pipe.execute())
+
+    def scheduled(
+        self, queue: str, names: Sequence[str]
+    ) -> list[tuple[str, float | None, bytes | None]]:
+        """Return name, score and record of entries at one moment, None for missing values."""
+        key, members = self._keys.queue(queue), [to_bytes(name) for name in names]
+        with self._store.client.pipeline(transaction=True) as pipe:
+            pipe.zmscore(key.due, members)
+            pipe.hmget(key.entries, members)
+            scores, records = pipe.execute()
+        return [*zip(names, scores, records, strict=True)]
+
+    def release(
+        self, queue: str, layout: Layout, some: Sequence[Release], token: str | None = None
+    ) -> list[Letter]:
+        """Push messages to the ready lists in place of entries that are as they were read.
+
+        Returns
+        -------
+        list[Letter]
+            ``d`` for what is done, ``c`` for what is another entry, or due at another time, by now,
+            ``u`` for what is gone. Asked again with the same *token*, the same, for a minute.
+        """
+        key, lists = self._keys.queue(queue), self._keys.ready_lists(queue, layout)
+        keys = [*key.state, self._keys.agenda, key.wake, key.answer(token or uuid4().hex)]
+        first = len(keys) + 1
+        args: list[Any] = [queue]
+        for name, score, record, message in some:
+            step = Record.unpack(record).priority
+            place = layout.steps.index(step) if step in layout.steps else 0
+            args += to_bytes(name), repr(score), record, message, first + place
+        reply = self._store.run(Call(scripts.load("migration/give_back"), [*keys, *lists], args))
+        return cast("list[Letter]", list(reply.decode()))
+
+    def suspects(self, queue: str) -> int:
+        """Return how many messages wait to be delivered alone."""
+        return cast(int, self._store.client.llen(self._keys.queue(queue).suspects))
+
+    def absolve(self, queue: str, layout: Layout, limit: int = BATCH) -> tuple[int, int]:
+        """Put up to *limit* of them into their ready lists; return how many, and how many died."""
+        key = self._keys.queue(queue)
+        keys = [key.suspects, key.wake, key.dead, key.dead_at]
+        lists = self._keys.ready_lists(queue, layout)
+        args = [limit, *layout.steps]
+        moved, buried = self._store.run(
+            Call(scripts.load("leases/release_quarantined"), [*keys, *lists], args)
+        )
+        return int(moved), int(buried)
+
+    def lives(self, incarnation: str) -> bool:
+        """Return whether a process may still run: it does not when it told so, or long ago."""
+        return bool(self._store.client.exists(self._keys.incarnation(incarnation)))
+
+    def _run(self, name: str, keys: list[str], args: list[Any]) -> Batch:
+        return run_batch(self._store, name, keys, args)
+
+
+def run_batch(store: Store, name: str, keys: list[str], args: list[Any]) -> Batch:
+    """Look at a batch of a key, in several calls if they have much to read."""
+    script = scripts.load(name)
+    first = part = Batch.read(store.run(Call(script, keys, args)))
+    found, looked = first.found, first.looked
+    for _ in first.left:  # each call looks at one at least
+        if not part.left:
+            break
+        part = Batch.read(store.run(Call(script, keys, [*args, *part.left])))
+        found, looked = found + part.found, looked + part.looked
+    return Batch(first.cursor, looked, found)
+
+
+def batches(items: Iterable[T]) -> list[list[T]]:
+    """Return *items* in batches for one script call each."""
+    rest = iter(items)
+    return list(iter(lambda: list(islice(rest, BATCH)), []))
+
+
+def flag(mend: bool) -> str:
+    """Return how scripts are told whether to mend."""
+    return "1" if mend else "0"
+
+
+def _literally(text: str) -> str:
+    """Return the glob that matches *text* alone."""
+    return re.sub(r"([\\*?\[\]])", r"\\\1", text)
+
+
+def _digest(message: bytes) -> bytes:
+    return sha1(message, usedforsecurity=False).hexdigest().encode()
+
+
+def _due_ms(record: bytes | None) -> int | str:
+    """Return when an entry is due by the ETA that its message keeps, "" if it keeps none."""
+    try:
+        message = json.loads(Record.unpack(record or b"").message)
+        return due_of_eta(message["properties"][PROPERTY]["eta"]).ms
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+def _text(id: bytes) -> str:
+    return id.decode("utf-8", "backslashreplace")

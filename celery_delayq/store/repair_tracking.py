@@ -1,0 +1,203 @@
+"""What is done in Redis to mend what is known of entries beyond the schedule.
+
+That is: what is parked, who has which unique key, which ids are there twice, and what is ready or
+held. Each script looks at one batch, as those of :mod:`celery_delayq.store.repair` do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+
+from celery_delayq.store.keys import Layout
+from celery_delayq.store.repair import (
+    BATCH,
+    PAGE,
+    Batch,
+    flag,
+    run_batch,
+)
+from celery_delayq.store.scripting import scripts
+from celery_delayq.store.scripting.calls import Call
+
+if TYPE_CHECKING:
+    from celery_delayq.store.schedule import Store
+
+#: Most bytes of messages that a script reads to be sure that some are gone: tens of ms. Other calls
+#: read less; this one must read all messages at one moment.
+MOST_BYTES = 16 * 1024 * 1024
+
+#: The hashes of what has left the schedule.
+Index = Literal["waiting", "running"]
+
+
+class Tracked(NamedTuple):
+    """What is known of a message that is ready or held: the name and what stands there."""
+
+    name: bytes
+    value: bytes
+
+    @property
+    def message(self) -> bytes:
+        """The message that is meant, as ``twin_name`` of ``include/tracking.lua`` spells it."""
+        nonce = self.value.removeprefix(b"!").partition(b" ")[0]
+        return self.name.partition(b"\0")[0] + b"\0" + nonce
+
+    @property
+    def holder(self) -> str:
+        """The incarnation that holds it, ``""`` when that is not told."""
+        return b" ".join(self.value.split(b" ")[4:]).decode("utf-8", "replace")
+
+
+class Place(NamedTuple):
+    """A key in which messages stand: a list or, of an incarnation, a hash."""
+
+    key: str
+    incarnation: str = ""
+
+
+class MendTracks:
+    """The part of the gateway for drift between what is known of entries and where they are."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._keys = store.keys
+
+    def sizes(self, queue: str) -> list[int]:
+        """Return how many members there are to look at, in no order of the keys."""
+        key = self._keys.queue(queue)
+        with self._store.client.pipeline(transaction=False) as pipe:
+            for zset in (key.parked, key.twins):
+                pipe.zcard(zset)
+            for hash_ in (key.unique, key.waiting, key.running):
+                pipe.hlen(hash_)
+            # A key of another type is told when its turn comes.
+            replies = pipe.execute(raise_on_error=False)
+        return [reply for reply in replies if isinstance(reply, int)]
+
+    def wrong_types(self, queue: str) -> list[str]:
+        """Return what is to be said of keys of a queue that are of another type."""
+        key = self._keys.queue(queue)
+        zsets = (key.due, key.tasks, key.parked, key.twins, key.dead_at, key.leases)
+        hashes = (key.entries, key.unique, key.waiting, key.running, key.pace, key.dead)
+        return self._wrong({**dict.fromkeys(zsets, "zset"), **dict.fromkeys(hashes, "hash")})
+
+    def wrong_shared_types(self) -> list[str]:
+        """Return the same of the keys of all queues."""
+        keys = self._keys
+        return self._wrong({keys.control: "hash", keys.revoked: "zset", keys.history: "stream"})
+
+    def _wrong(self, wanted: Mapping[str, str]) -> list[str]:
+        """Say it as ``expect_type`` of ``include/types.lua`` does."""
+        with self._store.client.pipeline(transaction=False) as pipe:
+            for key in wanted:
+                pipe.type(key)
+            found = [kind.decode() for kind in pipe.execute()]
+        return [
+            f"{key} is a {kind}, expected a {wanted[key]}"
+            for key, kind in zip(wanted, found, strict=True)
+            if kind not in (wanted[key], "none")
+        ]
+
+    # -- what is listed
+
+    def parked(self, queue: str, cursor: int, *, mend: bool) -> Batch:
+        """Look at a batch of what is listed as parked."""
+        return self._page("repair/paused_and_due", queue, cursor, mend)
+
+    def unique(self, queue: str, cursor: int, *, mend: bool) -> Batch:
+        """Look at a batch of the unique keys."""
+        return self._page("repair/unique", queue, cursor, mend)
+
+    def twins(self, queue: str, cursor: int, *, mend: bool) -> Batch:
+        """Look at a batch of the names of second messages with the same id."""
+        return self._page("repair/duplicate_ids", queue, cursor, mend)
+
+    def waiting(self, queue: str, cursor: int, *, mend: bool) -> Batch:
+        """Look at a batch of what is known of ready messages."""
+        return self._page("repair/tracking", queue, cursor, mend, "waiting")
+
+    def running(self, queue: str, cursor: int, *, mend: bool) -> Batch:
+        """Look at a batch of what is known of held messages."""
+        return self._page("repair/tracking", queue, cursor, mend, "running")
+
+    def _page(self, script: str, queue: str, cursor: int, mend: bool, *first: str) -> Batch:
+        return self._run(script, queue, [], [*first, cursor, BATCH, flag(mend)])
+
+    # -- what is there
+
+    def sample(self, queue: str, index: Index, most: int) -> list[Tracked]:
+        """Return about *most* messages at most that count as ready or as held."""
+        return [*islice(self.tracked(queue, index), most)]
+
+    def forget_ready(
+        self, queue: str, layout: Layout, some: Iterable[tuple[Tracked, bytes]] = ()
+    ) -> int:
+        """Forget what is known of ready messages; return how many were removed from their lists.
+
+        Parameters
+        ----------
+        some : Iterable[tuple[Tracked, bytes]]
+            Each with its message, where that was cancelled and is to be removed, else ``b""``.
+        """
+        keys = [*self._keys.queue(queue).state, *self._keys.ready_lists(queue, layout)]
+        args = [part for tracked, message in some for part in (*tracked, message)]
+        return cast(int, self._store.run(Call(scripts.load("repair/forget_ready"), keys, args)))
+
+    def tracked(self, queue: str, index: Index) -> Iterator[Tracked]:
+        """Yield all messages that count as ready or as held (HSCAN)."""
+        for item in self._store.client.hscan_iter(self._index(queue, index), count=PAGE):
+            yield Tracked(*item)
+
+    def count(self, queue: str, index: Index) -> int:
+        """Return how many messages count as ready or as held."""
+        return cast(int, self._store.client.hlen(self._index(queue, index)))
+
+    def _index(self, queue: str, index: Index) -> str:
+        key = self._keys.queue(queue)
+        return key.running if index == "running" else key.waiting
+
+    def ready_places(self, queue: str, layout: Layout) -> list[Place]:
+        """Return where ready messages stand; those from which one may go to another come first."""
+        lists = self._keys.ready_lists(queue, layout)
+        return [Place(key) for key in (self._keys.queue(queue).suspects, *lists)]
+
+    def held_places(self, queue: str, incarnations: Iterable[str]) -> list[Place]:
+        """Return where messages stand that these processes hold."""
+        key = self._keys.queue(queue)
+        return [Place(key.leased(name), name) for name in incarnations]
+
+    def messages(
+        self, queue: str, place: Place, cursor: int, *, mend: bool
+    ) -> tuple[Batch, list[bytes]]:
+        """Look at a batch of the messages of a place; return those that have a label too.
+
+        None that stays there is passed over.
+        """
+        key = self._keys.queue(queue)
+        args = [place.incarnation, cursor, BATCH, flag(mend)]
+        call = Call(scripts.load("repair/messages"), [*key.state, place.key], args)
+        next_cursor, looked, there, *found = self._store.run(call)
+        return Batch.read([next_cursor, looked, [], *found]), there
+
+    def gone(
+        self,
+        queue: str,
+        index: Index,
+        places: Iterable[Place],
+        seen: Iterable[Tracked],
+        *,
+        mend: bool,
+    ) -> Batch | None:
+        """Look at messages that are gone if they are in none of *places* and still as *seen*.
+
+        None when there are too many bytes to read.
+        """
+        args = [index, flag(mend), MOST_BYTES, *chain.from_iterable(seen)]
+        batch = self._run("repair/gone", queue, [place.key for place in places], args)
+        return None if batch.cursor else batch
+
+    def _run(self, name: str, queue: str, keys: Sequence[str], args: list[Any]) -> Batch:
+        state = self._keys.queue(queue).state
+        return run_batch(self._store, name, [*state, *keys], args)

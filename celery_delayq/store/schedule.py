@@ -1,0 +1,491 @@
+"""The gateway to Redis: one typed method per operation, the only caller for our data."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from redis import Redis
+from redis.exceptions import ConnectionError, ResponseError
+
+from celery_delayq.errors import (
+    NotReplicated,
+    StoreFull,
+)
+from celery_delayq.model.dead_letter import Buried
+from celery_delayq.model.envelope import (
+    Entry,
+    task_field,
+    task_name,
+)
+from celery_delayq.settings import Limits
+from celery_delayq.store.control import ControlStore
+from celery_delayq.store.dead_letters import LetterStore
+from celery_delayq.store.history import HistoryStore
+from celery_delayq.store.keys import (
+    Keys,
+    Layout,
+)
+from celery_delayq.store.leases import LeaseStore
+from celery_delayq.store.scan import (
+    PAGE,
+    ScanStore,
+)
+from celery_delayq.store.scripting import replies, scripts
+from celery_delayq.store.scripting.calls import (
+    Call,
+    Puts,
+    Readies,
+)
+from celery_delayq.store.scripting.replies import (
+    Adopted,
+    Held,
+    Look,
+    Promoted,
+    Sizes,
+    Stored,
+)
+
+logger = logging.getLogger(__name__)
+
+#: A master without its replicas, one that cannot write to its disk, one that runs a script.
+_FOR_NOW = re.compile(r"\b(NOREPLICAS|MISCONF|CLUSTERDOWN|TRYAGAIN)\b|^BUSY ")
+
+#: Texts of Lua's errors about a value that it cannot work with.
+_LUA_FAULTS = ("bad argument", "attempt to", "malformed")
+
+
+class Store:
+    """Our data in one Redis database.
+
+    Parameters
+    ----------
+    client : redis.Redis
+        A client that adds no prefix and does not decode replies.
+    keys : Keys
+        Names of the keys.
+    layout : Layout
+        How this connection lays out the ready lists of its queues.
+    limits : Callable[[str], Limits]
+        Tells the limits of a queue.
+    """
+
+    def __init__(
+        self,
+        client: Redis,
+        keys: Keys,
+        layout: Layout,
+        limits: Callable[[str], Limits] = lambda _queue: Limits(),
+    ) -> None:
+        self.client = client
+        self.keys = keys
+        self.layout = layout
+        self.limits = limits
+
+    @property
+    def leases(self) -> LeaseStore:
+        """What is done with messages that a process holds."""
+        return LeaseStore(self)
+
+    @property
+    def control(self) -> ControlStore:
+        """What is done with entries by those who look after them."""
+        return ControlStore(self)
+
+    @property
+    def letters(self) -> LetterStore:
+        """What is done with dead letters."""
+        return LetterStore(self)
+
+    @property
+    def history(self) -> HistoryStore:
+        """What is done with the history of runs."""
+        return HistoryStore(self)
+
+    # -- from one state to the next
+
+    def puts(self, queue: str, *, limited: bool = True, alone: bool = False) -> Puts:
+        """Return an empty call that schedules what is added to it: all or, after an error, none.
+
+        Parameters
+        ----------
+        limited : bool
+            Whether ``max_scheduled`` counts: not for retries, which are no new work.
+        alone : bool
+            For one message of a script that takes more keys behind its ready list.
+        """
+        key = self.keys.queue(queue)
+        most = self.limits(queue).max_scheduled if limited else 0
+        return Puts(
+            scripts.load("schedule/add"),
+            [*key.state, self.keys.agenda, self.keys.queues, key.wake],
+            [queue, self.layout.text, self.keys.wake, most],
+            lambda step: self.keys.ready(queue, step, self.layout),
+            lists=() if alone else (key.suspects, *self.keys.ready_lists(queue, self.layout)),
+        )
+
+    def schedule(self, queue: str, entry: Entry) -> tuple[Stored, int]:
+        """Keep a message until it is due; one that is due goes to the ready list.
+
+        Returns
+        -------
+        (state, due in ms)
+            ``"duplicate"`` when the same message waits already or is held.
+
+        Raises
+        ------
+        StoreFull
+            Redis has no memory left; nothing was stored.
+        """
+        call = self.puts(queue)
+        call.add(entry)
+        now, [put], _ = replies.Puts.read(self.run(call))
+        due = entry.due.ms + now if entry.due.relative else entry.due.ms
+        return put.state, due
+
+    def import_call(self, queue: str, entries: Iterable[Entry], token: str) -> Puts:
+        """Return the call that schedules entries as :meth:`puts` does; asked again with the same
+        *token*, it gives the same answer, for a minute: the letters of ``replies.STATES``.
+        """
+        call = self.puts(queue)
+        call.script = scripts.load("schedule/import")
+        call.keys.append(self.keys.queue(queue).answer(token))
+        for entry in entries:
+            call.add(entry)
+        return call
+
+    def import_entries(self, calls: Sequence[Call]) -> list[bytes | Exception]:
+        """Make calls in one round trip, and return the answer to each.
+
+        Raises
+        ------
+        redis.exceptions.ConnectionError
+            The server is gone, or is no master any more.
+        """
+        with self.client.pipeline(transaction=False) as pipe:
+            for number, call in enumerate(calls):
+                pipe.execute_command(*call.command(source=number == 0))  # the others know it then
+            answers = pipe.execute(raise_on_error=False)
+        return [self._error_of(x) if isinstance(x, ResponseError) else x for x in answers]
+
+    def ready_call(self, queue: str) -> Readies:
+        """Return an empty call that pushes what is added to it to the ready lists."""
+        return Readies(
+            scripts.load("schedule/push_ready"),
+            [self.keys.queue(queue).wake],
+            [],
+            lambda step: self.keys.ready(queue, step, self.layout),
+        )
+
+    def promote(self, queue: str, layout: Layout, limit: int) -> Promoted:
+        """Move up to *limit* due entries of a queue to its ready lists."""
+        key = self.keys.queue(queue)
+        reply = self.run(
+            Call(
+                scripts.load("dispatch/promote"),
+                [
+                    *key.state,
+                    self.keys.agenda,
+                    key.dead,
+                    key.dead_at,
+                    key.wake,
+                    self.keys.control,
+                    key.pace,
+                    key.suspects,
+                    *self.keys.ready_lists(queue, layout),
+                ],
+                [
+                    queue,
+                    limit,
+                    layout.rate,
+                    layout.max_ready,
+                    int(layout.history),
+                    *layout.steps,
+                ],
+            )
+        )
+        return Promoted(self._look(reply), int(reply[3]), int(reply[4]))
+
+    def adopt(self, queue: str, entry: Entry, held: Held) -> Adopted:
+        """Take a message out of kombu's unacked keys into the schedule or, if due, to ready."""
+        call = self.puts(queue, alone=True)
+        call.add(entry)
+        call.script = scripts.load("migration/take_from_unacked")
+        call.keys += held.unacked, held.unacked_index
+        call.args.append(held.tag)
+        return cast(Adopted, self.run(call).decode())
+
+    def bury(self, queue: str, id: str, reason: str, message: bytes, details: bytes = b"") -> None:
+        """Keep a message that is nowhere else as a dead letter: :meth:`LetterStore.bury`."""
+        self.letters.bury(queue, id, reason, message, details)
+
+    # -- when to look at what
+
+    def agenda(self, patience: float = 10.0) -> Look:
+        """Return which queue to look at next, and let lease time pass.
+
+        Parameters
+        ----------
+        patience : float
+            Seconds since the last call, by whichever process, after which Redis must have been
+            away or its clock have been set: lease time has stood still.
+        """
+        keys = [self.keys.agenda, self.keys.reaping, self.keys.clock]
+        reply = self.run(Call(scripts.load("dispatch/next_queue"), keys, [int(patience * 1000)]))
+        return self._with_reaping(reply, reply[3:])
+
+    def defer(self, queue: str, seconds: float) -> Look:
+        """Look at *queue* only *seconds* from now, and return what to look at before."""
+        args = [queue, int(seconds * 1000)]
+        return self._look(
+            self.run(Call(scripts.load("dispatch/defer_queue"), [self.keys.agenda], args))
+        )
+
+    def register(self, queue: str) -> None:
+        """Note the layout of a queue: who consumes it decides to which lists to promote."""
+        self.client.hset(self.keys.queues, queue, self.layout_of(queue).text)
+
+    def layout_of(self, queue: str) -> Layout:
+        """Return the layout of a queue that this connection consumes, with its limits."""
+        limits = self.limits(queue)
+        return replace(
+            self.layout,
+            rate=limits.promote_rate,
+            max_ready=limits.max_ready,
+            dead_age=limits.dead_letters_age,
+            dead_max=limits.dead_letters_max,
+            archived=limits.archived,
+            history=bool(limits.history),
+        )
+
+    def registry(self) -> dict[str, bytes]:
+        """Return the layout, as stored, of every queue that was ever scheduled on."""
+        found = cast("dict[bytes, bytes]", self.client.hgetall(self.keys.queues))
+        return {name: layout for queue, layout in found.items() if (name := _name(queue))}
+
+    # -- to look at
+
+    def now_ms(self) -> int:
+        """Return Redis' clock in ms since 1970."""
+        seconds, micros = cast("tuple[int, int]", self.client.time())
+        return seconds * 1000 + micros // 1000
+
+    def scheduled(self, queue: str, task: str | None = None) -> int:
+        """Return how many entries of a queue, or of one task in it, wait to be due."""
+        key = self.keys.queue(queue)
+        if task is None:
+            return cast(int, self.client.zcard(key.due))
+        return self._count_task(key.tasks, task_field(task))
+
+    def scheduled_tasks(self, queue: str) -> dict[str, int]:
+        """Return how many entries of each task of a queue wait to be due."""
+        index = self.keys.queue(queue).tasks
+        counts: dict[str, int] = {}
+        start = "-"
+        while first := cast("list[bytes]", self.client.zrangebylex(index, start, "+", 0, 1)):
+            field = first[0].partition(b"\0")[0].decode()
+            counts[task_name(field)] = self._count_task(index, field)
+            start = f"({field}\1"
+        return counts
+
+    def _count_task(self, index: str, field: str) -> int:
+        return cast(int, self.client.zlexcount(index, f"[{field}\0", f"({field}\1"))
+
+    def held_count(self, unacked: str) -> int:
+        """Return how many messages kombu keeps for workers that hold them."""
+        return cast(int, self.client.hlen(unacked))
+
+    def held_message(self, held: Held) -> bytes | None:
+        """Return what kombu keeps of one of them."""
+        return cast("bytes | None", self.client.hget(held.unacked, held.tag))
+
+    def held_messages(self, unacked: str) -> Iterator[tuple[str, bytes]]:
+        """Yield delivery tag and ``[message, exchange, routing key]`` in JSON of each of them."""
+        for tag, data in ScanStore(self).fields(unacked):
+            yield tag.decode(), data
+
+    def dead_letters(self, queue: str) -> Iterator[Buried]:
+        """Yield the dead letters of a queue, the first that died first."""
+        return self.letters.all(queue)
+
+    def sizes(self, queue: str, layout: Layout) -> Sizes:
+        """Return the sizes of a queue at one moment."""
+        key = self.keys.queue(queue)
+        keys = [key.due, key.dead, key.parked, key.suspects]
+        keys += self.keys.ready_lists(queue, layout)
+        now, scheduled, overdue, first, dead, ready, parked = self.run(
+            Call(scripts.load("schedule/counts"), keys, [])
+        )
+        first_due = int(float(first)) if first else None
+        return Sizes(int(now), scheduled, ready, dead, overdue, first_due, parked)
+
+    def ready_messages(self, queue: str, layout: Layout, limit: int) -> Iterator[bytes]:
+        """Yield up to *limit* messages of the ready lists of a queue, oldest first in each."""
+        scan = ScanStore(self)
+        for ready in self.keys.ready_lists(queue, layout):
+            for found in scan.messages(ready, 0, limit, PAGE):
+                yield from found
+                limit -= len(found)
+
+    def memory(self, queue: str) -> int | None:
+        """Return about how many bytes the schedule of a queue takes, None where not told."""
+        try:
+            sizes = [self.client.memory_usage(key) for key in self.keys.queue(queue).state]
+        except ResponseError:
+            return None
+        return sum(cast("list[int]", [size or 0 for size in sizes]))
+
+    def server_memory(self) -> tuple[int | None, int | None]:
+        """Return the bytes that the server uses and may use at most; None where not told."""
+        try:
+            info = cast("dict[str, int]", self.client.info("memory"))
+        except ResponseError:
+            return None, None
+        return info.get("used_memory"), info.get("maxmemory") or None
+
+    # -- to clear
+
+    def clear(self, queue: str, *, deleted: bool = False) -> int:
+        """Forget all scheduled entries of a queue and return how many there were.
+
+        So it does with messages that wait to be delivered alone. Dead letters stay. With
+        *deleted* the registry forgets the queue too, if it has none.
+        """
+        key = self.keys.queue(queue)
+        shared = [self.keys.agenda, self.keys.queues]
+        keys = [*key.state, *shared, key.wake, key.suspects, key.deliveries, key.pace, key.dead]
+        args = [queue, "1" if deleted else "0"]
+        scheduled, alone = self.run(Call(scripts.load("schedule/purge"), keys, args))
+        return int(scheduled) + int(alone)
+
+    # -- how
+
+    def _look(self, reply: Sequence[Any]) -> Look:
+        return self._with_reaping(reply, [])
+
+    def _with_reaping(self, reply: Sequence[Any], reaping: Sequence[bytes]) -> Look:
+        name = self._queue(self.keys.agenda, reply[1])
+        reap = [found for each in reaping if (found := self._queue(self.keys.reaping, each))]
+        return Look(int(reply[0]), name, int(float(reply[2])) if name else None, tuple(reap))
+
+    def _queue(self, index: str, member: bytes) -> str | None:
+        """Return the queue at the head of an index; what is no name would stay there for ever."""
+        name = _name(member)
+        if name is None:
+            logger.error("Removed %r from %s: it is no name of a queue", member, index)
+            self.client.zrem(index, member)
+        return name or None
+
+    def run_replicated(self, call: Call, replicas: int, seconds: float) -> Any:
+        """Run a script, and wait at most so many *seconds* until so many *replicas* have it.
+
+        Raises
+        ------
+        NotReplicated
+            Fewer have it.
+        StoreFull
+            Redis has no memory left; nothing was stored.
+        """
+        with self.client.pipeline(transaction=False) as pipe:
+            pipe.execute_command(*call.command(source=True))
+            pipe.execute_command("WAIT", replicas, int(seconds * 1000))
+            try:
+                reply, there = pipe.execute()
+            except ResponseError as exc:
+                raise _full(exc) if "maxmemory" in str(exc) else exc from exc
+        if there < replicas:
+            raise few_replicas(there, replicas, seconds)
+        return reply
+
+    def run(self, call: Call) -> Any:
+        """Run a script.
+
+        Raises
+        ------
+        StoreFull
+            Redis has no memory left; nothing was stored.
+        redis.exceptions.ConnectionError
+            The server is gone, or is no master any more.
+        """
+        try:
+            return call.script(self.client, call.keys, call.args)
+        except ResponseError as exc:
+            error = self._error_of(exc)
+            raise error from (None if error is exc else exc)
+
+    def _error_of(self, exc: ResponseError) -> Exception:
+        """Return what to raise for an answer that is an error; raises it where a new master is to
+        be asked.
+        """
+        # Not by class: Redis 6.2 wraps what a script met, and old redis-py has no class for it.
+        if "maxmemory" in str(exc):
+            return _full(exc)
+        if is_demoted(exc):
+            self.client.connection_pool.disconnect()
+            raise ConnectionError(str(exc)) from exc
+        error: Exception = exc
+        return error
+
+
+#: Texts of Redis 6.2 and 7.0, in scripts and outside of them, and of newer servers and Valkey.
+_DENIALS = ("user executing the script can't", "ACL failure", "no permissions to", "NOPERM")
+
+
+def is_demoted(exc: ResponseError) -> bool:
+    """Return whether an error says that the server is no master: connect anew."""
+    text = str(exc)
+    return "READONLY" in text or text.startswith(("UNBLOCKED", "MASTERDOWN"))
+
+
+def is_denied(exc: BaseException) -> bool:
+    """Return whether an error says that the account lacks a right, also inside a script."""
+    text = str(exc)
+    return isinstance(exc, ResponseError) and any(each in text for each in _DENIALS)
+
+
+def is_refusal_for_now(exc: BaseException) -> bool:
+    """Return whether an error says that the server refuses all writes at the moment."""
+    return isinstance(exc, ResponseError) and _FOR_NOW.search(str(exc)) is not None
+
+
+def is_fault_of_script(exc: ResponseError) -> bool:
+    """Return whether a script has failed in Lua on its arguments: a repeat would fail too."""
+    return "user_script" in str(exc) and any(text in str(exc) for text in _LUA_FAULTS)
+
+
+def few_replicas(replicas: int, wanted: int, seconds: float) -> NotReplicated:
+    """Return the error for *replicas* that have a task where more are *wanted*."""
+    return NotReplicated(
+        f"the task is stored, but {replicas} of {wanted} replicas have it after {seconds:g} s; "
+        "it may be lost in a failover. Sending it again may run it twice"
+    )
+
+
+def _full(exc: Exception) -> StoreFull:
+    return StoreFull(
+        f"Redis has no memory left and refused to store the task ({exc}); "
+        "raise maxmemory or let tasks be consumed, then send it again"
+    )
+
+
+def _name(queue: bytes) -> str | None:
+    """Return a queue's name; what is none was not written by us and is passed over."""
+    try:
+        return queue.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def layouts(registry: Mapping[str, bytes]) -> dict[str, Layout]:
+    """Return the layout of each queue of a registry, kombu's default for an unreadable one."""
+    return {queue: _layout(text) for queue, text in registry.items()}
+
+
+def _layout(text: bytes) -> Layout:
+    try:
+        return Layout.loads(text)
+    except ValueError:
+        return Layout()

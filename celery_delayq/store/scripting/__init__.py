@@ -1,0 +1,1 @@
+"""Loads the Lua scripts, calls them and reads their replies."""

@@ -1,0 +1,108 @@
+"""Script calls that have not been made yet, so that they can also go into a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from celery_delayq.model.envelope import Entry
+from celery_delayq.store.scripting.scripts import Script
+from celery_delayq.utils.portions import ROOM
+
+#: Most messages of one script call: more would block Redis for longer.
+CALL_SIZE = 50
+
+
+@dataclass(slots=True)
+class Call:
+    """One script call: the script, and its KEYS and ARGV."""
+
+    script: Script
+    keys: list[str]
+    args: list[Any]
+
+    def command(self, *, source: bool = False) -> tuple[Any, ...]:
+        """Return it as a command; with *source* for a server that may not know the script."""
+        how = ("EVAL", self.script.source) if source else ("EVALSHA", self.script.sha)
+        return (*how, len(self.keys), *self.keys, *self.args)
+
+
+def pack(commands: Iterable[tuple[Any, ...]]) -> bytes:
+    """Return commands as they go over the wire: in a third of the time that redis-py takes."""
+    parts = []
+    for command in commands:
+        parts.append(b"*%d\r\n" % len(command))
+        for arg in command:
+            data = arg if isinstance(arg, bytes) else str(arg).encode()
+            parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
+    return b"".join(parts)
+
+
+@dataclass(slots=True)
+class _Growing(Call):
+    """A call that takes one message after another: flat lists, since a batch holds many of them.
+
+    A tuple for each message would set off the garbage collector again and again.
+    """
+
+    ready: Callable[[int], str]
+    size: int = 0
+    bytes: int = 0
+    _lists: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether another message must go into the next call."""
+        return self.size >= CALL_SIZE or self.bytes >= ROOM
+
+    def _list(self, step: int) -> int:
+        """Return which of KEYS is the ready list of a priority step."""
+        number = self._lists.get(step)
+        if number is None:
+            self.keys.append(self.ready(step))
+            number = self._lists[step] = len(self.keys)
+        self.size += 1
+        return number
+
+
+@dataclass(slots=True)
+class Puts(_Growing):
+    """A call of ``schedule/add.lua`` that grows.
+
+    With *lists* of all that may be ready, it can tell whether anything is: a unique key that a
+    stock worker has taken along is free then.
+    """
+
+    lists: Sequence[str] = ()
+
+    def add(self, entry: Entry) -> None:
+        """Add a message."""
+        id, (due_ms, relative), step, data, policy = entry
+        # A countdown that is over is due at any time.
+        due = due_ms if not relative else f"+{due_ms}" if due_ms > 0 else 0
+        number = self._list(step)
+        if policy and self.lists:
+            self.keys += [name for name in self.lists if name not in self.keys]
+        self.bytes += len(data)
+        self.args += id, due, number, data, policy
+
+    @property
+    def queue(self) -> str:
+        """The queue of the entries."""
+        return str(self.args[0])
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of the entries."""
+        return self.args[4::5]
+
+
+@dataclass(slots=True)
+class Readies(_Growing):
+    """A call of ``schedule/push_ready.lua`` that grows."""
+
+    def add(self, step: int, message: bytes) -> None:
+        """Add a message."""
+        self.bytes += len(message)
+        self.args += self._list(step), message

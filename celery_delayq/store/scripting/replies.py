@@ -1,0 +1,108 @@
+"""What the gateway to Redis answers. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+Stored = Literal[
+    "scheduled", "ready", "duplicate", "full", "replaced", "kept", "conflict", "superseded"
+]
+Adopted = Literal["scheduled", "ready", "gone"]
+
+#: The letters in which ``schedule/add.lua`` tells what became of each message; capital ones come
+#: with the id of another.
+STATES: dict[str, Stored] = {
+    "s": "scheduled",
+    "r": "ready",
+    "d": "duplicate",
+    "f": "full",
+    "S": "replaced",
+    "R": "replaced",
+    "K": "kept",
+    "E": "conflict",
+    "O": "superseded",
+}
+
+
+class Put(NamedTuple):
+    """What became of a message that was to be stored, and the id of the other one, if any."""
+
+    state: Stored
+    other: str = ""
+
+
+#: Those that are about no other message, which most are.
+_ALONE = {letter: Put(state) for letter, state in STATES.items() if letter.islower()}
+
+
+class Puts(NamedTuple):
+    """The reply of ``schedule/add.lua``: Redis' clock in ms, and what became of each message.
+
+    *replaced* has the record of each that was replaced, by the place of what replaced it; ``b""``
+    when it had been ready.
+    """
+
+    now: int
+    puts: list[Put]
+    replaced: dict[int, bytes]
+
+    @classmethod
+    def read(cls, reply: Sequence[Any]) -> Puts:
+        """Read the reply."""
+        now, found, *rest = reply
+        letters = found.decode()
+        others = iter(rest)
+        puts = [
+            _ALONE.get(letter)
+            or Put(STATES[letter], next(others).decode("utf-8", "surrogateescape"))
+            for letter in letters
+        ]
+        places = (place for place, letter in enumerate(letters) if letter in "SR")
+        return cls(int(now), puts, {place: next(others) for place in places})
+
+
+class Look(NamedTuple):
+    """Which queue to look at next and when: *now* in µs, *due* in ms since 1970, by Redis' clock.
+
+    The finer unit is worth half a millisecond of lateness. *reap* are queues with a lease that has
+    ended, where that was asked for.
+    """
+
+    now: int
+    queue: str | None
+    due: int | None
+    reap: tuple[str, ...] = ()
+
+    @property
+    def wait(self) -> float | None:
+        """Seconds until then, at least 0; None when nothing is scheduled."""
+        return None if self.due is None else max(0, self.due * 1000 - self.now) / 1_000_000
+
+
+class Promoted(NamedTuple):
+    """What one call of ``dispatch/promote.lua`` did, and where to look next."""
+
+    look: Look
+    moved: int
+    buried: int
+
+
+class Held(NamedTuple):
+    """Where kombu keeps a message that a worker holds: full key names and the delivery tag."""
+
+    unacked: str
+    unacked_index: str
+    tag: str
+
+
+class Sizes(NamedTuple):
+    """How much is in each state in one queue; *now* and *first_due* in ms since 1970."""
+
+    now: int
+    scheduled: int
+    ready: int
+    dead: int
+    overdue: int
+    first_due: int | None
+    paused: int

@@ -1,0 +1,68 @@
+"""Load the Lua files, put their includes in, and run them by their SHA1."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from redis import Redis
+from redis.exceptions import NoScriptError
+
+_LUA = files("celery_delayq").joinpath("store", "lua")
+_INCLUDE = re.compile(r"^-- @include (\w+)$", re.MULTILINE)
+
+
+class Script:
+    """One Lua file, ready to run.
+
+    Parameters
+    ----------
+    name : str
+        The file's path below ``store/lua`` without ``.lua``, such as ``dispatch/promote``.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.source = _read(name)
+        self.sha = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
+
+    def __repr__(self) -> str:
+        return f"<Script {self.name} {self.sha[:8]}>"
+
+    def __call__(self, client: Redis, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        """Run the script on *client* and return its reply.
+
+        A server that does not know it, as after a restart or a failover, is sent the source.
+        """
+        try:
+            return client.execute_command("EVALSHA", self.sha, len(keys), *keys, *args)
+        except NoScriptError:
+            return client.execute_command("EVAL", self.source, len(keys), *keys, *args)
+
+
+@cache
+def load(name: str) -> Script:
+    """Return the script *name*, read once per process."""
+    return Script(name)
+
+
+def names() -> list[str]:
+    """Return the names of all scripts."""
+    rooms = (room for room in _LUA.iterdir() if room.is_dir() and room.name != "include")
+    return sorted(
+        f"{room.name}/{entry.name.removesuffix('.lua')}"
+        for room in rooms
+        for entry in room.iterdir()
+        if entry.name.endswith(".lua")
+    )
+
+
+def _read(name: str) -> str:
+    def included(match: re.Match[str]) -> str:
+        return _LUA.joinpath("include", f"{match[1]}.lua").read_text("utf-8").rstrip()
+
+    return _INCLUDE.sub(included, _LUA.joinpath(f"{name}.lua").read_text("utf-8"))

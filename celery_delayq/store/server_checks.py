@@ -1,0 +1,80 @@
+"""What a Redis server must have, looked at when a connection is made or a worker starts."""
+
+from __future__ import annotations
+
+import logging
+from typing import cast
+
+from redis import Redis
+from redis.exceptions import ResponseError
+
+from celery_delayq.errors import UnsupportedServer
+from celery_delayq.utils.once import warn_once
+
+logger = logging.getLogger(__name__)
+
+#: The oldest version of Redis on which the package is tested.
+OLDEST = (6, 2)
+
+
+def check_version(client: Redis) -> None:
+    """Refuse a server older than Redis 6.2; one that does not tell its version passes.
+
+    Raises
+    ------
+    UnsupportedServer
+        The server is too old.
+    """
+    try:
+        version = str(cast("dict[str, object]", client.info("server"))["redis_version"])
+    except (ResponseError, KeyError) as exc:
+        warn_once(
+            logger,
+            f"Redis does not tell its version ({exc}); celery_delayq needs "
+            f"{'.'.join(map(str, OLDEST))} or newer. {_how_to_allow('+info')}",
+        )
+        return
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
+        raise UnsupportedServer(
+            f"Redis {version} is too old for celery_delayq: "
+            f"use {'.'.join(map(str, OLDEST))} or newer, or a Valkey"
+        )
+
+
+def check_refusal(exc: ResponseError) -> None:
+    """Tell what is behind it when a server refuses the connection itself.
+
+    Raises
+    ------
+    UnsupportedServer
+        The server does not know HELLO, with which redis-py 8 begins: it is older than Redis 6.
+    """
+    if "HELLO" in str(exc):
+        raise UnsupportedServer(
+            f"this Redis is older than 6.0 ({exc}): celery_delayq needs "
+            f"{'.'.join(map(str, OLDEST))} or newer, or a Valkey"
+        ) from exc
+
+
+def warn_of_settings(client: Redis) -> None:
+    """Log a warning for each setting of the server that can lose tasks."""
+    policy = None
+    try:
+        policy = cast("dict[str, str]", client.config_get("maxmemory-policy"))["maxmemory-policy"]
+    except (ResponseError, KeyError) as exc:
+        warn_once(
+            logger,
+            f"Redis does not allow CONFIG ({exc}): whether it keeps what is scheduled "
+            "(maxmemory-policy noeviction, appendonly yes) is for you to check. "
+            f"{_how_to_allow('+config|get')}",
+        )
+    if policy is not None and policy != "noeviction":
+        logger.warning(
+            "Redis evicts keys when it is full (maxmemory-policy %s): scheduled tasks "
+            "can be lost; set maxmemory-policy to noeviction",
+            policy,
+        )
+
+
+def _how_to_allow(rule: str) -> str:
+    return f"To let this account ask: ACL SETUSER <name> {rule} (docs/accounts.md)"

@@ -1,0 +1,1 @@
+"""Schedule and dead letters to files and databases, and back."""

@@ -1,0 +1,145 @@
+"""One dead letter as it stands outside Redis, in a file or a database. No I/O."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from celery_delayq.errors import (
+    InvalidFilter,
+    RecordError,
+)
+from celery_delayq.model.dead_letter import (
+    Buried,
+    DeadFilter,
+    DeadLetter,
+)
+from celery_delayq.model.lookup import to_bytes
+from celery_delayq.transfer.schedule_row import Kind
+
+
+@dataclass(frozen=True)
+class LetterRow:
+    """One letter: all that Redis keeps of it.
+
+    *id* is the letter's id when it was buried, also where it was restored beside another one with
+    that id.
+    """
+
+    id: str
+    letter: DeadLetter
+
+    @classmethod
+    def of(cls, letter: DeadLetter) -> LetterRow:
+        """Make one of a letter in Redis."""
+        id = letter.id
+        return cls(id.removesuffix(_twin(letter.buried.data)) if "\0" in id else id, letter)
+
+    @classmethod
+    def of_data(cls, queue: str, id: str, data: bytes) -> LetterRow:
+        """Make one of what is stored."""
+        return cls(id, DeadLetter.of(queue, Buried.unpack(id, data)))
+
+    @classmethod
+    def of_fields(cls, fields: Any) -> LetterRow:
+        """Make one of what a line of a file holds.
+
+        Raises
+        ------
+        RecordError
+            A field is missing or is not what it should be.
+        """
+        if not isinstance(fields, dict):
+            raise RecordError(f"expected an object, got {type(fields).__name__}")
+        texts = {name: fields.get(name) for name in ("queue", "id")}
+        for name, value in texts.items():
+            if not isinstance(value, str) or not (value or name == "id"):
+                raise RecordError(f"{name}: expected a text, got {_got(fields, name)}")
+            try:
+                to_bytes(value)
+            except InvalidFilter as exc:
+                raise RecordError(f"{name}: no UTF-8") from exc
+        return cls.of_data(str(texts["queue"]), str(texts["id"]), _data(fields))
+
+    @property
+    def queue(self) -> str:
+        """The queue to which it belonged."""
+        return self.letter.queue
+
+    @property
+    def data(self) -> bytes:
+        """What is stored, byte for byte."""
+        return self.letter.buried.data
+
+    @property
+    def twin(self) -> str:
+        """Its id in Redis where it was restored beside another one with its id."""
+        return self.id + _twin(self.data)
+
+    @cached_property
+    def digest(self) -> str:
+        """What tells it from all others."""
+        queue, id = to_bytes(self.queue), to_bytes(self.id)
+        head = b"%d %d " % (len(queue), len(id))
+        return hashlib.sha256(b"".join((head, queue, id, self.data))).hexdigest()
+
+    def fields(self) -> dict[str, Any]:
+        """Return what a line of a file holds: what people look for, then the letter."""
+        letter = self.letter
+        fields: dict[str, Any] = {
+            "queue": self.queue,
+            "id": self.id,
+            "died": letter.died.isoformat(timespec="milliseconds"),
+            "task": letter.task,
+            "task_id": letter.task_id,
+            "reason": letter.reason,
+            "exception": letter.exception,
+            "retries": letter.retries,
+        }
+        try:
+            fields["letter"] = self.data.decode()
+        except UnicodeDecodeError:
+            fields["letter_base64"] = base64.b64encode(self.data).decode()
+        return fields
+
+
+def _twin(data: bytes) -> str:
+    """Return what ``deadletters/restore.lua`` puts behind an id that another letter has."""
+    return "\0" + hashlib.sha1(data).hexdigest()
+
+
+def _data(fields: dict[str, Any]) -> bytes:
+    """Return the letter of a line; ``letter_base64`` has those that are no text."""
+    name = "letter_base64" if "letter_base64" in fields else "letter"
+    value = fields.get(name)
+    if not isinstance(value, str):
+        raise RecordError(f"{name}: expected a text, got {_got(fields, name)}")
+    try:
+        return base64.b64decode(value, validate=True) if name != "letter" else value.encode()
+    except (binascii.Error, ValueError) as exc:
+        raise RecordError(f"{name}: it cannot be read: {exc}") from exc
+
+
+def _got(fields: dict[str, Any], name: str) -> str:
+    if name not in fields:
+        return "nothing"
+    return repr(fields[name]) if fields[name] == "" else type(fields[name]).__name__
+
+
+def is_meant(letter: DeadLetter, filter: DeadFilter) -> bool:
+    """Return whether a filter means a letter that is outside Redis."""
+    low, high = filter.range_ms()
+    died = letter.buried.died_ms
+    return (
+        filter.queue in (None, letter.queue)
+        and (low is None or low <= died)
+        and (high is None or died <= high)
+        and filter.matches(letter)
+    )
+
+
+LETTERS = Kind("celery_delayq.dead_letters", LetterRow.fields, LetterRow.of_fields)

@@ -1,0 +1,434 @@
+"""How messages get from Redis into a channel: requests, their replies, and what comes of queues
+that are not leased.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from contextlib import suppress
+from itertools import chain, zip_longest
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kombu.utils.scheduling import priority_cycle
+from redis.exceptions import ConnectionError, NoScriptError, ResponseError
+
+from celery_delayq.dispatch.acks import (
+    LOST,
+    AckBatch,
+)
+from celery_delayq.integration import worker
+from celery_delayq.integration.pauses_and_revokes import Controls
+from celery_delayq.store.leases import (
+    Deliveries,
+    Reserved,
+)
+from celery_delayq.store.schedule import is_demoted
+from celery_delayq.store.scripting.calls import pack
+from celery_delayq.transport.fair_share import (
+    BatchSize,
+    Rota,
+    Share,
+)
+
+if TYPE_CHECKING:
+    from celery_delayq.transport.consume import ConsumeChannel
+
+logger = logging.getLogger(__name__)
+
+#: Seconds for which a queue is left alone that cannot be reserved from.
+REFUSED = 1.0
+
+#: Seconds to wait for the reply to a request when the channel closes.
+LAST_REPLY = 1.0
+
+
+class Taken(NamedTuple):
+    """A message that is leased to this process and not handed out yet."""
+
+    queue: str
+    tag: str
+    message: bytes
+    deliveries: Deliveries
+    promoted: int | None = None
+
+
+class Request(NamedTuple):
+    """A call of ``leases/acquire.lua`` whose reply has not come; repeated with the same nonce."""
+
+    share: Share
+    nonce: str
+
+
+class Popped(NamedTuple):
+    """A message of a queue that is not leased."""
+
+    queue: str
+    message: bytes
+
+
+class Intake:
+    """Asks for messages on the channel's own connection, one round trip at a time.
+
+    What is asked is one of: requests for messages, with acknowledgements riding along; a look
+    whether empty queues have got something; or to be told when they have.
+    """
+
+    def __init__(self, channel: ConsumeChannel) -> None:
+        self.taken: deque[Taken] = deque()
+        self.rota = Rota()
+        self.batch = BatchSize()
+        self.controls = Controls()
+        self._thread = 0
+        self._channel = channel
+        self._requests: list[Request] = []
+        self._riding = AckBatch({})
+        self._asked = ""
+        self._looking = False
+        self._looking_popped: list[str] = []
+        self._looked = 0.0
+        self._exhausted = False
+        self._send_sources = True
+        self._refused: dict[str, float] = {}
+        self._popped_wait = False
+        self._alone_next: str | None = None
+
+    # -- asking
+
+    def start(self) -> None:
+        """Ask for messages or, where all queues are empty, wait until that changes."""
+        self._thread = get_ident()
+        if self._popped_wait and not self._channel._in_poll and not self._requests:
+            self._popped_wait = False
+            if lists := self._popped_lists():
+                self._send("sign", [("BRPOP", *lists, 0.001)])
+        elif not self.ask() and self._exhausted and not self.taken:
+            self._block()
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the caller is not the thread or greenlet that polls."""
+        return self._thread != get_ident()
+
+    @property
+    def is_content(self) -> bool:
+        """Whether there is nothing to send now that no reply is awaited."""
+        if self._requests or self._popped_wait or "can_consume" in vars(self._channel.qos):
+            return False
+        return not self._is_worth_it(self._credit())
+
+    def ask(self) -> bool:
+        """Send requests for what may be taken now; return whether there were any."""
+        channel = self._channel
+        self._exhausted = False
+        if channel._in_poll:
+            return False
+        credit = 0 if self._requests else self._credit()
+        if not self._requests and not self._is_worth_it(credit):
+            return False
+        leased = self._leased()
+        if not self._requests and not self._plan(leased, credit):
+            return False
+        self._let_off()
+        self._riding = channel.keeper.acks.take(ride=True)
+        self._send("requests", [*self._calls(), *self._looks(leased)])
+        return True
+
+    def ask_ahead(self) -> None:
+        """Ask for the next messages before those here are done, when they go quickly."""
+        size = self.batch.size
+        connection = self._channel.client.connection
+        # One that was closed has to be registered with the poller first.
+        ready = not self._channel._in_poll and connection is not None and connection._sock
+        if size > 1 and ready and len(self.taken) <= size // 2:
+            self.ask()
+
+    def _plan(self, leased: list[str], credit: int) -> bool:
+        """Make requests for at most *credit* messages."""
+        channel = self._channel
+        self._exhausted = not leased
+        if not leased or credit <= 0 or channel.keeper.makes_room:
+            return False
+        lists = len(channel.layout.steps)
+        alone, self._alone_next = self._alone_next, None
+        if alone in leased:
+            # By itself, so that nothing else comes with what is to be delivered alone.
+            shares = [Share(alone, 1, lists)]
+        else:
+            fair = not isinstance(channel._queue_cycle, priority_cycle)
+            shares = self.rota.deal(leased, min(credit, self.batch.size), lists, fair=fair)
+        self._exhausted = not shares
+        self._requests = [Request(s, channel.keeper.new_nonce(s.queue)) for s in shares]
+        return bool(shares)
+
+    def _credit(self) -> int:
+        """Return how many messages more may be taken, those on their way not among them."""
+        qos = self._channel.qos
+        waiting = len(self.taken) + sum(request.share.limit for request in self._requests)
+        if "can_consume" in vars(qos):
+            # Celery wants to be asked for each one (worker_disable_prefetch).
+            return 0 if waiting else int(qos.can_consume())
+        credit: int | None = qos.can_consume_max_estimate()
+        if credit is None:  # no limit: one at a time but for a worker that wants it so
+            credit = self.batch.size if self._channel.serves_worker else 1
+        return credit - waiting
+
+    def _is_worth_it(self, credit: int) -> bool:
+        """Return whether to ask now; not for each message alone while the pool has enough to do."""
+        channel = self._channel
+        enough = 3 * channel.qos.prefetch_count // 4
+        if credit >= enough or not channel.leases_any:
+            return True
+        return not (self.taken or (channel.serves_worker and worker.backlog()))
+
+    def _calls(self) -> list[tuple[Any, ...]]:
+        channel, keeper = self._channel, self._channel.keeper
+        others = keeper.others
+        # Acknowledgements first: they may make room for what is to be delivered alone.
+        calls = keeper.acks.calls(channel.store, self._riding)
+        calls += [
+            channel.store.leases.reserve_call(
+                share.queue,
+                keeper.incarnation,
+                keeper.lease,
+                nonce,
+                share.limit,
+                share.lists,
+                others,
+            )
+            for share, nonce in self._requests
+        ]
+        sources, self._send_sources = self._send_sources, False
+        return [call.command(source=sources) for call in calls]
+
+    def _looks(self, leased: list[str]) -> list[tuple[Any, ...]]:
+        """Return the commands that tell whether other queues have got something meanwhile."""
+        keys, layout = self._channel.store.keys, self._channel.layout
+        signs = [keys.queue(queue).wake for queue in self.rota.empty(leased)]
+        if len(leased) > 1:
+            for queue, lists in self.rota.behind(leased):
+                signs += keys.ready_lists(queue, layout)[:lists]
+        commands: list[tuple[Any, ...]] = [("EXISTS", *signs)] if signs else []
+        self._looking = bool(signs)
+        self._looking_popped = self._popped_lists()
+        if self._looking_popped:
+            commands.append(("EXISTS", *self._looking_popped))
+        return commands
+
+    def _block(self) -> None:
+        """Look at the ready lists, which stock producers fill without a sign, or wait for a sign.
+
+        One look each ``block_timeout``, however many queues there are.
+        """
+        channel, keys = self._channel, self._channel.store.keys
+        timeout = channel.settings.block_timeout
+        leased = self._leased()
+        now = time.monotonic()
+        if leased and now - self._looked >= timeout and not channel.keeper.makes_room:
+            self._looked = now
+            ready = chain.from_iterable(keys.ready_lists(q, channel.layout) for q in leased)
+            suspects = (keys.queue(queue).suspects for queue in leased)
+            self._send("look", [("EXISTS", *ready, *suspects)])
+            return
+        wake = [keys.queue(queue).wake for queue in leased]
+        lists = [*wake, *self._popped_lists()]
+        if lists:
+            self._send("sign", [("BRPOP", *lists, timeout)])
+
+    def _leased(self) -> list[str]:
+        """Return the queues to lease from."""
+        leases_from = self._channel.leases_from
+        return [queue for queue in self._order() if leases_from(queue)]
+
+    def _popped_lists(self) -> list[str]:
+        """Return the ready lists of the queues that are not leased, the most urgent first."""
+        channel = self._channel
+        popped = [queue for queue in self._order() if not channel.leases_from(queue)]
+        ready, steps = channel.store.keys.ready, channel.layout.steps
+        return [ready(queue, step, channel.layout) for step in steps for queue in popped]
+
+    def _order(self) -> list[str]:
+        """Return the consumed queues but those just refused, the one whose turn it is first."""
+        now = time.monotonic()
+        self._refused = {queue: until for queue, until in self._refused.items() if until > now}
+        channel = self._channel
+        order: list[str] = channel._queue_cycle.consume(len(channel.active_queues))
+        return [queue for queue in order if queue not in self._refused]
+
+    def _send(self, asked: str, commands: list[tuple[Any, ...]]) -> None:
+        channel = self._channel
+        connection = channel.client.connection
+        self._asked = asked
+        # No health check: it would wait for its reply here, and where it fails redis-py connects
+        # again by itself, unknown to the poller.
+        connection.send_packed_command([pack(commands)], check_health=False)
+        channel._in_poll = connection
+        channel._brpop_sent_at = time.monotonic()
+
+    # -- reading
+
+    def read(self) -> Popped | None:
+        """Read what came: messages are in :attr:`taken` then; return one that was popped.
+
+        Raises
+        ------
+        redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError
+            The connection is gone, or leads to a server that is no master any more.
+        """
+        try:
+            if self._asked == "requests":
+                self._read_requests()
+                return None
+            return self._read_sign()
+        except ResponseError as exc:
+            if is_demoted(exc):
+                raise ConnectionError(str(exc)) from exc
+            logger.error("Waiting for messages failed, tried again in %g s: %s", REFUSED, exc)
+            self._refused = dict.fromkeys(self._channel.consumed, time.monotonic() + REFUSED)
+            return None
+
+    def lost(self) -> None:
+        """The connection is gone: what was on its way is sent again."""
+        self._let_off()
+        self._send_sources = True
+
+    def _let_off(self) -> None:
+        """Let others send the acknowledgements that did not arrive."""
+        if self._riding:
+            self._channel.keeper.acks.put_back(self._riding)
+            self._riding = AckBatch({})
+
+    def _read(self) -> Any:
+        """Return the next reply, or the error that it is."""
+        try:
+            return self._channel.client.connection.read_response()
+        except ResponseError as exc:
+            if is_demoted(exc):
+                raise
+            if isinstance(exc, NoScriptError):
+                self._send_sources = True
+            return exc
+
+    def _read_requests(self) -> None:
+        """Read the replies to all requests, and to the acknowledgements that rode with them."""
+        acked = [self._read() for _ in self._riding.fields]
+        replies = [self._read() for _ in self._requests]
+        for (_, nonce), reply in zip(self._requests, replies, strict=True):
+            if not (isinstance(reply, ResponseError) or Reserved.answers(reply, nonce)):
+                raise ConnectionError("out of step: the reply to another request has come")
+        if self._looking and self._read():
+            self.rota.forget(self._channel.consumed)
+        if self._looking_popped and self._read():
+            self._popped_wait = True
+        # Before anything is handed out; where this fails, the same requests are sent again.
+        self._learn([reply for reply in replies if not isinstance(reply, ResponseError)])
+        self._acked(acked)
+        requests, self._requests = self._requests, []
+        came = []
+        for request, reply in zip(requests, replies, strict=True):
+            queue = request.share.queue
+            if isinstance(reply, NoScriptError):
+                self._requests.append(request)
+            elif isinstance(reply, ResponseError):
+                logger.error("Queue %r is looked at later, reserving failed: %s", queue, reply)
+                self._channel.keeper.abandon(queue, request.nonce)
+                self._refused[queue] = time.monotonic() + REFUSED
+            else:
+                came.append(self.took(queue, request.nonce, Reserved.read(reply)))
+        for taken in chain.from_iterable(zip_longest(*came)):
+            if taken is not None:
+                self.taken.append(taken)
+                self._channel._queue_cycle.rotate(taken.queue)
+
+    def _learn(self, replies: list[Any]) -> None:
+        """Read what was paused or revoked before the messages were taken."""
+        told = {Reserved.revision_in(reply) for reply in replies}
+        # A lower one, too: a server that has taken over may not have got all.
+        if told - {self.controls.revision}:
+            channel = self._channel
+            self.controls.learn(
+                channel.store,
+                for_worker=channel.serves_worker,
+                expires=channel.settings.revoke_expires,
+            )
+
+    def _acked(self, replies: list[Any]) -> None:
+        riding, self._riding = self._riding, AckBatch({})
+        if not riding:
+            return
+        errors = [reply for reply in replies if isinstance(reply, ResponseError)]
+        if not errors:
+            self._channel.keeper.acks.confirm(riding, replies)
+            return
+        if not isinstance(errors[0], NoScriptError):
+            logger.error("Redis refused acknowledgements, tried again: %s", errors[0])
+        self._channel.keeper.acks.put_back(riding)
+
+    def took(self, queue: str, nonce: str, reserved: Reserved) -> list[Taken]:
+        """Note what came for a request as held, and return it."""
+        self.rota.learn(queue, reserved.more)
+        if reserved.messages:
+            # Stock producers may push while we work: look before the next wait.
+            self._looked = 0.0
+        if reserved.room:
+            self._channel.keeper.make_room()
+            self._alone_next = queue
+        fields = [field for field, _, _ in reserved.messages]
+        tags = self._channel.keeper.take(queue, nonce, fields, alone=reserved.alone)
+        return [
+            Taken(queue, tag, message, deliveries, reserved.promoted.get(field))
+            for tag, (field, message, deliveries) in zip(tags, reserved.messages, strict=True)
+        ]
+
+    def _read_sign(self) -> Popped | None:
+        """Read whether there is something, or a message of a queue that is popped."""
+        channel = self._channel
+        reply = channel.client.connection.read_response()
+        if not reply:
+            return None
+        if self._asked == "look":
+            self.rota.forget(channel.consumed)
+            return None
+        key = reply[0].decode()
+        for queue in channel.consumed:
+            if key == channel.store.keys.queue(queue).wake:
+                self.rota.forget([queue])
+                return None
+        queue = key[len(channel.global_keyprefix) :].rsplit(channel.sep, 1)[0]
+        channel._queue_cycle.rotate(queue)
+        return Popped(queue, reply[1])
+
+    # -- the end
+
+    def finish(self) -> None:
+        """Read the replies to requests that are out, if they come soon."""
+        connection = self._channel._in_poll
+        with suppress(*LOST):
+            if self._requests and connection and connection.can_read(LAST_REPLY):
+                self._read_requests()
+                self._channel._in_poll = None
+
+    def take_all(self) -> list[Taken]:
+        """Return what is here, which is then no longer here."""
+        taken = list(self.taken)
+        self.taken.clear()
+        return taken
+
+    def last(self, *, wait: bool) -> list[Taken]:
+        """Return what is here, with *wait* also what comes soon for the last requests.
+
+        The others are abandoned: what they may get is given back.
+        """
+        connection = self._channel._in_poll
+        with suppress(*LOST):
+            if wait and self._requests and connection and connection.can_read(LAST_REPLY):
+                self._read_requests()
+        if connection:
+            connection.disconnect()
+        self._let_off()
+        for request in self._requests:
+            self._channel.keeper.abandon(request.share.queue, request.nonce)
+        self._requests = []
+        return self.take_all()

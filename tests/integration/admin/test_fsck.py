@@ -1,0 +1,321 @@
+"""What a hand has put out of step is found, mended, and found no more."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+from celery import Celery
+from redis import Redis
+
+from celery_delayq.model.envelope import (
+    Due,
+    Entry,
+    Record,
+)
+from celery_delayq.periodic import state as periodic
+from celery_delayq.periodic.definition import Definition
+from celery_delayq.periodic.state import Periodic
+from celery_delayq.store.keys import (
+    Keys,
+    Layout,
+)
+from celery_delayq.store.periodic import (
+    PeriodicStore,
+    Writing,
+)
+from celery_delayq.store.schedule import Store
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.support.drift import FAR, by_kind, lease, look, mended, numbers, schedule
+from tests.support.keyspace import snapshot
+
+pytestmark = pytest.mark.each_server
+
+
+@pytest.fixture
+def redis(delayq_redis: RedisUnderTest) -> Redis:
+    return delayq_redis.client
+
+
+@pytest.fixture
+def store(redis: Redis) -> Store:
+    return Store(redis, Keys(), Layout())
+
+
+# -- nothing wrong
+
+
+def test_nothing_is_wrong_with_what_our_scripts_leave(store: Store, redis: Redis) -> None:
+    schedule(store, "a", "b", "c")
+    schedule(store, "d", queue="other", task="a b")
+    lease(store, "x", "y")
+    store.leases.ack("q", "me", ["1:1"])
+    store.leases.reject("q", "me", "1:2", "x", "why")
+    store.bury("third", "id", "why", b"{}")
+
+    assert mended(store) == snapshot(redis)
+    assert look(store).queues == ["other", "q", "third"]
+
+
+def test_an_empty_database_has_nothing_wrong(store: Store) -> None:
+    report = look(store, repair=True)
+
+    assert report.as_dict() == {
+        "found": 0,
+        "repaired": 0,
+        "left": 0,
+        "queues": [],
+        "findings": [],
+        "notes": [],
+    }
+    assert snapshot(store.client) == {}
+
+
+# -- periodic entries
+
+
+def enter(store: Store, *names: str) -> None:
+    """Make periodic entries that tick once an hour."""
+    now = store.now_ms()
+    for name in names:
+        definition = Definition.checked(3600, name=name, task="t")
+        entry = periodic.begin(definition, now, dt.timezone.utc)
+        PeriodicStore(store).write([Writing(name, "", entry.pack(), entry.look)])
+
+
+def test_a_periodic_entry_that_nobody_looks_at_is_looked_at(store: Store, redis: Redis) -> None:
+    enter(store, "a", "b")
+    [(_, record)] = [each for each in PeriodicStore(store).all() if each[0] == "a"]
+    paused = periodic.pause(Periodic.unpack("a", record))
+    line = record.partition("\n")[0]
+    PeriodicStore(store).write([Writing("a", line, paused.pack(), paused.look)])
+    assert look(store).findings == []
+    redis.delete("delayq:periodic_at")
+
+    mended(store, unlisted_periodic=1)
+
+    assert [name for name, _ in PeriodicStore(store).upcoming(10, 1000).records] == ["b"]
+
+
+def test_what_is_no_periodic_entry_is_told(store: Store, redis: Redis) -> None:
+    enter(store, "a")
+    redis.hset("delayq:periodic", "garbage", b"\xff 1 2")
+    redis.zadd("delayq:periodic_at", {"gone": 1e15})
+
+    report = look(store, repair=True)
+
+    assert numbers(report) == {"unreadable_periodic": 1, "no_periodic": 1}
+    assert (report.repaired, report.left) == (1, 1)
+    assert redis.zrange("delayq:periodic_at", 0, -1) == [b"a"]
+    assert look(store, queue="q").findings == []
+
+
+# -- the schedule
+
+
+def test_a_lost_due_is_what_the_index_by_task_says(store: Store, redis: Redis) -> None:
+    schedule(store, "a", "b", "c")
+    healthy = snapshot(redis)
+    redis.zrem("{q}:due", "a", "c")
+
+    assert mended(store, unscheduled=2) == healthy
+
+
+def test_a_lost_due_without_an_index_is_the_eta_of_the_message(
+    app: Celery, store: Store, redis: Redis
+) -> None:
+    for n in range(250):
+        eta = dt.datetime(2100, 1, 1, tzinfo=dt.timezone.utc) + dt.timedelta(milliseconds=n)
+        app.send_task("t", eta=eta, task_id=f"id-{n}")
+    healthy = snapshot(redis)
+    redis.delete("{celery}:due", "{celery}:tasks")
+
+    assert numbers(look(store)) == {"unscheduled": 250, "idle_agenda": 1}
+    assert numbers(look(store, repair=True)) == {"unscheduled": 250}
+
+    assert snapshot(redis) == healthy
+    assert numbers(look(store)) == {}
+
+
+def test_a_lost_due_that_nothing_tells_is_now(store: Store, redis: Redis) -> None:
+    schedule(store, "a", "b")
+    redis.zrem("{q}:due", "a")
+    redis.zrem("{q}:tasks", f"t\0{FAR:015}\0a")
+    now = store.now_ms()
+
+    state = mended(store, unscheduled=1)
+
+    due = state["{q}:due"][b"a"]
+    assert now <= due <= store.now_ms()
+    assert state["{q}:tasks"] == {b"t\0%015d\0a" % due: 0, b"t\0%015d\0b" % (FAR + 1): 0}
+    assert state["delayq:agenda"] == {b"q": due}
+    assert store.promote("q", Layout(), 100).moved == 1
+    assert redis.lrange("q", 0, -1) == [b'{"id": "a"}']
+
+
+def test_a_schedule_that_is_all_gone_is_restored(store: Store, redis: Redis) -> None:
+    ids = [f"id-{n}" for n in range(1000)]
+    schedule(store, *ids)
+    healthy = snapshot(redis)
+    redis.delete("{q}:due", "{q}:tasks", "delayq:agenda", "delayq:queues")
+    redis.zadd("{q}:tasks", healthy["{q}:tasks"])
+
+    assert numbers(look(store)) == {"unscheduled": 1000, "unregistered": 1}
+    assert numbers(look(store, repair=True)) == {"unscheduled": 1000, "unregistered": 1}
+
+    assert snapshot(redis) == healthy
+    assert numbers(look(store)) == {}
+
+
+def test_what_is_scheduled_without_a_record_becomes_a_dead_letter(
+    store: Store, redis: Redis
+) -> None:
+    schedule(store, "a", "b")
+    redis.hdel("{q}:entries", "a")
+
+    state = mended(store, no_record=1, misindexed=1)
+
+    assert state["{q}:due"] == {b"b": FAR + 1}
+    assert state["delayq:agenda"] == {b"q": FAR + 1}
+    assert state["{q}:tasks"] == {b"t\0%015d\0b" % (FAR + 1): 0}
+    [letter] = store.dead_letters("q")
+    assert (letter.id, letter.reason, letter.due_ms) == ("a", "no record", FAR)
+
+
+def test_an_unreadable_record_stays_until_it_is_due(store: Store, redis: Redis) -> None:
+    schedule(store, "a", "b")
+    redis.hset("{q}:entries", "a", "2 something newer")
+    before = snapshot(redis)
+
+    report = look(store, repair=True)
+
+    assert numbers(report) == {"unreadable": 1}
+    assert (report.found, report.repaired, report.left) == (1, 0, 1)
+    assert by_kind(report)["unreadable"].examples == ["a"]
+    assert snapshot(redis) == before
+
+
+def test_an_unreadable_record_without_a_due_is_left_to_promotion(
+    store: Store, redis: Redis
+) -> None:
+    redis.hset("{q}:entries", "a", "garbage")
+
+    look(store, repair=True)
+    store.promote("q", Layout(), 100)
+
+    [letter] = store.dead_letters("q")
+    assert (letter.reason, letter.message) == ("unreadable record", b"garbage")
+    assert numbers(look(store)) == {}
+
+
+# -- the index by task
+
+
+def test_an_index_that_is_gone_is_rebuilt(store: Store, redis: Redis) -> None:
+    schedule(store, *(f"id-{n}" for n in range(500)), task="reports.daily über")
+    healthy = snapshot(redis)
+    redis.delete("{q}:tasks")
+
+    assert mended(store, unindexed=500) == healthy
+
+
+def test_members_of_the_index_that_belong_to_nothing_are_removed(
+    store: Store, redis: Redis
+) -> None:
+    schedule(store, "a", "b")
+    healthy = snapshot(redis)
+    wrong = [f"t\0{FAR:015}\0gone", f"t\0{FAR + 9:015}\0a", f"other\0{FAR:015}\0a", "no member"]
+    redis.zadd("{q}:tasks", dict.fromkeys(wrong, 0))
+
+    assert mended(store, misindexed=4) == healthy
+
+
+def test_an_entry_whose_due_was_moved_by_hand_is_indexed_anew(store: Store, redis: Redis) -> None:
+    schedule(store, "a")
+    redis.zadd("{q}:due", {"a": FAR - 5})
+
+    state = mended(store, misindexed=1, unindexed=1, agenda_late=1)
+
+    assert state["{q}:tasks"] == {b"t\0%015d\0a" % (FAR - 5): 0}
+    assert state["{q}:due"] == {b"a": FAR - 5}
+    assert state["delayq:agenda"] == {b"q": FAR - 5}
+
+
+def test_a_second_entry_with_the_same_id_is_no_drift(store: Store) -> None:
+    for nonce in ("first", "second"):
+        record = Record(0, nonce, "t", b"{}")
+        store.schedule("q", Entry("a", Due(FAR), 0, record.pack()))
+
+    mended(store)
+
+
+# -- what leads to a queue
+
+
+@pytest.mark.parametrize("agenda", [{}, {"q": FAR + 1}, {"q": float("inf")}])
+def test_the_agenda_is_put_right(store: Store, redis: Redis, agenda: dict[str, float]) -> None:
+    schedule(store, "a", "b")
+    healthy = snapshot(redis)
+    redis.delete("delayq:agenda")
+    if agenda:
+        redis.zadd("delayq:agenda", agenda)
+
+    assert mended(store, agenda_late=1) == healthy
+
+
+def test_a_queue_that_is_left_alone_after_an_error_is_no_drift(store: Store, redis: Redis) -> None:
+    schedule(store, "a")
+    redis.zadd("{q}:due", {"a": 5})
+    redis.delete("{q}:tasks")
+    redis.zadd("{q}:tasks", {f"t\0{5:015}\0a": 0})
+    redis.zadd("delayq:agenda", {"q": 5})
+    store.defer("q", 1.0)
+
+    mended(store)
+
+
+def test_the_agenda_forgets_a_queue_with_nothing(store: Store, redis: Redis) -> None:
+    schedule(store, "a")
+    healthy = snapshot(redis)
+    redis.zadd("delayq:agenda", {"gone": FAR})
+
+    report = look(store)
+
+    assert [finding.harmless for finding in report.findings] == [True]
+    assert report.left == 0
+    assert mended(store, idle_agenda=1) == healthy
+
+
+def test_a_queue_that_the_registry_lacks_is_found_by_its_keys(store: Store, redis: Redis) -> None:
+    schedule(store, "a", "b", queue="a{b}:due")
+    store.bury("dead only", "id", "why", b"{}")
+    redis.lpush("{suspected only}:suspects", "0\nx")
+    healthy = snapshot(redis)
+    redis.delete("delayq:queues")
+    layout = Layout().text.encode()
+
+    state = mended(store, unregistered=1 + 1 + 1)
+
+    queues = {b"a{b}:due": layout, b"dead only": layout, b"suspected only": layout}
+    assert state == {**healthy, "delayq:queues": queues}
+
+
+def test_a_queue_that_only_ready_messages_passed_need_not_be_registered(store: Store) -> None:
+    call = store.ready_call("q")
+    call.add(0, b"x")
+    store.run(call)
+
+    mended(store)
+
+
+# -- dead letters
+
+
+def test_dead_letters_and_their_list_by_time_are_put_in_step(store: Store, redis: Redis) -> None:
+    for id in ("a", "b"):
+        store.bury("q", id, "why", b"{}")
+    healthy = snapshot(redis)
+    redis.zrem("{q}:dead_at", "a")
+    redis.zadd("{q}:dead_at", {"gone": 5})
+
+    assert mended(store, unlisted_letter=1, no_letter=1) == healthy

@@ -1,0 +1,186 @@
+"""Leases, counts and markers that a hand has put out of step, found and mended."""
+
+from __future__ import annotations
+
+from hashlib import sha1
+
+import pytest
+from redis import Redis
+
+from celery_delayq.store.keys import (
+    Keys,
+    Layout,
+)
+from celery_delayq.store.schedule import Store
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.support.drift import FAR, SETTINGS, by_kind, lease, look, mended, numbers
+from tests.support.keyspace import snapshot
+
+pytestmark = pytest.mark.each_server
+
+
+@pytest.fixture
+def redis(delayq_redis: RedisUnderTest) -> Redis:
+    return delayq_redis.client
+
+
+@pytest.fixture
+def store(redis: Redis) -> Store:
+    return Store(redis, Keys(), Layout())
+
+
+# -- leases
+
+
+def test_a_process_that_holds_messages_without_a_lease_gets_one(store: Store, redis: Redis) -> None:
+    lease(store, "x", "y")
+    redis.delete("{q}:leases", "delayq:reaping")
+    now = store.now_ms()
+
+    state = mended(store, unleased=1)
+
+    ends = state["{q}:leases"][b"me"]
+    assert now + 30_000 <= ends <= store.now_ms() + 30_000
+    assert state["delayq:reaping"] == {b"q": ends}
+    assert len(state["{q}:leased:me"]) == 2
+
+
+def test_a_new_lease_does_not_include_the_time_in_which_nobody_looked(
+    store: Store, redis: Redis
+) -> None:
+    lease(store, "x")
+    seen = store.now_ms() - 3_600_000
+    redis.hset("delayq:clock", mapping={"seen": seen, "stood": 0})
+    redis.delete("{q}:leases", "delayq:reaping")
+
+    look(store, repair=True)
+
+    assert redis.zscore("{q}:leases", "me") == redis.zscore("delayq:reaping", "q") == seen + 30_000
+    assert store.agenda(SETTINGS.lease / 3).reap == ()
+
+
+@pytest.mark.parametrize("reaping", [{}, {"q": float(2 * FAR)}])
+def test_leases_that_nobody_would_reap_are_watched_again(
+    store: Store, redis: Redis, reaping: dict[str, float]
+) -> None:
+    lease(store, "x")
+    healthy = snapshot(redis)
+    redis.delete("delayq:reaping")
+    if reaping:
+        redis.zadd("delayq:reaping", reaping)
+
+    assert mended(store, unwatched=1) == healthy
+
+
+def test_a_lease_on_nothing_that_ended_long_ago_is_removed(store: Store, redis: Redis) -> None:
+    lease(store, "x")
+    healthy = snapshot(redis)
+    redis.zadd("{q}:leases", {"gone": 5, "just now": store.now_ms() - 5000})
+    first = {"q": 5}
+    redis.zadd("delayq:reaping", first)
+
+    state = mended(store, empty_lease=1)
+
+    assert set(state["{q}:leases"]) == {b"me", b"just now"}
+    assert state["{q}:leased:me"] == healthy["{q}:leased:me"]
+
+
+def test_what_a_process_without_a_lease_asked_last_is_forgotten(store: Store, redis: Redis) -> None:
+    lease(store, "x")
+    healthy = snapshot(redis)
+    redis.hset("{q}:nonces", "gone", "7")
+
+    assert mended(store, stale_nonce=1) == healthy
+
+
+def test_an_index_of_leases_that_names_a_queue_without_any_forgets_it(
+    store: Store, redis: Redis
+) -> None:
+    lease(store, "x")
+    healthy = snapshot(redis)
+    redis.zadd("delayq:reaping", {"gone": 5})
+
+    assert mended(store, idle_reaping=1) == healthy
+
+
+def test_what_was_repaired_is_reaped(store: Store, redis: Redis) -> None:
+    lease(store, "x", "y", "z")
+    redis.delete("{q}:leases", "delayq:reaping", "{q}:wake")
+
+    look(store, repair=True)
+    redis.zadd("{q}:leases", {"me": 5})
+
+    assert store.leases.reap("q", Layout(), "me", 100, 5).requeued == 3
+    assert redis.lrange("q", 0, -1) == [b"z", b"y", b"x"]
+
+
+# -- deliveries
+
+
+def count(redis: Redis, *messages: bytes) -> None:
+    """Count a delivery of each of these."""
+    for message in messages:
+        redis.hset("{q}:deliveries", sha1(message).hexdigest(), "1 0 0")
+
+
+def test_counts_of_messages_that_are_gone_are_removed(store: Store, redis: Redis) -> None:
+    lease(store, "held")
+    call = store.ready_call("q")
+    call.add(0, b"ready")
+    call.add(9, b"urgent")
+    store.run(call)
+    redis.lpush("{q}:suspects", "0\nsuspect")
+    count(redis, b"held", b"ready", b"urgent", b"suspect")
+    healthy = snapshot(redis)
+    count(redis, b"popped", b"purged")
+
+    assert mended(store, stale_count=2) == healthy
+
+
+def test_counts_beside_too_many_messages_are_not_looked_at_and_that_is_told(
+    store: Store, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("celery_delayq.admin.repair.MOST_COUNTS", 3)
+    lease(store, "a", "b")
+    call = store.ready_call("q")
+    call.add(0, b"c")
+    store.run(call)
+    count(redis, *(b"gone %d" % n for n in range(5)))
+
+    sampled = look(store)
+    call.add(0, b"d")
+    store.run(call)
+    skipped = look(store)
+
+    assert sampled.notes == ["q: 3 of 5 counts of deliveries were looked at"]
+    assert numbers(sampled) == {"stale_count": 3}
+    assert numbers(skipped) == {}
+    [note] = skipped.notes
+    assert "5 counts of deliveries were not looked at" in note
+
+
+# -- what wakes
+
+
+def test_what_is_ready_and_does_not_move_wakes_again(store: Store, redis: Redis) -> None:
+    store.register("q")
+    redis.lpush("q", "from a stock producer")
+
+    report = look(store)
+    assert report.left == 0
+    assert by_kind(report)["no_wake"].harmless
+    look(store, repair=True)
+
+    assert redis.lrange("{q}:wake", 0, -1) == [b""]
+    assert numbers(look(store)) == {}
+
+
+def test_what_moves_needs_no_marker(
+    store: Store, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.register("q")
+    redis.lpush("q", "second", "first")
+    monkeypatch.setattr("celery_delayq.admin.repair.time.sleep", lambda _: redis.rpop("q"))
+
+    assert numbers(look(store, repair=True)) == {}
+    assert not redis.exists("{q}:wake")

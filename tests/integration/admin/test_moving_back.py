@@ -1,0 +1,164 @@
+"""What our workers held when they ended goes back to stock workers too."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Callable
+from typing import Any
+
+from celery import Celery
+
+from celery_delayq import DelayQ
+from celery_delayq.admin.stock_migration import to_stock
+from celery_delayq.testing import (
+    ManagedProcess,
+    WorkerProcess,
+    wait_until,
+)
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.integration.conftest import MakeApp, ready
+from tests.support.keyspace import snapshot
+
+
+def test_what_killed_workers_held_goes_back_where_it_was(
+    app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest
+) -> None:
+    """Leased by two processes, of two queues and two priorities, and two under suspicion."""
+    redis = delayq_redis.client
+    for n in range(8):
+        app.send_task("t", task_id=f"id-{n}", priority=3 * (n % 2))
+    app.send_task("t", task_id="other", queue="other")
+    app.send_task("t", task_id="later", countdown=3600)
+    sent = {key: set(redis.lrange(key, 0, -1)) for key in ("celery", "celery\x06\x163", "other")}
+    leases = delayq.store.leases
+    leases.reserve("celery", "one", 30.0, "1", 3)
+    leases.reserve("celery", "two", 30.0, "9", 2)
+    leases.reserve("celery", "two", 30.0, "10", 1)
+    leases.reserve("other", "two", 30.0, "11", 1)
+    redis.lpush("{celery}:suspects", b"3\n" + redis.rpop("celery\x06\x163"))
+    alone = redis.hget("{celery}:leased:one", "1:3")
+    redis.hset("{celery}:leased:one", "1:3", b"0!\n" + alone.removeprefix(b"0\n"))
+
+    dry = list(to_stock(app, dry_run=True))[-1]
+    assert (dry.total, dry.ready) == (9, 9)
+    delayq.store.register("other")
+    assert delayq.stats().leased == 7
+    moved = list(to_stock(app))[-1]
+
+    assert (moved.total, moved.ready, moved.gone, moved.left, moved.held) == (9, 9, 0, 0, 0)
+
+    def ids(key: str) -> list[str]:
+        return [message["headers"]["id"] for message in ready(delayq_redis, key)]
+
+    # To run next: what was suspected, then of each process in the order in which it was leased.
+    assert ids("celery") == ["id-4", "id-6", "id-0", "id-2", "later"]
+    assert ids("celery\x06\x163") == ["id-5", "id-1", "id-3", "id-7"]
+    assert ids("other") == ["other"]
+    for key, messages in sent.items():
+        assert messages <= set(redis.lrange(key, 0, -1))  # byte for byte
+    state = {key for key in snapshot(redis) if not key.startswith("_kombu.")}
+    markers = {"{celery}:wake", "{other}:wake"}
+    assert state == {*sent, *markers, "delayq:queues"}
+    assert list(to_stock(app))[-1].total == 0
+
+
+def test_what_is_leased_goes_back_in_batches_to_the_lists_of_its_queue(
+    make_app: MakeApp, delayq_redis: RedisUnderTest
+) -> None:
+    """More than a batch, other priority steps, and neither a lease nor the registry knows it."""
+    redis = delayq_redis.client
+    options = {"priority_steps": [0, 5], "sep": ":"}
+    app = make_app(broker_transport_options=options)
+    for n in range(350):
+        app.send_task("t", task_id=f"id-{n}", priority=5)
+    store = DelayQ.of(app).store
+    store.leases.reserve("celery", "me", 30.0, "1", 250)
+    redis.delete("{celery}:leases", "delayq:reaping", "delayq:queues")
+
+    steps: Any = to_stock(app)
+    assert next(steps).total == 250
+    next(steps)
+    steps.close()
+    assert store.leases.held("celery", "me")
+    list(to_stock(app))
+
+    messages = ready(delayq_redis, "celery:5")
+    assert [m["headers"]["id"] for m in messages] == [f"id-{n}" for n in range(350)]
+    assert not redis.exists("{celery}:leased:me")
+
+
+def test_what_a_retry_has_replaced_does_not_go_back(
+    app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest
+) -> None:
+    app.send_task("t")
+    delayq.store.leases.reserve("celery", "me", 30.0, "1", 1)
+    delayq_redis.client.hset("{celery}:leased:me", "1:1", "")
+
+    moved = list(to_stock(app))[-1]
+
+    assert (moved.total, moved.ready, moved.gone) == (1, 0, 1)
+    assert ready(delayq_redis) == []
+
+
+def test_an_unreadable_suspect_becomes_a_dead_letter(
+    app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest
+) -> None:
+    delayq_redis.client.lpush("{celery}:suspects", "garbage", b"0\n{}")
+
+    moved = list(to_stock(app))[-1]
+
+    assert (moved.total, moved.ready, moved.left) == (2, 1, 1)
+    assert delayq_redis.client.lrange("celery", 0, -1) == [b"{}"]
+    [letter] = delayq.store.dead_letters("celery")
+    assert (letter.reason, letter.message) == ("unreadable suspect", b"garbage")
+
+
+def test_what_our_killed_worker_held_is_run_by_a_stock_worker(
+    app: Celery, delayq_redis: RedisUnderTest, delayq_worker: Callable[..., WorkerProcess]
+) -> None:
+    ours = delayq_worker("tests.apps.stock_tasks:app", pool="threads", concurrency=2)
+    results = [app.send_task("stock.nap", (60,), task_id=f"id-{n}", priority=n) for n in range(8)]
+    wait_until(lambda: ours.log.count("napping") == 2, what="two run")
+    ours.kill()
+
+    list(to_stock(app))
+
+    redis = delayq_redis.client
+    lists = ("celery", *(f"celery\x06\x16{step}" for step in (3, 6, 9)))
+    waiting = [json.loads(item) for key in lists for item in redis.lrange(key, 0, -1)]
+    assert sorted(m["headers"]["id"] for m in waiting) == [result.id for result in results]
+    for key in lists:  # they need not nap that long again
+        redis.delete(key)
+    for n, message in enumerate(waiting):
+        message["headers"]["task"] = "stock.add"
+        message["body"] = b64encode(json.dumps([[n, 0], {}, {}]).encode()).decode()
+        redis.lpush("celery", json.dumps(message))
+    delayq_worker("tests.apps.stock_tasks:app", pool="solo", broker_url=delayq_redis.url)
+    assert sorted(result.get(timeout=60) for result in results) == list(range(8))
+
+
+def test_what_living_workers_of_other_queues_hold_stays_with_them(
+    shop: list[str],
+    app: Celery,
+    delayq: DelayQ,
+    delayq_redis: RedisUnderTest,
+    delayq_worker: Callable[..., WorkerProcess],
+) -> None:
+    worker = delayq_worker(
+        "tests.apps.stock_tasks:app", pool="threads", concurrency=2, queues=["other"]
+    )
+    app.send_task("stock.nap", (60,), queue="other")
+    wait_until(lambda: worker.log.count("napping") == 1, what="it runs")
+    app.send_task("t")
+    app.send_task("t", countdown=3600)
+    delayq.store.leases.reserve("celery", "killed", 30.0, "1", 1)
+
+    with ManagedProcess([*shop, "migrate", "--to", "stock", "--yes"]) as process:
+        assert process.wait() == 1
+        assert "2 to ready, 1 are held by processes that were heard of late" in " ".join(
+            process.log.split()
+        )
+
+    assert len(ready(delayq_redis)) == 2
+    assert [queue.leased for queue in delayq.stats().queues] == [0, 1]

@@ -1,0 +1,291 @@
+"""From stock Celery to this package and back, with tasks on their way all the time."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from celery_delayq import DelayQ
+from celery_delayq.admin.stock_migration import (
+    from_stock,
+    to_stock,
+)
+from celery_delayq.testing import (
+    ManagedProcess,
+    WorkerProcess,
+    wait_until,
+)
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.integration.conftest import MakeApp, ready, stored
+from tests.support.keyspace import snapshot
+
+
+@pytest.fixture
+def stock(make_app: MakeApp, delayq_redis: RedisUnderTest) -> Celery:
+    """The app before: stock broker, no extension."""
+    return make_app(extension=False, broker=delayq_redis.url)
+
+
+def hold(
+    delayq_redis: RedisUnderTest, delayq_worker: Callable[..., WorkerProcess], count: int
+) -> None:
+    """Let a stock worker take *count* messages into its memory, and kill it."""
+    worker = delayq_worker(
+        "tests.apps.stock_tasks:app",
+        pool="solo",
+        broker_url=delayq_redis.url,
+        extra_args=["--prefetch-multiplier=0"],
+    )
+    wait_until(lambda: delayq_redis.client.hlen("unacked") == count, what="it holds them all")
+    worker.kill()
+
+
+def test_what_a_stock_worker_held_moves_to_the_schedule(
+    stock: Celery,
+    app: Celery,
+    delayq: DelayQ,
+    delayq_redis: RedisUnderTest,
+    delayq_worker: Callable[..., WorkerProcess],
+) -> None:
+    for n in range(40):
+        stock.send_task("stock.add", (n, n), countdown=3600, task_id=f"id-{n}", priority=n % 10)
+    hold(delayq_redis, delayq_worker, 40)
+
+    dry = list(from_stock(app, dry_run=True))[-1]
+    assert (dry.total, dry.scheduled, dry.ready) == (40, 40, 0)
+    assert delayq_redis.client.hlen("unacked") == 40
+
+    moved = list(from_stock(app))[-1]
+
+    assert (moved.total, moved.scheduled, moved.ready, moved.left) == (40, 40, 0, 0)
+    assert {m["headers"]["id"] for m in stored(delayq_redis)} == {f"id-{n}" for n in range(40)}
+    assert all(m["headers"]["eta"] is None for m in stored(delayq_redis))
+    assert delayq.count(task="stock.add") == 40
+    state = snapshot(delayq_redis.client)
+    assert "unacked" not in state
+    assert "unacked_index" not in state
+    assert list(from_stock(app))[-1].total == 0
+
+
+def test_a_held_message_without_a_future_eta_goes_to_ready(
+    app: Celery, stock: Celery, delayq_redis: RedisUnderTest
+) -> None:
+    past = dt.datetime(2001, 1, 1, tzinfo=dt.timezone.utc)
+    stock.send_task("t", task_id="none")
+    stock.send_task("t", task_id="past", eta=past)
+    for message in ready(delayq_redis):
+        tag = message["properties"]["delivery_tag"]
+        delayq_redis.client.hset("unacked", tag, json.dumps([message, "", "celery"]))
+        delayq_redis.client.zadd("unacked_index", {tag: 1})
+    originals = ready(delayq_redis)
+    delayq_redis.client.delete("celery")
+
+    moved = list(from_stock(app))[-1]
+
+    assert (moved.ready, moved.scheduled) == (2, 0)
+    by_id = {m["headers"]["id"]: m for m in ready(delayq_redis)}
+    assert by_id["none"] == next(m for m in originals if m["headers"]["id"] == "none")
+    assert by_id["past"]["headers"]["eta"] is None
+
+
+def test_what_cannot_be_read_or_has_no_queue_is_left(
+    app: Celery, delayq_redis: RedisUnderTest
+) -> None:
+    whole = {"headers": {}, "properties": {"delivery_tag": "t", "delivery_info": {}}}
+    held = {
+        "garbage": b"not json",
+        "short": b"[]",
+        "no-queue": json.dumps([whole, "nowhere", "no.key"]).encode(),
+    }
+    delayq_redis.client.hset("unacked", mapping=held)
+
+    moved = list(from_stock(app))[-1]
+
+    assert (moved.left, moved.done, moved.total) == (3, 3, 3)
+    assert delayq_redis.client.hgetall("unacked") == {k.encode(): v for k, v in held.items()}
+
+
+def test_the_schedule_goes_back_as_stock_messages(
+    app: Celery, stock: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest
+) -> None:
+    eta = dt.datetime(2100, 1, 1, tzinfo=dt.timezone.utc)
+    headers = {"big": 12345678901234567, "empty": []}
+    for n in range(30):
+        app.send_task("stock.add", (n, 0), eta=eta, task_id=f"id-{n}", headers=headers)
+    app.send_task("stock.add", (0, 0), eta=eta, task_id="urgent", priority=9, queue="other")
+    assert list(to_stock(app, dry_run=True))[-1].ready == 31
+    assert delayq.count() == 31
+
+    moved = list(to_stock(app))[-1]
+
+    assert (moved.total, moved.ready, moved.left) == (31, 31, 0)
+    messages = ready(delayq_redis)
+    assert {m["headers"]["id"] for m in messages} == {f"id-{n}" for n in range(30)}
+    for message in messages:
+        assert message["headers"]["eta"] == eta.isoformat()
+        assert message["headers"]["empty"] == []
+        assert message["headers"]["big"] == 12345678901234567
+        assert "delayq" not in message["properties"]
+    assert [m["headers"]["id"] for m in ready(delayq_redis, "other\x06\x169")] == ["urgent"]
+    assert delayq.count() == 0
+    left = {key for key in snapshot(delayq_redis.client) if not key.startswith("_kombu.")}
+    assert left == {
+        "celery",
+        "other\x06\x169",
+        "delayq:queues",
+        "{celery}:wake",
+        "{other}:wake",
+    }
+
+
+@pytest.mark.parametrize("broken", ["no record", "no record of ours", "no message"])
+def test_what_cannot_be_read_stays_in_the_schedule_and_keeps_nobody_busy(
+    app: Celery, delayq_redis: RedisUnderTest, broken: str
+) -> None:
+    redis = delayq_redis.client
+    for id in ("whole", "broken"):
+        app.send_task("t", task_id=id, countdown=3600)
+    if broken == "no record":
+        redis.hdel("{celery}:entries", "broken")
+    else:
+        data = b"garbage" if broken == "no record of ours" else b"1 0 nonce t\n{"
+        redis.hset("{celery}:entries", "broken", data)
+
+    moved = [*islice(to_stock(app), 10)]
+
+    assert len(moved) < 10
+    assert (moved[-1].ready, moved[-1].left, moved[-1].gone) == (1, 1, 0)
+    assert [message["headers"]["id"] for message in ready(delayq_redis)] == ["whole"]
+    assert redis.zrange("{celery}:due", 0, -1) == [b"broken"]
+
+
+@pytest.mark.parametrize(
+    ("direction", "number", "done"), [(from_stock, 50, 20), (to_stock, 250, 2)]
+)
+def test_moving_may_be_interrupted_and_repeated(
+    app: Celery,
+    stock: Celery,
+    delayq: DelayQ,
+    delayq_redis: RedisUnderTest,
+    direction: Any,
+    number: int,
+    done: int,
+) -> None:
+    """One after the other there, in batches of a hundred back."""
+    for n in range(number):
+        app.send_task("t", countdown=3600, task_id=f"id-{n}")
+    if direction is from_stock:
+        list(to_stock(app))
+        for message in ready(delayq_redis):
+            tag = message["properties"]["delivery_tag"]
+            delayq_redis.client.hset("unacked", tag, json.dumps([message, "", "celery"]))
+        delayq_redis.client.delete("celery")
+
+    steps = direction(app)
+    for _ in range(done):
+        next(steps)
+    steps.close()
+    assert 0 < delayq.count() < number
+    list(direction(app))
+
+    ids = sorted(f"id-{n}" for n in range(number))
+    where = stored(delayq_redis) if direction is from_stock else ready(delayq_redis)
+    assert sorted(m["headers"]["id"] for m in where) == ids
+    assert not delayq_redis.client.exists("unacked")
+
+
+def test_the_command_line_refuses_while_workers_run(
+    shop: list[str], app: Celery, delayq: DelayQ, delayq_worker: Callable[..., WorkerProcess]
+) -> None:
+    app.send_task("t", countdown=3600)
+    worker = delayq_worker("tests.apps.delayq_tasks:app", pool="solo")
+
+    with ManagedProcess([*shop, "migrate", "--to", "stock"]) as process:
+        assert process.wait() == 1
+        assert worker.hostname in process.log
+        assert "would run twice" in process.log
+    assert delayq.count() == 1
+
+    worker.stop()
+    with ManagedProcess([*shop, "migrate", "--to", "stock"]) as process:
+        assert process.wait() == 0
+        assert "1 to ready" in process.log
+    assert delayq.count() == 0
+
+
+def test_a_dry_run_counts_and_changes_nothing(
+    shop: list[str],
+    app: Celery,
+    delayq: DelayQ,
+    delayq_redis: RedisUnderTest,
+    delayq_worker: Callable[..., WorkerProcess],
+) -> None:
+    for _ in range(3):
+        app.send_task("t", countdown=3600)
+    delayq_worker("tests.apps.delayq_tasks:app", pool="solo")
+    before = snapshot(delayq_redis.client)
+
+    with ManagedProcess([*shop, "migrate", "--to", "stock", "--dry-run"]) as process:
+        assert process.wait() == 0
+        assert "would move: 0 to the schedule, 3 to ready" in process.log
+        assert "Without --dry-run this is refused" in process.log
+
+    after = snapshot(delayq_redis.client)
+    own = ("{celery}:due", "{celery}:entries", "{celery}:tasks", "delayq:agenda")
+    assert {key: after[key] for key in own} == {key: before[key] for key in own}
+
+
+def test_what_a_stock_worker_held_is_adopted_after_its_visibility_timeout(
+    stock: Celery,
+    delayq: DelayQ,
+    delayq_redis: RedisUnderTest,
+    delayq_worker: Callable[..., WorkerProcess],
+) -> None:
+    for n in range(20):
+        stock.send_task("stock.add", (n, n), countdown=3600)
+    hold(delayq_redis, delayq_worker, 20)
+    options = {
+        "visibility_timeout": 1,
+        "unacked_restore_limit": 100,
+        "unacked_restore_interval": 0.5,
+        "unacked_restore_throttle": 1,
+    }
+    delayq_worker(
+        "tests.apps.delayq_tasks:app",
+        pool="solo",
+        env={"TRANSPORT_OPTIONS": json.dumps(options)},
+    )
+
+    # Kombu before 5.7 looks every ten seconds, at ten messages each.
+    wait_until(lambda: delayq.count() == 20, timeout=100, what="all are scheduled")
+    wait_until(lambda: not delayq_redis.client.hlen("unacked"), what="nobody holds any")
+
+
+@pytest.mark.full
+@pytest.mark.conformance
+def test_a_whole_move_there_and_back_runs_each_task_once(
+    stock: Celery,
+    app: Celery,
+    delayq_redis: RedisUnderTest,
+    delayq_worker: Callable[..., WorkerProcess],
+) -> None:
+    """Stock producers and a stock worker, then ours, then stock again."""
+    results = [
+        stock.send_task("stock.add", (n, 0), countdown=40, task_id=f"id-{n}") for n in range(20)
+    ]
+    hold(delayq_redis, delayq_worker, 20)
+    assert list(from_stock(app))[-1].scheduled == 20
+    ours = delayq_worker("tests.apps.stock_tasks:app", pool="solo")
+    first = app.send_task("stock.add", (100, 0), countdown=0.2)
+    assert first.get(timeout=60) == 100
+    ours.stop()
+    assert list(to_stock(app))[-1].ready == 20
+    delayq_worker("tests.apps.stock_tasks:app", pool="solo", broker_url=delayq_redis.url)
+
+    assert [result.get(timeout=100) for result in results] == list(range(20))

@@ -1,0 +1,413 @@
+"""``cancel``, ``reschedule``, ``run-now``, ``pause`` and ``resume`` on the command line."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from celery import Celery
+
+from celery_delayq import DelayQ
+from celery_delayq.model.scheduled import (
+    Bulk,
+    Outcome,
+)
+from celery_delayq.schedule.items import Item
+from celery_delayq.testing import (
+    ManagedProcess,
+    WorkerProcess,
+    wait_until,
+)
+from tests.integration.conftest import MakeApp
+from tests.support.cli import INTERRUPTIBLE, CommandLine
+
+pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
+
+FAR = datetime(2100, 1, 31, 9, tzinfo=timezone.utc)
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def cli(app: Celery) -> CommandLine:
+    return CommandLine(app)
+
+
+@pytest.fixture
+def filled(app: Celery) -> None:
+    """Four tasks at nine, ten, eleven and twelve, two of each of two tasks and queues."""
+    for n, id in enumerate(("nine", "ten", "eleven", "twelve")):
+        name, queue = ("shop.mail", "celery") if n < 2 else ("shop.bill", "bills")
+        app.send_task(name, eta=FAR + n * HOUR, task_id=id, queue=queue)
+
+
+def due(delayq: DelayQ, id: str) -> datetime | None:
+    found = delayq.get(id)
+    return None if found is None else found.due
+
+
+def everything(delayq: DelayQ) -> list[str]:
+    return [entry.id for entry in delayq.entries()]
+
+
+# -- ids
+
+
+@pytest.mark.usefixtures("filled")
+def test_ids_are_cancelled_and_each_is_told(cli: CommandLine, delayq: DelayQ) -> None:
+    done = cli("cancel", "nine", "eleven")
+    mixed = cli("cancel", "nine", "ten", "--json")
+
+    assert (done.code, done.out) == (0, "cancelled  nine\ncancelled  eleven\n")
+    assert mixed.code == 1
+    assert mixed.json == {
+        "outcomes": [{"id": "nine", "outcome": "unknown"}, {"id": "ten", "outcome": "done"}]
+    }
+    assert everything(delayq) == ["twelve"]
+
+
+@pytest.mark.usefixtures("filled")
+def test_an_unknown_id_is_no_success(cli: CommandLine) -> None:
+    for command in (["cancel"], ["run-now"], ["reschedule", "--in", "5m"]):
+        ran = cli(*command, "thirteen")
+        assert ran.code == 1
+        assert re.fullmatch(r"not \w+( \w+)?  thirteen  unknown: .+\n", ran.out)
+
+
+@pytest.mark.usefixtures("filled")
+def test_only_the_queue_that_is_named_is_looked_at(cli: CommandLine, delayq: DelayQ) -> None:
+    assert cli("cancel", "nine", "--queue", "bills").code == 1
+    assert cli("cancel", "nine", "--queue", "celery").code == 0
+    assert everything(delayq) == ["ten", "eleven", "twelve"]
+
+
+@pytest.mark.usefixtures("filled")
+def test_an_id_is_changed_only_if_it_is_due_as_get_tells(cli: CommandLine, delayq: DelayQ) -> None:
+    exact = cli("get", "nine", "--json").json["entries"][0]["due"]
+
+    stale = cli("cancel", "nine", "--if-eta", "2100-01-31T09:00:00.001Z")
+    moved = cli("reschedule", "nine", "--by", "1h", "--if-eta", exact)
+    again = cli("reschedule", "nine", "--by", "1h", "--if-eta", exact)
+
+    assert (stale.code, moved.code, again.code) == (1, 0, 1)
+    assert "changed: it is due at another time" in stale.out
+    assert due(delayq, "nine") == FAR + HOUR
+    assert cli("run-now", "nine", "--if-eta", exact).code == 1
+    assert cli("cancel", "nine", "--if-eta", "2100-01-31T10:00").code == 0
+
+
+@pytest.mark.usefixtures("filled")
+def test_ids_are_moved_to_a_time_by_an_amount_and_from_now(
+    cli: CommandLine, delayq: DelayQ
+) -> None:
+    assert cli("reschedule", "nine", "--eta", "2100-02-01T09:00:00+02:00").code == 0
+    assert due(delayq, "nine") == datetime(2100, 2, 1, 7, tzinfo=timezone.utc)
+    assert cli("reschedule", "nine", "--eta", "2100-02-01").code == 0
+    assert due(delayq, "nine") == datetime(2100, 2, 1, tzinfo=timezone.utc)
+    assert cli("reschedule", "ten", "eleven", "--by", "1h30m").code == 0
+    assert due(delayq, "ten") == FAR + HOUR + timedelta(minutes=90)
+    assert cli("reschedule", "ten", "--by", "-90").code == 0
+    assert cli("reschedule", "ten", "--by=-1h").code == 0
+    assert due(delayq, "ten") == FAR + timedelta(minutes=90) - timedelta(seconds=90)
+    before = delayq.store.now_ms()
+    assert cli("reschedule", "ten", "--in", "2d").code == 0
+    moved = due(delayq, "ten")
+    assert moved is not None
+    assert 0 <= moved.timestamp() * 1000 - before - 2 * 86_400_000 < 10_000
+
+
+@pytest.mark.usefixtures("filled")
+def test_nothing_is_moved_into_the_past(cli: CommandLine, delayq: DelayQ) -> None:
+    told = cli("reschedule", "nine", "ten", "--by", "-50000d", "--json")
+    refused = cli("reschedule", "nine", "--eta", "2001-01-01")
+
+    assert (told.code, refused.code) == (1, 2)
+    assert [each["outcome"] for each in told.json["outcomes"]] == ["past", "past"]
+    assert "has passed by Redis' clock; run-now runs at once" in refused.err
+    assert due(delayq, "nine") == FAR
+
+
+@pytest.mark.usefixtures("filled")
+def test_what_is_run_now_is_ready_and_then_no_more_moved(cli: CommandLine, delayq: DelayQ) -> None:
+    assert cli("run-now", "nine").out == "made ready  nine\n"
+
+    assert "ready" in cli("get", "nine").out
+    moved = cli("reschedule", "nine", "--in", "5m")
+    assert (moved.code, moved.out.split()[3:4]) == (1, ["ready:"])
+    assert cli("cancel", "nine").code == 0
+    assert cli("stats", "--json").json["oldest_age"] == 0
+
+
+def test_what_a_worker_has_is_left_to_it(
+    app: Celery, cli: CommandLine, delayq_worker: Callable[..., WorkerProcess]
+) -> None:
+    worker = delayq_worker("tests.apps.stock_tasks:app", pool="threads", concurrency=1)
+    app.send_task("stock.nap", (60,), task_id="napper", countdown=0.01)
+    wait_until(lambda: "napping" in worker.log, what="it runs")
+
+    for command in (["cancel"], ["run-now"], ["reschedule", "--in", "5m"]):
+        ran = cli(*command, "napper")
+        assert ran.code == 1
+        assert "napper  running: a worker has it" in ran.out
+    worker.kill()
+
+
+# -- by filter
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_dry_run_tells_what_is_meant_and_changes_nothing(
+    cli: CommandLine, delayq: DelayQ
+) -> None:
+    shown = cli("cancel", "--due-from", "2100-01-31T10:00Z", "--dry-run")
+    told = cli("cancel", "--due-from", "2100-01-31T10:00Z", "--dry-run", "--json")
+    one = cli("run-now", "--task", "shop.bill", "--dry-run")
+    by_priority = cli("reschedule", "--priority", "0", "--by", "-10m", "--dry-run")
+
+    assert shown.code == told.code == 0
+    assert "Cancel 3 entries of 2 tasks in 2 queues: a dry run, nothing was changed." in shown.out
+    assert re.search(r"^shop\.bill +bills +2$", shown.out, re.MULTILINE)
+    assert told.json == {
+        "dry_run": True,
+        "total": 3,
+        "outcomes": {"done": 3},
+        "meant": [
+            {"queue": "bills", "task": "shop.bill", "entries": 2},
+            {"queue": "celery", "task": "shop.mail", "entries": 1},
+        ],
+    }
+    assert one.out.startswith("Run now 2 entries of shop.bill in queue bills: a dry run")
+    assert "Move 4 entries of 2 tasks in 2 queues 10m earlier: a dry run" in " ".join(
+        by_priority.out.split()
+    )
+    assert everything(delayq) == ["nine", "ten", "eleven", "twelve"]
+
+
+@pytest.mark.usefixtures("filled")
+def test_all_that_a_filter_means_is_cancelled(cli: CommandLine, delayq: DelayQ) -> None:
+    done = cli("cancel", "--task", "shop.bill", "--due-to", "2100-01-31T11:00", "--yes")
+
+    assert (done.code, done.out) == (0, "1 entry cancelled.\n")
+    assert everything(delayq) == ["nine", "ten", "twelve"]
+
+
+@pytest.mark.usefixtures("filled")
+def test_all_that_a_filter_means_is_moved(cli: CommandLine, delayq: DelayQ) -> None:
+    later = cli("reschedule", "--queue", "bills", "--by", "1d", "--yes")
+    told = cli("reschedule", "--queue", "bills", "--eta", "2100-03-01T00:00Z", "--yes", "--json")
+    past = cli("reschedule", "--queue", "bills", "--by", "-50000d", "--yes")
+
+    assert (later.code, later.out) == (0, "2 entries moved 1d later.\n")
+    assert (told.code, told.json) == (0, {"dry_run": False, "total": 2, "outcomes": {"done": 2}})
+    assert {due(delayq, id) for id in ("eleven", "twelve")} == {
+        datetime(2100, 3, 1, tzinfo=timezone.utc)
+    }
+    assert past.code == 1
+    assert "2 not moved, past: it would have been due in the past" in past.out
+    assert due(delayq, "nine") == FAR
+
+
+@pytest.mark.usefixtures("filled")
+def test_all_that_a_filter_means_is_run(cli: CommandLine, delayq: DelayQ) -> None:
+    assert cli("run-now", "--task", "shop.mail", "--yes").out == "2 entries made ready.\n"
+
+    assert delayq.stats().ready == 2
+    assert everything(delayq) == ["eleven", "twelve"]
+
+
+@pytest.mark.usefixtures("filled")
+def test_everything_is_meant_only_with_yes(cli: CommandLine, delayq: DelayQ) -> None:
+    for command in (["cancel"], ["run-now"], ["reschedule", "--by", "1h"]):
+        for more in ([], ["--json"]):
+            refused = cli(*command, *more)
+            assert (refused.code, refused.out) == (2, "")
+            assert "give ids or a filter" in refused.err
+            assert "--yes" in refused.err
+    assert cli("cancel", "--dry-run", "--json").json["total"] == 4
+    assert len(everything(delayq)) == 4
+
+    done = cli("cancel", "--yes")
+    assert re.search(r"^shop\.mail +celery +2$", done.out, re.MULTILINE)
+    assert done.out.endswith("\n4 entries cancelled.\n")
+    assert everything(delayq) == []
+
+
+@pytest.mark.usefixtures("filled")
+def test_where_nobody_can_be_asked_nothing_is_done_without_yes(
+    cli: CommandLine, delayq: DelayQ
+) -> None:
+    for more in ([], ["--json"]):
+        refused = cli("cancel", "--queue", "bills", *more)
+        assert (refused.code, refused.out) == (2, "")
+        assert "nobody can be asked here" in refused.err
+        assert "--dry-run" in refused.err
+    assert len(everything(delayq)) == 4
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_filter_that_means_nothing_is_told_and_no_error(cli: CommandLine) -> None:
+    shown = cli("cancel", "--queue", "blils", "--yes")
+    told = cli("cancel", "--task", "none", "--yes", "--json")
+
+    assert shown.code == told.code == 0
+    assert "0 entries" in shown.out
+    assert "There is no queue blils" in shown.out
+    assert told.json == {"dry_run": False, "total": 0, "outcomes": {}}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "cancel id --task x",
+        "cancel id --due-to 1h",
+        "cancel id --priority 0",
+        "cancel id --dry-run",
+        "cancel a b --if-eta 2030-01-01",
+        "cancel --task x --yes --if-eta 2030-01-01",
+        "cancel id --if-eta 1h",
+        "cancel --nope",
+        "run-now",
+        "reschedule id",
+        "reschedule id --eta 2100-01-01 --in 5m",
+        "reschedule id --in 5m --by 5m",
+        "reschedule id --eta 5m",
+        "reschedule id --eta noon",
+        "reschedule id --in 0",
+        "reschedule id --in -5m",
+        "reschedule id --in soon",
+        "reschedule id --in 1h-30m",
+        "reschedule id --in 99999999999d",
+        "reschedule id --by 0s",
+        "reschedule id --by 1x",
+        "reschedule --yes",
+        "pause",
+        "pause --queue a --task b",
+        "resume",
+        "paused --queue a",
+        "get",
+        "get a b",
+    ],
+)
+@pytest.mark.usefixtures("filled")
+def test_what_cannot_be_meant_is_a_usage_error(
+    cli: CommandLine, delayq: DelayQ, command: str
+) -> None:
+    ran = cli(*command.split())
+
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.splitlines()[-1].startswith("Error: ")
+    assert len(everything(delayq)) == 4
+
+
+def test_an_empty_id_is_no_filter_of_everything(cli: CommandLine) -> None:
+    ran = cli("cancel", "", "--yes")
+
+    assert ran.code == 2
+    assert "it is empty" in ran.err
+
+
+# -- what happens meanwhile
+
+
+def test_what_was_done_before_it_was_interrupted_is_told(delayq: DelayQ, shop: list[str]) -> None:
+    delayq.schedule_many((Item(countdown=3600 + n) for n in range(10_000)), task="t")
+
+    with ManagedProcess(
+        [*INTERRUPTIBLE, *shop, "run-now", "--queue", "celery", "--yes"]
+    ) as process:
+        wait_until(lambda: delayq.count() < 10_000, what="it has begun", interval=0.001)
+        os.kill(process.pid, signal.SIGINT)
+        code, log = process.wait(), process.log
+
+    left = delayq.count()
+    assert code == 1
+    assert 0 < left < 10_000
+    told = re.search(r"Interrupted: at least ([\d,]+) entr\w+ w\w+ made ready before\.", log)
+    assert told is not None, log
+    assert 0 <= 10_000 - left - int(told[1].replace(",", "")) <= 100
+    assert "Traceback" not in log
+
+
+def test_a_result_backend_that_is_not_there_is_told_in_one_line(
+    app: Celery, make_app: MakeApp
+) -> None:
+    app.send_task("t", task_id="one", countdown=3600)
+    other = make_app()
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("nobody is there\n\x1b[31mreally")
+
+    other.backend.mark_as_revoked = fail
+    ran = CommandLine(other)("cancel", "one")
+
+    assert (ran.code, ran.out) == (0, "cancelled  one\n")
+    [told] = ran.err.splitlines()
+    assert "task 'one'" in told
+    assert told.endswith(r"nobody is there\n\x1b[31mreally")
+
+
+def test_what_others_change_meanwhile_is_told(
+    app: Celery, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app.send_task("t", countdown=3600)
+    became = Counter({Outcome.DONE: 2, Outcome.UNKNOWN: 1, Outcome.RUNNING: 1_200})
+    bulk = Bulk(False, 1_203, became)
+    monkeypatch.setattr(DelayQ.of(app), "run_all_now", lambda *_, **__: bulk)
+
+    shown = cli("run-now", "--task", "t", "--yes")
+    told = cli("run-now", "--task", "t", "--yes", "--json")
+
+    assert shown.code == told.code == 1
+    first, *others = shown.out.splitlines()
+    assert first == "2 entries made ready."
+    assert [line.split(":")[0] for line in others] == [
+        "1,200 not made ready, running",
+        "1 not made ready, unknown",
+    ]
+    assert told.json["outcomes"] == {"done": 2, "unknown": 1, "running": 1200}
+
+
+# -- pausing
+
+
+def test_a_queue_and_a_task_are_paused_and_go_on(cli: CommandLine, delayq: DelayQ) -> None:
+    delayq.store.register("mail")
+
+    assert cli("pause", "--queue", "mail").out == "Queue mail is paused.\n"
+    assert cli("pause", "--queue", "mail").out == "Queue mail is paused already.\n"
+    told = cli("pause", "--task", "shop.bill", "--json").json
+    assert told == {"queue": None, "task": "shop.bill", "paused": True, "changed": True}
+    assert set(delayq.paused().queues) == {"mail"}
+    assert cli("resume", "--queue", "mail").out == "Queue mail goes on.\n"
+    assert cli("resume", "--queue", "mail").out == "Queue mail was not paused.\n"
+    told = cli("resume", "--task", "shop.bill", "--json").json
+    assert told == {"queue": None, "task": "shop.bill", "paused": False, "changed": True}
+    assert cli("paused", "--json").json == {"queues": {}, "tasks": {}}
+
+
+def test_a_queue_that_nobody_knows_is_paused_but_told(cli: CommandLine, delayq: DelayQ) -> None:
+    ran = cli("pause", "--queue", "mial")
+
+    assert (ran.code, ran.out) == (0, "Queue mial is paused.\n")
+    assert "There is no queue mial" in ran.err
+    assert "mial" in delayq.paused().queues
+
+
+def test_a_paused_task_runs_when_it_is_resumed(
+    app: Celery, cli: CommandLine, delayq_worker: Callable[..., WorkerProcess]
+) -> None:
+    assert cli("pause", "--task", "stock.add").code == 0
+    delayq_worker("tests.apps.stock_tasks:app", pool="solo")
+    result = app.send_task("stock.add", (2, 3), countdown=0.05)
+    wait_until(lambda: cli("stats", "--json").json["paused"] == 1, what="it is held")
+    held = time.monotonic()
+
+    assert cli("resume", "--task", "stock.add").code == 0
+
+    assert result.get(timeout=60) == 5
+    assert time.monotonic() - held < 15

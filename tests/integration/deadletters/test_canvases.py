@@ -1,0 +1,349 @@
+"""A canvas waits for its dead letters: replayed, it goes on as if they had not died."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from celery import Celery, chain, chord, group
+from celery.result import AsyncResult
+
+from celery_delayq import DelayQ
+from celery_delayq.integration.request import TELLS_OF_REJECTS
+from celery_delayq.model.dead_letter import DeadFilter
+from celery_delayq.model.scheduled import Outcome
+from celery_delayq.testing import wait_until
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.apps.retry_tasks import TIMEOUT, Act, RetryScene, StartWorker, start, tasks_of
+from tests.integration.conftest import MakeApp
+
+# Celery's result backend, with the newest redis-py.
+pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
+
+
+@pytest.fixture
+def app(make_app: MakeApp) -> Celery:
+    return tasks_of(make_app())
+
+
+@pytest.fixture
+def scene(delayq_redis: RedisUnderTest) -> RetryScene:
+    return RetryScene(delayq_redis)
+
+
+@pytest.fixture
+def sig(app: Celery) -> Any:
+    """Signatures of tasks that end as told; their results are their ids unless told otherwise."""
+
+    def signature(id: str, *acts: Act, task: str = "quick", **options: Any) -> Any:
+        return app.tasks[task].si(acts or ("done",), id).set(task_id=id, **options)
+
+    return signature
+
+
+@pytest.fixture
+def together(app: Celery) -> Any:
+    """The body of a chord, whose result are those of all members."""
+    return app.tasks["together"].s().set(task_id="body")
+
+
+def state(app: Celery, id: str) -> str:
+    return str(AsyncResult(id, app=app).state)  # each object keeps what it was told
+
+
+def wait_state(app: Celery, id: str, wanted: str) -> Any:
+    """Wait for the end of a task, and return its result."""
+    wait_until(
+        lambda: state(app, id) == wanted, TIMEOUT, lambda: f"{wanted} of {id}: {state(app, id)}"
+    )
+    return AsyncResult(id, app=app).result
+
+
+DIES: list[Act] = ["OSError"]
+AGAIN: dict[str, Any] = {"args": [["done"], "again"]}
+
+
+# -- chords
+
+
+@pytest.mark.parametrize("pool", ["solo", "prefork", "threads"])
+@pytest.mark.parametrize("late", [True, False], ids=["late", "early"])
+def test_a_chord_whose_members_died_is_completed_by_replaying_them(
+    pool: str,
+    late: bool,
+    app: Celery,
+    sig: Any,
+    together: Any,
+    delayq: DelayQ,
+    scene: RetryScene,
+    delayq_worker: StartWorker,
+) -> None:
+    # One at a time: Celery notes RETRY when the retry is sent already, which in another process may
+    # have failed by then; its FAILURE would be overwritten.
+    start(delayq_worker, pool, concurrency=1, conf={"at_least_once": late})
+    chord([sig("one", *DIES), sig("two"), sig("three", *DIES)])(together)
+    scene.wait_dead(delayq, "one", "three")
+    scene.wait_empty()
+    assert [state(app, id) for id in ("one", "two", "three", "body")] == [
+        "FAILURE",
+        "SUCCESS",
+        "FAILURE",
+        "PENDING",
+    ]
+
+    assert delayq.replay("three", **AGAIN) is Outcome.DONE
+    wait_state(app, "three", "SUCCESS")
+    scene.wait_empty()
+    assert state(app, "body") == "PENDING"
+    assert delayq.replay("one", **AGAIN) is Outcome.DONE
+
+    assert wait_state(app, "body", "SUCCESS") == ["again", "two", "again"]
+    scene.wait_empty()
+    assert delayq.count_dead() == 0
+
+
+def test_a_chord_whose_member_dies_again_still_waits(
+    app: Celery,
+    sig: Any,
+    together: Any,
+    delayq: DelayQ,
+    scene: RetryScene,
+    delayq_worker: StartWorker,
+) -> None:
+    start(delayq_worker)
+    chord([sig("one", *DIES), sig("two")])(together)
+    for attempts in (4, 8, 12):
+        wait_until(lambda n=attempts: len(scene.attempts("one")) == n, TIMEOUT, "it runs")  # type: ignore[misc]
+        scene.wait_dead(delayq, "one")
+        scene.wait_empty()
+        delayq.replay("one")
+
+    scene.wait_runs(17)
+    scene.wait_dead(delayq, "one")
+    assert state(app, "body") == "PENDING"
+    delayq.replay("one", **AGAIN)
+    assert wait_state(app, "body", "SUCCESS") == ["again", "two"]
+
+
+def test_a_chord_fails_when_the_letter_that_it_waits_for_is_purged(
+    app: Celery,
+    sig: Any,
+    together: Any,
+    delayq: DelayQ,
+    scene: RetryScene,
+    delayq_worker: StartWorker,
+) -> None:
+    start(delayq_worker)
+    chord([sig("one", *DIES), sig("two")])(together)
+    scene.wait_dead(delayq, "one")
+    scene.wait_empty()
+    assert state(app, "body") == "PENDING"
+
+    assert delayq.purge("one") is Outcome.DONE
+
+    error = wait_state(app, "body", "FAILURE")
+    assert type(error).__name__ == "ChordError"
+    assert "a dead letter was purged: failed after 3 retries: OSError: as told" in str(error)
+    assert delayq.count_dead() == 0
+
+
+@pytest.mark.parametrize("died", ["first", "second", "last"])
+@pytest.mark.parametrize("purged", [False, True], ids=["replayed", "purged"])
+def test_a_member_may_be_a_chain(
+    died: str,
+    purged: bool,
+    app: Celery,
+    sig: Any,
+    together: Any,
+    delayq: DelayQ,
+    scene: RetryScene,
+    delayq_worker: StartWorker,
+) -> None:
+    start(delayq_worker)
+    links = [sig(id, *(DIES if id == died else ["done"])) for id in ("first", "second", "last")]
+    chord([chain(*links), sig("beside")])(together)
+    scene.wait_dead(delayq, died)
+    scene.wait_empty()
+    assert state(app, "body") == "PENDING"
+
+    if purged:
+        assert delayq.purge(died)
+        assert "a dead letter was purged" in str(wait_state(app, "body", "FAILURE"))
+        scene.wait_empty()
+        assert "last" not in scene.runs("id") or died == "last"
+    else:
+        assert delayq.replay(died, args=[["done"], died])
+        assert wait_state(app, "body", "SUCCESS") == ["last", "beside"]
+
+
+@pytest.mark.parametrize("purged", [False, True], ids=["replayed", "purged"])
+def test_a_member_may_be_a_chain_that_ends_in_a_chord(
+    purged: bool,
+    app: Celery,
+    sig: Any,
+    together: Any,
+    delayq: DelayQ,
+    scene: RetryScene,
+    delayq_worker: StartWorker,
+) -> None:
+    start(delayq_worker)
+    inner = chord([sig("one"), sig("two")], app.tasks["together"].s().set(task_id="inner"))
+    chord([chain(sig("first", *DIES), inner), sig("beside")])(together)
+    scene.wait_dead(delayq, "first")
+    scene.wait_empty()
+    assert state(app, "body") == "PENDING"
+
+    if purged:
+        assert delayq.purge("first")
+        assert "a dead letter was purged" in str(wait_state(app, "body", "FAILURE"))
+    else:
+        assert delayq.replay("first", **AGAIN)
+        assert wait_state(app, "body", "SUCCESS") == [["one", "two"], "beside"]
+
+
+def test_a_chord_in_a_chord_is_completed_too(
+    app: Celery,
+    sig: Any,
+    together: Any,
+    delayq: DelayQ,
+    scene: RetryScene,
+    delayq_worker: StartWorker,
+) -> None:
+    start(delayq_worker)
+    inner = chord([sig("one", *DIES), sig("two")], app.tasks["together"].s().set(task_id="inner"))
+    chord([inner, sig("three")])(together)
+    scene.wait_dead(delayq, "one")
+    scene.wait_empty()
+
+    assert delayq.replay("one", **AGAIN)
+
+    assert wait_state(app, "body", "SUCCESS") == [["again", "two"], "three"]
+
+
+@pytest.mark.parametrize("purged", [False, True], ids=["replayed", "purged"])
+@pytest.mark.parametrize("how", ["rejected", "unknown", "killed", "lost", "too late"])
+def test_members_that_die_in_other_ways_are_waited_for_too(
+    how: str,
+    purged: bool,
+    app: Celery,
+    sig: Any,
+    together: Any,
+    delayq: DelayQ,
+    scene: RetryScene,
+    delayq_worker: StartWorker,
+) -> None:
+    members = {
+        "rejected": sig("one", "reject"),
+        "unknown": app.signature("who.knows").set(task_id="one"),
+        "killed": sig("one", "die", task="plain"),
+        "lost": sig("one", "die"),
+        "too late": sig("one", task="brief", countdown=0.01),
+    }
+    conf = {"task_reject_on_worker_lost": how == "killed"}
+    chord([members[how], sig("two")])(together)
+    scene.wait_past(scene.now() + 0.6)
+    start(delayq_worker, "prefork", conf=conf, delayq={"max_deliveries": 1})
+    scene.wait_dead(delayq, "one")
+    scene.wait_empty()
+    assert state(app, "body") == "PENDING"
+
+    [letter] = delayq.dead_letters()
+    if purged:
+        assert delayq.purge(letter)
+        assert "a dead letter was purged" in str(wait_state(app, "body", "FAILURE"))
+    elif how == "unknown":
+        assert delayq.replay(letter)  # by now a worker may know it; this one does not
+        wait_until(lambda: delayq.count_dead() == 1, TIMEOUT, "it has come back")
+    else:
+        assert delayq.replay(letter, **AGAIN)
+        assert wait_state(app, "body", "SUCCESS") == ["again", "two"]
+
+
+@pytest.mark.parametrize(
+    "does",
+    [
+        "OSError",
+        pytest.param("reject", marks=pytest.mark.skipif(not TELLS_OF_REJECTS, reason="new there")),
+    ],
+)
+def test_a_chord_is_told_at_once_of_a_member_without_a_policy_and_once(
+    does: str,
+    app: Celery,
+    sig: Any,
+    together: Any,
+    delayq: DelayQ,
+    scene: RetryScene,
+    delayq_worker: StartWorker,
+) -> None:
+    """As on stock Celery, where nobody can replay it."""
+    start(delayq_worker)
+    chord([sig("one", does, task="plain"), sig("two")])(together)
+    scene.wait_dead(delayq, "one")
+    error = wait_state(app, "body", "FAILURE")
+    assert type(error).__name__ == "ChordError"
+
+    assert delayq.purge("one")
+
+    assert str(AsyncResult("body", app=app).result) == str(error)
+
+
+# -- chains
+
+
+def test_a_chain_goes_on_after_the_replay_of_a_link(
+    app: Celery, sig: Any, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
+) -> None:
+    start(delayq_worker)
+    links = [sig("first"), sig("second", *DIES), sig("third"), sig("fourth")]
+    chain(*links).apply_async()
+    scene.wait_dead(delayq, "second")
+    scene.wait_empty()
+    assert scene.attempts("third") == []
+    assert state(app, "fourth") == "FAILURE"  # as on stock Celery
+
+    assert delayq.replay("second", **AGAIN)
+
+    assert wait_state(app, "fourth", "SUCCESS") == "fourth"
+    assert wait_state(app, "third", "SUCCESS") == "third"
+    assert scene.attempts("fourth") == [0]
+
+
+def test_what_is_linked_to_a_task_runs_after_its_replay(
+    app: Celery, sig: Any, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
+) -> None:
+    start(delayq_worker)
+    sig("one", *DIES).apply_async(link=sig("linked"), link_error=sig("error"))
+    scene.wait_dead(delayq, "one")
+    wait_state(app, "error", "SUCCESS")
+
+    delayq.replay("one", **AGAIN)
+
+    wait_state(app, "linked", "SUCCESS")
+    scene.wait_empty()
+    assert scene.attempts("error") == [0]
+
+
+# -- by their ids
+
+
+def test_all_of_a_group_or_of_a_tree_are_replayed_together(
+    app: Celery, sig: Any, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
+) -> None:
+    start(delayq_worker)
+    group([sig("a", *DIES), chain(sig("b", *DIES), sig("c2")), sig("c")]).apply_async()
+    chain(sig("root"), group([sig("d", *DIES), sig("e", *DIES)])).apply_async()
+    sig("alone", *DIES).apply_async()
+    scene.wait_dead(delayq, "a", "b", "d", "e", "alone")
+    scene.wait_empty()
+    [together] = {
+        letter.group_id for letter in delayq.dead_letters() if letter.task_id in ("a", "b")
+    }
+    assert {letter.root_id for letter in delayq.dead_letters(task_id="d")} == {"root"}
+
+    by_group = delayq.replay_all(DeadFilter(group_id=together), **AGAIN)
+    by_root = delayq.purge_all(DeadFilter(root_id="root"))
+
+    assert (by_group.outcomes, by_root.outcomes) == ({Outcome.DONE: 2}, {Outcome.DONE: 2})
+    for id in "ab":
+        assert wait_state(app, id, "SUCCESS") == "again"
+    assert [letter.task_id for letter in delayq.dead_letters()] == ["alone"]

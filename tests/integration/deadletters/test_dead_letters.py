@@ -1,0 +1,394 @@
+"""Each kind of dead letter tells what it was, why it died, and what its last attempt was like."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from celery import Celery, chord
+from celery.exceptions import ChordError
+from celery.result import AsyncResult
+
+from celery_delayq import DelayQ
+from celery_delayq.model.dead_letter import (
+    TEXT,
+    TRACEBACK,
+    DeadLetter,
+)
+from celery_delayq.model.scheduled import Outcome
+from celery_delayq.testing import (
+    POOLS,
+    WorkerProcess,
+    wait_until,
+)
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.apps.retry_tasks import TIMEOUT, Act, RetryScene, StartWorker, start, tasks_of
+from tests.integration.conftest import MakeApp
+from tests.support.proxy import Proxy
+
+# Celery's result backend, with the newest redis-py.
+pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
+
+#: Both ways of acknowledging, as settings of an app.
+either_ack = pytest.mark.parametrize(
+    "conf", [{"at_least_once": True}, {"at_least_once": False}], ids=["late", "early"]
+)
+
+
+@pytest.fixture
+def app(make_app: MakeApp) -> Celery:
+    return tasks_of(make_app())
+
+
+@pytest.fixture
+def scene(delayq_redis: RedisUnderTest) -> RetryScene:
+    return RetryScene(delayq_redis)
+
+
+def send(app: Celery, task: str, *acts: Act, id: str = "a", **options: Any) -> AsyncResult:
+    return app.tasks[task].apply_async((acts,), task_id=id, **options)
+
+
+def letters(delayq: DelayQ) -> dict[str, DeadLetter]:
+    """Return the dead letters by the ids of their tasks, of which each has one."""
+    found = [*delayq.dead_letters()]
+    by_task = {str(letter.task_id): letter for letter in found}
+    assert len(by_task) == len(found)
+    return by_task
+
+
+def assert_whole(letter: DeadLetter, worker: WorkerProcess, scene: RetryScene) -> None:
+    """Check what all letters of failed tasks tell."""
+    assert letter.worker == worker.hostname
+    assert letter.started is not None
+    assert letter.started <= letter.died + timedelta(milliseconds=5)
+    assert 0 <= scene.now() - letter.died.timestamp() < 60
+    assert (letter.message or {})["headers"]["id"] == letter.task_id
+    assert letter.queue == "celery"
+    json.dumps(letter.as_dict())
+
+
+# -- a failure that is the last one
+
+
+@pytest.mark.conformance
+@either_ack
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_task_that_has_failed_for_good(
+    pool: str,
+    conf: dict[str, Any],
+    app: Celery,
+    delayq: DelayQ,
+    scene: RetryScene,
+    delayq_worker: StartWorker,
+) -> None:
+    worker = start(delayq_worker, pool, conf=conf)
+    send(app, "steps", ["KeyError", "no such ship"], id="tried again")
+    send(app, "plain", "ValueError", id="not tried again", countdown=0.2)
+    send(app, "auto.plain", "OSError", id="by Celery")
+
+    scene.wait_dead(delayq, "tried again", "not tried again", "by Celery")
+    scene.wait_empty()
+
+    found = letters(delayq)
+    for letter in found.values():
+        assert_whole(letter, worker, scene)
+        assert letter.deliveries == 1
+        assert letter.message is not None
+        assert not {"place", "queue", "deliveries"} & letter.message["properties"]["delayq"].keys()
+    one, other, third = (found[id] for id in ("tried again", "not tried again", "by Celery"))
+    assert one.reason == "failed after 3 retries: KeyError: 'no such ship'"
+    assert (one.task, one.exception, one.error) == ("steps", "KeyError", "'no such ship'")
+    assert one.retries == one.headers["retries"] == 3
+    assert one.args == [[["KeyError", "no such ship"]]]
+    assert one.traceback is not None
+    assert one.traceback.startswith("Traceback (most recent call last):")
+    assert one.traceback.rstrip().endswith("KeyError: 'no such ship'")
+    assert "raise getattr(builtins, word)" in one.traceback
+    assert (other.reason, other.retries) == ("failed: ValueError: as told", 0)
+    assert other.due is not None
+    assert 0 < (other.died - other.due).total_seconds() < 20
+    assert (third.reason, third.retries) == ("failed after 2 retries: OSError: as told", 2)
+    results = {id: AsyncResult(id, app=app) for id in found}
+    assert {result.state for result in results.values()} == {"FAILURE"}
+
+
+def test_the_message_of_a_failed_task_is_kept_byte_for_byte(
+    app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
+) -> None:
+    send(app, "plain", "ValueError")
+    [sent] = scene.client.lrange("celery", 0, -1)
+    start(delayq_worker)
+
+    scene.wait_dead(delayq, "a")
+
+    assert letters(delayq)["a"].buried.message == sent
+
+
+@pytest.mark.parametrize("pool", ["solo", "prefork"])
+def test_what_a_letter_tells_is_bounded(
+    pool: str, app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
+) -> None:
+    start(delayq_worker, pool)
+    send(app, "plain", ["long text", 1_000_000], id="long")
+    send(app, "plain", ["deep", 400], id="deep")
+    send(app, "plain", ["unpicklable", None], id="unpicklable")
+    send(app, "plain", ["ValueError", "two\nlines, a \0 and a \ud800"], id="odd")
+
+    scene.wait_dead(delayq, "long", "deep", "unpicklable", "odd")
+
+    found = letters(delayq)
+    long = found["long"]
+    assert long.error == "é" * TEXT
+    assert long.traceback is not None
+    assert 1000 < len(long.traceback) <= TRACEBACK + 2
+    assert len(long.buried.data) < 100_000
+    assert "ValueError: at the bottom" in (found["deep"].traceback or "")
+    assert found["unpicklable"].exception == "Unpicklable"
+    assert "as told" in (found["unpicklable"].error or "")
+    assert "Unpicklable" in (found["unpicklable"].traceback or "")
+    assert found["odd"].reason == "failed: ValueError: two lines, a \0 and a \\ud800"
+    assert found["odd"].error == "two\nlines, a \0 and a \ud800"
+
+
+# -- limits and lost processes
+
+
+@either_ack
+def test_a_task_that_took_too_long(
+    conf: dict[str, Any],
+    app: Celery,
+    delayq: DelayQ,
+    scene: RetryScene,
+    delayq_worker: StartWorker,
+) -> None:
+    worker = start(delayq_worker, "prefork", conf=conf)
+    send(app, "quick", ["nap", 60], time_limit=0.5)
+
+    scene.wait_dead(delayq, "a")
+    scene.wait_empty()
+
+    [letter] = delayq.dead_letters()
+    assert_whole(letter, worker, scene)
+    assert (letter.exception, letter.retries, letter.deliveries) == ("TimeLimitExceeded", 0, 1)
+    assert letter.reason == "failed: TimeLimitExceeded: TimeLimitExceeded(0.5,)"
+    assert scene.attempts("a") == [0]
+
+
+@pytest.mark.parametrize(
+    "conf",
+    [{"at_least_once": False}, {"task_reject_on_worker_lost": False}],
+    ids=["early", "late"],
+)
+def test_a_task_whose_process_was_lost_and_that_does_not_come_back(
+    conf: dict[str, Any],
+    app: Celery,
+    delayq: DelayQ,
+    scene: RetryScene,
+    delayq_worker: StartWorker,
+) -> None:
+    worker = start(delayq_worker, "prefork", conf=conf)
+    send(app, "quick", "die")
+
+    scene.wait_dead(delayq, "a")
+    scene.wait_empty()
+
+    [letter] = delayq.dead_letters()
+    assert_whole(letter, worker, scene)
+    assert (letter.exception, letter.deliveries) == ("WorkerLostError", 1)
+    assert letter.reason.startswith("failed: WorkerLostError: Worker exited prematurely")
+    assert scene.attempts("a") == [0]
+
+
+def test_a_task_that_has_killed_too_many_processes(
+    app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
+) -> None:
+    send(app, "quick", "die", countdown=0.1)
+    start(delayq_worker, "prefork", delayq={"max_deliveries": 2})
+
+    scene.wait_dead(delayq, "a")
+    scene.wait_empty()
+
+    [letter] = delayq.dead_letters()
+    assert letter.reason == "killed its process 3 times"
+    assert letter.task == "quick"
+    assert letter.due is not None
+    assert (letter.id, letter.exception, letter.deliveries) == ("a", "WorkerLostError", 3)
+    assert str(letter.worker).startswith("celery") or "@" in str(letter.worker)
+    assert scene.runs("retries", "deliveries") == [(0, 1), (0, 2), (0, 3)]
+
+
+def test_a_task_that_has_killed_too_many_workers(
+    app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
+) -> None:
+    send(app, "quick", "die")
+    for _ in range(2):
+        assert start(delayq_worker, delayq={"max_deliveries": 1, "lease": 1}).wait() == -9
+    start(delayq_worker, delayq={"max_deliveries": 1, "lease": 1})
+
+    scene.wait_dead(delayq, "a")
+
+    [letter] = delayq.dead_letters()
+    assert letter.reason == "its worker died 2 times, the last time with nothing else"
+    assert (letter.task_id, letter.task, letter.deliveries) == ("a", "quick", 2)
+    assert letter.worker is not None
+    # Redis alone has buried it, and it knows no id of what was sent to run at once.
+    assert letter.id != "a"
+    assert delayq.dead_letter("a") == letter
+    assert delayq.purge("a") is Outcome.DONE
+    assert delayq.dead_letter("a") is None
+
+
+@pytest.mark.parametrize("pool", ["solo", "threads", "prefork"])
+def test_what_cannot_go_back_is_kept(
+    pool: str, app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
+) -> None:
+    app.tasks["early"].apply_async((["put back"],), task_id="early")
+    start(delayq_worker, pool)
+
+    scene.wait_dead(delayq, "early")
+    scene.wait_empty()
+
+    assert scene.attempts("early") == [0]
+    assert [letter.reason for letter in delayq.dead_letters()] == ["as told"]
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_handlers_that_fail_add_no_letter_and_hide_none(
+    pool: str, app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
+) -> None:
+    app.tasks["clumsy"].apply_async((["ValueError"],), task_id="late")
+    app.tasks["clumsy.early"].apply_async((["ValueError"],), task_id="early")
+    worker = start(delayq_worker, pool)
+
+    scene.wait_dead(delayq, "late", "early")
+    scene.wait_empty()
+
+    assert [scene.attempts(id) for id in ("late", "early")] == [[0, 1, 2], [0, 1, 2]]
+    assert [letter.exception for letter in delayq.dead_letters()] == ["ValueError"] * 2
+    assert "Clumsy.on_retry has failed" in worker.log
+
+
+@pytest.mark.parametrize("pool", ["threads", "gevent", "eventlet", "solo", "prefork"])
+def test_a_result_that_cannot_be_stored_costs_no_task_and_no_place_in_the_worker(
+    pool: str, app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest, scene: RetryScene,
+    delayq_worker: StartWorker,
+) -> None:  # fmt: skip
+    once = {"max_retries": 0, "interval_start": 0, "interval_step": 0, "interval_max": 0}
+    with Proxy(delayq_redis.port) as proxy:
+        start(
+            delayq_worker,
+            pool,
+            conf={
+                "result_backend_transport_options": {"retry_policy": once},
+                "task_track_started": False,
+                "worker_send_task_events": False,
+            },
+            env={"RETRY_NOTES": delayq_redis.url},
+            result_backend=f"redis://127.0.0.1:{proxy.port}/0",
+        )
+        for id in ("a", "b"):
+            app.tasks["plain"].apply_async((["wait"],), task_id=id)
+        number = 1 if pool == "solo" else 2
+        wait_until(lambda: len(scene.runs("id")) == number, TIMEOUT, "they run")
+        proxy.refuse()
+        for id in ("a", "b"):
+            scene.client.rpush(f"gate:{id}", "go")
+        scene.wait_dead(delayq, "a", "b")
+        proxy.accept()
+
+        app.tasks["plain"].apply_async((["done"],), task_id="c")
+
+        wait_until(lambda: "c" in scene.runs("id"), TIMEOUT, "the worker goes on")
+        scene.wait_empty()
+    assert sorted(scene.runs("id")) == ["a", "b", "c"]
+
+
+# -- what is no failure of a task
+
+
+def test_what_was_rejected_or_not_known_or_late_or_no_message(
+    app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
+) -> None:
+    send(app, "quick", ["reject", "not to my taste"], id="rejected")
+    app.send_task("who.knows", task_id="unknown", kwargs={"x": 1})
+    send(app, "brief", "done", id="late", countdown=0.01)
+    scene.wait_past(scene.now() + 0.6)
+    for junk in (b"\xff\x00 junk", b'"text"', b"{}", b""):
+        scene.client.lpush("celery", junk)
+    worker = start(delayq_worker)
+    wait_until(lambda: delayq.count_dead() == 7, TIMEOUT, "all of them are dead")
+    scene.wait_empty()
+
+    found = {letter.task_id: letter for letter in delayq.dead_letters() if letter.task_id}
+    rejected, unknown, late = (found[id] for id in ("rejected", "unknown", "late"))
+    assert_whole(rejected, worker, scene)
+    assert (rejected.reason, rejected.retries, rejected.deliveries) == ("not to my taste", 0, 1)
+    assert (unknown.reason, unknown.task) == ("unknown task 'who.knows'", "who.knows")
+    assert (unknown.args, unknown.kwargs) == ([], {"x": 1})
+    assert late.reason.startswith("skipped: ")
+    assert late.due is not None
+    assert late.due < late.died
+
+    strange = [letter for letter in delayq.dead_letters() if not letter.task_id]
+    assert {letter.buried.message for letter in strange} == {
+        b"\xff\x00 junk",
+        b'"text"',
+        b"{}",
+        b"",
+    }
+    for letter in strange:
+        assert (letter.task, letter.args, letter.traceback, letter.due) == (None,) * 4
+        assert letter.reason
+        json.dumps(letter.as_dict())
+        assert delayq.replay(letter) is Outcome.UNREADABLE
+        assert delayq.purge(letter) is Outcome.DONE
+    assert delayq.count_dead() == 3
+
+
+def test_what_goes_on_or_was_ended_by_hand_is_no_dead_letter(
+    app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
+) -> None:
+    start(delayq_worker, "prefork")
+    send(app, "plain", "ignore", id="ignored")
+    send(app, "steps", "OSError", "done", id="tried again")
+    running = send(app, "plain", "wait", id="terminated")
+    scene.wait_runs(4)
+
+    running.revoke(terminate=True, signal="KILL")
+
+    wait_until(lambda: running.state == "REVOKED", TIMEOUT, "it is terminated")
+    scene.wait_empty()
+    assert delayq.count_dead() == 0
+
+
+# -- where they are not wanted
+
+
+@either_ack
+@pytest.mark.parametrize("how", ["setting", "task", "call"])
+def test_without_dead_letters_a_failure_is_the_end(
+    how: str,
+    conf: dict[str, Any],
+    app: Celery,
+    delayq: DelayQ,
+    scene: RetryScene,
+    delayq_worker: StartWorker,
+) -> None:
+    options: dict[str, Any] = {"delayq": {"dead_letters": False}} if how == "setting" else {}
+    start(delayq_worker, conf=conf, **options)
+    name = {"setting": "quick", "task": "unkept", "call": "unkept"}[how]
+    more = {"retry_intervals": [0, 0]} if how == "call" else {}
+    header = [app.tasks[name].si(["OSError"]).set(task_id="member", **more)]
+    result = chord(header, app.tasks["plain"].si(["done"])).apply_async()
+
+    with pytest.raises(ChordError, match="OSError"):
+        AsyncResult(result.id, app=app).get(timeout=TIMEOUT)
+
+    send(app, name, "reject", id="rejected")
+    scene.wait_dead(delayq, "rejected")
+    scene.wait_empty()
+    assert [letter.task_id for letter in delayq.dead_letters()] == ["rejected"]
+    assert len(scene.attempts("member")) == {"setting": 4, "task": 2, "call": 3}[how]

@@ -1,0 +1,246 @@
+"""Dispatchers: at the due time and not at the next poll, any number of them, whatever happens."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from celery import Celery
+from redis import Redis
+
+from celery_delayq import DelayQ
+from celery_delayq.dispatch.dispatcher import DispatcherThread
+from celery_delayq.embedded import EmbeddedRedis
+from celery_delayq.settings import Settings
+from celery_delayq.store.keys import (
+    Keys,
+    Layout,
+)
+from celery_delayq.store.schedule import Store
+from celery_delayq.testing import (
+    ManagedProcess,
+    wait_until,
+)
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.integration.conftest import MakeApp, ready
+from tests.lua.conftest import entry
+
+pytestmark = pytest.mark.each_server
+
+QUEUE = "q"
+StartDispatcher = Callable[..., DispatcherThread]
+
+
+@pytest.fixture
+def store(delayq_redis: RedisUnderTest) -> Store:
+    return Store(delayq_redis.client, Keys(), Layout())
+
+
+@pytest.fixture
+def dispatcher(delayq_redis: RedisUnderTest) -> Iterator[StartDispatcher]:
+    """Start dispatchers, and wait for all to stop after the test."""
+    started: list[DispatcherThread] = []
+
+    def start(**settings: float) -> DispatcherThread:
+        client = Redis(port=delayq_redis.port)
+        thread = DispatcherThread(
+            Store(client, Keys(), Layout()), Settings.from_options({"delayq": settings})
+        )
+        started.append(thread)
+        thread.start()
+        wait_until(
+            lambda: (
+                len(delayq_redis.client.pubsub_numsub(Keys().wake))
+                and delayq_redis.client.pubsub_numsub(Keys().wake)[0][1] >= len(started)
+            ),
+            what="the dispatcher listens",
+        )
+        return thread
+
+    yield start
+    for thread in started:
+        thread.stop()
+    for thread in started:
+        thread.join()
+
+
+def popped(store: Store, count: int, key: str = "q") -> list[tuple[bytes, int]]:
+    """Pop *count* ready messages, each with the moment of it by Redis' clock in ms."""
+    found = []
+    for _ in range(count):
+        item = store.client.brpop(key, timeout=10)
+        assert item is not None
+        found.append((item[1], store.now_ms()))
+    return found
+
+
+def test_an_entry_is_promoted_when_it_is_due_and_not_at_the_next_poll(
+    store: Store, dispatcher: StartDispatcher
+) -> None:
+    dispatcher(dispatch_interval=1.0)
+    dues = {}
+    for n in range(5):
+        _, due = store.schedule(QUEUE, entry(f"e{n}", 150 + 130 * n, relative=True))
+        dues[b'{"id": "e%d"}' % n] = due
+
+    late = [at - dues[message] for message, at in popped(store, 5)]
+
+    assert min(late) >= 0
+    assert sorted(late)[2] < 450, f"half of them waited for a poll: {late} ms"
+
+
+def test_something_earlier_wakes_a_dispatcher_that_sleeps_for_something_later(
+    store: Store, dispatcher: StartDispatcher
+) -> None:
+    dispatcher()
+    store.schedule(QUEUE, entry("later", 9000, relative=True))
+    _, due = store.schedule(QUEUE, entry("earlier", 200, relative=True))
+
+    [(message, at)] = popped(store, 1)
+
+    assert message == b'{"id": "earlier"}'
+    assert 0 <= at - due < 5000
+
+
+def test_every_registered_queue_is_served(store: Store, dispatcher: StartDispatcher) -> None:
+    dispatcher()
+    for n in range(20):
+        store.schedule(f"q{n}", entry("e", 100, relative=True))
+
+    wait_until(lambda: all(store.client.llen(f"q{n}") for n in range(20)), what="all are ready")
+
+
+def test_a_lost_wake_up_costs_one_interval(store: Store, dispatcher: StartDispatcher) -> None:
+    dispatcher(dispatch_interval=0.2)
+    silent = Store(store.client, Keys(), Layout())
+    silent.schedule(QUEUE, entry("a", 10, relative=True))
+    popped(store, 1)
+    # As if the notification were lost: the agenda is written behind the dispatcher's back.
+    silent.schedule(QUEUE, entry("b", 3_600_000, relative=True))
+    due = store.now_ms()
+    store.client.zadd("{q}:due", {"b": due})
+    store.client.zadd("delayq:agenda", {"q": due})
+
+    [(message, at)] = popped(store, 1)
+
+    assert message == b'{"id": "b"}'
+    assert at - due < 5000
+
+
+def test_twenty_dispatchers_promote_each_entry_once(
+    store: Store, dispatcher: StartDispatcher
+) -> None:
+    for _ in range(20):
+        dispatcher(dispatch_batch=10)
+    pipe = store.client.pipeline(transaction=False)
+    count = 5000
+    for n in range(count):
+        call = store.puts(QUEUE)
+        call.add(entry(f"e{n}", 300 + n % 700, relative=True))
+        pipe.execute_command("EVAL", call.script.source, len(call.keys), *call.keys, *call.args)
+    pipe.execute()
+
+    messages = {message for message, _ in popped(store, count)}
+
+    assert len(messages) == count
+    assert store.client.llen("q") == 0
+
+
+def test_a_queue_that_cannot_be_promoted_from_does_not_hold_up_the_others(
+    store: Store, dispatcher: StartDispatcher, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.schedule("broken", entry("a", 50, relative=True))
+    store.client.set("broken", "no list")
+    dispatcher()
+
+    for n in range(3):
+        store.schedule(QUEUE, entry(f"e{n}", 100 * n, relative=True))
+        popped(store, 1)
+
+    assert "broken" in caplog.text
+    assert store.scheduled("broken") == 1
+    store.client.delete("broken")
+    wait_until(lambda: store.client.llen("broken"), what="it is promoted once it can be")
+
+
+def test_corrupt_entries_are_reported_and_the_valid_ones_run(
+    store: Store, dispatcher: StartDispatcher, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.schedule(QUEUE, entry("valid", 200, relative=True))
+    for n in range(1000):
+        store.client.zadd("{q}:due", {f"corrupt-{n}": 1})
+    dispatcher()
+
+    assert popped(store, 1)[0][0] == b'{"id": "valid"}'
+    wait_until(lambda: "now dead letters" in caplog.text, what="they are reported")
+    assert len(list(store.dead_letters("q"))) == 1000
+
+
+def test_a_dispatcher_outlives_redis(
+    delayq_redis_factory: Callable[..., EmbeddedRedis], caplog: pytest.LogCaptureFixture
+) -> None:
+    server = delayq_redis_factory(appendfsync="always")
+    thread = DispatcherThread(Store(server.client(), Keys(), Layout()), Settings())
+    thread.start()
+    Store(server.client(), Keys(), Layout()).schedule(QUEUE, entry("a", 500, relative=True))
+    server.kill()
+    wait_until(lambda: "Redis is away" in caplog.text, what="the dispatcher notices")
+    server.start()
+
+    with server.client(socket_timeout=None) as client:
+        assert client.brpop("q", timeout=10) == (b"q", b'{"id": "a"}')
+    thread.stop()
+    thread.join()
+    assert caplog.text.count("Redis is away") == 1
+
+
+@pytest.fixture
+def app_file(tmp_path: Path, delayq_broker_url: str) -> Path:
+    """An app module as a user would write it."""
+    text = f"""
+from celery import Celery
+from celery_delayq import DelayQ
+app = Celery("shop", broker={delayq_broker_url!r})
+DelayQ(app)
+"""
+    (tmp_path / "shop.py").write_text(text)
+    return tmp_path
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_dispatcher_as_a_process_stops_cleanly(
+    app_file: Path, app: Celery, delayq_redis: RedisUnderTest, number: signal.Signals
+) -> None:
+    command = [sys.executable, "-m", "celery", "-A", "shop", "delayq", "dispatch"]
+    with ManagedProcess(command, cwd=app_file) as process:
+        process.wait_log("dispatching")
+        app.tasks["tasks.add"].apply_async((1, 2), countdown=0.2)
+        wait_until(lambda: ready(delayq_redis), what="it is promoted")
+        process.send_signal(number)
+        assert process.wait(timeout=10) == 0
+        assert "stopped: 1 promoted" in process.log
+
+
+def test_without_dispatch_a_consumer_promotes_nothing(
+    make_app: MakeApp, delayq_redis: RedisUnderTest
+) -> None:
+    app = make_app(broker_transport_options={"delayq": {"dispatch": False}})
+    with app.connection_for_read() as connection, app.amqp.TaskConsumer(connection.channel()):
+        assert not [t for t in threading.enumerate() if t.name == "delayq-dispatcher"]
+
+
+def test_a_consumer_promotes_while_it_consumes_and_no_longer(
+    app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest
+) -> None:
+    def dispatchers() -> list[threading.Thread]:
+        return [t for t in threading.enumerate() if t.name == "delayq-dispatcher"]
+
+    with app.connection_for_read() as connection, app.amqp.TaskConsumer(connection.channel()):
+        assert len(dispatchers()) == 1
+        app.tasks["tasks.add"].apply_async((1, 2), countdown=0.1)
+        wait_until(lambda: delayq.count() == 0, what="it is promoted")
+    wait_until(lambda: not dispatchers(), what="the dispatcher has stopped")

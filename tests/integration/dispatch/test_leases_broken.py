@@ -1,0 +1,164 @@
+"""What is no message, or no task, amid a batch: a dead letter, and nothing else stops."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from celery import Celery
+from kombu import Connection, Consumer, Queue
+
+from celery_delayq import DelayQ
+from celery_delayq.testing import (
+    FAST_START,
+    WorkerProcess,
+    wait_until,
+)
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.apps.lease_tasks import held, logged, settings
+from tests.integration.conftest import MakeApp
+
+StartWorker = Callable[..., WorkerProcess]
+
+PROPERTIES: dict[str, Any] = {
+    "delivery_tag": "tag",
+    "delivery_info": {"exchange": "", "routing_key": "celery"},
+    "body_encoding": "base64",
+    "priority": 0,
+}
+
+
+def message(headers: Any = None, body: Any = ((1, 1), {}, {}), **other: Any) -> bytes:
+    """Return a message as it stands in a ready list; *other* replaces or, None, removes a part."""
+    whole = {
+        "body": base64.b64encode(json.dumps(body).encode()).decode(),
+        "content-encoding": "utf-8",
+        "content-type": "application/json",
+        "headers": {"lang": "py", "task": "lease.add", "id": "id"} if headers is None else headers,
+        "properties": PROPERTIES,
+        **other,
+    }
+    return json.dumps({name: part for name, part in whole.items() if part is not None}).encode()
+
+
+#: What stands in the list, by what is wrong with it, and a part of the reason.
+NO_MESSAGES: dict[str, tuple[bytes, str]] = {
+    "no JSON": (b"no JSON", "undecodable"),
+    "cut off": (message()[:-20], "undecodable"),
+    "not UTF-8": (b"\xff\xfe{}", "undecodable"),
+    "a number": (b"7", "undecodable"),
+    "a list": (b"[]", "undecodable"),
+    "empty": (b"", "undecodable"),
+    "without properties": (b'{"body": "e30=", "headers": {}}', "no properties"),
+    "properties are a list": (message(properties=[]), "no properties"),
+    "no delivery_info": (message(properties={"delivery_tag": "t"}), "no properties"),
+    "unknown body encoding": (
+        message(properties={**PROPERTIES, "body_encoding": "rot13"}),
+        "undecodable",
+    ),
+    "no base64": (json.dumps({**json.loads(message()), "body": "A"}).encode(), "undecodable"),
+    "100 kB of noise": (os.urandom(100_000), "undecodable"),
+}
+
+
+def letters(app: Celery, queue: str = "celery") -> dict[bytes, str]:
+    """Return the reasons of the dead letters by message."""
+    found = list(DelayQ.of(app).store.dead_letters(queue))
+    by_message = {letter.message: letter.reason for letter in found}
+    assert len(by_message) == len(found), "each is buried once"
+    return by_message
+
+
+@pytest.mark.parametrize("prefetch", [1, 0, 100])
+def test_what_is_no_message_is_a_dead_letter_and_its_neighbours_come(
+    prefetch: int, make_app: MakeApp, delayq_broker_url: str, delayq_redis: RedisUnderTest
+) -> None:
+    app = make_app()
+    good = [message(body=n) for n in range(len(NO_MESSAGES) + 1)]
+    broken = [item for item, _ in NO_MESSAGES.values()]
+    for n, item in enumerate(good):
+        delayq_redis.client.lpush("celery", item, *broken[n : n + 1])
+    got: list[Any] = []
+
+    def take(one: Any) -> None:
+        got.append(one.payload)
+        one.ack()
+
+    with Connection(delayq_broker_url) as connection:
+        channel = connection.channel()
+        with Consumer(channel, [Queue("celery")], on_message=take, prefetch_count=prefetch):
+            while len(got) < len(good):
+                connection.drain_events(timeout=5)
+        channel.close()
+
+    assert got == list(range(len(good)))
+    assert letters(app).keys() == set(broken)
+    for name, (item, reason) in NO_MESSAGES.items():
+        assert reason in letters(app)[item], name
+    wait_until(lambda: not held(delayq_redis.client), what="nothing is held")
+
+
+#: Messages that are no tasks; what Celery says of them is the reason.
+NO_TASKS: dict[str, bytes] = {
+    "headers are null": message().replace(b'"headers": {', b'"headers": null, "_": {'),
+    "headers are empty": message(headers={}),
+    "headers are a text": message(headers="text"),
+    "headers are a list": message(headers=["list"]),
+    "headers are a number": message(headers=7),
+    "unknown task": message(headers={"task": "who.knows", "id": "unknown"}),
+    "the task is null": message(headers={"task": None, "id": "null"}),
+    "the task is a list": message(headers={"task": ["lease.add"], "id": "list"}),
+    "without an id": message(headers={"task": "lease.add"}),
+    "the id is a list": message(headers={"task": "lease.add", "id": ["list"]}),
+    "no arguments": message(headers={"task": "lease.add", "id": "none"}, body={}),
+    "arguments are a text": message(headers={"task": "lease.add", "id": "text"}, body="text"),
+    "unknown content type": message(
+        headers={"task": "lease.add", "id": "type"}, **{"content-type": "application/x-who"}
+    ),
+    "forbidden content type": message(
+        headers={"task": "lease.add", "id": "pickle"},
+        **{"content-type": "application/x-python-serialize"},
+    ),
+    "body is no JSON": message(
+        headers={"task": "lease.add", "id": "body"},
+        body=None,
+    ).replace(b'"bnVsbA=="', b'"bm8gSlNPTg=="'),
+}
+
+
+@pytest.mark.parametrize("pool", ["solo", "prefork"])
+def test_what_is_no_task_is_a_dead_letter_and_its_neighbours_run(
+    pool: str, make_app: MakeApp, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
+) -> None:
+    client, app = delayq_redis.client, make_app()
+    for name, item in NO_TASKS.items():
+        app.send_task("lease.add", (1, 1), task_id=f"before {name}")
+        client.lpush("celery", item)
+    app.send_task("lease.add", (1, 1), task_id="the last one")
+    worker = delayq_worker(
+        "tests.apps.lease_tasks:app",
+        pool=pool,
+        concurrency=1,
+        extra_args=FAST_START,
+        env=settings(worker_prefetch_multiplier=8),
+    )
+
+    wait_until(
+        lambda: client.llen("log") > len(NO_TASKS) or not worker.running, what="neighbours ran"
+    )
+    assert worker.running, worker.log
+    wait_until(lambda: not held(client), what="nothing is held")
+
+    assert {id for (id,) in logged(client, "id")} == {
+        *(f"before {name}" for name in NO_TASKS),
+        "the last one",
+    }
+    assert client.llen("log") == len(NO_TASKS) + 1
+    dead = letters(app)
+    names = {item: name for name, item in NO_TASKS.items()}
+    assert {names[item] for item in dead} == NO_TASKS.keys()
+    assert all(reason for reason in dead.values()), dead

@@ -1,0 +1,224 @@
+"""What will not run is a dead letter: why, how often it was tried, the message byte for byte."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from celery import Celery
+from kombu import Connection, Exchange, Queue
+from redis import Redis
+
+from celery_delayq import DelayQ
+from celery_delayq.testing import (
+    FAST_START,
+    WorkerProcess,
+    wait_until,
+)
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.apps.lease_tasks import held, logged, settings
+from tests.integration.conftest import MakeApp
+
+StartWorker = Callable[..., WorkerProcess]
+
+
+@pytest.fixture
+def app(make_app: MakeApp) -> Celery:
+    return make_app()
+
+
+def start(delayq_worker: StartWorker, pool: str, **conf: Any) -> WorkerProcess:
+    return delayq_worker(
+        "tests.apps.lease_tasks:app",
+        pool=pool,
+        concurrency=1,
+        extra_args=FAST_START,
+        env=settings(**conf),
+    )
+
+
+def delayq(**options: Any) -> dict[str, Any]:
+    """Return the setting that tells the transport *options*."""
+    return {"broker_transport_options": {"delayq": options}}
+
+
+def letters(app: Celery, queue: str = "celery") -> dict[str, tuple[bytes, str]]:
+    """Return message and reason of the dead letters by the id of the task."""
+    found = list(DelayQ.of(app).store.dead_letters(queue))
+    by_task = {
+        json.loads(letter.message)["headers"]["id"]: (letter.message, letter.reason)
+        for letter in found
+    }
+    assert len(by_task) == len(found), "each is buried once"
+    return by_task
+
+
+def ready(client: Redis, queue: str = "celery") -> dict[str, bytes]:
+    """Return the messages of a ready list by the id of the task."""
+    items = client.lrange(queue, 0, -1)
+    return {json.loads(item)["headers"]["id"]: item for item in items}
+
+
+def left(client: Redis) -> set[str]:
+    """Return our keys about messages that are neither scheduled, ready nor dead."""
+    keys = {key.decode() for key in client.keys("{*")}
+    return {
+        key
+        for key in keys
+        if key.endswith((":deliveries", ":suspects", ":suspect_turn")) or ":leased:" in key
+    }
+
+
+@pytest.mark.parametrize("pool", ["solo", "prefork"])
+def test_what_celery_rejects_is_a_dead_letter_with_its_reason(
+    pool: str, app: Celery, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
+) -> None:
+    client = delayq_redis.client
+    app.send_task("lease.reject", (False,), task_id="rejected")
+    app.send_task("who.knows", task_id="unknown")
+    app.send_task("lease.unsendable", task_id="unsendable")
+    app.send_task("lease.add", (1, 1), task_id="good")
+    sent = ready(client)
+    # Scheduled first: what is dead then is what was promoted.
+    app.send_task("lease.reject", (False,), task_id="rejected later", countdown=0.3)
+    start(delayq_worker, pool)
+
+    wait_until(lambda: len(letters(app)) == 4 and not held(client), what="four are dead")
+
+    dead = letters(app)
+    assert {id: dead[id][0] for id in sent.keys() & dead.keys()} == {
+        id: item for id, item in sent.items() if id != "good"
+    }
+    assert json.loads(dead["rejected later"][0])["headers"]["eta"] is None
+    reasons = {id: reason for id, (_, reason) in dead.items()}
+    assert reasons["rejected"] == reasons["rejected later"]
+    for id, part in {
+        "rejected": "not to my taste",
+        "unknown": "unknown task 'who.knows'",
+        "unsendable": "serializ",
+    }.items():
+        assert part in reasons[id], reasons
+    assert sorted(logged(client, "task", "id")) == [
+        ("add", "good"),
+        ("reject", "rejected"),
+        ("reject", "rejected later"),
+        ("unsendable", "unsendable"),
+    ]
+    assert left(client) == set()
+
+
+def test_a_rejected_message_of_no_task_is_a_dead_letter(
+    app: Celery, delayq_broker_url: str, delayq_redis: RedisUnderTest
+) -> None:
+    with Connection(delayq_broker_url) as connection:
+        simple = connection.SimpleQueue("a")
+        simple.put("text")
+        [sent] = delayq_redis.client.lrange("a", 0, -1)
+        simple.get(timeout=60).reject()
+        [letter] = DelayQ.of(app).store.dead_letters("a")
+        assert (letter.message, letter.reason) == (sent, "rejected")
+        simple.close()
+
+
+def test_what_a_stock_worker_held_and_is_bound_nowhere_is_a_dead_letter(
+    app: Celery, delayq_broker_url: str, delayq_redis: RedisUnderTest
+) -> None:
+    """kombu puts it back after its visibility timeout, and drops it when there is no binding."""
+    client = delayq_redis.client
+    exchange = Exchange("ships", "direct")
+    queue = Queue("harbour", exchange, "harbour")
+    with Connection(delayq_redis.url) as stock:
+        producer = stock.Producer()
+        for text in ("lost", "kept"):
+            producer.publish(text, exchange=exchange, routing_key="harbour", declare=[queue])
+        channel = stock.channel()
+        taken = [queue(channel).get(), queue(channel).get()]
+        assert [message.payload for message in taken] == ["lost", "kept"]
+        tag = taken[0].delivery_tag
+        before = client.hget("unacked", tag)
+        with Connection(delayq_broker_url) as ours:
+            qos = ours.channel().qos
+            qos.restore_by_tag(taken[1].delivery_tag)
+            assert client.llen("harbour") == 1
+            client.delete("_kombu.binding.ships", "_kombu.binding_permanent.ships")
+            qos.restore_by_tag(tag)
+        assert client.hlen("unacked") == client.zcard("unacked_index") == 0
+        channel.qos._delivered.clear()
+
+    [letter] = DelayQ.of(app).store.dead_letters("harbour")
+    assert letter.message == before
+    assert "no queue is bound to exchange 'ships'" in letter.reason
+
+
+def test_a_reply_of_a_worker_is_dropped_when_whoever_asked_has_gone(
+    app: Celery, delayq_broker_url: str, delayq_redis: RedisUnderTest
+) -> None:
+    client = delayq_redis.client
+    replies = app.control.mailbox.reply_exchange
+    with Connection(delayq_redis.url) as asker, Connection(delayq_broker_url) as ours:
+        queue = Queue("one call", replies, "one call")
+        asker.Producer().publish("pong", exchange=replies, routing_key="one call", declare=[queue])
+        channel = asker.channel()
+        reply = queue(channel).get()
+        client.delete("_kombu.binding.reply.celery.pidbox")
+
+        ours.channel().qos.restore_by_tag(reply.delivery_tag)
+
+        assert client.hlen("unacked") == client.zcard("unacked_index") == 0
+        assert list(DelayQ.of(app).dead_letters()) == []
+        channel.qos._delivered.clear()
+
+
+def test_a_task_that_kills_its_child_is_dead_after_so_many_deaths(
+    app: Celery, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
+) -> None:
+    client = delayq_redis.client
+    app.send_task("lease.die", task_id="killer")
+    for n in range(6):
+        app.send_task("lease.add", (n, n), task_id=f"neighbour {n}")
+    [sent] = [item for id, item in ready(client).items() if id == "killer"]
+    worker = start(delayq_worker, "prefork", **delayq(max_deliveries=2))
+
+    wait_until(lambda: letters(app), what="it is dead")
+    wait_until(lambda: not held(client), what="all is done")
+
+    assert letters(app) == {"killer": (sent, "killed its process 3 times")}
+    deaths = [
+        (n, again)
+        for task, n, again in logged(client, "task", "deliveries", "redelivered")
+        if task == "die"
+    ]
+    assert deaths == [(1, False), (2, True), (3, True)]
+    neighbours = [id for id, task in logged(client, "id", "task") if task == "add"]
+    assert sorted(neighbours) == [f"neighbour {n}" for n in range(6)]
+    assert worker.running
+    assert left(client) == set()
+
+
+def test_a_task_that_kills_its_worker_is_delivered_alone_before_it_is_judged(
+    app: Celery, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
+) -> None:
+    client = delayq_redis.client
+    conf = {"worker_prefetch_multiplier": 6, **delayq(max_deliveries=2, lease=1)}
+    app.send_task("lease.die_with_worker", task_id="killer")
+    for n in range(4):
+        app.send_task("lease.add", (n, n), task_id=f"neighbour {n}")
+    sent = ready(client)["killer"]
+
+    for _ in range(3):
+        worker = start(delayq_worker, "prefork", **conf)
+        assert worker.wait() == -9
+    judge = start(delayq_worker, "prefork", **conf)
+    wait_until(lambda: letters(app), what="it is dead")
+    wait_until(lambda: client.llen("log") == 7 and not held(client), what="all is done")
+
+    reason = "its worker died 3 times, the last time with nothing else"
+    assert letters(app) == {"killer": (sent, reason)}
+    deaths = [seen for id, *seen in logged(client, "id", "deliveries", "held") if id == "killer"]
+    assert [(n, beside > 1) for n, beside in deaths] == [(1, True), (2, True), (3, False)]
+    neighbours = [id for id, task in logged(client, "id", "task") if task == "add"]
+    assert sorted(neighbours) == [f"neighbour {n}" for n in range(4)]
+    assert judge.running
+    assert left(client) == set()

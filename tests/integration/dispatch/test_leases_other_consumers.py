@@ -1,0 +1,228 @@
+"""Consumers without acknowledgement, SimpleQueue, remote control, events: nothing stays behind."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from queue import Empty
+from typing import Any
+
+import pytest
+from celery import Celery
+from kombu import Connection, Consumer, Queue
+from redis import Redis
+
+from celery_delayq.testing import (
+    FAST_START,
+    WorkerProcess,
+    wait_until,
+)
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.apps.lease_tasks import held
+from tests.integration.conftest import MakeApp
+from tests.support.keyspace import snapshot
+
+StartWorker = Callable[..., WorkerProcess]
+
+#: What belongs to kombu, or to a queue that lasts, and not to what was done.
+STAYS = ("_kombu.", "delayq:queues", "delayq:clock", "delayq:reaping")
+
+#: What a dispatcher removes when the lease of a process has ended.
+ENDS = ("}:leases", "}:nonces")
+
+
+def left(client: Redis) -> set[str]:
+    """Return the keys that should not be there any more; some go by themselves, later."""
+    return {
+        key
+        for key in snapshot(client)
+        if not key.startswith(STAYS) and not key.endswith(ENDS) and client.pttl(key) == -1
+    }
+
+
+def drain(connection: Connection, seconds: float = 0.15) -> None:
+    """Handle what comes until nothing has come for so long."""
+    with suppress(socket.timeout):
+        while True:
+            connection.drain_events(timeout=seconds)
+
+
+@pytest.fixture
+def connection(delayq_broker_url: str) -> Iterator[Connection]:
+    with Connection(delayq_broker_url) as made:
+        yield made
+
+
+def test_a_consumer_without_acknowledgement_leases_nothing(
+    connection: Connection, delayq_redis: RedisUnderTest
+) -> None:
+    client = delayq_redis.client
+    simple = connection.SimpleQueue("a", no_ack=True)
+    for n in range(5):
+        simple.put(n)
+    got = []
+    for _ in range(5):
+        got.append(simple.get(timeout=60).payload)
+        assert not held(client)
+    simple.close()
+
+    assert got == list(range(5))
+    assert left(client) == set()
+
+
+def test_consumers_with_and_without_acknowledgement_share_a_channel(
+    connection: Connection, delayq_redis: RedisUnderTest
+) -> None:
+    got: list[tuple[str, str]] = []
+
+    def take(message: Any) -> None:
+        got.append((message.delivery_info["routing_key"], message.payload))
+        if message.delivery_info["routing_key"] == "acked":
+            message.ack()
+
+    channel = connection.channel()
+    producer = connection.Producer()
+    for n in range(4):
+        for queue in ("acked", "free"):
+            producer.publish(str(n), routing_key=queue, declare=[Queue(queue)])
+    with (
+        Consumer(channel, [Queue("acked")], on_message=take),
+        Consumer(channel, [Queue("free")], on_message=take, no_ack=True),
+    ):
+        drain(connection)
+    channel.close()
+
+    assert sorted(got) == [(queue, str(n)) for queue in ("acked", "free") for n in range(4)]
+    wait_until(lambda: not held(delayq_redis.client), what="all is acknowledged")
+    assert left(delayq_redis.client) == set()
+
+
+def test_a_simple_queue_gives_acknowledges_and_requeues(
+    connection: Connection, delayq_redis: RedisUnderTest
+) -> None:
+    client = delayq_redis.client
+    simple = connection.SimpleQueue("a")
+    for n in range(3):
+        simple.put({"n": n})
+
+    first = simple.get(timeout=60)
+    assert (first.payload, sum(held(client).values())) == ({"n": 0}, 1)
+    first.requeue()
+    assert len(simple) == 3
+    again = [simple.get(timeout=60) for _ in range(3)]
+    assert [message.payload["n"] for message in again] == [1, 2, 0]
+    assert [message.delivery_info.get("redelivered", False) for message in again] == [
+        False,
+        False,
+        True,
+    ]
+    again[0].ack()
+    again[1].reject()
+    again[2].ack()
+    with pytest.raises(Empty):
+        simple.get(timeout=0.1)
+    with pytest.raises(Empty):
+        simple.get_nowait()
+    simple.close()
+    connection.close()
+
+    wait_until(lambda: not held(client), what="all is acknowledged")
+    assert left(client) == {"{a}:dead", "{a}:dead_at"}
+
+
+def test_what_a_simple_queue_got_and_did_not_acknowledge_goes_back(
+    connection: Connection, delayq_redis: RedisUnderTest
+) -> None:
+    simple = connection.SimpleQueue("a")
+    for n in range(3):
+        simple.put(n)
+    before = delayq_redis.client.lrange("a", 0, -1)
+    simple.get(timeout=60)
+    simple.get_nowait()
+    assert sum(held(delayq_redis.client).values()) == 2
+    simple.close()
+    connection.close()
+
+    assert delayq_redis.client.lrange("a", 0, -1) == before
+    assert not held(delayq_redis.client)
+
+
+def test_a_single_get_leases_unless_it_needs_no_acknowledgement(
+    connection: Connection, delayq_redis: RedisUnderTest
+) -> None:
+    client = delayq_redis.client
+    channel = connection.channel()
+    queue = Queue("a")(channel)
+    queue.declare()
+    for n in range(4):
+        connection.Producer().publish(str(n), routing_key="a", priority=n * 3)
+
+    leased = queue.get()
+    free = queue.get(no_ack=True)
+    assert (leased.payload, free.payload) == ("0", "1")
+    assert sum(held(client).values()) == 1
+    leased.ack()
+    back = queue.get()
+    back.requeue()
+    assert [queue.get(no_ack=True).payload for _ in range(2)] == ["2", "3"]
+    assert queue.get() is None
+    assert queue.get(no_ack=True) is None
+    channel.close()
+
+    wait_until(lambda: not held(client), what="all is acknowledged")
+    # It was given back once; who takes it without a lease does not look at counts.
+    assert left(client) - {"{a}:deliveries"} == set()
+
+
+def test_a_single_get_passes_over_what_is_no_message(
+    connection: Connection, delayq_redis: RedisUnderTest
+) -> None:
+    client = delayq_redis.client
+    channel = connection.channel()
+    queue = Queue("a")(channel)
+    queue.declare()
+    client.lpush("a", b"\xff no message")
+    connection.Producer().publish("one", routing_key="a")
+
+    assert queue.get().payload == "one"
+    assert [value.partition(b"\n")[2] for value in client.hvals("{a}:dead")] == [b"\xff no message"]
+
+
+@pytest.fixture
+def app(make_app: MakeApp) -> Celery:
+    return make_app()
+
+
+def test_remote_control_results_and_events_leave_nothing_behind(
+    app: Celery, make_app: MakeApp, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
+) -> None:
+    client = delayq_redis.client
+    worker = delayq_worker(
+        "tests.apps.stock_tasks:app",
+        pool="solo",
+        result_backend="rpc://",
+        extra_args=[*FAST_START, "--task-events"],
+    )
+    asking = make_app(result_backend="rpc://")
+    seen: list[str] = []
+
+    with asking.connection_for_read() as connection:
+        receiver = asking.events.Receiver(
+            connection, handlers={"*": lambda event: seen.append(event["type"])}
+        )
+        with receiver.consumer_context() as (listening, _, _):
+            drain(listening)  # subscribes
+            assert asking.control.ping([worker.hostname], timeout=60, limit=1) == [
+                {worker.hostname: {"ok": "pong"}}
+            ]
+            stats = asking.control.inspect([worker.hostname], timeout=60, limit=1).stats()
+            assert stats[worker.hostname]["pid"] == worker.pid
+            results = [asking.send_task("stock.add", (n, n), countdown=0.1) for n in range(3)]
+            assert [result.get(timeout=20) for result in results] == [0, 2, 4]
+            drain(listening)
+    assert {"task-received", "task-started", "task-succeeded"} <= set(seen)
+    asking.close()
+    worker.stop()
+
+    assert left(client) == set()

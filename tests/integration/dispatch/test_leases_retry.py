@@ -1,0 +1,194 @@
+"""``retry()`` under late acknowledgement is one step: the retry takes the place of its message."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from celery import Celery, chain, chord
+from redis import Redis
+
+from celery_delayq import DelayQ
+from celery_delayq.testing import (
+    FAST_START,
+    WorkerProcess,
+    wait_until,
+)
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.apps.lease_tasks import held, logged, settings
+from tests.integration.conftest import MakeApp
+
+StartWorker = Callable[..., WorkerProcess]
+
+LEASE = {"broker_transport_options": {"delayq": {"lease": 1}}}
+TIMEOUT = 60
+
+
+@pytest.fixture
+def app(make_app: MakeApp) -> Celery:
+    return make_app()
+
+
+def start(delayq_worker: StartWorker, pool: str = "solo", **options: Any) -> WorkerProcess:
+    conf = options.pop("conf", {})
+    return delayq_worker(
+        "tests.apps.lease_tasks:app",
+        pool=pool,
+        concurrency=1,
+        extra_args=FAST_START,
+        env=settings(worker_prefetch_multiplier=1, **conf),
+        **options,
+    )
+
+
+def leased(client: Redis) -> list[bytes]:
+    """Return what processes hold: their step and the message, or nothing after a retry."""
+    return [value for key in client.keys("*:leased:*") for value in client.hvals(key)]
+
+
+def scheduled(client: Redis, queue: str = "celery") -> list[tuple[str, int]]:
+    """Return id and attempt of each entry of a schedule."""
+    records = client.hgetall(f"{{{queue}}}:entries").items()
+    return [
+        (id.decode(), json.loads(record.partition(b"\n")[2])["headers"]["retries"])
+        for id, record in records
+    ]
+
+
+def nothing_is_left(client: Redis, app: Celery) -> bool:
+    """Return whether no message is scheduled, ready, held or counted any more."""
+    keys = {key.decode().rpartition(":")[2] for key in client.keys("{*")}
+    busy = {"due", "entries", "tasks", "deliveries", "suspects", "dead"}
+    return not held(client) and not client.llen("celery") and not busy & keys
+
+
+@pytest.mark.parametrize("pool", ["solo", "prefork"])
+def test_retries_of_all_kinds_come_to_their_end(
+    pool: str, app: Celery, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
+) -> None:
+    client = delayq_redis.client
+    start(delayq_worker, pool, queues=["celery", "other"])
+
+    def again(*args: Any, **kwargs: Any) -> Any:
+        return app.signature("lease.again", args, kwargs)
+
+    add, total = app.signature("lease.add", (10,)), app.signature("lease.total")
+    results = {
+        "plain": (again(1).apply_async(task_id="plain"), 1),
+        "twice": (again(2, times=2).apply_async(task_id="twice"), 2),
+        "scheduled": (again(3).apply_async(countdown=0.2, task_id="scheduled"), 3),
+        "at once": (again(4, countdown=0).apply_async(task_id="at once"), 4),
+        "elsewhere": (again(5, queue="other").apply_async(task_id="elsewhere"), 5),
+        "urgent": (again(6, priority=9).apply_async(task_id="urgent"), 6),
+        "auto": (app.send_task("lease.auto", task_id="auto"), "at last"),
+        "early": (app.send_task("lease.early", task_id="early"), "at last"),
+        "chain": (chain(again(7), add).apply_async(), 17),
+        "chord": (chord([again(8), again(9)])(total), 17),
+    }
+
+    got = {name: result.get(timeout=TIMEOUT) for name, (result, _) in results.items()}
+
+    assert got == {name: expected for name, (_, expected) in results.items()}
+    attempts: dict[str, list[Any]] = {}
+    for id, retries, deliveries, queue in logged(client, "id", "retries", "deliveries", "queue"):
+        assert deliveries == 1
+        attempts.setdefault(id, []).append((retries, queue) if id == "elsewhere" else retries)
+    named = {name: attempts[name] for name in results if name in attempts}
+    assert named == {
+        "plain": [0, 1],
+        "twice": [0, 1, 2],
+        "scheduled": [0, 1],
+        "at once": [0, 1],
+        "elsewhere": [(0, "celery"), (1, "other")],
+        "urgent": [0, 1],
+        "auto": [0, 1],
+        "early": [0, 1],
+    }
+    assert client.llen("log") == 17 + 3 + 5
+    wait_until(lambda: nothing_is_left(client, app), what="nothing is left")
+
+
+def test_after_the_retry_the_message_is_not_held_as_itself(
+    app: Celery, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
+) -> None:
+    client = delayq_redis.client
+    start(delayq_worker, "prefork")
+    app.send_task("lease.retry_and_wait", (1.0,), task_id="a")
+    wait_until(lambda: ("retried",) in logged(client, "event"), what="it has sent its retry")
+
+    assert leased(client) == [b""]
+    assert scheduled(client) == [("a", 1)]
+    assert client.llen("celery") == 0
+
+    client.rpush("go", "")
+    wait_until(lambda: client.llen("log") == 3, what="the retry has run")
+    wait_until(lambda: nothing_is_left(client, app), what="nothing is left")
+    assert logged(client, "event", "retries") == [("ran", 0), ("retried", 0), ("ran", 1)]
+
+
+def test_a_worker_killed_between_retry_and_acknowledgement_has_made_one_step(
+    app: Celery, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
+) -> None:
+    client = delayq_redis.client
+    doomed = start(delayq_worker, conf=LEASE)
+    app.send_task("lease.retry_and_wait", (0.5,), task_id="a")
+    wait_until(lambda: ("retried",) in logged(client, "event"), what="it has sent its retry")
+    doomed.kill()
+    assert leased(client) == [b""]
+
+    start(delayq_worker, conf=LEASE)
+    wait_until(lambda: client.llen("log") >= 3, what="the retry has run")
+    wait_until(lambda: client.zcard("{celery}:leases") == 1 or not held(client), what="reaped")
+    wait_until(lambda: nothing_is_left(client, app), what="nothing is left")
+
+    ran = logged(client, "event", "retries", "deliveries")
+    assert ran == [("ran", 0, 1), ("retried", 0, 1), ("ran", 1, 1)]
+
+
+def test_a_retry_whose_message_was_given_to_others_is_void(
+    app: Celery, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
+) -> None:
+    """Whoever has the message now makes its own retry."""
+    client = delayq_redis.client
+    worker = start(delayq_worker)
+    app.send_task("lease.wait_and_retry", (0.2,), task_id="a")
+    wait_until(lambda: client.llen("log") == 1, what="it is at work")
+    [key] = client.keys("*:leased:*")
+    [field] = client.hkeys(key)
+    # As a dispatcher does when it was not heard for longer than its lease.
+    leases = DelayQ.of(app).store.leases
+    leases.requeue("celery", key.decode().rpartition(":")[2], [field.decode()], counted="requeued")
+    client.rpush("go", "")
+
+    wait_until(lambda: client.llen("log") == 2, what="it is at work again")
+    worker.wait_log("The retry of task 'a' is void")
+    assert scheduled(client) == []
+    client.rpush("go", "")
+
+    wait_until(lambda: client.llen("log") == 3, what="the retry has run")
+    wait_until(lambda: nothing_is_left(client, app), what="nothing is left")
+    ran = logged(client, "retries", "deliveries", "redelivered")
+    assert ran == [(0, 1, False), (0, 2, True), (1, 1, False)]
+
+
+def test_a_retry_of_an_early_acknowledged_task_is_a_message_like_others(
+    app: Celery, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
+) -> None:
+    """Killed right after the retry was sent, nothing of the first attempt comes back either.
+
+    Not in a solo pool: there Celery acknowledges when the task is done, early or late.
+    """
+    client = delayq_redis.client
+    doomed = start(delayq_worker, "prefork", conf={"at_least_once": False, **LEASE})
+    app.send_task("lease.retry_and_wait", (1.0,), task_id="a")
+    wait_until(lambda: ("retried",) in logged(client, "event"), what="it has sent its retry")
+    wait_until(lambda: not held(client), 0.5, "its acknowledgement has arrived")
+    assert scheduled(client) == [("a", 1)]
+    doomed.kill()
+
+    start(delayq_worker, conf={"at_least_once": False, **LEASE})
+    wait_until(lambda: client.llen("log") == 3, what="the retry has run")
+    wait_until(lambda: nothing_is_left(client, app), what="nothing is left")
+    assert logged(client, "retries") == [(0,), (0,), (1,)]

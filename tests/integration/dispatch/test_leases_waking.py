@@ -1,0 +1,205 @@
+"""How soon an idle consumer starts what comes, and how often it looks."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from statistics import median
+from typing import Any
+
+import pytest
+from celery import Celery
+from kombu import Connection, Consumer, Queue
+
+from celery_delayq.testing import (
+    FAST_START,
+    WorkerProcess,
+    wait_until,
+)
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.apps.lease_tasks import held, logged, settings
+from tests.integration.conftest import MakeApp
+
+StartWorker = Callable[..., WorkerProcess]
+
+#: Seconds between two looks of an idle consumer. Half of what is late must be less than would be
+#: without being woken: machines are slow at times.
+LOOK = 1.0
+
+
+@pytest.fixture
+def app(make_app: MakeApp) -> Celery:
+    return make_app()
+
+
+@pytest.fixture
+def stock(make_app: MakeApp, delayq_redis: RedisUnderTest) -> Celery:
+    """An app that knows nothing of this package."""
+    return make_app(extension=False, broker=delayq_redis.url)
+
+
+def start(delayq_worker: StartWorker, **options: Any) -> WorkerProcess:
+    return delayq_worker("tests.apps.lease_tasks:app", extra_args=FAST_START, **options)
+
+
+def starts(redis: RedisUnderTest) -> dict[str, float]:
+    """Return when each task ran first."""
+    found: dict[str, float] = {}
+    for id, at in logged(redis.client, "id", "at"):
+        found.setdefault(id, at)
+    return found
+
+
+def wait_for(redis: RedisUnderTest, id: str) -> float:
+    """Return when a task ran first, once it has."""
+    wait_until(lambda: id in starts(redis), what=f"{id} runs")
+    return starts(redis)[id]
+
+
+def test_an_idle_worker_starts_what_stock_producers_send_within_a_look(
+    app: Celery, stock: Celery, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
+) -> None:
+    start(delayq_worker, pool="solo")
+    late = {}
+    for n in range(5):
+        stock.send_task("lease.add", (1, 1), task_id=f"stock-{n}")
+        sent = time.time()
+        late[n] = wait_for(delayq_redis, f"stock-{n}") - sent
+
+    assert median(late.values()) < LOOK + 0.5
+
+
+def test_our_producers_wake_an_idle_worker_at_once(
+    app: Celery, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
+) -> None:
+    start(delayq_worker, pool="prefork", concurrency=1)
+    late = {}
+    for n in range(8):
+        app.send_task("lease.add", (1, 1), task_id=f"ours-{n}", countdown=0.2 * (n % 2) or None)
+        sent = time.time() + 0.2 * (n % 2)
+        late[n] = wait_for(delayq_redis, f"ours-{n}") - sent
+
+    assert median(late.values()) < LOOK / 2
+
+
+@pytest.mark.parametrize("pool", ["solo", "prefork"])
+def test_a_busy_worker_starts_what_stock_producers_send_when_it_is_free(
+    pool: str,
+    app: Celery,
+    stock: Celery,
+    delayq_worker: StartWorker,
+    delayq_redis: RedisUnderTest,
+) -> None:
+    client = delayq_redis.client
+    start(delayq_worker, pool=pool, concurrency=1, env=settings(worker_prefetch_multiplier=1))
+    for n in range(3):
+        app.send_task("lease.wait", task_id=f"busy-{n}")
+        wait_for(delayq_redis, f"busy-{n}")
+        stock.send_task("lease.add", (1, 1), task_id=f"stock-{n}")
+        client.rpush("go", "")
+        wait_for(delayq_redis, f"stock-{n}")
+
+    ended = {id: at for id, event, at in logged(client, "id", "event", "at") if event == "ended"}
+    began = starts(delayq_redis)
+    late = {n: began[f"stock-{n}"] - ended[f"busy-{n}"] for n in range(3)}
+    assert median(late.values()) < LOOK / 2
+
+
+def test_a_worker_with_a_backlog_takes_what_stock_producers_send_in_turn(
+    app: Celery, stock: Celery, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
+) -> None:
+    for n in range(6):
+        (stock if n % 2 else app).send_task("lease.add", (n, n), task_id=str(n))
+    start(delayq_worker, pool="solo")
+
+    wait_until(lambda: len(starts(delayq_redis)) == 6, what="all have run")
+    assert list(starts(delayq_redis)) == [str(n) for n in range(6)]
+    began = sorted(starts(delayq_redis).values())
+    assert began[-1] - began[0] < 5
+
+
+@contextmanager
+def consuming(url: str, take: Callable[[Any], Any], **settings: Any) -> Iterator[Connection]:
+    options = {"delayq": {**settings, "dispatch": False}}
+    with Connection(url, transport_options=options) as connection:
+        channel = connection.channel()
+        with Consumer(channel, [Queue("a")], on_message=take, prefetch_count=1):
+            yield connection
+
+
+def drain(connection: Connection, seconds: float) -> None:
+    """Handle events for so long."""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        with suppress(socket.timeout):
+            connection.drain_events(timeout=left)
+
+
+@pytest.mark.parametrize("block_timeout", [0.1, 0.5])
+def test_an_idle_consumer_looks_once_in_each_block_timeout(
+    block_timeout: float, delayq_broker_url: str, delayq_redis: RedisUnderTest
+) -> None:
+    client = delayq_redis.client
+    with consuming(delayq_broker_url, lambda _: None, block_timeout=block_timeout) as connection:
+        drain(connection, 0.1)
+        before = client.info("commandstats")
+        drain(connection, 1.5)
+        after = client.info("commandstats")
+
+    def calls(name: str) -> int:
+        return int(
+            after.get(f"cmdstat_{name}", {"calls": 0})["calls"]
+            - before.get(f"cmdstat_{name}", {"calls": 0})["calls"]
+        )
+
+    most = 1.5 / block_timeout + 1
+    assert most / 2 - 1 <= calls("exists") <= most
+    assert calls("brpop") <= most
+    assert calls("evalsha") + calls("eval") <= 1, "heartbeats apart, no script runs"
+
+
+def test_a_consumer_sees_what_stock_producers_push_within_its_block_timeout(
+    delayq_broker_url: str, delayq_redis: RedisUnderTest
+) -> None:
+    got: list[float] = []
+    late: list[float] = []
+
+    def take(message: Any) -> None:
+        got.append(time.monotonic())
+        message.ack()
+
+    with (
+        consuming(delayq_broker_url, take, block_timeout=0.2) as connection,
+        Connection(delayq_redis.url) as stock,
+    ):
+        drain(connection, 0.1)
+        for number in range(1, 8):
+            stock.Producer().publish("x", routing_key="a")
+            pushed = time.monotonic()
+            while len(got) < number:
+                connection.drain_events(timeout=5)
+            late.append(got[-1] - pushed)
+    # Redis looks every 0.1 s whether a wait is over.
+    assert median(late) < 0.2 + 0.1 + 0.1
+
+
+def test_what_is_given_back_wakes_another_consumer(
+    delayq_broker_url: str, delayq_redis: RedisUnderTest
+) -> None:
+    first: list[Any] = []
+    second: list[float] = []
+    with consuming(delayq_broker_url, lambda _: second.append(time.monotonic())) as other:
+        with consuming(delayq_broker_url, first.append) as connection:
+            connection.Producer().publish("x", routing_key="a")
+            while not first:
+                connection.drain_events(timeout=5)
+            drain(other, 0.2)
+            assert second == []
+            first[0].requeue()
+            back = time.monotonic()
+        while not second:
+            other.drain_events(timeout=5)
+        assert second[0] - back < 2
+    assert not held(delayq_redis.client)

@@ -1,0 +1,341 @@
+"""What is bound where a task is sent is bound where it runs, and in all that comes of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from celery import Celery, chain, chord, group
+
+from celery_delayq import DelayQ
+from celery_delayq.errors import InvalidContext
+from celery_delayq.model.context import context
+from celery_delayq.schedule.message_factory import Maker
+from celery_delayq.schedule.schedule_many import Item
+from celery_delayq.testing import POOLS
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.integration.conftest import MakeApp, ready, stored
+from tests.support.context import TIMEOUT, Scene, StartWorker, starter
+
+# Celery's result backend, with the newest redis-py.
+pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
+
+ADA = {"user": "ada", "roles": ["reader", {"of": "Zürich\n"}], "n": 12345678901234567890}
+TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
+PARENT = f"00-{TRACE_ID}-b7ad6b7169203331-01"
+
+
+@pytest.fixture
+def scene(delayq_redis: RedisUnderTest) -> Scene:
+    return Scene(delayq_redis)
+
+
+@pytest.fixture
+def app(make_app: MakeApp) -> Celery:
+    app = make_app()
+    for name in ("look", "replacing", "meeting"):
+        app.task(name=name, bind=name in ("look", "replacing"), shared=False)(_stands_for)
+    return app
+
+
+def _stands_for(*_: Any, **__: Any) -> None:
+    """Stand for a task that only workers know."""
+
+
+@pytest.fixture
+def look(app: Celery) -> Any:
+    return app.tasks["look"]
+
+
+@pytest.fixture
+def start(delayq_worker: StartWorker) -> StartWorker:
+    return starter(delayq_worker)
+
+
+# -- all that a task may come to ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_the_handler_has_what_was_bound_where_its_task_was_sent(
+    look: Any, scene: Scene, start: StartWorker, pool: str
+) -> None:
+    with context(**ADA):
+        look.delay("now")
+        look.apply_async(("later",), countdown=0.2)
+        look.apply_async(("own",), countdown=0.2, context={"user": "bob", "n": None})
+        look.apply_async(("none",), context=False)
+    look.delay("outside")
+    start(pool)
+
+    assert scene.contexts(5) == {
+        "now": ADA,
+        "later": ADA,
+        "own": {"user": "bob", "roles": ADA["roles"]},
+        "none": {},
+        "outside": {},
+    }
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["early ack", "late ack"])
+def test_a_retry_has_it_too(look: Any, scene: Scene, start: StartWorker, late: bool) -> None:
+    start("prefork", conf={"task_acks_late": late, "task_reject_on_worker_lost": late})
+    with context(**ADA):
+        calls = [
+            look.delay("retry", "retry"),
+            look.apply_async(("autoretry", "autoretry"), countdown=0.2),
+            look.apply_async(
+                ("unique", "retry"), countdown=0.2, unique_key="{0}", unique_scope="done"
+            ),
+            look.apply_async(("own", "retry"), context={"user": "bob"}),
+            look.delay("with", "retry with", {"attempt": "second"}),
+        ]
+    assert [call.get(timeout=TIMEOUT) for call in calls] == [
+        "retry",
+        "autoretry",
+        "unique",
+        "own",
+        "with",
+    ]
+    runs = {(run["name"], run["retries"]): run["context"] for run in scene.read()}
+    assert runs == {
+        ("retry", 0): ADA,
+        ("retry", 1): ADA,
+        ("autoretry", 0): ADA,
+        ("autoretry", 1): ADA,
+        ("unique", 0): ADA,
+        ("unique", 1): ADA,
+        ("own", 0): {**ADA, "user": "bob"},
+        ("own", 1): {**ADA, "user": "bob"},
+        ("with", 0): ADA,
+        ("with", 1): {**ADA, "attempt": "second"},
+    }
+
+
+def test_what_a_task_sends_has_what_is_bound_while_it_runs(
+    look: Any, scene: Scene, start: StartWorker
+) -> None:
+    start("prefork")
+    with context(**ADA):
+        look.delay("parent", "child", {"user": "bob", "order": 17})
+    look.delay("nobody", "child")
+
+    assert scene.contexts(6) == {
+        "parent": ADA,
+        "child of parent": ADA,
+        "other child of parent": {**ADA, "user": "bob", "order": 17},
+        "nobody": {},
+        "child of nobody": {},
+        "other child of nobody": {},
+    }
+
+
+def test_the_whole_canvas_has_it(look: Any, app: Celery, scene: Scene, start: StartWorker) -> None:
+    start("threads", concurrency=2)
+    with context(**ADA):
+        later = look.si("chain 2").set(countdown=0.2)
+        chain(look.si("chain 1"), later, group(look.si("chain 3a"), look.si("chain 3b")))()
+        group(look.si("group 1"), look.si("group 2").set(context={"user": "bob"}))()
+        chord([look.si("head 1"), look.si("head 2").set(countdown=0.2)])(look.si("body"))
+        errors = [app.signature("failed"), app.signature("told")]
+        look.apply_async(("linked", "fail"), link_error=errors, link=look.si("never"))
+        look.apply_async(("link",), link=[look.si("callback 1"), look.si("callback 2")])
+        app.tasks["replacing"].delay()
+    look.delay("nobody", "canvas")
+
+    replaced = {**ADA, "step": "replaced"}
+    assert scene.contexts(23) == {
+        **{f"chain {n}": ADA for n in ("1", "2", "3a", "3b")},
+        "group 1": ADA,
+        "group 2": {**ADA, "user": "bob"},
+        **dict.fromkeys(("head 1", "head 2", "body", "linked", "failed", "told"), ADA),
+        **dict.fromkeys(("link", "callback 1", "callback 2"), ADA),
+        **dict.fromkeys(("r1", "r2", "r3"), replaced),
+        **{name: {} for name in ("nobody", "a", "b", "c", "then")},
+    }
+
+
+def test_a_chord_under_late_acks_has_it_inside_a_task_too(
+    look: Any, scene: Scene, start: StartWorker
+) -> None:
+    start("prefork", conf={"task_acks_late": True})
+    with context(**ADA):
+        look.delay("parent", "canvas")
+    assert scene.contexts(5) == dict.fromkeys(("parent", "a", "b", "c", "then"), ADA)
+
+
+@pytest.mark.parametrize("pool", ["solo", "threads", "prefork"])
+def test_nothing_leaks_from_one_task_to_the_next(
+    look: Any, scene: Scene, start: StartWorker, pool: str
+) -> None:
+    for n, do in enumerate(("leave", "fail", "ignore", "retry", "")):
+        with context(n=n):
+            look.delay(f"bound {n}", do)
+        look.delay(f"free {n}")
+    worker = start(pool)
+
+    found = scene.contexts(11)
+    assert found == {
+        **{f"bound {n}": {"n": n} for n in range(5)},
+        **{f"free {n}": {} for n in range(5)},
+    }
+    for n in range(5):
+        worker.wait_log(rf"INFO <n={n}> seen by bound {n}")
+        worker.wait_log(rf"INFO <> seen by free {n}")
+
+
+@pytest.mark.parametrize("pool", ["threads", "gevent", "eventlet"])
+def test_tasks_that_run_at_the_same_time_have_each_their_own(
+    app: Celery, scene: Scene, start: StartWorker, pool: str
+) -> None:
+    start(pool, concurrency=8, conf={"worker_prefetch_multiplier": 1})
+    for n in range(8):
+        with context(n=n):
+            app.tasks["meeting"].delay(f"{n}", 8)
+
+    assert scene.contexts(8) == {f"{n}": [{"n": n}, {"n": n, "inner": f"{n}"}] for n in range(8)}
+
+
+def test_what_is_delivered_again_has_it_again(
+    look: Any, scene: Scene, start: StartWorker, delayq: DelayQ
+) -> None:
+    with context(**ADA):
+        result = look.apply_async(("killed", "die once"), countdown=3600)
+    assert delayq.run_now(result.id)
+    start("prefork", conf={"task_acks_late": True, "task_reject_on_worker_lost": True})
+
+    assert result.get(timeout=TIMEOUT) == "killed"
+    assert [run["context"] for run in scene.read()] == [ADA, ADA]
+
+
+def test_what_is_exported_and_imported_has_it(
+    look: Any, delayq: DelayQ, delayq_redis: RedisUnderTest, tmp_path: Path
+) -> None:
+    with context(**ADA):
+        look.apply_async(("moved",), countdown=3600)
+    delayq.export_to(tmp_path / "schedule.jsonl")
+    delayq_redis.client.flushall()
+    delayq.import_from(tmp_path / "schedule.jsonl")
+
+    assert carried(stored(delayq_redis)) == [ADA]
+
+
+def test_log_records_of_a_task_say_what_is_bound(look: Any, start: StartWorker) -> None:
+    worker = start("prefork")
+    with context(user="ada", note="a\nERROR <user=root> forged"):
+        look.delay("someone")
+    look.delay("nobody")
+
+    worker.wait_log(r'INFO <user=ada note="a\\nERROR <user=root> forged"> seen by someone')
+    worker.wait_log("INFO <> seen by nobody")
+
+
+def test_what_cannot_be_read_costs_no_task(
+    app: Celery, look: Any, scene: Scene, start: StartWorker, delayq_redis: RedisUnderTest
+) -> None:
+    with context(user="ada"):
+        look.delay("forged")
+    [item] = delayq_redis.client.lrange("celery", 0, -1)
+    forged = item.replace(b'user\\":\\"ada', b'user name\\":\\"root')
+    assert forged != item
+    delayq_redis.client.lset("celery", 0, forged)
+    worker = start("solo")
+
+    assert scene.contexts(1) == {"forged": {}}
+    worker.wait_log(r"came with a context that cannot be read, and runs without: context name")
+
+
+# -- many at once ---------------------------------------------------------------------------------
+
+
+def carried(messages: list[dict[str, Any]]) -> list[Any]:
+    """Return what messages carry."""
+    texts = [message["properties"]["delayq"].get("context") for message in messages]
+    return [None if text is None else json.loads(text) for text in texts]
+
+
+@pytest.fixture
+def made() -> Iterator[Any]:
+    """Count the messages that Celery itself has made."""
+    make = Maker._by_celery
+    with patch.object(Maker, "_by_celery", autospec=True, side_effect=make) as made:
+        yield made
+
+
+@pytest.mark.filterwarnings("ignore:Call to deprecated")
+def test_each_of_many_has_what_was_bound_when_it_was_taken(
+    delayq: DelayQ, delayq_redis: RedisUnderTest, made: Any
+) -> None:
+    def items() -> Iterator[Any]:
+        for n in range(50):
+            with context(user=f'"{n}% %(id)s'):
+                yield Item((n, n), countdown=60 + n, options={"context": {"n": n}})
+        yield Item((50, 50), countdown=600)
+
+    with context(job="nightly"):
+        report = delayq.schedule_many(items(), task="tasks.add")
+
+    assert report.counts == {"scheduled": 51}
+    assert carried(stored(delayq_redis)) == [
+        *({"job": "nightly", "user": f'"{n}% %(id)s', "n": n} for n in range(50)),
+        {"job": "nightly"},
+    ]
+    # One was made by Celery, the others are like it.
+    assert made.call_count == 1
+
+
+def test_some_of_many_have_none(delayq: DelayQ, delayq_redis: RedisUnderTest, made: Any) -> None:
+    def items(due: int) -> list[Item]:
+        options: list[dict[str, Any]] = [{}, {"context": False}, {"context": {"user": None}}]
+        return [Item((n, n), countdown=due + n, options=options[n % 3]) for n in range(9)]
+
+    delayq.schedule_many(items(100), task="tasks.add")
+    with context(user="ada"):
+        delayq.schedule_many(items(200), task="tasks.add", context={"order": 17})
+
+    found = carried(stored(delayq_redis))
+    # An item's own option goes before that of all.
+    assert found == [None] * 9 + [{"user": "ada", "order": 17}, None, None] * 3
+    # Those with and those without are messages of two kinds.
+    assert made.call_count == 1 + 2
+
+
+def test_one_of_many_that_is_wrong_is_refused(delayq: DelayQ, delayq_redis: RedisUnderTest) -> None:
+    items = [Item((n, n), countdown=60, options={"context": {"n": n or b"0"}}) for n in range(2)]
+
+    report = delayq.schedule_many(items, task="tasks.add")
+
+    assert report.counts == {"refused": 1, "scheduled": 1}
+    assert isinstance(report.refusals[0].error, InvalidContext)
+    assert carried(stored(delayq_redis)) == [{"n": 1}]
+
+
+def test_each_of_many_has_the_trace_in_which_it_was_taken(
+    delayq: DelayQ, delayq_redis: RedisUnderTest, made: Any
+) -> None:
+    def items() -> Iterator[Any]:
+        for n in range(12):
+            with context(traceparent=PARENT if n % 2 else f"00-{n + 1:032x}-{1:016x}-01", n=n):
+                yield Item((n, n), countdown=60 + n)
+
+    delayq.schedule_many(items(), task="tasks.add")
+
+    parents = [message["headers"]["traceparent"] for message in stored(delayq_redis)]
+    assert parents == [PARENT if n % 2 else f"00-{n + 1:032x}-{1:016x}-01" for n in range(12)]
+    assert made.call_count == 7
+
+
+def test_a_batch_of_producers_carries_it(app: Celery, delayq_redis: RedisUnderTest) -> None:
+    add = app.tasks["tasks.add"]
+    with app.producer_pool.acquire(block=True) as producer:
+        if not getattr(producer, "supports_batch_publish", False):
+            pytest.skip("this kombu has no Producer.batch")
+        with producer.batch(max_size=10):
+            for n in range(25):
+                with context(n=n):
+                    add.apply_async((n, n), producer=producer)
+
+    assert carried(ready(delayq_redis)) == [{"n": n} for n in range(25)]

@@ -1,0 +1,189 @@
+"""``inspect().scheduled()`` tells what waits in Redis as stock tells what waits in memory."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from celery_delayq import DelayQ
+from celery_delayq.testing import (
+    FAST_START,
+    WorkerProcess,
+    wait_until,
+)
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.apps.control_tasks import TIMEOUT, Scene, StartWorker, start, tasks_of
+from tests.integration.conftest import MakeApp
+
+# Celery's result backend, with the newest redis-py.
+pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
+
+
+@pytest.fixture
+def app(make_app: MakeApp) -> Celery:
+    return tasks_of(make_app())
+
+
+@pytest.fixture
+def scene(delayq_redis: RedisUnderTest) -> Scene:
+    return Scene(delayq_redis)
+
+
+def answer(app: Celery, worker: WorkerProcess, what: str = "scheduled", *about: Any) -> Any:
+    """Return what one worker answers. It may be ready a moment before it hears broadcasts."""
+
+    def ask() -> Any:
+        inspect = app.control.inspect([worker.hostname], timeout=5, limit=1)
+        return getattr(inspect, what)(*about)
+
+    answers = wait_until(ask, TIMEOUT, "an answer")
+    assert list(answers) == [worker.hostname]
+    return answers[worker.hostname]
+
+
+def ids(entries: list[dict[str, Any]]) -> list[str]:
+    return [entry["request"]["id"] for entry in entries]
+
+
+@pytest.mark.parametrize("pool", ["threads", "prefork", "gevent"])
+def test_a_worker_tells_what_is_next_in_its_queues(
+    app: Celery, delayq_worker: StartWorker, pool: str
+) -> None:
+    work = app.tasks["work"]
+    worker = start(delayq_worker, pool, queues=["a", "b"])
+    other = start(delayq_worker, "solo", queues=["aside", "empty"])
+    assert answer(app, worker) == []
+    with app.producer_pool.acquire() as producer:
+        for n in reversed(range(70)):
+            options = {"producer": producer, "task_id": str(n), "countdown": 60 + n}
+            work.apply_async((n,), queue="ab"[n % 2], **options)
+            work.apply_async((n,), queue="aside", **{**options, "task_id": f"aside {n}"})
+
+    assert ids(answer(app, worker)) == [str(n) for n in range(70)]
+    assert ids(answer(app, other)) == [f"aside {n}" for n in range(70)]
+
+    with app.producer_pool.acquire() as producer:
+        for n in range(70, 120):
+            work.apply_async((n,), queue="a", producer=producer, task_id=str(n), countdown=60 + n)
+    assert ids(answer(app, worker)) == [str(n) for n in range(100)]
+    app.control.revoke(["0", "3"])
+    DelayQ.of(app).reschedule("99", countdown=30)
+    assert ids(answer(app, worker)) == [
+        "99",
+        "1",
+        "2",
+        *(str(n) for n in range(4, 99)),
+        "100",
+        "101",
+    ]
+
+
+ZONES = [
+    pytest.param(timezone.utc, id="UTC"),
+    pytest.param(timezone(timedelta(hours=5, minutes=30)), id="+05:30", marks=pytest.mark.full),
+    pytest.param(None, id="naive", marks=pytest.mark.full),
+]
+
+
+@pytest.mark.parametrize("zone", ZONES)
+@pytest.mark.parametrize("ours", ["tests.apps.control_tasks:app", "tests.apps.stock_tasks:app"])
+def test_the_answer_is_that_of_stock_celery(
+    delayq_worker: StartWorker,
+    delayq_redis: RedisUnderTest,
+    delayq_broker_url: str,
+    ours: str,
+    zone: timezone | None,
+) -> None:
+    """Both with the extension, and with nothing but the URL."""
+    eta = datetime.now(timezone.utc) + timedelta(hours=1, microseconds=1)
+    eta = eta.astimezone(zone) if zone else eta.replace(tzinfo=None)
+    call: dict[str, Any] = {"kwargs": {"y": [2, {"z": None}]}, "eta": eta, "priority": 3}
+    answers = []
+    for url, module in (
+        (delayq_redis.url, "tests.apps.stock_tasks:app"),
+        (delayq_broker_url, ours),
+    ):
+        sender = Celery("sender", broker=url, set_as_current=False)
+        worker = delayq_worker(
+            module, pool="solo", queues=["one"], broker_url=url, extra_args=FAST_START
+        )
+        sender.send_task("stock.add", (1,), queue="one", task_id="later", **call)
+        wait_until(lambda: answer(sender, worker), TIMEOUT, "it is there")  # noqa: B023
+
+        [scheduled], known = (
+            answer(sender, worker),
+            answer(sender, worker, "query_task", ["later", "unknown"]),
+        )
+
+        assert scheduled["request"].pop("hostname") in (worker.hostname, None)
+        assert answer(sender, worker, "reserved") == answer(sender, worker, "active") == []
+        answers.append((scheduled, known))
+        worker.stop()
+        delayq_redis.client.flushall()
+        sender.close()
+
+    (stock, known_to_stock), (told, known) = answers
+    assert told == stock
+    [state, request] = known["later"]
+    assert (state, request.pop("hostname")) == ("scheduled", None)
+    assert request == stock["request"]
+    if known_to_stock:  # Celery 5.7 and newer
+        known_to_stock["later"][1].pop("hostname")
+        assert known == known_to_stock
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "told"),
+    [
+        (("x" * 20_000,), {"y": 1}, None),
+        ((), {"y": "é\N{PEAR}"}, ()),
+        (({"a": [1, 2.5, None]}, "b"), {}, ()),
+    ],
+    ids=["huge", "unicode", "nested"],
+)
+def test_arguments_are_told_as_they_are_unless_they_are_huge(
+    app: Celery, delayq_worker: StartWorker, args: Any, kwargs: Any, told: Any
+) -> None:
+    worker = start(delayq_worker, "solo")
+    app.send_task("who.knows", args, kwargs, countdown=60)
+
+    [entry] = answer(app, worker)
+
+    request = entry["request"]
+    if told is None:
+        assert len(request["args"]) < 2000
+        assert request["args"].startswith("('xxx")
+        assert request["kwargs"] == "{'y': 1}"
+    else:
+        assert (request["args"], request["kwargs"]) == ([*args], kwargs)
+
+
+def test_what_cannot_be_read_does_not_spoil_the_answer(
+    app: Celery, scene: Scene, delayq_worker: StartWorker
+) -> None:
+    worker = start(delayq_worker, "solo")
+    app.send_task("work", (1,), task_id="good", countdown=60)
+    app.send_task("work", (1,), task_id="bad", countdown=50)
+    scene.client.hset("{celery}:entries", "bad", b"\xff nonsense")
+    app.send_task("work", (1,), task_id="yaml", countdown=70, serializer="yaml")
+
+    assert ids(answer(app, worker)) == ["bad", "good", "yaml"]
+
+
+def test_paused_and_revoked_tasks_are_told_of(
+    app: Celery, scene: Scene, delayq_worker: StartWorker
+) -> None:
+    delayq = DelayQ.of(app)
+    worker = start(delayq_worker, "solo")
+    delayq.pause(task="work")
+    app.send_task("work", (1,), task_id="parked")
+    app.send_task("work", (1,), task_id="later", countdown=60)
+    wait_until(lambda: len(scene.scheduled()) == 2, TIMEOUT, "it is parked")
+    app.send_task("other", (1,), task_id="gone", countdown=60)
+    app.control.revoke("gone")
+
+    assert sorted(ids(answer(app, worker))) == ["later", "parked"]
+    assert answer(app, worker, "revoked") == ["gone"]

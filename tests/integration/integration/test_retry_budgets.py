@@ -1,0 +1,211 @@
+"""``retry_budget``: the retries that all members of a canvas share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from celery import Celery, chain, chord, group
+
+from celery_delayq import (
+    DeadFilter,
+    DelayQ,
+)
+from celery_delayq.testing import wait_until
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.apps.retry_tasks import TIMEOUT, Act, RetryScene, StartWorker, start, tasks_of
+from tests.integration.conftest import MakeApp
+
+# Celery's result backend, with the newest redis-py.
+pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
+
+
+@pytest.fixture
+def app(make_app: MakeApp) -> Celery:
+    return tasks_of(make_app())
+
+
+@pytest.fixture
+def scene(delayq_redis: RedisUnderTest) -> RetryScene:
+    return RetryScene(delayq_redis)
+
+
+@pytest.fixture
+def quick(app: Celery) -> Any:
+    """Signatures of a task with three retries of its own."""
+
+    def signature(id: str, *acts: Act, **options: Any) -> Any:
+        return app.tasks["quick"].si(acts).set(task_id=id, **options)
+
+    return signature
+
+
+def retries(scene: RetryScene) -> int:
+    """Return the number of retries of all tasks."""
+    return sum(number > 0 for number in scene.runs("retries"))
+
+
+@pytest.mark.parametrize("pool", ["solo", "threads"])
+def test_the_members_of_a_group_share_it(
+    pool: str,
+    quick: Any,
+    delayq: DelayQ,
+    scene: RetryScene,
+    delayq_worker: StartWorker,
+) -> None:
+    start(delayq_worker, pool)
+    ids = [f"m{n}" for n in range(4)]
+
+    group(quick(id, "OSError") for id in ids).apply_async(retry_budget=5)
+
+    scene.wait_dead(delayq, *ids)
+    scene.wait_empty()
+    assert retries(scene) == 5
+    assert [len(scene.attempts(id)) <= 4 for id in ids] == [True] * 4
+    assert len(scene.client.keys("delayq:budget:*")) == 1
+
+
+def test_two_groups_have_one_each(
+    quick: Any, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
+) -> None:
+    start(delayq_worker)
+
+    for name in "ab":
+        group(quick(f"{name}{n}", "OSError") for n in range(2)).apply_async(retry_budget=2)
+
+    scene.wait_dead(delayq, "a0", "a1", "b0", "b1")
+    assert retries(scene) == 4
+
+
+def test_the_links_of_a_chain_share_it(
+    quick: Any, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
+) -> None:
+    start(delayq_worker)
+    links = [
+        quick("first", "OSError", "OSError", "done"),
+        quick("second", "done"),
+        quick("third", "OSError"),
+        quick("fourth", "done"),
+    ]
+
+    chain(*links).apply_async(retry_budget=3)
+
+    scene.wait_dead(delayq, "third")
+    assert [len(scene.attempts(id)) - 1 for id in ("first", "second", "third")] == [2, 0, 1]
+    assert scene.attempts("fourth") == []
+
+
+def test_the_members_of_a_chord_and_its_body_share_it(
+    quick: Any, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
+) -> None:
+    start(delayq_worker)
+    header = [quick("one", "OSError", "done"), quick("two", "OSError", "done")]
+
+    chord(header)(quick("body", "OSError"), retry_budget=3)
+
+    scene.wait_dead(delayq, "body")
+    assert [len(scene.attempts(id)) - 1 for id in ("one", "two", "body")] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("with_body", [False, True])
+def test_chains_in_a_group_share_that_of_the_group(
+    with_body: bool, quick: Any, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
+) -> None:
+    start(delayq_worker)
+    links = [quick(id, "OSError", "done") for id in ("one", "two", "three")]
+    members = group(chain(*links), quick("alone", "done"))
+
+    if with_body:
+        chord(members, quick("body", "OSError")).apply_async(retry_budget=3)
+        scene.wait_dead(delayq, "body")
+    else:
+        members.apply_async(retry_budget=3)
+        scene.wait_runs(7)
+
+    scene.wait_empty()
+    assert [len(scene.attempts(id)) - 1 for id in ("one", "two", "three")] == [1, 1, 1]
+    assert [name.decode() for name in scene.client.keys("delayq:budget:*")] == [
+        f"delayq:budget:{scene.groups('alone')}"
+    ]
+
+
+def test_a_chord_whose_members_have_spent_it_waits_for_their_replay(
+    quick: Any, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
+) -> None:
+    start(delayq_worker)
+    ids = ["one", "two", "three"]
+
+    canvas = chord([quick(id, "OSError") for id in ids], quick("body", "done"))
+    result = canvas.apply_async(retry_budget=2)
+
+    scene.wait_dead(delayq, *ids)
+    assert retries(scene) == 2
+    for id in ids:
+        [letter] = delayq.dead_letters(task_id=id)
+        assert delayq.replay(letter, args=[["done"]])
+    wait_until(lambda: result.state == "SUCCESS", TIMEOUT, "the chord is complete")
+
+
+def test_members_that_are_replayed_together_share_one_again(
+    quick: Any, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
+) -> None:
+    start(delayq_worker)
+    ids = ["one", "two", "three"]
+    canvas = group(quick(id, "OSError") for id in ids).apply_async(retry_budget=2)
+    scene.wait_dead(delayq, *ids)
+
+    for spent in (4, 6):
+        delayq.replay_all(DeadFilter(group_id=canvas.id))
+        scene.wait_dead(delayq, *ids)
+        assert retries(scene) == spent
+
+    names = scene.client.keys("delayq:budget:*")
+    assert len(names) == 3
+    assert max(map(len, names)) < 120
+
+
+def test_what_a_member_sends_shares_it(
+    app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
+) -> None:
+    start(delayq_worker)
+    child = ["send", ["quick", "child", ["OSError"]]]
+
+    app.tasks["quick"].apply_async((["OSError", child],), task_id="parent", retry_budget=2)
+
+    scene.wait_dead(delayq, "child")
+    assert [len(scene.attempts(id)) - 1 for id in ("parent", "child")] == [1, 1]
+
+
+def test_one_task_may_have_one_too(
+    app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
+) -> None:
+    start(delayq_worker)
+
+    app.tasks["quick"].apply_async((["OSError"],), task_id="two", retry_budget=2)
+    app.tasks["quick"].apply_async((["OSError"],), task_id="none", retry_budget=0)
+    app.tasks["quick"].apply_async((["OSError"],), task_id="many", retry_budget=99)
+    app.tasks["quick"].apply_async((["retry"],), task_id="by hand", retry_budget=1)
+
+    scene.wait_dead(delayq, "two", "none", "many", "by hand")
+    assert {id: len(scene.attempts(id)) - 1 for id in ("two", "none", "many", "by hand")} == {
+        "two": 2,
+        "none": 0,
+        "many": 3,
+        "by hand": 1,
+    }
+
+
+def test_a_retry_that_is_delivered_again_spends_it_once(
+    app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
+) -> None:
+    doomed = start(delayq_worker, delayq={"lease": 1})
+    acts: list[Act] = ["OSError", "die once", "OSError"]
+    app.tasks["quick"].apply_async((acts,), task_id="a", retry_budget=2)
+    assert doomed.wait() == -9
+    start(delayq_worker, delayq={"lease": 1})
+
+    wait_until(lambda: len(scene.attempts("a")) == 3, TIMEOUT, "it has come back")
+
+    scene.wait_empty()
+    assert scene.runs("retries", "deliveries") == [(0, 1), (1, 1), (1, 2)]
+    assert scene.client.scard(scene.client.keys("delayq:budget:*")[0]) == 1

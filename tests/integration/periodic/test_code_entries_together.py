@@ -1,0 +1,368 @@
+"""Versions of the code that write their periodic entries at the same time, or die meanwhile."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import pytest
+from celery import Celery
+from kombu import pools
+
+from celery_delayq import DelayQ
+from celery_delayq.periodic.code_entries import Deployment
+from celery_delayq.store import periodic as periodic_store
+from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting.calls import Call
+from celery_delayq.testing import wait_until
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.apps.periodic_tasks import TIMEOUT
+from tests.support.keyspace import snapshot
+
+pytestmark = pytest.mark.full
+
+DEPLOYS = "delayq:deploys"
+
+#: With a start records hold nothing of when they were written: whole states can be compared.
+TASK = {"task": "note", "schedule": 600, "start": "2100-01-01"}
+
+
+def code(version: int, size: int = 3) -> dict[str, Any]:
+    """Return what a version has in its code.
+
+    Some entries in all versions, some as each version has it, some in one only.
+    """
+    versioned = {f"changed-{n}": {**TASK, "args": [version]} for n in range(size)}
+    own = {f"of-{version}-{n}": TASK for n in range(size)}
+    same = {f"{what}-{n}": TASK for n in range(size) for what in ("same", "updated", "removed")}
+    twos = {} if version == 1 else {f"not-in-1-{n}": TASK for n in range(size)}
+    return {**versioned, **own, **same, **twos}
+
+
+CODE = """
+import sys
+from datetime import datetime, timezone
+from celery import Celery
+from celery_delayq import DelayQ
+
+def app_of(url, schedule):
+    app = Celery("shop", broker=url, set_as_current=False)
+    DelayQ(app)
+    app.conf.beat_schedule = {
+        name: {**each, "start": datetime(2100, 1, 1, tzinfo=timezone.utc)}
+        for name, each in schedule.items()
+    }
+    return app
+"""
+
+_space: dict[str, Any] = {}
+exec(CODE, _space)
+app_of: Callable[[str, dict[str, Any]], Celery] = _space["app_of"]
+
+
+class Version:
+    """The worker of one version of the code: its part about entries."""
+
+    def __init__(self, url: str, version: int, size: int) -> None:
+        self.app = app_of(url, code(version, size))
+        self.start()
+
+    def start(self) -> None:
+        """Start, as another process."""
+        self.deployment = Deployment(self.app)
+
+    @property
+    def store(self) -> Store:
+        return DelayQ.of(self.app).store
+
+    def look(self, store: Store | None = None) -> None:
+        """Let it be time to say again that it is about."""
+        self.deployment._kept = float("-inf")
+        self.deployment.keep(store or self.store)
+
+
+class Scene:
+    """A database in which version 0 has been written, and workers of it and of later ones."""
+
+    def __init__(self, redis: RedisUnderTest, url: str, size: int = 3) -> None:
+        self._redis = redis
+        self.versions = [Version(url, version, size) for version in range(3)]
+        before = self.versions[0]
+        before.look()
+        periodic = DelayQ.of(before.app).periodic
+        for n in range(size):
+            periodic.update(f"updated-{n}", args=["mine"])
+            periodic.remove(f"removed-{n}")
+        client = redis.client
+        self._dumps = {key: client.dump(key) or b"" for key in client.keys("*")}
+        #: Since when version 0 is known.
+        self.since = before.deployment._since or 0
+
+    def reset(self) -> list[Version]:
+        """Make all as it was; return the versions, of which none has started yet."""
+        self._redis.client.flushdb()
+        for key, dump in self._dumps.items():
+            self._redis.client.restore(key, 0, dump)
+        for each in self.versions:
+            each.start()
+        return self.versions
+
+    def state(self) -> dict[str, Any]:
+        """Return the whole database, without who was about, and when."""
+        found = snapshot(self._redis.client)
+        deploys = found[DEPLOYS]
+        found[DEPLOYS] = deploys[b"code shop\0"], json.loads(deploys[b"code shop\0\0"])
+        return found
+
+    def alone(self, version: int) -> dict[str, Any]:
+        """Return the state when one version alone has written its entries."""
+        self.reset()[version].look()
+        return self.state()
+
+    def calls_of(self, version: int) -> int:
+        """Return how many script calls it takes to write a version."""
+        calls: list[None] = []
+        worker = self.reset()[version]
+        worker.look(watched(worker, lambda: calls.append(None)))
+        return len(calls)
+
+
+MakeScene = Callable[..., Scene]
+
+
+@pytest.fixture
+def make_scene(delayq_redis: RedisUnderTest, delayq_broker_url: str) -> Iterator[MakeScene]:
+    made: list[Scene] = []
+
+    def make(size: int = 3) -> Scene:
+        made.append(Scene(delayq_redis, delayq_broker_url, size))
+        return made[-1]
+
+    yield make
+    for version in (version for scene in made for version in scene.versions):
+        DelayQ.of(version.app).close()
+        version.app.close()
+    pools.reset()
+
+
+@pytest.fixture
+def scene(make_scene: MakeScene, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    """One in which a version is written by many calls."""
+    monkeypatch.setattr(periodic_store, "BATCH", 4)
+    return make_scene()
+
+
+class Killed(Exception):
+    """What stands for the death of a process."""
+
+
+class Watched(Store):
+    """A store that does something before each script call."""
+
+    before: Callable[[], object] = staticmethod(lambda: None)
+
+    def run(self, call: Call) -> Any:
+        self.before()
+        return super().run(call)
+
+
+def watched(version: Version, before: Callable[[], object]) -> Watched:
+    store = version.store
+    other = Watched(store.client, store.keys, store.layout)
+    other.before = before
+    return other
+
+
+class Turns:
+    """Two threads that take turns: one goes on only while the other one waits or has ended."""
+
+    def __init__(self) -> None:
+        self._turns = [threading.Semaphore(0), threading.Semaphore(0)]
+
+    def run(self, *both: Callable[[Callable[[], None]], object]) -> None:
+        """Run both, the first one first; each gets what gives the turn to the other one."""
+        failed: list[BaseException] = []
+
+        def run(me: int) -> None:
+            mine, other = self._turns[me], self._turns[1 - me]
+            mine.acquire()
+
+            def give() -> None:
+                other.release()
+                mine.acquire()
+
+            try:
+                both[me](give)
+            except BaseException as exc:
+                failed.append(exc)
+            other.release()
+            other.release()  # however often it gives its turn yet
+
+        threads = [threading.Thread(target=run, args=(me,), daemon=True) for me in (0, 1)]
+        for thread in threads:
+            thread.start()
+        self._turns[0].release()
+        for thread in threads:
+            thread.join(TIMEOUT)
+            assert not thread.is_alive()
+        if failed:
+            raise failed[0]
+
+
+def at_call(number: int, do: Callable[[], object]) -> Callable[[], None]:
+    """Return what does something at its call of that number, from 0 on."""
+    left = number
+
+    def count() -> None:
+        nonlocal left
+        left -= 1
+        if left == -1:
+            do()
+
+    return count
+
+
+def look_until(worker: Version, at: int) -> Callable[[Callable[[], None]], None]:
+    """Return a look at whose call of that number the other one gets its turn."""
+    return lambda give: worker.look(watched(worker, at_call(at, give)))
+
+
+def test_what_a_version_writes(scene: Scene) -> None:
+    """What the others are compared with."""
+    for version in (1, 2):
+        keys = scene.alone(version)
+        names = {name.decode() for name in keys["delayq:periodic"]}
+
+        assert names == {name for name in code(version) if not name.startswith("removed")}
+        assert {name.decode() for name in keys["delayq:periodic_at"]} == names
+        mark, editions = keys[DEPLOYS]
+        assert mark.decode() == scene.versions[version].deployment.version
+        assert editions.keys() == code(version).keys()
+        assert b'"mine"' in keys["delayq:periodic"][b"updated-0"]
+
+
+def test_an_older_version_that_writes_while_a_newer_one_does(scene: Scene) -> None:
+    """At any call of the older one the newer one starts; at any of its calls the older ends."""
+    expected = scene.alone(2)
+    first, second = scene.calls_of(1), scene.calls_of(2)
+    assert first > 8 < second
+
+    for at in range(first):
+        for then in range(second + 1):
+            _, older, newer = scene.reset()
+            # So that it is the older one also where it says so later.
+            older.deployment._since = scene.since + 1
+
+            Turns().run(look_until(older, at), look_until(newer, then))
+            newer.look()
+            older.look()
+
+            assert scene.state() == expected, (at, then)
+
+
+def test_one_that_is_overtaken_by_another_of_its_version_leaves_what_calls_change_then(
+    scene: Scene,
+) -> None:
+    def overtake(slow: Version) -> None:
+        Deployment(slow.app).keep(slow.store)
+        DelayQ.of(slow.app).periodic.update("changed-0", args=["mine"])
+
+    for at in range(scene.calls_of(1)):
+        _, slow, _ = scene.reset()
+
+        slow.look(watched(slow, at_call(at, partial(overtake, slow))))
+
+        found = DelayQ.of(slow.app).periodic.get("changed-0")
+        assert found
+        assert found.definition.args == ("mine",), at
+
+
+def die() -> None:
+    raise Killed
+
+
+@pytest.mark.parametrize("then", [1, 2])
+def test_one_that_dies_while_it_writes(then: int, scene: Scene) -> None:
+    """The next one, of its version or of a newer one, writes all of it."""
+    expected = scene.alone(then)
+
+    for at in range(scene.calls_of(1)):
+        _, dying, _ = scene.reset()
+        with suppress(Killed):
+            dying.look(watched(dying, at_call(at, die)))
+        dying.start()
+
+        scene.versions[then].look()
+
+        assert scene.state() == expected, at
+
+
+def test_what_was_written_before_one_died_is_undone_by_the_version_that_was_there(
+    scene: Scene, delayq_redis: RedisUnderTest
+) -> None:
+    """A version that is tried writes some entries, and is not seen again."""
+    expected = scene.alone(0)
+
+    for at in range(scene.calls_of(1)):
+        old, dying, _ = scene.reset()
+        with suppress(Killed):
+            dying.look(watched(dying, at_call(at, die)))
+        delayq_redis.client.hdel(DEPLOYS, f"code shop\0{dying.deployment.version}")
+
+        old.look()
+
+        assert scene.state() == expected, at
+
+
+PROCESS = f"""{CODE}
+import json
+from celery_delayq.periodic.code_entries import Deployment
+
+url, schedule = sys.argv[1], json.load(open(sys.argv[2]))
+app = app_of(url, schedule)
+store = DelayQ.of(app).store
+store.client.rpush("there", "")
+store.client.blpop("go", 60)
+Deployment(app).keep(store)
+"""
+
+
+def test_processes_of_two_versions_that_start_at_the_same_time(
+    make_scene: MakeScene, delayq_redis: RedisUnderTest, delayq_broker_url: str, tmp_path: Any
+) -> None:
+    size = 120
+    scene = make_scene(size)
+    expected = [scene.alone(version) for version in range(3)]
+    scene.reset()
+    workers = []
+    try:
+        for version in (1, 2):
+            path = tmp_path / f"{version}.json"
+            path.write_text(json.dumps(code(version, size)))
+            command = [sys.executable, "-c", PROCESS, delayq_broker_url, str(path)]
+            workers += [subprocess.Popen(command) for _ in range(2)]
+        client = delayq_redis.client
+        wait_until(lambda: client.llen("there") == len(workers), TIMEOUT, "all are there")
+        client.delete("there")
+        client.rpush("go", *[""] * len(workers))
+        for worker in workers:
+            assert worker.wait(TIMEOUT) == 0
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+
+    # The next look of each.
+    for each in scene.versions:
+        each.look()
+    newest = max(range(3), key=lambda version: scene.versions[version].deployment._since or 0)
+    scene.versions[newest].look()
+
+    assert newest > 0
+    assert scene.state() == expected[newest]

@@ -1,0 +1,348 @@
+"""Each tick is scheduled once, whoever fires, in which queues, and whatever becomes of Redis."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timezone
+from typing import Any
+
+import pytest
+from celery import Celery
+from kombu import Exchange, Queue
+from redis import Redis
+from redis.exceptions import ResponseError
+
+from celery_delayq import (
+    DelayQ,
+    Outcome,
+)
+from celery_delayq.embedded import EmbeddedRedis
+from celery_delayq.errors import StoreFull
+from celery_delayq.periodic import state
+from celery_delayq.periodic.definition import AHEAD
+from celery_delayq.periodic.firing import TickScheduler
+from celery_delayq.periodic.runner import BATCH
+from celery_delayq.periodic.state import (
+    GRACE,
+    Firing,
+    Periodic,
+)
+from celery_delayq.store.periodic import (
+    PeriodicStore,
+    Writing,
+)
+from celery_delayq.testing import wait_until
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.apps.periodic_tasks import TIMEOUT, Diary, StartWorker, start, tasks_of
+from tests.integration.conftest import MakeApp
+from tests.support.ticking import stored_ticks, ticking
+
+pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
+
+UTC = timezone.utc
+KEEP: dict[str, Any] = {"catch_up": "all", "catch_up_max": 1000}
+
+#: An exchange of topics with two queues, which both want what is sent to it.
+NEWS = Exchange("news", "topic")
+QUEUES = ("paper", "radio")
+NOWHERE: dict[str, Any] = {queue: {} for queue in QUEUES}
+BOTH: dict[str, Any] = {"queue": "paper", "routing_key": "news.today"}
+
+
+@pytest.fixture
+def app(make_app: MakeApp) -> Celery:
+    app = make_app()
+    queues = [Queue(name, NEWS, routing_key="news.#") for name in QUEUES]
+    app.conf.task_queues = [Queue("celery"), *queues]
+    with app.connection_for_write() as connection:
+        for queue in queues:
+            queue(connection.default_channel).declare()
+    return tasks_of(app)
+
+
+def counts(delayq: DelayQ) -> dict[str, int]:
+    return {entry.name: entry.total_run_count for entry in delayq.periodic.list()}
+
+
+def expect_each_once(stored: dict[str, list[int]], begun: dict[str, Periodic]) -> None:
+    """Expect all ticks of each entry that there were so far, each of them once."""
+    for name, entry in begun.items():
+        ticks = stored.get(name, [])
+        assert ticks == state.upcoming(entry, len(ticks), UTC), name
+
+
+# -- several that fire
+
+
+def test_two_tickers_schedule_each_tick_of_300_entries_once(
+    app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest
+) -> None:
+    for n in range(300):
+        delayq.periodic.add(str(n), 0.5 + n % 7 / 10, "note", **KEEP)
+    begun = {entry.name: entry for entry in delayq.periodic.list()}
+
+    with ticking(app, 2) as tickers:
+        wait_until(lambda: min(counts(delayq).values()) >= 6, TIMEOUT, "six ticks of each")
+
+    stored = stored_ticks(delayq_redis.client)
+    expect_each_once(stored, begun)
+    assert {name: len(ticks) for name, ticks in stored.items()} == counts(delayq)
+    assert sum(ticker.fired for ticker in tickers) == sum(map(len, stored.values()))
+    assert all(ticker.fired for ticker in tickers)
+
+
+def test_more_entries_than_are_looked_at_together_are_due_at_once(
+    app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest
+) -> None:
+    now = delayq.store.now_ms()
+    names = [f"e{n}" for n in range(2 * BATCH + BATCH // 2)]
+    for name in names:
+        write_due(delayq, delayq.periodic.add(name, 3600, "note"), now)
+
+    with ticking(app) as (ticker,):
+        wait_until(lambda: min(counts(delayq).values()) == 1, TIMEOUT, "all are fired")
+
+    assert stored_ticks(delayq_redis.client) == {name: [now] for name in names}
+    assert ticker.fired == len(names)
+
+
+def write_due(delayq: DelayQ, entry: Periodic, tick: int) -> Periodic:
+    """Have an entry be due at *tick*."""
+    due = replace(entry, standing=replace(entry.standing, tick=tick))
+    writing = Writing(entry.name, entry.standing.line, due.pack(), due.look)
+    assert PeriodicStore(delayq.store).write([writing]) == ["done"]
+    return due
+
+
+def test_ticks_that_come_each_ms_keep_no_other_from_being_fired(
+    app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest
+) -> None:
+    """At most :data:`periodic.BURST` of an entry are made at one look; in the end all were.
+
+    Five times as many as one second has ms, of which none is too late for its entry to catch up.
+    """
+    floods = [f"flood{n}" for n in range(5)]
+    for name in floods:
+        delayq.periodic.add(name, 0.001, "note", max_runs=1000, **KEEP)
+    delayq.periodic.add("other", 0.5, "note", catch_up="skip")
+    begun = {entry.name: entry for entry in delayq.periodic.list()}
+
+    with ticking(app):
+        wait_until(lambda: counts(delayq)["other"] >= 8, TIMEOUT, "the other one goes on")
+        wait_until(
+            lambda: {counts(delayq)[name] for name in floods} == {1000}, TIMEOUT, "their end"
+        )
+
+    stored = stored_ticks(delayq_redis.client)
+    expect_each_once(stored, begun)
+    assert {name: len(ticks) for name, ticks in stored.items()} == counts(delayq)
+
+
+# -- one that comes late
+
+
+@pytest.fixture
+def due(delayq: DelayQ) -> Periodic:
+    """An entry of two queues whose tick is due."""
+    delayq.periodic.add("two", 3600, "note", **BOTH)
+    entry = delayq.periodic.get("two")
+    assert entry is not None
+    return write_due(delayq, entry, delayq.store.now_ms())
+
+
+def looked_at(entry: Periodic) -> tuple[Periodic, Firing]:
+    """Return what a dispatcher knows that has just looked at an entry that is due."""
+    assert entry.standing.tick is not None
+    firing = state.fire(entry, entry.standing.tick, UTC)
+    assert firing is not None
+    return entry, firing
+
+
+def end_tasks(client: Redis) -> None:
+    """Leave of the tasks in both queues what is left when they have run: nothing."""
+    client.delete(*(key for queue in QUEUES for key in (queue, f"{{{queue}}}:waiting")))
+
+
+def in_both(client: Redis) -> dict[str, dict[str, list[int]]]:
+    return {queue: stored_ticks(client, queue) for queue in QUEUES}
+
+
+def in_each(name: str, tick: int | None) -> dict[str, Any]:
+    return {queue: {name: [tick]} for queue in QUEUES}
+
+
+def test_a_dispatcher_that_is_late_puts_nothing_into_any_of_several_queues(
+    app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest, due: Periodic
+) -> None:
+    """Also when the tasks have ended meanwhile, of which no id is known any more."""
+    known, client = looked_at(due), delayq_redis.client
+    with TickScheduler(app) as first, TickScheduler(app) as second:
+        assert first.fire(delayq.store, [known]) == ["r"]
+        assert in_both(client) == in_each("two", due.standing.tick)
+        end_tasks(client)
+
+        assert second.fire(delayq.store, [known]) == ["-"]
+
+    assert in_both(client) == NOWHERE
+    entry = delayq.periodic.get("two")
+    assert entry is not None
+    assert entry.standing == known[1].then
+
+
+def test_two_tickers_put_each_tick_into_each_of_several_queues_once(
+    app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest
+) -> None:
+    for n in range(20):
+        delayq.periodic.add(str(n), 0.3, "note", **BOTH, **KEEP)
+    begun = {entry.name: entry for entry in delayq.periodic.list()}
+
+    with ticking(app, 2):
+        wait_until(lambda: min(counts(delayq).values()) >= 10, TIMEOUT, "ten ticks of each")
+
+    for stored in in_both(delayq_redis.client).values():
+        expect_each_once(stored, begun)
+        assert {name: len(ticks) for name, ticks in stored.items()} == counts(delayq)
+
+
+def test_where_the_first_of_several_queues_is_broken_a_tick_is_in_none_and_comes_again(
+    app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest, due: Periodic
+) -> None:
+    client = delayq_redis.client
+    client.set("{paper}:tasks", "no sorted set")
+    with TickScheduler(app) as scheduler:
+        with pytest.raises(ResponseError, match="WRONGTYPE"):
+            scheduler.fire(delayq.store, [looked_at(due)])
+        assert in_both(client) == NOWHERE
+        assert delayq.periodic.get("two") == due
+        client.delete("{paper}:tasks")
+
+        assert scheduler.fire(delayq.store, [looked_at(due)]) == ["r"]
+
+    assert in_both(client) == in_each("two", due.standing.tick)
+
+
+def test_in_another_of_several_queues_that_is_broken_a_tick_is_a_dead_letter(
+    app: Celery,
+    delayq: DelayQ,
+    delayq_redis: RedisUnderTest,
+    due: Periodic,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """To fire it again would have it come twice in the first."""
+    known, client = looked_at(due), delayq_redis.client
+    client.set("{radio}:tasks", "no sorted set")
+    with TickScheduler(app) as scheduler:
+        assert scheduler.fire(delayq.store, [known]) == ["r"]
+        assert stored_ticks(client, "paper") == {"two": [due.standing.tick]}
+        assert "Queue 'radio' refused ticks of periodic entry 'two'" in caplog.text
+        assert scheduler.fire(delayq.store, [known]) == ["-"]
+        client.delete("{radio}:tasks")
+        end_tasks(client)
+
+        assert scheduler.fire(delayq.store, [known]) == ["-"]
+
+    assert in_both(client) == NOWHERE
+    [letter] = delayq.dead_letters()
+    assert (letter.queue, letter.task) == ("radio", "note")
+    assert "tick of two refused: " in letter.reason
+    assert delayq.replay(letter) is Outcome.DONE
+    assert in_both(client) == {"paper": {}, "radio": {"two": [due.standing.tick]}}
+
+
+def test_a_full_server_leaves_a_tick_of_several_queues_to_be_fired(
+    app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest, due: Periodic
+) -> None:
+    client = delayq_redis.client
+    before = delayq.periodic.add("before", 3600, "note", **BOTH)
+    with TickScheduler(app) as scheduler:
+        # Queues are declared with the first message, for which there has to be room.
+        scheduler.fire(delayq.store, [looked_at(write_due(delayq, before, due.standing.tick or 0))])
+        end_tasks(client)
+        client.config_set("maxmemory-policy", "noeviction")
+        client.config_set("maxmemory", 1)
+        with pytest.raises(StoreFull):
+            scheduler.fire(delayq.store, [looked_at(due)])
+        assert in_both(client) == NOWHERE
+        client.config_set("maxmemory", 0)
+
+        assert scheduler.fire(delayq.store, [looked_at(due)]) == ["r"]
+
+    assert in_both(client) == in_each("two", due.standing.tick)
+
+
+def test_what_waits_for_its_first_queue_is_in_none_of_the_others_meanwhile(
+    app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest
+) -> None:
+    client = delayq_redis.client
+    delayq.periodic.add("two", 3600, "note", overlap="queue_one", **BOTH)
+    with TickScheduler(app) as scheduler:
+        for letters in ("r", "K"):
+            entry = delayq.periodic.get("two")
+            assert entry is not None
+            entry = write_due(delayq, entry, delayq.store.now_ms())
+            assert scheduler.fire(delayq.store, [looked_at(entry)]) == [letters]
+
+    assert all(len(ticks["two"]) == 1 for ticks in in_both(client).values())
+    assert delayq.periodic.get("two") == entry  # it is tried again
+
+
+# -- Redis goes away
+
+
+def test_redis_is_killed_and_comes_back_while_ticks_are_fired(
+    make_app: MakeApp, delayq_redis_factory: Callable[..., EmbeddedRedis]
+) -> None:
+    server = delayq_redis_factory()
+    app = tasks_of(make_app(broker=server.url_for("delayq+redis")))
+    delayq = DelayQ.of(app)
+    entry = delayq.periodic.add("often", 0.25, "note", **KEEP)
+
+    with ticking(app):
+        wait_until(lambda: counts(delayq)["often"] >= 10, TIMEOUT, "it is fired")
+        server.kill()
+        # Until ticks were missed of which none was scheduled ahead.
+        away = time.time() + (AHEAD + 2 * GRACE) / 1000
+        wait_until(lambda: time.time() > away, TIMEOUT, "ticks are missed")
+        server.start()
+        back = delayq.store.now_ms()
+        wait_until(
+            lambda: ((delayq.periodic.get("often") or entry).standing.last or 0) > back + 2 * AHEAD,
+            TIMEOUT,
+            "it goes on",
+        )
+
+    with server.client() as client:
+        stored = stored_ticks(client)
+    expect_each_once(stored, {"often": entry})
+    assert len(stored["often"]) == counts(delayq)["often"]
+
+
+# -- a prefix
+
+
+def test_everything_is_under_the_prefix_of_the_app(
+    make_app: MakeApp,
+    delayq_redis: RedisUnderTest,
+    delayq_worker: StartWorker,
+) -> None:
+    options = {"global_keyprefix": "shop:"}
+    delayq = DelayQ.of(tasks_of(make_app(broker_transport_options=options)))
+    delayq.periodic.add("far", 3600, "note")
+    diary = Diary(delayq_redis)
+    code = {"mine": {"task": "note", "schedule": 0.5}}
+    start(delayq_worker, conf={"broker_transport_options": options, "beat_schedule": code})
+    before = diary.now()
+    delayq.periodic.add("near", 0.5, "note", catch_up="skip")
+
+    wait_until(lambda: diary.ticks("near") and diary.ticks("mine"), TIMEOUT, "both are fired")
+
+    # It was told of, or nobody would have looked for half a minute.
+    assert diary.ticks("near")[0] / 1000 < before + 2
+    client = delayq_redis.client
+    channels = [name for name in client.pubsub_channels() if b"periodic" in name]
+    assert channels == [b"shop:delayq:periodic_wake:0"]
+    keys = {*client.scan_iter(count=1000)}
+    assert {key for key in keys if not key.startswith(b"shop:")} <= {b"log"}
+    assert {b"shop:delayq:periodic", b"shop:delayq:periodic_at"} <= keys

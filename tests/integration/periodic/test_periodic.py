@@ -1,0 +1,362 @@
+"""Periodic entries are fired by workers, without beat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.schedules import crontab
+from kombu import pools
+
+from celery_delayq import DelayQ
+from celery_delayq.errors import (
+    ConfigError,
+    InvalidSchedule,
+    PeriodicExists,
+    PeriodicUnknown,
+)
+from celery_delayq.periodic.state import upcoming
+from celery_delayq.testing import (
+    FAST_START,
+    wait_until,
+)
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.apps.periodic_tasks import TIMEOUT, Diary, StartWorker, start, tasks_of
+from tests.support.proxy import Fault, Proxy
+from tests.support.ticking import ticking
+
+pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
+
+
+#: However long a worker takes to start.
+KEEP: dict[str, Any] = {"catch_up": "all", "catch_up_max": 1000}
+
+
+@pytest.fixture
+def app(delayq_broker_url: str, delayq_redis: RedisUnderTest) -> Iterator[Celery]:
+    app = Celery("web", broker=delayq_broker_url, backend=delayq_redis.url, set_as_current=False)
+    DelayQ(app)
+    yield tasks_of(app)
+    DelayQ.of(app).close()
+    app.close()
+    pools.reset()
+
+
+@pytest.fixture
+def delayq(app: Celery) -> DelayQ:
+    return DelayQ.of(app)
+
+
+@pytest.fixture
+def diary(delayq_redis: RedisUnderTest) -> Diary:
+    return Diary(delayq_redis)
+
+
+def wait_ticks(diary: Diary, name: str, count: int) -> list[int]:
+    wait_until(
+        lambda: len(diary.ticks(name)) >= count,
+        TIMEOUT,
+        lambda: f"{count} ticks of {name}: {diary.runs('id')}, {diary.left()}",
+    )
+    return diary.ticks(name)
+
+
+def steps(ticks: list[int]) -> set[int]:
+    return {after - before for before, after in pairwise(ticks)}
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("pool", ["solo", "threads", "prefork", "gevent", "eventlet"])
+def test_an_interval_ticks_in_each_pool(
+    pool: str, delayq: DelayQ, diary: Diary, delayq_worker: StartWorker
+) -> None:
+    delayq.periodic.add("often", 0.25, "note", catch_up="all")
+    expected = [round(tick.timestamp() * 1000) for tick in delayq.periodic.next("often", 6)]
+    start(delayq_worker, pool)
+
+    # Several run at once, so a later one may be the first to write it down.
+    wait_until(lambda: {*expected} <= {*diary.ticks("often")}, TIMEOUT, f"{expected} run")
+
+    assert steps(expected) == {250}
+    assert diary.ticks("often")[:6] == expected
+    assert min(diary.lateness("often")) >= 0
+
+
+def test_entries_in_code_are_fired(diary: Diary, delayq_worker: StartWorker) -> None:
+    mine = {"task": "note", "schedule": 0.5, "kwargs": {"do": "as told"}, "catch_up": "all"}
+    schedule = {"mine": mine}
+    start(delayq_worker, conf={"beat_schedule": schedule})
+
+    ticks = wait_ticks(diary, "mine", 3)
+
+    assert steps(ticks) == {500}
+    assert set(diary.runs("do")) == {"as told"}
+
+
+def test_two_workers_fire_each_tick_once(
+    delayq: DelayQ, diary: Diary, delayq_worker: StartWorker
+) -> None:
+    added = [delayq.periodic.add(str(n), 0.2, "note", **KEEP) for n in range(20)]
+    first = {entry.name: upcoming(entry, 10, timezone.utc) for entry in added}
+    for _ in range(2):
+        start(delayq_worker)
+
+    # Several run at once, so a later one may be the first to write it down.
+    wait_until(
+        lambda: all({*ticks} <= {*diary.ticks(name)} for name, ticks in first.items()),
+        TIMEOUT,
+        "10 each",
+    )
+
+    for name, ticks in first.items():
+        assert diary.ticks(name)[:10] == ticks, name
+
+
+def test_what_is_kept_of_an_entry(delayq: DelayQ) -> None:
+    noon = crontab(hour=12, minute=0)
+    added = delayq.periodic.add("noon", noon, "note", ("x",), queue="q", timezone="Europe/Berlin")
+
+    assert delayq.periodic.list() == [added] == [delayq.periodic.get("noon")]
+    assert added.definition.schedule == noon
+    assert added.total_run_count == 0
+    assert added.next is not None
+    days = delayq.periodic.next("noon", 3)
+    assert days[0] == added.next
+    assert all(timedelta(hours=22) < b - a < timedelta(hours=26) for a, b in pairwise(days))
+
+
+def test_a_name_is_taken_once(delayq: DelayQ) -> None:
+    delayq.periodic.add("a", 10, "note")
+
+    with pytest.raises(PeriodicExists, match="'a' already, made by api"):
+        delayq.periodic.add("a", 20, "note")
+
+    changed = delayq.periodic.add("a", 20, "note", replace=True)
+    assert delayq.periodic.list() == [changed]
+
+
+def test_a_paused_entry_is_not_fired(
+    delayq: DelayQ, diary: Diary, delayq_worker: StartWorker
+) -> None:
+    delayq.periodic.add("a", 0.3, "note")
+    delayq.periodic.add("b", 0.3, "note")
+    start(delayq_worker)
+    wait_ticks(diary, "a", 2)
+
+    paused = delayq.periodic.pause("a")
+    before = diary.now() * 1000
+    seen = len(diary.ticks("b"))
+    wait_ticks(diary, "b", seen + 10)
+
+    assert paused.status == "paused"
+    assert paused.next is None
+    assert [tick for tick in diary.ticks("a") if tick > before] == []
+    back = delayq.periodic.resume("a")
+    assert back.status == "on"
+    wait_until(lambda: max(diary.ticks("a")) > before, TIMEOUT, "it goes on")
+
+
+def test_one_more_run_at_once(delayq: DelayQ, diary: Diary, delayq_worker: StartWorker) -> None:
+    delayq.periodic.add("rarely", 3600, "note")
+    start(delayq_worker)
+
+    id = delayq.periodic.run_now("rarely")
+
+    diary.wait_runs(1)
+    assert diary.runs("id") == [id]
+    entry = delayq.periodic.get("rarely")
+    assert entry is not None
+    assert entry.total_run_count == 1
+
+
+def test_a_moment_comes_once(delayq: DelayQ, diary: Diary, delayq_worker: StartWorker) -> None:
+    at = datetime.now(timezone.utc) + timedelta(seconds=4)
+    delayq.periodic.add("once", at, "note")
+    start(delayq_worker)
+
+    diary.wait_runs(1)
+
+    entry = delayq.periodic.get("once")
+    assert entry is not None
+    assert (entry.status, entry.total_run_count, entry.next) == ("ended", 1, None)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "match"),
+    [
+        ({"schedule": 0}, "every"),
+        ({"timezone": "Mars/Olympus"}, "time zone"),
+        ({"args": (object(),)}, "JSON"),
+        ({"catch_up": "some"}, "skip, one, all"),
+        ({"max_runs": 0}, "max_runs=0"),
+        (
+            {
+                "start": datetime(2030, 1, 2, tzinfo=timezone.utc),
+                "end": datetime(2030, 1, 1, tzinfo=timezone.utc),
+            },
+            "a time after start",
+        ),
+    ],
+)
+def test_what_could_never_be_fired_is_refused(
+    wrong: dict[str, Any], match: str, delayq: DelayQ
+) -> None:
+    with pytest.raises(ConfigError, match=match):
+        delayq.periodic.add("a", **{"schedule": 10, "task": "note", **wrong})
+    assert delayq.periodic.list() == []
+
+
+def test_what_is_not_there_cannot_be_changed(delayq: DelayQ) -> None:
+    for call in (delayq.periodic.update, delayq.periodic.pause, delayq.periodic.run_now):
+        with pytest.raises(PeriodicUnknown, match="no periodic entry 'x'"):
+            call("x")
+    assert delayq.periodic.remove("x") is False
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"", b"garbage", b"\xff\n{}", b"1 a 2 3 4 5 on\n{", b"2 a\n{}"]
+)
+def test_what_is_no_entry_is_left_alone_until_it_is_removed(
+    delayq: DelayQ,
+    diary: Diary,
+    delayq_redis: RedisUnderTest,
+    delayq_worker: StartWorker,
+    garbage: bytes,
+) -> None:
+    for name in (b"wrong", b"wr\xffng"):
+        delayq_redis.client.hset("delayq:periodic", name, garbage)
+        delayq_redis.client.zadd("delayq:periodic_at", {name: 0})
+    delayq.periodic.add("right", 0.2, "note", catch_up="all")
+    worker = start(delayq_worker)
+
+    wait_ticks(diary, "right", 2)
+
+    assert "Periodic entry 'wrong' cannot be fired here: unreadable" in worker.log
+    assert [entry.name for entry in delayq.periodic.list()] == ["right"]
+    assert delayq.periodic.remove("wrong")
+    assert not delayq.periodic.remove("wrong")
+    assert {*delayq_redis.client.hkeys("delayq:periodic")} == {b"wr\xffng", b"right"}
+
+
+def test_an_answer_that_is_lost_makes_no_second_one(
+    delayq: DelayQ, diary: Diary, app: Celery, delayq_redis: RedisUnderTest
+) -> None:
+    """A call that is repeated since its answer was lost finds what it has done."""
+    entry = delayq.periodic.add("hourly", 3600, "note")
+    port = int(delayq_redis.url.rpartition(":")[2].partition("/")[0])
+    with Proxy(port) as proxy:
+        through = Celery(
+            "web", broker=f"delayq+redis://127.0.0.1:{proxy.port}/0", set_as_current=False
+        )
+        again = DelayQ(through)
+        again.periodic.get("hourly")
+        lost = proxy.on("periodic/fire", Fault.DROP_REPLY)
+        id = again.periodic.run_now("hourly")
+        again.close()
+        through.close()
+
+    assert lost.fired.is_set()
+    assert id is not None
+    assert diary.ready() == [id]
+    found = delayq.periodic.get("hourly")
+    assert found is not None
+    assert found.standing == replace(entry.standing, by_hand=1, hand=id.partition(":")[2])
+
+
+def test_runs_by_hand_at_the_same_time_are_as_many_as_there_were_calls(
+    delayq: DelayQ, diary: Diary
+) -> None:
+    delayq.periodic.add("hourly", 3600, "note")
+
+    with ThreadPoolExecutor(8) as pool:
+        ids = [str(id) for id in pool.map(delayq.periodic.run_now, ["hourly"] * 40)]
+
+    assert sorted(diary.ready()) == sorted(ids)
+    assert len({*ids}) == 40
+    assert delayq.periodic.list()[0].total_run_count == 40
+
+
+def test_an_answer_to_add_that_is_lost_after_a_tick_was_scheduled_is_no_refusal(
+    delayq: DelayQ, diary: Diary, app: Celery, delayq_redis: RedisUnderTest
+) -> None:
+    port = int(delayq_redis.url.rpartition(":")[2].partition("/")[0])
+    with Proxy(port) as proxy, ticking(app):
+        through = Celery(
+            "web", broker=f"delayq+redis://127.0.0.1:{proxy.port}/0", set_as_current=False
+        )
+        again = DelayQ(through)
+        again.periodic.get("soon")
+        lost = proxy.on("periodic/compare_and_set", Fault.DROP_REPLY)
+        added = again.periodic.add("soon", 1, "note")
+        again.close()
+        through.close()
+
+    assert lost.fired.is_set()
+    found = delayq.periodic.get("soon")
+    assert found is not None
+    assert found.standing.anchor == added.standing.anchor
+
+
+def test_the_same_again_is_refused(delayq: DelayQ) -> None:
+    delayq.periodic.add("hourly", 3600, "note")
+
+    with pytest.raises(PeriodicExists, match="there is a periodic entry 'hourly' already"):
+        delayq.periodic.add("hourly", 3600, "note")
+
+
+def test_what_would_never_be_due_is_no_change(delayq: DelayQ) -> None:
+    past = datetime(2001, 1, 1, tzinfo=timezone.utc)
+    entry = delayq.periodic.add("hourly", 3600, "note")
+
+    changes: list[Callable[[], object]] = [
+        lambda: delayq.periodic.update("hourly", schedule=past),
+        lambda: delayq.periodic.add("hourly", past, "note", replace=True),
+        lambda: delayq.periodic.add("other", past, "note"),
+    ]
+    for change in changes:
+        with pytest.raises(InvalidSchedule, match="never due from now on"):
+            change()
+
+    assert delayq.periodic.list() == [entry]
+
+
+def test_a_signature_says_what_it_is_called_with(app: Celery, delayq: DelayQ) -> None:
+    signature = app.tasks["note"].s("do", seconds=1).set(queue="slow", priority=3)
+
+    entry = delayq.periodic.add("a", 60, signature, kwargs={"more": 2}, priority=6)
+
+    definition = entry.definition
+    assert (definition.task, definition.args) == ("note", ("do",))
+    assert definition.kwargs == {"seconds": 1, "more": 2}
+    assert definition.options == {"queue": "slow", "priority": 6}
+    with pytest.raises(ConfigError, match="the signature has arguments"):
+        delayq.periodic.add("b", 60, signature, ["other"])
+
+
+@pytest.mark.parametrize(("slip", "meant"), [("catchup", "catch_up"), ("time_zone", "timezone")])
+def test_a_slip_of_the_pen_is_no_option(delayq: DelayQ, slip: str, meant: str) -> None:
+    options: dict[str, Any] = {slip: "all"}
+
+    with pytest.raises(ConfigError, match=f"{slip}: .* is {meant} meant"):
+        delayq.periodic.add("a", 60, "note", **options)
+
+
+def test_a_worker_with_the_url_alone_says_that_it_fires_nothing(
+    delayq_worker: StartWorker, delayq_broker_url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "plain_shop.py").write_text(
+        f"from celery import Celery\napp = Celery('shop', broker={delayq_broker_url!r})\n"
+        "import celery_delayq\n"
+        "app.conf.beat_schedule = {'a': {'task': 't', 'schedule': 60}}\n"
+    )
+    path = {"PYTHONPATH": str(tmp_path)}
+    worker = delayq_worker("plain_shop:app", pool="solo", env=path, extra_args=FAST_START)
+
+    worker.wait_log("beat_schedule has entries .1.: workers fire them only where")

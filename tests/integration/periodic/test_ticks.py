@@ -1,0 +1,169 @@
+"""The task of a tick is like any other: it is retried, cancelled, paused, and has options."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from itertools import groupby
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from celery_delayq import DelayQ
+from celery_delayq.model.scheduled import Outcome
+from celery_delayq.periodic.state import (
+    Periodic,
+    upcoming,
+)
+from celery_delayq.periodic.wall_clock import moment_of
+from celery_delayq.testing import wait_until
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.apps.periodic_tasks import TIMEOUT, Diary, StartWorker, start, tasks_of
+from tests.apps.ticking_tasks import IMPORTED
+from tests.integration.conftest import MakeApp
+from tests.support.ticking import stored_ticks, ticking
+
+pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
+
+
+@pytest.fixture
+def app(make_app: MakeApp) -> Celery:
+    return tasks_of(make_app())
+
+
+@pytest.fixture
+def diary(delayq_redis: RedisUnderTest) -> Diary:
+    return Diary(delayq_redis)
+
+
+def count(delayq: DelayQ, name: str) -> int:
+    entry = delayq.periodic.get(name)
+    assert entry is not None
+    return entry.total_run_count
+
+
+def ticks_until(entry: Periodic, tick: int) -> list[int]:
+    """Return all ticks of an entry, as it was, until that one."""
+    return [each for each in upcoming(entry, 1000, timezone.utc) if each <= tick]
+
+
+def test_a_tick_that_retries_holds_back_those_after_it_until_it_has_ended(
+    delayq: DelayQ, diary: Diary, delayq_worker: StartWorker
+) -> None:
+    delayq.periodic.add("again", 0.3, "again", overlap="skip")
+    start(delayq_worker, conf=IMPORTED)
+
+    diary.wait_runs(6)
+
+    runs = diary.runs("id", "retries")[:6]
+    attempts = [[retries for _, retries in some] for _, some in groupby(runs, key=lambda r: r[0])]
+    assert attempts == [[0, 1]] * 3
+
+
+def test_ticks_that_retry_do_so_beside_each_other(
+    delayq: DelayQ, diary: Diary, delayq_worker: StartWorker
+) -> None:
+    entry = delayq.periodic.add("again", 0.3, "again", catch_up="all", max_runs=6)
+    start(delayq_worker, conf=IMPORTED)
+
+    diary.wait_runs(12)
+
+    ids = [f"again:{tick}" for tick in upcoming(entry, 6, timezone.utc)]
+    assert sorted(diary.runs("id", "retries")) == sorted((id, n) for id in ids for n in (0, 1))
+
+
+def test_a_tick_that_is_cancelled_before_it_is_due_does_not_run_nor_come_again(
+    app: Celery,
+    delayq: DelayQ,
+    diary: Diary,
+    delayq_redis: RedisUnderTest,
+    delayq_worker: StartWorker,
+) -> None:
+    entry = delayq.periodic.add("often", 0.5, "note", catch_up="all")
+    with ticking(app):
+        wait_until(lambda: count(delayq, "often") >= 4, TIMEOUT, "four are scheduled")
+    gone = stored_ticks(delayq_redis.client)["often"][-2]
+
+    assert delayq.cancel(f"often:{gone}") is Outcome.DONE
+    start(delayq_worker)
+
+    wait_until(lambda: max(diary.ticks("often"), default=0) > gone + 2000, TIMEOUT, "it goes on")
+    ran = diary.ticks("often")
+    last = ran[-1] - 500  # of two at once the later one may be the first to write
+    assert [tick for tick in ran if tick <= last] == [
+        tick for tick in ticks_until(entry, last) if tick != gone
+    ]
+
+
+def test_a_paused_queue_holds_ticks_until_it_is_resumed(
+    delayq: DelayQ, diary: Diary, delayq_worker: StartWorker
+) -> None:
+    entry = delayq.periodic.add("held", 0.3, "note", queue="aside", catch_up="all")
+    delayq.pause(queue="aside")
+    delayq.periodic.add("other", 0.3, "note", catch_up="all")
+    start(delayq_worker, queues=["celery", "aside"])
+
+    wait_until(lambda: len(diary.ticks("other")) >= 10, TIMEOUT, "the other queue goes on")
+
+    assert diary.ticks("held") == []
+    held = ticks_until(entry, diary.ticks("other")[-1])
+    assert len(held) >= 9
+    delayq.resume(queue="aside")
+    wait_until(lambda: {*held} <= {*diary.ticks("held")}, TIMEOUT, "all that were held run")
+    ran = diary.ticks("held")
+    assert [tick for tick in ran if tick <= held[-1]] == held
+
+
+def test_what_an_entry_says_of_its_message_is_so_in_what_runs(
+    delayq: DelayQ, diary: Diary, delayq_worker: StartWorker
+) -> None:
+    options: dict[str, Any] = {
+        "queue": "aside",
+        "priority": 3,
+        "headers": {"x-who": "me"},
+        "expires": 90.5,
+    }
+    delayq.periodic.add("told", 0.4, "tell", catch_up="all", **options)
+    start(delayq_worker, queues=["celery", "aside"], conf=IMPORTED)
+
+    diary.wait_runs(3)
+
+    found = diary.runs("id", "queue", "priority", "headers", "expires", "eta")
+    for id, queue, priority, headers, expires, eta in found:
+        at = moment_of(int(id.partition(":")[2]))
+        assert (queue, priority, headers) == ("aside", 3, {"x-who": "me"})
+        assert datetime.fromisoformat(eta) == at
+        assert datetime.fromisoformat(expires) == at + timedelta(seconds=90.5)
+
+
+def test_what_has_expired_is_not_caught_up(
+    app: Celery, delayq: DelayQ, diary: Diary, delayq_worker: StartWorker
+) -> None:
+    entry = delayq.periodic.add("brief", 0.5, "note", expires=1, catch_up="all")
+    with ticking(app):
+        wait_until(lambda: count(delayq, "brief") >= 4, TIMEOUT, "four are scheduled")
+    (first,) = upcoming(entry, 1, timezone.utc)
+    diary.wait_past(first / 1000 + 1)
+    started = diary.now() * 1000
+    start(delayq_worker)
+
+    wait_until(lambda: diary.ticks("brief"), TIMEOUT, "one is in time")
+
+    assert diary.ticks("brief")[0] > started - 1000
+
+
+def test_a_run_by_hand_does_not_use_up_the_number_of_runs(
+    delayq: DelayQ, diary: Diary, delayq_worker: StartWorker
+) -> None:
+    entry = delayq.periodic.add("thrice", 0.5, "note", max_runs=3, catch_up="all")
+    by_hand = [delayq.periodic.run_now("thrice") for _ in range(2)]
+    start(delayq_worker)
+
+    diary.wait_runs(5)
+
+    ticks = [f"thrice:{tick}" for tick in upcoming(entry, 5, timezone.utc)]
+    assert len(ticks) == 3
+    assert sorted(diary.runs("id")) == sorted([*ticks, *map(str, by_hand)])
+    ended = delayq.periodic.get("thrice")
+    assert ended is not None
+    assert (ended.status, ended.total_run_count) == ("ended", 5)

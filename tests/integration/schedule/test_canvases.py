@@ -1,0 +1,121 @@
+"""A whole chain, chord or group is cancelled by the id of its root or of the group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from celery import Celery, chain, chord, group
+from celery.exceptions import TaskRevokedError
+from celery.result import AsyncResult
+
+from celery_delayq import (
+    DelayQ,
+    Outcome,
+)
+from celery_delayq.errors import (
+    ConfigError,
+    InvalidFilter,
+)
+from celery_delayq.testing import (
+    FAST_START,
+    WorkerProcess,
+)
+from tests.apps.control_tasks import TIMEOUT
+
+StartWorker = Callable[..., WorkerProcess]
+
+# Of Celery's result backend with redis-py 8.
+pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
+
+
+def states(app: Celery, *results: Any) -> list[str]:
+    return [AsyncResult(result.id, app=app).state for result in results]
+
+
+def test_what_is_scheduled_of_a_chain_is_cancelled_at_once(app: Celery, delayq: DelayQ) -> None:
+    add = app.tasks["tasks.add"]
+    last = chain(add.s(1, 1).set(countdown=300), add.s(1))()
+    other = add.apply_async((1, 1), countdown=300)
+
+    bulk = delayq.cancel_canvas(root_id=last.parent.id)
+
+    assert dict(bulk.outcomes) == {Outcome.DONE: 1}
+    assert [entry.id for entry in delayq.list()] == [other.id]
+    assert states(app, last.parent, other) == ["REVOKED", "PENDING"]
+
+
+def test_all_members_of_a_group_are_cancelled_and_no_others(app: Celery, delayq: DelayQ) -> None:
+    add = app.tasks["tasks.add"]
+    ours = group(add.s(n, n) for n in range(5)).apply_async(countdown=300)
+    others = group(add.s(n, n) for n in range(3)).apply_async(countdown=300)
+
+    assert delayq.cancel_canvas(group_id=ours.id).done == 5
+
+    assert delayq.count() == 3
+    assert states(app, *ours.results) == ["REVOKED"] * 5
+    assert states(app, *others.results) == ["PENDING"] * 3
+
+
+def test_chains_of_a_group_belong_to_it(app: Celery, delayq: DelayQ) -> None:
+    add = app.tasks["tasks.add"]
+    link = add.s(1, 1).set(countdown=300)
+    ours = group(chain(link, add.s(1)) for _ in range(3)).apply_async()
+    chain(link, add.s(1))()
+
+    assert delayq.cancel_canvas(group_id=ours.id).done == 3
+
+    assert delayq.count() == 1
+
+
+def test_a_chord_is_told_that_its_members_will_not_come(app: Celery, delayq: DelayQ) -> None:
+    add = app.tasks["tasks.add"]
+    body = chord([add.s(n, n).set(countdown=300) for n in range(2)])(add.s(1))
+
+    delayq.cancel_canvas(group_id=body.parent.id)
+
+    assert states(app, body) == ["FAILURE"]
+
+
+def test_a_chord_is_told_of_chains_too(app: Celery, delayq: DelayQ) -> None:
+    add = app.tasks["tasks.add"]
+    link = add.s(1, 1).set(countdown=300)
+    body = chord([chain(link, add.s(1)), chain(link, add.s(2))])(add.s(1))
+
+    delayq.cancel_canvas(group_id=body.parent.id)
+
+    assert states(app, body) == ["FAILURE"]
+
+
+def test_a_worker_that_starts_later_refuses_what_is_ready_or_is_sent_after_that(
+    app: Celery, delayq: DelayQ, delayq_worker: StartWorker
+) -> None:
+    def add(**options: Any) -> AsyncResult:
+        return app.send_task("add", (1, 1), **options)
+
+    ready = add(root_id="the root")
+    member = add(group_id="the group")
+    chained = add(chain=[app.signature("add", (1,), options={"group_id": "the group"})])
+    delayq.cancel_canvas(root_id="the root")
+    delayq.cancel_canvas(group_id="the group")
+    later = add(root_id="the root", countdown=0.2)
+    other = add()
+
+    delayq_worker("tests.apps.delayq_tasks:app", pool="solo", extra_args=FAST_START)
+
+    for result in (ready, member, chained, later):
+        with pytest.raises(TaskRevokedError):
+            AsyncResult(result.id, app=app).get(timeout=TIMEOUT)
+    assert AsyncResult(other.id, app=app).get(timeout=TIMEOUT) == 2
+
+
+@pytest.mark.parametrize("given", [{}, {"root_id": "a", "group_id": "b"}])
+def test_one_of_both_is_to_be_given(delayq: DelayQ, given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="give one of them"):
+        delayq.cancel_canvas(**given)
+
+
+def test_an_empty_id_is_refused(delayq: DelayQ) -> None:
+    with pytest.raises(InvalidFilter, match="root_id=''"):
+        delayq.cancel_canvas(root_id="")

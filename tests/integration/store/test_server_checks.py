@@ -1,0 +1,198 @@
+"""Servers that are away, refuse us or are set up badly: a clear error, never a stuck worker."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+import pytest
+from kombu.exceptions import OperationalError
+from redis.exceptions import ResponseError
+
+from celery_delayq import DelayQ
+from celery_delayq.embedded import EmbeddedRedis
+from celery_delayq.errors import (
+    ConfigError,
+    UnsupportedServer,
+)
+from celery_delayq.store.server_checks import (
+    check_refusal,
+    check_version,
+)
+from celery_delayq.testing import (
+    WorkerProcess,
+    wait_until,
+)
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.integration.conftest import MakeApp
+
+pytestmark = pytest.mark.each_server
+
+NO_RETRY = {"max_retries": 0}
+
+
+def test_no_redis_is_an_error_at_the_call(make_app: MakeApp) -> None:
+    app = make_app(broker="delayq+redis://127.0.0.1:1/0")
+
+    with pytest.raises(OperationalError, match="refused"):
+        app.tasks["tasks.add"].apply_async((1, 2), countdown=9, retry_policy=NO_RETRY)
+
+
+def test_a_wrong_password_is_an_error_that_does_not_show_it(
+    make_app: MakeApp, delayq_redis_factory: Callable[..., EmbeddedRedis]
+) -> None:
+    server = delayq_redis_factory(password="right")
+    app = make_app(broker=f"delayq+redis://:wr0ng@127.0.0.1:{server.port}/0")
+
+    with pytest.raises(OperationalError) as caught:
+        app.tasks["tasks.add"].apply_async((1, 2), countdown=9, retry_policy=NO_RETRY)
+
+    assert "wr0ng" not in repr(caught.value)
+    assert "password" in str(caught.value).lower() or "AUTH" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("version", "fits"),
+    [
+        ("5.0.14", False),
+        ("6.0.16", False),
+        ("6.2.0", True),
+        ("7.0.15", True),
+        ("8.2.1", True),
+        ("10.0.0", True),
+    ],
+)
+def test_a_server_older_than_6_2_is_refused(version: str, fits: bool) -> None:
+    class Server:
+        def info(self, _section: str) -> dict[str, str]:
+            return {"redis_version": version}
+
+    if fits:
+        check_version(Server())
+    else:
+        with pytest.raises(UnsupportedServer, match=version):
+            check_version(Server())
+
+
+def test_a_server_too_old_for_the_client_is_named_as_such() -> None:
+    with pytest.raises(UnsupportedServer, match=r"older than 6.0.*needs 6.2"):
+        check_refusal(ResponseError("unknown command `HELLO`, with args beginning with: `3`, "))
+    check_refusal(ResponseError("NOPERM this user has no permissions"))
+
+
+@pytest.mark.parametrize("extension", [True, False], ids=["DelayQ(app)", "transport alone"])
+def test_an_unknown_setting_is_an_error_at_the_first_call(
+    make_app: MakeApp, extension: bool
+) -> None:
+    app = make_app(extension=extension, broker_transport_options={"delayq": {"dispach": 1}})
+
+    with pytest.raises(ConfigError, match=r"dispach.*valid are: dispatch, dispatch_interval"):
+        app.tasks["tasks.add"].apply_async((1, 2), countdown=9)
+
+
+def test_an_unknown_setting_stops_a_worker_at_its_start(
+    delayq_worker: Callable[..., WorkerProcess],
+) -> None:
+    worker = delayq_worker(
+        "tests.apps.delayq_tasks:app",
+        pool="solo",
+        wait_ready=False,
+        env={"TRANSPORT_OPTIONS": '{"delayq": {"dispatch_batch": 0}}'},
+    )
+
+    assert worker.wait() != 0
+    assert "dispatch_batch=0: expected a whole number from 1 to 1000" in worker.log
+
+
+def test_a_broker_of_another_kind_is_named_with_what_would_be_right(
+    make_app: MakeApp, delayq_redis: RedisUnderTest
+) -> None:
+    app = make_app(broker=delayq_redis.url)
+
+    with pytest.raises(ConfigError, match=r"delayq\+redis://"):
+        DelayQ.of(app).count()
+
+
+def test_a_server_that_evicts_is_warned_about_at_the_start(
+    delayq_redis: RedisUnderTest, delayq_worker: Callable[..., WorkerProcess]
+) -> None:
+    delayq_redis.client.config_set("maxmemory-policy", "allkeys-lru")
+
+    worker = delayq_worker("tests.apps.delayq_tasks:app", pool="solo")
+
+    worker.wait_log("evicts keys when it is full .*allkeys-lru.*noeviction")
+
+
+@pytest.mark.parametrize("command", ["CONFIG", "INFO"])
+def test_a_server_that_denies_a_command_is_warned_about_and_used(
+    make_app: MakeApp,
+    delayq_redis_factory: Callable[..., EmbeddedRedis],
+    delayq_worker: Callable[..., WorkerProcess],
+    command: str,
+) -> None:
+    server = delayq_redis_factory()
+    with server.client() as client:
+        client.acl_setuser(
+            "app",
+            enabled=True,
+            passwords=["+secret"],
+            keys=["*"],
+            channels=["*"],
+            commands=["+@all", f"-{command.lower()}"],
+        )
+    url = f"delayq+redis://app:secret@127.0.0.1:{server.port}/0"
+    worker = delayq_worker("tests.apps.delayq_tasks:app", pool="solo", broker_url=url)
+    app = make_app(broker=url)
+
+    app.send_task("add", (1, 2), countdown=0.1)
+
+    worker.wait_log("does not allow CONFIG" if command == "CONFIG" else "does not tell its version")
+    wait_until(lambda: "succeeded" in worker.log, what="the task has run")
+    assert DelayQ.of(app).stats().queues[0].scheduled == 0
+    assert "secret" not in worker.log
+
+
+def test_a_full_server_loses_no_task_and_stops_no_worker(
+    make_app: MakeApp,
+    delayq_redis_factory: Callable[..., EmbeddedRedis],
+    delayq_redis: RedisUnderTest,
+    delayq_worker: Callable[..., WorkerProcess],
+) -> None:
+    """The broker is full; the result backend and the tasks' own Redis are not."""
+    broker = delayq_redis_factory(options={"maxmemory-policy": "noeviction"})
+    url = broker.url_for("delayq+redis")
+    worker = delayq_worker("tests.apps.delayq_tasks:app", pool="solo", broker_url=url)
+    app = make_app(broker=url)
+    results = [app.send_task("add", (n, 0), countdown=0.5) for n in range(20)]
+    with broker.client() as client:
+        client.config_set("maxmemory", 1)
+        with pytest.raises(OperationalError, match="no memory left"):
+            app.send_task("add", (3, 4), countdown=0.5)
+
+        assert [result.get(timeout=20) for result in results] == list(range(20))
+
+        client.config_set("maxmemory", 0)
+    assert app.send_task("add", (5, 6), countdown=0.1).get(timeout=20) == 11
+    assert worker.running
+
+
+def test_a_full_server_lets_what_stock_producers_sent_pass(
+    make_app: MakeApp,
+    delayq_redis_factory: Callable[..., EmbeddedRedis],
+    delayq_worker: Callable[..., WorkerProcess],
+) -> None:
+    broker = delayq_redis_factory(options={"maxmemory-policy": "noeviction"})
+    worker = delayq_worker(
+        "tests.apps.delayq_tasks:app", pool="solo", broker_url=broker.url_for("delayq+redis")
+    )
+    stock = make_app(extension=False, broker=broker.url)
+    with broker.client() as client:
+        worker.send_signal(signal.SIGSTOP)
+        stock.send_task("add", (1, 2), countdown=3600)
+        client.lpush("celery", b"garbage")
+        client.config_set("maxmemory", 1)
+        worker.send_signal(signal.SIGCONT)
+        wait_until(lambda: client.zcard("{celery}:due") == 1, what="the ETA is scheduled")
+        wait_until(lambda: client.hlen("{celery}:dead") == 1, what="the garbage is kept")
+        assert worker.running
+        client.config_set("maxmemory", 0)

@@ -1,0 +1,347 @@
+"""A suite in pytest-celery's own style. Only ``pytest_plugins`` says that there is no Docker."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.canvas import chain, group
+from celery.result import AsyncResult
+from pytest_celery import (
+    RESULT_TIMEOUT,
+    CeleryBackendCluster,
+    CeleryBrokerCluster,
+    CeleryTestBackend,
+    CeleryTestBroker,
+    CeleryTestSetup,
+    CeleryTestWorker,
+    CeleryWorkerCluster,
+    CeleryWorkerContainer,
+    RedisTestBackend,
+    RedisTestBroker,
+    add,
+    fail,
+    identity,
+    ping,
+)
+
+from celery_delayq.testing import wait_until
+
+pytestmark = pytest.mark.full
+
+pytest_plugins = ["celery_delayq.testing.pytest_celery"]
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "apps"))
+flight_tasks = import_module("stock_pytest_celery_tasks")
+
+
+@pytest.fixture
+def default_worker_tasks(default_worker_tasks: set[ModuleType]) -> set[ModuleType]:
+    return {*default_worker_tasks, flight_tasks}
+
+
+class TestASetup:
+    def test_it_is_ready_in_every_way_that_can_be_asked(
+        self, celery_setup: CeleryTestSetup
+    ) -> None:
+        assert celery_setup.ready(ping=True, control=True, docker=True)
+        assert len(celery_setup) == 3
+
+    def test_it_has_a_node_of_each_kind(self, celery_setup: CeleryTestSetup) -> None:
+        assert isinstance(celery_setup.broker, CeleryTestBroker)
+        assert isinstance(celery_setup.broker, RedisTestBroker)
+        assert isinstance(celery_setup.backend, CeleryTestBackend)
+        assert isinstance(celery_setup.backend, RedisTestBackend)
+        assert isinstance(celery_setup.worker, CeleryTestWorker)
+
+    def test_it_runs_tasks(self, celery_setup: CeleryTestSetup) -> None:
+        queue = celery_setup.worker.worker_queue
+
+        assert add.s(1, 2).apply_async(queue=queue).get(timeout=RESULT_TIMEOUT) == 3
+        assert ping.s().apply_async(queue=queue).get(timeout=RESULT_TIMEOUT) == "pong"
+        with pytest.raises(RuntimeError, match="Task expected to fail"):
+            fail.s().apply_async(queue=queue).get(timeout=RESULT_TIMEOUT)
+
+    def test_it_runs_a_canvas(self, celery_setup: CeleryTestSetup) -> None:
+        queue = celery_setup.worker.worker_queue
+        canvas = chain(group(add.si(1, 2), add.si(3, 4)), identity.s())
+
+        result: AsyncResult[Any] = canvas.apply_async(queue=queue)
+
+        assert result.get(timeout=RESULT_TIMEOUT) == [3, 7]
+
+    def test_it_runs_the_suites_own_tasks(self, celery_setup: CeleryTestSetup) -> None:
+        result = flight_tasks.board.s("UA1545").apply_async(queue=celery_setup.worker.worker_queue)
+
+        assert result.get(timeout=RESULT_TIMEOUT) == "UA1545 boarded"
+        celery_setup.worker.assert_log_exists("boarding UA1545")
+        celery_setup.worker.assert_log_does_not_exist("boarding B6725", timeout=1)
+
+    def test_it_runs_a_delayed_task(self, celery_setup: CeleryTestSetup) -> None:
+        assert celery_setup.app.conf.broker_url.startswith("delayq+redis://")
+        board = flight_tasks.board.s("WN3317")
+
+        result = board.apply_async(queue=celery_setup.worker.worker_queue, countdown=0.5)
+
+        assert result.get(timeout=RESULT_TIMEOUT) == "WN3317 boarded"
+
+    def test_its_app_is_that_of_every_node(self, celery_setup: CeleryTestSetup) -> None:
+        assert celery_setup.ready()
+
+        for node in (celery_setup.broker, celery_setup.backend, celery_setup.worker):
+            assert node.app is celery_setup.app
+
+
+class TestTheApp:
+    @pytest.fixture
+    def default_worker_app(self, default_worker_app: Celery) -> Celery:
+        app = default_worker_app
+        app.conf.worker_prefetch_multiplier = 1
+        app.conf.task_default_priority = 3
+        return app
+
+    def test_its_settings_reach_the_worker(self, celery_setup: CeleryTestSetup) -> None:
+        worker = celery_setup.worker
+        inspect = celery_setup.app.control.inspect([worker.hostname()], timeout=1, limit=1)
+        # Again until it is heard: a worker that has just said "ready" hears of nothing yet.
+        conf = wait_until(inspect.conf, 60, "an answer")
+
+        assert conf[worker.hostname()]["worker_prefetch_multiplier"] == 1
+        assert conf[worker.hostname()]["task_default_priority"] == 3
+
+
+class TestAWorker:
+    def test_it_knows_its_name_queue_and_version(self, celery_setup: CeleryTestSetup) -> None:
+        worker = celery_setup.worker
+
+        worker.assert_log_exists(f"{worker.hostname()} ready.")
+        assert worker.worker_name == "celery_test_worker"
+        assert worker.worker_queue == "celery"
+        assert worker.log_level == "INFO"
+        assert worker.version
+
+    def test_it_can_be_killed_and_restarted(self, celery_setup: CeleryTestSetup) -> None:
+        worker = celery_setup.worker
+
+        worker.kill()
+        assert worker.container.status == "exited"
+
+        worker.restart()
+        assert worker.container.status == "running"
+        assert celery_setup.ready(ping=True)
+
+    def test_it_can_be_restarted_by_force(self, celery_setup: CeleryTestSetup) -> None:
+        celery_setup.worker.restart(force=True)
+
+        assert celery_setup.ready(ping=True)
+
+    def test_a_warm_shutdown_lets_a_task_finish(self, celery_setup: CeleryTestSetup) -> None:
+        worker = celery_setup.worker
+        result = flight_tasks.taxi.s(0.5).apply_async(queue=worker.worker_queue)
+        worker.wait_for_log("taxiing")
+
+        worker.kill("SIGTERM")
+
+        worker.assert_log_exists("Warm shutdown")
+        assert result.get(timeout=RESULT_TIMEOUT) == "in the air"
+
+    @pytest.mark.parametrize(
+        ("end", "code"),
+        [("shutdown", 0), ("SIGTERM", 0), ("SIGKILL", 137)],
+    )
+    def test_its_exit_code_is_that_of_a_container(
+        self, celery_setup: CeleryTestSetup, end: str, code: int
+    ) -> None:
+        worker = celery_setup.worker
+        running = worker.container.attrs["State"]
+
+        if end == "shutdown":
+            celery_setup.app.control.shutdown(destination=[worker.hostname()])
+        else:
+            worker.kill(end)
+
+        assert worker.container.wait() == {"StatusCode": code}
+        assert (running["Running"], running["Status"], running["ExitCode"]) == (True, "running", 0)
+        assert worker.container.attrs["State"] == {
+            **running,
+            "Running": False,
+            "Status": "exited",
+            "Pid": 0,
+            "ExitCode": code,
+        }
+        worker.restart()
+        assert worker.container.attrs["State"] == {**running, "Pid": worker.container.pid}
+
+    def test_it_lists_the_processes_of_a_container(self, celery_setup: CeleryTestSetup) -> None:
+        worker = celery_setup.worker
+        stats = celery_setup.app.control.inspect([worker.hostname()], timeout=60, limit=1).stats()
+        pool = stats[worker.hostname()]["pool"]["processes"]
+        expected = {worker.container.pid, *pool}
+
+        listed = worker.get_running_processes_info(["pid", "name", "cmdline"])
+
+        assert {each["pid"] for each in listed if each["name"] == "celery"} == expected
+        [asking] = [each for each in listed if each["name"] != "celery"]
+        assert asking["cmdline"][1] == "-c"
+        celery = worker.get_running_processes_info(["pid", "name"], filters={"name": "celery"})
+        assert {each["pid"] for each in celery} == expected
+        assert all(each.keys() == {"pid", "name"} for each in celery)
+        assert worker.get_running_processes_info(["pid"], filters={"pid": -1}) == []
+
+    def test_a_child_that_was_killed_is_replaced(self, celery_setup: CeleryTestSetup) -> None:
+        worker = celery_setup.worker
+
+        def pids() -> set[int]:
+            celery = {"name": "celery"}
+            return {each["pid"] for each in worker.get_running_processes_info(None, celery)}
+
+        before = pids()
+        child = min(before - {worker.container.pid})
+
+        assert worker.container.exec_run(f"kill -9 {child}")[0] == 0
+
+        def replaced() -> bool:
+            now = pids()
+            return before - now == {child} and len(now - before) == 1
+
+        wait_until(replaced, 60, "a new child in the place of the old one")
+
+    def test_it_gives_up_waiting_for_what_is_not_logged(
+        self, celery_setup: CeleryTestSetup
+    ) -> None:
+        with pytest.raises(AssertionError, match="did not log -> landed within 1 seconds"):
+            celery_setup.worker.assert_log_exists("landed", timeout=1)
+
+
+class TestAWorkerOfASuitesOwnClass:
+    @pytest.fixture
+    def default_worker_container_cls(self) -> type[CeleryWorkerContainer]:
+        class GateWorker(CeleryWorkerContainer):
+            @classmethod
+            def worker_name(cls) -> str:
+                return "gate"
+
+            @classmethod
+            def worker_queue(cls) -> str:
+                return "boarding"
+
+            @classmethod
+            def command(cls, *args: str, **options: Any) -> list[str]:
+                return list(super().command("--pool=threads", "--concurrency=3", *args, **options))
+
+            @classmethod
+            def initial_env(cls, config: dict[str, Any], initial: Any = None) -> dict[str, Any]:
+                return dict(super().initial_env(config, {**(initial or {}), "GATE": "C12"}))
+
+        return GateWorker
+
+    def test_its_name_queue_command_and_environment_hold(
+        self, celery_setup: CeleryTestSetup
+    ) -> None:
+        worker = celery_setup.worker
+        result = flight_tasks.board.s("DL461").apply_async(queue="boarding")
+
+        assert result.get(timeout=RESULT_TIMEOUT) == "DL461 boarded"
+        assert worker.hostname().startswith("gate@")
+        assert worker.container.env["GATE"] == "C12"
+        stats = celery_setup.app.control.inspect([worker.hostname()], timeout=60, limit=1).stats()
+        assert stats[worker.hostname()]["pool"]["max-concurrency"] == 3
+
+
+class TestABroker:
+    def test_it_can_be_restarted_under_a_worker(self, celery_setup: CeleryTestSetup) -> None:
+        celery_setup.broker.restart()
+
+        assert celery_setup.ready(ping=True)
+
+    def test_it_can_be_killed_and_restarted(self, celery_setup: CeleryTestSetup) -> None:
+        celery_setup.broker.kill()
+        assert celery_setup.broker.container.status == "exited"
+
+        celery_setup.broker.restart()
+
+        assert celery_setup.ready(ping=True)
+
+    def test_it_has_a_client_and_logs(self, celery_broker_cluster: CeleryBrokerCluster) -> None:
+        broker = celery_broker_cluster[0]
+
+        assert broker.ready()
+        assert broker.container.client.ping()
+        assert broker.name().startswith("redis-")
+        broker.assert_log_exists("Ready to accept connections")
+
+    @pytest.mark.parametrize(("end", "code"), [("SIGTERM", 0), ("SIGKILL", 137)])
+    def test_its_exit_code_is_that_of_a_container(
+        self, celery_broker_cluster: CeleryBrokerCluster, end: str, code: int
+    ) -> None:
+        container = celery_broker_cluster[0].container
+        assert container.attrs["State"]["ExitCode"] == 0
+
+        container.kill(end)
+        assert (container.status, container.attrs["State"]["ExitCode"]) == ("exited", code)
+
+        container.start()
+        container.stop()
+        assert (container.status, container.attrs["State"]["ExitCode"]) == ("exited", 0)
+
+    def test_its_port_is_published(self, celery_broker_cluster: CeleryBrokerCluster) -> None:
+        container = celery_broker_cluster[0].container
+
+        assert container.get_addr("6379/tcp") == ("127.0.0.1", container.port)
+        assert container.ports["6379/tcp"] == [container.port]
+
+    def test_its_database_can_be_chosen(self, celery_broker_cluster: CeleryBrokerCluster) -> None:
+        config = celery_broker_cluster[0].config(vhost="3")
+
+        assert config["url"].endswith("/3")
+        assert config["vhost"] == "3"
+
+    @pytest.fixture
+    def default_redis_broker_command(self, default_redis_broker_command: list[str]) -> list[str]:
+        return [*default_redis_broker_command, "--maxmemory", "16mb"]
+
+    def test_the_suites_command_reaches_the_server(
+        self, celery_broker_cluster: CeleryBrokerCluster
+    ) -> None:
+        config = celery_broker_cluster[0].container.client.config_get("*")
+
+        assert config["maxmemory"] == str(16 * 2**20)
+        assert config["maxmemory-policy"] == "noeviction"
+        assert config["bind"] == "127.0.0.1"
+
+
+class TestABrokerOfAnotherScheme:
+    @pytest.fixture
+    def delayq_broker_scheme(self) -> str:
+        return "redis"
+
+    def test_stock_celery_runs_on_the_same_nodes(self, celery_setup: CeleryTestSetup) -> None:
+        assert celery_setup.app.conf.broker_url.startswith("redis://")
+        assert celery_setup.ready(ping=True)
+
+
+class TestClusters:
+    @pytest.fixture
+    def celery_backend_cluster(self) -> None:
+        return None
+
+    def test_the_backend_can_be_left_out(
+        self, celery_setup: CeleryTestSetup, celery_worker_cluster: CeleryWorkerCluster
+    ) -> None:
+        assert len(celery_setup) == 2
+        assert celery_setup.backend is None
+        flight_tasks.board.s("AA1141").apply_async(queue=celery_setup.worker.worker_queue)
+        celery_worker_cluster[0].wait_for_log("boarding AA1141")
+
+
+def test_broker_and_backend_are_servers_of_their_own(
+    celery_broker_cluster: CeleryBrokerCluster, celery_backend_cluster: CeleryBackendCluster
+) -> None:
+    assert (
+        celery_broker_cluster.config()["host_urls"] != celery_backend_cluster.config()["host_urls"]
+    )

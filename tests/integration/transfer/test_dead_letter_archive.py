@@ -1,0 +1,471 @@
+"""Dead letters to databases and files and back: each once, and byte for byte."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from celery_delayq import DelayQ
+from celery_delayq.embedded import EmbeddedRedis
+from celery_delayq.errors import (
+    ConfigError,
+    TransferError,
+)
+from celery_delayq.model.dead_letter import DeadFilter
+from celery_delayq.store.dead_letters import LetterStore
+from celery_delayq.testing.fixtures import RedisUnderTest
+from celery_delayq.transfer import dead_letter_archive
+from celery_delayq.transfer.results import (
+    Archived,
+    Imported,
+)
+from tests.integration.conftest import MakeApp, query
+from tests.support.letters import details, fill, message, stored
+from tests.support.postgres import PostgresServer
+
+HOSTILE = (
+    "with space",
+    "{brace}:%00",
+    "100%",
+    "ünï☃ '\"\\",
+    "nul\0inside",
+    "x" * 10_000,
+    "-",
+)
+
+#: As many letters die in one moment as must not matter.
+AT = 1_700_000_000_000
+
+
+@pytest.fixture(params=["dead.jsonl", "dead.jsonl.gz", "sqlite", "postgresql"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where to export to."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/dead.db"
+    if request.param == "postgresql":
+        server: PostgresServer = request.getfixturevalue("postgres")
+        return server.new_database()
+    return str(tmp_path / request.param)
+
+
+@pytest.fixture
+def elsewhere(make_app: MakeApp, delayq_redis_factory: Callable[..., EmbeddedRedis]) -> DelayQ:
+    """The object of an app on a second server."""
+    return DelayQ.of(make_app(broker=delayq_redis_factory().url_for("delayq+redis")))
+
+
+def letters(delayq: DelayQ) -> dict[tuple[str, bytes], tuple[bytes, float]]:
+    """All letters: what is stored, and when they died."""
+    store = delayq.store
+    found = {}
+    for queue in store.registry():
+        key = store.keys.queue(queue)
+        died = dict(store.client.zrange(key.dead_at, 0, -1, withscores=True))
+        for id, data in store.client.hgetall(key.dead).items():
+            found[queue, id] = data, died.pop(id)
+        assert not died
+    return found
+
+
+def bury_hostile(delayq: DelayQ) -> None:
+    """Something of each kind that there is, and of what is none."""
+    keep = delayq.store.letters.keep
+    for n, text in enumerate(HOSTILE):
+        reason = f"failed: {text} \x1b[31m"
+        told = details(text, worker=text, traceback=f"{text}\n\ud800")
+        queue = f"q {text[:200]}"
+        sent = message(text, text, root_id=text, group=text, retries=2**70)
+        data = stored(AT + n, reason, sent, told)
+        keep(queue, [(text, AT + n, data)])
+        keep(queue, [(f"{text}\0{AT}-1", AT + n, stored(AT + n, reason, b"\xff\0\xfe no json"))])
+    keep("celery", [(b"\xff\xfe".decode("utf-8", "surrogateescape"), AT, b"1 %d 0 r\n" % AT)])
+
+
+# -- there and back
+
+
+def test_a_move_and_a_restore_lose_nothing(delayq: DelayQ, elsewhere: DelayQ, place: str) -> None:
+    fill(delayq, 1_203)
+    fill(delayq, 51, queue="mail")
+    bury_hostile(delayq)
+    before = letters(delayq)
+    number = len(before)
+    move = "://" in place
+
+    report = delayq.archive_dead(place) if move else delayq.export_dead(place)
+
+    assert (report.looked, report.letters, report.new) == (number, number, number)
+    assert (report.total, report.moved, report.gone) == (number, number * move, 0)
+    assert letters(delayq) == ({} if move else before)
+
+    assert elsewhere.import_dead(place, dry_run=True).outcomes == {"restored": number}
+    assert letters(elsewhere) == {}
+    imported = elsewhere.import_dead(place)
+    assert (imported.outcomes, imported.total) == ({"restored": number}, number)
+    assert letters(elsewhere) == before
+    for dry_run in (True, False):
+        assert elsewhere.import_dead(place, dry_run=dry_run).outcomes == {"duplicate": number}
+    assert letters(elsewhere) == before
+
+    assert delayq.import_dead(place).looked == number
+    assert letters(delayq) == before
+
+
+def test_archiving_again_what_was_restored_adds_nothing(delayq: DelayQ, database: str) -> None:
+    fill(delayq, 700)
+    bury_hostile(delayq)
+    number = len(letters(delayq))
+
+    delayq.archive_dead(database)
+    delayq.import_dead(database)
+    again = delayq.archive_dead(database)
+
+    assert (again.letters, again.new, again.moved) == (number, 0, number)
+    assert letters(delayq) == {}
+    assert query(database, "SELECT count(*) FROM dead_letters") == [(number,)]
+
+
+def test_an_export_leaves_them_and_a_move_marks_their_rows(delayq: DelayQ, database: str) -> None:
+    ids = fill(delayq, 5)
+    before = letters(delayq)
+    moved = "SELECT id FROM dead_letters WHERE moved_at IS NOT NULL ORDER BY id"
+
+    assert (delayq.export_dead(database).new, delayq.export_dead(database).new) == (5, 0)
+    assert letters(delayq) == before
+    assert query(database, moved) == []
+
+    report = delayq.archive_dead(database, DeadFilter(task_id=ids[2]))
+    assert (report.letters, report.new, report.moved) == (1, 0, 1)
+    assert query(database, moved) == [(ids[2],)]
+    assert len(letters(delayq)) == 4
+
+
+def test_a_letter_without_a_date_comes_back_as_of_now(delayq: DelayQ, place: str) -> None:
+    store = delayq.store
+    store.register("celery")
+    store.client.hset("{celery}:dead", "rotten", b"\xffno letter")
+    store.client.zadd("{celery}:dead_at", {"rotten": 7})
+
+    delayq.export_dead(place)
+    delayq.purge_all(DeadFilter(), everything=True)
+    assert letters(delayq) == {}
+    assert delayq.import_dead(place).outcomes == {"restored": 1}
+
+    [(data, died)] = letters(delayq).values()
+    assert data == b"\xffno letter"
+    # Else it would be the first that is too old to be kept.
+    assert 0 <= store.now_ms() - died < 60_000
+
+
+def test_a_letter_from_after_all_time_comes_back(delayq: DelayQ, place: str) -> None:
+    data = stored(10**19, "failed", message("late"))
+    delayq.store.letters.keep("celery", [("late", AT, data)])
+
+    delayq.export_dead(place)
+    delayq.store.client.delete("{celery}:dead", "{celery}:dead_at")
+
+    assert delayq.import_dead(place).outcomes == {"restored": 1}
+    assert letters(delayq) == {("celery", b"late"): (data, 1e19)}
+
+
+def test_one_that_is_restored_beside_another_stays_the_same_row(
+    delayq: DelayQ, database: str
+) -> None:
+    keep = delayq.store.letters.keep
+    first, second = (stored(AT + n, "failed", message("one")) for n in range(2))
+    keep("celery", [("one", AT, first)])
+    delayq.archive_dead(database)
+    keep("celery", [("one", AT + 1, second)])
+
+    assert delayq.import_dead(database).outcomes == {"restored": 1}
+    assert {data for data, _ in letters(delayq).values()} == {first, second}
+    assert delayq.import_dead(database).outcomes == {"duplicate": 1}
+    assert delayq.import_dead(database, dry_run=True).outcomes == {"duplicate": 1}
+
+    report = delayq.archive_dead(database)
+    assert (report.new, report.moved) == (1, 2)
+    assert query(database, "SELECT id FROM dead_letters ORDER BY died_ms") == [("one",), ("one",)]
+    assert letters(delayq) == {}
+
+
+@pytest.mark.parametrize(("room", "transactions"), [(300_000, 17), (dead_letter_archive.ROOM, 2)])
+def test_large_letters_are_not_read_all_at_once_nor_written(
+    delayq: DelayQ,
+    database: str,
+    monkeypatch: pytest.MonkeyPatch,
+    room: int,
+    transactions: int,
+) -> None:
+    monkeypatch.setattr(dead_letter_archive, "ROOM", room)
+    pages, sizes = LetterStore.pages, []
+
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        for found in pages(*args, **kwargs):
+            sizes.append(sum(len(each.data) for each in found))
+            yield found
+
+    monkeypatch.setattr(LetterStore, "pages", noting)
+    fill(delayq, 150, queue="a")
+    fill(delayq, 80, queue="b", size=50_000)
+
+    written: list[int] = []
+    report = delayq.archive_dead(database, progress=lambda report: written.append(report.moved))
+
+    assert report.moved == 230
+    # A call of Redis tells about 1 MB, and a transaction has several calls or a part of one.
+    assert len(sizes) == 5
+    assert 1_000_000 <= max(sizes) <= 1_100_000
+    assert len(written) == transactions
+
+
+# -- which ones
+
+
+def bury_various(delayq: DelayQ) -> None:
+    keep = delayq.store.letters.keep
+    kinds = (
+        ("mail", "shop.mail", "failed: Timeout", "Timeout", "root", None),
+        ("mail", "shop.bill", "failed: DECLINED", "Declined", "root", "group"),
+        ("bills", "shop.bill", "killed its workers", None, None, "group"),
+        ("bills", "shop.ü\0", "failed: ÜBEL", "Übel\0", "ü", None),
+    )
+    for n, (queue, task, reason, exception, root, group) in enumerate(kinds):
+        told = details(exception) if exception else b""
+        data = message(f"id-{n}", task, root_id=root, group=group)
+        keep(queue, [(f"letter-{n}", AT + n * 1000, stored(AT + n * 1000, reason, data, told))])
+
+
+@pytest.mark.parametrize(
+    ("filter", "wanted"),
+    [
+        ({"queue": "mail"}, {0, 1}),
+        ({"task": "shop.bill"}, {1, 2}),
+        ({"task": "shop.ü\0"}, {3}),
+        ({"task_id": "id-2"}, {2}),
+        ({"reason": "declined"}, {1}),
+        ({"reason": "übel"}, {3}),
+        ({"exception": "Timeout"}, {0}),
+        ({"exception": "Übel\0"}, {3}),
+        ({"root_id": "root", "group_id": "group"}, {1}),
+        ({"died_from": datetime.fromtimestamp(AT / 1000 + 1, timezone.utc)}, {1, 2, 3}),
+        ({"died_to": datetime.fromtimestamp(AT / 1000 + 1, timezone.utc)}, {0, 1}),
+        ({"queue": "mail", "task": "none"}, set()),
+    ],
+)
+def test_both_ways_only_what_a_filter_means(
+    delayq: DelayQ, elsewhere: DelayQ, tmp_path: Path, filter: dict[str, Any], wanted: set[int]
+) -> None:
+    bury_various(delayq)
+    which = DeadFilter(**filter)
+    ids = {f"letter-{n}" for n in wanted}
+    every, some = f"sqlite:///{tmp_path}/every.db", f"sqlite:///{tmp_path}/some.db"
+    file = tmp_path / "some.jsonl"
+
+    delayq.export_dead(every)
+    assert delayq.export_dead(file, which).letters == len(wanted)
+    assert {json.loads(line).get("id") for line in file.read_bytes().splitlines()[1:-1]} == ids
+    assert elsewhere.import_dead(every, which).outcomes["restored"] == len(wanted)
+    assert {each.id for each in elsewhere.dead_letters()} == ids
+    assert delayq.archive_dead(some, which).moved == len(wanted)
+    assert {each.id for each in delayq.dead_letters()} == {f"letter-{n}" for n in range(4)} - ids
+    assert dict(query(some, "SELECT id, id FROM dead_letters")).keys() == ids
+
+
+def test_only_what_died_long_enough_ago(delayq: DelayQ, database: str) -> None:
+    fill(delayq, 3, queue="old", age=600)
+    fill(delayq, 4, queue="new", age=30)
+
+    assert delayq.archive_dead(database, older_than=300).moved == 3
+    assert delayq.archive_dead(database, older_than=300).looked == 0
+    limit = datetime.now(timezone.utc) - timedelta(seconds=900)
+    assert delayq.archive_dead(database, DeadFilter(died_to=limit), older_than=1).moved == 0
+    assert delayq.archive_dead(database, older_than=1).moved == 4
+
+
+# -- with others
+
+
+def test_what_is_replayed_in_between_is_not_forgotten_twice(
+    app: Celery, delayq: DelayQ, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = fill(delayq, 4)
+    discard = LetterStore.discard
+
+    def late(self: LetterStore, queue: str, names: Any, token: str) -> Any:
+        assert delayq.replay(ids[1], countdown=3600)
+        # And one that has died again since, under the same id.
+        assert delayq.replay(ids[2], countdown=3600)
+        delayq.cancel(ids[2])
+        self.bury(queue, ids[2], "failed again", message(ids[2]))
+        return discard(self, queue, names, token)
+
+    monkeypatch.setattr(LetterStore, "discard", late)
+    report = delayq.archive_dead(database)
+
+    assert (report.letters, report.moved, report.gone) == (4, 2, 2)
+    assert [each.id for each in delayq.entries()] == [ids[1]]
+    [again] = delayq.dead_letters()
+    assert (again.id, again.reason) == (ids[2], "failed again")
+    rows = query(database, "SELECT id FROM dead_letters WHERE moved_at IS NULL ORDER BY id")
+    assert rows == [(ids[1],), (ids[2],)]
+
+
+@pytest.mark.full
+def test_several_archive_at_once(make_app: MakeApp, delayq: DelayQ, database: str) -> None:
+    fill(delayq, 4_000)
+    fill(delayq, 1_000, queue="mail")
+    before = letters(delayq)
+    many = [DelayQ.of(make_app()) for _ in range(4)]
+
+    with ThreadPoolExecutor(len(many)) as pool:
+        reports: list[Archived] = [*pool.map(lambda each: each.archive_dead(database), many)]
+
+    assert letters(delayq) == {}
+    assert sum(report.moved for report in reports) == 5_000
+    assert sum(report.new for report in reports) == 5_000
+    assert query(database, "SELECT count(*), count(moved_at) FROM dead_letters") == [(5000, 5000)]
+    with ThreadPoolExecutor(len(many)) as pool:
+        back: list[Imported] = [*pool.map(lambda each: each.import_dead(database), many)]
+    assert sum(report.outcomes["restored"] for report in back) == 5_000
+    assert letters(delayq) == before
+
+
+# -- what people see
+
+
+def test_the_table_tells_people_what_died(delayq: DelayQ, database: str) -> None:
+    told = details()
+    data = stored(AT, "failed: ValueError", message("id-1", root_id="r", group="g"), told)
+    delayq.store.letters.keep("mail", [("id-1", AT, data)])
+    made = delayq.archive_dead(database).made
+
+    columns = "queue, id, task, task_id, reason, exception, retries, worker, root_id, group_id"
+    [row] = query(database, f"SELECT {columns}, died_ms, data FROM dead_letters")
+    assert row[:4] == ("mail", "id-1", "shop.mail", "id-1")
+    assert row[4:8] == ("failed: ValueError", "ValueError", 3, "celery@one")
+    assert row[8:11] == ("r", "g", AT)
+    assert bytes(row[11]) == data
+    [[traceback]] = query(database, "SELECT traceback FROM dead_letters")
+    assert traceback == json.loads(told)["traceback"]
+    [[died, archived]] = query(database, "SELECT died, archived_at FROM dead_letters")
+    if database.startswith("postgresql"):
+        assert died == datetime.fromtimestamp(AT / 1000, timezone.utc)
+        assert archived == datetime.fromisoformat(made)
+    else:
+        assert died == "2023-11-14 22:13:20.000000"
+
+
+def test_a_row_that_was_spoiled_is_refused_by_its_id(
+    delayq: DelayQ, elsewhere: DelayQ, database: str
+) -> None:
+    ids = fill(delayq, 3)
+    delayq.archive_dead(database)
+    query(database, f"UPDATE dead_letters SET queue = 'other' WHERE id = '{ids[1]}'")
+
+    report = elsewhere.import_dead(database)
+
+    assert report.outcomes == {"restored": 2, "refused": 1}
+    [refusal] = report.refusals
+    assert refusal.line == 2
+    assert refusal.reason == f"id {ids[1]!r}: the row was changed by hand"
+
+
+def test_bad_lines_do_not_stop_the_rest(delayq: DelayQ, tmp_path: Path) -> None:
+    ids = fill(delayq, 6)
+    file = tmp_path / "dead.jsonl"
+    delayq.export_dead(file)
+    lines = file.read_bytes().splitlines()
+    line = json.loads(lines[1])
+    lines[2] = b"garbage"
+    lines[3] = json.dumps({**line, "letter": 7}).encode()
+    lines[4] = json.dumps({**line, "queue": ""}).encode()
+    lines[5] = json.dumps({**line, "letter_base64": "?"}).encode()
+    del lines[-1]
+    lines.append(b'{"format": "celery_delayq.schedule", "version": 1}')
+    file.write_bytes(b"\n".join(lines))
+    delayq.purge_all(DeadFilter(), everything=True)
+
+    report = delayq.import_dead(file)
+
+    assert report.outcomes == {"restored": 2, "refused": 6}
+    assert {each.id for each in delayq.dead_letters()} == {ids[0], ids[5]}
+    reasons = {refusal.line: refusal.reason for refusal in report.refusals}
+    assert reasons[3].startswith("no JSON")
+    assert reasons[4] == "letter: expected a text, got int"
+    assert reasons[5] == "queue: expected a text, got ''"
+    assert reasons[6].startswith("letter_base64: it cannot be read")
+    assert reasons[8] == "format 'celery_delayq.schedule': expected 'celery_delayq.dead_letters'"
+    assert "was cut off" in reasons[9]
+
+
+def test_an_open_file_serves_too(delayq: DelayQ) -> None:
+    fill(delayq, 3)
+    file = io.BytesIO()
+
+    delayq.export_dead(file)
+    delayq.purge_all(DeadFilter(), everything=True)
+    file.seek(0)
+
+    assert delayq.import_dead(file).outcomes == {"restored": 3}
+
+
+def test_a_file_is_for_its_owner_and_a_gzipped_one_is_one(delayq: DelayQ, tmp_path: Path) -> None:
+    fill(delayq, 3)
+    for name in ("dead.jsonl", "dead.jsonl.gz"):
+        delayq.export_dead(tmp_path / name)
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
+    assert gzip.decompress((tmp_path / "dead.jsonl.gz").read_bytes()).count(b"\n") == 5
+    delayq.archive_dead(f"sqlite:///{tmp_path}/dead.db")
+    assert (tmp_path / "dead.db").stat().st_mode & 0o777 == 0o600
+
+
+# -- what cannot be meant
+
+
+def test_a_place_that_is_none_is_refused(delayq: DelayQ, tmp_path: Path) -> None:
+    fill(delayq, 1)
+    for url, reason in (
+        (str(tmp_path / "dead.jsonl"), "an export writes them to a file"),
+        ("mysql://root:hunter2@localhost/db", "expected a path"),
+        ("sqlite://", "expected a file"),
+        (f"sqlite:///{tmp_path}/none/dead.db", "unable to open"),
+    ):
+        with pytest.raises(TransferError, match=reason) as caught:
+            delayq.archive_dead(url)
+        assert "hunter2" not in str(caught.value)
+    with pytest.raises(ConfigError, match="dead_letters_archive"):
+        delayq.archive_dead()
+    with pytest.raises(TransferError, match="no such file"):
+        delayq.import_dead(f"sqlite:///{tmp_path}/none.db")
+    assert len(letters(delayq)) == 1
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_table_of_others_is_left_alone(delayq: DelayQ, database: str) -> None:
+    fill(delayq, 1)
+    query(database, "CREATE TABLE dead_letters (id INTEGER, queue TEXT)")
+
+    for call in (delayq.archive_dead, delayq.export_dead, delayq.import_dead):
+        with pytest.raises(TransferError, match="is another one, it has no column died_ms"):
+            call(database)
+    assert len(letters(delayq)) == 1
+
+
+def test_by_default_the_database_of_the_settings_is_meant(
+    make_app: MakeApp, delayq_redis: RedisUnderTest, database: str
+) -> None:
+    options = {"delayq": {"dead_letters_archive": database}}
+    delayq = DelayQ.of(make_app(broker_transport_options=options))
+    fill(delayq, 2)
+
+    assert delayq.archive_dead().moved == 2
+    assert delayq.import_dead().outcomes == {"restored": 2}

@@ -1,0 +1,191 @@
+"""A master is killed under load, its replica takes over: workers follow, tasks are not lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from kombu.exceptions import OperationalError
+
+from celery_delayq import (
+    DelayQ,
+    Outcome,
+)
+from celery_delayq.admin.repair import check
+from celery_delayq.embedded import EmbeddedRedis
+from celery_delayq.errors import NotReplicated
+from celery_delayq.settings import Settings
+from celery_delayq.store.keys import (
+    Keys,
+    Layout,
+)
+from celery_delayq.store.schedule import Store
+from celery_delayq.testing import (
+    WorkerProcess,
+    wait_until,
+)
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.apps.ending_tasks import Desk
+from tests.support.sentinel import MASTER_NAME, Sentinel
+
+pytestmark = pytest.mark.each_server
+
+PASSWORD = "s3cret"
+LEASE = 2.0
+
+
+@pytest.fixture
+def servers(
+    delayq_redis_factory: Callable[..., EmbeddedRedis],
+) -> tuple[EmbeddedRedis, EmbeddedRedis]:
+    """A master and its replica."""
+    options = {"masterauth": PASSWORD, "repl-diskless-sync-delay": 0}
+    master = delayq_redis_factory(password=PASSWORD, options=options)
+    replica = delayq_redis_factory(
+        password=PASSWORD, options={**options, "replicaof": f"127.0.0.1 {master.port}"}
+    )
+    with replica.client() as client:
+        wait_until(lambda: client.info()["master_link_status"] == "up", 20, "the replica")
+    return master, replica
+
+
+@pytest.fixture
+def sentinel(servers: tuple[EmbeddedRedis, EmbeddedRedis], tmp_path: Path) -> Iterator[Sentinel]:
+    with Sentinel(servers[0], PASSWORD, tmp_path / "sentinel") as sentinel:
+        sentinel.wait_ready(replicas=1)
+        yield sentinel
+
+
+@pytest.fixture(params=[0, 1], ids=["does not wait for the replica", "waits for the replica"])
+def desk(
+    request: pytest.FixtureRequest,
+    servers: tuple[EmbeddedRedis, EmbeddedRedis],
+    sentinel: Sentinel,
+    delayq_worker: Callable[..., WorkerProcess],
+    delayq_redis: RedisUnderTest,
+) -> Iterator[Desk]:
+    options: dict[str, Any] = {
+        "master_name": MASTER_NAME,
+        "delayq": {"wait_replicas": request.param},
+    }
+    url = f"delayq+sentinel://:{PASSWORD}@127.0.0.1:{sentinel.port}/0"
+    desk = Desk(delayq_worker, servers[0], delayq_redis.url, url=url, options=options)
+    yield desk
+    desk.close()
+
+
+def test_a_failover_under_load(
+    desk: Desk,
+    servers: tuple[EmbeddedRedis, EmbeddedRedis],
+    sentinel: Sentinel,
+    record_property: Callable[[str, object], None],
+) -> None:
+    master, replica = servers
+    waits = desk.options["delayq"].pop("wait_replicas")
+    running = desk.send(2, "gate")
+    workers = [
+        desk.worker("prefork", lease=LEASE),
+        desk.worker("threads", lease=LEASE, args=["--queues=celery,aside"]),
+    ]
+    desk.wait_started(running, 2)
+    scheduled = desk.send(20, countdown=6)
+
+    # Load, also while the replica is asked what it has and when the master dies.
+    desk.options["delayq"]["wait_replicas"] = waits
+    published: list[str] = []
+    certain: set[str] = set()
+    acknowledged: set[str] = set()
+    wait_until(lambda: replica_has(replica, scheduled), what="the schedule on the replica")
+    with suppress(OperationalError, NotReplicated), desk.connection() as connection:
+        while True:
+            published += desk.send(1, connection=connection, retry=False)
+            if len(published) == 200:
+                certain = set(published)
+                acknowledged = desk.ledger.finished() - desk.held()
+                wait_replicated(master)
+            elif len(published) == 220:
+                master.kill()
+    assert len(published) >= 220
+
+    desk.options["delayq"].pop("wait_replicas")
+    wait_until(lambda: sentinel.master_port() == replica.port, 30, "the failover")
+    desk.redis.close()
+    desk.redis = replica.client()
+    for worker in workers:
+        desk.wait_connected(worker, 2)
+
+    # Dispatchers and heartbeats are on the new master.
+    desk.wait_finished(desk.send(1, queue="aside", countdown=1.5 * LEASE))
+    assert set(running) <= desk.held()
+    desk.open("gate")
+    certain.update(published if waits else [])
+    desk.wait_finished([*running, *scheduled, *certain])
+    desk.wait_empty()
+
+    # Runs twice only what was acknowledged when the replica could not be told any more.
+    twice = desk.twice()
+    record_property("twice", len(twice))
+    record_property("lost", len(set(published) - desk.ledger.finished()))
+    print(f"{len(twice)} ran twice, {len(set(published) - desk.ledger.finished())} were lost")
+    assert acknowledged
+    assert not acknowledged.intersection(twice)
+    assert not set(twice).intersection(running)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("desk", [0], indirect=True)
+def test_a_replica_that_lags_undoes_what_it_was_not_told_and_nothing_else(
+    desk: Desk, servers: tuple[EmbeddedRedis, EmbeddedRedis], sentinel: Sentinel
+) -> None:
+    master, replica = servers
+    workers = [desk.worker("prefork", lease=LEASE), desk.worker("threads", lease=LEASE)]
+    desk.wait_finished(desk.send(20))
+    kept, cancelled, moved = (desk.send(5, countdown=14) for _ in range(3))
+    again = desk.send(4, acks="mixed", countdown=7)
+    everything = [*kept, *cancelled, *moved, *again]
+    wait_until(lambda: replica_has(replica, everything), what="the schedule on the replica")
+
+    with replica.client() as client:  # from now on it receives nothing
+        client.config_set("masterauth", "wrong")
+        client.client_kill_filter(_type="master")
+    lost = desk.send(5, countdown=14)
+    with Celery("lag", broker=desk.url, set_as_current=False) as app:
+        app.conf.broker_transport_options = {"master_name": MASTER_NAME}
+        delayq = DelayQ.of(app)
+        assert {delayq.cancel(id) for id in cancelled} == {Outcome.DONE}
+        assert {delayq.reschedule(id, countdown=900) for id in moved} == {Outcome.DONE}
+        delayq.close()
+    desk.wait_finished(again)
+    wait_until(lambda: not desk.held(), 10, "the acks")
+    master.kill()
+    wait_until(lambda: sentinel.master_port() == replica.port, 30, "the failover")
+    desk.redis.close()
+    desk.redis = replica.client()
+    for worker in workers:
+        desk.wait_connected(worker, 2)
+
+    desk.wait_finished([*everything, *desk.send(5, countdown=1)])
+    desk.wait_empty()
+
+    assert not desk.ledger.finished() & set(lost)
+    assert desk.twice() == dict.fromkeys(again, 2)
+    store = Store(desk.redis, Keys(), Layout())
+    reports = [*check(store, Settings(lease=LEASE))]
+    assert reports[-1].findings == []
+
+
+def replica_has(replica: EmbeddedRedis, ids: list[str]) -> bool:
+    """Return whether a replica has these in its schedule."""
+    with replica.client() as client:
+        return all(client.zscore("{celery}:due", id) for id in ids)
+
+
+def wait_replicated(master: EmbeddedRedis) -> None:
+    """Wait until the replica has all that the master has at the time of the call."""
+    with master.client() as client:
+        client.incr("mark")  # WAIT is about the writes of its own connection
+        assert client.wait(1, 10_000) == 1

@@ -1,0 +1,371 @@
+"""How workers and other consumers end: what they did not start goes back, nothing runs twice."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from celery_delayq.testing import (
+    POOLS,
+    ManagedProcess,
+    WorkerProcess,
+    wait_until,
+)
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.apps.ending_tasks import Desk, half_sent
+from tests.support.proxy import Fault, Proxy
+
+StartWorker = Callable[..., WorkerProcess]
+LATE = "late"
+FOR_EVER = "for ever"
+
+
+@pytest.fixture
+def desk(delayq_worker: StartWorker, delayq_redis: RedisUnderTest) -> Iterator[Desk]:
+    server = delayq_redis.server
+    desk = Desk(delayq_worker, server, server.url_for("redis", 1))
+    yield desk
+    desk.close()
+
+
+def start_in_the_middle_of_a_batch(
+    desk: Desk, pool: str, **settings: Any
+) -> tuple[WorkerProcess, list[str]]:
+    """Return a worker that runs some of the tasks, holds others and has left the rest."""
+    # What goes quickly comes first, so that the worker takes many at once.
+    quick = desk.send(30)
+    ids = desk.send(16, "gate", acks="mixed")
+    worker = desk.worker(pool, **settings)
+    desk.wait_started(ids, 1 if pool == "solo" else 2)
+    if pool != "solo":  # which takes one at a time where the machine is slow
+        wait_until(
+            lambda: desk.held().difference(quick, desk.started()), what="it holds more than it runs"
+        )
+    assert set(desk.ready()) < set(ids)
+    return worker, ids
+
+
+def check_what_has_come_back(desk: Desk, ids: Sequence[str]) -> set[str]:
+    """Look at the broker right after a worker's end, and return what was killed."""
+    assert desk.held() == set()
+    started = set(desk.started())
+    killed = started.intersection(ids) - desk.ledger.finished()
+    assert desk.ready() == [id for id in ids if id not in started or (id in killed and LATE in id)]
+    return killed
+
+
+def check_the_next_worker_runs_the_rest(
+    desk: Desk, ids: Sequence[str], killed: set[str] | None = None
+) -> None:
+    killed = killed or set()
+    again = {id for id in killed if LATE in id}
+    desk.open("gate")
+    desk.worker("threads")
+    desk.wait_finished([id for id in ids if id not in killed or id in again])
+    desk.wait_empty()
+    assert desk.twice() == dict.fromkeys(again, 2)
+
+
+def test_a_process_killed_with_half_of_its_result_sent_does_not_hold_up_a_warm_shutdown(
+    desk: Desk,
+) -> None:
+    worker = desk.worker("prefork")
+    with desk.connection() as connection:
+        half_sent.apply_async(("gate",), task_id="half", connection=connection)
+    desk.wait_started(["half"], 1)
+
+    worker.term()
+    # Then the worker's event loop has ended, and it waits for its processes.
+    wait_until(lambda: not desk.redis.pubsub_numpat(), what="the worker consumes no more")
+    desk.open("gate")
+
+    assert worker.wait() == 0
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_warm_shutdown_gives_back_what_was_not_started(desk: Desk, pool: str) -> None:
+    worker, ids = start_in_the_middle_of_a_batch(desk, pool)
+
+    worker.term()
+    worker.wait_log("Warm shutdown")
+    desk.open("gate")
+
+    assert worker.wait(15) == 0
+    assert check_what_has_come_back(desk, ids) == set()
+    assert desk.twice() == {}
+
+
+def test_a_second_term_is_as_warm_as_the_first(desk: Desk) -> None:
+    worker, ids = start_in_the_middle_of_a_batch(desk, "prefork")
+
+    worker.term()
+    worker.wait_log("Warm shutdown")
+    worker.term()
+    worker.wait_log(r"(?s)Warm shutdown.*Warm shutdown")
+    desk.open("gate")
+
+    assert worker.wait(15) == 0
+    assert check_what_has_come_back(desk, ids) == set()
+    check_the_next_worker_runs_the_rest(desk, ids)
+
+
+@pytest.mark.parametrize("first", ["nothing", "TERM"])
+def test_a_cold_shutdown_kills_and_gives_back(desk: Desk, first: str) -> None:
+    worker, ids = start_in_the_middle_of_a_batch(desk, "prefork")
+    running = set(desk.started()).intersection(ids)
+
+    if first == "TERM":
+        worker.term()
+        worker.wait_log("Warm shutdown")
+    worker.send_signal(signal.SIGQUIT)
+
+    worker.wait(15)
+    assert check_what_has_come_back(desk, ids) == running
+    check_the_next_worker_runs_the_rest(desk, ids, running)
+
+
+def cold(desk: Desk, pool: str) -> list[str]:
+    """Shut a worker down in the middle of a batch, and return what it had been sent."""
+    worker, ids = start_in_the_middle_of_a_batch(desk, pool)
+
+    worker.send_signal(signal.SIGQUIT)
+    worker.wait_log("terminate all running tasks")
+    desk.open("gate")
+
+    worker.wait(15)
+    assert desk.twice() == {}
+    return ids
+
+
+def test_a_cold_shutdown_of_threads_gives_back(desk: Desk) -> None:
+    """Celery cannot kill a thread."""
+    check_what_has_come_back(desk, cold(desk, "threads"))
+
+
+@pytest.mark.parametrize("pool", ["gevent", "eventlet"])
+def test_a_cold_shutdown_of_greenlets_gives_back_what_it_kills(desk: Desk, pool: str) -> None:
+    """Which of those that run it kills is a matter of moments."""
+    ids = cold(desk, pool)
+
+    assert desk.held() == set()
+    finished = desk.ledger.finished()
+    assert [id for id in ids if id not in {*desk.started(), *desk.ready()}] == []
+    assert [id for id in ids if LATE in id and id not in {*finished, *desk.ready()}] == []
+    desk.worker("threads")
+    desk.wait_finished([id for id in ids if LATE in id])
+
+
+def test_a_cold_shutdown_of_a_solo_worker_gives_back(desk: Desk) -> None:
+    """Celery ends what runs by an error, which is not the task's own."""
+    worker, ids = start_in_the_middle_of_a_batch(desk, "solo")
+    [running] = set(desk.started()).intersection(ids)
+
+    worker.send_signal(signal.SIGQUIT)
+
+    worker.wait(15)
+    assert "raised unexpected: NotImplementedError" in worker.log
+    assert check_what_has_come_back(desk, ids) == {running}
+    check_the_next_worker_runs_the_rest(desk, ids, {running})
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_soft_shutdown_waits_first(desk: Desk, pool: str) -> None:
+    worker, ids = start_in_the_middle_of_a_batch(desk, pool, worker_soft_shutdown_timeout=2.0)
+
+    worker.send_signal(signal.SIGQUIT)
+    worker.wait_log("Initiating Soft Shutdown")
+    desk.open("gate")
+
+    worker.wait(15)
+    assert check_what_has_come_back(desk, ids) == set()
+    assert desk.twice() == {}
+
+
+@pytest.mark.parametrize("pool", ["prefork", "solo"])
+def test_a_worker_with_20000_scheduled_ends_as_fast_as_an_idle_one(desk: Desk, pool: str) -> None:
+    [id] = desk.send(1, countdown=3600)
+    due = desk.redis.zscore("{celery}:due", id)
+    record = desk.redis.hget("{celery}:entries", id)
+    for first in range(0, 20_000, 1000):
+        ids = [f"{n}" for n in range(first, first + 1000)]
+        desk.redis.zadd("{celery}:due", dict.fromkeys(ids, due))
+        desk.redis.hset("{celery}:entries", mapping=dict.fromkeys(ids, record))
+    worker = desk.worker(pool)
+    worker.wait_log("Dispatching delayed tasks")
+    began = time.monotonic()
+    worker.term()
+
+    assert worker.wait(15) == 0
+    assert time.monotonic() - began < 10
+    assert desk.redis.zcard("{celery}:due") == 20_001
+
+
+# -- what a worker's pool goes through --------------------------------------------------------
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_children_may_be_replaced_after_each_task(desk: Desk, most: int) -> None:
+    ids = desk.send(10, acks="mixed")
+    desk.worker("prefork", worker_max_tasks_per_child=most)
+
+    desk.wait_finished(ids)
+
+    desk.wait_empty()
+    assert desk.twice() == {}
+    assert max(Counter(run.pid for run in desk.ledger.read()[0]).values()) <= most
+
+
+def test_a_pool_may_be_restarted_in_the_middle_of_a_batch(desk: Desk) -> None:
+    quick = desk.send(30)
+    ids = desk.send(12, "gate", acks="mixed")
+    worker = desk.worker("prefork", worker_pool_restarts=True)
+    running = desk.wait_started(ids, 2)
+    wait_until(desk.redis.pubsub_numpat, what="the worker listens to remote control")
+
+    desk.open("gate")
+    desk.tell(worker, "pool_restart", reload=False)
+
+    desk.wait_finished([*quick, *ids])
+    desk.wait_empty()
+    assert set(desk.twice()) <= {id for id in running if LATE in id}
+
+
+def test_a_pool_may_grow_and_shrink(desk: Desk) -> None:
+    ids = desk.send(12, "gate", acks="mixed")
+    worker = desk.worker("prefork", args=["--autoscale=4,1"], concurrency=1)
+
+    desk.wait_started(ids, 4)
+    desk.open("gate")
+
+    desk.wait_finished(ids)
+    desk.wait_empty()
+    assert desk.twice() == {}
+    assert worker.running
+
+
+def test_what_was_taken_from_a_cancelled_queue_goes_back_or_runs(desk: Desk) -> None:
+    desk.send(30)
+    ids = desk.send(12, "gate", queue="spare")
+    others = desk.send(4, "other gate")
+    worker = desk.worker("prefork", args=["--queues=celery,spare"])
+    desk.wait_started([*ids, *others], 2)
+
+    desk.tell(worker, "cancel_consumer", queue="spare")
+    desk.open("gate", "other gate")
+    desk.wait_finished(others)
+
+    wait_until(
+        lambda: desk.ready("spare") == [id for id in ids if id not in desk.ledger.finished()],
+        what="what has not run has gone back, in order",
+    )
+    desk.tell(worker, "add_consumer", queue="spare")
+    desk.wait_finished(ids)
+    desk.wait_empty()
+    assert desk.twice() == {}
+
+
+def test_what_comes_for_a_queue_that_was_cancelled_meanwhile_goes_back_in_order(
+    desk: Desk, delayq_redis: RedisUnderTest
+) -> None:
+    with Proxy(delayq_redis.port) as proxy:
+        # So that the worker takes many at once.
+        quick = desk.send(60)
+        worker = desk.worker("threads", url=f"delayq+redis://127.0.0.1:{proxy.port}/0")
+        desk.wait_finished(quick)
+        desk.wait_empty()
+        ids = desk.send(6, queue="spare")
+        late = proxy.on(b"{spare}:leased", Fault.DELAY, seconds=1.0)  # the first request for it
+
+        desk.tell(worker, "add_consumer", queue="spare")
+        assert late.fired.wait(10)
+        assert len(desk.held()) > 1
+        desk.tell(worker, "cancel_consumer", queue="spare")
+
+        wait_until(lambda: not desk.held(), what="all has gone back")
+        assert desk.ready("spare") == ids
+        assert not desk.ledger.finished().intersection(ids)
+
+
+def test_a_task_that_is_revoked_while_it_waits_in_a_worker_does_not_run(desk: Desk) -> None:
+    ids = desk.send(6, "gate")
+    worker = desk.worker("prefork")
+    running = desk.wait_started(ids, 2)
+    revoked = next(id for id in ids if id not in running)
+    wait_until(lambda: revoked in desk.held(), what="it waits in the worker")
+
+    desk.tell(worker, "revoke", task_id=revoked)
+    desk.open("gate")
+
+    desk.wait_finished([id for id in ids if id != revoked])
+    desk.wait_empty()
+    assert desk.ledger.starts() == {id: 1 for id in ids if id != revoked}
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_task_over_its_time_limit_runs_again_only_where_the_app_says_so(
+    desk: Desk, again: bool
+) -> None:
+    [slow] = desk.send(1, FOR_EVER, time_limit=1)
+    ids = desk.send(6)
+    worker = desk.worker("prefork", task_acks_on_failure_or_timeout=not again)
+    worker.wait_log("Hard time limit")
+    if again:
+        wait_until(lambda: desk.ledger.starts()[slow] == 2, what="it runs again")
+        desk.open(FOR_EVER)
+        desk.wait_finished([slow])
+
+    desk.wait_finished(ids)
+    dead = {} if again else {"dead": {slow}}
+    wait_until(lambda: desk.left() == dead, what="it is a dead letter, or done")
+    assert desk.twice() == ({slow: 2} if again else {})
+
+
+# -- other consumers --------------------------------------------------------------------------
+
+CONSUMER = """
+import os, sys
+import celery_delayq
+from kombu import Connection, Consumer, Queue
+
+url, how = sys.argv[1:]
+connection = Connection(url, transport_options={"delayq": {"lease": 1}})
+got = []
+consumer = Consumer(connection, [Queue("celery")], on_message=got.append, prefetch_count=3)
+consumer.consume()
+while len(got) < 3:
+    connection.drain_events(timeout=10)
+print("has three", flush=True)
+sys.stdin.readline()
+if how == "raises":
+    raise RuntimeError("it dies")
+if how == "closes":
+    connection.close()
+if how == "vanishes":
+    os._exit(1)
+sys.exit(0)
+"""
+
+
+@pytest.mark.parametrize("how", ["exits", "raises", "closes", "vanishes"])
+def test_what_a_consumer_held_comes_back(desk: Desk, how: str) -> None:
+    """At once where it ends by itself, after its lease where it is gone before it can."""
+    ids = desk.send(5)
+    with ManagedProcess([sys.executable, "-c", CONSUMER, desk.url, how]) as consumer:
+        consumer.wait_log("has three")
+        consumer.wait(10)
+
+    if how == "vanishes":
+        assert desk.held() == set(ids[:3])
+        desk.worker("threads", lease=1)
+        desk.wait_finished(ids)
+        desk.wait_empty()
+        assert desk.twice() == {}
+    else:
+        assert desk.ready() == ids
+        assert desk.held() == set()

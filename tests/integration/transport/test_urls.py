@@ -1,0 +1,336 @@
+"""Every form of broker URL on real servers: tasks go where it says, and real workers run them."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from celery import Celery
+from kombu import Connection
+from kombu.exceptions import OperationalError
+
+from celery_delayq import DelayQ
+from celery_delayq.embedded import EmbeddedRedis
+from celery_delayq.errors import ConfigError
+from celery_delayq.testing import (
+    ProcessFailed,
+    WorkerProcess,
+)
+from celery_delayq.testing.fixtures import RedisUnderTest
+from celery_delayq.transport import Transport
+from tests.integration.conftest import MakeApp
+from tests.support.late import check_it_runs, send_late, start_worker
+
+OUR_TRANSPORT = {"broker_transport": "celery_delayq.transport:Transport"}
+Workers = Callable[..., WorkerProcess]
+Servers = Callable[..., EmbeddedRedis]
+Two = tuple[EmbeddedRedis, EmbeddedRedis]
+
+
+# -- one URL -----------------------------------------------------------------------------------
+
+
+def test_user_password_and_database(
+    delayq_redis_factory: Servers, make_app: MakeApp, delayq_worker: Workers
+) -> None:
+    server = delayq_redis_factory(password="of somebody else")
+    with server.client() as admin, server.client(db=3) as client:
+        admin.acl_setuser(
+            "us@er",
+            enabled=True,
+            passwords=["+p@ss:/;w%rd"],
+            keys=["*"],
+            channels=["*"],
+            categories=["+@all"],
+        )
+        broker = f"delayq+redis://us%40er:p%40ss%3A%2F%3Bw%25rd@127.0.0.1:{server.port}/3"
+
+        result = send_late(make_app(broker=broker), client)
+        worker = start_worker(delayq_worker, broker, {}, loglevel="DEBUG")
+        check_it_runs(result, client)
+
+        users = {c["user"] for c in admin.client_list() if c["db"] == "3"}
+        assert users == {"us@er", "default"}  # default is the test itself
+    for password in ("p@ss", "p%40ss"):
+        assert password not in worker.log
+    assert f"redis://us%40er:**@127.0.0.1:{server.port}/3" in worker.log
+
+
+def test_a_unix_socket_with_password_and_database(
+    delayq_redis_factory: Servers, make_app: MakeApp, delayq_worker: Workers
+) -> None:
+    server = delayq_redis_factory(password="p@ss/s3cret", unix_socket=True)
+    broker = server.socket_url("delayq+redis+socket", database=2)
+    with server.client(db=2) as client:
+        result = send_late(make_app(broker=broker), client)
+        worker = start_worker(delayq_worker, broker, {}, loglevel="DEBUG")
+        check_it_runs(result, client)
+        peers = {c["addr"] for c in client.client_list() if c["db"] == "2"}
+        assert peers - {f"{server.unix_socket}:0"} == {client.client_info()["addr"]}
+    assert "s3cret" not in worker.log
+
+
+def test_a_plain_url_with_our_transport(
+    make_app: MakeApp, delayq_worker: Workers, delayq_redis: RedisUnderTest
+) -> None:
+    broker = delayq_redis.server.url_for("redis", 1)
+    with delayq_redis.server.client(db=1) as client:
+        result = send_late(make_app(broker=broker, **OUR_TRANSPORT), client)
+        start_worker(delayq_worker, broker, OUR_TRANSPORT)
+        check_it_runs(result, client)
+
+
+def test_a_plain_url_of_a_socket_is_refused_as_kombu_ignores_the_transport_beside_it(
+    make_app: MakeApp, delayq_redis_factory: Servers
+) -> None:
+    server = delayq_redis_factory(unix_socket=True)
+    app = make_app(broker=server.socket_url(), **OUR_TRANSPORT)
+
+    with pytest.raises(ConfigError, match=r"the broker is redis\+socket://.*begins with delayq\+"):
+        DelayQ.of(app).count()
+
+
+def test_a_wrong_password_is_an_error_at_the_call_that_does_not_show_it(
+    make_app: MakeApp, delayq_redis_factory: Servers
+) -> None:
+    server = delayq_redis_factory(password="right")
+    app = make_app(broker=f"delayq+redis://:wr0ng@127.0.0.1:{server.port}/0")
+
+    with pytest.raises(OperationalError, match=r"(?i)invalid.*password") as refused:
+        app.send_task("url.add", (2, 3), countdown=60)
+
+    assert "wr0ng" not in str(refused.value)
+
+
+def test_a_worker_with_a_wrong_password_says_so_and_tries_again(
+    delayq_redis_factory: Servers, delayq_worker: Workers
+) -> None:
+    server = delayq_redis_factory(password="right")
+    broker = f"delayq+redis://:wr0ng@127.0.0.1:{server.port}/0"
+
+    worker = start_worker(delayq_worker, broker, {}, wait_ready=False, loglevel="DEBUG")
+
+    worker.wait_log(rf"(?i)Cannot connect to redis://:\*\*@127.0.0.1:{server.port}.*password")
+    worker.wait_log("Trying again")
+    assert "wr0ng" not in worker.log
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [("flights", "database 'flights' .* is no number"), ("0?db=1", "option.* db are not known")],
+)
+def test_a_url_that_cannot_be_right_is_refused_by_the_call_and_by_the_worker(
+    make_app: MakeApp, delayq_worker: Workers, delayq_redis: RedisUnderTest, path: str, message: str
+) -> None:
+    broker = f"delayq+redis://127.0.0.1:{delayq_redis.port}/{path}"
+
+    with pytest.raises(ConfigError, match=message):
+        make_app(broker=broker, extension=False).send_task("url.add", (2, 3), countdown=60)
+
+    with pytest.raises(ProcessFailed, match=rf"ended with code 1(.|\n)*ConfigError.*{message}"):
+        start_worker(delayq_worker, broker, {})
+    assert delayq_redis.client.keys() == []
+
+
+# -- copies ------------------------------------------------------------------------------------
+
+
+def by_clone(app: Celery) -> Connection:
+    with app.connection_for_write() as connection:
+        return connection.clone()
+
+
+def by_pickle(app: Celery) -> Connection:
+    with app.connection_for_write() as connection:
+        return pickle.loads(pickle.dumps(connection))
+
+
+def by_pickle_of_the_app(app: Celery) -> Connection:
+    return pickle.loads(pickle.dumps(app)).connection_for_write()
+
+
+@pytest.mark.parametrize("copied", [by_clone, by_pickle, by_pickle_of_the_app])
+@pytest.mark.parametrize("kind", ["delayq+redis", "redis", "delayq+redis+socket"])
+def test_a_copy_leads_to_the_same_schedule(
+    make_app: MakeApp,
+    delayq_redis_factory: Servers,
+    kind: str,
+    copied: Callable[[Celery], Connection],
+) -> None:
+    server = delayq_redis_factory(password="p@ss/s3cret", unix_socket=True)
+    socket = "socket" in kind
+    broker = server.socket_url(kind, 4) if socket else server.url_for(kind, 4)
+    app = make_app(broker=broker, **(OUR_TRANSPORT if kind == "redis" else {}))
+
+    with server.client(db=4) as client, copied(app) as connection:
+        app.send_task("url.add", (2, 3), countdown=60, connection=connection)
+        assert client.zcard("{celery}:due") == 1
+
+
+def test_a_pickled_app_is_an_app_with_the_same_broker(
+    make_app: MakeApp, delayq_redis: RedisUnderTest
+) -> None:
+    app = pickle.loads(pickle.dumps(make_app()))
+    try:
+        app.send_task("url.add", (2, 3), countdown=60)
+        with DelayQ.of(app) as delayq:
+            assert delayq.count() == 1
+    finally:
+        app.close()
+    assert delayq_redis.client.zcard("{celery}:due") == 1
+
+
+# -- several URLs ------------------------------------------------------------------------------
+
+FORMS: dict[
+    str, tuple[Callable[[EmbeddedRedis, EmbeddedRedis], str | list[str]], dict[str, Any]]
+] = {
+    "delayq+redis;delayq+redis": (
+        lambda a, b: f"{a.url_for('delayq+redis', 1)};{b.url_for('delayq+redis', 2)}",
+        {},
+    ),
+    "delayq+redis;redis": (
+        lambda a, b: f"{a.url_for('delayq+redis', 1)};{b.url_for('redis', 2)}",
+        {},
+    ),
+    "redis;redis and our transport": (
+        lambda a, b: f"{a.url_for('redis', 1)};{b.url_for('redis', 2)}",
+        OUR_TRANSPORT,
+    ),
+    "a list": (
+        lambda a, b: [a.url_for("delayq+redis", 1), b.url_for("delayq+redis", 2)],
+        {},
+    ),
+    "delayq+redis;delayq+redis+socket": (
+        lambda a, b: f"{a.url_for('delayq+redis', 1)};{b.socket_url('delayq+redis+socket', 2)}",
+        {},
+    ),
+    "delayq+redis+socket;delayq+redis": (
+        lambda a, b: f"{a.socket_url('delayq+redis+socket', 1)};{b.url_for('delayq+redis', 2)}",
+        {},
+    ),
+    "redis;redis+socket and our transport": (
+        lambda a, b: f"{a.url_for('redis', 1)};{b.socket_url(database=2)}",
+        OUR_TRANSPORT,
+    ),
+}
+
+
+@pytest.fixture
+def two(delayq_redis_factory: Servers) -> Two:
+    """Two servers that keep what they have acknowledged, even when killed."""
+
+    def start(password: str) -> EmbeddedRedis:
+        return delayq_redis_factory(password=password, unix_socket=True, appendfsync="always")
+
+    return start("p@ss one"), start("p@ss two")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_first_server_that_is_down_is_passed_over(make_app: MakeApp, two: Two, form: str) -> None:
+    urls, settings = FORMS[form]
+    app = make_app(broker=urls(*two), **settings)
+    two[0].stop()
+
+    with two[1].client(db=2) as second:
+        for sent in (1, 2):
+            app.send_task("url.add", (2, 3), countdown=60)
+            assert second.zcard("{celery}:due") == sent
+        assert second.llen("celery") == 0
+        with DelayQ.of(app) as delayq:
+            assert delayq.count() == 2
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_publishing_follows_the_servers_there_and_back(
+    make_app: MakeApp, two: Two, form: str
+) -> None:
+    urls, settings = FORMS[form]
+    app = make_app(broker=urls(*two), **settings)
+
+    def send() -> None:
+        app.send_task("url.add", (2, 3), countdown=60)
+
+    send()
+    two[0].kill()
+    send()
+    with two[1].client(db=2) as second:
+        assert (second.zcard("{celery}:due"), second.llen("celery")) == (1, 0)
+    two[0].start()
+    two[1].kill()
+    send()
+    with two[0].client(db=1) as first:
+        assert (first.zcard("{celery}:due"), first.llen("celery")) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    "form", ["delayq+redis;delayq+redis+socket", "redis;redis and our transport"]
+)
+def test_a_worker_goes_on_at_the_second_server(
+    two: Two,
+    make_app: MakeApp,
+    delayq_worker: Workers,
+    form: str,
+) -> None:
+    urls, settings = FORMS[form]
+    broker = str(urls(*two))
+    app = make_app(broker=broker, **settings)
+    worker = start_worker(delayq_worker, broker, settings, loglevel="DEBUG")
+    assert app.send_task("url.add", (2, 3), countdown=0.1).get(timeout=30) == 5
+
+    two[0].kill()
+
+    with two[1].client(db=2) as second:
+        result = send_late(app, second)
+        check_it_runs(result, second)
+    assert worker.running
+    assert "p@ss" not in worker.log
+    assert "p%40ss" not in worker.log
+
+
+@pytest.mark.parametrize("settings", [{}, OUR_TRANSPORT], ids=["delayq+redis", "our transport"])
+def test_a_worker_starts_at_the_second_server(
+    two: Two,
+    make_app: MakeApp,
+    delayq_worker: Workers,
+    settings: dict[str, Any],
+) -> None:
+    scheme = "redis" if settings else "delayq+redis"
+    broker = f"{two[0].url_for(scheme, 1)};{two[1].url_for(scheme, 2)}"
+    two[0].stop()
+    app = make_app(broker=broker, **settings)
+
+    with two[1].client(db=2) as second:
+        result = send_late(app, second)
+        start_worker(delayq_worker, broker, settings)
+        check_it_runs(result, second)
+
+
+def test_all_servers_down_is_an_error_at_the_call(make_app: MakeApp, two: Two) -> None:
+    app = make_app(broker=f"{two[0].url_for('delayq+redis')};{two[1].url_for('delayq+redis')}")
+    for server in two:
+        server.stop()
+    begun = time.monotonic()
+
+    with pytest.raises(OperationalError, match="refused") as refused:
+        app.send_task("url.add", (2, 3), countdown=60)
+
+    assert time.monotonic() - begun < 20
+    assert "p@ss" not in str(refused.value)
+    assert isinstance(app.connection_for_write().transport, Transport)
+
+
+def test_the_order_of_the_servers_may_be_shuffled(make_app: MakeApp, two: Two) -> None:
+    broker = f"{two[0].url_for('redis', 1)};{two[1].url_for('redis', 2)}"
+    app = make_app(broker=broker, broker_failover_strategy="shuffle", **OUR_TRANSPORT)
+    two[0].stop()
+
+    # Each attempt draws anew, so that a few may meet the server that is down.
+    often = {"max_retries": 40, "interval_start": 0, "interval_step": 0}
+    app.send_task("url.add", (2, 3), countdown=60, retry_policy=often)
+
+    with two[1].client(db=2) as second:
+        assert (second.zcard("{celery}:due"), second.llen("celery")) == (1, 0)

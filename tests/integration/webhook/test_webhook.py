@@ -1,0 +1,465 @@
+"""Webhooks over real connections, and from real workers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery, chain, group
+from kombu import pools
+from kombu.utils.imports import symbol_by_name
+
+from celery_delayq.embedded.ports import free_port
+from celery_delayq.errors import (
+    ConfigError,
+    DeliveryFailed,
+    DeliveryRefused,
+    InvalidWebhook,
+)
+from celery_delayq.testing import (
+    POOLS,
+    WorkerProcess,
+    wait_until,
+)
+from celery_delayq.testing.fixtures import RedisUnderTest
+from celery_delayq.webhook import (
+    NAME,
+    Webhook,
+    deliver,
+    verify,
+)
+from tests.support.receiver import (
+    Handler,
+    Receiver,
+    certificate_for,
+    drip,
+    drip_body,
+    flood,
+)
+
+TIMEOUT = 60
+
+StartWorker = Callable[..., WorkerProcess]
+
+
+# -- one request ------------------------------------------------------------------------------
+
+
+def settings(**more: Any) -> Webhook:
+    return Webhook(
+        **{
+            "allow": ["127.0.0.1:*", "localhost:*"],
+            "allow_http": True,
+            "allow_networks": ["127.0.0.0/8", "::1/128"],
+            "timeout": 5,
+            **more,
+        }
+    )
+
+
+def test_a_request_has_the_payload_and_can_be_checked_by_its_receiver() -> None:
+    with Receiver(204) as receiver:
+        status = deliver(
+            settings(secret="s3cret", user_agent="shop/1"),
+            receiver.url("/orders/7?full=1"),
+            {"id": 7},
+            {"X-Shop": "ada"},
+            "the-id",
+        )
+
+    assert status == 204
+    [request] = receiver.requests
+    assert (request.path, json.loads(request.body)) == ("/orders/7?full=1", {"id": 7})
+    assert verify("s3cret", request.headers, request.body) == "the-id"
+    assert request.headers["Idempotency-Key"] == "the-id"
+    assert request.headers["Content-Type"] == "application/json"
+    assert request.headers["User-Agent"] == "shop/1"
+    assert request.headers["X-Shop"] == "ada"
+    assert request.headers["Host"] == f"127.0.0.1:{receiver.port}"
+
+
+def test_a_redirect_is_not_followed() -> None:
+    with Receiver(200) as elsewhere:
+        location = elsewhere.url("/stolen", host="127.0.0.2")
+        with (
+            Receiver((307, {"Location": location})) as receiver,
+            pytest.raises(DeliveryRefused, match=r"redirect to 'http://127\.0\.0\.2:\d+/stolen'"),
+        ):
+            deliver(settings(), receiver.url(), None, None, "id")
+
+    assert len(receiver.requests) == 1
+    assert elsewhere.requests == []
+
+
+@pytest.mark.parametrize("location", ["http://[", "http://" + "x" * 60_000, "\x01", ""])
+def test_a_redirect_to_no_url_is_refused_as_well(location: str) -> None:
+    with (
+        Receiver((302, {"Location": location})) as receiver,
+        pytest.raises(DeliveryRefused, match="302, a redirect"),
+    ):
+        deliver(settings(), receiver.url(), None, None, "id")
+
+
+def test_environment_and_cookies_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("ALL_PROXY", f"http://127.0.0.1:{free_port()}")
+    with Receiver((200, {"Set-Cookie": "a=b"})) as receiver:
+        deliver(settings(), receiver.url(), None, None, "1")
+        deliver(settings(), receiver.url(), None, None, "2")
+
+    assert [request.headers["Cookie"] for request in receiver.requests] == [None, None]
+
+
+def test_a_receiver_that_hangs_up_is_tried_again() -> None:
+    with (
+        Receiver(lambda handler: handler.connection.close()) as receiver,
+        pytest.raises(DeliveryFailed, match="no answer"),
+    ):
+        deliver(settings(), receiver.url("/?s3cret"), None, None, "id")
+
+
+def say_something_else(handler: Handler) -> None:
+    handler.wfile.write(b"220 mail ESMTP\r\n")
+
+
+def test_a_receiver_that_talks_no_http_is_tried_again() -> None:
+    with (
+        Receiver(say_something_else) as receiver,
+        pytest.raises(DeliveryFailed, match="no answer: RemoteProtocolError"),
+    ):
+        deliver(settings(), receiver.url(), None, None, "id")
+
+
+def test_a_port_that_nobody_listens_on_is_tried_again() -> None:
+    with pytest.raises(DeliveryFailed, match="no answer: ConnectError"):
+        deliver(settings(), f"http://127.0.0.1:{free_port()}/", None, None, "id")
+
+
+def test_a_receiver_that_answers_byte_by_byte_is_given_up_at_the_deadline() -> None:
+    with Receiver(drip) as receiver:
+        start = time.monotonic()
+        with pytest.raises(DeliveryFailed, match=r"no answer within 0\.5 s"):
+            deliver(settings(timeout=0.5), receiver.url(), None, None, "id")
+        took = time.monotonic() - start
+
+    assert 0.4 < took < 10
+
+
+def test_a_receiver_that_does_not_read_is_given_up_at_the_deadline() -> None:
+    def stop_reading(handler: Handler) -> None:
+        handler.server.receiver.ended.wait(30)
+
+    with Receiver(stop_reading) as receiver:
+        receiver.read_bodies = False
+        with pytest.raises(DeliveryFailed, match=r"no answer within 0\.5 s"):
+            deliver(settings(timeout=0.5), receiver.url(), "x" * 30_000_000, None, "id")
+
+
+def test_the_status_counts_although_the_body_does_not_end() -> None:
+    with (
+        Receiver(drip_body) as receiver,
+        pytest.raises(DeliveryFailed, match=r"500: only the beginning x+"),
+    ):
+        deliver(settings(timeout=0.5), receiver.url(), None, None, "id")
+
+
+@pytest.mark.parametrize("most", [0, 20, 512])
+def test_no_more_of_a_huge_answer_is_read_than_the_error_shows(most: int) -> None:
+    with Receiver(flood) as receiver:
+        start = time.monotonic()
+        with pytest.raises(DeliveryRefused) as caught:
+            deliver(settings(timeout=60, max_response=most), receiver.url("/a"), None, None, "id")
+        took = time.monotonic() - start
+
+    text = str(caught.value).removeprefix(f"POST {receiver.url('/a')}: 400").removeprefix(": ")
+    assert len(text) <= most
+    assert text.isprintable()
+    assert took < 20
+
+
+def test_a_success_is_done_although_its_body_does_not_end() -> None:
+    def endless(handler: Handler) -> None:
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        handler.server.receiver.ended.wait(30)
+
+    with Receiver(endless) as receiver:
+        assert deliver(settings(timeout=60), receiver.url(), None, None, "id") == 200
+
+
+def test_a_host_of_this_machine_is_refused_unless_its_network_is_allowed() -> None:
+    with Receiver(200) as receiver:
+        only_name = Webhook(allow=["localhost:*"], allow_http=True)
+        with pytest.raises(InvalidWebhook, match="which is no public address"):
+            deliver(only_name, receiver.url(host="localhost"), None, None, "id")
+
+    assert receiver.requests == []
+
+
+# -- TLS --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    if shutil.which("openssl") is None:
+        pytest.fail("the certificate is made by openssl: apt install openssl")
+    return certificate_for("localhost", tmp_path)
+
+
+def test_certificates_are_checked_against_the_name_although_the_address_is_asked(
+    certificate: Path,
+) -> None:
+    trusting = settings(ca_file=str(certificate), allow_http=False)
+    with Receiver(200, certificate=certificate) as receiver:
+        assert deliver(trusting, receiver.url(host="localhost"), None, None, "id") == 200
+        with pytest.raises(DeliveryFailed, match=r"(?i)certificate verify failed"):
+            deliver(trusting, receiver.url(host="127.0.0.1"), None, None, "id")
+
+    assert len(receiver.requests) == 1
+
+
+def test_a_certificate_of_an_unknown_authority_is_not_trusted(certificate: Path) -> None:
+    with (
+        Receiver(200, certificate=certificate) as receiver,
+        pytest.raises(DeliveryFailed, match=r"(?i)certificate verify failed"),
+    ):
+        deliver(settings(), receiver.url(host="localhost"), None, None, "id")
+
+    assert receiver.requests == []
+
+
+def test_a_receiver_that_does_not_greet_is_given_up(certificate: Path) -> None:
+    with Receiver(200) as plain:
+        url = plain.url(host="localhost").replace("http:", "https:")
+        with pytest.raises(DeliveryFailed, match=r"no answer"):
+            deliver(settings(timeout=0.5), url, None, None, "id")
+
+
+def test_a_file_of_authorities_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"ca_file=.*missing\.pem"):
+        deliver(
+            settings(ca_file=str(tmp_path / "missing.pem")),
+            f"https://127.0.0.1:{free_port()}/",
+            None,
+            None,
+            "id",
+        )
+
+
+# -- workers ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def app(delayq_broker_url: str, delayq_redis: RedisUnderTest) -> Iterator[Celery]:
+    """The app of the workers, pointed at the Redis of this test."""
+    from tests.apps import webhook_tasks
+
+    app = webhook_tasks.app
+    app.conf.update(broker_url=delayq_broker_url, result_backend=delayq_redis.url)
+    yield app
+    webhook_tasks.delayq.close()
+    app.close()
+    app.__dict__.pop("amqp", None)
+    app._pool = None
+    app._local.backend = None
+    pools.reset()
+
+
+@pytest.fixture
+def post(app: Celery) -> Any:
+    return app.tasks[NAME]
+
+
+@pytest.fixture
+def worker(delayq_worker: StartWorker) -> WorkerProcess:
+    return delayq_worker("tests.apps.webhook_tasks:app", pool="threads")
+
+
+def died(app: Celery) -> list[str]:
+    """Return the ids of the dead letters."""
+    return [letter.id for letter in app._delayq.dead_letters()]
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_every_pool_sends_delayed_webhooks_that_the_receiver_can_check(
+    pool: str, delayq_worker: StartWorker, post: Any
+) -> None:
+    from tests.apps.webhook_tasks import SECRET
+
+    delayq_worker("tests.apps.webhook_tasks:app", pool=pool)
+    with Receiver(200) as receiver:
+        result = post.apply_async(
+            (receiver.url("/orders"), {"id": 7}), {"headers": {"X-A": "b"}}, countdown=0.2
+        )
+
+        assert result.get(timeout=TIMEOUT) == 200
+
+    [request] = receiver.requests
+    assert verify(SECRET, request.headers, request.body) == result.id
+    assert json.loads(request.body) == {"id": 7}
+    assert request.headers["X-A"] == "b"
+
+
+def test_a_failure_is_tried_again_under_the_same_id(
+    worker: WorkerProcess, app: Celery, post: Any
+) -> None:
+    with Receiver(500, 503, lambda handler: handler.connection.close(), 200) as receiver:
+        result = post.apply_async(
+            (receiver.url("/a?token=t0ken"), {"id": 7}), retry_intervals=(0.05, 0.05, 0.05)
+        )
+
+        assert result.get(timeout=TIMEOUT) == 200
+
+    assert {request.headers["Idempotency-Key"] for request in receiver.requests} == {result.id}
+    assert {request.body for request in receiver.requests} == {b'{"id":7}'}
+    assert len(receiver.requests) == 4
+    assert died(app) == []
+    worker.wait_log("500")
+    assert "t0ken" not in worker.log
+
+
+def test_after_the_last_attempt_it_is_a_dead_letter(
+    worker: WorkerProcess, app: Celery, post: Any
+) -> None:
+    with Receiver(500) as receiver:
+        result = post.apply_async((receiver.url(),), retry_intervals=(0.05, 0.05))
+
+        with pytest.raises(DeliveryFailed, match="500"):
+            result.get(timeout=TIMEOUT)
+
+    assert len(receiver.requests) == 3
+    wait_until(lambda: died(app) == [result.id], what="it is a dead letter")
+
+
+@pytest.mark.parametrize("status", [404, 302])
+def test_what_the_receiver_does_not_want_is_a_dead_letter_at_once(
+    worker: WorkerProcess, app: Celery, post: Any, status: int
+) -> None:
+    with Receiver((status, {"Location": "http://169.254.169.254/"})) as receiver:
+        result = post.apply_async((receiver.url(),), retry_intervals=(0.05,))
+
+        with pytest.raises(DeliveryRefused, match=str(status)):
+            result.get(timeout=TIMEOUT)
+
+    assert len(receiver.requests) == 1
+    wait_until(lambda: died(app) == [result.id], what="it is a dead letter")
+
+
+def test_the_receiver_may_say_how_long_to_wait(worker: WorkerProcess, post: Any) -> None:
+    """The task's own first wait is 15 s."""
+    with Receiver((429, {"Retry-After": "1"}), (503, {"Retry-After": "soon"}), 200) as receiver:
+        result = post.apply_async((receiver.url(),), retry_intervals=(15, 0.05))
+
+        assert result.get(timeout=TIMEOUT) == 200
+
+    first, second, _ = (request.at for request in receiver.requests)
+    assert 1 <= second - first < 10
+
+
+def test_a_wait_that_the_receiver_asks_for_counts_as_an_attempt(
+    worker: WorkerProcess, post: Any
+) -> None:
+    with Receiver((429, {"Retry-After": "1"})) as receiver:
+        result = post.apply_async((receiver.url(),), retry_intervals=(60,))
+
+        with pytest.raises(DeliveryFailed, match="429"):
+            result.get(timeout=TIMEOUT)
+
+    assert len(receiver.requests) == 2
+
+
+def test_who_wants_no_retry_gets_none_whatever_the_receiver_says(
+    worker: WorkerProcess, app: Celery, post: Any
+) -> None:
+    with Receiver((429, {"Retry-After": "1"})) as receiver:
+        result = post.apply_async((receiver.url(),), retry_intervals=False)
+
+        with pytest.raises(DeliveryFailed, match="429"):
+            result.get(timeout=TIMEOUT)
+
+    assert len(receiver.requests) == 1
+
+
+def test_what_was_sent_past_the_check_is_refused_by_the_worker(
+    worker: WorkerProcess, app: Celery
+) -> None:
+    """``send_task`` knows no task."""
+    result = app.send_task(NAME, ("https://evil.example.net/?t0ken",), retry_intervals=(0.05,))
+
+    with pytest.raises(InvalidWebhook, match="is not allowed"):
+        result.get(timeout=TIMEOUT)
+
+    wait_until(lambda: died(app) == [result.id], what="it is a dead letter")
+    assert "t0ken" not in worker.log
+
+
+def test_webhooks_in_a_canvas(worker: WorkerProcess, post: Any) -> None:
+    with Receiver(200) as receiver:
+        both = group(post.si(receiver.url("/a")), post.si(receiver.url("/b")))
+        result = chain(post.si(receiver.url("/first")), both).apply_async(countdown=0.1)
+
+        assert result.get(timeout=TIMEOUT) == [200, 200]
+
+    paths = [request.path for request in receiver.requests]
+    assert paths[0] == "/first"
+    assert sorted(paths[1:]) == ["/a", "/b"]
+
+
+# -- its two names ----------------------------------------------------------------------------
+
+PATH = "celery_delayq.webhook.post"
+
+#: Ways to send one by the import path of the task, which is not its name.
+BY_PATH: dict[str, Callable[[Celery, str], object]] = {
+    "send_task": lambda app, url: app.send_task(PATH, (url,)),
+    "delayed": lambda app, url: app.send_task(PATH, (url,), countdown=0.1),
+    "signature": lambda app, url: app.signature(PATH, (url,)).apply_async(),
+    "chain": lambda app, url: chain(
+        app.signature(NAME, (url,), immutable=True), app.signature(PATH, (url,), immutable=True)
+    ).apply_async(),
+    "tasks": lambda app, url: app.tasks[PATH].delay(url),
+    "import": lambda _, url: symbol_by_name(PATH).delay(url),
+    "schedule_many": lambda app, url: app._delayq.schedule_many([{"args": (url,)}], task=PATH),
+}
+
+
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=[] if way == "chain" else pytest.mark.full) for way in BY_PATH]
+)
+def test_what_is_sent_by_the_import_path_has_the_name_of_the_task(
+    way: str, worker: WorkerProcess, app: Celery
+) -> None:
+    with Receiver(200, 200) as receiver:
+        app.set_current()
+        BY_PATH[way](app, receiver.url())
+        wait_until(lambda: len(receiver.requests) == 1 + (way == "chain"), TIMEOUT, "it is asked")
+
+    wait_until(lambda: "succeeded" in worker.log, TIMEOUT, "it has ended")
+    assert f"Task {NAME}[" in worker.log
+    assert PATH not in worker.log.partition("ready.")[2]
+    assert died(app) == []
+
+
+@pytest.mark.full
+def test_what_a_stock_producer_sends_by_the_import_path_runs(
+    worker: WorkerProcess, app: Celery, delayq_redis: RedisUnderTest
+) -> None:
+    stock = Celery("stock", broker=delayq_redis.url, set_as_current=False)
+    with Receiver(200) as receiver:
+        stock.send_task(PATH, (receiver.url(),))
+        wait_until(lambda: len(receiver.requests) == 1, TIMEOUT, "it is asked")
+    stock.close()
+
+    assert died(app) == []
+
+
+def test_its_own_path_leads_to_it(app: Celery) -> None:
+    task = app.tasks[NAME]
+
+    assert f"{task.__module__}.{task.__name__}" == PATH
+    assert app.tasks[PATH] is task
+    assert task.name == NAME

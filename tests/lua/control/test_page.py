@@ -1,0 +1,290 @@
+"""page.lua: the schedule page by page, each entry once, whatever happens between two pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from celery_delayq.model.envelope import Due
+from celery_delayq.model.lookup import (
+    Found,
+    Listed,
+    Position,
+    Where,
+)
+from celery_delayq.store.keys import Layout
+from celery_delayq.store.schedule import Store
+from tests.lua.conftest import FAR, QUEUE, become_due, entry, fill, labelled, put, state
+
+ALL_OF_IT = Where()
+
+#: In the order of Redis, which is that of bytes and not of any language.
+HOSTILE = [
+    "",
+    "\1",
+    " ",
+    "%s",
+    "A",
+    "B\n",
+    "a",
+    "a b",
+    "aa",
+    "b",
+    "nul",
+    "Ä",
+    "ä",
+    "☃",
+    "\U0001f600",
+    "\U0010ffff",
+]
+
+
+def pages(
+    store: Store,
+    where: Where = ALL_OF_IT,
+    limit: int = 3,
+    between: Callable[[Found], object] = lambda _: None,
+) -> Iterator[list[str]]:
+    """Yield the names of each page."""
+    after: Position | None = None
+    while True:
+        found = store.control.page(QUEUE, where, limit, after)
+        yield [each.name for each in found.entries]
+        if not found.more:
+            return
+        assert found.last is not None
+        assert after is None or found.last != after
+        after = found.last
+        between(found)
+
+
+def names(store: Store, where: Where = ALL_OF_IT, limit: int = 3) -> list[str]:
+    return [name for page in pages(store, where, limit) for name in page]
+
+
+def park(store: Store, *ids: str, task: str = "tasks.t") -> None:
+    store.control.pause([], task=task)
+    for id in ids:
+        become_due(store, id, 5)
+    store.promote(QUEUE, Layout(), 1000)
+
+
+@pytest.fixture
+def _hundred(store: Store) -> None:
+    """A hundred entries, of three tasks and two priorities, with ten different dues."""
+    put(
+        store,
+        *(
+            labelled(f"e{n:02}", FAR + n // 10, task=f"t{n % 3}", priority=n % 2 * 3)
+            for n in range(100)
+        ),
+    )
+
+
+ALL = [f"e{n:02}" for n in range(100)]
+
+
+def test_an_empty_queue_is_an_empty_page(store: Store) -> None:
+    assert store.control.page(QUEUE, Where(), 10) == Found([], False, None)
+    assert store.control.page(QUEUE, Where("t"), 10) == Found([], False, None)
+
+
+@pytest.mark.usefixtures("_hundred")
+@pytest.mark.parametrize("limit", [1, 3, 7, 99, 100, 101, 1000])
+def test_the_pages_together_are_all_in_order_of_due(store: Store, limit: int) -> None:
+    assert names(store, limit=limit) == ALL
+    assert names(store, Where("t1"), limit) == ALL[1::3]
+
+
+@pytest.mark.parametrize("limit", [1, 3, 10])
+@pytest.mark.parametrize("task", [None, "tasks.t"])
+def test_many_with_the_same_due_are_paged_by_name(
+    store: Store, limit: int, task: str | None
+) -> None:
+    put(store, *(labelled(id) for id in HOSTILE))
+    put(store, *(labelled(id, nonce=f"twin{n}") for n, id in enumerate(HOSTILE)))
+
+    expected = [*HOSTILE, *(f"{id}\0twin{n}" for n, id in enumerate(HOSTILE))]
+    assert names(store, Where(task), limit) == sorted(expected, key=str.encode)
+
+
+def test_names_that_are_no_text_are_paged_too(store: Store) -> None:
+    raw = [b"\x80", b"\xff", b"\xff\x00", b"a", b"\xc3"]
+    store.client.zadd("{q}:due", dict.fromkeys(raw, 7))
+
+    found = [name.encode(errors="surrogateescape") for name in names(store, limit=1)]
+    assert found == sorted(raw)
+
+
+def test_an_entry_comes_with_score_and_record_or_without(store: Store) -> None:
+    what = labelled("a")
+    put(store, what)
+
+    assert store.control.page(QUEUE, Where(), 5).entries == [Listed("a", FAR, what.data)]
+    bare = store.control.page(QUEUE, Where("tasks.t"), 5, records=False).entries
+    assert bare == [Listed("a", FAR, b"")]
+
+
+@pytest.mark.usefixtures("_hundred")
+@pytest.mark.parametrize("task", [None, "t0"])
+@pytest.mark.parametrize("which", ["last", "all", "next"])
+def test_what_is_removed_between_pages_moves_nothing_else(
+    store: Store, task: str | None, which: str
+) -> None:
+    expected = ALL[::3] if task else ALL
+    removed: list[str] = []
+
+    def remove(found: Found) -> None:
+        here = [each.name for each in found.entries]
+        end = expected.index(here[-1])
+        gone = {"last": here[-1:], "all": here, "next": expected[end + 1 : end + 2]}[which]
+        removed.extend(gone if which == "next" else ())
+        store.control.cancel(QUEUE, Layout(), gone)
+
+    found = [name for page in pages(store, Where(task), 3, remove) for name in page]
+
+    assert found == [name for name in expected if name not in removed]
+
+
+@pytest.mark.usefixtures("_hundred")
+def test_what_is_added_between_pages_moves_nothing_else(store: Store) -> None:
+    numbers = iter(range(1000))
+
+    def add(found: Found) -> None:
+        n = next(numbers)
+        put(store, labelled(f"a{n}", FAR - 1), labelled(f"d{n}", FAR + 3), labelled(f"f{n}", FAR))
+
+    found = [name for page in pages(store, limit=7, between=add) for name in page]
+
+    assert [name for name in found if name in ALL] == ALL
+    assert len(set(found)) == len(found)
+
+
+# -- what is parked
+
+
+@pytest.mark.usefixtures("_hundred")
+@pytest.mark.parametrize("limit", [1, 7, 100])
+def test_what_is_parked_comes_last_and_by_task_in_its_place(store: Store, limit: int) -> None:
+    parked = ALL[1:60:3]
+    park(store, *parked, task="t1")
+
+    assert names(store, limit=limit) == [n for n in ALL if n not in parked] + parked
+    assert names(store, Where("t1"), limit) == parked + ALL[61::3]
+    [first, *_] = store.control.page(QUEUE, Where("t1"), 1).entries
+    assert (first.due_ms, first.score) == (5, 10**15 + 5)
+
+
+def test_what_is_parked_is_in_the_range_of_its_due(store: Store) -> None:
+    put(store, labelled("a"), labelled("b"), labelled("c", FAR + 5))
+    park(store, "a", "b")
+    become_due(store, "b", 9)  # moved by hand
+    store.promote(QUEUE, Layout(), 100)
+
+    for task in (None, "tasks.t"):
+        assert names(store, Where(task, 5, 5)) == ["a"]
+        assert names(store, Where(task, 6)) == (["b", "c"] if task else ["c", "b"])
+        assert names(store, Where(task, None, 9)) == ["a", "b"]
+        assert names(store, Where(task, 10, FAR + 4)) == []
+
+
+# -- filters
+
+
+@pytest.mark.usefixtures("_hundred")
+@pytest.mark.parametrize("limit", [1, 4, 1000])
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (FAR + 2, None, ALL[20:]),
+        (None, FAR + 2, ALL[:30]),
+        (FAR + 2, FAR + 2, ALL[20:30]),
+        (FAR + 3, FAR + 2, []),
+        (0, FAR - 1, []),
+        (-5, -1, []),
+        (-(10**14), 253_402_300_799_999, ALL),
+    ],
+)
+def test_a_range_of_dues_is_inclusive(
+    store: Store, low: int | None, high: int | None, expected: list[str], limit: int
+) -> None:
+    assert names(store, Where(None, low, high), limit) == expected
+    by_task = [name for name in expected if int(name[1:]) % 3 == 0]
+    assert names(store, Where("t0", low, high), limit) == by_task
+    assert store.control.count(QUEUE, Where(None, low, high)) == len(expected)
+    assert store.control.count(QUEUE, Where("t0", low, high)) == len(by_task)
+
+
+@pytest.mark.usefixtures("_hundred")
+@pytest.mark.parametrize("limit", [1, 4, 1000])
+def test_one_priority_only(store: Store, limit: int) -> None:
+    assert names(store, Where(step=3), limit) == ALL[1::2]
+    assert names(store, Where("t0", step=3), limit) == ALL[3::6]
+    assert names(store, Where(step=9), limit) == []
+
+
+def test_a_page_of_one_priority_looks_at_ten_times_as_many_at_most(store: Store) -> None:
+    for n in range(45):
+        put(store, labelled(f"e{n:02}", FAR + n, priority=9 if n == 44 else 0))
+
+    found = [*pages(store, Where(step=9), 2)]
+
+    assert found == [[], [], ["e44"]]
+
+
+def test_a_large_page_of_one_priority_does_not_hold_redis_up(store: Store) -> None:
+    for start in range(0, 5600, 400):
+        put(store, *(labelled(f"e{n:04}", FAR) for n in range(start, start + 400)))
+    put(store, labelled("last", FAR + 1, priority=9))
+
+    *before, last = pages(store, Where(step=9), 1000)
+    assert (before, last) == ([[]] * len(before), ["last"])
+
+
+def test_a_task_whose_name_begins_like_another(store: Store) -> None:
+    for task in ("t", "t2", "t.x", "u t", ""):
+        put(store, labelled(f"of {task}", task=task))
+
+    for task in ("t", "t2", "t.x", "u t"):
+        assert names(store, Where(task)) == [f"of {task}"]
+    assert names(store, Where("u")) == []
+
+
+# -- what is out of step
+
+
+def test_entries_that_cannot_be_read_are_there_too(store: Store) -> None:
+    store.client.zadd("{q}:due", {"no record": 1, "garbage": 2})
+    store.client.hset("{q}:entries", "garbage", b"\xff")
+    put(store, entry("a", FAR))
+
+    found = store.control.page(QUEUE, Where(), 10).entries
+    assert found[:2] == [Listed("no record", 1, b""), Listed("garbage", 2, b"\xff")]
+    assert names(store, Where(step=0)) == ["a"]
+
+
+def test_an_index_that_is_out_of_step_ends_all_the_same(store: Store) -> None:
+    put(store, labelled("a", FAR), labelled("b", FAR + 1), labelled("c", FAR + 2))
+    store.client.zadd("{q}:due", {"b": 3})
+    store.client.zrem("{q}:due", "c")
+
+    assert names(store, Where("tasks.t"), 1) == ["a", "b", "c"]
+
+
+def test_a_page_takes_what_has_moved_since_at_its_new_place(store: Store) -> None:
+    put(store, *(labelled(f"e{n}", FAR + n) for n in range(4)))
+    first = store.control.page(QUEUE, Where(), 2)
+    store.control.reschedule(QUEUE, [("e1", Due(FAR + 9), None), ("e3", Due(FAR - 9), None)])
+
+    rest = store.control.page(QUEUE, Where(), 5, first.last).entries
+    assert [each.name for each in rest] == ["e2", "e1"]
+
+
+def test_looking_changes_nothing_and_passes_on_a_full_server(store: Store) -> None:
+    put(store, labelled("a"))
+    fill(store)
+    before = state(store)
+
+    assert names(store) == ["a"]
+    assert state(store) == before

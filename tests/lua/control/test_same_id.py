@@ -1,0 +1,270 @@
+"""Many messages with one id: what a call does is bounded, however many there are."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any
+
+import pytest
+
+from celery_delayq.model.envelope import (
+    Due,
+    Entry,
+    Record,
+)
+from celery_delayq.store import control
+from celery_delayq.store.keys import Layout
+from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting import scripts
+from celery_delayq.store.scripting.calls import Call
+from tests.lua.conftest import (
+    FAR,
+    QUEUE,
+    become_due,
+    labelled,
+    make_ready,
+    message_of,
+    put,
+    repeating,
+    reserve,
+    state,
+    states,
+)
+from tests.lua.uniques import owned, where_it_is
+from tests.support.model_state import observed
+
+pytestmark = pytest.mark.usefixtures("watched")
+
+
+def put_many(store: Store, count: int, id: str = "a") -> None:
+    """Schedule messages with one id."""
+    for start in range(0, count, 500):
+        numbers = range(start, min(start + 500, count))
+        put(store, *(labelled(id, FAR + n, nonce=f"n{n:06}") for n in numbers))
+
+
+def commands(store: Store) -> int:
+    """Return how many commands the server has run, also those of scripts."""
+    stats = store.client.info("commandstats")
+    return sum(stat["calls"] for name, stat in stats.items() if name != "cmdstat_info")
+
+
+class Watching(Store):
+    """A store that notes how many commands each of its calls takes, and may do something before."""
+
+    before: Callable[[], object] = staticmethod(lambda: None)
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store.client, store.keys, store.layout)
+        self.costs: list[int] = []
+
+    def run(self, call: Call) -> Any:
+        """Make a call."""
+        self.before()
+        before = commands(self)
+        reply = super().run(call)
+        self.costs.append(commands(self) - before)
+        return reply
+
+
+# -- unique keys
+
+
+def leave(store: Store, place: str) -> None:
+    """Have the owner of a key leave its place."""
+    if place == "scheduled":
+        become_due(store, "a")
+        assert store.promote(QUEUE, Layout(), 100).moved == 1
+    elif place == "ready":
+        assert len(reserve(store).messages) == 1
+    else:
+        assert store.leases.ack(QUEUE, "me", ["1:1"]) == 1
+
+
+@where_it_is
+@pytest.mark.parametrize("policy", ["r 0 0", "l 0 0", "k 0 0", ""])
+def test_a_key_takes_no_more_commands_when_many_have_the_id_of_its_owner(
+    store: Store, place: str, policy: str
+) -> None:
+    """Another wants to have it or, without a policy, the owner leaves its place."""
+
+    costs = []
+    for number in (2, 2, 1000):
+        store.client.flushall()
+        store.agenda()
+        owned(store, place, id="a")
+        put_many(store, number)
+        watching = Watching(store)
+        if policy:
+            [became] = states(watching, labelled("new", unique="dk", policy=policy))
+            assert became in ("kept", "replaced", "scheduled")
+        else:
+            leave(watching, place)
+        costs.append(watching.costs)
+
+    # The first time the server has to be sent some of the scripts.
+    assert costs[1] == costs[2]
+
+
+# -- many calls for one id
+
+LATER = FAR + 10**9
+
+Change = Callable[[Store, Sequence[str]], Sequence[Any]]
+
+#: Calls by id; `cancel` comes last, since it leaves nothing to change.
+CHANGES: dict[str, Change] = {
+    "find": lambda store, ids: store.control.find(QUEUE, ids),
+    "reschedule": lambda store, ids: store.control.reschedule(
+        QUEUE, [(id, Due(LATER), None) for id in ids]
+    ),
+    "run_now": lambda store, ids: store.control.run_now(QUEUE, Layout(), ids),
+    "cancel": lambda store, ids: store.control.cancel(QUEUE, Layout(), ids),
+}
+
+
+def learn_scripts(store: Store) -> None:
+    for name in ("find", "reschedule", "run_now", "cancel"):
+        store.client.script_load(scripts.load(f"control/{name}").source)
+
+
+def change_all(store: Store, name: str, ids: Sequence[str], number: int) -> list[int]:
+    """Make a change of all that have *ids*, and return how many commands each call took."""
+    watching = Watching(store)
+    found = CHANGES[name](watching, ids)
+    assert len(found) == number if name == "find" else found == ["d"] * len(ids)
+    return watching.costs
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("number", [1000, pytest.param(100_000, marks=pytest.mark.full)])
+def test_a_call_does_not_much_more_for_one_id_that_many_have_than_for_many_ids(
+    store: Store, name: str, number: int
+) -> None:
+    learn_scripts(store)
+    ids = [f"id{n}" for n in range(100)]
+    put(store, *map(labelled, ids))
+    [most] = change_all(store, name, ids, 100)
+    put_many(store, number)
+
+    costs = change_all(store, name, ["a"], number)
+
+    # The id alone is a name in each.
+    assert number // 100 <= len(costs) <= number // 99 + 1
+    assert max(costs) <= 1.5 * most
+
+
+@pytest.mark.parametrize("names", [1, 2, 3, 7])
+@pytest.mark.parametrize("name", CHANGES)
+def test_calls_that_look_at_few_names_do_the_same_as_one(
+    store: Store, monkeypatch: pytest.MonkeyPatch, name: str, names: int
+) -> None:
+    """With each reply lost, too. Some of the messages run, some are ready, some scheduled."""
+    found = []
+    for number in (names, 100):
+        store.client.flushall()
+        store.agenda()
+        monkeypatch.setattr(control, "BATCH", 100)
+        for n in (5, 2, 8):
+            make_ready(store, labelled("a", nonce=f"n{n}", unique=f"d{n}"))
+        reserve(store, limit=2)
+        put(store, *(labelled("a", FAR + n, nonce=f"n{n}", unique=f"s{n}") for n in (4, 9, 1, 6)))
+        put(store, *map(labelled, "bc"), labelled("b", nonce="b2"))
+        monkeypatch.setattr(control, "BATCH", number)
+        told = CHANGES[name](repeating(store), ["b", "a", "never was", "c", "a"])
+        found.append((told, observed(QUEUE, state(store))))
+
+    assert found[0] == found[1]
+
+
+class Meanwhile:
+    """A dispatcher and a worker that go on between two calls, so that messages change their names.
+
+    *touched* are the nonces of all messages that the worker has held at any moment.
+    """
+
+    def __init__(self, store: Store, seed: int) -> None:
+        self.store, self.random = store, random.Random(seed)
+        self.requests = count(1)
+        self.held: dict[str, Entry] = {}
+        self.entries: dict[bytes, Entry] = {}
+        self.touched: set[str] = set()
+
+    def put_all(self) -> None:
+        """Send messages with one id, some of which get ready or are held."""
+        nonces = [f"n{n:02}" for n in range(24)]
+        self.random.shuffle(nonces)
+        for number, nonce in enumerate(nonces):
+            one = labelled("a", FAR, nonce=nonce)
+            self.entries[message_of(one)] = one
+            (make_ready if number % 3 == 0 else put)(self.store, one)
+        for _ in range(4):
+            self.reserve()
+
+    def go_on(self) -> None:
+        """Do something of all that may happen."""
+        for _ in range(self.random.randrange(4)):
+            self.random.choice([self.promote, self.reserve, self.requeue, self.put_off, self.ack])()
+
+    def promote(self) -> None:
+        if names := self.store.client.zrange("{q}:due", 0, -1):
+            become_due(self.store, self.random.choice(names).decode())
+            self.store.promote(QUEUE, Layout(), 100)
+
+    def reserve(self) -> None:
+        for field, message, _ in reserve(self.store, str(next(self.requests)), 1).messages:
+            self.held[field] = self.entries[message]
+            self.touched.add(nonce_of(self.held[field]))
+
+    def take(self) -> tuple[str, Entry] | None:
+        field = self.random.choice([*self.held, None])
+        return None if field is None else (field, self.held.pop(field))
+
+    def requeue(self) -> None:
+        if one := self.take():
+            self.store.leases.requeue(QUEUE, "me", [one[0]])
+
+    def put_off(self) -> None:
+        """Its task is paused."""
+        if one := self.take():
+            field, entry = one
+            self.store.leases.retry(QUEUE, entry, QUEUE, "me", field, when_due="keep")
+            self.store.leases.ack(QUEUE, "me", [field])
+
+    def ack(self) -> None:
+        if one := self.take():
+            self.store.leases.ack(QUEUE, "me", [one[0]])
+
+
+def nonce_of(entry: Entry) -> str:
+    return Record.unpack(entry.data).nonce
+
+
+def unchanged(store: Store, name: str) -> set[str]:
+    """Return the nonces of messages without the change."""
+    scheduled = {
+        Record.unpack(data).nonce
+        for key, data in store.client.hgetall("{q}:entries").items()
+        if name != "reschedule" or store.client.zscore("{q}:due", key) != LATER
+    }
+    waiting = store.client.hvals("{q}:waiting") if name == "cancel" else []
+    return scheduled | {one.split()[0].decode() for one in waiting if not one.startswith(b"!")}
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("name", ["reschedule", "run_now", "cancel"])
+def test_what_moves_between_two_calls_is_changed_unless_a_worker_has_had_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch, name: str, seed: int
+) -> None:
+    meanwhile = Meanwhile(store, seed)
+    meanwhile.put_all()
+    watching = Watching(store)
+    watching.before = meanwhile.go_on
+    monkeypatch.setattr(control, "BATCH", 2)
+
+    CHANGES[name](watching, ["a"])
+
+    assert len(watching.costs) > 5
+    assert unchanged(store, name) <= meanwhile.touched

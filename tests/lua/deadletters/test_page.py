@@ -1,0 +1,112 @@
+"""page.lua: dead letters in pages, in order of when they died."""
+
+from __future__ import annotations
+
+import pytest
+from redis.exceptions import ResponseError
+
+from celery_delayq.store.schedule import Store
+from tests.lua.conftest import QUEUE, state
+from tests.lua.letters import seed, stored
+
+
+def pages(store: Store, low: int | None = None, high: int | None = None) -> list[list[str]]:
+    one, other = (
+        [
+            [letter.id for letter in part]
+            for part in store.letters.pages(QUEUE, low, high, page=3, ahead=ahead)
+        ]
+        for ahead in (False, True)
+    )
+    assert one == other
+    return one
+
+
+def test_those_that_died_first_come_first(store: Store) -> None:
+    seed(store, "c", died_ms=30)
+    seed(store, "a", died_ms=10)
+    seed(store, "d", died_ms=40)
+    seed(store, "b", died_ms=20)
+
+    assert pages(store) == [["a", "b", "c"], ["d"]]
+    assert pages(store, 20, 30) == [["b", "c"]]
+    assert pages(store, 41, None) == []
+
+
+def test_each_comes_once_also_when_many_died_at_one_moment(store: Store) -> None:
+    names = [f"{n:02}" for n in range(20)]
+    for name in names:
+        seed(store, name, died_ms=10)
+    seed(store, "before", died_ms=9)
+    seed(store, "after", died_ms=11)
+
+    found = pages(store)
+
+    assert [id for part in found for id in part] == ["before", *names, "after"]
+    assert [len(part) for part in found] == [3] * 7 + [1]
+
+
+def test_a_page_ends_after_a_megabyte(store: Store) -> None:
+    seed(store, *"abcde", died_ms=10, message=b"." * 1_000_000)
+
+    assert pages(store) == [[id] for id in "abcde"]
+
+
+def test_what_is_no_letter_or_gone_holds_nothing_up(store: Store) -> None:
+    seed(store, *"abcde", died_ms=10)
+    key = store.keys.queue(QUEUE)
+    store.client.hdel(key.dead, "a", "b", "c")
+    store.client.hset(key.dead, "d", b"\xff garbage")
+
+    assert pages(store) == [["d", "e"]]
+
+
+def test_what_dies_and_goes_meanwhile_is_there_or_not(store: Store) -> None:
+    seed(store, *"abcdef", died_ms=10)
+    found = store.letters.pages(QUEUE, page=2, ahead=True)
+
+    first = [letter.id for letter in next(found)]
+    store.letters.discard(QUEUE, [("e", 14), ("f", 15)])
+    seed(store, "g", died_ms=20)
+    rest = [letter.id for part in found for letter in part]
+
+    # One page is read ahead.
+    assert first == ["a", "b"]
+    assert rest == ["c", "d", "g"]
+
+
+def test_who_stops_in_the_middle_leaves_a_connection_that_works(store: Store) -> None:
+    seed(store, *"abcdef", died_ms=10)
+
+    for _ in range(50):
+        found = store.letters.pages(QUEUE, page=2, ahead=True)
+        assert [letter.id for letter in next(found)] == ["a", "b"]
+        found.close()  # type: ignore[attr-defined]
+        assert store.letters.count(QUEUE) == 6
+
+
+def test_reading_changes_nothing(store: Store) -> None:
+    seed(store, *"abc", died_ms=10)
+    before = state(store)
+
+    pages(store)
+
+    assert state(store) == before
+
+
+def test_keys_of_another_type_are_an_error(store: Store) -> None:
+    store.client.set(store.keys.queue(QUEUE).dead_at, "no zset")
+
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        pages(store)
+
+
+def test_a_letter_without_an_id_is_one_like_all(store: Store) -> None:
+    for _ in range(2):  # as when the first reply was lost
+        store.letters.bury(QUEUE, " ", "unreadable", b"a")
+    store.letters.bury(QUEUE, "\n", "unreadable", b"b")
+    store.letters.keep(QUEUE, [("", 10, stored(b"c", 10))])
+
+    found = [(letter.id.partition("\0")[0], letter.message) for letter in store.dead_letters(QUEUE)]
+
+    assert found == [("unnamed", b"c"), ("unnamed", b"a"), ("unnamed", b"b")]

@@ -1,0 +1,329 @@
+"""replay.lua: dead letters become entries again, in one step."""
+
+from __future__ import annotations
+
+import pytest
+from redis.exceptions import ResponseError
+
+from celery_delayq.store.schedule import Store
+from tests.lua.conftest import (
+    FAR,
+    LAYOUT,
+    QUEUE,
+    STATE_KEYS,
+    as_scheduled,
+    bodies,
+    fill,
+    labelled,
+    message_of,
+    put,
+    repeating,
+    reserve,
+    retried,
+    state,
+    taken_by,
+)
+from tests.lua.letters import DETAILS, DIED, dead, letters_left, replay, seed
+from tests.lua.uniques import KEY, owned, run_all, where_it_is
+from tests.support.keyspace import snapshot
+
+pytestmark = pytest.mark.usefixtures("watched")
+
+REGISTERED = {"delayq:queues": {b"q": LAYOUT}}
+
+
+def due_of_ready(store: Store, name: str) -> int:
+    """Return the due that WAITING tells."""
+    return int((store.client.hget("{q}:waiting", name) or b"").split(b" ")[1])
+
+
+def test_a_letter_is_ready_and_dead_no_more(store: Store) -> None:
+    seed(store, "a", "b")
+    before = store.now_ms()
+
+    assert replay(store, ("a", DIED, labelled("a", 0, priority=3))) == ["d"]
+
+    due = due_of_ready(store, "a")
+    assert before <= due <= store.now_ms()
+    assert state(store) == REGISTERED | dead("b", died_ms=DIED + 1) | {
+        "q\x06\x163": [message_of(labelled("a"))],
+        "{q}:waiting": {b"a": b"n-a %d - tasks.t" % due},
+        "{q}:wake": [b""],
+    }
+
+
+def test_one_that_is_to_run_later_is_scheduled(store: Store) -> None:
+    seed(store, "a", "b")
+    one, two = labelled("a", FAR + 5), labelled("b", FAR)
+
+    assert replay(store, ("a", DIED, one), ("b", DIED + 1, two)) == ["d", "d"]
+    assert state(store) == as_scheduled(one, two)
+
+
+def test_a_countdown_counts_from_redis_clock(store: Store) -> None:
+    seed(store, "a")
+    before = store.now_ms()
+
+    replay(store, ("a", DIED, labelled("a", 60_000, relative=True)))
+
+    due = int(store.client.zscore("{q}:due", "a") or 0)
+    assert before + 60_000 <= due <= store.now_ms() + 60_001
+    assert state(store) == as_scheduled(labelled("a", due))
+
+
+def test_several_run_in_the_order_in_which_they_are_told(store: Store) -> None:
+    seed(store, "a", "b", "c")
+    entries = {id: labelled(id, 0) for id in "cab"}
+    died = {"a": DIED, "b": DIED + 1, "c": DIED + 2}
+
+    assert replay(store, *((id, died[id], each) for id, each in entries.items())) == ["d"] * 3
+    assert bodies(reserve(store)) == [message_of(each) for each in entries.values()]
+
+
+def test_a_letter_with_details_is_known_by_when_it_died_too(store: Store) -> None:
+    seed(store, "a", details=DETAILS)
+
+    assert replay(store, ("a", DIED + 1, labelled("a", FAR))) == ["c"]
+    assert replay(store, ("a", DIED, labelled("a", FAR)), token="t2") == ["d"]
+    assert state(store) == as_scheduled(labelled("a", FAR))
+
+
+def test_another_letter_with_that_id_stays(store: Store) -> None:
+    """It died after the one that is meant was read, and was replayed by others."""
+    seed(store, "a", died_ms=DIED + 1000)
+    before = state(store)
+
+    assert replay(store, ("a", DIED, labelled("a", 0)), ("never", DIED, labelled("b"))) == [
+        "c",
+        "u",
+    ]
+    assert state(store) == before
+
+
+def test_what_does_not_say_when_it_died_is_meant_all_the_same(store: Store) -> None:
+    seed(store, "a")
+    store.client.hset("{q}:dead", "a", b"\xff not what we write")
+
+    assert replay(store, ("a", 0, labelled("a", FAR))) == ["d"]
+    assert state(store) == as_scheduled(labelled("a", FAR))
+
+
+def test_letters_with_one_task_id_all_run(store: Store) -> None:
+    seed(store, "a", "a\0second", "a\0third")
+    first, second, third = (labelled("a", 0, nonce=f"n{n}") for n in (1, 2, 3))
+
+    assert replay(
+        store, ("a", DIED, first), ("a\0second", DIED + 1, second), ("a\0third", DIED + 2, third)
+    ) == ["d", "d", "d"]
+    assert not letters_left(store)
+    assert set(state(store)["{q}:waiting"]) == {b"a", b"a\0n2", b"a\0n3"}
+    assert run_all(store) == [message_of(each) for each in (first, second, third)]
+    assert state(store).keys() == {"delayq:queues", "delayq:reaping", "{q}:leases"}
+
+
+def test_a_scheduled_entry_with_that_id_stays_beside_it(store: Store) -> None:
+    seed(store, "a")
+    there, again = labelled("a", FAR, nonce="n1"), labelled("a", FAR + 1, nonce="n2")
+    put(store, there)
+
+    assert replay(store, ("a", DIED, again)) == ["d"]
+    assert state(store) == as_scheduled(there, **{"a\0n2": again}) | {"{q}:twins": {b"a\0n2": 0}}
+
+
+# -- to another queue
+
+
+def test_it_may_go_to_another_queue(store: Store) -> None:
+    seed(store, "a", "b", queue="p")
+
+    found = replay(store, ("a", DIED, labelled("a", FAR)), queue="p", to=QUEUE)
+
+    assert found == ["d"]
+    assert letters_left(store, "p") == {"b"}
+    expected = as_scheduled(labelled("a", FAR))
+    expected["delayq:queues"] = {b"q": LAYOUT, b"p": LAYOUT}
+    assert {name: value for name, value in state(store).items() if "{p}" not in name} == expected
+
+
+def test_a_queue_that_has_only_got_letters_is_made_known(store: Store) -> None:
+    seed(store, "a", queue="p")
+
+    replay(store, ("a", DIED, labelled("a", FAR)), queue="p", to=QUEUE)
+
+    assert set(store.registry()) == {"p", "q"}
+    assert store.client.zrange("delayq:agenda", 0, -1) == [b"q"]
+
+
+# -- unique keys
+
+
+@where_it_is
+@pytest.mark.parametrize("due", [0, FAR])
+def test_a_letter_whose_unique_key_is_taken_stays(store: Store, place: str, due: int) -> None:
+    seed(store, "a", "free")
+    owned(store, place)
+    before = state(store)
+
+    told = replay(
+        store,
+        ("a", DIED, labelled("a", due, unique="dk", policy="e 0 0")),
+        ("free", DIED + 1, labelled("free", FAR + 9)),
+    )
+
+    assert told == ["k", "d"]
+    assert letters_left(store) == {"a"}
+    for name in ("{q}:unique", "{q}:waiting", "{q}:running"):
+        assert state(store).get(name) == before.get(name)
+
+
+def test_a_key_that_is_free_is_taken(store: Store) -> None:
+    seed(store, "a", "b")
+    policy = "e 0 0"
+
+    told = replay(
+        store,
+        ("a", DIED, labelled("a", 0, unique="dk", policy=policy)),
+        ("b", DIED + 1, labelled("b", 0, unique="dk", policy=policy)),
+    )
+
+    assert told == ["d", "k"]
+    assert state(store)[KEY] == {b"k": taken_by("a")}
+    assert run_all(store) == [message_of(labelled("a", unique="dk"))]
+    assert KEY not in state(store)
+    assert letters_left(store) == {"b"}
+
+
+def test_a_key_of_what_a_stock_worker_took_is_free(store: Store) -> None:
+    owned(store, "ready")
+    store.client.delete("q")  # as a stock worker does it: nobody is told
+    seed(store, "a")
+
+    assert replay(store, ("a", DIED, labelled("a", FAR, unique="dk", policy="e 0 0"))) == ["d"]
+    assert state(store)[KEY] == {b"k": taken_by("a")}
+
+
+def test_the_retry_of_what_was_replayed_keeps_its_key(store: Store) -> None:
+    seed(store, "a")
+    what = labelled("a", 0, unique="dk", policy="e 0 0")
+    replay(store, ("a", DIED, what))
+    reserve(store)
+
+    again = retried(what, "n2")
+    assert store.leases.retry(QUEUE, again, QUEUE, "me", "1:1", when_due="push") == "scheduled"
+    assert state(store)[KEY] == {b"k": taken_by("a", "n2")}
+
+
+# -- repeats, and what may be in the way
+
+
+@pytest.mark.parametrize("due", [0, FAR])
+def test_a_repeat_gets_the_same_answer_and_makes_nothing_more(store: Store, due: int) -> None:
+    seed(store, "a", "b")
+    put(store, labelled("owner", unique="dk"))
+
+    told = replay(
+        repeating(store),
+        ("a", DIED, labelled("a", due)),
+        ("b", DIED + 1, labelled("b", due, unique="dk", policy="e 0 0")),
+        ("c", DIED, labelled("c", due)),
+    )
+
+    assert told == ["d", "k", "u"]
+    assert letters_left(store) == {"b"}
+    assert len(run_all(store)) == 2
+
+
+def test_a_repeat_finds_nothing_new_even_when_it_has_run_and_died_again(store: Store) -> None:
+    seed(store, "a")
+
+    def run_and_die() -> None:
+        reserve(store)
+        store.leases.reject(QUEUE, "me", "1:1", "a", "failed")
+
+    assert replay(repeating(store, run_and_die), ("a", DIED, labelled("a", 0))) == ["d"]
+    assert letters_left(store) == {"a"}
+    assert store.client.llen("q") == 0
+
+
+def test_an_answer_is_not_kept_for_long(store: Store) -> None:
+    seed(store, "a")
+    replay(store, ("a", DIED, labelled("a", FAR)), token="mine")
+
+    assert 0 < store.client.ttl("{q}:answer:mine") <= 60
+
+
+def test_a_second_call_finds_no_letter(store: Store) -> None:
+    seed(store, "a")
+    replay(store, ("a", DIED, labelled("a", 0)), token="one")
+
+    assert replay(store, ("a", DIED, labelled("a", 0, nonce="n2")), token="two") == ["u"]
+    assert store.client.llen("q") == 1
+
+
+def test_one_call_takes_a_hundred(store: Store) -> None:
+    ids = [f"e{n}" for n in range(100)]
+    seed(store, *ids)
+
+    told = replay(
+        store,
+        *((id, DIED + n, labelled(id, FAR - n, priority=n % 10)) for n, id in enumerate(ids)),
+    )
+
+    assert told == ["d"] * 100
+    assert not letters_left(store)
+    assert store.scheduled(QUEUE) == store.scheduled(QUEUE, "tasks.t") == 100
+    assert store.client.zscore("delayq:agenda", "q") == FAR - 99
+
+
+@pytest.mark.parametrize("due", [0, FAR])
+def test_a_full_server_lets_it_pass(store: Store, due: int) -> None:
+    seed(store, "a", "b")
+    fill(store)
+
+    told = replay(
+        repeating(store),
+        ("a", DIED, labelled("a", due, unique="dk", policy="e 0 0")),
+        ("b", DIED + 1, labelled("b", due, nonce="n2")),
+    )
+
+    assert told == ["d", "d"]
+    assert not letters_left(store)
+    store.client.config_set("maxmemory", 0)
+    assert len(run_all(store)) == 2
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "delayq:agenda",
+        "delayq:queues",
+        "q\x06\x163",
+        "q",
+        "{p}:dead",
+        "{p}:dead_at",
+        "{q}:answer:t",
+        *STATE_KEYS,
+    ],
+)
+@pytest.mark.parametrize("due", [0, FAR])
+def test_a_key_of_another_type_is_an_error_before_anything_is_written(
+    store: Store, key: str, due: int
+) -> None:
+    seed(store, "a", "b", queue="p")
+    put(store, labelled("c", unique="dk", priority=3))
+    store.client.delete(key)
+    if key.startswith("{q}:answer"):
+        store.client.lpush(key, "not ours")
+    else:
+        store.client.set(key, "not ours")
+    before = snapshot(store.client)
+
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        replay(
+            store,
+            ("a", DIED, labelled("a", due, priority=3)),
+            ("b", DIED + 1, labelled("b", due)),
+            queue="p",
+        )
+
+    assert snapshot(store.client) == before

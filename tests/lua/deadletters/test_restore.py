@@ -1,0 +1,117 @@
+"""restore.lua: dead letters come back as they were, from an archive or an export."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+from redis.exceptions import ResponseError
+
+from celery_delayq.errors import StoreFull
+from celery_delayq.store.schedule import Store
+from tests.lua.conftest import LAYOUT, QUEUE, any_bytes, fill, repeating, state
+from tests.lua.letters import DETAILS, DIED, as_dead, stored
+from tests.support.keyspace import snapshot
+
+REGISTERED = {"delayq:queues": {b"q": LAYOUT}}
+
+
+def test_letters_are_kept_with_the_time_of_their_death(store: Store) -> None:
+    letters = {"a": stored(b"{}", DIED), "b": stored(b"{}", DIED + 5, details=DETAILS)}
+
+    told = store.letters.keep(QUEUE, [("a", DIED, letters["a"]), ("b", DIED + 5, letters["b"])])
+
+    assert told == ["d", "d"]
+    assert state(store) == REGISTERED | as_dead(letters)
+
+
+@any_bytes
+def test_they_are_kept_byte_for_byte(store: Store, message: bytes) -> None:
+    data = stored(message, details=DETAILS)
+
+    store.letters.keep(QUEUE, [("a", DIED, data)])
+
+    [letter] = store.dead_letters(QUEUE)
+    assert (letter.message, letter.details, letter.data) == (message, DETAILS, data)
+
+
+def test_what_is_there_already_is_told(store: Store) -> None:
+    data = stored(b"{}")
+    store.letters.keep(QUEUE, [("a", DIED, data)])
+    before = state(store)
+
+    assert store.letters.keep(QUEUE, [("a", DIED, data), ("b", DIED, data)]) == ["k", "d"]
+    assert store.letters.keep(QUEUE, [("a", DIED, data), ("b", DIED, data)]) == ["k", "k"]
+    assert state(store).keys() == before.keys()
+
+
+def test_another_letter_with_that_id_is_kept_beside_it(store: Store) -> None:
+    there, other = stored(b"there"), stored(b"other", DIED - 9)
+    store.letters.keep(QUEUE, [("a", DIED, there)])
+
+    assert store.letters.keep(QUEUE, [("a", DIED - 9, other)]) == ["d"]
+    assert store.letters.keep(QUEUE, [("a", DIED - 9, other)]) == ["k"]
+
+    digest = hashlib.sha1(other, usedforsecurity=False).hexdigest()
+    assert state(store) == REGISTERED | as_dead({"a": there, f"a\0{digest}": other})
+
+
+def test_it_is_not_kept_twice_when_the_other_one_has_gone(store: Store) -> None:
+    there, other = stored(b"there"), stored(b"other", DIED - 9)
+    store.letters.keep(QUEUE, [("a", DIED, there), ("a", DIED - 9, other)])
+    store.letters.discard(QUEUE, [("a", DIED)])
+    before = state(store)
+
+    assert store.letters.keep(QUEUE, [("a", DIED - 9, other)]) == ["k"]
+    assert state(store) == before
+
+
+def test_what_has_lost_its_place_by_time_gets_it_back(store: Store) -> None:
+    data = stored(b"{}")
+    store.client.hset("{q}:dead", "a", data)
+
+    assert store.letters.keep(QUEUE, [("a", DIED, data)]) == ["k"]
+    assert state(store) == REGISTERED | as_dead({"a": data})
+
+
+def test_a_layout_that_is_known_stays(store: Store) -> None:
+    store.client.hset("delayq:queues", "q", "its own")
+
+    store.letters.keep(QUEUE, [("a", DIED, stored(b"{}"))])
+
+    assert store.registry() == {"q": b"its own"}
+
+
+def test_no_letters_are_no_call(store: Store) -> None:
+    assert store.letters.keep(QUEUE, []) == []
+    assert state(store) == {}
+
+
+def test_a_repeat_keeps_one_of_each_and_gets_the_same_answer(store: Store) -> None:
+    letters = [("a", DIED, stored(b"{}")), ("a", DIED + 1, stored(b"other", DIED + 1))]
+
+    assert repeating(store).letters.keep(QUEUE, letters) == ["d", "d"]
+    assert len(list(store.dead_letters(QUEUE))) == 2
+
+
+def test_a_full_server_refuses_all_of_them(store: Store) -> None:
+    fill(store)
+
+    with pytest.raises(StoreFull):
+        store.letters.keep(QUEUE, [("a", DIED, stored(b"{}"))])
+
+    store.client.config_set("maxmemory", 0)
+    assert state(store) == {}
+
+
+@pytest.mark.parametrize("key", ["delayq:queues", "{q}:dead", "{q}:dead_at"])
+def test_a_key_of_another_type_is_an_error_before_anything_is_written(
+    store: Store, key: str
+) -> None:
+    store.client.set(key, "not ours")
+    before = snapshot(store.client)
+
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        store.letters.keep(QUEUE, [("a", DIED, stored(b"{}"))])
+
+    assert snapshot(store.client) == before

@@ -1,0 +1,87 @@
+"""next_queue.lua, dispatch/defer_queue.lua, deadletters/add.lua and what reads a queue."""
+
+from __future__ import annotations
+
+from celery_delayq.store.keys import Layout
+from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting import scripts
+from tests.lua.conftest import QUEUE, entry, fill
+from tests.support.keyspace import snapshot
+
+FAR = 4_000_000_000_000
+
+
+def test_an_empty_agenda_has_nothing_to_look_at(store: Store) -> None:
+    look = store.agenda()
+
+    assert (look.queue, look.due, look.wait) == (None, None, None)
+    assert abs(look.now / 1000 - store.now_ms()) < 1000
+
+
+def test_a_deferred_queue_comes_later_but_a_new_entry_brings_it_forward(store: Store) -> None:
+    store.schedule(QUEUE, entry("a", 100, relative=True))
+
+    deferred = store.defer("q", 60)
+    assert deferred.due is not None
+    assert 59_000 < deferred.due - deferred.now / 1000 <= 60_000
+
+    store.schedule(QUEUE, entry("b", 200, relative=True))
+    soon = store.agenda()
+    assert soon.due is not None
+    assert soon.due - soon.now / 1000 <= 201
+
+
+def test_a_queue_without_a_schedule_is_not_put_on_the_agenda_by_deferring(store: Store) -> None:
+    store.defer("q", 60)
+
+    assert snapshot(store.client) == {}
+
+
+def test_scheduled_entries_are_counted_by_task(store: Store) -> None:
+    for n in range(3):
+        store.schedule(QUEUE, entry(f"m{n}", FAR, task="mail"))
+    store.schedule(QUEUE, entry("x", FAR, task="mail.other"))
+    store.schedule(QUEUE, entry("y", FAR, task="with space"))
+
+    assert store.scheduled_tasks("q") == {"mail": 3, "mail.other": 1, "with space": 1}
+    assert store.scheduled("q", "mail") == 3
+    assert store.scheduled("q", "with space") == 1
+    assert store.scheduled("q", "mai") == 0
+    assert store.scheduled("q") == 5
+
+
+def test_a_script_that_the_server_forgot_is_sent_again(store: Store) -> None:
+    store.schedule(QUEUE, entry("a", FAR))
+    store.client.script_flush()
+
+    assert store.schedule(QUEUE, entry("b", FAR))[0] == "scheduled"
+
+
+def test_every_script_is_loaded_and_refers_to_no_key_by_name(store: Store) -> None:
+    for name in scripts.names():
+        source = scripts.load(name).source
+        assert "@include" not in source
+        assert "delayq:" not in source
+        assert "cjson" not in source
+        assert store.client.script_load(source) == scripts.load(name).sha
+
+
+def test_sizes_are_told_even_by_a_full_server(store: Store) -> None:
+    store.schedule(QUEUE, entry("a", FAR))
+    store.schedule(QUEUE, entry("b", FAR + 1))
+    store.schedule(QUEUE, entry("c", 0, priority=3))
+    store.bury("q", "d", "undecodable", b"")
+    store.client.zadd("{q}:due", {"b": 5})
+    fill(store)
+
+    sizes = store.sizes("q", Layout())
+
+    assert abs(sizes.now - store.now_ms()) < 1000
+    assert sizes[1:] == (2, 1, 1, 1, 5, 0)
+
+
+def test_what_waits_to_be_delivered_alone_counts_as_ready(store: Store) -> None:
+    store.client.lpush("q", b"a")
+    store.client.lpush("{q}:suspects", b"0\nb", b"3\nc")
+
+    assert store.sizes("q", Layout()).ready == 3

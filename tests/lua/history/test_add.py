@@ -1,0 +1,288 @@
+"""The history: a line for each run, written with what ends it, and once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from celery_delayq.settings import Limits
+from celery_delayq.store.keys import Layout
+from celery_delayq.store.leases import Acked
+from celery_delayq.store.schedule import Store
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.lua.conftest import (
+    FAR,
+    QUEUE,
+    become_due,
+    counts,
+    entry,
+    fill,
+    hold,
+    labelled,
+    message_of,
+    put,
+    repeating,
+    reserve,
+    retried,
+)
+
+pytestmark = pytest.mark.usefixtures("watched")
+
+KEY = "delayq:history"
+
+
+@pytest.fixture
+def store(delayq_redis: RedisUnderTest, store: Store) -> Store:
+    return Store(store.client, store.keys, store.layout, lambda _queue: Limits(history=1000))
+
+
+@pytest.fixture(params=["once", "lost reply"])
+def caller(request: pytest.FixtureRequest, store: Store) -> Store:
+    """A store whose calls are made once, or twice since their reply is lost."""
+    if request.param == "once":
+        return store
+    again = repeating(store)
+    again.limits = store.limits
+    return again
+
+
+def lines(store: Store) -> list[bytes]:
+    return [line for _, line in store.history.read("0", "+", 1000)]
+
+
+def ack(store: Store, **runs: bytes) -> int:
+    """Acknowledge the messages in places that are named, with their lines."""
+    call = store.leases.ack_call(QUEUE, "me", {f"1:{n[1:]}": run for n, run in runs.items()})
+    return Acked(*store.run(call)).known
+
+
+# -- ack
+
+
+def test_what_is_done_is_told_in_order(store: Store, caller: Store) -> None:
+    hold(store, b"a", b"b", b"c")
+
+    ack(caller, _1=b"run of a", _3=b"run of c")
+
+    assert lines(store) == [b"run of a", b"run of c"]
+    assert store.client.hgetall("{q}:leased:me") == {b"1:2": b"0\nb"}
+
+
+def test_the_line_tells_also_of_what_is_tracked_and_counted(store: Store, caller: Store) -> None:
+    one = labelled("one")
+    hold(store, message_of(one), b"other")
+    store.client.hset("{q}:running", "one", "n-one 5 - tasks.t me")
+    store.client.hset("{q}:deliveries", mapping=counts(message_of(one), b"1 0 0"))
+
+    ack(caller, _1=b"run of one", _2=b"run of other")
+
+    assert lines(store) == [b"run of one", b"run of other"]
+    assert not store.client.exists("{q}:running", "{q}:deliveries", "{q}:leased:me")
+
+
+def test_what_is_done_without_a_run_is_not_told(store: Store) -> None:
+    hold(store, b"a", b"b")
+
+    assert ack(store, _1=b"", _2=b"run of b") == 2
+    assert lines(store) == [b"run of b"]
+
+
+def test_what_is_not_held_any_more_is_not_told(store: Store) -> None:
+    hold(store, b"a", who="other")
+
+    assert ack(store, _1=b"run of a") == 0
+    assert lines(store) == []
+
+
+def test_without_a_history_nothing_is_told(store: Store) -> None:
+    store.limits = lambda _queue: Limits()
+    hold(store, b"a")
+
+    assert ack(store, _1=b"run of a") == 1
+    assert not store.client.exists(KEY)
+
+
+def test_many_at_once(store: Store) -> None:
+    hold(store, *(b"%d" % n for n in range(500)))
+
+    assert ack(store, **{f"_{n}": b"run %d" % n for n in range(1, 501)}) == 500
+    assert lines(store) == [b"run %d" % n for n in range(1, 501)]
+
+
+# -- retry and reject
+
+
+def test_a_retry_tells_of_its_run_and_the_ack_does_not_tell_again(
+    store: Store, caller: Store
+) -> None:
+    [field] = hold(store, b"a")
+    call = caller.leases.retry_call(
+        QUEUE, entry("r", FAR), QUEUE, "me", field, when_due="push", run=b"tried"
+    )
+    caller.run(call)
+    assert lines(store) == [b"tried"]
+
+    ack(caller, _1=b"acknowledged")
+
+    assert lines(store) == [b"tried"]
+    assert not store.client.exists("{q}:leased:me")
+
+
+def test_a_retry_whose_lease_is_gone_is_not_told(store: Store) -> None:
+    call = store.leases.retry_call(
+        QUEUE, entry("r", FAR), QUEUE, "me", "1:1", when_due="push", run=b"tried"
+    )
+
+    assert store.run(call) == b"gone"
+    assert lines(store) == []
+
+
+def test_a_retry_that_lost_its_unique_key_is_told(store: Store) -> None:
+    one, other = labelled("one", unique="dk"), labelled("other", unique="dk")
+    put(store, one)
+    become_due(store, "one")
+    store.promote(QUEUE, Layout(), 1)
+    [(field, _, _)] = reserve(store).messages
+    put(store, other)
+    again = retried(one, "again")
+    call = store.leases.retry_call(QUEUE, again, QUEUE, "me", field, when_due="push", run=b"tried")
+
+    assert store.run(call) == b"superseded"
+    assert lines(store) == [b"tried"]
+
+
+def test_a_dead_letter_tells_of_its_run(store: Store, caller: Store) -> None:
+    hold(store, b"a")
+
+    caller.leases.reject(QUEUE, "me", "1:1", "id", "failed", b"", b"run of a")
+
+    assert lines(store) == [b"run of a"]
+    assert len(list(store.dead_letters(QUEUE))) == 1
+
+
+def test_a_dead_letter_without_a_run_is_not_told(store: Store) -> None:
+    hold(store, b"a")
+
+    assert store.leases.reject(QUEUE, "me", "1:1", "id", "unknown task")
+    assert not store.client.exists(KEY)
+
+
+# -- early acks
+
+
+def test_runs_that_were_acknowledged_before_are_told_once(store: Store, caller: Store) -> None:
+    store.leases.claim("me", 60.0)
+
+    caller.history.add("me", 2, 1000, [b"a", b"b"])
+    caller.history.add("me", 3, 1000, [b"c"])
+
+    assert lines(store) == [b"a", b"b", b"c"]
+    assert 0 < store.client.pttl("delayq:incarnation:me") <= 60_000
+
+
+def test_the_same_numbers_of_another_process_are_other_calls(store: Store) -> None:
+    for who in ("me", "you"):
+        store.leases.claim(who, 60.0)
+        assert store.history.add(who, 2, 1000, [who.encode()]) == 1
+
+    assert lines(store) == [b"me", b"you"]
+
+
+def test_a_process_that_counts_as_gone_tells_and_does_not_come_back_by_it(store: Store) -> None:
+    assert store.history.add("me", 2, 1000, [b"a"]) == 1
+    assert not store.client.exists("delayq:incarnation:me")
+    assert lines(store) == [b"a"]
+
+
+# -- how much is kept, and what stands in the way
+
+
+def test_about_as_many_are_kept_as_wanted(store: Store) -> None:
+    store.limits = lambda _queue: Limits(history=200)
+    for number in range(10):
+        nonce = str(number + 1)
+        fields = hold(store, *(b"%d" % n for n in range(100)), nonce=nonce)
+        store.run(store.leases.ack_call(QUEUE, "me", dict.fromkeys(fields, b"run")))
+
+    assert 200 <= len(lines(store)) < 400
+    assert store.history.first() is not None
+
+
+def end_by_ack(store: Store) -> object:
+    return ack(store, _1=b"run")
+
+
+def end_by_letter(store: Store) -> object:
+    return store.leases.reject(QUEUE, "me", "1:1", "id", "why", b"", b"run")
+
+
+def end_by_retry(store: Store) -> object:
+    return store.run(
+        store.leases.retry_call(
+            QUEUE, entry("r", FAR), QUEUE, "me", "1:1", when_due="push", run=b"run"
+        )
+    )
+
+
+@pytest.mark.parametrize("end", [end_by_ack, end_by_letter, end_by_retry])
+def test_a_history_of_another_type_keeps_no_message_held(
+    store: Store, end: Callable[[Store], object]
+) -> None:
+    store.client.set(KEY, "not ours")
+    hold(store, b"a")
+
+    assert end(store)
+    assert store.client.hgetall("{q}:leased:me") in ({}, {b"1:1": b""})
+    assert store.client.get(KEY) == b"not ours"
+
+
+@pytest.mark.parametrize("end", [end_by_ack, end_by_letter, end_by_retry])
+def test_a_full_server_keeps_no_message_held(store: Store, end: Callable[[Store], object]) -> None:
+    hold(store, b"a")
+    fill(store)
+
+    assert end(store)
+    assert store.client.hgetall("{q}:leased:me") in ({}, {b"1:1": b""})
+
+
+def test_a_full_server_has_no_room_for_runs_that_free_none(store: Store) -> None:
+    fill(store)
+
+    assert store.history.add("me", 2, 1000, [b"a"]) == 1
+    assert lines(store) == []
+
+
+# -- when an entry became ready
+
+
+def test_a_message_tells_when_it_became_ready(store: Store) -> None:
+    put(store, labelled("a"), labelled("b"))
+    become_due(store, "a")
+    before = store.now_ms()
+    store.promote(QUEUE, Layout(history=True), 1)
+    become_due(store, "b")
+    store.promote(QUEUE, Layout(), 1)
+
+    reserved = reserve(store)
+
+    assert list(reserved.promoted) == ["1:1"]
+    assert before <= reserved.promoted["1:1"] <= store.now_ms()
+    assert [field for field, _, _ in reserved.messages] == ["1:1", "1:2"]
+    assert reserve(store).promoted == {}, "a repeat does not know"
+    assert store.client.hget("{q}:running", "a") == b"n-a 1 - tasks.t me"
+
+
+def test_one_that_was_cancelled_or_came_back_does_not_tell(store: Store) -> None:
+    put(store, labelled("a"), labelled("b"))
+    become_due(store, "a")
+    become_due(store, "b")
+    store.promote(QUEUE, Layout(history=True), 2)
+    store.control.cancel(QUEUE, Layout(), ["a"])
+    fields = [field for field, _, _ in reserve(store).messages]
+    store.leases.requeue(QUEUE, "me", fields)
+
+    again = reserve(store, "2")
+
+    assert [message for _, message, _ in again.messages] == [message_of(labelled("b"))]
+    assert again.promoted == {}

@@ -1,0 +1,129 @@
+"""dead_letter.lua: what a process holds becomes a dead letter, byte for byte."""
+
+from __future__ import annotations
+
+import pytest
+from redis.exceptions import ResponseError
+
+from celery_delayq.store.keys import Layout
+from celery_delayq.store.schedule import Store
+from tests.lua.conftest import QUEUE, any_bytes, counts, entry, fill, hold, reserve, state
+from tests.support.keyspace import snapshot
+
+pytestmark = pytest.mark.usefixtures("watched")
+
+
+def test_a_message_moves_to_the_dead_letters_with_the_reason(store: Store) -> None:
+    hold(store, b"a", b"b", step=3)
+    store.client.hset("{q}:deliveries", mapping=counts(b"a", b"1 0 1") | counts(b"b", b"2 0 0"))
+
+    assert store.leases.reject(QUEUE, "me", "1:1", "task-id", "unknown task\n  tasks.x")
+
+    found = state(store)
+    [(letter, died)] = found.pop("{q}:dead_at").items()
+    assert abs(died - store.now_ms()) < 5000
+    assert found == {
+        "delayq:queues": {b"q": Layout().text.encode()},
+        "delayq:reaping": {b"q": 10},
+        "{q}:dead": {b"task-id": b"1 %d 0 unknown task tasks.x\na" % died},
+        "{q}:deliveries": counts(b"b", b"2 0 0"),
+        "{q}:leased:me": {b"1:2": b"3\nb"},
+        "{q}:leases": {b"me": 10},
+    }
+    assert letter == b"task-id"
+
+
+@any_bytes
+def test_a_letter_is_kept_byte_for_byte(store: Store, message: bytes) -> None:
+    hold(store, message)
+
+    assert store.leases.reject(QUEUE, "me", "1:1", "id", "rejected")
+
+    [letter] = store.dead_letters(QUEUE)
+    assert (letter.id, letter.reason, letter.message) == ("id", "rejected", message)
+
+
+def test_a_suspect_is_kept_without_its_mark(store: Store) -> None:
+    store.client.lpush("{q}:suspects", b"3\n!deadly")
+    assert reserve(store).alone
+
+    assert store.leases.reject(QUEUE, "me", "1:1", "id", "rejected")
+
+    assert [letter.message for letter in store.dead_letters(QUEUE)] == [b"!deadly"]
+
+
+def test_rejecting_again_keeps_one_letter(store: Store) -> None:
+    hold(store, b"a")
+    store.leases.reject(QUEUE, "me", "1:1", "id", "rejected")
+    before = state(store)
+
+    assert not store.leases.reject(QUEUE, "me", "1:1", "id", "rejected")
+    assert state(store) == before
+
+
+def test_two_letters_with_one_id_are_both_kept(store: Store) -> None:
+    hold(store, b"a", b"b")
+
+    assert store.leases.reject(QUEUE, "me", "1:1", "id", "rejected")
+    assert store.leases.reject(QUEUE, "me", "1:2", "id", "rejected")
+
+    assert sorted(letter.message for letter in store.dead_letters(QUEUE)) == [b"a", b"b"]
+    assert set(store.client.hkeys("{q}:dead")) == set(store.client.zrange("{q}:dead_at", 0, -1))
+
+
+def test_what_others_hold_or_nobody_does_is_not_touched(store: Store) -> None:
+    hold(store, b"a", who="other")
+    before = state(store)
+
+    assert not store.leases.reject(QUEUE, "me", "1:1", "id", "rejected")
+    assert state(store) == before
+
+
+def test_what_was_retried_already_is_no_letter(store: Store) -> None:
+    [field] = hold(store, b"a")
+    store.leases.retry(QUEUE, entry("r", 4_000_000_000_000), QUEUE, "me", field, when_due="push")
+
+    assert not store.leases.reject(QUEUE, "me", field, "id", "rejected")
+
+    assert not store.client.exists("{q}:dead", "{q}:leased:me")
+    assert store.scheduled(QUEUE) == 1
+
+
+def test_a_layout_that_is_known_stays(store: Store) -> None:
+    hold(store, b"a")
+    store.client.hset("delayq:queues", "q", "its own")
+
+    store.leases.reject(QUEUE, "me", "1:1", "id", "rejected")
+
+    assert store.registry() == {"q": b"its own"}
+
+
+def test_what_is_held_and_unreadable_is_a_letter_too(store: Store) -> None:
+    store.client.hset("{q}:leased:me", "1:1", b"\xff not what we write")
+
+    store.leases.reject(QUEUE, "me", "1:1", "id", "rejected")
+
+    assert not store.client.exists("{q}:leased:me")
+    assert [letter.message for letter in store.dead_letters(QUEUE)] == [b"\xff not what we write"]
+
+
+@pytest.mark.parametrize(
+    "key", ["delayq:queues", "{q}:leased:me", "{q}:deliveries", "{q}:dead", "{q}:dead_at"]
+)
+def test_a_key_of_another_type_leaves_the_message_held(store: Store, key: str) -> None:
+    hold(store, b"a")
+    store.client.set(key, "not ours")
+    before = snapshot(store.client)
+
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        store.leases.reject(QUEUE, "me", "1:1", "id", "rejected")
+
+    assert snapshot(store.client) == before
+
+
+def test_a_full_server_lets_a_message_be_rejected(store: Store) -> None:
+    hold(store, b"a")
+    fill(store)
+
+    assert store.leases.reject(QUEUE, "me", "1:1", "id", "rejected")
+    assert [letter.message for letter in store.dead_letters(QUEUE)] == [b"a"]

@@ -1,0 +1,321 @@
+"""requeue.lua: what a process holds goes back to where it came from."""
+
+from __future__ import annotations
+
+import pytest
+from redis.exceptions import ResponseError
+
+from celery_delayq.store.keys import Layout
+from celery_delayq.store.leases import Counted
+from celery_delayq.store.schedule import Store
+from tests.lua.conftest import (
+    QUEUE,
+    any_bytes,
+    bodies,
+    counts,
+    entry,
+    fill,
+    hold,
+    push,
+    reserve,
+    state,
+)
+from tests.support.keyspace import snapshot
+
+pytestmark = pytest.mark.usefixtures("watched")
+
+FAR = 4_000_000_000_000
+
+
+def test_messages_go_back_to_where_they_were_in_the_same_order(store: Store) -> None:
+    push(store, b"a", b"b", b"c", b"d")
+    ready = state(store)
+    reserve(store, "1", 3)
+
+    assert store.leases.requeue(QUEUE, "me", ["1:1", "1:2", "1:3"]) == (3, 0)
+
+    # What is left of the lease ends by itself.
+    assert state(store) == ready | {"delayq:reaping": {b"q": 10}, "{q}:leases": {b"me": 10}}
+
+
+def test_messages_may_go_behind_all_that_is_ready_in_the_same_order(store: Store) -> None:
+    push(store, b"a", b"b", b"c")
+    reserve(store, "1", 2)
+
+    assert store.leases.requeue(QUEUE, "me", ["1:1", "1:2"], last=True) == (2, 0)
+
+    assert bodies(reserve(store, "2")) == [b"c", b"a", b"b"]
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_each_message_goes_to_the_list_of_its_step(store: Store, last: bool) -> None:
+    for step in (0, 3, 6, 9):
+        push(store, b"first %d" % step, b"second %d" % step, step=step)
+    ready = snapshot(store.client)
+    reserve(store, "1", 8)
+
+    fields = [f"1:{place}" for place in range(1, 9)]
+    assert store.leases.requeue(QUEUE, "me", fields, last=last) == (8, 0)
+
+    lists = {key: value for key, value in snapshot(store.client).items() if key.startswith("q")}
+    assert lists == {key: value for key, value in ready.items() if key.startswith("q")}
+
+
+def test_only_what_is_named_goes_back(store: Store) -> None:
+    hold(store, b"a", b"b", b"c")
+
+    assert store.leases.requeue(QUEUE, "me", ["1:2"]) == (1, 0)
+
+    assert state(store) == {
+        "delayq:reaping": {b"q": 10},
+        "q": [b"b"],
+        "{q}:leased:me": {b"1:1": b"0\na", b"1:3": b"0\nc"},
+        "{q}:leases": {b"me": 10},
+        "{q}:wake": [b""],
+    }
+
+
+@pytest.mark.parametrize("counted", ["nothing", "requeued", "crashed"])
+@pytest.mark.parametrize("last", [False, True])
+def test_doing_it_again_changes_nothing(store: Store, last: bool, counted: Counted) -> None:
+    fields = hold(store, b"a", b"b")
+    store.leases.requeue(QUEUE, "me", fields, last=last, counted=counted, most=5)
+    before = state(store)
+
+    again = store.leases.requeue(QUEUE, "me", fields, last=last, counted=counted, most=5)
+
+    assert again == (0, 0)
+    assert state(store) == before
+
+
+def test_what_others_hold_is_not_touched(store: Store) -> None:
+    hold(store, b"a", who="other")
+    before = state(store)
+
+    assert store.leases.requeue(QUEUE, "me", ["1:1"], counted="requeued") == (0, 0)
+    assert state(store) == before
+
+
+@any_bytes
+def test_any_bytes_go_back_as_they_are(store: Store, message: bytes) -> None:
+    fields = hold(store, message, step=6)
+
+    store.leases.requeue(QUEUE, "me", fields, counted="requeued")
+
+    assert store.client.lrange("q\x06\x166", 0, -1) == [message]
+    assert state(store)["{q}:deliveries"] == counts(message, b"0 0 1")
+
+
+def test_a_step_that_the_layout_lacks_goes_to_the_first_list(store: Store) -> None:
+    fields = hold(store, b"a", step=6)
+
+    moved = store.leases.requeue(QUEUE, "me", fields, layout=Layout(steps=(0, 9)))
+
+    assert moved == (1, 0)
+    assert store.client.lrange("q", 0, -1) == [b"a"]
+
+
+def test_many_messages_at_once(store: Store) -> None:
+    messages = [b"%d" % n for n in range(1000)]
+    fields = hold(store, *messages)
+
+    assert store.leases.requeue(QUEUE, "me", fields, counted="requeued") == (1000, 0)
+    assert store.client.lrange("q", 0, -1) == messages[::-1]
+
+
+def test_a_retried_message_is_not_put_back(store: Store) -> None:
+    fields = hold(store, b"a", b"b")
+    store.leases.retry(QUEUE, entry("r", FAR), QUEUE, "me", fields[0], when_due="push")
+
+    assert store.leases.requeue(QUEUE, "me", fields) == (1, 0)
+
+    assert store.client.lrange("q", 0, -1) == [b"b"]
+    assert not store.client.exists("{q}:leased:me")
+
+
+# -- the marker
+
+
+def test_the_marker_tells_of_what_went_back(store: Store) -> None:
+    fields = hold(store, b"a")
+    assert not store.client.exists("{q}:wake")
+
+    store.leases.requeue(QUEUE, "me", fields)
+
+    assert store.client.lrange("{q}:wake", 0, -1) == [b""]
+
+
+def test_the_marker_does_not_tell_of_what_died(store: Store) -> None:
+    fields = hold(store, b"a")
+    store.client.hset("{q}:deliveries", mapping=counts(b"a", b"0 3 0"))
+
+    assert store.leases.requeue(QUEUE, "me", fields, counted="crashed", most=3) == (0, 1)
+
+    assert not store.client.exists("{q}:wake")
+
+
+# -- counts
+
+
+@pytest.mark.parametrize(
+    ("counted", "expected"),
+    [
+        ("nothing", b"1 2 3"),
+        ("requeued", b"1 2 4"),
+        ("crashed", b"1 3 3"),
+        ("died", b"2 2 3"),
+    ],
+)
+def test_what_is_asked_for_is_counted(store: Store, counted: Counted, expected: bytes) -> None:
+    fields = hold(store, b"a")
+    store.client.hset("{q}:deliveries", mapping=counts(b"a", b"1 2 3"))
+
+    store.leases.requeue(QUEUE, "me", fields, counted=counted, most=100)
+
+    assert state(store)["{q}:deliveries"] == counts(b"a", expected)
+
+
+def test_nothing_is_counted_unless_it_is_asked_for(store: Store) -> None:
+    fields = hold(store, b"a")
+
+    store.leases.requeue(QUEUE, "me", fields)
+
+    assert not store.client.exists("{q}:deliveries")
+
+
+def test_what_was_held_too_often_when_its_worker_died_is_delivered_alone_and_then_dead(
+    store: Store,
+) -> None:
+    push(store, b"innocent", b"deadly", step=3)
+    results = []
+    for nonce, fields in (("1", ["1:1", "1:2"]), ("2", ["2:1", "2:2"]), ("3", ["3:1"])):
+        reserve(store, nonce)
+        results.append(store.leases.requeue(QUEUE, "me", fields, counted="died", most=2))
+
+    assert results == [(2, 0), (2, 0), (0, 1)]
+    assert state(store)["{q}:suspects"] == [b"3\ninnocent"]
+    assert state(store)["{q}:deliveries"] == counts(b"innocent", b"2 0 0")
+    [letter] = store.dead_letters(QUEUE)
+    assert letter.message == b"deadly"
+    assert letter.reason == "its worker died 3 times, the last time with nothing else"
+    assert letter.details == b'{"worker": "me", "deliveries": 3}'
+
+
+def test_a_message_that_killed_its_process_too_often_is_dead(store: Store) -> None:
+    push(store, b"deadly\nbytes", step=3)
+    results = []
+    for nonce in ("1", "2", "3"):
+        reserve(store, nonce)
+        fields = [f"{nonce}:1"]
+        results.append(
+            store.leases.requeue(QUEUE, "me", fields, counted="crashed", most=2, details=b"{}")
+        )
+
+    assert results == [(1, 0), (1, 0), (0, 1)]
+    [letter] = store.dead_letters(QUEUE)
+    assert letter.details == b"{}"
+    assert (letter.reason, letter.message) == ("killed its process 3 times", b"deadly\nbytes")
+    assert abs(letter.died_ms - store.now_ms()) < 5000
+    assert set(state(store)) == {"delayq:reaping", "{q}:leases", "{q}:dead", "{q}:dead_at"}
+
+
+@any_bytes
+def test_what_is_dead_is_kept_byte_for_byte(store: Store, message: bytes) -> None:
+    fields = hold(store, message)
+    store.client.hset("{q}:deliveries", mapping=counts(message, b"0 1 0"))
+
+    assert store.leases.requeue(QUEUE, "me", fields, counted="crashed", most=1) == (0, 1)
+
+    assert [letter.message for letter in store.dead_letters(QUEUE)] == [message]
+
+
+def test_the_others_of_a_batch_go_back_when_one_is_dead(store: Store) -> None:
+    fields = hold(store, b"a", b"deadly", b"c")
+    store.client.hset("{q}:deliveries", mapping=counts(b"deadly", b"0 1 0"))
+
+    moved = store.leases.requeue(QUEUE, "me", fields, counted="crashed", most=1)
+
+    assert moved == (2, 1)
+    assert bodies(reserve(store, "2")) == [b"a", b"c"]
+
+
+def test_without_a_limit_nothing_dies_of_crashes(store: Store) -> None:
+    fields = hold(store, b"a")
+    store.client.hset("{q}:deliveries", mapping=counts(b"a", b"0 999 0"))
+
+    assert store.leases.requeue(QUEUE, "me", fields, counted="crashed", most=0) == (1, 0)
+    assert state(store)["{q}:deliveries"] == counts(b"a", b"0 1000 0")
+
+
+def test_crashes_before_do_not_bury_what_is_only_put_back(store: Store) -> None:
+    fields = hold(store, b"a")
+    store.client.hset("{q}:deliveries", mapping=counts(b"a", b"9 9 9"))
+
+    assert store.leases.requeue(QUEUE, "me", fields, counted="requeued", most=1) == (1, 0)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_a_suspect_that_goes_back_is_still_delivered_alone(store: Store, last: bool) -> None:
+    # A worker that shuts down gives it back before it has started it.
+    push(store, b"a")
+    store.client.lpush("{q}:suspects", b"0\ndeadly")
+    store.client.hset("{q}:deliveries", mapping=counts(b"deadly", b"5 0 0"))
+    assert bodies(reserve(store, "1")) == [b"deadly"]
+
+    assert store.leases.requeue(QUEUE, "me", ["1:1"], last=last) == (1, 0)
+    assert store.client.exists("{q}:wake")
+
+    batches = []
+    for nonce in ("2", "3"):
+        batches.append(bodies(reserve(store, nonce)))
+        store.leases.ack(QUEUE, "me", [f"{nonce}:1", f"{nonce}:2"])
+    assert sorted(batches) == [[b"a"], [b"deadly"]]
+
+
+# -- what may be in the way
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "q",
+        "q\x06\x163",
+        "{q}:dead",
+        "{q}:dead_at",
+        "{q}:deliveries",
+        "{q}:leased:me",
+        "{q}:suspects",
+    ],
+)
+def test_a_key_of_another_type_leaves_everything_held(store: Store, key: str) -> None:
+    fields = hold(store, b"a", b"b", step=6)
+    store.client.set(key, "not ours")
+    before = snapshot(store.client)
+
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        store.leases.requeue(QUEUE, "me", fields, counted="crashed", most=5)
+
+    assert snapshot(store.client) == before
+
+
+def test_what_is_held_and_unreadable_is_a_dead_letter(store: Store) -> None:
+    hold(store, b"a")
+    store.client.hset("{q}:leased:me", "1:2", b"\xff not what we write")
+
+    assert store.leases.requeue(QUEUE, "me", ["1:1", "1:2"]) == (1, 1)
+
+    assert not store.client.exists("{q}:leased:me")
+    assert [letter.message for letter in store.dead_letters(QUEUE)] == [b"\xff not what we write"]
+
+
+def test_a_full_server_lets_messages_go_back(store: Store) -> None:
+    fields = hold(store, b"a", b"deadly")
+    store.client.hset("{q}:deliveries", mapping=counts(b"deadly", b"0 1 0"))
+    fill(store)
+
+    moved = store.leases.requeue(QUEUE, "me", fields, counted="crashed", most=1)
+
+    assert moved == (1, 1)
+    assert state(store)["q"] == [b"a"]
+    assert state(store)["{q}:deliveries"] == counts(b"a", b"0 1 0")
+    assert [letter.message for letter in store.dead_letters(QUEUE)] == [b"deadly"]

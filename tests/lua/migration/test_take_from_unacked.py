@@ -1,0 +1,63 @@
+"""take_from_unacked.lua: from stock workers into the schedule."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_delayq.store.keys import Layout
+from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting.replies import Held
+from tests.lua.conftest import QUEUE, entry
+from tests.support.keyspace import snapshot
+
+FAR = 4_000_000_000_000
+HELD = Held("unacked", "unacked_index", "tag-1")
+
+
+@pytest.fixture
+def held(store: Store) -> None:
+    """A message that a stock worker holds."""
+    store.client.hset("unacked", "tag-1", b"[{}, '', 'q']")
+    store.client.zadd("unacked_index", {"tag-1": 5})
+
+
+@pytest.mark.usefixtures("held")
+def test_a_held_message_with_a_future_eta_moves_to_the_schedule(store: Store) -> None:
+    assert store.adopt(QUEUE, entry("a", FAR), HELD) == "scheduled"
+
+    assert snapshot(store.client) == {
+        "delayq:agenda": {b"q": FAR},
+        "delayq:queues": {b"q": Layout().text.encode()},
+        "{q}:due": {b"a": FAR},
+        "{q}:entries": {b"a": b'1 0 n-a tasks.t\n{"id": "a"}'},
+        "{q}:tasks": {b"tasks.t\x00004000000000000\x00a": 0},
+    }
+
+
+@pytest.mark.usefixtures("held")
+def test_a_held_message_that_is_due_goes_to_ready(store: Store) -> None:
+    assert store.adopt(QUEUE, entry("a", 1, priority=9), HELD) == "ready"
+
+    assert snapshot(store.client) == {"q\x06\x169": [b'{"id": "a"}'], "{q}:wake": [b""]}
+
+
+@pytest.mark.usefixtures("held")
+@pytest.mark.parametrize("due_ms", [1, FAR])
+def test_adopting_again_after_a_lost_reply_changes_nothing(store: Store, due_ms: int) -> None:
+    store.adopt(QUEUE, entry("a", due_ms), HELD)
+    before = snapshot(store.client)
+
+    assert store.adopt(QUEUE, entry("a", due_ms), HELD) == "gone"
+    assert snapshot(store.client) == before
+
+
+@pytest.mark.usefixtures("held")
+def test_a_full_server_lets_a_held_message_move(store: Store) -> None:
+    store.client.config_set("maxmemory-policy", "noeviction")
+    store.client.config_set("maxmemory", 1)
+
+    assert store.adopt(QUEUE, entry("a", FAR), HELD) == "scheduled"
+    store.bury(QUEUE, "b", "two\nlines", b"bytes")
+
+    [letter] = store.dead_letters(QUEUE)
+    assert (letter.reason, letter.message) == ("two lines", b"bytes")

@@ -1,0 +1,246 @@
+"""announce_version.lua: of the versions of the code that are about, the one that came last
+counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_delayq.store.periodic import (
+    Deployed,
+    PeriodicStore,
+)
+from celery_delayq.store.schedule import Store
+from tests.lua.conftest import repeating
+from tests.support.keyspace import snapshot
+
+KEY = "delayq:deploys"
+LONG = 100_000
+DAY = 24 * 3600 * 1000
+
+
+def deploy(
+    store: Store, version: str, since: int | None = None, *, source: str = "code", alive: int = LONG
+) -> str:
+    """Say that a version is about; return which one counts."""
+    return PeriodicStore(store).deploy(source, version, since, alive).counts
+
+
+def be_silent(store: Store, version: str, ms: int = 2 * LONG) -> None:
+    """Make it as if nobody had said for so long that a version is about."""
+    field = f"code\0{version}"
+    since, _, last = (store.client.hget(KEY, field) or b"").partition(b" ")
+    store.client.hset(KEY, field, f"{int(since)} {int(last) - ms}")
+
+
+def versions(store: Store) -> set[bytes]:
+    return {field.removeprefix(b"code\0") for field in store.client.hkeys(KEY)}
+
+
+# -- which counts
+
+
+def test_the_first_one_counts(store: Store) -> None:
+    assert deploy(store, "one") == "one"
+    assert deploy(store, "one") == "one"
+
+
+def test_of_two_the_one_that_came_last_counts(store: Store) -> None:
+    deploy(store, "two")
+
+    assert deploy(store, "one") == "one"
+    assert deploy(store, "two") == "one"
+
+
+def test_an_old_one_that_starts_again_changes_nothing(store: Store) -> None:
+    deploy(store, "one")
+    deploy(store, "two")
+
+    assert deploy(store, "one") == "two"
+
+
+@pytest.mark.parametrize("away", [2 * LONG, DAY, 7 * DAY - LONG])
+def test_an_old_one_of_which_none_was_there_for_long_is_an_old_one_still(
+    away: int, store: Store
+) -> None:
+    """Its one worker crashes while another version is tried, or an old host is started again."""
+    deploy(store, "one")
+    be_silent(store, "one", away)
+    deploy(store, "two")
+
+    assert deploy(store, "one") == "two"
+    assert deploy(store, "two") == "two"
+
+
+def test_after_a_week_it_is_known_no_more_and_comes_last(store: Store) -> None:
+    deploy(store, "one")
+    be_silent(store, "one", 7 * DAY + LONG)
+    deploy(store, "two")
+    assert versions(store) == {b"two"}
+
+    assert deploy(store, "one") == "one"
+
+
+def test_rolling_back_the_old_one_counts_when_the_new_one_has_gone(store: Store) -> None:
+    deploy(store, "one")
+    deploy(store, "two")
+    be_silent(store, "two")
+
+    assert deploy(store, "one") == "one"
+
+
+def test_rolled_out_again_the_new_one_counts_at_once(store: Store) -> None:
+    deploy(store, "one")
+    deploy(store, "two")
+    be_silent(store, "two")
+    deploy(store, "one")
+
+    assert deploy(store, "two") == "two"
+
+
+def test_one_that_is_new_comes_last_also_where_the_clock_was_set_back(store: Store) -> None:
+    deploy(store, "one")
+    ahead = store.now_ms() + DAY
+    store.client.hset(KEY, "code\0one", f"{ahead} {store.now_ms()}")
+
+    assert deploy(store, "two") == "two"
+    assert deploy(store, "one") == "two"
+
+
+def test_one_that_was_about_before_the_clock_was_set_back_is_so_until_it_is_silent(
+    store: Store,
+) -> None:
+    deploy(store, "one")
+    deploy(store, "two")
+    be_silent(store, "two", -DAY)
+    assert deploy(store, "one") == "two"
+
+    be_silent(store, "two", LONG)
+
+    assert deploy(store, "one") == "one"
+
+
+@pytest.mark.parametrize("away", [LONG * 2 // 3, 2 * LONG, DAY, -DAY])
+def test_a_time_in_which_nobody_spoke_takes_nothing_from_the_new_one(
+    away: int, store: Store
+) -> None:
+    """Redis is away in a rolling deploy, or its clock is set; several old workers speak first."""
+    deploy(store, "one")
+    deploy(store, "two")
+    be_silent(store, "two", LONG // 3)
+    be_silent(store, "one", away)
+    be_silent(store, "two", away)
+
+    for _ in range(3):
+        assert deploy(store, "one") == "two"
+    assert deploy(store, "two") == "two"
+
+
+@pytest.mark.parametrize("pause", [LONG // 3 + 1, LONG // 2, 10 * LONG])
+def test_rolling_back_after_all_had_gone_the_old_one_counts_in_the_end(
+    pause: int, store: Store
+) -> None:
+    """One worker of it, which speaks as seldom as that."""
+    deploy(store, "one")
+    deploy(store, "two")
+    found = []
+    for _ in range(4):
+        be_silent(store, "one", pause)
+        be_silent(store, "two", pause)
+        found.append(deploy(store, "one"))
+
+    assert found == ["two", "two", "one", "one"]
+
+
+@pytest.mark.parametrize("back", [LONG, DAY])
+def test_one_that_had_gone_before_the_clock_was_set_back_has_gone(back: int, store: Store) -> None:
+    deploy(store, "one")
+    deploy(store, "two")
+    be_silent(store, "two", LONG + 10_000)
+    be_silent(store, "one", -back)
+    be_silent(store, "two", -back)
+
+    for _ in range(2):
+        assert deploy(store, "one") == "one"
+
+
+def test_a_process_remembers_since_when_its_version_is_known(store: Store) -> None:
+    """When Redis has lost all, order stays."""
+    now = store.now_ms()
+
+    assert deploy(store, "two", now - 1000) == "two"
+    assert deploy(store, "one", now - 5000) == "two"
+
+
+def test_each_source_has_its_own(store: Store) -> None:
+    deploy(store, "one", source="a")
+
+    assert deploy(store, "two", source="b") == "two"
+    assert deploy(store, "one", source="a") == "one"
+
+
+def test_other_sources_that_are_about_are_told(store: Store) -> None:
+    gate = PeriodicStore(store)
+    deploy(store, "two", source="b")
+    deploy(store, "one", source="c")
+    deploy(store, "two", source="c")
+    deploy(store, "gone")
+    be_silent(store, "gone")
+
+    assert gate.deploy("a", "one", None, LONG).others == ("b", "c")
+    assert gate.deploy("b", "two", None, LONG).others == ("a", "c")
+
+
+@pytest.mark.parametrize("garbage", ["", "x y", "9", f"{10**15} 9", f"{10**12} {10**15}"])
+@pytest.mark.parametrize("version", ["one", "odd"])
+def test_what_is_no_record_is_passed_over(version: str, garbage: str, store: Store) -> None:
+    store.client.hset(KEY, "code\0odd", garbage)
+
+    assert deploy(store, version) == version
+    assert versions(store) == {version.encode()}
+
+
+# -- what is written
+
+
+def test_what_is_noted_about_writing_is_told(store: Store) -> None:
+    gate = PeriodicStore(store)
+    assert gate.deploy("code", "one", None, LONG).mark == ""
+    assert gate.deployed("code") == Deployed("", {})
+
+    then = Deployed("one", {"a": "1", "ü": "2"})
+    assert gate.deploy("code", "one", None, LONG, then=then).mark == "one"
+
+    assert gate.deploy("code", "two", None, LONG).mark == "one"
+    assert gate.deployed("code") == then
+    assert gate.deployed("other") == Deployed("", {})
+
+
+def test_nothing_is_noted_where_another_one_has_noted_something_since(store: Store) -> None:
+    gate = PeriodicStore(store)
+    gate.deploy("code", "one", None, LONG, then=Deployed("one", {"a": "1"}))
+    before = snapshot(store.client)[KEY]
+
+    for read in ("", "two"):
+        found = gate.deploy("code", "one", None, LONG, before=read, then=Deployed("me", {}))
+        assert found.mark == "one"
+
+    after = snapshot(store.client)[KEY]
+    assert {**after, b"code\0one": b""} == {**before, b"code\0one": b""}
+
+
+def test_a_repeated_call_does_the_same(store: Store) -> None:
+    gate = PeriodicStore(repeating(store))
+
+    first = gate.deploy("code", "one", None, LONG, then=Deployed("me", {"a": "1"}))
+    again = gate.deploy("code", "one", None, LONG, before="me", then=Deployed("one", {}))
+
+    assert (first.counts, first.mark) == ("one", "me")
+    assert again == first._replace(mark="one")
+    assert gate.deployed("code") == Deployed("one", {})
+
+
+@pytest.mark.parametrize("garbage", ["", "{", "[]", "\xff"])
+def test_editions_that_cannot_be_read_are_none(garbage: str, store: Store) -> None:
+    store.client.hset(KEY, "code\0\0", garbage.encode("latin-1"))
+
+    assert PeriodicStore(store).deployed("code") == Deployed("", {})

@@ -1,0 +1,169 @@
+"""add.lua: from the publisher into the schedule, or straight to ready."""
+
+from __future__ import annotations
+
+import pytest
+from redis.exceptions import ResponseError
+
+from celery_delayq.errors import StoreFull
+from celery_delayq.store.keys import Layout
+from celery_delayq.store.schedule import Store
+from tests.lua.conftest import QUEUE, entry, read, release
+from tests.support.keyspace import snapshot
+
+FAR = 4_000_000_000_000
+
+
+def test_a_message_for_later_is_stored_indexed_and_put_on_the_agenda(store: Store) -> None:
+    state = store.schedule(QUEUE, entry("a", FAR, task="shop.send mail"))
+
+    assert state == ("scheduled", FAR)
+    assert snapshot(store.client) == {
+        "delayq:agenda": {b"q": FAR},
+        "delayq:queues": {b"q": Layout().text.encode()},
+        "{q}:due": {b"a": FAR},
+        "{q}:entries": {b"a": b'1 0 n-a shop.send%20mail\n{"id": "a"}'},
+        "{q}:tasks": {b"shop.send%20mail\x00004000000000000\x00a": 0},
+    }
+
+
+@pytest.mark.parametrize("due_ms", [-62_135_596_800_000, 0, 1])
+def test_a_message_for_the_past_is_ready_at_once_without_its_header(
+    store: Store, due_ms: int
+) -> None:
+    state = store.schedule(QUEUE, entry("a", due_ms, priority=3))
+
+    assert state == ("ready", due_ms)
+    assert snapshot(store.client) == {
+        "q\x06\x163": [b'{"id": "a"}'],
+        "{q}:wake": [b""],
+    }
+
+
+def test_a_countdown_counts_from_the_clock_of_redis(store: Store) -> None:
+    before = store.now_ms()
+    _, due = store.schedule(QUEUE, entry("a", 60_000, relative=True))
+    after = store.now_ms()
+
+    assert before + 60_000 <= due <= after + 60_001
+    assert store.client.zscore("{q}:due", "a") == due
+
+
+def test_a_repeated_call_changes_nothing(store: Store) -> None:
+    store.schedule(QUEUE, entry("a", FAR))
+    before = snapshot(store.client)
+
+    assert store.schedule(QUEUE, entry("a", FAR))[0] == "duplicate"
+    assert store.schedule(QUEUE, entry("a", FAR + 5))[0] == "duplicate"
+    assert snapshot(store.client) == before
+
+
+def test_the_same_id_sent_twice_on_purpose_is_two_entries(store: Store) -> None:
+    store.schedule(QUEUE, entry("a", FAR, nonce="first"))
+    store.schedule(QUEUE, entry("a", FAR + 1, nonce="second"))
+
+    assert store.schedule(QUEUE, entry("a", FAR + 1, nonce="second"))[0] == "duplicate"
+    assert store.client.zrange("{q}:due", 0, -1) == [b"a", b"a\x00second"]
+    assert sorted(store.client.hkeys("{q}:entries")) == [b"a", b"a\x00second"]
+    assert store.scheduled("q", "tasks.t") == 2
+
+
+def test_a_repeat_is_a_duplicate_whatever_became_of_an_entry_of_the_same_id(store: Store) -> None:
+    store.schedule(QUEUE, entry("a", FAR, nonce="first"))
+    store.schedule(QUEUE, entry("a", FAR + 1, nonce="second"))
+    release(store, read(store, "a", b"the first"))  # or it was promoted
+
+    assert store.schedule(QUEUE, entry("a", FAR + 1, nonce="second"))[0] == "duplicate"
+    assert store.scheduled("q") == 1
+
+
+def test_only_what_is_earliest_of_all_wakes_the_dispatchers(store: Store) -> None:
+    now = store.now_ms()
+    with store.client.pubsub(ignore_subscribe_messages=True) as ears:
+        ears.subscribe(store.keys.wake)
+        ears.get_message(timeout=5)
+        store.schedule(QUEUE, entry("later", now + 900_000))
+        store.schedule(QUEUE, entry("latest", now + 950_000))
+        store.schedule(QUEUE, entry("earliest", now + 800_000))
+
+        heard = [ears.get_message(timeout=5), ears.get_message(timeout=5)]
+        assert ears.get_message(timeout=0.05) is None
+
+    waits = [int(message["data"].split(b" ")[0]) for message in heard if message]
+    assert 890_000_000 < waits[0] <= 900_000_000
+    assert 790_000_000 < waits[1] <= 800_000_000
+
+
+def test_the_agenda_names_the_earliest_entry_of_each_queue(store: Store) -> None:
+    for id, due in (("b", FAR + 2), ("a", FAR + 1), ("c", FAR + 3)):
+        store.schedule(QUEUE, entry(id, due))
+
+    assert store.client.zscore("delayq:agenda", "q") == FAR + 1
+
+
+def test_a_message_for_later_wakes_no_consumer(store: Store) -> None:
+    store.schedule(QUEUE, entry("a", FAR))
+
+    assert not store.client.exists("{q}:wake")
+
+
+def test_the_marker_stays_one_element(store: Store) -> None:
+    store.schedule(QUEUE, entry("a", 1))
+    store.schedule(QUEUE, entry("b", 1, priority=3))
+
+    assert store.client.lrange("{q}:wake", 0, -1) == [b""]
+
+
+@pytest.mark.parametrize("suffix", ["due", "entries", "tasks"])
+def test_a_key_of_another_type_is_an_error_before_anything_is_written(
+    store: Store, suffix: str
+) -> None:
+    store.client.set(f"{{q}}:{suffix}", "not ours")
+    before = snapshot(store.client)
+
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        store.schedule(QUEUE, entry("a", FAR))
+
+    assert snapshot(store.client) == before
+
+
+@pytest.mark.parametrize("due_ms", [FAR, 0])
+def test_a_full_server_refuses_the_whole_entry(store: Store, due_ms: int) -> None:
+    store.client.config_set("maxmemory-policy", "noeviction")
+    store.client.config_set("maxmemory", 1)
+
+    with pytest.raises(StoreFull, match="no memory left"):
+        store.schedule(QUEUE, entry("a", due_ms))
+
+    store.client.config_set("maxmemory", 0)
+    assert snapshot(store.client) == {}
+
+
+def test_large_messages_and_any_bytes_pass_unchanged(store: Store) -> None:
+    message = (
+        b'{"n": 12345678901234567, "empty": [], "x": "' + bytes(range(128, 256)) * 8192 + b'"}'
+    )
+    store.schedule(QUEUE, entry("a", 5, relative=True, message=message))
+
+    while not store.promote(QUEUE, Layout(), 100).moved:
+        pass
+
+    assert store.client.lrange("q", 0, -1) == [message]
+
+
+def test_one_call_takes_many_messages(store: Store) -> None:
+    entries = [entry(f"e{n}", FAR - n, priority=n % 10 // 3 * 3) for n in range(500)]
+    entries.insert(3, entry("past", 5, priority=9))
+    entries.insert(7, entries[0])
+
+    call = store.puts(QUEUE)
+    for each in entries:
+        call.add(each)
+    now, states = call.script(store.client, call.keys, call.args)
+
+    assert abs(now - store.now_ms()) < 1000
+    assert states == b"sssrsssd" + b"s" * 494
+    assert store.client.zcard("{q}:due") == store.client.hlen("{q}:entries") == 500
+    assert store.scheduled("q", "tasks.t") == 500
+    assert store.client.zscore("delayq:agenda", "q") == FAR - 499
+    assert store.client.lrange("q\x06\x169", 0, -1) == [b'{"id": "past"}']

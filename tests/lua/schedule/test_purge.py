@@ -1,0 +1,118 @@
+"""purge.lua: what waits in a queue is forgotten, what is held or dead stays."""
+
+from __future__ import annotations
+
+import pytest
+from redis.exceptions import ResponseError
+
+from celery_delayq.store.keys import Layout
+from celery_delayq.store.schedule import Store
+from tests.lua.conftest import QUEUE, counts, entry, fill, hold, state
+from tests.support.keyspace import snapshot
+
+pytestmark = pytest.mark.usefixtures("watched")
+
+FAR = 4_000_000_000_000
+LAYOUT = Layout().text.encode()
+
+
+@pytest.fixture
+def _full_queue(store: Store) -> None:
+    """A queue with something in every state; kombu has emptied the ready lists."""
+    hold(store, b"held")
+    store.schedule(QUEUE, entry("a", FAR))
+    store.schedule(QUEUE, entry("b", FAR + 1))
+    store.schedule("other", entry("c", FAR + 2))
+    store.bury(QUEUE, "d", "undecodable", b"bytes\nof it")
+    store.client.lpush("{q}:suspects", b"0\nx", b"3\ny", b"0\nz")
+    store.client.hset("{q}:deliveries", mapping=counts(b"held", b"1 0 0"))
+    store.client.lpush("{q}:wake", b"")
+
+
+@pytest.mark.usefixtures("_full_queue")
+def test_what_waits_is_forgotten_and_counted(store: Store) -> None:
+    before = state(store)
+
+    assert store.clear(QUEUE) == 5
+
+    gone = {"{q}:due", "{q}:entries", "{q}:tasks", "{q}:suspects", "{q}:wake"}
+    assert state(store) == {key: value for key, value in before.items() if key not in gone} | {
+        "delayq:agenda": {b"other": FAR + 2},
+    }
+    assert store.registry() == {"q": LAYOUT, "other": LAYOUT}
+    [letter] = store.dead_letters(QUEUE)
+    assert (letter.id, letter.reason, letter.message) == ("d", "undecodable", b"bytes\nof it")
+
+
+@pytest.mark.usefixtures("_full_queue")
+def test_a_deleted_queue_leaves_the_registry_and_its_counts_go(store: Store) -> None:
+    """It stays there as long as it has dead letters, which nobody would find else."""
+    assert store.clear(QUEUE, deleted=True) == 5
+
+    found = state(store)
+    assert found["delayq:queues"] == {QUEUE.encode(): LAYOUT, b"other": LAYOUT}
+    assert found["{q}:leased:me"] == {b"1:1": b"0\nheld"}
+    assert {key for key in found if key.startswith("{q}:")} == {
+        "{q}:dead",
+        "{q}:dead_at",
+        "{q}:leased:me",
+        "{q}:leases",
+    }
+
+
+@pytest.mark.usefixtures("_full_queue")
+def test_a_deleted_queue_without_dead_letters_leaves_the_registry(store: Store) -> None:
+    for letter in [*store.letters.all(QUEUE)]:
+        store.letters.discard(QUEUE, [(letter.id, letter.died_ms)])
+
+    store.clear(QUEUE, deleted=True)
+
+    assert state(store)["delayq:queues"] == {b"other": LAYOUT}
+
+
+@pytest.mark.usefixtures("_full_queue")
+@pytest.mark.parametrize("deleted", [False, True])
+def test_doing_it_again_changes_nothing(store: Store, deleted: bool) -> None:
+    store.clear(QUEUE, deleted=deleted)
+    before = state(store)
+
+    assert store.clear(QUEUE, deleted=deleted) == 0
+    assert state(store) == before
+
+
+def test_a_queue_that_never_was_is_no_error(store: Store) -> None:
+    assert store.clear(QUEUE, deleted=True) == 0
+
+    assert state(store) == {}
+
+
+def test_what_is_scheduled_afterwards_is_found(store: Store) -> None:
+    store.schedule(QUEUE, entry("a", FAR))
+    store.clear(QUEUE, deleted=True)
+
+    store.schedule(QUEUE, entry("b", FAR + 1))
+
+    look = store.agenda()
+    assert (look.queue, look.due) == ("q", FAR + 1)
+    assert store.registry() == {"q": LAYOUT}
+
+
+@pytest.mark.parametrize("key", ["{q}:due", "{q}:suspects"])
+def test_a_key_of_another_type_is_an_error_before_anything_is_forgotten(
+    store: Store, key: str
+) -> None:
+    store.schedule(QUEUE, entry("a", FAR))
+    store.client.set(key, "not ours")
+    before = snapshot(store.client)
+
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        store.clear(QUEUE)
+
+    assert snapshot(store.client) == before
+
+
+@pytest.mark.usefixtures("_full_queue")
+def test_a_full_server_can_be_emptied(store: Store) -> None:
+    fill(store)
+
+    assert store.clear(QUEUE, deleted=True) == 5

@@ -1,0 +1,79 @@
+"""push_ready.lua: from the publisher into the ready lists, and whoever waits is woken."""
+
+from __future__ import annotations
+
+import pytest
+from redis.exceptions import ResponseError
+
+from celery_delayq.errors import StoreFull
+from celery_delayq.store.schedule import Store
+from tests.lua.conftest import any_bytes, bodies, fill, push, reserve
+from tests.support.keyspace import snapshot
+
+
+def test_messages_go_to_their_lists_behind_what_is_there(store: Store) -> None:
+    store.client.lpush("q", b"there")
+    call = store.ready_call("q")
+    for step, message in ((0, b"a"), (9, b"b"), (0, b"c"), (3, b"d")):
+        call.add(step, message)
+
+    assert store.run(call) == 4
+
+    assert snapshot(store.client) == {
+        # Consumers pop from the right.
+        "q": [b"c", b"a", b"there"],
+        "q\x06\x163": [b"d"],
+        "q\x06\x169": [b"b"],
+        "{q}:wake": [b""],
+    }
+
+
+def test_the_marker_stays_one_element(store: Store) -> None:
+    push(store, b"a")
+    push(store, b"b")
+
+    assert store.client.lrange("{q}:wake", 0, -1) == [b""]
+
+
+@any_bytes
+def test_any_bytes_are_pushed_as_they_are(store: Store, message: bytes) -> None:
+    push(store, message, message)
+
+    assert store.client.lrange("q", 0, -1) == [message, message]
+
+
+def test_a_repeat_pushes_again(store: Store) -> None:
+    push(store, b"a")
+    push(store, b"a")
+
+    assert bodies(reserve(store)) == [b"a", b"a"]
+
+
+def test_many_messages_at_once(store: Store) -> None:
+    messages = [b"%d" % n for n in range(5000)]
+    push(store, *messages)
+
+    assert store.client.lrange("q", 0, -1) == messages[::-1]
+
+
+def test_a_list_of_another_type_is_an_error_before_anything_is_written(store: Store) -> None:
+    store.client.set("q\x06\x163", "not ours")
+    before = snapshot(store.client)
+    call = store.ready_call("q")
+    call.add(0, b"a")
+    call.add(3, b"b")
+
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        store.run(call)
+
+    assert snapshot(store.client) == before
+
+
+def test_a_full_server_refuses_all(store: Store) -> None:
+    fill(store)
+
+    with pytest.raises(StoreFull, match="no memory left"):
+        push(store, b"a", b"b")
+
+    store.client.config_set("maxmemory", 0)
+    assert snapshot(store.client) == {}

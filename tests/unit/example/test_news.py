@@ -1,0 +1,167 @@
+"""The example's news: when delays and cancellations become known, and what is done about them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from celery_delayq.errors import InvalidETA
+from celery_delayq.model.scheduled import Outcome
+from example_project import changes
+from example_project.changes import NewsDesk
+from example_project.flights import Flight, midnight
+from example_project.news import News, changes_after, news_of
+from example_project.plan import CompressedClock, Kind, as_datetime, remind
+
+BEGINS = midnight(date(2013, 3, 8))
+# A minute of flight time is a millisecond.
+CLOCK = CompressedClock(BEGINS, starts_ms=1_000_000, seconds_per_day=1.44)
+
+
+def at(hour: int, minute: int = 0) -> datetime:
+    return BEGINS + timedelta(hours=hour, minutes=minute)
+
+
+def flight(name: str, scheduled: datetime, *, late: int | None) -> Flight:
+    """Make a flight that leaves `late` minutes late, or is cancelled."""
+    departed = None if late is None else scheduled + timedelta(minutes=late)
+    return Flight(name, "DL", 1, "JFK", "SFO", scheduled, departed)
+
+
+class FakeDelayQ:
+    """Notes what is asked of it, and answers what it was told to."""
+
+    def __init__(self, outcome: Outcome | Exception) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.outcome = outcome
+
+    def cancel(self, task_id: str) -> Outcome:
+        return self._answer("cancel", task_id)
+
+    def reschedule(self, task_id: str, *, eta: datetime) -> Outcome:
+        return self._answer("reschedule", task_id, eta)
+
+    def _answer(self, *call: Any) -> Outcome:
+        self.calls.append(call)
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+
+class FakeRecords:
+    """Keeps what is written down."""
+
+    def __init__(self) -> None:
+        self.changes: list[tuple[Any, ...]] = []
+
+    def add_change(self, *change: Any) -> None:
+        self.changes.append(change)
+
+
+def desk_for(
+    news: Sequence[News], monkeypatch: pytest.MonkeyPatch, outcome: Outcome | Exception
+) -> tuple[NewsDesk, FakeDelayQ, FakeRecords]:
+    delayq, records = FakeDelayQ(outcome), FakeRecords()
+    monkeypatch.setattr(changes, "delayq", delayq)
+    return NewsDesk(news, CLOCK, records), delayq, records  # type: ignore[arg-type]
+
+
+def test_a_delay_is_known_as_long_beforehand_as_it_is_long() -> None:
+    late = flight("A", at(12), late=45)
+
+    assert news_of([late]) == [News(late, known=at(11, 15))]
+
+
+def test_a_cancellation_is_known_before_the_first_reminder_is_due() -> None:
+    cancelled = flight("A", at(12), late=None)
+
+    (news,) = news_of([cancelled])
+
+    assert news.known == at(6)
+    assert news.known < remind(Kind.CHECK_IN, cancelled, cancelled.scheduled, BEGINS).planned
+
+
+@pytest.mark.parametrize("late", [-20, 0, 14])
+def test_there_is_no_news_of_a_flight_on_time(late: int) -> None:
+    assert news_of([flight("A", at(12), late=late)]) == []
+
+
+def test_news_is_in_the_order_in_which_it_becomes_known() -> None:
+    soon, cancelled, long_before = (
+        flight("A", at(12), late=15),
+        flight("B", at(12), late=None),
+        flight("C", at(12), late=400),
+    )
+
+    assert [news.flight for news in news_of([soon, cancelled, long_before])] == [
+        long_before,
+        cancelled,
+        soon,
+    ]
+    assert changes_after(news_of([soon, cancelled, long_before])) == {"move": 4, "cancel": 2}
+
+
+def test_both_reminders_of_a_late_flight_are_moved_by_its_delay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    late = flight("A", at(12), late=240)
+    desk, delayq, records = desk_for([News(late, at(8))], monkeypatch, Outcome.DONE)
+
+    desk.take_in(now_ms=CLOCK.real_ms(at(8)))
+
+    check_in_ms, boarding_ms = CLOCK.real_ms(at(13)), CLOCK.real_ms(at(15, 30))
+    assert delayq.calls == [
+        ("reschedule", "check-in:A", as_datetime(check_in_ms)),
+        ("reschedule", "boarding:A", as_datetime(boarding_ms)),
+    ]
+    assert records.changes == [
+        ("check-in:A", "move", "done", check_in_ms),
+        ("boarding:A", "move", "done", boarding_ms),
+    ]
+
+
+@pytest.mark.parametrize(("outcome", "counted"), [(Outcome.DONE, 2), (Outcome.RUNNING, 0)])
+def test_both_reminders_of_a_cancelled_flight_are_cancelled(
+    outcome: Outcome, counted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cancelled = flight("A", at(12), late=None)
+    desk, delayq, records = desk_for([News(cancelled, at(6))], monkeypatch, outcome)
+
+    desk.take_in(now_ms=CLOCK.real_ms(at(6)))
+
+    assert delayq.calls == [("cancel", "check-in:A"), ("cancel", "boarding:A")]
+    assert records.changes == [
+        ("check-in:A", "cancel", outcome.value),
+        ("boarding:A", "cancel", outcome.value),
+    ]
+    assert desk.cancelled == counted
+
+
+def test_nothing_is_done_before_the_news_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = flight("A", at(12), late=None), flight("B", at(13), late=None)
+    desk, delayq, _ = desk_for(news_of([first, second]), monkeypatch, Outcome.DONE)
+
+    desk.take_in(now_ms=CLOCK.real_ms(at(6)) - 0.1)
+    assert delayq.calls == []
+    assert desk.next_ms == CLOCK.real_ms(at(6))
+
+    desk.take_in(now_ms=CLOCK.real_ms(at(6)))
+    assert [task_id for _, task_id in delayq.calls] == ["check-in:A", "boarding:A"]
+    assert desk.next_ms == CLOCK.real_ms(at(7))
+    assert not desk.is_done
+
+    desk.take_in(now_ms=CLOCK.real_ms(at(23)))
+    assert len(delayq.calls) == 4
+    assert desk.is_done
+
+
+def test_a_new_time_that_has_passed_as_well_is_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = flight("A", at(12), late=15)
+    desk, _, records = desk_for([News(late, at(11, 45))], monkeypatch, InvalidETA("in the past"))
+
+    desk.take_in(now_ms=CLOCK.real_ms(at(11, 45)))
+
+    assert [outcome for _, _, outcome, _ in records.changes] == ["past", "past"]

@@ -1,0 +1,210 @@
+"""Envelope and record: ETAs are read as Celery reads them, nothing is rewritten in place."""
+
+from __future__ import annotations
+
+import copy
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from celery.utils.time import maybe_iso8601, maybe_make_aware
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_delayq.errors import (
+    InvalidETA,
+    RecordError,
+)
+from celery_delayq.model import envelope
+from celery_delayq.model.envelope import (
+    Due,
+    Entry,
+    Record,
+    due_of_countdown,
+    due_of_eta,
+)
+
+
+def task_message(eta: str | None = "2030-01-01T00:00:00+00:00", **headers: Any) -> dict[str, Any]:
+    return {
+        "body": "W10=",
+        "headers": {"task": "tasks.t", "id": "id-1", "eta": eta, **headers},
+        "properties": {"delivery_tag": "tag-1", "delivery_info": {}, "priority": 0},
+    }
+
+
+@given(st.datetimes(timezones=st.just(timezone.utc)))
+def test_an_eta_is_rounded_up_so_that_nothing_is_early(moment: datetime) -> None:
+    due = due_of_eta(moment)
+
+    back = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=due.ms - 1)
+    assert back < moment <= back + timedelta(milliseconds=1)
+    assert not due.relative
+    assert due_of_eta(moment.isoformat()) == due
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2030-01-31T09:00:00",
+        "2030-01-31T09:00:00.123456",
+        "2030-01-31T09:00:00+02:00",
+        "2030-01-31T09:00:00Z",
+        "20300131T090000",
+        "2030-01-31",
+    ],
+)
+def test_a_text_means_what_celerys_worker_reads_in_it(text: str) -> None:
+    by_worker = maybe_make_aware(maybe_iso8601(text))
+
+    assert due_of_eta(text) == due_of_eta(by_worker)
+
+
+@pytest.mark.parametrize(
+    "eta", [5, 1.5, True, float("nan"), "soon", "20000-01-01T00:00:00", "", object(), b"2030"]
+)
+def test_what_is_no_point_in_time_is_refused_by_value(eta: Any) -> None:
+    with pytest.raises(InvalidETA, match="ISO 8601") as caught:
+        due_of_eta(eta)
+
+    assert repr(eta) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("countdown", "ms"), [(1, 1000), (0.5, 500), (0.0001, 1), (-3, -3000), (1e9, 10**12)]
+)
+def test_a_countdown_is_in_seconds(countdown: float, ms: int) -> None:
+    assert due_of_countdown(countdown) == Due(ms, relative=True)
+
+
+@pytest.mark.parametrize(
+    "countdown", [float("nan"), float("inf"), -float("inf"), "10", True, None, 1e15, [1]]
+)
+def test_a_countdown_that_is_no_finite_number_is_refused_by_value(countdown: Any) -> None:
+    with pytest.raises(InvalidETA) as caught:
+        due_of_countdown(countdown)
+
+    assert f"countdown={countdown!r}" in str(caught.value)
+
+
+@given(
+    st.integers(0, 9),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=50),
+    st.binary(max_size=200),
+)
+def test_a_record_is_read_as_it_was_written(priority: int, task: str, message: bytes) -> None:
+    record = Record(priority, "n-1", task, message)
+
+    assert Record.unpack(record.pack()) == record
+    assert record.pack().count(b"\n") == 1 + message.count(b"\n")
+
+
+@pytest.mark.parametrize("data", [b"", b"1 0 n t", b"2 0 n t\n{}", b"\xff\n", b"1 x n t\n{}"])
+def test_other_bytes_are_no_record(data: bytes) -> None:
+    with pytest.raises(RecordError, match="unreadable"):
+        Record.unpack(data)
+
+
+def test_an_entry_leaves_the_message_as_kombu_will_send_it_again() -> None:
+    message = task_message()
+    before = copy.deepcopy(message)
+
+    Entry.of(message, 3, Due(5))
+
+    own = message["properties"].pop("delayq")
+    assert own == {"nonce": "tag-1"}
+    assert message == before
+
+
+def test_a_repeated_publish_has_the_nonce_of_the_first_though_another_delivery_tag() -> None:
+    message = task_message()
+    first = Entry.of(message, 0, Due(5))
+    message["properties"]["delivery_tag"] = "tag-2"
+
+    again = Entry.of(message, 0, Due(5))
+    assert Record.unpack(again.data).nonce == Record.unpack(first.data).nonce == "tag-1"
+
+
+def test_the_stored_message_has_no_eta_and_remembers_it() -> None:
+    message = task_message(empty=[], big=12345678901234567)
+    envelope.nonce_of(message)
+
+    stored = envelope.without_eta(message)
+
+    assert stored["headers"] == {**message["headers"], "eta": None}
+    assert stored["properties"]["delayq"] == {"eta": "2030-01-01T00:00:00+00:00"}
+    assert b"12345678901234567" in envelope.encode(stored)
+    assert b'"empty": []' in envelope.encode(stored)
+
+
+@pytest.mark.parametrize("change", [envelope.without_eta, envelope.labelled])
+def test_stock_gets_what_was_sent_with_the_eta_that_counts_by_now(change: Any) -> None:
+    message = task_message()
+    original = copy.deepcopy(message)
+    envelope.nonce_of(message)
+    changed = change(message)
+
+    assert envelope.for_stock(changed, original["headers"]["eta"]) == original
+    original["headers"]["eta"] = "2031-02-03T04:05:06.789000+00:00"
+    assert envelope.for_stock(changed, "2031-02-03T04:05:06.789000+00:00") == original
+    original["headers"]["eta"] = None
+    assert envelope.for_stock(changed, None) == original
+
+
+def test_what_was_never_ours_goes_back_too() -> None:
+    message = task_message(eta=None)
+
+    assert envelope.for_stock(message, None) == message
+
+
+@pytest.mark.parametrize("id", ["id-1", "with space", "ünï", "50%", ""])
+def test_the_label_of_a_message_is_read_from_its_bytes(id: str) -> None:
+    message = task_message(id=id)
+    nonce = envelope.nonce_of(message)
+
+    found = envelope.label_in(envelope.encode(envelope.labelled(message)))
+
+    assert found == f"{id}\0{nonce}".encode()
+    assert envelope.label_in(envelope.encode(task_message(id=id))) is None
+
+
+def test_the_senders_countdown_goes_before_the_eta_made_of_it() -> None:
+    message = task_message()
+    message["properties"]["delayq"] = {"countdown": 2.5}
+
+    assert envelope.due_when_sent(message) == Due(2500, relative=True)
+    assert envelope.due_of(message) == due_of_eta(message["headers"]["eta"])
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        task_message(eta=None),
+        {"headers": {"eta": "not for us"}, "properties": {}},
+        {"headers": {}, "properties": {}},
+        {"properties": {}},
+    ],
+)
+def test_a_message_that_is_no_task_with_an_eta_has_no_due(message: dict[str, Any]) -> None:
+    assert envelope.due_of(message) is None
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        None,
+        [],
+        "text",
+        {},
+        {"properties": []},
+        {"properties": {"delivery_tag": 1}},
+        {"properties": {"delivery_info": {}}},
+    ],
+)
+def test_what_kombu_could_make_no_message_of_is_found(message: Any) -> None:
+    with pytest.raises(RecordError):
+        envelope.check_envelope(message)
+
+
+def test_a_whole_envelope_passes() -> None:
+    envelope.check_envelope(task_message())

@@ -1,0 +1,271 @@
+"""A periodic entry gets another definition."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from celery.schedules import BaseSchedule, crontab, schedule, solar
+
+from celery_delayq.periodic.definition import edition_of
+from celery_delayq.periodic.state import (
+    Periodic,
+    begin,
+    change,
+    fire,
+    pause,
+    resume,
+    upcoming,
+)
+from tests.support.periodic import (
+    BERLIN,
+    HOUR,
+    MINUTE,
+    NOON,
+    NOON_MS,
+    SECOND,
+    UTC,
+    begun,
+    counted,
+    defined,
+    fired,
+    seconds,
+    standing,
+    steps,
+)
+
+
+def test_other_options_leave_the_ticks_of_an_entry_alone() -> None:
+    entry = fired(begun(10), NOON_MS + 9 * SECOND)
+    now = NOON_MS + 13 * SECOND
+
+    for options in (
+        {"task": "tower.chime"},
+        {"args": [1], "kwargs": {"a": 1}, "options": {"queue": "q"}},
+        {"catch_up": "all", "catch_up_max": 7},
+        {"overlap": "skip"},
+        {"timezone": "Europe/Berlin"},
+        {"max_runs": 2},
+        {"end": NOON + timedelta(seconds=20)},
+    ):
+        definition = defined(10, **options)
+        assert change(entry, definition, now, UTC) == Periodic(
+            definition, replace(entry.standing, edition=edition_of(definition))
+        )
+
+
+def test_another_definition_has_another_edition() -> None:
+    entry = begun(10)
+
+    assert change(entry, defined(10), NOON_MS, UTC) == entry
+    changed = change(entry, defined(10, args=[1]), NOON_MS, UTC)
+    assert changed.standing.edition != entry.standing.edition
+
+
+@pytest.mark.parametrize(
+    ("old", "looks", "now", "new", "anchor", "tick"),
+    [
+        # Nothing was scheduled yet: from when it was made.
+        (10, (), 3, 7, 0, 7),
+        (10, (), 3, 2, 0, 4),
+        (10, (), 8, 7, 0, 14),
+        # From the last tick on.
+        (10, (10,), 13, 7, 10, 17),
+        (10, (10,), 16, 7, 10, 17),
+        (10, (10,), 17, 7, 10, 24),
+        (10, (10,), 100, 7, 10, 101),
+        (10, (10, 18), 22, 7, 20, 27),
+        # Which may be ahead, and is not scheduled twice.
+        (10, (8,), 8, 1, 10, 11),
+        (10, (8,), 9, 20, 10, 30),
+        (10, (8,), 8, timedelta(seconds=20), 10, 30),
+        # From a kind to another and back.
+        (crontab(), (60,), 61, 90, 60, 150),
+        (90, (90,), 91, crontab(), 90, 120),
+        (60, (58,), 58, crontab(), 60, 120),
+    ],
+)
+def test_another_interval_goes_on_from_the_last_tick(
+    old: Any, looks: tuple[float, ...], now: float, new: Any, anchor: float, tick: float
+) -> None:
+    entry, definition = begun(old), defined(new)
+    for look in seconds(*looks):
+        entry = fired(entry, look)
+    (now_ms, anchor_ms, tick_ms) = seconds(now, anchor, tick)
+
+    assert change(entry, definition, now_ms, UTC) == Periodic(
+        definition,
+        replace(entry.standing, edition=edition_of(definition), anchor=anchor_ms, tick=tick_ms),
+    )
+
+
+@pytest.mark.parametrize("every", [10, crontab()])
+@pytest.mark.parametrize("ahead", [0, 1, 1999, 2000])
+def test_what_is_scheduled_ahead_is_not_scheduled_again_after_a_change(
+    every: Any, ahead: int
+) -> None:
+    first, second = upcoming(begun(every), 2, UTC)
+    entry = fired(begun(every), first - ahead)
+    changed = change(entry, defined(every, args=[1]), first - ahead, UTC)
+
+    assert (changed.standing.last, changed.standing.tick) == (first, second)
+
+
+def test_a_schedule_spelled_in_another_way_is_the_same() -> None:
+    entry = fired(begun(60), NOON_MS + 60_000)
+    changed = change(entry, defined(schedule(timedelta(minutes=1))), NOON_MS + 61_000, UTC)
+
+    assert changed.standing == entry.standing
+
+
+def test_a_rounded_interval_is_another_than_one_that_is_not() -> None:
+    entry = fired(begun(3600, max_runs=9), NOON_MS + HOUR)
+    definition = defined(schedule(3600, relative=True), max_runs=9)
+
+    assert change(entry, definition, NOON_MS + HOUR, UTC).standing == replace(
+        entry.standing, edition=edition_of(definition), anchor=NOON_MS + HOUR
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "anchor", "tick"),
+    [
+        (None, 3, 3, 23),  # a new start is where an interval counts from
+        (0, 3, 3, 23),
+        (0, None, 0, 20),  # without one it keeps its phase
+        (0, 0, 0, 20),
+        (3, 3, 3, 23),
+        (None, 60, 60, 70),  # no tick is before it
+    ],
+)
+def test_a_new_start_is_a_new_phase(
+    old: float | None, new: float | None, anchor: float, tick: float
+) -> None:
+    def start(after: float | None) -> datetime | None:
+        return None if after is None else NOON + timedelta(seconds=after)
+
+    entry = fired(begun(10, start=start(old)), NOON_MS + 12_000)
+    definition = defined(10, start=start(new))
+    (anchor_ms, tick_ms) = seconds(anchor, tick)
+
+    assert change(entry, definition, NOON_MS + 14_000, UTC) == Periodic(
+        definition,
+        replace(entry.standing, edition=edition_of(definition), anchor=anchor_ms, tick=tick_ms),
+    )
+
+
+def test_another_interval_goes_on_from_the_last_tick_where_its_start_stays() -> None:
+    entry = fired(begun(10, start=NOON), NOON_MS + 10_000)
+    changed = change(entry, defined(7, start=NOON), NOON_MS + 11_000, UTC)
+
+    assert (changed.standing.anchor, changed.standing.tick) == seconds(10, 17)
+
+
+@pytest.mark.parametrize(
+    "options", [{"max_runs": 1}, {"end": NOON + timedelta(seconds=19)}, {"end": NOON}]
+)
+def test_a_change_may_end_an_entry_and_another_one_revive_it(options: dict[str, Any]) -> None:
+    entry = fired(begun(10), NOON_MS + 10_000)
+    definition = defined(10, **options)
+    ended = change(entry, definition, NOON_MS + 11_000, UTC)
+
+    assert ended.standing == replace(
+        entry.standing, edition=edition_of(definition), tick=None, status="ended"
+    )
+    assert change(ended, defined(10), NOON_MS + 15_000, UTC) == entry
+    late = change(ended, defined(10), NOON_MS + 45_000, UTC)
+    assert late.standing == replace(entry.standing, tick=NOON_MS + 50_000)
+
+
+@pytest.mark.parametrize("kind", [crontab, counted])
+def test_a_change_of_the_zone_moves_times_of_day(kind: Any) -> None:
+    entry = begun(kind(0, 15))
+    changed = change(entry, defined(kind(0, 15), timezone="Europe/Berlin"), NOON_MS, UTC)
+
+    assert changed.standing.tick == NOON_MS + 2 * HOUR
+
+
+@pytest.mark.parametrize("kind", [crontab, counted])
+def test_no_tick_is_before_a_new_start(kind: Any) -> None:
+    definition = defined(kind(0), start=NOON + timedelta(hours=5))
+
+    assert change(begun(kind(0)), definition, NOON_MS, UTC).standing.tick == NOON_MS + 5 * HOUR
+
+
+def test_another_time_of_day_is_by_the_wall_clock_of_the_app() -> None:
+    changed = change(begun(10), defined(crontab(0, 15)), NOON_MS, BERLIN)
+
+    assert changed.standing.tick == NOON_MS + 2 * HOUR
+
+
+def test_a_change_after_the_zone_of_the_app_has_changed_loses_no_day() -> None:
+    # In Berlin it is time at NOON + 2 h, in UTC an hour later.
+    entry = begun(crontab(0, 15))
+    changed = change(entry, defined(crontab(0, 15), args=[1]), NOON_MS, BERLIN)
+
+    assert changed.standing.tick == NOON_MS + 2 * HOUR
+
+
+@pytest.mark.parametrize("every", [steps(10), solar("sunrise", 52.5, 13.4)], ids=["own", "solar"])
+@pytest.mark.parametrize("looks", [0, 1])
+def test_a_change_of_other_options_leaves_the_tick_of_what_is_asked_for_it(
+    every: BaseSchedule, looks: int
+) -> None:
+    entry = begun(every)
+    for _ in range(looks):
+        assert entry.look is not None
+        entry = fired(entry, entry.look)
+    assert entry.standing.tick is not None
+    now = entry.standing.tick - 9 * SECOND
+    definition = defined(every, args=[1])
+
+    assert change(entry, definition, now, UTC).standing == replace(
+        entry.standing, edition=edition_of(definition)
+    )
+
+
+def test_what_is_paused_stays_so_when_it_is_changed() -> None:
+    entry = pause(fired(begun(10), NOON_MS + 10_000))
+    definition = defined(7, args=[1])
+    changed = change(entry, definition, NOON_MS + 11_000, UTC)
+
+    assert changed == Periodic(
+        definition,
+        replace(entry.standing, edition=edition_of(definition), anchor=NOON_MS + 10_000),
+    )
+    assert resume(changed, NOON_MS + 11_000, UTC).standing.tick == NOON_MS + 17_000
+
+
+@pytest.mark.parametrize("overlap", ["allow", "skip", "queue_one"])
+def test_a_change_of_other_options_forgets_no_tick_that_is_due(overlap: str) -> None:
+    entry = begun(3600, overlap=overlap)
+    definition = defined(3600, overlap=overlap, args=["loud"])
+
+    # Dispatchers look each half second: for that long what is due may not be scheduled yet.
+    changed = change(entry, definition, NOON_MS + HOUR + 100, UTC)
+
+    assert changed.standing == replace(entry.standing, edition=edition_of(definition))
+
+
+def test_a_change_of_other_options_leaves_what_was_missed_to_be_caught_up() -> None:
+    entry = begun(3600, catch_up="all")
+    now = NOON_MS + 3 * HOUR + 30 * MINUTE
+
+    firing = fire(change(entry, defined(3600, catch_up="all", args=[1]), now, UTC), now, UTC)
+
+    assert firing is not None
+    assert firing.ticks == tuple(NOON_MS + hours * HOUR for hours in (1, 2, 3))
+
+
+def test_a_start_that_exists_twice_is_no_new_one_when_it_is_read_from_its_record() -> None:
+    start = datetime(2026, 10, 25, 2, 30, tzinfo=BERLIN)  # clocks are set back
+    now = round(start.timestamp() * 1000)
+    entry = begin(defined(10, start=start), now, UTC)
+    entry = change(standing(entry, last=now + 10_000), defined(7, start=start), now + 11_000, UTC)
+    entry = Periodic.unpack("bell", entry.pack())
+
+    changed = change(entry, defined(7, start=start, args=[1]), now + 11_000, UTC)
+
+    assert changed.standing.tick == entry.standing.tick

@@ -1,0 +1,391 @@
+"""How entries of other schedulers are to stand here, and what is read of their pickles and JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone, tzinfo
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+import pytz  # type: ignore[import-untyped]
+from celery import Celery
+from celery.beat import ScheduleEntry
+from celery.schedules import crontab, schedule, solar
+from celery.utils.time import LocalTimezone
+from dateutil import tz as dateutil_tz
+
+from celery_delayq import DelayQ
+from celery_delayq.errors import (
+    ConfigError,
+    NoStore,
+)
+from celery_delayq.periodic.definition import Definition
+from celery_delayq.periodic.importers import (
+    Found,
+    beat,
+    begin_from,
+    json_list,
+    redbeat,
+    take_over,
+)
+from celery_delayq.periodic.importers.django import (
+    _moment,
+    _since,
+)
+from celery_delayq.periodic.schedules import clocked
+from celery_delayq.periodic.state import (
+    begin,
+    fire,
+)
+from celery_delayq.periodic.wall_clock import ms_of
+
+UTC = timezone.utc
+NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
+NOW = ms_of(NOON)
+MINUTE, HOUR = 60_000, 3_600_000
+
+
+def hourly(**given: Any) -> Definition:
+    return Definition.checked(3600, name="a", task="t", **given)
+
+
+def ticks_at(definition: Definition, now: int = NOW, **given: Any) -> list[float]:
+    """Return which ticks the first look comes to, in minutes from now."""
+    firing = fire(begin_from(Found(name="a", **given), definition, now, UTC), now, UTC)
+    return [] if firing is None else [(tick - now) / MINUTE for tick in firing.ticks]
+
+
+# -- where it goes on
+
+
+def test_an_interval_goes_on_in_its_phase() -> None:
+    last = NOON - timedelta(minutes=45)
+    entry = begin_from(Found(name="a", last_run_at=last, total_run_count=9), hourly(), NOW, UTC)
+
+    assert (entry.standing.tick, entry.standing.last) == (NOW + 15 * MINUTE, ms_of(last))
+    assert entry.total_run_count == 9
+
+
+@pytest.mark.parametrize(
+    ("catch_up", "expected"),
+    [
+        ({"catch_up": "skip"}, []),
+        ({"catch_up": "one"}, [-30]),
+        ({"catch_up": "all"}, [-150, -90, -30]),
+        ({"catch_up": "all", "catch_up_max": 2}, [-90, -30]),
+    ],
+)
+def test_what_was_missed_since_is_caught_up_as_the_entry_says(
+    catch_up: dict[str, Any], expected: list[float]
+) -> None:
+    assert ticks_at(hourly(**catch_up), last_run_at=NOON - timedelta(minutes=210)) == expected
+
+
+@pytest.mark.parametrize("when", [0.05, 3600, crontab(), schedule(60, relative=True)])
+def test_a_run_of_ages_ago_is_caught_up_by_one(when: Any) -> None:
+    definition = Definition.checked(when, name="a", task="t")
+
+    ticks = ticks_at(definition, last_run_at=datetime(1999, 1, 1, tzinfo=UTC))
+
+    missed = [tick for tick in ticks if tick < -1 / 60]
+    assert len(missed) == 1
+    assert missed[0] >= -60
+
+
+def test_one_that_has_not_run_counts_from_when_it_was_made() -> None:
+    entry = begin_from(Found(name="a", since=NOON - timedelta(minutes=20)), hourly(), NOW, UTC)
+
+    assert entry.standing.tick == NOW + 40 * MINUTE
+    assert entry.last_run_at is None
+
+
+def test_one_of_which_nothing_is_known_begins_now() -> None:
+    assert begin_from(Found(name="a"), hourly(), NOW, UTC).standing.tick == NOW + HOUR
+
+
+def test_one_that_is_not_enabled_is_paused() -> None:
+    found = Found(name="a", enabled=False, last_run_at=NOON - timedelta(hours=5))
+    entry = begin_from(found, hourly(), NOW, UTC)
+
+    assert (entry.status, entry.standing.tick) == ("paused", None)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_one_that_has_run_as_often_as_it_should_is_over(enabled: bool) -> None:
+    found = Found(name="a", enabled=enabled, last_run_at=NOON, total_run_count=1)
+
+    assert begin_from(found, hourly(max_runs=1), NOW, UTC).status == "ended"
+
+
+def test_a_moment_that_has_passed_while_it_was_off_is_over() -> None:
+    definition = Definition.checked(NOON - timedelta(days=1), name="a", task="t")
+
+    assert begin_from(Found(name="a", enabled=False), definition, NOW, UTC).status == "ended"
+
+
+def test_a_broker_of_another_kind_is_told() -> None:
+    delayq = DelayQ(Celery("x", broker="memory://", set_as_current=False))
+
+    with pytest.raises(NoStore, match="the broker is memory://"):
+        list(take_over(delayq, [Found(name="a", definition=hourly())]))
+
+
+# -- beat's pickles
+
+
+def read(given: Any) -> Any:
+    return beat._Reader(io.BytesIO(pickle.dumps(given))).load()
+
+
+@pytest.mark.parametrize(
+    "zone",
+    [
+        UTC,
+        timezone(timedelta(hours=5)),
+        ZoneInfo("Europe/Berlin"),
+        pytz.utc,
+        pytz.timezone("Europe/Berlin"),
+        pytz.timezone("America/New_York"),
+        LocalTimezone(),
+        dateutil_tz.UTC,
+        dateutil_tz.tzlocal(),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("month", [1, 7])
+def test_times_in_any_zone_are_read(zone: tzinfo, month: int) -> None:
+    at = datetime(2026, month, 2, 9, 30, 1, 250_000, tzinfo=UTC).astimezone(zone)
+
+    assert beat._aware(read(at)) == at
+
+
+def test_a_time_without_a_zone_is_one_of_utc() -> None:
+    assert beat._aware(read(datetime(2026, 1, 2))) == datetime(2026, 1, 2, tzinfo=UTC)
+
+
+class Zone(tzinfo):
+    """One of somebody's own."""
+
+    def utcoffset(self, _: datetime | None) -> timedelta:
+        return timedelta(hours=1)
+
+    dst = utcoffset
+
+    def tzname(self, _: datetime | None) -> str:
+        return "own"
+
+
+def test_what_is_strange_in_one_entry_is_no_harm_to_others() -> None:
+    def entry(**given: Any) -> ScheduleEntry:
+        return ScheduleEntry("a", "t", **{"schedule": crontab(), "last_run_at": NOON, **given})
+
+    code = hourly()
+    kept = read(
+        {
+            "zone": entry(last_run_at=datetime(2026, 1, 2, tzinfo=Zone())),
+            "count": entry(total_run_count="many"),
+            "good": entry(total_run_count=3, kwargs={"x": {1, 2}, "y": Zone(), "z": print}),
+            "text": "a",
+        }
+    )
+
+    found = {name: beat._found(name, each, code) for name, each in kept.items()}
+    good = found.pop("good")
+    assert (good.last_run_at, good.total_run_count, good.problem) == (NOON, 3, None)
+    assert found.keys() == {"zone", "count", "text"}
+    assert all(each.problem and each.last_run_at is None for each in found.values())
+
+
+# -- RedBeat's JSON
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ({}, datetime(2026, 7, 2, 3, tzinfo=UTC)),
+        ({"timezone": "UTC"}, datetime(2026, 7, 2, 3, tzinfo=UTC)),
+        ({"timezone": "Europe/Berlin"}, datetime(2026, 7, 2, 1, tzinfo=UTC)),
+        ({"timezone": -3600.0}, datetime(2026, 7, 2, 4, tzinfo=UTC)),
+    ],
+)
+def test_moments_of_redbeat(data: dict[str, Any], expected: datetime) -> None:
+    given = {"__type__": "datetime", "year": 2026, "month": 7, "day": 2, "hour": 3, **data}
+
+    assert redbeat._hook(given) == expected
+
+
+@pytest.mark.parametrize(
+    ("hours", "zone", "expected"),
+    [
+        (0, "Europe/Berlin", "UTC"),
+        (1, "Europe/Berlin", "Etc/GMT-1"),
+        (-5, "UTC", "Etc/GMT+5"),
+        (5.5, "Asia/Kolkata", None),
+        (9, "Asia/Tokyo", None),
+    ],
+)
+def test_the_zone_of_an_offset(hours: float, zone: str, expected: str | None) -> None:
+    offset, app_zone = timedelta(hours=hours), ZoneInfo(zone)
+
+    assert redbeat._zone_name(offset, app_zone, NOON) == expected
+    found = app_zone if expected is None else ZoneInfo(expected)
+    assert NOON.astimezone(found).utcoffset() == offset
+
+
+def test_the_text_of_a_rule() -> None:
+    given = {
+        "freq": 1,
+        "interval": 2,
+        "wkst": {"wkday": 6},
+        "byweekday": [{"wkday": 4, "n": -1}, {"wkday": 0, "n": 1}],
+        "byhour": [9, 17],
+        "until": ms_of(NOON) // 1000,
+        "bymonth": None,
+    }
+
+    found, zone = redbeat._rrule(given, UTC)
+
+    assert found.text == (
+        "FREQ=MONTHLY;INTERVAL=2;BYHOUR=9,17;BYDAY=-1FR,+1MO;WKST=SU;UNTIL=20260302T120000Z"
+    )
+    assert (found.start, zone) == (None, None)
+
+
+# -- rows of django-celery-beat
+
+
+def test_a_row_says_moments_as_its_driver_does() -> None:
+    assert _moment({"x": "2026-03-02 12:00:00"}, "x") == NOON
+    assert _moment({"x": datetime(2026, 3, 2, 12)}, "x") == NOON
+    assert _moment({"x": NOON.astimezone(ZoneInfo("Asia/Tokyo"))}, "x") == NOON
+    assert _moment({"x": None}, "x") is None
+    for wrong in ("soon", 5):
+        with pytest.raises(ConfigError, match="expected a date and time"):
+            _moment({"x": wrong}, "x")
+
+
+def test_the_first_tick_is_at_the_start() -> None:
+    start = NOON + timedelta(days=3)
+    for when in (schedule(7200), crontab(minute=0, hour="*/2")):
+        definition = Definition.checked(when, name="a", task="t", start=start)
+        for last in (None, NOON - timedelta(minutes=5)):
+            since = _since(Found(name="a", last_run_at=last), when, start)
+            found = Found(name="a", last_run_at=last, since=since)
+            assert begin_from(found, definition, NOW, UTC).standing.tick == ms_of(start)
+
+
+def test_a_moment_that_has_passed_unseen_is_caught_up() -> None:
+    at = NOON - timedelta(minutes=5)
+    found = Found(name="a", since=NOON - timedelta(minutes=1))
+    since = _since(found, clocked(at), None)
+
+    definition = Definition.checked(at, name="a", task="t", max_runs=1)
+    assert ticks_at(definition, since=since) == [-5]
+
+
+# -- a list
+
+
+def listed_again(
+    definition: Definition, made: datetime, code: Any = None, **told: Any
+) -> tuple[Found, Definition]:
+    """Return what a list says of an entry, and what counts then."""
+    entry = begin(definition, ms_of(made), UTC)
+    line = json.dumps({**entry.as_dict(), **told})
+    own = "code shop"
+    (found,) = json_list._found([line], own, {} if code is None else {definition.name: code})
+    assert found.problem is None, found.problem
+    counts = code or found.definition
+    assert counts is not None
+    return found, counts
+
+
+PAST = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "when", [crontab(minute=0, hour=0, day_of_month=15), 7 * 86400, solar("sunset", 52.5, 13.4)]
+)
+@pytest.mark.parametrize("source", ["api", "code shop"])
+def test_of_a_list_no_tick_is_owed_before_the_next_one(when: Any, source: str) -> None:
+    given = Definition.checked(when, name="a", task="t", start=PAST, source=source)
+    made = NOON - timedelta(minutes=10)
+    found, counts = listed_again(given, made, given if source != "api" else None)
+
+    entry = begin_from(found, counts, NOW, UTC)
+
+    assert fire(entry, NOW, UTC) is None
+    assert entry == begin(given, ms_of(made), UTC)
+
+
+def test_of_a_list_the_next_one_is_caught_up_when_it_is_missed() -> None:
+    given = Definition.checked(crontab(minute=0), name="a", task="t", start=PAST, catch_up="all")
+    found, counts = listed_again(given, NOON - timedelta(minutes=150))
+
+    firing = fire(begin_from(found, counts, NOW, UTC), NOW, UTC)
+
+    assert firing is not None
+    assert [(tick - NOW) / MINUTE for tick in firing.ticks] == [-120, -60, 0]
+
+
+def test_what_is_due_otherwise_in_code_than_in_a_list_is_due_from_now_on() -> None:
+    source = "code shop"
+    monthly = Definition.checked(
+        crontab(0, 0, day_of_month=15), name="a", task="t", start=PAST, source=source
+    )
+    hourly_now = Definition.checked(crontab(0), name="a", task="t", start=PAST, source=source)
+    found, counts = listed_again(monthly, NOON - timedelta(minutes=10), hourly_now)
+
+    assert begin_from(found, counts, NOW, UTC).standing.tick == NOW + HOUR
+
+
+def test_what_ran_since_a_list_does_not_run_again() -> None:
+    given = Definition.checked(crontab(minute=0), name="a", task="t", start=PAST)
+    found, counts = listed_again(given, NOON - timedelta(minutes=150))
+    found = replace(found, last_run_at=NOON)
+
+    assert begin_from(found, counts, NOW, UTC).standing.tick == NOW + HOUR
+
+
+@pytest.mark.parametrize(
+    ("told", "name"),
+    [
+        ('"name": 5', "line 1"),
+        ('"name": null', "line 1"),
+        ('"name": ["a"]', "line 1"),
+        ('"name": "\\ud800"', "line 1"),
+        *(
+            (f'"name": "a", "{what}": "{when}"', "a")
+            for what in ("since", "next", "last_run_at")
+            for when in (
+                "0001-01-01T00:00:00+14:00",
+                "9999-12-31T23:59:59-14:00",
+                "1969-12-31T00:00:00+00:00",
+                "soon",
+            )
+        ),
+        ('"name": "a", "since": 5', "a"),
+        *(
+            (f'"name": "a", "{what}": {number}', "a")
+            for what in ("total_run_count", "runs_by_hand")
+            for number in ("1e400", "NaN", '"x"')
+        ),
+        ('"name": "a", "total_run_count": -1', "a"),
+    ],
+)
+def test_what_is_wrong_in_a_line_of_a_list_is_a_problem_of_that_line(told: str, name: str) -> None:
+    good = '{"task": "t", "schedule": {"every": 60}, "status": "on", "source": "SOURCE", %s}'
+
+    for source in ("api", "code shop"):
+        line = good.replace("SOURCE", source) % told
+        code = {"a": hourly(source="code shop")}
+        other = good % '"name": "b"'
+        wrong, right = json_list._found([line, other], "code shop", code)
+        assert wrong.name == name
+        assert wrong.problem is not None
+        assert wrong.problem.startswith("expected a line of `periodic list --json`: ")
+        assert (right.name, right.problem) == ("b", None)

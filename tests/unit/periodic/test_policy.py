@@ -1,0 +1,351 @@
+"""How a periodic entry begins, when its ticks are scheduled, and which come next."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from celery.schedules import BaseSchedule, crontab, schedule, solar
+
+from celery_delayq.periodic.definition import (
+    AHEAD,
+    Definition,
+    edition_of,
+)
+from celery_delayq.periodic.schedules import rrule
+from celery_delayq.periodic.serialization import describe
+from celery_delayq.periodic.state import (
+    Firing,
+    Periodic,
+    Standing,
+    ahead_of,
+    begin,
+    fire,
+    pause,
+    tick_id,
+    upcoming,
+)
+from tests.support.periodic import (
+    BERLIN,
+    DAY,
+    HOUR,
+    NOON,
+    NOON_MS,
+    SECOND,
+    UTC,
+    YEAR,
+    Ticks,
+    begun,
+    defined,
+    fired,
+    seconds,
+    standing,
+    steps,
+)
+
+# -- how an entry begins
+
+
+@pytest.mark.parametrize(
+    ("definition", "anchor", "tick"),
+    [
+        (defined(10), NOON_MS, NOON_MS + 10 * SECOND),
+        (defined(timedelta(days=1)), NOON_MS, NOON_MS + DAY),
+        (defined(10, start=NOON + timedelta(hours=1)), NOON_MS + HOUR, NOON_MS + HOUR + 10_000),
+        (defined(10, start=NOON - timedelta(seconds=7)), NOON_MS - 7_000, NOON_MS + 3_000),
+        (defined(10, start=NOON - timedelta(seconds=10)), NOON_MS - 10_000, NOON_MS + 10_000),
+        (defined(crontab(0)), NOON_MS, NOON_MS + HOUR),
+        (
+            defined(crontab(0), start=NOON + timedelta(hours=5)),
+            NOON_MS + 5 * HOUR,
+            NOON_MS + 5 * HOUR,
+        ),
+        (
+            defined(crontab(0), start=NOON + timedelta(hours=5, microseconds=1)),
+            NOON_MS + 5 * HOUR + 1,
+            NOON_MS + 6 * HOUR,
+        ),
+        (defined(rrule("FREQ=HOURLY;INTERVAL=2")), NOON_MS, NOON_MS + 2 * HOUR),
+        (defined(NOON + timedelta(milliseconds=1)), NOON_MS, NOON_MS + 1),
+        (defined(10, end=NOON + timedelta(seconds=10)), NOON_MS, NOON_MS + 10 * SECOND),
+    ],
+)
+def test_a_new_entry_waits_for_its_first_tick(
+    definition: Definition, anchor: int, tick: int
+) -> None:
+    assert begin(definition, NOON_MS, UTC) == Periodic(
+        definition,
+        Standing(
+            edition=edition_of(definition),
+            anchor=anchor,
+            tick=tick,
+            last=None,
+            count=0,
+            status="on",
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        defined(NOON),
+        defined(NOON - timedelta(days=1)),
+        defined(10, end=NOON + timedelta(seconds=10) - timedelta(milliseconds=1)),
+        defined(10, end=NOON - timedelta(days=1)),
+        defined(NOON + timedelta(hours=2), start=NOON + timedelta(hours=3)),
+        defined(rrule("FREQ=DAILY;UNTIL=20260302T115959")),
+    ],
+)
+def test_what_is_never_due_from_now_on_has_ended_before_it_begins(definition: Definition) -> None:
+    assert begin(definition, NOON_MS, UTC).standing == Standing(
+        edition=edition_of(definition),
+        anchor=NOON_MS if definition.start is None else NOON_MS + 3 * HOUR,
+        status="ended",
+    )
+
+
+def test_times_of_day_are_those_of_the_entry_or_else_of_the_app() -> None:
+    at_three = crontab(0, 15)
+
+    assert begin(defined(at_three), NOON_MS, UTC).standing.tick == NOON_MS + 3 * HOUR
+    assert begin(defined(at_three), NOON_MS, BERLIN).standing.tick == NOON_MS + 2 * HOUR
+    tokyo = defined(at_three, timezone="Asia/Tokyo")
+    assert begin(tokyo, NOON_MS, BERLIN).standing.tick == NOON_MS + 18 * HOUR
+
+
+def test_an_entry_tells_what_its_record_says() -> None:
+    entry = standing(begun(10), last=NOON_MS - 500, count=7)
+
+    assert (entry.name, entry.next, entry.last_run_at, entry.total_run_count, entry.status) == (
+        "bell",
+        NOON + timedelta(seconds=10),
+        NOON - timedelta(milliseconds=500),
+        7,
+        "on",
+    )
+
+
+@pytest.mark.parametrize("by_hand", [0, 1, 25])
+def test_runs_by_hand_stand_in_the_record_and_count_as_runs(by_hand: int) -> None:
+    entry = standing(begun(10), count=7, by_hand=by_hand)
+
+    assert Periodic.unpack("bell", entry.pack()) == entry
+    assert entry.total_run_count == 7 + by_hand
+
+
+def test_an_entry_that_waits_for_nothing_has_no_next_tick() -> None:
+    entry = pause(begun(10))
+
+    assert (entry.next, entry.last_run_at, entry.look, entry.status) == (None, None, None, "paused")
+
+
+@pytest.mark.parametrize(("overlap", "ahead"), [("allow", AHEAD), ("skip", 0), ("queue_one", 0)])
+def test_an_entry_is_looked_at_ahead_unless_it_depends_on_what_runs_then(
+    overlap: str, ahead: int
+) -> None:
+    assert begun(10, overlap=overlap).look == NOON_MS + 10 * SECOND - ahead
+
+
+def test_an_entry_as_json_says_what_it_is_and_how_it_stands() -> None:
+    entry = standing(
+        begun(10, args=[1], kwargs={"loud": True}, options={"queue": "tower"}, max_runs=5),
+        last=NOON_MS - 500,
+        count=2,
+    )
+
+    assert json.loads(json.dumps(entry.as_dict())) == {
+        "name": "bell",
+        "source": "api",
+        "when": describe(entry.definition.schedule),
+        "task": "tower.ring",
+        "schedule": {"every": 10},
+        "args": [1],
+        "kwargs": {"loud": True},
+        "options": {"queue": "tower"},
+        "max_runs": 5,
+        "status": "on",
+        "next": "2026-03-02T12:00:10+00:00",
+        "last_run_at": "2026-03-02T11:59:59.500000+00:00",
+        "total_run_count": 2,
+        "runs_by_hand": 0,
+        "since": "2026-03-02T12:00:00+00:00",
+    }
+
+
+def test_an_entry_with_times_among_its_arguments_can_be_told_as_json() -> None:
+    told = json.dumps(begun(10, args=[NOON]).as_dict())
+
+    assert "2026-03-02T12:00:00" in told
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo", "America/New_York"])
+@pytest.mark.parametrize(
+    "every",
+    [10, crontab(), schedule(10, relative=True), rrule("FREQ=DAILY"), steps(10)],
+    ids=["interval", "crontab", "relative", "rrule", "asked"],
+)
+def test_an_entry_until_the_end_of_times_can_be_told(every: Any, zone: str) -> None:
+    last = datetime(9998, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+    ages = begun(every, timezone=zone, start=last, end=datetime.max.replace(tzinfo=UTC))
+
+    assert ages.as_dict()["name"] == "bell"
+    assert all(tick > NOON_MS + 7900 * YEAR for tick in upcoming(ages, 3, UTC))
+
+
+def test_the_last_moment_of_all_is_no_tick() -> None:
+    assert begun(datetime.max.replace(tzinfo=UTC)).as_dict()["status"] == "ended"
+
+
+def test_the_task_of_a_tick_is_named_after_it() -> None:
+    assert tick_id("a:b", NOON_MS) == f"a:b:{NOON_MS}"
+
+
+# -- when it is time
+
+
+@pytest.mark.parametrize(("overlap", "ahead"), [("allow", AHEAD), ("skip", 0), ("queue_one", 0)])
+def test_a_tick_is_scheduled_from_its_look_on_to_the_ms(overlap: str, ahead: int) -> None:
+    entry = begun(10, overlap=overlap)
+    (tick,) = seconds(10)
+    look = tick - ahead
+
+    assert fire(entry, look - 1, UTC) is None
+    firing = fire(entry, look, UTC)
+    assert firing is not None
+    assert firing.ticks == (tick,)
+
+
+def test_all_ticks_until_two_seconds_ahead_are_scheduled_together() -> None:
+    entry = begun(0.5)
+
+    assert fire(entry, NOON_MS, UTC) == Firing(
+        ticks=seconds(0.5, 1, 1.5, 2),
+        then=replace(entry.standing, tick=NOON_MS + 2500, last=NOON_MS + 2000, count=4),
+        refused=replace(entry.standing, tick=NOON_MS + 2500),
+        now=NOON_MS,
+    )
+
+
+@pytest.mark.parametrize("overlap", ["allow", "skip", "queue_one"])
+@pytest.mark.parametrize(
+    "entry", [pause(begun(10)), standing(begun(10), tick=None, status="ended")]
+)
+def test_nothing_is_fired_of_an_entry_that_does_not_go_on(entry: Periodic, overlap: Any) -> None:
+    entry = replace(entry, definition=replace(entry.definition, overlap=overlap))
+
+    assert fire(entry, NOON_MS + 10 * YEAR, UTC) is None
+
+
+def test_what_is_due_once_is_fired_once() -> None:
+    entry = begun(NOON + timedelta(hours=1))
+    tick = NOON_MS + HOUR
+    firing = fire(entry, tick - AHEAD, UTC)
+
+    assert firing == Firing(
+        ticks=(tick,),
+        then=replace(entry.standing, tick=None, last=tick, count=1, status="ended"),
+        refused=replace(entry.standing, tick=None, status="ended"),
+        now=tick - AHEAD,
+    )
+
+
+def test_ticks_follow_the_wall_clock_of_the_app() -> None:
+    entry = begin(defined(crontab(0, 15)), NOON_MS, BERLIN)
+    tick = NOON_MS + 2 * HOUR
+    firing = fire(entry, tick, BERLIN)
+
+    assert firing is not None
+    assert (firing.ticks, firing.then.tick) == ((tick,), tick + DAY)
+
+
+# -- ticks to come
+
+
+@pytest.mark.parametrize(
+    ("definition", "count", "ticks"),
+    [
+        (defined(10), 3, seconds(10, 20, 30)),
+        (defined(10), 1, seconds(10)),
+        (defined(10), 0, ()),
+        (defined(10, max_runs=2), 5, seconds(10, 20)),
+        (defined(10, end=NOON + timedelta(seconds=30)), 5, seconds(10, 20, 30)),
+        (defined(NOON + timedelta(hours=1)), 5, seconds(3600)),
+        (defined(10, start=NOON + timedelta(seconds=100)), 2, seconds(110, 120)),
+        (defined(crontab("*/20", "12-13")), 4, seconds(1200, 2400, 3600, 4800)),
+        (defined(NOON), 5, ()),
+    ],
+)
+def test_the_next_ticks_are_those_that_will_be_fired(
+    definition: Definition, count: int, ticks: Ticks
+) -> None:
+    assert upcoming(begin(definition, NOON_MS, UTC), count, UTC) == list(ticks)
+
+
+@pytest.mark.parametrize(("runs", "ticks"), [(None, seconds(20, 30)), (2, seconds(20)), (1, ())])
+def test_the_next_ticks_are_not_those_that_are_scheduled(runs: int | None, ticks: Ticks) -> None:
+    entry = fired(begun(10, max_runs=runs), NOON_MS + 8_000)
+
+    assert upcoming(entry, 2, UTC) == list(ticks)
+
+
+def test_nothing_is_to_come_of_what_is_paused() -> None:
+    assert upcoming(pause(begun(10)), 5, UTC) == []
+
+
+def test_the_next_ticks_are_by_the_wall_clock_of_the_app() -> None:
+    entry = begin(defined(crontab(0, "15,17")), NOON_MS, BERLIN)
+
+    assert upcoming(entry, 2, BERLIN) == [NOON_MS + 2 * HOUR, NOON_MS + 4 * HOUR]
+
+
+@pytest.mark.parametrize(
+    ("now", "ticks"),
+    [
+        (0.0, (0.5, 1, 1.5, 2)),
+        (0.499, (0.5, 1, 1.5, 2)),
+        (0.5, (1, 1.5, 2)),
+        (1.999, (2,)),
+        (2.0, ()),
+        (3.0, ()),
+    ],
+)
+def test_ticks_ahead_are_scheduled_and_not_due_yet(now: float, ticks: tuple[float, ...]) -> None:
+    entry = fired(begun(0.5), NOON_MS)
+
+    assert ahead_of(entry, seconds(now)[0], UTC) == list(seconds(*ticks))
+
+
+def test_there_are_no_ticks_ahead_of_what_has_not_been_fired() -> None:
+    assert ahead_of(begun(0.5), NOON_MS, UTC) == []
+
+
+def test_ticks_ahead_are_known_of_what_is_paused() -> None:
+    entry = pause(fired(begun(crontab()), NOON_MS + 59_000))
+
+    assert ahead_of(entry, NOON_MS + 59_000, UTC) == [NOON_MS + 60_000]
+
+
+def test_ticks_ahead_are_by_the_wall_clock_of_the_app() -> None:
+    tick = NOON_MS + 2 * HOUR
+    entry = standing(begin(defined(crontab(0, 15)), NOON_MS, BERLIN), last=tick)
+
+    assert ahead_of(entry, tick - 1, BERLIN) == [tick]
+
+
+def test_all_ticks_ahead_are_known_however_many_they_are() -> None:
+    entry = standing(begun(0.001), last=NOON_MS + AHEAD)
+
+    assert ahead_of(entry, NOON_MS + 100, UTC) == list(range(NOON_MS + 101, NOON_MS + AHEAD + 1))
+
+
+@pytest.mark.parametrize("every", [steps(10), solar("sunrise", 52.5, 13.4)], ids=["own", "solar"])
+def test_the_tick_ahead_is_known_of_what_is_asked_for_it(every: BaseSchedule) -> None:
+    entry = begun(every)
+    tick = entry.standing.tick
+    assert tick is not None
+
+    assert ahead_of(fired(entry, tick - AHEAD), tick - SECOND, UTC) == [tick]

@@ -1,0 +1,608 @@
+"""Schedules as JSON, and in words."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from celery.schedules import BaseSchedule, crontab, schedule, solar
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from celery_delayq.cli.words import seconds_of
+from celery_delayq.errors import (
+    InvalidSchedule,
+    ScheduleNotImportable,
+)
+from celery_delayq.periodic.schedules import (
+    clocked,
+    path_of,
+    register,
+    registered,
+    rrule,
+)
+from celery_delayq.periodic.serialization import (
+    describe,
+    dumps_form,
+    loads_form,
+)
+
+UTC = timezone.utc
+NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
+HERE = __name__
+ZONES = st.sampled_from([UTC, ZoneInfo("Europe/Berlin"), ZoneInfo("Pacific/Apia")])
+
+
+@register
+class tides(BaseSchedule):  # noqa: N801 - as Celery's
+    """A class of its own, made of JSON."""
+
+    def __init__(self, port: str, hours: Any = 12) -> None:
+        super().__init__()
+        self.port, self.hours = port, hours
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.port, self.hours)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, tides) and (self.port, self.hours) == (other.port, other.hours)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@register
+class spring_tides(tides):  # noqa: N801
+    """A subclass of that."""
+
+
+@register
+class bells(crontab):  # noqa: N801
+    """A subclass of Celery's that is made as that is."""
+
+
+@register
+class dusks(solar):  # noqa: N801
+    """The same of the sun."""
+
+
+@register
+class moments(clocked):  # noqa: N801
+    """The same of ours."""
+
+
+@register
+class recurring(rrule):  # noqa: N801
+    """The same of ours."""
+
+
+class seconds(schedule):  # noqa: N801
+    """Celery's __reduce__ says a timedelta, which is no JSON."""
+
+
+@register
+class kept_seconds(schedule):  # noqa: N801
+    """One that says JSON."""
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.run_every.total_seconds(),)
+
+
+class by_function(tides):  # noqa: N801
+    def __reduce__(self) -> Any:
+        return eval, ("1",)
+
+
+class by_another(tides):  # noqa: N801
+    def __reduce__(self) -> Any:
+        return tides, (self.port,)
+
+
+class by_name(tides):  # noqa: N801
+    def __reduce__(self) -> Any:
+        return "by_name"
+
+
+class by_nothing(tides):  # noqa: N801
+    def __reduce__(self) -> Any:
+        raise RuntimeError("the port is closed")
+
+
+class untakable(tides):  # noqa: N801
+    def __reduce__(self) -> Any:
+        return type(self), (1, 2, 3, 4)
+
+
+class outer:  # noqa: N801
+    class inner(tides):  # noqa: N801
+        pass
+
+
+class unregistered(BaseSchedule):  # noqa: N801
+    """A class that nobody has registered or used."""
+
+
+class not_a_schedule:  # noqa: N801
+    pass
+
+
+an_instance = tides("Dover")
+
+
+def a_function() -> BaseSchedule:
+    return tides("Dover")
+
+
+def local() -> BaseSchedule:
+    class hidden(tides):  # noqa: N801
+        pass
+
+    return hidden("Dover")
+
+
+def renamed() -> BaseSchedule:
+    return type("tides", (tides,), {"__module__": HERE, "__qualname__": "tides"})("Dover")
+
+
+# -- there and back
+
+
+@pytest.mark.parametrize(
+    ("given_schedule", "form", "words"),
+    [
+        (schedule(30), {"every": 30}, "every 30s"),
+        (schedule(30.0), {"every": 30}, "every 30s"),
+        (schedule(0.25), {"every": 0.25}, "every 0.25s"),
+        (schedule(5400), {"every": 5400}, "every 1h 30m"),
+        (
+            schedule(timedelta(days=400, hours=1, milliseconds=1)),
+            {"every": 34563600.001},
+            "every 400d 1h 0.001s",
+        ),
+        (schedule(timedelta(days=2)), {"every": 172800}, "every 2d"),
+        (
+            schedule(timedelta(hours=1), relative=True),
+            {"every": 3600, "relative": True},
+            "every 1h, rounded",
+        ),
+        (crontab(), {"crontab": "* * * * *"}, "* * * * *"),
+        (crontab(1, 2, 3, 4, 5), {"crontab": "1 2 4 5 3"}, "1 2 4 5 3"),
+        (
+            crontab(0, 9, day_of_week="mon-fri"),
+            {"crontab": "0 9 * * mon-fri"},
+            "0 9 * * mon-fri",
+        ),
+        (
+            solar("sunrise", 52.5, 13),
+            {"solar": ["sunrise", 52.5, 13]},
+            "sunrise at 52.5, 13",
+        ),
+        (
+            solar("dusk_civil", -33.868820, 151.0),
+            {"solar": ["dusk_civil", -33.86882, 151.0]},
+            "dusk_civil at -33.8688, 151",
+        ),
+        (
+            clocked(NOON),
+            {"clocked": "2026-03-02T12:00:00+00:00"},
+            "at 2026-03-02T12:00:00+00:00",
+        ),
+        (
+            clocked(datetime(2026, 7, 1, 9, 0, 0, 1, tzinfo=ZoneInfo("Europe/Berlin"))),
+            {"clocked": "2026-07-01T09:00:00.000001+02:00"},
+            "at 2026-07-01T09:00:00.000001+02:00",
+        ),
+        (rrule("FREQ=DAILY"), {"rrule": "FREQ=DAILY"}, "FREQ=DAILY"),
+        (
+            rrule("FREQ=DAILY", datetime(2026, 3, 2, 9)),
+            {"rrule": "FREQ=DAILY", "start": "2026-03-02T09:00:00"},
+            "FREQ=DAILY",
+        ),
+        (
+            rrule("FREQ=DAILY", NOON),
+            {"rrule": "FREQ=DAILY", "start": "2026-03-02T12:00:00+00:00"},
+            "FREQ=DAILY",
+        ),
+        (
+            tides("Dover", [1, {"a": None}]),
+            {"class": f"{HERE}:tides", "args": ["Dover", [1, {"a": None}]]},
+            f"{HERE}:tides",
+        ),
+        (
+            spring_tides("Dover"),
+            {"class": f"{HERE}:spring_tides", "args": ["Dover", 12]},
+            f"{HERE}:spring_tides",
+        ),
+        (
+            kept_seconds(30),
+            {"class": f"{HERE}:kept_seconds", "args": [30.0]},
+            f"{HERE}:kept_seconds",
+        ),
+        (
+            bells("*/5", 9),
+            {"class": f"{HERE}:bells", "args": ["*/5", 9, "*", "*", "*"]},
+            f"{HERE}:bells",
+        ),
+        (
+            dusks("sunset", 1, 2),
+            {"class": f"{HERE}:dusks", "args": ["sunset", 1, 2]},
+            f"{HERE}:dusks",
+        ),
+        (
+            recurring("FREQ=DAILY"),
+            {"class": f"{HERE}:recurring", "args": ["FREQ=DAILY", None]},
+            f"{HERE}:recurring",
+        ),
+    ],
+)
+def test_a_schedule_has_a_form_that_is_json_and_words(
+    given_schedule: BaseSchedule, form: dict[str, Any], words: str
+) -> None:
+    assert dumps_form(given_schedule) == form
+    assert describe(given_schedule) == words
+    again = loads_form(json.loads(json.dumps(form)))
+    assert (type(again), again) == (type(given_schedule), given_schedule)
+    assert dumps_form(again) == form
+
+
+def test_a_form_says_whether_an_interval_is_relative() -> None:
+    # Celery's intervals are equal where only that differs.
+    assert loads_form({"every": 60, "relative": True}).relative is True
+    assert loads_form({"every": 60}).relative is False
+
+
+def test_a_class_may_be_made_of_a_moment() -> None:
+    form = dumps_form(moments(NOON))
+
+    assert form == {"class": f"{HERE}:moments", "args": [NOON]}
+    assert loads_form(form) == moments(NOON)
+
+
+@settings(deadline=None)
+@given(ms=st.integers(1, 40 * 366 * 86_400_000))
+def test_an_interval_of_any_length_is_kept_to_the_ms(ms: int) -> None:
+    every = timedelta(milliseconds=ms)
+    form = json.loads(json.dumps(dumps_form(schedule(every))))
+
+    assert loads_form(form).run_every == every
+
+
+@settings(deadline=None)
+@given(ms=st.integers(1, 40 * 366 * 86_400_000))
+def test_an_interval_in_words_is_one_that_the_option_every_takes(ms: int) -> None:
+    words = describe(schedule(timedelta(milliseconds=ms)))
+
+    assert seconds_of(words.removeprefix("every ")) == pytest.approx(ms / 1000, rel=1e-12)
+
+
+@settings(deadline=None)
+@given(at=st.datetimes(timezones=ZONES))
+def test_a_moment_is_kept_to_the_microsecond(at: datetime) -> None:
+    form = dumps_form(clocked(at))
+    again = loads_form(form)
+
+    assert dumps_form(again) == form
+    assert again.at.replace(tzinfo=None) == at.replace(tzinfo=None)
+    assert again.at.utcoffset() == at.utcoffset()
+
+
+# -- spellings of crontabs
+
+
+@pytest.mark.parametrize(
+    ("given_schedule", "text"),
+    [
+        (crontab(minute="*/5"), "*/5 * * * *"),
+        (crontab(minute="0-59/7", hour="8-17"), "0-59/7 8-17 * * *"),
+        (crontab(minute="0,15,30"), "0,15,30 * * * *"),
+        (crontab(minute="0, 15, 30"), "0,15,30 * * * *"),
+        (crontab(minute=" 5 "), "5 * * * *"),
+        (crontab(minute=[45, 0, 15]), "0,15,45 * * * *"),
+        (crontab(minute={30}, hour=(9, 8)), "30 8,9 * * *"),
+        (crontab(minute=range(0, 60, 20)), "0,20,40 * * * *"),
+        (crontab(minute=0, hour=0), "0 0 * * *"),
+        (crontab(day_of_week="mon,wed,fri"), "* * * * mon,wed,fri"),
+        (crontab(day_of_week="Sunday"), "* * * * Sunday"),
+        (crontab(day_of_week=[6, 0]), "* * * * 0,6"),
+        (crontab(day_of_week="sat-mon"), "* * * * sat-mon"),
+        (crontab(month_of_year="jan-mar,december"), "* * * jan-mar,december *"),
+        (crontab(month_of_year="*/3", day_of_month="1-7,31"), "* * 1-7,31 */3 *"),
+    ],
+)
+def test_a_crontab_is_kept_as_it_is_spelled(given_schedule: crontab, text: str) -> None:
+    again = loads_form({"crontab": text})
+
+    assert dumps_form(given_schedule) == {"crontab": text}
+    assert again == given_schedule
+    assert dumps_form(again) == {"crontab": text}
+
+
+def spelled(lowest: int, highest: int) -> st.SearchStrategy[Any]:
+    number = st.integers(lowest, highest)
+    some = st.sets(number, min_size=1, max_size=5)
+    return st.one_of(
+        st.just("*"),
+        number,
+        number.map(str),
+        some,
+        some.map(list),
+        some.map(lambda numbers: ", ".join(map(str, numbers))),
+        st.integers(1, highest - 1).map("*/{}".format),
+        st.tuples(number, number).map(lambda two: f"{min(two)}-{max(two)}"),
+    )
+
+
+crontabs = st.builds(
+    crontab,
+    minute=spelled(0, 59),
+    hour=spelled(0, 23),
+    day_of_week=spelled(0, 6),
+    day_of_month=spelled(1, 28),
+    month_of_year=spelled(1, 12),
+)
+
+
+@settings(deadline=None)
+@given(given_schedule=crontabs)
+def test_a_crontab_of_any_spelling_comes_back(given_schedule: crontab) -> None:
+    form = dumps_form(given_schedule)
+    again = loads_form(form)
+
+    assert again == given_schedule
+    assert dumps_form(again) == form
+    assert describe(given_schedule) == form["crontab"]
+
+
+# -- what cannot be kept
+
+ADVICE = r"cannot be kept, its __reduce__ must return \(class, arguments\), the arguments as JSON"
+
+
+@pytest.mark.parametrize(
+    ("given_schedule", "text"),
+    [
+        (seconds(30), f"{ADVICE}: Object of type timedelta is not JSON serializable"),
+        (bells({1, 2}), f"{ADVICE}: Object of type set is not JSON serializable"),
+        (tides("Dover", (1, 2)), f"{ADVICE}$"),  # would come back as a list
+        (tides("Dover", {1: 2}), f"{ADVICE}$"),  # would come back as text
+        (tides("Dover", float("nan")), f"{ADVICE}$"),
+        (tides("Dover", object()), f"{ADVICE}: Object of type object is not JSON serializable"),
+        (tides("Dover", {"__type__": "x", "__value__": 1}), f"{ADVICE}: "),
+        (by_function("Dover"), f"{ADVICE}$"),
+        (by_another("Dover"), f"{ADVICE}$"),
+        (by_name("Dover"), f"{ADVICE}$"),
+        (by_nothing("Dover"), f"{ADVICE}: the port is closed"),
+        (untakable("Dover"), r"untakable.*TypeError: .*__init__\(\) takes"),
+        (local(), r"local\.<locals>\.hidden: expected a class that can be imported; define it at"),
+        (renamed(), f"{HERE}:tides is another class than that of"),
+    ],
+)
+@pytest.mark.parametrize("tell", [dumps_form, describe])
+def test_a_schedule_that_could_not_be_made_anew_is_refused(
+    tell: Any, given_schedule: BaseSchedule, text: str
+) -> None:
+    with pytest.raises(InvalidSchedule, match=text):
+        tell(given_schedule)
+
+
+def test_a_class_within_another_is_refused() -> None:
+    with pytest.raises(ScheduleNotImportable, match=r"outer\.inner: expected a class that can be"):
+        dumps_form(outer.inner("Dover"))
+
+
+def test_a_class_of_a_module_that_is_gone_is_refused() -> None:
+    gone = type("gone", (tides,), {"__module__": "gone.away", "__qualname__": "gone"})
+
+    with pytest.raises(ScheduleNotImportable, match=r"gone\.away:gone: expected a class"):
+        dumps_form(gone("Dover"))
+
+
+# -- what is no form
+
+
+@pytest.mark.parametrize("data", [None, 5, True, "every", "* * * * *", [], ["every", 5], b"\x80"])
+def test_what_is_no_mapping_is_no_form(data: Any) -> None:
+    with pytest.raises(InvalidSchedule) as refused:
+        loads_form(data)
+
+    assert str(refused.value) == f"{data!r}: expected the form of a schedule"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        {"pickle": "gASVDgAAAAAAAACMBXBvc2l4lIwGc3lzdGVtlJOULg=="},
+        {"py/object": "celery.schedules.crontab"},
+        {"__reduce__": ["os.system", ["true"]]},
+        {"args": [5], "relative": True},
+        {"Every": 5},
+    ],
+)
+def test_a_mapping_of_another_kind_is_no_form(data: dict[str, Any]) -> None:
+    with pytest.raises(InvalidSchedule) as refused:
+        loads_form(data)
+
+    assert str(refused.value) == (
+        f"{data!r}: expected every, crontab, solar, clocked, rrule or class"
+    )
+
+
+@pytest.mark.parametrize("every", [True, False, None, "5", [5], {}])
+def test_an_interval_is_a_number(every: Any) -> None:
+    with pytest.raises(InvalidSchedule) as refused:
+        loads_form({"every": every})
+
+    assert str(refused.value) == f"every {every!r}: expected a number of seconds"
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        ({"every": float("nan")}, "ValueError: cannot convert float NaN"),
+        ({"every": float("inf")}, "OverflowError: cannot convert float infinity"),
+        ({"every": -float("inf")}, "OverflowError: cannot convert float infinity"),
+        ({"every": 10**400}, "OverflowError: "),
+        ({"every": 1e300}, "OverflowError: "),
+        ({"crontab": "* * * *"}, "ValueError: not enough values to unpack"),
+        ({"crontab": "* * * * * *"}, "ValueError: too many values to unpack"),
+        ({"crontab": "*  * * * *"}, "ValueError: too many values to unpack"),
+        ({"crontab": "60 * * * *"}, "ValueError: "),
+        ({"crontab": "x * * * *"}, "ValueError: "),
+        ({"crontab": " * * * *"}, ": "),
+        ({"crontab": 5}, "AttributeError: 'int' object has no attribute 'split'"),
+        ({"crontab": None}, "AttributeError: "),
+        ({"crontab": ["*", "*", "*", "*", "*"]}, "AttributeError: "),
+        ({"solar": ["midnight", 1, 2]}, "ValueError: .*midnight"),
+        ({"solar": ["sunset", 91, 2]}, "ValueError: .*latitude"),
+        ({"solar": ["sunset", 1, -181]}, "ValueError: .*longitude"),
+        ({"solar": ["sunset", 1]}, "TypeError: .*missing 1 required positional argument"),
+        ({"solar": ["sunset", "north", "east"]}, "TypeError: "),
+        ({"solar": 5}, "TypeError: "),
+        ({"clocked": "tomorrow"}, "ValueError: Invalid isoformat string: 'tomorrow'"),
+        ({"clocked": 5}, "TypeError: fromisoformat: argument must be str"),
+        ({"rrule": "FREQ=DAILY", "start": "tomorrow"}, "ValueError: Invalid isoformat"),
+        ({"rrule": "FREQ=DAILY", "start": 5}, "TypeError: fromisoformat"),
+        ({"class": f"{HERE}:tides"}, "TypeError: .*missing 1 required positional argument"),
+        ({"class": f"{HERE}:tides", "args": 5}, "TypeError: "),
+        ({"class": f"{HERE}:tides", "args": ["a", "b", "c"]}, "TypeError: "),
+        ({"class": f"{HERE}:tides", "args": ["a"], "kwargs": 5}, "TypeError: "),
+        ({"class": f"{HERE}:tides", "args": [], "kwargs": {"x": 1}}, "TypeError: "),
+    ],
+)
+def test_a_form_of_something_else_is_refused_with_what_was_wrong(
+    data: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(InvalidSchedule, match=text) as refused:
+        loads_form(data)
+
+    assert str(refused.value).startswith(f"{data!r}: ")
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        ({"clocked": "2026-03-02T12:00:00"}, "expected a datetime with a time zone"),
+        ({"rrule": 5}, "expected a text"),
+        ({"rrule": "FREQ=OFTEN"}, "expected a rule of RFC 5545"),
+        ({"rrule": "FREQ=DAILY;INTERVAL=0"}, "expected an INTERVAL of 1 or more"),
+        ({"rrule": "FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30"}, "never matches"),
+    ],
+)
+def test_a_form_of_ours_is_refused_with_what_would_be_right(
+    data: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(InvalidSchedule, match=text):
+        loads_form(data)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "os:system",
+        "os.system",
+        "builtins:eval",
+        "pickle:loads",
+        "pickle:Unpickler",
+        "os",
+        "datetime:timedelta",
+        "this:zen",
+        "antigravity",
+        f"{HERE}:not_a_schedule",
+        f"{HERE}:a_function",
+        f"{HERE}:an_instance",
+        f"{HERE}:unregistered",
+        f"{HERE}.unregistered",
+    ],
+)
+def test_what_is_not_registered_is_neither_imported_nor_called(path: str) -> None:
+    before = {*sys.modules}
+
+    with pytest.raises(ScheduleNotImportable) as refused:
+        loads_form({"class": path, "args": ["1"]})
+
+    assert str(refused.value) == (
+        f"{path} is not registered here: let the app do so, by celery_delayq.schedules.register"
+    )
+    assert {*sys.modules} == before
+
+
+@pytest.mark.parametrize("kind", [tides, spring_tides, crontab])
+def test_a_registered_class_is_read(kind: type[BaseSchedule]) -> None:
+    assert register(kind) is kind
+    assert registered(path_of(kind)) is kind
+
+
+@pytest.mark.parametrize("kind", ["a:b", 5, dict, None, tides("Dover"), outer.inner])
+def test_what_is_no_class_of_schedules_is_not_registered(kind: Any) -> None:
+    with pytest.raises(InvalidSchedule):
+        register(kind)
+
+
+@pytest.mark.parametrize(
+    "path", [None, 5, ["os:system"], {}, "shop:make.<locals>.tides", "<lambda>"]
+)
+def test_a_path_is_that_of_a_class_at_the_top_of_a_module(path: Any) -> None:
+    with pytest.raises(InvalidSchedule) as refused:
+        loads_form({"class": path, "args": []})
+
+    assert str(refused.value) == (
+        f"{path}: expected a class that can be imported; define it at the top of a module"
+    )
+
+
+@pytest.mark.parametrize(
+    "path", ["gone.away:tides", f"{HERE}:gone", f"{HERE}:outer.inner", "", ":", "a b:c", "..x:y"]
+)
+def test_a_class_that_is_not_here_is_told_apart(path: str) -> None:
+    with pytest.raises(ScheduleNotImportable) as refused:
+        loads_form({"class": path, "args": []})
+
+    assert str(refused.value).startswith(f"{path} is not registered here: ")
+
+
+def test_a_module_that_redis_names_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a_command_of_tides.py").write_text("import sys\nsys.exit(3)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with pytest.raises(ScheduleNotImportable, match="is not registered here"):
+        loads_form({"class": "a_command_of_tides:tides", "args": []})
+
+    assert "a_command_of_tides" not in sys.modules
+
+
+@register
+class leaving(BaseSchedule):  # noqa: N801
+    """A class that exits when it is made."""
+
+    def __init__(self) -> None:
+        raise SystemExit("enough")
+
+
+def test_a_class_that_exits_does_not_take_what_it_is_made_of() -> None:
+    with pytest.raises(InvalidSchedule, match="SystemExit: enough"):
+        loads_form({"class": f"{HERE}:leaving"})
+
+
+def test_a_class_may_be_called_with_names() -> None:
+    form = {"class": f"{HERE}.tides", "args": ["Dover"], "kwargs": {"hours": 6}}
+
+    assert loads_form(form) == tides("Dover", 6)
+
+
+@pytest.mark.parametrize("every", ["10", None])
+def test_an_interval_that_is_none_is_refused(every: Any) -> None:
+    with pytest.raises(InvalidSchedule, match="every"):
+        dumps_form(schedule(every))
+
+
+def test_a_crontab_at_minute_true_comes_back() -> None:
+    given_schedule = crontab(minute=True)
+
+    assert loads_form(dumps_form(given_schedule)) == given_schedule

@@ -1,0 +1,108 @@
+"""The tests that the documentation names: each is there, and runs in one of the two tiers."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.run import ALL, TIERS
+
+ROOT = Path(__file__).parents[3]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+BLOCK = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+CODE = re.compile(r"`([^`\n]+)`")
+#: A file of tests, and one of its tests. "…" stands for what was named before.
+NAMED = re.compile(r"(?P<file>(?:…/|tests/[\w/]*/)?test_\w+\.py|…)(?:::(?P<name>\w+))?")
+
+
+class Named(NamedTuple):
+    """A test, or all of a file, that a page names."""
+
+    page: str
+    file: str
+    name: str | None
+
+
+def text_of(page: Path) -> str:
+    """Return a page without its blocks of code, which are examples."""
+    return BLOCK.sub("", page.read_text("utf-8"))
+
+
+def named_in(page: Path) -> Iterator[Named]:
+    """Read what a page names, with the short forms written out."""
+    before = ""
+    for code in CODE.finditer(text_of(page)):
+        found = NAMED.fullmatch(code[1])
+        if not found or found[0] == "…":
+            continue
+        file = found["file"]
+        if file == "…":
+            file = before
+        elif not file.startswith("tests/"):
+            file = f"{before.rpartition('/')[0]}/{file.removeprefix('…/')}"
+        before = file
+        yield Named(page.name, file, found["name"])
+
+
+ALL_NAMED = [named for page in PAGES for named in named_in(page)]
+
+
+def test_what_is_named_exists() -> None:
+    assert len(ALL_NAMED) > 60
+    missing = []
+    for named in ALL_NAMED:
+        path = ROOT / named.file
+        tree = ast.parse(path.read_text("utf-8")) if path.is_file() else ast.Module([], [])
+        functions = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        if not path.is_file() or (named.name and named.name not in functions):
+            missing.append(named)
+
+    assert missing == []
+
+
+def test_every_file_of_tests_that_a_page_mentions_is_understood() -> None:
+    """No other spelling is there, of which nobody would notice that it is wrong."""
+    for page in PAGES:
+        mentioned = re.findall(r"\btest_\w+\.py|::test_\w+", text_of(page))
+        understood = [
+            text for named in named_in(page) for text in (Path(named.file).name, f"::{named.name}")
+        ]
+        assert set(mentioned) <= set(understood), page.name
+
+
+@pytest.mark.full
+def test_what_is_named_runs_in_one_of_the_tiers() -> None:
+    files = sorted({named.file for named in ALL_NAMED})
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    processes = [
+        subprocess.Popen(
+            [*command, "-m", TIERS[tier][0], *files], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
+        for tier in ("short", "full")
+    ]
+    lines = [line for process in processes for line in process.communicate()[0].splitlines()]
+    collected = {line.partition("[")[0] for line in lines if "::" in line}
+    in_files = {line.partition("::")[0] for line in collected}
+
+    missing = [
+        named
+        for named in ALL_NAMED
+        if named.file not in in_files
+        or (named.name and f"{named.file}::{named.name}" not in collected)
+    ]
+    assert missing == []
+
+
+def test_every_folder_with_tests_is_run() -> None:
+    folders = {
+        path.relative_to(ROOT / "tests").parts[0] for path in ROOT.glob("tests/**/test_*.py")
+    }
+
+    assert folders == set(ALL)

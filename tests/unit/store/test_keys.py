@@ -1,0 +1,53 @@
+"""Names of keys: ours carry the queue as hash tag, the ready lists are kombu's."""
+
+from __future__ import annotations
+
+import pytest
+from kombu import Connection
+
+from celery_delayq.errors import RecordError
+from celery_delayq.store.keys import (
+    DEFAULT_SEP,
+    DEFAULT_STEPS,
+    Keys,
+    Layout,
+)
+
+
+def test_our_keys_of_a_queue_share_its_hash_tag() -> None:
+    keys = Keys("app.").queue("mail")
+
+    assert keys.due == "app.{mail}:due"
+    assert all("{mail}" in name for name in (*keys.schedule, keys.dead, keys.dead_at))
+
+
+def test_the_wake_channel_differs_between_databases() -> None:
+    assert Keys("", 0).wake != Keys("", 1).wake
+
+
+def test_ready_lists_have_the_names_that_kombu_gives_them() -> None:
+    channel_cls = Connection("redis://").transport.Channel
+    assert (channel_cls.sep, tuple(channel_cls.priority_steps)) == (DEFAULT_SEP, DEFAULT_STEPS)
+    assert list(Keys("p.").ready_lists("q", Layout())) == [
+        "p.q",
+        "p.q\x06\x163",
+        "p.q\x06\x166",
+        "p.q\x06\x169",
+    ]
+
+
+@pytest.mark.parametrize(("priority", "step"), [(0, 0), (2, 0), (3, 3), (5, 3), (8, 6), (9, 9)])
+def test_a_priority_belongs_to_the_step_below_it(priority: int, step: int) -> None:
+    assert Layout().step(priority) == step
+
+
+def test_a_layout_is_read_from_the_registry_as_it_was_written() -> None:
+    layout = Layout(sep=":", steps=(0, 5))
+
+    assert Layout.loads(layout.text) == layout
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"sep": ":", "steps": ["x"]}', b"\xff"])
+def test_an_unreadable_layout_is_an_error(text: str | bytes) -> None:
+    with pytest.raises(RecordError):
+        Layout.loads(text)

@@ -1,0 +1,156 @@
+"""A dead letter outside Redis comes back byte for byte; what is none is refused with its reason."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_delayq.errors import RecordError
+from celery_delayq.model.dead_letter import (
+    Buried,
+    DeadLetter,
+)
+from celery_delayq.transfer import jsonl
+from celery_delayq.transfer.archiver import (
+    PATIENCE,
+    Pace,
+)
+from celery_delayq.transfer.dead_letter_row import (
+    LETTERS,
+    LetterRow,
+)
+from celery_delayq.transfer.dead_letter_sql import (
+    _told,
+    _untold,
+)
+from celery_delayq.transfer.schedule_row import (
+    VERSION,
+    Header,
+)
+from tests.support.letters import details, message, stored
+
+HEADER = Header(VERSION, "2030-01-31T09:00:00+00:00", "localhost:6379/0", {}, 1)
+
+#: Names as Redis may hold them: any bytes.
+names = st.binary(max_size=30).map(lambda data: data.decode("utf-8", "surrogateescape"))
+
+
+def row(**changed: Any) -> LetterRow:
+    given = {"queue": "q", "id": "id-1", "data": stored(5, "failed", message("id-1"), details())}
+    return LetterRow.of_data(**{**given, **changed})
+
+
+def written(row: LetterRow) -> bytes:
+    file = io.BytesIO()
+    with jsonl.writing(file, LETTERS) as target:
+        target.begin(HEADER)
+        target.write([row])
+        target.end(1, 0)
+    return file.getvalue()
+
+
+@given(queue=names.filter(bool), id=names, data=st.binary(max_size=300))
+def test_a_letter_comes_back_byte_for_byte(queue: str, id: str, data: bytes) -> None:
+    made = row(queue=queue, id=id, data=data)
+
+    lines = written(made)
+
+    assert lines.count(b"\n") == 3
+    assert lines.isascii()
+    [(_, header), (_, back)] = jsonl.read_lines(io.BytesIO(lines), LETTERS)
+    assert header == HEADER
+    assert (back.queue, back.id, back.data) == (queue, id, data)
+    assert back.digest == made.digest
+
+
+@given(name=names)
+def test_a_name_comes_back_from_a_database(name: str) -> None:
+    told = _told(name)
+
+    assert _untold(told) == name
+    assert "\0" not in told
+    told.encode()  # is text, without bytes that are none
+    if name.isprintable() and name.isascii() and "%" not in name:
+        assert told == name
+
+
+def test_what_differs_has_another_digest() -> None:
+    same = row()
+    others = [
+        row(queue="qi"),
+        row(id="id-2"),
+        row(queue="qid-", id="1"),
+        row(data=same.data + b" "),
+        row(data=stored(6, "failed", message("id-1"), details())),
+    ]
+
+    assert row().digest == same.digest
+    assert len({same.digest, *(other.digest for other in others)}) == 6
+
+
+def test_one_that_was_restored_beside_another_has_its_own_id_again() -> None:
+    made = row()
+    twin = DeadLetter.of("q", Buried.unpack(made.twin, made.data))
+    other = DeadLetter.of("q", Buried.unpack("id-1\0" + "0" * 40, made.data))
+
+    assert LetterRow.of(twin).id == "id-1"
+    assert LetterRow.of(twin).digest == made.digest
+    assert LetterRow.of(other).id == other.id
+
+
+def test_a_line_tells_people_what_died() -> None:
+    line = json.loads(written(row()).splitlines()[1])
+
+    assert line.pop("letter").encode() == row().data
+    assert line == {
+        "queue": "q",
+        "id": "id-1",
+        "died": "1970-01-01T00:00:00.005+00:00",
+        "task": "shop.mail",
+        "task_id": "id-1",
+        "reason": "failed",
+        "exception": "ValueError",
+        "retries": 3,
+    }
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"queue": None}, "queue: expected a text, got NoneType"),
+        ({"queue": ...}, "queue: expected a text, got nothing"),
+        ({"queue": ""}, "queue: expected a text, got ''"),
+        ({"queue": "\ud800"}, "queue: no UTF-8"),
+        ({"id": 7}, "id: expected a text, got int"),
+        ({"id": "\ud800"}, "id: no UTF-8"),
+        ({"letter": ...}, "letter: expected a text, got nothing"),
+        ({"letter": ["x"]}, "letter: expected a text, got list"),
+        ({"letter": "\ud800"}, "letter: it cannot be read"),
+        ({"letter_base64": "not base64"}, "letter_base64: it cannot be read"),
+        ({"letter_base64": "AAA"}, "letter_base64: it cannot be read"),
+        ({"letter_base64": None}, "letter_base64: expected a text, got NoneType"),
+    ],
+)
+def test_a_line_that_is_none_is_refused(changed: dict[str, Any], reason: str) -> None:
+    fields = {**row().fields(), **changed}
+    fields = {name: value for name, value in fields.items() if value is not ...}
+
+    with pytest.raises(RecordError, match=reason):
+        LetterRow.of_fields(fields)
+
+
+@pytest.mark.parametrize("line", [None, [], "text", 7])
+def test_what_is_no_object_is_refused(line: Any) -> None:
+    with pytest.raises(RecordError, match="expected an object"):
+        LetterRow.of_fields(line)
+
+
+def test_waits_grow_to_a_minute() -> None:
+    waits = [Pace(failures=failures).wait() for failures in (*range(6), 10_000)]
+
+    assert waits == [10, 20, 40, PATIENCE, PATIENCE, PATIENCE, PATIENCE]

@@ -1,0 +1,371 @@
+"""What stands in a file: entries come back byte for byte, what is none is refused by its line."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_delayq import DelayQ
+from celery_delayq.errors import (
+    RecordError,
+    TransferError,
+)
+from celery_delayq.model.envelope import (
+    Due,
+    Entry,
+    Record,
+)
+from celery_delayq.model.lookup import (
+    PARK,
+    Listed,
+    Name,
+)
+from celery_delayq.model.scheduled import Filter
+from celery_delayq.store.keys import Layout
+from celery_delayq.transfer import jsonl, results, schedule
+from celery_delayq.transfer.schedule_row import (
+    SCHEDULE,
+    VERSION,
+    Header,
+    Row,
+)
+
+HEADER = Header(VERSION, "2030-01-31T09:00:00+00:00", "localhost:6379/0", {}, 1)
+DUE = 1_900_000_000_123
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+
+
+def entry(id: str = "id-1", task: str = "t", retries: int = 0, **own: Any) -> Entry:
+    message = {
+        "body": "W10=",
+        "headers": {"task": task, "id": id, "eta": None, "retries": retries, "big": 2**70},
+        "properties": {"delivery_tag": "0123456789abcdefgh", "delivery_info": {}, "delayq": own},
+    }
+    return Entry.of(message, 3, Due(DUE))
+
+
+def row(**changed: Any) -> Row:
+    made = entry()
+    return Row.of_listed("q", Listed(Name(made.id), DUE, made.data))._replace(**changed)
+
+
+def written(*rows: Row) -> bytes:
+    file = io.BytesIO()
+    with jsonl.writing(file, SCHEDULE) as target:
+        target.begin(HEADER)
+        target.write(rows)
+        target.end(len(rows), 0)
+    return file.getvalue()
+
+
+def fields(**changed: Any) -> dict[str, Any]:
+    """The fields of a line; what is changed to ... is missing."""
+    found: dict[str, Any] = {**json.loads(written(row()).splitlines()[1]), **changed}
+    return {name: value for name, value in found.items() if value is not ...}
+
+
+def read(data: bytes) -> list[tuple[int, Any]]:
+    return [*jsonl.read_lines(io.BytesIO(data), SCHEDULE)]
+
+
+@given(id=texts, task=texts, queue=texts.filter(bool), parked=st.booleans())
+def test_an_entry_comes_back_byte_for_byte(id: str, task: str, queue: str, parked: bool) -> None:
+    made = entry(id, task)
+    score = DUE + PARK if parked else DUE
+
+    row = Row.of_listed(queue, Listed(Name(made.id), score, made.data))
+    data = written(row)
+
+    assert data.count(b"\n") == 3
+    assert data.isascii()
+    assert read(data) == [(1, HEADER), (2, row)]
+    assert row.due_ms == DUE
+    assert row.entry(Layout()) == made
+
+
+def test_a_name_of_a_twin_is_its_id_and_nonce() -> None:
+    made = entry()
+
+    row = Row.of_listed("q", Listed(Name("id-1\0" + "0123456789abcdef"), DUE, made.data))
+
+    assert (row.id, row.nonce) == ("id-1", "0123456789abcdef")
+
+
+def test_a_due_after_the_year_9999_has_no_date() -> None:
+    made = Row.of_fields(fields(due_ms=253_402_300_800_000, due=None))
+
+    assert made.due is None
+    assert read(written(made))[1] == (2, made)
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"queue": ...}, "queue: expected a text, got nothing"),
+        ({"queue": ""}, "the name of a queue"),
+        ({"queue": "delayq:clock"}, "queue: expected another name"),
+        ({"id": 7}, "id: expected a text, got int"),
+        ({"id": "a\0b"}, "NUL"),
+        ({"id": "id-2"}, "label of the message is that of another"),
+        ({"id": "\ud800"}, "no UTF-8"),
+        ({"due_ms": "1"}, "due_ms: expected a whole number, got str"),
+        ({"due_ms": 1.5, "due": None}, "got float"),
+        ({"due_ms": True, "due": None}, "got bool"),
+        ({"due_ms": -1, "due": None}, "due_ms=-1"),
+        ({"due_ms": 10**15, "due": None}, "expected ms since 1970"),
+        ({"due_ms": 5}, 'leave "due" out'),
+        ({"due": "soon"}, "ISO 8601"),
+        ({"due": 5}, "ISO 8601"),
+        ({"step": -1}, "priority step"),
+        ({"step": 2**40}, "priority step"),
+        ({"nonce": "a b"}, "visible ASCII"),
+        ({"nonce": ""}, "visible ASCII"),
+        ({"nonce": "other"}, "another id or nonce"),
+        ({"message": {}}, "message: expected a text, got dict"),
+        ({"message": "{"}, "the message is no JSON: Expecting property name"),
+        ({"message": "[" * 100_000}, "no JSON"),
+        ({"message": "[]"}, "no properties"),
+        ({"message": '{"properties": {"delivery_tag": 1, "delivery_info": {}}}'}, "none of a task"),
+        ({"message": " " + fields()["message"]}, "none of a task"),
+        ({"message": fields()["message"].replace(": ", ":")}, "written anew"),
+    ],
+)
+def test_a_line_that_is_no_entry_is_refused_by_its_number(changed: Any, reason: str) -> None:
+    bad = json.dumps(fields(**changed)).encode()
+    good = written(row())
+
+    [_, (line, told), (_, last)] = read(
+        b"\n".join([good.splitlines()[0], b"", bad, *good.splitlines()[1:]])
+    )
+
+    assert line == 3
+    assert reason in told
+    assert last == row()
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"garbage", "no JSON: Expecting value at character 1"),
+        (b"\xff\xfe", "can't decode byte 0xff"),
+        (b"5", "expected an object, got int"),
+        (b"[" * 100_000, "no JSON"),
+        (b'{"due_ms": 1' + b"0" * 5000 + b"}", "4300"),
+    ],
+)
+def test_what_is_no_object_is_refused_by_its_line(line: bytes, reason: str) -> None:
+    [(number, told)] = read(b"\n" + line)
+
+    assert number == 2
+    assert reason in told
+
+
+def test_lines_without_the_first_and_last_are_entries_too() -> None:
+    line = written(row()).splitlines()[1]
+
+    assert read(b"\xef\xbb\xbf" + line + b"\r\n \n" + line) == [(1, row()), (3, row())]
+
+
+def test_exports_may_come_one_after_another() -> None:
+    data = written(row())
+
+    assert read(data + data) == [(1, HEADER), (2, row()), (4, HEADER), (5, row())]
+
+
+def test_what_was_cut_off_is_known_also_between_two_lines() -> None:
+    whole = written(row(), row())
+
+    assert read(b"".join(whole.splitlines(keepends=True)[:2]))[-1] == (
+        3,
+        "the export that begins in line 1 has no last line: it was cut off",
+    )
+    [*_, (_, half), (line, cut)] = read(whole[:-60])
+    assert (line, "cut off" in cut, "no JSON" in half) == (4, True, True)
+
+
+@pytest.mark.parametrize("data", [b"", b"\n \n"])
+def test_an_empty_file_is_no_export(data: bytes) -> None:
+    [(_, told)] = read(data)
+
+    assert "nothing in it" in told
+
+
+def test_an_export_of_nothing_is_one() -> None:
+    assert read(written()) == [(1, HEADER)]
+
+
+def test_a_packed_file_is_read_up_to_where_it_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.gz"
+    with jsonl.writing(path, SCHEDULE) as target:
+        target.begin(HEADER)
+        for n in range(300):
+            made = entry(f"id-{n}")
+            target.write([Row.of_listed("q", Listed(Name(made.id), DUE, made.data))])
+        target.end(300, 0)
+    whole = path.read_bytes()
+    assert gzip.decompress(whole).count(b"\n") == 302
+
+    path.write_bytes(whole[: len(whole) // 2])
+    with jsonl.reading(path, SCHEDULE) as lines:
+        found = [told for _, told in lines]
+
+    assert sum(isinstance(told, Row) for told in found) > 50
+    assert [told for told in found if isinstance(told, str)] == [
+        "the file is damaged from here on (Compressed file ended before the end-of-stream marker "
+        "was reached)",
+        "the export that begins in line 1 has no last line: it was cut off",
+    ]
+
+
+def test_a_later_version_is_not_read() -> None:
+    header = {"format": "celery_delayq.schedule", "version": 2}
+
+    with pytest.raises(TransferError, match="version 2 of the format"):
+        read(json.dumps(header).encode())
+
+
+def test_an_import_never_replaces() -> None:
+    unique: Any = {"unique": {"key": "dt:k", "policy": "replace"}}
+
+    def policy(made: Entry) -> str:
+        return Row.of_listed("q", Listed(Name(made.id), DUE, made.data)).entry(Layout()).policy
+
+    assert policy(entry()) == ""
+    assert policy(entry(**unique)) == "k 0 0"
+    assert policy(entry(**unique, retries=2)) == "k 0 1"
+
+
+def test_a_step_that_the_target_has_not_is_the_one_below() -> None:
+    made = row().entry(Layout(steps=(0, 2, 5)))
+
+    assert made.priority == 2
+    assert Record.unpack(made.data).priority == 2
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "unreadable record"),
+        (b"1 0 n t\n{\xff}", "no UTF-8"),
+        (b"1 00 n t\n" + row().message.replace("0123456789abcdef ", "n ").encode(), "spelled"),
+        (b"1 0 n t\n{}", "no properties"),
+    ],
+)
+def test_a_record_that_would_not_come_back_is_told(data: bytes, reason: str) -> None:
+    with pytest.raises(RecordError, match=reason):
+        Row.of_listed("q", Listed(Name("id-1"), DUE, data))
+
+
+# -- files
+
+
+def test_a_new_file_is_private_and_one_that_is_there_stays_as_open_as_it_was(
+    tmp_path: Path,
+) -> None:
+    new, old, link = tmp_path / "new", tmp_path / "old", tmp_path / "link"
+    old.write_bytes(b"before")
+    old.chmod(0o664)
+    link.symlink_to(old)
+
+    for path in (new, link):
+        with jsonl.writing(path, SCHEDULE) as target:
+            target.begin(HEADER)
+
+    assert new.stat().st_mode & 0o777 == 0o600
+    assert old.stat().st_mode & 0o777 == 0o664
+    assert link.is_symlink()
+    assert old.read_bytes() == new.read_bytes()
+    assert {path.name for path in tmp_path.iterdir()} == {"new", "old", "link"}
+
+
+def test_after_an_error_the_file_is_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"before")
+
+    def fail() -> None:
+        with jsonl.writing(path, SCHEDULE) as target:
+            target.begin(HEADER)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+
+    assert path.read_bytes() == b"before"
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_a_device_is_written_to_and_stays_one() -> None:
+    null = Path("/dev/null")
+
+    with jsonl.writing(null, SCHEDULE) as target:
+        target.begin(HEADER)
+
+    assert null.is_char_device()
+
+
+# -- what is refused before anything is done
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("redis://:hunter2@localhost/0", "expected a path, '-', sqlite:///path or postgresql://"),
+        ("mysql://u:hunter2@localhost/0", "expected a path"),
+        ("postgresql://u:hunter2@localhost:port/x", "no URL of a database"),
+        ("sqlite://", "expected a file"),
+    ],
+)
+def test_another_url_is_refused_without_its_password(url: str, reason: str) -> None:
+    for opened in (
+        schedule._writing(url, Filter(), prune=False),
+        schedule._reading(url, Filter()),
+    ):
+        with pytest.raises(TransferError, match=reason) as caught:
+            opened.__enter__()
+        assert "hunter2" not in str(caught.value)
+
+
+def test_without_sqlalchemy_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "celery_delayq.transfer.schedule_sql", raising=False)
+    monkeypatch.delattr("celery_delayq.transfer.schedule_sql", raising=False)
+    monkeypatch.setitem(sys.modules, "sqlalchemy", None)
+
+    with pytest.raises(TransferError, match=r'pip install "celery-delayq\[sql\]"'):
+        schedule._writing("sqlite:///a.db", Filter(), prune=False)
+
+
+def test_without_its_driver_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+
+    with pytest.raises(TransferError, match=r'pip install "celery-delayq\[sql\]" "psycopg'):
+        schedule._reading("postgres://localhost/x", Filter()).__enter__()
+
+
+def test_a_file_cannot_be_pruned() -> None:
+    with pytest.raises(TransferError, match="only rows of a database"):
+        schedule._writing("a.jsonl", Filter(), prune=True)
+
+
+def test_a_filter_is_told_as_it_was_given() -> None:
+    when = datetime(2030, 1, 1, tzinfo=timezone.utc)
+
+    assert results.shown_filter(Filter("q", due_from=when, priority=0)) == {
+        "queue": "q",
+        "due_from": "2030-01-01T00:00:00+00:00",
+        "priority": 0,
+    }
+
+
+def test_an_object_without_an_app_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no app yet"):
+        schedule.export_to(DelayQ(), tmp_path / "a.jsonl")

@@ -1,0 +1,122 @@
+"""Which queue is asked for how much, and how much is taken at once. No I/O."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_delayq.transport.fair_share import (
+    MOST,
+    QUICK,
+    BatchSize,
+    Rota,
+    Share,
+)
+
+STEPS = 4
+
+
+def deal(rota: Rota, order: str, credit: int, *, fair: bool = True) -> list[tuple[str, int, int]]:
+    shares = rota.deal(list(order), credit, STEPS, fair=fair)
+    return [(share.queue, share.limit, share.lists) for share in shares]
+
+
+@pytest.fixture
+def rota() -> Rota:
+    """Of queue a, b and c it knows: something urgent in a and b, something less urgent in c."""
+    rota = Rota()
+    for queue, first in {"a": 1, "b": 1, "c": 3}.items():
+        rota.learn(queue, first)
+    return rota
+
+
+def test_a_single_queue_is_asked_for_all_of_its_lists() -> None:
+    assert Rota().deal(["a"], 5, STEPS, fair=True) == [Share("a", 5, STEPS)]
+
+
+def test_queues_of_which_nothing_is_known_are_asked_for_what_is_urgent() -> None:
+    assert deal(Rota(), "ab", 4) == [("a", 2, 1), ("b", 2, 1)]
+
+
+def test_queues_with_something_as_urgent_share_and_the_others_wait(rota: Rota) -> None:
+    assert deal(rota, "abc", 6) == [("a", 3, 1), ("b", 3, 1)]
+
+
+@pytest.mark.parametrize(
+    ("credit", "shares"),
+    [
+        (0, []),
+        (-1, []),
+        (1, [("b", 1, 1)]),
+        (2, [("b", 1, 1), ("a", 1, 1)]),
+        (3, [("b", 2, 1), ("a", 1, 1)]),
+        (7, [("b", 4, 1), ("a", 3, 1)]),
+    ],
+)
+def test_whose_turn_it_is_gets_the_odd_one(
+    rota: Rota, credit: int, shares: list[tuple[str, int, int]]
+) -> None:
+    assert deal(rota, "bac", credit) == shares
+
+
+@pytest.mark.parametrize("order", ["abc", "cab", "bca"])
+def test_without_sharing_the_first_with_something_urgent_gets_all(rota: Rota, order: str) -> None:
+    first = next(queue for queue in order if queue != "c")
+
+    assert deal(rota, order, 6, fair=False) == [(first, 6, 1)]
+
+
+def test_less_urgent_lists_are_asked_for_when_nothing_urgent_is_left(rota: Rota) -> None:
+    rota.learn("a", 3)
+    rota.learn("b", 4)
+
+    assert deal(rota, "abc", 4) == [("a", 2, 3), ("c", 2, 3)]
+
+
+def test_an_empty_queue_is_not_asked_until_it_may_have_got_something(rota: Rota) -> None:
+    rota.learn("b", 0)
+    assert rota.empty("abc") == ["b"]
+    assert deal(rota, "ab", 4) == [("a", 4, STEPS)]
+
+    rota.forget("b")
+    assert rota.empty("abc") == []
+    assert deal(rota, "ab", 4) == [("a", 2, 1), ("b", 2, 1)]
+
+
+def test_nothing_is_asked_for_when_all_are_empty(rota: Rota) -> None:
+    for queue in "abc":
+        rota.learn(queue, 0)
+
+    assert deal(rota, "abc", 4) == []
+    assert deal(rota, "", 4) == []
+    assert rota.empty("abc") == ["a", "b", "c"]
+
+
+def test_forgetting_what_was_not_known_changes_nothing() -> None:
+    rota = Rota()
+    rota.forget(["a"])
+
+    assert deal(rota, "a", 1) == [("a", 1, STEPS)]
+
+
+def test_a_batch_doubles_while_messages_go_quickly_up_to_its_most() -> None:
+    batch, sizes = BatchSize(), []
+    for _ in range(9):
+        sizes.append(batch.size)
+        batch.after(batch.size, batch.size * QUICK)
+
+    assert sizes == [1, 2, 4, 8, 16, 32, MOST, MOST, MOST]
+
+
+def test_one_slow_message_makes_the_batch_single_again() -> None:
+    batch = BatchSize(32)
+    batch.after(1, QUICK + 0.001)
+
+    assert batch.size == 1
+
+
+def test_a_batch_is_quick_when_its_messages_are_on_average() -> None:
+    batch = BatchSize(8)
+    batch.after(8, 8 * QUICK)
+    assert batch.size == 16
+    batch.after(8, 8 * QUICK + 0.001)
+    assert batch.size == 1

@@ -1,0 +1,48 @@
+"""What goes into one call: in order, all of it, and as much at a time as may be."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_delayq.utils.portions import (
+    ROOM,
+    portions,
+)
+
+#: Items: how many bytes each has, and how many messages.
+ITEMS = st.lists(
+    st.tuples(st.integers(0, 2 * ROOM), st.integers(0, 7)) | st.tuples(st.just(1000), st.just(1))
+)
+
+
+def of(items: list[tuple[int, int]], most: int) -> list[list[tuple[int, int]]]:
+    return [*portions(items, most, lambda item: item[0], lambda item: item[1])]
+
+
+def fits(some: list[tuple[int, int]], most: int) -> bool:
+    return sum(size for size, _ in some) <= ROOM and sum(number for _, number in some) <= most
+
+
+@given(ITEMS, st.integers(1, 10))
+def test_each_is_in_one_portion_in_order_and_a_large_one_alone(
+    items: list[tuple[int, int]], most: int
+) -> None:
+    parts = of(items, most)
+
+    assert [item for part in parts for item in part] == items
+    assert all(fits(part, most) or len(part) == 1 for part in parts)
+
+
+@given(ITEMS, st.integers(1, 10))
+def test_no_portion_could_take_the_next_one_too(items: list[tuple[int, int]], most: int) -> None:
+    parts = of(items, most)
+
+    for part, following in pairwise(parts):
+        assert not fits([*part, following[0]], most)
+
+
+def test_without_more_words_each_is_one_message() -> None:
+    assert [len(part) for part in portions("abcdefg", 3, lambda _: 1)] == [3, 3, 1]
