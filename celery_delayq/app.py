@@ -247,8 +247,9 @@ class DelayQ(Client, ContextMixin, DeadMixin, HistoryMixin, ManyMixin):
         *,
         progress: Callable[[Archived], object] | None = None,
     ) -> Archived:
-        """Write dead letters to a file or database: :func:`.dead_letter_archive.export_letters`."""
-        return dead_letter_archive.export_letters(self, target, filter, progress=progress)
+        """Write dead letters to a file or database:
+        :func:`.dead_letter_archive.export_dead_letters`."""
+        return dead_letter_archive.export_dead_letters(self, target, filter, progress=progress)
 
     def import_dead(
         self,

@@ -121,8 +121,8 @@ def _knows_all(app: Celery) -> bool:
 def _line(tally: Tally, seconds: float) -> str:
     """Return what was done so far in *seconds*, in one line."""
     parts = [f"{tally.promoted:,} promoted", f"{tally.promoted / max(seconds, 1):,.1f}/s"]
-    if tally.buried:
-        parts.append(f"{tally.buried:,} unreadable, now dead letters")
+    if tally.dead_lettered:
+        parts.append(f"{tally.dead_lettered:,} unreadable, now dead letters")
     if tally.errors:
         parts.append(f"{tally.errors:,} errors, see the log")
     look = tally.last

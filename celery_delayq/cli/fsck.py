@@ -83,7 +83,7 @@ def _what(finding: Finding) -> Text:
     text = Text(kind.what)
     if kind.harmless:
         text.append(" (harmless)")
-    text.append(f"\nrepair: {kind.mending}")
+    text.append(f"\nrepair: {kind.repairing}")
     more = ", …" if finding.found > len(finding.examples) else ""
     return text.append(f"\n{', '.join(map(spelled, finding.examples))}{more}", style="dim")
 

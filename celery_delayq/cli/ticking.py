@@ -46,7 +46,7 @@ from celery_delayq.errors import (
     RecordError,
 )
 from celery_delayq.periodic.definition import API
-from celery_delayq.periodic.state import Periodic
+from celery_delayq.periodic.policy import Periodic
 from celery_delayq.periodic.unreadable import Unreadable
 
 Entry = Periodic | Unreadable

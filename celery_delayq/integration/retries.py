@@ -90,7 +90,7 @@ class Attempts:
         else:
             task.run = self._retrying(self._judging(task.run))
         task.retry = self.retry
-        # What it raises would undo what has happened already: a retry that was sent, a letter.
+        # What it raises would undo what has happened already: a retry that was sent, a dead letter.
         task.on_retry = _logged(task.on_retry)
         task.on_failure = _logged(task.on_failure)
 
@@ -167,7 +167,7 @@ class Attempts:
                     except BaseException as last:
                         if last is not exc:
                             raise
-                if self._becomes_letter(request):
+                if self._becomes_dead_letter(request):
                     hold_chord(request)
                 raise
             finally:
@@ -243,7 +243,7 @@ class Attempts:
             limit = None
         return countdown, limit
 
-    def _becomes_letter(self, request: Context) -> bool:
+    def _becomes_dead_letter(self, request: Context) -> bool:
         """Return whether a task that has failed for good is kept: else nobody could replay it."""
         # What is not leased has no queue of ours.
         if "queue" not in own_of(request.get("properties")) or not getattr(

@@ -30,9 +30,9 @@ from celery_delayq.model.envelope import (
 from celery_delayq.model.lookup import (
     UTF8,
     Controls,
-    Letter,
     Place,
     State,
+    StatusCode,
     Where,
     is_utf8,
     worst,
@@ -74,7 +74,7 @@ class Outcome(str, Enum):
     __str__ = str.__str__
 
 
-OUTCOMES: dict[Letter, Outcome] = {
+OUTCOMES: dict[StatusCode, Outcome] = {
     "d": Outcome.DONE,
     "w": Outcome.READY,
     "r": Outcome.RUNNING,
@@ -86,9 +86,9 @@ OUTCOMES: dict[Letter, Outcome] = {
 }
 
 
-def outcome_of(letters: Sequence[Letter]) -> Outcome:
+def outcome_of(dead_letters: Sequence[StatusCode]) -> Outcome:
     """Return what became of an id that several messages may have."""
-    return OUTCOMES[worst(letters)]
+    return OUTCOMES[worst(dead_letters)]
 
 
 def moment(ms: int) -> datetime:

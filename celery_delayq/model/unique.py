@@ -47,7 +47,7 @@ class Key(str):
 
 
 class Unique(NamedTuple):
-    """A unique key as messages carry it: the letter of its scope, task name and key.
+    """A unique key as messages carry it: the dead letter of its scope, task name and key.
 
     *max_wait* is in ms, 0 for no limit.
     """

@@ -294,7 +294,7 @@ def source_in(text: str) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def edition_of(definition: Definition) -> str:
+def definition_hash_of(definition: Definition) -> str:
     """Return what tells a definition from others."""
     return blake2b(definition.dumps().encode(), digest_size=6).hexdigest()
 

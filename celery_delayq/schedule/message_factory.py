@@ -166,10 +166,10 @@ class Maker:
         message = kept[0][1]
         if envelope.retry_of(message) is not None:
             message = envelope.without_retry_of(message)
-        # The tag begins with the nonce, as always.
+        # The tag begins with the message id, as always.
         properties = message["properties"]
-        properties["delivery_tag"] = job.nonce + properties["delivery_tag"][16:]
-        properties.setdefault(PROPERTY, {})["nonce"] = job.nonce
+        properties["delivery_tag"] = job.message_id + properties["delivery_tag"][16:]
+        properties.setdefault(PROPERTY, {})["message_id"] = job.message_id
         step = self.channel.priority(self.channel._get_message_priority(message, reverse=False))
         entry = Entry.of(message, step, envelope.due_when_sent(message) or Due(0))
         return Routed(tuple(queue for queue, _ in kept), entry), message

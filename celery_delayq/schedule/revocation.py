@@ -109,15 +109,15 @@ def tell_chords(app: Any, entries: Iterable[ScheduledTask], reason: str) -> None
             _tell_chords(app, entry, entry.id, states.REVOKED, TaskRevokedError(reason))
 
 
-def tell_chords_of_dead(app: Any, letters: Iterable[DeadLetter]) -> None:
+def tell_chords_of_dead(app: Any, dead_letters: Iterable[DeadLetter]) -> None:
     """Have the chords fail that wait for dead letters which are purged.
 
     A chord that was told when the task failed is not told again.
     """
-    for letter in letters:
-        if letter.group_id is not None and not letter.details.get("told"):
-            error = ChordError(f"a dead letter was purged: {letter.reason}")
-            _tell_chords(app, letter, letter.id, states.FAILURE, error)
+    for dead_letter in dead_letters:
+        if dead_letter.group_id is not None and not dead_letter.details.get("told"):
+            error = ChordError(f"a dead letter was purged: {dead_letter.reason}")
+            _tell_chords(app, dead_letter, dead_letter.id, states.FAILURE, error)
 
 
 def _tell_chords(app: Any, task: Readable, id: str, state: str, error: Exception) -> None:

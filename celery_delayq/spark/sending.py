@@ -138,10 +138,12 @@ class Sending:
         if not self._asking or self._queue is None or not rows:
             return rows
         queue = self._queue
-        letters = self._delayq._ask(
-            lambda store: store.control.known(queue, [(row.id, row.nonce) for row in rows])
+        dead_letters = self._delayq._ask(
+            lambda store: store.control.known(queue, [(row.id, row.message_id) for row in rows])
         )
-        unknown = [row for row, letter in zip(rows, letters, strict=True) if letter != "d"]
+        unknown = [
+            row for row, dead_letter in zip(rows, dead_letters, strict=True) if dead_letter != "d"
+        ]
         self._kept += len(rows) - len(unknown)
         self._asking = 2 * len(unknown) <= len(rows)
         return unknown

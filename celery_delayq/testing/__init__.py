@@ -3,7 +3,7 @@
 =========================================  =======================================================
 `WorkerProcess`, `ManagedProcess`          a real ``celery worker``, or any program, as a process
 `wait_until`                               wait for a condition, with a deadline
-`FakeClock`                                a clock moved by hand
+`FakeClock`                                a clock moved manually
 ``celery_delayq.testing.fixtures``         pytest plugin: a private Redis and workers
 ``celery_delayq.testing.pytest_celery``    pytest plugin: suites for pytest-celery without Docker
 =========================================  =======================================================

@@ -243,8 +243,10 @@ def _known(store: Store, by_queue: dict[str, list[Row]]) -> set[Row]:
     """Return those entries that are scheduled, ready or held already."""
     known: set[Row] = set()
     for queue, rows in by_queue.items():
-        letters = store.control.known(queue, [(row.id, row.nonce) for row in rows])
-        known.update(row for row, letter in zip(rows, letters, strict=True) if letter == "d")
+        dead_letters = store.control.known(queue, [(row.id, row.message_id) for row in rows])
+        known.update(
+            row for row, dead_letter in zip(rows, dead_letters, strict=True) if dead_letter == "d"
+        )
     return known
 
 

@@ -55,7 +55,7 @@ entries = Table(
     Column("due", DateTime(timezone=True)),
     Column("due_ms", BigInteger, nullable=False, index=True),
     Column("step", Integer, nullable=False),
-    Column("nonce", Text, nullable=False),
+    Column("message_id", Text, nullable=False),
     Column("message", Text, nullable=False),
     Column("server", Text, nullable=False),
     Column("exported_at", DateTime(timezone=True), nullable=False),
@@ -201,5 +201,5 @@ def _meant(filter: Filter) -> list[ColumnElement[bool]]:
 
 
 def _key(row: Row) -> str:
-    data = "\0".join((row.queue, row.id, row.nonce))
+    data = "\0".join((row.queue, row.id, row.message_id))
     return hashlib.sha256(data.encode()).hexdigest()

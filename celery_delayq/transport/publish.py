@@ -177,7 +177,7 @@ class PublishChannel(stock.Channel):
             logger.error("Task %r is a dead letter: %s", task_id, why)
             details = pack_details({"unbound": [exchange, routing_key]})
             # Under the exchange, of which there are few: a routing key may be anything.
-            self.store.bury(exchange, task_id, why, envelope.encode(message), details)
+            self.store.add_dead_letter(exchange, task_id, why, envelope.encode(message), details)
         return result
 
     def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
@@ -223,10 +223,10 @@ class PublishChannel(stock.Channel):
 
     def _put_retry(self, queue: str, entry: Entry, held: HeldBy) -> None:
         """Schedule a retry in place of the message that is being worked on."""
-        incarnation, _, field = held.tag.partition(":")
+        worker_id, _, field = held.tag.partition(":")
         run = runs.of_retry() if self.settings.history else b""
         call = self.store.leases.retry_call(
-            queue, entry, held.queue, incarnation, field, when_due="push", run=run
+            queue, entry, held.queue, worker_id, field, when_due="push", run=run
         )
         state = self._run(call)
         if state == b"superseded":

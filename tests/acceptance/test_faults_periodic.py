@@ -18,9 +18,9 @@ from celery.schedules import crontab
 from kombu import pools
 
 from celery_delayq import DelayQ
-from celery_delayq.periodic import state as policy
+from celery_delayq.periodic import policy as policy
+from celery_delayq.periodic.policy import Periodic
 from celery_delayq.periodic.schedules import rrule
-from celery_delayq.periodic.state import Periodic
 from celery_delayq.testing import (
     WorkerProcess,
     wait_until,

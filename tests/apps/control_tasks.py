@@ -30,7 +30,17 @@ TIMEOUT = 60
 RETRY = 1.0
 
 #: Of which keys there is nothing left once all tasks are done.
-BUSY = ("due", "entries", "tasks", "parked", "unique", "twins", "waiting", "running", "suspects")
+BUSY = (
+    "due",
+    "entries",
+    "tasks",
+    "paused_due",
+    "unique",
+    "duplicate_ids",
+    "waiting",
+    "running",
+    "quarantined",
+)
 
 #: The records of a schedule in order of due, at one moment.
 RECORDS = """

@@ -305,7 +305,7 @@ class RetryScene(Scene):
     def wait_dead(self, delayq: DelayQ, *ids: str) -> None:
         """Wait until tasks are dead letters."""
         wait_until(
-            lambda: {letter.task_id for letter in delayq.dead_letters()} >= set(ids),
+            lambda: {dead_letter.task_id for dead_letter in delayq.dead_letters()} >= set(ids),
             TIMEOUT,
             lambda: f"{ids} to be dead: {self.runs('id', 'retries')}, {self.left()}",
         )

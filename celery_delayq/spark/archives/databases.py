@@ -167,7 +167,8 @@ class Table:
         return self._sql.read(self._name)
 
     def known(self, since: date) -> DataFrame:
-        """Return the digests of letters that died on that day or later, or nobody knows when."""
+        """Return the digests of dead letters that died on that day or later, or nobody knows
+        when."""
         return self.read().where(died_since(since)).select("digest")
 
     # -- how

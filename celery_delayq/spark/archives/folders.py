@@ -126,7 +126,8 @@ class Folder:
         return self._spark.read.schema(self._schema).parquet(self._path)
 
     def known(self, since: date) -> DataFrame:
-        """Return the digests of letters that died on that day or later, or nobody knows when."""
+        """Return the digests of dead letters that died on that day or later, or nobody knows
+        when."""
         return self.read().where(died_since(since)).select("digest")
 
     def _publish(self, commit: Commit) -> None:

@@ -112,7 +112,7 @@ def test_add_takes_all_that_there_is_to_say(cli: CommandLine, delayq: DelayQ) ->
             "next": (FAR + timedelta(seconds=30)).isoformat(),
             "last_run_at": None,
             "total_run_count": 0,
-            "runs_by_hand": 0,
+            "manual_runs": 0,
         }
     )
 

@@ -26,10 +26,10 @@ from tests.support.keyspace import snapshot
 StartWorker = Callable[..., WorkerProcess]
 
 #: What belongs to kombu, or to a queue that lasts, and not to what was done.
-STAYS = ("_kombu.", "delayq:queues", "delayq:clock", "delayq:reaping")
+STAYS = ("_kombu.", "delayq:queues", "delayq:clock", "delayq:lease_ends")
 
 #: What a dispatcher removes when the lease of a process has ended.
-ENDS = ("}:leases", "}:nonces")
+ENDS = ("}:leases", "}:request_numbers")
 
 
 def left(client: Redis) -> set[str]:

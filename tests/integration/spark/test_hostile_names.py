@@ -34,8 +34,8 @@ from celery_delayq.spark.report import (
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.app.test_hostile_names import NAMES
 from tests.integration.spark.conftest import Read
+from tests.support.dead_letters import details, message
 from tests.support.keyspace import look
-from tests.support.letters import details, message
 from tests.support.runs import finished
 
 pytestmark = pytest.mark.filterwarnings(
@@ -55,7 +55,9 @@ def archived(app: Celery, delayq: DelayQ) -> dict[str, str]:
     for name in NAMES.values():
         app.send_task(name, (name,), {name: name}, task_id=name, queue=name, eta=NOON)
         died = message(name, name, group=name)
-        delayq.store.bury(name, name, f"failed: {name}", died, details(name, worker=name))
+        delayq.store.add_dead_letter(
+            name, name, f"failed: {name}", died, details(name, worker=name)
+        )
     lines = [
         finished(name, ended, task=name, queue=name, state="FAILURE", reason=reason_of(name))
         for name in NAMES.values()

@@ -23,7 +23,7 @@ from tests.support.proxy import Proxy
 pytestmark = pytest.mark.each_server
 
 LEASE = 1.0
-#: Seconds after which every lease that was not kept is over and reaped.
+#: Seconds after which every lease that was not kept is over and reclaimed.
 BEYOND = 2 * LEASE
 
 

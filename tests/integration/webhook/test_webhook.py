@@ -281,7 +281,7 @@ def worker(delayq_worker: StartWorker) -> WorkerProcess:
 
 def died(app: Celery) -> list[str]:
     """Return the ids of the dead letters."""
-    return [letter.id for letter in app._delayq.dead_letters()]
+    return [dead_letter.id for dead_letter in app._delayq.dead_letters()]
 
 
 @pytest.mark.parametrize("pool", POOLS)

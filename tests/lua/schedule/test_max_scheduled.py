@@ -64,7 +64,7 @@ def test_what_is_due_needs_no_room(store: Store) -> None:
     assert states(store, labelled("now", 1)) == ["ready"]
 
 
-def test_what_is_parked_takes_room(store: Store) -> None:
+def test_what_is_paused_due_takes_room(store: Store) -> None:
     put(store, *map(labelled, some(3)))
     store.control.pause([], task="tasks.t")
     become_due(store, "e0")

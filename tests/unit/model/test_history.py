@@ -147,8 +147,8 @@ class Writer:
         self.fails = 0
         self.history = self
 
-    def add(self, incarnation: str, number: int, most: int, runs: list[bytes]) -> int:
-        assert (incarnation, most) == ("me", 10)
+    def add(self, worker_id: str, number: int, most: int, runs: list[bytes]) -> int:
+        assert (worker_id, most) == ("me", 10)
         self.calls.append((number, list(runs)))
         if self.fails:
             self.fails -= 1
@@ -210,10 +210,10 @@ def test_what_is_added_while_others_are_sent_is_sent_after_them() -> None:
     runs = EarlyRuns("me", 10, lambda: None)
 
     class Slow(Writer):
-        def add(self, incarnation: str, number: int, most: int, runs_sent: list[bytes]) -> int:
+        def add(self, worker_id: str, number: int, most: int, runs_sent: list[bytes]) -> int:
             if number == 2:
                 runs.add(b"meanwhile")
-            return super().add(incarnation, number, most, runs_sent)
+            return super().add(worker_id, number, most, runs_sent)
 
     writer: Any = Slow()
     runs.add(b"first")

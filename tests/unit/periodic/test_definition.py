@@ -20,7 +20,7 @@ from celery_delayq.errors import (
 from celery_delayq.model.retry_policy import LONGEST
 from celery_delayq.periodic.definition import (
     Definition,
-    edition_of,
+    definition_hash_of,
     source_in,
     zone_of,
 )
@@ -456,7 +456,7 @@ def test_expires_is_a_number_and_no_yes_or_no() -> None:
         defined(options={"expires": True})
 
 
-# -- editions, sources, zones
+# -- definition hashes, sources, zones
 
 
 @pytest.mark.parametrize(
@@ -478,14 +478,14 @@ def test_expires_is_a_number_and_no_yes_or_no() -> None:
         defined(overlap="skip"),
     ],
 )
-def test_each_difference_makes_another_edition(other: Definition) -> None:
-    assert edition_of(other) != edition_of(defined())
+def test_each_difference_makes_another_definition_hash(other: Definition) -> None:
+    assert definition_hash_of(other) != definition_hash_of(defined())
 
 
-def test_the_same_definition_is_the_same_edition() -> None:
-    assert edition_of(defined(args=(1,))) == edition_of(defined(10.0, args=[1]))
-    assert edition_of(defined(name="another")) == edition_of(defined())
-    assert edition_of(defined()).isalnum()
+def test_the_same_definition_is_the_same_definition_hash() -> None:
+    assert definition_hash_of(defined(args=(1,))) == definition_hash_of(defined(10.0, args=[1]))
+    assert definition_hash_of(defined(name="another")) == definition_hash_of(defined())
+    assert definition_hash_of(defined()).isalnum()
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from celery_delayq.model.envelope import (
     Record,
 )
 from celery_delayq.model.lookup import (
-    PARK,
+    PAUSED_OFFSET,
     Listed,
     Name,
 )
@@ -78,10 +78,12 @@ def read(data: bytes) -> list[tuple[int, Any]]:
     return [*jsonl.read_lines(io.BytesIO(data), SCHEDULE)]
 
 
-@given(id=texts, task=texts, queue=texts.filter(bool), parked=st.booleans())
-def test_an_entry_comes_back_byte_for_byte(id: str, task: str, queue: str, parked: bool) -> None:
+@given(id=texts, task=texts, queue=texts.filter(bool), paused_due=st.booleans())
+def test_an_entry_comes_back_byte_for_byte(
+    id: str, task: str, queue: str, paused_due: bool
+) -> None:
     made = entry(id, task)
-    score = DUE + PARK if parked else DUE
+    score = DUE + PAUSED_OFFSET if paused_due else DUE
 
     row = Row.of_listed(queue, Listed(Name(made.id), score, made.data))
     data = written(row)
@@ -93,12 +95,12 @@ def test_an_entry_comes_back_byte_for_byte(id: str, task: str, queue: str, parke
     assert row.entry(Layout()) == made
 
 
-def test_a_name_of_a_twin_is_its_id_and_nonce() -> None:
+def test_a_name_of_a_duplicate_is_its_id_and_message_id() -> None:
     made = entry()
 
     row = Row.of_listed("q", Listed(Name("id-1\0" + "0123456789abcdef"), DUE, made.data))
 
-    assert (row.id, row.nonce) == ("id-1", "0123456789abcdef")
+    assert (row.id, row.message_id) == ("id-1", "0123456789abcdef")
 
 
 def test_a_due_after_the_year_9999_has_no_date() -> None:
@@ -128,9 +130,9 @@ def test_a_due_after_the_year_9999_has_no_date() -> None:
         ({"due": 5}, "ISO 8601"),
         ({"step": -1}, "priority step"),
         ({"step": 2**40}, "priority step"),
-        ({"nonce": "a b"}, "visible ASCII"),
-        ({"nonce": ""}, "visible ASCII"),
-        ({"nonce": "other"}, "another id or nonce"),
+        ({"message_id": "a b"}, "visible ASCII"),
+        ({"message_id": ""}, "visible ASCII"),
+        ({"message_id": "other"}, "another id or message id"),
         ({"message": {}}, "message: expected a text, got dict"),
         ({"message": "{"}, "the message is no JSON: Expecting property name"),
         ({"message": "[" * 100_000}, "no JSON"),
