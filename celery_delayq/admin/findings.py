@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from celery_delayq.store.repair import (
-    EXAMPLES,
-    Found,
-)
+from celery_delayq.store.repair import EXAMPLES, Found
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,21 +19,9 @@ from celery_delayq.admin.findings import Report
 from celery_delayq.dispatch.dispatcher import DEFER
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.repair import (
-    Batch,
-    Found,
-    RepairStore,
-    batches,
-)
-from celery_delayq.store.repair_tracking import (
-    Index,
-    Place,
-    RepairTracking,
-)
-from celery_delayq.store.schedule import (
-    Store,
-    layouts,
-)
+from celery_delayq.store.repair import Batch, Found, RepairStore, batches
+from celery_delayq.store.repair_tracking import Index, Place, RepairTracking
+from celery_delayq.store.schedule import Store, layouts
 
 #: Most messages to read, and most counts of deliveries or names of messages to look at, to find
 #: those that are stale.

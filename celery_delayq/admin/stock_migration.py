@@ -10,35 +10,16 @@ from typing import Any
 
 from celery import Celery
 
-from celery_delayq.errors import (
-    InvalidETA,
-    RecordError,
-)
+from celery_delayq.errors import InvalidETA, RecordError
 from celery_delayq.model import envelope
-from celery_delayq.model.envelope import (
-    Due,
-    Entry,
-    Record,
-)
-from celery_delayq.model.lookup import (
-    Listed,
-    StatusCode,
-    Where,
-)
+from celery_delayq.model.envelope import Due, Entry, Record
+from celery_delayq.model.lookup import Listed, StatusCode, Where
 from celery_delayq.model.scheduled import moment
 from celery_delayq.model.task_options import check_own
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.repair import (
-    BATCH,
-    Release,
-    RepairStore,
-    batches,
-)
+from celery_delayq.store.repair import BATCH, Release, RepairStore, batches
 from celery_delayq.store.repair_tracking import RepairTracking
-from celery_delayq.store.schedule import (
-    Store,
-    layouts,
-)
+from celery_delayq.store.schedule import Store, layouts
 from celery_delayq.utils.portions import portions
 
 #: Seconds: longer than any lease.

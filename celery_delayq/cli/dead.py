@@ -5,10 +5,7 @@ from __future__ import annotations
 import click
 from celery.bin.base import CeleryCommand
 
-from celery_delayq.cli.base import (
-    delayq_of,
-    reporting_errors,
-)
+from celery_delayq.cli.base import delayq_of, reporting_errors
 from celery_delayq.cli.dead_options import (
     DeadMeant,
     How,
@@ -126,10 +123,7 @@ def replay(ctx: click.Context, meant: DeadMeant, how: How) -> None:
       celery -A shop delayq dead replay --exception TimeoutError --rate 10 --yes
       celery -A shop delayq dead replay --all --to-queue slow
     """
-    from celery_delayq.cli import (
-        control,
-        replaying,
-    )
+    from celery_delayq.cli import control, replaying
 
     how.check(ids=bool(meant.ids))
     meant.check()
@@ -154,10 +148,7 @@ def purge(ctx: click.Context, meant: DeadMeant) -> None:
       celery -A shop delayq dead purge --task shop.remind --died-to 30d
       celery -A shop delayq dead purge --all --yes --json
     """
-    from celery_delayq.cli import (
-        control,
-        replaying,
-    )
+    from celery_delayq.cli import control, replaying
 
     meant.check()
     delayq = delayq_of(ctx)

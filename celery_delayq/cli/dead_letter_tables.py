@@ -14,10 +14,7 @@ from rich.text import Text
 
 from celery_delayq.app import DelayQ
 from celery_delayq.cli.entries import PAGE
-from celery_delayq.cli.replaying import (
-    DEAD_LETTERS,
-    dead_letter_of,
-)
+from celery_delayq.cli.replaying import DEAD_LETTERS, dead_letter_of
 from celery_delayq.cli.screen import (
     WIDE,
     console_of,
@@ -29,17 +26,8 @@ from celery_delayq.cli.screen import (
     print_fields,
     time_text,
 )
-from celery_delayq.cli.words import (
-    distance,
-    number_of,
-    shown_id,
-    spelled,
-    stamp,
-)
-from celery_delayq.model.dead_letter import (
-    DeadFilter,
-    DeadLetter,
-)
+from celery_delayq.cli.words import distance, number_of, shown_id, spelled, stamp
+from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
 
 #: Dead letters that are shown, if nothing else is said.
 LIMIT = 100

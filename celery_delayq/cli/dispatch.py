@@ -15,18 +15,9 @@ from rich.console import Console
 from rich.live import Live
 
 from celery_delayq.app import DelayQ
-from celery_delayq.cli.base import (
-    is_away,
-    told,
-)
-from celery_delayq.cli.words import (
-    spelled,
-    stamp,
-)
-from celery_delayq.dispatch.dispatcher import (
-    DispatcherThread,
-    Tally,
-)
+from celery_delayq.cli.base import is_away, told
+from celery_delayq.cli.words import spelled, stamp
+from celery_delayq.dispatch.dispatcher import DispatcherThread, Tally
 from celery_delayq.model.scheduled import moment
 from celery_delayq.periodic.runner import Ticker
 from celery_delayq.settings import Settings

@@ -12,26 +12,11 @@ import click
 from celery_delayq.app import DelayQ
 from celery_delayq.cli.control import Change
 from celery_delayq.cli.dead_options import How
-from celery_delayq.cli.screen import (
-    Things,
-    console_of,
-    known_tasks,
-    note_unknown_queue,
-)
-from celery_delayq.cli.words import (
-    span,
-    spelled,
-    stamp,
-)
-from celery_delayq.model.dead_letter import (
-    DeadFilter,
-    DeadLetter,
-)
+from celery_delayq.cli.screen import Things, console_of, known_tasks, note_unknown_queue
+from celery_delayq.cli.words import span, spelled, stamp
+from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
 from celery_delayq.model.envelope import due_of_eta
-from celery_delayq.model.scheduled import (
-    Outcome,
-    moment,
-)
+from celery_delayq.model.scheduled import Outcome, moment
 
 _WHY = {
     Outcome.UNKNOWN: "there is no such dead letter, or no more",

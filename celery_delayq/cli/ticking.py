@@ -15,10 +15,7 @@ from rich.text import Text
 
 from celery_delayq.app import DelayQ
 from celery_delayq.cli.base import Refused
-from celery_delayq.cli.periodic_options import (
-    Asked,
-    as_options,
-)
+from celery_delayq.cli.periodic_options import Asked, as_options
 from celery_delayq.cli.screen import (
     WIDE,
     console_of,
@@ -31,13 +28,7 @@ from celery_delayq.cli.screen import (
     schedule_text,
     time_text,
 )
-from celery_delayq.cli.words import (
-    distance,
-    number_of,
-    quoted,
-    spelled,
-    stamp,
-)
+from celery_delayq.cli.words import distance, number_of, quoted, spelled, stamp
 from celery_delayq.errors import (
     ConfigError,
     InvalidSchedule,

@@ -17,30 +17,12 @@ from celery_delayq.app import DelayQ
 from celery_delayq.cli.base import Refused
 from celery_delayq.cli.control import ENTRIES
 from celery_delayq.cli.replaying import DEAD_LETTERS
-from celery_delayq.cli.screen import (
-    Things,
-    check_priority,
-    console_of,
-    known_queues,
-)
-from celery_delayq.cli.words import (
-    number_of,
-    shown_id,
-    spelled,
-)
+from celery_delayq.cli.screen import Things, check_priority, console_of, known_queues
+from celery_delayq.cli.words import number_of, shown_id, spelled
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.scheduled import Filter
-from celery_delayq.transfer.results import (
-    Archived,
-    Became,
-    Exported,
-    Imported,
-    Report,
-)
-from celery_delayq.transfer.schedule import (
-    export_to,
-    import_from,
-)
+from celery_delayq.transfer.results import Archived, Became, Exported, Imported, Report
+from celery_delayq.transfer.schedule import export_to, import_from
 
 #: Of how many entries it is told why they were passed over.
 SHOWN = 20

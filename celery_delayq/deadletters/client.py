@@ -12,39 +12,14 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from uuid import uuid4
 
-from celery_delayq.deadletters.replay import (
-    Changes,
-    replayed_in_place,
-)
-from celery_delayq.errors import (
-    ConfigError,
-    InvalidETA,
-    InvalidFilter,
-    RecordError,
-)
-from celery_delayq.model.dead_letter import (
-    DeadFilter,
-    DeadLetter,
-    DeadLettered,
-)
-from celery_delayq.model.envelope import (
-    Due,
-    due_of_countdown,
-    due_of_eta,
-)
+from celery_delayq.deadletters.replay import Changes, replayed_in_place
+from celery_delayq.errors import ConfigError, InvalidETA, InvalidFilter, RecordError
+from celery_delayq.model.dead_letter import DeadFilter, DeadLetter, DeadLettered
+from celery_delayq.model.envelope import Due, due_of_countdown, due_of_eta
 from celery_delayq.model.lookup import StatusCode
-from celery_delayq.model.scheduled import (
-    OUTCOMES,
-    Bulk,
-    Outcome,
-    moment,
-)
+from celery_delayq.model.scheduled import OUTCOMES, Bulk, Outcome, moment
 from celery_delayq.schedule import revocation
-from celery_delayq.store.dead_letters import (
-    Replay,
-    ReplayedInPlace,
-    told,
-)
+from celery_delayq.store.dead_letters import Replay, ReplayedInPlace, told
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.schedule import Store

@@ -21,14 +21,8 @@ from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 from celery_delayq.errors import StoreFull
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.schedule import (
-    Store,
-    layouts,
-)
-from celery_delayq.store.scripting.replies import (
-    Look,
-    Promoted,
-)
+from celery_delayq.store.schedule import Store, layouts
+from celery_delayq.store.scripting.replies import Look, Promoted
 
 logger = logging.getLogger(__name__)
 

@@ -18,11 +18,7 @@ from contextlib import suppress
 
 from redis.exceptions import ResponseError
 
-from celery_delayq.dispatch.acks import (
-    LOST,
-    Acks,
-    Changes,
-)
+from celery_delayq.dispatch.acks import LOST, Acks, Changes
 from celery_delayq.dispatch.early_history import EarlyRuns
 from celery_delayq.dispatch.heartbeat import Holdings
 from celery_delayq.settings import Settings

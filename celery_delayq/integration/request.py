@@ -19,20 +19,11 @@ from celery.worker import state
 from kombu.utils.imports import symbol_by_name
 
 from celery_delayq.integration.pauses_and_revokes import REVOKED_CANVASES
-from celery_delayq.integration.retries import (
-    attempts_of,
-    hold_chord,
-)
-from celery_delayq.integration.runs import (
-    RequestBase,
-    RunMixin,
-)
+from celery_delayq.integration.retries import attempts_of, hold_chord
+from celery_delayq.integration.runs import RequestBase, RunMixin
 from celery_delayq.model import envelope
 from celery_delayq.model.canvas import Canvas
-from celery_delayq.model.dead_letter import (
-    details_of,
-    pack_details,
-)
+from celery_delayq.model.dead_letter import details_of, pack_details
 from celery_delayq.model.envelope import own_of
 from celery_delayq.model.task_options import check_received
 

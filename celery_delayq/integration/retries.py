@@ -17,10 +17,7 @@ from celery.app.task import Context
 from celery.exceptions import Ignore, Reject
 from celery.exceptions import Retry as Retrying
 
-from celery_delayq.errors import (
-    InvalidRetry,
-    TaskReturnedFalse,
-)
+from celery_delayq.errors import InvalidRetry, TaskReturnedFalse
 from celery_delayq.model import retry_policy as retry
 from celery_delayq.model.canvas import without_chord
 from celery_delayq.model.envelope import own_of

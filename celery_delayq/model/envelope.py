@@ -26,10 +26,7 @@ from urllib.parse import quote, unquote, unquote_to_bytes
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.utils.json import JSONEncoder, object_hook
 
-from celery_delayq.errors import (
-    InvalidETA,
-    RecordError,
-)
+from celery_delayq.errors import InvalidETA, RecordError
 
 #: Name of the message property that holds our own data. Properties, unlike headers, are
 #: not carried by Celery into retries and children.

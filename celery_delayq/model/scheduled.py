@@ -12,12 +12,7 @@ from datetime import datetime, timedelta, timezone
 from enum import Enum
 from typing import Any, NamedTuple
 
-from celery_delayq.errors import (
-    InvalidCursor,
-    InvalidETA,
-    InvalidFilter,
-    RecordError,
-)
+from celery_delayq.errors import InvalidCursor, InvalidETA, InvalidFilter, RecordError
 from celery_delayq.model.envelope import (
     MAX_DUE_MS,
     Record,
@@ -38,10 +33,7 @@ from celery_delayq.model.lookup import (
     worst,
 )
 from celery_delayq.model.payload import Readable
-from celery_delayq.store.keys import (
-    NOT_OWN_KEY,
-    is_own_key,
-)
+from celery_delayq.store.keys import NOT_OWN_KEY, is_own_key
 
 #: The first millisecond that a datetime can name, year 1.
 _MIN_MS = -62_135_596_800_000

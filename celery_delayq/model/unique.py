@@ -16,15 +16,9 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from celery_delayq.errors import (
-    InvalidETA,
-    InvalidUnique,
-)
+from celery_delayq.errors import InvalidETA, InvalidUnique
 from celery_delayq.model.envelope import percent
-from celery_delayq.model.lookup import (
-    UTF8,
-    is_utf8,
-)
+from celery_delayq.model.lookup import UTF8, is_utf8
 
 #: What becomes of a task whose key another one has: it takes its place, is refused, is not sent, or
 #: takes its place at the later of both times.

@@ -22,23 +22,12 @@ from celery_delayq.errors import (
 from celery_delayq.model.scheduled import Outcome
 from celery_delayq.periodic import policy
 from celery_delayq.periodic.code_entries import register_schedules
-from celery_delayq.periodic.definition import (
-    CatchUp,
-    Definition,
-    Overlap,
-)
-from celery_delayq.periodic.policy import (
-    Firing,
-    Periodic,
-    PeriodicState,
-)
+from celery_delayq.periodic.definition import CatchUp, Definition, Overlap
+from celery_delayq.periodic.policy import Firing, Periodic, PeriodicState
 from celery_delayq.periodic.serialization import describe
 from celery_delayq.periodic.unreadable import Unreadable
 from celery_delayq.periodic.wall_clock import moment_of
-from celery_delayq.store.periodic import (
-    PeriodicStore,
-    Writing,
-)
+from celery_delayq.store.periodic import PeriodicStore, Writing
 from celery_delayq.store.schedule import Store
 
 if TYPE_CHECKING:

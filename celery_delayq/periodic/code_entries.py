@@ -24,29 +24,12 @@ from celery.backends.base import DisabledBackend
 from celery.beat import ScheduleEntry
 from celery.schedules import BaseSchedule, crontab, maybe_schedule
 
-from celery_delayq.errors import (
-    ConfigError,
-    DelayQError,
-    InvalidSchedule,
-)
+from celery_delayq.errors import ConfigError, DelayQError, InvalidSchedule
 from celery_delayq.periodic import policy
-from celery_delayq.periodic.definition import (
-    Definition,
-    definition_hash_of,
-    source_in,
-)
+from celery_delayq.periodic.definition import Definition, definition_hash_of, source_in
 from celery_delayq.periodic.policy import Periodic
-from celery_delayq.periodic.schedules import (
-    Interval,
-    Once,
-    register,
-)
-from celery_delayq.store.periodic import (
-    Deploy,
-    Deployed,
-    PeriodicStore,
-    Writing,
-)
+from celery_delayq.periodic.schedules import Interval, Once, register
+from celery_delayq.store.periodic import Deploy, Deployed, PeriodicStore, Writing
 from celery_delayq.store.pipeline import LOST
 from celery_delayq.store.schedule import Store
 from celery_delayq.transfer.archiver import own_delayq

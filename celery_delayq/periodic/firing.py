@@ -14,22 +14,11 @@ from celery import Celery
 
 from celery_delayq.model.envelope import Entry
 from celery_delayq.periodic import policy
-from celery_delayq.periodic.policy import (
-    Firing,
-    Periodic,
-)
+from celery_delayq.periodic.policy import Firing, Periodic
 from celery_delayq.periodic.wall_clock import moment_of
-from celery_delayq.schedule.items import (
-    Item,
-    Reader,
-)
+from celery_delayq.schedule.items import Item, Reader
 from celery_delayq.schedule.message_factory import Maker
-from celery_delayq.store.periodic import (
-    EntryTicks,
-    PeriodicStore,
-    Writing,
-    fired,
-)
+from celery_delayq.store.periodic import EntryTicks, PeriodicStore, Writing, fired
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.pipelining import Ahead
 from celery_delayq.utils.portions import portions

@@ -18,27 +18,10 @@ from datetime import datetime, timezone, tzinfo
 from typing import Any, Literal, NamedTuple
 
 from celery_delayq.errors import RecordError
-from celery_delayq.periodic.definition import (
-    AHEAD,
-    Definition,
-    definition_hash_of,
-)
-from celery_delayq.periodic.schedules import (
-    Interval,
-    Polled,
-    Rule,
-    latest,
-)
-from celery_delayq.periodic.serialization import (
-    describe,
-    dumps_form,
-)
-from celery_delayq.periodic.wall_clock import (
-    LAST,
-    moment_of,
-    ms_of,
-    ms_until,
-)
+from celery_delayq.periodic.definition import AHEAD, Definition, definition_hash_of
+from celery_delayq.periodic.schedules import Interval, Polled, Rule, latest
+from celery_delayq.periodic.serialization import describe, dumps_form
+from celery_delayq.periodic.wall_clock import LAST, moment_of, ms_of, ms_until
 
 #: Fired; not fired until it is resumed; never again, by its end or its number of runs.
 Status = Literal["on", "paused", "ended"]

@@ -7,34 +7,12 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from celery_delayq.errors import (
-    ConfigError,
-    InvalidETA,
-    InvalidFilter,
-)
-from celery_delayq.model.envelope import (
-    MAX_DUE_MS,
-    Due,
-    due_of_countdown,
-    due_of_eta,
-)
-from celery_delayq.model.lookup import (
-    Listed,
-    StatusCode,
-    Where,
-)
-from celery_delayq.model.scheduled import (
-    OUTCOMES,
-    Bulk,
-    Filter,
-    Outcome,
-    ScheduledTask,
-)
+from celery_delayq.errors import ConfigError, InvalidETA, InvalidFilter
+from celery_delayq.model.envelope import MAX_DUE_MS, Due, due_of_countdown, due_of_eta
+from celery_delayq.model.lookup import Listed, StatusCode, Where
+from celery_delayq.model.scheduled import OUTCOMES, Bulk, Filter, Outcome, ScheduledTask
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.paging import (
-    queues_of,
-    scheduled_among,
-)
+from celery_delayq.store.paging import queues_of, scheduled_among
 from celery_delayq.store.schedule import Store
 
 T = TypeVar("T")

@@ -7,19 +7,9 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
-from celery_delayq.errors import (
-    ConfigError,
-    InvalidETA,
-    InvalidFilter,
-)
-from celery_delayq.model.envelope import (
-    Due,
-    due_of_eta,
-)
-from celery_delayq.model.lookup import (
-    StatusCode,
-    to_bytes,
-)
+from celery_delayq.errors import ConfigError, InvalidETA, InvalidFilter
+from celery_delayq.model.envelope import Due, due_of_eta
+from celery_delayq.model.lookup import StatusCode, to_bytes
 from celery_delayq.model.scheduled import (
     Cursor,
     Filter,
@@ -31,18 +21,9 @@ from celery_delayq.model.scheduled import (
     outcome_of,
 )
 from celery_delayq.schedule import revocation
-from celery_delayq.schedule.bulk import (
-    BulkMixin,
-    new_due,
-    shift_ms,
-    shifted,
-)
+from celery_delayq.schedule.bulk import BulkMixin, new_due, shift_ms, shifted
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.paging import (
-    queues_of,
-    read_page,
-    scheduled_among,
-)
+from celery_delayq.store.paging import queues_of, read_page, scheduled_among
 from celery_delayq.store.schedule import Store
 
 if TYPE_CHECKING:

@@ -11,24 +11,11 @@ from celery import Celery, signals
 from celery.app.routes import MapRoute
 
 from celery_delayq.integration import amqp
-from celery_delayq.integration.context import (
-    OPTION,
-    Sent,
-    to_send,
-)
+from celery_delayq.integration.context import OPTION, Sent, to_send
 from celery_delayq.model import envelope
-from celery_delayq.model.envelope import (
-    PROPERTY,
-    Due,
-    Entry,
-)
+from celery_delayq.model.envelope import PROPERTY, Due, Entry
 from celery_delayq.schedule.items import InvalidItem
-from celery_delayq.schedule.message_template import (
-    Job,
-    Routed,
-    Template,
-    kind,
-)
+from celery_delayq.schedule.message_template import Job, Routed, Template, kind
 from celery_delayq.store.pipeline import LOST
 
 #: Most templates kept: more kinds than that come one after another, not all at once.

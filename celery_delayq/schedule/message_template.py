@@ -23,19 +23,9 @@ from celery.utils.time import maybe_make_aware
 from kombu.utils.json import JSONEncoder, loads
 
 from celery_delayq.integration import amqp
-from celery_delayq.integration.context import (
-    FIELD,
-    OPTION,
-    Sent,
-)
+from celery_delayq.integration.context import FIELD, OPTION, Sent
 from celery_delayq.model import envelope, unique
-from celery_delayq.model.envelope import (
-    PROPERTY,
-    Due,
-    Entry,
-    due_of_countdown,
-    due_of_eta,
-)
+from celery_delayq.model.envelope import PROPERTY, Due, Entry, due_of_countdown, due_of_eta
 from celery_delayq.model.unique import Key
 
 #: Encodes bodies as Celery's ``json`` serializer does.

@@ -14,20 +14,10 @@ from celery.exceptions import ChordError, TaskRevokedError
 from celery.worker import control
 from kombu.utils.functional import maybe_list
 
-from celery_delayq.model.canvas import (
-    Canvas,
-    group_of,
-    waited_for,
-)
+from celery_delayq.model.canvas import Canvas, group_of, waited_for
 from celery_delayq.model.dead_letter import DeadLetter
-from celery_delayq.model.payload import (
-    Readable,
-    body_of,
-)
-from celery_delayq.model.scheduled import (
-    Bulk,
-    ScheduledTask,
-)
+from celery_delayq.model.payload import Readable, body_of
+from celery_delayq.model.scheduled import Bulk, ScheduledTask
 from celery_delayq.settings import Settings
 
 if TYPE_CHECKING:

@@ -19,11 +19,7 @@ import click
 
 from celery_delayq.spark import jobs
 from celery_delayq.spark.archives import targets
-from celery_delayq.spark.archives.adding import (
-    Options,
-    Summary,
-    archive,
-)
+from celery_delayq.spark.archives.adding import Options, Summary, archive
 from celery_delayq.spark.archives.commits import ArchiveError
 from celery_delayq.spark.archives.databases import DatabaseTarget
 from celery_delayq.spark.archives.folders import FolderTarget

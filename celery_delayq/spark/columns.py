@@ -16,10 +16,7 @@ from celery_delayq.errors import ConfigError
 from celery_delayq.model.envelope import Due
 from celery_delayq.model.unique import Key
 from celery_delayq.schedule.items import Item
-from celery_delayq.schedule.message_template import (
-    Encoded,
-    message_id_of_id,
-)
+from celery_delayq.schedule.message_template import Encoded, message_id_of_id
 from celery_delayq.spark.options import WriteOptions
 from celery_delayq.spark.refusals import ERROR
 

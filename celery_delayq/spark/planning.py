@@ -19,23 +19,12 @@ from pyspark.sql.datasource import InputPartition
 
 from celery_delayq.errors import DelayQError
 from celery_delayq.spark.options import OnLoss
-from celery_delayq.spark.tables import (
-    Page,
-    Rows,
-    Tracked,
-    names_of,
-    split_held,
-)
+from celery_delayq.spark.tables import Page, Rows, Tracked, names_of, split_held
 from celery_delayq.spark.wanted import Wanted
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.periodic import PeriodicStore
-from celery_delayq.store.scan import (
-    Mark,
-    ScanStore,
-    Stretch,
-    Where,
-)
+from celery_delayq.store.scan import Mark, ScanStore, Stretch, Where
 from celery_delayq.store.schedule import Store
 
 logger = logging.getLogger(__name__)

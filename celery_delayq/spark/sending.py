@@ -12,26 +12,13 @@ from celery import Celery
 
 from celery_delayq.app import DelayQ
 from celery_delayq.integration.context import to_send
-from celery_delayq.schedule.items import (
-    ItemOutcome,
-    ManyFailed,
-    Reader,
-)
+from celery_delayq.schedule.items import ItemOutcome, ManyFailed, Reader
 from celery_delayq.schedule.message_factory import Maker
-from celery_delayq.schedule.message_template import (
-    Routed,
-    Template,
-)
+from celery_delayq.schedule.message_template import Routed, Template
 from celery_delayq.schedule.schedule_many import Run
-from celery_delayq.spark.columns import (
-    Row,
-    Rows,
-)
+from celery_delayq.spark.columns import Row, Rows
 from celery_delayq.spark.options import WriteOptions
-from celery_delayq.spark.refusals import (
-    Refusals,
-    RowsRefused,
-)
+from celery_delayq.spark.refusals import Refusals, RowsRefused
 
 #: What is said of rows, by the state of their items.
 _BECAME = {

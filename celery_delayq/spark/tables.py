@@ -11,23 +11,11 @@ from urllib.parse import unquote_to_bytes
 
 import pyarrow as pa
 
-from celery_delayq.errors import (
-    ConfigError,
-    RecordError,
-)
-from celery_delayq.model.dead_letter import (
-    DeadLetter,
-    DeadLettered,
-)
-from celery_delayq.model.envelope import (
-    MAX_DUE_MS,
-    task_name,
-)
+from celery_delayq.errors import ConfigError, RecordError
+from celery_delayq.model.dead_letter import DeadLetter, DeadLettered
+from celery_delayq.model.envelope import MAX_DUE_MS, task_name
 from celery_delayq.model.history import RunRecord
-from celery_delayq.model.lookup import (
-    PAUSED_OFFSET,
-    to_bytes,
-)
+from celery_delayq.model.lookup import PAUSED_OFFSET, to_bytes
 from celery_delayq.model.scheduled import moment
 from celery_delayq.periodic.policy import Periodic
 from celery_delayq.periodic.unreadable import Unreadable

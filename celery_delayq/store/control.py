@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 from celery_delayq.model.canvas import Canvas
-from celery_delayq.model.envelope import (
-    Due,
-    entry_id,
-    task_field,
-    task_name,
-)
+from celery_delayq.model.envelope import Due, entry_id, task_field, task_name
 from celery_delayq.model.lookup import (
     PAUSED_OFFSET,
     Controls,

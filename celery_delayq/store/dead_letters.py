@@ -10,22 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from uuid import uuid4
 
 from celery_delayq.model.dead_letter import DeadLettered
-from celery_delayq.model.envelope import (
-    Entry,
-    dead_letter_text,
-)
-from celery_delayq.model.lookup import (
-    StatusCode,
-    to_bytes,
-    to_text,
-)
+from celery_delayq.model.envelope import Entry, dead_letter_text
+from celery_delayq.model.lookup import StatusCode, to_bytes, to_text
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.scan import ScanStore
 from celery_delayq.store.scripting import scripts
-from celery_delayq.store.scripting.calls import (
-    Call,
-    Puts,
-)
+from celery_delayq.store.scripting.calls import Call, Puts
 from celery_delayq.store.scripting.pipelining import Ahead
 from celery_delayq.utils import native_threads
 

@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from redis.exceptions import ResponseError
 
-from celery_delayq.model.envelope import (
-    Entry,
-    dead_letter_text,
-)
+from celery_delayq.model.envelope import Entry, dead_letter_text
 from celery_delayq.store.history import joined
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.scripting import scripts

@@ -11,21 +11,12 @@ from uuid import uuid4
 from redis.exceptions import ConnectionError, ResponseError
 
 from celery_delayq.errors import StoreFull
-from celery_delayq.model.envelope import (
-    Entry,
-    Record,
-)
-from celery_delayq.model.lookup import (
-    to_bytes,
-    to_text,
-)
+from celery_delayq.model.envelope import Entry, Record
+from celery_delayq.model.lookup import to_bytes, to_text
 from celery_delayq.store.scan import ScanStore
 from celery_delayq.store.schedule import is_demoted
 from celery_delayq.store.scripting import scripts
-from celery_delayq.store.scripting.calls import (
-    Call,
-    Puts,
-)
+from celery_delayq.store.scripting.calls import Call, Puts
 from celery_delayq.utils.portions import portions
 
 if TYPE_CHECKING:

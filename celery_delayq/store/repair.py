@@ -16,15 +16,8 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from uuid import uuid4
 
-from celery_delayq.model.envelope import (
-    PROPERTY,
-    Record,
-    due_of_eta,
-)
-from celery_delayq.model.lookup import (
-    StatusCode,
-    to_bytes,
-)
+from celery_delayq.model.envelope import PROPERTY, Record, due_of_eta
+from celery_delayq.model.lookup import StatusCode, to_bytes
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.scan import ScanStore
 from celery_delayq.store.scripting import scripts

@@ -11,13 +11,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.repair import (
-    BATCH,
-    PAGE,
-    Batch,
-    flag,
-    run_batch,
-)
+from celery_delayq.store.repair import BATCH, PAGE, Batch, flag, run_batch
 from celery_delayq.store.scripting import scripts
 from celery_delayq.store.scripting.calls import Call
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
-from celery_delayq.model.envelope import (
-    MAX_DUE_MS,
-    task_field,
-)
+from celery_delayq.model.envelope import MAX_DUE_MS, task_field
 from celery_delayq.model.lookup import PAUSED_OFFSET
 from celery_delayq.store.scripting import scripts
 from celery_delayq.store.scripting.calls import Call

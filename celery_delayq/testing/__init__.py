@@ -14,17 +14,9 @@ Needs ``pip install "celery-delayq[testing]"``.
 from __future__ import annotations
 
 from celery_delayq.testing.clock import FakeClock
-from celery_delayq.testing.processes import (
-    ManagedProcess,
-    ProcessFailed,
-    has_ended,
-)
+from celery_delayq.testing.processes import ManagedProcess, ProcessFailed, has_ended
 from celery_delayq.testing.wait import wait_until
-from celery_delayq.testing.workers import (
-    FAST_START,
-    POOLS,
-    WorkerProcess,
-)
+from celery_delayq.testing.workers import FAST_START, POOLS, WorkerProcess
 
 __all__ = [
     "FAST_START",

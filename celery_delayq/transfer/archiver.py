@@ -19,16 +19,10 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from celery_delayq.errors import TransferError
-from celery_delayq.settings import (
-    Hidden,
-    Settings,
-)
+from celery_delayq.settings import Hidden, Settings
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.schedule import Store
-from celery_delayq.transfer.dead_letter_archive import (
-    Archive,
-    database_of,
-)
+from celery_delayq.transfer.dead_letter_archive import Archive, database_of
 from celery_delayq.utils import native_threads
 
 if TYPE_CHECKING:

@@ -13,28 +13,16 @@ from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from uuid import uuid4
 
-from celery_delayq.deadletters.client import (
-    BATCH,
-    DeadMixin,
-)
-from celery_delayq.errors import (
-    ConfigError,
-    TransferError,
-)
-from celery_delayq.model.dead_letter import (
-    DeadFilter,
-    DeadLetter,
-)
+from celery_delayq.deadletters.client import BATCH, DeadMixin
+from celery_delayq.errors import ConfigError, TransferError
+from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
 from celery_delayq.model.lookup import StatusCode
 from celery_delayq.model.scheduled import moment
 from celery_delayq.settings import Settings
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.schedule import Store
 from celery_delayq.transfer import jsonl
-from celery_delayq.transfer.dead_letter_row import (
-    DEAD_LETTERS,
-    DeadLetterRow,
-)
+from celery_delayq.transfer.dead_letter_row import DEAD_LETTERS, DeadLetterRow
 from celery_delayq.transfer.results import (
     Archived,
     server_of,
@@ -42,10 +30,7 @@ from celery_delayq.transfer.results import (
     sqlalchemy_needed,
     telling,
 )
-from celery_delayq.transfer.schedule_row import (
-    VERSION,
-    Header,
-)
+from celery_delayq.transfer.schedule_row import VERSION, Header
 from celery_delayq.utils.credentials import hide
 from celery_delayq.utils.portions import portions
 

@@ -13,35 +13,16 @@ from itertools import islice
 from typing import NamedTuple
 from uuid import uuid4
 
-from celery_delayq.deadletters.client import (
-    BATCH,
-    DeadMixin,
-)
+from celery_delayq.deadletters.client import BATCH, DeadMixin
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.lookup import to_bytes
 from celery_delayq.model.scheduled import moment
 from celery_delayq.store.schedule import Store
 from celery_delayq.transfer import jsonl
-from celery_delayq.transfer.dead_letter_archive import (
-    PAGE,
-    archive_url,
-    database_of,
-    is_url,
-)
-from celery_delayq.transfer.dead_letter_row import (
-    DEAD_LETTERS,
-    DeadLetterRow,
-    is_meant,
-)
-from celery_delayq.transfer.results import (
-    Became,
-    Imported,
-    telling,
-)
-from celery_delayq.transfer.schedule_row import (
-    Header,
-    Told,
-)
+from celery_delayq.transfer.dead_letter_archive import PAGE, archive_url, database_of, is_url
+from celery_delayq.transfer.dead_letter_row import DEAD_LETTERS, DeadLetterRow, is_meant
+from celery_delayq.transfer.results import Became, Imported, telling
+from celery_delayq.transfer.schedule_row import Header, Told
 from celery_delayq.utils.portions import portions
 
 _BECAME: dict[str, Became] = {"d": "restored", "k": "duplicate"}

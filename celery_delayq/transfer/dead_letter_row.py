@@ -9,15 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from celery_delayq.errors import (
-    InvalidFilter,
-    RecordError,
-)
-from celery_delayq.model.dead_letter import (
-    DeadFilter,
-    DeadLetter,
-    DeadLettered,
-)
+from celery_delayq.errors import InvalidFilter, RecordError
+from celery_delayq.model.dead_letter import DeadFilter, DeadLetter, DeadLettered
 from celery_delayq.model.lookup import to_bytes
 from celery_delayq.transfer.schedule_row import Kind
 

@@ -27,13 +27,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from celery_delayq.errors import TransferError
-from celery_delayq.transfer.schedule_row import (
-    Header,
-    Kind,
-    Told,
-    check_version,
-    no_json,
-)
+from celery_delayq.transfer.schedule_row import Header, Kind, Told, check_version, no_json
 from celery_delayq.utils.credentials import path_of
 
 #: A path, ``"-"`` for stdin or stdout, or a file that is open for bytes.

@@ -8,10 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote
 
-from celery_delayq.errors import (
-    RecordError,
-    TransferError,
-)
+from celery_delayq.errors import RecordError, TransferError
 from celery_delayq.model.envelope import (
     MAX_DUE_MS,
     PROPERTY,
@@ -22,16 +19,9 @@ from celery_delayq.model.envelope import (
     due_of_eta,
     is_task,
 )
-from celery_delayq.model.lookup import (
-    PAUSED_OFFSET,
-    Listed,
-)
+from celery_delayq.model.lookup import PAUSED_OFFSET, Listed
 from celery_delayq.model.scheduled import moment
-from celery_delayq.store.keys import (
-    NOT_OWN_KEY,
-    Layout,
-    is_own_key,
-)
+from celery_delayq.store.keys import NOT_OWN_KEY, Layout, is_own_key
 
 #: The version of the format, of files and of databases. Readers know all versions up to theirs.
 VERSION = 1

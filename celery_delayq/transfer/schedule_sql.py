@@ -29,17 +29,8 @@ from sqlalchemy import (
 
 from celery_delayq.errors import TransferError
 from celery_delayq.model.envelope import MAX_DUE_MS
-from celery_delayq.model.scheduled import (
-    Filter,
-    moment,
-)
-from celery_delayq.transfer.schedule_row import (
-    Header,
-    Row,
-    Target,
-    Told,
-    check_version,
-)
+from celery_delayq.model.scheduled import Filter, moment
+from celery_delayq.transfer.schedule_row import Header, Row, Target, Told, check_version
 from celery_delayq.utils.sql import Database
 
 metadata = MetaData()

@@ -25,11 +25,7 @@ from celery_delayq.model import envelope
 from celery_delayq.model.envelope import HeldBy
 from celery_delayq.transport import qos
 from celery_delayq.transport.fair_share import QUICK
-from celery_delayq.transport.fetcher import (
-    Fetcher,
-    Popped,
-    Taken,
-)
+from celery_delayq.transport.fetcher import Fetcher, Popped, Taken
 from celery_delayq.transport.poller import STOPS_POLLING
 from celery_delayq.transport.restore import log_undecodable
 from celery_delayq.transport.settle import SettleChannel

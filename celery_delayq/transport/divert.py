@@ -7,25 +7,16 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import ResponseError
 
 from celery_delayq.dispatch.lease_keeper import LeaseKeeper
-from celery_delayq.errors import (
-    InvalidETA,
-    RecordError,
-)
+from celery_delayq.errors import InvalidETA, RecordError
 from celery_delayq.model import envelope
-from celery_delayq.model.envelope import (
-    Due,
-    Entry,
-)
+from celery_delayq.model.envelope import Due, Entry
 from celery_delayq.model.task_options import check_own
 from celery_delayq.store.schedule import is_fault_of_script
 from celery_delayq.transport import qos
 from celery_delayq.transport.restore import RestoreChannel
 
 if TYPE_CHECKING:
-    from celery_delayq.transport.fetcher import (
-        Fetcher,
-        Taken,
-    )
+    from celery_delayq.transport.fetcher import Fetcher, Taken
 
 
 class DivertChannel(RestoreChannel):

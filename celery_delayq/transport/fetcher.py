@@ -15,23 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kombu.utils.scheduling import priority_cycle
 from redis.exceptions import ConnectionError, NoScriptError, ResponseError
 
-from celery_delayq.dispatch.acks import (
-    LOST,
-    AckBatch,
-)
+from celery_delayq.dispatch.acks import LOST, AckBatch
 from celery_delayq.integration import worker
 from celery_delayq.integration.pauses_and_revokes import Controls
-from celery_delayq.store.leases import (
-    Deliveries,
-    Reserved,
-)
+from celery_delayq.store.leases import Deliveries, Reserved
 from celery_delayq.store.schedule import is_demoted
 from celery_delayq.store.scripting.calls import pack
-from celery_delayq.transport.fair_share import (
-    BatchSize,
-    FairShare,
-    Share,
-)
+from celery_delayq.transport.fair_share import BatchSize, FairShare, Share
 
 if TYPE_CHECKING:
     from celery_delayq.transport.consume import ConsumeChannel

@@ -12,18 +12,12 @@ from kombu.transport import redis as stock
 from redis.exceptions import ResponseError
 
 from celery_delayq.dispatch.dispatcher import DispatcherThread
-from celery_delayq.settings import (
-    Settings,
-    misplaced,
-)
+from celery_delayq.settings import Settings, misplaced
 from celery_delayq.store import server_checks
 from celery_delayq.store.repair import RepairStore
 from celery_delayq.transport import url
 from celery_delayq.transport.consume import ConsumeChannel
-from celery_delayq.transport.poller import (
-    Poller,
-    Readers,
-)
+from celery_delayq.transport.poller import Poller, Readers
 from celery_delayq.utils import native_threads
 from celery_delayq.utils.once import warn_once
 

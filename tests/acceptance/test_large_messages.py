@@ -17,11 +17,7 @@ from celery_delayq import DelayQ
 from celery_delayq.admin.stock_migration import to_stock
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.store.scripting import scripts
-from celery_delayq.testing import (
-    FAST_START,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, make_app
 

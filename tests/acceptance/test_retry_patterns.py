@@ -11,12 +11,7 @@ from celery import Celery
 from kombu import pools
 
 from celery_delayq import DelayQ
-from celery_delayq.testing import (
-    FAST_START,
-    POOLS,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import FAST_START, POOLS, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.control_tasks import Scene
 from tests.apps.pattern_tasks import Fate, Pattern, draw, fate_of, tasks_of

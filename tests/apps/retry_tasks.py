@@ -17,11 +17,7 @@ from redis import Redis
 
 from celery_delayq import DelayQ
 from celery_delayq.model.retry_policy import Exponential
-from celery_delayq.testing import (
-    FAST_START,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
 from tests.apps.control_tasks import TIMEOUT as TIMEOUT  # for the tests
 from tests.apps.control_tasks import Scene
 

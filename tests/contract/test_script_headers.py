@@ -9,34 +9,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from celery_delayq.model.envelope import (
-    Due,
-    Entry,
-    Record,
-)
+from celery_delayq.model.envelope import Due, Entry, Record
 from celery_delayq.model.lookup import Where
 from celery_delayq.store.dead_letters import Replay
-from celery_delayq.store.keys import (
-    Keys,
-    Layout,
-)
-from celery_delayq.store.periodic import (
-    EntryTicks,
-    PeriodicStore,
-    Writing,
-)
-from celery_delayq.store.repair import (
-    Release,
-    RepairStore,
-)
-from celery_delayq.store.repair_tracking import (
-    RepairTracking,
-    Tracked,
-)
-from celery_delayq.store.scan import (
-    ScanStore,
-    Stretch,
-)
+from celery_delayq.store.keys import Keys, Layout
+from celery_delayq.store.periodic import EntryTicks, PeriodicStore, Writing
+from celery_delayq.store.repair import Release, RepairStore
+from celery_delayq.store.repair_tracking import RepairTracking, Tracked
+from celery_delayq.store.scan import ScanStore, Stretch
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting import scripts
 from celery_delayq.store.scripting.replies import Held

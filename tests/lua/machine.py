@@ -8,16 +8,8 @@ from urllib.parse import quote
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from celery_delayq.model.envelope import (
-    Due,
-    Entry,
-    Record,
-    task_field,
-)
-from celery_delayq.store.keys import (
-    Keys,
-    Layout,
-)
+from celery_delayq.model.envelope import Due, Entry, Record, task_field
+from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.leases import Reserved
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing.fixtures import RedisUnderTest

@@ -10,18 +10,11 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from celery_delayq.model.envelope import (
-    Due,
-    Entry,
-    Record,
-)
+from celery_delayq.model.envelope import Due, Entry, Record
 from celery_delayq.model.lookup import Name
 from celery_delayq.store import control
 from celery_delayq.store.schedule import Store
-from celery_delayq.store.scripting.replies import (
-    Put,
-    Puts,
-)
+from celery_delayq.store.scripting.replies import Put, Puts
 from tests.lua.conftest import repeating
 from tests.lua.machine import FAR, LAYOUT, QUEUE, SKIP, LeaseMachine, ids, limits, steps
 from tests.support.model_tracking import Label

@@ -8,30 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from celery_delayq.model.envelope import (
-    Entry,
-    Record,
-)
-from celery_delayq.model.lookup import (
-    PAUSED_OFFSET,
-    Where,
-)
+from celery_delayq.model.envelope import Entry, Record
+from celery_delayq.model.lookup import PAUSED_OFFSET, Where
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.periodic import PeriodicStore
-from celery_delayq.store.repair import (
-    Batch,
-    RepairStore,
-)
-from celery_delayq.store.repair_tracking import (
-    MOST_BYTES,
-    Place,
-    RepairTracking,
-    Tracked,
-)
-from celery_delayq.store.scan import (
-    ScanStore,
-    Stretch,
-)
+from celery_delayq.store.repair import Batch, RepairStore
+from celery_delayq.store.repair_tracking import MOST_BYTES, Place, RepairTracking, Tracked
+from celery_delayq.store.scan import ScanStore, Stretch
 from celery_delayq.store.schedule import Store
 from tests.lua.conftest import (
     FAR,

@@ -11,11 +11,7 @@ from redis.exceptions import ResponseError
 
 from celery_delayq.errors import StoreFull
 from celery_delayq.model.envelope import Entry
-from celery_delayq.store.periodic import (
-    EntryTicks,
-    PeriodicStore,
-    Writing,
-)
+from celery_delayq.store.periodic import EntryTicks, PeriodicStore, Writing
 from celery_delayq.store.schedule import Store
 from tests.lua.conftest import FAR, entry, fill, labelled, message_of, repeating
 from tests.support.keyspace import snapshot

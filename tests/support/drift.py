@@ -6,16 +6,9 @@ from collections import Counter
 from typing import Any
 from urllib.parse import quote
 
-from celery_delayq.admin.findings import (
-    Finding,
-    Report,
-)
+from celery_delayq.admin.findings import Finding, Report
 from celery_delayq.admin.repair import check
-from celery_delayq.model.envelope import (
-    Due,
-    Entry,
-    Record,
-)
+from celery_delayq.model.envelope import Due, Entry, Record
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store

@@ -10,23 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from celery_delayq.model.envelope import (
-    Record,
-    task_field,
-)
+from celery_delayq.model.envelope import Record, task_field
 from celery_delayq.model.lookup import StatusCode as Outcome
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.leases import Deliveries
 from celery_delayq.store.scripting.replies import Put
-from tests.support.model_tracking import (
-    NOW,
-    Label,
-    Place,
-    Plan,
-    Scheduled,
-    Tracked,
-    Tracking,
-)
+from tests.support.model_tracking import NOW, Label, Place, Plan, Scheduled, Tracked, Tracking
 
 #: What is due then has been due for long, ms.
 PAST = 10**9

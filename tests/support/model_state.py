@@ -9,10 +9,7 @@ from typing import Any
 from celery_delayq.model.dead_letter import DeadLettered
 from celery_delayq.model.envelope import task_field
 from celery_delayq.model.lookup import PAUSED_OFFSET
-from celery_delayq.store.keys import (
-    Keys,
-    Layout,
-)
+from celery_delayq.store.keys import Keys, Layout
 from tests.support.model import Held, QueueModel
 from tests.support.model_schedule import StatusCode, digest
 from tests.support.model_tracking import Owner, Scheduled, Tracked, about

@@ -10,12 +10,7 @@ from zoneinfo import ZoneInfo
 from celery.schedules import crontab, schedule
 
 from celery_delayq.periodic.definition import Definition
-from celery_delayq.periodic.policy import (
-    Periodic,
-    PeriodicState,
-    begin,
-    fire,
-)
+from celery_delayq.periodic.policy import Periodic, PeriodicState, begin, fire
 
 UTC = timezone.utc
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -15,19 +15,10 @@ from typing import Any
 
 from celery import Celery
 
-from celery_delayq.errors import (
-    ConfigError,
-    DelayQError,
-)
+from celery_delayq.errors import ConfigError, DelayQError
 from celery_delayq.periodic.code_entries import source_of
-from celery_delayq.periodic.definition import (
-    API,
-    Definition,
-)
-from celery_delayq.periodic.importers import (
-    Found,
-    code_of,
-)
+from celery_delayq.periodic.definition import API, Definition
+from celery_delayq.periodic.importers import Found, code_of
 from celery_delayq.periodic.serialization import dumps_form
 from celery_delayq.periodic.wall_clock import ms_of
 from celery_delayq.utils.credentials import path_of

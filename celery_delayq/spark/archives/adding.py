@@ -21,21 +21,10 @@ from pyspark.sql import functions as F
 
 from celery_delayq.deadletters.client import BATCH
 from celery_delayq.errors import ConfigError
-from celery_delayq.model.lookup import (
-    StatusCode,
-    to_text,
-)
+from celery_delayq.model.lookup import StatusCode, to_text
 from celery_delayq.model.scheduled import moment
-from celery_delayq.spark.access import (
-    Access,
-    opened,
-)
-from celery_delayq.spark.archives.commits import (
-    ArchiveError,
-    Commit,
-    Place,
-    Target,
-)
+from celery_delayq.spark.access import Access, opened
+from celery_delayq.spark.archives.commits import ArchiveError, Commit, Place, Target
 from celery_delayq.spark.archives.rows import (
     COLUMNS,
     PLACE,
@@ -45,19 +34,8 @@ from celery_delayq.spark.archives.rows import (
     frame,
     schema_of,
 )
-from celery_delayq.spark.planning import (
-    START,
-    Part,
-    RunsLost,
-    loss,
-    place_of,
-    plan,
-    plan_runs,
-)
-from celery_delayq.spark.session import (
-    MOST_CONNECTIONS,
-    described,
-)
+from celery_delayq.spark.planning import START, Part, RunsLost, loss, place_of, plan, plan_runs
+from celery_delayq.spark.session import MOST_CONNECTIONS, described
 from celery_delayq.spark.wanted import Wanted
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.scan import ScanStore

@@ -18,20 +18,9 @@ from uuid import uuid4
 from pyspark.sql import functions as F
 
 from celery_delayq.errors import ConfigError
-from celery_delayq.spark.archives.commits import (
-    ArchiveError,
-    Commit,
-)
-from celery_delayq.spark.archives.rows import (
-    COLUMNS,
-    KEYS,
-    died_since,
-)
-from celery_delayq.spark.jdbc import (
-    check_zone,
-    connecting,
-    read_jdbc,
-)
+from celery_delayq.spark.archives.commits import ArchiveError, Commit
+from celery_delayq.spark.archives.rows import COLUMNS, KEYS, died_since
+from celery_delayq.spark.jdbc import check_zone, connecting, read_jdbc
 from celery_delayq.spark.session import MOST_CONNECTIONS
 
 if TYPE_CHECKING:

@@ -22,16 +22,8 @@ from uuid import uuid4
 from pyspark.sql import functions as F
 
 from celery_delayq.errors import ConfigError
-from celery_delayq.spark.archives.commits import (
-    ArchiveError,
-    Commit,
-)
-from celery_delayq.spark.archives.rows import (
-    COLUMNS,
-    PARTITION,
-    died_since,
-    schema_of,
-)
+from celery_delayq.spark.archives.commits import ArchiveError, Commit
+from celery_delayq.spark.archives.rows import COLUMNS, PARTITION, died_since, schema_of
 from celery_delayq.spark.session import setting
 
 if TYPE_CHECKING:

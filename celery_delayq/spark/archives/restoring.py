@@ -14,41 +14,17 @@ from uuid import uuid4
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from celery_delayq.errors import (
-    ConfigError,
-    RecordError,
-)
+from celery_delayq.errors import ConfigError, RecordError
 from celery_delayq.model.dead_letter import DeadFilter
-from celery_delayq.model.scheduled import (
-    Filter,
-    moment,
-)
-from celery_delayq.spark.access import (
-    Access,
-    opened,
-)
-from celery_delayq.spark.archives.commits import (
-    ArchiveError,
-    Commit,
-    Place,
-    Target,
-    source_of,
-)
-from celery_delayq.spark.archives.rows import (
-    Batches,
-    died_since,
-)
+from celery_delayq.model.scheduled import Filter, moment
+from celery_delayq.spark.access import Access, opened
+from celery_delayq.spark.archives.commits import ArchiveError, Commit, Place, Target, source_of
+from celery_delayq.spark.archives.rows import Batches, died_since
 from celery_delayq.spark.session import described
 from celery_delayq.transfer import dead_letter_restore as dead_letter_restore
 from celery_delayq.transfer import schedule
-from celery_delayq.transfer.dead_letter_row import (
-    DeadLetterRow,
-    is_meant,
-)
-from celery_delayq.transfer.results import (
-    Imported,
-    server_of,
-)
+from celery_delayq.transfer.dead_letter_row import DeadLetterRow, is_meant
+from celery_delayq.transfer.results import Imported, server_of
 from celery_delayq.transfer.schedule_row import Row
 
 if TYPE_CHECKING:

@@ -14,35 +14,14 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from celery_delayq.errors import RecordError
-from celery_delayq.model.dead_letter import (
-    DeadLetter,
-    DeadLettered,
-)
+from celery_delayq.model.dead_letter import DeadLetter, DeadLettered
 from celery_delayq.model.envelope import MAX_DUE_MS
-from celery_delayq.model.lookup import (
-    Listed,
-    to_bytes,
-    to_text,
-)
+from celery_delayq.model.lookup import Listed, to_bytes, to_text
 from celery_delayq.model.scheduled import moment
-from celery_delayq.spark.access import (
-    Access,
-    opened,
-)
-from celery_delayq.spark.messages import (
-    name_of,
-    text_of,
-)
-from celery_delayq.spark.planning import (
-    Part,
-    place_of,
-)
-from celery_delayq.spark.tables import (
-    ARROW,
-    TABLES,
-    Page,
-    Rows,
-)
+from celery_delayq.spark.access import Access, opened
+from celery_delayq.spark.messages import name_of, text_of
+from celery_delayq.spark.planning import Part, place_of
+from celery_delayq.spark.tables import ARROW, TABLES, Page, Rows
 from celery_delayq.transfer.dead_letter_row import DeadLetterRow
 from celery_delayq.transfer.schedule_row import Row
 

@@ -15,10 +15,7 @@ from typing import Any
 
 from celery import Celery
 
-from celery_delayq import (
-    DeadFilter,
-    DelayQ,
-)
+from celery_delayq import DeadFilter, DelayQ
 from celery_delayq.model.dead_letter import pack_details
 
 from ..bench import OURS, Bench

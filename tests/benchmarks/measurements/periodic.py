@@ -17,10 +17,7 @@ from celery_delayq import DelayQ
 from celery_delayq.periodic import policy
 from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.runner import LEAVE
-from celery_delayq.store.periodic import (
-    PeriodicStore,
-    Writing,
-)
+from celery_delayq.store.periodic import PeriodicStore, Writing
 
 from ..bench import OURS, STOCK, Bench, Side, Station, percentile
 from ..model import Better, Figure, Row, Target, below, measurement

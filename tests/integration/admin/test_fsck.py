@@ -8,22 +8,12 @@ import pytest
 from celery import Celery
 from redis import Redis
 
-from celery_delayq.model.envelope import (
-    Due,
-    Entry,
-    Record,
-)
+from celery_delayq.model.envelope import Due, Entry, Record
 from celery_delayq.periodic import policy as periodic
 from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.policy import Periodic
-from celery_delayq.store.keys import (
-    Keys,
-    Layout,
-)
-from celery_delayq.store.periodic import (
-    PeriodicStore,
-    Writing,
-)
+from celery_delayq.store.keys import Keys, Layout
+from celery_delayq.store.periodic import PeriodicStore, Writing
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.drift import FAR, by_kind, lease, look, numbers, repaired, schedule

@@ -7,10 +7,7 @@ from hashlib import sha1
 import pytest
 from redis import Redis
 
-from celery_delayq.store.keys import (
-    Keys,
-    Layout,
-)
+from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.drift import FAR, SETTINGS, by_kind, lease, look, numbers, repaired

@@ -9,15 +9,9 @@ from redis import Redis
 
 from celery_delayq.admin import repair
 from celery_delayq.admin.findings import Report
-from celery_delayq.store.keys import (
-    Keys,
-    Layout,
-)
+from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.repair import Batch
-from celery_delayq.store.repair_tracking import (
-    RepairTracking,
-    Tracked,
-)
+from celery_delayq.store.repair_tracking import RepairTracking, Tracked
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.drift import (

@@ -11,11 +11,7 @@ from celery import Celery
 
 from celery_delayq import DelayQ
 from celery_delayq.admin.stock_migration import to_stock
-from celery_delayq.testing import (
-    ManagedProcess,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import ManagedProcess, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, ready
 from tests.support.keyspace import snapshot

@@ -12,15 +12,8 @@ import pytest
 from celery import Celery
 
 from celery_delayq import DelayQ
-from celery_delayq.admin.stock_migration import (
-    from_stock,
-    to_stock,
-)
-from celery_delayq.testing import (
-    ManagedProcess,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.admin.stock_migration import from_stock, to_stock
+from celery_delayq.testing import ManagedProcess, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, ready, stored
 from tests.support.keyspace import snapshot

@@ -20,20 +20,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from celery_delayq import DelayQ
-from celery_delayq.admin.stock_migration import (
-    from_stock,
-    to_stock,
-)
+from celery_delayq.admin.stock_migration import from_stock, to_stock
 from celery_delayq.model.dead_letter import DeadFilter
-from celery_delayq.model.envelope import (
-    Due,
-    Entry,
-)
+from celery_delayq.model.envelope import Due, Entry
 from celery_delayq.model.scheduled import Filter
-from celery_delayq.testing import (
-    FAST_START,
-    WorkerProcess,
-)
+from celery_delayq.testing import FAST_START, WorkerProcess
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, add
 from tests.support.faults.scale import LONG, scaled

@@ -14,16 +14,9 @@ from celery import Celery
 from rich.console import Console
 
 from celery_delayq import DelayQ
-from celery_delayq.admin.stats import (
-    QueueStats,
-    Stats,
-)
+from celery_delayq.admin.stats import QueueStats, Stats
 from celery_delayq.cli.stats import queues_table
-from celery_delayq.testing import (
-    ManagedProcess,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import ManagedProcess, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 
 pytestmark = pytest.mark.each_server

@@ -9,17 +9,9 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_delayq import (
-    DelayQ,
-    Filter,
-    Item,
-    Outcome,
-)
+from celery_delayq import DelayQ, Filter, Item, Outcome
 from celery_delayq.admin.repair import check
-from celery_delayq.errors import (
-    DelayQError,
-    InvalidOption,
-)
+from celery_delayq.errors import DelayQError, InvalidOption
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import DEFAULT_SEP

@@ -13,17 +13,11 @@ from kombu.messaging import Producer
 
 from celery_delayq import DelayQ
 from celery_delayq.admin import repair
-from celery_delayq.admin.stock_migration import (
-    from_stock,
-    to_stock,
-)
+from celery_delayq.admin.stock_migration import from_stock, to_stock
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.scheduled import Filter
 from celery_delayq.periodic import policy as policy
-from celery_delayq.periodic.firing import (
-    TickScheduler,
-    stored,
-)
+from celery_delayq.periodic.firing import TickScheduler, stored
 from celery_delayq.settings import Settings
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp

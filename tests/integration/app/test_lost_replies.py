@@ -22,10 +22,7 @@ from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.scheduled import Filter
 from celery_delayq.periodic.client import PeriodicTasks
 from celery_delayq.periodic.definition import Definition
-from celery_delayq.periodic.importers import (
-    Found,
-    take_over,
-)
+from celery_delayq.periodic.importers import Found, take_over
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
 from tests.support.dead_letters import fill

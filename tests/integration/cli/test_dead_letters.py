@@ -18,14 +18,8 @@ from celery import Celery
 from rich.cells import cell_len
 
 from celery_delayq import DelayQ
-from celery_delayq.model.scheduled import (
-    Bulk,
-    Outcome,
-)
-from celery_delayq.testing import (
-    ManagedProcess,
-    wait_until,
-)
+from celery_delayq.model.scheduled import Bulk, Outcome
+from celery_delayq.testing import ManagedProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, query, ready
 from tests.integration.conftest import stored as scheduled

@@ -12,10 +12,7 @@ from celery.schedules import BaseSchedule, crontab, schedule, solar
 from rich.cells import cell_len
 
 from celery_delayq import DelayQ
-from celery_delayq.periodic.schedules import (
-    clocked,
-    rrule,
-)
+from celery_delayq.periodic.schedules import clocked, rrule
 from tests.support.cli import CommandLine
 
 HOSTILE = "\x1b]0;stolen\x07[red]a b\r\n\u202e'"

@@ -15,10 +15,7 @@ from celery import Celery
 
 from celery_delayq import DelayQ
 from celery_delayq.cli.options import Moment
-from celery_delayq.cli.words import (
-    read_stamp,
-    stamp,
-)
+from celery_delayq.cli.words import read_stamp, stamp
 from celery_delayq.periodic.definition import API
 from tests.support import dead_letters
 from tests.support.cli import CommandLine, Ran, clock_of, leaves

@@ -12,17 +12,9 @@ from celery.exceptions import ChordError
 from celery.result import AsyncResult
 
 from celery_delayq import DelayQ
-from celery_delayq.model.dead_letter import (
-    TEXT,
-    TRACEBACK,
-    DeadLetter,
-)
+from celery_delayq.model.dead_letter import TEXT, TRACEBACK, DeadLetter
 from celery_delayq.model.scheduled import Outcome
-from celery_delayq.testing import (
-    POOLS,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import POOLS, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.retry_tasks import TIMEOUT, Act, RetryScene, StartWorker, start, tasks_of
 from tests.integration.conftest import MakeApp

@@ -14,17 +14,9 @@ from celery import Celery
 from celery.result import AsyncResult
 
 from celery_delayq import DelayQ
-from celery_delayq.errors import (
-    ConfigError,
-    InvalidETA,
-    InvalidFilter,
-)
+from celery_delayq.errors import ConfigError, InvalidETA, InvalidFilter
 from celery_delayq.model.dead_letter import DeadFilter
-from celery_delayq.model.scheduled import (
-    Bulk,
-    Filter,
-    Outcome,
-)
+from celery_delayq.model.scheduled import Bulk, Filter, Outcome
 from celery_delayq.store.keys import Layout
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest

@@ -16,15 +16,9 @@ from celery_delayq import DelayQ
 from celery_delayq.dispatch.dispatcher import DispatcherThread
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.settings import Settings
-from celery_delayq.store.keys import (
-    Keys,
-    Layout,
-)
+from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
-from celery_delayq.testing import (
-    ManagedProcess,
-    wait_until,
-)
+from celery_delayq.testing import ManagedProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, ready
 from tests.lua.conftest import entry

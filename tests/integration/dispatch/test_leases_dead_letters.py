@@ -12,11 +12,7 @@ from kombu import Connection, Exchange, Queue
 from redis import Redis
 
 from celery_delayq import DelayQ
-from celery_delayq.testing import (
-    FAST_START,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.lease_tasks import held, logged, settings
 from tests.integration.conftest import MakeApp

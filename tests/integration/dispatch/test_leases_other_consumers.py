@@ -13,11 +13,7 @@ from celery import Celery
 from kombu import Connection, Consumer, Queue
 from redis import Redis
 
-from celery_delayq.testing import (
-    FAST_START,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.lease_tasks import held
 from tests.integration.conftest import MakeApp

@@ -11,10 +11,7 @@ from celery.result import AsyncResult
 
 from celery_delayq import DelayQ
 from celery_delayq.model.retry_policy import Exponential
-from celery_delayq.testing import (
-    POOLS,
-    wait_until,
-)
+from celery_delayq.testing import POOLS, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.retry_tasks import TIMEOUT, Act, RetryScene, StartWorker, start, tasks_of
 from tests.integration.conftest import MakeApp

@@ -7,10 +7,7 @@ from typing import Any
 import pytest
 from celery import Celery, chain, chord, group
 
-from celery_delayq import (
-    DeadFilter,
-    DelayQ,
-)
+from celery_delayq import DeadFilter, DelayQ
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.retry_tasks import TIMEOUT, Act, RetryScene, StartWorker, start, tasks_of

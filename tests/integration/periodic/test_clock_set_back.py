@@ -15,14 +15,8 @@ from celery.schedules import crontab
 
 from celery_delayq import DelayQ
 from celery_delayq.periodic import policy
-from celery_delayq.periodic.definition import (
-    Definition,
-    Overlap,
-)
-from celery_delayq.store.periodic import (
-    PeriodicStore,
-    Writing,
-)
+from celery_delayq.periodic.definition import Definition, Overlap
+from celery_delayq.store.periodic import PeriodicStore, Writing
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.ticking import stored_ticks, ticking

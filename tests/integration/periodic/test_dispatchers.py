@@ -14,25 +14,15 @@ from kombu import Exchange, Queue
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from celery_delayq import (
-    DelayQ,
-    Outcome,
-)
+from celery_delayq import DelayQ, Outcome
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.errors import StoreFull
 from celery_delayq.periodic import policy
 from celery_delayq.periodic.definition import AHEAD
 from celery_delayq.periodic.firing import TickScheduler
-from celery_delayq.periodic.policy import (
-    GRACE,
-    Firing,
-    Periodic,
-)
+from celery_delayq.periodic.policy import GRACE, Firing, Periodic
 from celery_delayq.periodic.runner import BATCH
-from celery_delayq.store.periodic import (
-    PeriodicStore,
-    Writing,
-)
+from celery_delayq.store.periodic import PeriodicStore, Writing
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.periodic_tasks import TIMEOUT, Diary, StartWorker, start, tasks_of

@@ -18,14 +18,8 @@ from celery_delayq import DelayQ
 from celery_delayq.periodic import policy
 from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.schedules import register
-from celery_delayq.store.periodic import (
-    PeriodicStore,
-    Writing,
-)
-from celery_delayq.testing import (
-    ManagedProcess,
-    wait_until,
-)
+from celery_delayq.store.periodic import PeriodicStore, Writing
+from celery_delayq.testing import ManagedProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.periodic_tasks import TIMEOUT, Diary, StartWorker, start, tasks_of
 from tests.support.ticking import ticking

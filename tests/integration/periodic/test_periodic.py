@@ -16,17 +16,9 @@ from celery.schedules import crontab
 from kombu import pools
 
 from celery_delayq import DelayQ
-from celery_delayq.errors import (
-    ConfigError,
-    InvalidSchedule,
-    PeriodicExists,
-    PeriodicUnknown,
-)
+from celery_delayq.errors import ConfigError, InvalidSchedule, PeriodicExists, PeriodicUnknown
 from celery_delayq.periodic.policy import upcoming
-from celery_delayq.testing import (
-    FAST_START,
-    wait_until,
-)
+from celery_delayq.testing import FAST_START, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.periodic_tasks import TIMEOUT, Diary, StartWorker, start, tasks_of
 from tests.support.proxy import Fault, Proxy

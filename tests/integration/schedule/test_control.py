@@ -9,17 +9,8 @@ import pytest
 from celery import Celery, chord
 from redis.exceptions import ConnectionError
 
-from celery_delayq import (
-    DelayQ,
-    Filter,
-    Outcome,
-)
-from celery_delayq.errors import (
-    ConfigError,
-    InvalidCursor,
-    InvalidETA,
-    InvalidFilter,
-)
+from celery_delayq import DelayQ, Filter, Outcome
+from celery_delayq.errors import ConfigError, InvalidCursor, InvalidETA, InvalidFilter
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing.fixtures import RedisUnderTest
 

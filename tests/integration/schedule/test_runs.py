@@ -13,11 +13,7 @@ from celery import Celery
 from celery_delayq import DelayQ
 from celery_delayq.model.history import Run
 from celery_delayq.store.repair_tracking import RepairTracking
-from celery_delayq.testing import (
-    FAST_START,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
 from tests.support.proxy import Fault, Proxy

@@ -16,19 +16,9 @@ import pyarrow.dataset as ds
 from celery import Celery
 
 from celery_delayq import DelayQ
-from celery_delayq.spark.archives.adding import (
-    Options,
-    Summary,
-    archive,
-)
-from celery_delayq.spark.archives.commits import (
-    ArchiveError,
-    Commit,
-)
-from celery_delayq.spark.archives.folders import (
-    Folder,
-    FolderTarget,
-)
+from celery_delayq.spark.archives.adding import Options, Summary, archive
+from celery_delayq.spark.archives.commits import ArchiveError, Commit
+from celery_delayq.spark.archives.folders import Folder, FolderTarget
 from celery_delayq.spark.planning import RunsLost
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.transfer.dead_letter_row import DeadLetterRow

@@ -14,10 +14,7 @@ pytest.importorskip("pyspark")
 from celery import Celery
 
 from celery_delayq import DelayQ
-from celery_delayq.spark.archives.adding import (
-    Options,
-    archive,
-)
+from celery_delayq.spark.archives.adding import Options, archive
 from celery_delayq.spark.archives.commits import Commit
 from celery_delayq.spark.archives.databases import DatabaseTarget
 from celery_delayq.spark.archives.restoring import Options as RestoreOptions

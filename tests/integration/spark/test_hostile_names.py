@@ -17,20 +17,11 @@ from celery_delayq import DelayQ
 from celery_delayq.model.history import reason_of
 from celery_delayq.spark.archives.adding import Options as ArchiveOptions
 from celery_delayq.spark.archives.adding import archive
-from celery_delayq.spark.archives.commits import (
-    ArchiveError,
-    Commit,
-)
+from celery_delayq.spark.archives.commits import ArchiveError, Commit
 from celery_delayq.spark.archives.folders import FolderTarget
-from celery_delayq.spark.archives.restoring import (
-    Options,
-    restore,
-)
+from celery_delayq.spark.archives.restoring import Options, restore
 from celery_delayq.spark.report import Options as ReportOptions
-from celery_delayq.spark.report import (
-    page,
-    report,
-)
+from celery_delayq.spark.report import page, report
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.app.test_hostile_names import NAMES
 from tests.integration.spark.conftest import Read

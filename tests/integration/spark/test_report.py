@@ -22,11 +22,7 @@ from celery_delayq import DelayQ
 from celery_delayq.errors import ConfigError
 from celery_delayq.model.history import RunRecord
 from celery_delayq.spark.archives.commits import ArchiveError
-from celery_delayq.spark.report import (
-    Options,
-    command,
-    report,
-)
+from celery_delayq.spark.report import Options, command, report
 from celery_delayq.store.keys import Layout
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest

@@ -19,11 +19,7 @@ from celery_delayq.spark.archives.adding import Options as ArchiveOptions
 from celery_delayq.spark.archives.adding import archive
 from celery_delayq.spark.archives.commits import ArchiveError
 from celery_delayq.spark.archives.folders import FolderTarget
-from celery_delayq.spark.archives.restoring import (
-    Options,
-    Summary,
-    restore,
-)
+from celery_delayq.spark.archives.restoring import Options, Summary, restore
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.transfer.results import Imported
 from tests.support.dead_letters import fill

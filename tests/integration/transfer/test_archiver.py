@@ -13,11 +13,7 @@ import pytest
 from celery import Celery
 
 from celery_delayq import DelayQ
-from celery_delayq.testing import (
-    FAST_START,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
 from celery_delayq.transfer.archiver import Archiver
 from tests.integration.conftest import MakeApp, query
 from tests.support.dead_letters import fill as fill_queue

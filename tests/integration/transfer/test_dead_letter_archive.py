@@ -16,18 +16,12 @@ from celery import Celery
 
 from celery_delayq import DelayQ
 from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.errors import (
-    ConfigError,
-    TransferError,
-)
+from celery_delayq.errors import ConfigError, TransferError
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.store.dead_letters import DeadLetterStore
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.transfer import dead_letter_archive
-from celery_delayq.transfer.results import (
-    Archived,
-    Imported,
-)
+from celery_delayq.transfer.results import Archived, Imported
 from tests.integration.conftest import MakeApp, query
 from tests.support.dead_letters import details, fill, message, stored
 from tests.support.postgres import PostgresServer

@@ -20,10 +20,7 @@ from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.testing import ManagedProcess
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.testing.processes import ProcessFailed
-from celery_delayq.transfer.results import (
-    Archived,
-    Imported,
-)
+from celery_delayq.transfer.results import Archived, Imported
 from tests.integration.conftest import MakeApp, query
 from tests.support.dead_letters import fill
 from tests.support.postgres import PostgresServer

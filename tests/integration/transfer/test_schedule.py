@@ -22,14 +22,8 @@ from celery_delayq.model.scheduled import Filter
 from celery_delayq.schedule.items import Item
 from celery_delayq.testing import ManagedProcess
 from celery_delayq.testing.fixtures import RedisUnderTest
-from celery_delayq.transfer.results import (
-    Exported,
-    Imported,
-)
-from celery_delayq.transfer.schedule import (
-    export_to,
-    import_from,
-)
+from celery_delayq.transfer.results import Exported, Imported
+from celery_delayq.transfer.schedule import export_to, import_from
 from tests.integration.conftest import MakeApp, query, ready, stored
 from tests.support.keyspace import snapshot
 from tests.support.postgres import PASSWORD, PostgresServer

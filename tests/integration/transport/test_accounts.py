@@ -11,17 +11,11 @@ from kombu import Consumer, Queue
 from redis import Redis
 from redis.exceptions import NoPermissionError
 
-from celery_delayq import (
-    DelayQ,
-    Outcome,
-)
+from celery_delayq import DelayQ, Outcome
 from celery_delayq.admin import accounts
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.errors import NotAllowed
-from celery_delayq.testing import (
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import WorkerProcess, wait_until
 from tests.integration.conftest import MakeApp
 from tests.support.accounts_page import PAGE, ROLES, with_rules
 from tests.support.cli import CommandLine

@@ -11,10 +11,7 @@ import psutil
 import pytest
 
 from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.testing import (
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.transport.poller import STOPS_POLLING
 from tests.apps.ending_tasks import Desk

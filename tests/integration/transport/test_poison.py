@@ -12,18 +12,10 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_delayq import (
-    DelayQ,
-    Filter,
-    Outcome,
-)
+from celery_delayq import DelayQ, Filter, Outcome
 from celery_delayq.errors import InvalidOption
 from celery_delayq.model.dead_letter import DeadFilter
-from celery_delayq.testing import (
-    FAST_START,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.lease_tasks import held
 from tests.integration.conftest import MakeApp

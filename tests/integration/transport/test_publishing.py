@@ -14,10 +14,7 @@ from kombu import Exchange, Queue
 from kombu.exceptions import OperationalError
 from kombu.transport import redis as stock
 
-from celery_delayq import (
-    DelayQ,
-    Outcome,
-)
+from celery_delayq import DelayQ, Outcome
 from celery_delayq.errors import InvalidETA
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, ready, stored

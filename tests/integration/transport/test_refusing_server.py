@@ -9,10 +9,7 @@ from redis.exceptions import ConnectionError, ResponseError
 
 from celery_delayq.dispatch.acks import Changes
 from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.store.keys import (
-    Keys,
-    Layout,
-)
+from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
 
 

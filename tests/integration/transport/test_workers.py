@@ -13,12 +13,7 @@ from kombu import pools
 from redis import Redis
 
 from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.testing import (
-    FAST_START,
-    POOLS,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import FAST_START, POOLS, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
 from tests.support.keyspace import snapshot

@@ -15,32 +15,11 @@ from kombu import pools
 from kombu.utils.imports import symbol_by_name
 
 from celery_delayq.embedded.ports import free_port
-from celery_delayq.errors import (
-    ConfigError,
-    DeliveryFailed,
-    DeliveryRefused,
-    InvalidWebhook,
-)
-from celery_delayq.testing import (
-    POOLS,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.errors import ConfigError, DeliveryFailed, DeliveryRefused, InvalidWebhook
+from celery_delayq.testing import POOLS, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from celery_delayq.webhook import (
-    NAME,
-    Webhook,
-    deliver,
-    verify,
-)
-from tests.support.receiver import (
-    Handler,
-    Receiver,
-    certificate_for,
-    drip,
-    drip_body,
-    flood,
-)
+from celery_delayq.webhook import NAME, Webhook, deliver, verify
+from tests.support.receiver import Handler, Receiver, certificate_for, drip, drip_body, flood
 
 TIMEOUT = 60
 

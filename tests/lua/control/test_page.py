@@ -7,12 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from celery_delayq.model.envelope import Due
-from celery_delayq.model.lookup import (
-    Found,
-    Listed,
-    Position,
-    Where,
-)
+from celery_delayq.model.lookup import Found, Listed, Position, Where
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store
 from tests.lua.conftest import FAR, QUEUE, become_due, entry, fill, labelled, put, state

@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 from redis.exceptions import ResponseError
 
-from celery_delayq.model.lookup import (
-    Name,
-    StatusCode,
-)
+from celery_delayq.model.lookup import Name, StatusCode
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store
 from tests.lua.conftest import (

@@ -9,11 +9,7 @@ from typing import Any
 
 import pytest
 
-from celery_delayq.model.envelope import (
-    Due,
-    Entry,
-    Record,
-)
+from celery_delayq.model.envelope import Due, Entry, Record
 from celery_delayq.store import control
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store

@@ -10,18 +10,10 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from celery_delayq.deadletters.replay import (
-    Changes,
-    replayed_in_place,
-)
+from celery_delayq.deadletters.replay import Changes, replayed_in_place
 from celery_delayq.errors import RecordError
 from celery_delayq.model.dead_letter import DeadLetter
-from celery_delayq.model.envelope import (
-    Due,
-    Record,
-    decode,
-    encode,
-)
+from celery_delayq.model.envelope import Due, Record, decode, encode
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store
 from tests.lua.conftest import LAYOUT, QUEUE, state

@@ -7,14 +7,8 @@ from contextlib import suppress
 import pytest
 from redis.exceptions import ResponseError
 
-from celery_delayq.store.keys import (
-    Keys,
-    Layout,
-)
-from celery_delayq.store.leases import (
-    Deliveries,
-    Reserved,
-)
+from celery_delayq.store.keys import Keys, Layout
+from celery_delayq.store.leases import Deliveries, Reserved
 from celery_delayq.store.schedule import Store
 from tests.lua.conftest import (
     LEASE,

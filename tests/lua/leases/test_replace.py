@@ -7,10 +7,7 @@ from redis.exceptions import ResponseError
 
 from celery_delayq.model.envelope import Entry
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.leases import (
-    Retried,
-    WhenDue,
-)
+from celery_delayq.store.leases import Retried, WhenDue
 from celery_delayq.store.schedule import Store
 from tests.lua.conftest import (
     LEASE,

@@ -8,15 +8,9 @@ from collections.abc import Callable
 import pytest
 from redis.exceptions import ResponseError
 
-from celery_delayq.model.envelope import (
-    Due,
-    Record,
-)
+from celery_delayq.model.envelope import Due, Record
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.repair_tracking import (
-    RepairTracking,
-    Tracked,
-)
+from celery_delayq.store.repair_tracking import RepairTracking, Tracked
 from celery_delayq.store.schedule import Store
 from tests.lua.conftest import (
     FAR,

@@ -5,10 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_delayq.store.periodic import (
-    Deployed,
-    PeriodicStore,
-)
+from celery_delayq.store.periodic import Deployed, PeriodicStore
 from celery_delayq.store.schedule import Store
 from tests.lua.conftest import repeating
 from tests.support.keyspace import snapshot

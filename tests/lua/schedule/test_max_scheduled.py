@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_delayq.settings import Limits
-from celery_delayq.store.keys import (
-    Keys,
-    Layout,
-)
+from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.lua.conftest import (

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_delayq.model.envelope import (
-    Due,
-    Entry,
-)
+from celery_delayq.model.envelope import Due, Entry
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.leases import Retried
 from celery_delayq.store.schedule import Store

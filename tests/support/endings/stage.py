@@ -18,11 +18,7 @@ from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.model.dead_letter import DeadLettered
 from celery_delayq.settings import Settings
 from celery_delayq.store.schedule import Store
-from celery_delayq.testing import (
-    FAST_START,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
 from tests.support.endings.cells import Cell, Outcome, World
 from tests.support.faults.ledger import Ledger
 from tests.support.faults.leftovers import left_in

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
-from celery_delayq.testing import (
-    ManagedProcess,
-    ProcessFailed,
-)
+from celery_delayq.testing import ManagedProcess, ProcessFailed
 from tests.support.faults.checker import Verdict
 from tests.support.faults.killer import Killer, restart
 from tests.support.faults.stage import Stage

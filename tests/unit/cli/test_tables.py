@@ -8,11 +8,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from celery_delayq.admin.findings import (
-    KINDS,
-    Finding,
-    Report,
-)
+from celery_delayq.admin.findings import KINDS, Finding, Report
 from celery_delayq.cli.fsck import _table
 from celery_delayq.cli.screen import print_fields
 

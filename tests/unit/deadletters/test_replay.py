@@ -7,20 +7,10 @@ import json
 import pytest
 from celery import Celery
 
-from celery_delayq.deadletters.replay import (
-    Changes,
-    replayed_in_place,
-)
+from celery_delayq.deadletters.replay import Changes, replayed_in_place
 from celery_delayq.errors import RecordError
-from celery_delayq.model.dead_letter import (
-    DeadLetter,
-    DeadLettered,
-)
-from celery_delayq.model.envelope import (
-    Due,
-    Record,
-    encode,
-)
+from celery_delayq.model.dead_letter import DeadLetter, DeadLettered
+from celery_delayq.model.envelope import Due, Record, encode
 from celery_delayq.store.keys import Layout
 
 MESSAGE_ID, RUN = "f" * 32, "0" * 32

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from celery_delayq.dispatch.dispatcher import (
-    BREATH,
-    STAND_BACK,
-    Pace,
-)
-from celery_delayq.store.scripting.replies import (
-    Look,
-    Promoted,
-)
+from celery_delayq.dispatch.dispatcher import BREATH, STAND_BACK, Pace
+from celery_delayq.store.scripting.replies import Look, Promoted
 from celery_delayq.testing.clock import FakeClock
 
 

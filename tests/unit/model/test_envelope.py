@@ -11,18 +11,9 @@ from celery.utils.time import maybe_iso8601, maybe_make_aware
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_delayq.errors import (
-    InvalidETA,
-    RecordError,
-)
+from celery_delayq.errors import InvalidETA, RecordError
 from celery_delayq.model import envelope
-from celery_delayq.model.envelope import (
-    Due,
-    Entry,
-    Record,
-    due_of_countdown,
-    due_of_eta,
-)
+from celery_delayq.model.envelope import Due, Entry, Record, due_of_countdown, due_of_eta
 
 
 def task_message(eta: str | None = "2030-01-01T00:00:00+00:00", **headers: Any) -> dict[str, Any]:

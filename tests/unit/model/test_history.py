@@ -12,24 +12,10 @@ from celery.exceptions import Ignore, Reject, Retry
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_delayq.dispatch.early_history import (
-    MOST,
-    EarlyRuns,
-)
-from celery_delayq.errors import (
-    InvalidCursor,
-    InvalidFilter,
-    RecordError,
-)
+from celery_delayq.dispatch.early_history import MOST, EarlyRuns
+from celery_delayq.errors import InvalidCursor, InvalidFilter, RecordError
 from celery_delayq.integration.runs import due_ms
-from celery_delayq.model.history import (
-    Ending,
-    Run,
-    RunRecord,
-    check_range,
-    readable,
-    reason_of,
-)
+from celery_delayq.model.history import Ending, Run, RunRecord, check_range, readable, reason_of
 
 PLAIN = RunRecord(
     "0f3c2a4e-7f55-4d0c-9c52-0d4d6f1d2b11", "shop.remind", "mail", "w1@host",

@@ -9,12 +9,7 @@ import pytest
 from celery.schedules import crontab
 
 from celery_delayq.periodic.definition import AHEAD
-from celery_delayq.periodic.policy import (
-    BURST,
-    GRACE,
-    Firing,
-    fire,
-)
+from celery_delayq.periodic.policy import BURST, GRACE, Firing, fire
 from tests.support.periodic import (
     DAY,
     HOUR,

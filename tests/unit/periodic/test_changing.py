@@ -10,15 +10,7 @@ import pytest
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 
 from celery_delayq.periodic.definition import definition_hash_of
-from celery_delayq.periodic.policy import (
-    Periodic,
-    begin,
-    change,
-    fire,
-    pause,
-    resume,
-    upcoming,
-)
+from celery_delayq.periodic.policy import Periodic, begin, change, fire, pause, resume, upcoming
 from tests.support.periodic import (
     BERLIN,
     HOUR,

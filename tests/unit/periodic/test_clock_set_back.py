@@ -10,13 +10,7 @@ from celery.schedules import crontab
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_delayq.periodic.policy import (
-    Periodic,
-    begin,
-    pause,
-    resume,
-    set_back,
-)
+from celery_delayq.periodic.policy import Periodic, begin, pause, resume, set_back
 from tests.support.periodic import HOUR, NOON, NOON_MS, SECOND, UTC, begun, defined, fired, state
 
 #: How far the clock was ahead, ms.

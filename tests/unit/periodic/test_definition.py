@@ -13,21 +13,10 @@ from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
 from dateutil import tz
 
-from celery_delayq.errors import (
-    ConfigError,
-    InvalidSchedule,
-)
+from celery_delayq.errors import ConfigError, InvalidSchedule
 from celery_delayq.model.retry_policy import LONGEST
-from celery_delayq.periodic.definition import (
-    Definition,
-    definition_hash_of,
-    source_in,
-    zone_of,
-)
-from celery_delayq.periodic.schedules import (
-    clocked,
-    rrule,
-)
+from celery_delayq.periodic.definition import Definition, definition_hash_of, source_in, zone_of
+from celery_delayq.periodic.schedules import clocked, rrule
 
 UTC = timezone.utc
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)

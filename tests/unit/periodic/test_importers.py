@@ -19,27 +19,11 @@ from celery.utils.time import LocalTimezone
 from dateutil import tz as dateutil_tz
 
 from celery_delayq import DelayQ
-from celery_delayq.errors import (
-    ConfigError,
-    NoStore,
-)
+from celery_delayq.errors import ConfigError, NoStore
 from celery_delayq.periodic.definition import Definition
-from celery_delayq.periodic.importers import (
-    Found,
-    beat,
-    begin_from,
-    json_list,
-    redbeat,
-    take_over,
-)
-from celery_delayq.periodic.importers.django import (
-    _moment,
-    _since,
-)
-from celery_delayq.periodic.policy import (
-    begin,
-    fire,
-)
+from celery_delayq.periodic.importers import Found, beat, begin_from, json_list, redbeat, take_over
+from celery_delayq.periodic.importers.django import _moment, _since
+from celery_delayq.periodic.policy import begin, fire
 from celery_delayq.periodic.schedules import clocked
 from celery_delayq.periodic.wall_clock import ms_of
 

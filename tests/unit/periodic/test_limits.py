@@ -9,11 +9,7 @@ from typing import Any
 import pytest
 from celery.schedules import crontab
 
-from celery_delayq.periodic.policy import (
-    Firing,
-    fire,
-    upcoming,
-)
+from celery_delayq.periodic.policy import Firing, fire, upcoming
 from tests.support.periodic import (
     DAY,
     HOUR,

@@ -7,11 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from celery_delayq.periodic.policy import (
-    GRACE,
-    Firing,
-    fire,
-)
+from celery_delayq.periodic.policy import GRACE, Firing, fire
 from tests.support.periodic import HOUR, NOON, NOON_MS, SECOND, UTC, begun, every, seconds, state
 
 

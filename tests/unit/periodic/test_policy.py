@@ -10,11 +10,7 @@ from typing import Any
 import pytest
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 
-from celery_delayq.periodic.definition import (
-    AHEAD,
-    Definition,
-    definition_hash_of,
-)
+from celery_delayq.periodic.definition import AHEAD, Definition, definition_hash_of
 from celery_delayq.periodic.policy import (
     Firing,
     Periodic,

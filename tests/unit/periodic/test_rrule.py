@@ -9,10 +9,7 @@ import pytest
 
 from celery_delayq.errors import InvalidSchedule
 from celery_delayq.periodic.definition import Definition
-from celery_delayq.periodic.policy import (
-    begin,
-    upcoming,
-)
+from celery_delayq.periodic.policy import begin, upcoming
 from celery_delayq.periodic.schedules import rrule
 
 UTC = timezone.utc

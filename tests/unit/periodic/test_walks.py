@@ -9,11 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celery_delayq.periodic.definition import AHEAD
-from celery_delayq.periodic.policy import (
-    BURST,
-    GRACE,
-    upcoming,
-)
+from celery_delayq.periodic.policy import BURST, GRACE, upcoming
 from tests.support.periodic import (
     DAY,
     HOUR,

@@ -9,21 +9,10 @@ import pytest
 from celery import Celery
 
 from celery_delayq import DelayQ
-from celery_delayq.errors import (
-    ConfigError,
-    DelayQError,
-)
+from celery_delayq.errors import ConfigError, DelayQError
 from celery_delayq.schedule.items import Reader
-from celery_delayq.schedule.message_template import (
-    kind,
-    message_id_of_id,
-    new_id,
-)
-from celery_delayq.schedule.schedule_many import (
-    Item,
-    ManyFailed,
-    Report,
-)
+from celery_delayq.schedule.message_template import kind, message_id_of_id, new_id
+from celery_delayq.schedule.schedule_many import Item, ManyFailed, Report
 
 
 def nothing() -> None:

@@ -14,10 +14,7 @@ from celery_delayq.model.unique import Key
 from celery_delayq.schedule.items import Item
 from celery_delayq.schedule.message_template import message_id_of_id
 from celery_delayq.spark.access import Access
-from celery_delayq.spark.columns import (
-    Row,
-    Rows,
-)
+from celery_delayq.spark.columns import Row, Rows
 from celery_delayq.spark.options import WriteOptions
 
 NOON = datetime(2031, 5, 17, 12, tzinfo=timezone.utc)

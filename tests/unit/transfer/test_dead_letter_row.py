@@ -11,27 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_delayq.errors import RecordError
-from celery_delayq.model.dead_letter import (
-    DeadLetter,
-    DeadLettered,
-)
+from celery_delayq.model.dead_letter import DeadLetter, DeadLettered
 from celery_delayq.transfer import jsonl
-from celery_delayq.transfer.archiver import (
-    PATIENCE,
-    Pace,
-)
-from celery_delayq.transfer.dead_letter_row import (
-    DEAD_LETTERS,
-    DeadLetterRow,
-)
-from celery_delayq.transfer.dead_letter_sql import (
-    _told,
-    _untold,
-)
-from celery_delayq.transfer.schedule_row import (
-    VERSION,
-    Header,
-)
+from celery_delayq.transfer.archiver import PATIENCE, Pace
+from celery_delayq.transfer.dead_letter_row import DEAD_LETTERS, DeadLetterRow
+from celery_delayq.transfer.dead_letter_sql import _told, _untold
+from celery_delayq.transfer.schedule_row import VERSION, Header
 from tests.support.dead_letters import details, message, stored
 
 HEADER = Header(VERSION, "2030-01-31T09:00:00+00:00", "localhost:6379/0", {}, 1)

@@ -15,29 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_delayq import DelayQ
-from celery_delayq.errors import (
-    RecordError,
-    TransferError,
-)
-from celery_delayq.model.envelope import (
-    Due,
-    Entry,
-    Record,
-)
-from celery_delayq.model.lookup import (
-    PAUSED_OFFSET,
-    Listed,
-    Name,
-)
+from celery_delayq.errors import RecordError, TransferError
+from celery_delayq.model.envelope import Due, Entry, Record
+from celery_delayq.model.lookup import PAUSED_OFFSET, Listed, Name
 from celery_delayq.model.scheduled import Filter
 from celery_delayq.store.keys import Layout
 from celery_delayq.transfer import jsonl, results, schedule
-from celery_delayq.transfer.schedule_row import (
-    SCHEDULE,
-    VERSION,
-    Header,
-    Row,
-)
+from celery_delayq.transfer.schedule_row import SCHEDULE, VERSION, Header, Row
 
 HEADER = Header(VERSION, "2030-01-31T09:00:00+00:00", "localhost:6379/0", {}, 1)
 DUE = 1_900_000_000_123

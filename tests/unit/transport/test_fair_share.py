@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_delayq.transport.fair_share import (
-    MOST,
-    QUICK,
-    BatchSize,
-    FairShare,
-    Share,
-)
+from celery_delayq.transport.fair_share import MOST, QUICK, BatchSize, FairShare, Share
 
 STEPS = 4
 
