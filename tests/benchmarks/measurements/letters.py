@@ -38,16 +38,16 @@ def _at_least(limit: float) -> Target:
 
 
 REPLAY = Row(
-    "letters-replay",
+    "dead-letters-replay",
     "replaying dead letters ({:,} | {:,})",
-    "letters/s",
+    "per s",
     Better.HIGHER,
     _at_least(20_000),
 )
 ARCHIVE = Row(
-    "letters-archive",
+    "dead-letters-archive",
     "archiving dead letters to SQLite ({:,} | {:,})",
-    "letters/s",
+    "per s",
     Better.HIGHER,
     _at_least(5_000),
 )
@@ -119,7 +119,7 @@ def _rates(
     return row.titled(*sizes).figure(seen[0], seen[1])
 
 
-@measurement("letters", order=97)
+@measurement("dead-letters", order=97)
 def letters(bench: Bench) -> Iterator[Figure]:
     """Replaying and archiving dead letters."""
     few, many = bench.size.entries

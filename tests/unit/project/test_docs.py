@@ -1,4 +1,4 @@
-"""The tests that the documentation names: each is there, and runs in one of the two tiers."""
+"""The documentation: links lead somewhere, named tests run, all settings are on their page."""
 
 from __future__ import annotations
 
@@ -7,19 +7,27 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from celery_delayq.settings import Settings
 from tests.run import ALL, TIERS
 
 ROOT = Path(__file__).parents[3]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+EXAMPLE = ROOT / "example_project" / "README.md"
 BLOCK = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"`([^`\n]+)`")
 #: A file of tests, and one of its tests. "…" stands for what was named before.
 NAMED = re.compile(r"(?P<file>(?:…/|tests/[\w/]*/)?test_\w+\.py|…)(?:::(?P<name>\w+))?")
+
+LINK = re.compile(r"\]\((?P<file>[^)#:\s]*)(?:#(?P<anchor>[^)\s]+))?\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+#: Most lines of pages that are to be read in one go.
+LONGEST = {"README.md": 150, "docs/design.md": 250}
 
 
 class Named(NamedTuple):
@@ -55,7 +63,7 @@ ALL_NAMED = [named for page in PAGES for named in named_in(page)]
 
 
 def test_what_is_named_exists() -> None:
-    assert len(ALL_NAMED) > 60
+    assert len(ALL_NAMED) > 55
     missing = []
     for named in ALL_NAMED:
         path = ROOT / named.file
@@ -75,6 +83,40 @@ def test_every_file_of_tests_that_a_page_mentions_is_understood() -> None:
             text for named in named_in(page) for text in (Path(named.file).name, f"::{named.name}")
         ]
         assert set(mentioned) <= set(understood), page.name
+
+
+def anchors_of(page: Path) -> set[str]:
+    """Return the anchors that GitHub gives the headings of a page."""
+    headings = HEADING.findall(text_of(page))
+    return {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings}
+
+
+@pytest.mark.parametrize("page", [*PAGES, EXAMPLE], ids=lambda page: page.name)
+def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    wrong = []
+    for link in LINK.finditer(text_of(page)):
+        target = (page.parent / link["file"]).resolve() if link["file"] else page
+        if not target.exists() or (link["anchor"] and link["anchor"] not in anchors_of(target)):
+            wrong.append(link[0])
+
+    assert wrong == []
+
+
+def test_the_readme_leads_to_every_page() -> None:
+    linked = {link["file"] for link in LINK.finditer(PAGES[0].read_text("utf-8"))}
+
+    assert {page.relative_to(ROOT).as_posix() for page in PAGES[1:]} <= linked
+
+
+@pytest.mark.parametrize("name", LONGEST)
+def test_a_page_for_newcomers_is_short(name: str) -> None:
+    assert len((ROOT / name).read_text("utf-8").splitlines()) <= LONGEST[name]
+
+
+def test_every_setting_is_on_its_page() -> None:
+    named = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/settings.md").read_text("utf-8"), re.M)
+
+    assert sorted(named) == sorted(option.name for option in fields(Settings))
 
 
 @pytest.mark.full
