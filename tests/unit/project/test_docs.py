@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
 import subprocess
 import sys
@@ -25,6 +26,7 @@ CODE = re.compile(r"`([^`\n]+)`")
 NAMED = re.compile(r"(?P<file>(?:…/|tests/[\w/]*/)?test_\w+\.py|…)(?:::(?P<name>\w+))?")
 
 LINK = re.compile(r"\]\((?P<file>[^)#:\s]*)(?:#(?P<anchor>[^)\s]+))?\)")
+DOTTED = re.compile(r"(?<![\w./])celery_delayq(?:\.\w+)+")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 #: Most lines of pages that are to be read in one go.
 LONGEST = {"README.md": 150, "docs/design.md": 250}
@@ -100,6 +102,23 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
             wrong.append(link[0])
 
     assert wrong == []
+
+
+def exists(name: str) -> bool:
+    """Return whether there is a module of that name, or something of that name in a module."""
+    path, _, attribute = name.rpartition(".")
+    if importlib.util.find_spec(path) is None:
+        return False
+    return hasattr(importlib.import_module(path), attribute) or (
+        importlib.util.find_spec(name) is not None
+    )
+
+
+@pytest.mark.parametrize("page", [*PAGES, EXAMPLE], ids=lambda page: page.name)
+def test_every_name_of_the_package_that_a_page_spells_exists(page: Path) -> None:
+    names = {name.rstrip(".") for name in DOTTED.findall(page.read_text("utf-8"))}
+
+    assert [name for name in sorted(names) if not exists(name)] == []
 
 
 def test_the_readme_leads_to_every_page() -> None:
