@@ -10,16 +10,8 @@ from kombu.transport import TRANSPORT_ALIASES
 
 from celery_delayq.app import DelayQ
 from celery_delayq.model.dead_letter import DeadFilter
-from celery_delayq.model.retry_policy import (
-    STEPPED,
-    TEN_RETRIES,
-    Exponential,
-    RetryPolicy,
-)
-from celery_delayq.model.scheduled import (
-    Filter,
-    Outcome,
-)
+from celery_delayq.model.retry_policy import STEPPED, TEN_RETRIES, Exponential, RetryPolicy
+from celery_delayq.model.scheduled import Filter, Outcome
 from celery_delayq.schedule.items import Item
 from celery_delayq.transport import url
 

@@ -13,23 +13,13 @@ from redis.exceptions import ConnectionError
 from celery_delayq.admin import stats
 from celery_delayq.admin.stats import Stats
 from celery_delayq.deadletters.client import DeadMixin
-from celery_delayq.errors import (
-    ConfigError,
-    NoStore,
-)
+from celery_delayq.errors import ConfigError, NoStore
 from celery_delayq.integration import amqp, context
-from celery_delayq.integration.context import (
-    ContextMixin,
-    Provider,
-)
+from celery_delayq.integration.context import ContextMixin, Provider
 from celery_delayq.model.canvas import Canvas
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.retry_policy import defaults_of
-from celery_delayq.model.scheduled import (
-    Bulk,
-    Filter,
-    check_name,
-)
+from celery_delayq.model.scheduled import Bulk, Filter, check_name
 from celery_delayq.periodic.client import PeriodicTasks
 from celery_delayq.schedule import revocation
 from celery_delayq.schedule.client import Client
@@ -38,11 +28,7 @@ from celery_delayq.schedule.schedule_many import ManyMixin
 from celery_delayq.store.schedule import Store
 from celery_delayq.transfer import dead_letter_archive, dead_letter_restore, schedule
 from celery_delayq.transfer.jsonl import Place
-from celery_delayq.transfer.results import (
-    Archived,
-    Exported,
-    Imported,
-)
+from celery_delayq.transfer.results import Archived, Exported, Imported
 from celery_delayq.utils import native_threads
 
 if TYPE_CHECKING:
@@ -247,8 +233,9 @@ class DelayQ(Client, ContextMixin, DeadMixin, HistoryMixin, ManyMixin):
         *,
         progress: Callable[[Archived], object] | None = None,
     ) -> Archived:
-        """Write dead letters to a file or database: :func:`.dead_letter_archive.export_letters`."""
-        return dead_letter_archive.export_letters(self, target, filter, progress=progress)
+        """Write dead letters to a file or database:
+        :func:`.dead_letter_archive.export_dead_letters`."""
+        return dead_letter_archive.export_dead_letters(self, target, filter, progress=progress)
 
     def import_dead(
         self,

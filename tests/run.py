@@ -12,10 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from celery_delayq.embedded import (
-    find_redis_server,
-    wheel_redis_server,
-)
+from celery_delayq.embedded import find_redis_server, wheel_redis_server
 from celery_delayq.errors import RedisServerNotFound
 from tests.support.programs import redis_server_on_path
 

@@ -1,7 +1,7 @@
 """The rights that accounts of Redis need, made of the scripts' commands and the names of keys.
 
 >>> " ".join(rules("producer", ["mail"]))  # doctest: +ELLIPSIS
-'resetkeys ~delayq:agenda ~delayq:queues ~_kombu.binding* ~{mail}:* ~mail ~mail?[0-9]* ...'
+'resetkeys ~delayq:next-due index ~delayq:queues ~_kombu.binding* ~{mail}:* ~mail ~mail?[0-9]* ...'
 """
 
 from __future__ import annotations
@@ -19,15 +19,37 @@ _COMMAND = re.compile(r"redis\.p?call\(\s*'(\w+)'")
 
 #: The scripts that a role runs; operators run all.
 _SCRIPTS: dict[Role, Sequence[str]] = {
-    "producer": ("schedule", "ready", "bury"),
+    "producer": ("schedule/add", "schedule/push_ready", "deadletters/add"),
     "worker": (
-        *("schedule", "ready", "bury", "spend", "revoke"),
-        *("promote", "agenda", "defer", "trim", "reap"),
-        *("reserve", "beat", "ack", "requeue", "reject", "retry", "history"),
-        *("upcoming", "fire", "enter", "deploy", "hash_scan", "hash_values"),
-        *("letters", "discard"),
+        *("schedule/add", "schedule/push_ready", "deadletters/add"),
+        *("leases/use_retry_budget", "control/revoke"),
+        *(
+            "dispatch/promote",
+            "dispatch/next_queue",
+            "dispatch/defer_queue",
+            "deadletters/trim",
+            "leases/reclaim_expired",
+        ),
+        *(
+            "leases/acquire",
+            "leases/extend",
+            "leases/ack",
+            "leases/requeue",
+            "leases/dead_letter",
+            "leases/replace",
+            "history/add",
+        ),
+        *(
+            "periodic/claim_due",
+            "periodic/fire",
+            "periodic/compare_and_set",
+            "periodic/announce_version",
+            "scan/hash_scan",
+            "scan/hash_values",
+        ),
+        *("deadletters/page", "deadletters/delete"),
         # Remote control: what is scheduled, and what is revoked.
-        *("page", "find", "cancel"),
+        *("control/page", "control/find", "control/cancel"),
     ),
     "operator": (),
 }
@@ -76,13 +98,13 @@ def rules(
     """
     keys = Keys(prefix, database)
     if role == "producer":
-        patterns = [keys.agenda, keys.queues]
+        patterns = [keys.next_due, keys.queues]
         channels = [keys.wake]
     else:
         patterns = [f"{prefix}delayq:*", f"{prefix}unacked*", f"{prefix}*celery*"]
         patterns.append("redbeat*")  # is there a beat beside us?
         stock = f"{prefix}/{database}."
-        # Who subscribes to a pattern needs a rule with the same letters.
+        # Who subscribes to a pattern needs a rule with the same dead letters.
         channels = [
             *(f"{prefix}delayq:*", f"{stock}celery.pidbox"),
             *(f"{stock}celeryev/*", f"{stock}celeryev/worker.*"),

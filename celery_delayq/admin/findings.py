@@ -5,21 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from celery_delayq.store.repair import (
-    EXAMPLES,
-    Found,
-)
+from celery_delayq.store.repair import EXAMPLES, Found
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What may be wrong, what mending does, and whether nothing is lost or late by it.
+    """What may be wrong, what repairing does, and whether nothing is lost or late by it.
 
     What is *harmless* comes about without a fault, and goes again by itself or costs nothing.
     """
 
     what: str
-    mending: str
+    repairing: str
     harmless: bool = False
 
 
@@ -34,18 +31,23 @@ KINDS = {
     "unreadable": Kind("record that cannot be read", "none, a dead letter when it is due"),
     "misindexed": Kind("in the index by task without such an entry", "removed from the index"),
     "unindexed": Kind("entry that the index by task lacks", "added to the index"),
-    "lost_parked": Kind(
-        "parked entry that is not listed: would not come back when its task goes on", "listed"
+    "lost_paused_due": Kind(
+        "paused and due entry that is not listed: would not come back when its task goes on",
+        "listed",
     ),
-    "misparked": Kind(
-        "listed as parked, and is not: would be due at another time when its task goes on",
+    "misplaced_paused": Kind(
+        "listed as paused and due, and is not: would be due at another time when its task goes on",
         "removed from the list",
     ),
-    "idle_parked": Kind("listed as parked, and there is no such entry", "removed", True),
-    "unlisted_twin": Kind(
+    "idle_paused_due": Kind(
+        "listed as paused and due, and there is no such entry", "removed", True
+    ),
+    "unlisted_duplicate": Kind(
         "second message with the same id that is not listed: is not found by its id", "listed"
     ),
-    "idle_twin": Kind("listed as second message with the same id that is gone", "removed", True),
+    "idle_duplicate": Kind(
+        "listed as second message with the same id that is gone", "removed", True
+    ),
     "idle_key": Kind(
         "unique key of what is gone, or whose owner is unreadable",
         "removed, it is free all the same",
@@ -65,8 +67,12 @@ KINDS = {
     ),
     "untracked_held": Kind("held message that is not found by its id", "it is found", True),
     "untracked_ready": Kind("ready message that is not found by its id", "it is found", True),
-    "agenda_late": Kind("the agenda looks at the queue too late or never", "set to the first due"),
-    "idle_agenda": Kind("the agenda names a queue with nothing scheduled", "removed", True),
+    "next_due_late": Kind(
+        "the next-due index looks at the queue too late or never", "set to the first due"
+    ),
+    "idle_next_due": Kind(
+        "the next-due index names a queue with nothing scheduled", "removed", True
+    ),
     "unregistered": Kind("the registry lacks the queue", "added, with this app's priority steps"),
     "unleased": Kind(
         "process that holds messages without a lease: they would never come back",
@@ -74,10 +80,10 @@ KINDS = {
     ),
     "unwatched": Kind("leases that nobody looks at when they end", "looked at by then"),
     "empty_lease": Kind("lease on nothing that ended long ago", "removed", True),
-    "stale_nonce": Kind("last request of a process without a lease", "removed", True),
-    "idle_reaping": Kind("the index of leases names a queue without any", "removed", True),
-    "unlisted_letter": Kind("dead letter that the list by time lacks", "listed"),
-    "no_letter": Kind("in the list of dead letters by time, and there is none", "removed"),
+    "stale_message_id": Kind("last request of a process without a lease", "removed", True),
+    "idle_lease_ends": Kind("the index of leases names a queue without any", "removed", True),
+    "unlisted_dead_letter": Kind("dead letter that the list by time lacks", "listed"),
+    "no_dead_letter": Kind("in the list of dead letters by time, and there is none", "removed"),
     "unlisted_periodic": Kind("periodic entry that nobody looks at: would not fire", "looked at"),
     "no_periodic": Kind("when to look at a periodic entry that is gone", "removed", True),
     "unreadable_periodic": Kind(
@@ -169,6 +175,6 @@ class Report:
             finding = Finding(queue, found.kind)
             self.findings.append(finding)
         finding.found += found.number
-        finding.repaired += found.mended
+        finding.repaired += found.repaired
         new = [id for id in found.examples if id not in finding.examples]
         finding.examples += new[: EXAMPLES - len(finding.examples)]

@@ -1,8 +1,8 @@
-"""Find what does not fit together among our keys, and mend it.
+"""Find what does not fit together among our keys, and repair it.
 
 Our scripts leave every key in step with the others. What a hand, a restored backup, another
 program or a bug has put out of step is found here. Each look is one script call that sees one
-moment, so it is right while workers run; mending happens in the same call.
+moment, so it is right while workers run; repairing happens in the same call.
 """
 
 from __future__ import annotations
@@ -19,21 +19,9 @@ from celery_delayq.admin.findings import Report
 from celery_delayq.dispatch.dispatcher import DEFER
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.repair import (
-    Batch,
-    Found,
-    MendStore,
-    batches,
-)
-from celery_delayq.store.repair_tracking import (
-    Index,
-    MendTracks,
-    Place,
-)
-from celery_delayq.store.schedule import (
-    Store,
-    layouts,
-)
+from celery_delayq.store.repair import Batch, Found, RepairStore, batches
+from celery_delayq.store.repair_tracking import Index, Place, RepairTracking
+from celery_delayq.store.schedule import Store, layouts
 
 #: Most messages to read, and most counts of deliveries or names of messages to look at, to find
 #: those that are stale.
@@ -43,8 +31,8 @@ MOST_COUNTS = 10_000
 #: queues each second (``block_timeout``).
 WAKE_PATIENCE = 2.0
 
-#: A lease on nothing is reaped once it has ended; it is told when it was not for so many seconds,
-#: or one lease.
+#: A lease on nothing is reclaimed once it has ended; it is told when it was not for so many
+#: seconds, or one lease.
 EMPTY_LEASE = 10.0
 
 _WRONG_TYPE = re.compile(r"WRONGTYPE (.+?, expected an? \w+|[^,]+)")
@@ -75,8 +63,8 @@ class _Check:
 
     def __init__(self, store: Store, settings: Settings, repair: bool) -> None:
         self._store = store
-        self._mend = MendStore(store)
-        self._tracks = MendTracks(store)
+        self._checks = RepairStore(store)
+        self._tracks = RepairTracking(store)
         self._settings = settings
         self._repair = repair
         self._report = Report()
@@ -85,19 +73,19 @@ class _Check:
 
     def run(self, queue: str | None) -> Iterator[Report]:
         known = layouts(self._store.registry())
-        names = {*known, *self._mend.named()}
+        names = {*known, *self._checks.named()}
         if queue is not None:
             names &= {queue}
-        for own in self._mend.owned(queue):
+        for own in self._checks.owned(queue):
             names.add(own.queue)
-            if own.incarnation is not None:
-                self._holders[own.queue].add(own.incarnation)
+            if own.worker_id is not None:
+                self._holders[own.queue].add(own.worker_id)
         report = self._report
         report.queues = sorted(names)
-        stores = (self._mend, self._tracks)
+        stores = (self._checks, self._tracks)
         report.total = sum(sum(each.sizes(name)) for name in names for each in stores)
         if queue is None:
-            report.total += self._mend.periodic_size()
+            report.total += self._checks.periodic_size()
         yield report
         self._types("", self._tracks.wrong_shared_types())
         layout_of = {name: known.get(name, self._store.layout) for name in report.queues}
@@ -108,15 +96,15 @@ class _Check:
             yield from self._ready(name, layout)
             for look in (
                 self._tracks.unique,
-                self._mend.index,
-                self._mend.entries,
-                self._mend.due,
-                self._tracks.parked,
-                self._tracks.twins,
+                self._checks.index,
+                self._checks.entries,
+                self._checks.due,
+                self._tracks.paused_due,
+                self._tracks.duplicate_ids,
                 self._tracks.waiting,
                 self._tracks.running,
-                self._mend.letters,
-                self._mend.deaths,
+                self._checks.dead_letters,
+                self._checks.deaths,
             ):
                 yield from self._walk(name, look)
             with self._surviving(name):
@@ -124,13 +112,13 @@ class _Check:
             with self._surviving(name):
                 # At a rate of less than one a second it is looked at as rarely.
                 deferred = max(DEFER, 1 / layout.rate if layout.rate else 0)
-                self._take(name, self._mend.queue(name, layout, deferred, mend=self._repair))
+                self._take(name, self._checks.queue(name, layout, deferred, repair=self._repair))
             with self._surviving(name):
                 self._counts(name, layout)
             yield report
         if queue is None:
-            yield from self._walk("", self._mend.periodic)
-            yield from self._walk("", self._mend.looks)
+            yield from self._walk("", self._checks.periodic)
+            yield from self._walk("", self._checks.looks)
         yield from self._wakes(layout_of)
 
     def _walk(self, queue: str, look: Callable[..., Batch]) -> Iterator[Report]:
@@ -138,7 +126,7 @@ class _Check:
         cursor = None
         with self._surviving(queue):
             while cursor != 0:
-                batch = look(queue, cursor or 0, mend=self._repair)
+                batch = look(queue, cursor or 0, repair=self._repair)
                 self._take(queue, batch)
                 cursor = batch.cursor
                 self._report.done += batch.looked
@@ -158,7 +146,7 @@ class _Check:
         with self._surviving(queue):
             tracked = self._tracks.count(queue, "waiting")
             sizes = self._store.sizes(queue, layout)
-            if sizes.ready + self._mend.suspects(queue) <= MOST_COUNTS:
+            if sizes.ready + self._checks.quarantined(queue) <= MOST_COUNTS:
                 yield from self._tracked(
                     queue, "waiting", lambda: self._tracks.ready_places(queue, layout)
                 )
@@ -180,7 +168,7 @@ class _Check:
         for place in places:
             cursor = None
             while cursor != 0:
-                batch, there = self._tracks.messages(queue, place, cursor or 0, mend=self._repair)
+                batch, there = self._tracks.messages(queue, place, cursor or 0, repair=self._repair)
                 self._take(queue, batch)
                 cursor = batch.cursor
                 self._report.done += batch.looked
@@ -191,7 +179,7 @@ class _Check:
         for group in batches(missing.values()):
             if index == "running":
                 places = self._tracks.held_places(queue, sorted({each.holder for each in group}))
-            gone = self._tracks.gone(queue, index, places, group, mend=self._repair)
+            gone = self._tracks.gone(queue, index, places, group, repair=self._repair)
             if gone is not None:
                 self._take(queue, gone)
             else:
@@ -202,19 +190,19 @@ class _Check:
 
     def _all_holders(self, queue: str) -> list[str]:
         """Return the processes that may hold something, with a lease or without."""
-        return sorted({*self._holders[queue], *self._mend.leaseholders(queue)})
+        return sorted({*self._holders[queue], *self._checks.leaseholders(queue)})
 
     def _leases(self, queue: str) -> None:
         lease = self._settings.lease
         over = max(lease, EMPTY_LEASE)
-        for incarnations in batches(self._all_holders(queue)) or [[]]:
+        for worker_ids in batches(self._all_holders(queue)) or [[]]:
             self._take(
-                queue, self._mend.leases(queue, incarnations, lease, over, mend=self._repair)
+                queue, self._checks.leases(queue, worker_ids, lease, over, repair=self._repair)
             )
 
     def _counts(self, queue: str, layout: Layout) -> None:
         """Find counts of deliveries whose message is gone: popped by a stock worker, or purged."""
-        counted = self._mend.count_counts(queue)
+        counted = self._checks.count_counts(queue)
         if not counted:
             return
         messages = self._store.sizes(queue, layout).ready
@@ -225,26 +213,26 @@ class _Check:
                 f"{messages:,} messages would have to be read (at most {MOST_COUNTS:,} are)"
             )
             return
-        seen = self._mend.sample_counts(queue, MOST_COUNTS)
+        seen = self._checks.sample_counts(queue, MOST_COUNTS)
         if counted > len(seen):
             self._report.notes.append(
                 f"{queue}: {len(seen):,} of {counted:,} counts of deliveries were looked at"
             )
-        stale = self._mend.stale_counts(queue, layout, seen, self._holders[queue])
+        stale = self._checks.stale_counts(queue, layout, seen, self._holders[queue])
         for pairs in batches(stale.items()):
-            self._take(queue, self._mend.counts(queue, dict(pairs), mend=self._repair))
+            self._take(queue, self._checks.counts(queue, dict(pairs), repair=self._repair))
 
     def _wakes(self, layout_of: dict[str, Layout]) -> Iterator[Report]:
         """Find what is ready, wakes nobody, and does not move."""
         signs = {}
         for queue, layout in layout_of.items():
             with self._surviving(queue):
-                signs[queue] = self._mend.wake(queue, layout)
+                signs[queue] = self._checks.wake(queue, layout)
         signs = {queue: sign for queue, sign in signs.items() if sign}
         if signs:
             time.sleep(WAKE_PATIENCE)
         for queue, sign in signs.items():
-            again = self._mend.wake(queue, layout_of[queue], sign if self._repair else "")
+            again = self._checks.wake(queue, layout_of[queue], sign if self._repair else "")
             if again == sign:
                 self._report.add(queue, Found("no_wake", 1, int(self._repair), [queue]))
         yield self._report

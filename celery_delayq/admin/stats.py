@@ -8,16 +8,10 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from celery_delayq.model.envelope import (
-    due_of_eta,
-    own_of,
-)
+from celery_delayq.model.envelope import due_of_eta, own_of
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.periodic import PeriodicStore
-from celery_delayq.store.schedule import (
-    Store,
-    layouts,
-)
+from celery_delayq.store.schedule import Store, layouts
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,35 +10,16 @@ from typing import Any
 
 from celery import Celery
 
-from celery_delayq.errors import (
-    InvalidETA,
-    RecordError,
-)
+from celery_delayq.errors import InvalidETA, RecordError
 from celery_delayq.model import envelope
-from celery_delayq.model.envelope import (
-    Due,
-    Entry,
-    Record,
-)
-from celery_delayq.model.lookup import (
-    Letter,
-    Listed,
-    Where,
-)
+from celery_delayq.model.envelope import Due, Entry, Record
+from celery_delayq.model.lookup import Listed, StatusCode, Where
 from celery_delayq.model.scheduled import moment
 from celery_delayq.model.task_options import check_own
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.repair import (
-    BATCH,
-    MendStore,
-    Release,
-    batches,
-)
-from celery_delayq.store.repair_tracking import MendTracks
-from celery_delayq.store.schedule import (
-    Store,
-    layouts,
-)
+from celery_delayq.store.repair import BATCH, Release, RepairStore, batches
+from celery_delayq.store.repair_tracking import RepairTracking
+from celery_delayq.store.schedule import Store, layouts
 from celery_delayq.utils.portions import portions
 
 #: Seconds: longer than any lease.
@@ -137,17 +118,17 @@ def to_stock(app: Celery, *, dry_run: bool = False, spare_living: bool = False) 
     """
     with app.connection_for_write() as connection:
         store: Store = connection.default_channel.store
-        mend = MendStore(store)
+        repair = RepairStore(store)
         known = layouts(store.registry())
         holders: dict[str, set[str]] = {queue: set() for queue in known}
-        for own in mend.owned():
+        for own in repair.owned():
             held_by = holders.setdefault(own.queue, set())
-            if own.incarnation is not None:
-                held_by.add(own.incarnation)
+            if own.worker_id is not None:
+                held_by.add(own.worker_id)
         back = _Back(
             store,
-            mend,
-            MendTracks(store),
+            repair,
+            RepairTracking(store),
             Moved(total=0),
             dry_run=dry_run,
             spare_living=spare_living,
@@ -158,10 +139,10 @@ def to_stock(app: Celery, *, dry_run: bool = False, spare_living: bool = False) 
         for queue, held_by in holders.items():
             layout = known.get(queue, store.layout)
             yield from back.schedule(queue, layout)
-            suspects = mend.suspects(queue)
-            for incarnation in sorted(held_by):
-                yield from back.held(queue, layout, incarnation)
-            yield from back.suspects(queue, layout, suspects)
+            quarantined = repair.quarantined(queue)
+            for worker_id in sorted(held_by):
+                yield from back.held(queue, layout, worker_id)
+            yield from back.quarantined(queue, layout, quarantined)
             back.ready(queue, layout)
             back.tidy(queue, lease)
 
@@ -171,16 +152,16 @@ class _Back:
     """Gives the messages of one queue after the other back to stock workers."""
 
     store: Store
-    mend: MendStore
-    tracks: MendTracks
+    repair: RepairStore
+    tracks: RepairTracking
     moved: Moved
     dry_run: bool
     spare_living: bool
 
-    def count(self, queue: str, incarnations: Iterable[str]) -> int:
+    def count(self, queue: str, worker_ids: Iterable[str]) -> int:
         """Return how many messages there are to move."""
-        held = (len(self.store.leases.held(queue, name)) for name in incarnations)
-        return self.store.scheduled(queue) + sum(held) + self.mend.suspects(queue)
+        held = (len(self.store.leases.held(queue, name)) for name in worker_ids)
+        return self.store.scheduled(queue) + sum(held) + self.repair.quarantined(queue)
 
     def schedule(self, queue: str, layout: Layout) -> Iterator[Moved]:
         """Give back what is scheduled, in order of due.
@@ -208,7 +189,7 @@ class _Back:
 
     def _portions(self, queue: str, names: Sequence[str]) -> Iterator[list[str]]:
         """Yield names, so many of them that one call does not keep Redis busy for long."""
-        lengths = dict(zip(names, self.mend.lengths(queue, names), strict=True))
+        lengths = dict(zip(names, self.repair.lengths(queue, names), strict=True))
         # The call carries the record, and the message that takes its place.
         return portions(names, BATCH, lambda name: 2 * lengths[name])
 
@@ -217,7 +198,7 @@ class _Back:
         moved, left = self.moved, set()
         for _ in range(ATTEMPTS):
             now, some = self.store.now_ms(), []
-            for name, score, record in self.mend.scheduled(queue, names):
+            for name, score, record in self.repair.scheduled(queue, names):
                 if score is None:
                     moved.gone += 1
                     continue
@@ -228,12 +209,12 @@ class _Back:
                 except (RecordError, ValueError, LookupError, TypeError, AttributeError):
                     left.add(name)
                     moved.left += 1
-            letters: Sequence[Letter] = ["d"] * len(some)
+            dead_letters: Sequence[StatusCode] = ["d"] * len(some)
             if some and not self.dry_run:
-                letters = self.mend.release(queue, layout, some)
-            moved.ready += letters.count("d")
-            moved.gone += letters.count("u")
-            names = [each.name for each, x in zip(some, letters, strict=True) if x == "c"]
+                dead_letters = self.repair.release(queue, layout, some)
+            moved.ready += dead_letters.count("d")
+            moved.gone += dead_letters.count("u")
+            names = [each.name for each, x in zip(some, dead_letters, strict=True) if x == "c"]
             if not names:
                 break
         return left
@@ -256,26 +237,26 @@ class _Back:
             self.tracks.forget_ready(queue, layout, [(each, b"") for each in some])
         self.tracks.forget_ready(queue, layout)
 
-    def held(self, queue: str, layout: Layout, incarnation: str) -> Iterator[Moved]:
+    def held(self, queue: str, layout: Layout, worker_id: str) -> Iterator[Moved]:
         """Give back what a process holds, to run next in the order in which it was leased."""
         moved, leases = self.moved, self.store.leases
-        fields = sorted(leases.held(queue, incarnation), key=_place)
-        spared = self.spare_living and self.mend.lives(incarnation)
+        fields = sorted(leases.held(queue, worker_id), key=_place)
+        spared = self.spare_living and self.repair.lives(worker_id)
         # From the last batch on, since each goes before what is ready.
         for end in range(len(fields), 0, -BATCH):
             batch = fields[max(0, end - BATCH) : end]
             if spared:
                 moved.held += len(batch)
             else:
-                ready, buried = len(batch), 0
+                ready, dead_lettered = len(batch), 0
                 if not self.dry_run:
-                    ready, buried = leases.requeue(queue, incarnation, batch, layout=layout)
+                    ready, dead_lettered = leases.requeue(queue, worker_id, batch, layout=layout)
                 moved.ready += ready
-                moved.left += buried
-                moved.gone += len(batch) - ready - buried
+                moved.left += dead_lettered
+                moved.gone += len(batch) - ready - dead_lettered
             yield moved
 
-    def suspects(self, queue: str, layout: Layout, before: int) -> Iterator[Moved]:
+    def quarantined(self, queue: str, layout: Layout, before: int) -> Iterator[Moved]:
         """Give back what waits to be delivered alone.
 
         Those beyond the number *before* were held, and are counted already.
@@ -285,8 +266,8 @@ class _Back:
             moved.ready += before
             yield moved
             return
-        moved.ready -= self.mend.suspects(queue) - before
-        while any(outcome := self.mend.absolve(queue, layout)):
+        moved.ready -= self.repair.quarantined(queue) - before
+        while any(outcome := self.repair.release_quarantined(queue, layout)):
             moved.ready += outcome[0]
             moved.left += outcome[1]
             yield moved
@@ -295,11 +276,11 @@ class _Back:
         """Remove leases on nothing, whether they have ended or not."""
         if self.dry_run:
             return
-        names = self.mend.leaseholders(queue)
+        names = self.repair.leaseholders(queue)
         if self.spare_living:
-            names = {name for name in names if not self.mend.lives(name)}
-        for incarnations in batches(names) or [[]]:
-            self.mend.leases(queue, incarnations, lease, -FOREVER, mend=True)
+            names = {name for name in names if not self.repair.lives(name)}
+        for worker_ids in batches(names) or [[]]:
+            self.repair.leases(queue, worker_ids, lease, -FOREVER, repair=True)
 
 
 def _stock_message(record: bytes, score: float, now_ms: int) -> bytes:
@@ -319,5 +300,5 @@ def _entry(raw: dict[str, Any], step: int, due: Due) -> Entry:
     if envelope.due_of(raw) is not None:
         check_own(raw["properties"])
         return Entry.of(raw, step, due)
-    nonce = str(raw["properties"]["delivery_tag"])
-    return Entry(nonce, due, step, Record(step, nonce, "", envelope.encode(raw)).pack())
+    message_id = str(raw["properties"]["delivery_tag"])
+    return Entry(message_id, due, step, Record(step, message_id, "", envelope.encode(raw)).pack())

@@ -5,18 +5,8 @@ from __future__ import annotations
 import click
 from celery.bin.base import CeleryCommand, CeleryOption
 
-from celery_delayq.cli import (
-    changing,
-    dead,
-    looking,
-    periodic,
-    transfer,
-)
-from celery_delayq.cli.base import (
-    Refused,
-    delayq_of,
-    reporting_errors,
-)
+from celery_delayq.cli import changing, dead, looking, periodic, transfer
+from celery_delayq.cli.base import Refused, delayq_of, reporting_errors
 from celery_delayq.cli.options import Name
 
 __all__ = ["Refused", "delayq", "delayq_of", "reporting_errors"]

@@ -5,10 +5,7 @@ from __future__ import annotations
 import click
 from celery.bin.base import CeleryCommand
 
-from celery_delayq.cli.base import (
-    delayq_of,
-    reporting_errors,
-)
+from celery_delayq.cli.base import delayq_of, reporting_errors
 from celery_delayq.cli.options import (
     Meant,
     Moment,

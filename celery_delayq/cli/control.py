@@ -31,20 +31,10 @@ from celery_delayq.cli.screen import (
     now_of,
     time_text,
 )
-from celery_delayq.cli.words import (
-    shown_id,
-    span,
-    spelled,
-    stamp,
-)
+from celery_delayq.cli.words import shown_id, span, spelled, stamp
 from celery_delayq.errors import InvalidETA
 from celery_delayq.model.envelope import due_of_eta
-from celery_delayq.model.scheduled import (
-    Bulk,
-    Filter,
-    Outcome,
-    moment,
-)
+from celery_delayq.model.scheduled import Bulk, Filter, Outcome, moment
 
 _WHY = {
     Outcome.READY: "it waits for a worker already",

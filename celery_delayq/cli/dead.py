@@ -5,10 +5,7 @@ from __future__ import annotations
 import click
 from celery.bin.base import CeleryCommand
 
-from celery_delayq.cli.base import (
-    delayq_of,
-    reporting_errors,
-)
+from celery_delayq.cli.base import delayq_of, reporting_errors
 from celery_delayq.cli.dead_options import (
     DeadMeant,
     How,
@@ -26,10 +23,10 @@ from celery_delayq.cli.options import (
 )
 from celery_delayq.model.dead_letter import DeadFilter
 
-_LETTER_ID = "Id of a dead letter; put -- before one that begins with a dash."
+_DEAD_LETTER_ID = "Id of a dead letter; put -- before one that begins with a dash."
 _PLACE = "By default the database of the setting dead_letters_archive."
 
-letters_argument = argument("ids", "[ID]...", _LETTER_ID, nargs=-1)
+dead_letters_argument = argument("ids", "[ID]...", _DEAD_LETTER_ID, nargs=-1)
 
 
 @click.group()
@@ -53,7 +50,7 @@ def dead() -> None:
     "--limit",
     type=click.IntRange(1),
     metavar="NUMBER",
-    help="Most letters to show; 100 if it is not given.",
+    help="Most dead letters to show; 100 if it is not given.",
 )
 @option("--all", "all_", is_flag=True, help="Show all.")
 @option("--json", "as_json", is_flag=True, help="Print JSON, a line for each; times in UTC.")
@@ -74,16 +71,16 @@ def list_(
       celery -A shop delayq dead list --exception ValueError --reason timeout
       celery -A shop delayq dead list --all --json | jq -r .task_id
     """
-    from celery_delayq.cli import letters
+    from celery_delayq.cli import dead_letter_tables
 
     if all_ and limit is not None:
         raise click.UsageError("--all shows everything: leave out --limit")
-    limit = None if all_ else limit or letters.LIMIT
-    letters.show_many(ctx, delayq_of(ctx), filter, limit=limit, as_json=as_json)
+    limit = None if all_ else limit or dead_letter_tables.LIMIT
+    dead_letter_tables.show_many(ctx, delayq_of(ctx), filter, limit=limit, as_json=as_json)
 
 
 @dead.command(cls=CeleryCommand)
-@argument("id", "ID", _LETTER_ID)
+@argument("id", "ID", _DEAD_LETTER_ID)
 @queue_option
 @json_option
 @click.pass_context
@@ -92,21 +89,21 @@ def show(ctx: click.Context, id: str, queue: str | None, as_json: bool) -> None:
     """Show all that is known of a dead letter.
 
     Why it died, the traceback, the arguments (as JSON, as replay takes them). ID is that of the
-    letter, as `dead list` shows it, or that of a task of which there are letters. Exits with 1
-    when there is none.
+    dead letter, as `dead list` shows it, or that of a task of which there are dead letters. Exits
+    with 1 when there is none.
 
     \b
     Examples:
       celery -A shop delayq dead show 0d1b0f6e-9f5c-4f0e-a8f5-1f6d8cf1f1a5
-      celery -A shop delayq dead show mail-7 --json | jq '.letters[0].due'
+      celery -A shop delayq dead show mail-7 --json | jq '.dead letters[0].due'
     """
-    from celery_delayq.cli import letters
+    from celery_delayq.cli import dead_letter_tables
 
-    letters.show_one(ctx, delayq_of(ctx), id, queue, as_json=as_json)
+    dead_letter_tables.show_one(ctx, delayq_of(ctx), id, queue, as_json=as_json)
 
 
 @dead.command(cls=CeleryCommand)
-@letters_argument
+@dead_letters_argument
 @with_how
 @with_dead_meant
 @click.pass_context
@@ -114,8 +111,8 @@ def show(ctx: click.Context, id: str, queue: str | None, as_json: bool) -> None:
 def replay(ctx: click.Context, meant: DeadMeant, how: How) -> None:
     """Run dead letters again, with all their attempts.
 
-    Give ids, or a filter: then it is shown how many are meant, and asked. In one step a letter is
-    scheduled or ready, and dead no more. Exits with 1 when something was not replayed: others
+    Give ids, or a filter: then it is shown how many are meant, and asked. In one step a dead letter
+    is scheduled or ready, and dead no more. Exits with 1 when something was not replayed: others
     have replayed it, or another task has its unique key.
 
     \b
@@ -126,10 +123,7 @@ def replay(ctx: click.Context, meant: DeadMeant, how: How) -> None:
       celery -A shop delayq dead replay --exception TimeoutError --rate 10 --yes
       celery -A shop delayq dead replay --all --to-queue slow
     """
-    from celery_delayq.cli import (
-        control,
-        replaying,
-    )
+    from celery_delayq.cli import control, replaying
 
     how.check(ids=bool(meant.ids))
     meant.check()
@@ -138,7 +132,7 @@ def replay(ctx: click.Context, meant: DeadMeant, how: How) -> None:
 
 
 @dead.command(cls=CeleryCommand)
-@letters_argument
+@dead_letters_argument
 @with_dead_meant
 @click.pass_context
 @reporting_errors
@@ -154,10 +148,7 @@ def purge(ctx: click.Context, meant: DeadMeant) -> None:
       celery -A shop delayq dead purge --task shop.remind --died-to 30d
       celery -A shop delayq dead purge --all --yes --json
     """
-    from celery_delayq.cli import (
-        control,
-        replaying,
-    )
+    from celery_delayq.cli import control, replaying
 
     meant.check()
     delayq = delayq_of(ctx)
@@ -191,7 +182,7 @@ def export(ctx: click.Context, target: str, filter: DeadFilter, as_json: bool) -
 @dead.command("import", cls=CeleryCommand)
 @argument("source", "[SOURCE]", _PLACE, required=False)
 @with_dead_filter
-@option("--dry-run", is_flag=True, help="Only tell what would become of the letters.")
+@option("--dry-run", is_flag=True, help="Only tell what would become of the dead letters.")
 @json_option
 @click.pass_context
 @reporting_errors
@@ -235,8 +226,8 @@ def archive(
 ) -> None:
     """Move dead letters to a SQL database.
 
-    URL is sqlite:///path or postgresql://user:password@host/name. A letter leaves Redis when the
-    database has it, and is there once: it may be interrupted and repeated. Workers do it by
+    URL is sqlite:///path or postgresql://user:password@host/name. A dead letter leaves Redis when
+    the database has it, and is there once: it may be interrupted and repeated. Workers do it by
     themselves where the setting dead_letters_archive says to which database.
 
     \b

@@ -28,7 +28,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class How(NamedTuple):
-    """How letters are replayed."""
+    """How dead letters are replayed."""
 
     rate: float | None
     to_queue: str | None
@@ -97,7 +97,7 @@ def with_dead_filter(command: F) -> F:
 
 @dataclass(frozen=True, slots=True)
 class DeadMeant(Meant):
-    """Which letters a command is to change."""
+    """Which dead letters a command is to change."""
 
     all_: bool = False
 
@@ -106,7 +106,7 @@ class DeadMeant(Meant):
 
     @property
     def everything(self) -> bool:
-        """Whether all letters of all queues are meant, and it is said so."""
+        """Whether all dead letters of all queues are meant, and it is said so."""
         return self.all_
 
     def check(self) -> None:

@@ -15,18 +15,9 @@ from rich.console import Console
 from rich.live import Live
 
 from celery_delayq.app import DelayQ
-from celery_delayq.cli.base import (
-    is_away,
-    told,
-)
-from celery_delayq.cli.words import (
-    spelled,
-    stamp,
-)
-from celery_delayq.dispatch.dispatcher import (
-    DispatcherThread,
-    Tally,
-)
+from celery_delayq.cli.base import is_away, told
+from celery_delayq.cli.words import spelled, stamp
+from celery_delayq.dispatch.dispatcher import DispatcherThread, Tally
 from celery_delayq.model.scheduled import moment
 from celery_delayq.periodic.runner import Ticker
 from celery_delayq.settings import Settings
@@ -121,8 +112,8 @@ def _knows_all(app: Celery) -> bool:
 def _line(tally: Tally, seconds: float) -> str:
     """Return what was done so far in *seconds*, in one line."""
     parts = [f"{tally.promoted:,} promoted", f"{tally.promoted / max(seconds, 1):,.1f}/s"]
-    if tally.buried:
-        parts.append(f"{tally.buried:,} unreadable, now dead letters")
+    if tally.dead_lettered:
+        parts.append(f"{tally.dead_lettered:,} unreadable, now dead letters")
     if tally.errors:
         parts.append(f"{tally.errors:,} errors, see the log")
     look = tally.last

@@ -26,22 +26,11 @@ from celery_delayq.cli.screen import (
     print_fields,
     time_text,
 )
-from celery_delayq.cli.words import (
-    distance,
-    number_of,
-    quoted,
-    shown_id,
-    spelled,
-    stamp,
-)
+from celery_delayq.cli.words import distance, number_of, quoted, shown_id, spelled, stamp
 from celery_delayq.errors import InvalidETA
 from celery_delayq.model.envelope import due_of_eta
 from celery_delayq.model.lookup import State
-from celery_delayq.model.scheduled import (
-    Filter,
-    ScheduledTask,
-    moment,
-)
+from celery_delayq.model.scheduled import Filter, ScheduledTask, moment
 
 #: Entries that are shown in one table, if nothing else is said.
 LIMIT = 100

@@ -9,18 +9,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from celery_delayq.admin.findings import (
-    KINDS,
-    Finding,
-    Report,
-)
+from celery_delayq.admin.findings import KINDS, Finding, Report
 from celery_delayq.admin.repair import check
 from celery_delayq.app import DelayQ
 from celery_delayq.cli import Refused
-from celery_delayq.cli.screen import (
-    console_of,
-    new_table,
-)
+from celery_delayq.cli.screen import console_of, new_table
 from celery_delayq.cli.words import spelled
 from celery_delayq.settings import Settings
 
@@ -83,7 +76,7 @@ def _what(finding: Finding) -> Text:
     text = Text(kind.what)
     if kind.harmless:
         text.append(" (harmless)")
-    text.append(f"\nrepair: {kind.mending}")
+    text.append(f"\nrepair: {kind.repairing}")
     more = ", …" if finding.found > len(finding.examples) else ""
     return text.append(f"\n{', '.join(map(spelled, finding.examples))}{more}", style="dim")
 

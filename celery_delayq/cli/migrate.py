@@ -8,11 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from celery_delayq.admin.stock_migration import (
-    Moved,
-    from_stock,
-    to_stock,
-)
+from celery_delayq.admin.stock_migration import Moved, from_stock, to_stock
 from celery_delayq.app import DelayQ
 from celery_delayq.cli import Refused
 from celery_delayq.cli.words import spelled

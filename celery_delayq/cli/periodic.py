@@ -5,16 +5,8 @@ from __future__ import annotations
 import click
 from celery.bin.base import CeleryCommand
 
-from celery_delayq.cli.base import (
-    delayq_of,
-    reporting_errors,
-)
-from celery_delayq.cli.options import (
-    Name,
-    argument,
-    json_option,
-    option,
-)
+from celery_delayq.cli.base import delayq_of, reporting_errors
+from celery_delayq.cli.options import Name, argument, json_option, option
 from celery_delayq.cli.periodic_options import (
     Asked,
     any_names_argument,

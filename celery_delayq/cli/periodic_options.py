@@ -13,19 +13,8 @@ from celery.exceptions import ImproperlyConfigured
 from celery.schedules import BaseSchedule, ParseException, crontab, schedule, solar
 
 from celery_delayq.cli import complete
-from celery_delayq.cli.options import (
-    Json,
-    Moment,
-    Name,
-    Span,
-    argument,
-    option,
-    stacked,
-)
-from celery_delayq.periodic.definition import (
-    CATCH_UPS,
-    OVERLAPS,
-)
+from celery_delayq.cli.options import Json, Moment, Name, Span, argument, option, stacked
+from celery_delayq.periodic.definition import CATCH_UPS, OVERLAPS
 from celery_delayq.periodic.schedules import rrule
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -12,30 +12,15 @@ import click
 from celery_delayq.app import DelayQ
 from celery_delayq.cli.control import Change
 from celery_delayq.cli.dead_options import How
-from celery_delayq.cli.screen import (
-    Things,
-    console_of,
-    known_tasks,
-    note_unknown_queue,
-)
-from celery_delayq.cli.words import (
-    span,
-    spelled,
-    stamp,
-)
-from celery_delayq.model.dead_letter import (
-    DeadFilter,
-    DeadLetter,
-)
+from celery_delayq.cli.screen import Things, console_of, known_tasks, note_unknown_queue
+from celery_delayq.cli.words import span, spelled, stamp
+from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
 from celery_delayq.model.envelope import due_of_eta
-from celery_delayq.model.scheduled import (
-    Outcome,
-    moment,
-)
+from celery_delayq.model.scheduled import Outcome, moment
 
 _WHY = {
-    Outcome.UNKNOWN: "there is no such letter, or no more",
-    Outcome.CHANGED: "another letter has its id by now",
+    Outcome.UNKNOWN: "there is no such dead letter, or no more",
+    Outcome.CHANGED: "another dead letter has its id by now",
     Outcome.CONFLICT: "another task has its unique key",
     Outcome.UNREADABLE: "it is no message of a task, its arguments are no JSON, or it never had a "
     "queue (--to-queue)",
@@ -46,11 +31,11 @@ def _count(delayq: DelayQ, filter: DeadFilter) -> Counter[tuple[str, str]]:
     return Counter((each.queue, each.task or "?") for each in delayq.dead_letters(filter))
 
 
-LETTERS = Things("letter", "letters", "no dead letter", _WHY, _count)
+DEAD_LETTERS = Things("dead_letter", "dead_letters", "no dead letter", _WHY, _count)
 
 
-def letter_of(delayq: DelayQ, id: str, queue: str | None) -> DeadLetter | None:
-    """Return a letter by its id as it is shown: with ``%00`` for a NUL."""
+def dead_letter_of(delayq: DelayQ, id: str, queue: str | None) -> DeadLetter | None:
+    """Return a dead letter by its id as it is shown: with ``%00`` for a NUL."""
     found = delayq.dead_letter(id, queue=queue)
     if found is None and "%00" in id:
         found = delayq.dead_letter(id.replace("%00", "\0"), queue=queue)
@@ -58,18 +43,18 @@ def letter_of(delayq: DelayQ, id: str, queue: str | None) -> DeadLetter | None:
 
 
 def _one(delayq: DelayQ, change: Callable[[DeadLetter], Outcome]) -> Callable[..., Outcome]:
-    """Return what changes a letter by its id, in one queue or all."""
+    """Return what changes a dead letter by its id, in one queue or all."""
 
     def one(id: str, *, queue: str | None, **_: Any) -> Outcome:
-        letter = letter_of(delayq, id, queue)
-        return Outcome.UNKNOWN if letter is None else change(letter)
+        dead_letter = dead_letter_of(delayq, id, queue)
+        return Outcome.UNKNOWN if dead_letter is None else change(dead_letter)
 
     return one
 
 
 def purge(delayq: DelayQ) -> Change:
     """Return how to purge."""
-    return Change("Purge", "purged", _one(delayq, delayq.purge), delayq.purge_all, "", LETTERS)
+    return Change("Purge", "purged", _one(delayq, delayq.purge), delayq.purge_all, "", DEAD_LETTERS)
 
 
 def replay(ctx: click.Context, delayq: DelayQ, how: How) -> Change:
@@ -99,10 +84,10 @@ def replay(ctx: click.Context, delayq: DelayQ, how: How) -> Change:
         _note_unknown_tasks(delayq, {*tasks} - warned)
         warned.update(tasks)
 
-    def one(letter: DeadLetter) -> Outcome:
-        if letter.task is not None:
-            note([letter.task])
-        return delayq.replay(letter, eta=how.eta, countdown=how.countdown, **changes)
+    def one(dead_letter: DeadLetter) -> Outcome:
+        if dead_letter.task is not None:
+            note([dead_letter.task])
+        return delayq.replay(dead_letter, eta=how.eta, countdown=how.countdown, **changes)
 
     return Change(
         "Replay",
@@ -110,7 +95,7 @@ def replay(ctx: click.Context, delayq: DelayQ, how: How) -> Change:
         _one(delayq, one),
         partial(delayq.replay_all, rate=how.rate, **changes),
         "".join(f" {part}" for part in parts),
-        LETTERS,
+        DEAD_LETTERS,
         note,
     )
 

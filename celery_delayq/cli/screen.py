@@ -19,17 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 from celery_delayq.app import DelayQ
-from celery_delayq.cli.words import (
-    distance,
-    number_of,
-    spelled,
-    stamp,
-)
-from celery_delayq.model.scheduled import (
-    Filter,
-    Outcome,
-    moment,
-)
+from celery_delayq.cli.words import distance, number_of, spelled, stamp
+from celery_delayq.model.scheduled import Filter, Outcome, moment
 from celery_delayq.periodic.schedules import clocked
 from celery_delayq.periodic.serialization import describe
 from celery_delayq.store.schedule import layouts

@@ -11,16 +11,9 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from celery_delayq.admin.stats import (
-    QueueStats,
-    Stats,
-)
+from celery_delayq.admin.stats import QueueStats, Stats
 from celery_delayq.app import DelayQ
-from celery_delayq.cli.words import (
-    number_of,
-    span,
-    spelled,
-)
+from celery_delayq.cli.words import number_of, span, spelled
 
 
 def show(delayq: DelayQ, *, as_json: bool) -> None:

@@ -10,20 +10,9 @@ import click
 from rich.text import Text
 
 from celery_delayq.app import DelayQ
-from celery_delayq.cli.screen import (
-    console_of,
-    schedule_text,
-)
-from celery_delayq.cli.words import (
-    number_of,
-    quoted,
-    spelled,
-)
-from celery_delayq.periodic.importers import (
-    Found,
-    Result,
-    take_over,
-)
+from celery_delayq.cli.screen import console_of, schedule_text
+from celery_delayq.cli.words import number_of, quoted, spelled
+from celery_delayq.periodic.importers import Found, Result, take_over
 from celery_delayq.periodic.serialization import describe
 from celery_delayq.transfer.results import sqlalchemy_needed
 

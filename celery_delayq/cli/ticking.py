@@ -15,10 +15,7 @@ from rich.text import Text
 
 from celery_delayq.app import DelayQ
 from celery_delayq.cli.base import Refused
-from celery_delayq.cli.periodic_options import (
-    Asked,
-    as_options,
-)
+from celery_delayq.cli.periodic_options import Asked, as_options
 from celery_delayq.cli.screen import (
     WIDE,
     console_of,
@@ -31,13 +28,7 @@ from celery_delayq.cli.screen import (
     schedule_text,
     time_text,
 )
-from celery_delayq.cli.words import (
-    distance,
-    number_of,
-    quoted,
-    spelled,
-    stamp,
-)
+from celery_delayq.cli.words import distance, number_of, quoted, spelled, stamp
 from celery_delayq.errors import (
     ConfigError,
     InvalidSchedule,
@@ -46,7 +37,7 @@ from celery_delayq.errors import (
     RecordError,
 )
 from celery_delayq.periodic.definition import API
-from celery_delayq.periodic.state import Periodic
+from celery_delayq.periodic.policy import Periodic
 from celery_delayq.periodic.unreadable import Unreadable
 
 Entry = Periodic | Unreadable

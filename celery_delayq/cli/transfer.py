@@ -7,10 +7,7 @@ from typing import Literal
 import click
 from celery.bin.base import CeleryCommand
 
-from celery_delayq.cli.base import (
-    delayq_of,
-    reporting_errors,
-)
+from celery_delayq.cli.base import delayq_of, reporting_errors
 from celery_delayq.cli.options import (
     json_option,
     option,

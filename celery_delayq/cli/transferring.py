@@ -16,31 +16,13 @@ from rich.text import Text
 from celery_delayq.app import DelayQ
 from celery_delayq.cli.base import Refused
 from celery_delayq.cli.control import ENTRIES
-from celery_delayq.cli.replaying import LETTERS
-from celery_delayq.cli.screen import (
-    Things,
-    check_priority,
-    console_of,
-    known_queues,
-)
-from celery_delayq.cli.words import (
-    number_of,
-    shown_id,
-    spelled,
-)
+from celery_delayq.cli.replaying import DEAD_LETTERS
+from celery_delayq.cli.screen import Things, check_priority, console_of, known_queues
+from celery_delayq.cli.words import number_of, shown_id, spelled
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.scheduled import Filter
-from celery_delayq.transfer.results import (
-    Archived,
-    Became,
-    Exported,
-    Imported,
-    Report,
-)
-from celery_delayq.transfer.schedule import (
-    export_to,
-    import_from,
-)
+from celery_delayq.transfer.results import Archived, Became, Exported, Imported, Report
+from celery_delayq.transfer.schedule import export_to, import_from
 
 #: Of how many entries it is told why they were passed over.
 SHOWN = 20
@@ -144,9 +126,9 @@ def _say_archived(
     if as_json:
         print(json.dumps(report.as_dict()), file=sys.stderr if to_stdout else sys.stdout)
         return
-    text = f"{LETTERS.number(report.letters)} {done}"
-    if report.new != report.letters:
-        text += f", {report.letters - report.new:,} of them were there already"
+    text = f"{DEAD_LETTERS.number(report.dead_letters)} {done}"
+    if report.new != report.dead_letters:
+        text += f", {report.dead_letters - report.new:,} of them were there already"
     if report.gone:
         text += f"; {report.gone:,} were replayed or moved by others meanwhile"
     console_of(ctx, stderr=to_stdout).print(f"{text}.")
@@ -164,7 +146,7 @@ def import_dead(
     """Put dead letters back and tell what became of them, as :func:`import_`."""
     with _bar(ctx, hidden=as_json) as show:
         report = delayq.import_dead(source, filter, dry_run=dry_run, progress=show)
-    _say_imported(ctx, report, LETTERS, as_json=as_json)
+    _say_imported(ctx, report, DEAD_LETTERS, as_json=as_json)
 
 
 def _say_imported(ctx: click.Context, report: Imported, things: Things, *, as_json: bool) -> None:

@@ -10,10 +10,7 @@ import re
 import shlex
 from datetime import datetime, timezone
 
-from celery_delayq.model.envelope import (
-    entry_id,
-    parse_iso,
-)
+from celery_delayq.model.envelope import entry_id, parse_iso
 
 #: Units of a duration in seconds, the longest first.
 UNITS = {"w": 604_800, "d": 86_400, "h": 3600, "m": 60, "s": 1}

@@ -1,4 +1,4 @@
-"""What those call who look after dead letters: list, replay, purge."""
+"""What those call who manage dead letters: list, replay, purge."""
 
 from __future__ import annotations
 
@@ -12,39 +12,14 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from uuid import uuid4
 
-from celery_delayq.deadletters.replay import (
-    Changes,
-    revived,
-)
-from celery_delayq.errors import (
-    ConfigError,
-    InvalidETA,
-    InvalidFilter,
-    RecordError,
-)
-from celery_delayq.model.dead_letter import (
-    Buried,
-    DeadFilter,
-    DeadLetter,
-)
-from celery_delayq.model.envelope import (
-    Due,
-    due_of_countdown,
-    due_of_eta,
-)
-from celery_delayq.model.lookup import Letter
-from celery_delayq.model.scheduled import (
-    OUTCOMES,
-    Bulk,
-    Outcome,
-    moment,
-)
+from celery_delayq.deadletters.replay import Changes, replayed_in_place
+from celery_delayq.errors import ConfigError, InvalidETA, InvalidFilter, RecordError
+from celery_delayq.model.dead_letter import DeadFilter, DeadLetter, DeadLettered
+from celery_delayq.model.envelope import Due, due_of_countdown, due_of_eta
+from celery_delayq.model.lookup import StatusCode
+from celery_delayq.model.scheduled import OUTCOMES, Bulk, Outcome, moment
 from celery_delayq.schedule import revocation
-from celery_delayq.store.dead_letters import (
-    Replay,
-    Revived,
-    told,
-)
+from celery_delayq.store.dead_letters import Replay, ReplayedInPlace, told
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.schedule import Store
@@ -61,30 +36,31 @@ logger = logging.getLogger(__name__)
 
 
 class _Change(NamedTuple):
-    """A change of letters that is still to be made: the call, and which of them it is about."""
+    """A change of dead letters that is still to be made: the call, and which of them it is
+    about."""
 
-    letters: Sequence[DeadLetter]
+    dead_letters: Sequence[DeadLetter]
     call: Call | None
     places: Sequence[int]
     after: Callable[[Sequence[DeadLetter]], None] | None = None
 
-    def states(self, reply: Any) -> Sequence[Letter]:
-        """Return what became of each letter by the reply."""
-        states: list[Letter] = ["x"] * len(self.letters)
+    def states(self, reply: Any) -> Sequence[StatusCode]:
+        """Return what became of each dead letter by the reply."""
+        states: list[StatusCode] = ["x"] * len(self.dead_letters)
         for place, state in zip(self.places, told(reply or b""), strict=True):
             states[place] = state
         if self.after is not None:
-            done = zip(self.letters, states, strict=True)
-            self.after([letter for letter, state in done if state == "d"])
+            done = zip(self.dead_letters, states, strict=True)
+            self.after([dead_letter for dead_letter, state in done if state == "d"])
         return states
 
 
-#: Letters that one script call changes.
+#: Dead letters that one script call changes.
 BATCH = 100
 
 
 class DeadMixin:
-    """The part of :class:`~celery_delayq.DelayQ` for those who look after dead letters."""
+    """The part of :class:`~celery_delayq.DelayQ` for those who manage dead letters."""
 
     app: Celery | None
 
@@ -109,7 +85,7 @@ class DeadMixin:
     ) -> Iterator[DeadLetter]:
         """Return an iterator over dead letters, the first that died first.
 
-        Letters that come or go meanwhile are in it or not; all others are there once.
+        Dead letters that come or go meanwhile are in it or not; all others are there once.
 
         Parameters
         ----------
@@ -135,42 +111,44 @@ class DeadMixin:
         return self._dead(_filter_of(filter, fields))
 
     def _dead(self, filter: DeadFilter, *, ahead: bool = False) -> Iterator[DeadLetter]:
-        """Return an iterator; with *ahead* one that has a connection for itself, where all letters
-        are of one queue.
+        """Return an iterator; with *ahead* one that has a connection for itself, where all dead
+        letters are of one queue.
         """
         low, high = filter.range_ms()
         all_match = filter.is_by_place
 
-        def with_letters(store: Store) -> list[str]:
+        def with_dead_letters(store: Store) -> list[str]:
             known = queues_of(store, filter.queue)
-            return [queue for queue in known if store.letters.count(queue, low, high)]
+            return [queue for queue in known if store.dead_letters.count(queue, low, high)]
 
-        queues = self._ask(with_letters)
+        queues = self._ask(with_dead_letters)
         ahead = ahead and len(queues) == 1
 
         def of_queue(queue: str) -> Iterator[DeadLetter]:
-            letters = self._ask(lambda store: store.letters)
-            for buried in letters.all(queue, low, high, ahead=ahead, ask=self._ask):
-                letter = DeadLetter.of(queue, buried)
-                if all_match or filter.matches(letter):
-                    yield letter
+            dead_letters = self._ask(lambda store: store.dead_letters)
+            for dead_lettered in dead_letters.all(queue, low, high, ahead=ahead, ask=self._ask):
+                dead_letter = DeadLetter.of(queue, dead_lettered)
+                if all_match or filter.matches(dead_letter):
+                    yield dead_letter
 
-        return heapq.merge(*map(of_queue, queues), key=lambda letter: letter.buried.died_ms)
+        return heapq.merge(
+            *map(of_queue, queues), key=lambda dead_letter: dead_letter.dead_lettered.died_ms
+        )
 
     def dead_letter(self, id: str, *, queue: str | None = None) -> DeadLetter | None:
         """Return the dead letter with that id, or else the first one of a task with that id.
 
-        Their ids differ where several letters of a task died, or where nobody knew the id: then
-        all letters are read. None where there is none.
+        Their ids differ where several dead letters of a task died, or where nobody knew the id:
+        then all dead letters are read. None where there is none.
         """
         if not isinstance(id, str):
-            raise InvalidFilter(f"id={id!r}: expected the id of a letter")
+            raise InvalidFilter(f"id={id!r}: expected the id of a dead letter")
 
         def ask(store: Store) -> DeadLetter | None:
             for name in queues_of(store, queue):
-                buried = store.letters.get(name, id)
-                if buried is not None:
-                    return DeadLetter.of(name, buried)
+                dead_lettered = store.dead_letters.get(name, id)
+                if dead_lettered is not None:
+                    return DeadLetter.of(name, dead_lettered)
             return None
 
         return self._ask(ask) or next(self._dead(DeadFilter(queue, task_id=id)), None)
@@ -185,7 +163,8 @@ class DeadMixin:
         low, high = filter.range_ms()
         return self._ask(
             lambda store: sum(
-                store.letters.count(queue, low, high) for queue in queues_of(store, filter.queue)
+                store.dead_letters.count(queue, low, high)
+                for queue in queues_of(store, filter.queue)
             )
         )
 
@@ -193,7 +172,7 @@ class DeadMixin:
 
     def replay(
         self,
-        letter: DeadLetter | str,
+        dead_letter: DeadLetter | str,
         *,
         args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
@@ -205,8 +184,8 @@ class DeadMixin:
 
         Parameters
         ----------
-        letter : DeadLetter | str
-            A letter or its id.
+        dead_letter : DeadLetter | str
+            A dead letter or its id.
         args, kwargs, queue
             What to change; its retries have that too.
         eta, countdown
@@ -215,11 +194,11 @@ class DeadMixin:
         Returns
         -------
         Outcome
-            ``DONE``; ``UNKNOWN``, when there is no such letter any more; ``CHANGED``, when another
-            one has its id by now; ``CONFLICT``, when another task has its unique key;
+            ``DONE``; ``UNKNOWN``, when there is no such dead letter any more; ``CHANGED``, when
+            another one has its id by now; ``CONFLICT``, when another task has its unique key;
             ``UNREADABLE``, when it is no message of a task.
         """
-        found = self._letter(letter)
+        found = self._dead_letter(dead_letter)
         if found is None:
             return Outcome.UNKNOWN
         if eta is not None and countdown is not None:
@@ -262,58 +241,62 @@ class DeadMixin:
         if rate is not None and not (
             isinstance(rate, (int, float)) and not isinstance(rate, bool) and 0.001 <= rate <= 1e6
         ):
-            raise ConfigError(f"rate={rate!r}: expected letters a second, 0.001 to 1,000,000")
+            raise ConfigError(f"rate={rate!r}: expected dead letters a second, 0.001 to 1,000,000")
         changes = Changes(args, kwargs, queue).checked()
         start, run = self._ask(lambda store: store.now_ms()), uuid4().hex
 
-        def change(name: str, letters: Sequence[DeadLetter], before: int) -> _Change:
+        def change(name: str, dead_letters: Sequence[DeadLetter], before: int) -> _Change:
             dues = [
                 Due(0) if rate is None else Due(start + int((before + n) * 1000 / rate))
-                for n in range(len(letters))
+                for n in range(len(dead_letters))
             ]
-            return self._to_replay(name, letters, changes, dues, run)
+            return self._to_replay(name, dead_letters, changes, dues, run)
 
         plain = rate is None and changes == Changes()
-        return self._change_dead(filter, change, dry_run, everything, progress, revive=plain)
+        return self._change_dead(
+            filter, change, dry_run, everything, progress, replay_in_place=plain
+        )
 
     def _to_replay(
         self,
         queue: str,
-        letters: Sequence[DeadLetter],
+        dead_letters: Sequence[DeadLetter],
         changes: Changes,
         dues: Sequence[Due],
         run: str,
     ) -> _Change:
-        """Return what replays letters of one queue; all go to one queue."""
+        """Return what replays dead letters of one queue; all go to one queue."""
         to, token = changes.queue or queue, uuid4().hex
         layout = self._ask(lambda store: queues_of(store, to)[to])
         replays: dict[int, Replay] = {}
-        for place, (letter, due) in enumerate(zip(letters, dues, strict=True)):
-            # The first half of a nonce tells messages apart.
-            nonce = f"{place:04x}{token[4:]}"
+        for place, (dead_letter, due) in enumerate(zip(dead_letters, dues, strict=True)):
+            # The first half of a message id tells messages apart.
+            message_id = f"{place:04x}{token[4:]}"
             try:
-                entry = revived(letter, layout, due, changes, nonce, run)
+                entry = replayed_in_place(dead_letter, layout, due, changes, message_id, run)
             except (RecordError, ValueError, TypeError, LookupError, AttributeError) as exc:
                 # A stranger's message may be anything.
-                logger.warning("Dead letter %r is not replayed: %r", letter.id, exc)
+                logger.warning("Dead letter %r is not replayed: %r", dead_letter.id, exc)
                 continue
             # What has its unique key by now stays.
             if entry.policy:
                 entry = entry._replace(policy="e 0 0")
-            replays[place] = Replay(letter.buried.id, letter.buried.died_ms, entry)
+            replays[place] = Replay(
+                dead_letter.dead_lettered.id, dead_letter.dead_lettered.died_ms, entry
+            )
         call = None
         if replays:
             found = [*replays.values()]
             call = self._ask(
-                lambda store: store.letters.replay_call(queue, to, layout, found, token)
+                lambda store: store.dead_letters.replay_call(queue, to, layout, found, token)
             )
-        return _Change(letters, call, [*replays])
+        return _Change(dead_letters, call, [*replays])
 
     # -- to purge
 
-    def purge(self, letter: DeadLetter | str) -> Outcome:
+    def purge(self, dead_letter: DeadLetter | str) -> Outcome:
         """Forget a dead letter; a chord that waits for it fails."""
-        found = self._letter(letter)
+        found = self._dead_letter(dead_letter)
         if found is None:
             return Outcome.UNKNOWN
         return self._make(self._to_purge(found.queue, [found]))
@@ -328,30 +311,30 @@ class DeadMixin:
     ) -> Bulk:
         """Forget all that a filter means; the others as for :meth:`replay_all`."""
 
-        def change(name: str, letters: Sequence[DeadLetter], _: int) -> _Change:
-            return self._to_purge(name, letters)
+        def change(name: str, dead_letters: Sequence[DeadLetter], _: int) -> _Change:
+            return self._to_purge(name, dead_letters)
 
         return self._change_dead(filter, change, dry_run, everything, progress)
 
-    def _to_purge(self, queue: str, letters: Sequence[DeadLetter]) -> _Change:
-        """Return what forgets letters of one queue."""
-        names = [(each.id, each.buried.died_ms) for each in letters]
+    def _to_purge(self, queue: str, dead_letters: Sequence[DeadLetter]) -> _Change:
+        """Return what forgets dead letters of one queue."""
+        names = [(each.id, each.dead_lettered.died_ms) for each in dead_letters]
         token = uuid4().hex
-        call = self._ask(lambda store: store.letters.discard_call(queue, names, token))
+        call = self._ask(lambda store: store.dead_letters.discard_call(queue, names, token))
 
         def after(gone: Sequence[DeadLetter]) -> None:
             if self.app is not None:
                 revocation.tell_chords_of_dead(self.app, gone)
 
-        return _Change(letters, call, range(len(letters)), after)
+        return _Change(dead_letters, call, range(len(dead_letters)), after)
 
     # -- how
 
-    def _letter(self, letter: DeadLetter | str) -> DeadLetter | None:
-        return letter if isinstance(letter, DeadLetter) else self.dead_letter(letter)
+    def _dead_letter(self, dead_letter: DeadLetter | str) -> DeadLetter | None:
+        return dead_letter if isinstance(dead_letter, DeadLetter) else self.dead_letter(dead_letter)
 
     def _make(self, change: _Change) -> Outcome:
-        """Make a change of one letter."""
+        """Make a change of one dead letter."""
         call = change.call
         reply = None if call is None else self._ask(lambda store: store.run(call))
         return OUTCOMES[change.states(reply)[0]]
@@ -364,11 +347,11 @@ class DeadMixin:
         everything: bool,
         progress: Callable[[Bulk], object] | None,
         *,
-        revive: bool = False,
+        replay_in_place: bool = False,
     ) -> Bulk:
         """Change what is meant, in batches; what dies meanwhile is left alone.
 
-        With *revive* only what :meth:`_revived` leaves.
+        With *replay_in_place* only what :meth:`_replayed_in_place` leaves.
         """
         _check_filter(filter)
         if filter.is_everything and not (everything or dry_run):
@@ -393,12 +376,14 @@ class DeadMixin:
             if progress is not None:
                 progress(bulk)
 
-        if revive and filter.is_by_place:
-            letters = self._revived(filter, bulk, progress)
+        if replay_in_place and filter.is_by_place:
+            dead_letters = self._replayed_in_place(filter, bulk, progress)
         else:
-            letters = self._dead(filter, ahead=True)
+            dead_letters = self._dead(filter, ahead=True)
         with Ahead(self._ask) as ahead:
-            for batch in portions(letters, BATCH, lambda letter: len(letter.buried.data)):
+            for batch in portions(
+                dead_letters, BATCH, lambda dead_letter: len(dead_letter.dead_lettered.data)
+            ):
                 for queue, part in groupby(sorted(batch, key=_queue_of), _queue_of):
                     found = [*part]
                     made = change(queue, found, looked)
@@ -409,7 +394,7 @@ class DeadMixin:
                         ahead.send(made.call, partial(settle, made))
         return bulk
 
-    def _revived(
+    def _replayed_in_place(
         self, filter: DeadFilter, bulk: Bulk, progress: Callable[[Bulk], object] | None
     ) -> Iterator[DeadLetter]:
         """Run again what a filter by place means, and yield those that have to be read for that."""
@@ -420,20 +405,20 @@ class DeadMixin:
             told: list[bytes] = []
             more = True
             while more:
-                ask = partial(_revive, queue, layout, first, last, told, uuid4().hex)
+                ask = partial(_replay_in_place, queue, layout, first, last, told, uuid4().hex)
                 found, left = self._ask(ask)
                 if found.done:
                     bulk.outcomes[Outcome.DONE] += found.done
                     if progress is not None:
                         progress(bulk)
-                for buried in left:
-                    yield DeadLetter.of(queue, buried)
+                for dead_lettered in left:
+                    yield DeadLetter.of(queue, dead_lettered)
                 told = told if found.last == first else []
                 told += [id for id, died in found.left if died == found.last]
                 first, more = found.last, found.more
 
 
-def _revive(
+def _replay_in_place(
     queue: str,
     layout: Layout,
     died_from: float | str,
@@ -441,10 +426,10 @@ def _revive(
     told: Sequence[bytes],
     token: str,
     store: Store,
-) -> tuple[Revived, Sequence[Buried]]:
-    """Return what became of some letters, and those that are left."""
-    found = store.letters.revive(queue, layout, died_from, died_to, told, token)
-    return found, store.letters.read(queue, [id for id, _ in found.left]) if found.left else []
+) -> tuple[ReplayedInPlace, Sequence[DeadLettered]]:
+    """Return what became of some dead letters, and those that are left."""
+    found = store.dead_letters.replay_in_place(queue, layout, died_from, died_to, told, token)
+    return found, store.dead_letters.read(queue, [id for id, _ in found.left]) if found.left else []
 
 
 def _filter_of(filter: DeadFilter | None, fields: Mapping[str, Any]) -> DeadFilter:
@@ -461,5 +446,5 @@ def _check_filter(filter: DeadFilter) -> DeadFilter:
     return filter
 
 
-def _queue_of(letter: DeadLetter) -> str:
-    return letter.queue
+def _queue_of(dead_letter: DeadLetter) -> str:
+    return dead_letter.queue

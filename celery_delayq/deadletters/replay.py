@@ -11,20 +11,10 @@ from celery.app.amqp import AMQP
 from celery.utils.saferepr import saferepr
 from celery.utils.time import maybe_make_aware
 
-from celery_delayq.errors import (
-    ConfigError,
-    RecordError,
-)
+from celery_delayq.errors import ConfigError, RecordError
 from celery_delayq.model import envelope
 from celery_delayq.model.dead_letter import DeadLetter
-from celery_delayq.model.envelope import (
-    PROPERTY,
-    Due,
-    Entry,
-    entry_id,
-    is_task,
-    unique_key,
-)
+from celery_delayq.model.envelope import PROPERTY, Due, Entry, entry_id, is_task, unique_key
 from celery_delayq.model.payload import body_of
 from celery_delayq.model.scheduled import check_name
 from celery_delayq.model.task_options import check_own
@@ -37,7 +27,7 @@ _OF_THE_PAST = frozenset(
 
 
 class Changes(NamedTuple):
-    """With what a letter is replayed instead of what it had; None for no change."""
+    """With what a dead letter is replayed instead of what it had; None for no change."""
 
     args: Sequence[Any] | None = None
     kwargs: Mapping[str, Any] | None = None
@@ -72,10 +62,10 @@ class Changes(NamedTuple):
 _AGAIN = " again "
 
 
-def revived(
-    letter: DeadLetter, layout: Layout, due: Due, changes: Changes, nonce: str, run: str
+def replayed_in_place(
+    dead_letter: DeadLetter, layout: Layout, due: Due, changes: Changes, message_id: str, run: str
 ) -> Entry:
-    """Return the entry that a letter becomes: its task starts anew.
+    """Return the entry that a dead letter becomes: its task starts anew.
 
     It has no retries behind it, and no ETA, since that has passed, nor a time at which it expires,
     if that has passed too.
@@ -84,7 +74,7 @@ def revived(
     ----------
     layout : Layout
         That of the queue to which it goes.
-    nonce : str
+    message_id : str
         32 characters that are new: it is another message now.
     run : str
         Names the replay: what is replayed together shares what of its budget it shared before.
@@ -94,20 +84,20 @@ def revived(
     RecordError
         It is no message of a task, or its arguments cannot be changed.
     """
-    if changes.queue is None and letter.was_unbound:
+    if changes.queue is None and dead_letter.was_unbound:
         raise RecordError("it never had a queue; it needs one")
-    message = letter.message
+    message = dead_letter.message
     envelope.check_envelope(message)
     if message is None or not is_task(message):
-        raise RecordError("the letter is no message of a task (protocol 2)")
+        raise RecordError("the dead letter is no message of a task (protocol 2)")
     headers, properties = dict(message["headers"]), dict(message["properties"])
     headers["retries"] = 0
     headers["eta"] = None
     if headers.get("expires") is not None and _has_passed(headers["expires"]):
         headers["expires"] = None
         properties.pop("expiration", None)
-    own = _own_anew(properties.get(PROPERTY) or {}, run)
-    own["nonce"] = properties["delivery_tag"] = nonce
+    own = _own_for_replay(properties.get(PROPERTY) or {}, run)
+    own["message_id"] = properties["delivery_tag"] = message_id
     properties[PROPERTY] = own
     new = {**message, "headers": headers, "properties": properties}
     if changes.args is not None or changes.kwargs is not None:
@@ -123,7 +113,7 @@ def revived(
     return Entry.of(new, step, due, label=label)
 
 
-def _own_anew(before: Mapping[str, Any], run: str) -> dict[str, Any]:
+def _own_for_replay(before: Mapping[str, Any], run: str) -> dict[str, Any]:
     """Return our data of a message when its task starts anew."""
     own = dict(before)
     if "unique" in own:

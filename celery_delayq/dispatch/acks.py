@@ -15,10 +15,7 @@ from typing import Any
 from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
 from celery_delayq.store.leases import Acked
-from celery_delayq.store.schedule import (
-    Store,
-    is_refusal_for_now,
-)
+from celery_delayq.store.schedule import Store, is_refusal_for_now
 from celery_delayq.store.scripting.calls import Call
 from celery_delayq.utils import native_threads
 
@@ -68,7 +65,7 @@ class Acks:
 
     Parameters
     ----------
-    incarnation : str
+    worker_id : str
         Under which name the messages are held.
     tally : Tally
         Counts those that came late.
@@ -76,8 +73,8 @@ class Acks:
         Tells who sends them in the end that there are some.
     """
 
-    def __init__(self, incarnation: str, tally: Tally, wake: Callable[[], None]) -> None:
-        self._incarnation = incarnation
+    def __init__(self, worker_id: str, tally: Tally, wake: Callable[[], None]) -> None:
+        self._worker_id = worker_id
         self._tally = tally
         self._wake = wake
         self._waiting: deque[tuple[str, str, bytes]] = deque()
@@ -133,7 +130,7 @@ class Acks:
     def calls(self, store: Store, batch: AckBatch) -> list[Call]:
         """Return the script calls for a batch."""
         return [
-            store.leases.ack_call(queue, self._incarnation, fields)
+            store.leases.ack_call(queue, self._worker_id, fields)
             for queue, fields in batch.fields.items()
         ]
 

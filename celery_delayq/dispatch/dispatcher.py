@@ -1,4 +1,4 @@
-"""Move what is due to the ready lists, at the moment it is due, and reap ended leases.
+"""Move what is due to the ready lists, at the moment it is due, and reclaim ended leases.
 
 Any number of dispatchers may run against one Redis, without a leader: ``dispatch/promote.lua`` is
 atomic, and Redis' clock decides. A dispatcher sleeps until the earliest entry is due, or until
@@ -21,14 +21,8 @@ from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 from celery_delayq.errors import StoreFull
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.schedule import (
-    Store,
-    layouts,
-)
-from celery_delayq.store.scripting.replies import (
-    Look,
-    Promoted,
-)
+from celery_delayq.store.schedule import Store, layouts
+from celery_delayq.store.scripting.replies import Look, Promoted
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +63,7 @@ class Pace:
     def after(self, look: Look, promoted: Promoted | None = None) -> None:
         """Plan by what Redis answered; *promoted* where the answer followed a promotion."""
         if promoted is not None:
-            if promoted.moved or promoted.buried:
+            if promoted.moved or promoted.dead_lettered:
                 self._stand_back = 0.0
             else:
                 low, high = STAND_BACK
@@ -97,8 +91,8 @@ class Tally:
     """What a dispatcher has done since it started."""
 
     promoted: int = 0
-    buried: int = 0
-    reaped: int = 0
+    dead_lettered: int = 0
+    reclaimed: int = 0
     errors: int = 0
     last: Look | None = field(default=None, repr=False)
 
@@ -200,7 +194,7 @@ class Dispatcher:
                 self._pace.hint(queue, int(wait_us) / 1_000_000)
 
     def _dispatch(self) -> None:
-        """Look at the queue whose turn it is, or at the agenda when none is known."""
+        """Look at the queue whose turn it is, or at the next-due index when none is known."""
         queue = self._pace.queue
         if queue is None or time.monotonic() - self._looked >= self._pace.interval:
             self._look()
@@ -216,23 +210,24 @@ class Dispatcher:
             self._pace.after(self._store.defer(queue, DEFER))
             return
         self.tally.promoted += promoted.moved
-        self.tally.buried += promoted.buried
+        self.tally.dead_lettered += promoted.dead_lettered
         self.tally.last = promoted.look
-        if promoted.buried:
+        if promoted.dead_lettered:
             logger.error(
                 "%d entries of queue %r, unreadable or too late, are now dead letters",
-                promoted.buried,
+                promoted.dead_lettered,
                 queue,
             )
         self._pace.after(promoted.look, promoted)
 
     def _look(self) -> None:
-        """Look at the agenda, which also lets lease time pass, and reap where a lease has ended."""
+        """Look at the next-due index, which also lets lease time pass, and reclaim where a lease
+        has ended."""
         self._looked = time.monotonic()
-        look = self.tally.last = self._store.agenda(self._settings.lease / 3)
+        look = self.tally.last = self._store.next_queue(self._settings.lease / 3)
         self._pace.after(look)
-        for queue in look.reap:
-            self._reap(queue)
+        for queue in look.reclaim_expired:
+            self._reclaim(queue)
         if self._looked - self._trimmed >= TRIM:
             self._trimmed = self._looked
             self._trim()
@@ -240,7 +235,7 @@ class Dispatcher:
     def _trim(self) -> None:
         """Forget dead letters of the queue whose turn it is, where there are too many or too old.
 
-        Those who bury look too, so this is for those that grow old.
+        Those who dead-letter look too, so this is for those that grow old.
         """
         if not self._to_trim:
             self._to_trim = [*self._store.registry()]
@@ -248,43 +243,43 @@ class Dispatcher:
             queue = self._to_trim.pop()
             try:
                 # By what its own consumers have said: others may share this Redis.
-                self._store.letters.trim_by(queue, self._layout(queue))
+                self._store.dead_letters.trim_by(queue, self._layout(queue))
             except ResponseError as exc:
                 self.tally.errors += 1
                 logger.error("Dead letters of queue %r were not looked at: %s", queue, exc)
 
-    def _reap(self, queue: str) -> None:
+    def _reclaim(self, queue: str) -> None:
         """Take back what processes held of a queue whose leases have ended."""
         settings = self._settings
         more = moved = True
         while more and moved and not self._stop.is_set():
-            incarnation = ""
+            worker_id = ""
             try:
-                incarnation = self._store.leases.first_to_end(queue) or ""
-                reaped = self._store.leases.reap(
+                worker_id = self._store.leases.first_to_end(queue) or ""
+                reclaimed = self._store.leases.reclaim_expired(
                     queue,
                     self._layout(queue),
-                    incarnation,
+                    worker_id,
                     settings.dispatch_batch,
                     settings.max_deliveries,
                     settings.lease / 3,
                 )
             except ResponseError as exc:
                 self.tally.errors += 1
-                logger.error("What %s holds of %r stays there: %s", incarnation, queue, exc)
+                logger.error("What %s holds of %r stays there: %s", worker_id, queue, exc)
                 return
-            more, requeued, suspected, buried = reaped
-            moved = bool(requeued or suspected or buried)
-            self.tally.reaped += requeued + suspected + buried
+            more, requeued, quarantined, dead_lettered = reclaimed
+            moved = bool(requeued or quarantined or dead_lettered)
+            self.tally.reclaimed += requeued + quarantined + dead_lettered
             if moved:
                 logger.warning(
                     "%s was not heard for longer than its lease: of queue %r %d messages run "
                     "again, %d will be delivered alone, %d are now dead letters",
-                    incarnation,
+                    worker_id,
                     queue,
                     requeued,
-                    suspected,
-                    buried,
+                    quarantined,
+                    dead_lettered,
                 )
 
     def _layout(self, queue: str) -> Layout:

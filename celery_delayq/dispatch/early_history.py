@@ -20,7 +20,7 @@ class EarlyRuns:
 
     Parameters
     ----------
-    incarnation : str
+    worker_id : str
         The name of the process.
     most : int
         About how many runs the history is to keep; 0 when there is none.
@@ -33,10 +33,10 @@ class EarlyRuns:
         By the monotonic clock, when to :meth:`flush`; infinite while there are none.
     """
 
-    def __init__(self, incarnation: str, most: int, begin: Callable[[], None]) -> None:
+    def __init__(self, worker_id: str, most: int, begin: Callable[[], None]) -> None:
         self.most = most
         self.due = math.inf
-        self._incarnation = incarnation
+        self._worker_id = worker_id
         self._begin = begin
         self._waiting: list[bytes] = []
         self._is_told = False
@@ -72,7 +72,7 @@ class EarlyRuns:
                     self._sending = self._waiting[:MOST]
                     del self._waiting[:MOST]  # meanwhile others may only have added some
                     self._number += 1
-                store.history.add(self._incarnation, self._number, self.most, self._sending)
+                store.history.add(self._worker_id, self._number, self.most, self._sending)
                 self._sending = []
         except BaseException:
             self.due = 0.0

@@ -11,7 +11,7 @@ from weakref import ReferenceType, ref
 
 from celery_delayq.dispatch.acks import Tally
 
-#: A process with long tasks leaves a suspect to others for so many leases.
+#: A process with long tasks leaves a quarantined message to others for so many leases.
 TIRED = 10
 
 
@@ -39,39 +39,39 @@ class Holdings:
 
     Parameters
     ----------
-    incarnation : str
+    worker_id : str
         Under which name they are held.
     lease : float
         Seconds for which they are held without a sign of life.
     """
 
-    def __init__(self, incarnation: str, lease: float) -> None:
-        self.incarnation = incarnation
+    def __init__(self, worker_id: str, lease: float) -> None:
+        self.worker_id = worker_id
         self.lease = lease
         self.tally = Tally()
         self.held: dict[str, Holding] = {}
         #: Monotonic time at which all leases were extended last.
         self.heard = time.monotonic()
-        self._prefix = len(incarnation) + 1
-        self._nonces = count(1)
-        #: By nonce: the queue that was asked, and when by the monotonic clock.
+        self._prefix = len(worker_id) + 1
+        self._request_numbers = count(1)
+        #: By request number: the queue that was asked, and when by the monotonic clock.
         self._asked: dict[str, tuple[str, float]] = {}
         self._alone: set[str] = set()
         self._room_until = 0.0
         self._tired_until = 0.0
 
-    def new_nonce(self, queue: str) -> str:
-        """Return the nonce of a request that is about to be sent."""
-        nonce = str(next(self._nonces))
-        self._asked[nonce] = queue, time.monotonic()
-        return nonce
+    def new_request_number(self, queue: str) -> str:
+        """Return the request number of a request that is about to be sent."""
+        request_number = str(next(self._request_numbers))
+        self._asked[request_number] = queue, time.monotonic()
+        return request_number
 
     def take(
-        self, queue: str, nonce: str, fields: Iterable[str], *, alone: bool = False
+        self, queue: str, request_number: str, fields: Iterable[str], *, alone: bool = False
     ) -> list[str]:
-        """Note the messages that came for *nonce* as held; return their delivery tags."""
-        tags = [f"{self.incarnation}:{field}" for field in fields]
-        _, since = self._asked.pop(nonce, (queue, time.monotonic()))
+        """Note the messages that came for *request_number* as held; return their delivery tags."""
+        tags = [f"{self.worker_id}:{field}" for field in fields]
+        _, since = self._asked.pop(request_number, (queue, time.monotonic()))
         for tag in tags:
             self.held[tag] = Holding(queue, since)
         if alone:
@@ -93,7 +93,7 @@ class Holdings:
 
     def owns(self, tag: str) -> bool:
         """Return whether a delivery tag was made here."""
-        return tag.startswith(self.incarnation)
+        return tag.startswith(self.worker_id)
 
     def field(self, tag: str) -> str:
         """Return the field under which Redis keeps the message *tag*."""

@@ -18,11 +18,7 @@ from contextlib import suppress
 
 from redis.exceptions import ResponseError
 
-from celery_delayq.dispatch.acks import (
-    LOST,
-    Acks,
-    Changes,
-)
+from celery_delayq.dispatch.acks import LOST, Acks, Changes
 from celery_delayq.dispatch.early_history import EarlyRuns
 from celery_delayq.dispatch.heartbeat import Holdings
 from celery_delayq.settings import Settings
@@ -43,7 +39,7 @@ ACK_QUIET = 0.1
 ORPHAN_LOOK = 0.5
 
 
-def new_incarnation() -> str:
+def new_worker_id() -> str:
     """Return a name for this process that no other has or had."""
     host = re.sub(r"[^\w.-]", "-", socket.gethostname())
     return f"{host}.{os.getpid()}.{secrets.token_hex(6)}"
@@ -58,11 +54,11 @@ class LeaseKeeper(Holdings):
         For the thread of this object alone, with connections of its own: where gevent has patched
         sockets, a connection belongs to the thread that made it.
     claim : Callable[[str, float], bool]
-        Claims an incarnation for so many seconds; False when it is in use.
+        Claims a worker id for so many seconds; False when it is in use.
     settings : Settings
         ``lease`` and ``max_deliveries`` are read.
     name : Callable[[], str]
-        Makes the names to try as incarnation.
+        Makes the names to try as worker id.
     start : Callable[[Callable[[], None]], None]
         Starts the thread.
     """
@@ -72,14 +68,14 @@ class LeaseKeeper(Holdings):
         store: Store,
         claim: Callable[[str, float], bool],
         settings: Settings,
-        name: Callable[[], str] = new_incarnation,
+        name: Callable[[], str] = new_worker_id,
         start: Callable[[Callable[[], None]], None] = native_threads.start,
     ) -> None:
-        incarnation = name()
-        while not claim(incarnation, 3 * settings.lease):
-            logger.warning("Incarnation %s is in use, taking another one", incarnation)
-            incarnation = name()
-        super().__init__(incarnation, settings.lease)
+        worker_id = name()
+        while not claim(worker_id, 3 * settings.lease):
+            logger.warning("Worker id %s is in use, taking another one", worker_id)
+            worker_id = name()
+        super().__init__(worker_id, settings.lease)
         self.max_deliveries = settings.max_deliveries
         self._orphans: deque[str] = deque()
         self._abandoned: set[tuple[str, str]] = set()
@@ -97,10 +93,10 @@ class LeaseKeeper(Holdings):
         self._first_ack: object | None = None
         self._store = store
         self._start = start
-        self.acks = Acks(self.incarnation, self.tally, self._wake)
+        self.acks = Acks(self.worker_id, self.tally, self._wake)
         #: What could not be changed in Redis at once.
         self.changes = Changes(self._wake)
-        self.runs = EarlyRuns(self.incarnation, settings.history, self._begin)
+        self.runs = EarlyRuns(self.worker_id, settings.history, self._begin)
 
     # -- what consuming channels call
 
@@ -189,10 +185,10 @@ class LeaseKeeper(Holdings):
         self._orphans.extend(tags)
         self._signal.give()
 
-    def abandon(self, queue: str, nonce: str) -> None:
+    def abandon(self, queue: str, request_number: str) -> None:
         """The reply to a request was lost for good: give back what it may have got."""
-        self._asked.pop(nonce, None)
-        self._abandoned.add((queue, nonce))
+        self._asked.pop(request_number, None)
+        self._abandoned.add((queue, request_number))
         self._signal.give()
 
     # -- the thread
@@ -225,7 +221,7 @@ class LeaseKeeper(Holdings):
                 native_threads.sleep(min(1.0, self.lease / 6))
         try:
             with suppress(*LOST):  # it expires
-                self._store.leases.disclaim(self.incarnation)
+                self._store.leases.disclaim(self.worker_id)
         finally:
             self._renew_at = 0.0
             self._store.client.connection_pool.disconnect()
@@ -287,7 +283,7 @@ class LeaseKeeper(Holdings):
             self._late_acks = self.tally.late_acks
         now = time.monotonic()
         if now >= self._renew_at:
-            self._store.leases.renew(self.incarnation, 3 * self.lease)
+            self._store.leases.renew(self.worker_id, 3 * self.lease)
             self._renew_at = now + 0.9 * self.lease
         believed: dict[str, int] = defaultdict(int)
         for holding in self.held.copy().values():
@@ -296,7 +292,7 @@ class LeaseKeeper(Holdings):
         are_known = True
         for queue in {*believed, *self._strangers, *asked}:
             try:
-                held = self._store.leases.beat(queue, self.incarnation, self.lease)
+                held = self._store.leases.beat(queue, self.worker_id, self.lease)
                 if held == believed[queue]:
                     self._strangers.pop(queue, None)
                 elif not self.changes:
@@ -317,7 +313,7 @@ class LeaseKeeper(Holdings):
         it goes back.
         """
         known = {tag for tag, one in self.held.copy().items() if one.queue == queue}
-        there = self._store.leases.held(queue, self.incarnation)
+        there = self._store.leases.held(queue, self.worker_id)
         lost = [tag for tag in known if self.field(tag) not in there]
         taken = [tag for tag in lost if self._pop(tag) is not None]
         if taken:
@@ -343,10 +339,12 @@ class LeaseKeeper(Holdings):
 
     def _look_after_orphans(self) -> None:
         """Give back what nobody works on any more."""
-        for queue, nonce in tuple(self._abandoned):
-            there = self._store.leases.held(queue, self.incarnation)
-            self._give_back(queue, {name for name in there if name.partition(":")[0] == nonce})
-            self._abandoned.discard((queue, nonce))
+        for queue, request_number in tuple(self._abandoned):
+            there = self._store.leases.held(queue, self.worker_id)
+            self._give_back(
+                queue, {name for name in there if name.partition(":")[0] == request_number}
+            )
+            self._abandoned.discard((queue, request_number))
         seen, owned = self._orphans.copy(), []
         unowned: dict[str, list[str]] = defaultdict(list)
         for tag in seen:
@@ -373,7 +371,7 @@ class LeaseKeeper(Holdings):
         fields = sorted(fields, key=lambda name: [int(part) for part in name.split(":")])
         if fields:
             moved, _ = self._store.leases.requeue(
-                queue, self.incarnation, fields, counted="requeued" if counted else "nothing"
+                queue, self.worker_id, fields, counted="requeued" if counted else "nothing"
             )
             self.tally.given_back += moved
             logger.info("%d messages of queue %r go back, nobody works on them", moved, queue)

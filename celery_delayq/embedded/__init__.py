@@ -11,10 +11,7 @@ process that started it. It is no replacement for a server that is looked after.
 
 from __future__ import annotations
 
-from celery_delayq.embedded.find import (
-    find_redis_server,
-    wheel_redis_server,
-)
+from celery_delayq.embedded.find import find_redis_server, wheel_redis_server
 from celery_delayq.embedded.server import EmbeddedRedis
 
 __all__ = ["EmbeddedRedis", "find_redis_server", "wheel_redis_server"]

@@ -8,10 +8,7 @@ import sys
 from types import FrameType
 
 from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.errors import (
-    EmbeddedRedisError,
-    RedisServerNotFound,
-)
+from celery_delayq.errors import EmbeddedRedisError, RedisServerNotFound
 
 
 def main(arguments: list[str] | None = None) -> int:

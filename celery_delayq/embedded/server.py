@@ -24,10 +24,7 @@ from redis.retry import Retry
 
 from celery_delayq.embedded.find import find_redis_server
 from celery_delayq.embedded.parent_watch import Lifeline
-from celery_delayq.embedded.ports import (
-    HOST,
-    free_port,
-)
+from celery_delayq.embedded.ports import HOST, free_port
 from celery_delayq.embedded.settings import (
     ConfigValue,
     checked_options,

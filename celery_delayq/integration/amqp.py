@@ -17,10 +17,7 @@ from celery.app.task import Context
 from kombu import Producer, Queue
 from kombu.utils.imports import symbol_by_name
 
-from celery_delayq.errors import (
-    ConfigError,
-    InvalidRetry,
-)
+from celery_delayq.errors import ConfigError, InvalidRetry
 from celery_delayq.integration import beat_guard, context
 from celery_delayq.integration import retries as attempts
 from celery_delayq.model import canvas, publish_outcome, retry_policy, task_options, unique

@@ -16,10 +16,7 @@ from typing import Any, Literal, NamedTuple
 from celery import Celery, signals
 from celery._state import get_current_task
 
-from celery_delayq.errors import (
-    ConfigError,
-    InvalidContext,
-)
+from celery_delayq.errors import ConfigError, InvalidContext
 from celery_delayq.model import trace_context
 from celery_delayq.model.context import (
     NO_VALUES,

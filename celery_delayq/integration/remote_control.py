@@ -14,14 +14,8 @@ from kombu.utils.functional import maybe_list
 
 from celery_delayq.errors import InvalidETA
 from celery_delayq.model.envelope import due_of_eta
-from celery_delayq.model.scheduled import (
-    Filter,
-    ScheduledTask,
-)
-from celery_delayq.store.paging import (
-    read_page,
-    scheduled_among,
-)
+from celery_delayq.model.scheduled import Filter, ScheduledTask
+from celery_delayq.store.paging import read_page, scheduled_among
 from celery_delayq.store.schedule import Store
 
 logger = logging.getLogger(__name__)

@@ -19,20 +19,11 @@ from celery.worker import state
 from kombu.utils.imports import symbol_by_name
 
 from celery_delayq.integration.pauses_and_revokes import REVOKED_CANVASES
-from celery_delayq.integration.retries import (
-    attempts_of,
-    hold_chord,
-)
-from celery_delayq.integration.runs import (
-    RequestBase,
-    RunMixin,
-)
+from celery_delayq.integration.retries import attempts_of, hold_chord
+from celery_delayq.integration.runs import RequestBase, RunMixin
 from celery_delayq.model import envelope
 from celery_delayq.model.canvas import Canvas
-from celery_delayq.model.dead_letter import (
-    details_of,
-    pack_details,
-)
+from celery_delayq.model.dead_letter import details_of, pack_details
 from celery_delayq.model.envelope import own_of
 from celery_delayq.model.task_options import check_received
 
@@ -56,7 +47,7 @@ class RequestMixin(RequestBase):
     _is_killed = False
     #: What is to be a dead letter when it is acknowledged.
     _ending: Ending | None = None
-    _is_buried = False
+    _is_dead_lettered = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -85,7 +76,7 @@ class RequestMixin(RequestBase):
             self.acknowledge()
             raise
         finally:
-            self._bury_copy()
+            self._add_dead_letter_copy()
 
     def on_timeout(self, soft: bool, timeout: float) -> Any:
         """Take note of a hard time limit, and do what Celery does."""
@@ -95,7 +86,7 @@ class RequestMixin(RequestBase):
             return super().on_timeout(soft, timeout)
         finally:
             if not soft:
-                self._bury_copy()
+                self._add_dead_letter_copy()
 
     def revoked(self) -> Any:
         """Return whether the task is not to run, as one of a canvas that was cancelled."""
@@ -119,7 +110,7 @@ class RequestMixin(RequestBase):
         return result
 
     def acknowledge(self) -> None:
-        """Acknowledge the message, or bury it, unless it goes back."""
+        """Acknowledge the message, or dead-letter it, unless it goes back."""
         if self._is_killed:
             return
         if self._ending is None or self.acknowledged:
@@ -175,7 +166,7 @@ class RequestMixin(RequestBase):
         task = self.task
         if (
             settings is None
-            or self._is_buried
+            or self._is_dead_lettered
             or self._is_killed
             or getattr(self, "_already_revoked", False)
             or getattr(self, "_already_cancelled", False)
@@ -217,18 +208,18 @@ class RequestMixin(RequestBase):
         if self._ending is None or self.acknowledged:
             return
         ending, self._ending = self._ending, None
-        self._is_buried = True
+        self._is_dead_lettered = True
         message = self.message
         message.channel.note_failure(
             message.delivery_tag, reason=ending.reason, details=pack_details(ending.details)
         )
 
-    def _bury_copy(self) -> None:
+    def _add_dead_letter_copy(self) -> None:
         """Make a dead letter of a message that was acknowledged before its task ran."""
         ending, self._ending = self._ending, None
-        if ending is None or not self.acknowledged or self._is_buried:
+        if ending is None or not self.acknowledged or self._is_dead_lettered:
             return
-        self._is_buried = True
+        self._is_dead_lettered = True
         message = self.message
         queue = own_of(message.properties).get("queue")
         if queue is None:
@@ -238,9 +229,9 @@ class RequestMixin(RequestBase):
         details = pack_details(ending.details)
         # The acknowledgement may be still to come: on solo it waits for the end of the task.
         is_held = channel.note_failure(tag, reason=ending.reason, details=details)
-        if not (is_held and channel.bury(tag, id, ending.reason)):
+        if not (is_held and channel.add_dead_letter(tag, id, ending.reason)):
             data = envelope.encode(envelope.without_delivery(message._raw))
-            channel.bury_copy(queue, id, ending.reason, data, details)
+            channel.add_dead_letter_copy(queue, id, ending.reason, data, details)
 
 
 def _text(reason: Any) -> str:

@@ -17,10 +17,7 @@ from celery.app.task import Context
 from celery.exceptions import Ignore, Reject
 from celery.exceptions import Retry as Retrying
 
-from celery_delayq.errors import (
-    InvalidRetry,
-    TaskReturnedFalse,
-)
+from celery_delayq.errors import InvalidRetry, TaskReturnedFalse
 from celery_delayq.model import retry_policy as retry
 from celery_delayq.model.canvas import without_chord
 from celery_delayq.model.envelope import own_of
@@ -90,7 +87,7 @@ class Attempts:
         else:
             task.run = self._retrying(self._judging(task.run))
         task.retry = self.retry
-        # What it raises would undo what has happened already: a retry that was sent, a letter.
+        # What it raises would undo what has happened already: a retry that was sent, a dead letter.
         task.on_retry = _logged(task.on_retry)
         task.on_failure = _logged(task.on_failure)
 
@@ -167,7 +164,7 @@ class Attempts:
                     except BaseException as last:
                         if last is not exc:
                             raise
-                if self._becomes_letter(request):
+                if self._becomes_dead_letter(request):
                     hold_chord(request)
                 raise
             finally:
@@ -243,7 +240,7 @@ class Attempts:
             limit = None
         return countdown, limit
 
-    def _becomes_letter(self, request: Context) -> bool:
+    def _becomes_dead_letter(self, request: Context) -> bool:
         """Return whether a task that has failed for good is kept: else nobody could replay it."""
         # What is not leased has no queue of ours.
         if "queue" not in own_of(request.get("properties")) or not getattr(

@@ -20,16 +20,8 @@ from celery import states
 from celery._state import get_current_task
 
 from celery_delayq.errors import InvalidETA
-from celery_delayq.model.envelope import (
-    PROPERTY,
-    due_of_eta,
-)
-from celery_delayq.model.history import (
-    SUCCEEDED,
-    Ending,
-    pack,
-    reason_of,
-)
+from celery_delayq.model.envelope import PROPERTY, due_of_eta
+from celery_delayq.model.history import SUCCEEDED, Ending, pack, reason_of
 
 logger = logging.getLogger(__name__)
 

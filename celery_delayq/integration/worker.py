@@ -122,7 +122,8 @@ def _restore_eta(task: Any, **_: Any) -> None:
     """Let the running task read what its message could not say.
 
     ``self.request.eta`` is the original ETA in ISO 8601: the message came without one, since a
-    worker parks every message that has an ETA. ``self.request.deliveries`` is how often the message
+    worker sets aside every message that has an ETA. ``self.request.deliveries`` is how often the
+    message
     was delivered, this time included; ``self.request.started`` is when it began, in seconds since
     1970.
     """

@@ -312,7 +312,7 @@ def _checked_name(name: Any) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidContext(
             f"context name {short_repr(name)}: expected letters, digits, '_', '.' and '-', a "
-            "letter first, at most 100 of them"
+            "dead letter first, at most 100 of them"
         )
     return name
 

@@ -12,11 +12,7 @@ from typing import Any, NamedTuple
 from celery_delayq.model.canvas import group_of
 from celery_delayq.model.envelope import due_of_eta
 from celery_delayq.model.payload import Readable
-from celery_delayq.model.scheduled import (
-    bound_ms,
-    check_name,
-    moment,
-)
+from celery_delayq.model.scheduled import bound_ms, check_name, moment
 
 #: Characters of a traceback that are kept: its end says most.
 TRACEBACK = 8000
@@ -25,7 +21,7 @@ TRACEBACK = 8000
 TEXT = 1000
 
 
-class Buried(NamedTuple):
+class DeadLettered(NamedTuple):
     """A dead letter as Redis keeps it: see ``include/dead_letter.lua``; *data* is all of it."""
 
     id: str
@@ -37,7 +33,7 @@ class Buried(NamedTuple):
     data: bytes
 
     @classmethod
-    def unpack(cls, id: str, data: bytes) -> Buried:
+    def unpack(cls, id: str, data: bytes) -> DeadLettered:
         """Read what is stored; of what is none all is the message."""
         header, newline, rest = data.partition(b"\n")
         parts = header.split(b" ", 4 if header[:2] == b"2 " else 3)
@@ -49,17 +45,17 @@ class Buried(NamedTuple):
                 _, died, due, length, reason = parts
                 size = int(length)
             else:
-                raise ValueError("no letter")
+                raise ValueError("no dead letter")
             text = reason.decode("utf-8", "replace")
             return cls(id, int(died), int(due), text, rest[size:], rest[:size], data)
         except ValueError:
-            return cls(id, 0, 0, "unreadable letter", data, b"", data)
+            return cls(id, 0, 0, "unreadable dead letter", data, b"", data)
 
 
 def details_of(
     exc: BaseException, traceback: str | None, *, worker: str, retries: int, started: float | None
 ) -> dict[str, Any]:
-    """Return what a letter tells of a failure, bounded in size.
+    """Return what a dead letter tells of a failure, bounded in size.
 
     Parameters
     ----------
@@ -111,7 +107,7 @@ class DeadLetter(Readable):
     Attributes
     ----------
     id : str
-        The letter's own id: that of the task, with more behind it where several died.
+        The dead letter's own id: that of the task, with more behind it where several died.
     queue : str
         The queue to which it belonged.
     reason : str
@@ -121,24 +117,24 @@ class DeadLetter(Readable):
     id: str
     queue: str
     reason: str
-    buried: Buried = field(repr=False)
+    dead_lettered: DeadLettered = field(repr=False)
 
     @classmethod
-    def of(cls, queue: str, buried: Buried) -> DeadLetter:
+    def of(cls, queue: str, dead_lettered: DeadLettered) -> DeadLetter:
         """Make one of what is stored."""
-        return cls(buried.id, queue, buried.reason, buried)
+        return cls(dead_lettered.id, queue, dead_lettered.reason, dead_lettered)
 
     @property
     def died(self) -> datetime:
-        """When it was buried, in UTC."""
-        return moment(self.buried.died_ms)
+        """When it was dead-lettered, in UTC."""
+        return moment(self.dead_lettered.died_ms)
 
     @cached_property
     def message(self) -> dict[str, Any] | None:  # type: ignore[override]
         """The message, None for what is none."""
         try:
             # As text: of bytes json would have to guess the encoding.
-            message = json.loads(self.buried.message.decode())
+            message = json.loads(self.dead_lettered.message.decode())
         except (ValueError, RecursionError):
             return None
         return message if isinstance(message, dict) else None
@@ -147,7 +143,7 @@ class DeadLetter(Readable):
     def details(self) -> dict[str, Any]:
         """What is known of the failure."""
         try:
-            details = json.loads(self.buried.details.decode() or "{}")
+            details = json.loads(self.dead_lettered.details.decode() or "{}")
         except (ValueError, RecursionError):
             details = {}
         return details if isinstance(details, dict) else {}
@@ -181,13 +177,13 @@ class DeadLetter(Readable):
     def was_unbound(self) -> bool:
         """Whether it never had a queue: there was no binding for it."""
         # To read the details costs as much as to read half of the message.
-        return b'"unbound"' in self.buried.details and "unbound" in self.details
+        return b'"unbound"' in self.dead_lettered.details and "unbound" in self.details
 
     @property
     def due(self) -> datetime | None:
         """When it was due, where that is known."""
-        if self.buried.due_ms > 0:
-            return moment(self.buried.due_ms)
+        if self.dead_lettered.due_ms > 0:
+            return moment(self.dead_lettered.due_ms)
         try:
             return moment(due_of_eta(self.own["eta"]).ms)
         except (KeyError, ValueError):
@@ -259,7 +255,7 @@ class DeadLetter(Readable):
         }
 
 
-#: The fields of a filter for which a letter has to be read.
+#: The fields of a filter for which a dead letter has to be read.
 _READ = ("task", "exception", "task_id", "root_id", "group_id")
 
 
@@ -310,17 +306,17 @@ class DeadFilter:
 
     @property
     def is_by_place(self) -> bool:
-        """Whether nothing of a letter has to be read to know that it is meant."""
+        """Whether nothing of a dead letter has to be read to know that it is meant."""
         return self == DeadFilter(self.queue, died_from=self.died_from, died_to=self.died_to)
 
     def range_ms(self) -> tuple[int | None, int | None]:
         """Return from and to, in ms since 1970."""
         return bound_ms("died_from", self.died_from), bound_ms("died_to", self.died_to)
 
-    def matches(self, letter: DeadLetter) -> bool:
-        """Return whether a letter of the queue and the time is meant."""
-        if self.reason is not None and self.reason.lower() not in letter.reason.lower():
+    def matches(self, dead_letter: DeadLetter) -> bool:
+        """Return whether a dead letter of the queue and the time is meant."""
+        if self.reason is not None and self.reason.lower() not in dead_letter.reason.lower():
             return False
-        # A letter is read only where that is needed: it may be large.
+        # A dead letter is read only where that is needed: it may be large.
         wanted = ((name, getattr(self, name)) for name in _READ)
-        return all(value is None or getattr(letter, name) == value for name, value in wanted)
+        return all(value is None or getattr(dead_letter, name) == value for name, value in wanted)

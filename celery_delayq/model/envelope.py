@@ -3,10 +3,10 @@
 A record is one header line and then the message, byte for byte as it will stand in the
 ready list::
 
-    1 <priority step> <nonce> <task name, percent-encoded>\n{"body": …}
+    1 <priority step> <message_id> <task name, percent-encoded>\n{"body": …}
 
 so that scripts move bytes and never parse JSON. ``1`` is the version of the format. The
-nonce is the same for every attempt to publish one message and differs between messages: it
+message id is the same for every attempt to publish one message and differs between messages: it
 tells a repeated call from a second message with the same task id.
 """
 
@@ -26,17 +26,14 @@ from urllib.parse import quote, unquote, unquote_to_bytes
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.utils.json import JSONEncoder, object_hook
 
-from celery_delayq.errors import (
-    InvalidETA,
-    RecordError,
-)
+from celery_delayq.errors import InvalidETA, RecordError
 
 #: Name of the message property that holds our own data. Properties, unlike headers, are
 #: not carried by Celery into retries and children.
 PROPERTY = "delayq"
 
 #: What only the sender needs of it.
-_FOR_SENDING = frozenset({"countdown", "nonce", "retry_of", "retried_to"})
+_FOR_SENDING = frozenset({"countdown", "message_id", "retry_of", "retried_to"})
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MICROSECOND = timedelta(microseconds=1)
@@ -62,13 +59,13 @@ class Record(NamedTuple):
     """What the hash of entries keeps of one entry."""
 
     priority: int
-    nonce: str
+    message_id: str
     task: str
     message: bytes
 
     def pack(self) -> bytes:
         """Return the bytes to store."""
-        header = f"1 {self.priority} {self.nonce} {task_field(self.task)}\n"
+        header = f"1 {self.priority} {self.message_id} {task_field(self.task)}\n"
         return header.encode() + self.message
 
     @classmethod
@@ -82,9 +79,9 @@ class Record(NamedTuple):
         """
         header, newline, message = data.partition(b"\n")
         try:
-            version, priority, nonce, task = header.decode().split(" ")
+            version, priority, message_id, task = header.decode().split(" ")
             if newline and version == "1":
-                return cls(int(priority), nonce, task_name(task), message)
+                return cls(int(priority), message_id, task_name(task), message)
         except ValueError:
             pass
         raise RecordError(f"unreadable record, it begins with {data[:60]!r}")
@@ -112,7 +109,7 @@ class Entry(NamedTuple):
         """
         headers = message["headers"]
         sent = encode(labelled(message) if label else without_eta(message))
-        record = Record(step, nonce_of(message), headers["task"], sent)
+        record = Record(step, message_id_of(message), headers["task"], sent)
         return cls(entry_id(headers["id"]), due, step, record.pack(), _policy(message))
 
 
@@ -244,8 +241,8 @@ def due_when_sent(message: Mapping[str, Any]) -> Due | None:
     return due_of(message)
 
 
-def nonce_of(message: Mapping[str, Any]) -> str:
-    """Return the nonce of *message*, noting a new one in its properties.
+def message_id_of(message: Mapping[str, Any]) -> str:
+    """Return the message id of *message*, noting a new one in its properties.
 
     kombu repeats a failed publish with the same properties but a new delivery tag, so the
     first tag is kept.
@@ -253,13 +250,13 @@ def nonce_of(message: Mapping[str, Any]) -> str:
     own = message["properties"].setdefault(PROPERTY, {})
     if "label" in own:  # it was in the schedule before
         return str(own["label"].split(" ")[1])
-    return str(own.setdefault("nonce", message["properties"]["delivery_tag"]))[:16]
+    return str(own.setdefault("message_id", message["properties"]["delivery_tag"]))[:16]
 
 
 def without_eta(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of *message* that a worker runs at once, the ETA kept as a property.
 
-    The worker parks every message that has an ETA, even a past one. The original must stay
+    The worker sets aside every message that has an ETA, even a past one. The original must stay
     as it is: kombu publishes the same dicts again after a connection error and to the second
     queue of a topic.
     """
@@ -275,7 +272,7 @@ def without_eta(message: Mapping[str, Any]) -> dict[str, Any]:
 def labelled(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return :func:`without_eta` of *message* with what scripts have to know in its first bytes.
 
-    The label is ``<id> <nonce> <skip_after in ms> <unique key>``, percent-encoded, see
+    The label is ``<id> <message_id> <skip_after in ms> <unique key>``, percent-encoded, see
     ``include/label.lua``. The order of keys means nothing to those who read JSON.
     """
     sent = without_eta(message)
@@ -284,17 +281,17 @@ def labelled(message: Mapping[str, Any]) -> dict[str, Any]:
     key = unique_key(own)
     if "unique" in own:  # the key is in the label
         own["unique"] = {name: value for name, value in own["unique"].items() if name != "key"}
-    id, nonce = entry_id(message["headers"]["id"]), nonce_of(message)
-    label = label_of(id, nonce, own.get("skip_after", 0), key)
+    id, message_id = entry_id(message["headers"]["id"]), message_id_of(message)
+    label = label_of(id, message_id, own.get("skip_after", 0), key)
     own = {"label": label, **{name: own[name] for name in own if name != "label"}}
     return {"properties": {PROPERTY: own, **properties}, **sent}
 
 
-def label_of(id: str, nonce: str, skip_after: int, key: str) -> str:
+def label_of(id: str, message_id: str, skip_after: int, key: str) -> str:
     """Return the label of what has this id among entries, ``""`` for no unique key."""
     # Scripts read an id without a percent sign in half the time.
     shown = id if _PLAIN_ID(id) else quote(id)
-    return f"{shown} {nonce} {skip_after} {key or '-'}"
+    return f"{shown} {message_id} {skip_after} {key or '-'}"
 
 
 #: As scripts read it, see ``include/label.lua``.
@@ -302,7 +299,7 @@ _LABEL = re.compile(rb'{"properties": {"delayq": {"label": "(\S*) (\S+) \d+ \S+"
 
 
 def label_in(message: bytes) -> bytes | None:
-    """Return ``id NUL nonce`` of the label of a message, None where it has none."""
+    """Return ``id NUL message_id`` of the label of a message, None where it has none."""
     found = _LABEL.match(message)
     return None if found is None else unquote_to_bytes(found[1]) + b"\0" + found[2]
 
@@ -310,7 +307,7 @@ def label_in(message: bytes) -> bytes | None:
 def unique_key(own: Mapping[str, Any]) -> str:
     """Return the unique key in our data of a message, ``""`` without one.
 
-    It begins with the letter of its scope. It stands in the label once there is one.
+    It begins with the dead letter of its scope. It stands in the label once there is one.
     """
     key: str = own.get("unique", {}).get("key") or own.get("label", "-").rpartition(" ")[2]
     return "" if key == "-" else key
@@ -412,7 +409,7 @@ def decode(data: bytes) -> Any:
     return _DECODER.decode(data.decode())
 
 
-def letter_text(text: str) -> bytes:
+def dead_letter_text(text: str) -> bytes:
     """Return an id or a reason as the header line of a dead letter may hold it: one line, short."""
     return " ".join(text.split())[:1000].encode("utf-8", "backslashreplace")
 

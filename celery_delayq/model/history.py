@@ -23,11 +23,7 @@ from urllib.parse import quote, unquote
 from celery import states
 from celery.exceptions import Ignore, Reject, Retry
 
-from celery_delayq.errors import (
-    InvalidCursor,
-    InvalidFilter,
-    RecordError,
-)
+from celery_delayq.errors import InvalidCursor, InvalidFilter, RecordError
 from celery_delayq.model.scheduled import moment
 
 logger = logging.getLogger(__name__)

@@ -11,23 +11,24 @@ from celery_delayq.model.canvas import Canvas
 #: The text of errors about a text that is not :func:`is_utf8`.
 UTF8 = "a text that UTF-8 can hold, without lone surrogates"
 
-#: Scores of parked entries are their due and this (``include/record.lua``).
-PARK = 10**15
+#: Scores of paused and due entries are their due and this (``include/record.lua``).
+PAUSED_OFFSET = 10**15
 
 State = Literal["scheduled", "paused", "ready", "running"]
 
-#: The letters in which the scripts tell what became of an entry.
-Letter = Literal["d", "r", "w", "c", "p", "k", "x", "u"]
+#: The codes in which the scripts tell what became of an entry.
+StatusCode = Literal["d", "r", "w", "c", "p", "k", "x", "u"]
 
 #: Several messages with one id have one answer: the one that comes first here.
-_RANK: Sequence[Letter] = ("r", "w", "c", "p", "k", "x", "d", "u")
+_RANK: Sequence[StatusCode] = ("r", "w", "c", "p", "k", "x", "d", "u")
 
 #: When entries must be due to be changed (ms): all of them, or each; None for any time.
 IfDue = int | Sequence[int | None] | None
 
 
 class Name(str):
-    """The name of one entry, ``id`` or ``id NUL nonce``: where an id is wanted, it alone is meant.
+    """The name of one entry, ``id`` or ``id NUL message_id``: where an id is wanted, it alone is
+    meant.
 
     An id as plain text stands for all that have it.
     """
@@ -38,7 +39,7 @@ class Name(str):
 class Place(NamedTuple):
     """Where something with an id is, and under which :class:`Name`; *due_ms* is since 1970.
 
-    *record* is there while it is scheduled, *holder*, an incarnation, while it is running.
+    *record* is there while it is scheduled, *holder*, a worker id, while it is running.
     """
 
     name: str
@@ -72,7 +73,7 @@ class Listed(NamedTuple):
     @property
     def due_ms(self) -> int:
         """When it is due, in ms since 1970."""
-        return self.score - PARK if self.score >= PARK else self.score
+        return self.score - PAUSED_OFFSET if self.score >= PAUSED_OFFSET else self.score
 
 
 class Found(NamedTuple):
@@ -118,9 +119,9 @@ def is_utf8(text: str) -> bool:
     return True
 
 
-def worst(letters: Iterable[Letter]) -> Letter:
+def worst(codes: Iterable[StatusCode]) -> StatusCode:
     """Return the answer for several messages with one id."""
-    return min(letters, key=_RANK.index, default="u")
+    return min(codes, key=_RANK.index, default="u")
 
 
 def to_bytes(name: str) -> bytes:

@@ -11,11 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import NamedTuple
 
-from celery_delayq.errors import (
-    DelayQError,
-    QueueFull,
-    UniqueConflict,
-)
+from celery_delayq.errors import DelayQError, QueueFull, UniqueConflict
 from celery_delayq.store.scripting.replies import Put
 
 

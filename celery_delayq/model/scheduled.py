@@ -12,12 +12,7 @@ from datetime import datetime, timedelta, timezone
 from enum import Enum
 from typing import Any, NamedTuple
 
-from celery_delayq.errors import (
-    InvalidCursor,
-    InvalidETA,
-    InvalidFilter,
-    RecordError,
-)
+from celery_delayq.errors import InvalidCursor, InvalidETA, InvalidFilter, RecordError
 from celery_delayq.model.envelope import (
     MAX_DUE_MS,
     Record,
@@ -30,18 +25,15 @@ from celery_delayq.model.envelope import (
 from celery_delayq.model.lookup import (
     UTF8,
     Controls,
-    Letter,
     Place,
     State,
+    StatusCode,
     Where,
     is_utf8,
     worst,
 )
 from celery_delayq.model.payload import Readable
-from celery_delayq.store.keys import (
-    NOT_OWN_KEY,
-    is_own_key,
-)
+from celery_delayq.store.keys import NOT_OWN_KEY, is_own_key
 
 #: The first millisecond that a datetime can name, year 1.
 _MIN_MS = -62_135_596_800_000
@@ -74,7 +66,7 @@ class Outcome(str, Enum):
     __str__ = str.__str__
 
 
-OUTCOMES: dict[Letter, Outcome] = {
+OUTCOMES: dict[StatusCode, Outcome] = {
     "d": Outcome.DONE,
     "w": Outcome.READY,
     "r": Outcome.RUNNING,
@@ -86,9 +78,9 @@ OUTCOMES: dict[Letter, Outcome] = {
 }
 
 
-def outcome_of(letters: Sequence[Letter]) -> Outcome:
+def outcome_of(dead_letters: Sequence[StatusCode]) -> Outcome:
     """Return what became of an id that several messages may have."""
-    return OUTCOMES[worst(letters)]
+    return OUTCOMES[worst(dead_letters)]
 
 
 def moment(ms: int) -> datetime:

@@ -9,23 +9,15 @@ from numbers import Real
 from typing import Any
 
 from celery_delayq.errors import InvalidOption
-from celery_delayq.model.envelope import (
-    MAX_DUE_MS,
-    due_of_eta,
-    own_of,
-    unique_key,
-)
-from celery_delayq.model.lookup import (
-    UTF8,
-    is_utf8,
-)
+from celery_delayq.model.envelope import MAX_DUE_MS, due_of_eta, own_of, unique_key
+from celery_delayq.model.lookup import UTF8, is_utf8
 from celery_delayq.model.unique import POLICIES
 
 #: What the two numbers of the header ``timelimit`` are called in a call.
 LIMITS = ("time_limit", "soft_time_limit")
 
 #: The parts of a message that scripts read, each one word: `message.py`, `unique.py`.
-_NONCE = re.compile(r"[!-~]+")
+_MESSAGE_ID = re.compile(r"[!-~]+")
 _KEY = re.compile(r"[sd][!-~]+")
 _LABEL = re.compile(r"[!-~]+ [!-~]+ [0-9]{1,15} (-|[sd][!-~]+)")
 
@@ -87,11 +79,15 @@ def check_own(properties: Mapping[str, Any]) -> None:
         A part is not one that this package writes, or scripts cannot read it.
     """
     own = own_of(properties)
-    nonce = own.get("nonce", properties.get("delivery_tag"))
-    if not isinstance(nonce, str) or not _NONCE.fullmatch(nonce[:16]):
-        raise InvalidOption(f"nonce={nonce!r}: expected a text of printable ASCII without spaces")
+    message_id = own.get("message_id", properties.get("delivery_tag"))
+    if not isinstance(message_id, str) or not _MESSAGE_ID.fullmatch(message_id[:16]):
+        raise InvalidOption(
+            f"message id={message_id!r}: expected a text of printable ASCII without spaces"
+        )
     if "label" in own and not (isinstance(own["label"], str) and _LABEL.fullmatch(own["label"])):
-        raise InvalidOption(f"label={own['label']!r}: expected '<id> <nonce> <ms> <unique key>'")
+        raise InvalidOption(
+            f"label={own['label']!r}: expected '<id> <message_id> <ms> <unique key>'"
+        )
     skip_after = own.get("skip_after", 0)
     if not _is_count(skip_after):
         raise InvalidOption(f"skip_after={skip_after!r}: expected a number of ms")

@@ -16,15 +16,9 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from celery_delayq.errors import (
-    InvalidETA,
-    InvalidUnique,
-)
+from celery_delayq.errors import InvalidETA, InvalidUnique
 from celery_delayq.model.envelope import percent
-from celery_delayq.model.lookup import (
-    UTF8,
-    is_utf8,
-)
+from celery_delayq.model.lookup import UTF8, is_utf8
 
 #: What becomes of a task whose key another one has: it takes its place, is refused, is not sent, or
 #: takes its place at the later of both times.
@@ -47,7 +41,7 @@ class Key(str):
 
 
 class Unique(NamedTuple):
-    """A unique key as messages carry it: the letter of its scope, task name and key.
+    """A unique key as messages carry it: the dead letter of its scope, task name and key.
 
     *max_wait* is in ms, 0 for no limit.
     """

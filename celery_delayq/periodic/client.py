@@ -20,25 +20,14 @@ from celery_delayq.errors import (
     RecordError,
 )
 from celery_delayq.model.scheduled import Outcome
-from celery_delayq.periodic import state
+from celery_delayq.periodic import policy
 from celery_delayq.periodic.code_entries import register_schedules
-from celery_delayq.periodic.definition import (
-    CatchUp,
-    Definition,
-    Overlap,
-)
+from celery_delayq.periodic.definition import CatchUp, Definition, Overlap
+from celery_delayq.periodic.policy import Firing, Periodic, PeriodicState
 from celery_delayq.periodic.serialization import describe
-from celery_delayq.periodic.state import (
-    Firing,
-    Periodic,
-    Standing,
-)
 from celery_delayq.periodic.unreadable import Unreadable
 from celery_delayq.periodic.wall_clock import moment_of
-from celery_delayq.store.periodic import (
-    PeriodicStore,
-    Writing,
-)
+from celery_delayq.store.periodic import PeriodicStore, Writing
 from celery_delayq.store.schedule import Store
 
 if TYPE_CHECKING:
@@ -138,13 +127,13 @@ class PeriodicTasks:
             **most,
         )
 
-        tried: Standing | None = None
+        tried: PeriodicState | None = None
 
         def edit(there: Periodic | Unreadable | None, now: int) -> Periodic:
             nonlocal tried
             if there is None or (replace and isinstance(there, Unreadable)):
-                begun = _due(state.begin(definition, now, self._zone))
-                tried = begun.standing
+                begun = _due(policy.begin(definition, now, self._zone))
+                tried = begun.state
                 return begun
             if isinstance(there, Unreadable):
                 raise PeriodicExists(
@@ -152,10 +141,13 @@ class PeriodicTasks:
                     "another name, or replace=True"
                 )
             if replace:
-                changed = state.change(there, definition, now, self._zone)
+                changed = policy.change(there, definition, now, self._zone)
                 return changed if there.status == "ended" else _due(changed)
-            standing = there.standing
-            if tried and (standing.edition, standing.anchor) == (tried.edition, tried.anchor):
+            state = there.state
+            if tried and (state.definition_hash, state.anchor) == (
+                tried.definition_hash,
+                tried.anchor,
+            ):
                 return there  # the answer to a first attempt was lost
             raise PeriodicExists(
                 f"there is a periodic entry {name!r} already, made by {there.definition.source}; "
@@ -202,7 +194,7 @@ class PeriodicTasks:
                 del given["catch_up_max"]
             new_schedule = old.schedule if schedule is _UNCHANGED else schedule
             definition = Definition.checked(new_schedule, zone=self._zone, name=name, **given)
-            changed = state.change(entry, definition, now, self._zone)
+            changed = policy.change(entry, definition, now, self._zone)
             return changed if schedule is _UNCHANGED else _due(changed)
 
         return cast(Periodic, self._edit(name, edit))
@@ -244,7 +236,7 @@ class PeriodicTasks:
         def edit(there: Periodic | None, _: int) -> Periodic:
             entry = self._required(name, there)
             before[:] = [entry]
-            return entry if entry.status == "paused" else state.pause(entry)
+            return entry if entry.status == "paused" else policy.pause(entry)
 
         try:
             paused = self._edit(name, edit)
@@ -254,9 +246,9 @@ class PeriodicTasks:
         if unfired:
 
             def correct(there: Periodic | None, _: int) -> Periodic | None:
-                if there is None or there.standing != paused.standing:
+                if there is None or there.state != paused.state:
                     return there
-                return state.pause(there, unfired, self._zone)
+                return policy.pause(there, unfired, self._zone)
 
             paused = self._edit(name, correct) or paused
         return cast(Periodic, paused)
@@ -269,8 +261,8 @@ class PeriodicTasks:
             if there is None:
                 raise PeriodicUnknown(f"there is no periodic entry {name!r}")
             line, _, text = there.partition("\n")
-            standing = replace(Standing.read(line), tick=None, status="paused")
-            after = f"{standing.line}\n{text}"
+            state = replace(PeriodicState.read(line), tick=None, status="paused")
+            after = f"{state.line}\n{text}"
             return None if after == there else Writing(name, line, after)
 
         self._delayq._ask(lambda store: PeriodicStore(store).edit(name, change))
@@ -289,7 +281,7 @@ class PeriodicTasks:
 
         def edit(there: Periodic | None, now: int) -> Periodic:
             entry = self._required(name, there)
-            return state.resume(entry, now, self._zone) if entry.status == "paused" else entry
+            return policy.resume(entry, now, self._zone) if entry.status == "paused" else entry
 
         return cast(Periodic, self._edit(name, edit))
 
@@ -317,15 +309,15 @@ class PeriodicTasks:
                 while True:
                     record = PeriodicStore(store).get(name)
                     entry = self._required(name, record and Periodic.unpack(name, record))
-                    standing = entry.standing
-                    if standing.hand == hand:
+                    state = entry.state
+                    if state.hand == hand:
                         return id  # the answer to a first attempt was lost
-                    then = replace(standing, by_hand=standing.by_hand + 1, hand=hand)
+                    then = replace(state, manual=state.manual + 1, hand=hand)
                     now = store.now_ms()
-                    firing = Firing((now,), then, standing, now)
-                    (letters,) = scheduler.fire(store, [(entry, firing)], id=id)
-                    if letters != "-":
-                        return None if letters in "KE" else id
+                    firing = Firing((now,), then, state, now)
+                    (codes,) = scheduler.fire(store, [(entry, firing)], id=id)
+                    if codes != "-":
+                        return None if codes in "KE" else id
 
         return self._delayq._ask(fire)
 
@@ -382,7 +374,7 @@ class PeriodicTasks:
             It cannot be read here, or its schedule cannot say.
         """
         entry = self._required(name, self.get(name))
-        ticks = state.upcoming(entry, count, self._zone)
+        ticks = policy.upcoming(entry, count, self._zone)
         return [moment_of(tick) for tick in ticks]
 
     @property
@@ -422,8 +414,8 @@ class PeriodicTasks:
     def _withdraw(self, entry: Periodic) -> Sequence[int]:
         """Cancel what is scheduled of an entry and not due yet, and return its ticks."""
         now = self._delayq._ask(lambda store: store.now_ms())
-        ahead = state.ahead_of(entry, now, self._zone)
-        ids = [state.tick_id(entry.name, tick) for tick in ahead]
+        ahead = policy.ahead_of(entry, now, self._zone)
+        ids = [policy.tick_id(entry.name, tick) for tick in ahead]
         outcomes = self._delayq.cancel_ids(
             ids, reason="its periodic entry fires no more", ready=False
         )

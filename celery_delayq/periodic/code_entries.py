@@ -24,29 +24,12 @@ from celery.backends.base import DisabledBackend
 from celery.beat import ScheduleEntry
 from celery.schedules import BaseSchedule, crontab, maybe_schedule
 
-from celery_delayq.errors import (
-    ConfigError,
-    DelayQError,
-    InvalidSchedule,
-)
-from celery_delayq.periodic import state
-from celery_delayq.periodic.definition import (
-    Definition,
-    edition_of,
-    source_in,
-)
-from celery_delayq.periodic.schedules import (
-    Interval,
-    Once,
-    register,
-)
-from celery_delayq.periodic.state import Periodic
-from celery_delayq.store.periodic import (
-    Deploy,
-    Deployed,
-    PeriodicStore,
-    Writing,
-)
+from celery_delayq.errors import ConfigError, DelayQError, InvalidSchedule
+from celery_delayq.periodic import policy
+from celery_delayq.periodic.definition import Definition, definition_hash_of, source_in
+from celery_delayq.periodic.policy import Periodic
+from celery_delayq.periodic.schedules import Interval, Once, register
+from celery_delayq.store.periodic import Deploy, Deployed, PeriodicStore, Writing
 from celery_delayq.store.pipeline import LOST
 from celery_delayq.store.schedule import Store
 from celery_delayq.transfer.archiver import own_delayq
@@ -152,10 +135,10 @@ def said_of(definition: Definition, zone: tzinfo) -> str:
 
     It has the zone too, where that counts: the definition of an entry without one stays the same.
     """
-    edition = edition_of(definition)
+    definition_hash = definition_hash_of(definition)
     if definition.timezone is not None or isinstance(definition.rule(0, zone), (Interval, Once)):
-        return edition
-    return blake2b(f"{edition} {_named(zone)}".encode(), digest_size=6).hexdigest()
+        return definition_hash
+    return blake2b(f"{definition_hash} {_named(zone)}".encode(), digest_size=6).hexdigest()
 
 
 def _named(zone: tzinfo) -> str:
@@ -178,7 +161,7 @@ class Deployment:
         self.source = source_of(app)
         self.definitions: dict[str, Definition] = {}
         #: What the code says of each, in short.
-        self.editions: dict[str, str] = {}
+        self.definition_hashes: dict[str, str] = {}
         #: Those of which it cannot be told here what the code says: they stay as they are.
         self.left_out: set[str] = set()
         self.version = ""
@@ -235,13 +218,15 @@ class Deployment:
         for name, found in definitions_of(self.app):
             if isinstance(found, Definition):
                 self.definitions[name] = found
-                self.editions[name] = said_of(found, self.app.timezone)
+                self.definition_hashes[name] = said_of(found, self.app.timezone)
             else:
                 self.left_out.add(name)
                 logger.error("Periodic entry %r in code is left out: %s", name, found)
         hashed = blake2b(digest_size=8)
         for name, definition in sorted(self.definitions.items()):
-            hashed.update(f"{name}\0{definition.dumps()}\0{self.editions[name]}\0".encode())
+            hashed.update(
+                f"{name}\0{definition.dumps()}\0{self.definition_hashes[name]}\0".encode()
+            )
         for name in sorted(self.left_out):
             hashed.update(f"{name}\0\0".encode("utf-8", "surrogatepass"))
         self.version = hashed.hexdigest()
@@ -281,7 +266,7 @@ class _Rewrite:
         self._now = now
         self._mark = f"{code.version} {uuid4().hex}"
         #: What the code says, without what is left out.
-        self._editions = {**code.editions}
+        self._definition_hashes = {**code.definition_hashes}
         #: What it said before of what is left out now.
         self._left: Mapping[str, str] = {}
         #: Of which the code says what it said when it was written last.
@@ -296,7 +281,9 @@ class _Rewrite:
             if self._edit(self._gone(), self._remove) and self._edit(
                 [*self._code.definitions], self._write
             ):
-                self._may_go_on(Deployed(self._code.version, {**self._left, **self._editions}))
+                self._may_go_on(
+                    Deployed(self._code.version, {**self._left, **self._definition_hashes})
+                )
         finally:
             self._tell()
 
@@ -305,12 +292,16 @@ class _Rewrite:
         deploy = None
         while deploy is None or deploy.mark != self._mark:
             there = self._gate.deployed(self._code.source)
-            ours = self._code.editions
+            ours = self._code.definition_hashes
             self._same = {
-                name: said for name, said in there.editions.items() if ours.get(name) == said
+                name: said
+                for name, said in there.definition_hashes.items()
+                if ours.get(name) == said
             }
             self._left = {
-                name: said for name, said in there.editions.items() if name in self._code.left_out
+                name: said
+                for name, said in there.definition_hashes.items()
+                if name in self._code.left_out
             }
             then = Deployed(self._mark, {**self._left, **self._same})
             deploy = self._code.say(self._gate, there.mark, then)
@@ -362,7 +353,7 @@ class _Rewrite:
             return self._edited(self._code.definitions[name], there)
         except Exception as exc:  # schedules are anybody's
             logger.error("Periodic entry %r in code is left out: %s", name, exc)
-            self._editions.pop(name, None)
+            self._definition_hashes.pop(name, None)
             return None
 
     def _edited(self, new: Definition, there: str | None) -> Writing | None:
@@ -376,16 +367,16 @@ class _Rewrite:
                     "made by this code; give one of them another name",
                     name,
                 )
-                self._editions.pop(name, None)
+                self._definition_hashes.pop(name, None)
                 return None
             with suppress(DelayQError):  # another version of the code made it
                 old = Periodic.unpack(name, there)
         if old is None:
-            entry = state.begin(new, self._now, zone)
+            entry = policy.begin(new, self._now, zone)
         else:
-            entry = state.change(old, new, self._now, zone)
+            entry = policy.change(old, new, self._now, zone)
             # The same definition may have other ticks: the app has another time zone now.
-            if entry.standing == old.standing:
+            if entry.state == old.state:
                 return None
         self._changes[name] = "added" if there is None else "changed"
         return Writing(name, line, entry.pack(), entry.look)
@@ -396,11 +387,11 @@ class _Rewrite:
         for name, record in self._removed.items():
             try:
                 entry = Periodic.unpack(name, record)
-                ahead = state.ahead_of(entry, self._now, self._code.app.timezone)
+                ahead = policy.ahead_of(entry, self._now, self._code.app.timezone)
             except Exception as exc:  # schedules are anybody's
                 logger.warning("Ticks of %r that are scheduled stay so: %s", name, exc)
             else:
-                ids += [state.tick_id(name, tick) for tick in ahead]
+                ids += [policy.tick_id(name, tick) for tick in ahead]
         self._removed.clear()
         if ids:
             with own_delayq(self._code.app) as delayq:

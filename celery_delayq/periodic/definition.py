@@ -16,34 +16,13 @@ from zoneinfo import ZoneInfo
 from celery.schedules import BaseSchedule, maybe_schedule
 from kombu.utils.json import dumps, loads
 
-from celery_delayq.errors import (
-    ConfigError,
-    InvalidSchedule,
-    RecordError,
-)
-from celery_delayq.model.lookup import (
-    UTF8,
-    is_utf8,
-)
+from celery_delayq.errors import ConfigError, InvalidSchedule, RecordError
+from celery_delayq.model.lookup import UTF8, is_utf8
 from celery_delayq.model.retry_policy import LONGEST
-from celery_delayq.periodic.schedules import (
-    Rule,
-    clocked,
-    rule_of,
-)
-from celery_delayq.periodic.serialization import (
-    dumps_form,
-    loads_form,
-)
-from celery_delayq.periodic.wall_clock import (
-    moment_of,
-    ms_of,
-    tick_at,
-)
-from celery_delayq.store.keys import (
-    NOT_OWN_KEY,
-    is_own_key,
-)
+from celery_delayq.periodic.schedules import Rule, clocked, rule_of
+from celery_delayq.periodic.serialization import dumps_form, loads_form
+from celery_delayq.periodic.wall_clock import moment_of, ms_of, tick_at
+from celery_delayq.store.keys import NOT_OWN_KEY, is_own_key
 
 CatchUp = Literal["skip", "one", "all"]
 Overlap = Literal["allow", "skip", "queue_one"]
@@ -294,7 +273,7 @@ def source_in(text: str) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def edition_of(definition: Definition) -> str:
+def definition_hash_of(definition: Definition) -> str:
     """Return what tells a definition from others."""
     return blake2b(definition.dumps().encode(), digest_size=6).hexdigest()
 

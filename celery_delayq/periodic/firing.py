@@ -13,23 +13,12 @@ from typing import Any
 from celery import Celery
 
 from celery_delayq.model.envelope import Entry
-from celery_delayq.periodic import state
-from celery_delayq.periodic.state import (
-    Firing,
-    Periodic,
-)
+from celery_delayq.periodic import policy
+from celery_delayq.periodic.policy import Firing, Periodic
 from celery_delayq.periodic.wall_clock import moment_of
-from celery_delayq.schedule.items import (
-    Item,
-    Reader,
-)
+from celery_delayq.schedule.items import Item, Reader
 from celery_delayq.schedule.message_factory import Maker
-from celery_delayq.store.periodic import (
-    EntryTicks,
-    PeriodicStore,
-    Writing,
-    fired,
-)
+from celery_delayq.store.periodic import EntryTicks, PeriodicStore, Writing, fired
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.pipelining import Ahead
 from celery_delayq.utils.portions import portions
@@ -76,12 +65,12 @@ class TickScheduler:
         Parameters
         ----------
         id : str | None
-            Of the task, where it is no tick but a run by hand.
+            Of the task, where it is no tick but a run manually.
 
         Returns
         -------
         list[str]
-            For each the letters of ``periodic/fire.lua``: ``"-"`` where the entry stands otherwise
+            For each the codes of ``periodic/fire.lua``: ``"-"`` where the entry stands otherwise
             by now, ``""`` where it had no ticks to schedule.
 
         Raises
@@ -90,7 +79,7 @@ class TickScheduler:
             A message cannot be made, Redis is away, or a queue is broken: some are fired then, and
             all may be tried again.
         """
-        letters = [""] * len(firings)
+        codes = [""] * len(firings)
         by_queue: dict[str, list[tuple[int, EntryTicks]]] = defaultdict(list)
         passed: list[Writing] = []
         gate = PeriodicStore(store)
@@ -98,19 +87,19 @@ class TickScheduler:
             made = self._make(entry, firing.ticks, id)
             time.sleep(BREATH)
             if not made:
-                then = replace(entry, standing=firing.then)
-                passed.append(Writing(entry.name, entry.standing.line, then.pack(), then.look))
+                then = replace(entry, state=firing.then)
+                passed.append(Writing(entry.name, entry.state.line, then.pack(), then.look))
             elif len(made) == 1:
                 ((queue, entries),) = made.items()
                 by_queue[queue].append((index, _ticks_of(entry, firing, entries)))
             else:
                 # The first one decides, so it is the same in all processes: kombu has no order.
                 queues = dict(sorted(made.items()))
-                letters[index] = gate.fire_in_all(_ticks_of(entry, firing), queues)
+                codes[index] = gate.fire_in_all(_ticks_of(entry, firing), queues)
 
         def note(indexes: Iterable[int], reply: Any) -> None:
             for index, each in zip(indexes, fired(reply), strict=True):
-                letters[index] = each
+                codes[index] = each
 
         with Ahead(lambda question: question(store)) as line:
             for queue, some in by_queue.items():
@@ -119,7 +108,7 @@ class TickScheduler:
                     line.send(gate.fire_call(queue, ticks), partial(note, indexes))
         if passed:
             gate.write(passed)
-        return letters
+        return codes
 
     def _make(
         self, entry: Periodic, ticks: tuple[int, ...], id: str | None
@@ -147,7 +136,7 @@ class TickScheduler:
                 definition.args,
                 dict(definition.kwargs),
                 eta=at,
-                id=id or state.tick_id(definition.name, tick),
+                id=id or policy.tick_id(definition.name, tick),
                 task=definition.task,
                 expires=None if expires is None else at + timedelta(seconds=expires),
                 options=options,
@@ -157,16 +146,17 @@ class TickScheduler:
             try:
                 queues, made = self._maker.make(job)
             except TypeError:
-                # Its task takes other arguments: the worker that calls it says so, and buries it.
+                # Its task takes other arguments: the worker that calls it says so, and dead-letters
+                # it.
                 queues, made = self._maker.make(job._replace(target=job.target._replace(task=None)))
             for queue in queues:
                 found[queue].append(made)
         return found
 
 
-def stored(letters: Iterable[str]) -> int:
-    """Return how many ticks were stored, by the letters of their entries."""
-    return sum(letter in "srSR" for each in letters for letter in each)
+def stored(codes: Iterable[str]) -> int:
+    """Return how many ticks were stored, by the codes of their entries."""
+    return sum(code in "srSR" for each in codes for code in each)
 
 
 def _messages_of(ticks: tuple[int, EntryTicks]) -> int:
@@ -178,16 +168,16 @@ def _bytes_of(ticks: tuple[int, EntryTicks]) -> int:
 
 
 def _ticks_of(entry: Periodic, firing: Firing, entries: Sequence[Entry] = ()) -> EntryTicks:
-    then, refused = replace(entry, standing=firing.then), replace(entry, standing=firing.refused)
+    then, refused = replace(entry, state=firing.then), replace(entry, state=firing.refused)
     look = refused.look
-    if firing.refused == entry.standing and look is not None and look <= firing.now:
-        look = firing.now + state.HOLD
+    if firing.refused == entry.state and look is not None and look <= firing.now:
+        look = firing.now + policy.HOLD
     return EntryTicks(
         entry.name,
-        entry.standing.line,
-        then.standing.line,
+        entry.state.line,
+        then.state.line,
         then.look,
-        refused.standing.line,
+        refused.state.line,
         look,
         entries,
     )

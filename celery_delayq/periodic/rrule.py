@@ -22,13 +22,7 @@ from dateutil.rrule import (
 )
 
 from celery_delayq.errors import InvalidSchedule
-from celery_delayq.periodic.wall_clock import (
-    YEARS,
-    moment_of,
-    ms_of,
-    tick_at,
-    wall_of,
-)
+from celery_delayq.periodic.wall_clock import YEARS, moment_of, ms_of, tick_at, wall_of
 
 _UTC = re.compile(r"\b\d{8}T\d{6}Z", re.IGNORECASE)
 

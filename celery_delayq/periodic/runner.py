@@ -18,31 +18,15 @@ from typing import Any
 from celery import Celery, signals
 from redis.exceptions import RedisError, ResponseError
 
-from celery_delayq.errors import (
-    NoStore,
-    StoreFull,
-)
+from celery_delayq.errors import NoStore, StoreFull
 from celery_delayq.integration import beat_guard
-from celery_delayq.periodic import state
-from celery_delayq.periodic.code_entries import (
-    Deployment,
-    register_schedules,
-)
+from celery_delayq.periodic import policy
+from celery_delayq.periodic.code_entries import Deployment, register_schedules
 from celery_delayq.periodic.definition import Definition
-from celery_delayq.periodic.firing import (
-    TickScheduler,
-    stored,
-)
-from celery_delayq.periodic.state import (
-    Firing,
-    Periodic,
-    Standing,
-)
+from celery_delayq.periodic.firing import TickScheduler, stored
+from celery_delayq.periodic.policy import Firing, Periodic, PeriodicState
 from celery_delayq.settings import Settings
-from celery_delayq.store.periodic import (
-    PeriodicStore,
-    Writing,
-)
+from celery_delayq.store.periodic import PeriodicStore, Writing
 from celery_delayq.store.pipeline import LOST
 from celery_delayq.store.schedule import Store
 from celery_delayq.transfer.archiver import own_delayq
@@ -210,7 +194,7 @@ class Ticker:
             if found is not None:
                 entry, firing = found
                 firings.append(found)
-                then = replace(entry, standing=firing.then).look
+                then = replace(entry, state=firing.then).look
                 looks += [then] if then is not None else []
         self.fired += self._fire(store, scheduler, firings)
         if len(looked.records) == BATCH or looked.set_back:
@@ -224,10 +208,10 @@ class Ticker:
         def right(name: str, record: str) -> Writing | None:
             line, _, text = record.partition("\n")
             try:
-                entry = state.set_back(self._unpacked(name, record), now, scheduler.zone)
+                entry = policy.set_back(self._unpacked(name, record), now, scheduler.zone)
             except Exception:  # schedules are anybody's; whoever looks at it tells of it
                 return None
-            return Writing(name, line, f"{entry.standing.line}\n{text}", entry.look)
+            return Writing(name, line, f"{entry.state.line}\n{text}", entry.look)
 
         logger.warning("Redis' clock was set back: periodic intervals go on from now")
         PeriodicStore(store).put_right(now, right)
@@ -237,13 +221,13 @@ class Ticker:
     ) -> tuple[Periodic, Firing] | None:
         try:
             entry = self._unpacked(name, record)
-            firing = state.fire(entry, now, scheduler.zone)
+            firing = policy.fire(entry, now, scheduler.zone)
         except Exception as exc:  # schedules are anybody's
             self._failed(name, exc)
             return None
         if firing is None:
             # As it stands it comes too early: whoever has written it meant another moment.
-            firing = Firing((), entry.standing, entry.standing, now)
+            firing = Firing((), entry.state, entry.state, now)
         return entry, firing
 
     def _unpacked(self, name: str, record: str) -> Periodic:
@@ -253,7 +237,7 @@ class Ticker:
             if len(self._known) >= KNOWN:
                 self._known.clear()
             definition = self._known[name, text] = Definition.loads(name, text)
-        return Periodic(definition, Standing.read(line))
+        return Periodic(definition, PeriodicState.read(line))
 
     def _fire(
         self, store: Store, scheduler: TickScheduler, firings: list[tuple[Periodic, Firing]]

@@ -21,19 +21,8 @@ from typing import Any, Protocol, TypeVar
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule
 
 from celery_delayq.errors import InvalidSchedule
-from celery_delayq.periodic.rrule import (
-    Recurrence,
-    rrule,
-)
-from celery_delayq.periodic.wall_clock import (
-    LONGEST,
-    MS,
-    YEARS,
-    moment_of,
-    ms_of,
-    tick_at,
-    wall_of,
-)
+from celery_delayq.periodic.rrule import Recurrence, rrule
+from celery_delayq.periodic.wall_clock import LONGEST, MS, YEARS, moment_of, ms_of, tick_at, wall_of
 
 __all__ = ["Polled", "Rule", "clocked", "latest", "register", "rrule", "rule_of"]
 

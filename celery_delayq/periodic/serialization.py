@@ -10,17 +10,8 @@ from typing import Any
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 from kombu.utils.json import dumps, loads
 
-from celery_delayq.errors import (
-    InvalidSchedule,
-    ScheduleNotImportable,
-)
-from celery_delayq.periodic.schedules import (
-    clocked,
-    path_of,
-    register,
-    registered,
-    rrule,
-)
+from celery_delayq.errors import InvalidSchedule, ScheduleNotImportable
+from celery_delayq.periodic.schedules import clocked, path_of, register, registered, rrule
 
 _UNITS = {"d": timedelta(days=1), "h": timedelta(hours=1), "m": timedelta(minutes=1)}
 

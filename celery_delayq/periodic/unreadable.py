@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from celery_delayq.errors import RecordError
 from celery_delayq.periodic.definition import source_in
-from celery_delayq.periodic.state import Standing
+from celery_delayq.periodic.policy import PeriodicState
 from celery_delayq.periodic.wall_clock import moment_of
 
 
@@ -27,7 +27,7 @@ class Unreadable:
         Why it cannot be read.
     source : str | None
         As a definition has it; None where that cannot be read either.
-    standing : Standing | None
+    state : PeriodicState | None
         How it stands, likewise.
     data : Mapping[str, Any]
         What its record says, empty where it is no JSON.
@@ -36,20 +36,20 @@ class Unreadable:
     name: str
     error: Exception
     source: str | None
-    standing: Standing | None
+    state: PeriodicState | None
     data: Mapping[str, Any]
 
     @classmethod
     def of(cls, name: str, record: str, error: Exception) -> Unreadable:
         """Return what there is to read in a record all the same."""
         line, _, text = record.partition("\n")
-        standing, data = None, {}
+        state, data = None, {}
         with suppress(RecordError):
-            standing = Standing.read(line)
+            state = PeriodicState.read(line)
         source = source_in(text)
         if source is not None:
             data = json.loads(text)
-        return cls(name=name, error=error, source=source, standing=standing, data=data)
+        return cls(name=name, error=error, source=source, state=state, data=data)
 
     @property
     def problem(self) -> str:
@@ -58,19 +58,19 @@ class Unreadable:
 
     @property
     def status(self) -> Literal["unreadable"]:
-        """Always that: whether it is paused, or ended, *standing* tells."""
+        """Always that: whether it is paused, or ended, *state* tells."""
         return "unreadable"
 
     @property
     def paused(self) -> bool:
         """Whether it is paused."""
-        return self.standing is not None and self.standing.status == "paused"
+        return self.state is not None and self.state.status == "paused"
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON can have it, with all that is needed to make it elsewhere."""
-        standing = self.standing
+        state = self.state
         moments = ("since", "next", "last_run_at")
-        stands = (standing.anchor, standing.tick, standing.last) if standing else (None,) * 3
+        stands = (state.anchor, state.tick, state.last) if state else (None,) * 3
         return {"name": self.name, **self.data} | {
             "name": self.name,
             "source": self.source,
@@ -79,8 +79,8 @@ class Unreadable:
             "problem": self.problem,
             "paused": self.paused,
             **{what: _told(ms) for what, ms in zip(moments, stands, strict=True)},
-            "total_run_count": standing.count + standing.by_hand if standing else 0,
-            "runs_by_hand": standing.by_hand if standing else 0,
+            "total_run_count": state.count + state.manual if state else 0,
+            "manual_runs": state.manual if state else 0,
         }
 
 

@@ -7,34 +7,12 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from celery_delayq.errors import (
-    ConfigError,
-    InvalidETA,
-    InvalidFilter,
-)
-from celery_delayq.model.envelope import (
-    MAX_DUE_MS,
-    Due,
-    due_of_countdown,
-    due_of_eta,
-)
-from celery_delayq.model.lookup import (
-    Letter,
-    Listed,
-    Where,
-)
-from celery_delayq.model.scheduled import (
-    OUTCOMES,
-    Bulk,
-    Filter,
-    Outcome,
-    ScheduledTask,
-)
+from celery_delayq.errors import ConfigError, InvalidETA, InvalidFilter
+from celery_delayq.model.envelope import MAX_DUE_MS, Due, due_of_countdown, due_of_eta
+from celery_delayq.model.lookup import Listed, StatusCode, Where
+from celery_delayq.model.scheduled import OUTCOMES, Bulk, Filter, Outcome, ScheduledTask
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.paging import (
-    queues_of,
-    scheduled_among,
-)
+from celery_delayq.store.paging import queues_of, scheduled_among
 from celery_delayq.store.schedule import Store
 
 T = TypeVar("T")
@@ -43,7 +21,7 @@ T = TypeVar("T")
 BATCH = 100
 
 #: A change of entries of one queue: what became of each.
-_Change = Callable[[Store, str, Layout, Sequence[Listed], str], Sequence[Letter]]
+_Change = Callable[[Store, str, Layout, Sequence[Listed], str], Sequence[StatusCode]]
 
 
 class BulkMixin:
@@ -81,7 +59,7 @@ class BulkMixin:
 
         def change(
             store: Store, queue: str, layout: Layout, found: Sequence[Listed], token: str
-        ) -> Sequence[Letter]:
+        ) -> Sequence[StatusCode]:
             names = [each.name for each in found]
             # What a first attempt has cancelled is not found by a second one.
             entries.update((each._name, each) for each in scheduled_among(store, queue, names))
@@ -117,7 +95,7 @@ class BulkMixin:
 
         def change(
             store: Store, queue: str, _: Layout, found: Sequence[Listed], token: str
-        ) -> Sequence[Letter]:
+        ) -> Sequence[StatusCode]:
             moves = [(x.name, due or _shifted(x.due_ms, by_ms), x.due_ms) for x in found]
             return store.control.reschedule(queue, moves, token)
 
@@ -135,7 +113,7 @@ class BulkMixin:
 
         def change(
             store: Store, queue: str, layout: Layout, found: Sequence[Listed], token: str
-        ) -> Sequence[Letter]:
+        ) -> Sequence[StatusCode]:
             names, dues = [each.name for each in found], [each.due_ms for each in found]
             return store.control.run_now(queue, layout, names, if_due=dues, token=token)
 
@@ -178,15 +156,15 @@ class BulkMixin:
             names = names[::-1] if last_first else names
             for start in range(0, len(names), BATCH):
                 batch, token = names[start : start + BATCH], uuid4().hex
-                letters: Sequence[Letter] = ["d"] * len(batch)
+                codes: Sequence[StatusCode] = ["d"] * len(batch)
                 if not dry_run:
-                    letters = self._ask(
+                    codes = self._ask(
                         lambda store, q=queue, b=batch, t=token: change(store, q, known[q], b, t)  # type: ignore[misc]
                     )
-                bulk.outcomes.update(OUTCOMES[letter] for letter in letters)
+                bulk.outcomes.update(OUTCOMES[code] for code in codes)
                 if after is not None and not dry_run:
-                    done = zip(batch, letters, strict=True)
-                    after([each for each, letter in done if letter == "d"])
+                    done = zip(batch, codes, strict=True)
+                    after([each for each, code in done if code == "d"])
                 if progress is not None:
                     progress(bulk)
         return bulk

@@ -1,4 +1,4 @@
-"""What those who look after the schedule call: get, list, cancel, move, run, pause."""
+"""What those who manage the schedule call: get, list, cancel, move, run, pause."""
 
 from __future__ import annotations
 
@@ -7,19 +7,9 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
-from celery_delayq.errors import (
-    ConfigError,
-    InvalidETA,
-    InvalidFilter,
-)
-from celery_delayq.model.envelope import (
-    Due,
-    due_of_eta,
-)
-from celery_delayq.model.lookup import (
-    Letter,
-    to_bytes,
-)
+from celery_delayq.errors import ConfigError, InvalidETA, InvalidFilter
+from celery_delayq.model.envelope import Due, due_of_eta
+from celery_delayq.model.lookup import StatusCode, to_bytes
 from celery_delayq.model.scheduled import (
     Cursor,
     Filter,
@@ -31,18 +21,9 @@ from celery_delayq.model.scheduled import (
     outcome_of,
 )
 from celery_delayq.schedule import revocation
-from celery_delayq.schedule.bulk import (
-    BulkMixin,
-    new_due,
-    shift_ms,
-    shifted,
-)
+from celery_delayq.schedule.bulk import BulkMixin, new_due, shift_ms, shifted
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.paging import (
-    queues_of,
-    read_page,
-    scheduled_among,
-)
+from celery_delayq.store.paging import queues_of, read_page, scheduled_among
 from celery_delayq.store.schedule import Store
 
 if TYPE_CHECKING:
@@ -55,7 +36,7 @@ ATTEMPTS = 5
 
 
 class Client(BulkMixin):
-    """The part of :class:`~celery_delayq.DelayQ` for those who look after the schedule."""
+    """The part of :class:`~celery_delayq.DelayQ` for those who manage the schedule."""
 
     app: Celery | None
 
@@ -208,7 +189,7 @@ class Client(BulkMixin):
         token = uuid4().hex
         entries: dict[tuple[str, str], ScheduledTask] = {}
 
-        def ask(store: Store) -> Sequence[Sequence[Letter]]:
+        def ask(store: Store) -> Sequence[Sequence[StatusCode]]:
             found = queues_of(store, queue).items()
             for name, _ in found:
                 entries.update(
@@ -219,7 +200,7 @@ class Client(BulkMixin):
                 for name, layout in found
             ]
 
-        outcomes = [outcome_of(letters) for letters in zip(*self._ask(ask), strict=True)]
+        outcomes = [outcome_of(codes) for codes in zip(*self._ask(ask), strict=True)]
         outcomes = outcomes or [Outcome.UNKNOWN] * len(ids)
         self._note_cancelled(
             {id for id, outcome in zip(ids, outcomes, strict=True) if outcome},
@@ -293,7 +274,7 @@ class Client(BulkMixin):
         )
 
     def _change(
-        self, queue: str | None, change: Callable[[Store, str, Layout, str], Sequence[Letter]]
+        self, queue: str | None, change: Callable[[Store, str, Layout, str], Sequence[StatusCode]]
     ) -> Outcome:
         """Change something in all queues; asked twice, it is done once."""
         token = uuid4().hex
@@ -306,17 +287,17 @@ class Client(BulkMixin):
 
     def _shift(self, id: str, by_ms: int, queue: str | None, if_due: int | None) -> Outcome:
         """Move by an amount: to the time that comes of it, as long as nobody else has moved it."""
-        letters: dict[tuple[str, str], Letter] = {}
+        codes: dict[tuple[str, str], StatusCode] = {}
         for _ in range(ATTEMPTS):
             for each in self.find(id, queue=queue):
                 place, due = (each.queue, each._name), due_of_eta(each.due).ms
-                if letters.get(place, "c") == "c":
-                    letters[place] = self._move(each, due, shifted(due, by_ms), if_due)
-            if "c" not in letters.values() or if_due is not None:
+                if codes.get(place, "c") == "c":
+                    codes[place] = self._move(each, due, shifted(due, by_ms), if_due)
+            if "c" not in codes.values() or if_due is not None:
                 break
-        return outcome_of([*letters.values()])
+        return outcome_of([*codes.values()])
 
-    def _move(self, each: ScheduledTask, due: int, new: Due, if_due: int | None) -> Letter:
+    def _move(self, each: ScheduledTask, due: int, new: Due, if_due: int | None) -> StatusCode:
         token = uuid4().hex
         move = each._name or each.id, new, due if if_due is None else if_due
         return self._ask(lambda store: store.control.reschedule(each.queue, [move], token))[0]

@@ -10,12 +10,7 @@ from celery import Celery, Signature, Task
 
 from celery_delayq.errors import DelayQError
 from celery_delayq.model.lookup import UTF8
-from celery_delayq.schedule.message_template import (
-    Job,
-    Target,
-    new_id,
-    nonce_of_id,
-)
+from celery_delayq.schedule.message_template import Job, Target, message_id_of_id, new_id
 
 #: Most tasks whose targets are remembered.
 TARGETS = 1024
@@ -211,10 +206,10 @@ class Reader:
             raise InvalidItem(f"{', '.join(misplaced)}: not among the options of an item")
         if id is None:
             id = new_id()
-            nonce = id[-12:] + id[:4]
+            message_id = id[-12:] + id[:4]
         elif type(id) is str and id:
             try:
-                nonce = nonce_of_id(id, version)
+                message_id = message_id_of_id(id, version)
             except UnicodeEncodeError:
                 given = f"id={id!r}, version={version!r}"
                 raise InvalidItem(f"{given}: expected {UTF8}") from None
@@ -223,7 +218,7 @@ class Reader:
         return Job(
             self._target(all.task if task is None else task),
             id,
-            nonce,
+            message_id,
             args or (),
             kwargs or {},
             eta,

@@ -11,24 +11,11 @@ from celery import Celery, signals
 from celery.app.routes import MapRoute
 
 from celery_delayq.integration import amqp
-from celery_delayq.integration.context import (
-    OPTION,
-    Sent,
-    to_send,
-)
+from celery_delayq.integration.context import OPTION, Sent, to_send
 from celery_delayq.model import envelope
-from celery_delayq.model.envelope import (
-    PROPERTY,
-    Due,
-    Entry,
-)
+from celery_delayq.model.envelope import PROPERTY, Due, Entry
 from celery_delayq.schedule.items import InvalidItem
-from celery_delayq.schedule.message_template import (
-    Job,
-    Routed,
-    Template,
-    kind,
-)
+from celery_delayq.schedule.message_template import Job, Routed, Template, kind
 from celery_delayq.store.pipeline import LOST
 
 #: Most templates kept: more kinds than that come one after another, not all at once.
@@ -166,10 +153,10 @@ class Maker:
         message = kept[0][1]
         if envelope.retry_of(message) is not None:
             message = envelope.without_retry_of(message)
-        # The tag begins with the nonce, as always.
+        # The tag begins with the message id, as always.
         properties = message["properties"]
-        properties["delivery_tag"] = job.nonce + properties["delivery_tag"][16:]
-        properties.setdefault(PROPERTY, {})["nonce"] = job.nonce
+        properties["delivery_tag"] = job.message_id + properties["delivery_tag"][16:]
+        properties.setdefault(PROPERTY, {})["message_id"] = job.message_id
         step = self.channel.priority(self.channel._get_message_priority(message, reverse=False))
         entry = Entry.of(message, step, envelope.due_when_sent(message) or Due(0))
         return Routed(tuple(queue for queue, _ in kept), entry), message

@@ -23,19 +23,9 @@ from celery.utils.time import maybe_make_aware
 from kombu.utils.json import JSONEncoder, loads
 
 from celery_delayq.integration import amqp
-from celery_delayq.integration.context import (
-    FIELD,
-    OPTION,
-    Sent,
-)
+from celery_delayq.integration.context import FIELD, OPTION, Sent
 from celery_delayq.model import envelope, unique
-from celery_delayq.model.envelope import (
-    PROPERTY,
-    Due,
-    Entry,
-    due_of_countdown,
-    due_of_eta,
-)
+from celery_delayq.model.envelope import PROPERTY, Due, Entry, due_of_countdown, due_of_eta
 from celery_delayq.model.unique import Key
 
 #: Encodes bodies as Celery's ``json`` serializer does.
@@ -77,7 +67,7 @@ class Job(NamedTuple):
 
     target: Target
     id: str
-    nonce: str
+    message_id: str
     args: Any
     kwargs: Any
     eta: Any
@@ -98,7 +88,7 @@ class Encoded(NamedTuple):
     """
 
     id: str
-    nonce: str
+    message_id: str
     due: Due
     eta: str
     key: str
@@ -120,8 +110,8 @@ def new_id() -> str:
     return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-{variant}{text[17:20]}-{text[20:]}"
 
 
-def nonce_of_id(id: str, version: str = "") -> str:
-    """Return the nonce of all messages with that id: whichever comes first is the only one."""
+def message_id_of_id(id: str, version: str = "") -> str:
+    """Return the message id of all messages with that id: whichever comes first is the only one."""
     text = f"{id}\0{version}" if version else id
     return blake2b(text.encode(), digest_size=8).hexdigest()
 
@@ -239,7 +229,7 @@ class Template:
         constant[1::2] = [f"%({name})s" for name in constant[1::2]]
         head = routed.entry.data.partition(b"\n")[0].decode().split(" ")
         head = [text.replace("%", "%%") for text in head]
-        head[2] = "%(nonce)s"
+        head[2] = "%(message_id)s"
         text = " ".join(head) + "\n" + "".join(constant)
         template = cls(app, job, options, routed, text, body[len(start) :])
         return template if template._gives(job, routed, message, sent) else None
@@ -248,7 +238,7 @@ class Template:
         """Return the entry of a call of this kind, which carries *sent*."""
         if self._check is not None:
             self._check(*job.args, **job.kwargs)
-        values: dict[str, Any] = {"tag": f'"{job.nonce}{os.urandom(8).hex()}"'}
+        values: dict[str, Any] = {"tag": f'"{job.message_id}{os.urandom(8).hex()}"'}
         if sent is not None:
             values[FIELD] = dumps(sent.text)
         countdown, eta, expires = job.countdown, job.eta, job.expires
@@ -268,14 +258,14 @@ class Template:
 
     def fill_encoded(self, call: Encoded) -> Routed:
         """Return the entry of a call whose arguments have the names of the first one's."""
-        id, nonce, due, eta, key, kwargs, shown = call
+        id, message_id, due, eta, key, kwargs, shown = call
         if shown is None or not amqp.is_plain(shown):
             shown = self._repr(loads(kwargs), 1)
-        values: dict[str, Any] = {"tag": f'"{nonce}{os.urandom(8).hex()}"', "eta": f'"{eta}"'}
+        values: dict[str, Any] = {"tag": f'"{message_id}{os.urandom(8).hex()}"', "eta": f'"{eta}"'}
         if self._expires is not None:
             self._add_expires(values, self._expires)
         unique_key = "" if self._rule is None else self._rule.key(key)
-        record = self._filled(values, id, nonce, unique_key, f"[[], {kwargs}", "()", shown)
+        record = self._filled(values, id, message_id, unique_key, f"[[], {kwargs}", "()", shown)
         return Routed(self._queues, self._entry(id, due, record))
 
     def _entry(self, id: str, due: Due, record: bytes) -> Entry:
@@ -291,21 +281,21 @@ class Template:
                 key = rule.of(args, kwargs).key
         body = _encode([args, kwargs])[:-1]
         shown = self._repr(args, 0), self._repr(kwargs, 1)
-        return self._filled(values, job.id, job.nonce, key, body, *shown)
+        return self._filled(values, job.id, job.message_id, key, body, *shown)
 
     def _filled(
         self,
         values: dict[str, Any],
         id: str,
-        nonce: str,
+        message_id: str,
         key: str,
         body: str,
         argsrepr: str,
         kwargsrepr: str,
     ) -> bytes:
         """Return the record with all values; *body* is JSON, without the bracket at its end."""
-        label = envelope.label_of(envelope.entry_id(id), nonce, self._skip_after, key)
-        values["nonce"] = nonce
+        label = envelope.label_of(envelope.entry_id(id), message_id, self._skip_after, key)
+        values["message_id"] = message_id
         values["label"] = f'"{label}"'
         values["id"] = dumps(id)
         values["argsrepr"] = dumps(argsrepr)

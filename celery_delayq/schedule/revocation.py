@@ -14,20 +14,10 @@ from celery.exceptions import ChordError, TaskRevokedError
 from celery.worker import control
 from kombu.utils.functional import maybe_list
 
-from celery_delayq.model.canvas import (
-    Canvas,
-    group_of,
-    waited_for,
-)
+from celery_delayq.model.canvas import Canvas, group_of, waited_for
 from celery_delayq.model.dead_letter import DeadLetter
-from celery_delayq.model.payload import (
-    Readable,
-    body_of,
-)
-from celery_delayq.model.scheduled import (
-    Bulk,
-    ScheduledTask,
-)
+from celery_delayq.model.payload import Readable, body_of
+from celery_delayq.model.scheduled import Bulk, ScheduledTask
 from celery_delayq.settings import Settings
 
 if TYPE_CHECKING:
@@ -109,15 +99,15 @@ def tell_chords(app: Any, entries: Iterable[ScheduledTask], reason: str) -> None
             _tell_chords(app, entry, entry.id, states.REVOKED, TaskRevokedError(reason))
 
 
-def tell_chords_of_dead(app: Any, letters: Iterable[DeadLetter]) -> None:
+def tell_chords_of_dead(app: Any, dead_letters: Iterable[DeadLetter]) -> None:
     """Have the chords fail that wait for dead letters which are purged.
 
     A chord that was told when the task failed is not told again.
     """
-    for letter in letters:
-        if letter.group_id is not None and not letter.details.get("told"):
-            error = ChordError(f"a dead letter was purged: {letter.reason}")
-            _tell_chords(app, letter, letter.id, states.FAILURE, error)
+    for dead_letter in dead_letters:
+        if dead_letter.group_id is not None and not dead_letter.details.get("told"):
+            error = ChordError(f"a dead letter was purged: {dead_letter.reason}")
+            _tell_chords(app, dead_letter, dead_letter.id, states.FAILURE, error)
 
 
 def _tell_chords(app: Any, task: Readable, id: str, state: str, error: Exception) -> None:

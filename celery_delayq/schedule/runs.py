@@ -6,12 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeVar
 
-from celery_delayq.model.history import (
-    START,
-    Run,
-    check_range,
-    readable,
-)
+from celery_delayq.model.history import START, Run, check_range, readable
 from celery_delayq.store.schedule import Store
 
 T = TypeVar("T")

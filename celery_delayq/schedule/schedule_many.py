@@ -25,10 +25,7 @@ from celery_delayq.schedule.items import (
 )
 from celery_delayq.schedule.message_factory import Maker
 from celery_delayq.schedule.message_template import Routed
-from celery_delayq.store.pipeline import (
-    LOST,
-    Pipeline,
-)
+from celery_delayq.store.pipeline import LOST, Pipeline
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Puts
 from celery_delayq.store.scripting.replies import Put

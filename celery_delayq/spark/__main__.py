@@ -22,12 +22,7 @@ def _add_jobs() -> None:
         check()
     except ConfigError as exc:
         raise SystemExit(f"Error: {exc}") from exc
-    from celery_delayq.spark import (
-        archive,
-        reconcile,
-        report,
-        restore,
-    )
+    from celery_delayq.spark import archive, reconcile, report, restore
 
     main.add_command(reconcile.command)
     main.add_command(report.command)

@@ -19,11 +19,7 @@ import click
 
 from celery_delayq.spark import jobs
 from celery_delayq.spark.archives import targets
-from celery_delayq.spark.archives.adding import (
-    Options,
-    Summary,
-    archive,
-)
+from celery_delayq.spark.archives.adding import Options, Summary, archive
 from celery_delayq.spark.archives.commits import ArchiveError
 from celery_delayq.spark.archives.databases import DatabaseTarget
 from celery_delayq.spark.archives.folders import FolderTarget
@@ -39,8 +35,8 @@ __all__ = [
 @click.option("--tables", metavar="NAMES", default="history,dead_letters", show_default=True,
               help=f"Of {', '.join(COLUMNS)}, with commas between them.")  # fmt: skip
 @click.option("--older-than", type=click.FloatRange(0), default=0.0, metavar="SECONDS",
-              help="Only letters that died so long ago.")  # fmt: skip
-@click.option("--remove", is_flag=True, help="Remove letters from Redis that the archive has.")
+              help="Only dead letters that died so long ago.")  # fmt: skip
+@click.option("--remove", is_flag=True, help="Remove dead letters from Redis that the archive has.")
 @click.option("--source", metavar="NAME", help="What the queue is called in the archive; else "
               "host, port and database.")  # fmt: skip
 @click.option("--on-loss", type=click.Choice(["warn", "fail"]), default="warn", show_default=True,

@@ -16,10 +16,7 @@ from celery_delayq.errors import ConfigError
 from celery_delayq.model.envelope import Due
 from celery_delayq.model.unique import Key
 from celery_delayq.schedule.items import Item
-from celery_delayq.schedule.message_template import (
-    Encoded,
-    nonce_of_id,
-)
+from celery_delayq.schedule.message_template import Encoded, message_id_of_id
 from celery_delayq.spark.options import WriteOptions
 from celery_delayq.spark.refusals import ERROR
 
@@ -40,7 +37,7 @@ class Row(NamedTuple):
     ----------
     place : int
         In its batch.
-    key, id, nonce : str
+    key, id, message_id : str
         What identifies the row, and its task.
     when : int | float | None
         The ETA, in µs since 1970, or a delay in seconds.
@@ -55,7 +52,7 @@ class Row(NamedTuple):
     place: int
     key: str = ""
     id: str = ""
-    nonce: str = ""
+    message_id: str = ""
     when: Any = None
     kwargs: str = "{}"
     shown: str | None = None
@@ -142,7 +139,7 @@ class Rows:
         """Return the call of a row that has an ETA, for a template."""
         eta = (_EPOCH + timedelta(microseconds=row.when)).isoformat()
         due = Due(-(-row.when // 1000))
-        return Encoded(row.id, row.nonce, due, eta, row.key, row.kwargs, row.shown)
+        return Encoded(row.id, row.message_id, due, eta, row.key, row.kwargs, row.shown)
 
     def item(self, row: Row) -> Item:
         """Return the same for ``schedule_many``."""
@@ -174,9 +171,9 @@ class Rows:
     def _row(self, place: int, key: str, when: Any, given: Any, encoded: Any) -> Row:
         id = f"{self._options.task}:{key}"
         kwargs = self._json % encoded
-        nonce = nonce_of_id(id, self._version(when, kwargs))
+        message_id = message_id_of_id(id, self._version(when, kwargs))
         shown = self._shown % given if self._shown else None
-        return Row(place, key, id, nonce, when, kwargs, shown)
+        return Row(place, key, id, message_id, when, kwargs, shown)
 
     def _version(self, when: Any, kwargs: str) -> str:
         return f"{self._options.priority} {when} {kwargs}"

@@ -11,16 +11,10 @@ import pyarrow as pa
 from kombu.utils.json import loads
 
 from celery_delayq.model.lookup import Place
-from celery_delayq.model.unique import (
-    Key,
-    unique_of,
-)
+from celery_delayq.model.unique import Key, unique_of
 from celery_delayq.spark import refusals
 from celery_delayq.spark.access import opened
-from celery_delayq.spark.columns import (
-    Row,
-    Rows,
-)
+from celery_delayq.spark.columns import Row, Rows
 from celery_delayq.spark.options import WriteOptions
 from celery_delayq.store.schedule import Store
 

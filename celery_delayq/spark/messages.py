@@ -20,15 +20,8 @@ from kombu.utils.json import dumps
 from pyarrow.json import ParseOptions, ReadOptions, read_json
 
 from celery_delayq.errors import InvalidETA
-from celery_delayq.model.canvas import (
-    GROUP,
-    group_of,
-)
-from celery_delayq.model.envelope import (
-    due_of_eta,
-    own_of,
-    unique_key,
-)
+from celery_delayq.model.canvas import GROUP, group_of
+from celery_delayq.model.envelope import due_of_eta, own_of, unique_key
 from celery_delayq.model.payload import body_of
 
 #: The Arrow types of columns.

@@ -19,23 +19,12 @@ from pyspark.sql.datasource import InputPartition
 
 from celery_delayq.errors import DelayQError
 from celery_delayq.spark.options import OnLoss
-from celery_delayq.spark.tables import (
-    Page,
-    Rows,
-    Tracked,
-    names_of,
-    split_held,
-)
+from celery_delayq.spark.tables import Page, Rows, Tracked, names_of, split_held
 from celery_delayq.spark.wanted import Wanted
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.periodic import PeriodicStore
-from celery_delayq.store.scan import (
-    Mark,
-    ScanStore,
-    Stretch,
-    Where,
-)
+from celery_delayq.store.scan import Mark, ScanStore, Stretch, Where
 from celery_delayq.store.schedule import Store
 
 logger = logging.getLogger(__name__)
@@ -178,7 +167,7 @@ class Ready:
         for found in scan.messages(self.name, self.start, self.end, limit):
             if self.step is None:
                 messages = [split_held(each)[1] for each in found]
-                yield rows.suspected(self.queue, found, _tracked(scan, self.queue, messages))
+                yield rows.quarantined(self.queue, found, _tracked(scan, self.queue, messages))
             else:
                 tracked = _tracked(scan, self.queue, found)
                 yield rows.ready(self.queue, self.step, found, tracked)
@@ -188,7 +177,7 @@ def _ready(plan: _Plan) -> Spans:
     store = plan.store
     lists: list[tuple[str, int | None, str]] = []
     for name, layout in plan.queues.items():
-        lists.append((name, None, store.keys.queue(name).suspects))
+        lists.append((name, None, store.keys.queue(name).quarantined))
         lists += [(name, step, store.keys.ready(name, step, layout)) for step in layout.steps]
     # Each is read to whatever its end is by then: what became ready meanwhile is in no other table.
     sizes = [max(1, size) for size in ScanStore(store).lengths([name for _, _, name in lists])]
@@ -204,16 +193,16 @@ class Leased:
     """What one process holds of a queue."""
 
     queue: str
-    incarnation: str
+    worker_id: str
 
     def pages(self, store: Store, rows: Rows, limit: int) -> Iterator[Page]:
         """Yield what it holds, but for what a retry has taken the place of."""
         scan = ScanStore(store)
-        held = (value for _, value in scan.held(self.queue, self.incarnation) if value)
+        held = (value for _, value in scan.held(self.queue, self.worker_id) if value)
         while values := [*islice(held, limit)]:
             messages = [split_held(each)[1] for each in values]
             tracked = _tracked(scan, self.queue, messages, "running")
-            yield rows.leased(self.queue, self.incarnation, values, tracked)
+            yield rows.leased(self.queue, self.worker_id, values, tracked)
 
 
 def _leased(plan: _Plan) -> Spans:
@@ -248,15 +237,15 @@ class Died:
     high: int | None
 
     def pages(self, store: Store, rows: Rows, limit: int) -> Iterator[Page]:
-        """Yield the letters."""
-        for found in store.letters.pages(self.queue, self.low, self.high, limit):
+        """Yield the dead letters."""
+        for found in store.dead_letters.pages(self.queue, self.low, self.high, limit):
             yield rows.dead_letters(self.queue, found)
 
 
 def _dead_letters(plan: _Plan) -> Spans:
     store, wanted = plan.store, plan.wanted
     names, scan = [*plan.queues], ScanStore(store)
-    sizes = [store.letters.count(name, wanted.low, wanted.high) for name in names]
+    sizes = [store.dead_letters.count(name, wanted.low, wanted.high) for name in names]
     reached: dict[int, int | None] = {}
     for pieces in share(sizes, plan.parts, plan.least):
         spans: list[Span] = []

@@ -9,14 +9,8 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from celery_delayq.spark.access import opened
 from celery_delayq.spark.options import ReadOptions
-from celery_delayq.spark.planning import (
-    Part,
-    plan,
-)
-from celery_delayq.spark.tables import (
-    Rows,
-    columns_of,
-)
+from celery_delayq.spark.planning import Part, plan
+from celery_delayq.spark.tables import Rows, columns_of
 from celery_delayq.spark.wanted import Wanted
 
 if TYPE_CHECKING:

@@ -19,17 +19,9 @@ from typing import Any
 import click
 
 from celery_delayq.spark import jobs
-from celery_delayq.spark.jdbc import (
-    PASSWORD,
-    read_jdbc,
-)
+from celery_delayq.spark.jdbc import PASSWORD, read_jdbc
 from celery_delayq.spark.options import WriteOptions
-from celery_delayq.spark.reconciliation import (
-    Options,
-    Summary,
-    TooManyOrphans,
-    reconcile,
-)
+from celery_delayq.spark.reconciliation import Options, Summary, TooManyOrphans, reconcile
 
 __all__ = ["Options", "Summary", "TooManyOrphans", "command", "read_jdbc", "reconcile"]
 

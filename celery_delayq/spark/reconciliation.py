@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql import functions as F
 
-from celery_delayq.errors import (
-    ConfigError,
-    DelayQError,
-)
+from celery_delayq.errors import ConfigError, DelayQError
 from celery_delayq.spark.access import opened
 from celery_delayq.spark.arrow import arrow_schema
 from celery_delayq.spark.columns import Rows
@@ -29,14 +26,8 @@ from celery_delayq.spark.judging import (
     missing,
 )
 from celery_delayq.spark.options import WriteOptions
-from celery_delayq.spark.sending import (
-    app_of,
-    queue_of,
-)
-from celery_delayq.spark.session import (
-    MOST_CONNECTIONS,
-    setting,
-)
+from celery_delayq.spark.sending import app_of, queue_of
+from celery_delayq.spark.session import MOST_CONNECTIONS, setting
 from celery_delayq.spark.writing import write
 
 if TYPE_CHECKING:

@@ -12,16 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem, FileType
 
-from celery_delayq.errors import (
-    ConfigError,
-    DelayQError,
-)
+from celery_delayq.errors import ConfigError, DelayQError
 from celery_delayq.utils.credentials import check_folder
 
 #: The column with the reason.
 ERROR = "_error"
 
-#: Of a URL; one letter would be a drive of Windows.
+#: Of a URL; one dead letter would be a drive of Windows.
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 #: Rows of which a message tells.

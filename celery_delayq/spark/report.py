@@ -23,11 +23,7 @@ from celery_delayq.errors import ConfigError
 from celery_delayq.spark import jobs
 from celery_delayq.spark.reports import text
 from celery_delayq.spark.reports.figures import Report
-from celery_delayq.spark.reports.making import (
-    Options,
-    report,
-    save,
-)
+from celery_delayq.spark.reports.making import Options, report, save
 from celery_delayq.spark.reports.page import check as check_page
 from celery_delayq.spark.reports.page import page
 

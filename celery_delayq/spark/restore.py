@@ -19,11 +19,7 @@ import click
 
 from celery_delayq.spark import jobs
 from celery_delayq.spark.archives import targets
-from celery_delayq.spark.archives.restoring import (
-    Options,
-    Summary,
-    restore,
-)
+from celery_delayq.spark.archives.restoring import Options, Summary, restore
 
 __all__ = ["Options", "Summary", "command", "restore"]
 

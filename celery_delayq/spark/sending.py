@@ -12,26 +12,13 @@ from celery import Celery
 
 from celery_delayq.app import DelayQ
 from celery_delayq.integration.context import to_send
-from celery_delayq.schedule.items import (
-    ItemOutcome,
-    ManyFailed,
-    Reader,
-)
+from celery_delayq.schedule.items import ItemOutcome, ManyFailed, Reader
 from celery_delayq.schedule.message_factory import Maker
-from celery_delayq.schedule.message_template import (
-    Routed,
-    Template,
-)
+from celery_delayq.schedule.message_template import Routed, Template
 from celery_delayq.schedule.schedule_many import Run
-from celery_delayq.spark.columns import (
-    Row,
-    Rows,
-)
+from celery_delayq.spark.columns import Row, Rows
 from celery_delayq.spark.options import WriteOptions
-from celery_delayq.spark.refusals import (
-    Refusals,
-    RowsRefused,
-)
+from celery_delayq.spark.refusals import Refusals, RowsRefused
 
 #: What is said of rows, by the state of their items.
 _BECAME = {
@@ -138,10 +125,12 @@ class Sending:
         if not self._asking or self._queue is None or not rows:
             return rows
         queue = self._queue
-        letters = self._delayq._ask(
-            lambda store: store.control.known(queue, [(row.id, row.nonce) for row in rows])
+        dead_letters = self._delayq._ask(
+            lambda store: store.control.known(queue, [(row.id, row.message_id) for row in rows])
         )
-        unknown = [row for row, letter in zip(rows, letters, strict=True) if letter != "d"]
+        unknown = [
+            row for row, dead_letter in zip(rows, dead_letters, strict=True) if dead_letter != "d"
+        ]
         self._kept += len(rows) - len(unknown)
         self._asking = 2 * len(unknown) <= len(rows)
         return unknown

@@ -6,10 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from celery_delayq.spark.options import (
-    ReadOptions,
-    WriteOptions,
-)
+from celery_delayq.spark.options import ReadOptions, WriteOptions
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (

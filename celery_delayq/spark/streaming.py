@@ -7,25 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from celery_delayq.errors import (
-    ConfigError,
-    InvalidCursor,
-)
+from celery_delayq.errors import ConfigError, InvalidCursor
 from celery_delayq.model.history import check_range
 from celery_delayq.spark.access import opened
 from celery_delayq.spark.options import ReadOptions
-from celery_delayq.spark.planning import (
-    START,
-    Part,
-    check_loss,
-    place_of,
-    plan_runs,
-)
+from celery_delayq.spark.planning import START, Part, check_loss, place_of, plan_runs
 from celery_delayq.spark.reading import read
-from celery_delayq.spark.tables import (
-    Rows,
-    columns_of,
-)
+from celery_delayq.spark.tables import Rows, columns_of
 from celery_delayq.spark.wanted import Wanted
 
 if TYPE_CHECKING:

@@ -11,25 +11,13 @@ from urllib.parse import unquote_to_bytes
 
 import pyarrow as pa
 
-from celery_delayq.errors import (
-    ConfigError,
-    RecordError,
-)
-from celery_delayq.model.dead_letter import (
-    Buried,
-    DeadLetter,
-)
-from celery_delayq.model.envelope import (
-    MAX_DUE_MS,
-    task_name,
-)
+from celery_delayq.errors import ConfigError, RecordError
+from celery_delayq.model.dead_letter import DeadLetter, DeadLettered
+from celery_delayq.model.envelope import MAX_DUE_MS, task_name
 from celery_delayq.model.history import RunRecord
-from celery_delayq.model.lookup import (
-    PARK,
-    to_bytes,
-)
+from celery_delayq.model.lookup import PAUSED_OFFSET, to_bytes
 from celery_delayq.model.scheduled import moment
-from celery_delayq.periodic.state import Periodic
+from celery_delayq.periodic.policy import Periodic
 from celery_delayq.periodic.unreadable import Unreadable
 from celery_delayq.spark.messages import (
     MAP,
@@ -238,8 +226,10 @@ class Rows:
         there = [head if is_good else None for head, is_good in zip(heads, good, strict=True)]
         scores = [int(float(score)) if score[-1:] != b"f" else _END for _, score, _ in entries]
         page["queue"] = [queue] * len(entries)
-        page["state"] = ["paused" if score >= PARK else "scheduled" for score in scores]
-        page["due"] = _moments([score - PARK if score >= PARK else score for score in scores])
+        page["state"] = ["paused" if score >= PAUSED_OFFSET else "scheduled" for score in scores]
+        page["due"] = _moments(
+            [score - PAUSED_OFFSET if score >= PAUSED_OFFSET else score for score in scores]
+        )
         page["priority"] = [head and head[0] for head in there]
         page["task"] = [head and head[1] for head in there]
         names = [name.partition(b"\0")[0] for name, _, _ in entries]
@@ -252,7 +242,7 @@ class Rows:
         found = [(step, message) for message in messages]
         return self._tracked(queue, "ready", found, waiting)
 
-    def suspected(
+    def quarantined(
         self, queue: str, values: Sequence[bytes], waiting: Sequence[Tracked | None]
     ) -> Page:
         """Return rows of messages that are ready to be delivered alone."""
@@ -282,26 +272,26 @@ class Rows:
         ]
         return _with_raw(page, readable, messages)
 
-    def dead_letters(self, queue: str, found: Sequence[Buried]) -> Page:
+    def dead_letters(self, queue: str, found: Sequence[DeadLettered]) -> Page:
         """Return rows of dead letters."""
         page, readable = self._messages.columns([each.message for each in found])
-        letters = [*starmap(DeadLetter.of, ((queue, each) for each in found))]
+        dead_letters = [*starmap(DeadLetter.of, ((queue, each) for each in found))]
         page["task_id"] = page.pop("id", None)
-        page["id"] = [text_of(each.id) for each in letters]
+        page["id"] = [text_of(each.id) for each in dead_letters]
         page["queue"] = [queue] * len(found)
-        page["died"] = [each.died for each in letters]
-        page["reason"] = [text_of(each.reason) for each in letters]
+        page["died"] = [each.died for each in dead_letters]
+        page["reason"] = [text_of(each.reason) for each in dead_letters]
         for name in ("exception", "error", "traceback", "worker"):
             if name in self.needed:
-                page[name] = [text_of(getattr(each, name)) for each in letters]
+                page[name] = [text_of(getattr(each, name)) for each in dead_letters]
         if "started" in self.needed:
-            page["started"] = [each.started for each in letters]
+            page["started"] = [each.started for each in dead_letters]
         if "deliveries" in self.needed:
-            page["deliveries"] = [_number(each.deliveries) for each in letters]
+            page["deliveries"] = [_number(each.deliveries) for each in dead_letters]
         if "retries" in self.needed:
-            page["retries"] = [_number(each.retries) for each in letters]
+            page["retries"] = [_number(each.retries) for each in dead_letters]
         if "due" in self.needed:
-            page["due"] = [each.due for each in letters]
+            page["due"] = [each.due for each in dead_letters]
         return _with_raw(page, readable, [each.data for each in found])
 
     def history(self, entries: Sequence[tuple[str, bytes]]) -> Page:
@@ -320,16 +310,17 @@ class Tracked(NamedTuple):
     cancelled: bool
 
     @classmethod
-    def read(cls, value: bytes | None, nonce: bytes) -> Tracked | None:
+    def read(cls, value: bytes | None, message_id: bytes) -> Tracked | None:
         """Read what stands in Redis (``include/tracking.lua``); None where it is of another."""
         match = _TRACKED.match(value or b"")
-        if match is None or match[2] != nonce:
+        if match is None or match[2] != message_id:
             return None
         return cls(int(match[3]), match[1] == b"!")
 
 
 def names_of(message: bytes) -> tuple[bytes, bytes, bytes] | None:
-    """Return under which names a message may be tracked, and its nonce; None where it is not."""
+    """Return under which names a message may be tracked, and its message id; None where it is
+    not."""
     label = _LABEL.match(message)
     if label is None:
         return None

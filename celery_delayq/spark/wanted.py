@@ -17,17 +17,11 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from celery_delayq.errors import (
-    ConfigError,
-    InvalidETA,
-)
+from celery_delayq.errors import ConfigError, InvalidETA
 from celery_delayq.model.envelope import MAX_DUE_MS
 from celery_delayq.model.scheduled import bound_ms
 from celery_delayq.spark.options import ReadOptions
-from celery_delayq.spark.tables import (
-    TABLES,
-    TIMES,
-)
+from celery_delayq.spark.tables import TABLES, TIMES
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MS = timedelta(milliseconds=1)

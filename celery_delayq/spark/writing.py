@@ -32,11 +32,7 @@ from celery_delayq.spark.arrow import arrow_schema
 from celery_delayq.spark.columns import Rows
 from celery_delayq.spark.options import WriteOptions
 from celery_delayq.spark.refusals import Refusals
-from celery_delayq.spark.sending import (
-    SUMS,
-    Sending,
-    app_of,
-)
+from celery_delayq.spark.sending import SUMS, Sending, app_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

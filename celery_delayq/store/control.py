@@ -1,4 +1,4 @@
-"""What is done in Redis for those who look after the schedule: find, cancel, move, pause."""
+"""What is done in Redis for those who manage the schedule: find, cancel, move, pause."""
 
 from __future__ import annotations
 
@@ -12,24 +12,19 @@ from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 from celery_delayq.model.canvas import Canvas
-from celery_delayq.model.envelope import (
-    Due,
-    entry_id,
-    task_field,
-    task_name,
-)
+from celery_delayq.model.envelope import Due, entry_id, task_field, task_name
 from celery_delayq.model.lookup import (
-    PARK,
+    PAUSED_OFFSET,
     Controls,
     Found,
     IfDue,
-    Letter,
     Listed,
     Name,
     Place,
     Position,
     Revoked,
     State,
+    StatusCode,
     Where,
     to_bytes,
     to_text,
@@ -64,7 +59,7 @@ _TRACKED = re.compile(rb"(!?)(\S+) (\d+) (\S+) (\S*) ?(.*)", re.DOTALL)
 
 
 class ControlStore:
-    """The part of the gateway for those who look after the schedule."""
+    """The part of the gateway for those who manage the schedule."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -73,18 +68,18 @@ class ControlStore:
     # -- to look at
 
     def known(self, queue: str, messages: Iterable[tuple[str, str]]) -> str:
-        """Return a letter of ``schedule/exists.lua`` for each id and nonce: whether that is
+        """Return a code of ``schedule/exists.lua`` for each id and message id: whether that is
         there."""
         script, keys = scripts.load("schedule/exists"), [*self._keys.queue(queue).state]
-        messages, letters = iter(messages), []
+        messages, codes = iter(messages), []
         part: list[tuple[str, str]] = []
         while part := part or [*islice(messages, KNOWN)]:
             # Together: redis-py takes longer for many arguments than Redis does for all the rest.
             ids = "".join([f"{entry_id(id)}\0" for id, _ in part])
-            nonces = "".join([f"{nonce}\0" for _, nonce in part])
-            letters.append(self._store.run(Call(script, keys, [ids, nonces])).decode())
-            part = part[len(letters[-1]) :]
-        return "".join(letters)
+            message_ids = "".join([f"{message_id}\0" for _, message_id in part])
+            codes.append(self._store.run(Call(script, keys, [ids, message_ids])).decode())
+            part = part[len(codes[-1]) :]
+        return "".join(codes)
 
     def find(self, queue: str, ids: Sequence[str]) -> list[Place]:
         """Return the places of all messages of a queue with one of *ids*."""
@@ -159,9 +154,9 @@ class ControlStore:
         if low is None and high is None:
             return cast(int, self._store.client.zcard(key.due))
         with self._store.client.pipeline(transaction=False) as pipe:
-            for base in (0, PARK):
+            for base in (0, PAUSED_OFFSET):
                 first = base if low is None else base + max(low, 0)
-                pipe.zcount(key.due, first, base + (PARK - 1 if high is None else high))
+                pipe.zcount(key.due, first, base + (PAUSED_OFFSET - 1 if high is None else high))
             return sum(pipe.execute())
 
     def controls(self) -> Controls:
@@ -184,7 +179,7 @@ class ControlStore:
         if_due: IfDue = None,
         ready: bool = True,
         token: str | None = None,
-    ) -> list[Letter]:
+    ) -> list[StatusCode]:
         """Cancel entries, with *ready* also those that no process holds yet.
 
         This and the others tell what became of each. Asked again with the same *token*, they
@@ -196,13 +191,13 @@ class ControlStore:
             Only what is due then (ms), all of them or each.
         """
         key = self._keys.queue(queue)
-        keys = [key.suspects, *self._keys.ready_lists(queue, layout)]
+        keys = [key.quarantined, *self._keys.ready_lists(queue, layout)]
         args = ["1" if ready else "0"]
         return self._in_parts("control/cancel", queue, token, keys, args, _each(ids, if_due))
 
     def reschedule(
         self, queue: str, moves: Sequence[tuple[str, Due, int | None]], token: str | None = None
-    ) -> list[Letter]:
+    ) -> list[StatusCode]:
         """Move entries: id, new due, and the one that it must have now (ms), if any."""
         # A countdown that is over leads to the past.
         items = [
@@ -219,7 +214,7 @@ class ControlStore:
         *,
         if_due: IfDue = None,
         token: str | None = None,
-    ) -> list[Letter]:
+    ) -> list[StatusCode]:
         """Make entries ready at once, to run next: the last one first."""
         key = self._keys.queue(queue)
         keys = [key.wake, self._keys.control, *self._keys.ready_lists(queue, layout)]
@@ -234,24 +229,24 @@ class ControlStore:
         keys: list[str],
         args: list[Any],
         items: Sequence[tuple[Any, ...]],
-    ) -> list[Letter]:
+    ) -> list[StatusCode]:
         """Call a script for all *items*, some at a time: each has an id, then its arguments."""
         key, script = self._keys.queue(queue), scripts.load(name)
         token = token or uuid4().hex
-        letters: list[Letter] = []
+        codes: list[StatusCode] = []
         number, calls, start = 0, 0, _FIRST
         while number < len(items):
             some = items[number : number + BATCH]
             flat = [x for id, *rest in some for x in (_target(id), *map(_optional, rest))]
-            its_keys = [*key.state, self._keys.agenda, key.answer(f"{token}-{calls}"), *keys]
+            its_keys = [*key.state, self._keys.next_due, key.answer(f"{token}-{calls}"), *keys]
             its_args = [queue, BATCH, start, *args, *flat]
             found, _, more = self._store.run(Call(script, its_keys, its_args)).partition(b"\n")
-            told = cast("list[Letter]", list(found.decode()))
-            # The first letter may be for more messages of the id that the last call has begun.
-            letters[number:] = [worst([*letters[number:], told[0]]), *told[1:]]
-            number, start = len(letters) - bool(more), more or _FIRST
+            told = cast("list[StatusCode]", list(found.decode()))
+            # The first code may be for more messages of the id that the last call has begun.
+            codes[number:] = [worst([*codes[number:], told[0]]), *told[1:]]
+            number, start = len(codes) - bool(more), more or _FIRST
             calls += 1
-        return letters
+        return codes
 
     def spend(self, budget: str, most: int, what: str, seconds: int) -> bool:
         """Spend one of at most *most* retries of a canvas; False when none is left.
@@ -273,12 +268,12 @@ class ControlStore:
     ) -> bool:
         """Pause a queue or a task, or let it go on; False when it was so already.
 
-        *queues* are looked at when it goes on: they may have parked entries. *token* as for
+        *queues* are looked at when it goes on: they may have paused and due entries. *token* as for
         :meth:`cancel`.
         """
         field = f"q{queue}" if queue is not None else f"t{task_field(task or '')}"
         names = list(queues)
-        keys = [self._keys.control, self._keys.agenda, self._keys.answer(token or uuid4().hex)]
+        keys = [self._keys.control, self._keys.next_due, self._keys.answer(token or uuid4().hex)]
         keys += [self._keys.queue(name).due for name in names]
         args = [field, "0" if resume else "1", self._keys.wake, *names]
         return bool(int(self._store.run(Call(scripts.load("control/pause"), keys, args))))
@@ -342,18 +337,18 @@ def _each(ids: Sequence[str], if_due: IfDue) -> list[tuple[str, int | None]]:
     return [*zip(ids, dues, strict=True)]
 
 
-def _place(found: bytes, letter: bytes, score: bytes, value: bytes) -> Place:
+def _place(found: bytes, code: bytes, score: bytes, value: bytes) -> Place:
     name = Name(to_text(found))
-    if letter == b"s":
+    if code == b"s":
         at = _score(score or b"0")
-        parked = at >= PARK
-        state: State = "paused" if parked else "scheduled"
-        return Place(name, state, at - PARK if parked else at, value)
+        paused_due = at >= PAUSED_OFFSET
+        state: State = "paused" if paused_due else "scheduled"
+        return Place(name, state, at - PAUSED_OFFSET if paused_due else at, value)
     match = _TRACKED.fullmatch(value)
     if match is None:
         return Place(name, "ready", 0, None)
     _, _, due, unique, task, holder = match.groups()
-    state = "ready" if letter == b"w" else "running"
+    state = "ready" if code == b"w" else "running"
     return Place(
         name, state, int(due), None, task_name(task.decode()), unique.decode(), to_text(holder)
     )
@@ -389,7 +384,7 @@ def _number(text: bytes) -> int:
 def _score(text: bytes) -> int:
     """Return a score; one that a hand has made may be anything."""
     value = float(text)
-    return int(value) if math.isfinite(value) else int(math.copysign(PARK - 1, value))
+    return int(value) if math.isfinite(value) else int(math.copysign(PAUSED_OFFSET - 1, value))
 
 
 def _optional(value: Any) -> Any:

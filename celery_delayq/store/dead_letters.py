@@ -1,4 +1,4 @@
-"""What is done in Redis with dead letters: bury, read, replay, discard, trim, keep."""
+"""What is done in Redis with dead letters: dead-letter, read, replay, discard, trim, keep."""
 
 from __future__ import annotations
 
@@ -9,23 +9,13 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from uuid import uuid4
 
-from celery_delayq.model.dead_letter import Buried
-from celery_delayq.model.envelope import (
-    Entry,
-    letter_text,
-)
-from celery_delayq.model.lookup import (
-    Letter,
-    to_bytes,
-    to_text,
-)
+from celery_delayq.model.dead_letter import DeadLettered
+from celery_delayq.model.envelope import Entry, dead_letter_text
+from celery_delayq.model.lookup import StatusCode, to_bytes, to_text
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.scan import ScanStore
 from celery_delayq.store.scripting import scripts
-from celery_delayq.store.scripting.calls import (
-    Call,
-    Puts,
-)
+from celery_delayq.store.scripting.calls import Call, Puts
 from celery_delayq.store.scripting.pipelining import Ahead
 from celery_delayq.utils import native_threads
 
@@ -37,27 +27,27 @@ if TYPE_CHECKING:
     #: Calls a function with the store, once more on a new connection when the server is gone.
     Ask = Callable[[Callable[[Store], Any]], Any]
 
-#: Letters that are read in one call, if they are small.
+#: Dead letters that are read in one call, if they are small.
 PAGE = 200
 
-#: Letters that one call makes ready again without reading them.
-REVIVED = 100
+#: Dead letters that one call makes ready again without reading them.
+REPLAYED_IN_PLACE = 100
 
-#: Letters that one call forgets at most.
+#: Dead letters that one call forgets at most.
 TRIM = 1000
 
 
 class Replay(NamedTuple):
-    """A letter, by id and when it died (ms), and the entry that it becomes."""
+    """A dead letter, by id and when it died (ms), and the entry that it becomes."""
 
     id: str
     died_ms: int
     entry: Entry
 
 
-class Revived(NamedTuple):
-    """How many letters are ready again; id and death (ms) of those that are not; when the last one
-    died that was looked at (ms), and whether there are more.
+class ReplayedInPlace(NamedTuple):
+    """How many dead letters are ready again; id and death (ms) of those that are not; when the last
+    one died that was looked at (ms), and whether there are more.
     """
 
     done: int
@@ -66,23 +56,25 @@ class Revived(NamedTuple):
     more: bool
 
 
-def told(reply: bytes) -> list[Letter]:
-    """Return what became of each letter by the reply of a script."""
-    return cast("list[Letter]", list(reply.decode()))
+def told(reply: bytes) -> list[StatusCode]:
+    """Return what became of each dead letter by the reply of a script."""
+    return cast("list[StatusCode]", list(reply.decode()))
 
 
-class LetterStore:
+class DeadLetterStore:
     """The part of the gateway for messages that will not run any more."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._keys = store.keys
 
-    def bury(self, queue: str, id: str, reason: str, message: bytes, details: bytes = b"") -> None:
+    def add_dead_letter(
+        self, queue: str, id: str, reason: str, message: bytes, details: bytes = b""
+    ) -> None:
         """Keep a message that is nowhere else as a dead letter."""
         key = self._keys.queue(queue)
         layout = self._store.layout_of(queue).text
-        args = [letter_text(id), letter_text(reason), message, queue, layout]
+        args = [dead_letter_text(id), dead_letter_text(reason), message, queue, layout]
         keys = [key.dead, key.dead_at, self._keys.queues]
         self._store.run(Call(scripts.load("deadletters/add"), keys, [*args, details]))
 
@@ -94,8 +86,8 @@ class LetterStore:
         *,
         ahead: bool = False,
         ask: Ask | None = None,
-    ) -> Iterator[Buried]:
-        """Yield the letters of a queue, as :meth:`pages` has them."""
+    ) -> Iterator[DeadLettered]:
+        """Yield the dead letters of a queue, as :meth:`pages` has them."""
         return chain.from_iterable(self.pages(queue, died_from, died_to, ahead=ahead, ask=ask))
 
     def pages(
@@ -107,15 +99,15 @@ class LetterStore:
         *,
         ahead: bool = False,
         ask: Ask | None = None,
-    ) -> Iterator[list[Buried]]:
-        """Yield the letters of a queue in order of when they died, in ms since 1970.
+    ) -> Iterator[list[DeadLettered]]:
+        """Yield the dead letters of a queue in order of when they died, in ms since 1970.
 
         Those that come or go meanwhile are among them or not; all others are there once.
 
         Parameters
         ----------
         page : int
-            Most letters of a page.
+            Most dead letters of a page.
         ahead : bool
             Whether Redis reads the next page while this one is worked on. Then it has a connection
             for itself until it ends.
@@ -150,7 +142,7 @@ class LetterStore:
                         low, told = float(died), []
                     told.append(id)
                     if size != b"-1":
-                        found.append(Buried.unpack(to_text(id), text[begin:end]))
+                        found.append(DeadLettered.unpack(to_text(id), text[begin:end]))
                 if more == b"1" and line is not None:
                     send()
                 if found:
@@ -166,42 +158,42 @@ class LetterStore:
         page: int,
         told: Sequence[bytes],
     ) -> Call:
-        """Return the call for one of the :meth:`pages`: letters that died between *low* and *high*,
-        but for those at *low* that were *told* already.
+        """Return the call for one of the :meth:`pages`: dead letters that died between *low* and
+        *high*, but for those at *low* that were *told* already.
         """
         key = self._keys.queue(queue)
         args = [low, high, page, *told]
         return Call(scripts.load("deadletters/page"), [key.dead, key.dead_at], args)
 
-    def read(self, queue: str, ids: Sequence[bytes]) -> list[Buried]:
-        """Return those of the letters that are there."""
+    def read(self, queue: str, ids: Sequence[bytes]) -> list[DeadLettered]:
+        """Return those of the dead letters that are there."""
         found = ScanStore(self._store).values(self._keys.queue(queue).dead, ids)
         return [
-            Buried.unpack(to_text(id), data)
+            DeadLettered.unpack(to_text(id), data)
             for id, data in zip(ids, found, strict=True)
             if data is not None
         ]
 
-    def get(self, queue: str, id: str) -> Buried | None:
-        """Return one letter."""
+    def get(self, queue: str, id: str) -> DeadLettered | None:
+        """Return one dead letter."""
         found = self.read(queue, [to_bytes(id)])
         return found[0] if found else None
 
     def count(self, queue: str, died_from: int | None = None, died_to: int | None = None) -> int:
-        """Return how many letters of a queue died then (ms)."""
+        """Return how many dead letters of a queue died then (ms)."""
         dead_at = self._keys.queue(queue).dead_at
         low: float | str = "-inf" if died_from is None else died_from
         high: float | str = "+inf" if died_to is None else died_to
         return cast(int, self._store.client.zcount(dead_at, low, high))
 
     def replay_call(
-        self, queue: str, to: str, layout: Layout, letters: Sequence[Replay], token: str
+        self, queue: str, to: str, layout: Layout, dead_letters: Sequence[Replay], token: str
     ) -> Call:
-        """Return the call that makes entries of letters again, on the queue *to*.
+        """Return the call that makes entries of dead letters again, on the queue *to*.
 
         About a hundred of them at most. Asked again with the same *token*, it changes nothing more
-        and gives the same answer, for a minute: a :data:`~celery_delayq.model.lookup.Letter` for
-        each.
+        and gives the same answer, for a minute: a :data:`~celery_delayq.model.lookup.StatusCode`
+        for each.
 
         Parameters
         ----------
@@ -209,27 +201,27 @@ class LetterStore:
             That of the queue *to*.
         """
         key, dead = self._keys.queue(to), self._keys.queue(queue)
-        lists = (key.suspects, *self._keys.ready_lists(to, layout))
+        lists = (key.quarantined, *self._keys.ready_lists(to, layout))
         call = Puts(
             scripts.load("deadletters/replay"),
-            [*key.state, self._keys.agenda, self._keys.queues, key.wake, dead.dead, dead.dead_at],
+            [*key.state, self._keys.next_due, self._keys.queues, key.wake, dead.dead, dead.dead_at],
             [to, layout.text, self._keys.wake],
             lambda step: self._keys.ready(to, step, layout),
             lists=lists,
         )
         call.keys.append(key.answer(token))
-        for id, died_ms, entry in letters:
+        for id, died_ms, entry in dead_letters:
             call.args += to_bytes(id), died_ms
             call.add(entry)
         return call
 
     def replay(
-        self, queue: str, to: str, layout: Layout, letters: Sequence[Replay], token: str
-    ) -> list[Letter]:
+        self, queue: str, to: str, layout: Layout, dead_letters: Sequence[Replay], token: str
+    ) -> list[StatusCode]:
         """Make the :meth:`replay_call`, and say what became of each."""
-        return told(self._store.run(self.replay_call(queue, to, layout, letters, token)))
+        return told(self._store.run(self.replay_call(queue, to, layout, dead_letters, token)))
 
-    def revive(
+    def replay_in_place(
         self,
         queue: str,
         layout: Layout,
@@ -237,9 +229,9 @@ class LetterStore:
         died_to: float | str,
         told: Sequence[bytes],
         token: str,
-        limit: int = REVIVED,
-    ) -> Revived:
-        """Make the tasks of letters ready again, as far as their messages need not be read.
+        limit: int = REPLAYED_IN_PLACE,
+    ) -> ReplayedInPlace:
+        """Make the tasks of dead letters ready again, as far as their messages need not be read.
 
         Asked again with the same *token*, it changes nothing more and gives the same answer, for a
         minute.
@@ -266,29 +258,30 @@ class LetterStore:
         for size, died in zip(*(iter(sizes),) * 2, strict=True):
             left.append((ids[start : start + int(size)], float(died)))
             start += int(size)
-        return Revived(int(done), left, float(last), more == b"1")
+        return ReplayedInPlace(int(done), left, float(last), more == b"1")
 
-    def discard_call(self, queue: str, letters: Sequence[tuple[str, int]], token: str) -> Call:
-        """Return the call that forgets letters, by id and when they died (ms).
+    def discard_call(self, queue: str, dead_letters: Sequence[tuple[str, int]], token: str) -> Call:
+        """Return the call that forgets dead letters, by id and when they died (ms).
 
         *token* as for :meth:`replay_call`.
         """
         key = self._keys.queue(queue)
-        args = [part for id, died_ms in letters for part in (to_bytes(id), died_ms)]
+        args = [part for id, died_ms in dead_letters for part in (to_bytes(id), died_ms)]
         return Call(
             scripts.load("deadletters/delete"), [key.dead, key.dead_at, key.answer(token)], args
         )
 
     def discard(
-        self, queue: str, letters: Sequence[tuple[str, int]], token: str | None = None
-    ) -> list[Letter]:
+        self, queue: str, dead_letters: Sequence[tuple[str, int]], token: str | None = None
+    ) -> list[StatusCode]:
         """Make the :meth:`discard_call`, and say what became of each."""
-        if not letters:
+        if not dead_letters:
             return []
-        return told(self._store.run(self.discard_call(queue, letters, token or uuid4().hex)))
+        return told(self._store.run(self.discard_call(queue, dead_letters, token or uuid4().hex)))
 
     def trim_by(self, queue: str, layout: Layout) -> None:
-        """Forget letters beyond the limits of a queue, some of them, and tell of it in the log.
+        """Forget dead letters beyond the limits of a queue, some of them, and tell of it in the
+        log.
 
         Where they go to an archive, none is forgotten.
         """
@@ -308,14 +301,14 @@ class LetterStore:
             )
 
     def trim(self, queue: str, age: float, most: int, limit: int) -> tuple[int, int]:
-        """Forget up to *limit* letters; return how many were too old, how many too many.
+        """Forget up to *limit* dead letters; return how many were too old, how many too many.
 
         Parameters
         ----------
         age : float
-            Seconds for which a letter is kept, 0 for ever.
+            Seconds for which a dead letter is kept, 0 for ever.
         most : int
-            Letters that are kept, 0 for no limit.
+            Dead letters that are kept, 0 for no limit.
         """
         key = self._keys.queue(queue)
         args = [int(age * 1000), most, limit]
@@ -325,20 +318,22 @@ class LetterStore:
         return int(old), int(many)
 
     def keep(
-        self, queue: str, letters: Sequence[tuple[str, int, bytes]], token: str | None = None
-    ) -> list[Letter]:
-        """Keep letters as they were: id, when it died (ms), what was stored.
+        self, queue: str, dead_letters: Sequence[tuple[str, int, bytes]], token: str | None = None
+    ) -> list[StatusCode]:
+        """Keep dead letters as they were: id, when it died (ms), what was stored.
 
         ``d`` for what was not there, ``k`` for what was. *token* as for :meth:`replay_call`.
         """
         key = self._keys.queue(queue)
-        args = [part for id, died_ms, data in letters for part in (to_bytes(id), died_ms, data)]
+        args = [
+            part for id, died_ms, data in dead_letters for part in (to_bytes(id), died_ms, data)
+        ]
         call = Call(
             scripts.load("deadletters/restore"),
             [key.dead, key.dead_at, self._keys.queues, key.answer(token or uuid4().hex)],
             [queue, self._store.layout.text, *args],
         )
-        return told(self._store.run(call)) if letters else []
+        return told(self._store.run(call)) if dead_letters else []
 
     def take_turn(self, who: str, seconds: float) -> bool:
         """Return whether it is the turn of *who* to archive, for so many seconds.

@@ -28,13 +28,13 @@ class HistoryStore:
         self._store = store
         self._keys = store.keys
 
-    def add(self, incarnation: str, number: int, most: int, runs: Sequence[bytes]) -> int:
+    def add(self, worker_id: str, number: int, most: int, runs: Sequence[bytes]) -> int:
         """Note runs whose messages were acknowledged before them; return how many were new.
 
-        *number* grows with each call that an incarnation makes, and is the same when one is
+        *number* grows with each call that a worker id makes, and is the same when one is
         repeated; *most* is about how many runs to keep.
         """
-        keys = [self._keys.history, self._keys.incarnation(incarnation)]
+        keys = [self._keys.history, self._keys.worker_id(worker_id)]
         args = [most, number, joined(runs)]
         return int(self._store.run(Call(scripts.load("history/add"), keys, args)))
 

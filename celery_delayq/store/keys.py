@@ -111,12 +111,13 @@ class QueueKeys:
         Hash: entry id to record (see :mod:`celery_delayq.model.envelope`).
     tasks
         Sorted set, all scores 0: ``task NUL due NUL id``, to count and find by task.
-    parked
+    paused and due
         Sorted set like ``tasks``, of those whose task is paused and whose moment has passed.
     unique
         Hash: unique key to the id that has it (``include/tracking.lua``).
-    twins
-        Sorted set, all scores 0: ``id NUL nonce`` of entries whose id was taken when they came.
+    duplicate ids
+        Sorted set, all scores 0: ``id NUL message_id`` of entries whose id was taken when they
+        came.
     waiting
         Hash: entry id to what is known of it while it is ready (``include/tracking.lua``).
     running
@@ -124,30 +125,30 @@ class QueueKeys:
     pace
         Hash: how much of the queue may be promoted now (``include/rate_limit.lua``).
     dead
-        Hash: letter id to dead letter.
+        Hash: dead letter id to dead letter.
     dead_at
-        Sorted set: letter id, scored by the moment it died in ms since 1970.
+        Sorted set: dead letter id, scored by the moment it died in ms since 1970.
     wake
         List of one empty element while something may be ready: idle consumers block on it.
     leases
-        Sorted set: incarnation, scored by the end of its lease in ms of lease time.
+        Sorted set: worker id, scored by the end of its lease in ms of lease time.
     deliveries
         Hash: SHA1 of a message that came back to how often (``include/lease.lua``).
-    nonces
-        Hash: incarnation to the last nonce for which it got something.
-    suspects
+    message ids
+        Hash: worker id to the last request number for which it got something.
+    quarantined messages
         List: messages to deliver alone.
-    suspect_turn
-        String: the incarnation that makes itself free for one of them.
+    quarantine_turn
+        String: the worker id that makes itself free for one of them.
     """
 
     own: str
     due: str
     entries: str
     tasks: str
-    parked: str
+    paused_due: str
     unique: str
-    twins: str
+    duplicate_ids: str
     waiting: str
     running: str
     pace: str
@@ -156,9 +157,9 @@ class QueueKeys:
     wake: str
     leases: str
     deliveries: str
-    nonces: str
-    suspects: str
-    suspect_turn: str
+    request_numbers: str
+    quarantined: str
+    quarantine_turn: str
 
     @property
     def schedule(self) -> tuple[str, str, str]:
@@ -172,9 +173,9 @@ class QueueKeys:
             self.due,
             self.entries,
             self.tasks,
-            self.parked,
+            self.paused_due,
             self.unique,
-            self.twins,
+            self.duplicate_ids,
             self.waiting,
             self.running,
         )
@@ -183,9 +184,9 @@ class QueueKeys:
         """String: what was answered to a call, in case its reply was lost; expires."""
         return f"{self.own}answer:{token}"
 
-    def leased(self, incarnation: str) -> str:
+    def leased(self, worker_id: str) -> str:
         """Hash: field to message of all that a process holds (``include/lease.lua``)."""
-        return f"{self.own}leased:{incarnation}"
+        return f"{self.own}leased:{worker_id}"
 
 
 #: How the names of a queue's keys end; some names continue after that.
@@ -214,9 +215,9 @@ class Keys:
     database: int = 0
 
     @property
-    def agenda(self) -> str:
+    def next_due(self) -> str:
         """Sorted set: queue name, scored by when to look at its schedule next (ms)."""
-        return f"{self.prefix}delayq:agenda"
+        return f"{self.prefix}delayq:next_due"
 
     @property
     def queues(self) -> str:
@@ -224,9 +225,9 @@ class Keys:
         return f"{self.prefix}delayq:queues"
 
     @property
-    def reaping(self) -> str:
+    def lease_ends(self) -> str:
         """Sorted set: queue name, scored by when to look for ended leases (ms of lease time)."""
-        return f"{self.prefix}delayq:reaping"
+        return f"{self.prefix}delayq:lease_ends"
 
     @property
     def clock(self) -> str:
@@ -261,7 +262,7 @@ class Keys:
 
     @property
     def periodic(self) -> str:
-        """Hash: name of a periodic entry to its record (:mod:`celery_delayq.periodic.state`)."""
+        """Hash: name of a periodic entry to its record (:mod:`celery_delayq.periodic.policy`)."""
         return f"{self.prefix}delayq:periodic"
 
     @property
@@ -284,12 +285,12 @@ class Keys:
         """Set: the retries of all members of a canvas, where they share a number of them."""
         return f"{self.prefix}delayq:budget:{name}"
 
-    def incarnation(self, name: str) -> str:
-        """String: there while a process with that incarnation lives.
+    def worker_id(self, name: str) -> str:
+        """String: there while a process with that worker id lives.
 
         The number of its last call of ``history/add.lua``, or 1.
         """
-        return f"{self.prefix}delayq:incarnation:{name}"
+        return f"{self.prefix}delayq:worker_id:{name}"
 
     @property
     def wake(self) -> str:
@@ -313,9 +314,9 @@ class Keys:
             due=f"{own}due",
             entries=f"{own}entries",
             tasks=f"{own}tasks",
-            parked=f"{own}parked",
+            paused_due=f"{own}paused_due",
             unique=f"{own}unique",
-            twins=f"{own}twins",
+            duplicate_ids=f"{own}duplicate_ids",
             waiting=f"{own}waiting",
             running=f"{own}running",
             pace=f"{own}pace",
@@ -324,9 +325,9 @@ class Keys:
             wake=f"{own}wake",
             leases=f"{own}leases",
             deliveries=f"{own}deliveries",
-            nonces=f"{own}nonces",
-            suspects=f"{own}suspects",
-            suspect_turn=f"{own}suspect_turn",
+            request_numbers=f"{own}request_numbers",
+            quarantined=f"{own}quarantined",
+            quarantine_turn=f"{own}quarantine_turn",
         )
 
     def ready(self, name: str, step: int, layout: Layout) -> str:

@@ -1,4 +1,5 @@
-"""What is done in Redis with messages that a process holds: reserve, beat, ack, give back, reap."""
+"""What is done in Redis with messages that a process holds: reserve, beat, ack, give back,
+reclaim."""
 
 from __future__ import annotations
 
@@ -9,10 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from redis.exceptions import ResponseError
 
-from celery_delayq.model.envelope import (
-    Entry,
-    letter_text,
-)
+from celery_delayq.model.envelope import Entry, dead_letter_text
 from celery_delayq.store.history import joined
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.scripting import scripts
@@ -38,7 +36,7 @@ Counted = Literal["nothing", "requeued", "crashed", "died"]
 class Deliveries(NamedTuple):
     """How often a message came back before."""
 
-    reaped: int = 0
+    reclaimed: int = 0
     crashed: int = 0
     requeued: int = 0
 
@@ -70,12 +68,12 @@ class Reserved(NamedTuple):
     promoted: Mapping[str, int] = MappingProxyType({})
 
     @staticmethod
-    def answers(reply: Any, nonce: str) -> bool:
-        """Return whether a reply may be that to the request *nonce*."""
+    def answers(reply: Any, request_number: str) -> bool:
+        """Return whether a reply may be that to the request *request_number*."""
         if not isinstance(reply, list) or len(reply) < 4:
             return False
         fields = reply[2].partition(b" ")[2]
-        return not fields or bool(fields.startswith(f"{nonce}:".encode()))
+        return not fields or bool(fields.startswith(f"{request_number}:".encode()))
 
     @staticmethod
     def revision_in(reply: Sequence[Any]) -> int:
@@ -113,20 +111,21 @@ class Acked(NamedTuple):
     done: int
 
 
-class Reaped(NamedTuple):
+class Reclaimed(NamedTuple):
     """What one call of ``leases/reclaim_expired.lua`` did; *more* says that the queue has another
     ended lease."""
 
     more: bool
     requeued: int
-    suspected: int
-    buried: int
+    quarantined: int
+    dead_lettered: int
 
 
 class LeaseStore:
-    """The part of the gateway for messages that a process holds under its *incarnation*.
+    """The part of the gateway for messages that a process holds under its *worker_id*.
 
-    A message is held as the field ``<nonce>:<place>`` of the hash ``{queue}:leased:<incarnation>``.
+    A message is held as the field ``<request_number>:<place>`` of the hash
+    ``{queue}:leased:<worker_id>``.
     """
 
     def __init__(self, store: Store) -> None:
@@ -136,9 +135,9 @@ class LeaseStore:
     def reserve_call(
         self,
         queue: str,
-        incarnation: str,
+        worker_id: str,
         lease: float,
-        nonce: str,
+        request_number: str,
         limit: int,
         lists: int,
         others: int,
@@ -149,8 +148,8 @@ class LeaseStore:
         ----------
         lease : float
             Seconds.
-        nonce : str
-            A number that is new for the incarnation, or that of a call whose reply was lost.
+        request_number : str
+            A number that is new for the worker id, or that of a call whose reply was lost.
         lists : int
             From how many of the ready lists to take, from the most urgent on.
         others : int
@@ -163,16 +162,16 @@ class LeaseStore:
             scripts.load("leases/acquire"),
             [
                 *key.state,
-                self._keys.agenda,
+                self._keys.next_due,
                 key.wake,
-                key.leased(incarnation),
+                key.leased(worker_id),
                 key.leases,
-                self._keys.reaping,
+                self._keys.lease_ends,
                 self._keys.clock,
                 key.deliveries,
-                key.suspects,
-                key.suspect_turn,
-                key.nonces,
+                key.quarantined,
+                key.quarantine_turn,
+                key.request_numbers,
                 self._keys.control,
                 key.pace,
                 key.dead,
@@ -181,9 +180,9 @@ class LeaseStore:
             ],
             [
                 queue,
-                incarnation,
+                worker_id,
                 _ms(lease),
-                nonce,
+                request_number,
                 limit,
                 lists,
                 others,
@@ -193,49 +192,55 @@ class LeaseStore:
         )
 
     def reserve(
-        self, queue: str, incarnation: str, lease: float, nonce: str, limit: int, others: int = 0
+        self,
+        queue: str,
+        worker_id: str,
+        lease: float,
+        request_number: str,
+        limit: int,
+        others: int = 0,
     ) -> Reserved:
         """Lease up to *limit* messages of all priorities, and wait for them."""
         lists = len(self._store.layout.steps)
-        call = self.reserve_call(queue, incarnation, lease, nonce, limit, lists, others)
+        call = self.reserve_call(queue, worker_id, lease, request_number, limit, lists, others)
         return Reserved.read(self._store.run(call))
 
-    def ack_call(self, queue: str, incarnation: str, runs: Mapping[str, bytes]) -> Call:
+    def ack_call(self, queue: str, worker_id: str, runs: Mapping[str, bytes]) -> Call:
         """Return the call that forgets messages; :class:`Acked` reads its reply.
 
         *runs* are the lines of their runs for the history by field, ``b""`` where there is none.
         """
         key = self._keys.queue(queue)
-        keys = [*key.state, key.leased(incarnation), key.deliveries, self._keys.history]
+        keys = [*key.state, key.leased(worker_id), key.deliveries, self._keys.history]
         most = self._store.limits(queue).history
         lines = joined(runs.values()) if most else b""
         return Call(scripts.load("leases/ack"), keys, [most, lines, *runs])
 
-    def ack(self, queue: str, incarnation: str, fields: Sequence[str]) -> int:
+    def ack(self, queue: str, worker_id: str, fields: Sequence[str]) -> int:
         """Forget messages without runs; return how many of them were held."""
         known, left = 0, [*fields]
         while left:
-            call = self.ack_call(queue, incarnation, dict.fromkeys(left, b""))
+            call = self.ack_call(queue, worker_id, dict.fromkeys(left, b""))
             acked = Acked(*self._store.run(call))
             known, left = known + acked.known, left[acked.done :]
         return known
 
-    def beat(self, queue: str, incarnation: str, lease: float) -> int:
+    def beat(self, queue: str, worker_id: str, lease: float) -> int:
         """Extend the lease on a queue by *lease* seconds from now; return how many are held."""
         key = self._keys.queue(queue)
-        keys = [key.leased(incarnation), key.leases, self._keys.reaping, self._keys.clock]
-        args = [queue, incarnation, _ms(lease)]
+        keys = [key.leased(worker_id), key.leases, self._keys.lease_ends, self._keys.clock]
+        args = [queue, worker_id, _ms(lease)]
         return int(self._store.run(Call(scripts.load("leases/extend"), keys, args)))
 
-    def held(self, queue: str, incarnation: str) -> set[str]:
-        """Return the fields of all that an incarnation holds: at most its prefetch."""
-        found = self._store.client.hkeys(self._keys.queue(queue).leased(incarnation))
+    def held(self, queue: str, worker_id: str) -> set[str]:
+        """Return the fields of all that a worker id holds: at most its prefetch."""
+        found = self._store.client.hkeys(self._keys.queue(queue).leased(worker_id))
         return {field.decode() for field in cast("list[bytes]", found)}
 
     def requeue(
         self,
         queue: str,
-        incarnation: str,
+        worker_id: str,
         fields: Sequence[str],
         *,
         layout: Layout | None = None,
@@ -250,31 +255,32 @@ class LeaseStore:
 
         Returns
         -------
-        (requeued, buried)
+        (requeued, dead-lettered)
             Buried is what killed its process more than *most* times, unless that is 0. What was
-            held so often by a worker that *died* is delivered alone first, as for :meth:`reap`.
+            held so often by a worker that *died* is delivered alone first, as for
+            :meth:`reclaim_expired`.
         """
         key = self._keys.queue(queue)
         layout = layout or self._store.layout
-        keys = [*key.state, key.leased(incarnation), key.wake, key.deliveries]
-        keys += key.dead, key.dead_at, key.suspects
+        keys = [*key.state, key.leased(worker_id), key.wake, key.deliveries]
+        keys += key.dead, key.dead_at, key.quarantined
         lists = self._keys.ready_lists(queue, layout)
         where = "last" if last else "first"
-        args = [where, counted, most, details, incarnation, len(lists), *layout.steps]
+        args = [where, counted, most, details, worker_id, len(lists), *layout.steps]
         total = [0, 0]
         left = list(fields)
         while left:
             part = left[:REQUEUE] if last else left[-REQUEUE:]
             call = Call(scripts.load("leases/requeue"), [*keys, *lists], [*args, *part])
-            moved, buried, done = map(int, self._store.run(call))
-            total = [total[0] + moved, total[1] + buried]
+            moved, dead_lettered, done = map(int, self._store.run(call))
+            total = [total[0] + moved, total[1] + dead_lettered]
             left = left[done:] if last else left[: len(left) - done]
         return total[0], total[1]
 
     def reject(
         self,
         queue: str,
-        incarnation: str,
+        worker_id: str,
         field: str,
         id: str,
         reason: str,
@@ -286,11 +292,11 @@ class LeaseStore:
         *details* are JSON for those who look at it, *run* is the line of its run for the history.
         """
         key = self._keys.queue(queue)
-        keys = [*key.state, key.leased(incarnation), key.deliveries]
+        keys = [*key.state, key.leased(worker_id), key.deliveries]
         keys += key.dead, key.dead_at, self._keys.queues, self._keys.history
-        letter = letter_text(id), letter_text(reason)
+        dead_letter = dead_letter_text(id), dead_letter_text(reason)
         most = self._store.limits(queue).history
-        args = [field, *letter, queue, self._store.layout.text, details, most, run]
+        args = [field, *dead_letter, queue, self._store.layout.text, details, most, run]
         return bool(self._store.run(Call(scripts.load("leases/dead_letter"), keys, args)))
 
     def retry(
@@ -298,13 +304,13 @@ class LeaseStore:
         queue: str,
         entry: Entry,
         held_in: str,
-        incarnation: str,
+        worker_id: str,
         field: str,
         *,
         when_due: WhenDue,
     ) -> Retried:
         """Make the :meth:`retry_call`, and say what became of it."""
-        call = self.retry_call(queue, entry, held_in, incarnation, field, when_due=when_due)
+        call = self.retry_call(queue, entry, held_in, worker_id, field, when_due=when_due)
         return cast(Retried, self._store.run(call).decode())
 
     def retry_call(
@@ -312,7 +318,7 @@ class LeaseStore:
         queue: str,
         entry: Entry,
         held_in: str,
-        incarnation: str,
+        worker_id: str,
         field: str,
         *,
         when_due: WhenDue,
@@ -326,72 +332,72 @@ class LeaseStore:
         call.add(entry)
         key = self._keys.queue(held_in)
         call.script = scripts.load("leases/replace")
-        call.keys += key.leased(incarnation), key.deliveries, key.running, self._keys.history
+        call.keys += key.leased(worker_id), key.deliveries, key.running, self._keys.history
         call.args += field, when_due, self._store.limits(held_in).history, run
         return call
 
-    def claim(self, incarnation: str, seconds: float) -> bool:
-        """Take an incarnation for so many seconds; False when it is in use."""
-        name = self._keys.incarnation(incarnation)
+    def claim(self, worker_id: str, seconds: float) -> bool:
+        """Take a worker id for so many seconds; False when it is in use."""
+        name = self._keys.worker_id(worker_id)
         return bool(self._store.client.set(name, "1", px=_ms(seconds), nx=True))
 
-    def renew(self, incarnation: str, seconds: float) -> None:
-        """Tell that an incarnation lives on. A full server takes this, but not a claim."""
-        if not self._store.client.pexpire(self._keys.incarnation(incarnation), _ms(seconds)):
+    def renew(self, worker_id: str, seconds: float) -> None:
+        """Tell that a worker id lives on. A full server takes this, but not a claim."""
+        if not self._store.client.pexpire(self._keys.worker_id(worker_id), _ms(seconds)):
             with suppress(ResponseError):
-                self.claim(incarnation, seconds)
+                self.claim(worker_id, seconds)
 
-    def disclaim(self, incarnation: str) -> None:
-        """Tell that an incarnation has ended."""
-        self._store.client.delete(self._keys.incarnation(incarnation))
+    def disclaim(self, worker_id: str) -> None:
+        """Tell that a worker id has ended."""
+        self._store.client.delete(self._keys.worker_id(worker_id))
 
     def leases(self, queue: str) -> Iterator[tuple[str, int, int]]:
-        """Yield incarnation, end of its lease in ms of lease time, and how many it holds."""
+        """Yield worker id, end of its lease in ms of lease time, and how many it holds."""
         key = self._keys.queue(queue)
         for name, ends in self._store.client.zscan_iter(key.leases):
-            incarnation = name.decode()
-            held = cast(int, self._store.client.hlen(key.leased(incarnation)))
-            yield incarnation, int(ends), held
+            worker_id = name.decode()
+            held = cast(int, self._store.client.hlen(key.leased(worker_id)))
+            yield worker_id, int(ends), held
 
     def first_to_end(self, queue: str) -> str | None:
-        """Return the incarnation whose lease on a queue ends first."""
+        """Return the worker id whose lease on a queue ends first."""
         first = self._store.client.zrange(self._keys.queue(queue).leases, 0, 0)
         return cast("list[bytes]", first)[0].decode() if first else None
 
-    def reap(
+    def reclaim_expired(
         self,
         queue: str,
         layout: Layout,
-        incarnation: str,
+        worker_id: str,
         limit: int,
         most: int,
         patience: float = 10.0,
-    ) -> Reaped:
-        """Take back up to about *limit* messages of an incarnation whose lease has ended.
+    ) -> Reclaimed:
+        """Take back up to about *limit* messages of a worker id whose lease has ended.
 
         What was held more than *most* times by a process that ended is delivered alone, and is
-        dead when that ended too; 0 is no limit. *patience* as for :meth:`Store.agenda`.
+        dead when that ended too; 0 is no limit. *patience* as for :meth:`Store.next_due`.
         """
         key = self._keys.queue(queue)
         keys = [
             *key.state,
-            key.leased(incarnation),
+            key.leased(worker_id),
             key.leases,
-            self._keys.reaping,
+            self._keys.lease_ends,
             self._keys.clock,
             key.wake,
             key.deliveries,
-            key.suspects,
+            key.quarantined,
             key.dead,
             key.dead_at,
-            key.nonces,
+            key.request_numbers,
             *self._keys.ready_lists(queue, layout),
         ]
-        args = [queue, incarnation, limit, most, _ms(patience), *layout.steps]
-        more, requeued, suspected, buried = self._store.run(
+        args = [queue, worker_id, limit, most, _ms(patience), *layout.steps]
+        more, requeued, quarantined, dead_lettered = self._store.run(
             Call(scripts.load("leases/reclaim_expired"), keys, args)
         )
-        return Reaped(more == b"1", int(requeued), int(suspected), int(buried))
+        return Reclaimed(more == b"1", int(requeued), int(quarantined), int(dead_lettered))
 
 
 def _ms(seconds: float) -> int:

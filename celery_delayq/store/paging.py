@@ -5,24 +5,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 
-from celery_delayq.model.lookup import (
-    Listed,
-    Position,
-    State,
-    Where,
-)
-from celery_delayq.model.scheduled import (
-    Cursor,
-    Filter,
-    Page,
-    ScheduledTask,
-    check_name,
-)
+from celery_delayq.model.lookup import Listed, Position, State, Where
+from celery_delayq.model.scheduled import Cursor, Filter, Page, ScheduledTask, check_name
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.schedule import (
-    Store,
-    layouts,
-)
+from celery_delayq.store.schedule import Store, layouts
 
 #: Behind every name of an entry: names are text.
 _LAST = "\U0010ffff"

@@ -11,21 +11,12 @@ from uuid import uuid4
 from redis.exceptions import ConnectionError, ResponseError
 
 from celery_delayq.errors import StoreFull
-from celery_delayq.model.envelope import (
-    Entry,
-    Record,
-)
-from celery_delayq.model.lookup import (
-    to_bytes,
-    to_text,
-)
+from celery_delayq.model.envelope import Entry, Record
+from celery_delayq.model.lookup import to_bytes, to_text
 from celery_delayq.store.scan import ScanStore
 from celery_delayq.store.schedule import is_demoted
 from celery_delayq.store.scripting import scripts
-from celery_delayq.store.scripting.calls import (
-    Call,
-    Puts,
-)
+from celery_delayq.store.scripting.calls import Call, Puts
 from celery_delayq.utils.portions import portions
 
 if TYPE_CHECKING:
@@ -134,13 +125,13 @@ class Deployed(NamedTuple):
     ----------
     mark : str
         As in :class:`Deploy`.
-    editions : Mapping[str, str]
-        What the code said that was written last: name to edition. While somebody writes only what
-        no version that did so has changed since.
+    definition_hashes : Mapping[str, str]
+        What the code said that was written last: name to definition hash. While somebody writes
+        only what no version that did so has changed since.
     """
 
     mark: str
-    editions: Mapping[str, str]
+    definition_hashes: Mapping[str, str]
 
 
 class PeriodicStore:
@@ -206,7 +197,7 @@ class PeriodicStore:
             reply = self._store.run(
                 Call(scripts.load("periodic/compare_and_set"), list(self._keys), args)
             )
-            written += [_WRITTEN[letter] for letter in reply.decode()]
+            written += [_WRITTEN[code] for code in reply.decode()]
         return written
 
     def edit(self, name: str, edit: Callable[[str | None], Writing | None]) -> str | None:
@@ -257,7 +248,7 @@ class PeriodicStore:
             yield changed
 
     def fire(self, queue: str, some: Sequence[EntryTicks]) -> list[str]:
-        """Schedule ticks that go to one queue; returns the letters of ``periodic/fire.lua``."""
+        """Schedule ticks that go to one queue; returns the codes of ``periodic/fire.lua``."""
         return fired(self._store.run(self.fire_call(queue, some)))
 
     def fire_call(self, queue: str, some: Sequence[EntryTicks]) -> Puts:
@@ -266,10 +257,10 @@ class PeriodicStore:
         key = keys.queue(queue)
         call = Puts(
             scripts.load("periodic/fire"),
-            [*key.state, keys.agenda, keys.queues, key.wake, *self._keys],
+            [*key.state, keys.next_due, keys.queues, key.wake, *self._keys],
             [queue, layout.text, keys.wake],
             lambda step: keys.ready(queue, step, layout),
-            lists=(key.suspects, *keys.ready_lists(queue, layout)),
+            lists=(key.quarantined, *keys.ready_lists(queue, layout)),
         )
         for ticks in some:
             call.args += (
@@ -298,7 +289,7 @@ class PeriodicStore:
         Returns
         -------
         str
-            The letters of ``periodic/fire.lua`` in the first queue.
+            The codes of ``periodic/fire.lua`` in the first queue.
 
         Raises
         ------
@@ -326,12 +317,12 @@ class PeriodicStore:
         for reply in (replies[0], replies[-1]):
             if isinstance(reply, Exception):
                 raise _error_of(reply) from reply
-        letters = fired(replies[0])[0]
-        if letters != "-" and not {*letters} <= {"K", "E"}:
+        codes = fired(replies[0])[0]
+        if codes != "-" and not {*codes} <= {"K", "E"}:
             for (queue, some), reply in zip(others, replies[1:-1], strict=True):
                 if isinstance(reply, Exception):
                     self._dead_letter(queue, ticks.name, some, reply)
-        return letters
+        return codes
 
     def _dead_letter(
         self, queue: str, name: str, entries: Sequence[Entry], error: Exception
@@ -345,7 +336,7 @@ class PeriodicStore:
         )
         for entry in entries:
             reason = f"tick of {name} refused: {error}"
-            self._store.bury(queue, entry.id, reason, Record.unpack(entry.data).message)
+            self._store.add_dead_letter(queue, entry.id, reason, Record.unpack(entry.data).message)
 
     def get(self, name: str) -> str | None:
         """Return the record of an entry."""
@@ -380,7 +371,7 @@ class PeriodicStore:
             What is to be noted about writing them, if the mark is *before* still.
         """
         args: list[Any] = [source, version, _ms(since), alive_ms, to_bytes(before)]
-        args += ["", ""] if then is None else [then.mark, json.dumps({**then.editions})]
+        args += ["", ""] if then is None else [then.mark, json.dumps({**then.definition_hashes})]
         keys = [self._store.keys.deploys]
         counts, mark, own, *others = self._store.run(
             Call(scripts.load("periodic/announce_version"), keys, args)
@@ -390,16 +381,16 @@ class PeriodicStore:
     def deployed(self, source: str) -> Deployed:
         """Return what was written last of the entries in code."""
         fields = [f"{source}\0", f"{source}\0\0"]
-        mark, editions = self._store.client.hmget(self._store.keys.deploys, fields)
+        mark, definition_hashes = self._store.client.hmget(self._store.keys.deploys, fields)
         try:
-            found = json.loads(editions or b"{}")
+            found = json.loads(definition_hashes or b"{}")
         except ValueError:
             found = None
         return Deployed(to_text(mark or b""), found if isinstance(found, dict) else {})
 
 
 def fired(reply: Any) -> list[str]:
-    """Return the letters of ``periodic/fire.lua`` of each entry."""
+    """Return the codes of ``periodic/fire.lua`` of each entry."""
     return [each.decode() for each in reply]
 
 

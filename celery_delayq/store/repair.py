@@ -1,7 +1,7 @@
-"""What is done in Redis to find drift between our keys and to mend it, and to give all back.
+"""What is done in Redis to find drift between our keys and to repair it, and to give all back.
 
-Each script looks at one batch and, with *mend*, mends what it finds at the same moment, so it is
-safe while workers run.
+Each script looks at one batch and, with *repair*, repairs what it finds at the same moment, so it
+is safe while workers run.
 """
 
 from __future__ import annotations
@@ -16,15 +16,8 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from uuid import uuid4
 
-from celery_delayq.model.envelope import (
-    PROPERTY,
-    Record,
-    due_of_eta,
-)
-from celery_delayq.model.lookup import (
-    Letter,
-    to_bytes,
-)
+from celery_delayq.model.envelope import PROPERTY, Record, due_of_eta
+from celery_delayq.model.lookup import StatusCode, to_bytes
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.scan import ScanStore
 from celery_delayq.store.scripting import scripts
@@ -43,8 +36,8 @@ EXAMPLES = 3
 PAGE = 1000
 
 _OWN = re.compile(
-    r"\{(.*)\}:(?:(?:due|entries|tasks|parked|unique|twins|waiting|running|pace|dead|dead_at|leases"
-    r"|nonces|deliveries|suspects)|leased:(.+))",
+    r"\{(.*)\}:(?:(?:due|entries|tasks|paused_due|unique|duplicate_ids|waiting|running|pace|dead|dead_at|leases"
+    r"|message_ids|deliveries|quarantined)|leased:(.+))",
     re.DOTALL,
 )
 
@@ -57,7 +50,7 @@ class Found(NamedTuple):
 
     kind: str
     number: int
-    mended: int
+    repaired: int
     examples: list[str]
 
 
@@ -75,8 +68,8 @@ class Batch(NamedTuple):
     def read(cls, reply: Sequence[Any]) -> Batch:
         """Read the reply of a script (``include/repair_report.lua``)."""
         found = [
-            Found(kind.decode(), number, mended, [_text(id) for id in ids])
-            for kind, number, mended, *ids in reply[3:]
+            Found(kind.decode(), number, repaired, [_text(id) for id in ids])
+            for kind, number, repaired, *ids in reply[3:]
         ]
         return cls(int(reply[0]), int(reply[1]), found, reply[2])
 
@@ -91,13 +84,14 @@ class Release(NamedTuple):
 
 
 class Owned(NamedTuple):
-    """A key of ours, but for ``wake`` and ``suspect_turn``: its queue and, if any, whose it is."""
+    """A key of ours, but for ``wake`` and ``quarantine_turn``: its queue and, if any, whose it
+    is."""
 
     queue: str
-    incarnation: str | None
+    worker_id: str | None
 
 
-class MendStore:
+class RepairStore:
     """The part of the gateway for drift between keys."""
 
     def __init__(self, store: Store) -> None:
@@ -120,8 +114,8 @@ class MendStore:
                 yield Owned(match[1], match[2])
 
     def named(self) -> set[str]:
-        """Return the queues that the agenda or the index of leases names."""
-        indexes = (self._keys.agenda, self._keys.reaping)
+        """Return the queues that the next-due index or the index of leases names."""
+        indexes = (self._keys.next_due, self._keys.lease_ends)
         members = chain.from_iterable(
             self._store.client.zscan_iter(key, count=PAGE) for key in indexes
         )
@@ -134,10 +128,11 @@ class MendStore:
         return names
 
     def leaseholders(self, queue: str) -> set[str]:
-        """Return the incarnations that have a lease on a queue, or had one of late."""
+        """Return the worker ids that have a lease on a queue, or had one of late."""
         key, client = self._keys.queue(queue), self._store.client
         found = chain(
-            client.zscan_iter(key.leases, count=PAGE), client.hscan_iter(key.nonces, count=PAGE)
+            client.zscan_iter(key.leases, count=PAGE),
+            client.hscan_iter(key.request_numbers, count=PAGE),
         )
         return {name.decode("utf-8", "replace") for name, _ in found}
 
@@ -155,23 +150,23 @@ class MendStore:
 
     # -- what is wrong with it
 
-    def index(self, queue: str, cursor: int, *, mend: bool) -> Batch:
+    def index(self, queue: str, cursor: int, *, repair: bool) -> Batch:
         """Look at a batch of the index by task; before the records, so that it tells their dues."""
         key = self._keys.queue(queue)
-        keys = [*key.schedule, self._keys.agenda]
-        return self._run("repair/index", keys, [queue, cursor, BATCH, flag(mend)])
+        keys = [*key.schedule, self._keys.next_due]
+        return self._run("repair/index", keys, [queue, cursor, BATCH, flag(repair)])
 
-    def entries(self, queue: str, cursor: int, *, mend: bool) -> Batch:
+    def entries(self, queue: str, cursor: int, *, repair: bool) -> Batch:
         """Look at a batch of the records.
 
         One that is not in the schedule is due when its message says; now, if that says nothing.
         """
         keys = list(self._keys.queue(queue).state)
-        args = [cursor, BATCH, flag(mend)]
+        args = [cursor, BATCH, flag(repair)]
         call = Call(scripts.load("repair/entries"), keys, args)
         next_cursor, looked, lost, *rest = self._store.run(call)
         batch = Batch.read([next_cursor, looked, [], *rest])
-        if lost and mend:
+        if lost and repair:
             hash_ = self._keys.queue(queue).entries
             records = self._scan.values(hash_, lost)
             batch.found.extend(self.schedule(queue, dict(zip(lost, records, strict=True))).found)
@@ -186,25 +181,25 @@ class MendStore:
         args: list[Any] = [queue]
         for id, record in records.items():
             args += id, _due_ms(record)
-        return self._run("repair/schedule", [*key.schedule, self._keys.agenda], args)
+        return self._run("repair/schedule", [*key.schedule, self._keys.next_due], args)
 
-    def due(self, queue: str, cursor: int, *, mend: bool) -> Batch:
+    def due(self, queue: str, cursor: int, *, repair: bool) -> Batch:
         """Look at a batch of the schedule."""
         key = self._keys.queue(queue)
-        keys = [key.due, key.entries, self._keys.agenda, key.dead, key.dead_at]
-        return self._run("repair/due", keys, [queue, cursor, BATCH, flag(mend)])
+        keys = [key.due, key.entries, self._keys.next_due, key.dead, key.dead_at]
+        return self._run("repair/due", keys, [queue, cursor, BATCH, flag(repair)])
 
-    def letters(self, queue: str, cursor: int, *, mend: bool) -> Batch:
+    def dead_letters(self, queue: str, cursor: int, *, repair: bool) -> Batch:
         """Look at a batch of the dead letters."""
-        return self._letters(queue, 1, cursor, mend)
+        return self._dead_letters(queue, 1, cursor, repair)
 
-    def deaths(self, queue: str, cursor: int, *, mend: bool) -> Batch:
+    def deaths(self, queue: str, cursor: int, *, repair: bool) -> Batch:
         """Look at a batch of the moments at which dead letters died."""
-        return self._letters(queue, 2, cursor, mend)
+        return self._dead_letters(queue, 2, cursor, repair)
 
-    def _letters(self, queue: str, which: int, cursor: int, mend: bool) -> Batch:
+    def _dead_letters(self, queue: str, which: int, cursor: int, repair: bool) -> Batch:
         key = self._keys.queue(queue)
-        args = [which, cursor, BATCH, flag(mend)]
+        args = [which, cursor, BATCH, flag(repair)]
         return self._run("repair/dead_letters", [key.dead, key.dead_at], args)
 
     def periodic_size(self) -> int:
@@ -215,20 +210,20 @@ class MendStore:
             replies = pipe.execute(raise_on_error=False)
         return sum(reply for reply in replies if isinstance(reply, int))
 
-    def periodic(self, _: str, cursor: int, *, mend: bool) -> Batch:
+    def periodic(self, _: str, cursor: int, *, repair: bool) -> Batch:
         """Look at a batch of the periodic entries, which are of no queue."""
-        return self._periodic(1, cursor, mend)
+        return self._periodic(1, cursor, repair)
 
-    def looks(self, _: str, cursor: int, *, mend: bool) -> Batch:
+    def looks(self, _: str, cursor: int, *, repair: bool) -> Batch:
         """Look at a batch of the moments at which periodic entries are looked at."""
-        return self._periodic(2, cursor, mend)
+        return self._periodic(2, cursor, repair)
 
-    def _periodic(self, which: int, cursor: int, mend: bool) -> Batch:
+    def _periodic(self, which: int, cursor: int, repair: bool) -> Batch:
         keys = [self._keys.periodic, self._keys.periodic_at]
-        return self._run("repair/periodic", keys, [which, cursor, BATCH, flag(mend)])
+        return self._run("repair/periodic", keys, [which, cursor, BATCH, flag(repair)])
 
     def leases(
-        self, queue: str, incarnations: Sequence[str], lease: float, over: float, *, mend: bool
+        self, queue: str, worker_ids: Sequence[str], lease: float, over: float, *, repair: bool
     ) -> Batch:
         """Look at the leases of some processes on a queue.
 
@@ -240,45 +235,45 @@ class MendStore:
             For so many seconds a lease on nothing must have been over to be told.
         """
         key = self._keys.queue(queue)
-        keys = [key.leases, self._keys.reaping, self._keys.clock, key.nonces]
-        keys += [key.leased(incarnation) for incarnation in incarnations]
-        args = [queue, flag(mend), int(lease * 1000), int(over * 1000), *incarnations]
+        keys = [key.leases, self._keys.lease_ends, self._keys.clock, key.request_numbers]
+        keys += [key.leased(worker_id) for worker_id in worker_ids]
+        args = [queue, flag(repair), int(lease * 1000), int(over * 1000), *worker_ids]
         return self._run("repair/leases", keys, args)
 
-    def queue(self, queue: str, layout: Layout, deferred: float, *, mend: bool) -> Batch:
+    def queue(self, queue: str, layout: Layout, deferred: float, *, repair: bool) -> Batch:
         """Look at what leads to a queue, which may be left alone for *deferred* seconds."""
         key = self._keys.queue(queue)
-        shared = [self._keys.agenda, self._keys.queues]
-        keys = [*key.schedule, *shared, key.leases, key.suspects, key.dead]
-        keys += key.parked, self._keys.control
-        args = [queue, layout.text, flag(mend), int(deferred * 1000)]
+        shared = [self._keys.next_due, self._keys.queues]
+        keys = [*key.schedule, *shared, key.leases, key.quarantined, key.dead]
+        keys += key.paused_due, self._keys.control
+        args = [queue, layout.text, flag(repair), int(deferred * 1000)]
         return self._run("repair/queue", keys, args)
 
-    def counts(self, queue: str, seen: Mapping[bytes, bytes], *, mend: bool) -> Batch:
+    def counts(self, queue: str, seen: Mapping[bytes, bytes], *, repair: bool) -> Batch:
         """Look at counts of deliveries that are stale if they still are as they were *seen*."""
         pairs = chain.from_iterable(seen.items())
         return self._run(
-            "repair/counts", [self._keys.queue(queue).deliveries], [flag(mend), *pairs]
+            "repair/counts", [self._keys.queue(queue).deliveries], [flag(repair), *pairs]
         )
 
     def forget_counts(self, queue: str, layout: Layout) -> None:
         """Remove the counts of deliveries whose messages are gone, as after a purge."""
         stale = self.stale_counts(queue, layout, self.sample_counts(queue))
         for pairs in batches(stale.items()):
-            self.counts(queue, dict(pairs), mend=True)
+            self.counts(queue, dict(pairs), repair=True)
 
     def stale_counts(
         self,
         queue: str,
         layout: Layout,
         seen: Mapping[bytes, bytes],
-        incarnations: Iterable[str] = (),
+        worker_ids: Iterable[str] = (),
     ) -> Mapping[bytes, bytes]:
         """Return those of the counts *seen* whose messages are not there (:meth:`digests`)."""
         # A message that was put back while the others were read is found the second time.
         for _ in range(2):
             if seen:
-                there = self.digests(queue, layout, incarnations)
+                there = self.digests(queue, layout, worker_ids)
                 seen = {digest: text for digest, text in seen.items() if digest not in there}
         return seen
 
@@ -296,19 +291,19 @@ class MendStore:
         """Return of how many messages deliveries are counted."""
         return cast(int, self._store.client.hlen(self._keys.queue(queue).deliveries))
 
-    def digests(self, queue: str, layout: Layout, incarnations: Iterable[str]) -> set[bytes]:
-        """Return the digests of all messages that are ready, suspected or held.
+    def digests(self, queue: str, layout: Layout, worker_ids: Iterable[str]) -> set[bytes]:
+        """Return the digests of all messages that are ready, quarantined or held.
 
         One that is taken meanwhile is among them; one that is put back meanwhile may not be.
-        *incarnations* are processes that may hold some without a lease.
+        *worker_ids* are processes that may hold some without a lease.
         """
         key = self._keys.queue(queue)
         found: set[bytes] = set()
         for ready in self._keys.ready_lists(queue, layout):
             found.update(map(_digest, self._in_list(ready)))
-        for item in self._in_list(key.suspects):
+        for item in self._in_list(key.quarantined):
             found.add(_digest(item.partition(b"\n")[2]))
-        for name in {*incarnations, *self.leaseholders(queue)}:
+        for name in {*worker_ids, *self.leaseholders(queue)}:
             for _, value in self._scan.fields(key.leased(name)):
                 found.add(_digest(value.partition(b"\n")[2]))
         return found
@@ -321,7 +316,7 @@ class MendStore:
     def wake(self, queue: str, layout: Layout, sign: str = "") -> str:
         """Return a sign of what is ready and wakes nobody, ``""`` when that is well.
 
-        It is wrong when a later call returns the same; with that *sign* the later call mends it.
+        It is wrong when a later call returns the same; with that *sign* the later call repairs it.
         """
         keys = [self._keys.queue(queue).wake, self._keys.control]
         keys += self._keys.ready_lists(queue, layout)
@@ -351,17 +346,17 @@ class MendStore:
 
     def release(
         self, queue: str, layout: Layout, some: Sequence[Release], token: str | None = None
-    ) -> list[Letter]:
+    ) -> list[StatusCode]:
         """Push messages to the ready lists in place of entries that are as they were read.
 
         Returns
         -------
-        list[Letter]
+        list[Dead letter]
             ``d`` for what is done, ``c`` for what is another entry, or due at another time, by now,
             ``u`` for what is gone. Asked again with the same *token*, the same, for a minute.
         """
         key, lists = self._keys.queue(queue), self._keys.ready_lists(queue, layout)
-        keys = [*key.state, self._keys.agenda, key.wake, key.answer(token or uuid4().hex)]
+        keys = [*key.state, self._keys.next_due, key.wake, key.answer(token or uuid4().hex)]
         first = len(keys) + 1
         args: list[Any] = [queue]
         for name, score, record, message in some:
@@ -369,26 +364,28 @@ class MendStore:
             place = layout.steps.index(step) if step in layout.steps else 0
             args += to_bytes(name), repr(score), record, message, first + place
         reply = self._store.run(Call(scripts.load("migration/give_back"), [*keys, *lists], args))
-        return cast("list[Letter]", list(reply.decode()))
+        return cast("list[StatusCode]", list(reply.decode()))
 
-    def suspects(self, queue: str) -> int:
+    def quarantined(self, queue: str) -> int:
         """Return how many messages wait to be delivered alone."""
-        return cast(int, self._store.client.llen(self._keys.queue(queue).suspects))
+        return cast(int, self._store.client.llen(self._keys.queue(queue).quarantined))
 
-    def absolve(self, queue: str, layout: Layout, limit: int = BATCH) -> tuple[int, int]:
+    def release_quarantined(
+        self, queue: str, layout: Layout, limit: int = BATCH
+    ) -> tuple[int, int]:
         """Put up to *limit* of them into their ready lists; return how many, and how many died."""
         key = self._keys.queue(queue)
-        keys = [key.suspects, key.wake, key.dead, key.dead_at]
+        keys = [key.quarantined, key.wake, key.dead, key.dead_at]
         lists = self._keys.ready_lists(queue, layout)
         args = [limit, *layout.steps]
-        moved, buried = self._store.run(
+        moved, dead_lettered = self._store.run(
             Call(scripts.load("leases/release_quarantined"), [*keys, *lists], args)
         )
-        return int(moved), int(buried)
+        return int(moved), int(dead_lettered)
 
-    def lives(self, incarnation: str) -> bool:
+    def lives(self, worker_id: str) -> bool:
         """Return whether a process may still run: it does not when it told so, or long ago."""
-        return bool(self._store.client.exists(self._keys.incarnation(incarnation)))
+        return bool(self._store.client.exists(self._keys.worker_id(worker_id)))
 
     def _run(self, name: str, keys: list[str], args: list[Any]) -> Batch:
         return run_batch(self._store, name, keys, args)
@@ -413,9 +410,9 @@ def batches(items: Iterable[T]) -> list[list[T]]:
     return list(iter(lambda: list(islice(rest, BATCH)), []))
 
 
-def flag(mend: bool) -> str:
-    """Return how scripts are told whether to mend."""
-    return "1" if mend else "0"
+def flag(repair: bool) -> str:
+    """Return how scripts are told whether to repair."""
+    return "1" if repair else "0"
 
 
 def _literally(text: str) -> str:

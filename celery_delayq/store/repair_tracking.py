@@ -1,7 +1,7 @@
-"""What is done in Redis to mend what is known of entries beyond the schedule.
+"""What is done in Redis to repair what is known of entries beyond the schedule.
 
-That is: what is parked, who has which unique key, which ids are there twice, and what is ready or
-held. Each script looks at one batch, as those of :mod:`celery_delayq.store.repair` do.
+That is: what is paused and due, who has which unique key, which ids are there twice, and what is
+ready or held. Each script looks at one batch, as those of :mod:`celery_delayq.store.repair` do.
 """
 
 from __future__ import annotations
@@ -11,13 +11,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.repair import (
-    BATCH,
-    PAGE,
-    Batch,
-    flag,
-    run_batch,
-)
+from celery_delayq.store.repair import BATCH, PAGE, Batch, flag, run_batch
 from celery_delayq.store.scripting import scripts
 from celery_delayq.store.scripting.calls import Call
 
@@ -40,24 +34,25 @@ class Tracked(NamedTuple):
 
     @property
     def message(self) -> bytes:
-        """The message that is meant, as ``twin_name`` of ``include/tracking.lua`` spells it."""
-        nonce = self.value.removeprefix(b"!").partition(b" ")[0]
-        return self.name.partition(b"\0")[0] + b"\0" + nonce
+        """The message that is meant, as ``duplicate_name`` of ``include/tracking.lua`` spells
+        it."""
+        message_id = self.value.removeprefix(b"!").partition(b" ")[0]
+        return self.name.partition(b"\0")[0] + b"\0" + message_id
 
     @property
     def holder(self) -> str:
-        """The incarnation that holds it, ``""`` when that is not told."""
+        """The worker id that holds it, ``""`` when that is not told."""
         return b" ".join(self.value.split(b" ")[4:]).decode("utf-8", "replace")
 
 
 class Place(NamedTuple):
-    """A key in which messages stand: a list or, of an incarnation, a hash."""
+    """A key in which messages stand: a list or, of a worker id, a hash."""
 
     key: str
-    incarnation: str = ""
+    worker_id: str = ""
 
 
-class MendTracks:
+class RepairTracking:
     """The part of the gateway for drift between what is known of entries and where they are."""
 
     def __init__(self, store: Store) -> None:
@@ -68,7 +63,7 @@ class MendTracks:
         """Return how many members there are to look at, in no order of the keys."""
         key = self._keys.queue(queue)
         with self._store.client.pipeline(transaction=False) as pipe:
-            for zset in (key.parked, key.twins):
+            for zset in (key.paused_due, key.duplicate_ids):
                 pipe.zcard(zset)
             for hash_ in (key.unique, key.waiting, key.running):
                 pipe.hlen(hash_)
@@ -79,7 +74,7 @@ class MendTracks:
     def wrong_types(self, queue: str) -> list[str]:
         """Return what is to be said of keys of a queue that are of another type."""
         key = self._keys.queue(queue)
-        zsets = (key.due, key.tasks, key.parked, key.twins, key.dead_at, key.leases)
+        zsets = (key.due, key.tasks, key.paused_due, key.duplicate_ids, key.dead_at, key.leases)
         hashes = (key.entries, key.unique, key.waiting, key.running, key.pace, key.dead)
         return self._wrong({**dict.fromkeys(zsets, "zset"), **dict.fromkeys(hashes, "hash")})
 
@@ -102,28 +97,28 @@ class MendTracks:
 
     # -- what is listed
 
-    def parked(self, queue: str, cursor: int, *, mend: bool) -> Batch:
-        """Look at a batch of what is listed as parked."""
-        return self._page("repair/paused_and_due", queue, cursor, mend)
+    def paused_due(self, queue: str, cursor: int, *, repair: bool) -> Batch:
+        """Look at a batch of what is listed as paused and due."""
+        return self._page("repair/paused_and_due", queue, cursor, repair)
 
-    def unique(self, queue: str, cursor: int, *, mend: bool) -> Batch:
+    def unique(self, queue: str, cursor: int, *, repair: bool) -> Batch:
         """Look at a batch of the unique keys."""
-        return self._page("repair/unique", queue, cursor, mend)
+        return self._page("repair/unique", queue, cursor, repair)
 
-    def twins(self, queue: str, cursor: int, *, mend: bool) -> Batch:
+    def duplicate_ids(self, queue: str, cursor: int, *, repair: bool) -> Batch:
         """Look at a batch of the names of second messages with the same id."""
-        return self._page("repair/duplicate_ids", queue, cursor, mend)
+        return self._page("repair/duplicate_ids", queue, cursor, repair)
 
-    def waiting(self, queue: str, cursor: int, *, mend: bool) -> Batch:
+    def waiting(self, queue: str, cursor: int, *, repair: bool) -> Batch:
         """Look at a batch of what is known of ready messages."""
-        return self._page("repair/tracking", queue, cursor, mend, "waiting")
+        return self._page("repair/tracking", queue, cursor, repair, "waiting")
 
-    def running(self, queue: str, cursor: int, *, mend: bool) -> Batch:
+    def running(self, queue: str, cursor: int, *, repair: bool) -> Batch:
         """Look at a batch of what is known of held messages."""
-        return self._page("repair/tracking", queue, cursor, mend, "running")
+        return self._page("repair/tracking", queue, cursor, repair, "running")
 
-    def _page(self, script: str, queue: str, cursor: int, mend: bool, *first: str) -> Batch:
-        return self._run(script, queue, [], [*first, cursor, BATCH, flag(mend)])
+    def _page(self, script: str, queue: str, cursor: int, repair: bool, *first: str) -> Batch:
+        return self._run(script, queue, [], [*first, cursor, BATCH, flag(repair)])
 
     # -- what is there
 
@@ -161,22 +156,22 @@ class MendTracks:
     def ready_places(self, queue: str, layout: Layout) -> list[Place]:
         """Return where ready messages stand; those from which one may go to another come first."""
         lists = self._keys.ready_lists(queue, layout)
-        return [Place(key) for key in (self._keys.queue(queue).suspects, *lists)]
+        return [Place(key) for key in (self._keys.queue(queue).quarantined, *lists)]
 
-    def held_places(self, queue: str, incarnations: Iterable[str]) -> list[Place]:
+    def held_places(self, queue: str, worker_ids: Iterable[str]) -> list[Place]:
         """Return where messages stand that these processes hold."""
         key = self._keys.queue(queue)
-        return [Place(key.leased(name), name) for name in incarnations]
+        return [Place(key.leased(name), name) for name in worker_ids]
 
     def messages(
-        self, queue: str, place: Place, cursor: int, *, mend: bool
+        self, queue: str, place: Place, cursor: int, *, repair: bool
     ) -> tuple[Batch, list[bytes]]:
         """Look at a batch of the messages of a place; return those that have a label too.
 
         None that stays there is passed over.
         """
         key = self._keys.queue(queue)
-        args = [place.incarnation, cursor, BATCH, flag(mend)]
+        args = [place.worker_id, cursor, BATCH, flag(repair)]
         call = Call(scripts.load("repair/messages"), [*key.state, place.key], args)
         next_cursor, looked, there, *found = self._store.run(call)
         return Batch.read([next_cursor, looked, [], *found]), there
@@ -188,13 +183,13 @@ class MendTracks:
         places: Iterable[Place],
         seen: Iterable[Tracked],
         *,
-        mend: bool,
+        repair: bool,
     ) -> Batch | None:
         """Look at messages that are gone if they are in none of *places* and still as *seen*.
 
         None when there are too many bytes to read.
         """
-        args = [index, flag(mend), MOST_BYTES, *chain.from_iterable(seen)]
+        args = [index, flag(repair), MOST_BYTES, *chain.from_iterable(seen)]
         batch = self._run("repair/gone", queue, [place.key for place in places], args)
         return None if batch.cursor else batch
 

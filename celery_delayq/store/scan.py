@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
-from celery_delayq.model.envelope import (
-    MAX_DUE_MS,
-    task_field,
-)
-from celery_delayq.model.lookup import PARK
+from celery_delayq.model.envelope import MAX_DUE_MS, task_field
+from celery_delayq.model.lookup import PAUSED_OFFSET
 from celery_delayq.store.scripting import scripts
 from celery_delayq.store.scripting.calls import Call
 
@@ -72,11 +69,17 @@ class Stretch(NamedTuple):
             return [cls(queue, True, start.encode(), end.encode())]
         if low is None and high is None:
             return [cls(queue, False, b"-inf", b"+inf")]
-        first, last = b"-inf" if low is None else b"%d" % low, PARK - 1 if high is None else high
-        parked = PARK + max(low or 0, 0), b"+inf" if high is None else b"%d" % (PARK + high)
+        first, last = (
+            b"-inf" if low is None else b"%d" % low,
+            PAUSED_OFFSET - 1 if high is None else high,
+        )
+        paused_due = (
+            PAUSED_OFFSET + max(low or 0, 0),
+            b"+inf" if high is None else b"%d" % (PAUSED_OFFSET + high),
+        )
         return [
             cls(queue, False, first, b"%d" % last),
-            cls(queue, False, b"%d" % parked[0], parked[1]),
+            cls(queue, False, b"%d" % paused_due[0], paused_due[1]),
         ]
 
 
@@ -154,7 +157,7 @@ class ScanStore:
             going = None if following is None else going._replace(after=following)
 
     def died_ms(self, queue: str, low: int | None, place: int) -> int | None:
-        """Return when the letter at a place died, from 0, of those that died at *low* or later
+        """Return when the dead letter at a place died, from 0, of those that died at *low* or later
         (ms); None where there are fewer by now.
         """
         args = "-inf" if low is None else low, "+inf", place, 1
@@ -222,9 +225,9 @@ class ScanStore:
 
     # -- what processes hold
 
-    def held(self, queue: str, incarnation: str) -> Iterator[tuple[bytes, bytes]]:
+    def held(self, queue: str, worker_id: str) -> Iterator[tuple[bytes, bytes]]:
         """Yield field and value of each message that a process holds, each once."""
-        name = self._keys.queue(queue).leased(incarnation)
+        name = self._keys.queue(queue).leased(worker_id)
         seen: set[bytes] = set()  # at most its prefetch
         for field, value in self.fields(name):
             if field not in seen:

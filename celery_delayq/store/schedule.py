@@ -11,43 +11,18 @@ from typing import Any, cast
 from redis import Redis
 from redis.exceptions import ConnectionError, ResponseError
 
-from celery_delayq.errors import (
-    NotReplicated,
-    StoreFull,
-)
-from celery_delayq.model.dead_letter import Buried
-from celery_delayq.model.envelope import (
-    Entry,
-    task_field,
-    task_name,
-)
+from celery_delayq.errors import NotReplicated, StoreFull
+from celery_delayq.model.envelope import Entry, task_field, task_name
 from celery_delayq.settings import Limits
 from celery_delayq.store.control import ControlStore
-from celery_delayq.store.dead_letters import LetterStore
+from celery_delayq.store.dead_letters import DeadLetterStore
 from celery_delayq.store.history import HistoryStore
-from celery_delayq.store.keys import (
-    Keys,
-    Layout,
-)
+from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.leases import LeaseStore
-from celery_delayq.store.scan import (
-    PAGE,
-    ScanStore,
-)
+from celery_delayq.store.scan import PAGE, ScanStore
 from celery_delayq.store.scripting import replies, scripts
-from celery_delayq.store.scripting.calls import (
-    Call,
-    Puts,
-    Readies,
-)
-from celery_delayq.store.scripting.replies import (
-    Adopted,
-    Held,
-    Look,
-    Promoted,
-    Sizes,
-    Stored,
-)
+from celery_delayq.store.scripting.calls import Call, Puts, Readies
+from celery_delayq.store.scripting.replies import Adopted, Held, Look, Promoted, Sizes, Stored
 
 logger = logging.getLogger(__name__)
 
@@ -92,13 +67,13 @@ class Store:
 
     @property
     def control(self) -> ControlStore:
-        """What is done with entries by those who look after them."""
+        """What is done with entries by those who manage them."""
         return ControlStore(self)
 
     @property
-    def letters(self) -> LetterStore:
+    def dead_letters(self) -> DeadLetterStore:
         """What is done with dead letters."""
-        return LetterStore(self)
+        return DeadLetterStore(self)
 
     @property
     def history(self) -> HistoryStore:
@@ -121,10 +96,10 @@ class Store:
         most = self.limits(queue).max_scheduled if limited else 0
         return Puts(
             scripts.load("schedule/add"),
-            [*key.state, self.keys.agenda, self.keys.queues, key.wake],
+            [*key.state, self.keys.next_due, self.keys.queues, key.wake],
             [queue, self.layout.text, self.keys.wake, most],
             lambda step: self.keys.ready(queue, step, self.layout),
-            lists=() if alone else (key.suspects, *self.keys.ready_lists(queue, self.layout)),
+            lists=() if alone else (key.quarantined, *self.keys.ready_lists(queue, self.layout)),
         )
 
     def schedule(self, queue: str, entry: Entry) -> tuple[Stored, int]:
@@ -148,7 +123,7 @@ class Store:
 
     def import_call(self, queue: str, entries: Iterable[Entry], token: str) -> Puts:
         """Return the call that schedules entries as :meth:`puts` does; asked again with the same
-        *token*, it gives the same answer, for a minute: the letters of ``replies.STATES``.
+        *token*, it gives the same answer, for a minute: the dead letters of ``replies.STATES``.
         """
         call = self.puts(queue)
         call.script = scripts.load("schedule/import")
@@ -188,13 +163,13 @@ class Store:
                 scripts.load("dispatch/promote"),
                 [
                     *key.state,
-                    self.keys.agenda,
+                    self.keys.next_due,
                     key.dead,
                     key.dead_at,
                     key.wake,
                     self.keys.control,
                     key.pace,
-                    key.suspects,
+                    key.quarantined,
                     *self.keys.ready_lists(queue, layout),
                 ],
                 [
@@ -218,13 +193,16 @@ class Store:
         call.args.append(held.tag)
         return cast(Adopted, self.run(call).decode())
 
-    def bury(self, queue: str, id: str, reason: str, message: bytes, details: bytes = b"") -> None:
-        """Keep a message that is nowhere else as a dead letter: :meth:`LetterStore.bury`."""
-        self.letters.bury(queue, id, reason, message, details)
+    def add_dead_letter(
+        self, queue: str, id: str, reason: str, message: bytes, details: bytes = b""
+    ) -> None:
+        """Keep a message that is nowhere else as a dead letter:
+        :meth:`DeadLetterStore.add_dead_letter`."""
+        self.dead_letters.add_dead_letter(queue, id, reason, message, details)
 
     # -- when to look at what
 
-    def agenda(self, patience: float = 10.0) -> Look:
+    def next_queue(self, patience: float = 10.0) -> Look:
         """Return which queue to look at next, and let lease time pass.
 
         Parameters
@@ -233,15 +211,15 @@ class Store:
             Seconds since the last call, by whichever process, after which Redis must have been
             away or its clock have been set: lease time has stood still.
         """
-        keys = [self.keys.agenda, self.keys.reaping, self.keys.clock]
+        keys = [self.keys.next_due, self.keys.lease_ends, self.keys.clock]
         reply = self.run(Call(scripts.load("dispatch/next_queue"), keys, [int(patience * 1000)]))
-        return self._with_reaping(reply, reply[3:])
+        return self._with_lease_ends(reply, reply[3:])
 
     def defer(self, queue: str, seconds: float) -> Look:
         """Look at *queue* only *seconds* from now, and return what to look at before."""
         args = [queue, int(seconds * 1000)]
         return self._look(
-            self.run(Call(scripts.load("dispatch/defer_queue"), [self.keys.agenda], args))
+            self.run(Call(scripts.load("dispatch/defer_queue"), [self.keys.next_due], args))
         )
 
     def register(self, queue: str) -> None:
@@ -307,20 +285,16 @@ class Store:
         for tag, data in ScanStore(self).fields(unacked):
             yield tag.decode(), data
 
-    def dead_letters(self, queue: str) -> Iterator[Buried]:
-        """Yield the dead letters of a queue, the first that died first."""
-        return self.letters.all(queue)
-
     def sizes(self, queue: str, layout: Layout) -> Sizes:
         """Return the sizes of a queue at one moment."""
         key = self.keys.queue(queue)
-        keys = [key.due, key.dead, key.parked, key.suspects]
+        keys = [key.due, key.dead, key.paused_due, key.quarantined]
         keys += self.keys.ready_lists(queue, layout)
-        now, scheduled, overdue, first, dead, ready, parked = self.run(
+        now, scheduled, overdue, first, dead, ready, paused_due = self.run(
             Call(scripts.load("schedule/counts"), keys, [])
         )
         first_due = int(float(first)) if first else None
-        return Sizes(int(now), scheduled, ready, dead, overdue, first_due, parked)
+        return Sizes(int(now), scheduled, ready, dead, overdue, first_due, paused_due)
 
     def ready_messages(self, queue: str, layout: Layout, limit: int) -> Iterator[bytes]:
         """Yield up to *limit* messages of the ready lists of a queue, oldest first in each."""
@@ -355,8 +329,8 @@ class Store:
         *deleted* the registry forgets the queue too, if it has none.
         """
         key = self.keys.queue(queue)
-        shared = [self.keys.agenda, self.keys.queues]
-        keys = [*key.state, *shared, key.wake, key.suspects, key.deliveries, key.pace, key.dead]
+        shared = [self.keys.next_due, self.keys.queues]
+        keys = [*key.state, *shared, key.wake, key.quarantined, key.deliveries, key.pace, key.dead]
         args = [queue, "1" if deleted else "0"]
         scheduled, alone = self.run(Call(scripts.load("schedule/purge"), keys, args))
         return int(scheduled) + int(alone)
@@ -364,12 +338,16 @@ class Store:
     # -- how
 
     def _look(self, reply: Sequence[Any]) -> Look:
-        return self._with_reaping(reply, [])
+        return self._with_lease_ends(reply, [])
 
-    def _with_reaping(self, reply: Sequence[Any], reaping: Sequence[bytes]) -> Look:
-        name = self._queue(self.keys.agenda, reply[1])
-        reap = [found for each in reaping if (found := self._queue(self.keys.reaping, each))]
-        return Look(int(reply[0]), name, int(float(reply[2])) if name else None, tuple(reap))
+    def _with_lease_ends(self, reply: Sequence[Any], lease_ends: Sequence[bytes]) -> Look:
+        name = self._queue(self.keys.next_due, reply[1])
+        reclaim_expired = [
+            found for each in lease_ends if (found := self._queue(self.keys.lease_ends, each))
+        ]
+        return Look(
+            int(reply[0]), name, int(float(reply[2])) if name else None, tuple(reclaim_expired)
+        )
 
     def _queue(self, index: str, member: bytes) -> str | None:
         """Return the queue at the head of an index; what is no name would stay there for ever."""

@@ -6,7 +6,7 @@ import math
 
 
 class FakeClock:
-    """Wall clock and monotonic clock, moved by hand.
+    """Wall clock and monotonic clock, moved manually.
 
     Parameters
     ----------

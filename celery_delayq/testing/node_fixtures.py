@@ -11,10 +11,7 @@ import pytest
 from pytest_celery import CELERY_REDIS_BACKEND, CELERY_REDIS_BROKER
 
 from celery_delayq.testing import process_utils
-from celery_delayq.testing.fixtures import (
-    SERVER_VARIABLE,
-    delayq_broker_scheme,
-)
+from celery_delayq.testing.fixtures import SERVER_VARIABLE, delayq_broker_scheme
 from celery_delayq.testing.redis_node import RedisProcessContainer
 from celery_delayq.testing.worker_node import WorkerProcessContainer
 

@@ -17,10 +17,7 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING
 
 from celery_delayq.embedded.parent_watch import Lifeline
-from celery_delayq.testing.wait import (
-    DEFAULT_TIMEOUT,
-    wait_until,
-)
+from celery_delayq.testing.wait import DEFAULT_TIMEOUT, wait_until
 
 if TYPE_CHECKING:
     from typing_extensions import Self

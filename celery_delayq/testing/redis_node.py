@@ -10,11 +10,7 @@ from typing import Any
 from redis import Redis
 
 from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.testing.nodes import (
-    SIGKILL,
-    ProcessContainer,
-    signal_number,
-)
+from celery_delayq.testing.nodes import SIGKILL, ProcessContainer, signal_number
 
 _STOP_SECONDS = 60.0
 _ENDING = {SIGKILL, int(signal.SIGTERM), int(signal.SIGINT), int(signal.SIGQUIT)}

@@ -12,12 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from celery_delayq.testing.nodes import (
-    SIGKILL,
-    ProcessContainer,
-    docker_exit_code,
-    signal_number,
-)
+from celery_delayq.testing.nodes import SIGKILL, ProcessContainer, docker_exit_code, signal_number
 from celery_delayq.testing.processes import ManagedProcess
 from celery_delayq.testing.workers import READY_LINE
 

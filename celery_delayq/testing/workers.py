@@ -12,14 +12,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from celery_delayq.testing.processes import (
-    ManagedProcess,
-    ProcessFailed,
-)
-from celery_delayq.testing.wait import (
-    DEFAULT_TIMEOUT,
-    wait_until,
-)
+from celery_delayq.testing.processes import ManagedProcess, ProcessFailed
+from celery_delayq.testing.wait import DEFAULT_TIMEOUT, wait_until
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -1,6 +1,6 @@
 """Workers move old dead letters to a database, where ``dead_letters_archive`` names one.
 
-It is never in the way of a worker: whatever goes wrong, letters stay in Redis, and it is tried
+It is never in the way of a worker: whatever goes wrong, dead letters stay in Redis, and it is tried
 again.
 """
 
@@ -19,16 +19,10 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from celery_delayq.errors import TransferError
-from celery_delayq.settings import (
-    Hidden,
-    Settings,
-)
+from celery_delayq.settings import Hidden, Settings
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.schedule import Store
-from celery_delayq.transfer.dead_letter_archive import (
-    Archive,
-    database_of,
-)
+from celery_delayq.transfer.dead_letter_archive import Archive, database_of
 from celery_delayq.utils import native_threads
 
 if TYPE_CHECKING:
@@ -79,7 +73,7 @@ class Archiver:
     url : str
         The database.
     after : float
-        Seconds for which a letter stays in Redis.
+        Seconds for which a dead letter stays in Redis.
     """
 
     def __init__(self, app: Celery, url: str, after: float, *, interval: float = INTERVAL) -> None:
@@ -150,11 +144,11 @@ class Archiver:
 
     def _is_due(self, who: str, store: Store) -> bool:
         """Return whether it is the turn of this worker, and there is something to do."""
-        if not store.letters.take_turn(who, 0.9 * self._pace.interval):
+        if not store.dead_letters.take_turn(who, 0.9 * self._pace.interval):
             return False
         last = store.now_ms() - int(self._after * 1000)
         known = queues_of(store, None).items()
-        return any(store.letters.count(queue, None, last) for queue, x in known if x.archived)
+        return any(store.dead_letters.count(queue, None, last) for queue, x in known if x.archived)
 
     def _failed(self, exc: Exception) -> None:
         if isinstance(exc, _REDIS) or isinstance(exc.__cause__, _REDIS):

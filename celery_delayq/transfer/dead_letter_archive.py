@@ -13,28 +13,16 @@ from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from uuid import uuid4
 
-from celery_delayq.deadletters.client import (
-    BATCH,
-    DeadMixin,
-)
-from celery_delayq.errors import (
-    ConfigError,
-    TransferError,
-)
-from celery_delayq.model.dead_letter import (
-    DeadFilter,
-    DeadLetter,
-)
-from celery_delayq.model.lookup import Letter
+from celery_delayq.deadletters.client import BATCH, DeadMixin
+from celery_delayq.errors import ConfigError, TransferError
+from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
+from celery_delayq.model.lookup import StatusCode
 from celery_delayq.model.scheduled import moment
 from celery_delayq.settings import Settings
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.schedule import Store
 from celery_delayq.transfer import jsonl
-from celery_delayq.transfer.dead_letter_row import (
-    LETTERS,
-    LetterRow,
-)
+from celery_delayq.transfer.dead_letter_row import DEAD_LETTERS, DeadLetterRow
 from celery_delayq.transfer.results import (
     Archived,
     server_of,
@@ -42,10 +30,7 @@ from celery_delayq.transfer.results import (
     sqlalchemy_needed,
     telling,
 )
-from celery_delayq.transfer.schedule_row import (
-    VERSION,
-    Header,
-)
+from celery_delayq.transfer.schedule_row import VERSION, Header
 from celery_delayq.utils.credentials import hide
 from celery_delayq.utils.portions import portions
 
@@ -54,7 +39,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Most letters of one transaction, and about how many bytes; reading them takes several calls.
+#: Most dead letters of one transaction, and about how many bytes; reading them takes several calls.
 PAGE, ROOM = 1000, 8_000_000
 
 
@@ -91,7 +76,7 @@ def archive_to(
     return archive.run(filter, older_than=older_than, progress=progress)
 
 
-def export_letters(
+def export_dead_letters(
     delayq: DeadMixin,
     target: jsonl.Place,
     filter: DeadFilter | None = None,
@@ -119,19 +104,19 @@ def export_letters(
     if is_url(target):
         return Archive(delayq, database_of(str(target)), move=False).run(filter, progress=progress)
     report, filter = Archived(), filter or DeadFilter()
-    with telling(report, "nothing is kept of it: run it again", "letters"):
+    with telling(report, "nothing is kept of it: run it again", "dead_letters"):
         plan = _Plan.of(delayq, filter, 0.0, report)
-        with jsonl.writing(target, LETTERS) as out:
+        with jsonl.writing(target, DEAD_LETTERS) as out:
             shown = shown_filter(filter)
             out.begin(Header(VERSION, report.made, plan.server, shown, report.total))
             for batch in plan.batches():
-                out.write([LetterRow.of(letter) for letter in batch.letters])
+                out.write([DeadLetterRow.of(dead_letter) for dead_letter in batch.dead_letters])
                 report.looked += batch.looked
-                report.letters += len(batch.letters)
-                report.new += len(batch.letters)
+                report.dead_letters += len(batch.dead_letters)
+                report.new += len(batch.dead_letters)
                 if progress is not None:
                     progress(report)
-            out.end(report.letters, 0)
+            out.end(report.dead_letters, 0)
     return report
 
 
@@ -139,19 +124,21 @@ def export_letters(
 class Archive:
     """A way for dead letters from Redis to a database.
 
-    A batch of letters is inserted in a transaction; a database has a row for each letter only once.
-    Then each is forgotten in Redis, if it still is the letter that was read. So it may be killed
-    anywhere, repeated, and done by several at the same time.
+    A batch of dead letters is inserted in a transaction; a database has a row for each dead letter
+    only once.
+    Then each is forgotten in Redis, if it still is the dead letter that was read. So it may be
+    killed anywhere, repeated, and done by several at the same time.
 
-    Rows of what was forgotten get a ``moved_at``: there is no other place for these letters now.
-    Any other row may be a copy, of a letter that was only exported, or that somebody has replayed
+    Rows of what was forgotten get a ``moved_at``: there is no other place for these dead letters
+    now. Any other row may be a copy, of a dead letter that was only exported, or that somebody has
+    replayed
     in the moment between. It stays all the same: whether it is a copy nobody can know for certain,
     since others may archive too, and one of them may have been killed before it could tell.
 
     Parameters
     ----------
     move : bool
-        Whether letters are forgotten in Redis.
+        Whether dead letters are forgotten in Redis.
     spare : float
         Leave alone what was restored from this database less than so many seconds ago.
     own : bool
@@ -182,7 +169,7 @@ class Archive:
 
         report = Archived()
         hint = "run it again: what is there already is not added twice"
-        with telling(report, hint, "letters"):
+        with telling(report, hint, "dead_letters"):
             filter = filter or DeadFilter()
             plan = _Plan.of(self.delayq, filter, older_than, report, own=self.own)
             now = moment(plan.now_ms)
@@ -191,14 +178,16 @@ class Archive:
                 batches = (
                     (batch, rows, dead_letter_sql.values(rows, plan.server, now))
                     for batch in plan.batches(spared)
-                    for rows in [[LetterRow.of(letter) for letter in batch.letters]]
+                    for rows in [
+                        [DeadLetterRow.of(dead_letter) for dead_letter in batch.dead_letters]
+                    ]
                 )
                 if self.ahead:
                     batches = stack.enter_context(closing(_ahead(batches)))
                 for batch, rows, values in batches:
                     report.new += table.add(values)
                     report.looked += batch.looked
-                    report.letters += len(rows)
+                    report.dead_letters += len(rows)
                     if self.move:
                         states = self._forget(batch)
                         moved = [
@@ -213,14 +202,14 @@ class Archive:
                         break
         return report
 
-    def _forget(self, batch: _Batch) -> list[Letter]:
-        names = [(each.id, each.buried.died_ms) for each in batch.letters]
-        states: list[Letter] = []
+    def _forget(self, batch: _Batch) -> list[StatusCode]:
+        names = [(each.id, each.dead_lettered.died_ms) for each in batch.dead_letters]
+        states: list[StatusCode] = []
         for start in range(0, len(names), BATCH):
             part = names[start : start + BATCH]
             token = uuid4().hex
             states += self.delayq._ask(
-                lambda store, part=part, token=token: store.letters.discard(  # type: ignore[misc]
+                lambda store, part=part, token=token: store.dead_letters.discard(  # type: ignore[misc]
                     batch.queue, part, token
                 )
             )
@@ -228,15 +217,15 @@ class Archive:
 
 
 class _Batch(NamedTuple):
-    """Letters of one queue, and how many were looked at to find them."""
+    """Dead letters of one queue, and how many were looked at to find them."""
 
     queue: str
-    letters: Sequence[DeadLetter]
+    dead_letters: Sequence[DeadLetter]
     looked: int
 
 
 class _Plan(NamedTuple):
-    """Which letters are read: *low* and *high* are ms since 1970."""
+    """Which dead letters are read: *low* and *high* are ms since 1970."""
 
     delayq: DeadMixin
     filter: DeadFilter
@@ -265,7 +254,7 @@ class _Plan(NamedTuple):
             last = last if high is None else min(high, last)
             known = queues_of(store, filter.queue)
             queues = sorted(queue for queue, x in known.items() if x.archived or not own)
-            total = sum(store.letters.count(queue, low, last) for queue in queues)
+            total = sum(store.dead_letters.count(queue, low, last) for queue in queues)
             return cls(delayq, filter, server_of(store), queues, now, low, last), total
 
         plan, report.total = delayq._ask(ask)
@@ -277,26 +266,26 @@ class _Plan(NamedTuple):
         return moment(self.now_ms - int(seconds * 1000))
 
     def batches(self, spared: Collection[tuple[str, str]] = ()) -> Iterator[_Batch]:
-        """Yield letters, about ``ROOM`` bytes of them.
+        """Yield dead letters, about ``ROOM`` bytes of them.
 
         Parameters
         ----------
         spared : Collection[tuple[str, str]]
-            Queue and id of letters that are left alone.
+            Queue and id of dead letters that are left alone.
         """
         for queue in self.queues:
-            store = self.delayq._ask(lambda store: store.letters)
+            store = self.delayq._ask(lambda store: store.dead_letters)
             ask = self.delayq._ask
-            letters = store.all(queue, self.low, self.high, ask=ask)
-            for some in portions(letters, PAGE, lambda each: len(each.data), room=ROOM):
+            dead_letters = store.all(queue, self.low, self.high, ask=ask)
+            for some in portions(dead_letters, PAGE, lambda each: len(each.data), room=ROOM):
                 found = [DeadLetter.of(queue, each) for each in some]
                 meant = [each for each in found if self._means(each, spared)]
                 yield _Batch(queue, meant, len(found))
 
-    def _means(self, letter: DeadLetter, spared: Collection[tuple[str, str]]) -> bool:
-        if spared and (letter.queue, LetterRow.of(letter).id) in spared:
+    def _means(self, dead_letter: DeadLetter, spared: Collection[tuple[str, str]]) -> bool:
+        if spared and (dead_letter.queue, DeadLetterRow.of(dead_letter).id) in spared:
             return False
-        return self.filter.matches(letter)
+        return self.filter.matches(dead_letter)
 
 
 def _ahead(batches: Iterator[T]) -> Generator[T, None, None]:
@@ -323,7 +312,7 @@ def database_of(url: str) -> Database:
     """
     if not is_url(url):
         raise TransferError(
-            f"{hide(url)}: letters are moved to a database, sqlite:///path or postgresql://…; "
+            f"{hide(url)}: dead letters are moved to a database, sqlite:///path or postgresql://…; "
             "an export writes them to a file"
         )
     with sqlalchemy_needed():

@@ -13,35 +13,16 @@ from itertools import islice
 from typing import NamedTuple
 from uuid import uuid4
 
-from celery_delayq.deadletters.client import (
-    BATCH,
-    DeadMixin,
-)
+from celery_delayq.deadletters.client import BATCH, DeadMixin
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.lookup import to_bytes
 from celery_delayq.model.scheduled import moment
 from celery_delayq.store.schedule import Store
 from celery_delayq.transfer import jsonl
-from celery_delayq.transfer.dead_letter_archive import (
-    PAGE,
-    archive_url,
-    database_of,
-    is_url,
-)
-from celery_delayq.transfer.dead_letter_row import (
-    LETTERS,
-    LetterRow,
-    is_meant,
-)
-from celery_delayq.transfer.results import (
-    Became,
-    Imported,
-    telling,
-)
-from celery_delayq.transfer.schedule_row import (
-    Header,
-    Told,
-)
+from celery_delayq.transfer.dead_letter_archive import PAGE, archive_url, database_of, is_url
+from celery_delayq.transfer.dead_letter_row import DEAD_LETTERS, DeadLetterRow, is_meant
+from celery_delayq.transfer.results import Became, Imported, telling
+from celery_delayq.transfer.schedule_row import Header, Told
 from celery_delayq.utils.portions import portions
 
 _BECAME: dict[str, Became] = {"d": "restored", "k": "duplicate"}
@@ -57,7 +38,7 @@ def restore_from(
 ) -> Imported:
     """Put back what was archived or exported: they are dead letters again.
 
-    May be repeated: a letter that is there is left as it is. Rows of a database stay; workers
+    May be repeated: a dead letter that is there is left as it is. Rows of a database stay; workers
     archive what was restored only when it has been back for as long as they leave others alone.
 
     Parameters
@@ -83,11 +64,11 @@ def restore_from(
     place = archive_url(delayq) if source is None else source
     report = Imported(dry_run)
     with (
-        telling(report, "run it again: what is there already is not added twice", "letters"),
+        telling(report, "run it again: what is there already is not added twice", "dead_letters"),
         _reading(delayq, place, filter, report) as pages,
     ):
         for rows, note in pages:
-            meant = [row for row in rows if is_meant(row.letter, filter)]
+            meant = [row for row in rows if is_meant(row.dead_letter, filter)]
             report.outcomes["filtered"] += len(rows) - len(meant)
             if not dry_run:
                 note(meant)
@@ -101,19 +82,19 @@ def restore_from(
 
 
 class _Page(NamedTuple):
-    """Some letters, and what to call before they are put back."""
+    """Some dead letters, and what to call before they are put back."""
 
-    rows: Sequence[LetterRow]
-    note: Callable[[Sequence[LetterRow]], object]
+    rows: Sequence[DeadLetterRow]
+    note: Callable[[Sequence[DeadLetterRow]], object]
 
 
 @contextmanager
 def _reading(
     delayq: DeadMixin, source: jsonl.Place, filter: DeadFilter, report: Imported
 ) -> Iterator[Iterator[_Page]]:
-    """Open a file or a database; what is no letter in it is told to the report."""
+    """Open a file or a database; what is no dead letter in it is told to the report."""
     if not is_url(source):
-        with jsonl.reading(source, LETTERS) as lines:
+        with jsonl.reading(source, DEAD_LETTERS) as lines:
             yield _of_file(lines, report)
         return
     database = database_of(str(source))
@@ -122,7 +103,7 @@ def _reading(
     with dead_letter_sql.reading(database) as table:
         report.expect(table.count(filter))
 
-        def note(rows: Sequence[LetterRow]) -> None:
+        def note(rows: Sequence[DeadLetterRow]) -> None:
             # First, or a worker might archive them at once.
             table.mark("restored_at", rows, moment(delayq._ask(lambda store: store.now_ms())))
 
@@ -135,7 +116,7 @@ def _reading(
                     if row.digest == digest:
                         rows.append(row)
                     else:
-                        report.refuse(number, f"id {row.id[:80]!r}: the row was changed by hand")
+                        report.refuse(number, f"id {row.id[:80]!r}: the row was changed manually")
                 yield _Page(rows, note)
 
         yield pages()
@@ -145,7 +126,7 @@ def _of_file(lines: Iterator[tuple[int, Told]], report: Imported) -> Iterator[_P
     while found := [*islice(lines, PAGE)]:
         rows = []
         for line, told in found:
-            if isinstance(told, LetterRow):
+            if isinstance(told, DeadLetterRow):
                 rows.append(told)
             elif isinstance(told, Header):
                 report.expect(told.about)
@@ -154,31 +135,34 @@ def _of_file(lines: Iterator[tuple[int, Told]], report: Imported) -> Iterator[_P
         yield _Page(rows, lambda _: None)
 
 
-def batches(rows: Sequence[LetterRow]) -> Iterator[Sequence[LetterRow]]:
-    """Yield letters of one queue, as many as a script call takes."""
-    by_queue: dict[str, list[LetterRow]] = defaultdict(list)
+def batches(rows: Sequence[DeadLetterRow]) -> Iterator[Sequence[DeadLetterRow]]:
+    """Yield dead letters of one queue, as many as a script call takes."""
+    by_queue: dict[str, list[DeadLetterRow]] = defaultdict(list)
     for row in rows:
         by_queue[row.queue].append(row)
     for some in by_queue.values():
         yield from portions(some, BATCH, lambda row: len(row.data))
 
 
-def take(store: Store, rows: Sequence[LetterRow], *, dry_run: bool, token: str) -> list[Became]:
-    """Put letters of one queue back, or look which are there.
+def take(store: Store, rows: Sequence[DeadLetterRow], *, dry_run: bool, token: str) -> list[Became]:
+    """Put dead letters of one queue back, or look which are there.
 
     Asked again with the same *token*, it gives the same answer, for a minute.
     """
     queue = rows[0].queue
     if dry_run:
-        names = [name for row in rows for name in (row.id, row.twin)]
+        names = [name for row in rows for name in (row.id, row.duplicate)]
         found = {
-            each.id: each.data for each in store.letters.read(queue, [to_bytes(x) for x in names])
+            each.id: each.data
+            for each in store.dead_letters.read(queue, [to_bytes(x) for x in names])
         }
         return [
-            "duplicate" if row.data in (found.get(row.id), found.get(row.twin)) else "restored"
+            "duplicate" if row.data in (found.get(row.id), found.get(row.duplicate)) else "restored"
             for row in rows
         ]
     now = store.now_ms()
     # When it died an unreadable one does not say.
-    letters = [(row.id, row.letter.buried.died_ms or now, row.data) for row in rows]
-    return [_BECAME[state] for state in store.letters.keep(queue, letters, token)]
+    dead_letters = [
+        (row.id, row.dead_letter.dead_lettered.died_ms or now, row.data) for row in rows
+    ]
+    return [_BECAME[state] for state in store.dead_letters.keep(queue, dead_letters, token)]

@@ -9,43 +9,39 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from celery_delayq.errors import (
-    InvalidFilter,
-    RecordError,
-)
-from celery_delayq.model.dead_letter import (
-    Buried,
-    DeadFilter,
-    DeadLetter,
-)
+from celery_delayq.errors import InvalidFilter, RecordError
+from celery_delayq.model.dead_letter import DeadFilter, DeadLetter, DeadLettered
 from celery_delayq.model.lookup import to_bytes
 from celery_delayq.transfer.schedule_row import Kind
 
 
 @dataclass(frozen=True)
-class LetterRow:
-    """One letter: all that Redis keeps of it.
+class DeadLetterRow:
+    """One dead letter: all that Redis keeps of it.
 
-    *id* is the letter's id when it was buried, also where it was restored beside another one with
-    that id.
+    *id* is the dead letter's id when it was dead-lettered, also where it was restored beside
+    another one with that id.
     """
 
     id: str
-    letter: DeadLetter
+    dead_letter: DeadLetter
 
     @classmethod
-    def of(cls, letter: DeadLetter) -> LetterRow:
-        """Make one of a letter in Redis."""
-        id = letter.id
-        return cls(id.removesuffix(_twin(letter.buried.data)) if "\0" in id else id, letter)
+    def of(cls, dead_letter: DeadLetter) -> DeadLetterRow:
+        """Make one of a dead letter in Redis."""
+        id = dead_letter.id
+        return cls(
+            id.removesuffix(_duplicate(dead_letter.dead_lettered.data)) if "\0" in id else id,
+            dead_letter,
+        )
 
     @classmethod
-    def of_data(cls, queue: str, id: str, data: bytes) -> LetterRow:
+    def of_data(cls, queue: str, id: str, data: bytes) -> DeadLetterRow:
         """Make one of what is stored."""
-        return cls(id, DeadLetter.of(queue, Buried.unpack(id, data)))
+        return cls(id, DeadLetter.of(queue, DeadLettered.unpack(id, data)))
 
     @classmethod
-    def of_fields(cls, fields: Any) -> LetterRow:
+    def of_fields(cls, fields: Any) -> DeadLetterRow:
         """Make one of what a line of a file holds.
 
         Raises
@@ -68,17 +64,17 @@ class LetterRow:
     @property
     def queue(self) -> str:
         """The queue to which it belonged."""
-        return self.letter.queue
+        return self.dead_letter.queue
 
     @property
     def data(self) -> bytes:
         """What is stored, byte for byte."""
-        return self.letter.buried.data
+        return self.dead_letter.dead_lettered.data
 
     @property
-    def twin(self) -> str:
+    def duplicate(self) -> str:
         """Its id in Redis where it was restored beside another one with its id."""
-        return self.id + _twin(self.data)
+        return self.id + _duplicate(self.data)
 
     @cached_property
     def digest(self) -> str:
@@ -88,38 +84,38 @@ class LetterRow:
         return hashlib.sha256(b"".join((head, queue, id, self.data))).hexdigest()
 
     def fields(self) -> dict[str, Any]:
-        """Return what a line of a file holds: what people look for, then the letter."""
-        letter = self.letter
+        """Return what a line of a file holds: what people look for, then the dead letter."""
+        dead_letter = self.dead_letter
         fields: dict[str, Any] = {
             "queue": self.queue,
             "id": self.id,
-            "died": letter.died.isoformat(timespec="milliseconds"),
-            "task": letter.task,
-            "task_id": letter.task_id,
-            "reason": letter.reason,
-            "exception": letter.exception,
-            "retries": letter.retries,
+            "died": dead_letter.died.isoformat(timespec="milliseconds"),
+            "task": dead_letter.task,
+            "task_id": dead_letter.task_id,
+            "reason": dead_letter.reason,
+            "exception": dead_letter.exception,
+            "retries": dead_letter.retries,
         }
         try:
-            fields["letter"] = self.data.decode()
+            fields["dead_letter"] = self.data.decode()
         except UnicodeDecodeError:
-            fields["letter_base64"] = base64.b64encode(self.data).decode()
+            fields["dead_letter_base64"] = base64.b64encode(self.data).decode()
         return fields
 
 
-def _twin(data: bytes) -> str:
-    """Return what ``deadletters/restore.lua`` puts behind an id that another letter has."""
+def _duplicate(data: bytes) -> str:
+    """Return what ``deadletters/restore.lua`` puts behind an id that another dead letter has."""
     return "\0" + hashlib.sha1(data).hexdigest()
 
 
 def _data(fields: dict[str, Any]) -> bytes:
-    """Return the letter of a line; ``letter_base64`` has those that are no text."""
-    name = "letter_base64" if "letter_base64" in fields else "letter"
+    """Return the dead letter of a line; ``dead_letter_base64`` has those that are no text."""
+    name = "dead_letter_base64" if "dead_letter_base64" in fields else "dead_letter"
     value = fields.get(name)
     if not isinstance(value, str):
         raise RecordError(f"{name}: expected a text, got {_got(fields, name)}")
     try:
-        return base64.b64decode(value, validate=True) if name != "letter" else value.encode()
+        return base64.b64decode(value, validate=True) if name != "dead_letter" else value.encode()
     except (binascii.Error, ValueError) as exc:
         raise RecordError(f"{name}: it cannot be read: {exc}") from exc
 
@@ -130,16 +126,16 @@ def _got(fields: dict[str, Any], name: str) -> str:
     return repr(fields[name]) if fields[name] == "" else type(fields[name]).__name__
 
 
-def is_meant(letter: DeadLetter, filter: DeadFilter) -> bool:
-    """Return whether a filter means a letter that is outside Redis."""
+def is_meant(dead_letter: DeadLetter, filter: DeadFilter) -> bool:
+    """Return whether a filter means a dead letter that is outside Redis."""
     low, high = filter.range_ms()
-    died = letter.buried.died_ms
+    died = dead_letter.dead_lettered.died_ms
     return (
-        filter.queue in (None, letter.queue)
+        filter.queue in (None, dead_letter.queue)
         and (low is None or low <= died)
         and (high is None or died <= high)
-        and filter.matches(letter)
+        and filter.matches(dead_letter)
     )
 
 
-LETTERS = Kind("celery_delayq.dead_letters", LetterRow.fields, LetterRow.of_fields)
+DEAD_LETTERS = Kind("celery_delayq.dead_letters", DeadLetterRow.fields, DeadLetterRow.of_fields)

@@ -5,7 +5,7 @@ that tells how many there are, so that a file that was cut off is known::
 
     {"format": "celery_delayq.schedule", "version": 1, "made": "2030-01-31T09:00:00+00:00", …}
     {"queue": "mail", "id": "…", "task": "shop.remind", "due": "…", "due_ms": …, "step": 0,
-     "nonce": "…", "message": "{\\"properties\\": …}"}
+     "message id": "…", "message": "{\\"properties\\": …}"}
     {"format": "celery_delayq.schedule", "end": 1}
 
 The message is a text and not an object: it has to come back byte for byte, and any tool for JSON
@@ -27,13 +27,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from celery_delayq.errors import TransferError
-from celery_delayq.transfer.schedule_row import (
-    Header,
-    Kind,
-    Told,
-    check_version,
-    no_json,
-)
+from celery_delayq.transfer.schedule_row import Header, Kind, Told, check_version, no_json
 from celery_delayq.utils.credentials import path_of
 
 #: A path, ``"-"`` for stdin or stdout, or a file that is open for bytes.

@@ -125,11 +125,11 @@ class Archived:
     made : str
         When it began, by Redis' clock.
     total : int | None
-        About how many letters there are to look at.
+        About how many dead letters there are to look at.
     looked : int
-        Letters that were looked at.
-    letters : int
-        Letters that are in the file or the database now.
+        Dead letters that were looked at.
+    dead_letters : int
+        Dead letters that are in the file or the database now.
     new : int
         How many of them were not in it before.
     moved : int
@@ -141,14 +141,14 @@ class Archived:
     made: str = ""
     total: int | None = None
     looked: int = 0
-    letters: int = 0
+    dead_letters: int = 0
     new: int = 0
     moved: int = 0
     gone: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON types."""
-        names = ("made", "letters", "new", "moved", "gone")
+        names = ("made", "dead_letters", "new", "moved", "gone")
         return {name: getattr(self, name) for name in names}
 
 

@@ -9,15 +9,9 @@ from functools import partial
 from typing import Literal, cast
 from uuid import uuid4
 
-from celery_delayq.errors import (
-    RecordError,
-    TransferError,
-)
+from celery_delayq.errors import RecordError, TransferError
 from celery_delayq.model.lookup import Where
-from celery_delayq.model.scheduled import (
-    Filter,
-    moment,
-)
+from celery_delayq.model.scheduled import Filter, moment
 from celery_delayq.schedule.client import Client
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import CALL_SIZE
@@ -34,14 +28,7 @@ from celery_delayq.transfer.results import (
     sqlalchemy_needed,
     telling,
 )
-from celery_delayq.transfer.schedule_row import (
-    SCHEDULE,
-    VERSION,
-    Header,
-    Row,
-    Target,
-    Told,
-)
+from celery_delayq.transfer.schedule_row import SCHEDULE, VERSION, Header, Row, Target, Told
 from celery_delayq.utils.portions import portions
 
 #: Entries that are read or written in one round trip.
@@ -243,8 +230,10 @@ def _known(store: Store, by_queue: dict[str, list[Row]]) -> set[Row]:
     """Return those entries that are scheduled, ready or held already."""
     known: set[Row] = set()
     for queue, rows in by_queue.items():
-        letters = store.control.known(queue, [(row.id, row.nonce) for row in rows])
-        known.update(row for row, letter in zip(rows, letters, strict=True) if letter == "d")
+        dead_letters = store.control.known(queue, [(row.id, row.message_id) for row in rows])
+        known.update(
+            row for row, dead_letter in zip(rows, dead_letters, strict=True) if dead_letter == "d"
+        )
     return known
 
 

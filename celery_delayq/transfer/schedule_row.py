@@ -8,10 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote
 
-from celery_delayq.errors import (
-    RecordError,
-    TransferError,
-)
+from celery_delayq.errors import RecordError, TransferError
 from celery_delayq.model.envelope import (
     MAX_DUE_MS,
     PROPERTY,
@@ -22,23 +19,16 @@ from celery_delayq.model.envelope import (
     due_of_eta,
     is_task,
 )
-from celery_delayq.model.lookup import (
-    PARK,
-    Listed,
-)
+from celery_delayq.model.lookup import PAUSED_OFFSET, Listed
 from celery_delayq.model.scheduled import moment
-from celery_delayq.store.keys import (
-    NOT_OWN_KEY,
-    Layout,
-    is_own_key,
-)
+from celery_delayq.store.keys import NOT_OWN_KEY, Layout, is_own_key
 
 #: The version of the format, of files and of databases. Readers know all versions up to theirs.
 VERSION = 1
 
 #: As scripts read it, see ``include/label.lua``.
 _LABEL = re.compile(r'{"properties": {"delayq": {"label": "(\S*) (\S+) \d+ (\S+)"', re.ASCII)
-_NONCE = re.compile(r"[!-~]{1,64}")
+_MESSAGE_ID = re.compile(r"[!-~]{1,64}")
 
 _MAX_STEP = 2**31 - 1
 
@@ -55,7 +45,7 @@ class Row(NamedTuple):
     task: str
     due_ms: int
     step: int
-    nonce: str
+    message_id: str
     message: str
 
     @classmethod
@@ -73,7 +63,7 @@ class Row(NamedTuple):
         except UnicodeDecodeError as exc:
             raise RecordError("the message is no UTF-8") from exc
         row = cls(
-            queue, listed.id, record.task, listed.due_ms, record.priority, record.nonce, text
+            queue, listed.id, record.task, listed.due_ms, record.priority, record.message_id, text
         ).checked()
         if row.record().pack() != listed.record:
             raise RecordError("the header of the record is spelled in another way than ours")
@@ -99,7 +89,7 @@ class Row(NamedTuple):
         due = fields.get("due")
         if due is not None and due_of_eta(due).ms != row.due_ms:
             raise RecordError(
-                f"due={due!r} is not due_ms={row.due_ms}: to move an entry by hand, change "
+                f"due={due!r} is not due_ms={row.due_ms}: to move an entry manually, change "
                 'due_ms and leave "due" out'
             )
         return row
@@ -113,7 +103,7 @@ class Row(NamedTuple):
             "due": self.due,
             "due_ms": self.due_ms,
             "step": self.step,
-            "nonce": self.nonce,
+            "message_id": self.message_id,
             "message": self.message,
         }
 
@@ -131,12 +121,14 @@ class Row(NamedTuple):
             raise RecordError(f"queue: expected {NOT_OWN_KEY}")
         if "\0" in self.id:
             raise RecordError("id: a NUL has another meaning")
-        if not 0 <= self.due_ms < PARK:
+        if not 0 <= self.due_ms < PAUSED_OFFSET:
             raise RecordError(f"due_ms={self.due_ms}: expected ms since 1970")
         if not 0 <= self.step <= _MAX_STEP:
             raise RecordError(f"step={self.step}: expected a priority step")
-        if not _NONCE.fullmatch(self.nonce):
-            raise RecordError(f"nonce={self.nonce[:80]!r}: expected visible ASCII, no spaces")
+        if not _MESSAGE_ID.fullmatch(self.message_id):
+            raise RecordError(
+                f"message id={self.message_id[:80]!r}: expected visible ASCII, no spaces"
+            )
         try:
             "".join((self.queue, self.id, self.task, self.message)).encode()
         except UnicodeEncodeError as exc:
@@ -156,8 +148,8 @@ class Row(NamedTuple):
         own = message["properties"].get(PROPERTY)
         if label is None and isinstance(own, dict) and "label" in own:
             raise RecordError("the message was written anew: scripts cannot read its label")
-        if label is not None and (unquote(label[1]), label[2]) != (self.id, self.nonce):
-            raise RecordError("the label of the message is that of another id or nonce")
+        if label is not None and (unquote(label[1]), label[2]) != (self.id, self.message_id):
+            raise RecordError("the label of the message is that of another id or message id")
 
     @property
     def due(self) -> str | None:
@@ -168,7 +160,7 @@ class Row(NamedTuple):
 
     def record(self) -> Record:
         """Return what the hash of entries keeps."""
-        return Record(self.step, self.nonce, self.task, self.message.encode())
+        return Record(self.step, self.message_id, self.task, self.message.encode())
 
     def entry(self, layout: Layout) -> Entry:
         """Return the entry to schedule, which never takes the place of another one.
@@ -199,8 +191,8 @@ class Header(NamedTuple):
     about: int | None
 
 
-#: What a line or row tells: an entry or a letter, the header of those that follow, or why it is
-#: neither.
+#: What a line or row tells: an entry or a dead letter, the header of those that follow, or why it
+#: is neither.
 Told = Any
 
 
@@ -226,7 +218,7 @@ SCHEDULE = Kind("celery_delayq.schedule", Row.fields, Row.of_fields)
 
 
 class Target(Protocol):
-    """Where entries, or letters, are written to."""
+    """Where entries, or dead letters, are written to."""
 
     #: Whether names of queues and tasks may hold a NUL.
     takes_nul: bool

@@ -29,17 +29,8 @@ from sqlalchemy import (
 
 from celery_delayq.errors import TransferError
 from celery_delayq.model.envelope import MAX_DUE_MS
-from celery_delayq.model.scheduled import (
-    Filter,
-    moment,
-)
-from celery_delayq.transfer.schedule_row import (
-    Header,
-    Row,
-    Target,
-    Told,
-    check_version,
-)
+from celery_delayq.model.scheduled import Filter, moment
+from celery_delayq.transfer.schedule_row import Header, Row, Target, Told, check_version
 from celery_delayq.utils.sql import Database
 
 metadata = MetaData()
@@ -55,7 +46,7 @@ entries = Table(
     Column("due", DateTime(timezone=True)),
     Column("due_ms", BigInteger, nullable=False, index=True),
     Column("step", Integer, nullable=False),
-    Column("nonce", Text, nullable=False),
+    Column("message_id", Text, nullable=False),
     Column("message", Text, nullable=False),
     Column("server", Text, nullable=False),
     Column("exported_at", DateTime(timezone=True), nullable=False),
@@ -201,5 +192,5 @@ def _meant(filter: Filter) -> list[ColumnElement[bool]]:
 
 
 def _key(row: Row) -> str:
-    data = "\0".join((row.queue, row.id, row.nonce))
+    data = "\0".join((row.queue, row.id, row.message_id))
     return hashlib.sha256(data.encode()).hexdigest()

@@ -1,9 +1,5 @@
 """Kombu transports: where delayed messages go when they are published, and come from."""
 
-from celery_delayq.transport.redis import (
-    Channel,
-    SentinelChannel,
-    Transport,
-)
+from celery_delayq.transport.redis import Channel, SentinelChannel, Transport
 
 __all__ = ["Channel", "SentinelChannel", "Transport"]

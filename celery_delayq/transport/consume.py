@@ -25,11 +25,7 @@ from celery_delayq.model import envelope
 from celery_delayq.model.envelope import HeldBy
 from celery_delayq.transport import qos
 from celery_delayq.transport.fair_share import QUICK
-from celery_delayq.transport.fetcher import (
-    Intake,
-    Popped,
-    Taken,
-)
+from celery_delayq.transport.fetcher import Fetcher, Popped, Taken
 from celery_delayq.transport.poller import STOPS_POLLING
 from celery_delayq.transport.restore import log_undecodable
 from celery_delayq.transport.settle import SettleChannel
@@ -61,7 +57,7 @@ class ConsumeChannel(SettleChannel):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         #: Of each queue that is consumed: whether without acknowledgement, and the callback.
         self._consumers_of: dict[str, tuple[bool, Callable[[Any], Any]]] = {}
-        self._intake = Intake(self)
+        self._fetcher = Fetcher(self)
         super().__init__(*args, **kwargs)
 
     # -- who consumes what
@@ -79,7 +75,7 @@ class ConsumeChannel(SettleChannel):
             return
         self._consumers_of[queue] = no_ack, callback
         self.serves_worker = self.serves_worker or worker.consumes_tasks(self)
-        self._intake.rota.forget([queue])
+        self._fetcher.fair_share.forget([queue])
         self.leases_any = any(map(self.leases_from, self.consumed))
         if no_ack or not self.can_schedule(queue):
             return
@@ -99,15 +95,15 @@ class ConsumeChannel(SettleChannel):
         queue = self._tag_to_queue.get(consumer_tag)
         self._consumers_of.pop(queue, None)
         self.leases_any = any(map(self.leases_from, self.consumed))
-        self._intake.finish()
-        self._give_back([each for each in self._intake.take_all() if not self._keep(each, queue)])
+        self._fetcher.finish()
+        self._give_back([each for each in self._fetcher.take_all() if not self._keep(each, queue)])
         return super()._basic_cancel(consumer_tag)
 
     def _keep(self, taken: Taken, cancelled: str | None) -> bool:
         """Keep a message that is here, unless its queue is *cancelled*."""
         if taken.queue == cancelled:
             return False
-        self._intake.taken.append(taken)
+        self._fetcher.taken.append(taken)
         return True
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
@@ -118,11 +114,11 @@ class ConsumeChannel(SettleChannel):
         self.store.register(queue)
         while True:
             others = keeper.busy
-            nonce = keeper.new_nonce(queue)
+            message_id = keeper.new_request_number(queue)
             reserved = self.store.leases.reserve(
-                queue, keeper.incarnation, keeper.lease, nonce, 1, others
+                queue, keeper.worker_id, keeper.lease, message_id, 1, others
             )
-            taken = self._intake.took(queue, nonce, reserved)
+            taken = self._fetcher.took(queue, message_id, reserved)
             if not taken and reserved.more and not reserved.room:
                 continue  # a later request, of another thread, has overtaken this one
             if not taken:
@@ -161,7 +157,7 @@ class ConsumeChannel(SettleChannel):
     def _settle(self, keeper: LeaseKeeper) -> None:
         """Give back what was not handed out, and send what is done: the channel closes."""
         lost = worker.lost_connection(self)
-        taken = self._intake.last(wait=not lost)
+        taken = self._fetcher.last(wait=not lost)
         if lost:
             # No message stands for these, so the keeper gives them back.
             keeper.orphan([each.tag for each in taken])
@@ -195,7 +191,7 @@ class ConsumeChannel(SettleChannel):
 
     def on_credit(self) -> None:
         """A message is done: a poller that waits in another thread is told."""
-        if not self._in_poll and self.connection is not None and self._intake.is_elsewhere:
+        if not self._in_poll and self.connection is not None and self._fetcher.is_elsewhere:
             self.connection.cycle.bell.ring()
 
     # -- what the poller calls
@@ -211,12 +207,12 @@ class ConsumeChannel(SettleChannel):
             return True
         if self._in_poll:
             return self._in_poll._sock is not None and self.qos.can_consume()
-        return self._intake.is_content
+        return self._fetcher.is_content
 
     def _brpop_start(self, *_: Any, **__: Any) -> None:
         """Ask for the next messages."""
         native_threads.say()
-        self._intake.start()
+        self._fetcher.start()
 
     def _brpop_read(self, **_: Any) -> bool:
         """Read what came, and hand out."""
@@ -228,10 +224,10 @@ class ConsumeChannel(SettleChannel):
             raise Empty()
         try:
             try:
-                popped = self._intake.read()
+                popped = self._fetcher.read()
             except self.connection_errors:
                 # So that the next turn of the loop connects again.
-                self._intake.lost()
+                self._fetcher.lost()
                 self.client.connection.disconnect()
                 raise
         finally:
@@ -240,7 +236,7 @@ class ConsumeChannel(SettleChannel):
                 self._flush_brpop_reauth()
         if popped is not None:
             self._deliver_popped(popped)
-        elif not self._intake.taken:
+        elif not self._fetcher.taken:
             raise Empty()
         elif self.connection.cycle._in_protected_read:
             self.deliver_one()
@@ -252,12 +248,12 @@ class ConsumeChannel(SettleChannel):
 
     def deliver_one(self) -> bool:
         """Hand out one message that is here; False when there is none."""
-        if not self._intake.taken:
+        if not self._fetcher.taken:
             return False
-        self._intake.ask_ahead()
+        self._fetcher.ask_ahead()
         started = time.monotonic()
-        self._hand_out(self._intake.taken.popleft())
-        self._intake.batch.after(1, time.monotonic() - started)
+        self._hand_out(self._fetcher.taken.popleft())
+        self._fetcher.batch.after(1, time.monotonic() - started)
         return True
 
     def deliver(self) -> None:
@@ -265,16 +261,16 @@ class ConsumeChannel(SettleChannel):
 
         TERM, heartbeats and remote control are not held up behind a batch.
         """
-        intake = self._intake
+        fetcher = self._fetcher
         started = time.monotonic()
         number = 0
-        while intake.taken and not self.closed and time.monotonic() - started <= QUICK:
-            intake.ask_ahead()
-            self._hand_out(intake.taken.popleft())
+        while fetcher.taken and not self.closed and time.monotonic() - started <= QUICK:
+            fetcher.ask_ahead()
+            self._hand_out(fetcher.taken.popleft())
             number += 1
         if number:
-            intake.batch.after(number, time.monotonic() - started)
-        if intake.taken:
+            fetcher.batch.after(number, time.monotonic() - started)
+        if fetcher.taken:
             self.connection.cycle.bell.ring()
 
     def _hand_out(self, taken: Taken) -> None:
@@ -296,7 +292,7 @@ class ConsumeChannel(SettleChannel):
             logger.exception("A message that Celery cannot handle is now a dead letter")
             id = str(message.headers["id"]) if envelope.is_task(message._raw) else ""
             why = f"rejected: {type(exc).__name__}: {exc}"
-            self.bury(taken.tag, id or f"refused-{uuid4()}", why)
+            self.add_dead_letter(taken.tag, id or f"refused-{uuid4()}", why)
             self.qos.forget(taken.tag)
 
     def _message(self, taken: Taken) -> qos.Message | None:
@@ -309,7 +305,7 @@ class ConsumeChannel(SettleChannel):
             message = self.Message(raw, channel=self)
         except Exception as exc:
             log_undecodable(taken.queue, taken.message, exc)
-            self.bury(taken.tag, f"undecodable-{uuid4()}", f"undecodable message: {exc}")
+            self.add_dead_letter(taken.tag, f"undecodable-{uuid4()}", f"undecodable message: {exc}")
             return None
         if not self.keeper.handed_out(taken.tag, message):
             return None
@@ -326,7 +322,7 @@ class ConsumeChannel(SettleChannel):
             due = None if no_ack or not self.can_schedule(queue) else self._due_later(raw)
             entry = None if due is None else self._entry(raw, due)
         except Exception as exc:
-            self.bury_item(queue, item, exc)
+            self.add_dead_letter_item(queue, item, exc)
             return
         if entry is not None:  # without ack emulation
             self.store.schedule(queue, entry)

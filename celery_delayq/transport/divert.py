@@ -7,33 +7,24 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import ResponseError
 
 from celery_delayq.dispatch.lease_keeper import LeaseKeeper
-from celery_delayq.errors import (
-    InvalidETA,
-    RecordError,
-)
+from celery_delayq.errors import InvalidETA, RecordError
 from celery_delayq.model import envelope
-from celery_delayq.model.envelope import (
-    Due,
-    Entry,
-)
+from celery_delayq.model.envelope import Due, Entry
 from celery_delayq.model.task_options import check_own
 from celery_delayq.store.schedule import is_fault_of_script
 from celery_delayq.transport import qos
 from celery_delayq.transport.restore import RestoreChannel
 
 if TYPE_CHECKING:
-    from celery_delayq.transport.fetcher import (
-        Intake,
-        Taken,
-    )
+    from celery_delayq.transport.fetcher import Fetcher, Taken
 
 
 class DivertChannel(RestoreChannel):
     """A channel that puts into the schedule what has a future ETA, and what is paused."""
 
-    _intake: Intake
-    #: ms since 1970 at which the last message was parked.
-    _parked_at = 0
+    _fetcher: Fetcher
+    #: ms since 1970 at which the last message was paused and due.
+    _paused_due_at = 0
 
     @property
     def keeper(self) -> LeaseKeeper:
@@ -49,28 +40,28 @@ class DivertChannel(RestoreChannel):
             A script would fail on this message, and end each worker that takes it.
         """
         try:
-            return self._adopt(taken, message) or self._park(taken, message)
+            return self._adopt(taken, message) or self._pause_due(taken, message)
         except ResponseError as exc:
             if not is_fault_of_script(exc):
                 raise
             raise RecordError(f"it cannot be scheduled: {exc}") from exc
 
-    def _park(self, taken: Taken, message: qos.Message) -> bool:
+    def _pause_due(self, taken: Taken, message: qos.Message) -> bool:
         """Put a message whose task is paused back into the schedule."""
-        paused = self._intake.controls.paused
+        paused = self._fetcher.controls.paused
         if not paused or message.headers.get("task") not in paused:
             return False
         raw = envelope.decode(taken.message)
         if not envelope.is_task(raw):
             return False
         # One after the other, so that they go on in the order in which they came.
-        self._parked_at = max(self._parked_at + 1, self.store.now_ms())
+        self._paused_due_at = max(self._paused_due_at + 1, self.store.now_ms())
         due = envelope.due_of(raw) or Due(0)  # not long to go: else it is in the schedule by now
         self.store.leases.retry(
             taken.queue,
-            self._entry(raw, Due(max(self._parked_at, due.ms))),
+            self._entry(raw, Due(max(self._paused_due_at, due.ms))),
             taken.queue,
-            self.keeper.incarnation,
+            self.keeper.worker_id,
             self.keeper.field(taken.tag),
             when_due="keep",
         )
@@ -80,7 +71,7 @@ class DivertChannel(RestoreChannel):
     def _adopt(self, taken: Taken, message: qos.Message) -> bool:
         """Move a message that a stock producer sent with a future ETA to the schedule.
 
-        A message whose moment has passed loses its ETA: the worker would park it and raise
+        A message whose moment has passed loses its ETA: the worker would set aside it and raise
         prefetch.
         """
         due = self._due_later(message._raw)
@@ -91,7 +82,7 @@ class DivertChannel(RestoreChannel):
             taken.queue,
             self._entry(envelope.decode(taken.message), due),
             taken.queue,
-            self.keeper.incarnation,
+            self.keeper.worker_id,
             self.keeper.field(taken.tag),
             when_due="leave",
         )

@@ -37,7 +37,7 @@ class Share(NamedTuple):
 
 
 @dataclass(slots=True)
-class Rota:
+class FairShare:
     """Deals what may be taken among the queues.
 
     Queues whose most urgent message is of the same priority take turns; a queue with less urgent

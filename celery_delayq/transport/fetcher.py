@@ -15,23 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kombu.utils.scheduling import priority_cycle
 from redis.exceptions import ConnectionError, NoScriptError, ResponseError
 
-from celery_delayq.dispatch.acks import (
-    LOST,
-    AckBatch,
-)
+from celery_delayq.dispatch.acks import LOST, AckBatch
 from celery_delayq.integration import worker
 from celery_delayq.integration.pauses_and_revokes import Controls
-from celery_delayq.store.leases import (
-    Deliveries,
-    Reserved,
-)
+from celery_delayq.store.leases import Deliveries, Reserved
 from celery_delayq.store.schedule import is_demoted
 from celery_delayq.store.scripting.calls import pack
-from celery_delayq.transport.fair_share import (
-    BatchSize,
-    Rota,
-    Share,
-)
+from celery_delayq.transport.fair_share import BatchSize, FairShare, Share
 
 if TYPE_CHECKING:
     from celery_delayq.transport.consume import ConsumeChannel
@@ -56,10 +46,11 @@ class Taken(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A call of ``leases/acquire.lua`` whose reply has not come; repeated with the same nonce."""
+    """A call of ``leases/acquire.lua`` whose reply has not come; repeated with the same request
+    number."""
 
     share: Share
-    nonce: str
+    request_number: str
 
 
 class Popped(NamedTuple):
@@ -69,7 +60,7 @@ class Popped(NamedTuple):
     message: bytes
 
 
-class Intake:
+class Fetcher:
     """Asks for messages on the channel's own connection, one round trip at a time.
 
     What is asked is one of: requests for messages, with acknowledgements riding along; a look
@@ -78,7 +69,7 @@ class Intake:
 
     def __init__(self, channel: ConsumeChannel) -> None:
         self.taken: deque[Taken] = deque()
-        self.rota = Rota()
+        self.fair_share = FairShare()
         self.batch = BatchSize()
         self.controls = Controls()
         self._thread = 0
@@ -158,9 +149,9 @@ class Intake:
             shares = [Share(alone, 1, lists)]
         else:
             fair = not isinstance(channel._queue_cycle, priority_cycle)
-            shares = self.rota.deal(leased, min(credit, self.batch.size), lists, fair=fair)
+            shares = self.fair_share.deal(leased, min(credit, self.batch.size), lists, fair=fair)
         self._exhausted = not shares
-        self._requests = [Request(s, channel.keeper.new_nonce(s.queue)) for s in shares]
+        self._requests = [Request(s, channel.keeper.new_request_number(s.queue)) for s in shares]
         return bool(shares)
 
     def _credit(self) -> int:
@@ -191,14 +182,14 @@ class Intake:
         calls += [
             channel.store.leases.reserve_call(
                 share.queue,
-                keeper.incarnation,
+                keeper.worker_id,
                 keeper.lease,
-                nonce,
+                request_number,
                 share.limit,
                 share.lists,
                 others,
             )
-            for share, nonce in self._requests
+            for share, request_number in self._requests
         ]
         sources, self._send_sources = self._send_sources, False
         return [call.command(source=sources) for call in calls]
@@ -206,9 +197,9 @@ class Intake:
     def _looks(self, leased: list[str]) -> list[tuple[Any, ...]]:
         """Return the commands that tell whether other queues have got something meanwhile."""
         keys, layout = self._channel.store.keys, self._channel.layout
-        signs = [keys.queue(queue).wake for queue in self.rota.empty(leased)]
+        signs = [keys.queue(queue).wake for queue in self.fair_share.empty(leased)]
         if len(leased) > 1:
-            for queue, lists in self.rota.behind(leased):
+            for queue, lists in self.fair_share.behind(leased):
                 signs += keys.ready_lists(queue, layout)[:lists]
         commands: list[tuple[Any, ...]] = [("EXISTS", *signs)] if signs else []
         self._looking = bool(signs)
@@ -229,8 +220,8 @@ class Intake:
         if leased and now - self._looked >= timeout and not channel.keeper.makes_room:
             self._looked = now
             ready = chain.from_iterable(keys.ready_lists(q, channel.layout) for q in leased)
-            suspects = (keys.queue(queue).suspects for queue in leased)
-            self._send("look", [("EXISTS", *ready, *suspects)])
+            quarantined = (keys.queue(queue).quarantined for queue in leased)
+            self._send("look", [("EXISTS", *ready, *quarantined)])
             return
         wake = [keys.queue(queue).wake for queue in leased]
         lists = [*wake, *self._popped_lists()]
@@ -315,11 +306,11 @@ class Intake:
         """Read the replies to all requests, and to the acknowledgements that rode with them."""
         acked = [self._read() for _ in self._riding.fields]
         replies = [self._read() for _ in self._requests]
-        for (_, nonce), reply in zip(self._requests, replies, strict=True):
-            if not (isinstance(reply, ResponseError) or Reserved.answers(reply, nonce)):
+        for (_, request_number), reply in zip(self._requests, replies, strict=True):
+            if not (isinstance(reply, ResponseError) or Reserved.answers(reply, request_number)):
                 raise ConnectionError("out of step: the reply to another request has come")
         if self._looking and self._read():
-            self.rota.forget(self._channel.consumed)
+            self.fair_share.forget(self._channel.consumed)
         if self._looking_popped and self._read():
             self._popped_wait = True
         # Before anything is handed out; where this fails, the same requests are sent again.
@@ -333,10 +324,10 @@ class Intake:
                 self._requests.append(request)
             elif isinstance(reply, ResponseError):
                 logger.error("Queue %r is looked at later, reserving failed: %s", queue, reply)
-                self._channel.keeper.abandon(queue, request.nonce)
+                self._channel.keeper.abandon(queue, request.request_number)
                 self._refused[queue] = time.monotonic() + REFUSED
             else:
-                came.append(self.took(queue, request.nonce, Reserved.read(reply)))
+                came.append(self.took(queue, request.request_number, Reserved.read(reply)))
         for taken in chain.from_iterable(zip_longest(*came)):
             if taken is not None:
                 self.taken.append(taken)
@@ -366,9 +357,9 @@ class Intake:
             logger.error("Redis refused acknowledgements, tried again: %s", errors[0])
         self._channel.keeper.acks.put_back(riding)
 
-    def took(self, queue: str, nonce: str, reserved: Reserved) -> list[Taken]:
+    def took(self, queue: str, request_number: str, reserved: Reserved) -> list[Taken]:
         """Note what came for a request as held, and return it."""
-        self.rota.learn(queue, reserved.more)
+        self.fair_share.learn(queue, reserved.more)
         if reserved.messages:
             # Stock producers may push while we work: look before the next wait.
             self._looked = 0.0
@@ -376,7 +367,7 @@ class Intake:
             self._channel.keeper.make_room()
             self._alone_next = queue
         fields = [field for field, _, _ in reserved.messages]
-        tags = self._channel.keeper.take(queue, nonce, fields, alone=reserved.alone)
+        tags = self._channel.keeper.take(queue, request_number, fields, alone=reserved.alone)
         return [
             Taken(queue, tag, message, deliveries, reserved.promoted.get(field))
             for tag, (field, message, deliveries) in zip(tags, reserved.messages, strict=True)
@@ -389,12 +380,12 @@ class Intake:
         if not reply:
             return None
         if self._asked == "look":
-            self.rota.forget(channel.consumed)
+            self.fair_share.forget(channel.consumed)
             return None
         key = reply[0].decode()
         for queue in channel.consumed:
             if key == channel.store.keys.queue(queue).wake:
-                self.rota.forget([queue])
+                self.fair_share.forget([queue])
                 return None
         queue = key[len(channel.global_keyprefix) :].rsplit(channel.sep, 1)[0]
         channel._queue_cycle.rotate(queue)
@@ -429,6 +420,6 @@ class Intake:
             connection.disconnect()
         self._let_off()
         for request in self._requests:
-            self._channel.keeper.abandon(request.share.queue, request.nonce)
+            self._channel.keeper.abandon(request.share.queue, request.request_number)
         self._requests = []
         return self.take_all()

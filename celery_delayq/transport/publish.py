@@ -16,38 +16,17 @@ from kombu.transport import redis as stock
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from celery_delayq.errors import (
-    InvalidOption,
-    NotAllowed,
-)
+from celery_delayq.errors import InvalidOption, NotAllowed
 from celery_delayq.integration import runs
 from celery_delayq.model import envelope, publish_outcome
 from celery_delayq.model.dead_letter import pack_details
-from celery_delayq.model.envelope import (
-    Due,
-    Entry,
-    HeldBy,
-)
-from celery_delayq.model.task_options import (
-    check_identity,
-    check_text,
-)
+from celery_delayq.model.envelope import Due, Entry, HeldBy
+from celery_delayq.model.task_options import check_identity, check_text
 from celery_delayq.settings import Settings
-from celery_delayq.store.keys import (
-    NOT_OWN_KEY,
-    Keys,
-    Layout,
-    is_own_key,
-)
-from celery_delayq.store.schedule import (
-    Store,
-    is_denied,
-)
+from celery_delayq.store.keys import NOT_OWN_KEY, Keys, Layout, is_own_key
+from celery_delayq.store.schedule import Store, is_denied
 from celery_delayq.store.scripting.calls import Call
-from celery_delayq.store.scripting.replies import (
-    Put,
-    Puts,
-)
+from celery_delayq.store.scripting.replies import Put, Puts
 from celery_delayq.transport import options
 from celery_delayq.transport.batch import PublishBatch
 
@@ -177,7 +156,7 @@ class PublishChannel(stock.Channel):
             logger.error("Task %r is a dead letter: %s", task_id, why)
             details = pack_details({"unbound": [exchange, routing_key]})
             # Under the exchange, of which there are few: a routing key may be anything.
-            self.store.bury(exchange, task_id, why, envelope.encode(message), details)
+            self.store.add_dead_letter(exchange, task_id, why, envelope.encode(message), details)
         return result
 
     def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
@@ -223,10 +202,10 @@ class PublishChannel(stock.Channel):
 
     def _put_retry(self, queue: str, entry: Entry, held: HeldBy) -> None:
         """Schedule a retry in place of the message that is being worked on."""
-        incarnation, _, field = held.tag.partition(":")
+        worker_id, _, field = held.tag.partition(":")
         run = runs.of_retry() if self.settings.history else b""
         call = self.store.leases.retry_call(
-            queue, entry, held.queue, incarnation, field, when_due="push", run=run
+            queue, entry, held.queue, worker_id, field, when_due="push", run=run
         )
         state = self._run(call)
         if state == b"superseded":

@@ -73,7 +73,7 @@ class QoS(stock.QoS):
             # Not of `_delivered`, which is empty once the connection was lost.
             message = self.channel.keeper.message_of(delivery_tag)
             id = (getattr(message, "headers", None) or {}).get("id") or delivery_tag
-            self.channel.bury(delivery_tag, str(id), _reason(message))
+            self.channel.add_dead_letter(delivery_tag, str(id), _reason(message))
             self.forget(delivery_tag)
 
     def restore_unacked(self, client: Any = None) -> None:
@@ -93,7 +93,7 @@ class QoS(stock.QoS):
             raise
         except Exception as exc:
             # One that cannot be read must not keep the others from coming back.
-            self.channel.bury_held(tag, exc)
+            self.channel.add_dead_letter_held(tag, exc)
 
     def forget(self, delivery_tag: str) -> None:
         """Make room for another message."""

@@ -12,18 +12,12 @@ from kombu.transport import redis as stock
 from redis.exceptions import ResponseError
 
 from celery_delayq.dispatch.dispatcher import DispatcherThread
-from celery_delayq.settings import (
-    Settings,
-    misplaced,
-)
+from celery_delayq.settings import Settings, misplaced
 from celery_delayq.store import server_checks
-from celery_delayq.store.repair import MendStore
+from celery_delayq.store.repair import RepairStore
 from celery_delayq.transport import url
 from celery_delayq.transport.consume import ConsumeChannel
-from celery_delayq.transport.poller import (
-    Poller,
-    Readers,
-)
+from celery_delayq.transport.poller import Poller, Readers
 from celery_delayq.utils import native_threads
 from celery_delayq.utils.once import warn_once
 
@@ -42,7 +36,7 @@ class Channel(ConsumeChannel):
         """Empty *queue* and return how many messages were in it, ready and scheduled."""
         ready: int = super()._purge(queue)
         scheduled = self.store.clear(queue)
-        MendStore(self.store).forget_counts(queue, self.store.layout)
+        RepairStore(self.store).forget_counts(queue, self.store.layout)
         logger.info("Purged queue %r: %d ready, %d scheduled", queue, ready, scheduled)
         return ready + scheduled
 

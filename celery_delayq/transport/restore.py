@@ -36,19 +36,21 @@ class RestoreChannel(PublishChannel):
         stock_name = self.store.keys.stock
         return Held(stock_name(self.unacked_key), stock_name(self.unacked_index_key), tag)
 
-    def bury_held(self, tag: str, exc: Exception) -> None:
+    def add_dead_letter_held(self, tag: str, exc: Exception) -> None:
         """Make a dead letter of a message that kombu keeps and that cannot be put back."""
         held = self.held(tag)
         item = self.store.held_message(held)
         if item is not None:
-            self.bury_item(_queue_of(item) or self.unacked_key, item, exc)
+            self.add_dead_letter_item(_queue_of(item) or self.unacked_key, item, exc)
         # In this order: an index without its message does no harm.
         self.store.client.hdel(held.unacked, tag)
         self.store.client.zrem(held.unacked_index, tag)
 
-    def bury_item(self, queue: str, item: bytes, exc: Exception) -> None:
+    def add_dead_letter_item(self, queue: str, item: bytes, exc: Exception) -> None:
         log_undecodable(queue, item, exc)
-        self.store.bury(queue, f"undecodable-{uuid4()}", f"undecodable message: {exc}", item)
+        self.store.add_dead_letter(
+            queue, f"undecodable-{uuid4()}", f"undecodable message: {exc}", item
+        )
 
 
 def log_undecodable(queue: str, item: bytes, exc: Exception) -> None:

@@ -14,14 +14,14 @@ from celery_delayq.utils import native_threads
 
 logger = native_threads.Logger(__name__)
 
-#: Burials after which to look whether there are too many dead letters.
+#: Dead letters after which to look whether there are too many dead letters.
 TRIM_AFTER = 100
 
 
 class SettleChannel(DivertChannel):
     """A channel that gives messages back, and makes dead letters of them."""
 
-    _buried = 0
+    _dead_lettered = 0
 
     def requeue(self, tags: Iterable[str], *, last: bool = False, counted: Counted) -> None:
         """Put messages back into their ready lists, after all others with *last*."""
@@ -37,16 +37,16 @@ class SettleChannel(DivertChannel):
 
         def put_back(store: Store) -> None:
             for (queue, why, details), names in fields.items():
-                _, buried = store.leases.requeue(
+                _, dead_lettered = store.leases.requeue(
                     queue,
-                    self.keeper.incarnation,
+                    self.keeper.worker_id,
                     names,
                     last=last,
                     counted=why,
                     most=most,
                     details=details,
                 )
-                if buried:
+                if dead_lettered:
                     logger.error("A task of queue %r that kills its process is dead", queue)
 
         self._do(put_back)
@@ -59,28 +59,30 @@ class SettleChannel(DivertChannel):
             if self.connection is None:
                 self.keeper.orphan([tag])
 
-    def bury(self, tag: str, id: str, reason: str) -> bool:
+    def add_dead_letter(self, tag: str, id: str, reason: str) -> bool:
         """Make a dead letter of a message that is held; return whether it was."""
         holding = self.keeper.drop(tag)
         if holding is None:
             return False
         why, queue, field = holding.reason or reason, holding.queue, self.keeper.field(tag)
-        me, details, run = self.keeper.incarnation, holding.details, holding.run
+        me, details, run = self.keeper.worker_id, holding.details, holding.run
         self._do(lambda store: store.leases.reject(queue, me, field, id, why, details, run))
         self._after_burial(queue)
         return True
 
-    def bury_copy(self, queue: str, id: str, reason: str, message: bytes, details: bytes) -> None:
+    def add_dead_letter_copy(
+        self, queue: str, id: str, reason: str, message: bytes, details: bytes
+    ) -> None:
         """Make a dead letter of what failed after it was acknowledged."""
         lost = f"Task {id!r} is no dead letter, and its message is lost: {reason!r}"
-        self._do(lambda store: store.bury(queue, id, reason, message, details), lost)
+        self._do(lambda store: store.add_dead_letter(queue, id, reason, message, details), lost)
         self._after_burial(queue)
 
     def _after_burial(self, queue: str) -> None:
         """Now and then, forget dead letters beyond the limits."""
-        self._buried += 1
-        if self._buried % TRIM_AFTER == 0:
-            self._do(lambda store: store.letters.trim_by(queue, store.layout_of(queue)))
+        self._dead_lettered += 1
+        if self._dead_lettered % TRIM_AFTER == 0:
+            self._do(lambda store: store.dead_letters.trim_by(queue, store.layout_of(queue)))
 
     def _do(self, change: Callable[[Store], Any], lost: str = "") -> None:
         """Change something in Redis: at once, or by the keeper.
@@ -90,7 +92,7 @@ class SettleChannel(DivertChannel):
 
         *lost* says what is lost if the process ends before Redis is back.
         """
-        waits_for_ever = native_threads.is_eventlet() and self._intake.is_elsewhere
+        waits_for_ever = native_threads.is_eventlet() and self._fetcher.is_elsewhere
         if self.connection is not None and not waits_for_ever:
             try:
                 change(self.store)

@@ -6,10 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from celery_delayq.errors import (
-    ConfigError,
-    DelayQError,
-)
+from celery_delayq.errors import ConfigError, DelayQError
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 

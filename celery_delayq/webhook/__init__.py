@@ -41,18 +41,8 @@ from celery_delayq.webhook.addresses import (
     parse,
     resolve,
 )
-from celery_delayq.webhook.request import (
-    TEXT,
-    body_of,
-    check_headers,
-    headers_of,
-    judge,
-)
-from celery_delayq.webhook.signing import (
-    key_of,
-    sign,
-    verify,
-)
+from celery_delayq.webhook.request import TEXT, body_of, check_headers, headers_of, judge
+from celery_delayq.webhook.signing import key_of, sign, verify
 
 __all__ = [
     "DeliveryFailed",

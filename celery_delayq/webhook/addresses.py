@@ -11,22 +11,11 @@ import socket
 import threading
 import time
 from collections.abc import Iterable
-from ipaddress import (
-    IPv4Address,
-    IPv4Network,
-    IPv6Address,
-    IPv6Network,
-    ip_address,
-    ip_network,
-)
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from celery_delayq.errors import (
-    ConfigError,
-    DeliveryFailed,
-    InvalidWebhook,
-)
+from celery_delayq.errors import ConfigError, DeliveryFailed, InvalidWebhook
 from celery_delayq.utils.credentials import hide
 
 Address = IPv4Address | IPv6Address

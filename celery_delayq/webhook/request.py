@@ -14,19 +14,10 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from celery_delayq.errors import (
-    DeliveryFailed,
-    DeliveryRefused,
-    InvalidWebhook,
-)
+from celery_delayq.errors import DeliveryFailed, DeliveryRefused, InvalidWebhook
 from celery_delayq.utils.credentials import hide
 from celery_delayq.webhook.addresses import Target
-from celery_delayq.webhook.signing import (
-    ID,
-    SIGNATURE,
-    TIMESTAMP,
-    sign,
-)
+from celery_delayq.webhook.signing import ID, SIGNATURE, TIMESTAMP, sign
 
 #: Answers that are tried again beside those from 500: too slow, too early, too many.
 TRIED_AGAIN = frozenset({408, 425, 429})

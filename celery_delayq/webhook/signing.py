@@ -14,10 +14,7 @@ import time
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 
-from celery_delayq.errors import (
-    ConfigError,
-    InvalidSignature,
-)
+from celery_delayq.errors import ConfigError, InvalidSignature
 
 ID = "Webhook-Id"
 TIMESTAMP = "Webhook-Timestamp"

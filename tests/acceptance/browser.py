@@ -16,10 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
-from celery_delayq.testing import (
-    ManagedProcess,
-    wait_until,
-)
+from celery_delayq.testing import ManagedProcess, wait_until
 
 if TYPE_CHECKING:
     from typing_extensions import Self

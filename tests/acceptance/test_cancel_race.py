@@ -17,15 +17,8 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from celery_delayq.model.envelope import (
-    Due,
-    Entry,
-    decode,
-)
-from celery_delayq.store.keys import (
-    Keys,
-    Layout,
-)
+from celery_delayq.model.envelope import Due, Entry, decode
+from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.faults.scale import SEED, scaled
@@ -66,7 +59,7 @@ def entry(id: str, due_ms: int, priority: int) -> Entry:
 def cancel_each(url: str, ids: range, seed: int) -> dict[str, str]:
     """Publish tasks, cancel each of them once, and return what became of them."""
     store, chance = open_store(url), random.Random(seed)
-    letters: dict[str, str] = {}
+    dead_letters: dict[str, str] = {}
     for start in range(ids.start, ids.stop, BATCH):
         batch = [(str(n), chance.randint(0, SPREAD)) for n in ids[start - ids.start :][:BATCH]]
         call = store.puts("q")
@@ -77,8 +70,8 @@ def cancel_each(url: str, ids: range, seed: int) -> dict[str, str]:
         batch.sort(key=lambda each: each[1] + chance.choice([0, 0, 0, SPREAD]) * chance.random())
         for some in groups([id for id, _ in batch], chance):
             found = store.control.cancel("q", LAYOUT, some)
-            letters.update(zip(some, found, strict=True))
-    return letters
+            dead_letters.update(zip(some, found, strict=True))
+    return dead_letters
 
 
 def groups(ids: list[str], chance: random.Random) -> Iterator[list[str]]:
@@ -95,12 +88,12 @@ def run_each(url: str, who: str, seed: int) -> list[str]:
     over = Redis.from_url(url.replace("/0", "/1"))
     ran: list[str] = []
     held: list[str] = []
-    nonce = 0
+    message_id = 0
     while True:
         ending = over.exists(OVER)
         moved = store.promote("q", LAYOUT, 100).moved
-        nonce += 1
-        reserved = store.leases.reserve("q", who, 600, str(nonce), chance.choice([1, 5, 30]))
+        message_id += 1
+        reserved = store.leases.reserve("q", who, 600, str(message_id), chance.choice([1, 5, 30]))
         fields = [field for field, _, _ in reserved.messages]
         if fields and not ending and chance.random() < 0.1:
             store.leases.requeue("q", who, fields, last=chance.random() < 0.5)
@@ -131,13 +124,15 @@ def test_no_task_is_cancelled_and_runs_all_the_same(
         runners = [pool.submit(run_each, url, f"w{n}", SEED + n) for n in range(PAIRS)]
         cancellers = [pool.submit(cancel_each, url, part, SEED + n) for n, part in enumerate(parts)]
         try:
-            letters = {id: letter for each in cancellers for id, letter in each.result().items()}
+            dead_letters = {
+                id: dead_letter for each in cancellers for id, dead_letter in each.result().items()
+            }
         finally:
             over.set(OVER, "1")
         ran = Counter(id for each in runners for id in each.result())
 
-    counts = Counter(letters.values())
-    cancelled = {id for id, letter in letters.items() if letter == "d"}
+    counts = Counter(dead_letters.values())
+    cancelled = {id for id, dead_letter in dead_letters.items() if dead_letter == "d"}
     both = cancelled & ran.keys()
     neither = {str(n) for n in ids} - cancelled - ran.keys()
     told = f"{counts['d']} cancelled, {counts['r']} held by then, {counts['u']} done by then"
@@ -149,10 +144,16 @@ def test_no_task_is_cancelled_and_runs_all_the_same(
     assert not neither
     assert max(ran.values()) == 1
     # What could not be cancelled has run.
-    assert len(letters) == ROUNDS
-    assert {letter for id, letter in letters.items() if id in ran} == {"r", "u"}
+    assert len(dead_letters) == ROUNDS
+    assert {dead_letter for id, dead_letter in dead_letters.items() if id in ran} == {"r", "u"}
     assert counts["d"] > ROUNDS // 50 < counts["r"] + counts["u"], "that was no race"
 
-    kept = {b"delayq:queues", b"delayq:reaping", b"delayq:clock", b"{q}:leases", b"{q}:nonces"}
+    kept = {
+        b"delayq:queues",
+        b"delayq:lease_ends",
+        b"delayq:clock",
+        b"{q}:leases",
+        b"{q}:request_numbers",
+    }
     left = delayq_redis.client.scan_iter(count=1000)
     assert {key for key in left if not is_answer(key)} <= kept

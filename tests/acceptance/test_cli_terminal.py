@@ -17,7 +17,7 @@ from rich.cells import cell_len
 from celery_delayq import DelayQ
 from celery_delayq.schedule.items import Item
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.support import letters
+from tests.support import dead_letters
 from tests.support.terminal import Terminal, require_tmux
 
 pytestmark = pytest.mark.full
@@ -209,19 +209,21 @@ def test_dead_letters_are_looked_at_archived_put_back_and_replayed(
 ) -> None:
     """An evening at work: what failed, why, away with it, back, and once more."""
     delayq = DelayQ.of(app)
-    ids = letters.fill(delayq, 12, queue="invoices.europe", task="shop.invoices.send_statement")
-    bury = delayq.store.letters.bury
+    ids = dead_letters.fill(
+        delayq, 12, queue="invoices.europe", task="shop.invoices.send_statement"
+    )
+    add_dead_letter = delayq.store.dead_letters.add_dead_letter
     uuid = "0d1b0f6e-9f5c-4f0e-a8f5-1f6d8cf1f1a5"
     reason = f"failed after 10 retries: HTTPError: {'the payment service said no, ' * 5}"
-    sent = letters.message(uuid, "shop.mail", size=300)
-    bury("celery", uuid, reason, sent, letters.details("HTTPError"))
+    sent = dead_letters.message(uuid, "shop.mail", size=300)
+    add_dead_letter("celery", uuid, reason, sent, dead_letters.details("HTTPError"))
 
     code, shown = terminal.run(f"{DELAYQ} dead list")
     assert code == 0
     assert fits(terminal, shown)
     assert uuid in shown  # in one line and whole
     assert "HTTPError: the payment" in " ".join(shown.split())
-    assert shown.rstrip().endswith("13 letters.")
+    assert shown.rstrip().endswith("13 dead letters.")
     code, one = terminal.run(f"{DELAYQ} dead show {uuid}")
     assert code == 0
     # Long values are wrapped by the terminal, so that they can be copied.
@@ -230,9 +232,9 @@ def test_dead_letters_are_looked_at_archived_put_back_and_replayed(
     assert re.search(r"^died +\d{4}-\d\d-\d\dT\S+\+09:00, ", one, re.MULTILINE)
 
     code, shown = terminal.run(f"{DELAYQ} dead archive sqlite:///dead.db --queue invoices.europe")
-    assert (code, shown.strip()) == (0, "12 letters archived.")
+    assert (code, shown.strip()) == (0, "12 dead letters archived.")
     code, shown = terminal.run(f"{DELAYQ} dead import sqlite:///dead.db")
-    assert (code, shown.split()) == (0, ["12", "letters:", "12", "put", "back"])
+    assert (code, shown.split()) == (0, ["12", "dead_letters:", "12", "put", "back"])
 
     code, shown = terminal.run(f"{DELAYQ} dead replay --all --dry-run")
     assert code == 0
@@ -242,7 +244,9 @@ def test_dead_letters_are_looked_at_archived_put_back_and_replayed(
     assert "does not know the task shop.mail" in " ".join(shown.split())
     assert re.search(r"^shop\.mail +celery +1$", shown, re.MULTILINE)
     number = terminal.begin(f"{DELAYQ} dead replay --queue invoices.europe --rate 0.5")
-    question = "Replay 12 letters of shop.invoices.send_statement in queue invoices.europe at 0.5 a"
+    question = (
+        "Replay 12 dead letters of shop.invoices.send_statement in queue invoices.europe at 0.5 a"
+    )
     terminal.wait(r"\[y/N\]:")
     terminal.type("n")
     code, shown = terminal.end(number)
@@ -254,18 +258,18 @@ def test_dead_letters_are_looked_at_archived_put_back_and_replayed(
     terminal.wait(r"\[y/N\]:")
     terminal.type("y")
     code, shown = terminal.end(number)
-    assert (code, shown.splitlines()[-1]) == (0, "12 letters replayed at 0.5 a second.")
+    assert (code, shown.splitlines()[-1]) == (0, "12 dead letters replayed at 0.5 a second.")
     assert {entry.id for entry in delayq.entries()} == {*ids[1:]}
     code, shown = terminal.run(f"{DELAYQ} dead purge {uuid}")
     assert (code, shown.strip()) == (0, f"purged  {uuid}")
     assert terminal.run(f"{DELAYQ} dead list")[1].strip() == "There are no dead letters."
 
 
-def test_a_bar_shows_how_many_letters_are_archived_and_ctrl_c_loses_none(
+def test_a_bar_shows_how_many_dead_letters_are_archived_and_ctrl_c_loses_none(
     terminal: Terminal, app: Celery, tmp_path: Path
 ) -> None:
     delayq = DelayQ.of(app)
-    letters.fill(delayq, 20_000)
+    dead_letters.fill(delayq, 20_000)
 
     number = terminal.begin(f"{DELAYQ} dead archive sqlite:///dead.db")
     terminal.wait(r"[1-9]\d*/20000")
@@ -328,7 +332,7 @@ def test_periodic_entries_fit_and_long_ids_are_whole(terminal: Terminal, app: Ce
 
     code, shown = terminal.run(f"{DELAYQ} periodic show {name}")
     assert code == 0
-    assert re.search(r"^runs by hand +0$", shown, re.MULTILINE)
+    assert re.search(r"^manual runs +0$", shown, re.MULTILINE)
     assert re.search(r"^start +2100-01-31T18:00:00\+09:00, in ", shown, re.MULTILINE)
     for command, whole in (("periodic list", name), ("list", id)):
         code, shown = terminal.run(f"{DELAYQ} {command}")

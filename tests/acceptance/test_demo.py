@@ -28,7 +28,7 @@ from redis import Redis
 
 from celery_delayq import DelayQ
 from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.periodic.state import GRACE
+from celery_delayq.periodic.policy import GRACE
 from celery_delayq.testing import wait_until
 from example_project import publish
 from example_project.flights import Flight, FlightDataError, load_flights, midnight, thin_out

@@ -9,10 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 
-from celery_delayq.testing import (
-    POOLS,
-    wait_until,
-)
+from celery_delayq.testing import POOLS, wait_until
 from tests.support.faults.killer import Killer
 from tests.support.faults.scale import scaled
 from tests.support.faults.stage import MakeStage, Passes, Stage

@@ -13,10 +13,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError, TimeoutError
 from redis.retry import Retry
 
-from celery_delayq.store.keys import (
-    Keys,
-    Layout,
-)
+from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
@@ -135,7 +132,7 @@ def test_a_script_is_known_by_its_name_and_counts_when_it_is_executed(
     delayq_redis.client.script_flush()
 
     with pytest.raises(ConnectionError):
-        store.defer("q", 1) and store.agenda()
+        store.defer("q", 1) and store.next_queue()
 
     # Once as EVALSHA, which the server did not know, and once as EVAL.
     assert proxy.traffic["dispatch/next_queue"] == proxy.traffic["dispatch/defer_queue"] == 2

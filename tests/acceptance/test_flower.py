@@ -14,10 +14,7 @@ from kombu import pools
 from celery_delayq import DelayQ
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.embedded.ports import free_port
-from celery_delayq.testing import (
-    ManagedProcess,
-    WorkerProcess,
-)
+from celery_delayq.testing import ManagedProcess, WorkerProcess
 from tests.acceptance.browser import Browser
 
 pytestmark = pytest.mark.full

@@ -10,10 +10,7 @@ from celery import Celery
 
 from celery_delayq import DelayQ
 from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.testing import (
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import WorkerProcess, wait_until
 from tests.acceptance import test_flower
 from tests.acceptance.browser import Browser
 

@@ -17,11 +17,7 @@ from celery_delayq import DelayQ
 from celery_delayq.admin.stock_migration import to_stock
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.store.scripting import scripts
-from celery_delayq.testing import (
-    FAST_START,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, make_app
 
@@ -68,9 +64,11 @@ class Way:
         with self.holding() as killed:
             killed.kill()
         with self.worker():
-            wait_until(lambda: self.letters() == self.count, timeout=120, what="all have failed")
+            wait_until(
+                lambda: self.dead_letters() == self.count, timeout=120, what="all have failed"
+            )
         with Path(os.devnull).open("wb") as file:
-            assert self.delayq.export_dead(file).letters == self.count
+            assert self.delayq.export_dead(file).dead_letters == self.count
         assert self.delayq.replay_all(DeadFilter("celery")).done == self.count
         with self.holding() as killed:
             killed.kill()
@@ -78,7 +76,7 @@ class Way:
         assert [*to_stock(self.app)][-1].ready == self.count
         assert self.ready() == self.count
 
-    def letters(self) -> int:
+    def dead_letters(self) -> int:
         return int(self.client.zcard("{celery}:dead_at"))
 
     def ready(self) -> int:
@@ -141,4 +139,12 @@ def test_no_call_takes_much_longer_than_with_one_message(
 
     most = FACTOR * max(one.values())
     assert {name: took for name, took in many.items() if took > most} == {}, (one, many)
-    assert {"promote", "reserve", "reap", "requeue", "reject", "letters", "page"} <= many.keys()
+    assert {
+        "promote",
+        "reserve",
+        "reclaim_expired",
+        "requeue",
+        "reject",
+        "dead_letters",
+        "page",
+    } <= many.keys()

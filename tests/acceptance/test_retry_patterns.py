@@ -11,12 +11,7 @@ from celery import Celery
 from kombu import pools
 
 from celery_delayq import DelayQ
-from celery_delayq.testing import (
-    FAST_START,
-    POOLS,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import FAST_START, POOLS, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.control_tasks import Scene
 from tests.apps.pattern_tasks import Fate, Pattern, draw, fate_of, tasks_of
@@ -106,8 +101,8 @@ def test_each_task_has_the_attempts_of_its_policy_and_ends_in_one_place(
     publish(app, patterns)
     wait_settled(scene, total)
 
-    seen, letters = attempts(scene), [*delayq.dead_letters()]
-    dead = Counter(str(letter.task_id) for letter in letters)
+    seen, dead_letters = attempts(scene), [*delayq.dead_letters()]
+    dead = Counter(str(dead_letter.task_id) for dead_letter in dead_letters)
     problems = {
         each.id: (each, problem)
         for each in patterns
@@ -122,7 +117,7 @@ def test_each_task_has_the_attempts_of_its_policy_and_ends_in_one_place(
     assert not problems, [*problems.values()][:5]
     assert twice == 0
     assert dead.keys() == dying
-    retries = {letter.task_id: letter.retries for letter in letters}
+    retries = {dead_letter.task_id: dead_letter.retries for dead_letter in dead_letters}
     assert retries == {id: fates[id].attempts - 1 for id in dying}
     by_attempts = Counter(fate.attempts for fate in fates.values())
     assert min(by_attempts[n] for n in range(1, 6)) > COUNT // 100, "that was no mixture"

@@ -14,10 +14,7 @@ from celery.utils.log import get_task_logger
 from redis import Redis
 
 from celery_delayq import DelayQ
-from celery_delayq.model.context import (
-    context,
-    current_context,
-)
+from celery_delayq.model.context import context, current_context
 
 logger = get_task_logger(__name__)
 
@@ -126,11 +123,7 @@ def trace_to_redis(service: str, celery: bool = True) -> Any:
     """Have OpenTelemetry write spans to a list in Redis, those of *celery* too; return a tracer."""
     from opentelemetry.instrumentation.celery import CeleryInstrumentor
     from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-    from opentelemetry.sdk.trace.export import (
-        SimpleSpanProcessor,
-        SpanExporter,
-        SpanExportResult,
-    )
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 
     class Exporter(SpanExporter):
         def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:

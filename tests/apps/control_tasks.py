@@ -15,11 +15,7 @@ from celery.exceptions import Reject
 from redis import Redis
 
 from celery_delayq import DelayQ
-from celery_delayq.testing import (
-    FAST_START,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.keyspace import look
 
@@ -30,7 +26,17 @@ TIMEOUT = 60
 RETRY = 1.0
 
 #: Of which keys there is nothing left once all tasks are done.
-BUSY = ("due", "entries", "tasks", "parked", "unique", "twins", "waiting", "running", "suspects")
+BUSY = (
+    "due",
+    "entries",
+    "tasks",
+    "paused_due",
+    "unique",
+    "duplicate_ids",
+    "waiting",
+    "running",
+    "quarantined",
+)
 
 #: The records of a schedule in order of due, at one moment.
 RECORDS = """

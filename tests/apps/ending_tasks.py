@@ -23,11 +23,7 @@ from redis import Redis
 
 from celery_delayq import DelayQ
 from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.testing import (
-    FAST_START,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
 from tests.support.faults.ledger import Ledger
 from tests.support.faults.leftovers import ids_in, left_in
 

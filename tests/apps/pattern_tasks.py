@@ -68,7 +68,7 @@ TASKS: dict[str, dict[str, Any]] = {
     },
 }
 
-#: What retries by hand say, by how an attempt may end.
+#: What retries manually say, by how an attempt may end.
 BY_HAND: dict[str, dict[str, Any]] = {
     "hand": {},
     "hand, once": {"max_retries": 1},

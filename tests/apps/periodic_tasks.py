@@ -13,10 +13,7 @@ from celery import Celery
 from redis import Redis
 
 from celery_delayq import DelayQ
-from celery_delayq.testing import (
-    FAST_START,
-    WorkerProcess,
-)
+from celery_delayq.testing import FAST_START, WorkerProcess
 from tests.apps.control_tasks import Scene
 
 TIMEOUT = 60.0

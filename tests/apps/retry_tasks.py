@@ -17,11 +17,7 @@ from redis import Redis
 
 from celery_delayq import DelayQ
 from celery_delayq.model.retry_policy import Exponential
-from celery_delayq.testing import (
-    FAST_START,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
 from tests.apps.control_tasks import TIMEOUT as TIMEOUT  # for the tests
 from tests.apps.control_tasks import Scene
 
@@ -305,7 +301,7 @@ class RetryScene(Scene):
     def wait_dead(self, delayq: DelayQ, *ids: str) -> None:
         """Wait until tasks are dead letters."""
         wait_until(
-            lambda: {letter.task_id for letter in delayq.dead_letters()} >= set(ids),
+            lambda: {dead_letter.task_id for dead_letter in delayq.dead_letters()} >= set(ids),
             TIMEOUT,
             lambda: f"{ids} to be dead: {self.runs('id', 'retries')}, {self.left()}",
         )

@@ -8,10 +8,7 @@ import os
 from celery import Celery
 
 from celery_delayq import DelayQ
-from celery_delayq.webhook import (
-    Webhook,
-    post,
-)
+from celery_delayq.webhook import Webhook, post
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 

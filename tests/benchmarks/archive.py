@@ -1,6 +1,6 @@
 """How fast dead letters are archived: ``python -m tests.benchmarks.archive [number]``.
 
-Letters of about 2 KB, half message and half traceback, go to SQLite and to PostgreSQL (both as
+Dead letters of about 2 KB, half message and half traceback, go to SQLite and to PostgreSQL (both as
 durable as by default), come back, and go again, when their rows are there already.
 """
 
@@ -17,7 +17,7 @@ from celery import Celery
 
 from celery_delayq import DelayQ
 from celery_delayq.embedded import EmbeddedRedis
-from tests.support.letters import fill
+from tests.support.dead_letters import fill
 from tests.support.postgres import PostgresServer, postgres_programs
 
 
@@ -26,15 +26,15 @@ def _timed(what: str, number: int, run: Callable[[], object]) -> None:
     run()
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     print(
-        f"{what:<22}{wall:7.1f} s {number / wall:9,.0f} letters/s {cpu / number * 1e6:6.0f} µs of "
-        "CPU in this process for each",
+        f"{what:<22}{wall:7.1f} s {number / wall:9,.0f} dead letters/s "
+        f"{cpu / number * 1e6:6.0f} µs of CPU in this process for each",
         flush=True,
     )
 
 
 def measure(delayq: DelayQ, kind: str, url: str, number: int) -> None:
     """Measure with one database."""
-    delayq.archive_dead(url)  # what is imported, and the table, is not for each letter
+    delayq.archive_dead(url)  # what is imported, and the table, is not for each dead letter
     fill(delayq, number, size=400, age=number / 1000 + 60)
     _timed(f"{kind}: archive", number, lambda: delayq.archive_dead(url))
     _timed(f"{kind}: restore", number, lambda: delayq.import_dead(url))

@@ -9,34 +9,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from celery_delayq.model.envelope import (
-    Due,
-    Entry,
-    Record,
-)
+from celery_delayq.model.envelope import Due, Entry, Record
 from celery_delayq.model.lookup import Where
 from celery_delayq.store.dead_letters import Replay
-from celery_delayq.store.keys import (
-    Keys,
-    Layout,
-)
-from celery_delayq.store.periodic import (
-    EntryTicks,
-    PeriodicStore,
-    Writing,
-)
-from celery_delayq.store.repair import (
-    MendStore,
-    Release,
-)
-from celery_delayq.store.repair_tracking import (
-    MendTracks,
-    Tracked,
-)
-from celery_delayq.store.scan import (
-    ScanStore,
-    Stretch,
-)
+from celery_delayq.store.keys import Keys, Layout
+from celery_delayq.store.periodic import EntryTicks, PeriodicStore, Writing
+from celery_delayq.store.repair import Release, RepairStore
+from celery_delayq.store.repair_tracking import RepairTracking, Tracked
+from celery_delayq.store.scan import ScanStore, Stretch
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting import scripts
 from celery_delayq.store.scripting.replies import Held
@@ -45,7 +25,7 @@ from celery_delayq.testing.fixtures import RedisUnderTest
 pytestmark = pytest.mark.each_server
 
 TO = "q"
-DATA = Record(3, "nonce", "task", b"{}").pack()
+DATA = Record(3, "message_id", "task", b"{}").pack()
 ENTRY = Entry("id", Due(5), 3, DATA)
 LUA = files("celery_delayq").joinpath("store", "lua")
 
@@ -60,7 +40,7 @@ def ready(store: Store) -> object:
 CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     "schedule/add": (lambda s: s.schedule(TO, ENTRY), [5, b"s"]),
     "dispatch/promote": (lambda s: s.promote(TO, Layout(), 100), [5, b"", b"", 1, 0]),
-    "dispatch/next_queue": (lambda s: s.agenda(), [5, b"q", b"7", b"q"]),
+    "dispatch/next_queue": (lambda s: s.next_queue(), [5, b"q", b"7", b"q"]),
     "schedule/push_ready": (ready, 1),
     "leases/acquire": (
         lambda s: s.leases.reserve("q", "me", 30.0, "1", 5),
@@ -75,13 +55,13 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
         b"ready",
     ),
     "leases/reclaim_expired": (
-        lambda s: s.leases.reap(TO, Layout(), "me", 100, 5),
+        lambda s: s.leases.reclaim_expired(TO, Layout(), "me", 100, 5),
         [b"0", 1, 0, 0],
     ),
     "dispatch/defer_queue": (lambda s: s.defer("q", 1.0), [5, b"q", b"7"]),
     "schedule/counts": (lambda s: s.sizes("q", Layout()), [5, 1, 1, b"7", 0, 0, 0]),
     "schedule/purge": (lambda s: s.clear("q"), [3, 1]),
-    "schedule/exists": (lambda s: s.control.known("q", [("id", "nonce")]), b"-"),
+    "schedule/exists": (lambda s: s.control.known("q", [("id", "message_id")]), b"-"),
     "control/find": (lambda s: s.control.find("q", ["id"]), [1, b"["]),
     "control/page": (lambda s: s.control.page("q", Where(), 10), [b"0", b"", b""]),
     "scan/hash_scan": (lambda s: [*ScanStore(s).fields("{q}:dead")], [b"0", b"2 3", b"idone"]),
@@ -101,28 +81,30 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     "control/revoke": (lambda s: s.control.revoke(5.0, ["id"]), 1),
     "migration/take_from_unacked": (lambda s: s.adopt(TO, ENTRY, Held("u", "ui", "tag")), b"gone"),
     "migration/give_back": (
-        lambda s: MendStore(s).release("q", Layout(), [Release("id", 5.0, DATA, b"{}")]),
+        lambda s: RepairStore(s).release("q", Layout(), [Release("id", 5.0, DATA, b"{}")]),
         b"d",
     ),
     "repair/forget_ready": (
-        lambda s: MendTracks(s).forget_ready("q", Layout(), [(Tracked(b"id", b"value"), b"")]),
+        lambda s: RepairTracking(s).forget_ready("q", Layout(), [(Tracked(b"id", b"value"), b"")]),
         1,
     ),
-    "deadletters/add": (lambda s: s.bury("q", "id", "reason", b"{}"), 1),
+    "deadletters/add": (lambda s: s.add_dead_letter("q", "id", "reason", b"{}"), 1),
     "deadletters/replay_in_place": (
-        lambda s: s.letters.revive("q", Layout(), "-inf", "+inf", [b"told"], "f" * 32),
+        lambda s: s.dead_letters.replay_in_place(
+            "q", Layout(), "-inf", "+inf", [b"told"], "f" * 32
+        ),
         b"0 5 1 3 5\ntwo",
     ),
     "deadletters/replay": (
-        lambda s: s.letters.replay("p", TO, Layout(), [Replay("id", 5, ENTRY)], "token"),
+        lambda s: s.dead_letters.replay("p", TO, Layout(), [Replay("id", 5, ENTRY)], "token"),
         b"d",
     ),
-    "deadletters/delete": (lambda s: s.letters.discard("q", [("id", 5)]), b"d"),
+    "deadletters/delete": (lambda s: s.dead_letters.discard("q", [("id", 5)]), b"d"),
     "deadletters/page": (
-        lambda s: s.run(s.letters.page_call("q", 1, 2, 10, [b"id"])),
+        lambda s: s.run(s.dead_letters.page_call("q", 1, 2, 10, [b"id"])),
         [b"0", b"2 -1 5", b"id"],
     ),
-    "deadletters/trim": (lambda s: s.letters.trim("q", 60.0, 10, 100), [0, 1]),
+    "deadletters/trim": (lambda s: s.dead_letters.trim("q", 60.0, 10, 100), [0, 1]),
     "periodic/claim_due": (
         lambda s: PeriodicStore(s).upcoming(10, 500, ["other"]),
         [5000, b"7", b"", b"name", b"line\n{}"],
@@ -143,57 +125,72 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     ),
     "history/add": (lambda s: s.history.add("me", 2, 100, [b"line"]), 1),
     "schedule/import": (lambda s: s.run(s.import_call("q", [ENTRY], "token")), b"s"),
-    "deadletters/restore": (lambda s: s.letters.keep("q", [("id", 5, b"1 5 0 why\n{}")]), b"d"),
+    "deadletters/restore": (
+        lambda s: s.dead_letters.keep("q", [("id", 5, b"1 5 0 why\n{}")]),
+        b"d",
+    ),
     "leases/use_retry_budget": (lambda s: s.control.spend("root", 5, "id 0", 60), 1),
-    "leases/release_quarantined": (lambda s: MendStore(s).absolve("q", Layout()), [1, 0]),
+    "leases/release_quarantined": (
+        lambda s: RepairStore(s).release_quarantined("q", Layout()),
+        [1, 0],
+    ),
     "repair/counts": (
-        lambda s: MendStore(s).counts("q", {b"d": b"1 0 0"}, mend=True),
+        lambda s: RepairStore(s).counts("q", {b"d": b"1 0 0"}, repair=True),
         [b"0", 1, []],
     ),
-    "repair/due": (lambda s: MendStore(s).due("q", 0, mend=True), [b"0", 0, []]),
-    "repair/entries": (lambda s: MendStore(s).entries("q", 0, mend=True), [b"0", 0, []]),
+    "repair/due": (lambda s: RepairStore(s).due("q", 0, repair=True), [b"0", 0, []]),
+    "repair/entries": (lambda s: RepairStore(s).entries("q", 0, repair=True), [b"0", 0, []]),
     "repair/gone": (
-        lambda s: MendTracks(s).gone(
+        lambda s: RepairTracking(s).gone(
             "q",
             "waiting",
-            MendTracks(s).ready_places("q", Layout()),
-            [Tracked(b"id", b"nonce 5 - task")],
-            mend=True,
+            RepairTracking(s).ready_places("q", Layout()),
+            [Tracked(b"id", b"m1 5 - task")],
+            repair=True,
         ),
         [b"0", 1, []],
     ),
     "repair/index": (
-        lambda s: MendStore(s).index("q", 0, mend=True),
+        lambda s: RepairStore(s).index("q", 0, repair=True),
         [b"0", 1, [b"left"], [b"misindexed", 1, 1, b"left"]],
     ),
     "repair/leases": (
-        lambda s: MendStore(s).leases("q", ["me"], 1.0, 1.0, mend=True),
+        lambda s: RepairStore(s).leases("q", ["me"], 1.0, 1.0, repair=True),
         [b"0", 1, []],
     ),
-    "repair/dead_letters": (lambda s: MendStore(s).letters("q", 0, mend=True), [b"0", 0, []]),
+    "repair/dead_letters": (
+        lambda s: RepairStore(s).dead_letters("q", 0, repair=True),
+        [b"0", 0, []],
+    ),
     "repair/messages": (
-        lambda s: MendTracks(s).messages(
-            "q", MendTracks(s).held_places("q", ["me"])[0], 0, mend=True
+        lambda s: RepairTracking(s).messages(
+            "q", RepairTracking(s).held_places("q", ["me"])[0], 0, repair=True
         ),
         [b"0", 0, []],
     ),
     "repair/paused_and_due": (
-        lambda s: MendTracks(s).parked("q", 0, mend=True),
-        [b"0", 1, [b"left"], [b"idle_parked", 1, 1, b"left"]],
+        lambda s: RepairTracking(s).paused_due("q", 0, repair=True),
+        [b"0", 1, [b"left"], [b"idle_paused_due", 1, 1, b"left"]],
     ),
-    "repair/queue": (lambda s: MendStore(s).queue("q", Layout(), 1.0, mend=True), [b"0", 1, []]),
-    "repair/periodic": (lambda s: MendStore(s).periodic("", 0, mend=True), [b"0", 1, []]),
-    "repair/schedule": (lambda s: MendStore(s).schedule("q", {b"id": DATA}), [b"0", 1, []]),
-    "repair/tracking": (lambda s: MendTracks(s).running("q", 0, mend=True), [b"0", 0, [b"left"]]),
+    "repair/queue": (
+        lambda s: RepairStore(s).queue("q", Layout(), 1.0, repair=True),
+        [b"0", 1, []],
+    ),
+    "repair/periodic": (lambda s: RepairStore(s).periodic("", 0, repair=True), [b"0", 1, []]),
+    "repair/schedule": (lambda s: RepairStore(s).schedule("q", {b"id": DATA}), [b"0", 1, []]),
+    "repair/tracking": (
+        lambda s: RepairTracking(s).running("q", 0, repair=True),
+        [b"0", 0, [b"left"]],
+    ),
     "repair/duplicate_ids": (
-        lambda s: MendTracks(s).twins("q", 0, mend=True),
-        [b"0", 1, [b"left"], [b"idle_twin", 1, 1, b"left"]],
+        lambda s: RepairTracking(s).duplicate_ids("q", 0, repair=True),
+        [b"0", 1, [b"left"], [b"idle_duplicate", 1, 1, b"left"]],
     ),
     "repair/unique": (
-        lambda s: MendTracks(s).unique("q", 0, mend=True),
+        lambda s: RepairTracking(s).unique("q", 0, repair=True),
         [b"0", 1, [b"left"], [b"idle_key", 1, 1, b"left"]],
     ),
-    "repair/wake": (lambda s: MendStore(s).wake("q", Layout()), b""),
+    "repair/wake": (lambda s: RepairStore(s).wake("q", Layout()), b""),
 }
 
 #: Arguments that a script does not read: the call is made by the one of ``schedule/add.lua``.
@@ -211,7 +208,7 @@ NAMES: dict[str, set[str]] = {
     "dead": {QUEUE.dead, Keys().queue("p").dead},
     "dead_at": {QUEUE.dead_at, Keys().queue("p").dead_at},
     "budget": {Keys().budget("root")},
-    "incarnation": {Keys().incarnation("me")},
+    "worker_id": {Keys().worker_id("me")},
     "running": {QUEUE.running, Keys().queue("p").running},
     "deliveries": {QUEUE.deliveries, Keys().queue("p").deliveries},
     "leased of each process": {QUEUE.leased("me")},
@@ -222,7 +219,7 @@ NAMES: dict[str, set[str]] = {
     "ready list": {Keys().ready("q", 3, Layout())},
     "ready list of its priority": {Keys().ready("q", 3, Layout())},
     "ready lists": READY,
-    "ready lists and suspects": READY | {QUEUE.suspects},
+    "ready lists and quarantined": READY | {QUEUE.quarantined},
 }
 
 
@@ -369,13 +366,13 @@ def code(text: str) -> str:
 def names_called(text: str) -> set[str]:
     """Return the functions that are called and the constants that are read."""
     text = re.sub(r"'[^'\n]*'", "''", text)
-    found = re.findall(r"(?<![\w.:])(\w+)\(|\b([A-Z]{3,})\b", text)
+    found = re.findall(r"(?<![\w.:])(\w+)\(|\b([A-Z_]{3,})\b", text)
     return {function or constant for function, constant in found}
 
 
 def constants(text: str) -> set[str]:
     """Return the constants that a file defines."""
-    lines = re.findall(r"^local ([A-Z]{3,}(?:, [A-Z]+)*) =", text, re.M)
+    lines = re.findall(r"^local ([A-Z_]{3,}(?:, [A-Z_]+)*) =", text, re.M)
     return {name for line in lines for name in line.split(", ")}
 
 

@@ -9,29 +9,14 @@ from urllib.parse import quote
 
 import pytest
 
-from celery_delayq.model.envelope import (
-    Due,
-    Entry,
-    Record,
-    entry_id,
-    task_field,
-)
-from celery_delayq.model.lookup import PARK
-from celery_delayq.store.keys import (
-    Keys,
-    Layout,
-)
+from celery_delayq.model.envelope import Due, Entry, Record, entry_id, task_field
+from celery_delayq.model.lookup import PAUSED_OFFSET
+from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.leases import Reserved
-from celery_delayq.store.repair import (
-    MendStore,
-    Release,
-)
+from celery_delayq.store.repair import Release, RepairStore
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call
-from celery_delayq.store.scripting.replies import (
-    Put,
-    Puts,
-)
+from celery_delayq.store.scripting.replies import Put, Puts
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.keyspace import snapshot
 from tests.support.model_clock import lease_now, relative
@@ -76,7 +61,7 @@ def store(delayq_redis: RedisUnderTest) -> Store:
 @pytest.fixture
 def watched(store: Store) -> None:
     """A dispatcher has looked just now, so lease time passes."""
-    store.agenda()
+    store.next_queue()
 
 
 def entry(
@@ -85,13 +70,13 @@ def entry(
     *,
     relative: bool = False,
     priority: int = 0,
-    nonce: str | None = None,
+    message_id: str | None = None,
     task: str = "tasks.t",
     message: bytes | None = None,
 ) -> Entry:
     """Return an entry whose message names its id."""
     body = message if message is not None else b'{"id": "%s"}' % id.encode()
-    record = Record(priority, nonce or f"n-{id}", task, body)
+    record = Record(priority, message_id or f"n-{id}", task, body)
     return Entry(id, Due(due_ms, relative), priority, record.pack())
 
 
@@ -99,7 +84,7 @@ def labelled(
     id: str = "a",
     due_ms: int = FAR,
     *,
-    nonce: str | None = None,
+    message_id: str | None = None,
     unique: str = "-",
     policy: str = "",
     skip_after: int = 0,
@@ -107,31 +92,31 @@ def labelled(
     priority: int = 0,
     task: str = "tasks.t",
 ) -> Entry:
-    """Return an entry with a label; *unique* is a key behind the letter of its scope.
+    """Return an entry with a label; *unique* is a key behind the dead letter of its scope.
 
     Without a *policy* it replaces what has that key.
     """
-    nonce = nonce or f"n-{quote(id)}"
-    label = f"{quote(entry_id(id))} {nonce} {skip_after} {unique}"
+    message_id = message_id or f"n-{quote(id)}"
+    label = f"{quote(entry_id(id))} {message_id} {skip_after} {unique}"
     body = b'{"properties": {"delayq": {"label": "%b"}}}' % label.encode()
-    record = Record(priority, nonce, task, body)
+    record = Record(priority, message_id, task, body)
     if unique != "-":
         policy = policy or "r 0 0"
     return Entry(entry_id(id), Due(due_ms, relative), priority, record.pack(), policy)
 
 
-def retried(what: Entry, nonce: str, due_ms: int = FAR) -> Entry:
+def retried(what: Entry, message_id: str, due_ms: int = FAR) -> Entry:
     """Return the retry of an entry with a label."""
     old = Record.unpack(what.data)
-    message = old.message.replace(old.nonce.encode(), nonce.encode())
-    data = old._replace(nonce=nonce, message=message).pack()
+    message = old.message.replace(old.message_id.encode(), message_id.encode())
+    data = old._replace(message_id=message_id, message=message).pack()
     policy = what.policy and what.policy[:-1] + "1"
     return what._replace(due=Due(due_ms), data=data, policy=policy)
 
 
-def taken_by(id: str, nonce: str | None = None, *, since: int | str = "") -> bytes:
+def taken_by(id: str, message_id: str | None = None, *, since: int | str = "") -> bytes:
     """Return what stands under a unique key that a message has."""
-    return f"{since}={id}\0{nonce or f'n-{id}'}".encode()
+    return f"{since}={id}\0{message_id or f'n-{id}'}".encode()
 
 
 def message_of(what: Entry) -> bytes:
@@ -160,12 +145,12 @@ def become_due(store: Store, name: str, due_ms: int = 1) -> None:
         pipe.zscore(key.due, field)
         data, score = pipe.execute()
         task = Record.unpack(data or b"").task
-        before = member(task, int(score or 0) % PARK, name)
+        before = member(task, int(score or 0) % PAUSED_OFFSET, name)
         pipe.zadd(key.due, {field: due_ms})
         pipe.zrem(key.tasks, before)
-        pipe.zrem(key.parked, before)
+        pipe.zrem(key.paused_due, before)
         pipe.zadd(key.tasks, {member(task, due_ms, name): 0})
-        pipe.zadd("delayq:agenda", {"q": due_ms}, lt=True)
+        pipe.zadd("delayq:next_due", {"q": due_ms}, lt=True)
         pipe.execute()
 
 
@@ -190,7 +175,7 @@ def as_scheduled(*entries: Entry, **names: Entry) -> dict[str, Any]:
     every = {each.id: each for each in entries} | names
     first = min(each.due.ms for each in every.values())
     return {
-        "delayq:agenda": {b"q": first},
+        "delayq:next_due": {b"q": first},
         "delayq:queues": {b"q": LAYOUT},
         "{q}:due": {name.encode(): each.due.ms for name, each in every.items()},
         "{q}:entries": {name.encode(): each.data for name, each in every.items()},
@@ -231,17 +216,17 @@ def fill(store: Store) -> None:
 
 
 def state(store: Store) -> dict[str, Any]:
-    """Return the whole key space but the nonces, ends of leases in minutes from now.
+    """Return the whole key space but the message ids, ends of leases in minutes from now.
 
-    A nonce stays until the lease is reaped; its own tests look at it.
+    A message id stays until the lease is reclaimed; its own tests look at it.
     """
     found = relative(snapshot(store.client), lease_now(store.client))
-    return {key: value for key, value in found.items() if not key.endswith(":nonces")}
+    return {key: value for key, value in found.items() if not key.endswith(":request_numbers")}
 
 
 def read(store: Store, name: str, message: bytes = b"{}") -> Release:
     """Return an entry as it is, and what is to take its place when it goes back to stock."""
-    [(_, score, record)] = MendStore(store).scheduled(QUEUE, [name])
+    [(_, score, record)] = RepairStore(store).scheduled(QUEUE, [name])
     assert score is not None
     assert record is not None
     return Release(name, score, record, message)
@@ -249,7 +234,7 @@ def read(store: Store, name: str, message: bytes = b"{}") -> Release:
 
 def release(store: Store, *some: Release, token: str | None = None) -> str:
     """Give entries back to stock workers, and tell what became of each."""
-    return "".join(MendStore(store).release(QUEUE, Layout(), some, token))
+    return "".join(RepairStore(store).release(QUEUE, Layout(), some, token))
 
 
 def push(store: Store, *messages: bytes, step: int = 0, queue: str = QUEUE) -> None:
@@ -262,7 +247,7 @@ def push(store: Store, *messages: bytes, step: int = 0, queue: str = QUEUE) -> N
 
 def reserve(
     store: Store,
-    nonce: str = "1",
+    message_id: str = "1",
     limit: int = 10,
     *,
     who: str = "me",
@@ -271,19 +256,19 @@ def reserve(
     queue: str = QUEUE,
 ) -> Reserved:
     """Lease messages."""
-    call = store.leases.reserve_call(queue, who, LEASE, nonce, limit, lists, others)
+    call = store.leases.reserve_call(queue, who, LEASE, message_id, limit, lists, others)
     return Reserved.read(store.run(call))
 
 
 def hold(
-    store: Store, *messages: bytes, step: int = 0, who: str = "me", nonce: str = "1"
+    store: Store, *messages: bytes, step: int = 0, who: str = "me", message_id: str = "1"
 ) -> list[str]:
     """Push messages to an empty queue, lease them all, and return their fields."""
     push(store, *messages, step=step)
-    reserved = reserve(store, nonce, len(messages), who=who)
+    reserved = reserve(store, message_id, len(messages), who=who)
     assert [message for _, message, _ in reserved.messages] == list(messages)
     store.client.delete(store.keys.queue(QUEUE).wake)
-    return [f"{nonce}:{place}" for place in range(1, len(messages) + 1)]
+    return [f"{message_id}:{place}" for place in range(1, len(messages) + 1)]
 
 
 def bodies(reserved: Reserved) -> list[bytes]:

@@ -8,16 +8,8 @@ from urllib.parse import quote
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from celery_delayq.model.envelope import (
-    Due,
-    Entry,
-    Record,
-    task_field,
-)
-from celery_delayq.store.keys import (
-    Keys,
-    Layout,
-)
+from celery_delayq.model.envelope import Due, Entry, Record, task_field
+from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.leases import Reserved
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing.fixtures import RedisUnderTest
@@ -61,11 +53,11 @@ class LeaseMachine(RuleBasedStateMachine):
         self.live: list[str] = ["w0", "w1"]
         #: What each live process was told that it holds, also what was taken from it since.
         self.told: dict[str, list[str]] = {"w0": [], "w1": []}
-        #: By process: nonce and limit of a request whose reply it has not got.
+        #: By process: message id and limit of a request whose reply it has not got.
         self.lost: dict[str, tuple[str, int]] = {}
-        #: Every request that was ever sent: process, nonce and limit.
+        #: Every request that was ever sent: process, message id and limit.
         self.sent: list[tuple[str, str, int]] = []
-        #: Those that got something: process and nonce.
+        #: Those that got something: process and message id.
         self.used: set[tuple[str, str]] = set()
         #: Process, field and entry.
         self.last_retry: tuple[str, str, Entry] | None = None
@@ -75,7 +67,7 @@ class LeaseMachine(RuleBasedStateMachine):
         self.popped = False
         #: Whether it was taken away since the queue is paused, or was.
         self.was_paused = False
-        self.store.agenda()
+        self.store.next_queue()
 
     def next(self) -> int:
         self.number += 1
@@ -96,11 +88,11 @@ class LeaseMachine(RuleBasedStateMachine):
         policy: str = "",
         labelled: bool = True,
     ) -> Entry:
-        nonce, message = f"n{self.next()}", self.new_message()
+        message_id, message = f"n{self.next()}", self.new_message()
         if labelled:
-            label = f"{quote(id)} {nonce} {skip} {unique}".encode()
+            label = f"{quote(id)} {message_id} {skip} {unique}".encode()
             message = b'{"properties": {"delayq": {"label": "%b"' % label + message
-        return Entry(id, Due(due), step, Record(step, nonce, task, message).pack(), policy)
+        return Entry(id, Due(due), step, Record(step, message_id, task, message).pack(), policy)
 
     def some_fields(self, data: st.DataObject, who: str) -> list[str]:
         """Draw some of what a process was told that it holds, in the order in which it came."""
@@ -146,32 +138,33 @@ class LeaseMachine(RuleBasedStateMachine):
         task = task_field(entry.record.task)
         self.client.zadd(key.due, {name: due})
         self.client.zrem(key.tasks, f"{task}\0{entry.due:015d}\0{name}")
-        self.client.zrem(key.parked, f"{task}\0{entry.due:015d}\0{name}")
+        self.client.zrem(key.paused_due, f"{task}\0{entry.due:015d}\0{name}")
         self.client.zadd(key.tasks, {f"{task}\0{due:015d}\0{name}": 0})
-        self.client.zadd(self.store.keys.agenda, {QUEUE: due}, lt=True)
+        self.client.zadd(self.store.keys.next_due, {QUEUE: due}, lt=True)
         self.model.becomes_due(name, due)
 
     @rule(limit=limits)
     def promote(self, limit: int) -> None:
         promoted = self.store.promote(QUEUE, LAYOUT, limit)
 
-        assert (promoted.moved, promoted.buried) == self.model.promote(limit)
-        self.agenda_is(promoted.look.due)
+        assert (promoted.moved, promoted.dead_lettered) == self.model.promote(limit)
+        self.next_due_is(promoted.look.due)
 
-    def agenda_is(self, due: int | None) -> None:
-        agenda = self.model.agenda
-        assert (due and about(due)) == (agenda and about(agenda))
+    def next_due_is(self, due: int | None) -> None:
+        next_due = self.model.next_due
+        assert (due and about(due)) == (next_due and about(next_due))
 
     @rule(away=st.none() | st.integers(-30, 30))
     def look(self, away: int | None) -> None:
-        """Look at the agenda, perhaps after hours without a look, or after the clock was set."""
+        """Look at the next-due index, perhaps after hours without a look, or after the clock was
+        set."""
         if away:
             go_unwatched(self.client, away * 3600)
-        look = self.store.agenda(LEASE)
+        look = self.store.next_queue(LEASE)
 
-        self.agenda_is(look.due)
-        ended = self.model.reaping is not None and self.model.reaping <= self.model.now
-        assert look.reap == ((QUEUE,) if ended else ())
+        self.next_due_is(look.due)
+        ended = self.model.lease_ends is not None and self.model.lease_ends <= self.model.now
+        assert look.reclaim_expired == ((QUEUE,) if ended else ())
 
     @rule(minutes=st.sampled_from([4, 11, 11]))
     def lease_time_passes(self, minutes: int) -> None:
@@ -180,12 +173,12 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model.ends)
     @rule(data=st.data(), limit=st.integers(1, 4), most=most)
-    def reap_any(self, data: st.DataObject, limit: int, most: int) -> None:
-        self.reap(data.draw(st.sampled_from(sorted(self.model.ends))), limit, most)
+    def reclaim_any(self, data: st.DataObject, limit: int, most: int) -> None:
+        self.reclaim_expired(data.draw(st.sampled_from(sorted(self.model.ends))), limit, most)
 
     @precondition(lambda self: self.model.ends)
     @rule(limit=st.integers(1, 4), most=most, times=st.integers(1, 4))
-    def reap_those_that_ended_first(self, limit: int, most: int, times: int) -> None:
+    def reclaim_those_that_ended_first(self, limit: int, most: int, times: int) -> None:
         more = True
         while more and times:
             who, found = self.model.first_to_end(), self.store.leases.first_to_end(QUEUE)
@@ -193,17 +186,17 @@ class LeaseMachine(RuleBasedStateMachine):
             assert found is not None
             # Of those that end together any may be told; which one must not be left to chance.
             assert self.model.ends[found] == self.model.ends[who]
-            more = self.reap(who, limit, most)
+            more = self.reclaim_expired(who, limit, most)
             times -= 1
 
-    def reap(self, who: str, limit: int, most: int) -> bool:
+    def reclaim_expired(self, who: str, limit: int, most: int) -> bool:
         before = self.store.leases.held(QUEUE, who)
-        reaped = self.store.leases.reap(QUEUE, LAYOUT, who, limit, most)
+        reclaimed = self.store.leases.reclaim_expired(QUEUE, LAYOUT, who, limit, most)
         taken = before - self.store.leases.held(QUEUE, who)
         held = sorted(before, key=lambda field: [int(part) for part in field.split(":")])
         assert taken == set(held[-limit:] if self.model.ended(who) else ())
-        assert reaped == self.model.reap(who, taken, most)
-        return reaped.more
+        assert reclaimed == self.model.reclaim_expired(who, taken, most)
+        return reclaimed.more
 
     # -- consumers
 
@@ -215,15 +208,17 @@ class LeaseMachine(RuleBasedStateMachine):
         self.told[who] = []
 
     @precondition(lambda self: self.live)
-    @rule(data=st.data(), reaped=st.booleans(), limit=st.integers(1, 4), most=most)
-    def a_process_crashes(self, data: st.DataObject, reaped: bool, limit: int, most: int) -> None:
+    @rule(data=st.data(), reclaimed=st.booleans(), limit=st.integers(1, 4), most=most)
+    def a_process_crashes(
+        self, data: st.DataObject, reclaimed: bool, limit: int, most: int
+    ) -> None:
         who = data.draw(st.sampled_from(self.live))
         self.live.remove(who)
         self.lost.pop(who, None)
-        if reaped:
+        if reclaimed:
             self.lease_time_passes(11)
             while who in self.model.ends:
-                self.reap(who, limit, most)
+                self.reclaim_expired(who, limit, most)
             self.a_process_starts()
 
     @rule()
@@ -245,11 +240,11 @@ class LeaseMachine(RuleBasedStateMachine):
         if who in self.lost:  # it asks for these first
             self.ask_again(who, lists, others)
             return
-        nonce = str(self.next())
-        self.sent.append((who, nonce, limit))
-        reserved = self.ask(who, nonce, limit, lists, others)
+        message_id = str(self.next())
+        self.sent.append((who, message_id, limit))
+        reserved = self.ask(who, message_id, limit, lists, others)
         if lost:
-            self.lost[who] = nonce, limit
+            self.lost[who] = message_id, limit
         else:
             self.tell(who, reserved)
 
@@ -259,44 +254,45 @@ class LeaseMachine(RuleBasedStateMachine):
         self.ask_again(data.draw(st.sampled_from(sorted(self.lost))), lists, others)
 
     def ask_again(self, who: str, lists: int, others: int) -> None:
-        nonce, limit = self.lost.pop(who)
-        self.tell(who, self.ask(who, nonce, limit, lists, others))
+        message_id, limit = self.lost.pop(who)
+        self.tell(who, self.ask(who, message_id, limit, lists, others))
 
     @precondition(lambda self: self.sent)
     @rule(data=st.data(), lists=st.integers(1, 3), others=st.sampled_from([0, 2]))
     def a_request_arrives_once_more(self, data: st.DataObject, lists: int, others: int) -> None:
         """It came over a connection that was given up; nobody reads the reply."""
-        who, nonce, limit = data.draw(st.sampled_from(self.sent))
-        known = int(nonce) <= self.model.nonces.get(who, 0)
-        unanswered = who not in self.live or self.lost.get(who) == (nonce, limit)
-        # When all that a process held was taken from it, the nonces that it has used are forgotten.
+        who, message_id, limit = data.draw(st.sampled_from(self.sent))
+        known = int(message_id) <= self.model.request_numbers.get(who, 0)
+        unanswered = who not in self.live or self.lost.get(who) == (message_id, limit)
+        # When all that a process held was taken from it, the message ids that it has used are
+        # forgotten.
         # Nothing comes that late that it meets its own repeat; then fields would be used again.
-        if known or (unanswered and (who, nonce) not in self.used):
-            self.ask(who, nonce, limit, lists, others)
+        if known or (unanswered and (who, message_id) not in self.used):
+            self.ask(who, message_id, limit, lists, others)
 
     @precondition(lambda self: self.lost)
     @rule(data=st.data())
     def give_back_what_a_lost_reply_may_have_told(self, data: st.DataObject) -> None:
         who = data.draw(st.sampled_from(sorted(self.lost)))
-        nonce, _ = self.lost.pop(who)
-        self.give_back(who, nonce)
+        message_id, _ = self.lost.pop(who)
+        self.give_back(who, message_id)
 
-    def give_back(self, who: str, nonce: str) -> None:
+    def give_back(self, who: str, message_id: str) -> None:
         there = self.store.leases.held(QUEUE, who)
-        fields = sorted(name for name in there if self.is_of(name, nonce))
+        fields = sorted(name for name in there if self.is_of(name, message_id))
         self.put_back(who, fields)
 
-    def is_of(self, name: str, nonce: str) -> bool:
-        return name.partition(":")[0] == nonce
+    def is_of(self, name: str, message_id: str) -> bool:
+        return name.partition(":")[0] == message_id
 
-    def ask(self, who: str, nonce: str, limit: int, lists: int, others: int) -> Reserved:
-        call = self.store.leases.reserve_call(QUEUE, who, LEASE, nonce, limit, lists, others)
+    def ask(self, who: str, message_id: str, limit: int, lists: int, others: int) -> Reserved:
+        call = self.store.leases.reserve_call(QUEUE, who, LEASE, message_id, limit, lists, others)
         reserved = Reserved.read(self.store.run(call))
-        assert reserved == self.model.reserve(who, LEASE, nonce, limit, lists, others)
+        assert reserved == self.model.reserve(who, LEASE, message_id, limit, lists, others)
         labels = [Label.of(message) for _, message, _ in reserved.messages]
-        assert not self.cancelled & {label.nonce for label in labels if label}
+        assert not self.cancelled & {label.message_id for label in labels if label}
         if reserved.messages:
-            self.used.add((who, nonce))
+            self.used.add((who, message_id))
         return reserved
 
     def tell(self, who: str, reserved: Reserved) -> None:
@@ -389,6 +385,6 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model.turn)
     @rule()
-    def the_turn_to_take_a_suspect_expires(self) -> None:
-        self.client.delete(self.store.keys.queue(QUEUE).suspect_turn)
+    def the_turn_to_take_a_quarantined_expires(self) -> None:
+        self.client.delete(self.store.keys.queue(QUEUE).quarantine_turn)
         self.model.turn = None

@@ -10,18 +10,11 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from celery_delayq.model.envelope import (
-    Due,
-    Entry,
-    Record,
-)
+from celery_delayq.model.envelope import Due, Entry, Record
 from celery_delayq.model.lookup import Name
 from celery_delayq.store import control
 from celery_delayq.store.schedule import Store
-from celery_delayq.store.scripting.replies import (
-    Put,
-    Puts,
-)
+from celery_delayq.store.scripting.replies import Put, Puts
 from tests.lua.conftest import repeating
 from tests.lua.machine import FAR, LAYOUT, QUEUE, SKIP, LeaseMachine, ids, limits, steps
 from tests.support.model_tracking import Label
@@ -37,7 +30,7 @@ if_dues = st.sampled_from([None, None, None, *range(1, 10), *range(FAR, FAR + 10
 
 
 class ScheduleMachine(LeaseMachine):
-    """What producers do, and those who look after the schedule."""
+    """What producers do, and those who manage the schedule."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,7 +104,7 @@ class ScheduleMachine(LeaseMachine):
         )
 
     def put(self, entries: list[Entry], limit: int = 0, *, retry: bool = False) -> list[Put]:
-        """Publish in one call; the policy of an entry is its first letter yet."""
+        """Publish in one call; the policy of an entry is its first dead letter yet."""
         call = self.store.puts(QUEUE)
         call.args[3] = limit
         for each in entries:
@@ -134,7 +127,7 @@ class ScheduleMachine(LeaseMachine):
 
     def again(self) -> list[Entry]:
         """Return what is known to be there, so that it is not stored again."""
-        return [each for each in self.puts if self.model.is_known(record_of(each).nonce)]
+        return [each for each in self.puts if self.model.is_known(record_of(each).message_id)]
 
     @precondition(lambda self: self.held_with_label())
     @rule(data=st.data(), due=dues, policy=policies)
@@ -151,7 +144,7 @@ class ScheduleMachine(LeaseMachine):
         """Its task is paused; or was, when the process looked."""
         who, name, label = data.draw(st.sampled_from(self.held_with_label()))
         held = self.model.held[who][name]
-        record = Record(held.step, label.nonce, data.draw(tasks), held.message or b"")
+        record = Record(held.step, label.message_id, data.draw(tasks), held.message or b"")
         policy = "" if label.unique == "-" else f"{policy} 0 0"
         itself = Entry(label.id, Due(2), held.step, record.pack(), policy)
         self.replace_held(who, name, itself, "keep")
@@ -165,7 +158,7 @@ class ScheduleMachine(LeaseMachine):
             and (label := Label.of(held.message or b""))
         ]
 
-    # -- those who look after the schedule
+    # -- those who manage the schedule
 
     def store_for(self, repeat: bool) -> Store:
         return self.twice if repeat else self.store
@@ -195,8 +188,8 @@ class ScheduleMachine(LeaseMachine):
         before = len(self.model.gone)
         expected = self.model.cancel(some, if_due)
         labels = [Label.of(message) for message in self.model.gone[before:]]
-        self.cancelled |= {label.nonce for label in labels if label}
-        self.cancelled |= {one.nonce for one in self.model.waiting.values() if one.dropped}
+        self.cancelled |= {label.message_id for label in labels if label}
+        self.cancelled |= {one.message_id for one in self.model.waiting.values() if one.dropped}
         with self.in_batches(batch):
             store = self.store_for(repeat)
             assert store.control.cancel(QUEUE, LAYOUT, some, if_due=if_due) == expected
@@ -235,8 +228,8 @@ class ScheduleMachine(LeaseMachine):
         states = {"scheduled": "scheduled", "waiting": "ready", "running": "running"}
         expected = []
         for name, place in (each for id in some for each in self.model.find(id)):
-            parked = place == "scheduled" and self.model.scheduled[name].parked
-            expected.append((name, "paused" if parked else states[place]))
+            paused_due = place == "scheduled" and self.model.scheduled[name].paused_due
+            expected.append((name, "paused" if paused_due else states[place]))
         assert sorted(found) == sorted(expected)
 
     @rule(

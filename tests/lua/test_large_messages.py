@@ -8,30 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from celery_delayq.model.envelope import (
-    Entry,
-    Record,
-)
-from celery_delayq.model.lookup import (
-    PARK,
-    Where,
-)
+from celery_delayq.model.envelope import Entry, Record
+from celery_delayq.model.lookup import PAUSED_OFFSET, Where
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.periodic import PeriodicStore
-from celery_delayq.store.repair import (
-    Batch,
-    MendStore,
-)
-from celery_delayq.store.repair_tracking import (
-    MOST_BYTES,
-    MendTracks,
-    Place,
-    Tracked,
-)
-from celery_delayq.store.scan import (
-    ScanStore,
-    Stretch,
-)
+from celery_delayq.store.repair import Batch, RepairStore
+from celery_delayq.store.repair_tracking import MOST_BYTES, Place, RepairTracking, Tracked
+from celery_delayq.store.scan import ScanStore, Stretch
 from celery_delayq.store.schedule import Store
 from tests.lua.conftest import (
     FAR,
@@ -100,7 +83,7 @@ def make_due(store: Store) -> None:
     key = store.keys.queue(QUEUE)
     for n in range(COUNT):
         store.client.zadd(key.due, {f"id{n:02}": n + 1})
-    store.client.zadd(store.keys.agenda, {QUEUE: 1})
+    store.client.zadd(store.keys.next_due, {QUEUE: 1})
 
 
 def ready(store: Store) -> list[bytes]:
@@ -124,15 +107,15 @@ def test_promote_takes_about_a_megabyte_and_says_that_more_is_due(store: Store) 
 def test_reserve_takes_about_a_megabyte_and_says_that_more_is_ready(store: Store) -> None:
     push(store, *MESSAGES)
     taken: list[bytes] = []
-    steps, nonce = [], 0
+    steps, message_id = [], 0
     while len(taken) < COUNT:
-        nonce += 1
-        reserved = reserve(store, str(nonce), 100)
+        message_id += 1
+        reserved = reserve(store, str(message_id), 100)
         taken += bodies(reserved)
         steps.append(len(reserved.messages))
         assert (reserved.more > 0) == (len(taken) < COUNT)
         # The same call again tells the same.
-        assert bodies(reserve(store, str(nonce), 100)) == bodies(reserved)
+        assert bodies(reserve(store, str(message_id), 100)) == bodies(reserved)
 
     assert (steps, taken) == (STEPS, MESSAGES)
 
@@ -167,23 +150,23 @@ def test_requeue_goes_on_after_a_reply_was_lost(store: Store) -> None:
     assert ready(store) == MESSAGES
 
 
-def test_reap_takes_about_a_megabyte_and_says_that_there_is_more(store: Store) -> None:
+def test_reclaim_takes_about_a_megabyte_and_says_that_there_is_more(store: Store) -> None:
     lease_all(store)
     pass_time(store.client, LEASE + 60)
     steps, more = [], True
     while more:
-        reaped = store.leases.reap(QUEUE, Layout(), "me", 100, 5)
-        steps.append(reaped.requeued)
-        more = reaped.more
+        reclaimed = store.leases.reclaim_expired(QUEUE, Layout(), "me", 100, 5)
+        steps.append(reclaimed.requeued)
+        more = reclaimed.more
 
     assert steps == STEPS
     assert ready(store) == MESSAGES
 
 
-def test_absolve_takes_about_a_megabyte(store: Store) -> None:
-    store.client.lpush("{q}:suspects", *(b"0\n" + message for message in MESSAGES))
+def test_release_quarantined_takes_about_a_megabyte(store: Store) -> None:
+    store.client.lpush("{q}:quarantined", *(b"0\n" + message for message in MESSAGES))
 
-    assert in_steps(lambda: MendStore(store).absolve(QUEUE, Layout())[0]) == STEPS
+    assert in_steps(lambda: RepairStore(store).release_quarantined(QUEUE, Layout())[0]) == STEPS
     assert ready(store) == MESSAGES
 
 
@@ -199,9 +182,9 @@ def test_pages_have_about_a_megabyte_of_records_and_no_call_more(store: Store) -
 
 def test_dead_letters_are_told_about_a_megabyte_at_once(store: Store) -> None:
     for n, message in enumerate(MESSAGES):
-        store.bury(QUEUE, f"id{n:02}", "why", message)
+        store.add_dead_letter(QUEUE, f"id{n:02}", "why", message)
 
-    steps = [len(page) for page in store.letters.pages(QUEUE)]
+    steps = [len(page) for page in store.dead_letters.pages(QUEUE)]
 
     assert steps == STEPS
 
@@ -236,7 +219,7 @@ def test_acknowledgements_are_settled_about_a_megabyte_at_once(store: Store) -> 
 # -- to look at
 
 #: Calls that scan a hash: Redis returns all members of a bucket together.
-HASHES = {"held", "unacked", "periodic", "entries", "letters", "held messages"}
+HASHES = {"held", "unacked", "periodic", "entries", "dead_letters", "held messages"}
 
 
 def most_of(what: str) -> int:
@@ -265,10 +248,11 @@ READS: dict[str, tuple[Callable[[Store], None], Callable[[Store], list[bytes]]]]
             for _, _, data in part
         ],
     ),
-    "letters by id": (
-        lambda store: bury(store),
+    "dead letters by id": (
+        lambda store: add_dead_letter(store),
         lambda store: [
-            each.message for each in store.letters.read(QUEUE, [b"gone", *map(str.encode, NAMES)])
+            each.message
+            for each in store.dead_letters.read(QUEUE, [b"gone", *map(str.encode, NAMES)])
         ],
     ),
     "held": (
@@ -311,10 +295,10 @@ def test_digests_of_all_messages_are_made_a_megabyte_at_once(store: Store) -> No
     other = [b"ready" + message for message in MESSAGES]
     alone = [b"alone" + message for message in MESSAGES]
     push(store, *other)
-    store.client.lpush("{q}:suspects", *(b"0\n" + message for message in alone))
+    store.client.lpush("{q}:quarantined", *(b"0\n" + message for message in alone))
     replies = record_replies(store)
 
-    found = MendStore(store).digests(QUEUE, Layout(), [])
+    found = RepairStore(store).digests(QUEUE, Layout(), [])
 
     assert found == {
         hashlib.sha1(each).hexdigest().encode() for each in (*MESSAGES, *other, *alone)
@@ -322,28 +306,34 @@ def test_digests_of_all_messages_are_made_a_megabyte_at_once(store: Store) -> No
     assert max(map(size_of, replies)) < most_of("held") * SIZE + 10_000
 
 
-# -- to mend
+# -- to repair
 
 #: What looks at all members of a key, and reads a message for each.
 LOOKS: dict[str, tuple[Callable[[Store], None], Callable[[Store], Callable[..., Any]]]] = {
-    "index": (lambda store: schedule(store), lambda store: MendStore(store).index),
-    "entries": (lambda store: schedule(store), lambda store: MendStore(store).entries),
-    "letters": (lambda store: bury(store), lambda store: MendStore(store).letters),
+    "index": (lambda store: schedule(store), lambda store: RepairStore(store).index),
+    "entries": (lambda store: schedule(store), lambda store: RepairStore(store).entries),
+    "dead_letters": (
+        lambda store: add_dead_letter(store),
+        lambda store: RepairStore(store).dead_letters,
+    ),
     "periodic": (
         lambda store: put_hash(store, store.keys.periodic),
-        lambda store: MendStore(store).periodic,
+        lambda store: RepairStore(store).periodic,
     ),
-    "parked": (lambda store: park(store), lambda store: MendTracks(store).parked),
-    "twins": (lambda store: list_twins(store), lambda store: MendTracks(store).twins),
+    "paused_due": (lambda store: pause_due(store), lambda store: RepairTracking(store).paused_due),
+    "duplicate_ids": (
+        lambda store: list_duplicate_ids(store),
+        lambda store: RepairTracking(store).duplicate_ids,
+    ),
     "unique": (
         lambda store: schedule(store, labelled_entries()),
-        lambda store: MendTracks(store).unique,
+        lambda store: RepairTracking(store).unique,
     ),
-    "waiting": (lambda store: track_others(store), lambda store: MendTracks(store).waiting),
+    "waiting": (lambda store: track_others(store), lambda store: RepairTracking(store).waiting),
     "ready messages": (
         lambda store: push(store, *MESSAGES),
         lambda store: (
-            lambda *args, **options: MendTracks(store).messages(
+            lambda *args, **options: RepairTracking(store).messages(
                 args[0], Place(QUEUE), *args[1:], **options
             )[0]
         ),
@@ -351,7 +341,7 @@ LOOKS: dict[str, tuple[Callable[[Store], None], Callable[[Store], Callable[..., 
     "held messages": (
         lambda store: hold_all(store),
         lambda store: (
-            lambda *args, **options: MendTracks(store).messages(
+            lambda *args, **options: RepairTracking(store).messages(
                 args[0], Place("{q}:leased:me", "me"), *args[1:], **options
             )[0]
         ),
@@ -359,15 +349,15 @@ LOOKS: dict[str, tuple[Callable[[Store], None], Callable[[Store], Callable[..., 
 }
 
 
-@pytest.mark.parametrize("mend", [False, True])
+@pytest.mark.parametrize("repair", [False, True])
 @pytest.mark.parametrize("what", LOOKS)
-def test_a_look_reads_about_a_megabyte(store: Store, what: str, mend: bool) -> None:
+def test_a_look_reads_about_a_megabyte(store: Store, what: str, repair: bool) -> None:
     prepare, looks = LOOKS[what]
     prepare(store)
     replies = record_replies(store)
     looked, cursor = 0, None
     while cursor != 0:
-        batch = looks(store)(QUEUE, cursor or 0, mend=mend)
+        batch = looks(store)(QUEUE, cursor or 0, repair=repair)
         looked += batch.looked
         cursor = batch.cursor
 
@@ -377,12 +367,14 @@ def test_a_look_reads_about_a_megabyte(store: Store, what: str, mend: bool) -> N
 
 def test_what_is_gone_is_told_when_all_can_be_read_at_one_moment(store: Store) -> None:
     push(store, *MESSAGES)
-    seen = [Tracked(b"id", b"nonce 5 - task")]
+    seen = [Tracked(b"id", b"m1 5 - task")]
     store.client.hset("{q}:waiting", *seen[0])
-    tracks = MendTracks(store)
+    tracks = RepairTracking(store)
 
     def look() -> Batch | None:
-        return tracks.gone(QUEUE, "waiting", tracks.ready_places(QUEUE, Layout()), seen, mend=False)
+        return tracks.gone(
+            QUEUE, "waiting", tracks.ready_places(QUEUE, Layout()), seen, repair=False
+        )
 
     found = look()
     assert found is not None
@@ -396,7 +388,7 @@ def test_one_that_is_too_large_is_moved_alone(store: Store, number: int) -> None
     huge = [b"%d" % n + b"." * HUGE for n in range(number)]
     fields = []
     for n in range(number):
-        fields += hold(store, huge[n], nonce=str(n + 1))
+        fields += hold(store, huge[n], message_id=str(n + 1))
     store.leases.requeue(QUEUE, "me", fields)
 
     assert [hashlib.sha1(one).digest() for one in ready(store)] == [
@@ -405,9 +397,9 @@ def test_one_that_is_too_large_is_moved_alone(store: Store, number: int) -> None
     assert [len(bodies(reserve(store, str(n)))) for n in range(10, 10 + number)] == [1] * number
 
 
-def bury(store: Store) -> None:
+def add_dead_letter(store: Store) -> None:
     for name, message in zip(NAMES, MESSAGES, strict=True):
-        store.bury(QUEUE, name, "why", message)
+        store.add_dead_letter(QUEUE, name, "why", message)
 
 
 def put_hash(store: Store, name: str) -> None:
@@ -427,24 +419,24 @@ def read_upcoming(store: Store) -> list[bytes]:
     return found
 
 
-def park(store: Store) -> None:
+def pause_due(store: Store) -> None:
     schedule(store)
     key = store.keys.queue(QUEUE)
     for n, name in enumerate(NAMES):
-        store.client.zadd(key.due, {name: PARK + FAR + n})
-        store.client.zadd(key.parked, {member("tasks.t", FAR + n, name): 0})
+        store.client.zadd(key.due, {name: PAUSED_OFFSET + FAR + n})
+        store.client.zadd(key.paused_due, {member("tasks.t", FAR + n, name): 0})
 
 
-def list_twins(store: Store) -> None:
+def list_duplicate_ids(store: Store) -> None:
     """List names under which something is not, but would be if there were another one before it."""
     schedule(store)
-    store.client.zadd("{q}:twins", {f"{name}\0n-{name}": 0 for name in NAMES})
+    store.client.zadd("{q}:duplicate_ids", {f"{name}\0n-{name}": 0 for name in NAMES})
 
 
 def track_others(store: Store) -> None:
     """Let ready messages be known that are to have unique keys which scheduled ones have."""
     schedule(store, labelled_entries())
-    known = {f"other{n}": f"nonce 5 dkey{n} tasks.t" for n in range(COUNT)}
+    known = {f"other{n}": f"m1 5 dkey{n} tasks.t" for n in range(COUNT)}
     store.client.hset("{q}:waiting", mapping=known)
 
 

@@ -11,11 +11,7 @@ from redis.exceptions import ResponseError
 
 from celery_delayq.errors import StoreFull
 from celery_delayq.model.envelope import Entry
-from celery_delayq.store.periodic import (
-    EntryTicks,
-    PeriodicStore,
-    Writing,
-)
+from celery_delayq.store.periodic import EntryTicks, PeriodicStore, Writing
 from celery_delayq.store.schedule import Store
 from tests.lua.conftest import FAR, entry, fill, labelled, message_of, repeating
 from tests.support.keyspace import snapshot
@@ -212,7 +208,7 @@ def test_ticks_are_scheduled_and_the_entry_stands_anew(store: Store) -> None:
     assert found["q"] == [message_of(entry("a:1"))]
     assert found["{q}:due"] == {b"a:2": float(FAR)}
     assert found["{q}:entries"].keys() == {b"a:2"}
-    assert found["delayq:agenda"] == {b"q": float(FAR)}
+    assert found["delayq:next_due"] == {b"q": float(FAR)}
 
 
 def test_who_comes_second_schedules_nothing(store: Store) -> None:
@@ -220,7 +216,7 @@ def test_who_comes_second_schedules_nothing(store: Store) -> None:
     fire(store, shot(entry("a:1", FAR)))
     before = snapshot(store.client)
 
-    assert fire(store, shot(entry("a:1", FAR, nonce="other"))) == ["-"]
+    assert fire(store, shot(entry("a:1", FAR, message_id="other"))) == ["-"]
     assert fire(store, shot(entry("b:1", FAR), name="b")) == ["-"]
     assert snapshot(store.client) == before
 

@@ -17,7 +17,7 @@ from hypothesis.stateful import invariant, run_state_machine_as_test
 
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.lua.machine import LAYOUT, QUEUE
-from tests.lua.machine_letters import LetterMachine
+from tests.lua.machine_dead_letters import DeadLetterMachine
 from tests.support.faults.scale import LONG, scaled
 from tests.support.keyspace import snapshot
 from tests.support.model_clock import lease_now, relative
@@ -29,7 +29,7 @@ EXAMPLES = WANTED or scaled(80, 500)
 FEW = min(25, EXAMPLES)
 
 
-class Machine(LetterMachine):
+class Machine(DeadLetterMachine):
     """All rules, and what holds after each of them."""
 
     @invariant()
@@ -56,21 +56,21 @@ class Machine(LetterMachine):
     def each_unique_key_is_that_of_one_message(self) -> None:
         there = {*self.model.with_key()}
         owners: dict[str, tuple[str, str]] = {}
-        for key, id, nonce in there:
-            if nonce not in self.model.disowned:
+        for key, id, message_id in there:
+            if message_id not in self.model.disowned:
                 assert key not in owners, "two messages with one key"
-                owners[key] = id, nonce
+                owners[key] = id, message_id
         for key, message in owners.items():
             assert self.model.owners[key][:2] == message, "it was let go too early"
         for key, owner in self.model.owners.items():
             assert (key, *owner[:2]) in there or self.untold, "it is never let go"
 
     @invariant()
-    def what_may_be_due_is_on_the_agenda(self) -> None:
-        if self.model.agenda is None and not self.model.queue_paused:
-            assert all(one.parked for one in self.model.scheduled.values())
-            parked = {one.record.task for one in self.model.scheduled.values()}
-            assert parked <= self.model.paused
+    def what_may_be_due_is_on_the_next_due(self) -> None:
+        if self.model.next_due is None and not self.model.queue_paused:
+            assert all(one.paused_due for one in self.model.scheduled.values())
+            paused_due = {one.record.task for one in self.model.scheduled.values()}
+            assert paused_due <= self.model.paused
 
     def teardown(self) -> None:
         """All processes have died: another one does what is left, and nothing stays behind."""
@@ -81,20 +81,20 @@ class Machine(LetterMachine):
         self.pause(True, "", True, False)
         self.lease_time_passes(60)
         while who := self.model.first_to_end():
-            self.reap(who, 100, 3)
+            self.reclaim_expired(who, 100, 3)
         assert self.store.leases.first_to_end(QUEUE) is None
         for name in sorted(self.model.scheduled):
             self.make_due(name, 1)
         self.promote(1000)
-        while self.model.suspects or any(self.model.ready.values()):
-            nonce = str(self.next())
-            number = len(self.ask("last", nonce, 10, len(LAYOUT.steps), 0).messages)
-            fields = [f"{nonce}:{n}" for n in range(1, number + 1)]
+        while self.model.quarantined or any(self.model.ready.values()):
+            message_id = str(self.next())
+            number = len(self.ask("last", message_id, 10, len(LAYOUT.steps), 0).messages)
+            fields = [f"{message_id}:{n}" for n in range(1, number + 1)]
             if fields:
                 self.model.ack("last", fields)
                 assert self.store.leases.ack(QUEUE, "last", fields) == number
         self.lease_time_passes(60)
-        self.reap("last", 1, 0)
+        self.reclaim_expired("last", 1, 0)
         self.ask("last", str(self.next()), 1, 1, 0)
 
         self.redis_is_as_the_model_says()
@@ -102,8 +102,8 @@ class Machine(LetterMachine):
         assert finished == len(self.model.published)
         kept = {"delayq:clock", "delayq:control", "delayq:queues", "{q}:dead", "{q}:dead_at"}
         if self.untold:
-            # How often it came back, its name and its key are for fsck to mend; a turn expires.
-            kept |= {"{q}:deliveries", "{q}:twins", "{q}:unique", "{q}:suspect_turn"}
+            # How often it came back, its name and its key are for fsck to repair; a turn expires.
+            kept |= {"{q}:deliveries", "{q}:duplicate_ids", "{q}:unique", "{q}:quarantine_turn"}
         left = snapshot(self.client)
         assert set(left) <= kept, {key: left[key] for key in set(left) - kept}
 

@@ -6,10 +6,7 @@ import re
 import textwrap
 from pathlib import Path
 
-from celery_delayq.admin.accounts import (
-    Role,
-    rules,
-)
+from celery_delayq.admin.accounts import Role, rules
 
 PAGE = Path(__file__).parents[2] / "docs" / "accounts.md"
 

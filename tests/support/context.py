@@ -9,11 +9,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from celery_delayq.testing import (
-    FAST_START,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 
 #: Seconds to wait for what is about to happen.

@@ -1,4 +1,4 @@
-"""Put keys out of step by hand, and look what ``fsck`` finds of it."""
+"""Put keys out of step manually, and look what ``fsck`` finds of it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,9 @@ from collections import Counter
 from typing import Any
 from urllib.parse import quote
 
-from celery_delayq.admin.findings import (
-    Finding,
-    Report,
-)
+from celery_delayq.admin.findings import Finding, Report
 from celery_delayq.admin.repair import check
-from celery_delayq.model.envelope import (
-    Due,
-    Entry,
-    Record,
-)
+from celery_delayq.model.envelope import Due, Entry, Record
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store
@@ -33,13 +26,13 @@ def schedule(store: Store, *ids: str, queue: str = "q", task: str = "t") -> None
 
 
 def labelled(
-    id: str, nonce: str = "", *, task: str = "t", unique: str = "", due: int = FAR
+    id: str, message_id: str = "", *, task: str = "t", unique: str = "", due: int = FAR
 ) -> Entry:
     """Return an entry as :class:`~celery_delayq.DelayQ` sends it.
 
-    *unique* is a unique key behind the letter of its scope; it replaces what has that key.
+    *unique* is a unique key behind the dead letter of its scope; it replaces what has that key.
     """
-    own: dict[str, Any] = {"nonce": nonce or f"n-{quote(id)}"}
+    own: dict[str, Any] = {"message_id": message_id or f"n-{quote(id)}"}
     if unique:
         own["unique"] = {"key": unique, "policy": "replace"}
     message = {
@@ -58,7 +51,7 @@ def put(store: Store, *entries: Entry, queue: str = "q") -> None:
     store.run(call)
 
 
-def park(store: Store, *ids: str, task: str = "t") -> None:
+def pause_due(store: Store, *ids: str, task: str = "t") -> None:
     """Pause a task with entries that are due, from 5 ms on."""
     put(store, *(labelled(id, task=task) for id in ids))
     for number, id in enumerate(ids):
@@ -69,14 +62,14 @@ def park(store: Store, *ids: str, task: str = "t") -> None:
     store.promote("q", Layout(), 1000)
 
 
-def lease(store: Store, *ids: str, incarnation: str = "me", queue: str = "q") -> None:
+def lease(store: Store, *ids: str, worker_id: str = "me", queue: str = "q") -> None:
     """Let a process hold messages."""
     call = store.ready_call(queue)
     for id in ids:
         call.add(0, id.encode())
     store.run(call)
     store.register(queue)
-    store.leases.reserve(queue, incarnation, 30.0, "1", len(ids))
+    store.leases.reserve(queue, worker_id, 30.0, "1", len(ids))
 
 
 def look(store: Store, *, repair: bool = False, queue: str | None = None) -> Report:
@@ -97,7 +90,7 @@ def numbers(report: Report) -> dict[str, int]:
     return dict(found)
 
 
-def mended(store: Store, **found: int) -> dict[str, Any]:
+def repaired(store: Store, **found: int) -> dict[str, Any]:
     """Check that just this is found and repaired, and return the state after that.
 
     Looking changes nothing, and a repair leaves nothing to find and nothing to repair.

@@ -10,10 +10,7 @@ from typing import Any
 from celery import Celery
 from redis import Redis
 
-from celery_delayq.testing import (
-    FAST_START,
-    WorkerProcess,
-)
+from celery_delayq.testing import FAST_START, WorkerProcess
 
 APPS = Path(__file__).parents[1] / "apps"
 

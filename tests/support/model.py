@@ -1,6 +1,6 @@
 """What the scripts are to do to one queue, in plain Python: the model they are compared with.
 
-The first of each list is what runs next. Time is lease time in seconds, moved by hand.
+The first of each list is what runs next. Time is lease time in seconds, moved manually.
 """
 
 from __future__ import annotations
@@ -12,16 +12,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from celery_delayq.model.envelope import Record
-from celery_delayq.store.leases import (
-    Counted,
-    Deliveries,
-    Reaped,
-    Reserved,
-    Retried,
-)
-from tests.support.model_letters import LetterModel
+from celery_delayq.store.leases import Counted, Deliveries, Reclaimed, Reserved, Retried
+from tests.support.model_dead_letters import DeadLetterModel
 from tests.support.model_schedule import is_late
-from tests.support.model_tracking import NOW, Label, Plan, twin
+from tests.support.model_tracking import NOW, Label, Plan, duplicate
 
 
 class Held(NamedTuple):
@@ -33,28 +27,28 @@ class Held(NamedTuple):
 
 
 @dataclass(kw_only=True)
-class QueueModel(LetterModel):
+class QueueModel(DeadLetterModel):
     """One queue with its schedule, and the processes that hold messages of it."""
 
     now: int = 0
     held: dict[str, dict[str, Held]] = field(default_factory=dict)
     ends: dict[str, int] = field(default_factory=dict)
-    nonces: dict[str, int] = field(default_factory=dict)
+    request_numbers: dict[str, int] = field(default_factory=dict)
     turn: str | None = None
-    reaping: int | None = None
+    lease_ends: int | None = None
 
     # -- lease
 
     def reserve(
-        self, who: str, lease: int, nonce: str, limit: int, lists: int, others: int
+        self, who: str, lease: int, message_id: str, limit: int, lists: int, others: int
     ) -> Reserved:
-        """Lease up to *limit* messages, or tell those of *nonce* again."""
+        """Lease up to *limit* messages, or tell those of *message_id* again."""
         mine = self.held.setdefault(who, {})
-        names = [f"{nonce}:{place}" for place in range(1, limit + 1)]
-        last = self.nonces.get(who, 0)
+        names = [f"{message_id}:{place}" for place in range(1, limit + 1)]
+        last = self.request_numbers.get(who, 0)
         room = False
         tracked = bool(self.waiting)
-        if int(nonce) <= last:
+        if int(message_id) <= last:
             told = {
                 name: one for name in names if (one := mine.get(name)) and one.message is not None
             }
@@ -62,24 +56,24 @@ class QueueModel(LetterModel):
             taken: list[Held] = []
             if self.queue_paused:
                 pass
-            elif self.suspects and not mine and not others:
-                step, message = self.suspects.pop(0)
+            elif self.quarantined and not mine and not others:
+                step, message = self.quarantined.pop(0)
                 taken = [Held(step, True, message)] if self._admit(message, who) else []
                 self.turn = None
             else:
-                if self.suspects and self.turn is None:
+                if self.quarantined and self.turn is None:
                     self.turn = who
-                room = bool(self.suspects) and self.turn == who
+                room = bool(self.quarantined) and self.turn == who
                 if not room:
                     taken = list(self._take(who, limit, lists))
             told = dict(zip(names, taken, strict=False))
             mine.update(told)
         if told:
-            self.nonces[who] = max(last, int(nonce))
+            self.request_numbers[who] = max(last, int(message_id))
             self._hold(who, lease)
         filled = [place for place, step in enumerate(self.layout.steps, 1) if self.ready.get(step)]
-        self.marker = bool(filled) or (bool(self.suspects) and self.turn is None)
-        if not filled and not self.suspects and tracked:
+        self.marker = bool(filled) or (bool(self.quarantined) and self.turn is None)
+        if not filled and not self.quarantined and tracked:
             self.forget_waiting()
         if self.queue_paused:
             filled, self.marker = [], False
@@ -114,7 +108,7 @@ class QueueModel(LetterModel):
             self.counts.pop(message, None)
             self.gone.append(message)
         else:
-            self._bury(message, "skipped", label.id)
+            self._add_dead_letter(message, "skipped", label.id)
         return False
 
     def _counts(self, one: Held) -> Deliveries:
@@ -122,7 +116,7 @@ class QueueModel(LetterModel):
 
     def _hold(self, who: str, lease: int) -> None:
         end = self.ends[who] = self.now + lease
-        self.reaping = end if self.reaping is None else min(end, self.reaping)
+        self.lease_ends = end if self.lease_ends is None else min(end, self.lease_ends)
 
     def beat(self, who: str, lease: int) -> int:
         """Extend a lease; return how much is held."""
@@ -151,16 +145,16 @@ class QueueModel(LetterModel):
         self, who: str, fields: Sequence[str], *, last: bool, counted: Counted, most: int
     ) -> tuple[int, int]:
         """Put messages back; return how many are ready and how many are dead."""
-        moved = buried = 0
+        moved = dead_lettered = 0
         for name in fields if last else reversed(fields):
             one = self._drop(who, name)
             if one is None or one.message is None:
                 continue
             if counted == "died":
                 fate = self._take_back(who, one, one.message, most, last=last)
-                buried += fate == "buried"
-                moved += fate != "buried"
-                self.marker = self.marker or fate != "buried"
+                dead_lettered += fate == "dead_lettered"
+                moved += fate != "dead_lettered"
+                self.marker = self.marker or fate != "dead_lettered"
                 continue
             count = self._counts(one)
             if counted != "nothing":
@@ -169,18 +163,18 @@ class QueueModel(LetterModel):
             if counted == "crashed" and most and count.crashed > most:
                 self.forget(self.running, one.message)
                 reason = f"killed its process {count.crashed} times"
-                self._bury(one.message, reason, _id(one.message))
-                buried += 1
+                self._add_dead_letter(one.message, reason, _id(one.message))
+                dead_lettered += 1
             else:
                 self._put_back(one, one.message, last=last)
                 moved += 1
-        return moved, buried
+        return moved, dead_lettered
 
     def _put_back(self, one: Held, message: bytes, *, last: bool) -> None:
         self.marker = True
         self.track_back(message)
         if one.alone:
-            self.suspects.insert(len(self.suspects) if last else 0, (one.step, message))
+            self.quarantined.insert(len(self.quarantined) if last else 0, (one.step, message))
             return
         waiting = self.ready.setdefault(one.step, [])
         waiting.insert(len(waiting) if last else 0, message)
@@ -192,7 +186,7 @@ class QueueModel(LetterModel):
             return False
         self.registered = True
         self.forget(self.running, one.message)
-        self._bury(one.message, reason, id, details)
+        self._add_dead_letter(one.message, reason, id, details)
         return True
 
     def retry(
@@ -225,7 +219,7 @@ class QueueModel(LetterModel):
             its_due = self.untrack(self.running, old).due
             if when_due == "keep" and its_due:
                 due = min(due, its_due)
-            self.twins.discard(twin(old.id, old.nonce))
+            self.duplicate_ids.discard(duplicate(old.id, old.message_id))
         scheduled = due > NOW or when_due == "keep"
         if plan.what != "superseded":
             self._store(id, due, record, keep=when_due == "keep")
@@ -236,7 +230,7 @@ class QueueModel(LetterModel):
         if plan.what == "store" and policy and label:
             self.take_key(label, policy, scheduled=scheduled)
         elif label:
-            self.disowned.add(label.nonce)
+            self.disowned.add(label.message_id)
         self.done.append(one.message)
         self.counts.pop(one.message, None)
         self.held[who][name] = one._replace(message=None)
@@ -244,7 +238,7 @@ class QueueModel(LetterModel):
             return "superseded"
         return "scheduled" if scheduled else "ready"
 
-    # -- reap
+    # -- reclaim
 
     def ended(self, who: str) -> bool:
         """Return whether the lease of a process has ended."""
@@ -254,7 +248,7 @@ class QueueModel(LetterModel):
         """Return the process whose lease ends first."""
         return min(self.ends, key=lambda who: (self.ends[who], who), default=None)
 
-    def reap(self, who: str, fields: Iterable[str], most: int) -> Reaped:
+    def reclaim_expired(self, who: str, fields: Iterable[str], most: int) -> Reclaimed:
         """Take back *fields* of a process whose lease has ended: which it is, is up to Redis."""
         results: Counter[str] = Counter()
         if self.ended(who):
@@ -266,29 +260,31 @@ class QueueModel(LetterModel):
                     results[self._take_back(who, one, one.message, most)] += 1
             if not self.held.get(who):
                 del self.ends[who]
-                self.nonces.pop(who, None)
-            if results["requeued"] or results["suspected"]:
+                self.request_numbers.pop(who, None)
+            if results["requeued"] or results["quarantined"]:
                 self.marker = True
-        self.reaping = min(self.ends.values(), default=None)
-        more = self.reaping is not None and self.reaping <= self.now
-        return Reaped(more, results["requeued"], results["suspected"], results["buried"])
+        self.lease_ends = min(self.ends.values(), default=None)
+        more = self.lease_ends is not None and self.lease_ends <= self.now
+        return Reclaimed(
+            more, results["requeued"], results["quarantined"], results["dead_lettered"]
+        )
 
     def _take_back(
         self, who: str, one: Held, message: bytes, most: int, *, last: bool = False
     ) -> str:
         count = self._counts(one)
-        count = count._replace(reaped=count.reaped + 1)
-        if most and count.reaped > most and one.alone:
+        count = count._replace(reclaimed=count.reclaimed + 1)
+        if most and count.reclaimed > most and one.alone:
             self.forget(self.running, message)
-            reason = f"its worker died {count.reaped} times, the last time with nothing else"
+            reason = f"its worker died {count.reclaimed} times, the last time with nothing else"
             told = {"worker": who, "deliveries": sum(count)}
-            self._bury(message, reason, _id(message), json.dumps(told).encode())
-            return "buried"
+            self._add_dead_letter(message, reason, _id(message), json.dumps(told).encode())
+            return "dead_lettered"
         self.counts[message] = count
         self.track_back(message)
-        if most and count.reaped >= most:
-            self.suspects.append((one.step, message))
-            return "suspected"
+        if most and count.reclaimed >= most:
+            self.quarantined.append((one.step, message))
+            return "quarantined"
         waiting = self.ready.setdefault(one.step, [])
         waiting.insert(len(waiting) if last else 0, message)
         return "requeued"

@@ -37,7 +37,7 @@ def relative(state: dict[str, Any], now: int) -> dict[str, Any]:
     """Return a snapshot with ends of leases in minutes from *now*, rounded, without the clock."""
     shown = {key: value for key, value in state.items() if key != CLOCK}
     for key, value in shown.items():
-        if key.endswith(":leases") or key == "delayq:reaping":
+        if key.endswith(":leases") or key == "delayq:lease_ends":
             shown[key] = {name: round((score - now) / 60_000) for name, score in value.items()}
     return shown
 

@@ -10,23 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from celery_delayq.model.envelope import (
-    Record,
-    task_field,
-)
-from celery_delayq.model.lookup import Letter as Outcome
+from celery_delayq.model.envelope import Record, task_field
+from celery_delayq.model.lookup import StatusCode as Outcome
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.leases import Deliveries
 from celery_delayq.store.scripting.replies import Put
-from tests.support.model_tracking import (
-    NOW,
-    Label,
-    Place,
-    Plan,
-    Scheduled,
-    Tracked,
-    Tracking,
-)
+from tests.support.model_tracking import NOW, Label, Place, Plan, Scheduled, Tracked, Tracking
 
 #: What is due then has been due for long, ms.
 PAST = 10**9
@@ -35,7 +24,7 @@ PAST = 10**9
 _RANK: Sequence[Outcome] = ("r", "w", "c", "p", "d", "u")
 
 
-class Letter(NamedTuple):
+class StatusCode(NamedTuple):
     """A dead letter, under the id that it was to get."""
 
     id: str
@@ -53,13 +42,13 @@ class ScheduleModel(Tracking):
     published: list[bytes] = field(default_factory=list)
     ready: dict[int, list[bytes]] = field(default_factory=dict)
     counts: dict[bytes, Deliveries] = field(default_factory=dict)
-    suspects: list[tuple[int, bytes]] = field(default_factory=list)
-    dead: list[Letter] = field(default_factory=list)
+    quarantined: list[tuple[int, bytes]] = field(default_factory=list)
+    dead: list[StatusCode] = field(default_factory=list)
     done: list[bytes] = field(default_factory=list)
     #: What was cancelled, replaced, cleared or taken by stock workers and is stored no more.
     gone: list[bytes] = field(default_factory=list)
     marker: bool = False
-    agenda: int | None = None
+    next_due: int | None = None
     registered: bool = False
     queue_paused: bool = False
     paused: set[str] = field(default_factory=set)
@@ -88,7 +77,7 @@ class ScheduleModel(Tracking):
     ) -> Put:
         """Publish a message that is due later or at once, or the same again."""
         label = Label.of(record.message)
-        if self.is_known(record.nonce):
+        if self.is_known(record.message_id):
             return Put("duplicate")
         plan = Plan("store", due)
         if policy and label:
@@ -105,7 +94,7 @@ class ScheduleModel(Tracking):
         if plan.what == "store" and policy and label:
             self.take_key(label, policy, scheduled=plan.due > NOW)
         elif label:
-            self.disowned.add(label.nonce)
+            self.disowned.add(label.message_id)
         if plan.place in ("scheduled", "waiting"):
             return Put("replaced", plan.owner)
         return Put("scheduled" if plan.due > NOW else "ready")
@@ -115,7 +104,7 @@ class ScheduleModel(Tracking):
             self.gone.append(self.remove_entry(plan.name).record.message)
         elif plan.place == "waiting":
             one = self.waiting[plan.name] = self.waiting[plan.name]._replace(dropped=True)
-            self.release(Label(plan.owner, one.nonce, 0, one.unique))
+            self.release(Label(plan.owner, one.message_id, 0, one.unique))
 
     def _store(self, id: str, due: int, record: Record, *, keep: bool = False) -> None:
         self.published.append(record.message)
@@ -132,7 +121,7 @@ class ScheduleModel(Tracking):
     def _track_ready(self, record: Record, due: int) -> None:
         label = Label.of(record.message)
         if label is not None:
-            tracked = Tracked(label.nonce, due, label.unique, task_field(record.task))
+            tracked = Tracked(label.message_id, due, label.unique, task_field(record.task))
             self.track(self.waiting, label.id, tracked)
 
     def _announce(self, due: int) -> None:
@@ -140,49 +129,49 @@ class ScheduleModel(Tracking):
         self._look_at(due)
 
     def _look_at(self, due: int) -> None:
-        self.agenda = due if self.agenda is None else min(self.agenda, due)
+        self.next_due = due if self.next_due is None else min(self.next_due, due)
 
     def look_again(self) -> None:
-        """Set the agenda to what is due first, but for what is parked."""
-        times = (one.due for one in self.scheduled.values() if not one.parked)
-        self.agenda = min(times, default=None)
+        """Set the next-due index to what is due first, but for what is paused and due."""
+        times = (one.due for one in self.scheduled.values() if not one.paused_due)
+        self.next_due = min(times, default=None)
 
     def look_on(self) -> None:
-        """Do so when some have left, but let a look stay that may be for what is parked."""
-        if not any(one.parked for one in self.scheduled.values()):
+        """Do so when some have left, but let a look stay that may be for what is paused and due."""
+        if not any(one.paused_due for one in self.scheduled.values()):
             self.look_again()
 
     def becomes_due(self, name: str, due: int) -> None:
         """Let the moment of an entry have passed."""
-        self.scheduled[name] = self.scheduled[name]._replace(due=due, parked=False)
+        self.scheduled[name] = self.scheduled[name]._replace(due=due, paused_due=False)
         self._announce(due)
 
     def promote(self, limit: int) -> tuple[int, int]:
         """Look at up to *limit* entries that are due; return how many moved, and how many died."""
         if self.queue_paused:
-            self.agenda = None
+            self.next_due = None
             return 0, 0
         if self.waiting:
             self._forget_what_stock_took()
-        more = self._unpark(limit)
+        more = self._unpause(limit)
         due = sorted(
             (one.due, name)
             for name, one in self.scheduled.items()
-            if one.due <= NOW and not one.parked
+            if one.due <= NOW and not one.paused_due
         )
         moved: list[str] = []
         late: list[str] = []
         for _, name in due[:limit]:
             one = self.scheduled[name]
             if one.record.task in self.paused:
-                self.scheduled[name] = one._replace(parked=True)
+                self.scheduled[name] = one._replace(paused_due=True)
             elif is_late(Label.of(one.record.message), one.due):
                 late.append(name)
             else:
                 moved.append(name)
         for name in late:
             message = self.remove_entry(name).record.message
-            self._bury(message, "skipped", name.partition("\0")[0])
+            self._add_dead_letter(message, "skipped", name.partition("\0")[0])
         self._move(moved)
         # The queue may have been paused until now.
         self.marker = self.marker or any(self.ready.values())
@@ -198,43 +187,48 @@ class ScheduleModel(Tracking):
         for entry in entries:
             self.release(Label.of(entry.record.message))
 
-    def _unpark(self, limit: int) -> bool:
-        """Put back what was parked of tasks that go on; return whether there may be more."""
-        parked = sorted(
-            (one.record.task, one.due, name) for name, one in self.scheduled.items() if one.parked
+    def _unpause(self, limit: int) -> bool:
+        """Put back what was paused and due of tasks that go on; return whether there may be
+        more."""
+        paused_due = sorted(
+            (one.record.task, one.due, name)
+            for name, one in self.scheduled.items()
+            if one.paused_due
         )
-        for task in sorted({task for task, _, _ in parked}):
+        for task in sorted({task for task, _, _ in paused_due}):
             if limit <= 0:
                 return True
             if task in self.paused:
                 continue
-            mine = [name for each, _, name in parked if each == task]
+            mine = [name for each, _, name in paused_due if each == task]
             for name in mine[:limit]:
-                self.scheduled[name] = self.scheduled[name]._replace(parked=False)
+                self.scheduled[name] = self.scheduled[name]._replace(paused_due=False)
             if len(mine) > limit:
                 return True
             limit -= len(mine)
         return False
 
-    def _bury(
+    def _add_dead_letter(
         self, message: bytes, reason: str, id: str | None = None, details: bytes = b""
     ) -> None:
         self.counts.pop(message, None)
-        self.dead.append(Letter(digest(message) if id is None else id, reason, message, details))
+        self.dead.append(
+            StatusCode(digest(message) if id is None else id, reason, message, details)
+        )
 
-    # -- look after the schedule
+    # -- manage the schedule
 
     def cancel(self, ids: Iterable[str], if_due: int | None = None) -> list[Outcome]:
         """Cancel what no process holds."""
         self._forget_what_stock_took()
-        letters = [
+        dead_letters = [
             worst(self._cancel(name, place, if_due) for name, place in self.find(id)) for id in ids
         ]
         self.look_on()
-        return letters
+        return dead_letters
 
     def _forget_what_stock_took(self) -> None:
-        if not any(self.ready.values()) and not self.suspects:
+        if not any(self.ready.values()) and not self.quarantined:
             self.forget_waiting()
 
     def _cancel(self, name: str, place: Place, if_due: int | None) -> Outcome:
@@ -247,7 +241,7 @@ class ScheduleModel(Tracking):
             self.gone.append(self.remove_entry(name).record.message)
         else:
             one = self.waiting[name] = self.waiting[name]._replace(dropped=True)
-            self.release(Label(name.partition("\0")[0], one.nonce, 0, one.unique))
+            self.release(Label(name.partition("\0")[0], one.message_id, 0, one.unique))
         return "d"
 
     def reschedule(self, id: str, due: int, if_due: int | None = None) -> Outcome:
@@ -261,7 +255,7 @@ class ScheduleModel(Tracking):
             return "c"
         if due <= NOW:
             return "p"
-        self.scheduled[name] = self.scheduled[name]._replace(due=due, parked=False)
+        self.scheduled[name] = self.scheduled[name]._replace(due=due, paused_due=False)
         self._look_at(due)
         return "d"
 
@@ -269,12 +263,12 @@ class ScheduleModel(Tracking):
         self, ids: Iterable[str], if_due: int | None, dues: Mapping[str, int]
     ) -> list[Outcome]:
         """Make what is scheduled the next to run; *dues* is what Redis' clock told for names."""
-        letters = [
+        dead_letters = [
             worst(self._run(name, place, if_due, dues) for name, place in self.find(id))
             for id in ids
         ]
         self.look_on()
-        return letters
+        return dead_letters
 
     def _run(self, name: str, place: Place, if_due: int | None, dues: Mapping[str, int]) -> Outcome:
         if place != "scheduled":
@@ -283,7 +277,7 @@ class ScheduleModel(Tracking):
         if if_due is not None and entry.due != if_due:
             return "c"
         if self.queue_paused or entry.record.task in self.paused:
-            self.scheduled[name] = entry._replace(due=dues[name], parked=False)
+            self.scheduled[name] = entry._replace(due=dues[name], paused_due=False)
             self._look_at(dues[name])
             return "d"
         self.take_entry(name)
@@ -302,33 +296,34 @@ class ScheduleModel(Tracking):
             self.paused.discard(task)
         else:
             self.paused.add(task)
-        if resume and self.scheduled:  # a queue without entries is not on the agenda
+        if resume and self.scheduled:  # a queue without entries is not on the next-due index
             self._look_at(NOW)
         changed = was == resume
         self.revision += changed
         return changed
 
     def purge(self) -> int:
-        """Forget what is scheduled and ready; return how many were in the schedule or suspects."""
-        count = len(self.scheduled) + len(self.suspects)
+        """Forget what is scheduled and ready; return how many were in the schedule or quarantined
+        messages."""
+        count = len(self.scheduled) + len(self.quarantined)
         for waiting in self.ready.values():
             self.gone += waiting
             waiting.clear()
         self.gone += [one.record.message for one in self.scheduled.values()]
-        self.gone += [message for _, message in self.suspects]
+        self.gone += [message for _, message in self.quarantined]
         kept = {
             one.unique[1:]
             for name, one in self.running.items()
             if one.unique[0] == "d"
             and one.unique[1:] in self.owners
-            and self.owners[one.unique[1:]][:2] == (name.partition("\0")[0], one.nonce)
+            and self.owners[one.unique[1:]][:2] == (name.partition("\0")[0], one.message_id)
         }
         self.scheduled.clear()
-        self.suspects.clear()
+        self.quarantined.clear()
         self.waiting.clear()
-        self.twins = {name for name in self.running if "\0" in name}
+        self.duplicate_ids = {name for name in self.running if "\0" in name}
         self.owners = {key: owner for key, owner in self.owners.items() if key in kept}
-        self.marker, self.agenda = False, None
+        self.marker, self.next_due = False, None
         return count
 
     def stock_takes(self, step: int) -> None:

@@ -6,15 +6,12 @@ import re
 from collections import Counter
 from typing import Any
 
-from celery_delayq.model.dead_letter import Buried
+from celery_delayq.model.dead_letter import DeadLettered
 from celery_delayq.model.envelope import task_field
-from celery_delayq.model.lookup import PARK
-from celery_delayq.store.keys import (
-    Keys,
-    Layout,
-)
+from celery_delayq.model.lookup import PAUSED_OFFSET
+from celery_delayq.store.keys import Keys, Layout
 from tests.support.model import Held, QueueModel
-from tests.support.model_schedule import Letter, digest
+from tests.support.model_schedule import StatusCode, digest
 from tests.support.model_tracking import Owner, Scheduled, Tracked, about
 
 _TRACKED = re.compile(rb"(!?\S+) (\d+) (.*)", re.DOTALL)
@@ -25,17 +22,21 @@ def state_of(model: QueueModel) -> dict[str, Any]:
     keys = Keys()
     key = keys.queue(model.name)
     name = model.name.encode()
-    parked = {one: entry for one, entry in model.scheduled.items() if entry.parked}
+    paused_due = {one: entry for one, entry in model.scheduled.items() if entry.paused_due}
     values: dict[str, Any] = {
-        keys.agenda: {name: about(model.agenda)} if model.agenda is not None else None,
+        keys.next_due: {name: about(model.next_due)} if model.next_due is not None else None,
         keys.queues: {name: model.layout.text.encode()} if model.registered else None,
-        keys.reaping: {name: _minutes(model, model.reaping)} if model.reaping is not None else None,
+        keys.lease_ends: {name: _minutes(model, model.lease_ends)}
+        if model.lease_ends is not None
+        else None,
         keys.control: _control(model),
-        key.due: {n.encode(): e.due + PARK * e.parked for n, e in model.scheduled.items()},
+        key.due: {
+            n.encode(): e.due + PAUSED_OFFSET * e.paused_due for n, e in model.scheduled.items()
+        },
         key.entries: {n.encode(): e.record.pack() for n, e in model.scheduled.items()},
         key.tasks: {_member(n, entry): 0 for n, entry in model.scheduled.items()},
-        key.parked: {_member(n, entry): 0 for n, entry in parked.items()},
-        key.twins: {n.encode(): 0 for n in model.twins},
+        key.paused_due: {_member(n, entry): 0 for n, entry in paused_due.items()},
+        key.duplicate_ids: {n.encode(): 0 for n in model.duplicate_ids},
         key.waiting: _tracked(model.waiting),
         key.running: _tracked(model.running),
         key.unique: {n.encode(): owner for n, owner in model.owners.items()},
@@ -43,11 +44,11 @@ def state_of(model: QueueModel) -> dict[str, Any]:
         key.deliveries: {
             digest(message).encode(): b"%d %d %d" % count for message, count in model.counts.items()
         },
-        key.suspects: [b"%d\n%b" % one for one in reversed(model.suspects)],
-        key.nonces: {who.encode(): b"%d" % n for who, n in model.nonces.items()},
-        key.suspect_turn: model.turn.encode() if model.turn is not None else None,
+        key.quarantined: [b"%d\n%b" % one for one in reversed(model.quarantined)],
+        key.request_numbers: {who.encode(): b"%d" % n for who, n in model.request_numbers.items()},
+        key.quarantine_turn: model.turn.encode() if model.turn is not None else None,
         key.dead: sorted(model.dead),
-        key.dead_at: sorted(letter.id for letter in model.dead),
+        key.dead_at: sorted(dead_letter.id for dead_letter in model.dead),
         key.wake: [b""] if model.marker else None,
     }
     for step in model.layout.steps:
@@ -62,12 +63,12 @@ def observed(name: str, state: dict[str, Any]) -> dict[str, Any]:
     keys, key = Keys(), Keys().queue(name)
     shown = dict(state)
     if key.dead in shown:
-        letters = shown[key.dead]
-        assert set(letters) == set(shown[key.dead_at])
-        shown[key.dead] = sorted(_letter(id, data) for id, data in letters.items())
-        shown[key.dead_at] = sorted(letter.id for letter in shown[key.dead])
-    if keys.agenda in shown:
-        shown[keys.agenda] = {name: about(due) for name, due in shown[keys.agenda].items()}
+        dead_letters = shown[key.dead]
+        assert set(dead_letters) == set(shown[key.dead_at])
+        shown[key.dead] = sorted(_dead_letter(id, data) for id, data in dead_letters.items())
+        shown[key.dead_at] = sorted(dead_letter.id for dead_letter in shown[key.dead])
+    if keys.next_due in shown:
+        shown[keys.next_due] = {name: about(due) for name, due in shown[keys.next_due].items()}
     if keys.control in shown:
         shown[keys.control] = {
             name: since if name == b"revision" else b""
@@ -91,8 +92,8 @@ def messages_in(name: str, layout: Layout, state: dict[str, Any]) -> Counter[byt
         elif where == key.entries or where.startswith(key.leased("")):
             found.update(data.partition(b"\n")[2] for data in value.values() if data)
         elif where == key.dead:
-            found.update(Buried.unpack("", data).message for data in value.values())
-        elif where == key.suspects:
+            found.update(DeadLettered.unpack("", data).message for data in value.values())
+        elif where == key.quarantined:
             found.update(data.partition(b"\n")[2] for data in value)
     return found
 
@@ -122,8 +123,8 @@ def _about(value: bytes) -> bytes:
 
 def _owner(value: bytes) -> Owner:
     since, _, name = value.decode().partition("=")
-    id, _, nonce = name.partition("\0")
-    return Owner(id, nonce, since != "")
+    id, _, message_id = name.partition("\0")
+    return Owner(id, message_id, since != "")
 
 
 def _member(name: str, entry: Scheduled) -> bytes:
@@ -136,7 +137,7 @@ def _value(held: Held) -> bytes:
     return b"%d%b\n%b" % (held.step, b"!" if held.alone else b"", held.message)
 
 
-def _letter(id: bytes, data: bytes) -> Letter:
-    found = Buried.unpack(id.partition(b"\0")[0].decode(), data)
+def _dead_letter(id: bytes, data: bytes) -> StatusCode:
+    found = DeadLettered.unpack(id.partition(b"\0")[0].decode(), data)
     reason = "skipped" if found.reason.startswith("skipped: ") else found.reason
-    return Letter(found.id, reason, found.message, found.details)
+    return StatusCode(found.id, reason, found.message, found.details)

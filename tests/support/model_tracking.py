@@ -1,6 +1,6 @@
 """The model of what is known of messages while they are scheduled, ready or held.
 
-Names are those of ``include/tracking.lua``: the id or, where that is taken, ``id NUL nonce``.
+Names are those of ``include/tracking.lua``: the id or, where that is taken, ``id NUL message_id``.
 """
 
 from __future__ import annotations
@@ -27,24 +27,26 @@ def about(ms: float) -> int:
     return NOW if 10**12 < ms < 3 * 10**12 else int(ms)
 
 
-def twin(id: str, nonce: str) -> str:
+def duplicate(id: str, message_id: str) -> str:
     """Return the name of a message whose id is taken."""
-    return f"{id}\0{nonce}"
+    return f"{id}\0{message_id}"
 
 
 class Scheduled(NamedTuple):
-    """An entry: when it is due, in ms since 1970, what is stored, and whether it is parked."""
+    """An entry: when it is due, in ms since 1970, what is stored, and whether it is paused and
+    due."""
 
     due: int
     record: Record
-    parked: bool = False
+    paused_due: bool = False
 
 
 class Label(NamedTuple):
-    """What scripts know of a message: *unique* is a key behind a letter, its scope, or ``-``."""
+    """What scripts know of a message: *unique* is a key behind a dead letter, its scope, or
+    ``-``."""
 
     id: str
-    nonce: str
+    message_id: str
     skip: int
     unique: str
 
@@ -54,8 +56,8 @@ class Label(NamedTuple):
         match = _LABEL.match(message)
         if match is None:
             return None
-        id, nonce, skip, unique = (each.decode() for each in match.groups())
-        return cls(unquote(id), nonce, int(skip), unique)
+        id, message_id, skip, unique = (each.decode() for each in match.groups())
+        return cls(unquote(id), message_id, int(skip), unique)
 
     @property
     def key(self) -> str:
@@ -71,7 +73,7 @@ class Label(NamedTuple):
 class Tracked(NamedTuple):
     """What is known of a message that is ready or held; *dropped* when its turn comes."""
 
-    nonce: str
+    message_id: str
     due: int
     unique: str
     task: str
@@ -81,7 +83,7 @@ class Tracked(NamedTuple):
     @property
     def value(self) -> bytes:
         """The form in which it is stored."""
-        text = f"{'!' * self.dropped}{self.nonce} {self.due} {self.unique} {self.task}"
+        text = f"{'!' * self.dropped}{self.message_id} {self.due} {self.unique} {self.task}"
         return f"{text} {self.who}".encode() if self.who else text.encode()
 
 
@@ -89,7 +91,7 @@ class Owner(NamedTuple):
     """The message that owns a unique key; *since* says whether the time of its start is stored."""
 
     id: str
-    nonce: str
+    message_id: str
     since: bool
 
 
@@ -110,7 +112,7 @@ class Tracking:
     scheduled: dict[str, Scheduled] = field(default_factory=dict)
     waiting: dict[str, Tracked] = field(default_factory=dict)
     running: dict[str, Tracked] = field(default_factory=dict)
-    twins: set[str] = field(default_factory=set)
+    duplicate_ids: set[str] = field(default_factory=set)
     owners: dict[str, Owner] = field(default_factory=dict)
     #: Nonces of those that have lost their key to another, or never had it.
     disowned: set[str] = field(default_factory=set)
@@ -121,41 +123,45 @@ class Tracking:
         """Return all names under which something with an id may be found; a name is itself."""
         if isinstance(id, Name):
             return [str(id)]
-        return [id, *(name for name in self.twins if name.startswith(f"{id}\0"))]
+        return [id, *(name for name in self.duplicate_ids if name.startswith(f"{id}\0"))]
 
     def find(self, id: str) -> list[tuple[str, Place]]:
-        """Return where everything with an id is, by nonce, but for what was cancelled."""
+        """Return where everything with an id is, by message id, but for what was cancelled."""
         found: list[tuple[str, str, Place]] = []
         for name in self.names_of(id):
             if name in self.scheduled:
-                found.append((self.scheduled[name].record.nonce, name, "scheduled"))
+                found.append((self.scheduled[name].record.message_id, name, "scheduled"))
             if name in self.waiting and not self.waiting[name].dropped:
-                found.append((self.waiting[name].nonce, name, "waiting"))
+                found.append((self.waiting[name].message_id, name, "waiting"))
             if name in self.running:
-                found.append((self.running[name].nonce, name, "running"))
+                found.append((self.running[name].message_id, name, "running"))
         return [(name, place) for _, name, place in sorted(found)]
 
-    def entry_of(self, nonce: str) -> str | None:
+    def entry_of(self, message_id: str) -> str | None:
         """Return the name of the entry that waits for a message."""
-        names = (name for name, one in self.scheduled.items() if one.record.nonce == nonce)
+        names = (
+            name for name, one in self.scheduled.items() if one.record.message_id == message_id
+        )
         return next(names, None)
 
-    def is_known(self, nonce: str) -> bool:
+    def is_known(self, message_id: str) -> bool:
         """Return whether a message is scheduled, or ready or held with a label."""
         here = [*self.waiting.values(), *self.running.values()]
-        return self.entry_of(nonce) is not None or any(one.nonce == nonce for one in here)
+        return self.entry_of(message_id) is not None or any(
+            one.message_id == message_id for one in here
+        )
 
     def add_entry(self, id: str, entry: Scheduled) -> None:
         """Store an entry under its id, or beside one that has it."""
         name = id
         if id in self.scheduled:
-            name = twin(id, entry.record.nonce)
-            self.twins.add(name)
+            name = duplicate(id, entry.record.message_id)
+            self.duplicate_ids.add(name)
         self.scheduled[name] = entry
 
     def take_entry(self, name: str) -> Scheduled:
         """Take an entry out of the schedule; its unique key stays as it is."""
-        self.twins.discard(name)
+        self.duplicate_ids.discard(name)
         return self.scheduled.pop(name)
 
     def remove_entry(self, name: str) -> Scheduled:
@@ -165,32 +171,32 @@ class Tracking:
         return entry
 
     def with_key(self) -> Iterator[tuple[str, str, str]]:
-        """Yield key, id and nonce of all that have a unique key, or would have it."""
+        """Yield key, id and message id of all that have a unique key, or would have it."""
         for entry in self.scheduled.values():
             label = Label.of(entry.record.message)
             if label is not None and label.unique != "-":
-                yield label.key, label.id, label.nonce
+                yield label.key, label.id, label.message_id
         for index in (self.waiting, self.running):
             for name, one in index.items():
                 if one.unique[0] == "d" and not one.dropped:
-                    yield one.unique[1:], name.partition("\0")[0], one.nonce
+                    yield one.unique[1:], name.partition("\0")[0], one.message_id
 
     # -- ready and held
 
     def track(self, index: dict[str, Tracked], id: str, tracked: Tracked) -> None:
         """Note where a message is."""
         name = id
-        if id in index and index[id].nonce != tracked.nonce:
-            name = twin(id, tracked.nonce)
-            self.twins.add(name)
+        if id in index and index[id].message_id != tracked.message_id:
+            name = duplicate(id, tracked.message_id)
+            self.duplicate_ids.add(name)
         index[name] = tracked
 
     def untrack(self, index: dict[str, Tracked], label: Label) -> Tracked:
         """Forget where a message is, and return what was known of it."""
-        for name in (label.id, twin(label.id, label.nonce)):
-            if name in index and index[name].nonce == label.nonce:
+        for name in (label.id, duplicate(label.id, label.message_id)):
+            if name in index and index[name].message_id == label.message_id:
                 return index.pop(name)
-        return Tracked(label.nonce, 0, label.unique, "")
+        return Tracked(label.message_id, 0, label.unique, "")
 
     def track_back(self, message: bytes) -> None:
         """Note that a held message is ready again."""
@@ -205,25 +211,25 @@ class Tracking:
         label = Label.of(message)
         if label is not None:
             self.untrack(index, label)
-            self.twins.discard(twin(label.id, label.nonce))
+            self.duplicate_ids.discard(duplicate(label.id, label.message_id))
             self.release(label)
 
     def forget_waiting(self) -> None:
         """Nothing is ready: what stock workers took is forgotten."""
         self.waiting.clear()
         if not self.scheduled and not self.running:
-            self.twins.clear()
+            self.duplicate_ids.clear()
             self.owners.clear()
 
     # -- unique keys
 
     def find_owner(self, owner: Owner, key: str) -> tuple[Place, str] | None:
         """Return the place of a message that has a key, and its name there."""
-        names = (owner.id, twin(owner.id, owner.nonce))
+        names = (owner.id, duplicate(owner.id, owner.message_id))
         for name in names:
             if name in self.scheduled:
                 label = Label.of(self.scheduled[name].record.message)
-                if label is not None and (label.nonce, label.key) == (owner.nonce, key):
+                if label is not None and (label.message_id, label.key) == (owner.message_id, key):
                     return "scheduled", name
         indexes: dict[Place, dict[str, Tracked]] = {
             "waiting": self.waiting,
@@ -232,7 +238,10 @@ class Tracking:
         for place, index in indexes.items():
             for name in names:
                 one = index.get(name)
-                if one is not None and (one.nonce, one.unique) == (owner.nonce, f"d{key}"):
+                if one is not None and (one.message_id, one.unique) == (
+                    owner.message_id,
+                    f"d{key}",
+                ):
                     return None if one.dropped else (place, name)
         return None
 
@@ -265,7 +274,9 @@ class Tracking:
     def take_key(self, label: Label, policy: str, *, scheduled: bool) -> None:
         """Give the key to what was stored; what had it runs on, if it runs."""
         if scheduled or label.counts_until_done:
-            self.owners[label.key] = Owner(label.id, label.nonce, policy == "l")
-            here = (nonce for key, _, nonce in self.with_key() if key == label.key)
-            self.disowned.update(nonce for nonce in here if nonce != label.nonce)
-            self.disowned.discard(label.nonce)
+            self.owners[label.key] = Owner(label.id, label.message_id, policy == "l")
+            here = (message_id for key, _, message_id in self.with_key() if key == label.key)
+            self.disowned.update(
+                message_id for message_id in here if message_id != label.message_id
+            )
+            self.disowned.discard(label.message_id)

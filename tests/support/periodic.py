@@ -10,12 +10,7 @@ from zoneinfo import ZoneInfo
 from celery.schedules import crontab, schedule
 
 from celery_delayq.periodic.definition import Definition
-from celery_delayq.periodic.state import (
-    Periodic,
-    Standing,
-    begin,
-    fire,
-)
+from celery_delayq.periodic.policy import Periodic, PeriodicState, begin, fire
 
 UTC = timezone.utc
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -56,15 +51,15 @@ def begun(every: Any = 10, **given: Any) -> Periodic:
     return begin(defined(every, **given), NOON_MS, UTC)
 
 
-def standing(entry: Periodic, **changed: Any) -> Periodic:
-    return replace(entry, standing=replace(entry.standing, **changed))
+def state(entry: Periodic, **changed: Any) -> Periodic:
+    return replace(entry, state=replace(entry.state, **changed))
 
 
 def fired(entry: Periodic, now: int) -> Periodic:
     """Return how an entry stands after a look at it."""
     firing = fire(entry, now, UTC)
     assert firing is not None
-    return replace(entry, standing=firing.then)
+    return replace(entry, state=firing.then)
 
 
 def seconds(*some: float) -> Ticks:
@@ -78,13 +73,13 @@ def every(step: float, first: float, last: float) -> Ticks:
     return tuple(range(start, end + 1, round(step * SECOND)))
 
 
-def scheduled(entry: Periodic, now: int) -> tuple[Ticks, Standing]:
+def scheduled(entry: Periodic, now: int) -> tuple[Ticks, PeriodicState]:
     """Look at an entry until there is no more to schedule; return that, and how it stands then."""
     ticks: Ticks = ()
     while (firing := fire(entry, now, UTC)) is not None:
         ticks += firing.ticks
-        entry = replace(entry, standing=firing.then)
-    return ticks, entry.standing
+        entry = replace(entry, state=firing.then)
+    return ticks, entry.state
 
 
 def walk(entry: Periodic, gaps: list[int], zone: Any = UTC) -> list[tuple[int, Ticks]]:
@@ -95,10 +90,10 @@ def walk(entry: Periodic, gaps: list[int], zone: Any = UTC) -> list[tuple[int, T
         firing = fire(entry, now, zone)
         if firing is not None:
             assert firing.now == now
-            entry = replace(entry, standing=firing.then)
+            entry = replace(entry, state=firing.then)
         found.append((now, () if firing is None else firing.ticks))
     ticks = [tick for _, some in found for tick in some]
-    assert (entry.standing.count, entry.standing.last) == (
+    assert (entry.state.count, entry.state.last) == (
         len(ticks),
         max(ticks, default=None),
     )

@@ -18,10 +18,7 @@ import psycopg
 import pytest
 
 from celery_delayq.embedded.ports import free_port
-from celery_delayq.testing import (
-    ManagedProcess,
-    wait_until,
-)
+from celery_delayq.testing import ManagedProcess, wait_until
 
 #: The account that runs the server where the tests run as root, whom it refuses.
 ACCOUNT = "postgres"

@@ -10,10 +10,7 @@ from redis.exceptions import ConnectionError
 
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.embedded.ports import free_port
-from celery_delayq.testing import (
-    ManagedProcess,
-    wait_until,
-)
+from celery_delayq.testing import ManagedProcess, wait_until
 
 MASTER_NAME = "departures"
 

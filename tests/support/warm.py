@@ -38,7 +38,7 @@ PRELOADED = (
     "celery.concurrency.thread",
     "celery.worker.consumer",
     "celery_delayq",
-    "celery_delayq.transport.worker",
+    "celery_delayq.integration.worker",
     "kombu.transport.redis",
 )
 

@@ -14,29 +14,14 @@ from typing import TYPE_CHECKING, Literal
 
 from celery import Celery
 
-from celery_delayq.errors import (
-    DelayQError,
-    InvalidSchedule,
-)
-from celery_delayq.periodic import state
+from celery_delayq.errors import DelayQError, InvalidSchedule
+from celery_delayq.periodic import policy
 from celery_delayq.periodic.code_entries import definitions_of
-from celery_delayq.periodic.definition import (
-    Definition,
-    edition_of,
-)
+from celery_delayq.periodic.definition import Definition, definition_hash_of
+from celery_delayq.periodic.policy import Periodic, PeriodicState
 from celery_delayq.periodic.serialization import describe
-from celery_delayq.periodic.state import (
-    Periodic,
-    Standing,
-)
-from celery_delayq.periodic.wall_clock import (
-    moment_of,
-    ms_of,
-)
-from celery_delayq.store.periodic import (
-    PeriodicStore,
-    Writing,
-)
+from celery_delayq.periodic.wall_clock import moment_of, ms_of
+from celery_delayq.store.periodic import PeriodicStore, Writing
 from celery_delayq.store.schedule import Store
 
 if TYPE_CHECKING:
@@ -158,25 +143,25 @@ def begin_from(found: Found, definition: Definition, now: int, zone: tzinfo) -> 
     known = None if found.next is None else ms_of(found.next)
     if known is not None:
         after = max(after, min(known - 1, now))
-    standing = Standing(
-        edition=edition_of(definition),
+    state = PeriodicState(
+        definition_hash=definition_hash_of(definition),
         anchor=since,
         last=last,
         count=found.total_run_count,
         status="paused",
     )
-    paused = Periodic(definition, standing)
+    paused = Periodic(definition, state)
     if found.enabled and found.as_listed and known is not None and (last or -1) < known:
-        there = replace(standing, tick=known, status="on")
-        return state.change(Periodic(definition, there), definition, now, zone)
+        there = replace(state, tick=known, status="on")
+        return policy.change(Periodic(definition, there), definition, now, zone)
     if found.enabled:
-        return state.resume(paused, after, zone)
-    over = state.resume(paused, max(after, now), zone).status == "ended"
+        return policy.resume(paused, after, zone)
+    over = policy.resume(paused, max(after, now), zone).status == "ended"
     return _ended(paused) if over else paused
 
 
 def _ended(entry: Periodic) -> Periodic:
-    return replace(entry, standing=replace(entry.standing, status="ended"))
+    return replace(entry, state=replace(entry.state, status="ended"))
 
 
 def _counting(found: Found, code: dict[str, Definition | DelayQError]) -> Found:
@@ -259,15 +244,15 @@ def _write(
 def _later(found: Found, there: str | None) -> Found:
     """Return it with what the entry that is there has fired beyond that; phase as it was found."""
     try:
-        standing = Standing.read((there or "").partition("\n")[0])
+        state = PeriodicState.read((there or "").partition("\n")[0])
     except DelayQError:
         return found
-    last = None if standing.last is None else moment_of(standing.last)
+    last = None if state.last is None else moment_of(state.last)
     if last is None or (found.last_run_at is not None and found.last_run_at >= last):
         return found
     return replace(
         found,
         since=found.since or found.last_run_at,
         last_run_at=last,
-        total_run_count=max(found.total_run_count, standing.count),
+        total_run_count=max(found.total_run_count, state.count),
     )

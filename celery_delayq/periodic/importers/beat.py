@@ -25,10 +25,7 @@ from dateutil.tz import tz as dateutil_tz
 
 from celery_delayq.errors import ConfigError
 from celery_delayq.periodic.definition import Definition
-from celery_delayq.periodic.importers import (
-    Found,
-    code_of,
-)
+from celery_delayq.periodic.importers import Found, code_of
 from celery_delayq.utils.credentials import path_of
 
 #: What kinds of dbm add to the name of a file.

@@ -12,10 +12,7 @@ from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 from sqlalchemy import ColumnClause, Connection, column, inspect, select, table
 
-from celery_delayq.errors import (
-    ConfigError,
-    TransferError,
-)
+from celery_delayq.errors import ConfigError, TransferError
 from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.importers import Found
 from celery_delayq.periodic.schedules import clocked

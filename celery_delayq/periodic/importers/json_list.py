@@ -15,26 +15,17 @@ from typing import Any
 
 from celery import Celery
 
-from celery_delayq.errors import (
-    ConfigError,
-    DelayQError,
-)
+from celery_delayq.errors import ConfigError, DelayQError
 from celery_delayq.periodic.code_entries import source_of
-from celery_delayq.periodic.definition import (
-    API,
-    Definition,
-)
-from celery_delayq.periodic.importers import (
-    Found,
-    code_of,
-)
+from celery_delayq.periodic.definition import API, Definition
+from celery_delayq.periodic.importers import Found, code_of
 from celery_delayq.periodic.serialization import dumps_form
 from celery_delayq.periodic.wall_clock import ms_of
 from celery_delayq.utils.credentials import path_of
 
 #: What is told of how an entry stands, and not of what it is.
-_STANDING = (
-    *("when", "status", "next", "since", "last_run_at", "total_run_count", "runs_by_hand"),
+_STATE = (
+    *("when", "status", "next", "since", "last_run_at", "total_run_count", "manual_runs"),
     *("problem", "paused"),  # of one that was unreadable there, and may not be here
 )
 
@@ -70,7 +61,7 @@ def _found(
         try:
             data: dict[str, Any] = json.loads(line)
             name = _name(data.pop("name"))
-            told = {what: data.pop(what, None) for what in _STANDING}
+            told = {what: data.pop(what, None) for what in _STATE}
             in_code = data.get("source", API) == own
             if in_code and name not in code:
                 yield Found(name=name, problem="it is not in the code any more", over=True)
@@ -84,8 +75,8 @@ def _found(
                 since=_moment(told["since"]),
                 next=_moment(told["next"]),
                 as_listed=not in_code or _stays(code[name], name, text),
-                # Runs by hand count for no limit, and are not taken over.
-                total_run_count=_count(told["total_run_count"], told["runs_by_hand"]),
+                # Runs manually count for no limit, and are not taken over.
+                total_run_count=_count(told["total_run_count"], told["manual_runs"]),
                 enabled=told["status"] != "paused" and not told["paused"],
                 as_is=not in_code,
             )
@@ -117,8 +108,8 @@ def _stays(code: Definition | DelayQError, name: str, text: str) -> bool:
     return when == (dumps_form(code.schedule), code.timezone, code.start)
 
 
-def _count(total: Any, by_hand: Any) -> int:
-    count = int(total or 0) - int(by_hand or 0)
+def _count(total: Any, manual: Any) -> int:
+    count = int(total or 0) - int(manual or 0)
     if count < 0:
         raise ValueError(f"total_run_count={total!r}: expected a number from 0")
     return count

@@ -17,10 +17,7 @@ from redis.sentinel import Sentinel
 from celery_delayq.app import DelayQ
 from celery_delayq.errors import ConfigError
 from celery_delayq.periodic.definition import Definition
-from celery_delayq.periodic.importers import (
-    Found,
-    code_of,
-)
+from celery_delayq.periodic.importers import Found, code_of
 from celery_delayq.periodic.schedules import rrule
 from celery_delayq.utils.credentials import hide
 

@@ -1,6 +1,7 @@
 """How the queue is archived: the same steps for each table, whatever the archive is kept in.
 
-What is missing in the archive is staged, committed and published, in this order; only then letters
+What is missing in the archive is staged, committed and published, in this order; only then dead
+letters
 are removed from Redis, and only those that the archive has. Each step finds out by itself what is
 to be done, so it does not matter where the job before was killed.
 """
@@ -20,21 +21,10 @@ from pyspark.sql import functions as F
 
 from celery_delayq.deadletters.client import BATCH
 from celery_delayq.errors import ConfigError
-from celery_delayq.model.lookup import (
-    Letter,
-    to_text,
-)
+from celery_delayq.model.lookup import StatusCode, to_text
 from celery_delayq.model.scheduled import moment
-from celery_delayq.spark.access import (
-    Access,
-    opened,
-)
-from celery_delayq.spark.archives.commits import (
-    ArchiveError,
-    Commit,
-    Place,
-    Target,
-)
+from celery_delayq.spark.access import Access, opened
+from celery_delayq.spark.archives.commits import ArchiveError, Commit, Place, Target
 from celery_delayq.spark.archives.rows import (
     COLUMNS,
     PLACE,
@@ -44,19 +34,8 @@ from celery_delayq.spark.archives.rows import (
     frame,
     schema_of,
 )
-from celery_delayq.spark.planning import (
-    START,
-    Part,
-    RunsLost,
-    loss,
-    place_of,
-    plan,
-    plan_runs,
-)
-from celery_delayq.spark.session import (
-    MOST_CONNECTIONS,
-    described,
-)
+from celery_delayq.spark.planning import START, Part, RunsLost, loss, place_of, plan, plan_runs
+from celery_delayq.spark.session import MOST_CONNECTIONS, described
 from celery_delayq.spark.wanted import Wanted
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.scan import ScanStore
@@ -78,9 +57,9 @@ class Options:
     source : str | None
         What the queue is called in the archive; host, port and database without it.
     older_than : float
-        Only letters that died so many seconds ago.
+        Only dead letters that died so many seconds ago.
     remove : bool
-        Remove letters from Redis that the archive has.
+        Remove dead letters from Redis that the archive has.
     on_loss : str
         ``warn`` or ``fail``, when runs are forgotten before they were archived.
     partitions, batchsize : int
@@ -126,9 +105,9 @@ class Summary:
     source : str
         From which queue.
     history, dead_letters, scheduled : int | None
-        Runs, letters and entries that were added.
+        Runs, dead letters and entries that were added.
     removed, gone : int | None
-        Letters that were removed from Redis, and others that were not there any more.
+        Dead letters that were removed from Redis, and others that were not there any more.
     snapshot : str | None
         The name of the snapshot of the schedule.
     unreadable : int
@@ -223,10 +202,10 @@ class _Job:
 
     def _dead_letters(self, told: Summary) -> Summary:
         place = self._target.place("dead_letters", make=True)
-        parts, since = self._letters()
+        parts, since = self._parts_of_dead_letters()
         number = 0
         if parts:
-            # Of one letter there are two only where a hand has put one.
+            # Of one dead letter there are two only where a hand has put one.
             rows = self._read("dead_letters", parts).dropDuplicates(["digest"])
             if place.last is not None:
                 # What came back meanwhile and died before is for the next job: it is not compared.
@@ -282,8 +261,9 @@ class _Job:
     def _plan(self, store: Store, wanted: Wanted) -> list[Part]:
         return plan(store, wanted, self._options.partitions, self._options.batchsize)
 
-    def _letters(self) -> tuple[list[Part], date]:
-        """Return the parts of letters that are meant, and the day on which the first one died."""
+    def _parts_of_dead_letters(self) -> tuple[list[Part], date]:
+        """Return the parts of dead letters that are meant, and the day on which the first one
+        died."""
         last = self._now - int(self._options.older_than * 1000)
         with opened(self._access) as delayq:
             store = delayq.store
@@ -318,14 +298,14 @@ class _Job:
     # -- what is removed
 
     def _remove(self, place: Place) -> tuple[int, int]:
-        """Remove letters from Redis that are in the archive; return how many, and how many others
-        were not there any more.
+        """Remove dead letters from Redis that are in the archive; return how many, and how many
+        others were not there any more.
         """
-        parts, since = self._letters()
+        parts, since = self._parts_of_dead_letters()
         if not parts or place.last is None:
             return 0, 0
-        letters = self._frame("dead_letters", PLACE, parts)
-        archived = letters.join(place.known(since), "digest", "left_semi").coalesce(
+        dead_letters = self._frame("dead_letters", PLACE, parts)
+        archived = dead_letters.join(place.known(since), "digest", "left_semi").coalesce(
             MOST_CONNECTIONS
         )
         done = archived.mapInArrow(_removing(self._access), "removed BIGINT, gone BIGINT")
@@ -338,25 +318,26 @@ def _with(told: Summary, staged: Commit) -> Summary:
 
 
 def _discarded(
-    queue: str, letters: Sequence[tuple[str, int]], token: str, store: Store
-) -> list[Letter]:
-    return store.letters.discard(queue, letters, token)
+    queue: str, dead_letters: Sequence[tuple[str, int]], token: str, store: Store
+) -> list[StatusCode]:
+    return store.dead_letters.discard(queue, dead_letters, token)
 
 
 def _removing(access: Access) -> Callable[[Batches], Batches]:
-    """Return what removes letters on executors, each only if it still is the one that was read."""
+    """Return what removes dead letters on executors, each only if it still is the one that was
+    read."""
 
     def remove(batches: Batches) -> Batches:
-        states: Counter[Letter] = Counter()
+        states: Counter[StatusCode] = Counter()
         with opened(access) as delayq:
             for batch in batches:
                 by_queue: dict[str, list[tuple[str, int]]] = defaultdict(list)
                 rows = (batch.column(name).to_pylist() for name in ("queue", "name", "died_ms"))
                 for queue, name, died_ms in zip(*rows, strict=True):
                     by_queue[queue].append((to_text(name), died_ms))
-                for queue, letters in by_queue.items():
-                    for start in range(0, len(letters), BATCH):
-                        part = letters[start : start + BATCH]
+                for queue, dead_letters in by_queue.items():
+                    for start in range(0, len(dead_letters), BATCH):
+                        part = dead_letters[start : start + BATCH]
                         states.update(delayq._ask(partial(_discarded, queue, part, uuid4().hex)))
         removed = states.pop("d", 0)
         yield pa.RecordBatch.from_pydict({"removed": [removed], "gone": [states.total()]})

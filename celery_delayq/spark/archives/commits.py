@@ -131,7 +131,8 @@ class Place(Protocol):
         """Return all rows."""
 
     def known(self, since: date) -> DataFrame:
-        """Return the digests of letters that died on that day or later, or nobody knows when."""
+        """Return the digests of dead letters that died on that day or later, or nobody knows
+        when."""
 
 
 class Target(Protocol):

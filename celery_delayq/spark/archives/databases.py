@@ -18,20 +18,9 @@ from uuid import uuid4
 from pyspark.sql import functions as F
 
 from celery_delayq.errors import ConfigError
-from celery_delayq.spark.archives.commits import (
-    ArchiveError,
-    Commit,
-)
-from celery_delayq.spark.archives.rows import (
-    COLUMNS,
-    KEYS,
-    died_since,
-)
-from celery_delayq.spark.jdbc import (
-    check_zone,
-    connecting,
-    read_jdbc,
-)
+from celery_delayq.spark.archives.commits import ArchiveError, Commit
+from celery_delayq.spark.archives.rows import COLUMNS, KEYS, died_since
+from celery_delayq.spark.jdbc import check_zone, connecting, read_jdbc
 from celery_delayq.spark.session import MOST_CONNECTIONS
 
 if TYPE_CHECKING:
@@ -167,7 +156,8 @@ class Table:
         return self._sql.read(self._name)
 
     def known(self, since: date) -> DataFrame:
-        """Return the digests of letters that died on that day or later, or nobody knows when."""
+        """Return the digests of dead letters that died on that day or later, or nobody knows
+        when."""
         return self.read().where(died_since(since)).select("digest")
 
     # -- how

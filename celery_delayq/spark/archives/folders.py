@@ -22,16 +22,8 @@ from uuid import uuid4
 from pyspark.sql import functions as F
 
 from celery_delayq.errors import ConfigError
-from celery_delayq.spark.archives.commits import (
-    ArchiveError,
-    Commit,
-)
-from celery_delayq.spark.archives.rows import (
-    COLUMNS,
-    PARTITION,
-    died_since,
-    schema_of,
-)
+from celery_delayq.spark.archives.commits import ArchiveError, Commit
+from celery_delayq.spark.archives.rows import COLUMNS, PARTITION, died_since, schema_of
 from celery_delayq.spark.session import setting
 
 if TYPE_CHECKING:
@@ -126,7 +118,8 @@ class Folder:
         return self._spark.read.schema(self._schema).parquet(self._path)
 
     def known(self, since: date) -> DataFrame:
-        """Return the digests of letters that died on that day or later, or nobody knows when."""
+        """Return the digests of dead letters that died on that day or later, or nobody knows
+        when."""
         return self.read().where(died_since(since)).select("digest")
 
     def _publish(self, commit: Commit) -> None:

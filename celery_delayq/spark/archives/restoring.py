@@ -14,41 +14,17 @@ from uuid import uuid4
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from celery_delayq.errors import (
-    ConfigError,
-    RecordError,
-)
+from celery_delayq.errors import ConfigError, RecordError
 from celery_delayq.model.dead_letter import DeadFilter
-from celery_delayq.model.scheduled import (
-    Filter,
-    moment,
-)
-from celery_delayq.spark.access import (
-    Access,
-    opened,
-)
-from celery_delayq.spark.archives.commits import (
-    ArchiveError,
-    Commit,
-    Place,
-    Target,
-    source_of,
-)
-from celery_delayq.spark.archives.rows import (
-    Batches,
-    died_since,
-)
+from celery_delayq.model.scheduled import Filter, moment
+from celery_delayq.spark.access import Access, opened
+from celery_delayq.spark.archives.commits import ArchiveError, Commit, Place, Target, source_of
+from celery_delayq.spark.archives.rows import Batches, died_since
 from celery_delayq.spark.session import described
-from celery_delayq.transfer import dead_letter_restore as letter_restore
+from celery_delayq.transfer import dead_letter_restore as dead_letter_restore
 from celery_delayq.transfer import schedule
-from celery_delayq.transfer.dead_letter_row import (
-    LetterRow,
-    is_meant,
-)
-from celery_delayq.transfer.results import (
-    Imported,
-    server_of,
-)
+from celery_delayq.transfer.dead_letter_row import DeadLetterRow, is_meant
+from celery_delayq.transfer.results import Imported, server_of
 from celery_delayq.transfer.schedule_row import Row
 
 if TYPE_CHECKING:
@@ -59,8 +35,8 @@ if TYPE_CHECKING:
 Overdue = Literal["run", "skip"]
 
 #: Columns of what is put back, and of what became of it.
-_ENTRY = ("queue", "id", "task", "due_ms", "step", "nonce", "message", "problem")
-_LETTER = ("queue", "id", "digest", "data")
+_ENTRY = ("queue", "id", "task", "due_ms", "step", "message_id", "message", "problem")
+_DEAD_LETTER = ("queue", "id", "digest", "data")
 _BECAME = "outcome STRING, number BIGINT, why STRING"
 
 #: Rows that are put back together.
@@ -127,7 +103,7 @@ class Options:
         return Filter(self.queue, self.task, self.since, self.until)
 
     def dead_filter(self) -> DeadFilter:
-        """Return which letters are meant."""
+        """Return which dead letters are meant."""
         return DeadFilter(self.queue, self.task, died_from=self.since, died_to=self.until)
 
 
@@ -184,19 +160,19 @@ def restore(spark: SparkSession, target: Target, options: Options) -> Summary:
             own = server_of(delayq.store)
         if options.table == "scheduled":
             return _entries(place, options, own)
-        return _put(_letters(place, options, own).select(*_LETTER), options)
+        return _put(_dead_letters(place, options, own).select(*_DEAD_LETTER), options)
 
 
 def _entries(place: Place, options: Options, own: str) -> Summary:
     """Put a snapshot back."""
     commit = _snapshot(place, options, own)
     rows = place.read().where(F.col("snapshot") == F.lit(commit.snapshot))
-    told = _put(rows.where(~F.col("twin")).select(*_ENTRY), options)
+    told = _put(rows.where(~F.col("duplicate")).select(*_ENTRY), options)
     if told.total < commit.rows:
         # Of two with one id the first to come is stored under it: the same one as before.
-        twins = _put(rows.where(F.col("twin")).select(*_ENTRY), options)
-        both = Counter(told.outcomes) + Counter(twins.outcomes)
-        told = replace(told, outcomes=dict(sorted(both.items())), why=told.why or twins.why)
+        duplicate_ids = _put(rows.where(F.col("duplicate")).select(*_ENTRY), options)
+        both = Counter(told.outcomes) + Counter(duplicate_ids.outcomes)
+        told = replace(told, outcomes=dict(sorted(both.items())), why=told.why or duplicate_ids.why)
     return replace(told, snapshot=commit.snapshot, missing=max(0, commit.rows - told.total))
 
 
@@ -237,8 +213,8 @@ def _last(place: Place, source: str | None, own: str) -> Commit:
     return lasts[source_of(lasts, source, own)]
 
 
-def _letters(place: Place, options: Options, own: str) -> DataFrame:
-    """Return letters of one queue, of those days only that are meant."""
+def _dead_letters(place: Place, options: Options, own: str) -> DataFrame:
+    """Return dead letters of one queue, of those days only that are meant."""
     rows = place.read()
     sources = [source for (source,) in rows.select("source").distinct().collect()]
     if sources:
@@ -251,7 +227,7 @@ def _letters(place: Place, options: Options, own: str) -> DataFrame:
 
 def _putting(options: Options) -> Callable[[Batches], Batches]:
     """Return what puts rows back on executors, over one connection each."""
-    put = _put_entries if options.table == "scheduled" else _put_letters
+    put = _put_entries if options.table == "scheduled" else _put_dead_letters
 
     def run(batches: Batches) -> Batches:
         report = Imported(options.dry_run)
@@ -298,19 +274,21 @@ def _put_entries(
         schedule.put(delayq, rows, report, skip=options.overdue == "skip")
 
 
-def _put_letters(
+def _put_dead_letters(
     delayq: DelayQ, page: Sequence[dict[str, Any]], options: Options, report: Imported
 ) -> None:
     filter = options.dead_filter()
     rows = []
     for fields in page:
-        row = LetterRow.of_data(fields["queue"], fields["id"], fields["data"])
+        row = DeadLetterRow.of_data(fields["queue"], fields["id"], fields["data"])
         if row.digest != fields["digest"]:
             report.refuse(0, f"id {row.id[:80]!r}: the row is not as it was written")
-        elif is_meant(row.letter, filter):
+        elif is_meant(row.dead_letter, filter):
             rows.append(row)
         else:
             report.outcomes["filtered"] += 1
-    for batch in letter_restore.batches(rows):
-        put = partial(letter_restore.take, rows=batch, dry_run=options.dry_run, token=uuid4().hex)
+    for batch in dead_letter_restore.batches(rows):
+        put = partial(
+            dead_letter_restore.take, rows=batch, dry_run=options.dry_run, token=uuid4().hex
+        )
         report.outcomes.update(delayq._ask(put))

@@ -14,36 +14,15 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from celery_delayq.errors import RecordError
-from celery_delayq.model.dead_letter import (
-    Buried,
-    DeadLetter,
-)
+from celery_delayq.model.dead_letter import DeadLetter, DeadLettered
 from celery_delayq.model.envelope import MAX_DUE_MS
-from celery_delayq.model.lookup import (
-    Listed,
-    to_bytes,
-    to_text,
-)
+from celery_delayq.model.lookup import Listed, to_bytes, to_text
 from celery_delayq.model.scheduled import moment
-from celery_delayq.spark.access import (
-    Access,
-    opened,
-)
-from celery_delayq.spark.messages import (
-    name_of,
-    text_of,
-)
-from celery_delayq.spark.planning import (
-    Part,
-    place_of,
-)
-from celery_delayq.spark.tables import (
-    ARROW,
-    TABLES,
-    Page,
-    Rows,
-)
-from celery_delayq.transfer.dead_letter_row import LetterRow
+from celery_delayq.spark.access import Access, opened
+from celery_delayq.spark.messages import name_of, text_of
+from celery_delayq.spark.planning import Part, place_of
+from celery_delayq.spark.tables import ARROW, TABLES, Page, Rows
+from celery_delayq.transfer.dead_letter_row import DeadLetterRow
 from celery_delayq.transfer.schedule_row import Row
 
 if TYPE_CHECKING:
@@ -61,8 +40,8 @@ KEYS = {
     "scheduled": ("snapshot", "digest"),
 }
 
-#: The columns of each table, with their types in Spark's words. `data` is a whole letter, and of an
-#: entry there is what :class:`~celery_delayq.transfer.schedule_row.Row` has.
+#: The columns of each table, with their types in Spark's words. `data` is a whole dead letter, and
+#: of an entry there is what :class:`~celery_delayq.transfer.schedule_row.Row` has.
 COLUMNS: Mapping[str, Mapping[str, str]] = {
     "history": {"source": "STRING", **TABLES["history"], "day": "DATE"},
     "dead_letters": {
@@ -77,12 +56,12 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         "source": "STRING",
         "queue": "STRING",
         "id": "STRING",
-        "twin": "BOOLEAN",
+        "duplicate": "BOOLEAN",
         "task": "STRING",
         "due": "TIMESTAMP_LTZ",
         "due_ms": "BIGINT",
         "step": "INT",
-        "nonce": "STRING",
+        "message_id": "STRING",
         "message": "STRING",
         "problem": "STRING",
         "raw": "BINARY",
@@ -90,10 +69,10 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
     },
 }
 
-#: What tells a letter in Redis from all others: its name, and when it died in ms.
+#: What tells a dead letter in Redis from all others: its name, and when it died in ms.
 PLACE = {"digest": "STRING", "queue": "STRING", "name": "BINARY", "died_ms": "BIGINT"}
 
-#: The day of letters that do not say when they died.
+#: The day of dead letters that do not say when they died.
 UNKNOWN = date(1970, 1, 1)
 
 _KINDS = {**ARROW, "DATE": pa.date32()}
@@ -129,18 +108,18 @@ class Exact(Rows):
         page: Page = {name: [row.get(name) for row in rows] for name in self._names}
         return self._whole(page, len(entries))
 
-    def dead_letters(self, queue: str, found: Sequence[Buried]) -> Page:
+    def dead_letters(self, queue: str, found: Sequence[DeadLettered]) -> Page:
         """Return rows of dead letters; to be removed are those that would come back as they are."""
         if "name" in self._kinds:
             found = [each for each in found if text_of(each.id) == each.id]
         page = super().dead_letters(queue, found)
-        letters = [LetterRow.of(DeadLetter.of(queue, each)) for each in found]
-        page["digest"] = [each.digest for each in letters]
+        dead_letters = [DeadLetterRow.of(DeadLetter.of(queue, each)) for each in found]
+        page["digest"] = [each.digest for each in dead_letters]
         if "name" in self._kinds:
             page["name"] = [to_bytes(each.id) for each in found]
             page["died_ms"] = [each.died_ms for each in found]
         else:
-            page["id"] = [text_of(each.id) for each in letters]
+            page["id"] = [text_of(each.id) for each in dead_letters]
             page["data"] = [each.data for each in found]
             page["day"] = _days(page["died"])
         return self._whole(page, len(found))
@@ -159,21 +138,22 @@ class Exact(Rows):
 
 def _entry(queue: str, name: bytes, score: bytes, record: bytes) -> dict[str, Any]:
     """Return a row of an entry of the schedule, or what is wrong with it."""
-    twin = b"\0" in name
+    duplicate = b"\0" in name
     try:
         row = Row.of_listed(queue, Listed(to_text(name), int(float(score)), record))
     except (RecordError, ValueError, OverflowError) as exc:
         digest = _digest(queue, name, record)
         id = name_of(name.partition(b"\0")[0])
         problem = {"problem": text_of(str(exc)), "raw": record}
-        return {"digest": digest, "queue": queue, "id": id, "twin": twin, **problem}
+        return {"digest": digest, "queue": queue, "id": id, "duplicate": duplicate, **problem}
     due = moment(row.due_ms) if row.due_ms <= MAX_DUE_MS else None
-    digest = _digest(queue, to_bytes(row.id), row.nonce.encode())
-    return {**row._asdict(), "digest": digest, "twin": twin, "due": due}
+    digest = _digest(queue, to_bytes(row.id), row.message_id.encode())
+    return {**row._asdict(), "digest": digest, "duplicate": duplicate, "due": due}
 
 
 def died_since(day: date) -> Column:
-    """Return the condition for letters that died on that day or later, or nobody knows when."""
+    """Return the condition for dead letters that died on that day or later, or nobody knows
+    when."""
     return (F.col("day") >= F.lit(day)) | (F.col("day") == F.lit(UNKNOWN))
 
 

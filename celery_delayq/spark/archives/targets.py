@@ -8,15 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from celery_delayq.spark.archives.commits import Target
-from celery_delayq.spark.archives.databases import (
-    DatabaseTarget,
-    check_prefix,
-)
+from celery_delayq.spark.archives.databases import DatabaseTarget, check_prefix
 from celery_delayq.spark.archives.folders import FolderTarget
-from celery_delayq.spark.jdbc import (
-    PASSWORD,
-    connecting,
-)
+from celery_delayq.spark.jdbc import PASSWORD, connecting
 from celery_delayq.utils.credentials import check_folder
 
 if TYPE_CHECKING:

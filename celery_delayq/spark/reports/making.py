@@ -15,26 +15,11 @@ from pyspark.sql import functions as F
 
 from celery_delayq.errors import ConfigError
 from celery_delayq.model.scheduled import moment
-from celery_delayq.spark.access import (
-    VARIABLES,
-    opened,
-)
+from celery_delayq.spark.access import VARIABLES, opened
 from celery_delayq.spark.archives.commits import source_of
 from celery_delayq.spark.options import ReadOptions
-from celery_delayq.spark.reports.figures import (
-    Ahead,
-    Load,
-    Report,
-    step_for,
-)
-from celery_delayq.spark.reports.summing import (
-    HOUR,
-    MINUTE,
-    attempts,
-    by_kind,
-    reasons,
-    timeline,
-)
+from celery_delayq.spark.reports.figures import Ahead, Load, Report, step_for
+from celery_delayq.spark.reports.summing import HOUR, MINUTE, attempts, by_kind, reasons, timeline
 from celery_delayq.spark.tables import TABLES
 from celery_delayq.spark.wanted import Wanted
 

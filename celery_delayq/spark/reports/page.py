@@ -12,11 +12,7 @@ from celery_delayq.cli.words import spelled
 from celery_delayq.errors import ConfigError
 from celery_delayq.spark.reports import charts
 from celery_delayq.spark.reports.charts import Layer
-from celery_delayq.spark.reports.figures import (
-    Ahead,
-    Figures,
-    Report,
-)
+from celery_delayq.spark.reports.figures import Ahead, Figures, Report
 
 #: Rows of a table, and tasks or queues of a picture; there are more in Parquet and JSON.
 ROWS, SHOWN = 100, 12

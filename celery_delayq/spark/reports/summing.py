@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 
 from celery_delayq.model.scheduled import moment
-from celery_delayq.spark.reports.figures import (
-    Attempts,
-    Figures,
-    Quantiles,
-    Reason,
-    Step,
-)
+from celery_delayq.spark.reports.figures import Attempts, Figures, Quantiles, Reason, Step
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

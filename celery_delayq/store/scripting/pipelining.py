@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING, Any
 from redis import VERSION, ConnectionPool
 from redis.exceptions import RedisError
 
-from celery_delayq.store.scripting.calls import (
-    Call,
-    pack,
-)
+from celery_delayq.store.scripting.calls import Call, pack
 
 if TYPE_CHECKING:
     from celery_delayq.store.schedule import Store

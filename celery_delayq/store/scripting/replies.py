@@ -10,7 +10,7 @@ Stored = Literal[
 ]
 Adopted = Literal["scheduled", "ready", "gone"]
 
-#: The letters in which ``schedule/add.lua`` tells what became of each message; capital ones come
+#: The codes in which ``schedule/add.lua`` tells what became of each message; capital ones come
 #: with the id of another.
 STATES: dict[str, Stored] = {
     "s": "scheduled",
@@ -33,7 +33,7 @@ class Put(NamedTuple):
 
 
 #: Those that are about no other message, which most are.
-_ALONE = {letter: Put(state) for letter, state in STATES.items() if letter.islower()}
+_ALONE = {code: Put(state) for code, state in STATES.items() if code.islower()}
 
 
 class Puts(NamedTuple):
@@ -51,28 +51,27 @@ class Puts(NamedTuple):
     def read(cls, reply: Sequence[Any]) -> Puts:
         """Read the reply."""
         now, found, *rest = reply
-        letters = found.decode()
+        codes = found.decode()
         others = iter(rest)
         puts = [
-            _ALONE.get(letter)
-            or Put(STATES[letter], next(others).decode("utf-8", "surrogateescape"))
-            for letter in letters
+            _ALONE.get(code) or Put(STATES[code], next(others).decode("utf-8", "surrogateescape"))
+            for code in codes
         ]
-        places = (place for place, letter in enumerate(letters) if letter in "SR")
+        places = (place for place, code in enumerate(codes) if code in "SR")
         return cls(int(now), puts, {place: next(others) for place in places})
 
 
 class Look(NamedTuple):
     """Which queue to look at next and when: *now* in µs, *due* in ms since 1970, by Redis' clock.
 
-    The finer unit is worth half a millisecond of lateness. *reap* are queues with a lease that has
-    ended, where that was asked for.
+    The finer unit is worth half a millisecond of lateness. *reclaim_expired* are queues with a
+    lease that has ended, where that was asked for.
     """
 
     now: int
     queue: str | None
     due: int | None
-    reap: tuple[str, ...] = ()
+    reclaim_expired: tuple[str, ...] = ()
 
     @property
     def wait(self) -> float | None:
@@ -85,7 +84,7 @@ class Promoted(NamedTuple):
 
     look: Look
     moved: int
-    buried: int
+    dead_lettered: int
 
 
 class Held(NamedTuple):

@@ -1,4 +1,4 @@
-"""What it takes to look after the schedule: beside few entries, the same beside very many.
+"""What it takes to manage the schedule: beside few entries, the same beside very many.
 
 There is nothing on stock to compare with, so the two columns are the two sizes.
 """

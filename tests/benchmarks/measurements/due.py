@@ -14,7 +14,7 @@ from ..publisher import Order
 
 #: Tasks a second that a stock worker surely takes into its memory ahead of their time.
 INTAKE = 1_000
-#: Seconds between the last intake of stock and the first due task.
+#: Seconds between the last fetcher of stock and the first due task.
 MARGIN = 2.0
 PATIENCE = 60.0
 

@@ -14,13 +14,10 @@ from datetime import timezone
 from celery import Celery
 
 from celery_delayq import DelayQ
-from celery_delayq.periodic import state
+from celery_delayq.periodic import policy
 from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.runner import LEAVE
-from celery_delayq.store.periodic import (
-    PeriodicStore,
-    Writing,
-)
+from celery_delayq.store.periodic import PeriodicStore, Writing
 
 from ..bench import OURS, STOCK, Bench, Side, Station, percentile
 from ..model import Better, Figure, Row, Target, below, measurement
@@ -101,7 +98,7 @@ def _enter(station: Station, entries: int, ticking: int) -> None:
                 catch_up="all",
             )
             after = BEFORE_MS + n * 1000 // ticking if ticks else 0
-            entry = state.begin(definition, now + after, timezone.utc)
+            entry = policy.begin(definition, now + after, timezone.utc)
             writings.append(Writing(entry.name, "", entry.pack(), entry.look))
             if len(writings) == BATCH or n == 0:
                 gate.write(writings)

@@ -1,4 +1,4 @@
-"""What a hand has put out of step is found, mended, and found no more."""
+"""What a hand has put out of step is found, repaired, and found no more."""
 
 from __future__ import annotations
 
@@ -8,25 +8,15 @@ import pytest
 from celery import Celery
 from redis import Redis
 
-from celery_delayq.model.envelope import (
-    Due,
-    Entry,
-    Record,
-)
-from celery_delayq.periodic import state as periodic
+from celery_delayq.model.envelope import Due, Entry, Record
+from celery_delayq.periodic import policy as periodic
 from celery_delayq.periodic.definition import Definition
-from celery_delayq.periodic.state import Periodic
-from celery_delayq.store.keys import (
-    Keys,
-    Layout,
-)
-from celery_delayq.store.periodic import (
-    PeriodicStore,
-    Writing,
-)
+from celery_delayq.periodic.policy import Periodic
+from celery_delayq.store.keys import Keys, Layout
+from celery_delayq.store.periodic import PeriodicStore, Writing
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.support.drift import FAR, by_kind, lease, look, mended, numbers, schedule
+from tests.support.drift import FAR, by_kind, lease, look, numbers, repaired, schedule
 from tests.support.keyspace import snapshot
 
 pytestmark = pytest.mark.each_server
@@ -51,9 +41,9 @@ def test_nothing_is_wrong_with_what_our_scripts_leave(store: Store, redis: Redis
     lease(store, "x", "y")
     store.leases.ack("q", "me", ["1:1"])
     store.leases.reject("q", "me", "1:2", "x", "why")
-    store.bury("third", "id", "why", b"{}")
+    store.add_dead_letter("third", "id", "why", b"{}")
 
-    assert mended(store) == snapshot(redis)
+    assert repaired(store) == snapshot(redis)
     assert look(store).queues == ["other", "q", "third"]
 
 
@@ -92,7 +82,7 @@ def test_a_periodic_entry_that_nobody_looks_at_is_looked_at(store: Store, redis:
     assert look(store).findings == []
     redis.delete("delayq:periodic_at")
 
-    mended(store, unlisted_periodic=1)
+    repaired(store, unlisted_periodic=1)
 
     assert [name for name, _ in PeriodicStore(store).upcoming(10, 1000).records] == ["b"]
 
@@ -118,7 +108,7 @@ def test_a_lost_due_is_what_the_index_by_task_says(store: Store, redis: Redis) -
     healthy = snapshot(redis)
     redis.zrem("{q}:due", "a", "c")
 
-    assert mended(store, unscheduled=2) == healthy
+    assert repaired(store, unscheduled=2) == healthy
 
 
 def test_a_lost_due_without_an_index_is_the_eta_of_the_message(
@@ -130,7 +120,7 @@ def test_a_lost_due_without_an_index_is_the_eta_of_the_message(
     healthy = snapshot(redis)
     redis.delete("{celery}:due", "{celery}:tasks")
 
-    assert numbers(look(store)) == {"unscheduled": 250, "idle_agenda": 1}
+    assert numbers(look(store)) == {"unscheduled": 250, "idle_next_due": 1}
     assert numbers(look(store, repair=True)) == {"unscheduled": 250}
 
     assert snapshot(redis) == healthy
@@ -143,12 +133,12 @@ def test_a_lost_due_that_nothing_tells_is_now(store: Store, redis: Redis) -> Non
     redis.zrem("{q}:tasks", f"t\0{FAR:015}\0a")
     now = store.now_ms()
 
-    state = mended(store, unscheduled=1)
+    state = repaired(store, unscheduled=1)
 
     due = state["{q}:due"][b"a"]
     assert now <= due <= store.now_ms()
     assert state["{q}:tasks"] == {b"t\0%015d\0a" % due: 0, b"t\0%015d\0b" % (FAR + 1): 0}
-    assert state["delayq:agenda"] == {b"q": due}
+    assert state["delayq:next_due"] == {b"q": due}
     assert store.promote("q", Layout(), 100).moved == 1
     assert redis.lrange("q", 0, -1) == [b'{"id": "a"}']
 
@@ -157,7 +147,7 @@ def test_a_schedule_that_is_all_gone_is_restored(store: Store, redis: Redis) -> 
     ids = [f"id-{n}" for n in range(1000)]
     schedule(store, *ids)
     healthy = snapshot(redis)
-    redis.delete("{q}:due", "{q}:tasks", "delayq:agenda", "delayq:queues")
+    redis.delete("{q}:due", "{q}:tasks", "delayq:next_due", "delayq:queues")
     redis.zadd("{q}:tasks", healthy["{q}:tasks"])
 
     assert numbers(look(store)) == {"unscheduled": 1000, "unregistered": 1}
@@ -173,13 +163,13 @@ def test_what_is_scheduled_without_a_record_becomes_a_dead_letter(
     schedule(store, "a", "b")
     redis.hdel("{q}:entries", "a")
 
-    state = mended(store, no_record=1, misindexed=1)
+    state = repaired(store, no_record=1, misindexed=1)
 
     assert state["{q}:due"] == {b"b": FAR + 1}
-    assert state["delayq:agenda"] == {b"q": FAR + 1}
+    assert state["delayq:next_due"] == {b"q": FAR + 1}
     assert state["{q}:tasks"] == {b"t\0%015d\0b" % (FAR + 1): 0}
-    [letter] = store.dead_letters("q")
-    assert (letter.id, letter.reason, letter.due_ms) == ("a", "no record", FAR)
+    [dead_letter] = store.dead_letters.all("q")
+    assert (dead_letter.id, dead_letter.reason, dead_letter.due_ms) == ("a", "no record", FAR)
 
 
 def test_an_unreadable_record_stays_until_it_is_due(store: Store, redis: Redis) -> None:
@@ -203,8 +193,8 @@ def test_an_unreadable_record_without_a_due_is_left_to_promotion(
     look(store, repair=True)
     store.promote("q", Layout(), 100)
 
-    [letter] = store.dead_letters("q")
-    assert (letter.reason, letter.message) == ("unreadable record", b"garbage")
+    [dead_letter] = store.dead_letters.all("q")
+    assert (dead_letter.reason, dead_letter.message) == ("unreadable record", b"garbage")
     assert numbers(look(store)) == {}
 
 
@@ -216,7 +206,7 @@ def test_an_index_that_is_gone_is_rebuilt(store: Store, redis: Redis) -> None:
     healthy = snapshot(redis)
     redis.delete("{q}:tasks")
 
-    assert mended(store, unindexed=500) == healthy
+    assert repaired(store, unindexed=500) == healthy
 
 
 def test_members_of_the_index_that_belong_to_nothing_are_removed(
@@ -227,40 +217,40 @@ def test_members_of_the_index_that_belong_to_nothing_are_removed(
     wrong = [f"t\0{FAR:015}\0gone", f"t\0{FAR + 9:015}\0a", f"other\0{FAR:015}\0a", "no member"]
     redis.zadd("{q}:tasks", dict.fromkeys(wrong, 0))
 
-    assert mended(store, misindexed=4) == healthy
+    assert repaired(store, misindexed=4) == healthy
 
 
-def test_an_entry_whose_due_was_moved_by_hand_is_indexed_anew(store: Store, redis: Redis) -> None:
+def test_an_entry_whose_due_was_moved_manual_is_indexed_anew(store: Store, redis: Redis) -> None:
     schedule(store, "a")
     redis.zadd("{q}:due", {"a": FAR - 5})
 
-    state = mended(store, misindexed=1, unindexed=1, agenda_late=1)
+    state = repaired(store, misindexed=1, unindexed=1, next_due_late=1)
 
     assert state["{q}:tasks"] == {b"t\0%015d\0a" % (FAR - 5): 0}
     assert state["{q}:due"] == {b"a": FAR - 5}
-    assert state["delayq:agenda"] == {b"q": FAR - 5}
+    assert state["delayq:next_due"] == {b"q": FAR - 5}
 
 
 def test_a_second_entry_with_the_same_id_is_no_drift(store: Store) -> None:
-    for nonce in ("first", "second"):
-        record = Record(0, nonce, "t", b"{}")
+    for message_id in ("first", "second"):
+        record = Record(0, message_id, "t", b"{}")
         store.schedule("q", Entry("a", Due(FAR), 0, record.pack()))
 
-    mended(store)
+    repaired(store)
 
 
 # -- what leads to a queue
 
 
-@pytest.mark.parametrize("agenda", [{}, {"q": FAR + 1}, {"q": float("inf")}])
-def test_the_agenda_is_put_right(store: Store, redis: Redis, agenda: dict[str, float]) -> None:
+@pytest.mark.parametrize("next_due", [{}, {"q": FAR + 1}, {"q": float("inf")}])
+def test_the_next_due_is_put_right(store: Store, redis: Redis, next_due: dict[str, float]) -> None:
     schedule(store, "a", "b")
     healthy = snapshot(redis)
-    redis.delete("delayq:agenda")
-    if agenda:
-        redis.zadd("delayq:agenda", agenda)
+    redis.delete("delayq:next_due")
+    if next_due:
+        redis.zadd("delayq:next_due", next_due)
 
-    assert mended(store, agenda_late=1) == healthy
+    assert repaired(store, next_due_late=1) == healthy
 
 
 def test_a_queue_that_is_left_alone_after_an_error_is_no_drift(store: Store, redis: Redis) -> None:
@@ -268,35 +258,35 @@ def test_a_queue_that_is_left_alone_after_an_error_is_no_drift(store: Store, red
     redis.zadd("{q}:due", {"a": 5})
     redis.delete("{q}:tasks")
     redis.zadd("{q}:tasks", {f"t\0{5:015}\0a": 0})
-    redis.zadd("delayq:agenda", {"q": 5})
+    redis.zadd("delayq:next_due", {"q": 5})
     store.defer("q", 1.0)
 
-    mended(store)
+    repaired(store)
 
 
-def test_the_agenda_forgets_a_queue_with_nothing(store: Store, redis: Redis) -> None:
+def test_the_next_due_forgets_a_queue_with_nothing(store: Store, redis: Redis) -> None:
     schedule(store, "a")
     healthy = snapshot(redis)
-    redis.zadd("delayq:agenda", {"gone": FAR})
+    redis.zadd("delayq:next_due", {"gone": FAR})
 
     report = look(store)
 
     assert [finding.harmless for finding in report.findings] == [True]
     assert report.left == 0
-    assert mended(store, idle_agenda=1) == healthy
+    assert repaired(store, idle_next_due=1) == healthy
 
 
 def test_a_queue_that_the_registry_lacks_is_found_by_its_keys(store: Store, redis: Redis) -> None:
     schedule(store, "a", "b", queue="a{b}:due")
-    store.bury("dead only", "id", "why", b"{}")
-    redis.lpush("{suspected only}:suspects", "0\nx")
+    store.add_dead_letter("dead only", "id", "why", b"{}")
+    redis.lpush("{quarantined only}:quarantined messages", "0\nx")
     healthy = snapshot(redis)
     redis.delete("delayq:queues")
     layout = Layout().text.encode()
 
-    state = mended(store, unregistered=1 + 1 + 1)
+    state = repaired(store, unregistered=1 + 1 + 1)
 
-    queues = {b"a{b}:due": layout, b"dead only": layout, b"suspected only": layout}
+    queues = {b"a{b}:due": layout, b"dead only": layout, b"quarantined only": layout}
     assert state == {**healthy, "delayq:queues": queues}
 
 
@@ -305,7 +295,7 @@ def test_a_queue_that_only_ready_messages_passed_need_not_be_registered(store: S
     call.add(0, b"x")
     store.run(call)
 
-    mended(store)
+    repaired(store)
 
 
 # -- dead letters
@@ -313,9 +303,9 @@ def test_a_queue_that_only_ready_messages_passed_need_not_be_registered(store: S
 
 def test_dead_letters_and_their_list_by_time_are_put_in_step(store: Store, redis: Redis) -> None:
     for id in ("a", "b"):
-        store.bury("q", id, "why", b"{}")
+        store.add_dead_letter("q", id, "why", b"{}")
     healthy = snapshot(redis)
     redis.zrem("{q}:dead_at", "a")
     redis.zadd("{q}:dead_at", {"gone": 5})
 
-    assert mended(store, unlisted_letter=1, no_letter=1) == healthy
+    assert repaired(store, unlisted_dead_letter=1, no_dead_letter=1) == healthy

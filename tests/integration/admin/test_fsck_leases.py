@@ -1,4 +1,4 @@
-"""Leases, counts and markers that a hand has put out of step, found and mended."""
+"""Leases, counts and markers that a hand has put out of step, found and repaired."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ from hashlib import sha1
 import pytest
 from redis import Redis
 
-from celery_delayq.store.keys import (
-    Keys,
-    Layout,
-)
+from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.support.drift import FAR, SETTINGS, by_kind, lease, look, mended, numbers
+from tests.support.drift import FAR, SETTINGS, by_kind, lease, look, numbers, repaired
 from tests.support.keyspace import snapshot
 
 pytestmark = pytest.mark.each_server
@@ -34,14 +31,14 @@ def store(redis: Redis) -> Store:
 
 def test_a_process_that_holds_messages_without_a_lease_gets_one(store: Store, redis: Redis) -> None:
     lease(store, "x", "y")
-    redis.delete("{q}:leases", "delayq:reaping")
+    redis.delete("{q}:leases", "delayq:lease_ends")
     now = store.now_ms()
 
-    state = mended(store, unleased=1)
+    state = repaired(store, unleased=1)
 
     ends = state["{q}:leases"][b"me"]
     assert now + 30_000 <= ends <= store.now_ms() + 30_000
-    assert state["delayq:reaping"] == {b"q": ends}
+    assert state["delayq:lease_ends"] == {b"q": ends}
     assert len(state["{q}:leased:me"]) == 2
 
 
@@ -51,25 +48,27 @@ def test_a_new_lease_does_not_include_the_time_in_which_nobody_looked(
     lease(store, "x")
     seen = store.now_ms() - 3_600_000
     redis.hset("delayq:clock", mapping={"seen": seen, "stood": 0})
-    redis.delete("{q}:leases", "delayq:reaping")
+    redis.delete("{q}:leases", "delayq:lease_ends")
 
     look(store, repair=True)
 
-    assert redis.zscore("{q}:leases", "me") == redis.zscore("delayq:reaping", "q") == seen + 30_000
-    assert store.agenda(SETTINGS.lease / 3).reap == ()
+    assert (
+        redis.zscore("{q}:leases", "me") == redis.zscore("delayq:lease_ends", "q") == seen + 30_000
+    )
+    assert store.next_queue(SETTINGS.lease / 3).reclaim_expired == ()
 
 
-@pytest.mark.parametrize("reaping", [{}, {"q": float(2 * FAR)}])
-def test_leases_that_nobody_would_reap_are_watched_again(
-    store: Store, redis: Redis, reaping: dict[str, float]
+@pytest.mark.parametrize("lease_ends", [{}, {"q": float(2 * FAR)}])
+def test_leases_that_nobody_would_reclaim_are_watched_again(
+    store: Store, redis: Redis, lease_ends: dict[str, float]
 ) -> None:
     lease(store, "x")
     healthy = snapshot(redis)
-    redis.delete("delayq:reaping")
-    if reaping:
-        redis.zadd("delayq:reaping", reaping)
+    redis.delete("delayq:lease_ends")
+    if lease_ends:
+        redis.zadd("delayq:lease_ends", lease_ends)
 
-    assert mended(store, unwatched=1) == healthy
+    assert repaired(store, unwatched=1) == healthy
 
 
 def test_a_lease_on_nothing_that_ended_long_ago_is_removed(store: Store, redis: Redis) -> None:
@@ -77,9 +76,9 @@ def test_a_lease_on_nothing_that_ended_long_ago_is_removed(store: Store, redis: 
     healthy = snapshot(redis)
     redis.zadd("{q}:leases", {"gone": 5, "just now": store.now_ms() - 5000})
     first = {"q": 5}
-    redis.zadd("delayq:reaping", first)
+    redis.zadd("delayq:lease_ends", first)
 
-    state = mended(store, empty_lease=1)
+    state = repaired(store, empty_lease=1)
 
     assert set(state["{q}:leases"]) == {b"me", b"just now"}
     assert state["{q}:leased:me"] == healthy["{q}:leased:me"]
@@ -88,9 +87,9 @@ def test_a_lease_on_nothing_that_ended_long_ago_is_removed(store: Store, redis: 
 def test_what_a_process_without_a_lease_asked_last_is_forgotten(store: Store, redis: Redis) -> None:
     lease(store, "x")
     healthy = snapshot(redis)
-    redis.hset("{q}:nonces", "gone", "7")
+    redis.hset("{q}:request_numbers", "gone", "7")
 
-    assert mended(store, stale_nonce=1) == healthy
+    assert repaired(store, stale_message_id=1) == healthy
 
 
 def test_an_index_of_leases_that_names_a_queue_without_any_forgets_it(
@@ -98,19 +97,19 @@ def test_an_index_of_leases_that_names_a_queue_without_any_forgets_it(
 ) -> None:
     lease(store, "x")
     healthy = snapshot(redis)
-    redis.zadd("delayq:reaping", {"gone": 5})
+    redis.zadd("delayq:lease_ends", {"gone": 5})
 
-    assert mended(store, idle_reaping=1) == healthy
+    assert repaired(store, idle_lease_ends=1) == healthy
 
 
-def test_what_was_repaired_is_reaped(store: Store, redis: Redis) -> None:
+def test_what_was_repaired_is_reclaimed(store: Store, redis: Redis) -> None:
     lease(store, "x", "y", "z")
-    redis.delete("{q}:leases", "delayq:reaping", "{q}:wake")
+    redis.delete("{q}:leases", "delayq:lease_ends", "{q}:wake")
 
     look(store, repair=True)
     redis.zadd("{q}:leases", {"me": 5})
 
-    assert store.leases.reap("q", Layout(), "me", 100, 5).requeued == 3
+    assert store.leases.reclaim_expired("q", Layout(), "me", 100, 5).requeued == 3
     assert redis.lrange("q", 0, -1) == [b"z", b"y", b"x"]
 
 
@@ -129,12 +128,12 @@ def test_counts_of_messages_that_are_gone_are_removed(store: Store, redis: Redis
     call.add(0, b"ready")
     call.add(9, b"urgent")
     store.run(call)
-    redis.lpush("{q}:suspects", "0\nsuspect")
-    count(redis, b"held", b"ready", b"urgent", b"suspect")
+    redis.lpush("{q}:quarantined", "0\nsuspect")
+    count(redis, b"held", b"ready", b"urgent", b"quarantined")
     healthy = snapshot(redis)
     count(redis, b"popped", b"purged")
 
-    assert mended(store, stale_count=2) == healthy
+    assert repaired(store, stale_count=2) == healthy
 
 
 def test_counts_beside_too_many_messages_are_not_looked_at_and_that_is_told(

@@ -15,16 +15,9 @@ from redis import Redis
 
 from celery_delayq import DelayQ
 from celery_delayq.admin.findings import KINDS
-from celery_delayq.store.keys import (
-    Keys,
-    Layout,
-)
+from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
-from celery_delayq.testing import (
-    ManagedProcess,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import ManagedProcess, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
 from tests.support.drift import FAR, by_kind, lease, look, numbers, schedule
@@ -99,12 +92,12 @@ def test_a_key_of_another_type_is_told_and_the_rest_goes_on(store: Store, redis:
 def test_a_full_server_lets_all_be_repaired_but_the_index(store: Store, redis: Redis) -> None:
     schedule(store, "a", "b", "c", "d", "e")
     lease(store, "x")
-    store.bury("q", "letter", "why", b"{}")
+    store.add_dead_letter("q", "dead_letter", "why", b"{}")
     healthy = snapshot(redis)
     redis.zadd("{q}:tasks", {f"t\0{FAR:015}\0gone": 0})
     redis.zrem("{q}:due", "a", "b")
-    redis.zrem("{q}:dead_at", "letter")
-    redis.delete("{q}:leases", "delayq:reaping", "delayq:agenda", "delayq:queues")
+    redis.zrem("{q}:dead_at", "dead_letter")
+    redis.delete("{q}:leases", "delayq:lease_ends", "delayq:next_due", "delayq:queues")
     redis.config_set("maxmemory-policy", "noeviction")
     redis.config_set("maxmemory", 1)
 
@@ -112,10 +105,10 @@ def test_a_full_server_lets_all_be_repaired_but_the_index(store: Store, redis: R
 
     assert report.left == 0
     state = snapshot(redis)
-    assert {**state, "{q}:leases": 0, "delayq:reaping": 0, "delayq:clock": 0} == {
+    assert {**state, "{q}:leases": 0, "delayq:lease_ends": 0, "delayq:clock": 0} == {
         **healthy,
         "{q}:leases": 0,
-        "delayq:reaping": 0,
+        "delayq:lease_ends": 0,
         "delayq:clock": 0,
     }
 
@@ -131,16 +124,17 @@ def test_a_full_server_lets_all_be_repaired_but_the_index(store: Store, redis: R
     assert numbers(look(store)) == {}
 
 
-def test_every_finding_says_what_is_wrong_and_what_mending_does() -> None:
-    assert all(kind.what and kind.mending for kind in KINDS.values())
+def test_every_finding_says_what_is_wrong_and_what_repairing_does() -> None:
+    assert all(kind.what and kind.repairing for kind in KINDS.values())
 
 
 # -- while workers run
 
-#: What is found now and then though nothing is wrong. The agenda names a queue whose entries were
+#: What is found now and then though nothing is wrong. The next-due index names a queue whose
+#: entries were
 #: all replaced by ready ones, until it is looked at; nobody has the unique key of a task that was
 #: replaced while it ran, or of a retry beside another task, when that one is done first.
-COME_AND_GO = {"idle_agenda", "keyless"}
+COME_AND_GO = {"idle_next_due", "keyless"}
 
 #: How many messages are sent meanwhile.
 COUNT = scaled(600, 1500)
@@ -340,7 +334,7 @@ def test_the_command_line_finds_and_repairs(
 
 @pytest.mark.usefixtures("app")
 def test_what_is_harmless_is_told_and_is_no_failure(shop: list[str], redis: Redis) -> None:
-    redis.zadd("delayq:agenda", {"gone": 5})
+    redis.zadd("delayq:next_due", {"gone": 5})
 
     with ManagedProcess([*shop, "fsck"]) as process:
         assert process.wait() == 0

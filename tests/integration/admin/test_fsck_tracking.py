@@ -9,15 +9,9 @@ from redis import Redis
 
 from celery_delayq.admin import repair
 from celery_delayq.admin.findings import Report
-from celery_delayq.store.keys import (
-    Keys,
-    Layout,
-)
+from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.repair import Batch
-from celery_delayq.store.repair_tracking import (
-    MendTracks,
-    Tracked,
-)
+from celery_delayq.store.repair_tracking import RepairTracking, Tracked
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.drift import (
@@ -26,10 +20,10 @@ from tests.support.drift import (
     labelled,
     lease,
     look,
-    mended,
     numbers,
-    park,
+    pause_due,
     put,
+    repaired,
     schedule,
 )
 from tests.support.keyspace import snapshot
@@ -47,14 +41,14 @@ def store(redis: Redis) -> Store:
     return Store(redis, Keys(), Layout())
 
 
-def make_ready(store: Store, *ids: str, unique: str = "", nonce: str = "") -> None:
+def make_ready(store: Store, *ids: str, unique: str = "", message_id: str = "") -> None:
     """Publish messages with a label that are due; *unique* and the id are their unique keys."""
-    put(store, *(labelled(id, nonce, unique=unique and unique + id, due=5) for id in ids))
+    put(store, *(labelled(id, message_id, unique=unique and unique + id, due=5) for id in ids))
     store.register("q")
 
 
-def reserve(store: Store, nonce: str, number: int, incarnation: str = "me") -> None:
-    assert len(store.leases.reserve("q", incarnation, 30.0, nonce, number).messages) == number
+def reserve(store: Store, message_id: str, number: int, worker_id: str = "me") -> None:
+    assert len(store.leases.reserve("q", worker_id, 30.0, message_id, number).messages) == number
 
 
 def left(report: Report) -> dict[str, int]:
@@ -63,16 +57,16 @@ def left(report: Report) -> dict[str, int]:
 
 
 def test_nothing_is_wrong_with_what_our_scripts_leave(store: Store, redis: Redis) -> None:
-    park(store, "p1", "p2", task="paused")
+    pause_due(store, "p1", "p2", task="paused")
     put(store, labelled("s", unique="sk1"), labelled("s", "second", unique="sk2"))
     make_ready(store, "a", "b", "c", unique="d")
-    make_ready(store, "a", nonce="again")
+    make_ready(store, "a", message_id="again")
     reserve(store, "1", 2)
     store.control.cancel("q", Layout(), ["c"])
 
-    assert mended(store) == snapshot(redis)
-    assert redis.zcard("{q}:twins") == 2
-    assert redis.zcard("{q}:parked") == 2
+    assert repaired(store) == snapshot(redis)
+    assert redis.zcard("{q}:duplicate_ids") == 2
+    assert redis.zcard("{q}:paused_due") == 2
     assert redis.hlen("{q}:running") == 2
     assert redis.hlen("{q}:waiting") == 2
     assert redis.hlen("{q}:unique") == 4
@@ -81,75 +75,77 @@ def test_nothing_is_wrong_with_what_our_scripts_leave(store: Store, redis: Redis
 # -- what is paused
 
 
-def test_a_parked_entry_that_is_not_listed_comes_back_again(store: Store, redis: Redis) -> None:
-    park(store, *(f"id-{n}" for n in range(250)))
+def test_a_paused_due_entry_that_is_not_listed_comes_back_again(store: Store, redis: Redis) -> None:
+    pause_due(store, *(f"id-{n}" for n in range(250)))
     healthy = snapshot(redis)
-    redis.zremrangebyrank("{q}:parked", 0, 199)
+    redis.zremrangebyrank("{q}:paused_due", 0, 199)
 
-    assert mended(store, lost_parked=200) == healthy
+    assert repaired(store, lost_paused_due=200) == healthy
 
     store.control.pause(["q"], task="t", resume=True)
     assert store.promote("q", Layout(), 1000).moved == 250
 
 
-def test_what_is_listed_as_parked_and_is_not_is_removed(store: Store, redis: Redis) -> None:
-    park(store, "a", task="paused")
+def test_what_is_listed_as_paused_due_and_is_not_is_removed(store: Store, redis: Redis) -> None:
+    pause_due(store, "a", task="paused")
     schedule(store, "b")
     healthy = snapshot(redis)
-    misparked = [
+    misplaced_paused = [
         f"t\0{FAR:015}\0b",
         f"t\0{5:015}\0b",
         f"paused\0{6:015}\0a",
     ]
     idle = [f"t\0{FAR:015}\0gone", "no member"]
-    redis.zadd("{q}:parked", dict.fromkeys([*misparked, *idle], 0))
+    redis.zadd("{q}:paused_due", dict.fromkeys([*misplaced_paused, *idle], 0))
 
     report = look(store)
-    assert by_kind(report)["idle_parked"].harmless
-    assert not by_kind(report)["misparked"].harmless
-    assert mended(store, misparked=3, idle_parked=2) == healthy
+    assert by_kind(report)["idle_paused_due"].harmless
+    assert not by_kind(report)["misplaced_paused"].harmless
+    assert repaired(store, misplaced_paused=3, idle_paused_due=2) == healthy
 
 
-def test_a_parked_entry_that_has_lost_its_due_is_parked_anew(store: Store, redis: Redis) -> None:
-    park(store, "a", "b")
+def test_a_paused_due_entry_that_has_lost_its_due_is_paused_due_anew(
+    store: Store, redis: Redis
+) -> None:
+    pause_due(store, "a", "b")
     healthy = snapshot(redis)
     redis.zrem("{q}:due", "a")
 
-    assert numbers(look(store)) == {"unscheduled": 1, "idle_parked": 1}
+    assert numbers(look(store)) == {"unscheduled": 1, "idle_paused_due": 1}
     look(store, repair=True)
     store.promote("q", Layout(), 1000)
 
     assert snapshot(redis) == healthy
 
 
-def test_a_parked_entry_without_a_record_is_a_letter_with_its_due(
+def test_a_paused_due_entry_without_a_record_is_a_dead_letter_with_its_due(
     store: Store, redis: Redis
 ) -> None:
-    park(store, "a")
+    pause_due(store, "a")
     redis.hdel("{q}:entries", "a")
 
     look(store, repair=True)
 
-    [letter] = store.dead_letters("q")
-    assert letter.due_ms == 5
+    [dead_letter] = store.dead_letters.all("q")
+    assert dead_letter.due_ms == 5
     assert numbers(look(store)) == {}
 
 
 def test_a_paused_queue_is_not_late(store: Store, redis: Redis) -> None:
     schedule(store, "a")
     store.control.pause(["q"], queue="q")
-    # Nobody has looked at it yet, and it is in the agenda until then.
-    mended(store)
+    # Nobody has looked at it yet, and it is in the next-due index until then.
+    repaired(store)
     redis.zadd("{q}:due", {"a": 5})
     redis.delete("{q}:tasks")
     redis.zadd("{q}:tasks", {f"t\0{5:015}\0a": 0})
     store.promote("q", Layout(), 100)
-    assert not redis.exists("delayq:agenda")
+    assert not redis.exists("delayq:next_due")
 
-    mended(store)
+    repaired(store)
 
     redis.hdel("delayq:control", "qq")
-    assert numbers(look(store)) == {"agenda_late": 1}
+    assert numbers(look(store)) == {"next_due_late": 1}
 
 
 def test_what_is_ready_in_a_paused_queue_is_to_wake_nobody(store: Store, redis: Redis) -> None:
@@ -157,33 +153,33 @@ def test_what_is_ready_in_a_paused_queue_is_to_wake_nobody(store: Store, redis: 
     redis.delete("{q}:wake")
     store.control.pause(["q"], queue="q")
 
-    mended(store)
+    repaired(store)
 
     store.control.pause(["q"], queue="q", resume=True)
     store.promote("q", Layout(), 100)
     assert redis.exists("{q}:wake")
-    mended(store)
+    repaired(store)
 
 
-def test_what_is_parked_makes_no_queue_late(store: Store, redis: Redis) -> None:
-    park(store, "a")
-    assert not redis.exists("delayq:agenda")
+def test_what_is_paused_due_makes_no_queue_late(store: Store, redis: Redis) -> None:
+    pause_due(store, "a")
+    assert not redis.exists("delayq:next_due")
 
-    mended(store)
+    repaired(store)
 
 
-def test_what_is_parked_and_goes_on_is_looked_at(store: Store, redis: Redis) -> None:
-    park(store, "a", task="a")
-    park(store, "b", "c", task="b")
+def test_what_is_paused_due_and_goes_on_is_looked_at(store: Store, redis: Redis) -> None:
+    pause_due(store, "a", task="a")
+    pause_due(store, "b", "c", task="b")
     schedule(store, "later")
-    redis.zadd("{q}:parked", {f"b\0{5:015}\0gone": 0})
-    assert numbers(look(store, repair=True)) == {"idle_parked": 1}
+    redis.zadd("{q}:paused_due", {f"b\0{5:015}\0gone": 0})
+    assert numbers(look(store, repair=True)) == {"idle_paused_due": 1}
     redis.hdel("delayq:control", "tb")
     now = store.now_ms()
 
-    state = mended(store, agenda_late=1)
+    state = repaired(store, next_due_late=1)
 
-    assert now <= state["delayq:agenda"][b"q"] <= store.now_ms()
+    assert now <= state["delayq:next_due"][b"q"] <= store.now_ms()
     assert store.promote("q", Layout(), 100).moved == 2
 
 
@@ -197,57 +193,62 @@ def test_a_queue_with_a_low_rate_is_looked_at_as_rarely(store: Store, redis: Red
     redis.hset("delayq:queues", "q", layout.text)
 
     assert store.promote("q", layout, 100).moved == 1
-    assert redis.zscore("delayq:agenda", "q") > store.now_ms() + 5_000
+    assert redis.zscore("delayq:next_due", "q") > store.now_ms() + 5_000
 
-    mended(store)
+    repaired(store)
 
 
 # -- second messages with the same id
 
 
 def test_second_messages_that_are_not_listed_are_found_again(store: Store, redis: Redis) -> None:
-    nonces = ("first", "second", "third")
-    put(store, *(labelled("s", nonce) for nonce in nonces))
+    message_ids = ("first", "second", "third")
+    put(store, *(labelled("s", message_id) for message_id in message_ids))
     for id in ("held", "ready"):
-        for nonce in nonces:
-            make_ready(store, id, nonce=nonce)
+        for message_id in message_ids:
+            make_ready(store, id, message_id=message_id)
     reserve(store, "1", 3)
     healthy = snapshot(redis)
-    redis.delete("{q}:twins")
+    redis.delete("{q}:duplicate_ids")
 
-    assert len(healthy["{q}:twins"]) == 2 + 2 + 2
-    assert mended(store, unlisted_twin=6) == healthy
+    assert len(healthy["{q}:duplicate_ids"]) == 2 + 2 + 2
+    assert repaired(store, unlisted_duplicate=6) == healthy
 
 
 def test_names_of_second_messages_that_are_gone_are_removed(store: Store, redis: Redis) -> None:
-    for nonce in ("first", "second"):
-        put(store, labelled("s", nonce))
-        make_ready(store, "r", nonce=nonce)
+    for message_id in ("first", "second"):
+        put(store, labelled("s", message_id))
+        make_ready(store, "r", message_id=message_id)
     healthy = snapshot(redis)
-    redis.zadd("{q}:twins", {"s\0third": 0, "r\0third": 0, "gone\0x": 0, "no name": 0})
+    redis.zadd("{q}:duplicate_ids", {"s\0third": 0, "r\0third": 0, "gone\0x": 0, "no name": 0})
 
-    assert by_kind(look(store))["idle_twin"].harmless
-    assert mended(store, idle_twin=4) == healthy
+    assert by_kind(look(store))["idle_duplicate"].harmless
+    assert repaired(store, idle_duplicate=4) == healthy
 
 
 def test_a_second_message_that_is_the_first_for_now_may_be_listed(
     store: Store, redis: Redis
 ) -> None:
-    for nonce in ("first", "second"):
-        make_ready(store, "a", nonce=nonce)
+    for message_id in ("first", "second"):
+        make_ready(store, "a", message_id=message_id)
     reserve(store, "1", 1)
     store.leases.ack("q", "me", ["1:1"])
     reserve(store, "2", 1)
     assert redis.hkeys("{q}:running") == [b"a"]
-    redis.zadd("{q}:twins", {"a\0second": 0})
+    redis.zadd("{q}:duplicate_ids", {"a\0second": 0})
 
-    mended(store)
+    repaired(store)
 
 
 # -- unique keys
 
-#: Owners that say less than the id and the nonce of a message.
-UNREADABLE = {"no owner": "x", "no nonce": "=a", "empty nonce": "=a\0", "no number": "-=a\0n-a"}
+#: Owners that say less than the id and the message id of a message.
+UNREADABLE = {
+    "no owner": "x",
+    "no message id": "=a",
+    "empty message id": "=a\0",
+    "no number": "-=a\0n-a",
+}
 
 
 def test_unique_keys_of_what_is_gone_are_removed(store: Store, redis: Redis) -> None:
@@ -264,7 +265,7 @@ def test_unique_keys_of_what_is_gone_are_removed(store: Store, redis: Redis) -> 
     redis.hset("{q}:unique", mapping=wrong)
 
     assert by_kind(look(store))["idle_key"].harmless
-    assert mended(store, idle_key=len(wrong)) == healthy
+    assert repaired(store, idle_key=len(wrong)) == healthy
 
 
 def test_a_unique_key_that_nobody_has_is_given_to_its_task(store: Store, redis: Redis) -> None:
@@ -278,7 +279,7 @@ def test_a_unique_key_that_nobody_has_is_given_to_its_task(store: Store, redis: 
     redis.delete("{q}:unique")
 
     assert by_kind(look(store))["keyless"].harmless
-    assert mended(store, keyless=449) == healthy
+    assert repaired(store, keyless=449) == healthy
 
 
 @pytest.mark.parametrize("owner", ["=gone\0n", "=a\0other", *UNREADABLE.values()])
@@ -288,7 +289,7 @@ def test_a_unique_key_that_is_lost_with_its_owner_is_given_once(
     put(store, labelled("a", unique="skey"))
     redis.hset("{q}:unique", "key", owner)
 
-    state = mended(store, idle_key=1, keyless=1)
+    state = repaired(store, idle_key=1, keyless=1)
 
     assert state["{q}:unique"] == {b"key": b"=a\0n-a"}
 
@@ -299,14 +300,14 @@ def test_what_stands_beside_the_owner_of_its_key_is_no_drift(store: Store, redis
     put(store, beside._replace(policy="k 0 1"))
     assert redis.zcard("{q}:due") == 2
 
-    mended(store)
+    repaired(store)
 
 
 def test_a_scope_that_is_over_needs_no_key(store: Store) -> None:
     make_ready(store, "r", "h", unique="s")
     reserve(store, "1", 1)
 
-    mended(store)
+    repaired(store)
 
 
 # -- what is ready or held
@@ -314,41 +315,41 @@ def test_a_scope_that_is_over_needs_no_key(store: Store) -> None:
 
 def test_what_no_process_holds_is_running_no_more(store: Store, redis: Redis) -> None:
     make_ready(store, "gone", unique="d")
-    make_ready(store, "gone", nonce="second")
+    make_ready(store, "gone", message_id="second")
     reserve(store, "1", 2, "other")
     healthy = snapshot(redis)
     make_ready(store, *(f"id-{n}" for n in range(250)), unique="d")
     reserve(store, "1", 250)
     redis.delete("{q}:leased:me")
     redis.zrem("{q}:leases", "me")
-    redis.hdel("{q}:nonces", "me")
+    redis.hdel("{q}:request_numbers", "me")
     redis.hset("{q}:running", mapping={"garbage": "x", "gone\0third": "third 5 - t other"})
-    redis.zadd("{q}:twins", {"gone\0third": 0})
+    redis.zadd("{q}:duplicate_ids", {"gone\0third": 0})
 
     report = look(store)
     assert not by_kind(report)["gone_running"].harmless
     assert report.left == 252
-    state = mended(store, gone_running=252)
+    state = repaired(store, gone_running=252)
 
-    for key in ("{q}:running", "{q}:unique", "{q}:twins", "{q}:leased:other"):
+    for key in ("{q}:running", "{q}:unique", "{q}:duplicate_ids", "{q}:leased:other"):
         assert state[key] == healthy[key]
     assert "{q}:waiting" not in state
 
 
 def test_what_a_stock_worker_took_is_ready_no_more(store: Store, redis: Redis) -> None:
     make_ready(store, "taken", "left", unique="d")
-    redis.rpush("{q}:suspects", b"0\n" + redis.lindex("q", -1))
-    make_ready(store, "suspect", unique="d")
-    redis.lset("{q}:suspects", 0, b"0\n" + redis.lpop("q"))
+    redis.rpush("{q}:quarantined", b"0\n" + redis.lindex("q", -1))
+    make_ready(store, "quarantined", unique="d")
+    redis.lset("{q}:quarantined", 0, b"0\n" + redis.lpop("q"))
     store.control.cancel("q", Layout(), ["taken"])
     redis.rpop("q")
     redis.hset("{q}:waiting", "garbage", "x")
 
     assert by_kind(look(store))["gone_waiting"].harmless
-    state = mended(store, gone_waiting=2)
+    state = repaired(store, gone_waiting=2)
 
-    assert set(state["{q}:waiting"]) == {b"left", b"suspect"}
-    assert set(state["{q}:unique"]) == {b"left", b"suspect"}
+    assert set(state["{q}:waiting"]) == {b"left", b"quarantined"}
+    assert set(state["{q}:unique"]) == {b"left", b"quarantined"}
 
 
 def test_a_key_that_another_has_now_stays_with_it(store: Store, redis: Redis) -> None:
@@ -358,7 +359,7 @@ def test_a_key_that_another_has_now_stays_with_it(store: Store, redis: Redis) ->
     make_ready(store, "other")  # else nothing is known to be waiting any more
     put(store, labelled("second", unique="dkey"))
 
-    state = mended(store, gone_waiting=1)
+    state = repaired(store, gone_waiting=1)
 
     assert state["{q}:unique"] == {b"key": b"=second\0n-second"}
 
@@ -374,28 +375,28 @@ def test_what_has_moved_while_it_was_looked_for_is_not_gone(
     def passed_over(*_: Any, **__: Any) -> tuple[Batch, list[bytes]]:
         return Batch(0, 0, []), []
 
-    monkeypatch.setattr(MendTracks, "messages", passed_over)
+    monkeypatch.setattr(RepairTracking, "messages", passed_over)
 
-    mended(store)
+    repaired(store)
 
     def another_value(*_: Any) -> list[Tracked]:
         found = redis.hgetall(f"{{q}}:{index}")
         return [Tracked(name, value.replace(b" 5 ", b" 6 ")) for name, value in found.items()]
 
     redis.delete("q", "{q}:leased:me")
-    monkeypatch.setattr(MendTracks, "sample", another_value)
+    monkeypatch.setattr(RepairTracking, "sample", another_value)
     assert numbers(look(store, repair=True)) == {}
 
 
 def test_what_cannot_be_found_by_its_id_is_tracked(store: Store, redis: Redis) -> None:
-    lease(store, "w", incarnation="other")
+    lease(store, "w", worker_id="other")
     make_ready(store, *(f"h-{n}" for n in range(250)), unique="d")
     reserve(store, "1", 250)
     make_ready(store, *(f"r {n} ü" for n in range(250)))
-    make_ready(store, "r 0 ü", nonce="second")
+    make_ready(store, "r 0 ü", message_id="second")
     store.run(_ready(store, b"without a label"))
     healthy = snapshot(redis)
-    redis.delete("{q}:waiting", "{q}:running", "{q}:twins")
+    redis.delete("{q}:waiting", "{q}:running", "{q}:duplicate_ids")
 
     seen = look(store)
     assert seen.left == 0
@@ -405,7 +406,7 @@ def test_what_cannot_be_found_by_its_id_is_tracked(store: Store, redis: Redis) -
     assert numbers(report) == {"untracked_held": 250, "untracked_ready": 251}
 
     state = snapshot(redis)
-    tracked = ("{q}:waiting", "{q}:running", "{q}:twins")
+    tracked = ("{q}:waiting", "{q}:running", "{q}:duplicate_ids")
     assert {**state, **dict.fromkeys(tracked)} == {**healthy, **dict.fromkeys(tracked)}
     assert [len(state[key]) for key in tracked] == [251, 250, 1]
     assert state["{q}:running"].keys() == healthy["{q}:running"].keys()
@@ -455,7 +456,7 @@ def test_more_bytes_than_may_be_read_at_once_are_told(
 
 def test_keys_of_another_type_are_told(store: Store, redis: Redis) -> None:
     make_ready(store, "a")
-    names = ("parked", "unique", "twins", "waiting", "running", "pace")
+    names = ("paused_due", "unique", "duplicate_ids", "waiting", "running", "pace")
     for name in names:
         redis.delete(f"{{q}}:{name}")
         redis.set(f"{{q}}:{name}", "mine")
@@ -481,20 +482,25 @@ def test_keys_of_another_type_are_told(store: Store, redis: Redis) -> None:
 
 
 def test_a_full_server_lets_all_of_it_be_repaired(store: Store, redis: Redis) -> None:
-    park(store, "p")
+    pause_due(store, "p")
     put(store, labelled("s", "first", unique="sk1"), labelled("s", "second", unique="sk2"))
     make_ready(store, "h")
     reserve(store, "1", 1)
     make_ready(store, "r", unique="d")
-    redis.delete(*(f"{{q}}:{name}" for name in ("parked", "unique", "twins", "running", "waiting")))
+    redis.delete(
+        *(
+            f"{{q}}:{name}"
+            for name in ("paused_due", "unique", "duplicate_ids", "running", "waiting")
+        )
+    )
     redis.config_set("maxmemory-policy", "noeviction")
     redis.config_set("maxmemory", 1)
 
     report = look(store, repair=True)
 
     assert numbers(report) == {
-        "lost_parked": 1,
-        "unlisted_twin": 1,
+        "lost_paused_due": 1,
+        "unlisted_duplicate": 1,
         "keyless": 3,
         "untracked_held": 1,
         "untracked_ready": 1,

@@ -11,11 +11,7 @@ from celery import Celery
 
 from celery_delayq import DelayQ
 from celery_delayq.admin.stock_migration import to_stock
-from celery_delayq.testing import (
-    ManagedProcess,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import ManagedProcess, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, ready
 from tests.support.keyspace import snapshot
@@ -36,7 +32,7 @@ def test_what_killed_workers_held_goes_back_where_it_was(
     leases.reserve("celery", "two", 30.0, "9", 2)
     leases.reserve("celery", "two", 30.0, "10", 1)
     leases.reserve("other", "two", 30.0, "11", 1)
-    redis.lpush("{celery}:suspects", b"3\n" + redis.rpop("celery\x06\x163"))
+    redis.lpush("{celery}:quarantined", b"3\n" + redis.rpop("celery\x06\x163"))
     alone = redis.hget("{celery}:leased:one", "1:3")
     redis.hset("{celery}:leased:one", "1:3", b"0!\n" + alone.removeprefix(b"0\n"))
 
@@ -51,7 +47,7 @@ def test_what_killed_workers_held_goes_back_where_it_was(
     def ids(key: str) -> list[str]:
         return [message["headers"]["id"] for message in ready(delayq_redis, key)]
 
-    # To run next: what was suspected, then of each process in the order in which it was leased.
+    # To run next: what was quarantined, then of each process in the order in which it was leased.
     assert ids("celery") == ["id-4", "id-6", "id-0", "id-2", "later"]
     assert ids("celery\x06\x163") == ["id-5", "id-1", "id-3", "id-7"]
     assert ids("other") == ["other"]
@@ -74,7 +70,7 @@ def test_what_is_leased_goes_back_in_batches_to_the_lists_of_its_queue(
         app.send_task("t", task_id=f"id-{n}", priority=5)
     store = DelayQ.of(app).store
     store.leases.reserve("celery", "me", 30.0, "1", 250)
-    redis.delete("{celery}:leases", "delayq:reaping", "delayq:queues")
+    redis.delete("{celery}:leases", "delayq:lease_ends", "delayq:queues")
 
     steps: Any = to_stock(app)
     assert next(steps).total == 250
@@ -101,17 +97,20 @@ def test_what_a_retry_has_replaced_does_not_go_back(
     assert ready(delayq_redis) == []
 
 
-def test_an_unreadable_suspect_becomes_a_dead_letter(
+def test_an_unreadable_quarantined_becomes_a_dead_letter(
     app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest
 ) -> None:
-    delayq_redis.client.lpush("{celery}:suspects", "garbage", b"0\n{}")
+    delayq_redis.client.lpush("{celery}:quarantined", "garbage", b"0\n{}")
 
     moved = list(to_stock(app))[-1]
 
     assert (moved.total, moved.ready, moved.left) == (2, 1, 1)
     assert delayq_redis.client.lrange("celery", 0, -1) == [b"{}"]
-    [letter] = delayq.store.dead_letters("celery")
-    assert (letter.reason, letter.message) == ("unreadable suspect", b"garbage")
+    [dead_letter] = delayq.store.dead_letters.all("celery")
+    assert (dead_letter.reason, dead_letter.message) == (
+        "unreadable quarantined message",
+        b"garbage",
+    )
 
 
 def test_what_our_killed_worker_held_is_run_by_a_stock_worker(

@@ -12,15 +12,8 @@ import pytest
 from celery import Celery
 
 from celery_delayq import DelayQ
-from celery_delayq.admin.stock_migration import (
-    from_stock,
-    to_stock,
-)
-from celery_delayq.testing import (
-    ManagedProcess,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.admin.stock_migration import from_stock, to_stock
+from celery_delayq.testing import ManagedProcess, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, ready, stored
 from tests.support.keyspace import snapshot
@@ -154,7 +147,7 @@ def test_what_cannot_be_read_stays_in_the_schedule_and_keeps_nobody_busy(
     if broken == "no record":
         redis.hdel("{celery}:entries", "broken")
     else:
-        data = b"garbage" if broken == "no record of ours" else b"1 0 nonce t\n{"
+        data = b"garbage" if broken == "no record of ours" else b"1 0 message id t\n{"
         redis.hset("{celery}:entries", "broken", data)
 
     moved = [*islice(to_stock(app), 10)]
@@ -237,7 +230,7 @@ def test_a_dry_run_counts_and_changes_nothing(
         assert "Without --dry-run this is refused" in process.log
 
     after = snapshot(delayq_redis.client)
-    own = ("{celery}:due", "{celery}:entries", "{celery}:tasks", "delayq:agenda")
+    own = ("{celery}:due", "{celery}:entries", "{celery}:tasks", "delayq:next_due")
     assert {key: after[key] for key in own} == {key: before[key] for key in own}
 
 

@@ -20,20 +20,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from celery_delayq import DelayQ
-from celery_delayq.admin.stock_migration import (
-    from_stock,
-    to_stock,
-)
+from celery_delayq.admin.stock_migration import from_stock, to_stock
 from celery_delayq.model.dead_letter import DeadFilter
-from celery_delayq.model.envelope import (
-    Due,
-    Entry,
-)
+from celery_delayq.model.envelope import Due, Entry
 from celery_delayq.model.scheduled import Filter
-from celery_delayq.testing import (
-    FAST_START,
-    WorkerProcess,
-)
+from celery_delayq.testing import FAST_START, WorkerProcess
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, add
 from tests.support.faults.scale import LONG, scaled
@@ -111,7 +102,7 @@ class Shop:
             self.store.leases.retry("celery", entry, "celery", "alive", field, when_due=when_due)
             self.store.leases.ack("celery", "alive", [field])
 
-    def bury(self) -> None:
+    def add_dead_letter(self) -> None:
         for field, data in self.lease("alive"):
             id = json.loads(data)["headers"]["id"]
             self.store.leases.reject("celery", "alive", field, id, "it failed")
@@ -146,9 +137,9 @@ OPERATIONS: dict[str, st.SearchStrategy[Operation]] = {
     "retry": st.builds(
         lambda eta: lambda s: s.replaced(Due(int(eta.timestamp() * 1000)), "push", retries=1), etas
     ),
-    "park": st.just(lambda s: s.replaced(Due(s.store.now_ms()), "keep")),
+    "pause_due": st.just(lambda s: s.replaced(Due(s.store.now_ms()), "keep")),
     "die with a message": st.just(lambda s: s.lease("dead", 2)),
-    "bury": st.just(Shop.bury),
+    "add_dead_letter": st.just(Shop.add_dead_letter),
     "replay": st.just(lambda s: s.delayq.replay_all(DeadFilter(), everything=True)),
     "replay at a rate": st.just(
         lambda s: s.delayq.replay_all(DeadFilter(), everything=True, rate=0.001)
@@ -268,8 +259,8 @@ def test_each_task_goes_back_as_it_is_by_now(
     assert shop.delayq.count_dead() == dead
     own = {key for key in snapshot(shop.client) if not key.startswith("_kombu.")}
     kept = {"{celery}:wake", "delayq:queues", "delayq:control"}
-    letters = {"{celery}:dead", "{celery}:dead_at"} if dead else set()
-    assert own - kept - letters <= {*LISTS}
+    dead_letters = {"{celery}:dead", "{celery}:dead_at"} if dead else set()
+    assert own - kept - dead_letters <= {*LISTS}
     assert list(to_stock(ours))[-1].total == 0
 
 

@@ -14,16 +14,9 @@ from celery import Celery
 from rich.console import Console
 
 from celery_delayq import DelayQ
-from celery_delayq.admin.stats import (
-    QueueStats,
-    Stats,
-)
+from celery_delayq.admin.stats import QueueStats, Stats
 from celery_delayq.cli.stats import queues_table
-from celery_delayq.testing import (
-    ManagedProcess,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import ManagedProcess, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 
 pytestmark = pytest.mark.each_server
@@ -100,7 +93,7 @@ def test_a_task_that_waits_ready_since_it_was_due_ages_too(app: Celery, delayq: 
     assert 0.29 <= queue.oldest_age < 10
 
 
-def test_what_processes_hold_is_leased_and_what_is_suspected_is_ready(
+def test_what_processes_hold_is_leased_and_what_is_quarantined_is_ready(
     app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest
 ) -> None:
     for n in range(9):
@@ -112,7 +105,7 @@ def test_what_processes_hold_is_leased_and_what_is_suspected_is_ready(
     leases.reserve("other", "two", 30.0, "2", 5)
     leases.ack("celery", "two", ["1:1"])
     delayq_redis.client.zadd("{celery}:leases", {"gone": 5})
-    delayq_redis.client.lpush("{celery}:suspects", "0\nx")
+    delayq_redis.client.lpush("{celery}:quarantined", "0\nx")
     delayq.store.register("celery")
     delayq.store.register("other")
 

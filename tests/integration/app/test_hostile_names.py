@@ -9,17 +9,9 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_delayq import (
-    DelayQ,
-    Filter,
-    Item,
-    Outcome,
-)
+from celery_delayq import DelayQ, Filter, Item, Outcome
 from celery_delayq.admin.repair import check
-from celery_delayq.errors import (
-    DelayQError,
-    InvalidOption,
-)
+from celery_delayq.errors import DelayQError, InvalidOption
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import DEFAULT_SEP
@@ -226,7 +218,7 @@ def test_dead_letters_of_any_name_go_to_a_database_and_come_back(
         headers = {"id": name, "task": name, "root_id": name, "group": name}
         details = dict.fromkeys(("exception", "message", "traceback", "worker"), name)
         for message in (json.dumps({"headers": headers}).encode(), b"none\xff" + name.encode()):
-            delayq.store.bury(name, name, name, message, json.dumps(details).encode())
+            delayq.store.add_dead_letter(name, name, name, message, json.dumps(details).encode())
     before = snapshot(delayq_redis.client)
     assert len([*delayq.dead_letters()]) == 2 * len(NAMES)
     assert all(delayq.count_dead(queue=name, task=name) == 1 for name in NAMES.values())
@@ -244,9 +236,9 @@ def test_log_lines_hold_no_controls_of_an_id(
 ) -> None:
     id = "\x1b[2J\nTask forged[1] succeeded"
     add.apply_async(task_id=id, exchange="nowhere", routing_key="a")
-    delayq.store.bury("celery", id, "no message", b"no message")
-    [letter] = delayq.dead_letters(queue="celery")
-    delayq.replay(letter)
+    delayq.store.add_dead_letter("celery", id, "no message", b"no message")
+    [dead_letter] = delayq.dead_letters(queue="celery")
+    delayq.replay(dead_letter)
 
     lines = [record.getMessage() for record in caplog.records]
     assert [line.split(r"\x1b[2J")[0] for line in lines] == ["Task '", "Dead letter '"]

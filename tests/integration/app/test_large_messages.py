@@ -13,21 +13,15 @@ from kombu.messaging import Producer
 
 from celery_delayq import DelayQ
 from celery_delayq.admin import repair
-from celery_delayq.admin.stock_migration import (
-    from_stock,
-    to_stock,
-)
+from celery_delayq.admin.stock_migration import from_stock, to_stock
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.scheduled import Filter
-from celery_delayq.periodic import state as policy
-from celery_delayq.periodic.firing import (
-    TickScheduler,
-    stored,
-)
+from celery_delayq.periodic import policy as policy
+from celery_delayq.periodic.firing import TickScheduler, stored
 from celery_delayq.settings import Settings
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
-from tests.support.letters import fill, message
+from tests.support.dead_letters import fill, message
 from tests.support.proxy import Proxy
 
 #: How many messages there are, and how many characters the argument of each has.
@@ -151,7 +145,7 @@ def fire(stage: Stage) -> int:
         firings = [
             (entry, firing)
             for entry in found
-            if (firing := policy.fire(entry, entry.standing.tick or 0, scheduler.zone))
+            if (firing := policy.fire(entry, entry.state.tick or 0, scheduler.zone))
         ]
         return stored(scheduler.fire(stage.delayq.store, firings))
 
@@ -188,14 +182,14 @@ OPERATIONS = {
         dead, lambda s: s.delayq.replay_all(DeadFilter("celery"), rate=1).done
     ),
     "purge": Operation(dead, lambda s: s.delayq.purge_all(DeadFilter(task="shop.mail")).done),
-    "export of letters": Operation(dead, lambda s: s.delayq.export_dead(s.file).letters),
-    "import of letters": Operation(
+    "export of dead letters": Operation(dead, lambda s: s.delayq.export_dead(s.file).dead_letters),
+    "import of dead letters": Operation(
         dead_exported, lambda s: s.delayq.import_dead(s.file).outcomes["restored"]
     ),
-    "import of letters, dry": Operation(
+    "import of dead letters, dry": Operation(
         dead_exported, lambda s: s.delayq.import_dead(s.file, dry_run=True).outcomes["restored"]
     ),
-    "import of letters that are there": Operation(
+    "import of dead letters that are there": Operation(
         dead_and_exported,
         lambda s: s.delayq.import_dead(s.file, dry_run=True).outcomes["duplicate"],
     ),

@@ -22,14 +22,11 @@ from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.scheduled import Filter
 from celery_delayq.periodic.client import PeriodicTasks
 from celery_delayq.periodic.definition import Definition
-from celery_delayq.periodic.importers import (
-    Found,
-    take_over,
-)
+from celery_delayq.periodic.importers import Found, take_over
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
+from tests.support.dead_letters import fill
 from tests.support.keyspace import snapshot
-from tests.support.letters import fill
 from tests.support.proxy import Fault, Proxy
 
 # Of Celery's result backend with redis-py 8.
@@ -137,7 +134,7 @@ def taken_over(delayq: DelayQ, _: Stage) -> list[str]:
 
 def archived(delayq: DelayQ, stage: Stage) -> tuple[int, ...]:
     report = delayq.archive_dead(f"sqlite:///{stage.folder}/archive.db")
-    return report.looked, report.letters, report.new, report.moved, report.gone
+    return report.looked, report.dead_letters, report.new, report.moved, report.gone
 
 
 ADDS = Filter(task="tasks.add")
@@ -180,7 +177,7 @@ OPERATIONS: dict[str, Operation] = {
     "purge_all": Operation(dead_letters, lambda q, _: q.purge_all(DeadFilter(), everything=True)),
     "export_to": Operation(schedule, lambda q, s: q.export_to(s.folder / "new.jsonl").entries),
     "export_dead": Operation(
-        dead_letters, lambda q, s: q.export_dead(s.folder / "new.jsonl").letters
+        dead_letters, lambda q, s: q.export_dead(s.folder / "new.jsonl").dead_letters
     ),
     "import_from": Operation(
         exported, lambda q, s: q.import_from(s.folder / "schedule.jsonl").outcomes
@@ -250,7 +247,7 @@ def told_of(value: bytes) -> Any:
 
 
 def left_in(stage: Stage) -> dict[str, Any]:
-    """Return the whole of Redis but for nonces and times at which something was done."""
+    """Return the whole of Redis but for message ids and times at which something was done."""
     path = stage.folder / "group"
     group = path.read_bytes() if path.exists() else b"no group"
 
@@ -262,7 +259,7 @@ def left_in(stage: Stage) -> dict[str, Any]:
         name = named(key.encode()).decode()
         if key.startswith("celery-task-meta-"):
             seen[name] = told_of(value)
-        elif key.endswith((":due", ":tasks", ":parked")):
+        elif key.endswith((":due", ":tasks", ":paused_due")):
             seen[name] = sorted((named(member), score) for member, score in value.items())
         elif isinstance(value, list):
             ids = [json.loads(each)["headers"]["id"] if each else "" for each in value]

@@ -14,16 +14,9 @@ import pytest
 from celery import Celery
 
 from celery_delayq import DelayQ
-from celery_delayq.model.scheduled import (
-    Bulk,
-    Outcome,
-)
+from celery_delayq.model.scheduled import Bulk, Outcome
 from celery_delayq.schedule.items import Item
-from celery_delayq.testing import (
-    ManagedProcess,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import ManagedProcess, WorkerProcess, wait_until
 from tests.integration.conftest import MakeApp
 from tests.support.cli import INTERRUPTIBLE, CommandLine
 

@@ -18,19 +18,13 @@ from celery import Celery
 from rich.cells import cell_len
 
 from celery_delayq import DelayQ
-from celery_delayq.model.scheduled import (
-    Bulk,
-    Outcome,
-)
-from celery_delayq.testing import (
-    ManagedProcess,
-    wait_until,
-)
+from celery_delayq.model.scheduled import Bulk, Outcome
+from celery_delayq.testing import ManagedProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, query, ready
 from tests.integration.conftest import stored as scheduled
 from tests.support.cli import INTERRUPTIBLE, CommandLine
-from tests.support.letters import details, fill, message, stored
+from tests.support.dead_letters import details, fill, message, stored
 
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
 
@@ -51,9 +45,10 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
 
 @pytest.fixture
 def filled(delayq: DelayQ) -> int:
-    """Four letters that died a day, an hour, a minute and a second ago; return the first's time."""
+    """Four dead letters that died a day, an hour, a minute and a second ago; return the first's
+    time."""
     now = delayq.store.now_ms()
-    keep = delayq.store.letters.keep
+    keep = delayq.store.dead_letters.keep
     kinds = (
         ("nine", "celery", "shop.mail", 86_400, "Timeout", "root-1", None),
         ("ten", "celery", "shop.mail", 3600, "Declined", "root-1", "group-1"),
@@ -70,7 +65,7 @@ def filled(delayq: DelayQ) -> int:
 
 
 def everything(delayq: DelayQ) -> list[str]:
-    return [letter.id for letter in delayq.dead_letters()]
+    return [dead_letter.id for dead_letter in delayq.dead_letters()]
 
 
 # -- list
@@ -81,7 +76,7 @@ def test_list_shows_what_died_in_order(cli: CommandLine) -> None:
     narrow, wide = cli("dead", "list"), cli("dead", "list", columns=200)
 
     assert narrow.code == wide.code == 0
-    assert narrow.out.endswith("\n4 letters.\n")
+    assert narrow.out.endswith("\n4 dead letters.\n")
     for shown in (narrow.out, wide.out):
         places = [shown.index(id) for id in ("nine", "ten", "eleven", "twelve")]
         assert places == sorted(places)
@@ -97,7 +92,7 @@ def test_none_is_told(cli: CommandLine, delayq: DelayQ) -> None:
     assert cli("dead", "list", "--json").out == ""
     shown = cli("dead", "list", "--queue", "mial")
     assert shown.code == 0
-    assert "0 letters: no dead letter is meant by this filter." in shown.out
+    assert "0 dead letters: no dead letter is meant by this filter." in shown.out
     assert "There is no queue mial" in shown.out
 
 
@@ -130,14 +125,14 @@ def test_all_commands_take_the_same_filters(
         dry = cli("dead", command, *options, "--dry-run", "--json")
         assert (dry.code, dry.json["total"]) == (0, len(ids))
     url = f"sqlite:///{tmp_path}/dead.db"
-    assert cli("dead", "export", url, *options, "--json").json["letters"] == len(ids)
+    assert cli("dead", "export", url, *options, "--json").json["dead_letters"] == len(ids)
     assert cli("dead", "archive", url, *options, "--json").json["moved"] == len(ids)
     assert [id for id in everything(delayq) if id in ids] == []
     back = cli("dead", "import", url, *options, "--json")
     assert back.json["outcomes"].get("restored", 0) == len(ids)
     done = cli("dead", "purge", *options, "--yes")
     assert done.code == 0
-    assert f"{len(ids)} letter" in done.out
+    assert f"{len(ids)} dead letter" in done.out
     assert len(everything(delayq)) == 4 - len(ids)
 
 
@@ -146,12 +141,14 @@ def test_more_than_the_limit_are_told_of(cli: CommandLine, delayq: DelayQ) -> No
 
     for options, number in (([], 100), (["--limit", "7"], 7), (["--limit", "702"], 702)):
         ran = cli("dead", "list", *options)
-        assert ran.out.endswith(f"\n{number} letters, and there are more: give --all or --limit.\n")
+        assert ran.out.endswith(
+            f"\n{number} dead letters, and there are more: give --all or --limit.\n"
+        )
         told = cli("dead", "list", *options, "--json")
         assert len(told.out.splitlines()) == number
         assert "there are more" in told.err
     for options in (["--limit", "703"], ["--all"]):
-        assert cli("dead", "list", *options).out.endswith("\n703 letters.\n")
+        assert cli("dead", "list", *options).out.endswith("\n703 dead letters.\n")
         told = cli("dead", "list", *options, "--json")
         assert (len(told.out.splitlines()), told.err) == (703, "")
 
@@ -177,7 +174,7 @@ def test_show_tells_all_that_is_known(cli: CommandLine) -> None:
     assert ", 1h ago" in lines["died"] or ", 1h 0m" in lines["died"]
     assert "Traceback (most recent call last):\n" in ran.out
     assert ran.out.endswith("Declined: declined\n")
-    told = cli("dead", "show", "ten", "--json").json["letters"][0]
+    told = cli("dead", "show", "ten", "--json").json["dead_letters"][0]
     assert told["traceback"].startswith("Traceback")
     assert json.loads(told["message"]["body"])[0] == ["ten", ""]
 
@@ -188,26 +185,30 @@ def test_one_that_is_not_there_is_no_success(cli: CommandLine) -> None:
         ran = cli("dead", "show", *args)
         assert (ran.code, ran.out) == (1, "")
         assert f"There is no dead letter with the id {args[0]}" in ran.err
-        assert cli("dead", "show", *args, "--json").json == {"letters": []}
+        assert cli("dead", "show", *args, "--json").json == {"dead_letters": []}
 
 
-def test_all_letters_of_a_task_are_found_by_its_id(cli: CommandLine, delayq: DelayQ) -> None:
-    bury = delayq.store.letters.bury
+def test_all_dead_letters_of_a_task_are_found_by_its_id(cli: CommandLine, delayq: DelayQ) -> None:
+    add_dead_letter = delayq.store.dead_letters.add_dead_letter
     for n in range(3):
-        bury("celery", "other" if n == 2 else "letter", f"reason {n}", message("task-1"))
+        add_dead_letter(
+            "celery", "other" if n == 2 else "dead_letter", f"reason {n}", message("task-1")
+        )
 
-    told = cli("dead", "show", "task-1", "--json").json["letters"]
+    told = cli("dead", "show", "task-1", "--json").json["dead_letters"]
     assert [each["reason"] for each in told] == ["reason 0", "reason 1", "reason 2"]
-    [twin] = [each for each in everything(delayq) if "\0" in each]
+    [duplicate] = [each for each in everything(delayq) if "\0" in each]
     shown = [line.split()[0] for line in cli("dead", "list").out.splitlines() if "%00" in line]
-    assert shown == [twin.replace("\0", "%00")]
+    assert shown == [duplicate.replace("\0", "%00")]
     assert "reason 1" in cli("dead", "show", shown[0]).out
     assert cli("dead", "purge", shown[0]).code == 0
-    assert twin not in everything(delayq)
+    assert duplicate not in everything(delayq)
 
 
 def test_what_is_no_message_is_shown_as_bytes(cli: CommandLine, delayq: DelayQ) -> None:
-    delayq.store.letters.bury("celery", "rotten", "unreadable", b"\xff\x1b[31m" + b"x" * 5000)
+    delayq.store.dead_letters.add_dead_letter(
+        "celery", "rotten", "unreadable", b"\xff\x1b[31m" + b"x" * 5000
+    )
 
     ran = cli("dead", "show", "rotten")
 
@@ -220,7 +221,7 @@ def test_what_is_no_message_is_shown_as_bytes(cli: CommandLine, delayq: DelayQ) 
 def test_what_others_wrote_does_nothing_to_the_terminal(cli: CommandLine, delayq: DelayQ) -> None:
     told = details(HOSTILE, message=HOSTILE, traceback=HOSTILE * 2, worker=HOSTILE)
     sent = message(HOSTILE, HOSTILE, root_id=HOSTILE, argsrepr=HOSTILE)
-    delayq.store.letters.bury("q" + HOSTILE, HOSTILE, HOSTILE * 100, sent, told)
+    delayq.store.dead_letters.add_dead_letter("q" + HOSTILE, HOSTILE, HOSTILE * 100, sent, told)
     [id] = everything(delayq)
 
     for columns in (40, 80, 200):
@@ -250,7 +251,7 @@ def test_ids_are_replayed_and_each_is_told(
     }
     assert (elsewhere.code, elsewhere.out) == (
         1,
-        "not replayed  twelve  unknown: there is no such letter, or no more\n",
+        "not replayed  twelve  unknown: there is no such dead letter, or no more\n",
     )
     assert everything(delayq) == ["twelve"]
     assert [each["headers"]["id"] for each in ready(delayq_redis)] == ["nine", "ten"]
@@ -290,16 +291,18 @@ def test_all_that_a_filter_means_are_replayed(
     dry = cli("dead", "replay", "--died-from", "2h", "--dry-run")
     assert dry.code == 0
     assert re.search(r"^shop\.bill +bills +2$", dry.out, re.MULTILINE)
-    assert "Replay 3 letters of 2 tasks in 2 queues: a dry run, nothing was changed." in dry.out
+    assert (
+        "Replay 3 dead letters of 2 tasks in 2 queues: a dry run, nothing was changed." in dry.out
+    )
     told = cli("dead", "replay", "--died-from", "2h", "--dry-run", "--json").json
     assert told["meant"] == [
-        {"queue": "bills", "task": "shop.bill", "letters": 2},
-        {"queue": "celery", "task": "shop.mail", "letters": 1},
+        {"queue": "bills", "task": "shop.bill", "dead_letters": 2},
+        {"queue": "celery", "task": "shop.mail", "dead_letters": 1},
     ]
     assert len(everything(delayq)) == 4
 
     done = cli("dead", "replay", "--task", "shop.mail", "--to-queue", "bills", "--yes")
-    assert (done.code, done.out) == (0, "2 letters replayed to queue bills.\n")
+    assert (done.code, done.out) == (0, "2 dead letters replayed to queue bills.\n")
     assert len(ready(delayq_redis, "bills")) == 2
     told = cli("dead", "replay", "--all", "--yes", "--json")
     assert (told.code, told.json) == (0, {"dry_run": False, "total": 2, "outcomes": {"done": 2}})
@@ -311,7 +314,7 @@ def test_many_are_spread(cli: CommandLine, delayq: DelayQ) -> None:
 
     ran = cli("dead", "replay", "--queue", "celery", "--rate", "0.1", "--yes")
 
-    assert ran.out == "21 letters replayed at 0.1 a second.\n"
+    assert ran.out == "21 dead letters replayed at 0.1 a second.\n"
     dues = sorted(each.due for each in delayq.entries())
     # The first is due at once.
     assert len(dues) == 20
@@ -319,9 +322,9 @@ def test_many_are_spread(cli: CommandLine, delayq: DelayQ) -> None:
 
 
 def test_a_task_that_the_app_does_not_know_is_warned_of(cli: CommandLine, delayq: DelayQ) -> None:
-    bury = delayq.store.letters.bury
+    add_dead_letter = delayq.store.dead_letters.add_dead_letter
     for id, task in (("a", "shop.gone\x1b"), ("b", "shop.mail"), ("c", "shop.gone\x1b")):
-        bury("celery", id, "failed", message(id, task))
+        add_dead_letter("celery", id, "failed", message(id, task))
     warning = r"This app does not know the task shop.gone\x1b"
 
     dry = cli("dead", "replay", "--all", "--dry-run", "--json")
@@ -335,15 +338,15 @@ def test_a_task_that_the_app_does_not_know_is_warned_of(cli: CommandLine, delayq
 
 
 def test_what_cannot_be_replayed_is_told(cli: CommandLine, app: Celery, delayq: DelayQ) -> None:
-    delayq.store.letters.bury("celery", "rotten", "unreadable", b"no json")
-    delayq.store.letters.bury("celery", "good", "failed", message("good"))
+    delayq.store.dead_letters.add_dead_letter("celery", "rotten", "unreadable", b"no json")
+    delayq.store.dead_letters.add_dead_letter("celery", "good", "failed", message("good"))
 
     one = cli("dead", "replay", "rotten")
     assert one.code == 1
     assert "not replayed  rotten  unreadable: it is no message of a task" in one.out
     many = cli("dead", "replay", "--all", "--yes")
     assert many.code == 1
-    assert "1 letter replayed." in many.out
+    assert "1 dead letter replayed." in many.out
     assert "1 not replayed, unreadable: it is no message" in many.out
     assert everything(delayq) == ["rotten"]
 
@@ -361,7 +364,7 @@ def test_what_others_change_meanwhile_is_told(
 
     assert shown.code == 1
     assert [line.split(":")[0] for line in shown.out.splitlines()] == [
-        "2 letters replayed.",
+        "2 dead letters replayed.",
         "3 not replayed, changed",
         "1 not replayed, conflict",
         "1,200 not replayed, unknown",
@@ -376,10 +379,10 @@ def test_ids_and_what_a_filter_means_are_purged(cli: CommandLine, delayq: DelayQ
     assert cli("dead", "purge", "nine").out == "purged  nine\n"
     assert cli("dead", "purge", "nine").code == 1
     done = cli("dead", "purge", "--queue", "bills", "--yes")
-    assert (done.code, done.out) == (0, "2 letters purged.\n")
+    assert (done.code, done.out) == (0, "2 dead letters purged.\n")
     assert everything(delayq) == ["ten"]
     none = cli("dead", "purge", "--task", "none", "--yes")
-    assert (none.code, none.out) == (0, "0 letters: no dead letter is meant by this.\n")
+    assert (none.code, none.out) == (0, "0 dead letters: no dead letter is meant by this.\n")
     assert cli("dead", "purge", "--all", "--yes", "--json").json["outcomes"] == {"done": 1}
 
 
@@ -442,7 +445,7 @@ def test_what_was_done_before_it_was_interrupted_is_told(delayq: DelayQ, shop: l
     left = delayq.count_dead()
     assert code == 1
     assert 0 < left < 10_000
-    told = re.search(r"Interrupted: at least ([\d,]+) letters? w\w+ purged before\.", log)
+    told = re.search(r"Interrupted: at least ([\d,]+) dead letters? w\w+ purged before\.", log)
     assert told is not None, log
     assert 10_000 - left - int(told[1].replace(",", "")) >= 0
     assert "Traceback" not in log
@@ -452,22 +455,24 @@ def test_what_was_done_before_it_was_interrupted_is_told(delayq: DelayQ, shop: l
 
 
 @pytest.mark.usefixtures("filled")
-def test_letters_are_moved_and_put_back(cli: CommandLine, delayq: DelayQ, database: str) -> None:
+def test_dead_letters_are_moved_and_put_back(
+    cli: CommandLine, delayq: DelayQ, database: str
+) -> None:
     exported = cli("dead", "export", database, "--task", "shop.bill")
-    assert (exported.code, exported.out) == (0, "2 letters exported.\n")
+    assert (exported.code, exported.out) == (0, "2 dead letters exported.\n")
     old = cli("dead", "archive", database, "--older-than", "30m")
-    assert (old.code, old.out) == (0, "2 letters archived.\n")
+    assert (old.code, old.out) == (0, "2 dead letters archived.\n")
     assert everything(delayq) == ["eleven", "twelve"]
     rest = cli("dead", "archive", database)
-    assert rest.out == "2 letters archived, 2 of them were there already.\n"
-    assert cli("dead", "archive", database).out == "0 letters archived.\n"
+    assert rest.out == "2 dead letters archived, 2 of them were there already.\n"
+    assert cli("dead", "archive", database).out == "0 dead letters archived.\n"
 
     dry = cli("dead", "import", database, "--dry-run")
-    assert (dry.code, dry.out) == (0, "4 letters, a dry run:\n           4 put back\n")
+    assert (dry.code, dry.out) == (0, "4 dead letters, a dry run:\n           4 put back\n")
     assert everything(delayq) == []
     some = cli("dead", "import", database, "--reason", "timeout")
     assert some.out.splitlines() == [
-        "4 letters:",
+        "4 dead letters:",
         "           2 put back",
         "           2 not meant by the filter",
     ]
@@ -514,7 +519,7 @@ def test_lines_go_through_a_pipe(delayq: DelayQ, shop: list[str]) -> None:
         [*shop, "dead", "export", "-", "--json"], capture_output=True, timeout=60
     )
     assert written.returncode == 0
-    assert json.loads(written.stderr.splitlines()[-1])["letters"] == 700
+    assert json.loads(written.stderr.splitlines()[-1])["dead_letters"] == 700
     assert delayq.count_dead() == 700
     lines = b"\n".join(line for line in written.stdout.splitlines() if b"-0006" in line)
     subprocess.run([*shop, "dead", "purge", "--all", "--yes"], check=True, capture_output=True)

@@ -14,12 +14,7 @@ import click
 import pytest
 from celery import Celery
 
-from celery_delayq.cli.options import (
-    Json,
-    Moment,
-    Name,
-    Span,
-)
+from celery_delayq.cli.options import Json, Moment, Name, Span
 from celery_delayq.embedded.ports import free_port
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.cli import CommandLine, leaves

@@ -12,10 +12,7 @@ from celery.schedules import BaseSchedule, crontab, schedule, solar
 from rich.cells import cell_len
 
 from celery_delayq import DelayQ
-from celery_delayq.periodic.schedules import (
-    clocked,
-    rrule,
-)
+from celery_delayq.periodic.schedules import clocked, rrule
 from tests.support.cli import CommandLine
 
 HOSTILE = "\x1b]0;stolen\x07[red]a b\r\n\u202e'"
@@ -112,7 +109,7 @@ def test_add_takes_all_that_there_is_to_say(cli: CommandLine, delayq: DelayQ) ->
             "next": (FAR + timedelta(seconds=30)).isoformat(),
             "last_run_at": None,
             "total_run_count": 0,
-            "runs_by_hand": 0,
+            "manual_runs": 0,
         }
     )
 

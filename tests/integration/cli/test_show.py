@@ -14,11 +14,7 @@ from rich.cells import cell_len
 
 from celery_delayq import DelayQ
 from celery_delayq.schedule.items import Item
-from celery_delayq.testing import (
-    ManagedProcess,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import ManagedProcess, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
 from tests.support.cli import CommandLine

@@ -15,12 +15,9 @@ from celery import Celery
 
 from celery_delayq import DelayQ
 from celery_delayq.cli.options import Moment
-from celery_delayq.cli.words import (
-    read_stamp,
-    stamp,
-)
+from celery_delayq.cli.words import read_stamp, stamp
 from celery_delayq.periodic.definition import API
-from tests.support import letters
+from tests.support import dead_letters
 from tests.support.cli import CommandLine, Ran, clock_of, leaves
 
 UTC = timezone.utc
@@ -83,13 +80,13 @@ def cli(request: pytest.FixtureRequest, app: Celery) -> CommandLine:
 
 @pytest.fixture
 def filled(app: Celery, delayq: DelayQ) -> None:
-    """Three entries, a letter, a periodic entry that starts and ends, and a pause."""
+    """Three entries, a dead letter, a periodic entry that starts and ends, and a pause."""
     for id, eta in (("before", BEFORE), ("one", ONE), ("two", TWO)):
         app.send_task("shop.mail", eta=eta, task_id=id)
     for id, died in (("dead-before", DIED - timedelta(milliseconds=1)), ("dead", DIED)):
         ms = round(died.timestamp() * 1000)
-        data = letters.stored(ms, "failed", letters.message(id), letters.details())
-        delayq.store.letters.keep("celery", [(id, ms, data)])
+        data = dead_letters.stored(ms, "failed", dead_letters.message(id), dead_letters.details())
+        delayq.store.dead_letters.keep("celery", [(id, ms, data)])
     delayq.periodic.add("launch", 3600, "shop.mail", start=ONE, end=TWO + timedelta(days=1))
     delayq.pause(queue="mail")
 
@@ -182,7 +179,7 @@ def test_what_list_shows_means_that_entry_for_all_filters(cli: CommandLine, tmp_
 
 
 @pytest.mark.usefixtures("filled")
-def test_what_dead_list_shows_means_that_letter(cli: CommandLine, tmp_path: Path) -> None:
+def test_what_dead_list_shows_means_that_dead_letter(cli: CommandLine, tmp_path: Path) -> None:
     backup = str(tmp_path / "dead.jsonl")
     assert cli("dead", "export", backup).code == 0
     time = _TIME.findall(cli("dead", "list").out)[1].rstrip(",")

@@ -125,7 +125,7 @@ def test_a_chord_whose_member_dies_again_still_waits(
     assert wait_state(app, "body", "SUCCESS") == ["again", "two"]
 
 
-def test_a_chord_fails_when_the_letter_that_it_waits_for_is_purged(
+def test_a_chord_fails_when_the_dead_letter_that_it_waits_for_is_purged(
     app: Celery,
     sig: Any,
     together: Any,
@@ -247,15 +247,15 @@ def test_members_that_die_in_other_ways_are_waited_for_too(
     scene.wait_empty()
     assert state(app, "body") == "PENDING"
 
-    [letter] = delayq.dead_letters()
+    [dead_letter] = delayq.dead_letters()
     if purged:
-        assert delayq.purge(letter)
+        assert delayq.purge(dead_letter)
         assert "a dead letter was purged" in str(wait_state(app, "body", "FAILURE"))
     elif how == "unknown":
-        assert delayq.replay(letter)  # by now a worker may know it; this one does not
+        assert delayq.replay(dead_letter)  # by now a worker may know it; this one does not
         wait_until(lambda: delayq.count_dead() == 1, TIMEOUT, "it has come back")
     else:
-        assert delayq.replay(letter, **AGAIN)
+        assert delayq.replay(dead_letter, **AGAIN)
         assert wait_state(app, "body", "SUCCESS") == ["again", "two"]
 
 
@@ -336,9 +336,11 @@ def test_all_of_a_group_or_of_a_tree_are_replayed_together(
     scene.wait_dead(delayq, "a", "b", "d", "e", "alone")
     scene.wait_empty()
     [together] = {
-        letter.group_id for letter in delayq.dead_letters() if letter.task_id in ("a", "b")
+        dead_letter.group_id
+        for dead_letter in delayq.dead_letters()
+        if dead_letter.task_id in ("a", "b")
     }
-    assert {letter.root_id for letter in delayq.dead_letters(task_id="d")} == {"root"}
+    assert {dead_letter.root_id for dead_letter in delayq.dead_letters(task_id="d")} == {"root"}
 
     by_group = delayq.replay_all(DeadFilter(group_id=together), **AGAIN)
     by_root = delayq.purge_all(DeadFilter(root_id="root"))
@@ -346,4 +348,4 @@ def test_all_of_a_group_or_of_a_tree_are_replayed_together(
     assert (by_group.outcomes, by_root.outcomes) == ({Outcome.DONE: 2}, {Outcome.DONE: 2})
     for id in "ab":
         assert wait_state(app, id, "SUCCESS") == "again"
-    assert [letter.task_id for letter in delayq.dead_letters()] == ["alone"]
+    assert [dead_letter.task_id for dead_letter in delayq.dead_letters()] == ["alone"]

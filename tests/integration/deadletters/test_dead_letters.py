@@ -12,17 +12,9 @@ from celery.exceptions import ChordError
 from celery.result import AsyncResult
 
 from celery_delayq import DelayQ
-from celery_delayq.model.dead_letter import (
-    TEXT,
-    TRACEBACK,
-    DeadLetter,
-)
+from celery_delayq.model.dead_letter import TEXT, TRACEBACK, DeadLetter
 from celery_delayq.model.scheduled import Outcome
-from celery_delayq.testing import (
-    POOLS,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import POOLS, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.retry_tasks import TIMEOUT, Act, RetryScene, StartWorker, start, tasks_of
 from tests.integration.conftest import MakeApp
@@ -51,23 +43,23 @@ def send(app: Celery, task: str, *acts: Act, id: str = "a", **options: Any) -> A
     return app.tasks[task].apply_async((acts,), task_id=id, **options)
 
 
-def letters(delayq: DelayQ) -> dict[str, DeadLetter]:
+def dead_letters(delayq: DelayQ) -> dict[str, DeadLetter]:
     """Return the dead letters by the ids of their tasks, of which each has one."""
     found = [*delayq.dead_letters()]
-    by_task = {str(letter.task_id): letter for letter in found}
+    by_task = {str(dead_letter.task_id): dead_letter for dead_letter in found}
     assert len(by_task) == len(found)
     return by_task
 
 
-def assert_whole(letter: DeadLetter, worker: WorkerProcess, scene: RetryScene) -> None:
-    """Check what all letters of failed tasks tell."""
-    assert letter.worker == worker.hostname
-    assert letter.started is not None
-    assert letter.started <= letter.died + timedelta(milliseconds=5)
-    assert 0 <= scene.now() - letter.died.timestamp() < 60
-    assert (letter.message or {})["headers"]["id"] == letter.task_id
-    assert letter.queue == "celery"
-    json.dumps(letter.as_dict())
+def assert_whole(dead_letter: DeadLetter, worker: WorkerProcess, scene: RetryScene) -> None:
+    """Check what all dead letters of failed tasks tell."""
+    assert dead_letter.worker == worker.hostname
+    assert dead_letter.started is not None
+    assert dead_letter.started <= dead_letter.died + timedelta(milliseconds=5)
+    assert 0 <= scene.now() - dead_letter.died.timestamp() < 60
+    assert (dead_letter.message or {})["headers"]["id"] == dead_letter.task_id
+    assert dead_letter.queue == "celery"
+    json.dumps(dead_letter.as_dict())
 
 
 # -- a failure that is the last one
@@ -92,12 +84,15 @@ def test_a_task_that_has_failed_for_good(
     scene.wait_dead(delayq, "tried again", "not tried again", "by Celery")
     scene.wait_empty()
 
-    found = letters(delayq)
-    for letter in found.values():
-        assert_whole(letter, worker, scene)
-        assert letter.deliveries == 1
-        assert letter.message is not None
-        assert not {"place", "queue", "deliveries"} & letter.message["properties"]["delayq"].keys()
+    found = dead_letters(delayq)
+    for dead_letter in found.values():
+        assert_whole(dead_letter, worker, scene)
+        assert dead_letter.deliveries == 1
+        assert dead_letter.message is not None
+        assert (
+            not {"place", "queue", "deliveries"}
+            & dead_letter.message["properties"]["delayq"].keys()
+        )
     one, other, third = (found[id] for id in ("tried again", "not tried again", "by Celery"))
     assert one.reason == "failed after 3 retries: KeyError: 'no such ship'"
     assert (one.task, one.exception, one.error) == ("steps", "KeyError", "'no such ship'")
@@ -124,11 +119,11 @@ def test_the_message_of_a_failed_task_is_kept_byte_for_byte(
 
     scene.wait_dead(delayq, "a")
 
-    assert letters(delayq)["a"].buried.message == sent
+    assert dead_letters(delayq)["a"].dead_lettered.message == sent
 
 
 @pytest.mark.parametrize("pool", ["solo", "prefork"])
-def test_what_a_letter_tells_is_bounded(
+def test_what_a_dead_letter_tells_is_bounded(
     pool: str, app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
 ) -> None:
     start(delayq_worker, pool)
@@ -139,12 +134,12 @@ def test_what_a_letter_tells_is_bounded(
 
     scene.wait_dead(delayq, "long", "deep", "unpicklable", "odd")
 
-    found = letters(delayq)
+    found = dead_letters(delayq)
     long = found["long"]
     assert long.error == "é" * TEXT
     assert long.traceback is not None
     assert 1000 < len(long.traceback) <= TRACEBACK + 2
-    assert len(long.buried.data) < 100_000
+    assert len(long.dead_lettered.data) < 100_000
     assert "ValueError: at the bottom" in (found["deep"].traceback or "")
     assert found["unpicklable"].exception == "Unpicklable"
     assert "as told" in (found["unpicklable"].error or "")
@@ -170,10 +165,14 @@ def test_a_task_that_took_too_long(
     scene.wait_dead(delayq, "a")
     scene.wait_empty()
 
-    [letter] = delayq.dead_letters()
-    assert_whole(letter, worker, scene)
-    assert (letter.exception, letter.retries, letter.deliveries) == ("TimeLimitExceeded", 0, 1)
-    assert letter.reason == "failed: TimeLimitExceeded: TimeLimitExceeded(0.5,)"
+    [dead_letter] = delayq.dead_letters()
+    assert_whole(dead_letter, worker, scene)
+    assert (dead_letter.exception, dead_letter.retries, dead_letter.deliveries) == (
+        "TimeLimitExceeded",
+        0,
+        1,
+    )
+    assert dead_letter.reason == "failed: TimeLimitExceeded: TimeLimitExceeded(0.5,)"
     assert scene.attempts("a") == [0]
 
 
@@ -195,10 +194,10 @@ def test_a_task_whose_process_was_lost_and_that_does_not_come_back(
     scene.wait_dead(delayq, "a")
     scene.wait_empty()
 
-    [letter] = delayq.dead_letters()
-    assert_whole(letter, worker, scene)
-    assert (letter.exception, letter.deliveries) == ("WorkerLostError", 1)
-    assert letter.reason.startswith("failed: WorkerLostError: Worker exited prematurely")
+    [dead_letter] = delayq.dead_letters()
+    assert_whole(dead_letter, worker, scene)
+    assert (dead_letter.exception, dead_letter.deliveries) == ("WorkerLostError", 1)
+    assert dead_letter.reason.startswith("failed: WorkerLostError: Worker exited prematurely")
     assert scene.attempts("a") == [0]
 
 
@@ -211,12 +210,16 @@ def test_a_task_that_has_killed_too_many_processes(
     scene.wait_dead(delayq, "a")
     scene.wait_empty()
 
-    [letter] = delayq.dead_letters()
-    assert letter.reason == "killed its process 3 times"
-    assert letter.task == "quick"
-    assert letter.due is not None
-    assert (letter.id, letter.exception, letter.deliveries) == ("a", "WorkerLostError", 3)
-    assert str(letter.worker).startswith("celery") or "@" in str(letter.worker)
+    [dead_letter] = delayq.dead_letters()
+    assert dead_letter.reason == "killed its process 3 times"
+    assert dead_letter.task == "quick"
+    assert dead_letter.due is not None
+    assert (dead_letter.id, dead_letter.exception, dead_letter.deliveries) == (
+        "a",
+        "WorkerLostError",
+        3,
+    )
+    assert str(dead_letter.worker).startswith("celery") or "@" in str(dead_letter.worker)
     assert scene.runs("retries", "deliveries") == [(0, 1), (0, 2), (0, 3)]
 
 
@@ -230,13 +233,13 @@ def test_a_task_that_has_killed_too_many_workers(
 
     scene.wait_dead(delayq, "a")
 
-    [letter] = delayq.dead_letters()
-    assert letter.reason == "its worker died 2 times, the last time with nothing else"
-    assert (letter.task_id, letter.task, letter.deliveries) == ("a", "quick", 2)
-    assert letter.worker is not None
-    # Redis alone has buried it, and it knows no id of what was sent to run at once.
-    assert letter.id != "a"
-    assert delayq.dead_letter("a") == letter
+    [dead_letter] = delayq.dead_letters()
+    assert dead_letter.reason == "its worker died 2 times, the last time with nothing else"
+    assert (dead_letter.task_id, dead_letter.task, dead_letter.deliveries) == ("a", "quick", 2)
+    assert dead_letter.worker is not None
+    # Redis alone has dead-lettered it, and it knows no id of what was sent to run at once.
+    assert dead_letter.id != "a"
+    assert delayq.dead_letter("a") == dead_letter
     assert delayq.purge("a") is Outcome.DONE
     assert delayq.dead_letter("a") is None
 
@@ -252,11 +255,11 @@ def test_what_cannot_go_back_is_kept(
     scene.wait_empty()
 
     assert scene.attempts("early") == [0]
-    assert [letter.reason for letter in delayq.dead_letters()] == ["as told"]
+    assert [dead_letter.reason for dead_letter in delayq.dead_letters()] == ["as told"]
 
 
 @pytest.mark.parametrize("pool", POOLS)
-def test_handlers_that_fail_add_no_letter_and_hide_none(
+def test_handlers_that_fail_add_no_dead_letter_and_hide_none(
     pool: str, app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
 ) -> None:
     app.tasks["clumsy"].apply_async((["ValueError"],), task_id="late")
@@ -267,7 +270,7 @@ def test_handlers_that_fail_add_no_letter_and_hide_none(
     scene.wait_empty()
 
     assert [scene.attempts(id) for id in ("late", "early")] == [[0, 1, 2], [0, 1, 2]]
-    assert [letter.exception for letter in delayq.dead_letters()] == ["ValueError"] * 2
+    assert [dead_letter.exception for dead_letter in delayq.dead_letters()] == ["ValueError"] * 2
     assert "Clumsy.on_retry has failed" in worker.log
 
 
@@ -322,7 +325,11 @@ def test_what_was_rejected_or_not_known_or_late_or_no_message(
     wait_until(lambda: delayq.count_dead() == 7, TIMEOUT, "all of them are dead")
     scene.wait_empty()
 
-    found = {letter.task_id: letter for letter in delayq.dead_letters() if letter.task_id}
+    found = {
+        dead_letter.task_id: dead_letter
+        for dead_letter in delayq.dead_letters()
+        if dead_letter.task_id
+    }
     rejected, unknown, late = (found[id] for id in ("rejected", "unknown", "late"))
     assert_whole(rejected, worker, scene)
     assert (rejected.reason, rejected.retries, rejected.deliveries) == ("not to my taste", 0, 1)
@@ -332,23 +339,25 @@ def test_what_was_rejected_or_not_known_or_late_or_no_message(
     assert late.due is not None
     assert late.due < late.died
 
-    strange = [letter for letter in delayq.dead_letters() if not letter.task_id]
-    assert {letter.buried.message for letter in strange} == {
+    strange = [dead_letter for dead_letter in delayq.dead_letters() if not dead_letter.task_id]
+    assert {dead_letter.dead_lettered.message for dead_letter in strange} == {
         b"\xff\x00 junk",
         b'"text"',
         b"{}",
         b"",
     }
-    for letter in strange:
-        assert (letter.task, letter.args, letter.traceback, letter.due) == (None,) * 4
-        assert letter.reason
-        json.dumps(letter.as_dict())
-        assert delayq.replay(letter) is Outcome.UNREADABLE
-        assert delayq.purge(letter) is Outcome.DONE
+    for dead_letter in strange:
+        assert (dead_letter.task, dead_letter.args, dead_letter.traceback, dead_letter.due) == (
+            None,
+        ) * 4
+        assert dead_letter.reason
+        json.dumps(dead_letter.as_dict())
+        assert delayq.replay(dead_letter) is Outcome.UNREADABLE
+        assert delayq.purge(dead_letter) is Outcome.DONE
     assert delayq.count_dead() == 3
 
 
-def test_what_goes_on_or_was_ended_by_hand_is_no_dead_letter(
+def test_what_goes_on_or_was_ended_manual_is_no_dead_letter(
     app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
 ) -> None:
     start(delayq_worker, "prefork")
@@ -390,5 +399,5 @@ def test_without_dead_letters_a_failure_is_the_end(
     send(app, name, "reject", id="rejected")
     scene.wait_dead(delayq, "rejected")
     scene.wait_empty()
-    assert [letter.task_id for letter in delayq.dead_letters()] == ["rejected"]
+    assert [dead_letter.task_id for dead_letter in delayq.dead_letters()] == ["rejected"]
     assert len(scene.attempts("member")) == {"setting": 4, "task": 2, "call": 3}[how]

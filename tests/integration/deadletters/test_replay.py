@@ -14,17 +14,9 @@ from celery import Celery
 from celery.result import AsyncResult
 
 from celery_delayq import DelayQ
-from celery_delayq.errors import (
-    ConfigError,
-    InvalidETA,
-    InvalidFilter,
-)
+from celery_delayq.errors import ConfigError, InvalidETA, InvalidFilter
 from celery_delayq.model.dead_letter import DeadFilter
-from celery_delayq.model.scheduled import (
-    Bulk,
-    Filter,
-    Outcome,
-)
+from celery_delayq.model.scheduled import Bulk, Filter, Outcome
 from celery_delayq.store.keys import Layout
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
@@ -37,7 +29,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:Depreca
 UTC = dt.timezone.utc
 
 #: Of requests to lease, all different.
-NONCES = map(str, count(1))
+MESSAGE_IDS = map(str, count(1))
 
 
 @pytest.fixture
@@ -54,10 +46,12 @@ def send(app: Celery, task: str, *acts: Act, id: str = "a", **options: Any) -> A
     return app.tasks[task].apply_async((acts,), task_id=id, **options)
 
 
-def bury_ready(delayq: DelayQ, queue: str = "celery", reason: str = "failed") -> list[str]:
+def add_dead_letter_ready(
+    delayq: DelayQ, queue: str = "celery", reason: str = "failed"
+) -> list[str]:
     """Make dead letters of all that is ready, as a worker does it; return their ids."""
     store, ids = delayq.store, []
-    while messages := store.leases.reserve(queue, "me", 600, next(NONCES), 100).messages:
+    while messages := store.leases.reserve(queue, "me", 600, next(MESSAGE_IDS), 100).messages:
         for field, message, _ in messages:
             ids.append(str(json.loads(message)["headers"]["id"]))
             store.leases.reject(queue, "me", field, ids[-1], reason)
@@ -95,9 +89,9 @@ def test_a_replayed_task_starts_its_attempts_afresh_and_keeps_its_id(
     assert delayq.replay("a") is Outcome.DONE
     scene.wait_runs(8)
     scene.wait_dead(delayq, "a")
-    [letter] = delayq.dead_letters()
-    assert letter.retries == 3
-    assert delayq.replay(letter, args=[["OSError", "done"]]) is Outcome.DONE
+    [dead_letter] = delayq.dead_letters()
+    assert dead_letter.retries == 3
+    assert delayq.replay(dead_letter, args=[["OSError", "done"]]) is Outcome.DONE
 
     assert result_of(app, "a") == "done"
     scene.wait_empty()
@@ -106,30 +100,30 @@ def test_a_replayed_task_starts_its_attempts_afresh_and_keeps_its_id(
     assert delayq.count_dead() == 0
 
 
-def test_a_letter_is_replayed_once(app: Celery, delayq: DelayQ, scene: RetryScene) -> None:
+def test_a_dead_letter_is_replayed_once(app: Celery, delayq: DelayQ, scene: RetryScene) -> None:
     send(app, "plain", "done")
-    bury_ready(delayq)
-    [letter] = delayq.dead_letters()
+    add_dead_letter_ready(delayq)
+    [dead_letter] = delayq.dead_letters()
 
-    assert delayq.replay(letter) is Outcome.DONE
-    assert delayq.replay(letter) is Outcome.UNKNOWN
+    assert delayq.replay(dead_letter) is Outcome.DONE
+    assert delayq.replay(dead_letter) is Outcome.UNKNOWN
     assert delayq.replay("a") is Outcome.UNKNOWN
     assert delayq.replay("never was") is Outcome.UNKNOWN
     assert scene.ready() == ["a"]
 
 
-def test_a_letter_that_another_one_has_replaced_is_not_meant(
+def test_a_dead_letter_that_another_one_has_replaced_is_not_meant(
     app: Celery, delayq: DelayQ, scene: RetryScene
 ) -> None:
     send(app, "plain", "done")
-    bury_ready(delayq)
-    [letter] = delayq.dead_letters()
-    delayq.replay(letter)
+    add_dead_letter_ready(delayq)
+    [dead_letter] = delayq.dead_letters()
+    delayq.replay(dead_letter)
     scene.wait_past(scene.now() + 0.002)
-    bury_ready(delayq)
+    add_dead_letter_ready(delayq)
 
-    assert delayq.replay(letter) is Outcome.CHANGED
-    assert delayq.purge(letter) is Outcome.CHANGED
+    assert delayq.replay(dead_letter) is Outcome.CHANGED
+    assert delayq.purge(dead_letter) is Outcome.CHANGED
     assert delayq.count_dead() == 1
     assert delayq.replay("a") is Outcome.DONE
 
@@ -140,7 +134,7 @@ def test_it_may_run_later(
     eta = dt.datetime.fromtimestamp(scene.now() + 7200, UTC)
     for id in ("countdown", "eta", "text", "past"):
         send(app, "plain", "done", id=id)
-    bury_ready(delayq)
+    add_dead_letter_ready(delayq)
 
     delayq.replay("countdown", countdown=3600)
     delayq.replay("eta", eta=eta)
@@ -159,7 +153,7 @@ def test_what_is_changed_is_what_its_retries_have_too(
     app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
 ) -> None:
     send(app, "quick", "ValueError")
-    bury_ready(delayq)
+    add_dead_letter_ready(delayq)
     start(delayq_worker, queues=["celery", "other"])
 
     changed = delayq.replay("a", args=[["OSError", "done"]], kwargs={"result": 5}, queue="other")
@@ -175,7 +169,7 @@ def test_the_rest_of_a_message_stays(
     options: dict[str, Any] = {"headers": {"customer": "us"}, "retry_intervals": [5], "priority": 6}
     send(app, "plain", "done", link=app.tasks["plain"].si(), **options)
     [sent] = ready(delayq_redis, "celery\x06\x166")
-    bury_ready(delayq)
+    add_dead_letter_ready(delayq)
 
     delayq.replay("a")
 
@@ -190,18 +184,18 @@ def test_the_rest_of_a_message_stays(
 
 
 @pytest.mark.parametrize("serializer", ["json", "yaml", "msgpack", "pickle"])
-def test_letters_of_all_serializers_are_replayed_and_only_json_is_changed(
+def test_dead_letters_of_all_serializers_are_replayed_and_only_json_is_changed(
     serializer: str, app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
 ) -> None:
     accepted = {"accept_content": ["json", "yaml", "msgpack", "pickle"]}
     send(app, "plain", ["return", "ö" * 10], serializer=serializer, compression="zlib")
-    bury_ready(delayq)
-    [letter] = delayq.dead_letters()
-    assert letter.args == (None if serializer == "pickle" else [[["return", "ö" * 10]]])
+    add_dead_letter_ready(delayq)
+    [dead_letter] = delayq.dead_letters()
+    assert dead_letter.args == (None if serializer == "pickle" else [[["return", "ö" * 10]]])
 
-    told = delayq.replay(letter, args=[[["return", "changed"]]])
+    told = delayq.replay(dead_letter, args=[[["return", "changed"]]])
     assert told is (Outcome.DONE if serializer == "json" else Outcome.UNREADABLE)
-    assert told or delayq.replay(letter) is Outcome.DONE
+    assert told or delayq.replay(dead_letter) is Outcome.DONE
 
     start(delayq_worker, conf=accepted, env={"C_FORCE_ROOT": "1"})  # to Celery, pickle is one
     assert result_of(app, "a") == ("changed" if serializer == "json" else "ö" * 10)
@@ -214,7 +208,7 @@ def test_all_arguments_may_be_changed_of_what_cannot_be_read(
     client = delayq_redis.client
     spoilt = json.loads(client.rpop("celery")) | {"body": "AAAA"}
     client.lpush("celery", json.dumps(spoilt))
-    bury_ready(delayq)
+    add_dead_letter_ready(delayq)
 
     assert delayq.replay("a", args=[["done"]]) is Outcome.UNREADABLE
     assert delayq.replay("a", args=[["done"]], kwargs={"result": 5}) is Outcome.DONE
@@ -223,7 +217,7 @@ def test_all_arguments_may_be_changed_of_what_cannot_be_read(
     assert result_of(app, "a") == 5
 
 
-def test_large_letters_and_any_arguments_come_back_as_they_were(
+def test_large_dead_letters_and_any_arguments_come_back_as_they_were(
     app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
 ) -> None:
     text = "x\n\0é\U0001f600" * 200_000
@@ -231,7 +225,7 @@ def test_large_letters_and_any_arguments_come_back_as_they_were(
     send(app, "plain", ["return", 12345678901234567], id="number")
     send(app, "plain", ["return", []], id="empty")
     send(app, "plain", ["return", text], id="large and later")
-    bury_ready(delayq)
+    add_dead_letter_ready(delayq)
 
     bulk = delayq.replay_all(DeadFilter(), everything=True)
 
@@ -250,7 +244,7 @@ def test_what_has_expired_runs_all_the_same(
 ) -> None:
     send(app, "plain", "done", id="has passed", expires=0.2)
     send(app, "plain", "done", id="to come", expires=3600)
-    bury_ready(delayq)
+    add_dead_letter_ready(delayq)
     scene.wait_past(scene.now() + 0.3)
 
     delayq.replay_all(DeadFilter(), everything=True)
@@ -283,7 +277,7 @@ def test_a_task_that_no_worker_knows_comes_back_as_a_dead_letter(
     assert (second.task_id, second.reason) == ("a", "unknown task 'who.knows'")
 
 
-def test_a_letter_whose_unique_key_another_task_has_stays_until_that_has_gone(
+def test_a_dead_letter_whose_unique_key_another_task_has_stays_until_that_has_gone(
     app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
 ) -> None:
     worker = start(delayq_worker)
@@ -306,7 +300,7 @@ def test_a_letter_whose_unique_key_another_task_has_stays_until_that_has_gone(
     assert result_of(app, "a") == "done"
 
 
-def test_two_letters_of_one_id_are_two(
+def test_two_dead_letters_of_one_id_are_two(
     app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
 ) -> None:
     for word in ("ValueError", "KeyError"):
@@ -314,18 +308,18 @@ def test_two_letters_of_one_id_are_two(
     worker = start(delayq_worker)
     wait_until(lambda: delayq.count_dead() == 2, TIMEOUT, "both are dead")
     worker.stop()
-    letters = [*delayq.dead_letters(task_id="a")]
+    dead_letters = [*delayq.dead_letters(task_id="a")]
 
-    assert {letter.exception for letter in letters} == {"ValueError", "KeyError"}
-    assert len({letter.id for letter in letters}) == 2
-    assert [delayq.replay(letter.id) for letter in letters] == [Outcome.DONE] * 2
+    assert {dead_letter.exception for dead_letter in dead_letters} == {"ValueError", "KeyError"}
+    assert len({dead_letter.id for dead_letter in dead_letters}) == 2
+    assert [delayq.replay(dead_letter.id) for dead_letter in dead_letters] == [Outcome.DONE] * 2
     assert scene.ready() == ["a", "a"]
 
 
 # -- many
 
 
-def test_letters_are_replayed_by_what_they_tell(
+def test_dead_letters_are_replayed_by_what_they_tell(
     app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
 ) -> None:
     worker = start(delayq_worker)
@@ -335,7 +329,7 @@ def test_letters_are_replayed_by_what_they_tell(
     app.send_task("who.knows", task_id="unknown", queue="celery")
     wait_until(lambda: delayq.count_dead() == 7, TIMEOUT, "all are dead")
     worker.stop()
-    times = [letter.died for letter in delayq.dead_letters()]
+    times = [dead_letter.died for dead_letter in delayq.dead_letters()]
 
     counts = {
         "all": delayq.count_dead(),
@@ -367,7 +361,7 @@ def test_letters_are_replayed_by_what_they_tell(
     assert bulk.outcomes == {Outcome.DONE: 1}
     assert scene.ready() == ["exempt OSError"]
     assert delayq.purge_all(DeadFilter(exception="ValueError")).outcomes == {Outcome.DONE: 2}
-    assert {letter.task_id for letter in delayq.dead_letters()} == {
+    assert {dead_letter.task_id for dead_letter in delayq.dead_letters()} == {
         "KeyError",
         "exempt KeyError",
         "OSError",
@@ -377,7 +371,7 @@ def test_letters_are_replayed_by_what_they_tell(
 
 def test_a_filter_that_leaves_nothing_out_must_be_meant(app: Celery, delayq: DelayQ) -> None:
     send(app, "plain", "done")
-    bury_ready(delayq)
+    add_dead_letter_ready(delayq)
 
     for change in (delayq.replay_all, delayq.purge_all):
         with pytest.raises(ConfigError, match="everything=True"):
@@ -405,14 +399,14 @@ def test_a_filter_of_another_kind_is_refused(delayq: DelayQ) -> None:
         delayq.count_dead(other)
     with pytest.raises(InvalidFilter, match=r"give one of them"):
         delayq.count_dead(DeadFilter(task="shop.mail"), queue="celery")
-    letters: Any = DeadFilter(task="shop.mail")
+    dead_letters: Any = DeadFilter(task="shop.mail")
     with pytest.raises(InvalidFilter, match=r"expected a Filter"):
-        delayq.cancel_all(letters)
+        delayq.cancel_all(dead_letters)
 
 
 def test_what_is_no_time_and_no_rate_is_refused(app: Celery, delayq: DelayQ) -> None:
     send(app, "plain", "done")
-    bury_ready(delayq)
+    add_dead_letter_ready(delayq)
 
     with pytest.raises(InvalidETA, match="died_from='yesterday'"):
         DeadFilter(died_from="yesterday")
@@ -431,7 +425,7 @@ def test_with_a_rate_they_come_one_after_the_other(
 ) -> None:
     for n in range(250):
         send(app, "plain", "done", id=f"{n:03}")
-    bury_ready(delayq)
+    add_dead_letter_ready(delayq)
     before = scene.now()
 
     bulk = delayq.replay_all(DeadFilter(task="plain"), rate=10)
@@ -453,7 +447,7 @@ def test_more_than_one_batch_is_replayed_with_its_progress(
     ids = [f"{n:03}" for n in range(450)]  # of those that died together the first by id
     for id in ids:
         send(app, "plain", "done", id=id)
-    assert bury_ready(delayq) == ids
+    assert add_dead_letter_ready(delayq) == ids
     told: list[int] = []
 
     def note(bulk: Bulk) -> None:
@@ -473,25 +467,25 @@ def test_what_dies_while_others_are_replayed_is_left_alone(
 ) -> None:
     for n in range(300):
         send(app, "plain", "done", id=f"{n}")
-    bury_ready(delayq)
+    add_dead_letter_ready(delayq)
 
-    def bury_again(bulk: Bulk) -> None:
+    def add_dead_letter_again(bulk: Bulk) -> None:
         scene.wait_past(scene.now() + 0.002)
-        bury_ready(delayq)
+        add_dead_letter_ready(delayq)
 
-    bulk = delayq.replay_all(DeadFilter(), everything=True, progress=bury_again)
+    bulk = delayq.replay_all(DeadFilter(), everything=True, progress=add_dead_letter_again)
 
     assert bulk.outcomes == {Outcome.DONE: 300}
 
 
 @pytest.mark.parametrize("purging", [False, True])
-def test_letters_that_four_replay_at_once_run_once(
+def test_dead_letters_that_four_replay_at_once_run_once(
     purging: bool, app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
 ) -> None:
     number = 600
     for n in range(number):
         send(app, "plain", "done", id=f"{n}")
-    bury_ready(delayq)
+    add_dead_letter_ready(delayq)
 
     def change(who: int) -> Counter[Outcome]:
         with DelayQ(app) as mine:
@@ -513,11 +507,11 @@ def test_letters_that_four_replay_at_once_run_once(
     assert Counter(scene.runs("id")) == waiting
 
 
-def test_letters_of_a_queue_with_a_layout_of_its_own_go_to_its_lists(
+def test_dead_letters_of_a_queue_with_a_layout_of_its_own_go_to_its_lists(
     app: Celery, delayq: DelayQ, scene: RetryScene
 ) -> None:
     send(app, "plain", "done", priority=9)
-    bury_ready(delayq)
+    add_dead_letter_ready(delayq)
     scene.client.hset("delayq:queues", "other", Layout(":", (0, 5)).text)
 
     delayq.replay("a", queue="other")

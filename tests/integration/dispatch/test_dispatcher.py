@@ -16,15 +16,9 @@ from celery_delayq import DelayQ
 from celery_delayq.dispatch.dispatcher import DispatcherThread
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.settings import Settings
-from celery_delayq.store.keys import (
-    Keys,
-    Layout,
-)
+from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
-from celery_delayq.testing import (
-    ManagedProcess,
-    wait_until,
-)
+from celery_delayq.testing import ManagedProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, ready
 from tests.lua.conftest import entry
@@ -119,11 +113,11 @@ def test_a_lost_wake_up_costs_one_interval(store: Store, dispatcher: StartDispat
     silent = Store(store.client, Keys(), Layout())
     silent.schedule(QUEUE, entry("a", 10, relative=True))
     popped(store, 1)
-    # As if the notification were lost: the agenda is written behind the dispatcher's back.
+    # As if the notification were lost: the next-due index is written behind the dispatcher's back.
     silent.schedule(QUEUE, entry("b", 3_600_000, relative=True))
     due = store.now_ms()
     store.client.zadd("{q}:due", {"b": due})
-    store.client.zadd("delayq:agenda", {"q": due})
+    store.client.zadd("delayq:next_due", {"q": due})
 
     [(message, at)] = popped(store, 1)
 
@@ -177,7 +171,7 @@ def test_corrupt_entries_are_reported_and_the_valid_ones_run(
 
     assert popped(store, 1)[0][0] == b'{"id": "valid"}'
     wait_until(lambda: "now dead letters" in caplog.text, what="they are reported")
-    assert len(list(store.dead_letters("q"))) == 1000
+    assert len(list(store.dead_letters.all("q"))) == 1000
 
 
 def test_a_dispatcher_outlives_redis(

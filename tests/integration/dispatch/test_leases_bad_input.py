@@ -1,4 +1,4 @@
-"""Acknowledgements that are not ours to give, incarnations in use: nothing is done, all is told."""
+"""Acknowledgements that are not ours to give, worker ids in use: nothing is done, all is told."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_an_ack_for_a_foreign_tag_does_nothing_and_is_counted(
     channel.store.leases.reserve("a", "host.1.0123456789ab", 30, "1", 1)
     before = snapshot(delayq_redis.client)
 
-    channel.basic_ack(tag.format(own=channel.keeper.incarnation))
+    channel.basic_ack(tag.format(own=channel.keeper.worker_id))
     channel.keeper.acks.drain(channel.store)
 
     assert snapshot(delayq_redis.client) == before
@@ -98,7 +98,7 @@ def test_an_ack_for_a_foreign_tag_makes_no_room_in_the_prefetch(
     got: list[Any] = []
     with Consumer(channel, [Queue("a")], on_message=got.append, prefetch_count=1):
         channel.connection.client.drain_events(timeout=5)
-        channel.basic_ack(tag.format(own=channel.keeper.incarnation))
+        channel.basic_ack(tag.format(own=channel.keeper.worker_id))
         with suppress(socket.timeout):
             while True:
                 channel.connection.client.drain_events(timeout=0.15)
@@ -112,7 +112,7 @@ def test_an_ack_that_comes_after_the_message_was_given_to_others_is_counted(
     publish(channel, 1)
     message = get(channel)
     keeper = channel.keeper
-    channel.store.leases.requeue("a", keeper.incarnation, [keeper.field(message.delivery_tag)])
+    channel.store.leases.requeue("a", keeper.worker_id, [keeper.field(message.delivery_tag)])
     message.ack()
     keeper.acks.drain(channel.store)
 
@@ -120,7 +120,7 @@ def test_an_ack_that_comes_after_the_message_was_given_to_others_is_counted(
     assert delayq_redis.client.llen("a") == 1
 
 
-def test_an_incarnation_in_use_is_not_taken_a_second_time(
+def test_an_worker_id_in_use_is_not_taken_a_second_time(
     channel: Any, delayq_redis: RedisUnderTest
 ) -> None:
     """Also what one who has died may still hold is not mixed up with what is ours."""
@@ -129,9 +129,9 @@ def test_an_incarnation_in_use_is_not_taken_a_second_time(
     first = LeaseKeeper(store, store.leases.claim, Settings(), lambda: next(names))
     second = LeaseKeeper(store, store.leases.claim, Settings(), lambda: next(names))
 
-    assert (first.incarnation, second.incarnation) == ("used", "new")
-    alive = {key.decode() for key in delayq_redis.client.keys("delayq:incarnation:*")}
-    assert {"delayq:incarnation:used", "delayq:incarnation:new"} <= alive
+    assert (first.worker_id, second.worker_id) == ("used", "new")
+    alive = {key.decode() for key in delayq_redis.client.keys("delayq:worker_id:*")}
+    assert {"delayq:worker_id:used", "delayq:worker_id:new"} <= alive
     for key in alive:
         assert 80_000 < delayq_redis.client.pttl(key) <= 90_000
     store.client.connection_pool.disconnect()

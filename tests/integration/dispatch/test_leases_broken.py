@@ -13,11 +13,7 @@ from celery import Celery
 from kombu import Connection, Consumer, Queue
 
 from celery_delayq import DelayQ
-from celery_delayq.testing import (
-    FAST_START,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.lease_tasks import held, logged, settings
 from tests.integration.conftest import MakeApp
@@ -65,11 +61,11 @@ NO_MESSAGES: dict[str, tuple[bytes, str]] = {
 }
 
 
-def letters(app: Celery, queue: str = "celery") -> dict[bytes, str]:
+def dead_letters(app: Celery, queue: str = "celery") -> dict[bytes, str]:
     """Return the reasons of the dead letters by message."""
-    found = list(DelayQ.of(app).store.dead_letters(queue))
-    by_message = {letter.message: letter.reason for letter in found}
-    assert len(by_message) == len(found), "each is buried once"
+    found = list(DelayQ.of(app).store.dead_letters.all(queue))
+    by_message = {dead_letter.message: dead_letter.reason for dead_letter in found}
+    assert len(by_message) == len(found), "each is dead-lettered once"
     return by_message
 
 
@@ -96,9 +92,9 @@ def test_what_is_no_message_is_a_dead_letter_and_its_neighbours_come(
         channel.close()
 
     assert got == list(range(len(good)))
-    assert letters(app).keys() == set(broken)
+    assert dead_letters(app).keys() == set(broken)
     for name, (item, reason) in NO_MESSAGES.items():
-        assert reason in letters(app)[item], name
+        assert reason in dead_letters(app)[item], name
     wait_until(lambda: not held(delayq_redis.client), what="nothing is held")
 
 
@@ -158,7 +154,7 @@ def test_what_is_no_task_is_a_dead_letter_and_its_neighbours_run(
         "the last one",
     }
     assert client.llen("log") == len(NO_TASKS) + 1
-    dead = letters(app)
+    dead = dead_letters(app)
     names = {item: name for name, item in NO_TASKS.items()}
     assert {names[item] for item in dead} == NO_TASKS.keys()
     assert all(reason for reason in dead.values()), dead

@@ -12,11 +12,7 @@ from kombu import Connection, Exchange, Queue
 from redis import Redis
 
 from celery_delayq import DelayQ
-from celery_delayq.testing import (
-    FAST_START,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.lease_tasks import held, logged, settings
 from tests.integration.conftest import MakeApp
@@ -44,14 +40,14 @@ def delayq(**options: Any) -> dict[str, Any]:
     return {"broker_transport_options": {"delayq": options}}
 
 
-def letters(app: Celery, queue: str = "celery") -> dict[str, tuple[bytes, str]]:
+def dead_letters(app: Celery, queue: str = "celery") -> dict[str, tuple[bytes, str]]:
     """Return message and reason of the dead letters by the id of the task."""
-    found = list(DelayQ.of(app).store.dead_letters(queue))
+    found = list(DelayQ.of(app).store.dead_letters.all(queue))
     by_task = {
-        json.loads(letter.message)["headers"]["id"]: (letter.message, letter.reason)
-        for letter in found
+        json.loads(dead_letter.message)["headers"]["id"]: (dead_letter.message, dead_letter.reason)
+        for dead_letter in found
     }
-    assert len(by_task) == len(found), "each is buried once"
+    assert len(by_task) == len(found), "each is dead-lettered once"
     return by_task
 
 
@@ -67,7 +63,7 @@ def left(client: Redis) -> set[str]:
     return {
         key
         for key in keys
-        if key.endswith((":deliveries", ":suspects", ":suspect_turn")) or ":leased:" in key
+        if key.endswith((":deliveries", ":quarantined", ":quarantine_turn")) or ":leased:" in key
     }
 
 
@@ -85,9 +81,9 @@ def test_what_celery_rejects_is_a_dead_letter_with_its_reason(
     app.send_task("lease.reject", (False,), task_id="rejected later", countdown=0.3)
     start(delayq_worker, pool)
 
-    wait_until(lambda: len(letters(app)) == 4 and not held(client), what="four are dead")
+    wait_until(lambda: len(dead_letters(app)) == 4 and not held(client), what="four are dead")
 
-    dead = letters(app)
+    dead = dead_letters(app)
     assert {id: dead[id][0] for id in sent.keys() & dead.keys()} == {
         id: item for id, item in sent.items() if id != "good"
     }
@@ -117,8 +113,8 @@ def test_a_rejected_message_of_no_task_is_a_dead_letter(
         simple.put("text")
         [sent] = delayq_redis.client.lrange("a", 0, -1)
         simple.get(timeout=60).reject()
-        [letter] = DelayQ.of(app).store.dead_letters("a")
-        assert (letter.message, letter.reason) == (sent, "rejected")
+        [dead_letter] = DelayQ.of(app).store.dead_letters.all("a")
+        assert (dead_letter.message, dead_letter.reason) == (sent, "rejected")
         simple.close()
 
 
@@ -147,9 +143,9 @@ def test_what_a_stock_worker_held_and_is_bound_nowhere_is_a_dead_letter(
         assert client.hlen("unacked") == client.zcard("unacked_index") == 0
         channel.qos._delivered.clear()
 
-    [letter] = DelayQ.of(app).store.dead_letters("harbour")
-    assert letter.message == before
-    assert "no queue is bound to exchange 'ships'" in letter.reason
+    [dead_letter] = DelayQ.of(app).store.dead_letters.all("harbour")
+    assert dead_letter.message == before
+    assert "no queue is bound to exchange 'ships'" in dead_letter.reason
 
 
 def test_a_reply_of_a_worker_is_dropped_when_whoever_asked_has_gone(
@@ -181,10 +177,10 @@ def test_a_task_that_kills_its_child_is_dead_after_so_many_deaths(
     [sent] = [item for id, item in ready(client).items() if id == "killer"]
     worker = start(delayq_worker, "prefork", **delayq(max_deliveries=2))
 
-    wait_until(lambda: letters(app), what="it is dead")
+    wait_until(lambda: dead_letters(app), what="it is dead")
     wait_until(lambda: not held(client), what="all is done")
 
-    assert letters(app) == {"killer": (sent, "killed its process 3 times")}
+    assert dead_letters(app) == {"killer": (sent, "killed its process 3 times")}
     deaths = [
         (n, again)
         for task, n, again in logged(client, "task", "deliveries", "redelivered")
@@ -211,11 +207,11 @@ def test_a_task_that_kills_its_worker_is_delivered_alone_before_it_is_judged(
         worker = start(delayq_worker, "prefork", **conf)
         assert worker.wait() == -9
     judge = start(delayq_worker, "prefork", **conf)
-    wait_until(lambda: letters(app), what="it is dead")
+    wait_until(lambda: dead_letters(app), what="it is dead")
     wait_until(lambda: client.llen("log") == 7 and not held(client), what="all is done")
 
     reason = "its worker died 3 times, the last time with nothing else"
-    assert letters(app) == {"killer": (sent, reason)}
+    assert dead_letters(app) == {"killer": (sent, reason)}
     deaths = [seen for id, *seen in logged(client, "id", "deliveries", "held") if id == "killer"]
     assert [(n, beside > 1) for n, beside in deaths] == [(1, True), (2, True), (3, False)]
     neighbours = [id for id, task in logged(client, "id", "task") if task == "add"]

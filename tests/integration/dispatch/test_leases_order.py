@@ -13,11 +13,7 @@ from celery import Celery
 from celery.utils.nodenames import worker_direct
 from kombu import Connection, Consumer, Queue
 
-from celery_delayq.testing import (
-    FAST_START,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.lease_tasks import logged, settings
 from tests.integration.conftest import MakeApp

@@ -13,11 +13,7 @@ from celery import Celery
 from kombu import Connection, Consumer, Queue
 from redis import Redis
 
-from celery_delayq.testing import (
-    FAST_START,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.lease_tasks import held
 from tests.integration.conftest import MakeApp
@@ -26,10 +22,10 @@ from tests.support.keyspace import snapshot
 StartWorker = Callable[..., WorkerProcess]
 
 #: What belongs to kombu, or to a queue that lasts, and not to what was done.
-STAYS = ("_kombu.", "delayq:queues", "delayq:clock", "delayq:reaping")
+STAYS = ("_kombu.", "delayq:queues", "delayq:clock", "delayq:lease_ends")
 
 #: What a dispatcher removes when the lease of a process has ended.
-ENDS = ("}:leases", "}:nonces")
+ENDS = ("}:leases", "}:request_numbers")
 
 
 def left(client: Redis) -> set[str]:

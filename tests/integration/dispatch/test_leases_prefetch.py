@@ -11,11 +11,7 @@ import pytest
 from kombu import Connection, Consumer, Queue
 from redis import Redis
 
-from celery_delayq.testing import (
-    FAST_START,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.lease_tasks import held, logged, settings, unfinished
 from tests.integration.conftest import MakeApp

@@ -11,11 +11,7 @@ from celery import Celery, chain, chord
 from redis import Redis
 
 from celery_delayq import DelayQ
-from celery_delayq.testing import (
-    FAST_START,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.lease_tasks import held, logged, settings
 from tests.integration.conftest import MakeApp
@@ -60,7 +56,7 @@ def scheduled(client: Redis, queue: str = "celery") -> list[tuple[str, int]]:
 def nothing_is_left(client: Redis, app: Celery) -> bool:
     """Return whether no message is scheduled, ready, held or counted any more."""
     keys = {key.decode().rpartition(":")[2] for key in client.keys("{*")}
-    busy = {"due", "entries", "tasks", "deliveries", "suspects", "dead"}
+    busy = {"due", "entries", "tasks", "deliveries", "quarantined", "dead"}
     return not held(client) and not client.llen("celery") and not busy & keys
 
 
@@ -140,7 +136,7 @@ def test_a_worker_killed_between_retry_and_acknowledgement_has_made_one_step(
 
     start(delayq_worker, conf=LEASE)
     wait_until(lambda: client.llen("log") >= 3, what="the retry has run")
-    wait_until(lambda: client.zcard("{celery}:leases") == 1 or not held(client), what="reaped")
+    wait_until(lambda: client.zcard("{celery}:leases") == 1 or not held(client), what="reclaimed")
     wait_until(lambda: nothing_is_left(client, app), what="nothing is left")
 
     ran = logged(client, "event", "retries", "deliveries")

@@ -13,11 +13,7 @@ import pytest
 from celery import Celery
 from kombu import Connection, Consumer, Queue
 
-from celery_delayq.testing import (
-    FAST_START,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.lease_tasks import held, logged, settings
 from tests.integration.conftest import MakeApp

@@ -163,8 +163,8 @@ def test_what_has_no_room_waits_in_order_and_can_be_cancelled(
 # -- too late
 
 
-def letters(app: Celery, queue: str = "celery") -> dict[str, str]:
-    return {each.id: each.reason for each in DelayQ.of(app).store.dead_letters(queue)}
+def dead_letters(app: Celery, queue: str = "celery") -> dict[str, str]:
+    return {each.id: each.reason for each in DelayQ.of(app).store.dead_letters.all(queue)}
 
 
 @pytest.mark.parametrize("pool", ["prefork", "solo"])
@@ -194,7 +194,7 @@ def test_what_is_too_late_is_a_dead_letter(
     scene.wait_empty()
     in_time = {"scheduled, in time", "at once, in time", "promoted, in time", "of no limit"}
     assert set(scene.runs("id")) == in_time
-    dead = letters(app)
+    dead = dead_letters(app)
     assert dead.keys() == {"scheduled", "at once", "promoted", "unique"}
     for reason in dead.values():
         assert reason.startswith("skipped: ")
@@ -206,7 +206,7 @@ def test_a_retry_has_its_own_time(app: Celery, scene: Scene, delayq_worker: Star
     start(delayq_worker)
     result = app.tasks["work"].apply_async(("k", "retry"), skip_after=0.8)
     assert result.get(timeout=TIMEOUT) == "k"
-    assert letters(app) == {}
+    assert dead_letters(app) == {}
     assert scene.runs("retries") == [0, 1]
 
 

@@ -20,11 +20,7 @@ from redis.retry import Retry
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.embedded.ports import free_port
 from celery_delayq.errors import EmbeddedRedisError
-from celery_delayq.testing import (
-    ManagedProcess,
-    has_ended,
-    wait_until,
-)
+from celery_delayq.testing import ManagedProcess, has_ended, wait_until
 
 CHOICE = "celery_delayq.embedded.server.free_port"
 NO_RETRY = Retry(NoBackoff(), 0)

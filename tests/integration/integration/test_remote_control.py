@@ -9,11 +9,7 @@ import pytest
 from celery import Celery
 
 from celery_delayq import DelayQ
-from celery_delayq.testing import (
-    FAST_START,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.control_tasks import TIMEOUT, Scene, StartWorker, start, tasks_of
 from tests.integration.conftest import MakeApp
@@ -179,11 +175,11 @@ def test_paused_and_revoked_tasks_are_told_of(
     delayq = DelayQ.of(app)
     worker = start(delayq_worker, "solo")
     delayq.pause(task="work")
-    app.send_task("work", (1,), task_id="parked")
+    app.send_task("work", (1,), task_id="paused_due")
     app.send_task("work", (1,), task_id="later", countdown=60)
-    wait_until(lambda: len(scene.scheduled()) == 2, TIMEOUT, "it is parked")
+    wait_until(lambda: len(scene.scheduled()) == 2, TIMEOUT, "it is paused and due")
     app.send_task("other", (1,), task_id="gone", countdown=60)
     app.control.revoke("gone")
 
-    assert sorted(ids(answer(app, worker))) == ["later", "parked"]
+    assert sorted(ids(answer(app, worker))) == ["later", "paused_due"]
     assert answer(app, worker, "revoked") == ["gone"]

@@ -11,10 +11,7 @@ from celery.result import AsyncResult
 
 from celery_delayq import DelayQ
 from celery_delayq.model.retry_policy import Exponential
-from celery_delayq.testing import (
-    POOLS,
-    wait_until,
-)
+from celery_delayq.testing import POOLS, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.retry_tasks import TIMEOUT, Act, RetryScene, StartWorker, start, tasks_of
 from tests.integration.conftest import MakeApp
@@ -90,9 +87,9 @@ def test_attempts_and_waits_are_those_of_the_policy(
     failed = dict.fromkeys(expected, "ValueError('as told')")
     assert found == failed | {"late success": "done", "early success": "done"}
     scene.wait_dead(delayq, *expected)
-    letters = {letter.task_id: letter for letter in delayq.dead_letters()}
-    assert set(letters) == set(expected)
-    assert {id: letter.retries for id, letter in letters.items()} == {
+    dead_letters = {dead_letter.task_id: dead_letter for dead_letter in delayq.dead_letters()}
+    assert set(dead_letters) == set(expected)
+    assert {id: dead_letter.retries for id, dead_letter in dead_letters.items()} == {
         id: len(waits) for id, waits in expected.items()
     }
     expected |= {"late success": [0.1, 0.3], "early success": [0.1]}
@@ -167,7 +164,7 @@ def test_what_is_covered_is_tried_again_and_nothing_else(
     assert {id: len(scene.attempts(id)) - 1 for id in cases} == {
         id: retries for id, (_, _, retries) in cases.items()
     }
-    found = {letter.task_id: letter.reason for letter in delayq.dead_letters()}
+    found = {dead_letter.task_id: dead_letter.reason for dead_letter in delayq.dead_letters()}
     assert found == {
         "covered": "failed after 2 retries: OSError: as told",
         "a kind of that": "failed after 2 retries: ConnectionError: as told",
@@ -192,10 +189,10 @@ def test_a_soft_time_limit_is_a_failure_like_others(
     assert scene.attempts("limited") == [0, 1]
 
 
-# -- by hand
+# -- manually
 
 
-def test_a_retry_by_hand_has_the_waits_and_the_limit_of_the_policy_unless_it_says_more(
+def test_a_retry_manual_has_the_waits_and_the_limit_of_the_policy_unless_it_says_more(
     app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
 ) -> None:
     start(delayq_worker, "threads", concurrency=8)
@@ -236,8 +233,10 @@ def test_a_retry_by_hand_has_the_waits_and_the_limit_of_the_policy_unless_it_say
     for id in ("plain", "own limit", "higher limit"):
         assert found[id].startswith("MaxRetriesExceededError"), found[id]
     scene.wait_dead(delayq, "plain", "own limit", "higher limit")
-    letters = {letter.task_id: letter.exception for letter in delayq.dead_letters()}
-    assert letters["plain"] == "MaxRetriesExceededError"
+    dead_letters = {
+        dead_letter.task_id: dead_letter.exception for dead_letter in delayq.dead_letters()
+    }
+    assert dead_letters["plain"] == "MaxRetriesExceededError"
 
 
 # -- of one call

@@ -101,30 +101,30 @@ def test_a_result_is_retry_until_the_end(
 def test_an_eager_task_is_tried_again_without_waiting(eager: Celery, scene: RetryScene) -> None:
     result = eager.tasks["far"].apply_async((["OSError", "OSError", "done"],), task_id="late")
     failed = eager.tasks["far"].apply((["OSError"],), task_id="never")
-    by_hand = eager.tasks["far"].apply((["retry", "done"],), task_id="by hand")
+    manual = eager.tasks["far"].apply((["retry", "done"],), task_id="manually")
 
     assert (result.state, result.get()) == ("SUCCESS", "done")
-    assert (by_hand.state, by_hand.get()) == ("SUCCESS", "done")
+    assert (manual.state, manual.get()) == ("SUCCESS", "done")
     assert failed.state == "FAILURE"
     with pytest.raises(OSError, match="as told"):
         failed.get()
     assert scene.attempts("late") == [0, 1, 2]
     assert scene.attempts("never") == [0, 1, 2, 3]
-    assert scene.attempts("by hand") == [0, 1]
+    assert scene.attempts("manually") == [0, 1]
     assert scene.left() == {}
 
 
 def test_of_an_eager_task_too_some_failures_are_the_last(eager: Celery, scene: RetryScene) -> None:
     refused = eager.tasks["choosy"].apply((["FileNotFoundError"],), task_id="refused")
     false = eager.tasks["strict"].apply(([["return", False]],), task_id="false")
-    by_hand = eager.tasks["far"].apply((["retry"],), task_id="by hand")
+    manual = eager.tasks["far"].apply((["retry"],), task_id="manually")
 
     assert isinstance(refused.result, FileNotFoundError)
     assert scene.attempts("refused") == [0]
     assert isinstance(false.result, TaskReturnedFalse)
     assert scene.attempts("false") == [0, 1, 2]
-    assert isinstance(by_hand.result, MaxRetriesExceededError)
-    assert scene.attempts("by hand") == [0, 1, 2, 3]
+    assert isinstance(manual.result, MaxRetriesExceededError)
+    assert scene.attempts("manually") == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("name", ["far", "auto.plain"])

@@ -7,10 +7,7 @@ from typing import Any
 import pytest
 from celery import Celery, chain, chord, group
 
-from celery_delayq import (
-    DeadFilter,
-    DelayQ,
-)
+from celery_delayq import DeadFilter, DelayQ
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.retry_tasks import TIMEOUT, Act, RetryScene, StartWorker, start, tasks_of
@@ -141,8 +138,8 @@ def test_a_chord_whose_members_have_spent_it_waits_for_their_replay(
     scene.wait_dead(delayq, *ids)
     assert retries(scene) == 2
     for id in ids:
-        [letter] = delayq.dead_letters(task_id=id)
-        assert delayq.replay(letter, args=[["done"]])
+        [dead_letter] = delayq.dead_letters(task_id=id)
+        assert delayq.replay(dead_letter, args=[["done"]])
     wait_until(lambda: result.state == "SUCCESS", TIMEOUT, "the chord is complete")
 
 
@@ -184,14 +181,14 @@ def test_one_task_may_have_one_too(
     app.tasks["quick"].apply_async((["OSError"],), task_id="two", retry_budget=2)
     app.tasks["quick"].apply_async((["OSError"],), task_id="none", retry_budget=0)
     app.tasks["quick"].apply_async((["OSError"],), task_id="many", retry_budget=99)
-    app.tasks["quick"].apply_async((["retry"],), task_id="by hand", retry_budget=1)
+    app.tasks["quick"].apply_async((["retry"],), task_id="manually", retry_budget=1)
 
-    scene.wait_dead(delayq, "two", "none", "many", "by hand")
-    assert {id: len(scene.attempts(id)) - 1 for id in ("two", "none", "many", "by hand")} == {
+    scene.wait_dead(delayq, "two", "none", "many", "manually")
+    assert {id: len(scene.attempts(id)) - 1 for id in ("two", "none", "many", "manually")} == {
         "two": 2,
         "none": 0,
         "many": 3,
-        "by hand": 1,
+        "manually": 1,
     }
 
 

@@ -14,15 +14,9 @@ from celery import Celery
 from celery.schedules import crontab
 
 from celery_delayq import DelayQ
-from celery_delayq.periodic import state
-from celery_delayq.periodic.definition import (
-    Definition,
-    Overlap,
-)
-from celery_delayq.store.periodic import (
-    PeriodicStore,
-    Writing,
-)
+from celery_delayq.periodic import policy
+from celery_delayq.periodic.definition import Definition, Overlap
+from celery_delayq.store.periodic import PeriodicStore, Writing
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.ticking import stored_ticks, ticking
@@ -36,10 +30,10 @@ NEAR = 10_000
 def fire_an_hour_ahead(delayq: DelayQ, definition: Definition) -> None:
     """Write an entry as it stands after an hour that has not come yet."""
     now = delayq.store.now_ms()
-    entry = state.begin(definition, now, timezone.utc)
-    firing = state.fire(entry, now + HOUR, timezone.utc)
+    entry = policy.begin(definition, now, timezone.utc)
+    firing = policy.fire(entry, now + HOUR, timezone.utc)
     assert firing is not None
-    entry = replace(entry, standing=firing.then)
+    entry = replace(entry, state=firing.then)
     written = Writing(entry.name, "", entry.pack(), entry.look)
     assert PeriodicStore(delayq.store).write([written]) == ["done"]
     delayq.store.client.hset("delayq:clock", "ticked", str(now + HOUR))
@@ -69,9 +63,9 @@ def test_an_interval_goes_on_from_now(
     assert delayq.periodic.get("minutely") == before
     entry = delayq.periodic.get("often")
     assert entry is not None
-    assert entry.standing.last == max(ticks["often"])
-    assert entry.standing.tick is not None
-    assert entry.standing.tick < now + NEAR
+    assert entry.state.last == max(ticks["often"])
+    assert entry.state.tick is not None
+    assert entry.state.tick < now + NEAR
     assert int(client.hget("delayq:clock", "ticked") or 0) <= now
 
 

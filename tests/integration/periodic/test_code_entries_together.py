@@ -241,9 +241,9 @@ def test_what_a_version_writes(scene: Scene) -> None:
 
         assert names == {name for name in code(version) if not name.startswith("removed")}
         assert {name.decode() for name in keys["delayq:periodic_at"]} == names
-        mark, editions = keys[DEPLOYS]
+        mark, definition_hashes = keys[DEPLOYS]
         assert mark.decode() == scene.versions[version].deployment.version
-        assert editions.keys() == code(version).keys()
+        assert definition_hashes.keys() == code(version).keys()
         assert b'"mine"' in keys["delayq:periodic"][b"updated-0"]
 
 

@@ -14,25 +14,15 @@ from kombu import Exchange, Queue
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from celery_delayq import (
-    DelayQ,
-    Outcome,
-)
+from celery_delayq import DelayQ, Outcome
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.errors import StoreFull
-from celery_delayq.periodic import state
+from celery_delayq.periodic import policy
 from celery_delayq.periodic.definition import AHEAD
 from celery_delayq.periodic.firing import TickScheduler
+from celery_delayq.periodic.policy import GRACE, Firing, Periodic
 from celery_delayq.periodic.runner import BATCH
-from celery_delayq.periodic.state import (
-    GRACE,
-    Firing,
-    Periodic,
-)
-from celery_delayq.store.periodic import (
-    PeriodicStore,
-    Writing,
-)
+from celery_delayq.store.periodic import PeriodicStore, Writing
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.periodic_tasks import TIMEOUT, Diary, StartWorker, start, tasks_of
@@ -70,7 +60,7 @@ def expect_each_once(stored: dict[str, list[int]], begun: dict[str, Periodic]) -
     """Expect all ticks of each entry that there were so far, each of them once."""
     for name, entry in begun.items():
         ticks = stored.get(name, [])
-        assert ticks == state.upcoming(entry, len(ticks), UTC), name
+        assert ticks == policy.upcoming(entry, len(ticks), UTC), name
 
 
 # -- several that fire
@@ -110,8 +100,8 @@ def test_more_entries_than_are_looked_at_together_are_due_at_once(
 
 def write_due(delayq: DelayQ, entry: Periodic, tick: int) -> Periodic:
     """Have an entry be due at *tick*."""
-    due = replace(entry, standing=replace(entry.standing, tick=tick))
-    writing = Writing(entry.name, entry.standing.line, due.pack(), due.look)
+    due = replace(entry, state=replace(entry.state, tick=tick))
+    writing = Writing(entry.name, entry.state.line, due.pack(), due.look)
     assert PeriodicStore(delayq.store).write([writing]) == ["done"]
     return due
 
@@ -154,8 +144,8 @@ def due(delayq: DelayQ) -> Periodic:
 
 def looked_at(entry: Periodic) -> tuple[Periodic, Firing]:
     """Return what a dispatcher knows that has just looked at an entry that is due."""
-    assert entry.standing.tick is not None
-    firing = state.fire(entry, entry.standing.tick, UTC)
+    assert entry.state.tick is not None
+    firing = policy.fire(entry, entry.state.tick, UTC)
     assert firing is not None
     return entry, firing
 
@@ -180,7 +170,7 @@ def test_a_dispatcher_that_is_late_puts_nothing_into_any_of_several_queues(
     known, client = looked_at(due), delayq_redis.client
     with TickScheduler(app) as first, TickScheduler(app) as second:
         assert first.fire(delayq.store, [known]) == ["r"]
-        assert in_both(client) == in_each("two", due.standing.tick)
+        assert in_both(client) == in_each("two", due.state.tick)
         end_tasks(client)
 
         assert second.fire(delayq.store, [known]) == ["-"]
@@ -188,7 +178,7 @@ def test_a_dispatcher_that_is_late_puts_nothing_into_any_of_several_queues(
     assert in_both(client) == NOWHERE
     entry = delayq.periodic.get("two")
     assert entry is not None
-    assert entry.standing == known[1].then
+    assert entry.state == known[1].then
 
 
 def test_two_tickers_put_each_tick_into_each_of_several_queues_once(
@@ -220,7 +210,7 @@ def test_where_the_first_of_several_queues_is_broken_a_tick_is_in_none_and_comes
 
         assert scheduler.fire(delayq.store, [looked_at(due)]) == ["r"]
 
-    assert in_both(client) == in_each("two", due.standing.tick)
+    assert in_both(client) == in_each("two", due.state.tick)
 
 
 def test_in_another_of_several_queues_that_is_broken_a_tick_is_a_dead_letter(
@@ -235,7 +225,7 @@ def test_in_another_of_several_queues_that_is_broken_a_tick_is_a_dead_letter(
     client.set("{radio}:tasks", "no sorted set")
     with TickScheduler(app) as scheduler:
         assert scheduler.fire(delayq.store, [known]) == ["r"]
-        assert stored_ticks(client, "paper") == {"two": [due.standing.tick]}
+        assert stored_ticks(client, "paper") == {"two": [due.state.tick]}
         assert "Queue 'radio' refused ticks of periodic entry 'two'" in caplog.text
         assert scheduler.fire(delayq.store, [known]) == ["-"]
         client.delete("{radio}:tasks")
@@ -244,11 +234,11 @@ def test_in_another_of_several_queues_that_is_broken_a_tick_is_a_dead_letter(
         assert scheduler.fire(delayq.store, [known]) == ["-"]
 
     assert in_both(client) == NOWHERE
-    [letter] = delayq.dead_letters()
-    assert (letter.queue, letter.task) == ("radio", "note")
-    assert "tick of two refused: " in letter.reason
-    assert delayq.replay(letter) is Outcome.DONE
-    assert in_both(client) == {"paper": {}, "radio": {"two": [due.standing.tick]}}
+    [dead_letter] = delayq.dead_letters()
+    assert (dead_letter.queue, dead_letter.task) == ("radio", "note")
+    assert "tick of two refused: " in dead_letter.reason
+    assert delayq.replay(dead_letter) is Outcome.DONE
+    assert in_both(client) == {"paper": {}, "radio": {"two": [due.state.tick]}}
 
 
 def test_a_full_server_leaves_a_tick_of_several_queues_to_be_fired(
@@ -258,7 +248,7 @@ def test_a_full_server_leaves_a_tick_of_several_queues_to_be_fired(
     before = delayq.periodic.add("before", 3600, "note", **BOTH)
     with TickScheduler(app) as scheduler:
         # Queues are declared with the first message, for which there has to be room.
-        scheduler.fire(delayq.store, [looked_at(write_due(delayq, before, due.standing.tick or 0))])
+        scheduler.fire(delayq.store, [looked_at(write_due(delayq, before, due.state.tick or 0))])
         end_tasks(client)
         client.config_set("maxmemory-policy", "noeviction")
         client.config_set("maxmemory", 1)
@@ -269,7 +259,7 @@ def test_a_full_server_leaves_a_tick_of_several_queues_to_be_fired(
 
         assert scheduler.fire(delayq.store, [looked_at(due)]) == ["r"]
 
-    assert in_both(client) == in_each("two", due.standing.tick)
+    assert in_both(client) == in_each("two", due.state.tick)
 
 
 def test_what_waits_for_its_first_queue_is_in_none_of_the_others_meanwhile(
@@ -278,11 +268,11 @@ def test_what_waits_for_its_first_queue_is_in_none_of_the_others_meanwhile(
     client = delayq_redis.client
     delayq.periodic.add("two", 3600, "note", overlap="queue_one", **BOTH)
     with TickScheduler(app) as scheduler:
-        for letters in ("r", "K"):
+        for dead_letters in ("r", "K"):
             entry = delayq.periodic.get("two")
             assert entry is not None
             entry = write_due(delayq, entry, delayq.store.now_ms())
-            assert scheduler.fire(delayq.store, [looked_at(entry)]) == [letters]
+            assert scheduler.fire(delayq.store, [looked_at(entry)]) == [dead_letters]
 
     assert all(len(ticks["two"]) == 1 for ticks in in_both(client).values())
     assert delayq.periodic.get("two") == entry  # it is tried again
@@ -308,7 +298,7 @@ def test_redis_is_killed_and_comes_back_while_ticks_are_fired(
         server.start()
         back = delayq.store.now_ms()
         wait_until(
-            lambda: ((delayq.periodic.get("often") or entry).standing.last or 0) > back + 2 * AHEAD,
+            lambda: ((delayq.periodic.get("often") or entry).state.last or 0) > back + 2 * AHEAD,
             TIMEOUT,
             "it goes on",
         )

@@ -15,17 +15,11 @@ from celery.schedules import schedule
 from kombu import pools
 
 from celery_delayq import DelayQ
-from celery_delayq.periodic import state
+from celery_delayq.periodic import policy
 from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.schedules import register
-from celery_delayq.store.periodic import (
-    PeriodicStore,
-    Writing,
-)
-from celery_delayq.testing import (
-    ManagedProcess,
-    wait_until,
-)
+from celery_delayq.store.periodic import PeriodicStore, Writing
+from celery_delayq.testing import ManagedProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.periodic_tasks import TIMEOUT, Diary, StartWorker, start, tasks_of
 from tests.support.ticking import ticking
@@ -62,7 +56,7 @@ def wait_ticks(diary: Diary, name: str, count: int) -> None:
 def add_as_code(delayq: DelayQ, name: str) -> None:
     """Add an entry as a worker of the app ``web`` writes those in its code."""
     definition = Definition.checked(0.5, name=name, task="t", source="code web")
-    entry = state.begin(definition, delayq.store.now_ms(), timezone.utc)
+    entry = policy.begin(definition, delayq.store.now_ms(), timezone.utc)
     PeriodicStore(delayq.store).write([Writing(name, "", entry.pack(), entry.look)])
 
 
@@ -82,7 +76,7 @@ def test_a_task_that_nobody_knows_is_a_dead_letter_at_each_tick(
     wait_until(lambda: delayq.count_dead() >= 3, TIMEOUT, "three ticks are dead letters")
     wait_ticks(diary, "right", 3)
 
-    assert {letter.task for letter in delayq.dead_letters()} == {"nobody.knows"}
+    assert {dead_letter.task for dead_letter in delayq.dead_letters()} == {"nobody.knows"}
     assert all("nobody.knows" in reason for reason in reasons(delayq, "unknown"))
 
 
@@ -96,7 +90,7 @@ def test_a_task_that_takes_other_arguments_is_a_dead_letter_at_each_tick(
     wait_until(lambda: delayq.count_dead() >= 3, TIMEOUT, "three ticks are dead letters")
     wait_ticks(diary, "right", 3)
 
-    assert {letter.exception for letter in delayq.dead_letters()} == {"TypeError"}
+    assert {dead_letter.exception for dead_letter in delayq.dead_letters()} == {"TypeError"}
 
 
 def test_a_queue_that_is_broken_keeps_its_own_entries_only(
@@ -114,7 +108,9 @@ def test_a_queue_that_is_broken_keeps_its_own_entries_only(
     assert "Redis is away" not in worker.log
     delayq_redis.client.delete("{broken}:due")
     wait_until(
-        lambda: delayq_redis.client.llen("broken") > 0, TIMEOUT, "it is fired, once that is mended"
+        lambda: delayq_redis.client.llen("broken") > 0,
+        TIMEOUT,
+        "it is fired, once that is repaired",
     )
 
 
@@ -122,7 +118,7 @@ def test_what_cannot_be_read_here_is_left_to_those_who_can(
     app: Celery, delayq: DelayQ, caplog: pytest.LogCaptureFixture
 ) -> None:
     gate = PeriodicStore(delayq.store)
-    entry = state.begin(
+    entry = policy.begin(
         Definition.checked(1, name="theirs", task="note"), delayq.store.now_ms(), timezone.utc
     )
     record = entry.pack().replace('{"every":1}', '{"class":"nowhere:Never"}')
@@ -151,7 +147,7 @@ def test_a_schedule_that_fails_keeps_no_other_from_being_fired(
     delayq.periodic.add("right", 0.5, "note", **KEEP)
     gate = PeriodicStore(delayq.store)
     found = Definition.checked(1, name="wrong", task="note")
-    entry = state.begin(found, delayq.store.now_ms(), timezone.utc)
+    entry = policy.begin(found, delayq.store.now_ms(), timezone.utc)
     path = f"{Overflows.__module__}:{Overflows.__qualname__}"
     record = entry.pack().replace('{"every":1}', f'{{"class":"{path}","args":[1]}}')
     gate.write([Writing("wrong", "", record, 1)])

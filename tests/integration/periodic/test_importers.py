@@ -29,32 +29,13 @@ from sqlalchemy.engine import make_url
 
 from celery_delayq import DelayQ
 from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.errors import (
-    ConfigError,
-    TransferError,
-)
+from celery_delayq.errors import ConfigError, TransferError
 from celery_delayq.periodic.code_entries import Deployment
-from celery_delayq.periodic.definition import (
-    Definition,
-    edition_of,
-)
-from celery_delayq.periodic.importers import (
-    Found,
-    beat,
-    django,
-    redbeat,
-    take_over,
-)
+from celery_delayq.periodic.definition import Definition, definition_hash_of
+from celery_delayq.periodic.importers import Found, beat, django, redbeat, take_over
+from celery_delayq.periodic.policy import Periodic, PeriodicState, Status
 from celery_delayq.periodic.schedules import clocked
-from celery_delayq.periodic.state import (
-    Periodic,
-    Standing,
-    Status,
-)
-from celery_delayq.periodic.wall_clock import (
-    moment_of,
-    ms_of,
-)
+from celery_delayq.periodic.wall_clock import moment_of, ms_of
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.periodic_tasks import TIMEOUT, Diary, StartWorker, start, tasks_of
@@ -119,7 +100,7 @@ def entries(app: Celery) -> list[Periodic]:
     return DelayQ.of(app).periodic.list()
 
 
-def standing(
+def state(
     definition: Definition,
     anchor: datetime,
     tick: int | None,
@@ -130,8 +111,8 @@ def standing(
     """Return an entry as it is to stand."""
     return Periodic(
         definition,
-        Standing(
-            edition=edition_of(definition),
+        PeriodicState(
+            definition_hash=definition_hash_of(definition),
             anchor=ms_of(anchor),
             tick=tick,
             last=None if last is None else ms_of(last),
@@ -187,11 +168,11 @@ def test_entries_of_beat_go_on_in_their_phase(zone: str, make_app: MakeApp, file
     assert {each.source for each in codes.values()} == {"code shop"}
     at = {name: entry.last_run_at.astimezone(UTC) for name, entry in told.items()}
     made = ms_of(at["new"])
-    assert new == standing(codes["new"], at["new"], made + HOUR, None)
+    assert new == state(codes["new"], at["new"], made + HOUR, None)
     ms = ms_of(at["ran"])
-    assert ran == standing(codes["ran"], at["ran"], ms + HOUR, at["ran"], 1)
+    assert ran == state(codes["ran"], at["ran"], ms + HOUR, at["ran"], 1)
     ms = ms_of(at["waits"])
-    assert waits == standing(codes["waits"], at["waits"], ms // HOUR * HOUR + HOUR, at["waits"], 1)
+    assert waits == state(codes["waits"], at["waits"], ms // HOUR * HOUR + HOUR, at["waits"], 1)
 
 
 def test_workers_take_entries_of_beat_for_those_in_their_code(app: Celery, file: Path) -> None:
@@ -336,9 +317,9 @@ def test_entries_of_redbeat_go_on(app: Celery) -> None:
     )
     ms = ms_of(at)
     assert entries(app) == [
-        standing(of["crontab"], at, None, at, status="paused"),
-        standing(every, at, ms + HOUR, at),
-        standing(of["rounded"], at, ms // HOUR * HOUR + 2 * HOUR, at),
+        state(of["crontab"], at, None, at, status="paused"),
+        state(every, at, ms + HOUR, at),
+        state(of["rounded"], at, ms // HOUR * HOUR + 2 * HOUR, at),
     ]
     assert set(results(app, redbeat.entries(app)).values()) == {"kept"}
 
@@ -352,7 +333,7 @@ def test_redbeats_own_count_is_kept(app: Celery) -> None:
 
     (found,) = entries(app)
     assert found.total_run_count == 3
-    assert found.standing.last == ms_of(entry.last_run_at)
+    assert found.state.last == ms_of(entry.last_run_at)
 
 
 @pytest.mark.parametrize(
@@ -416,7 +397,7 @@ def test_static_entries_of_redbeat_are_those_in_code(make_app: MakeApp) -> None:
     assert said == {"stays": "added", "goes": "skipped", "dynamic": "added"}
     dynamic, stays = entries(app)
     assert (dynamic.definition.source, stays.definition.source) == ("api", "code shop")
-    assert stays == standing(stays.definition, at, ms_of(at) + HOUR, at), "the code says how often"
+    assert stays == state(stays.definition, at, ms_of(at) + HOUR, at), "the code says how often"
 
 
 def test_other_keys_of_redbeat(make_app: MakeApp, delayq_redis: RedisUnderTest) -> None:
@@ -608,22 +589,22 @@ def test_entries_of_django_go_on(app: Celery, database: str) -> None:
     ran = of("ran", hour, args=("x", 1), kwargs={"y": [2]}, options=sent)
     cron = of("cron", crontab("5", "*/2"), timezone="America/New_York")
     by_name = {entry.name: entry for entry in entries(app)}
-    off = moment_of(by_name["off"].standing.anchor)
-    sunset = by_name["sun"].standing.tick
+    off = moment_of(by_name["off"].state.anchor)
+    sunset = by_name["sun"].state.tick
     assert sunset is not None
     assert moment_of(sunset).replace(minute=0, second=0, microsecond=0) == at.replace(
         hour=15, minute=0
     ), "in Berlin, in winter"
     assert entries(app) == [
-        standing(cron, at, ms + 95 * MINUTE, at),
-        standing(of("ends", hour, end=then), at, ms + HOUR, at),
-        standing(of("late", clocked(at), max_runs=1), at - timedelta(milliseconds=1), ms, None),
-        standing(of("new", schedule(0.25)), new, ms_of(new) + 250, None),
-        standing(of("off", hour), off, None, None, status="paused"),
-        standing(of("once", clocked(then), max_runs=1), noted(database, "once"), end, None),
-        standing(ran, at, ms + HOUR, at, 7),
-        standing(of("starts", hour, start=then), then - timedelta(hours=1), end, None),
-        standing(of("sun", solar("sunset", 52.52, 13.405)), at, sunset, at),
+        state(cron, at, ms + 95 * MINUTE, at),
+        state(of("ends", hour, end=then), at, ms + HOUR, at),
+        state(of("late", clocked(at), max_runs=1), at - timedelta(milliseconds=1), ms, None),
+        state(of("new", schedule(0.25)), new, ms_of(new) + 250, None),
+        state(of("off", hour), off, None, None, status="paused"),
+        state(of("once", clocked(then), max_runs=1), noted(database, "once"), end, None),
+        state(ran, at, ms + HOUR, at, 7),
+        state(of("starts", hour, start=then), then - timedelta(hours=1), end, None),
+        state(of("sun", solar("sunset", 52.52, 13.405)), at, sunset, at),
     ]  # fmt: skip
     again = results(app, django.entries(app, database))
     assert {name: "kept" if what == "added" else what for name, what in said.items()} == again
@@ -649,7 +630,7 @@ def test_code_entries_in_django_are_as_the_code_says(make_app: MakeApp, database
     assert said["broken"] == "refused"
     assert said["celery.backend_cleanup"] == "skipped"
     a = entries(app)[0]
-    assert a == standing(a.definition, at, ms_of(at) + HOUR, at)
+    assert a == state(a.definition, at, ms_of(at) + HOUR, at)
     assert (a.definition.source, a.definition.task) == ("code shop", "note")
 
 
@@ -680,7 +661,7 @@ def test_tables_of_older_versions(app: Celery, tmp_path: Path, migration: str) -
         schedule=schedule(300),
         options={"headers": {"periodic_task_name": "a"}},
     )
-    assert entries(app) == [standing(definition, at, ms_of(at) + 5 * MINUTE, at, 3)]
+    assert entries(app) == [state(definition, at, ms_of(at) + 5 * MINUTE, at, 3)]
 
 
 def test_what_is_wrong_in_django_is_told_and_the_others_go_on(app: Celery, database: str) -> None:
@@ -764,7 +745,7 @@ def test_one_takes_the_place_of_another_only_when_told_to(app: Celery) -> None:
     assert results(app, redbeat.entries(app), replace=True) == {"a": "replaced"}
 
     definition = Definition(name="a", task="note", schedule=schedule(3600))
-    assert entries(app) == [standing(definition, at, ms_of(at) + HOUR, at)]
+    assert entries(app) == [state(definition, at, ms_of(at) + HOUR, at)]
 
 
 def test_what_was_fired_here_already_is_not_fired_again(
@@ -785,7 +766,7 @@ def test_what_was_fired_here_already_is_not_fired_again(
     wait_until(lambda: len(diary.ticks("a")) >= seen + 8, TIMEOUT, "more ticks")
 
     assert after.definition.args == ()
-    assert after.standing.anchor == before.standing.anchor
+    assert after.state.anchor == before.state.anchor
     ticks = diary.ticks("a")
     assert len(ticks) == len({*ticks})
     assert {after - before for before, after in pairwise(ticks[1:])} == {500}
@@ -893,7 +874,7 @@ def test_of_a_list_code_is_as_it_is_now_and_what_calls_made_as_it_was(
     assert "skipped  gone  it is not in the code any more" in done.out
     stays = found["stays"]
     assert (stays.definition.schedule, stays.status) == (schedule(60), "paused")
-    assert stays.standing.anchor == before["stays"].standing.anchor
+    assert stays.state.anchor == before["stays"].state.anchor
     assert stays.definition.source == before["stays"].definition.source == "code shop"
 
 

@@ -16,17 +16,9 @@ from celery.schedules import crontab
 from kombu import pools
 
 from celery_delayq import DelayQ
-from celery_delayq.errors import (
-    ConfigError,
-    InvalidSchedule,
-    PeriodicExists,
-    PeriodicUnknown,
-)
-from celery_delayq.periodic.state import upcoming
-from celery_delayq.testing import (
-    FAST_START,
-    wait_until,
-)
+from celery_delayq.errors import ConfigError, InvalidSchedule, PeriodicExists, PeriodicUnknown
+from celery_delayq.periodic.policy import upcoming
+from celery_delayq.testing import FAST_START, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.periodic_tasks import TIMEOUT, Diary, StartWorker, start, tasks_of
 from tests.support.proxy import Fault, Proxy
@@ -267,10 +259,10 @@ def test_an_answer_that_is_lost_makes_no_second_one(
     assert diary.ready() == [id]
     found = delayq.periodic.get("hourly")
     assert found is not None
-    assert found.standing == replace(entry.standing, by_hand=1, hand=id.partition(":")[2])
+    assert found.state == replace(entry.state, manual=1, hand=id.partition(":")[2])
 
 
-def test_runs_by_hand_at_the_same_time_are_as_many_as_there_were_calls(
+def test_manual_runs_at_the_same_time_are_as_many_as_there_were_calls(
     delayq: DelayQ, diary: Diary
 ) -> None:
     delayq.periodic.add("hourly", 3600, "note")
@@ -301,7 +293,7 @@ def test_an_answer_to_add_that_is_lost_after_a_tick_was_scheduled_is_no_refusal(
     assert lost.fired.is_set()
     found = delayq.periodic.get("soon")
     assert found is not None
-    assert found.standing.anchor == added.standing.anchor
+    assert found.state.anchor == added.state.anchor
 
 
 def test_the_same_again_is_refused(delayq: DelayQ) -> None:

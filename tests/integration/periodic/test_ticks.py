@@ -11,10 +11,7 @@ from celery import Celery
 
 from celery_delayq import DelayQ
 from celery_delayq.model.scheduled import Outcome
-from celery_delayq.periodic.state import (
-    Periodic,
-    upcoming,
-)
+from celery_delayq.periodic.policy import Periodic, upcoming
 from celery_delayq.periodic.wall_clock import moment_of
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
@@ -152,18 +149,18 @@ def test_what_has_expired_is_not_caught_up(
     assert diary.ticks("brief")[0] > started - 1000
 
 
-def test_a_run_by_hand_does_not_use_up_the_number_of_runs(
+def test_a_run_manual_does_not_use_up_the_number_of_runs(
     delayq: DelayQ, diary: Diary, delayq_worker: StartWorker
 ) -> None:
     entry = delayq.periodic.add("thrice", 0.5, "note", max_runs=3, catch_up="all")
-    by_hand = [delayq.periodic.run_now("thrice") for _ in range(2)]
+    manual = [delayq.periodic.run_now("thrice") for _ in range(2)]
     start(delayq_worker)
 
     diary.wait_runs(5)
 
     ticks = [f"thrice:{tick}" for tick in upcoming(entry, 5, timezone.utc)]
     assert len(ticks) == 3
-    assert sorted(diary.runs("id")) == sorted([*ticks, *map(str, by_hand)])
+    assert sorted(diary.runs("id")) == sorted([*ticks, *map(str, manual)])
     ended = delayq.periodic.get("thrice")
     assert ended is not None
     assert (ended.status, ended.total_run_count) == ("ended", 5)

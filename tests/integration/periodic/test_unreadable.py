@@ -12,11 +12,7 @@ from rich.cells import cell_len
 
 from celery_delayq import DelayQ
 from celery_delayq.cli import complete
-from celery_delayq.errors import (
-    PeriodicExists,
-    RecordError,
-    ScheduleNotImportable,
-)
+from celery_delayq.errors import PeriodicExists, RecordError, ScheduleNotImportable
 from celery_delayq.periodic import schedules
 from celery_delayq.periodic.unreadable import Unreadable
 from celery_delayq.testing.fixtures import RedisUnderTest

@@ -10,18 +10,9 @@ from celery import Celery, chain, chord, group
 from celery.exceptions import TaskRevokedError
 from celery.result import AsyncResult
 
-from celery_delayq import (
-    DelayQ,
-    Outcome,
-)
-from celery_delayq.errors import (
-    ConfigError,
-    InvalidFilter,
-)
-from celery_delayq.testing import (
-    FAST_START,
-    WorkerProcess,
-)
+from celery_delayq import DelayQ, Outcome
+from celery_delayq.errors import ConfigError, InvalidFilter
+from celery_delayq.testing import FAST_START, WorkerProcess
 from tests.apps.control_tasks import TIMEOUT
 
 StartWorker = Callable[..., WorkerProcess]

@@ -9,17 +9,8 @@ import pytest
 from celery import Celery, chord
 from redis.exceptions import ConnectionError
 
-from celery_delayq import (
-    DelayQ,
-    Filter,
-    Outcome,
-)
-from celery_delayq.errors import (
-    ConfigError,
-    InvalidCursor,
-    InvalidETA,
-    InvalidFilter,
-)
+from celery_delayq import DelayQ, Filter, Outcome
+from celery_delayq.errors import ConfigError, InvalidCursor, InvalidETA, InvalidFilter
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing.fixtures import RedisUnderTest
 
@@ -81,7 +72,7 @@ def test_a_move_by_an_amount_whose_reply_is_lost_is_made_once(
     assert after.due - before.due == timedelta(hours=1)
 
 
-def test_twins_are_moved_together_and_once(delayq: DelayQ) -> None:
+def test_duplicate_ids_are_moved_together_and_once(delayq: DelayQ) -> None:
     send(delayq, "a", 100)
     send(delayq, "a", 200)
     before = [each.due for each in delayq.find("a")]
@@ -231,7 +222,7 @@ def test_junk_among_pauses_and_revokes_is_passed_over(
 def test_a_key_that_a_stock_worker_took_along_is_free(
     delayq: DelayQ, delayq_redis: RedisUnderTest
 ) -> None:
-    """It tells nobody when it is done, and no worker of ours looks after it."""
+    """It tells nobody when it is done, and no worker of ours manages it."""
     once = {"unique_key": "k", "unique_scope": "done", "on_conflict": "keep"}
     send(delayq, "first", 100, **once)
     assert delayq.run_now("first")

@@ -12,10 +12,7 @@ from celery import Celery
 from celery_delayq import DelayQ
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.errors import UniqueConflict
-from celery_delayq.testing import (
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.control_tasks import TIMEOUT, Scene, StartWorker, start, tasks_of
 from tests.integration.conftest import MakeApp
@@ -55,7 +52,7 @@ def states(delayq: DelayQ, ids: list[str]) -> set[str]:
     return {"none" if each is None else each.state for each in found}
 
 
-def wait_parked(delayq: DelayQ, ids: list[str]) -> None:
+def wait_paused_due(delayq: DelayQ, ids: list[str]) -> None:
     """Wait until all of *ids* wait for their task to go on."""
     wait_until(lambda: states(delayq, ids) == {"paused"}, TIMEOUT, lambda: f"{states(delayq, ids)}")
 
@@ -75,7 +72,7 @@ def test_a_paused_task_waits_and_others_run(
     paused += send(app, "urgent", priority=9)
     others = send(app, "other 1", task="other") + send(app, "other 2", task="other", countdown=0.2)
     scene.wait_runs(3)
-    wait_parked(delayq, paused)
+    wait_paused_due(delayq, paused)
     wait_until(lambda: (scene.ready(), scene.held()) == ([], set()), TIMEOUT, "nothing else")
     assert sorted(scene.runs("id")) == sorted(["before", *others])
     assert delayq.count(task="work") == 5
@@ -99,10 +96,10 @@ def test_what_goes_on_runs_in_order_of_due(
     for n, name in enumerate(names[:20]):
         send(app, name, countdown=0.2 + n / 50)
     worker = start(delayq_worker, "solo")
-    wait_parked(delayq, names[:20])
+    wait_paused_due(delayq, names[:20])
     scene.wait_past(now + 1)
     at_once = send(app, *names[20:])
-    wait_parked(delayq, at_once)
+    wait_paused_due(delayq, at_once)
 
     delayq.resume(task="work")
 
@@ -123,7 +120,7 @@ def test_what_was_ready_keeps_its_due(
     scene.wait_past(scene.now() + 0.02)
 
     start(delayq_worker, "solo")
-    wait_parked(delayq, [first, second])
+    wait_paused_due(delayq, [first, second])
     delayq.resume(task="work")
 
     scene.wait_runs(2)
@@ -134,14 +131,14 @@ def test_what_was_ready_keeps_its_due(
     ("policy", "scope"),
     [("replace", "done"), ("later", "scheduled"), ("keep", "scheduled"), ("error", "done")],
 )
-def test_unique_tasks_are_parked_with_their_key(
+def test_unique_tasks_are_paused_due_with_their_key(
     app: Celery, delayq: DelayQ, scene: Scene, delayq_worker: StartWorker, scope: str, policy: str
 ) -> None:
     task = app.tasks[f"{policy}.{scope}"]
     first = task.delay("k")
     delayq.pause(task=task.name)
     start(delayq_worker, "solo")
-    wait_parked(delayq, [first.id])
+    wait_paused_due(delayq, [first.id])
     assert scene.owners() == {"k": first.id}
 
     if policy == "error":
@@ -151,7 +148,7 @@ def test_unique_tasks_are_parked_with_their_key(
     else:
         last = task.apply_async(("k",), countdown=0.1)
         assert (last.id == first.id) is (policy == "keep")
-    wait_parked(delayq, [last.id])
+    wait_paused_due(delayq, [last.id])
     assert scene.owners() == {"k": last.id}
     delayq.resume(task=task.name)
 
@@ -164,7 +161,7 @@ def test_unique_tasks_are_parked_with_their_key(
     "policy",
     ["replace", "later", "keep"],
 )
-def test_what_has_left_the_schedule_is_parked_beside_what_has_its_key_now(
+def test_what_has_left_the_schedule_is_paused_due_beside_what_has_its_key_now(
     app: Celery, delayq: DelayQ, scene: Scene, delayq_worker: StartWorker, policy: str
 ) -> None:
     """Without the pause both would have run: with scope "scheduled" a ready one has no key."""
@@ -173,7 +170,7 @@ def test_what_has_left_the_schedule_is_parked_beside_what_has_its_key_now(
     second = task.apply_async(("k",), countdown=0.1)
     delayq.pause(task=task.name)
     start(delayq_worker, "solo")
-    wait_parked(delayq, [first.id, second.id])
+    wait_paused_due(delayq, [first.id, second.id])
     delayq.resume(task=task.name)
 
     assert [first.get(timeout=TIMEOUT), second.get(timeout=TIMEOUT)] == ["k", "k"]
@@ -193,7 +190,7 @@ def test_what_was_ready_before_is_not_started_by_a_worker_that_starts_later(
     start(delayq_worker, pool)
 
     scene.wait_runs(1)
-    wait_parked(delayq, paused)
+    wait_paused_due(delayq, paused)
     assert scene.runs("id") == ["other"]
     delayq.resume(task="work")
     scene.wait_runs(4)
@@ -215,7 +212,7 @@ def test_a_pause_outlives_all_workers_and_redis(
     queues = ["celery", "aside"]
     worker = start(delayq_worker, "threads", broker_url=url, queues=queues)
     paused = send(app, "due", countdown=0.1) + send(app, "at once")
-    wait_parked(delayq, paused)
+    wait_paused_due(delayq, paused)
     send(app, "aside", queue="aside", task="other")
 
     worker.kill()
@@ -226,7 +223,7 @@ def test_a_pause_outlives_all_workers_and_redis(
     scene.wait_runs(1)
     controls = delayq.paused()
     assert (set(controls.queues), set(controls.tasks)) == ({"aside"}, {"work"})
-    wait_parked(delayq, paused)
+    wait_paused_due(delayq, paused)
     assert scene.runs("id") == ["other"]
 
     delayq.resume(task="work")
@@ -255,7 +252,9 @@ def test_a_large_backlog_goes_on_within_the_limits(
     with app.producer_pool.acquire() as producer, producer.batch(max_size=500):
         for n in range(backlog):
             app.tasks["tick"].apply_async((n,), countdown=0.1, producer=producer)
-    wait_until(lambda: client.zcard("{celery}:parked") == backlog, TIMEOUT, "all are parked")
+    wait_until(
+        lambda: client.zcard("{celery}:paused_due") == backlog, TIMEOUT, "all are paused and due"
+    )
     began = scene.now()
 
     delayq.resume(task="tick")

@@ -133,7 +133,7 @@ def test_what_is_ready_is_refused_by_workers_that_start_later(
     assert scene.runs("id") == ["spared"]
     revoked = sorted(id for kind, id in told if kind == "task-revoked")
     assert revoked == ["at once 0", "at once 1", "promoted 0", "promoted 1"]
-    assert list(DelayQ.of(app).store.dead_letters("celery")) == []
+    assert list(DelayQ.of(app).store.dead_letters.all("celery")) == []
 
 
 @pytest.mark.parametrize("way", [by_ids, by_stamp], ids=["ids", "stamp"])

@@ -12,12 +12,8 @@ from celery import Celery
 
 from celery_delayq import DelayQ
 from celery_delayq.model.history import Run
-from celery_delayq.store.repair_tracking import MendTracks
-from celery_delayq.testing import (
-    FAST_START,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.store.repair_tracking import RepairTracking
+from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
 from tests.support.proxy import Fault, Proxy
@@ -264,9 +260,9 @@ def test_it_is_under_the_prefix_and_fsck_knows_its_type(
     delayq.store.history.add("me", 2, 1000, [b"1 id t q w - - - 5 SUCCESS 0 1 "])
 
     assert delayq_redis.client.type("shop:delayq:history") == b"stream"
-    assert MendTracks(delayq.store).wrong_shared_types() == []
+    assert RepairTracking(delayq.store).wrong_shared_types() == []
     delayq_redis.client.delete("shop:delayq:history")
     delayq_redis.client.set("shop:delayq:history", "no stream")
-    assert MendTracks(delayq.store).wrong_shared_types() == [
+    assert RepairTracking(delayq.store).wrong_shared_types() == [
         "shop:delayq:history is a string, expected a stream"
     ]

@@ -29,21 +29,9 @@ from celery_delayq.errors import (
 )
 from celery_delayq.schedule import schedule_many
 from celery_delayq.schedule.message_factory import Maker
-from celery_delayq.schedule.schedule_many import (
-    InvalidItem,
-    Item,
-    ItemOutcome,
-    ManyFailed,
-    Report,
-)
-from celery_delayq.testing import (
-    WorkerProcess,
-    wait_until,
-)
-from celery_delayq.testing.fixtures import (
-    RedisUnderTest,
-    new_server,
-)
+from celery_delayq.schedule.schedule_many import InvalidItem, Item, ItemOutcome, ManyFailed, Report
+from celery_delayq.testing import WorkerProcess, wait_until
+from celery_delayq.testing.fixtures import RedisUnderTest, new_server
 from tests.integration.conftest import MakeApp, ready, stored
 from tests.support.proxy import Fault, Proxy
 

@@ -227,7 +227,7 @@ def test_the_key_is_free_after_a_failure(
     assert second.get(timeout=TIMEOUT) == "k"
     scene.wait_empty()
     assert scene.runs("id") == [first.id, second.id]
-    dead = [letter.id for letter in DelayQ.of(app).store.dead_letters("celery")]
+    dead = [dead_letter.id for dead_letter in DelayQ.of(app).store.dead_letters.all("celery")]
     assert dead == [first.id]
 
 
@@ -266,7 +266,7 @@ def test_the_key_is_free_when_a_task_is_dead_for_killing_its_processes(
     start(delayq_worker, delayq={"max_deliveries": 1})
     first = call(app, "die")
     wait_until(
-        lambda: [each.id for each in DelayQ.of(app).store.dead_letters("celery")],
+        lambda: [each.id for each in DelayQ.of(app).store.dead_letters.all("celery")],
         TIMEOUT,
         "it is dead",
     )

@@ -11,12 +11,7 @@ from typing import Any
 from pyspark import TaskContext
 from redis import Redis
 
-from celery_delayq.spark.reconcile import (
-    Options,
-    Summary,
-    read_jdbc,
-    reconcile,
-)
+from celery_delayq.spark.reconcile import Options, Summary, read_jdbc, reconcile
 from celery_delayq.testing import wait_until
 from tests.integration.spark.flights import COLUMNS
 

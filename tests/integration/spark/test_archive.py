@@ -16,23 +16,13 @@ import pyarrow.dataset as ds
 from celery import Celery
 
 from celery_delayq import DelayQ
-from celery_delayq.spark.archives.adding import (
-    Options,
-    Summary,
-    archive,
-)
-from celery_delayq.spark.archives.commits import (
-    ArchiveError,
-    Commit,
-)
-from celery_delayq.spark.archives.folders import (
-    Folder,
-    FolderTarget,
-)
+from celery_delayq.spark.archives.adding import Options, Summary, archive
+from celery_delayq.spark.archives.commits import ArchiveError, Commit
+from celery_delayq.spark.archives.folders import Folder, FolderTarget
 from celery_delayq.spark.planning import RunsLost
 from celery_delayq.testing.fixtures import RedisUnderTest
-from celery_delayq.transfer.dead_letter_row import LetterRow
-from tests.support.letters import fill, message, stored
+from celery_delayq.transfer.dead_letter_row import DeadLetterRow
+from tests.support.dead_letters import fill, message, stored
 from tests.support.runs import finished
 
 pytestmark = pytest.mark.filterwarnings(
@@ -72,7 +62,7 @@ def days(folder: Path, table: str) -> set[str]:
     return {each.name for each in (folder / table).iterdir() if not each.name.startswith("_")}
 
 
-def test_runs_letters_and_the_schedule_are_archived_once_each(
+def test_runs_dead_letters_and_the_schedule_are_archived_once_each(
     run: Archive, spark: Any, app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest,
     tmp_path: Path,
 ) -> None:  # fmt: skip
@@ -82,7 +72,7 @@ def test_runs_letters_and_the_schedule_are_archived_once_each(
     add_runs(delayq, range(1, 3), late)  # the day after
     fill(delayq, 5)
     fill(delayq, 3, queue="mail", age=3 * 86_400)
-    delayq.store.letters.keep("mail", [("odd", 1_700_000_000_000, b"no letter at all")])
+    delayq.store.dead_letters.keep("mail", [("odd", 1_700_000_000_000, b"no dead letter at all")])
     for n in range(4):
         app.send_task("tasks.add", (n, n), task_id=f"entry-{n}", eta=NOON + timedelta(hours=n))
     delayq_redis.client.hset("{celery}:entries", "entry-3", b"broken")
@@ -96,8 +86,8 @@ def test_runs_letters_and_the_schedule_are_archived_once_each(
     assert {each["id"] for each in runs if each["day"] == "2031-05-17"} == {"run-0"}
     assert [each["ended"] for each in runs if each["id"] == "run-0"] == [late]
     assert len({each["offset"] for each in runs}) == 3
-    letters = delayq.dead_letters()
-    expected = {LetterRow.of(each).digest: each.buried.data for each in letters}
+    dead_letters = delayq.dead_letters()
+    expected = {DeadLetterRow.of(each).digest: each.dead_lettered.data for each in dead_letters}
     found = rows_of(folder, "dead_letters")
     assert {each["digest"]: each["data"] for each in found} == expected
     assert len(found) == 9
@@ -128,13 +118,13 @@ def test_runs_letters_and_the_schedule_are_archived_once_each(
     assert not any(path.exists() for path in folder.glob("*/_staging/*"))
 
 
-def test_letters_are_removed_once_they_are_in_the_archive_wherever_a_job_has_ended(
+def test_dead_letters_are_removed_once_they_are_in_the_archive_wherever_a_job_has_ended(
     run: Archive, delayq: DelayQ, tmp_path: Path
 ) -> None:
     folder = tmp_path / "archive"
     old = fill(delayq, 3, queue="mail", age=7200)
     fill(delayq, 2)
-    before = {LetterRow.of(each).digest for each in delayq.dead_letters(queue="mail")}
+    before = {DeadLetterRow.of(each).digest for each in delayq.dead_letters(queue="mail")}
     options: dict[str, Any] = {"tables": ["dead_letters"], "older_than": 3600}
     table = folder / "dead_letters"
 
@@ -156,22 +146,26 @@ def test_letters_are_removed_once_they_are_in_the_archive_wherever_a_job_has_end
     assert delayq.count_dead(queue="mail") == 0
     assert delayq.count_dead() == 2
 
-    # One that was put back is known, and another one of that id is another letter.
-    letter = next(each for each in rows_of(folder, "dead_letters") if each["id"] == old[0])
-    died_ms = round(letter["died"].timestamp() * 1000)
-    delayq.store.letters.keep("mail", [(old[0], died_ms, letter["data"])])
-    delayq.store.letters.keep("mail", [(old[0], died_ms - 1, stored(died_ms - 1, "why", b"x"))])
+    # One that was put back is known, and another one of that id is another dead letter.
+    dead_letter = next(each for each in rows_of(folder, "dead_letters") if each["id"] == old[0])
+    died_ms = round(dead_letter["died"].timestamp() * 1000)
+    delayq.store.dead_letters.keep("mail", [(old[0], died_ms, dead_letter["data"])])
+    delayq.store.dead_letters.keep(
+        "mail", [(old[0], died_ms - 1, stored(died_ms - 1, "why", b"x"))]
+    )
     told = run(**options)
     assert (told.dead_letters, told.removed) == (1, 2)
     assert len(rows_of(folder, "dead_letters")) == 4
     assert delayq.count_dead() == 2
 
 
-def test_letters_that_would_come_back_under_another_id_stay(run: Archive, delayq: DelayQ) -> None:
+def test_dead_letters_that_would_come_back_under_another_id_stay(
+    run: Archive, delayq: DelayQ
+) -> None:
     died = delayq.store.now_ms() - 1000
     no_texts = ["\udcff\udc80", "a \udcc3"]
     for id in (*no_texts, "plain"):
-        delayq.store.letters.keep("mail", [(id, died, stored(died, "why", message("x")))])
+        delayq.store.dead_letters.keep("mail", [(id, died, stored(died, "why", message("x")))])
 
     told = run(tables=["dead_letters"], remove=True)
 

@@ -14,19 +14,16 @@ pytest.importorskip("pyspark")
 from celery import Celery
 
 from celery_delayq import DelayQ
-from celery_delayq.spark.archives.adding import (
-    Options,
-    archive,
-)
+from celery_delayq.spark.archives.adding import Options, archive
 from celery_delayq.spark.archives.commits import Commit
 from celery_delayq.spark.archives.databases import DatabaseTarget
 from celery_delayq.spark.archives.restoring import Options as RestoreOptions
 from celery_delayq.spark.archives.restoring import restore
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from celery_delayq.transfer.dead_letter_row import LetterRow
+from celery_delayq.transfer.dead_letter_row import DeadLetterRow
 from tests.integration.spark.conftest import CommandLine
-from tests.support.letters import fill
+from tests.support.dead_letters import fill
 from tests.support.postgres import PostgresServer
 from tests.support.runs import finished
 
@@ -68,7 +65,9 @@ def test_an_archive_in_derby_is_added_to_and_put_back(
     everything = Options(("history", "dead_letters", "scheduled"), remove=True, access=access)
     add_runs(delayq, 0, 3)
     fill(delayq, 4)
-    letters = {LetterRow.of(each).digest: each.buried.data for each in delayq.dead_letters()}
+    dead_letters = {
+        DeadLetterRow.of(each).digest: each.dead_lettered.data for each in delayq.dead_letters()
+    }
     app.send_task("tasks.add", (1, 2), task_id="one", eta=NOON + timedelta(microseconds=1500))
     entries = delayq_redis.client.hgetall("{celery}:entries")
 
@@ -83,14 +82,14 @@ def test_an_archive_in_derby_is_added_to_and_put_back(
         (f"run-{n}", NOON.replace(tzinfo=None), "a \ufffd b") for n in range(5)
     }
     found = target.place("dead_letters", make=False).read().select("digest", "data").collect()
-    assert {each["digest"]: bytes(each["data"]) for each in found} == letters
+    assert {each["digest"]: bytes(each["data"]) for each in found} == dead_letters
 
     delayq_redis.client.delete("{celery}:entries", "{celery}:due", "{celery}:tasks")
     assert restore(spark, target, RestoreOptions(access=access)).outcomes == {"scheduled": 1}
     assert delayq_redis.client.hgetall("{celery}:entries") == entries
     given = RestoreOptions(table="dead_letters", access=access)
     assert restore(spark, target, given).outcomes == {"restored": 4}
-    assert {LetterRow.of(each).digest for each in delayq.dead_letters()} == letters.keys()
+    assert {DeadLetterRow.of(each).digest for each in delayq.dead_letters()} == dead_letters.keys()
 
 
 def test_rows_that_were_staged_twice_are_archived_once(

@@ -11,11 +11,7 @@ pytest.importorskip("pyspark")
 
 
 from celery_delayq import DelayQ
-from celery_delayq.spark.planning import (
-    START,
-    RunsLost,
-    plan_runs,
-)
+from celery_delayq.spark.planning import START, RunsLost, plan_runs
 from celery_delayq.spark.tables import Rows
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.runs import numbered

@@ -17,25 +17,16 @@ from celery_delayq import DelayQ
 from celery_delayq.model.history import reason_of
 from celery_delayq.spark.archives.adding import Options as ArchiveOptions
 from celery_delayq.spark.archives.adding import archive
-from celery_delayq.spark.archives.commits import (
-    ArchiveError,
-    Commit,
-)
+from celery_delayq.spark.archives.commits import ArchiveError, Commit
 from celery_delayq.spark.archives.folders import FolderTarget
-from celery_delayq.spark.archives.restoring import (
-    Options,
-    restore,
-)
+from celery_delayq.spark.archives.restoring import Options, restore
 from celery_delayq.spark.report import Options as ReportOptions
-from celery_delayq.spark.report import (
-    page,
-    report,
-)
+from celery_delayq.spark.report import page, report
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.app.test_hostile_names import NAMES
 from tests.integration.spark.conftest import Read
+from tests.support.dead_letters import details, message
 from tests.support.keyspace import look
-from tests.support.letters import details, message
 from tests.support.runs import finished
 
 pytestmark = pytest.mark.filterwarnings(
@@ -55,7 +46,9 @@ def archived(app: Celery, delayq: DelayQ) -> dict[str, str]:
     for name in NAMES.values():
         app.send_task(name, (name,), {name: name}, task_id=name, queue=name, eta=NOON)
         died = message(name, name, group=name)
-        delayq.store.bury(name, name, f"failed: {name}", died, details(name, worker=name))
+        delayq.store.add_dead_letter(
+            name, name, f"failed: {name}", died, details(name, worker=name)
+        )
     lines = [
         finished(name, ended, task=name, queue=name, state="FAILURE", reason=reason_of(name))
         for name in NAMES.values()

@@ -24,7 +24,7 @@ from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
 from tests.integration.spark.conftest import Read
-from tests.support.letters import details, message
+from tests.support.dead_letters import details, message
 from tests.support.runs import numbered
 
 # Celery's result backend, with the newest redis-py.
@@ -147,7 +147,7 @@ def test_paused_entries_are_told_with_their_due(app: Celery, delayq: DelayQ, rea
     delayq.pause(task="tasks.add")
     store = delayq.store
     deadline = datetime.now() + timedelta(seconds=10)
-    while not store.client.zcard("{celery}:parked") and datetime.now() < deadline:
+    while not store.client.zcard("{celery}:paused_due") and datetime.now() < deadline:
         store.promote("celery", Layout(), 100)
 
     [entry] = delayq.entries()
@@ -197,32 +197,36 @@ def test_what_processes_hold_is_told_by_process(app: Celery, delayq: DelayQ, rea
 
 
 def test_dead_letters_are_what_the_api_lists(delayq: DelayQ, read: Read) -> None:
-    letters = delayq.store.letters
+    dead_letters = delayq.store.dead_letters
     for n in range(30):
-        letters.bury("celery", f"l{n}", f"why {n}", message(f"l{n}"), details(f"E{n}"))
-    letters.bury("other", "plain", "late", message("plain", task="other"))
-    letters.bury("other", "broken", "unreadable", b"\xff\xfe{")
+        dead_letters.add_dead_letter(
+            "celery", f"l{n}", f"why {n}", message(f"l{n}"), details(f"E{n}")
+        )
+    dead_letters.add_dead_letter("other", "plain", "late", message("plain", task="other"))
+    dead_letters.add_dead_letter("other", "broken", "unreadable", b"\xff\xfe{")
 
     rows = {row.id: row for row in read("dead_letters", batchsize=7, partitions=3).collect()}
 
-    found = [DeadLetter.of(q, each) for q in ("celery", "other") for each in letters.all(q)]
-    assert rows.keys() == {letter.id for letter in found}
-    for letter in found:
-        row = rows[letter.id]
+    found = [DeadLetter.of(q, each) for q in ("celery", "other") for each in dead_letters.all(q)]
+    assert rows.keys() == {dead_letter.id for dead_letter in found}
+    for dead_letter in found:
+        row = rows[dead_letter.id]
         for name in (
             *("task_id", "task", "queue", "reason", "exception", "error", "traceback"),
             *("worker", "retries", "deliveries", "root_id", "group_id"),
         ):
-            assert row[name] == getattr(letter, name), name
-        assert (row.died, row.started) == (utc(letter.died), utc(letter.started))
-        assert (row.args and json.loads(row.args)) == letter.args
-    assert bytes(rows["broken"].raw) == next(x for x in found if x.id == "broken").buried.data
+            assert row[name] == getattr(dead_letter, name), name
+        assert (row.died, row.started) == (utc(dead_letter.died), utc(dead_letter.started))
+        assert (row.args and json.loads(row.args)) == dead_letter.args
+    assert (
+        bytes(rows["broken"].raw) == next(x for x in found if x.id == "broken").dead_lettered.data
+    )
     assert rows["plain"].raw is None
 
 
 def test_dead_letters_are_read_by_when_they_died(delayq: DelayQ, read: Read) -> None:
-    letters = [(f"l{n}", 1_000 * n, b"1 %d 0 why\n{}" % (1_000 * n)) for n in range(10)]
-    delayq.store.letters.keep("celery", letters)
+    dead_letters = [(f"l{n}", 1_000 * n, b"1 %d 0 why\n{}" % (1_000 * n)) for n in range(10)]
+    delayq.store.dead_letters.keep("celery", dead_letters)
 
     found = read("dead_letters", since="1970-01-01T00:00:03", until="1970-01-01T00:00:06")
 
@@ -288,13 +292,16 @@ def test_what_cannot_be_read_is_a_row_with_what_is_there(
     good = client.hget("{celery}:entries", "good")
     broken = {
         b"none": b"no record",
-        b"bytes \xff": b"1 0 nonce task\n{\xff",
+        b"bytes \xff": b"1 0 message id task\n{\xff",
         b"cut": good[:200],
-        b"other": b"1 0 nonce task\n[1, 2]",
-        b"deep": b"1 0 nonce task\n" + b"[" * 200_000,
-        b"nested": b'1 0 nonce task\n{"headers": ' + b'{"a":' * 200_000 + b"1" + b"}" * 200_000,
-        b"two": b'1 0 nonce task\n{"a": 1}{"b": 2}',
-        b"lines": b'1 0 nonce task\n{"a":\n1}',
+        b"other": b"1 0 message id task\n[1, 2]",
+        b"deep": b"1 0 message id task\n" + b"[" * 200_000,
+        b"nested": b'1 0 message id task\n{"headers": '
+        + b'{"a":' * 200_000
+        + b"1"
+        + b"}" * 200_000,
+        b"two": b'1 0 message id task\n{"a": 1}{"b": 2}',
+        b"lines": b'1 0 message id task\n{"a":\n1}',
         b"id": good.replace(b'"id": "good"', b'"id": null'),
     }
     for name, data in broken.items():

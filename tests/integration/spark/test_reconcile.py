@@ -33,8 +33,8 @@ from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
 from tests.integration.spark.conftest import CommandLine
+from tests.support.dead_letters import message
 from tests.support.keyspace import is_answer
-from tests.support.letters import message
 from tests.support.postgres import PostgresServer
 from tests.support.runs import finished
 
@@ -119,7 +119,7 @@ def make_states(app: Celery, delayq: DelayQ) -> None:
     call(app, flight(3, minutes=9), retries=1)
     call(app, flight(4), queue="other")
     id = f"{TASK}:UA005"
-    delayq.store.letters.bury("celery", id, "it failed", message(id, TASK))
+    delayq.store.dead_letters.add_dead_letter("celery", id, "it failed", message(id, TASK))
     now = delayq.store.now_ms()
     ended = {f"{TASK}:UA006": 60, f"{TASK}:UA007": 9000}
     runs = [finished(id, now - 1000 * ago, task=TASK) for id, ago in ended.items()]

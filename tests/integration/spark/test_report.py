@@ -22,11 +22,7 @@ from celery_delayq import DelayQ
 from celery_delayq.errors import ConfigError
 from celery_delayq.model.history import RunRecord
 from celery_delayq.spark.archives.commits import ArchiveError
-from celery_delayq.spark.report import (
-    Options,
-    command,
-    report,
-)
+from celery_delayq.spark.report import Options, command, report
 from celery_delayq.store.keys import Layout
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
@@ -326,9 +322,9 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(command, [*arguments])
 
 
-def park(delayq: DelayQ, redis: RedisUnderTest) -> bool:
+def pause_due(delayq: DelayQ, redis: RedisUnderTest) -> bool:
     delayq.store.promote("mail", Layout(), 100)
-    return bool(redis.client.zcard("{mail}:parked"))
+    return bool(redis.client.zcard("{mail}:paused_due"))
 
 
 def test_the_command_writes_json_tables_and_a_page(
@@ -343,7 +339,7 @@ def test_the_command_writes_json_tables_and_a_page(
     # Nobody promotes what is due, but for this line.
     app.send_task("paused", task_id="a", countdown=0.05, queue="mail")
     delayq.pause(task="paused")
-    wait_until(lambda: park(delayq, delayq_redis), what="an entry that is parked")
+    wait_until(lambda: pause_due(delayq, delayq_redis), what="an entry that is paused and due")
     app.send_task(HOSTILE, task_id="b", countdown=0.05, queue="mail")
     hour = datetime.now(timezone.utc).replace(minute=0, second=0, microsecond=0)
     for id, hours_away in {"c": 3, "d": 3, "e": 30}.items():

@@ -19,14 +19,10 @@ from celery_delayq.spark.archives.adding import Options as ArchiveOptions
 from celery_delayq.spark.archives.adding import archive
 from celery_delayq.spark.archives.commits import ArchiveError
 from celery_delayq.spark.archives.folders import FolderTarget
-from celery_delayq.spark.archives.restoring import (
-    Options,
-    Summary,
-    restore,
-)
+from celery_delayq.spark.archives.restoring import Options, Summary, restore
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.transfer.results import Imported
-from tests.support.letters import fill
+from tests.support.dead_letters import fill
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:PySpark does not yet fully support pandas:FutureWarning"
@@ -73,7 +69,7 @@ def state(redis: RedisUnderTest, *parts: str) -> dict[str, dict[bytes, Any]]:
     return found
 
 
-SCHEDULE = (":due", ":entries", ":tasks", ":unique", ":twins")
+SCHEDULE = (":due", ":entries", ":tasks", ":unique", ":duplicate_ids")
 
 
 def test_a_snapshot_is_put_back_byte_for_byte_and_once(
@@ -89,7 +85,7 @@ def test_a_snapshot_is_put_back_byte_for_byte_and_once(
     for id in ("a b\n", "ümlaut", "x" * 300):
         app.send_task("shop.ü b", task_id=id, eta=NOON, queue="mail")
     for n in range(2):
-        app.send_task("shop.twin", (n,), task_id="twin", eta=NOON, retries=n)
+        app.send_task("shop.duplicate", (n,), task_id="duplicate", eta=NOON, retries=n)
     app.send_task("shop.unique", (1,), eta=NOON, unique_key="key", queue="mail")
     soon = app.send_task("tasks.add", (1, 2), countdown=3600).id
     before = state(delayq_redis, *SCHEDULE)
@@ -114,7 +110,7 @@ def test_a_snapshot_is_put_back_byte_for_byte_and_once(
     assert told.missing == told.failed == 37 - sum(told.outcomes.values()) > 0
 
 
-def test_letters_are_put_back_and_are_known_by_the_archive(
+def test_dead_letters_are_put_back_and_are_known_by_the_archive(
     run: Restore, save: Callable[..., Any], delayq: DelayQ, delayq_redis: RedisUnderTest
 ) -> None:
     fill(delayq, 4, queue="mail", task="shop.ship")
@@ -132,14 +128,17 @@ def test_letters_are_put_back_and_are_known_by_the_archive(
 
 
 def test_rows_that_are_damaged_are_refused(delayq: DelayQ) -> None:
-    entry = {"queue": "mail", "id": "a", "task": "t", "due_ms": 1, "step": 0, "nonce": "n"}
+    entry = {"queue": "mail", "id": "a", "task": "t", "due_ms": 1, "step": 0, "message_id": "n"}
     entries = [
         {**entry, "message": "{", "problem": None},
         {**entry, "message": None, "problem": "unreadable record"},
         {**entry, "message": None, "due_ms": None, "problem": None},
     ]
-    letter = {"queue": "mail", "id": "a", "digest": "0" * 64, "data": b"1 2 0 why\n{}"}
-    for put, rows in ((restoring._put_entries, entries), (restoring._put_letters, [letter])):
+    dead_letter = {"queue": "mail", "id": "a", "digest": "0" * 64, "data": b"1 2 0 why\n{}"}
+    for put, rows in (
+        (restoring._put_entries, entries),
+        (restoring._put_dead_letters, [dead_letter]),
+    ):
         report = Imported()
         put(delayq, rows, Options(), report)
         assert report.outcomes == {"refused": len(rows)}

@@ -11,18 +11,9 @@ from redis.exceptions import ResponseError
 
 from celery_delayq import DelayQ
 from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.errors import (
-    ConfigError,
-    UnsupportedServer,
-)
-from celery_delayq.store.server_checks import (
-    check_refusal,
-    check_version,
-)
-from celery_delayq.testing import (
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.errors import ConfigError, UnsupportedServer
+from celery_delayq.store.server_checks import check_refusal, check_version
+from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
 

@@ -13,14 +13,10 @@ import pytest
 from celery import Celery
 
 from celery_delayq import DelayQ
-from celery_delayq.testing import (
-    FAST_START,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
 from celery_delayq.transfer.archiver import Archiver
 from tests.integration.conftest import MakeApp, query
-from tests.support.letters import fill as fill_queue
+from tests.support.dead_letters import fill as fill_queue
 from tests.support.postgres import PASSWORD, PostgresServer
 from tests.support.proxy import Proxy
 
@@ -45,7 +41,7 @@ def start() -> Iterator[Start]:
 
 
 def fill(delayq: DelayQ, number: int, *, queue: str = "celery", age: float = 60.0) -> list[str]:
-    """Keep letters of a queue whose consumers have an archive."""
+    """Keep dead letters of a queue whose consumers have an archive."""
     store = delayq.store
     layout = replace(store.layout, archived=True)
     store.client.hset(store.keys.queues, queue, layout.text)
@@ -62,7 +58,7 @@ def options(url: str, after: float = 0.0) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("pool", ["prefork", "gevent", "eventlet"])
-def test_a_worker_moves_letters_and_tells_nobody_the_password(
+def test_a_worker_moves_dead_letters_and_tells_nobody_the_password(
     app: Celery,
     delayq: DelayQ,
     postgres: PostgresServer,
@@ -79,7 +75,7 @@ def test_a_worker_moves_letters_and_tells_nobody_the_password(
         env=options(url),
     )
 
-    wait_until(lambda: delayq.count_dead() == 0, 60, "all letters are archived")
+    wait_until(lambda: delayq.count_dead() == 0, 60, "all dead letters are archived")
 
     assert app.send_task("add", (2, 3)).get(timeout=60) == 5
     moved = "SELECT id FROM dead_letters WHERE moved_at IS NOT NULL"
@@ -145,7 +141,7 @@ def test_what_is_missing_is_one_error_and_the_worker_works(
 # -- what is moved, and when
 
 
-def test_letters_stay_for_as_long_as_they_should(
+def test_dead_letters_stay_for_as_long_as_they_should(
     app: Celery, delayq: DelayQ, database: str, start: Start
 ) -> None:
     fill(delayq, 5, queue="old", age=600)
@@ -157,7 +153,7 @@ def test_letters_stay_for_as_long_as_they_should(
     assert {each.id for each in delayq.dead_letters()} == {*new}
 
 
-def test_letters_of_others_on_this_redis_are_left_alone(
+def test_dead_letters_of_others_on_this_redis_are_left_alone(
     app: Celery, delayq: DelayQ, database: str, start: Start
 ) -> None:
     fill_queue(delayq, 3, queue="others")
@@ -174,15 +170,15 @@ def test_what_was_restored_stays_for_as_long_again(
 ) -> None:
     fill(delayq, 20, age=600)
     restored = fill(delayq, 5, queue="mail", age=600)
-    keep = delayq.store.letters.keep
+    keep = delayq.store.dead_letters.keep
     start(app, database, 300)
     wait_until(lambda: delayq.count_dead() == 0, what="all are archived")
 
     assert delayq.import_dead(database).outcomes == {"restored": 25}
-    [letter] = fill(delayq, 1, queue="other", age=500)
+    [dead_letter] = fill(delayq, 1, queue="other", age=500)
     fill(delayq, 30, queue="late", age=400)
     wait_until(lambda: delayq.count_dead() <= 25, what="the others are archived")
-    assert letter not in {each.id for each in delayq.dead_letters()}
+    assert dead_letter not in {each.id for each in delayq.dead_letters()}
     assert delayq.count_dead() == 25
 
     # As if the restore had been longer ago.

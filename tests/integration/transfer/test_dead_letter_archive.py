@@ -16,20 +16,14 @@ from celery import Celery
 
 from celery_delayq import DelayQ
 from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.errors import (
-    ConfigError,
-    TransferError,
-)
+from celery_delayq.errors import ConfigError, TransferError
 from celery_delayq.model.dead_letter import DeadFilter
-from celery_delayq.store.dead_letters import LetterStore
+from celery_delayq.store.dead_letters import DeadLetterStore
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.transfer import dead_letter_archive
-from celery_delayq.transfer.results import (
-    Archived,
-    Imported,
-)
+from celery_delayq.transfer.results import Archived, Imported
 from tests.integration.conftest import MakeApp, query
-from tests.support.letters import details, fill, message, stored
+from tests.support.dead_letters import details, fill, message, stored
 from tests.support.postgres import PostgresServer
 
 HOSTILE = (
@@ -42,7 +36,7 @@ HOSTILE = (
     "-",
 )
 
-#: As many letters die in one moment as must not matter.
+#: As many dead letters die in one moment as must not matter.
 AT = 1_700_000_000_000
 
 
@@ -63,8 +57,8 @@ def elsewhere(make_app: MakeApp, delayq_redis_factory: Callable[..., EmbeddedRed
     return DelayQ.of(make_app(broker=delayq_redis_factory().url_for("delayq+redis")))
 
 
-def letters(delayq: DelayQ) -> dict[tuple[str, bytes], tuple[bytes, float]]:
-    """All letters: what is stored, and when they died."""
+def dead_letters(delayq: DelayQ) -> dict[tuple[str, bytes], tuple[bytes, float]]:
+    """All dead letters: what is stored, and when they died."""
     store = delayq.store
     found = {}
     for queue in store.registry():
@@ -76,9 +70,9 @@ def letters(delayq: DelayQ) -> dict[tuple[str, bytes], tuple[bytes, float]]:
     return found
 
 
-def bury_hostile(delayq: DelayQ) -> None:
+def add_dead_letter_hostile(delayq: DelayQ) -> None:
     """Something of each kind that there is, and of what is none."""
-    keep = delayq.store.letters.keep
+    keep = delayq.store.dead_letters.keep
     for n, text in enumerate(HOSTILE):
         reason = f"failed: {text} \x1b[31m"
         told = details(text, worker=text, traceback=f"{text}\n\ud800")
@@ -96,109 +90,109 @@ def bury_hostile(delayq: DelayQ) -> None:
 def test_a_move_and_a_restore_lose_nothing(delayq: DelayQ, elsewhere: DelayQ, place: str) -> None:
     fill(delayq, 1_203)
     fill(delayq, 51, queue="mail")
-    bury_hostile(delayq)
-    before = letters(delayq)
+    add_dead_letter_hostile(delayq)
+    before = dead_letters(delayq)
     number = len(before)
     move = "://" in place
 
     report = delayq.archive_dead(place) if move else delayq.export_dead(place)
 
-    assert (report.looked, report.letters, report.new) == (number, number, number)
+    assert (report.looked, report.dead_letters, report.new) == (number, number, number)
     assert (report.total, report.moved, report.gone) == (number, number * move, 0)
-    assert letters(delayq) == ({} if move else before)
+    assert dead_letters(delayq) == ({} if move else before)
 
     assert elsewhere.import_dead(place, dry_run=True).outcomes == {"restored": number}
-    assert letters(elsewhere) == {}
+    assert dead_letters(elsewhere) == {}
     imported = elsewhere.import_dead(place)
     assert (imported.outcomes, imported.total) == ({"restored": number}, number)
-    assert letters(elsewhere) == before
+    assert dead_letters(elsewhere) == before
     for dry_run in (True, False):
         assert elsewhere.import_dead(place, dry_run=dry_run).outcomes == {"duplicate": number}
-    assert letters(elsewhere) == before
+    assert dead_letters(elsewhere) == before
 
     assert delayq.import_dead(place).looked == number
-    assert letters(delayq) == before
+    assert dead_letters(delayq) == before
 
 
 def test_archiving_again_what_was_restored_adds_nothing(delayq: DelayQ, database: str) -> None:
     fill(delayq, 700)
-    bury_hostile(delayq)
-    number = len(letters(delayq))
+    add_dead_letter_hostile(delayq)
+    number = len(dead_letters(delayq))
 
     delayq.archive_dead(database)
     delayq.import_dead(database)
     again = delayq.archive_dead(database)
 
-    assert (again.letters, again.new, again.moved) == (number, 0, number)
-    assert letters(delayq) == {}
+    assert (again.dead_letters, again.new, again.moved) == (number, 0, number)
+    assert dead_letters(delayq) == {}
     assert query(database, "SELECT count(*) FROM dead_letters") == [(number,)]
 
 
 def test_an_export_leaves_them_and_a_move_marks_their_rows(delayq: DelayQ, database: str) -> None:
     ids = fill(delayq, 5)
-    before = letters(delayq)
+    before = dead_letters(delayq)
     moved = "SELECT id FROM dead_letters WHERE moved_at IS NOT NULL ORDER BY id"
 
     assert (delayq.export_dead(database).new, delayq.export_dead(database).new) == (5, 0)
-    assert letters(delayq) == before
+    assert dead_letters(delayq) == before
     assert query(database, moved) == []
 
     report = delayq.archive_dead(database, DeadFilter(task_id=ids[2]))
-    assert (report.letters, report.new, report.moved) == (1, 0, 1)
+    assert (report.dead_letters, report.new, report.moved) == (1, 0, 1)
     assert query(database, moved) == [(ids[2],)]
-    assert len(letters(delayq)) == 4
+    assert len(dead_letters(delayq)) == 4
 
 
-def test_a_letter_without_a_date_comes_back_as_of_now(delayq: DelayQ, place: str) -> None:
+def test_a_dead_letter_without_a_date_comes_back_as_of_now(delayq: DelayQ, place: str) -> None:
     store = delayq.store
     store.register("celery")
-    store.client.hset("{celery}:dead", "rotten", b"\xffno letter")
+    store.client.hset("{celery}:dead", "rotten", b"\xffno dead letter")
     store.client.zadd("{celery}:dead_at", {"rotten": 7})
 
     delayq.export_dead(place)
     delayq.purge_all(DeadFilter(), everything=True)
-    assert letters(delayq) == {}
+    assert dead_letters(delayq) == {}
     assert delayq.import_dead(place).outcomes == {"restored": 1}
 
-    [(data, died)] = letters(delayq).values()
-    assert data == b"\xffno letter"
+    [(data, died)] = dead_letters(delayq).values()
+    assert data == b"\xffno dead letter"
     # Else it would be the first that is too old to be kept.
     assert 0 <= store.now_ms() - died < 60_000
 
 
-def test_a_letter_from_after_all_time_comes_back(delayq: DelayQ, place: str) -> None:
+def test_a_dead_letter_from_after_all_time_comes_back(delayq: DelayQ, place: str) -> None:
     data = stored(10**19, "failed", message("late"))
-    delayq.store.letters.keep("celery", [("late", AT, data)])
+    delayq.store.dead_letters.keep("celery", [("late", AT, data)])
 
     delayq.export_dead(place)
     delayq.store.client.delete("{celery}:dead", "{celery}:dead_at")
 
     assert delayq.import_dead(place).outcomes == {"restored": 1}
-    assert letters(delayq) == {("celery", b"late"): (data, 1e19)}
+    assert dead_letters(delayq) == {("celery", b"late"): (data, 1e19)}
 
 
 def test_one_that_is_restored_beside_another_stays_the_same_row(
     delayq: DelayQ, database: str
 ) -> None:
-    keep = delayq.store.letters.keep
+    keep = delayq.store.dead_letters.keep
     first, second = (stored(AT + n, "failed", message("one")) for n in range(2))
     keep("celery", [("one", AT, first)])
     delayq.archive_dead(database)
     keep("celery", [("one", AT + 1, second)])
 
     assert delayq.import_dead(database).outcomes == {"restored": 1}
-    assert {data for data, _ in letters(delayq).values()} == {first, second}
+    assert {data for data, _ in dead_letters(delayq).values()} == {first, second}
     assert delayq.import_dead(database).outcomes == {"duplicate": 1}
     assert delayq.import_dead(database, dry_run=True).outcomes == {"duplicate": 1}
 
     report = delayq.archive_dead(database)
     assert (report.new, report.moved) == (1, 2)
     assert query(database, "SELECT id FROM dead_letters ORDER BY died_ms") == [("one",), ("one",)]
-    assert letters(delayq) == {}
+    assert dead_letters(delayq) == {}
 
 
 @pytest.mark.parametrize(("room", "transactions"), [(300_000, 17), (dead_letter_archive.ROOM, 2)])
-def test_large_letters_are_not_read_all_at_once_nor_written(
+def test_large_dead_letters_are_not_read_all_at_once_nor_written(
     delayq: DelayQ,
     database: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -206,14 +200,14 @@ def test_large_letters_are_not_read_all_at_once_nor_written(
     transactions: int,
 ) -> None:
     monkeypatch.setattr(dead_letter_archive, "ROOM", room)
-    pages, sizes = LetterStore.pages, []
+    pages, sizes = DeadLetterStore.pages, []
 
     def noting(*args: Any, **kwargs: Any) -> Any:
         for found in pages(*args, **kwargs):
             sizes.append(sum(len(each.data) for each in found))
             yield found
 
-    monkeypatch.setattr(LetterStore, "pages", noting)
+    monkeypatch.setattr(DeadLetterStore, "pages", noting)
     fill(delayq, 150, queue="a")
     fill(delayq, 80, queue="b", size=50_000)
 
@@ -230,8 +224,8 @@ def test_large_letters_are_not_read_all_at_once_nor_written(
 # -- which ones
 
 
-def bury_various(delayq: DelayQ) -> None:
-    keep = delayq.store.letters.keep
+def add_dead_letter_various(delayq: DelayQ) -> None:
+    keep = delayq.store.dead_letters.keep
     kinds = (
         ("mail", "shop.mail", "failed: Timeout", "Timeout", "root", None),
         ("mail", "shop.bill", "failed: DECLINED", "Declined", "root", "group"),
@@ -241,7 +235,9 @@ def bury_various(delayq: DelayQ) -> None:
     for n, (queue, task, reason, exception, root, group) in enumerate(kinds):
         told = details(exception) if exception else b""
         data = message(f"id-{n}", task, root_id=root, group=group)
-        keep(queue, [(f"letter-{n}", AT + n * 1000, stored(AT + n * 1000, reason, data, told))])
+        keep(
+            queue, [(f"dead_letter-{n}", AT + n * 1000, stored(AT + n * 1000, reason, data, told))]
+        )
 
 
 @pytest.mark.parametrize(
@@ -264,19 +260,21 @@ def bury_various(delayq: DelayQ) -> None:
 def test_both_ways_only_what_a_filter_means(
     delayq: DelayQ, elsewhere: DelayQ, tmp_path: Path, filter: dict[str, Any], wanted: set[int]
 ) -> None:
-    bury_various(delayq)
+    add_dead_letter_various(delayq)
     which = DeadFilter(**filter)
-    ids = {f"letter-{n}" for n in wanted}
+    ids = {f"dead_letter-{n}" for n in wanted}
     every, some = f"sqlite:///{tmp_path}/every.db", f"sqlite:///{tmp_path}/some.db"
     file = tmp_path / "some.jsonl"
 
     delayq.export_dead(every)
-    assert delayq.export_dead(file, which).letters == len(wanted)
+    assert delayq.export_dead(file, which).dead_letters == len(wanted)
     assert {json.loads(line).get("id") for line in file.read_bytes().splitlines()[1:-1]} == ids
     assert elsewhere.import_dead(every, which).outcomes["restored"] == len(wanted)
     assert {each.id for each in elsewhere.dead_letters()} == ids
     assert delayq.archive_dead(some, which).moved == len(wanted)
-    assert {each.id for each in delayq.dead_letters()} == {f"letter-{n}" for n in range(4)} - ids
+    assert {each.id for each in delayq.dead_letters()} == {
+        f"dead_letter-{n}" for n in range(4)
+    } - ids
     assert dict(query(some, "SELECT id, id FROM dead_letters")).keys() == ids
 
 
@@ -298,20 +296,20 @@ def test_what_is_replayed_in_between_is_not_forgotten_twice(
     app: Celery, delayq: DelayQ, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = fill(delayq, 4)
-    discard = LetterStore.discard
+    discard = DeadLetterStore.discard
 
-    def late(self: LetterStore, queue: str, names: Any, token: str) -> Any:
+    def late(self: DeadLetterStore, queue: str, names: Any, token: str) -> Any:
         assert delayq.replay(ids[1], countdown=3600)
         # And one that has died again since, under the same id.
         assert delayq.replay(ids[2], countdown=3600)
         delayq.cancel(ids[2])
-        self.bury(queue, ids[2], "failed again", message(ids[2]))
+        self.add_dead_letter(queue, ids[2], "failed again", message(ids[2]))
         return discard(self, queue, names, token)
 
-    monkeypatch.setattr(LetterStore, "discard", late)
+    monkeypatch.setattr(DeadLetterStore, "discard", late)
     report = delayq.archive_dead(database)
 
-    assert (report.letters, report.moved, report.gone) == (4, 2, 2)
+    assert (report.dead_letters, report.moved, report.gone) == (4, 2, 2)
     assert [each.id for each in delayq.entries()] == [ids[1]]
     [again] = delayq.dead_letters()
     assert (again.id, again.reason) == (ids[2], "failed again")
@@ -323,20 +321,20 @@ def test_what_is_replayed_in_between_is_not_forgotten_twice(
 def test_several_archive_at_once(make_app: MakeApp, delayq: DelayQ, database: str) -> None:
     fill(delayq, 4_000)
     fill(delayq, 1_000, queue="mail")
-    before = letters(delayq)
+    before = dead_letters(delayq)
     many = [DelayQ.of(make_app()) for _ in range(4)]
 
     with ThreadPoolExecutor(len(many)) as pool:
         reports: list[Archived] = [*pool.map(lambda each: each.archive_dead(database), many)]
 
-    assert letters(delayq) == {}
+    assert dead_letters(delayq) == {}
     assert sum(report.moved for report in reports) == 5_000
     assert sum(report.new for report in reports) == 5_000
     assert query(database, "SELECT count(*), count(moved_at) FROM dead_letters") == [(5000, 5000)]
     with ThreadPoolExecutor(len(many)) as pool:
         back: list[Imported] = [*pool.map(lambda each: each.import_dead(database), many)]
     assert sum(report.outcomes["restored"] for report in back) == 5_000
-    assert letters(delayq) == before
+    assert dead_letters(delayq) == before
 
 
 # -- what people see
@@ -345,7 +343,7 @@ def test_several_archive_at_once(make_app: MakeApp, delayq: DelayQ, database: st
 def test_the_table_tells_people_what_died(delayq: DelayQ, database: str) -> None:
     told = details()
     data = stored(AT, "failed: ValueError", message("id-1", root_id="r", group="g"), told)
-    delayq.store.letters.keep("mail", [("id-1", AT, data)])
+    delayq.store.dead_letters.keep("mail", [("id-1", AT, data)])
     made = delayq.archive_dead(database).made
 
     columns = "queue, id, task, task_id, reason, exception, retries, worker, root_id, group_id"
@@ -376,7 +374,7 @@ def test_a_row_that_was_spoiled_is_refused_by_its_id(
     assert report.outcomes == {"restored": 2, "refused": 1}
     [refusal] = report.refusals
     assert refusal.line == 2
-    assert refusal.reason == f"id {ids[1]!r}: the row was changed by hand"
+    assert refusal.reason == f"id {ids[1]!r}: the row was changed manually"
 
 
 def test_bad_lines_do_not_stop_the_rest(delayq: DelayQ, tmp_path: Path) -> None:
@@ -386,9 +384,9 @@ def test_bad_lines_do_not_stop_the_rest(delayq: DelayQ, tmp_path: Path) -> None:
     lines = file.read_bytes().splitlines()
     line = json.loads(lines[1])
     lines[2] = b"garbage"
-    lines[3] = json.dumps({**line, "letter": 7}).encode()
+    lines[3] = json.dumps({**line, "dead_letter": 7}).encode()
     lines[4] = json.dumps({**line, "queue": ""}).encode()
-    lines[5] = json.dumps({**line, "letter_base64": "?"}).encode()
+    lines[5] = json.dumps({**line, "dead_letter_base64": "?"}).encode()
     del lines[-1]
     lines.append(b'{"format": "celery_delayq.schedule", "version": 1}')
     file.write_bytes(b"\n".join(lines))
@@ -400,9 +398,9 @@ def test_bad_lines_do_not_stop_the_rest(delayq: DelayQ, tmp_path: Path) -> None:
     assert {each.id for each in delayq.dead_letters()} == {ids[0], ids[5]}
     reasons = {refusal.line: refusal.reason for refusal in report.refusals}
     assert reasons[3].startswith("no JSON")
-    assert reasons[4] == "letter: expected a text, got int"
+    assert reasons[4] == "dead_letter: expected a text, got int"
     assert reasons[5] == "queue: expected a text, got ''"
-    assert reasons[6].startswith("letter_base64: it cannot be read")
+    assert reasons[6].startswith("dead_letter_base64: it cannot be read")
     assert reasons[8] == "format 'celery_delayq.schedule': expected 'celery_delayq.dead_letters'"
     assert "was cut off" in reasons[9]
 
@@ -446,7 +444,7 @@ def test_a_place_that_is_none_is_refused(delayq: DelayQ, tmp_path: Path) -> None
         delayq.archive_dead()
     with pytest.raises(TransferError, match="no such file"):
         delayq.import_dead(f"sqlite:///{tmp_path}/none.db")
-    assert len(letters(delayq)) == 1
+    assert len(dead_letters(delayq)) == 1
     assert [*tmp_path.iterdir()] == []
 
 
@@ -457,7 +455,7 @@ def test_a_table_of_others_is_left_alone(delayq: DelayQ, database: str) -> None:
     for call in (delayq.archive_dead, delayq.export_dead, delayq.import_dead):
         with pytest.raises(TransferError, match="is another one, it has no column died_ms"):
             call(database)
-    assert len(letters(delayq)) == 1
+    assert len(dead_letters(delayq)) == 1
 
 
 def test_by_default_the_database_of_the_settings_is_meant(

@@ -1,4 +1,5 @@
-"""Archiving is killed, and databases and Redis go away: no letter is lost, none is there twice."""
+"""Archiving is killed, and databases and Redis go away: no dead letter is lost, none is there
+twice."""
 
 from __future__ import annotations
 
@@ -19,12 +20,9 @@ from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.testing import ManagedProcess
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.testing.processes import ProcessFailed
-from celery_delayq.transfer.results import (
-    Archived,
-    Imported,
-)
+from celery_delayq.transfer.results import Archived, Imported
 from tests.integration.conftest import MakeApp, query
-from tests.support.letters import fill
+from tests.support.dead_letters import fill
 from tests.support.postgres import PostgresServer
 from tests.support.proxy import Proxy
 
@@ -58,8 +56,8 @@ def archived(database: str) -> list[str]:
     return []
 
 
-def letters(redis: RedisUnderTest, queue: str = "celery") -> dict[str, bytes]:
-    """The letters in Redis, and that each is listed."""
+def dead_letters(redis: RedisUnderTest, queue: str = "celery") -> dict[str, bytes]:
+    """The dead letters in Redis, and that each is listed."""
     found = redis.client.hgetall(f"{{{queue}}}:dead")
     assert {*redis.client.zrange(f"{{{queue}}}:dead_at", 0, -1)} == {*found}
     return {id.decode(): data for id, data in found.items()}
@@ -89,20 +87,20 @@ def test_archiving_is_killed_at_any_moment(
     delayq: DelayQ, delayq_redis: RedisUnderTest, delayq_broker_url: str, database: str
 ) -> None:
     ids = {*fill(delayq, 20_000)}
-    before = letters(delayq_redis)
+    before = dead_letters(delayq_redis)
 
     def check() -> None:
         rows = archived(database)
         assert len({*rows}) == len(rows)
-        assert {*rows} | {*letters(delayq_redis)} == ids
+        assert {*rows} | {*dead_letters(delayq_redis)} == ids
 
     killed = kill_again_and_again(delayq_broker_url, "archive_dead", database, 6, check)
 
     assert killed >= 3
-    assert letters(delayq_redis) == {}
+    assert dead_letters(delayq_redis) == {}
     assert sorted(archived(database)) == sorted(ids)
     assert delayq.import_dead(database).outcomes == {"restored": 20_000}
-    assert letters(delayq_redis) == before
+    assert dead_letters(delayq_redis) == before
 
 
 @pytest.mark.timeout(300)
@@ -110,13 +108,13 @@ def test_a_restore_is_killed_at_any_moment(
     delayq: DelayQ, delayq_redis: RedisUnderTest, delayq_broker_url: str, database: str
 ) -> None:
     fill(delayq, 10_000)
-    before = letters(delayq_redis)
+    before = dead_letters(delayq_redis)
     delayq.archive_dead(database)
 
     killed = kill_again_and_again(delayq_broker_url, "import_dead", database, 3, lambda: None)
 
     assert killed >= 1
-    assert letters(delayq_redis) == before
+    assert dead_letters(delayq_redis) == before
     assert len(archived(database)) == 10_000
 
 
@@ -144,7 +142,7 @@ def test_a_database_that_is_away_costs_nothing(
     delayq: DelayQ, delayq_redis: RedisUnderTest, postgres: PostgresServer, tmp_path: Path
 ) -> None:
     fill(delayq, 10)
-    before = letters(delayq_redis)
+    before = dead_letters(delayq_redis)
     good = postgres.new_database()
     locked = tmp_path / "folder.db"
     locked.mkdir()
@@ -160,7 +158,7 @@ def test_a_database_that_is_away_costs_nothing(
                 call(url)
             assert "hunter2" not in str(caught.value)
             assert caught.value.__cause__ is None or "hunter2" not in str(caught.value.__cause__)
-    assert letters(delayq_redis) == before
+    assert dead_letters(delayq_redis) == before
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # psycopg cannot close its cursor then
@@ -168,7 +166,7 @@ def test_the_database_goes_away_in_the_middle(
     delayq: DelayQ, delayq_redis: RedisUnderTest, postgres: PostgresServer
 ) -> None:
     ids = {*fill(delayq, 2_000)}
-    before = letters(delayq_redis)
+    before = dead_letters(delayq_redis)
     url = postgres.new_database()
 
     def end(report: Archived | Imported) -> None:
@@ -178,11 +176,11 @@ def test_the_database_goes_away_in_the_middle(
                 [url.rpartition("/")[2]],
             )
 
-    stopped = r"stopped after [\d,]+ letters, run it again"
+    stopped = r"stopped after [\d,]+ dead letters, run it again"
     with pytest.raises(TransferError, match=stopped) as caught:
         delayq.archive_dead(url, progress=end)
     assert "hunter2" not in str(caught.value)
-    left = letters(delayq_redis)
+    left = dead_letters(delayq_redis)
     assert 0 < len(left) < 2_000
     assert {*archived(url)} | {*left} == ids
 
@@ -191,10 +189,10 @@ def test_the_database_goes_away_in_the_middle(
         delayq.import_dead(url, progress=end)
     gc.collect()
     delayq.import_dead(url)
-    assert letters(delayq_redis) == before
+    assert dead_letters(delayq_redis) == before
 
 
-def test_a_database_that_is_full_keeps_letters_in_redis(
+def test_a_database_that_is_full_keeps_dead_letters_in_redis(
     delayq: DelayQ, delayq_redis: RedisUnderTest, tmp_path: Path
 ) -> None:
     fill(delayq, 4_000)
@@ -211,7 +209,7 @@ def test_a_database_that_is_full_keeps_letters_in_redis(
         process.wait(timeout=60)
 
     assert "TransferError" in process.log
-    rows, left = archived(url), letters(delayq_redis)
+    rows, left = archived(url), dead_letters(delayq_redis)
     assert 0 < len(left) < 4_000
     assert len({*rows} | {*left}) == 4_000
     delayq.archive_dead(url)
@@ -225,25 +223,25 @@ def test_redis_goes_away_in_the_middle(
     delayq: DelayQ, delayq_redis: RedisUnderTest, make_app: MakeApp, database: str
 ) -> None:
     ids = {*fill(delayq, 2_000)}
-    before = letters(delayq_redis)
+    before = dead_letters(delayq_redis)
     with Proxy(delayq_redis.port) as proxy:
         through = DelayQ.of(make_app(broker=f"delayq+redis://127.0.0.1:{proxy.port}/0"))
 
         def refuse(report: Archived | Imported) -> None:
             proxy.refuse()
 
-        with pytest.raises(TransferError, match=r"stopped after [\d,]+ letters, run it again"):
+        with pytest.raises(TransferError, match=r"stopped after [\d,]+ dead letters, run it again"):
             through.archive_dead(database, progress=refuse)
-        left = letters(delayq_redis)
+        left = dead_letters(delayq_redis)
         assert {*archived(database)} | {*left} == ids
         proxy.accept()
         through.archive_dead(database)
-        assert letters(delayq_redis) == {}
+        assert dead_letters(delayq_redis) == {}
         with pytest.raises(TransferError, match="run it again"):
             through.import_dead(database, progress=refuse)
         proxy.accept()
         through.import_dead(database)
-    assert letters(delayq_redis) == before
+    assert dead_letters(delayq_redis) == before
     assert sorted(archived(database)) == sorted(ids)
 
 
@@ -251,20 +249,20 @@ def test_a_lost_connection_is_made_again(
     delayq: DelayQ, delayq_redis: RedisUnderTest, make_app: MakeApp, database: str
 ) -> None:
     fill(delayq, 300)
-    before = letters(delayq_redis)
+    before = dead_letters(delayq_redis)
     with Proxy(delayq_redis.port) as proxy:
         through = DelayQ.of(make_app(broker=f"delayq+redis://127.0.0.1:{proxy.port}/0"))
         through.archive_dead(database)
         report = through.import_dead(database, progress=lambda _: proxy.cut_all())
     assert report.looked == 300
-    assert letters(delayq_redis) == before
+    assert dead_letters(delayq_redis) == before
 
 
 def test_a_full_redis_is_told_and_the_restore_may_be_repeated(
     delayq: DelayQ, delayq_redis: RedisUnderTest, database: str
 ) -> None:
     fill(delayq, 300)
-    before = letters(delayq_redis)
+    before = dead_letters(delayq_redis)
     delayq.archive_dead(database)
     delayq_redis.client.config_set("maxmemory", 1)
 
@@ -277,7 +275,7 @@ def test_a_full_redis_is_told_and_the_restore_may_be_repeated(
     assert delayq.archive_dead(database).moved == 300
     delayq_redis.client.config_set("maxmemory", 0)
     delayq.import_dead(database)
-    assert letters(delayq_redis) == before
+    assert dead_letters(delayq_redis) == before
 
 
 # -- what is not installed

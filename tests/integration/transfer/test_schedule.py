@@ -22,14 +22,8 @@ from celery_delayq.model.scheduled import Filter
 from celery_delayq.schedule.items import Item
 from celery_delayq.testing import ManagedProcess
 from celery_delayq.testing.fixtures import RedisUnderTest
-from celery_delayq.transfer.results import (
-    Exported,
-    Imported,
-)
-from celery_delayq.transfer.schedule import (
-    export_to,
-    import_from,
-)
+from celery_delayq.transfer.results import Exported, Imported
+from celery_delayq.transfer.schedule import export_to, import_from
 from tests.integration.conftest import MakeApp, query, ready, stored
 from tests.support.keyspace import snapshot
 from tests.support.postgres import PASSWORD, PostgresServer
@@ -112,7 +106,7 @@ def fill(app: Celery, count: int = 1200) -> None:
     for n, id in enumerate(HOSTILE):
         app.send_task("shop.ü b", task_id=id, countdown=90_000 + n)
     for n in range(3):
-        app.send_task("shop.twin", (n,), task_id="twin", countdown=3600 + n)
+        app.send_task("shop.duplicate", (n,), task_id="duplicate", countdown=3600 + n)
     app.send_task("shop.unique", (1,), countdown=3600, unique_key="key", on_conflict="replace")
     app.send_task("shop.late", countdown=3600, skip_after=60)
     app.send_task("shop.big", ({"n": 2**70, "empty": []},), eta=FAR)
@@ -181,11 +175,13 @@ def test_what_has_run_since_is_added_again(
     assert state(delayq_redis) == before
 
 
-def test_twins_stay_two_though_the_first_has_run(
+def test_duplicate_ids_stay_two_though_the_first_has_run(
     app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest, elsewhere: DelayQ, file: Path
 ) -> None:
     for n in range(3):
-        app.send_task("t", (n,), task_id="twin", countdown=3600 - n)  # the last one comes first
+        app.send_task(
+            "t", (n,), task_id="duplicate", countdown=3600 - n
+        )  # the last one comes first
     sent = stored(delayq_redis)
 
     export_to(delayq, file)
@@ -197,7 +193,7 @@ def test_twins_stay_two_though_the_first_has_run(
         return [(task.due, task.message) for task in which.entries()]
 
     assert told(elsewhere) == told(delayq)
-    assert len(elsewhere.find("twin")) == len(sent) == 3
+    assert len(elsewhere.find("duplicate")) == len(sent) == 3
 
 
 # -- overdue, paused
@@ -241,11 +237,11 @@ def test_paused_entries_have_their_true_due(
     app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest, elsewhere: DelayQ, place: str
 ) -> None:
     """Parked is what a dispatcher met while its task was paused."""
-    app.send_task("t", task_id="parked", countdown=0.05)
+    app.send_task("t", task_id="paused_due", countdown=0.05)
     app.send_task("t", task_id="later", countdown=3600)
     delayq.pause(task="t")
     store = delayq.store
-    while delayq.get("parked").state != "paused":  # type: ignore[union-attr]
+    while delayq.get("paused_due").state != "paused":  # type: ignore[union-attr]
         store.promote("celery", store.layout, 10)
     dues = {task.id: task.due for task in delayq.entries()}
 
@@ -253,7 +249,9 @@ def test_paused_entries_have_their_true_due(
     report = import_from(elsewhere, place)
 
     assert report.outcomes == {"ready": 1, "scheduled": 1}
-    assert {task.id: task.due for task in (*elsewhere.find("parked"), *elsewhere.entries())} == dues
+    assert {
+        task.id: task.due for task in (*elsewhere.find("paused_due"), *elsewhere.entries())
+    } == dues
     assert import_from(delayq, place).outcomes == {"duplicate": 2}
 
 
@@ -275,7 +273,7 @@ def test_both_ways_only_what_a_filter_means(
     imported = import_from(elsewhere, place, which)
     assert imported.outcomes["scheduled"] == 12
     assert {task.id for task in elsewhere.entries()} == ids
-    assert import_from(elsewhere, place, Filter(task="shop.twin")).outcomes["scheduled"] == 3
+    assert import_from(elsewhere, place, Filter(task="shop.duplicate")).outcomes["scheduled"] == 3
 
 
 # -- unique keys, full queues
@@ -311,7 +309,7 @@ def test_a_retry_runs_beside_what_has_its_key(
     delayq.store.clear("celery")
     delayq_redis.client.delete("celery", "{celery}:waiting", "{celery}:unique")
     app.send_task("t", task_id="second", **unique)
-    own = {**first["properties"]["delayq"], "countdown": 3600, "nonce": "retry"}
+    own = {**first["properties"]["delayq"], "countdown": 3600, "message_id": "retry"}
     first["headers"].update(retries=1, eta=FAR.isoformat())
     first["properties"].update(delayq=own, delivery_tag="retry")
     with app.connection_for_write() as connection:
@@ -573,7 +571,7 @@ def test_the_password_of_redis_is_not_in_an_export(
 SCRIPT = """
 import sys, time
 from celery import Celery
-from celery_delayq import DelayQ, transfer
+from celery_delayq import DelayQ
 
 def stop(report):
     print("half way", report.looked, flush=True)
@@ -581,7 +579,7 @@ def stop(report):
 
 broker, run, place = sys.argv[1:]
 app = Celery("killed", broker=broker)
-getattr(transfer, run)(DelayQ(app), place, progress=stop)
+getattr(DelayQ(app), run)(place, progress=stop)
 """
 
 

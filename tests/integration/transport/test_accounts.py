@@ -11,17 +11,11 @@ from kombu import Consumer, Queue
 from redis import Redis
 from redis.exceptions import NoPermissionError
 
-from celery_delayq import (
-    DelayQ,
-    Outcome,
-)
+from celery_delayq import DelayQ, Outcome
 from celery_delayq.admin import accounts
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.errors import NotAllowed
-from celery_delayq.testing import (
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import WorkerProcess, wait_until
 from tests.integration.conftest import MakeApp
 from tests.support.accounts_page import PAGE, ROLES, with_rules
 from tests.support.cli import CommandLine
@@ -154,8 +148,8 @@ def test_a_worker_runs_tasks_and_an_operator_looks_after_them(
     assert delayq.resume(task="add")
     assert delayq.run_now("moved") is Outcome.DONE
     wait_until(lambda: [*delayq.dead_letters()], what="what no worker knows is dead")
-    [letter] = delayq.dead_letters()
-    assert delayq.replay(letter) is Outcome.DONE
+    [dead_letter] = delayq.dead_letters()
+    assert delayq.replay(dead_letter) is Outcome.DONE
     assert delayq.stats().queues
     assert app.control.purge() >= 0
     delayq.periodic.add("tick", 1, "add", (1, 1))

@@ -12,10 +12,7 @@ from contextlib import suppress
 import pytest
 
 from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.testing import (
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.endings.cells import Outcome, World, cells, expected, worlds
 from tests.support.endings.stage import Stage

@@ -11,23 +11,14 @@ import pytest
 from celery import Celery
 from kombu.exceptions import OperationalError
 
-from celery_delayq import (
-    DelayQ,
-    Outcome,
-)
+from celery_delayq import DelayQ, Outcome
 from celery_delayq.admin.repair import check
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.errors import NotReplicated
 from celery_delayq.settings import Settings
-from celery_delayq.store.keys import (
-    Keys,
-    Layout,
-)
+from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
-from celery_delayq.testing import (
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.ending_tasks import Desk
 from tests.support.sentinel import MASTER_NAME, Sentinel

@@ -11,10 +11,7 @@ import psutil
 import pytest
 
 from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.testing import (
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.transport.poller import STOPS_POLLING
 from tests.apps.ending_tasks import Desk
@@ -23,7 +20,7 @@ from tests.support.proxy import Proxy
 pytestmark = pytest.mark.each_server
 
 LEASE = 1.0
-#: Seconds after which every lease that was not kept is over and reaped.
+#: Seconds after which every lease that was not kept is over and reclaimed.
 BEYOND = 2 * LEASE
 
 

@@ -12,18 +12,10 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_delayq import (
-    DelayQ,
-    Filter,
-    Outcome,
-)
+from celery_delayq import DelayQ, Filter, Outcome
 from celery_delayq.errors import InvalidOption
 from celery_delayq.model.dead_letter import DeadFilter
-from celery_delayq.testing import (
-    FAST_START,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.lease_tasks import held
 from tests.integration.conftest import MakeApp
@@ -59,7 +51,7 @@ def policed(policy: Any, key: Any, **more: Any) -> dict[str, Any]:
 #: Values of our own property, by name, that scripts cannot read.
 BAD_VALUES: dict[str, list[Any]] = {
     "label": [None, 5, [], "", "a", "a b x -", "a b 0 k", "a b 0 -\n", "\ud800 b 0 -"],
-    "nonce": [None, 5, "", "a b", "ü"],
+    "message_id": [None, 5, "", "a b", "ü"],
     "skip_after": [None, "1", -1, 1.5, float("inf"), 10**400, True],
     "unique": [
         *(None, 5, "sx", [], {}, {"key": "sx"}, {"policy": "replace"}),
@@ -162,11 +154,11 @@ def start(delayq_worker: StartWorker, pool: str, **conf: Any) -> WorkerProcess:
     )
 
 
-def letters(app: Celery) -> dict[bytes, str]:
+def dead_letters(app: Celery) -> dict[bytes, str]:
     """Return the reasons of the dead letters by message."""
-    found = list(DelayQ.of(app).store.dead_letters("celery"))
-    by_message = {letter.message: letter.reason for letter in found}
-    assert len(by_message) == len(found), "each is buried once"
+    found = list(DelayQ.of(app).store.dead_letters.all("celery"))
+    by_message = {dead_letter.message: dead_letter.reason for dead_letter in found}
+    assert len(by_message) == len(found), "each is dead-lettered once"
     return by_message
 
 
@@ -247,12 +239,12 @@ def test_a_bad_time_limit_is_a_dead_letter_and_ends_no_worker(
 
     wait_for_all(worker, delayq_redis)
 
-    found = letters(app)
+    found = dead_letters(app)
     assert found.keys() == set(bad)
     assert all("limit=" in reason and "expected" in reason for reason in found.values()), found
     ran = {id.decode() for id in delayq_redis.client.lrange("ran", 0, -1)}
     assert ran == {json.loads(one)["headers"]["id"] for one in good}
-    assert DelayQ.of(app).store.letters.get("celery", json.loads(bad[0])["headers"]["id"])
+    assert DelayQ.of(app).store.dead_letters.get("celery", json.loads(bad[0])["headers"]["id"])
 
 
 def test_a_text_that_no_key_can_hold_is_a_dead_letter_on_arrival(
@@ -273,7 +265,7 @@ def test_a_text_that_no_key_can_hold_is_a_dead_letter_on_arrival(
     DelayQ.of(app).run_all_now(Filter(), everything=True)
     wait_for_all(worker, delayq_redis)
 
-    assert len(letters(app)) == len(bad)
+    assert len(dead_letters(app)) == len(bad)
     names = {(one.task, one.task_id) for one in DelayQ.of(app).dead_letters()}
     assert names == {
         (headers["task"], headers["id"]) for one in bad for headers in [json.loads(one)["headers"]]
@@ -293,7 +285,7 @@ def test_what_cannot_be_decompressed_is_a_dead_letter(
 
     wait_for_all(worker, delayq_redis)
 
-    found = letters(app)
+    found = dead_letters(app)
     assert found.keys() == set(bad)
     assert {reason.partition(":")[0] for reason in found.values()} == {"undecodable message"}
     ran = [id.decode() for id in delayq_redis.client.lrange("ran", 0, -1)]
@@ -315,10 +307,10 @@ def test_our_own_data_made_up_by_others_is_a_dead_letter_that_holds_nothing_up(
 
     wait_for_all(worker, delayq_redis)
 
-    assert letters(app).keys() == set(bad)
+    assert dead_letters(app).keys() == set(bad)
     assert delayq_redis.client.zcard("{celery}:due") == 0
     # None of them stops the replay of the others. A replay has a label of its own.
-    renewed = sum(not own.keys().isdisjoint(("nonce", "label")) for own in BAD_OWN)
+    renewed = sum(not own.keys().isdisjoint(("message_id", "label")) for own in BAD_OWN)
     replayed = DelayQ.of(app).replay_all(DeadFilter(), everything=True)
     assert replayed.outcomes == {Outcome.UNREADABLE: len(bad) - renewed, Outcome.DONE: renewed}
     wait_for_all(worker, delayq_redis)
@@ -366,7 +358,7 @@ def test_what_ends_each_worker_is_a_dead_letter_in_the_end_and_its_neighbours_ru
     push(delayq_redis, [before, poison, after])
     ended = 0
 
-    while not letters(app):
+    while not dead_letters(app):
         worker = start(delayq_worker, pool, broker_transport_options=options)
         worker.wait()
         ended += 1
@@ -376,10 +368,10 @@ def test_what_ends_each_worker_is_a_dead_letter_in_the_end_and_its_neighbours_ru
     wait_for_all(worker, delayq_redis)
 
     reason = "its worker died 3 times, the last time with nothing else"
-    assert letters(app) == {poison: reason}
+    assert dead_letters(app) == {poison: reason}
     ran = {id.decode() for id in client.lrange("ran", 0, -1)}
     assert ran == {json.loads(one)["headers"]["id"] for one in (before, after)}
-    assert not client.exists("{celery}:deliveries", "{celery}:suspects")
+    assert not client.exists("{celery}:deliveries", "{celery}:quarantined")
 
 
 @pytest.mark.parametrize("pool", POOLS)

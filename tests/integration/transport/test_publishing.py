@@ -14,10 +14,7 @@ from kombu import Exchange, Queue
 from kombu.exceptions import OperationalError
 from kombu.transport import redis as stock
 
-from celery_delayq import (
-    DelayQ,
-    Outcome,
-)
+from celery_delayq import DelayQ, Outcome
 from celery_delayq.errors import InvalidETA
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, ready, stored
@@ -88,7 +85,7 @@ def test_an_eta_is_kept_to_the_millisecond(
     "options",
     [{}, {"countdown": 0}, {"countdown": -5}, {"eta": dt.datetime(2001, 1, 1, tzinfo=UTC)}],
 )
-def test_what_is_due_is_ready_at_once_without_an_eta_to_park_it(
+def test_what_is_due_is_ready_at_once_without_an_eta_to_pause_due_it(
     app: Celery, delayq_redis: RedisUnderTest, options: dict[str, Any]
 ) -> None:
     app.tasks["tasks.add"].apply_async((1, 2), **options)
@@ -161,7 +158,7 @@ def test_a_key_prefix_stands_before_every_key(
     app.tasks["tasks.add"].delay(1, 2)
     while len(delayq_redis.client.lrange("shop.celery", 0, -1)) < 2:
         delayq = DelayQ.of(app)
-        look = delayq.store.agenda()
+        look = delayq.store.next_queue()
         assert look.queue == "celery"
         delayq.store.promote("celery", delayq.store.layout, 10)
 
@@ -359,7 +356,7 @@ def test_purging_a_queue_empties_ready_and_scheduled(
 
     assert app.control.purge() == 4
     assert stored(delayq_redis) == ready(delayq_redis) == []
-    assert delayq.store.agenda().queue is None
+    assert delayq.store.next_queue().queue is None
 
 
 def test_a_queue_that_does_not_last_is_never_scheduled(
@@ -396,10 +393,12 @@ def test_a_task_that_no_queue_would_get_is_a_dead_letter(
     for countdown in (None, 60):
         add.apply_async((2, 2), countdown=countdown, task_id=f"in {countdown}", **where)
 
-    letters = {letter.task_id: letter for letter in delayq.dead_letters(queue="ships")}
-    assert set(letters) == {"in None", "in 60"}
-    assert "no queue is bound to exchange 'ships'" in letters["in 60"].reason
-    assert delayq.replay(letters["in 60"]) is Outcome.UNREADABLE
-    assert delayq.replay(letters["in None"], queue="harbour") is Outcome.DONE
+    dead_letters = {
+        dead_letter.task_id: dead_letter for dead_letter in delayq.dead_letters(queue="ships")
+    }
+    assert set(dead_letters) == {"in None", "in 60"}
+    assert "no queue is bound to exchange 'ships'" in dead_letters["in 60"].reason
+    assert delayq.replay(dead_letters["in 60"]) is Outcome.UNREADABLE
+    assert delayq.replay(dead_letters["in None"], queue="harbour") is Outcome.DONE
     assert [m["headers"]["id"] for m in ready(delayq_redis, "harbour")] == ["in None"]
     assert delayq.count_dead() == 1

@@ -21,9 +21,9 @@ def hold(store: Store, queue: str, step: int, message: bytes) -> str:
     pushed = store.ready_call(queue)
     pushed.add(step, message)
     store.run(pushed)
-    nonce = str(step + 1)
-    store.run(store.leases.reserve_call(queue, "me", LEASE, nonce, 1, 4, 0))
-    return f"{nonce}:1"
+    message_id = str(step + 1)
+    store.run(store.leases.reserve_call(queue, "me", LEASE, message_id, 1, 4, 0))
+    return f"{message_id}:1"
 
 
 def give_back(store: Store, queue: str, *fields: str) -> None:
@@ -36,11 +36,11 @@ def test_a_purge_forgets_the_counts_of_what_is_gone_and_keeps_those_of_what_is_h
 ) -> None:
     store, redis = delayq.store, delayq_redis.client
     store.register("celery")
-    store.agenda()
+    store.next_queue()
     fields = [hold(store, "celery", step, b"%d came back" % step) for step in (0, 9)]
     give_back(store, "celery", *fields)
     store.run(store.leases.reserve_call("celery", "me", LEASE, "11", 1, 4, 0))
-    redis.lpush("{celery}:suspects", b"0\nalone")
+    redis.lpush("{celery}:quarantined", b"0\nalone")
     redis.hset("{celery}:deliveries", sha1(b"alone").hexdigest(), "5 0 0")
     held = redis.hgetall("{celery}:leased:me")
 
@@ -59,11 +59,11 @@ def test_a_purge_of_what_nobody_holds_leaves_no_count(
     app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest
 ) -> None:
     store = delayq.store
-    store.agenda()
+    store.next_queue()
     give_back(store, "celery", hold(store, "celery", 0, b"came back"))
     assert "{celery}:deliveries" in snapshot(delayq_redis.client)
 
     assert app.control.purge() == 1
 
     left = {key for key in snapshot(delayq_redis.client) if key.startswith("{celery}")}
-    assert left <= {"{celery}:nonces", "{celery}:leases"}
+    assert left <= {"{celery}:request_numbers", "{celery}:leases"}

@@ -21,10 +21,7 @@ from kombu.asynchronous import Hub
 from kombu.exceptions import OperationalError
 
 from celery_delayq.embedded.ports import free_port
-from celery_delayq.testing import (
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.lease_tasks import held, logged
 from tests.integration.conftest import MakeApp

@@ -9,10 +9,7 @@ from redis.exceptions import ConnectionError, ResponseError
 
 from celery_delayq.dispatch.acks import Changes
 from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.store.keys import (
-    Keys,
-    Layout,
-)
+from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
 
 
@@ -22,10 +19,12 @@ def test_a_dead_letter_waits_until_a_master_has_its_replicas_again(
     with delayq_redis_factory().client() as client:
         store = Store(client, Keys(), Layout())
         changes = Changes(lambda: None)
-        changes.add(lambda store: store.bury("q", "id", "failed", b"{}"), "its message is lost")
+        changes.add(
+            lambda store: store.add_dead_letter("q", "id", "failed", b"{}"), "its message is lost"
+        )
         client.config_set("min-replicas-to-write", 1)
         with pytest.raises(ResponseError, match="NOREPLICAS"):
-            store.bury("q", "other", "failed", b"{}")
+            store.add_dead_letter("q", "other", "failed", b"{}")
 
         for _ in range(20):
             with pytest.raises(ConnectionError, match="NOREPLICAS"):
@@ -33,4 +32,4 @@ def test_a_dead_letter_waits_until_a_master_has_its_replicas_again(
         client.config_set("min-replicas-to-write", 0)
         changes.flush(store)
 
-        assert [letter.id for letter in store.dead_letters("q")] == ["id"]
+        assert [dead_letter.id for dead_letter in store.dead_letters.all("q")] == ["id"]

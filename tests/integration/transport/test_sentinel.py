@@ -16,10 +16,7 @@ from redis.retry import Retry
 from celery_delayq import DelayQ
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.embedded.ports import free_port
-from celery_delayq.testing import (
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import WorkerProcess, wait_until
 from tests.integration.conftest import MakeApp
 from tests.support.late import check_it_runs, send_late, start_worker
 from tests.support.sentinel import MASTER_NAME, Sentinel

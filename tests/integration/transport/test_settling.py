@@ -19,21 +19,21 @@ class Killed(BaseException):
 def test_whoever_is_killed_while_it_makes_a_dead_letter_leaves_it_to_the_keeper(
     delayq_redis: RedisUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bury = Store.bury
+    add_dead_letter = Store.add_dead_letter
     calls: list[str] = []
 
     def be_killed_first(self: Store, queue: str, id: str, *args: Any) -> None:
         calls.append(id)
         if len(calls) == 1:
             raise Killed
-        bury(self, queue, id, *args)
+        add_dead_letter(self, queue, id, *args)
 
-    monkeypatch.setattr(Store, "bury", be_killed_first)
+    monkeypatch.setattr(Store, "add_dead_letter", be_killed_first)
     with Connection(delayq_redis.server.url_for("delayq+redis")) as connection:
         channel: Any = connection.channel()
 
         with pytest.raises(Killed):
-            channel.bury_copy("q", "id", "failed", b"{}", b"")
-        wait_until(lambda: list(channel.store.dead_letters("q")), what="the keeper makes it")
+            channel.add_dead_letter_copy("q", "id", "failed", b"{}", b"")
+        wait_until(lambda: list(channel.store.dead_letters.all("q")), what="the keeper makes it")
 
-        assert [letter.id for letter in channel.store.dead_letters("q")] == ["id"]
+        assert [dead_letter.id for dead_letter in channel.store.dead_letters.all("q")] == ["id"]

@@ -11,12 +11,7 @@ from typing import Any
 
 import pytest
 
-from celery_delayq.testing import (
-    POOLS,
-    ManagedProcess,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import POOLS, ManagedProcess, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.ending_tasks import Desk, half_sent
 from tests.support.proxy import Fault, Proxy

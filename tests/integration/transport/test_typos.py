@@ -8,10 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from celery import Celery
 
-from celery_delayq.testing import (
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.utils import once
 
 MakeApp = Callable[..., Celery]

@@ -15,10 +15,7 @@ from kombu.exceptions import OperationalError
 from celery_delayq import DelayQ
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.errors import ConfigError
-from celery_delayq.testing import (
-    ProcessFailed,
-    WorkerProcess,
-)
+from celery_delayq.testing import ProcessFailed, WorkerProcess
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.transport import Transport
 from tests.integration.conftest import MakeApp

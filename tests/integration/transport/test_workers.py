@@ -13,12 +13,7 @@ from kombu import pools
 from redis import Redis
 
 from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.testing import (
-    FAST_START,
-    POOLS,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import FAST_START, POOLS, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
 from tests.support.keyspace import snapshot
@@ -120,16 +115,16 @@ def test_delayed_tasks_of_all_kinds(
         key
         for key in snapshot(delayq_redis.client)
         if not key.startswith(
-            ("celery-task-meta-", "_kombu.", "chord", "celery-taskset", "delayq:incarnation:")
+            ("celery-task-meta-", "_kombu.", "chord", "celery-taskset", "delayq:worker_id:")
         )
     }
     kept = {
         "delayq:queues",
         "delayq:clock",
         "delayq:deploys",
-        "delayq:reaping",
+        "delayq:lease_ends",
         "{celery}:leases",
-        "{celery}:nonces",
+        "{celery}:request_numbers",
     }
     assert left <= {"log", *kept}
 
@@ -223,9 +218,11 @@ def test_a_message_that_cannot_be_decoded_does_not_stop_the_worker(
 
     assert tasks.add.apply_async((1, 2), countdown=0.1).get(timeout=TIMEOUT) == 3
 
-    letters = [letter.message for letter in tasks.delayq.store.dead_letters("celery")]
-    assert len(letters) == len(garbage)
-    assert set(garbage[:5]) <= set(letters)
+    dead_letters = [
+        dead_letter.message for dead_letter in tasks.delayq.store.dead_letters.all("celery")
+    ]
+    assert len(dead_letters) == len(garbage)
+    assert set(garbage[:5]) <= set(dead_letters)
     assert worker.running
 
 

@@ -15,32 +15,11 @@ from kombu import pools
 from kombu.utils.imports import symbol_by_name
 
 from celery_delayq.embedded.ports import free_port
-from celery_delayq.errors import (
-    ConfigError,
-    DeliveryFailed,
-    DeliveryRefused,
-    InvalidWebhook,
-)
-from celery_delayq.testing import (
-    POOLS,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.errors import ConfigError, DeliveryFailed, DeliveryRefused, InvalidWebhook
+from celery_delayq.testing import POOLS, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from celery_delayq.webhook import (
-    NAME,
-    Webhook,
-    deliver,
-    verify,
-)
-from tests.support.receiver import (
-    Handler,
-    Receiver,
-    certificate_for,
-    drip,
-    drip_body,
-    flood,
-)
+from celery_delayq.webhook import NAME, Webhook, deliver, verify
+from tests.support.receiver import Handler, Receiver, certificate_for, drip, drip_body, flood
 
 TIMEOUT = 60
 
@@ -281,7 +260,7 @@ def worker(delayq_worker: StartWorker) -> WorkerProcess:
 
 def died(app: Celery) -> list[str]:
     """Return the ids of the dead letters."""
-    return [letter.id for letter in app._delayq.dead_letters()]
+    return [dead_letter.id for dead_letter in app._delayq.dead_letters()]
 
 
 @pytest.mark.parametrize("pool", POOLS)

@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 from redis.exceptions import ResponseError
 
-from celery_delayq.model.lookup import (
-    Letter,
-    Name,
-)
+from celery_delayq.model.lookup import Name, StatusCode
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store
 from tests.lua.conftest import (
@@ -41,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("watched")
 REGISTERED = {"delayq:queues": {b"q": LAYOUT}}
 
 
-def cancel(store: Store, *ids: str, if_due: int | None = None) -> list[Letter]:
+def cancel(store: Store, *ids: str, if_due: int | None = None) -> list[StatusCode]:
     return store.control.cancel(QUEUE, Layout(), ids, if_due=if_due)
 
 
@@ -56,14 +53,14 @@ def test_of_a_scheduled_entry_nothing_is_left(store: Store, what: object) -> Non
     assert state(store) == REGISTERED
 
 
-def test_the_agenda_goes_on_to_the_next(store: Store) -> None:
+def test_the_next_due_goes_on_to_the_next(store: Store) -> None:
     put(store, labelled("a", FAR), labelled("b", FAR + 5))
 
     assert cancel(store, "a") == ["d"]
     assert state(store) == as_scheduled(labelled("b", FAR + 5))
 
 
-def test_each_id_has_its_letter_in_the_order_of_the_call(store: Store) -> None:
+def test_each_id_has_its_dead_letter_in_the_order_of_the_call(store: Store) -> None:
     make_ready(store, labelled("running"))
     reserve(store)
     put(store, labelled("a"), labelled("b"))
@@ -84,20 +81,20 @@ def test_many_ids_are_many_calls_with_an_answer_for_each(store: Store) -> None:
 
 @pytest.mark.parametrize("id", ["", "ä ☃", "a b\n%", "x" * 2000, "nul\0inside", '"quoted\\"'])
 def test_any_id_will_do(store: Store, id: str) -> None:
-    make_ready(store, labelled(id, nonce="ready"))
-    put(store, labelled(id, nonce="scheduled"))
+    make_ready(store, labelled(id, message_id="ready"))
+    put(store, labelled(id, message_id="scheduled"))
 
     assert cancel(store, id) == ["d"]
     assert reserve(store).messages == []
     assert state(store) == REGISTERED
 
 
-def test_what_is_parked_is_cancelled_too(store: Store) -> None:
+def test_what_is_paused_due_is_cancelled_too(store: Store) -> None:
     store.control.pause([], task="tasks.t")
     put(store, labelled("a"))
     become_due(store, "a")
     store.promote(QUEUE, Layout(), 100)
-    assert "{q}:parked" in state(store)
+    assert "{q}:paused_due" in state(store)
 
     assert cancel(store, "a", if_due=2) == ["c"]
     assert cancel(store, "a", if_due=1) == ["d"]
@@ -128,7 +125,7 @@ def test_what_is_ready_is_dropped_when_its_turn_comes(store: Store) -> None:
 
     assert bodies(reserve(store)) == [message_of(other)]
     store.leases.ack(QUEUE, "me", ["1:1"])
-    assert state(store).keys() - {"delayq:reaping", "{q}:leases"} == {"delayq:queues"}
+    assert state(store).keys() - {"delayq:lease_ends", "{q}:leases"} == {"delayq:queues"}
 
 
 def test_a_batch_of_cancelled_messages_is_passed_over_and_the_caller_asks_again(
@@ -169,14 +166,14 @@ def test_what_is_to_be_delivered_alone_is_dropped_too(store: Store) -> None:
     make_ready(store, labelled("a"), labelled("b"))
     reserve(store, "1", 1)
     pass_time(store.client, LEASE + 60)
-    assert store.leases.reap(QUEUE, Layout(), "me", 100, 1).suspected == 1
+    assert store.leases.reclaim_expired(QUEUE, Layout(), "me", 100, 1).quarantined == 1
     assert cancel(store, "a") == ["d"]
 
     first, second = reserve(store, "2"), reserve(store, "3")
 
     assert (first.messages, first.alone, first.more) == ([], False, 1)
     assert bodies(second) == [message_of(labelled("b"))]
-    assert {"{q}:deliveries", "{q}:suspects", "{q}:waiting"}.isdisjoint(state(store))
+    assert {"{q}:deliveries", "{q}:quarantined", "{q}:waiting"}.isdisjoint(state(store))
 
 
 def test_what_stock_workers_took_is_not_said_to_be_cancelled(store: Store) -> None:
@@ -221,10 +218,10 @@ def test_what_came_back_from_a_process_is_cancelled(store: Store) -> None:
 
 def make_triplets(store: Store) -> None:
     """One that runs, one that is ready and two that are scheduled."""
-    make_ready(store, labelled("a", nonce="n1"))
+    make_ready(store, labelled("a", message_id="n1"))
     reserve(store)
-    make_ready(store, labelled("a", nonce="n2"))
-    put(store, labelled("a", nonce="n3"), labelled("a", FAR + 1, nonce="n4"))
+    make_ready(store, labelled("a", message_id="n2"))
+    put(store, labelled("a", message_id="n3"), labelled("a", FAR + 1, message_id="n4"))
 
 
 def test_all_that_have_the_id_are_cancelled_but_for_those_that_run(store: Store) -> None:
@@ -237,7 +234,7 @@ def test_all_that_have_the_id_are_cancelled_but_for_those_that_run(store: Store)
     assert {"{q}:due", "{q}:entries", "{q}:tasks", "{q}:waiting"}.isdisjoint(found)
 
     store.leases.ack(QUEUE, "me", ["1:1"])
-    assert "{q}:twins" not in state(store)
+    assert "{q}:duplicate_ids" not in state(store)
 
 
 @pytest.mark.parametrize(
@@ -245,7 +242,7 @@ def test_all_that_have_the_id_are_cancelled_but_for_those_that_run(store: Store)
 )
 def test_a_name_stands_for_itself_alone(store: Store, name: str, left: list[bytes]) -> None:
     for n in (1, 2, 3):
-        put(store, labelled("a", FAR + n, nonce=f"n{n}"))
+        put(store, labelled("a", FAR + n, message_id=f"n{n}"))
 
     assert cancel(store, Name(name)) == ["d"]
     assert store.client.zrange("{q}:due", 0, -1) == left
@@ -257,7 +254,7 @@ def test_a_name_stands_for_itself_alone(store: Store, name: str, left: list[byte
 
 def test_ids_that_begin_alike_are_different(store: Store) -> None:
     for id in ("a", "ab", "a\1", "A"):
-        put(store, labelled(id, nonce="first"), labelled(id, nonce="twin"))
+        put(store, labelled(id, message_id="first"), labelled(id, message_id="duplicate"))
 
     assert cancel(store, "a") == ["d"]
     assert len(store.client.hkeys("{q}:entries")) == 6
@@ -277,8 +274,8 @@ def test_what_is_due_at_another_time_stays(store: Store) -> None:
     assert cancel(store, "scheduled", if_due=FAR) == ["d"]
 
 
-def test_of_twins_only_that_with_the_due_goes(store: Store) -> None:
-    put(store, labelled("a", FAR, nonce="n1"), labelled("a", FAR + 1, nonce="n2"))
+def test_of_duplicate_ids_only_that_with_the_due_goes(store: Store) -> None:
+    put(store, labelled("a", FAR, message_id="n1"), labelled("a", FAR + 1, message_id="n2"))
 
     assert cancel(store, "a", if_due=FAR + 1) == ["c"]
     assert store.client.hkeys("{q}:entries") == [b"a"]
@@ -296,12 +293,14 @@ def test_the_unique_key_is_free_again(store: Store) -> None:
 
 
 def test_the_key_of_another_with_the_same_id_stays_taken(store: Store) -> None:
-    put(store, labelled("a", nonce="n1", unique="dk"))
-    make_ready(store, labelled("a", nonce="n2"), labelled("a", nonce="n3", unique="dl"))
+    put(store, labelled("a", message_id="n1", unique="dk"))
+    make_ready(store, labelled("a", message_id="n2"), labelled("a", message_id="n3", unique="dl"))
     assert state(store)["{q}:unique"] == {b"k": taken_by("a", "n1"), b"l": taken_by("a", "n3")}
 
     assert cancel(store, Name("a\0n3")) == ["d"]
-    assert reserve(store).messages == [("1:1", message_of(labelled("a", nonce="n2")), (0, 0, 0))]
+    assert reserve(store).messages == [
+        ("1:1", message_of(labelled("a", message_id="n2")), (0, 0, 0))
+    ]
     store.leases.ack(QUEUE, "me", ["1:1"])
     assert state(store)["{q}:unique"] == {b"k": taken_by("a", "n1")}
 
@@ -311,10 +310,10 @@ def test_the_key_of_another_with_the_same_id_stays_taken(store: Store) -> None:
 
 def test_a_repeat_gets_the_same_answer_whatever_was_sent_meanwhile(store: Store) -> None:
     put(store, labelled("a"), labelled("b"))
-    again = repeating(store, lambda: put(store, labelled("a", nonce="new")))
+    again = repeating(store, lambda: put(store, labelled("a", message_id="new")))
 
     assert cancel(again, "a", "gone") == ["d", "u"]
-    assert state(store) == as_scheduled(labelled("b"), labelled("a", nonce="new"))
+    assert state(store) == as_scheduled(labelled("b"), labelled("a", message_id="new"))
 
 
 def test_an_answer_is_kept_for_a_minute(store: Store) -> None:
@@ -336,7 +335,7 @@ def test_a_full_server_lets_it_pass(store: Store) -> None:
     assert state(store) == REGISTERED
 
 
-@pytest.mark.parametrize("key", ["delayq:agenda", "q", "{q}:suspects", *STATE_KEYS])
+@pytest.mark.parametrize("key", ["delayq:next_due", "q", "{q}:quarantined", *STATE_KEYS])
 def test_a_key_of_another_type_is_an_error_before_anything_is_written(
     store: Store, key: str
 ) -> None:

@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 from redis.exceptions import ResponseError
 
-from celery_delayq.model.lookup import (
-    Name,
-    Place,
-)
+from celery_delayq.model.lookup import Name, Place
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store
 from tests.lua.conftest import (
@@ -41,7 +38,7 @@ def test_a_scheduled_entry_is_found_with_its_record(store: Store, what: object) 
     assert find(store, "a") == [Place("a", "scheduled", FAR, what.data)]  # type: ignore[attr-defined]
 
 
-def test_of_a_parked_entry_the_due_is_told(store: Store) -> None:
+def test_of_a_paused_due_entry_the_due_is_told(store: Store) -> None:
     put(store, labelled("a"))
     store.control.pause([], task="tasks.t")
     become_due(store, "a", 7)
@@ -76,7 +73,7 @@ def test_what_came_back_is_ready_with_its_due(store: Store) -> None:
     reserve(store)
     store.leases.requeue(QUEUE, "me", ["1:1"])
     pass_time(store.client, LEASE + 60)
-    store.leases.reap(QUEUE, Layout(), "me", 100, 1)
+    store.leases.reclaim_expired(QUEUE, Layout(), "me", 100, 1)
 
     assert find(store, "a", "b") == [
         Place("a", "ready", 7, None, "tasks.t"),
@@ -90,7 +87,7 @@ def test_what_is_gone_cancelled_or_never_was_is_not_found(store: Store) -> None:
     store.leases.ack(QUEUE, "me", ["1:1"])
     store.leases.reject(QUEUE, "me", "1:2", "id", "why")
     make_ready(store, labelled("cancelled"))
-    put(store, labelled("cancelled", nonce="x"), entry("unlabelled", 1))
+    put(store, labelled("cancelled", message_id="x"), entry("unlabelled", 1))
     store.control.cancel(QUEUE, Layout(), ["cancelled"])
     push(store, b"{}")
 
@@ -98,10 +95,10 @@ def test_what_is_gone_cancelled_or_never_was_is_not_found(store: Store) -> None:
 
 
 def test_all_with_one_id_are_found_and_a_name_alone(store: Store) -> None:
-    make_ready(store, labelled("a", nonce="n1"), labelled("a", nonce="n2"))
+    make_ready(store, labelled("a", message_id="n1"), labelled("a", message_id="n2"))
     reserve(store)
-    make_ready(store, labelled("a", nonce="n3"), labelled("a", nonce="n4"))
-    put(store, labelled("a", FAR, nonce="n5"), labelled("a", FAR + 1, nonce="n6"))
+    make_ready(store, labelled("a", message_id="n3"), labelled("a", message_id="n4"))
+    put(store, labelled("a", FAR, message_id="n5"), labelled("a", FAR + 1, message_id="n6"))
 
     places = find(store, "a")
     assert [(place.name, place.state) for place in places] == [
@@ -119,7 +116,7 @@ def test_all_with_one_id_are_found_and_a_name_alone(store: Store) -> None:
     store.leases.ack(QUEUE, "me", ["1:1", "1:2"])
     store.control.cancel(QUEUE, Layout(), ["a"])
     reserve(store, "2")
-    assert "{q}:twins" not in state(store)
+    assert "{q}:duplicate_ids" not in state(store)
 
 
 def test_a_name_that_is_no_text_is_found(store: Store) -> None:
@@ -140,7 +137,7 @@ def test_looking_changes_nothing_and_passes_on_a_full_server(store: Store) -> No
     assert state(store) == before
 
 
-@pytest.mark.parametrize("key", ["{q}:entries", "{q}:twins", "{q}:waiting", "{q}:running"])
+@pytest.mark.parametrize("key", ["{q}:entries", "{q}:duplicate_ids", "{q}:waiting", "{q}:running"])
 def test_a_key_of_another_type_is_an_error(store: Store, key: str) -> None:
     store.client.set(key, "not ours")
 

@@ -39,7 +39,9 @@ def schedule(store: Store, ids: list[str]) -> None:
     """Schedule the messages under these ids, one after the other."""
     for n in range(COUNT):
         message = b"{%02d" % n + b"." * SIZE
-        store.schedule(QUEUE, entry(ids[n % len(ids)], FAR + n, nonce=f"n{n:02}", message=message))
+        store.schedule(
+            QUEUE, entry(ids[n % len(ids)], FAR + n, message_id=f"n{n:02}", message=message)
+        )
 
 
 CHANGES: dict[str, Callable[[Store, list[str]], list[Any]]] = {

@@ -7,12 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from celery_delayq.model.envelope import Due
-from celery_delayq.model.lookup import (
-    Found,
-    Listed,
-    Position,
-    Where,
-)
+from celery_delayq.model.lookup import Found, Listed, Position, Where
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store
 from tests.lua.conftest import FAR, QUEUE, become_due, entry, fill, labelled, put, state
@@ -63,7 +58,7 @@ def names(store: Store, where: Where = ALL_OF_IT, limit: int = 3) -> list[str]:
     return [name for page in pages(store, where, limit) for name in page]
 
 
-def park(store: Store, *ids: str, task: str = "tasks.t") -> None:
+def pause_due(store: Store, *ids: str, task: str = "tasks.t") -> None:
     store.control.pause([], task=task)
     for id in ids:
         become_due(store, id, 5)
@@ -103,9 +98,9 @@ def test_many_with_the_same_due_are_paged_by_name(
     store: Store, limit: int, task: str | None
 ) -> None:
     put(store, *(labelled(id) for id in HOSTILE))
-    put(store, *(labelled(id, nonce=f"twin{n}") for n, id in enumerate(HOSTILE)))
+    put(store, *(labelled(id, message_id=f"duplicate{n}") for n, id in enumerate(HOSTILE)))
 
-    expected = [*HOSTILE, *(f"{id}\0twin{n}" for n, id in enumerate(HOSTILE))]
+    expected = [*HOSTILE, *(f"{id}\0duplicate{n}" for n, id in enumerate(HOSTILE))]
     assert names(store, Where(task), limit) == sorted(expected, key=str.encode)
 
 
@@ -161,25 +156,25 @@ def test_what_is_added_between_pages_moves_nothing_else(store: Store) -> None:
     assert len(set(found)) == len(found)
 
 
-# -- what is parked
+# -- what is paused and due
 
 
 @pytest.mark.usefixtures("_hundred")
 @pytest.mark.parametrize("limit", [1, 7, 100])
-def test_what_is_parked_comes_last_and_by_task_in_its_place(store: Store, limit: int) -> None:
-    parked = ALL[1:60:3]
-    park(store, *parked, task="t1")
+def test_what_is_paused_due_comes_last_and_by_task_in_its_place(store: Store, limit: int) -> None:
+    paused_due = ALL[1:60:3]
+    pause_due(store, *paused_due, task="t1")
 
-    assert names(store, limit=limit) == [n for n in ALL if n not in parked] + parked
-    assert names(store, Where("t1"), limit) == parked + ALL[61::3]
+    assert names(store, limit=limit) == [n for n in ALL if n not in paused_due] + paused_due
+    assert names(store, Where("t1"), limit) == paused_due + ALL[61::3]
     [first, *_] = store.control.page(QUEUE, Where("t1"), 1).entries
     assert (first.due_ms, first.score) == (5, 10**15 + 5)
 
 
-def test_what_is_parked_is_in_the_range_of_its_due(store: Store) -> None:
+def test_what_is_paused_due_is_in_the_range_of_its_due(store: Store) -> None:
     put(store, labelled("a"), labelled("b"), labelled("c", FAR + 5))
-    park(store, "a", "b")
-    become_due(store, "b", 9)  # moved by hand
+    pause_due(store, "a", "b")
+    become_due(store, "b", 9)  # moved manually
     store.promote(QUEUE, Layout(), 100)
 
     for task in (None, "tasks.t"):

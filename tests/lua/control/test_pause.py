@@ -1,5 +1,5 @@
-"""pause.lua, and how dispatch/promote.lua and leases/acquire.lua keep to it: parked, unparked, not
-handed out."""
+"""pause.lua, and how dispatch/promote.lua and leases/acquire.lua keep to it: paused and due,
+unparked, not handed out."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_when_it_goes_on_dispatchers_look_at_once(store: Store) -> None:
     assert heard
     assert heard["data"].endswith(b" q")
     assert int(heard["data"].split()[0]) <= 0
-    assert store.client.zscore("delayq:agenda", "q") <= store.now_ms()
+    assert store.client.zscore("delayq:next_due", "q") <= store.now_ms()
 
 
 @pytest.mark.parametrize("paused", [False, True], ids=["was not paused", "was paused"])
@@ -115,7 +115,7 @@ def test_even_a_full_server_pauses_and_lets_go(store: Store) -> None:
 
 @pytest.mark.parametrize(
     ("do", "key"),
-    [(pause, "delayq:control"), (resume, "delayq:control"), (resume, "delayq:agenda")],
+    [(pause, "delayq:control"), (resume, "delayq:control"), (resume, "delayq:next_due")],
 )
 def test_a_key_of_another_type_is_an_error_before_anything_is_written(
     store: Store, do: Callable[[Store], bool], key: str
@@ -139,8 +139,8 @@ def test_nothing_of_a_paused_queue_moves(store: Store) -> None:
     before = state(store)
 
     promoted = store.promote(QUEUE, Layout(), 100)
-    assert (promoted.moved, promoted.buried, promoted.look.queue) == (0, 0, None)
-    del before["delayq:agenda"]
+    assert (promoted.moved, promoted.dead_lettered, promoted.look.queue) == (0, 0, None)
+    del before["delayq:next_due"]
     assert state(store) == before
 
     resume(store, queue="q")
@@ -153,7 +153,7 @@ def test_other_queues_go_on(store: Store) -> None:
     pause(store, queue="q")
 
     assert store.promote(QUEUE, Layout(), 100).look[1:] == ("other", FAR, ())
-    assert store.agenda()[1:] == ("other", FAR, ())
+    assert store.next_queue()[1:] == ("other", FAR, ())
 
 
 def test_nothing_of_a_paused_queue_is_handed_out_and_nobody_is_woken(store: Store) -> None:
@@ -181,7 +181,7 @@ def test_what_is_held_is_told_again_though_the_queue_is_paused(store: Store) -> 
 
 
 def test_what_is_to_be_delivered_alone_waits_too(store: Store) -> None:
-    store.client.lpush("{q}:suspects", b"0\n{}")
+    store.client.lpush("{q}:quarantined", b"0\n{}")
     pause(store, queue="q")
     reserved = reserve(store)
     assert (reserved.messages, reserved.alone, reserved.room) == ([], False, False)

@@ -6,10 +6,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from celery_delayq.model.envelope import Due
-from celery_delayq.model.lookup import (
-    Letter,
-    Name,
-)
+from celery_delayq.model.lookup import Name, StatusCode
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store
 from tests.lua.conftest import (
@@ -35,9 +32,9 @@ pytestmark = pytest.mark.usefixtures("watched")
 LATER = Due(FAR + 100)
 
 
-def move(store: Store, id: str, due: Due = LATER, if_due: int | None = None) -> Letter:
-    [letter] = store.control.reschedule(QUEUE, [(id, due, if_due)])
-    return letter
+def move(store: Store, id: str, due: Due = LATER, if_due: int | None = None) -> StatusCode:
+    [dead_letter] = store.control.reschedule(QUEUE, [(id, due, if_due)])
+    return dead_letter
 
 
 @pytest.mark.parametrize("what", [labelled("a"), entry("a", FAR)], ids=["labelled", "unlabelled"])
@@ -48,12 +45,12 @@ def test_an_entry_has_a_new_place_everywhere(store: Store, what: object) -> None
     assert state(store) == as_scheduled(what._replace(due=Due(FAR - 5)))  # type: ignore[attr-defined]
 
 
-def test_where_it_is_due_later_the_agenda_may_be_early_once(store: Store) -> None:
+def test_where_it_is_due_later_the_next_due_may_be_early_once(store: Store) -> None:
     put(store, labelled("a"))
 
     assert move(store, "a") == "d"
     moved = as_scheduled(labelled("a", FAR + 100))
-    assert state(store) == moved | {"delayq:agenda": {b"q": FAR}}
+    assert state(store) == moved | {"delayq:next_due": {b"q": FAR}}
 
     store.promote(QUEUE, Layout(), 100)
     assert state(store) == moved
@@ -72,7 +69,7 @@ def test_an_earlier_due_wakes_the_dispatchers(store: Store) -> None:
     assert 59_000_000 < int(wait) <= 60_001_000
     assert queue == b"q"
     score = store.client.zscore("{q}:due", "a")
-    assert store.client.zscore("delayq:agenda", "q") == score
+    assert store.client.zscore("delayq:next_due", "q") == score
 
 
 @pytest.mark.parametrize("due", [Due(1), Due(-5), Due(0, relative=True), Due(-9, relative=True)])
@@ -114,7 +111,7 @@ def test_only_what_is_due_then_is_moved(store: Store) -> None:
     assert state(store) == as_scheduled(labelled("a", FAR - 1))
 
 
-def test_what_is_parked_goes_back_to_where_it_waits_for_a_time(store: Store) -> None:
+def test_what_is_paused_due_goes_back_to_where_it_waits_for_a_time(store: Store) -> None:
     store.control.pause([], task="tasks.t")
     put(store, labelled("a"))
     become_due(store, "a", 7)
@@ -128,19 +125,19 @@ def test_what_is_parked_goes_back_to_where_it_waits_for_a_time(store: Store) -> 
 
 
 def test_all_that_have_the_id_are_moved_or_a_name_alone(store: Store) -> None:
-    one, two = labelled("a", FAR, nonce="n1"), labelled("a", FAR + 9, nonce="n2")
+    one, two = labelled("a", FAR, message_id="n1"), labelled("a", FAR + 9, message_id="n2")
     put(store, one, two)
 
     assert move(store, Name("a\0n2"), Due(FAR + 5)) == "d"
     assert state(store) == as_scheduled(one, **{"a\0n2": two._replace(due=Due(FAR + 5))}) | {
-        "{q}:twins": {b"a\0n2": 0}
+        "{q}:duplicate_ids": {b"a\0n2": 0}
     }
     assert move(store, Name("a"), Due(FAR - 1)) == "d"
     assert store.client.zscore("{q}:due", "a\0n2") == FAR + 5
     assert move(store, "a", Due(FAR - 3)) == "d"
     assert state(store) == as_scheduled(
         one._replace(due=Due(FAR - 3)), **{"a\0n2": two._replace(due=Due(FAR - 3))}
-    ) | {"{q}:twins": {b"a\0n2": 0}}
+    ) | {"{q}:duplicate_ids": {b"a\0n2": 0}}
 
 
 def test_an_unreadable_record_is_moved_too(store: Store) -> None:
@@ -176,7 +173,7 @@ def test_a_full_server_lets_it_pass(store: Store) -> None:
     assert state(store) == as_scheduled(labelled("a", FAR - 1))
 
 
-@pytest.mark.parametrize("key", ["delayq:agenda", *STATE_KEYS])
+@pytest.mark.parametrize("key", ["delayq:next_due", *STATE_KEYS])
 def test_a_key_of_another_type_is_an_error_before_anything_is_written(
     store: Store, key: str
 ) -> None:

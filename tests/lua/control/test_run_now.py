@@ -1,14 +1,11 @@
-"""run_now.lua: from the schedule to the front of the ready list, by hand."""
+"""run_now.lua: from the schedule to the front of the ready list, manually."""
 
 from __future__ import annotations
 
 import pytest
 from redis.exceptions import ResponseError
 
-from celery_delayq.model.lookup import (
-    Letter,
-    Name,
-)
+from celery_delayq.model.lookup import Name, StatusCode
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store
 from tests.lua.conftest import (
@@ -38,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("watched")
 REGISTERED = {"delayq:queues": {b"q": LAYOUT}}
 
 
-def run_now(store: Store, *ids: str, if_due: int | None = None) -> list[Letter]:
+def run_now(store: Store, *ids: str, if_due: int | None = None) -> list[StatusCode]:
     return store.control.run_now(QUEUE, Layout(), ids, if_due=if_due)
 
 
@@ -75,7 +72,7 @@ def test_the_last_of_a_call_is_the_first_to_run(store: Store) -> None:
 
     assert run_now(store, "b", "nobody", "a") == ["d", "u", "d"]
     assert bodies(reserve(store)) == [message_of(labelled("a")), message_of(labelled("b"))]
-    assert state(store)["delayq:agenda"] == {b"q": FAR + 9}
+    assert state(store)["delayq:next_due"] == {b"q": FAR + 9}
 
 
 def test_a_priority_that_this_layout_lacks_is_not_lost(store: Store) -> None:
@@ -105,7 +102,7 @@ def test_only_what_is_due_then_is_run(store: Store) -> None:
 
 
 def test_all_that_have_the_id_run_or_a_name_alone(store: Store) -> None:
-    one, two, three = (labelled("a", FAR + n, nonce=f"n{n}") for n in (1, 2, 3))
+    one, two, three = (labelled("a", FAR + n, message_id=f"n{n}") for n in (1, 2, 3))
     put(store, one, two, three)
 
     assert run_now(store, Name("a\0n3")) == ["d"]
@@ -115,15 +112,15 @@ def test_all_that_have_the_id_run_or_a_name_alone(store: Store) -> None:
     assert len(store.control.find(QUEUE, ["a"])) == 3
 
     store.leases.ack(QUEUE, "me", ["1:1", "1:2", "1:3"])
-    assert state(store).keys() == {"delayq:queues", "delayq:reaping", "{q}:leases"}
+    assert state(store).keys() == {"delayq:queues", "delayq:lease_ends", "{q}:leases"}
 
 
-def test_a_twin_is_found_while_it_is_ready_beside_another(store: Store) -> None:
-    make_ready(store, labelled("a", nonce="n1"))
-    put(store, labelled("a", nonce="n2"), labelled("a", FAR + 1, nonce="n3"))
+def test_a_duplicate_is_found_while_it_is_ready_beside_another(store: Store) -> None:
+    make_ready(store, labelled("a", message_id="n1"))
+    put(store, labelled("a", message_id="n2"), labelled("a", FAR + 1, message_id="n3"))
 
     assert run_now(store, Name("a\0n3")) == ["d"]
-    assert state(store)["{q}:twins"] == {b"a\0n3": 0}
+    assert state(store)["{q}:duplicate_ids"] == {b"a\0n3": 0}
     assert store.control.cancel(QUEUE, Layout(), ["a"]) == ["d"]
     assert reserve(store).messages == []
     assert state(store) == REGISTERED
@@ -148,26 +145,26 @@ def test_what_is_paused_is_due_now_and_stays(store: Store, paused: dict[str, str
     assert store.promote(QUEUE, Layout(), 100).moved == 1
 
 
-def test_what_is_parked_gets_a_new_due_and_is_parked_again(store: Store) -> None:
+def test_what_is_paused_due_gets_a_new_due_and_is_paused_due_again(store: Store) -> None:
     put(store, labelled("a"))
     store.control.pause([], task="tasks.t")
     become_due(store, "a")
     store.promote(QUEUE, Layout(), 100)
 
     assert run_now(store, "a", if_due=1) == ["d"]
-    assert "{q}:parked" not in state(store)
+    assert "{q}:paused_due" not in state(store)
     due = int(store.client.zscore("{q}:due", "a") or 0)
     store.promote(QUEUE, Layout(), 100)
-    parked = f"tasks.t\0{due:015d}\0a".encode()
-    assert state(store)["{q}:parked"] == state(store)["{q}:tasks"] == {parked: 0}
+    paused_due = f"tasks.t\0{due:015d}\0a".encode()
+    assert state(store)["{q}:paused_due"] == state(store)["{q}:tasks"] == {paused_due: 0}
 
 
-def test_an_unreadable_record_is_due_now_so_that_it_is_buried(store: Store) -> None:
+def test_an_unreadable_record_is_due_now_so_that_it_is_dead_lettered(store: Store) -> None:
     store.client.zadd("{q}:due", {"a": FAR})
     store.client.hset("{q}:entries", "a", b"\xff no record")
 
     assert run_now(store, "a") == ["d"]
-    assert store.promote(QUEUE, Layout(), 100).buried == 1
+    assert store.promote(QUEUE, Layout(), 100).dead_lettered == 1
 
 
 # -- unique keys
@@ -208,7 +205,7 @@ def test_what_does_not_have_the_key_leaves_it_to_who_has(store: Store) -> None:
 
 def test_a_repeat_gets_the_same_answer_and_runs_nothing_more(store: Store) -> None:
     put(store, labelled("a"))
-    again = repeating(store, lambda: put(store, labelled("a", nonce="new")))
+    again = repeating(store, lambda: put(store, labelled("a", message_id="new")))
 
     assert run_now(again, "a") == ["d"]
     assert bodies(reserve(store)) == [message_of(labelled("a"))]
@@ -222,7 +219,7 @@ def test_a_full_server_lets_it_pass(store: Store) -> None:
     assert len(reserve(store).messages) == 2
 
 
-@pytest.mark.parametrize("key", ["delayq:agenda", "delayq:control", "q\x06\x163", *STATE_KEYS])
+@pytest.mark.parametrize("key", ["delayq:next_due", "delayq:control", "q\x06\x163", *STATE_KEYS])
 def test_a_key_of_another_type_is_an_error_before_anything_is_written(
     store: Store, key: str
 ) -> None:

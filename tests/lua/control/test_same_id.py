@@ -9,11 +9,7 @@ from typing import Any
 
 import pytest
 
-from celery_delayq.model.envelope import (
-    Due,
-    Entry,
-    Record,
-)
+from celery_delayq.model.envelope import Due, Entry, Record
 from celery_delayq.store import control
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store
@@ -42,7 +38,7 @@ def put_many(store: Store, count: int, id: str = "a") -> None:
     """Schedule messages with one id."""
     for start in range(0, count, 500):
         numbers = range(start, min(start + 500, count))
-        put(store, *(labelled(id, FAR + n, nonce=f"n{n:06}") for n in numbers))
+        put(store, *(labelled(id, FAR + n, message_id=f"n{n:06}") for n in numbers))
 
 
 def commands(store: Store) -> int:
@@ -93,7 +89,7 @@ def test_a_key_takes_no_more_commands_when_many_have_the_id_of_its_owner(
     costs = []
     for number in (2, 2, 1000):
         store.client.flushall()
-        store.agenda()
+        store.next_queue()
         owned(store, place, id="a")
         put_many(store, number)
         watching = Watching(store)
@@ -165,13 +161,16 @@ def test_calls_that_look_at_few_names_do_the_same_as_one(
     found = []
     for number in (names, 100):
         store.client.flushall()
-        store.agenda()
+        store.next_queue()
         monkeypatch.setattr(control, "BATCH", 100)
         for n in (5, 2, 8):
-            make_ready(store, labelled("a", nonce=f"n{n}", unique=f"d{n}"))
+            make_ready(store, labelled("a", message_id=f"n{n}", unique=f"d{n}"))
         reserve(store, limit=2)
-        put(store, *(labelled("a", FAR + n, nonce=f"n{n}", unique=f"s{n}") for n in (4, 9, 1, 6)))
-        put(store, *map(labelled, "bc"), labelled("b", nonce="b2"))
+        put(
+            store,
+            *(labelled("a", FAR + n, message_id=f"n{n}", unique=f"s{n}") for n in (4, 9, 1, 6)),
+        )
+        put(store, *map(labelled, "bc"), labelled("b", message_id="b2"))
         monkeypatch.setattr(control, "BATCH", number)
         told = CHANGES[name](repeating(store), ["b", "a", "never was", "c", "a"])
         found.append((told, observed(QUEUE, state(store))))
@@ -182,7 +181,7 @@ def test_calls_that_look_at_few_names_do_the_same_as_one(
 class Meanwhile:
     """A dispatcher and a worker that go on between two calls, so that messages change their names.
 
-    *touched* are the nonces of all messages that the worker has held at any moment.
+    *touched* are the message ids of all messages that the worker has held at any moment.
     """
 
     def __init__(self, store: Store, seed: int) -> None:
@@ -194,10 +193,10 @@ class Meanwhile:
 
     def put_all(self) -> None:
         """Send messages with one id, some of which get ready or are held."""
-        nonces = [f"n{n:02}" for n in range(24)]
-        self.random.shuffle(nonces)
-        for number, nonce in enumerate(nonces):
-            one = labelled("a", FAR, nonce=nonce)
+        message_ids = [f"n{n:02}" for n in range(24)]
+        self.random.shuffle(message_ids)
+        for number, message_id in enumerate(message_ids):
+            one = labelled("a", FAR, message_id=message_id)
             self.entries[message_of(one)] = one
             (make_ready if number % 3 == 0 else put)(self.store, one)
         for _ in range(4):
@@ -216,7 +215,7 @@ class Meanwhile:
     def reserve(self) -> None:
         for field, message, _ in reserve(self.store, str(next(self.requests)), 1).messages:
             self.held[field] = self.entries[message]
-            self.touched.add(nonce_of(self.held[field]))
+            self.touched.add(message_id_of(self.held[field]))
 
     def take(self) -> tuple[str, Entry] | None:
         field = self.random.choice([*self.held, None])
@@ -238,14 +237,14 @@ class Meanwhile:
             self.store.leases.ack(QUEUE, "me", [one[0]])
 
 
-def nonce_of(entry: Entry) -> str:
-    return Record.unpack(entry.data).nonce
+def message_id_of(entry: Entry) -> str:
+    return Record.unpack(entry.data).message_id
 
 
 def unchanged(store: Store, name: str) -> set[str]:
-    """Return the nonces of messages without the change."""
+    """Return the message ids of messages without the change."""
     scheduled = {
-        Record.unpack(data).nonce
+        Record.unpack(data).message_id
         for key, data in store.client.hgetall("{q}:entries").items()
         if name != "reschedule" or store.client.zscore("{q}:due", key) != LATER
     }

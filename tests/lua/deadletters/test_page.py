@@ -7,14 +7,14 @@ from redis.exceptions import ResponseError
 
 from celery_delayq.store.schedule import Store
 from tests.lua.conftest import QUEUE, state
-from tests.lua.letters import seed, stored
+from tests.lua.dead_letters import seed, stored
 
 
 def pages(store: Store, low: int | None = None, high: int | None = None) -> list[list[str]]:
     one, other = (
         [
-            [letter.id for letter in part]
-            for part in store.letters.pages(QUEUE, low, high, page=3, ahead=ahead)
+            [dead_letter.id for dead_letter in part]
+            for part in store.dead_letters.pages(QUEUE, low, high, page=3, ahead=ahead)
         ]
         for ahead in (False, True)
     )
@@ -52,7 +52,7 @@ def test_a_page_ends_after_a_megabyte(store: Store) -> None:
     assert pages(store) == [[id] for id in "abcde"]
 
 
-def test_what_is_no_letter_or_gone_holds_nothing_up(store: Store) -> None:
+def test_what_is_no_dead_letter_or_gone_holds_nothing_up(store: Store) -> None:
     seed(store, *"abcde", died_ms=10)
     key = store.keys.queue(QUEUE)
     store.client.hdel(key.dead, "a", "b", "c")
@@ -63,12 +63,12 @@ def test_what_is_no_letter_or_gone_holds_nothing_up(store: Store) -> None:
 
 def test_what_dies_and_goes_meanwhile_is_there_or_not(store: Store) -> None:
     seed(store, *"abcdef", died_ms=10)
-    found = store.letters.pages(QUEUE, page=2, ahead=True)
+    found = store.dead_letters.pages(QUEUE, page=2, ahead=True)
 
-    first = [letter.id for letter in next(found)]
-    store.letters.discard(QUEUE, [("e", 14), ("f", 15)])
+    first = [dead_letter.id for dead_letter in next(found)]
+    store.dead_letters.discard(QUEUE, [("e", 14), ("f", 15)])
     seed(store, "g", died_ms=20)
-    rest = [letter.id for part in found for letter in part]
+    rest = [dead_letter.id for part in found for dead_letter in part]
 
     # One page is read ahead.
     assert first == ["a", "b"]
@@ -79,10 +79,10 @@ def test_who_stops_in_the_middle_leaves_a_connection_that_works(store: Store) ->
     seed(store, *"abcdef", died_ms=10)
 
     for _ in range(50):
-        found = store.letters.pages(QUEUE, page=2, ahead=True)
-        assert [letter.id for letter in next(found)] == ["a", "b"]
+        found = store.dead_letters.pages(QUEUE, page=2, ahead=True)
+        assert [dead_letter.id for dead_letter in next(found)] == ["a", "b"]
         found.close()  # type: ignore[attr-defined]
-        assert store.letters.count(QUEUE) == 6
+        assert store.dead_letters.count(QUEUE) == 6
 
 
 def test_reading_changes_nothing(store: Store) -> None:
@@ -101,12 +101,15 @@ def test_keys_of_another_type_are_an_error(store: Store) -> None:
         pages(store)
 
 
-def test_a_letter_without_an_id_is_one_like_all(store: Store) -> None:
+def test_a_dead_letter_without_an_id_is_one_like_all(store: Store) -> None:
     for _ in range(2):  # as when the first reply was lost
-        store.letters.bury(QUEUE, " ", "unreadable", b"a")
-    store.letters.bury(QUEUE, "\n", "unreadable", b"b")
-    store.letters.keep(QUEUE, [("", 10, stored(b"c", 10))])
+        store.dead_letters.add_dead_letter(QUEUE, " ", "unreadable", b"a")
+    store.dead_letters.add_dead_letter(QUEUE, "\n", "unreadable", b"b")
+    store.dead_letters.keep(QUEUE, [("", 10, stored(b"c", 10))])
 
-    found = [(letter.id.partition("\0")[0], letter.message) for letter in store.dead_letters(QUEUE)]
+    found = [
+        (dead_letter.id.partition("\0")[0], dead_letter.message)
+        for dead_letter in store.dead_letters.all(QUEUE)
+    ]
 
     assert found == [("unnamed", b"c"), ("unnamed", b"a"), ("unnamed", b"b")]

@@ -23,7 +23,7 @@ from tests.lua.conftest import (
     state,
     taken_by,
 )
-from tests.lua.letters import DETAILS, DIED, dead, letters_left, replay, seed
+from tests.lua.dead_letters import DETAILS, DIED, dead, dead_letters_left, replay, seed
 from tests.lua.uniques import KEY, owned, run_all, where_it_is
 from tests.support.keyspace import snapshot
 
@@ -37,7 +37,7 @@ def due_of_ready(store: Store, name: str) -> int:
     return int((store.client.hget("{q}:waiting", name) or b"").split(b" ")[1])
 
 
-def test_a_letter_is_ready_and_dead_no_more(store: Store) -> None:
+def test_a_dead_letter_is_ready_and_dead_no_more(store: Store) -> None:
     seed(store, "a", "b")
     before = store.now_ms()
 
@@ -80,7 +80,7 @@ def test_several_run_in_the_order_in_which_they_are_told(store: Store) -> None:
     assert bodies(reserve(store)) == [message_of(each) for each in entries.values()]
 
 
-def test_a_letter_with_details_is_known_by_when_it_died_too(store: Store) -> None:
+def test_a_dead_letter_with_details_is_known_by_when_it_died_too(store: Store) -> None:
     seed(store, "a", details=DETAILS)
 
     assert replay(store, ("a", DIED + 1, labelled("a", FAR))) == ["c"]
@@ -88,7 +88,7 @@ def test_a_letter_with_details_is_known_by_when_it_died_too(store: Store) -> Non
     assert state(store) == as_scheduled(labelled("a", FAR))
 
 
-def test_another_letter_with_that_id_stays(store: Store) -> None:
+def test_another_dead_letter_with_that_id_stays(store: Store) -> None:
     """It died after the one that is meant was read, and was replayed by others."""
     seed(store, "a", died_ms=DIED + 1000)
     before = state(store)
@@ -108,26 +108,28 @@ def test_what_does_not_say_when_it_died_is_meant_all_the_same(store: Store) -> N
     assert state(store) == as_scheduled(labelled("a", FAR))
 
 
-def test_letters_with_one_task_id_all_run(store: Store) -> None:
+def test_dead_letters_with_one_task_id_all_run(store: Store) -> None:
     seed(store, "a", "a\0second", "a\0third")
-    first, second, third = (labelled("a", 0, nonce=f"n{n}") for n in (1, 2, 3))
+    first, second, third = (labelled("a", 0, message_id=f"n{n}") for n in (1, 2, 3))
 
     assert replay(
         store, ("a", DIED, first), ("a\0second", DIED + 1, second), ("a\0third", DIED + 2, third)
     ) == ["d", "d", "d"]
-    assert not letters_left(store)
+    assert not dead_letters_left(store)
     assert set(state(store)["{q}:waiting"]) == {b"a", b"a\0n2", b"a\0n3"}
     assert run_all(store) == [message_of(each) for each in (first, second, third)]
-    assert state(store).keys() == {"delayq:queues", "delayq:reaping", "{q}:leases"}
+    assert state(store).keys() == {"delayq:queues", "delayq:lease_ends", "{q}:leases"}
 
 
 def test_a_scheduled_entry_with_that_id_stays_beside_it(store: Store) -> None:
     seed(store, "a")
-    there, again = labelled("a", FAR, nonce="n1"), labelled("a", FAR + 1, nonce="n2")
+    there, again = labelled("a", FAR, message_id="n1"), labelled("a", FAR + 1, message_id="n2")
     put(store, there)
 
     assert replay(store, ("a", DIED, again)) == ["d"]
-    assert state(store) == as_scheduled(there, **{"a\0n2": again}) | {"{q}:twins": {b"a\0n2": 0}}
+    assert state(store) == as_scheduled(there, **{"a\0n2": again}) | {
+        "{q}:duplicate_ids": {b"a\0n2": 0}
+    }
 
 
 # -- to another queue
@@ -139,19 +141,19 @@ def test_it_may_go_to_another_queue(store: Store) -> None:
     found = replay(store, ("a", DIED, labelled("a", FAR)), queue="p", to=QUEUE)
 
     assert found == ["d"]
-    assert letters_left(store, "p") == {"b"}
+    assert dead_letters_left(store, "p") == {"b"}
     expected = as_scheduled(labelled("a", FAR))
     expected["delayq:queues"] = {b"q": LAYOUT, b"p": LAYOUT}
     assert {name: value for name, value in state(store).items() if "{p}" not in name} == expected
 
 
-def test_a_queue_that_has_only_got_letters_is_made_known(store: Store) -> None:
+def test_a_queue_that_has_only_got_dead_letters_is_made_known(store: Store) -> None:
     seed(store, "a", queue="p")
 
     replay(store, ("a", DIED, labelled("a", FAR)), queue="p", to=QUEUE)
 
     assert set(store.registry()) == {"p", "q"}
-    assert store.client.zrange("delayq:agenda", 0, -1) == [b"q"]
+    assert store.client.zrange("delayq:next_due", 0, -1) == [b"q"]
 
 
 # -- unique keys
@@ -159,7 +161,7 @@ def test_a_queue_that_has_only_got_letters_is_made_known(store: Store) -> None:
 
 @where_it_is
 @pytest.mark.parametrize("due", [0, FAR])
-def test_a_letter_whose_unique_key_is_taken_stays(store: Store, place: str, due: int) -> None:
+def test_a_dead_letter_whose_unique_key_is_taken_stays(store: Store, place: str, due: int) -> None:
     seed(store, "a", "free")
     owned(store, place)
     before = state(store)
@@ -171,7 +173,7 @@ def test_a_letter_whose_unique_key_is_taken_stays(store: Store, place: str, due:
     )
 
     assert told == ["k", "d"]
-    assert letters_left(store) == {"a"}
+    assert dead_letters_left(store) == {"a"}
     for name in ("{q}:unique", "{q}:waiting", "{q}:running"):
         assert state(store).get(name) == before.get(name)
 
@@ -190,7 +192,7 @@ def test_a_key_that_is_free_is_taken(store: Store) -> None:
     assert state(store)[KEY] == {b"k": taken_by("a")}
     assert run_all(store) == [message_of(labelled("a", unique="dk"))]
     assert KEY not in state(store)
-    assert letters_left(store) == {"b"}
+    assert dead_letters_left(store) == {"b"}
 
 
 def test_a_key_of_what_a_stock_worker_took_is_free(store: Store) -> None:
@@ -229,7 +231,7 @@ def test_a_repeat_gets_the_same_answer_and_makes_nothing_more(store: Store, due:
     )
 
     assert told == ["d", "k", "u"]
-    assert letters_left(store) == {"b"}
+    assert dead_letters_left(store) == {"b"}
     assert len(run_all(store)) == 2
 
 
@@ -241,7 +243,7 @@ def test_a_repeat_finds_nothing_new_even_when_it_has_run_and_died_again(store: S
         store.leases.reject(QUEUE, "me", "1:1", "a", "failed")
 
     assert replay(repeating(store, run_and_die), ("a", DIED, labelled("a", 0))) == ["d"]
-    assert letters_left(store) == {"a"}
+    assert dead_letters_left(store) == {"a"}
     assert store.client.llen("q") == 0
 
 
@@ -252,11 +254,11 @@ def test_an_answer_is_not_kept_for_long(store: Store) -> None:
     assert 0 < store.client.ttl("{q}:answer:mine") <= 60
 
 
-def test_a_second_call_finds_no_letter(store: Store) -> None:
+def test_a_second_call_finds_no_dead_letter(store: Store) -> None:
     seed(store, "a")
     replay(store, ("a", DIED, labelled("a", 0)), token="one")
 
-    assert replay(store, ("a", DIED, labelled("a", 0, nonce="n2")), token="two") == ["u"]
+    assert replay(store, ("a", DIED, labelled("a", 0, message_id="n2")), token="two") == ["u"]
     assert store.client.llen("q") == 1
 
 
@@ -270,9 +272,9 @@ def test_one_call_takes_a_hundred(store: Store) -> None:
     )
 
     assert told == ["d"] * 100
-    assert not letters_left(store)
+    assert not dead_letters_left(store)
     assert store.scheduled(QUEUE) == store.scheduled(QUEUE, "tasks.t") == 100
-    assert store.client.zscore("delayq:agenda", "q") == FAR - 99
+    assert store.client.zscore("delayq:next_due", "q") == FAR - 99
 
 
 @pytest.mark.parametrize("due", [0, FAR])
@@ -283,11 +285,11 @@ def test_a_full_server_lets_it_pass(store: Store, due: int) -> None:
     told = replay(
         repeating(store),
         ("a", DIED, labelled("a", due, unique="dk", policy="e 0 0")),
-        ("b", DIED + 1, labelled("b", due, nonce="n2")),
+        ("b", DIED + 1, labelled("b", due, message_id="n2")),
     )
 
     assert told == ["d", "d"]
-    assert not letters_left(store)
+    assert not dead_letters_left(store)
     store.client.config_set("maxmemory", 0)
     assert len(run_all(store)) == 2
 
@@ -295,7 +297,7 @@ def test_a_full_server_lets_it_pass(store: Store, due: int) -> None:
 @pytest.mark.parametrize(
     "key",
     [
-        "delayq:agenda",
+        "delayq:next_due",
         "delayq:queues",
         "q\x06\x163",
         "q",

@@ -1,4 +1,4 @@
-"""replay_in_place.lua: letters whose messages are spelled as Celery does are ready again,
+"""replay_in_place.lua: dead letters whose messages are spelled as Celery does are ready again,
 unread."""
 
 from __future__ import annotations
@@ -10,22 +10,14 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from celery_delayq.deadletters.replay import (
-    Changes,
-    revived,
-)
+from celery_delayq.deadletters.replay import Changes, replayed_in_place
 from celery_delayq.errors import RecordError
 from celery_delayq.model.dead_letter import DeadLetter
-from celery_delayq.model.envelope import (
-    Due,
-    Record,
-    decode,
-    encode,
-)
+from celery_delayq.model.envelope import Due, Record, decode, encode
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store
 from tests.lua.conftest import LAYOUT, QUEUE, state
-from tests.lua.letters import DETAILS, DIED
+from tests.lua.dead_letters import DETAILS, DIED
 from tests.support.spelled import messages, sent
 
 TOKEN = "0000" + "f" * 28
@@ -35,19 +27,24 @@ ETA = {"eta": "2026-01-01T00:00:00+00:00"}
 pytestmark = pytest.mark.usefixtures("watched")
 
 
-def bury(store: Store, *letters: bytes, details: bytes = DETAILS) -> None:
-    """Keep letters that died one ms after the other, with ids from 0 on."""
+def add_dead_letter(store: Store, *dead_letters: bytes, details: bytes = DETAILS) -> None:
+    """Keep dead letters that died one ms after the other, with ids from 0 on."""
     store.register(QUEUE)
-    for n, message in enumerate(letters):
+    for n, message in enumerate(dead_letters):
         header = b"2 %d 0 %d failed: why\n" % (DIED + n, len(details))
-        store.letters.keep(QUEUE, [(str(n), DIED + n, header + details + message)])
+        store.dead_letters.keep(QUEUE, [(str(n), DIED + n, header + details + message)])
 
 
-def revive(store: Store, died_from: float | str = "-inf", *told: bytes, **options: Any) -> Any:
-    """Revive letters, and return how many, the ids of those that are left, and whether more are."""
+def replay_in_place(
+    store: Store, died_from: float | str = "-inf", *told: bytes, **options: Any
+) -> Any:
+    """Revive dead letters, and return how many, the ids of those that are left, and whether more
+    are."""
     layout = options.pop("layout", Layout())
     token = options.pop("token", TOKEN)
-    found = store.letters.revive(QUEUE, layout, died_from, "+inf", told, token, **options)
+    found = store.dead_letters.replay_in_place(
+        QUEUE, layout, died_from, "+inf", told, token, **options
+    )
     return found.done, [id for id, _ in found.left], found.more
 
 
@@ -67,11 +64,11 @@ def ids_in(store: Store, name: str) -> list[str]:
 def test_three_values_are_replaced_where_they_stand(
     store: Store, own: dict[str, str] | None, then: dict[str, str] | None, argsrepr: str
 ) -> None:
-    bury(store, encode(sent(argsrepr, own)))
+    add_dead_letter(store, encode(sent(argsrepr, own)))
     expected = sent(argsrepr, then, delivery_tag="0001" + "f" * 28)
     expected["headers"]["retries"] = 0
 
-    assert revive(store) == (1, [], False)
+    assert replay_in_place(store) == (1, [], False)
 
     left = state(store)
     assert left.pop("{q}:wake") == [b""]
@@ -79,10 +76,10 @@ def test_three_values_are_replaced_where_they_stand(
 
 
 def test_the_first_that_died_is_the_first_to_run(store: Store) -> None:
-    bury(store, *(numbered(n, priority=n % 10) for n in range(20)))
+    add_dead_letter(store, *(numbered(n, priority=n % 10) for n in range(20)))
 
-    assert revive(store, limit=12) == (12, [], True)
-    assert revive(store, DIED + 11.0, token="0000" + "e" * 28) == (8, [], False)
+    assert replay_in_place(store, limit=12) == (12, [], True)
+    assert replay_in_place(store, DIED + 11.0, token="0000" + "e" * 28) == (8, [], False)
 
     for name, priorities in {"q": (0, 1, 2), "q\x06\x163": (3, 4, 5), "q\x06\x169": (9,)}.items():
         assert ids_in(store, name) == [str(n) for n in range(20) if n % 10 in priorities]
@@ -95,36 +92,40 @@ def test_the_first_that_died_is_the_first_to_run(store: Store) -> None:
 
 
 def test_the_lists_are_those_of_the_queues_own_steps(store: Store) -> None:
-    bury(store, *(numbered(n, priority=n) for n in range(4)))
+    add_dead_letter(store, *(numbered(n, priority=n) for n in range(4)))
 
-    assert revive(store, layout=Layout(":", (0, 2))) == (4, [], False)
+    assert replay_in_place(store, layout=Layout(":", (0, 2))) == (4, [], False)
 
     assert (ids_in(store, "q"), ids_in(store, "q:2")) == (["0", "1"], ["2", "3"])
 
 
 def test_the_same_call_again_gives_the_same_answer(store: Store) -> None:
-    bury(store, numbered(0), b"{}", numbered(2))
+    add_dead_letter(store, numbered(0), b"{}", numbered(2))
 
-    first = revive(store, limit=2)
+    first = replay_in_place(store, limit=2)
     before = state(store)
 
-    assert first == revive(store, limit=2) == (1, [b"1"], True)
+    assert first == replay_in_place(store, limit=2) == (1, [b"1"], True)
     assert state(store) == before
 
 
 def test_what_was_told_is_not_told_again(store: Store) -> None:
     store.register(QUEUE)
     for n in range(5):
-        store.letters.keep(QUEUE, [(str(n), DIED, b"1 %d 0 why\n{}" % DIED)])
+        store.dead_letters.keep(QUEUE, [(str(n), DIED, b"1 %d 0 why\n{}" % DIED)])
 
-    assert revive(store, limit=3) == (0, [b"0", b"1", b"2"], True)
-    assert revive(store, DIED, b"0", b"1", b"2", token="e" * 32) == (0, [b"3", b"4"], False)
+    assert replay_in_place(store, limit=3) == (0, [b"0", b"1", b"2"], True)
+    assert replay_in_place(store, DIED, b"0", b"1", b"2", token="e" * 32) == (
+        0,
+        [b"3", b"4"],
+        False,
+    )
 
 
-def test_large_letters_are_fewer_at_once(store: Store) -> None:
-    bury(store, *(numbered(n, argsrepr="x" * 600_000) for n in range(5)))
+def test_large_dead_letters_are_fewer_at_once(store: Store) -> None:
+    add_dead_letter(store, *(numbered(n, argsrepr="x" * 600_000) for n in range(5)))
 
-    assert revive(store) == (2, [], True)
+    assert replay_in_place(store) == (2, [], True)
 
 
 _WRONG = {
@@ -145,25 +146,25 @@ _WRONG = {
 
 @pytest.mark.parametrize("message", _WRONG.values(), ids=_WRONG)
 def test_what_has_to_be_read_is_left_as_it_is(store: Store, message: bytes) -> None:
-    bury(store, message)
+    add_dead_letter(store, message)
     before = state(store)
 
-    assert revive(store) == (0, [b"0"], False)
+    assert replay_in_place(store) == (0, [b"0"], False)
 
     assert state(store) == before
 
 
 def test_what_never_had_a_queue_is_left(store: Store) -> None:
-    bury(store, encode(sent()), details=b'{"unbound": "exchange"}')
+    add_dead_letter(store, encode(sent()), details=b'{"unbound": "exchange"}')
 
-    assert revive(store) == (0, [b"0"], False)
+    assert replay_in_place(store) == (0, [b"0"], False)
 
 
 def parsed(record: Record, message: bytes) -> Any:
     """Return a message without what differs between two ways to change it."""
     found = json.loads(message)
     found["properties"].pop("delivery_tag")
-    if found["properties"].get("delayq") in ({}, {"nonce": record.nonce}):
+    if found["properties"].get("delayq") in ({}, {"message_id": record.message_id}):
         del found["properties"]["delayq"]
     return found
 
@@ -174,16 +175,16 @@ def test_it_is_what_reading_it_would_come_to(
     store: Store, message: dict[str, Any], compact: bool
 ) -> None:
     store.client.flushdb()
-    store.agenda()
-    bury(store, json.dumps(message, separators=(",", ":") if compact else None).encode())
-    [buried] = store.letters.all(QUEUE)
+    store.next_queue()
+    add_dead_letter(store, json.dumps(message, separators=(",", ":") if compact else None).encode())
+    [dead_lettered] = store.dead_letters.all(QUEUE)
 
-    done, _, _ = revive(store)
+    done, _, _ = replay_in_place(store)
     event(f"{done} ready")
 
     try:
-        letter = DeadLetter.of(QUEUE, buried)
-        entry = revived(letter, Layout(), Due(0), Changes(), TOKEN, "0" * 32)
+        dead_letter = DeadLetter.of(QUEUE, dead_lettered)
+        entry = replayed_in_place(dead_letter, Layout(), Due(0), Changes(), TOKEN, "0" * 32)
     except (RecordError, ValueError):
         assert done == 0
         return
@@ -195,4 +196,4 @@ def test_it_is_what_reading_it_would_come_to(
         step = name.rpartition(b"\x16")[2]
         assert record.priority == (0 if step == b"q" else int(step))
     else:
-        assert len([*store.letters.all(QUEUE)]) == 1
+        assert len([*store.dead_letters.all(QUEUE)]) == 1

@@ -7,7 +7,7 @@ from redis.exceptions import ResponseError
 
 from celery_delayq.store.schedule import Store
 from tests.lua.conftest import QUEUE, fill, repeating, state
-from tests.lua.letters import DIED, letters_left, seed
+from tests.lua.dead_letters import DIED, dead_letters_left, seed
 from tests.support.keyspace import snapshot
 
 HOUR = 3600.0
@@ -22,29 +22,29 @@ def seed_by_age(store: Store, **seconds_ago: float) -> None:
 def test_those_that_died_too_long_ago_are_forgotten(store: Store) -> None:
     seed_by_age(store, oldest=3 * HOUR, older=HOUR + 1, newer=HOUR - 60, new=0)
 
-    assert store.letters.trim(QUEUE, HOUR, 0, 100) == (2, 0)
-    assert letters_left(store) == {"newer", "new"}
+    assert store.dead_letters.trim(QUEUE, HOUR, 0, 100) == (2, 0)
+    assert dead_letters_left(store) == {"newer", "new"}
 
 
 def test_of_those_that_are_too_many_the_oldest_go_first(store: Store) -> None:
     seed_by_age(store, new=0, oldest=30, older=20, newer=10)
 
-    assert store.letters.trim(QUEUE, 0, 2, 100) == (0, 2)
-    assert letters_left(store) == {"newer", "new"}
+    assert store.dead_letters.trim(QUEUE, 0, 2, 100) == (0, 2)
+    assert dead_letters_left(store) == {"newer", "new"}
 
 
 def test_age_goes_before_number(store: Store) -> None:
     seed_by_age(store, a=3 * HOUR, b=2 * HOUR, c=3, d=2, e=1)
 
-    assert store.letters.trim(QUEUE, HOUR, 2, 100) == (2, 1)
-    assert letters_left(store) == {"d", "e"}
+    assert store.dead_letters.trim(QUEUE, HOUR, 2, 100) == (2, 1)
+    assert dead_letters_left(store) == {"d", "e"}
 
 
 def test_without_limits_all_stay(store: Store) -> None:
     seed(store, *"abc", died_ms=1)
     before = state(store)
 
-    assert store.letters.trim(QUEUE, 0, 0, 100) == (0, 0)
+    assert store.dead_letters.trim(QUEUE, 0, 0, 100) == (0, 0)
     assert state(store) == before
 
 
@@ -52,7 +52,7 @@ def test_within_the_limits_all_stay(store: Store) -> None:
     seed_by_age(store, a=10, b=5)
     before = state(store)
 
-    assert store.letters.trim(QUEUE, HOUR, 2, 100) == (0, 0)
+    assert store.dead_letters.trim(QUEUE, HOUR, 2, 100) == (0, 0)
     assert state(store) == before
 
 
@@ -61,10 +61,10 @@ def test_so_many_are_forgotten_at_once_and_the_next_call_goes_on(store: Store) -
     seed(store, *(f"old {n}" for n in range(5)), died_ms=1000)
     seed(store, *(f"new {n}" for n in range(5)), died_ms=now - 10_000)
 
-    told = [store.letters.trim(QUEUE, HOUR, 2, 3) for _ in range(5)]
+    told = [store.dead_letters.trim(QUEUE, HOUR, 2, 3) for _ in range(5)]
 
     assert told == [(3, 0), (2, 1), (0, 2), (0, 0), (0, 0)]
-    assert letters_left(store) == {"new 3", "new 4"}
+    assert dead_letters_left(store) == {"new 3", "new 4"}
 
 
 def test_the_whole_of_a_batch_is_one_call(store: Store) -> None:
@@ -75,36 +75,36 @@ def test_the_whole_of_a_batch_is_one_call(store: Store) -> None:
             pipe.zadd("{q}:dead_at", {f"e{n}": 5})
         pipe.execute()
 
-    assert store.letters.trim(QUEUE, HOUR, 0, count) == (count, 0)
+    assert store.dead_letters.trim(QUEUE, HOUR, 0, count) == (count, 0)
     assert state(store) == {}
 
 
 def test_nothing_there_is_nothing_to_forget(store: Store) -> None:
-    assert store.letters.trim(QUEUE, HOUR, 1, 100) == (0, 0)
+    assert store.dead_letters.trim(QUEUE, HOUR, 1, 100) == (0, 0)
     assert state(store) == {}
 
 
-def test_a_letter_without_content_leaves_the_index_too(store: Store) -> None:
+def test_a_dead_letter_without_content_leaves_the_index_too(store: Store) -> None:
     seed(store, "a", died_ms=1)
     store.client.zadd("{q}:dead_at", {"not there": 2})
 
-    assert store.letters.trim(QUEUE, HOUR, 0, 100) == (2, 0)
-    assert letters_left(store) == set()
+    assert store.dead_letters.trim(QUEUE, HOUR, 0, 100) == (2, 0)
+    assert dead_letters_left(store) == set()
 
 
 def test_a_repeat_goes_on(store: Store) -> None:
     seed(store, *"abcd", died_ms=1000)
 
-    assert repeating(store).letters.trim(QUEUE, HOUR, 0, 2) == (2, 0)
-    assert letters_left(store) == set()
+    assert repeating(store).dead_letters.trim(QUEUE, HOUR, 0, 2) == (2, 0)
+    assert dead_letters_left(store) == set()
 
 
 def test_a_full_server_lets_it_pass(store: Store) -> None:
     seed(store, *"abcd", died_ms=DIED)
     fill(store)
 
-    assert store.letters.trim(QUEUE, 0, 1, 100) == (0, 3)
-    assert letters_left(store) == {"d"}
+    assert store.dead_letters.trim(QUEUE, 0, 1, 100) == (0, 3)
+    assert dead_letters_left(store) == {"d"}
 
 
 @pytest.mark.parametrize("key", ["{q}:dead", "{q}:dead_at"])
@@ -116,6 +116,6 @@ def test_a_key_of_another_type_is_an_error_before_anything_is_written(
     before = snapshot(store.client)
 
     with pytest.raises(ResponseError, match="WRONGTYPE"):
-        store.letters.trim(QUEUE, HOUR, 1, 100)
+        store.dead_letters.trim(QUEUE, HOUR, 1, 100)
 
     assert snapshot(store.client) == before

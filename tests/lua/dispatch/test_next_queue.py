@@ -11,8 +11,8 @@ from tests.support.keyspace import snapshot
 FAR = 4_000_000_000_000
 
 
-def test_an_empty_agenda_has_nothing_to_look_at(store: Store) -> None:
-    look = store.agenda()
+def test_an_empty_next_due_has_nothing_to_look_at(store: Store) -> None:
+    look = store.next_queue()
 
     assert (look.queue, look.due, look.wait) == (None, None, None)
     assert abs(look.now / 1000 - store.now_ms()) < 1000
@@ -26,12 +26,12 @@ def test_a_deferred_queue_comes_later_but_a_new_entry_brings_it_forward(store: S
     assert 59_000 < deferred.due - deferred.now / 1000 <= 60_000
 
     store.schedule(QUEUE, entry("b", 200, relative=True))
-    soon = store.agenda()
+    soon = store.next_queue()
     assert soon.due is not None
     assert soon.due - soon.now / 1000 <= 201
 
 
-def test_a_queue_without_a_schedule_is_not_put_on_the_agenda_by_deferring(store: Store) -> None:
+def test_a_queue_without_a_schedule_is_not_put_on_the_next_due_by_deferring(store: Store) -> None:
     store.defer("q", 60)
 
     assert snapshot(store.client) == {}
@@ -70,7 +70,7 @@ def test_sizes_are_told_even_by_a_full_server(store: Store) -> None:
     store.schedule(QUEUE, entry("a", FAR))
     store.schedule(QUEUE, entry("b", FAR + 1))
     store.schedule(QUEUE, entry("c", 0, priority=3))
-    store.bury("q", "d", "undecodable", b"")
+    store.add_dead_letter("q", "d", "undecodable", b"")
     store.client.zadd("{q}:due", {"b": 5})
     fill(store)
 
@@ -82,6 +82,6 @@ def test_sizes_are_told_even_by_a_full_server(store: Store) -> None:
 
 def test_what_waits_to_be_delivered_alone_counts_as_ready(store: Store) -> None:
     store.client.lpush("q", b"a")
-    store.client.lpush("{q}:suspects", b"0\nb", b"3\nc")
+    store.client.lpush("{q}:quarantined", b"0\nb", b"3\nc")
 
     assert store.sizes("q", Layout()).ready == 3

@@ -1,4 +1,5 @@
-"""What is due while its task is paused is parked by dispatch/promote.lua, and comes back."""
+"""What is due while its task is paused is paused and due by dispatch/promote.lua, and comes
+back."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from celery_delayq.model.envelope import Due
-from celery_delayq.model.lookup import PARK
+from celery_delayq.model.lookup import PAUSED_OFFSET
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store
 from tests.lua.conftest import (
@@ -38,33 +39,33 @@ pytestmark = pytest.mark.usefixtures("watched")
 # -- a paused task
 
 
-def test_what_is_due_is_parked_behind_everything(store: Store) -> None:
+def test_what_is_due_is_paused_due_behind_everything(store: Store) -> None:
     overdue(store, "a")
     put(store, labelled("b"))
     pause(store)
 
     look = store.promote(QUEUE, Layout(), 100)
 
-    assert (look.moved, look.buried, look.look.due) == (0, 0, FAR)
+    assert (look.moved, look.dead_lettered, look.look.due) == (0, 0, FAR)
     found = state(store)
     del found["delayq:control"]
     assert found == as_scheduled(labelled("b"), labelled("a", 1)) | {
-        "delayq:agenda": {b"q": FAR},
-        "{q}:due": {b"a": PARK + 1, b"b": FAR},
-        "{q}:parked": {member("tasks.t", 1, "a"): 0},
+        "delayq:next_due": {b"q": FAR},
+        "{q}:due": {b"a": PAUSED_OFFSET + 1, b"b": FAR},
+        "{q}:paused_due": {member("tasks.t", 1, "a"): 0},
     }
     sizes = store.sizes(QUEUE, Layout())
     assert (sizes.scheduled, sizes.overdue, sizes.first_due, sizes.paused) == (2, 0, FAR, 1)
 
 
-def test_what_is_parked_alone_is_on_no_agenda(store: Store) -> None:
+def test_what_is_paused_due_alone_is_on_no_next_due(store: Store) -> None:
     overdue(store, "a")
     pause(store)
     promote(store)
 
-    assert "delayq:agenda" not in state(store)
+    assert "delayq:next_due" not in state(store)
     put(store, labelled("b"))
-    assert store.agenda().due == FAR
+    assert store.next_queue().due == FAR
 
 
 def test_when_it_goes_on_it_is_promoted_in_order_of_due(store: Store) -> None:
@@ -78,7 +79,7 @@ def test_when_it_goes_on_it_is_promoted_in_order_of_due(store: Store) -> None:
     expected = [labelled("first", task="other"), labelled("c"), labelled("a"), labelled("b")]
     assert bodies(reserve(store)) == [message_of(each) for each in expected]
     assert store.control.find(QUEUE, ["a"])[0].due_ms == 6
-    assert {"{q}:due", "{q}:parked", "{q}:tasks", "delayq:agenda"}.isdisjoint(state(store))
+    assert {"{q}:due", "{q}:paused_due", "{q}:tasks", "delayq:next_due"}.isdisjoint(state(store))
 
 
 def test_tasks_that_are_not_paused_go_past_it(store: Store) -> None:
@@ -87,9 +88,9 @@ def test_tasks_that_are_not_paused_go_past_it(store: Store) -> None:
     pause(store)
 
     assert promote(store, 2) == 0
-    assert store.agenda().due == 9
+    assert store.next_queue().due == 9
     assert promote(store, 2) == 1
-    assert store.client.zcard("{q}:parked") == 2
+    assert store.client.zcard("{q}:paused_due") == 2
 
 
 def test_of_two_paused_tasks_each_comes_back_on_its_own(store: Store) -> None:
@@ -97,12 +98,12 @@ def test_of_two_paused_tasks_each_comes_back_on_its_own(store: Store) -> None:
         overdue(store, f"of {task}", f"too of {task}", task=task)
         pause(store, task=task)
     promote(store)
-    assert store.client.zcard("{q}:parked") == 6
+    assert store.client.zcard("{q}:paused_due") == 6
 
     for left, task in ((4, "t"), (2, "t.x"), (0, "t2")):
         resume(store, task=task)
         assert promote(store) == 2
-        assert store.client.zcard("{q}:parked") == left
+        assert store.client.zcard("{q}:paused_due") == left
 
 
 def test_many_come_back_in_batches_one_look_after_the_other(store: Store) -> None:
@@ -111,12 +112,12 @@ def test_many_come_back_in_batches_one_look_after_the_other(store: Store) -> Non
     overdue(store, "other", due_ms=900, task="still paused")
     pause(store)
     pause(store, task="still paused")
-    while store.client.zcard("{q}:parked") < 251:
+    while store.client.zcard("{q}:paused_due") < 251:
         promote(store)
     resume(store)
 
     moved = []
-    while store.agenda().queue is not None:
+    while store.next_queue().queue is not None:
         moved.append(promote(store))
 
     assert max(moved) <= 100
@@ -133,12 +134,12 @@ def test_a_pause_while_it_comes_back_parks_it_again(store: Store) -> None:
     resume(store)
     assert promote(store, 4) == 4
     pause(store)
-    while store.agenda().queue is not None:
+    while store.next_queue().queue is not None:
         assert promote(store, 4) == 0
 
-    assert store.client.zcard("{q}:parked") == 6
+    assert store.client.zcard("{q}:paused_due") == 6
     assert set(store.client.zrange("{q}:tasks", 0, -1)) == set(
-        store.client.zrange("{q}:parked", 0, -1)
+        store.client.zrange("{q}:paused_due", 0, -1)
     )
 
 
@@ -159,26 +160,26 @@ def test_what_is_done_to_others_does_not_stop_it_from_coming_back(
     else:
         assert release(store, read(store, "e0")) == "d"
 
-    assert store.agenda().wait == 0
+    assert store.next_queue().wait == 0
     assert promote(store) == 1
-    assert store.agenda().due == (FAR + 1 if others == 2 else None)
+    assert store.next_queue().due == (FAR + 1 if others == 2 else None)
 
 
-def test_twins_are_parked_and_come_back(store: Store) -> None:
-    one, two = labelled("a", nonce="n1"), labelled("a", nonce="n2")
+def test_duplicate_ids_are_paused_due_and_come_back(store: Store) -> None:
+    one, two = labelled("a", message_id="n1"), labelled("a", message_id="n2")
     put(store, one, two)
     become_due(store, "a")
     become_due(store, "a\0n2", 2)
     pause(store)
     promote(store)
-    assert state(store)["{q}:due"] == {b"a": PARK + 1, b"a\0n2": PARK + 2}
+    assert state(store)["{q}:due"] == {b"a": PAUSED_OFFSET + 1, b"a\0n2": PAUSED_OFFSET + 2}
 
     resume(store)
     promote(store)
     assert bodies(reserve(store)) == [message_of(one), message_of(two)]
 
 
-def test_what_is_unlabelled_is_parked_too(store: Store) -> None:
+def test_what_is_unlabelled_is_paused_due_too(store: Store) -> None:
     put(store, entry("a", FAR))
     become_due(store, "a")
     pause(store)
@@ -188,25 +189,27 @@ def test_what_is_unlabelled_is_parked_too(store: Store) -> None:
     assert promote(store) == 1
 
 
-def test_what_cannot_be_read_is_buried_while_its_queue_has_paused_tasks(store: Store) -> None:
+def test_what_cannot_be_read_is_dead_lettered_while_its_queue_has_paused_tasks(
+    store: Store,
+) -> None:
     store.client.zadd("{q}:due", {"bad": 1})
     store.client.hset("{q}:entries", "bad", b"\xff")
     pause(store)
 
-    assert store.promote(QUEUE, Layout(), 100).buried == 1
+    assert store.promote(QUEUE, Layout(), 100).dead_lettered == 1
 
 
-def test_what_may_be_late_only_so_much_is_not_dead_while_it_is_parked(store: Store) -> None:
+def test_what_may_be_late_only_so_much_is_not_dead_while_it_is_paused_due(store: Store) -> None:
     put(store, labelled("a", skip_after=5000))
     become_due(store, "a")
     pause(store)
-    assert store.promote(QUEUE, Layout(), 100).buried == 0
+    assert store.promote(QUEUE, Layout(), 100).dead_lettered == 0
 
     resume(store)
-    assert store.promote(QUEUE, Layout(), 100).buried == 1
+    assert store.promote(QUEUE, Layout(), 100).dead_lettered == 1
 
 
-def test_a_unique_key_stays_taken_while_it_is_parked(store: Store) -> None:
+def test_a_unique_key_stays_taken_while_it_is_paused_due(store: Store) -> None:
     put(store, labelled("a", unique="sk"))
     become_due(store, "a")
     pause(store)
@@ -219,7 +222,7 @@ def test_a_unique_key_stays_taken_while_it_is_parked(store: Store) -> None:
     assert found == as_scheduled(labelled("b", unique="sk")) | {"{q}:unique": {b"k": taken_by("b")}}
 
 
-def test_what_a_worker_had_already_goes_back_and_is_parked(store: Store) -> None:
+def test_what_a_worker_had_already_goes_back_and_is_paused_due(store: Store) -> None:
     what = labelled("a", unique="dk")
     make_ready(store, what)
     reserve(store)
@@ -233,7 +236,7 @@ def test_what_a_worker_had_already_goes_back_and_is_parked(store: Store) -> None
 
     found = state(store)
     # It was due before it was taken.
-    assert found["{q}:parked"] == {member("tasks.t", 1, "a"): 0}
+    assert found["{q}:paused_due"] == {member("tasks.t", 1, "a"): 0}
     assert found["{q}:unique"] == {b"k": taken_by("a")}
     assert "{q}:running" not in found
     resume(store)
@@ -241,12 +244,12 @@ def test_what_a_worker_had_already_goes_back_and_is_parked(store: Store) -> None
     assert bodies(reserve(store, "2")) == [message_of(what)]
 
 
-def test_parking_and_coming_back_go_on_when_the_server_is_full(store: Store) -> None:
+def test_pausing_and_coming_back_go_on_when_the_server_is_full(store: Store) -> None:
     overdue(store, "a")
     pause(store)
     fill(store)
     promote(store)
-    assert store.client.zcard("{q}:parked") == 1
+    assert store.client.zcard("{q}:paused_due") == 1
 
     resume(store)
     assert promote(store) == 1

@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 from redis.exceptions import ResponseError
 
-from celery_delayq.store.keys import (
-    Keys,
-    Layout,
-)
+from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
 from tests.lua.conftest import QUEUE, become_due, entry
 from tests.support.keyspace import snapshot
@@ -28,7 +25,7 @@ def test_what_is_due_is_consumed_in_order_and_nothing_of_it_is_left(store: Store
 
     promoted = store.promote(QUEUE, Layout(), 100)
 
-    assert (promoted.moved, promoted.buried, promoted.look.queue) == (3, 0, None)
+    assert (promoted.moved, promoted.dead_lettered, promoted.look.queue) == (3, 0, None)
     # Consumers pop from the right.
     assert snapshot(store.client) == {
         "delayq:queues": {b"q": Layout().text.encode()},
@@ -46,7 +43,7 @@ def test_what_is_not_due_stays_and_is_what_to_look_at_next(store: Store) -> None
     assert promoted.moved == 1
     assert (promoted.look.queue, promoted.look.due) == ("q", FAR)
     assert snapshot(store.client) == {
-        "delayq:agenda": {b"q": FAR},
+        "delayq:next_due": {b"q": FAR},
         "delayq:queues": {b"q": Layout().text.encode()},
         "q": [b'{"id": "now"}'],
         "{q}:due": {b"later": FAR},
@@ -58,7 +55,7 @@ def test_what_is_not_due_stays_and_is_what_to_look_at_next(store: Store) -> None
 
 def test_the_marker_tells_of_what_was_moved_and_of_nothing_else(store: Store) -> None:
     store.client.zadd("{q}:due", {"no record": 1})
-    assert store.promote(QUEUE, Layout(), 100).buried == 1
+    assert store.promote(QUEUE, Layout(), 100).dead_lettered == 1
     assert not store.client.exists("{q}:wake")
 
     overdue(store, "a", 1)
@@ -108,13 +105,16 @@ def test_a_thousand_corrupt_entries_at_the_head_do_not_hold_up_valid_ones(store:
 
     promoted = [store.promote(QUEUE, Layout(), 100) for _ in range(11)]
 
-    assert sum(p.buried for p in promoted) == 1000
+    assert sum(p.dead_lettered for p in promoted) == 1000
     assert store.client.lrange("q", 0, -1) == [b'{"id": "valid"}']
-    letters = {letter.id: letter for letter in store.dead_letters("q")}
-    assert len(letters) == 1000
-    assert letters["garbage-7"].message == b"\xff\x00 not a record 7"
-    assert letters["garbage-7"].reason == "unreadable record"
-    assert (letters["no-record-7"].reason, letters["no-record-7"].due_ms) == ("no record", 1)
+    dead_letters = {dead_letter.id: dead_letter for dead_letter in store.dead_letters.all("q")}
+    assert len(dead_letters) == 1000
+    assert dead_letters["garbage-7"].message == b"\xff\x00 not a record 7"
+    assert dead_letters["garbage-7"].reason == "unreadable record"
+    assert (dead_letters["no-record-7"].reason, dead_letters["no-record-7"].due_ms) == (
+        "no record",
+        1,
+    )
     assert {"{q}:due", "{q}:entries", "{q}:tasks"}.isdisjoint(snapshot(store.client))
 
 
@@ -122,10 +122,10 @@ def test_a_thousand_corrupt_entries_at_the_head_do_not_hold_up_valid_ones(store:
     "record",
     [
         b"",
-        b"1 0 nonce task\n",
-        b"1 0 nonce task\nnot json",
-        b"2 0 nonce task\n{}",
-        b"1 x nonce task\n{}",
+        b"1 0 message id task\n",
+        b"1 0 message id task\nnot json",
+        b"2 0 message id task\n{}",
+        b"1 x message id task\n{}",
         b'{"body": ""}',
     ],
 )
@@ -135,9 +135,9 @@ def test_a_record_that_cannot_be_read_is_kept_as_a_dead_letter(store: Store, rec
 
     promoted = store.promote(QUEUE, Layout(), 100)
 
-    assert (promoted.moved, promoted.buried) == (0, 1)
-    [letter] = store.dead_letters("q")
-    assert (letter.id, letter.due_ms, letter.message) == ("bad", 7, record)
+    assert (promoted.moved, promoted.dead_lettered) == (0, 1)
+    [dead_letter] = store.dead_letters.all("q")
+    assert (dead_letter.id, dead_letter.due_ms, dead_letter.message) == ("bad", 7, record)
 
 
 def test_two_dead_letters_with_one_id_are_both_kept(store: Store) -> None:
@@ -146,7 +146,10 @@ def test_two_dead_letters_with_one_id_are_both_kept(store: Store) -> None:
         store.client.hset("{q}:entries", "bad", record)
         store.promote(QUEUE, Layout(), 100)
 
-    assert sorted(letter.message for letter in store.dead_letters("q")) == [b"first", b"second"]
+    assert sorted(dead_letter.message for dead_letter in store.dead_letters.all("q")) == [
+        b"first",
+        b"second",
+    ]
     assert store.client.zcard("{q}:dead_at") == 2
 
 
@@ -172,7 +175,7 @@ def test_promotion_goes_on_when_the_server_is_full(store: Store) -> None:
 
     promoted = store.promote(QUEUE, Layout(), 100)
 
-    assert (promoted.moved, promoted.buried) == (50, 1)
+    assert (promoted.moved, promoted.dead_lettered) == (50, 1)
     assert store.client.llen("q") == 50
 
 
@@ -193,7 +196,7 @@ def test_the_earliest_of_all_queues_is_what_to_look_at_next(store: Store) -> Non
     look = store.promote(QUEUE, Layout(), 100).look
 
     assert (look.queue, look.due) == ("other", FAR - 5)
-    assert store.agenda()[1:] == look[1:]
+    assert store.next_queue()[1:] == look[1:]
 
 
 def test_every_key_carries_the_prefix(store: Store) -> None:
@@ -205,7 +208,7 @@ def test_every_key_carries_the_prefix(store: Store) -> None:
         pass
 
     assert set(snapshot(store.client)) == {
-        "app1.delayq:agenda",
+        "app1.delayq:next_due",
         "app1.delayq:queues",
         "app1.q",
         "app1.{q}:due",

@@ -150,7 +150,7 @@ def test_what_is_not_due_uses_nothing_up(store: Store) -> None:
     put(store, labelled("later"))
     for _ in range(5):
         promote(store, rate=10)
-    assert store.agenda().due == FAR
+    assert store.next_queue().due == FAR
     overdue(store, 3)
 
     assert promote(store, rate=10).moved == 1
@@ -216,14 +216,14 @@ def test_once_half_of_it_is_gone_dispatchers_are_woken(store: Store) -> None:
         ears.get_message(timeout=5)
 
         reserve(store, "1", 5)
-        assert store.agenda().wait != 0
+        assert store.next_queue().wait != 0
         reserve(store, "2", 1)
         heard = ears.get_message(timeout=5)
 
     assert heard
     assert heard["data"].endswith(b" q")
-    assert store.agenda()[1:] == ("q", store.agenda().due, ())
-    assert store.agenda().wait == 0
+    assert store.next_queue()[1:] == ("q", store.next_queue().due, ())
+    assert store.next_queue().wait == 0
     assert "below" not in state(store).get(PACE, {})
     assert promote(store, max_ready=10).moved == 6
     assert ready(store) == expected(10, 6)
@@ -237,7 +237,7 @@ def test_one_at_a_time(store: Store) -> None:
         assert promote(store, max_ready=1).moved == 1
         promote(store, max_ready=1)
         got += bodies(reserve(store, str(n + 1)))
-        assert store.agenda().queue is None or store.agenda().wait == 0
+        assert store.next_queue().queue is None or store.next_queue().wait == 0
     assert got == expected(4)
 
 
@@ -256,7 +256,7 @@ def test_cancelled_ones_make_room(store: Store) -> None:
     store.control.cancel(QUEUE, Layout(), [f"e{n:03}" for n in range(10)])
 
     assert reserve(store).messages == []
-    assert store.agenda().wait == 0
+    assert store.next_queue().wait == 0
     assert promote(store, max_ready=10).moved == 10
 
 

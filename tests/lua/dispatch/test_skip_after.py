@@ -36,8 +36,8 @@ def scheduled(store: Store, skip_after: int, *, late: int, unique: str = "-") ->
 
 def make_late(store: Store, name: str, due_ms: int = 5) -> None:
     """Make it as if a ready message had been due long ago."""
-    nonce, _, rest = (store.client.hget("{q}:waiting", name) or b"").split(b" ", 2)
-    store.client.hset("{q}:waiting", name, b"%b %d %b" % (nonce, due_ms, rest))
+    message_id, _, rest = (store.client.hget("{q}:waiting", name) or b"").split(b" ", 2)
+    store.client.hset("{q}:waiting", name, b"%b %d %b" % (message_id, due_ms, rest))
 
 
 @pytest.mark.parametrize(("skip_after", "late"), [(0, 10**9), (60_000, 0), (60_000, 50_000)])
@@ -54,27 +54,27 @@ def test_what_is_late_in_the_schedule_is_dead(store: Store) -> None:
 
     promoted = store.promote(QUEUE, Layout(), 100)
 
-    assert (promoted.moved, promoted.buried, promoted.look.queue) == (0, 1, None)
-    [letter] = store.dead_letters(QUEUE)
-    assert (letter.id, letter.due_ms) == ("a", due)
-    assert letter.message == message_of(labelled("a", skip_after=1000, unique="dk"))
-    assert letter.reason.startswith("skipped: 50")
-    assert letter.reason.endswith(" ms after it was due, at most 1000 allowed")
+    assert (promoted.moved, promoted.dead_lettered, promoted.look.queue) == (0, 1, None)
+    [dead_letter] = store.dead_letters.all(QUEUE)
+    assert (dead_letter.id, dead_letter.due_ms) == ("a", due)
+    assert dead_letter.message == message_of(labelled("a", skip_after=1000, unique="dk"))
+    assert dead_letter.reason.startswith("skipped: 50")
+    assert dead_letter.reason.endswith(" ms after it was due, at most 1000 allowed")
     assert state(store).keys() == {"delayq:queues", "{q}:dead", "{q}:dead_at"}
 
 
 def test_others_beside_it_are_promoted(store: Store) -> None:
     scheduled(store, 1000, late=5000)
-    put(store, labelled("b"), labelled("a", nonce="twin", skip_after=1000))
+    put(store, labelled("b"), labelled("a", message_id="duplicate", skip_after=1000))
     become_due(store, "b")
-    become_due(store, "a\0twin")
+    become_due(store, "a\0duplicate")
 
     promoted = store.promote(QUEUE, Layout(), 100)
 
-    assert (promoted.moved, promoted.buried) == (1, 2)
+    assert (promoted.moved, promoted.dead_lettered) == (1, 2)
     assert bodies(reserve(store)) == [message_of(labelled("b"))]
-    assert len({letter.id for letter in store.dead_letters(QUEUE)}) == 2
-    assert {"{q}:due", "{q}:entries", "{q}:tasks", "{q}:twins"}.isdisjoint(state(store))
+    assert len({dead_letter.id for dead_letter in store.dead_letters.all(QUEUE)}) == 2
+    assert {"{q}:due", "{q}:entries", "{q}:tasks", "{q}:duplicate_ids"}.isdisjoint(state(store))
 
 
 def test_what_is_late_in_the_ready_list_is_dead(store: Store) -> None:
@@ -85,11 +85,11 @@ def test_what_is_late_in_the_ready_list_is_dead(store: Store) -> None:
     reserved = reserve(store)
 
     assert bodies(reserved) == [message_of(other)]
-    [letter] = store.dead_letters(QUEUE)
-    assert (letter.id, letter.due_ms, letter.message) == ("a", 5, message_of(late))
+    [dead_letter] = store.dead_letters.all(QUEUE)
+    assert (dead_letter.id, dead_letter.due_ms, dead_letter.message) == ("a", 5, message_of(late))
     store.leases.ack(QUEUE, "me", ["1:1"])
     found = state(store)
-    assert found.keys() - {"{q}:dead", "{q}:dead_at", "delayq:reaping", "{q}:leases"} == {
+    assert found.keys() - {"{q}:dead", "{q}:dead_at", "delayq:lease_ends", "{q}:leases"} == {
         "delayq:queues"
     }
 
@@ -107,11 +107,11 @@ def test_what_came_back_late_is_dead(store: Store) -> None:
     make_ready(store, labelled("a", skip_after=1000), due_ms=store.now_ms())
     reserve(store)
     pass_time(store.client, LEASE + 60)
-    store.leases.reap(QUEUE, Layout(), "me", 100, 5)
+    store.leases.reclaim_expired(QUEUE, Layout(), "me", 100, 5)
     make_late(store, "a")
 
     assert reserve(store, "2").messages == []
-    assert [letter.id for letter in store.dead_letters(QUEUE)] == ["a"]
+    assert [dead_letter.id for dead_letter in store.dead_letters.all(QUEUE)] == ["a"]
     assert "{q}:deliveries" not in state(store)
 
 
@@ -119,11 +119,11 @@ def test_what_is_to_be_delivered_alone_may_be_late_too(store: Store) -> None:
     make_ready(store, labelled("a", skip_after=1000), due_ms=store.now_ms())
     reserve(store)
     pass_time(store.client, LEASE + 60)
-    assert store.leases.reap(QUEUE, Layout(), "me", 100, 1).suspected == 1
+    assert store.leases.reclaim_expired(QUEUE, Layout(), "me", 100, 1).quarantined == 1
     make_late(store, "a")
 
     assert reserve(store, "2").messages == []
-    assert {"{q}:suspects", "{q}:deliveries", "{q}:waiting"}.isdisjoint(state(store))
+    assert {"{q}:quarantined", "{q}:deliveries", "{q}:waiting"}.isdisjoint(state(store))
 
 
 def test_what_stock_workers_gave_back_has_no_due_and_runs(store: Store) -> None:
@@ -136,7 +136,7 @@ def test_what_stock_workers_gave_back_has_no_due_and_runs(store: Store) -> None:
     assert state(store)["{q}:running"] == {b"a": b"n-a 0 -  me"}
 
 
-def test_what_is_run_by_hand_is_due_then(store: Store) -> None:
+def test_what_is_run_manual_is_due_then(store: Store) -> None:
     scheduled(store, 1000, late=5000)
 
     assert store.control.run_now(QUEUE, Layout(), ["a"]) == ["d"]
@@ -149,16 +149,16 @@ def test_one_that_is_sent_to_run_at_once_counts_from_then(store: Store) -> None:
     assert len(reserve(store).messages) == 1
 
 
-def test_a_late_one_keeps_its_index_right_when_it_was_parked(store: Store) -> None:
+def test_a_late_one_keeps_its_index_right_when_it_was_paused_due(store: Store) -> None:
     scheduled(store, 1000, late=5000)
     due = int(store.client.zscore("{q}:due", "a") or 0)
     store.control.pause([], task="tasks.t")
     store.promote(QUEUE, Layout(), 100)
-    assert state(store)["{q}:parked"] == {member("tasks.t", due, "a"): 0}
+    assert state(store)["{q}:paused_due"] == {member("tasks.t", due, "a"): 0}
     store.control.pause([QUEUE], task="tasks.t", resume=True)
 
-    assert store.promote(QUEUE, Layout(), 100).buried == 1
-    assert {"{q}:due", "{q}:parked", "{q}:tasks"}.isdisjoint(state(store))
+    assert store.promote(QUEUE, Layout(), 100).dead_lettered == 1
+    assert {"{q}:due", "{q}:paused_due", "{q}:tasks"}.isdisjoint(state(store))
 
 
 def test_it_goes_on_when_the_server_is_full(store: Store) -> None:
@@ -169,10 +169,10 @@ def test_it_goes_on_when_the_server_is_full(store: Store) -> None:
 
     store.promote(QUEUE, Layout(), 100)
     assert reserve(store).messages == []
-    assert sorted(letter.id for letter in store.dead_letters(QUEUE)) == ["a", "b"]
+    assert sorted(dead_letter.id for dead_letter in store.dead_letters.all(QUEUE)) == ["a", "b"]
 
 
-@pytest.mark.parametrize("key", ["{q}:dead", "{q}:dead_at", "{q}:unique", "{q}:twins"])
+@pytest.mark.parametrize("key", ["{q}:dead", "{q}:dead_at", "{q}:unique", "{q}:duplicate_ids"])
 def test_a_key_of_another_type_leaves_it_ready(store: Store, key: str) -> None:
     make_ready(store, labelled("a", skip_after=1000, unique="dk"), due_ms=store.now_ms())
     make_late(store, "a")

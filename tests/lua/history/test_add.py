@@ -158,7 +158,7 @@ def test_a_dead_letter_tells_of_its_run(store: Store, caller: Store) -> None:
     caller.leases.reject(QUEUE, "me", "1:1", "id", "failed", b"", b"run of a")
 
     assert lines(store) == [b"run of a"]
-    assert len(list(store.dead_letters(QUEUE))) == 1
+    assert len(list(store.dead_letters.all(QUEUE))) == 1
 
 
 def test_a_dead_letter_without_a_run_is_not_told(store: Store) -> None:
@@ -178,7 +178,7 @@ def test_runs_that_were_acknowledged_before_are_told_once(store: Store, caller: 
     caller.history.add("me", 3, 1000, [b"c"])
 
     assert lines(store) == [b"a", b"b", b"c"]
-    assert 0 < store.client.pttl("delayq:incarnation:me") <= 60_000
+    assert 0 < store.client.pttl("delayq:worker_id:me") <= 60_000
 
 
 def test_the_same_numbers_of_another_process_are_other_calls(store: Store) -> None:
@@ -191,7 +191,7 @@ def test_the_same_numbers_of_another_process_are_other_calls(store: Store) -> No
 
 def test_a_process_that_counts_as_gone_tells_and_does_not_come_back_by_it(store: Store) -> None:
     assert store.history.add("me", 2, 1000, [b"a"]) == 1
-    assert not store.client.exists("delayq:incarnation:me")
+    assert not store.client.exists("delayq:worker_id:me")
     assert lines(store) == [b"a"]
 
 
@@ -201,8 +201,8 @@ def test_a_process_that_counts_as_gone_tells_and_does_not_come_back_by_it(store:
 def test_about_as_many_are_kept_as_wanted(store: Store) -> None:
     store.limits = lambda _queue: Limits(history=200)
     for number in range(10):
-        nonce = str(number + 1)
-        fields = hold(store, *(b"%d" % n for n in range(100)), nonce=nonce)
+        message_id = str(number + 1)
+        fields = hold(store, *(b"%d" % n for n in range(100)), message_id=message_id)
         store.run(store.leases.ack_call(QUEUE, "me", dict.fromkeys(fields, b"run")))
 
     assert 200 <= len(lines(store)) < 400
@@ -213,7 +213,7 @@ def end_by_ack(store: Store) -> object:
     return ack(store, _1=b"run")
 
 
-def end_by_letter(store: Store) -> object:
+def end_by_dead_letter(store: Store) -> object:
     return store.leases.reject(QUEUE, "me", "1:1", "id", "why", b"", b"run")
 
 
@@ -225,7 +225,7 @@ def end_by_retry(store: Store) -> object:
     )
 
 
-@pytest.mark.parametrize("end", [end_by_ack, end_by_letter, end_by_retry])
+@pytest.mark.parametrize("end", [end_by_ack, end_by_dead_letter, end_by_retry])
 def test_a_history_of_another_type_keeps_no_message_held(
     store: Store, end: Callable[[Store], object]
 ) -> None:
@@ -237,7 +237,7 @@ def test_a_history_of_another_type_keeps_no_message_held(
     assert store.client.get(KEY) == b"not ours"
 
 
-@pytest.mark.parametrize("end", [end_by_ack, end_by_letter, end_by_retry])
+@pytest.mark.parametrize("end", [end_by_ack, end_by_dead_letter, end_by_retry])
 def test_a_full_server_keeps_no_message_held(store: Store, end: Callable[[Store], object]) -> None:
     hold(store, b"a")
     fill(store)

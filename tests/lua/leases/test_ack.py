@@ -18,7 +18,7 @@ def test_what_is_done_is_forgotten_and_the_rest_stays_held(store: Store) -> None
     assert store.leases.ack(QUEUE, "me", ["1:1", "1:3"]) == 2
 
     assert state(store) == {
-        "delayq:reaping": {b"q": 10},
+        "delayq:lease_ends": {b"q": 10},
         "{q}:leased:me": {b"1:2": b"0\nb"},
         "{q}:leases": {b"me": 10},
     }
@@ -29,7 +29,7 @@ def test_a_process_that_is_done_with_all_holds_only_a_lease_that_will_end(store:
 
     assert store.leases.ack(QUEUE, "me", fields) == 2
 
-    assert state(store) == {"delayq:reaping": {b"q": 10}, "{q}:leases": {b"me": 10}}
+    assert state(store) == {"delayq:lease_ends": {b"q": 10}, "{q}:leases": {b"me": 10}}
 
 
 def test_acknowledging_again_finds_nothing_and_changes_nothing(store: Store) -> None:
@@ -69,13 +69,13 @@ def test_how_often_it_was_delivered_is_forgotten_with_it(store: Store, message: 
 
 
 def test_a_message_that_was_delivered_alone_is_forgotten_with_its_counts(store: Store) -> None:
-    store.client.lpush("{q}:suspects", b"3\ndeadly")
+    store.client.lpush("{q}:quarantined", b"3\ndeadly")
     store.client.hset("{q}:deliveries", mapping=counts(b"deadly", b"5 0 0"))
     assert reserve(store).alone
 
     assert store.leases.ack(QUEUE, "me", ["1:1"]) == 1
 
-    assert state(store) == {"delayq:reaping": {b"q": 10}, "{q}:leases": {b"me": 10}}
+    assert state(store) == {"delayq:lease_ends": {b"q": 10}, "{q}:leases": {b"me": 10}}
 
 
 def test_counts_are_not_touched_by_foreign_fields(store: Store) -> None:
@@ -103,7 +103,7 @@ def test_many_acknowledgements_at_once(store: Store) -> None:
     store.client.hset("{q}:deliveries", mapping=counts(b"499", b"1 0 0"))
 
     assert store.leases.ack(QUEUE, "me", fields) == 500
-    assert state(store) == {"delayq:reaping": {b"q": 10}, "{q}:leases": {b"me": 10}}
+    assert state(store) == {"delayq:lease_ends": {b"q": 10}, "{q}:leases": {b"me": 10}}
 
 
 def test_a_full_server_lets_messages_be_done(store: Store) -> None:
@@ -112,4 +112,4 @@ def test_a_full_server_lets_messages_be_done(store: Store) -> None:
     fill(store)
 
     assert store.leases.ack(QUEUE, "me", fields) == 2
-    assert state(store) == {"delayq:reaping": {b"q": 10}, "{q}:leases": {b"me": 10}}
+    assert state(store) == {"delayq:lease_ends": {b"q": 10}, "{q}:leases": {b"me": 10}}

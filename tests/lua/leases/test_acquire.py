@@ -7,14 +7,8 @@ from contextlib import suppress
 import pytest
 from redis.exceptions import ResponseError
 
-from celery_delayq.store.keys import (
-    Keys,
-    Layout,
-)
-from celery_delayq.store.leases import (
-    Deliveries,
-    Reserved,
-)
+from celery_delayq.store.keys import Keys, Layout
+from celery_delayq.store.leases import Deliveries, Reserved
 from celery_delayq.store.schedule import Store
 from tests.lua.conftest import (
     LEASE,
@@ -35,9 +29,9 @@ from tests.support.model_clock import pass_time
 pytestmark = pytest.mark.usefixtures("watched")
 
 
-def suspect(store: Store, message: bytes, step: int = 0) -> None:
+def quarantined(store: Store, message: bytes, step: int = 0) -> None:
     """Make a message wait to be delivered alone."""
-    store.client.lpush("{q}:suspects", b"%d\n" % step + message)
+    store.client.lpush("{q}:quarantined", b"%d\n" % step + message)
     store.client.hset("{q}:deliveries", mapping=counts(message, b"5 0 0"))
 
 
@@ -49,7 +43,7 @@ def test_messages_move_from_ready_to_the_lease_the_oldest_first(store: Store) ->
     assert bodies(reserved) == [b"a", b"b"]
     assert (reserved.more, reserved.alone) == (1, False)
     assert state(store) == {
-        "delayq:reaping": {b"q": 10},
+        "delayq:lease_ends": {b"q": 10},
         "q": [b"c"],
         "{q}:leased:me": {b"7:1": b"0\na", b"7:2": b"0\nb"},
         "{q}:leases": {b"me": 10},
@@ -123,7 +117,7 @@ def test_several_processes_share_a_queue_and_hold_apart(store: Store) -> None:
     reserve(store, "1", 2, who="two")
 
     assert state(store) == {
-        "delayq:reaping": {b"q": 8},
+        "delayq:lease_ends": {b"q": 8},
         "{q}:leased:one": {b"1:1": b"0\na", b"1:2": b"0\nb"},
         "{q}:leased:two": {b"1:1": b"0\nc"},
         "{q}:leases": {b"one": 8, b"two": 10},
@@ -139,7 +133,7 @@ def test_taking_more_extends_the_lease_on_all_that_is_held(store: Store) -> None
 
     assert state(store)["{q}:leases"] == {b"me": 10}
     # A look too early finds the lease extended, and looks again.
-    assert state(store)["delayq:reaping"] == {b"q": 5}
+    assert state(store)["delayq:lease_ends"] == {b"q": 5}
 
 
 @any_bytes
@@ -172,7 +166,7 @@ def test_a_batch_too_large_for_the_stack_of_lua_loses_nothing(store: Store) -> N
 # -- a reply was lost
 
 
-def test_the_same_nonce_gives_the_same_messages_and_changes_nothing(store: Store) -> None:
+def test_the_same_message_id_gives_the_same_messages_and_changes_nothing(store: Store) -> None:
     push(store, b"a", b"b", b"c", b"d")
     first = reserve(store, "1", 3)
     before = state(store)
@@ -181,7 +175,7 @@ def test_the_same_nonce_gives_the_same_messages_and_changes_nothing(store: Store
     assert state(store) == before
 
 
-def test_the_same_nonce_extends_the_lease(store: Store) -> None:
+def test_the_same_message_id_extends_the_lease(store: Store) -> None:
     hold(store, b"a")
     pass_time(store.client, 300)
 
@@ -197,7 +191,7 @@ def test_a_repeat_that_asks_for_more_gives_the_same(store: Store) -> None:
     assert bodies(reserve(store, "1", 4)) == [b"a", b"b"]
 
 
-def test_a_nonce_belongs_to_the_process_that_made_it(store: Store) -> None:
+def test_a_message_id_belongs_to_the_process_that_made_it(store: Store) -> None:
     push(store, b"a", b"b")
     reserve(store, "1", 1, who="me")
 
@@ -228,11 +222,11 @@ def test_a_repeat_after_all_was_acknowledged_takes_nothing(store: Store) -> None
 
     assert bodies(reserve(store, "1", 2)) == []
     assert bodies(reserve(store, "2", 2)) == [b"c"]
-    assert store.client.hgetall("{q}:nonces") == {b"me": b"2"}
+    assert store.client.hgetall("{q}:request_numbers") == {b"me": b"2"}
 
 
 def test_a_request_that_was_overtaken_by_a_later_one_takes_nothing(store: Store) -> None:
-    # Two channels of one process; it asks again with a new nonce.
+    # Two channels of one process; it asks again with a new message id.
     push(store, b"a", b"b", b"c")
     reserve(store, "10", 1)
     before = state(store)
@@ -272,39 +266,39 @@ def test_former_deliveries_are_told_also_to_a_repeat(store: Store) -> None:
 
     expected = [
         ("1:1", b"new", Deliveries()),
-        ("1:2", b"old", Deliveries(reaped=1, crashed=2, requeued=3)),
+        ("1:2", b"old", Deliveries(reclaimed=1, crashed=2, requeued=3)),
     ]
     assert reserve(store).messages == expected
     assert reserve(store).messages == expected
     assert store.client.hgetall("{q}:deliveries") == counts(b"old", b"1 2 3")
 
 
-# -- suspects
+# -- quarantined messages
 
 
-def test_a_suspect_goes_alone_and_before_what_is_ready(store: Store) -> None:
+def test_a_quarantined_goes_alone_and_before_what_is_ready(store: Store) -> None:
     push(store, b"a", b"b")
-    suspect(store, b"deadly", step=6)
-    suspect(store, b"deadly too")
+    quarantined(store, b"deadly", step=6)
+    quarantined(store, b"deadly too")
 
     reserved = reserve(store)
 
     assert reserved.alone
-    assert reserved.messages == [("1:1", b"deadly", Deliveries(reaped=5))]
+    assert reserved.messages == [("1:1", b"deadly", Deliveries(reclaimed=5))]
     assert state(store) == {
-        "delayq:reaping": {b"q": 10},
+        "delayq:lease_ends": {b"q": 10},
         "q": [b"b", b"a"],
         "{q}:deliveries": counts(b"deadly", b"5 0 0") | counts(b"deadly too", b"5 0 0"),
         "{q}:leased:me": {b"1:1": b"6!\ndeadly"},
         "{q}:leases": {b"me": 10},
-        "{q}:suspects": [b"0\ndeadly too"],
+        "{q}:quarantined": [b"0\ndeadly too"],
         "{q}:wake": [b""],
     }
 
 
-def test_a_suspect_is_handed_out_again_for_the_same_nonce(store: Store) -> None:
+def test_a_quarantined_is_handed_out_again_for_the_same_message_id(store: Store) -> None:
     push(store, b"a")
-    suspect(store, b"deadly")
+    quarantined(store, b"deadly")
     first = reserve(store)
     before = state(store)
 
@@ -314,37 +308,37 @@ def test_a_suspect_is_handed_out_again_for_the_same_nonce(store: Store) -> None:
 
 
 @any_bytes
-def test_a_suspect_is_handed_out_as_it_is(store: Store, message: bytes) -> None:
-    suspect(store, message, step=3)
+def test_a_quarantined_is_handed_out_as_it_is(store: Store, message: bytes) -> None:
+    quarantined(store, message, step=3)
 
     assert bodies(reserve(store)) == [message]
     assert store.client.hget("{q}:leased:me", "1:1") == b"3!\n" + message
 
 
-def test_who_holds_something_takes_nothing_more_until_it_is_free_for_a_suspect(
+def test_who_holds_something_takes_nothing_more_until_it_is_free_for_a_quarantined(
     store: Store,
 ) -> None:
     [field] = hold(store, b"a")
     push(store, b"b")
-    suspect(store, b"deadly")
+    quarantined(store, b"deadly")
 
     waiting = reserve(store, "2")
 
     assert waiting == Reserved(1, False, True, [])
-    assert store.client.get("{q}:suspect_turn") == b"me"
-    assert 0 < store.client.pttl("{q}:suspect_turn") <= LEASE * 1000
+    assert store.client.get("{q}:quarantine_turn") == b"me"
+    assert 0 < store.client.pttl("{q}:quarantine_turn") <= LEASE * 1000
     assert store.client.lrange("q", 0, -1) == [b"b"]
 
     store.leases.ack(QUEUE, "me", [field])
-    message = ("3:1", b"deadly", Deliveries(reaped=5))
+    message = ("3:1", b"deadly", Deliveries(reclaimed=5))
     assert reserve(store, "3") == Reserved(1, True, False, [message])
-    assert not store.client.exists("{q}:suspect_turn")
+    assert not store.client.exists("{q}:quarantine_turn")
 
 
-def test_the_marker_tells_of_a_suspect_until_someone_makes_room_for_it(store: Store) -> None:
+def test_the_marker_tells_of_a_quarantined_until_someone_makes_room_for_it(store: Store) -> None:
     [field] = hold(store, b"a")
-    suspect(store, b"deadly")
-    suspect(store, b"deadly too")
+    quarantined(store, b"deadly")
+    quarantined(store, b"deadly too")
 
     assert reserve(store, "2") == Reserved(0, False, True, [])
     assert not store.client.exists("{q}:wake")
@@ -357,48 +351,48 @@ def test_the_marker_tells_of_a_suspect_until_someone_makes_room_for_it(store: St
     assert not store.client.exists("{q}:wake")
 
 
-def test_an_unreadable_suspect_is_handed_out_as_it_is(store: Store) -> None:
-    store.client.lpush("{q}:suspects", b"\xff not what we write")
+def test_an_unreadable_quarantined_is_handed_out_as_it_is(store: Store) -> None:
+    store.client.lpush("{q}:quarantined", b"\xff not what we write")
 
     reserved = reserve(store)
 
     assert (reserved.alone, bodies(reserved)) == (True, [b"\xff not what we write"])
-    assert not store.client.exists("{q}:suspects")
+    assert not store.client.exists("{q}:quarantined")
     assert bodies(reserve(store)) == [b"\xff not what we write"]
 
 
 def test_messages_of_other_queues_count_as_held(store: Store) -> None:
     push(store, b"a")
-    suspect(store, b"deadly")
+    quarantined(store, b"deadly")
 
     assert reserve(store, others=1).messages == []
     assert reserve(store, others=0).alone
 
 
-def test_the_others_go_on_while_one_makes_itself_free_for_a_suspect(store: Store) -> None:
+def test_the_others_go_on_while_one_makes_itself_free_for_a_quarantined(store: Store) -> None:
     hold(store, b"a", who="me")
     hold(store, b"b", who="other")
     push(store, b"c")
-    suspect(store, b"deadly")
+    quarantined(store, b"deadly")
     reserve(store, "2", who="me")
 
     assert bodies(reserve(store, "2", who="other")) == [b"c"]
-    assert store.client.get("{q}:suspect_turn") == b"me"
+    assert store.client.get("{q}:quarantine_turn") == b"me"
 
 
-def test_who_holds_nothing_takes_a_suspect_whose_turn_it_ever_is(store: Store) -> None:
+def test_who_holds_nothing_takes_a_quarantined_whose_turn_it_ever_is(store: Store) -> None:
     hold(store, b"a", who="me")
-    suspect(store, b"deadly")
+    quarantined(store, b"deadly")
     reserve(store, "2", who="me")
 
     assert bodies(reserve(store, "1", who="idle")) == [b"deadly"]
-    assert not store.client.exists("{q}:suspect_turn")
+    assert not store.client.exists("{q}:quarantine_turn")
 
 
 def test_a_retry_that_is_not_acknowledged_yet_counts_as_held(store: Store) -> None:
     [field] = hold(store, b"a")
     store.leases.retry(QUEUE, entry("r", 4_000_000_000_000), QUEUE, "me", field, when_due="push")
-    suspect(store, b"deadly")
+    quarantined(store, b"deadly")
 
     assert reserve(store, "2").messages == []
 
@@ -412,12 +406,12 @@ def test_a_retry_that_is_not_acknowledged_yet_counts_as_held(store: Store) -> No
         "q",
         "q\x06\x163",
         "delayq:clock",
-        "delayq:reaping",
+        "delayq:lease_ends",
         "{q}:deliveries",
         "{q}:leased:me",
         "{q}:leases",
-        "{q}:nonces",
-        "{q}:suspects",
+        "{q}:request_numbers",
+        "{q}:quarantined",
     ],
 )
 def test_a_key_of_another_type_leaves_everything_ready(store: Store, key: str) -> None:
@@ -435,8 +429,8 @@ def test_a_key_of_another_type_leaves_everything_ready(store: Store, key: str) -
 def test_a_turn_of_another_type_leaves_everything_ready(store: Store) -> None:
     hold(store, b"a")
     push(store, b"b")
-    suspect(store, b"deadly")
-    store.client.lpush("{q}:suspect_turn", "not ours")
+    quarantined(store, b"deadly")
+    store.client.lpush("{q}:quarantine_turn", "not ours")
     before = snapshot(store.client)
 
     with pytest.raises(ResponseError, match="WRONGTYPE"):
@@ -456,9 +450,9 @@ def test_a_full_server_lets_messages_be_leased(store: Store) -> None:
     assert state(store)["{q}:wake"] == [b""]
 
 
-def test_a_full_server_lets_suspects_be_leased(store: Store) -> None:
+def test_a_full_server_lets_quarantined_be_leased(store: Store) -> None:
     [field] = hold(store, b"a")
-    suspect(store, b"deadly")
+    quarantined(store, b"deadly")
     fill(store)
 
     assert reserve(store, "2").messages == []
@@ -468,16 +462,16 @@ def test_a_full_server_lets_suspects_be_leased(store: Store) -> None:
 
 def test_every_key_carries_the_prefix(store: Store) -> None:
     prefixed = Store(store.client, Keys("app1."), Layout())
-    prefixed.agenda()
+    prefixed.next_queue()
     push(prefixed, b"a", b"b", step=3)
     reserve(prefixed, "1", 1)
 
     assert {key for key in snapshot(store.client) if key != "delayq:clock"} == {
         "app1.delayq:clock",
-        "app1.delayq:reaping",
+        "app1.delayq:lease_ends",
         "app1.q\x06\x163",
         "app1.{q}:leased:me",
         "app1.{q}:leases",
-        "app1.{q}:nonces",
+        "app1.{q}:request_numbers",
         "app1.{q}:wake",
     }

@@ -20,39 +20,39 @@ def test_a_message_moves_to_the_dead_letters_with_the_reason(store: Store) -> No
     assert store.leases.reject(QUEUE, "me", "1:1", "task-id", "unknown task\n  tasks.x")
 
     found = state(store)
-    [(letter, died)] = found.pop("{q}:dead_at").items()
+    [(dead_letter, died)] = found.pop("{q}:dead_at").items()
     assert abs(died - store.now_ms()) < 5000
     assert found == {
         "delayq:queues": {b"q": Layout().text.encode()},
-        "delayq:reaping": {b"q": 10},
+        "delayq:lease_ends": {b"q": 10},
         "{q}:dead": {b"task-id": b"1 %d 0 unknown task tasks.x\na" % died},
         "{q}:deliveries": counts(b"b", b"2 0 0"),
         "{q}:leased:me": {b"1:2": b"3\nb"},
         "{q}:leases": {b"me": 10},
     }
-    assert letter == b"task-id"
+    assert dead_letter == b"task-id"
 
 
 @any_bytes
-def test_a_letter_is_kept_byte_for_byte(store: Store, message: bytes) -> None:
+def test_a_dead_letter_is_kept_byte_for_byte(store: Store, message: bytes) -> None:
     hold(store, message)
 
     assert store.leases.reject(QUEUE, "me", "1:1", "id", "rejected")
 
-    [letter] = store.dead_letters(QUEUE)
-    assert (letter.id, letter.reason, letter.message) == ("id", "rejected", message)
+    [dead_letter] = store.dead_letters.all(QUEUE)
+    assert (dead_letter.id, dead_letter.reason, dead_letter.message) == ("id", "rejected", message)
 
 
-def test_a_suspect_is_kept_without_its_mark(store: Store) -> None:
-    store.client.lpush("{q}:suspects", b"3\n!deadly")
+def test_a_quarantined_is_kept_without_its_mark(store: Store) -> None:
+    store.client.lpush("{q}:quarantined", b"3\n!deadly")
     assert reserve(store).alone
 
     assert store.leases.reject(QUEUE, "me", "1:1", "id", "rejected")
 
-    assert [letter.message for letter in store.dead_letters(QUEUE)] == [b"!deadly"]
+    assert [dead_letter.message for dead_letter in store.dead_letters.all(QUEUE)] == [b"!deadly"]
 
 
-def test_rejecting_again_keeps_one_letter(store: Store) -> None:
+def test_rejecting_again_keeps_one_dead_letter(store: Store) -> None:
     hold(store, b"a")
     store.leases.reject(QUEUE, "me", "1:1", "id", "rejected")
     before = state(store)
@@ -61,13 +61,16 @@ def test_rejecting_again_keeps_one_letter(store: Store) -> None:
     assert state(store) == before
 
 
-def test_two_letters_with_one_id_are_both_kept(store: Store) -> None:
+def test_two_dead_letters_with_one_id_are_both_kept(store: Store) -> None:
     hold(store, b"a", b"b")
 
     assert store.leases.reject(QUEUE, "me", "1:1", "id", "rejected")
     assert store.leases.reject(QUEUE, "me", "1:2", "id", "rejected")
 
-    assert sorted(letter.message for letter in store.dead_letters(QUEUE)) == [b"a", b"b"]
+    assert sorted(dead_letter.message for dead_letter in store.dead_letters.all(QUEUE)) == [
+        b"a",
+        b"b",
+    ]
     assert set(store.client.hkeys("{q}:dead")) == set(store.client.zrange("{q}:dead_at", 0, -1))
 
 
@@ -79,7 +82,7 @@ def test_what_others_hold_or_nobody_does_is_not_touched(store: Store) -> None:
     assert state(store) == before
 
 
-def test_what_was_retried_already_is_no_letter(store: Store) -> None:
+def test_what_was_retried_already_is_no_dead_letter(store: Store) -> None:
     [field] = hold(store, b"a")
     store.leases.retry(QUEUE, entry("r", 4_000_000_000_000), QUEUE, "me", field, when_due="push")
 
@@ -98,13 +101,15 @@ def test_a_layout_that_is_known_stays(store: Store) -> None:
     assert store.registry() == {"q": b"its own"}
 
 
-def test_what_is_held_and_unreadable_is_a_letter_too(store: Store) -> None:
+def test_what_is_held_and_unreadable_is_a_dead_letter_too(store: Store) -> None:
     store.client.hset("{q}:leased:me", "1:1", b"\xff not what we write")
 
     store.leases.reject(QUEUE, "me", "1:1", "id", "rejected")
 
     assert not store.client.exists("{q}:leased:me")
-    assert [letter.message for letter in store.dead_letters(QUEUE)] == [b"\xff not what we write"]
+    assert [dead_letter.message for dead_letter in store.dead_letters.all(QUEUE)] == [
+        b"\xff not what we write"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -126,4 +131,4 @@ def test_a_full_server_lets_a_message_be_rejected(store: Store) -> None:
     fill(store)
 
     assert store.leases.reject(QUEUE, "me", "1:1", "id", "rejected")
-    assert [letter.message for letter in store.dead_letters(QUEUE)] == [b"a"]
+    assert [dead_letter.message for dead_letter in store.dead_letters.all(QUEUE)] == [b"a"]

@@ -22,7 +22,7 @@ def test_a_beat_extends_the_lease_and_tells_how_much_is_held(store: Store) -> No
 
     assert state(store) == {
         # A look too early costs little, and looks again when the lease ends.
-        "delayq:reaping": {b"q": 5},
+        "delayq:lease_ends": {b"q": 5},
         "{q}:leased:me": {b"1:1": b"0\na", b"1:2": b"0\nb"},
         "{q}:leases": {b"me": 10},
     }
@@ -34,10 +34,10 @@ def test_repeated_beats_keep_the_lease_for_ever(store: Store) -> None:
     for _ in range(5):
         pass_time(store.client, LEASE - 60)
         assert store.leases.beat(QUEUE, "me", LEASE) == 1
-        assert store.leases.reap(QUEUE, Layout(), "me", 100, 5) == (False, 0, 0, 0)
+        assert store.leases.reclaim_expired(QUEUE, Layout(), "me", 100, 5) == (False, 0, 0, 0)
 
     assert state(store) == {
-        "delayq:reaping": {b"q": 10},
+        "delayq:lease_ends": {b"q": 10},
         "{q}:leased:me": {b"1:1": b"0\na"},
         "{q}:leases": {b"me": 10},
     }
@@ -64,7 +64,7 @@ def test_who_is_done_with_all_does_not_extend_its_lease(store: Store) -> None:
 
     assert store.leases.beat(QUEUE, "me", LEASE) == 0
 
-    assert state(store) == {"delayq:reaping": {b"q": 5}, "{q}:leases": {b"me": 5}}
+    assert state(store) == {"delayq:lease_ends": {b"q": 5}, "{q}:leases": {b"me": 5}}
 
 
 def test_what_others_hold_is_not_extended(store: Store) -> None:
@@ -82,13 +82,13 @@ def test_a_beat_that_comes_before_the_reaper_saves_what_is_held(store: Store) ->
     pass_time(store.client, LEASE + 60)
 
     assert store.leases.beat(QUEUE, "me", LEASE) == 1
-    assert store.leases.reap(QUEUE, Layout(), "me", 100, 5) == (False, 0, 0, 0)
+    assert store.leases.reclaim_expired(QUEUE, Layout(), "me", 100, 5) == (False, 0, 0, 0)
 
 
 def test_a_beat_that_comes_after_the_reaper_tells_that_all_is_lost(store: Store) -> None:
     hold(store, b"a")
     pass_time(store.client, LEASE + 60)
-    store.leases.reap(QUEUE, Layout(), "me", 100, 5)
+    store.leases.reclaim_expired(QUEUE, Layout(), "me", 100, 5)
     before = state(store)
 
     assert store.leases.beat(QUEUE, "me", LEASE) == 0
@@ -102,7 +102,9 @@ def test_a_retried_message_counts_as_held_until_it_is_acknowledged(store: Store)
     assert store.leases.beat(QUEUE, "me", LEASE) == 1
 
 
-@pytest.mark.parametrize("key", ["{q}:leased:me", "{q}:leases", "delayq:clock", "delayq:reaping"])
+@pytest.mark.parametrize(
+    "key", ["{q}:leased:me", "{q}:leases", "delayq:clock", "delayq:lease_ends"]
+)
 def test_a_key_of_another_type_is_an_error_before_anything_is_written(
     store: Store, key: str
 ) -> None:
@@ -118,9 +120,9 @@ def test_a_key_of_another_type_is_an_error_before_anything_is_written(
 
 def test_a_full_server_lets_leases_be_extended(store: Store) -> None:
     hold(store, b"a")
-    store.client.delete("{q}:leases", "delayq:reaping")
+    store.client.delete("{q}:leases", "delayq:lease_ends")
     fill(store)
 
     assert store.leases.beat(QUEUE, "me", LEASE) == 1
     assert state(store)["{q}:leases"] == {b"me": 10}
-    assert state(store)["delayq:reaping"] == {b"q": 10}
+    assert state(store)["delayq:lease_ends"] == {b"q": 10}

@@ -17,8 +17,8 @@ pytestmark = pytest.mark.usefixtures("watched")
 
 
 def look(store: Store) -> tuple[str, ...]:
-    """Look at the agenda; return the queues with a lease that has ended."""
-    return store.agenda(PATIENCE).reap
+    """Look at the next-due index; return the queues with a lease that has ended."""
+    return store.next_queue(PATIENCE).reclaim_expired
 
 
 def test_a_lease_ends_after_its_length_and_the_queue_is_told(store: Store) -> None:
@@ -33,12 +33,12 @@ def test_a_lease_ends_after_its_length_and_the_queue_is_told(store: Store) -> No
     assert look(store) == ("q",)
 
 
-def test_a_queue_is_told_until_it_was_reaped(store: Store) -> None:
+def test_a_queue_is_told_until_it_was_reclaimed(store: Store) -> None:
     hold(store, b"a")
     pass_time(store.client, LEASE + 60)
     assert look(store) == ("q",)
 
-    store.leases.reap(QUEUE, Layout(), "me", 100, 5)
+    store.leases.reclaim_expired(QUEUE, Layout(), "me", 100, 5)
 
     assert look(store) == ()
 
@@ -73,14 +73,14 @@ def test_a_lease_that_is_shortened_is_looked_at_when_it_ends(store: Store) -> No
     assert look(store) == ("q",)
 
 
-def test_the_agenda_is_told_beside_it(store: Store) -> None:
-    store.client.zadd("delayq:agenda", {"later": 4_000_000_000_000, "soon": 5})
+def test_the_next_due_is_told_beside_it(store: Store) -> None:
+    store.client.zadd("delayq:next_due", {"later": 4_000_000_000_000, "soon": 5})
     hold(store, b"a")
     pass_time(store.client, LEASE + 60)
 
-    told = store.agenda(PATIENCE)
+    told = store.next_queue(PATIENCE)
 
-    assert (told.queue, told.due, told.reap) == ("soon", 5, ("q",))
+    assert (told.queue, told.due, told.reclaim_expired) == ("soon", 5, ("q",))
 
 
 def test_a_time_between_two_looks_shorter_than_patience_counts(store: Store) -> None:
@@ -102,7 +102,7 @@ def test_lease_time_stands_still_while_nobody_looks(store: Store) -> None:
         go_unwatched(store.client, gap)
         assert look(store) == ()
         assert state(store)["{q}:leases"] == {b"me": 6}
-        assert state(store)["delayq:reaping"] == {b"q": 6}
+        assert state(store)["delayq:lease_ends"] == {b"q": 6}
 
     pass_time(store.client, 420)
     assert look(store) == ("q",)
@@ -174,7 +174,7 @@ def test_a_beat_after_a_gap_before_anyone_has_looked_extends_no_further(store: S
     assert state(store)["{q}:leases"] == {b"me": 10}
 
 
-@pytest.mark.parametrize("key", ["delayq:clock", "delayq:reaping"])
+@pytest.mark.parametrize("key", ["delayq:clock", "delayq:lease_ends"])
 def test_a_key_of_another_type_is_an_error_before_lease_time_is_written(
     store: Store, key: str
 ) -> None:
@@ -200,7 +200,7 @@ def test_a_full_server_lets_lease_time_pass(store: Store) -> None:
 def test_a_full_server_lets_lease_time_stand(store: Store) -> None:
     hold(store, b"a")
     go_unwatched(store.client, 86_400)
-    store.client.delete("delayq:reaping")
+    store.client.delete("delayq:lease_ends")
     fill(store)
 
     look(store)

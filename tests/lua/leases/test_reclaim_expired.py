@@ -7,7 +7,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.leases import Reaped
+from celery_delayq.store.leases import Reclaimed
 from celery_delayq.store.schedule import Store
 from tests.lua.conftest import (
     LEASE,
@@ -28,11 +28,11 @@ from tests.support.model_clock import go_unwatched, pass_time
 pytestmark = pytest.mark.usefixtures("watched")
 
 FAR = 4_000_000_000_000
-NOTHING = Reaped(more=False, requeued=0, suspected=0, buried=0)
+NOTHING = Reclaimed(more=False, requeued=0, quarantined=0, dead_lettered=0)
 
 
-def reap(store: Store, *, who: str = "me", limit: int = 100, most: int = 5) -> Reaped:
-    return store.leases.reap(QUEUE, Layout(), who, limit, most)
+def reclaim_expired(store: Store, *, who: str = "me", limit: int = 100, most: int = 5) -> Reclaimed:
+    return store.leases.reclaim_expired(QUEUE, Layout(), who, limit, most)
 
 
 def end_leases(store: Store) -> None:
@@ -45,7 +45,7 @@ def test_nothing_is_taken_back_before_the_lease_has_ended(store: Store) -> None:
     pass_time(store.client, LEASE - 60)
     before = state(store)
 
-    assert reap(store) == NOTHING
+    assert reclaim_expired(store) == NOTHING
     assert state(store) == before
 
 
@@ -54,7 +54,7 @@ def test_what_was_held_runs_before_what_is_ready_in_the_same_order(store: Store)
     push(store, b"waiting")
     end_leases(store)
 
-    assert reap(store) == (False, 3, 0, 0)
+    assert reclaim_expired(store) == (False, 3, 0, 0)
 
     assert state(store) == {
         # Consumers pop from the right.
@@ -71,13 +71,13 @@ def test_batches_of_one_process_come_back_in_the_order_in_which_it_took_them(
 ) -> None:
     messages = [b"%d" % n for n in range(36)]
     push(store, *messages)
-    for nonce in range(1, 4):
-        reserve(store, str(nonce), 12)
+    for message_id in range(1, 4):
+        reserve(store, str(message_id), 12)
     end_leases(store)
 
-    reap(store)
+    reclaim_expired(store)
 
-    # By number: '10' comes after '9', in nonces and in places.
+    # By number: '10' comes after '9', in message ids and in places.
     assert store.client.lrange("q", 0, -1) == messages[::-1]
 
 
@@ -88,7 +88,7 @@ def test_each_message_goes_to_the_list_of_its_step(store: Store) -> None:
     reserve(store)
     end_leases(store)
 
-    assert reap(store).requeued == 8
+    assert reclaim_expired(store).requeued == 8
     lists = {key: value for key, value in snapshot(store.client).items() if key[0] == "q"}
     assert lists == ready
 
@@ -97,7 +97,7 @@ def test_a_step_that_the_layout_lacks_goes_to_the_first_list(store: Store) -> No
     hold(store, b"a", step=6)
     end_leases(store)
 
-    store.leases.reap(QUEUE, Layout(steps=(0, 9)), "me", 100, 5)
+    store.leases.reclaim_expired(QUEUE, Layout(steps=(0, 9)), "me", 100, 5)
 
     assert store.client.lrange("q", 0, -1) == [b"a"]
 
@@ -107,7 +107,7 @@ def test_any_bytes_come_back_as_they_are(store: Store, message: bytes) -> None:
     hold(store, message)
     end_leases(store)
 
-    reap(store)
+    reclaim_expired(store)
 
     assert bodies(reserve(store, "2")) == [message]
     assert state(store)["{q}:deliveries"] == counts(message, b"1 0 0")
@@ -119,9 +119,9 @@ def test_calls_take_back_a_hundred_each_and_all_run_in_order(store: Store) -> No
     hold(store, *messages)
     end_leases(store)
 
-    reaped = [reap(store) for _ in range(6)]
+    reclaimed = [reclaim_expired(store) for _ in range(6)]
 
-    assert [(one.more, one.requeued) for one in reaped] == [
+    assert [(one.more, one.requeued) for one in reclaimed] == [
         *[(True, 100)] * 4,
         (False, 50),
         (False, 0),
@@ -133,21 +133,21 @@ def test_calls_take_back_a_hundred_each_and_all_run_in_order(store: Store) -> No
 def test_a_beat_between_two_batches_keeps_the_rest(store: Store) -> None:
     hold(store, *(b"%03d" % n + b"." * 100 for n in range(300)))
     end_leases(store)
-    moved = reap(store).requeued
+    moved = reclaim_expired(store).requeued
 
     assert store.leases.beat(QUEUE, "me", LEASE) == 300 - moved
 
-    assert reap(store) == NOTHING
-    assert state(store)["delayq:reaping"] == {b"q": 10}
+    assert reclaim_expired(store) == NOTHING
+    assert state(store)["delayq:lease_ends"] == {b"q": 10}
 
 
 def test_a_second_call_finds_nothing_and_changes_nothing(store: Store) -> None:
     hold(store, b"a")
     end_leases(store)
-    reap(store)
+    reclaim_expired(store)
     before = state(store)
 
-    assert reap(store) == NOTHING
+    assert reclaim_expired(store) == NOTHING
     assert state(store) == before
 
 
@@ -156,7 +156,7 @@ def test_the_marker_tells_of_what_came_back(store: Store) -> None:
     end_leases(store)
     assert not store.client.exists("{q}:wake")
 
-    reap(store)
+    reclaim_expired(store)
 
     assert store.client.lrange("{q}:wake", 0, -1) == [b""]
 
@@ -166,21 +166,21 @@ def test_a_process_that_was_done_with_all_leaves_nothing(store: Store) -> None:
     store.leases.ack(QUEUE, "me", fields)
     end_leases(store)
 
-    assert reap(store) == NOTHING
+    assert reclaim_expired(store) == NOTHING
     assert state(store) == {}
 
 
-def test_the_nonces_of_a_process_are_forgotten_with_all_that_it_held(store: Store) -> None:
+def test_the_message_ids_of_a_process_are_forgotten_with_all_that_it_held(store: Store) -> None:
     hold(store, *(b"%d" % n + b"." * 100 for n in range(300)), who="gone")
-    hold(store, b"a", who="other", nonce="7")
+    hold(store, b"a", who="other", message_id="7")
     end_leases(store)
 
-    reap(store, who="gone")
-    assert store.client.hgetall("{q}:nonces") == {b"gone": b"1", b"other": b"7"}
+    reclaim_expired(store, who="gone")
+    assert store.client.hgetall("{q}:request_numbers") == {b"gone": b"1", b"other": b"7"}
 
     while store.client.exists("{q}:leased:gone"):
-        reap(store, who="gone")
-    assert store.client.hgetall("{q}:nonces") == {b"other": b"7"}
+        reclaim_expired(store, who="gone")
+    assert store.client.hgetall("{q}:request_numbers") == {b"other": b"7"}
 
 
 def test_a_retried_message_does_not_come_back(store: Store) -> None:
@@ -188,7 +188,7 @@ def test_a_retried_message_does_not_come_back(store: Store) -> None:
     store.leases.retry(QUEUE, entry("r", FAR), QUEUE, "me", fields[0], when_due="push")
     end_leases(store)
 
-    assert reap(store) == (False, 1, 0, 0)
+    assert reclaim_expired(store) == (False, 1, 0, 0)
 
     assert state(store)["q"] == [b"b"]
     assert state(store)["{q}:deliveries"] == counts(b"b", b"1 0 0")
@@ -201,8 +201,8 @@ def test_who_held_only_a_retried_message_wakes_nobody(store: Store) -> None:
     store.leases.retry(QUEUE, entry("r", FAR), QUEUE, "me", field, when_due="push")
     end_leases(store)
 
-    assert reap(store) == NOTHING
-    assert not store.client.exists("{q}:wake", "{q}:leased:me", "{q}:leases", "delayq:reaping")
+    assert reclaim_expired(store) == NOTHING
+    assert not store.client.exists("{q}:wake", "{q}:leased:me", "{q}:leases", "delayq:lease_ends")
 
 
 # -- whose
@@ -214,10 +214,10 @@ def test_what_other_processes_hold_is_not_touched(store: Store) -> None:
     hold(store, b"b", who="alive")
     pass_time(store.client, 360)
 
-    assert reap(store, who="gone") == (False, 1, 0, 0)
+    assert reclaim_expired(store, who="gone") == (False, 1, 0, 0)
 
     assert state(store) == {
-        "delayq:reaping": {b"q": 4},
+        "delayq:lease_ends": {b"q": 4},
         "q": [b"a"],
         "{q}:deliveries": counts(b"a", b"1 0 0"),
         "{q}:leased:alive": {b"1:1": b"0\nb"},
@@ -231,11 +231,11 @@ def test_there_is_more_while_another_lease_has_ended(store: Store) -> None:
         hold(store, who.encode(), who=who)
     end_leases(store)
 
-    reaped = []
+    reclaimed = []
     while first := store.leases.first_to_end(QUEUE):
-        reaped.append(reap(store, who=first))
+        reclaimed.append(reclaim_expired(store, who=first))
 
-    assert [(each.more, each.requeued) for each in reaped] == [(True, 1), (True, 1), (False, 1)]
+    assert [(each.more, each.requeued) for each in reclaimed] == [(True, 1), (True, 1), (False, 1)]
     assert sorted(store.client.lrange("q", 0, -1)) == [b"one", b"three", b"two"]
 
 
@@ -244,7 +244,7 @@ def test_nobody_of_that_name_is_no_error(store: Store, who: str) -> None:
     hold(store, b"a")
     before = state(store)
 
-    assert reap(store, who=who) == NOTHING
+    assert reclaim_expired(store, who=who) == NOTHING
     assert state(store) == before
 
 
@@ -254,10 +254,10 @@ def test_other_queues_are_not_touched(store: Store) -> None:
     hold(store, b"a")
     end_leases(store)
 
-    reap(store)
+    reclaim_expired(store)
 
     assert state(store)["{other}:leased:me"] == {b"1:1": b"0\nb"}
-    assert state(store)["delayq:reaping"] == {b"other": -1}
+    assert state(store)["delayq:lease_ends"] == {b"other": -1}
 
 
 # -- when to look again
@@ -268,28 +268,28 @@ def test_the_next_look_is_when_the_next_lease_ends(store: Store) -> None:
     pass_time(store.client, 240)
     hold(store, b"b", who="two")
     store.leases.beat(QUEUE, "one", LEASE + 120)
-    assert state(store)["delayq:reaping"] == {b"q": 6}
+    assert state(store)["delayq:lease_ends"] == {b"q": 6}
 
-    reap(store, who="one")
+    reclaim_expired(store, who="one")
 
-    assert state(store)["delayq:reaping"] == {b"q": 10}
+    assert state(store)["delayq:lease_ends"] == {b"q": 10}
 
 
 def test_a_queue_of_which_nothing_is_held_is_not_looked_at_again(store: Store) -> None:
-    store.client.zadd("delayq:reaping", {"q": 1, "other": 2})
+    store.client.zadd("delayq:lease_ends", {"q": 1, "other": 2})
 
-    assert reap(store) == NOTHING
+    assert reclaim_expired(store) == NOTHING
 
-    assert snapshot(store.client)["delayq:reaping"] == {b"other": 2}
+    assert snapshot(store.client)["delayq:lease_ends"] == {b"other": 2}
 
 
-def test_a_queue_that_is_not_looked_at_is_when_its_leases_are_reaped(store: Store) -> None:
+def test_a_queue_that_is_not_looked_at_is_when_its_leases_are_reclaimed(store: Store) -> None:
     hold(store, b"a")
-    store.client.delete("delayq:reaping")
+    store.client.delete("delayq:lease_ends")
 
-    assert reap(store) == NOTHING
+    assert reclaim_expired(store) == NOTHING
 
-    assert state(store)["delayq:reaping"] == {b"q": 10}
+    assert state(store)["delayq:lease_ends"] == {b"q": 10}
 
 
 # -- how often
@@ -300,45 +300,45 @@ def test_every_time_is_counted_beside_what_was_counted_before(store: Store) -> N
     store.client.hset("{q}:deliveries", mapping=counts(b"a", b"1 2 3"))
     end_leases(store)
 
-    reap(store)
+    reclaim_expired(store)
 
     assert state(store)["{q}:deliveries"] == counts(b"a", b"2 2 3")
 
 
-def test_a_message_that_is_held_too_often_is_a_suspect_and_then_dead(store: Store) -> None:
+def test_a_message_that_is_held_too_often_is_a_quarantined_and_then_dead(store: Store) -> None:
     push(store, b"deadly", step=3)
-    reaped = []
-    for nonce in ("1", "2", "3", "4"):
-        assert bodies(reserved := reserve(store, nonce)) == [b"deadly"]
-        assert reserved.alone == (nonce == "4")
+    reclaimed = []
+    for message_id in ("1", "2", "3", "4"):
+        assert bodies(reserved := reserve(store, message_id)) == [b"deadly"]
+        assert reserved.alone == (message_id == "4")
         end_leases(store)
-        reaped.append(reap(store, most=3)[1:])
-        if nonce == "3":
+        reclaimed.append(reclaim_expired(store, most=3)[1:])
+        if message_id == "3":
             assert state(store) == {
                 "{q}:deliveries": counts(b"deadly", b"3 0 0"),
-                "{q}:suspects": [b"3\ndeadly"],
+                "{q}:quarantined": [b"3\ndeadly"],
                 "{q}:wake": [b""],
             }
             store.client.delete("{q}:wake")
 
-    assert reaped == [(1, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)]
+    assert reclaimed == [(1, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)]
     assert set(state(store)) == {"{q}:dead", "{q}:dead_at"}
-    [letter] = store.dead_letters(QUEUE)
-    assert letter.reason == "its worker died 4 times, the last time with nothing else"
-    assert letter.message == b"deadly"
-    assert letter.details == b'{"worker": "me", "deliveries": 4}'
-    assert abs(letter.died_ms - store.now_ms()) < 5000
+    [dead_letter] = store.dead_letters.all(QUEUE)
+    assert dead_letter.reason == "its worker died 4 times, the last time with nothing else"
+    assert dead_letter.message == b"deadly"
+    assert dead_letter.details == b'{"worker": "me", "deliveries": 4}'
+    assert abs(dead_letter.died_ms - store.now_ms()) < 5000
 
 
-def test_a_suspect_that_is_done_at_last_is_forgotten(store: Store) -> None:
+def test_a_quarantined_that_is_done_at_last_is_forgotten(store: Store) -> None:
     hold(store, b"a")
     end_leases(store)
-    reap(store, most=1)
+    reclaim_expired(store, most=1)
     assert reserve(store, "2").alone
 
     store.leases.ack(QUEUE, "me", ["2:1"])
 
-    assert state(store) == {"delayq:reaping": {b"q": 10}, "{q}:leases": {b"me": 10}}
+    assert state(store) == {"delayq:lease_ends": {b"q": 10}, "{q}:leases": {b"me": 10}}
 
 
 def test_what_died_among_others_is_never_dead_at_once(store: Store) -> None:
@@ -347,80 +347,82 @@ def test_what_died_among_others_is_never_dead_at_once(store: Store) -> None:
     store.client.hset("{q}:deliveries", mapping=counts(b"a", b"70 0 0"))
     end_leases(store)
 
-    assert reap(store, most=5) == (False, 0, 1, 0)
+    assert reclaim_expired(store, most=5) == (False, 0, 1, 0)
     assert state(store)["{q}:deliveries"] == counts(b"a", b"71 0 0")
 
 
-def test_only_what_comes_too_often_is_a_suspect(store: Store) -> None:
+def test_only_what_comes_too_often_is_a_quarantined(store: Store) -> None:
     hold(store, b"a", b"b", b"c")
     store.client.hset("{q}:deliveries", mapping=counts(b"b", b"1 0 0"))
     end_leases(store)
 
-    assert reap(store, most=2) == (False, 2, 1, 0)
+    assert reclaim_expired(store, most=2) == (False, 2, 1, 0)
     assert state(store)["q"] == [b"c", b"a"]
-    assert state(store)["{q}:suspects"] == [b"0\nb"]
+    assert state(store)["{q}:quarantined"] == [b"0\nb"]
 
 
-def test_suspects_come_one_by_one_those_that_waited_before_first(store: Store) -> None:
-    store.client.lpush("{q}:suspects", b"0\nwaited")
+def test_quarantined_come_one_by_one_those_that_waited_before_first(store: Store) -> None:
+    store.client.lpush("{q}:quarantined", b"0\nwaited")
     push(store, b"ready")
     store.client.hset("{q}:leased:me", mapping={"1:1": b"0\na", "1:2": b"0\nb"})
     store.client.zadd("{q}:leases", {"me": 1})
-    assert reap(store, most=1).suspected == 2
+    assert reclaim_expired(store, most=1).quarantined == 2
 
     taken = []
-    for nonce in ("2", "3", "4", "5"):
-        taken += bodies(reserve(store, nonce))
-        store.leases.ack(QUEUE, "me", [f"{nonce}:1"])
+    for message_id in ("2", "3", "4", "5"):
+        taken += bodies(reserve(store, message_id))
+        store.leases.ack(QUEUE, "me", [f"{message_id}:1"])
 
     assert (taken[0], sorted(taken[1:3]), taken[3]) == (b"waited", [b"a", b"b"], b"ready")
 
 
-def test_without_a_limit_nothing_is_ever_suspected(store: Store) -> None:
+def test_without_a_limit_nothing_is_ever_quarantined(store: Store) -> None:
     hold(store, b"a")
     store.client.hset("{q}:deliveries", mapping=counts(b"a", b"1000 0 0"))
     end_leases(store)
 
-    assert reap(store, most=0) == (False, 1, 0, 0)
+    assert reclaim_expired(store, most=0) == (False, 1, 0, 0)
     assert state(store)["q"] == [b"a"]
 
 
-def test_a_suspect_is_not_dead_when_the_limit_was_lifted(store: Store) -> None:
-    store.client.lpush("{q}:suspects", b"3\ndeadly")
+def test_a_quarantined_is_not_dead_when_the_limit_was_lifted(store: Store) -> None:
+    store.client.lpush("{q}:quarantined", b"3\ndeadly")
     store.client.hset("{q}:deliveries", mapping=counts(b"deadly", b"9 0 0"))
     reserve(store)
     end_leases(store)
 
-    assert reap(store, most=0) == (False, 1, 0, 0)
+    assert reclaim_expired(store, most=0) == (False, 1, 0, 0)
     assert state(store)["q\x06\x163"] == [b"deadly"]
 
 
 @pytest.mark.parametrize(
     ("before", "expected"), [(1, (1, 0, 0)), (2, (0, 1, 0)), (3, (0, 0, 1)), (4, (0, 0, 1))]
 )
-def test_a_suspect_is_not_dead_before_the_limit_where_that_was_raised(
+def test_a_quarantined_is_not_dead_before_the_limit_where_that_was_raised(
     store: Store, before: int, expected: tuple[int, int, int]
 ) -> None:
-    store.client.lpush("{q}:suspects", b"0\ndeadly")
+    store.client.lpush("{q}:quarantined", b"0\ndeadly")
     store.client.hset("{q}:deliveries", mapping=counts(b"deadly", b"%d 0 0" % before))
     assert reserve(store).alone
     end_leases(store)
 
-    assert reap(store, most=3) == (False, *expected)
+    assert reclaim_expired(store, most=3) == (False, *expected)
 
 
 @any_bytes
-def test_a_suspect_and_its_letter_are_kept_byte_for_byte(store: Store, message: bytes) -> None:
+def test_a_quarantined_and_its_dead_letter_are_kept_byte_for_byte(
+    store: Store, message: bytes
+) -> None:
     hold(store, message)
     end_leases(store)
-    reap(store, most=1)
-    assert store.client.lrange("{q}:suspects", 0, -1) == [b"0\n" + message]
+    reclaim_expired(store, most=1)
+    assert store.client.lrange("{q}:quarantined", 0, -1) == [b"0\n" + message]
     assert bodies(reserve(store, "2")) == [message]
     end_leases(store)
 
-    assert reap(store, most=1) == (False, 0, 0, 1)
+    assert reclaim_expired(store, most=1) == (False, 0, 0, 1)
 
-    assert [letter.message for letter in store.dead_letters(QUEUE)] == [message]
+    assert [dead_letter.message for dead_letter in store.dead_letters.all(QUEUE)] == [message]
 
 
 # -- what may be in the way
@@ -431,7 +433,7 @@ def test_a_lease_that_nobody_looked_at_has_not_ended(store: Store) -> None:
     hold(store, b"a")
     go_unwatched(store.client, 3600)
 
-    assert reap(store) == NOTHING
+    assert reclaim_expired(store) == NOTHING
     assert store.client.hlen("{q}:leased:me") == 1
 
 
@@ -440,11 +442,13 @@ def test_what_is_held_and_unreadable_is_a_dead_letter(store: Store) -> None:
     store.client.hset("{q}:leased:me", "1:2", b"\xff not what we write")
     end_leases(store)
 
-    assert reap(store) == (False, 1, 0, 1)
+    assert reclaim_expired(store) == (False, 1, 0, 1)
 
     assert state(store)["q"] == [b"a"]
     assert not store.client.exists("{q}:leased:me")
-    assert [letter.message for letter in store.dead_letters(QUEUE)] == [b"\xff not what we write"]
+    assert [dead_letter.message for dead_letter in store.dead_letters.all(QUEUE)] == [
+        b"\xff not what we write"
+    ]
 
 
 def test_a_field_that_is_no_tag_is_taken_back_too(store: Store) -> None:
@@ -452,7 +456,7 @@ def test_a_field_that_is_no_tag_is_taken_back_too(store: Store) -> None:
     store.client.hset("{q}:leased:me", "no tag", b"3\nc")
     end_leases(store)
 
-    assert reap(store) == (False, 3, 0, 0)
+    assert reclaim_expired(store) == (False, 3, 0, 0)
     assert state(store)["q\x06\x163"] == [b"c"]
 
 
@@ -462,14 +466,14 @@ def test_a_field_that_is_no_tag_is_taken_back_too(store: Store) -> None:
         "q",
         "q\x06\x163",
         "delayq:clock",
-        "delayq:reaping",
+        "delayq:lease_ends",
         "{q}:dead",
         "{q}:dead_at",
         "{q}:deliveries",
         "{q}:leased:me",
         "{q}:leases",
-        "{q}:nonces",
-        "{q}:suspects",
+        "{q}:request_numbers",
+        "{q}:quarantined",
     ],
 )
 def test_a_key_of_another_type_leaves_everything_held(store: Store, key: str) -> None:
@@ -481,7 +485,7 @@ def test_a_key_of_another_type_leaves_everything_held(store: Store, key: str) ->
     before = snapshot(store.client)
 
     with pytest.raises(ResponseError, match="WRONGTYPE"):
-        reap(store, most=1)
+        reclaim_expired(store, most=1)
 
     assert snapshot(store.client) == before
 
@@ -493,10 +497,10 @@ def test_a_full_server_lets_messages_come_back(store: Store) -> None:
     end_leases(store)
     fill(store)
 
-    assert reap(store, most=2) == (False, 1, 1, 0)
+    assert reclaim_expired(store, most=2) == (False, 1, 1, 0)
     assert state(store)["q"] == [b"deadly", b"a"]
     assert reserve(store, "2").alone
     store.client.config_set("maxmemory", 0)
     end_leases(store)
     fill(store)
-    assert reap(store, most=2) == (False, 0, 0, 1)
+    assert reclaim_expired(store, most=2) == (False, 0, 0, 1)

@@ -7,10 +7,7 @@ from redis.exceptions import ResponseError
 
 from celery_delayq.model.envelope import Entry
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.leases import (
-    Retried,
-    WhenDue,
-)
+from celery_delayq.store.leases import Retried, WhenDue
 from celery_delayq.store.schedule import Store
 from tests.lua.conftest import (
     LEASE,
@@ -54,9 +51,9 @@ def test_a_retry_is_scheduled_and_an_empty_value_stays_until_the_acknowledgement
     assert retry(store, entry("r", FAR)) == "scheduled"
 
     assert state(store) == {
-        "delayq:agenda": {b"q": FAR},
+        "delayq:next_due": {b"q": FAR},
         "delayq:queues": {b"q": LAYOUT},
-        "delayq:reaping": {b"q": 10},
+        "delayq:lease_ends": {b"q": 10},
         "{q}:due": {b"r": FAR},
         "{q}:entries": {b"r": b'1 0 n-r tasks.t\n{"id": "r"}'},
         "{q}:leased:me": {b"1:1": b"", b"1:2": b"0\nb"},
@@ -72,7 +69,7 @@ def test_a_retry_that_is_due_is_ready_at_once(store: Store) -> None:
     assert retry(store, entry("r", 1, priority=3)) == "ready"
 
     assert state(store) == {
-        "delayq:reaping": {b"q": 10},
+        "delayq:lease_ends": {b"q": 10},
         "q\x06\x163": [b'{"id": "r"}', b"waiting"],
         "{q}:leased:me": {b"1:1": b""},
         "{q}:leases": {b"me": 10},
@@ -111,7 +108,7 @@ def test_a_countdown_counts_from_the_clock_of_redis(store: Store) -> None:
 
     due = store.client.zscore("{q}:due", "r")
     assert before + 60_000 <= due <= store.now_ms() + 60_001
-    assert store.client.zscore("delayq:agenda", "q") == due
+    assert store.client.zscore("delayq:next_due", "q") == due
 
 
 def test_how_often_the_message_was_delivered_is_forgotten_with_it(store: Store) -> None:
@@ -129,9 +126,9 @@ def test_a_retry_may_go_to_another_queue(store: Store) -> None:
     assert retry(store, entry("r", FAR), to="other") == "scheduled"
 
     assert state(store) == {
-        "delayq:agenda": {b"other": FAR},
+        "delayq:next_due": {b"other": FAR},
         "delayq:queues": {b"other": LAYOUT},
-        "delayq:reaping": {b"q": 10},
+        "delayq:lease_ends": {b"q": 10},
         "{other}:due": {b"r": FAR},
         "{other}:entries": {b"r": b'1 0 n-r tasks.t\n{"id": "r"}'},
         "{other}:tasks": {b"tasks.t\x00004000000000000\x00r": 0},
@@ -143,10 +140,10 @@ def test_a_retry_may_go_to_another_queue(store: Store) -> None:
 def test_a_retry_has_the_id_of_its_task_and_does_not_take_the_place_of_an_entry_of_it(
     store: Store,
 ) -> None:
-    store.schedule(QUEUE, entry("r", FAR, nonce="first"))
+    store.schedule(QUEUE, entry("r", FAR, message_id="first"))
     hold(store, b"a")
 
-    assert retry(store, entry("r", FAR + 1, nonce="second")) == "scheduled"
+    assert retry(store, entry("r", FAR + 1, message_id="second")) == "scheduled"
 
     assert store.client.zrange("{q}:due", 0, -1) == [b"r", b"r\x00second"]
     assert store.scheduled(QUEUE, "tasks.t") == 2
@@ -181,8 +178,8 @@ def test_the_place_of_any_message_can_be_taken(store: Store, message: bytes) -> 
     assert not store.client.exists("{q}:deliveries")
 
 
-def test_a_suspect_may_be_retried(store: Store) -> None:
-    store.client.lpush("{q}:suspects", b"3\ndeadly")
+def test_a_quarantined_may_be_retried(store: Store) -> None:
+    store.client.lpush("{q}:quarantined", b"3\ndeadly")
     store.client.hset("{q}:deliveries", mapping=counts(b"deadly", b"5 0 0"))
     assert reserve(store).alone
 
@@ -211,7 +208,7 @@ def test_without_the_message_nothing_is_stored(
 def test_what_was_given_to_others_meanwhile_is_theirs_to_retry(store: Store) -> None:
     hold(store, b"a")
     pass_time(store.client, LEASE + 60)
-    store.leases.reap(QUEUE, Layout(), "me", 100, 5)
+    store.leases.reclaim_expired(QUEUE, Layout(), "me", 100, 5)
     reserve(store, "1", who="other")
     before = state(store)
 
@@ -284,7 +281,7 @@ def test_what_was_published_as_usual_before_is_stored_once(store: Store) -> None
 @pytest.mark.parametrize(
     "key",
     [
-        "delayq:agenda",
+        "delayq:next_due",
         "{q}:deliveries",
         "{q}:due",
         "{q}:entries",

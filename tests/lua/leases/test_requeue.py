@@ -35,7 +35,7 @@ def test_messages_go_back_to_where_they_were_in_the_same_order(store: Store) -> 
     assert store.leases.requeue(QUEUE, "me", ["1:1", "1:2", "1:3"]) == (3, 0)
 
     # What is left of the lease ends by itself.
-    assert state(store) == ready | {"delayq:reaping": {b"q": 10}, "{q}:leases": {b"me": 10}}
+    assert state(store) == ready | {"delayq:lease_ends": {b"q": 10}, "{q}:leases": {b"me": 10}}
 
 
 def test_messages_may_go_behind_all_that_is_ready_in_the_same_order(store: Store) -> None:
@@ -67,7 +67,7 @@ def test_only_what_is_named_goes_back(store: Store) -> None:
     assert store.leases.requeue(QUEUE, "me", ["1:2"]) == (1, 0)
 
     assert state(store) == {
-        "delayq:reaping": {b"q": 10},
+        "delayq:lease_ends": {b"q": 10},
         "q": [b"b"],
         "{q}:leased:me": {b"1:1": b"0\na", b"1:3": b"0\nc"},
         "{q}:leases": {b"me": 10},
@@ -188,35 +188,38 @@ def test_what_was_held_too_often_when_its_worker_died_is_delivered_alone_and_the
 ) -> None:
     push(store, b"innocent", b"deadly", step=3)
     results = []
-    for nonce, fields in (("1", ["1:1", "1:2"]), ("2", ["2:1", "2:2"]), ("3", ["3:1"])):
-        reserve(store, nonce)
+    for message_id, fields in (("1", ["1:1", "1:2"]), ("2", ["2:1", "2:2"]), ("3", ["3:1"])):
+        reserve(store, message_id)
         results.append(store.leases.requeue(QUEUE, "me", fields, counted="died", most=2))
 
     assert results == [(2, 0), (2, 0), (0, 1)]
-    assert state(store)["{q}:suspects"] == [b"3\ninnocent"]
+    assert state(store)["{q}:quarantined"] == [b"3\ninnocent"]
     assert state(store)["{q}:deliveries"] == counts(b"innocent", b"2 0 0")
-    [letter] = store.dead_letters(QUEUE)
-    assert letter.message == b"deadly"
-    assert letter.reason == "its worker died 3 times, the last time with nothing else"
-    assert letter.details == b'{"worker": "me", "deliveries": 3}'
+    [dead_letter] = store.dead_letters.all(QUEUE)
+    assert dead_letter.message == b"deadly"
+    assert dead_letter.reason == "its worker died 3 times, the last time with nothing else"
+    assert dead_letter.details == b'{"worker": "me", "deliveries": 3}'
 
 
 def test_a_message_that_killed_its_process_too_often_is_dead(store: Store) -> None:
     push(store, b"deadly\nbytes", step=3)
     results = []
-    for nonce in ("1", "2", "3"):
-        reserve(store, nonce)
-        fields = [f"{nonce}:1"]
+    for message_id in ("1", "2", "3"):
+        reserve(store, message_id)
+        fields = [f"{message_id}:1"]
         results.append(
             store.leases.requeue(QUEUE, "me", fields, counted="crashed", most=2, details=b"{}")
         )
 
     assert results == [(1, 0), (1, 0), (0, 1)]
-    [letter] = store.dead_letters(QUEUE)
-    assert letter.details == b"{}"
-    assert (letter.reason, letter.message) == ("killed its process 3 times", b"deadly\nbytes")
-    assert abs(letter.died_ms - store.now_ms()) < 5000
-    assert set(state(store)) == {"delayq:reaping", "{q}:leases", "{q}:dead", "{q}:dead_at"}
+    [dead_letter] = store.dead_letters.all(QUEUE)
+    assert dead_letter.details == b"{}"
+    assert (dead_letter.reason, dead_letter.message) == (
+        "killed its process 3 times",
+        b"deadly\nbytes",
+    )
+    assert abs(dead_letter.died_ms - store.now_ms()) < 5000
+    assert set(state(store)) == {"delayq:lease_ends", "{q}:leases", "{q}:dead", "{q}:dead_at"}
 
 
 @any_bytes
@@ -226,7 +229,7 @@ def test_what_is_dead_is_kept_byte_for_byte(store: Store, message: bytes) -> Non
 
     assert store.leases.requeue(QUEUE, "me", fields, counted="crashed", most=1) == (0, 1)
 
-    assert [letter.message for letter in store.dead_letters(QUEUE)] == [message]
+    assert [dead_letter.message for dead_letter in store.dead_letters.all(QUEUE)] == [message]
 
 
 def test_the_others_of_a_batch_go_back_when_one_is_dead(store: Store) -> None:
@@ -247,7 +250,7 @@ def test_without_a_limit_nothing_dies_of_crashes(store: Store) -> None:
     assert state(store)["{q}:deliveries"] == counts(b"a", b"0 1000 0")
 
 
-def test_crashes_before_do_not_bury_what_is_only_put_back(store: Store) -> None:
+def test_crashes_before_do_not_add_dead_letter_what_is_only_put_back(store: Store) -> None:
     fields = hold(store, b"a")
     store.client.hset("{q}:deliveries", mapping=counts(b"a", b"9 9 9"))
 
@@ -255,10 +258,10 @@ def test_crashes_before_do_not_bury_what_is_only_put_back(store: Store) -> None:
 
 
 @pytest.mark.parametrize("last", [False, True])
-def test_a_suspect_that_goes_back_is_still_delivered_alone(store: Store, last: bool) -> None:
+def test_a_quarantined_that_goes_back_is_still_delivered_alone(store: Store, last: bool) -> None:
     # A worker that shuts down gives it back before it has started it.
     push(store, b"a")
-    store.client.lpush("{q}:suspects", b"0\ndeadly")
+    store.client.lpush("{q}:quarantined", b"0\ndeadly")
     store.client.hset("{q}:deliveries", mapping=counts(b"deadly", b"5 0 0"))
     assert bodies(reserve(store, "1")) == [b"deadly"]
 
@@ -266,9 +269,9 @@ def test_a_suspect_that_goes_back_is_still_delivered_alone(store: Store, last: b
     assert store.client.exists("{q}:wake")
 
     batches = []
-    for nonce in ("2", "3"):
-        batches.append(bodies(reserve(store, nonce)))
-        store.leases.ack(QUEUE, "me", [f"{nonce}:1", f"{nonce}:2"])
+    for message_id in ("2", "3"):
+        batches.append(bodies(reserve(store, message_id)))
+        store.leases.ack(QUEUE, "me", [f"{message_id}:1", f"{message_id}:2"])
     assert sorted(batches) == [[b"a"], [b"deadly"]]
 
 
@@ -284,7 +287,7 @@ def test_a_suspect_that_goes_back_is_still_delivered_alone(store: Store, last: b
         "{q}:dead_at",
         "{q}:deliveries",
         "{q}:leased:me",
-        "{q}:suspects",
+        "{q}:quarantined",
     ],
 )
 def test_a_key_of_another_type_leaves_everything_held(store: Store, key: str) -> None:
@@ -305,7 +308,9 @@ def test_what_is_held_and_unreadable_is_a_dead_letter(store: Store) -> None:
     assert store.leases.requeue(QUEUE, "me", ["1:1", "1:2"]) == (1, 1)
 
     assert not store.client.exists("{q}:leased:me")
-    assert [letter.message for letter in store.dead_letters(QUEUE)] == [b"\xff not what we write"]
+    assert [dead_letter.message for dead_letter in store.dead_letters.all(QUEUE)] == [
+        b"\xff not what we write"
+    ]
 
 
 def test_a_full_server_lets_messages_go_back(store: Store) -> None:
@@ -318,4 +323,4 @@ def test_a_full_server_lets_messages_go_back(store: Store) -> None:
     assert moved == (1, 1)
     assert state(store)["q"] == [b"a"]
     assert state(store)["{q}:deliveries"] == counts(b"a", b"0 1 0")
-    assert [letter.message for letter in store.dead_letters(QUEUE)] == [b"deadly"]
+    assert [dead_letter.message for dead_letter in store.dead_letters.all(QUEUE)] == [b"deadly"]

@@ -8,15 +8,9 @@ from collections.abc import Callable
 import pytest
 from redis.exceptions import ResponseError
 
-from celery_delayq.model.envelope import (
-    Due,
-    Record,
-)
+from celery_delayq.model.envelope import Due, Record
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.repair_tracking import (
-    MendTracks,
-    Tracked,
-)
+from celery_delayq.store.repair_tracking import RepairTracking, Tracked
 from celery_delayq.store.schedule import Store
 from tests.lua.conftest import (
     FAR,
@@ -55,7 +49,7 @@ def test_an_entry_is_given_back_as_another_message(store: Store) -> None:
     assert found["q\x06\x166"] == [b"with its ETA"]
     assert found["{q}:wake"] == [b""]
     assert found["{q}:due"] == {b"b": FAR + 1}
-    assert found["delayq:agenda"] == {b"q": FAR + 1}
+    assert found["delayq:next_due"] == {b"q": FAR + 1}
     assert list(found["{q}:entries"]) == [b"b"]
     assert found["{q}:tasks"] == {b"tasks.t\x00004000000000001\x00b": 0}
 
@@ -80,7 +74,7 @@ def test_a_priority_without_a_list_goes_to_the_first_one(store: Store) -> None:
     assert state(store)["q"] == [b"{}"]
 
 
-def park(store: Store) -> None:
+def pause_due(store: Store) -> None:
     pause(store)
     become_due(store, "a")
     promote(store)
@@ -90,7 +84,7 @@ MOVES: dict[str, Callable[[Store], object]] = {
     "moved": lambda s: s.control.reschedule(QUEUE, [("a", Due(FAR + 5), None)]),
     "moved earlier": lambda s: s.control.reschedule(QUEUE, [("a", Due(FAR - 5), None)]),
     "replaced": lambda s: s.client.hset("{q}:entries", "a", Record(0, "x", "t", b"{}").pack()),
-    "parked": park,
+    "paused_due": pause_due,
 }
 
 
@@ -109,7 +103,7 @@ def test_what_has_changed_since_it_was_read_stays(
     assert "{q}:due" not in state(store)
 
 
-def test_what_is_parked_goes_back_and_leaves_nothing(store: Store) -> None:
+def test_what_is_paused_due_goes_back_and_leaves_nothing(store: Store) -> None:
     overdue(store, "a")
     pause(store)
     promote(store)
@@ -130,7 +124,7 @@ def test_a_repeat_gives_the_same_answer_and_pushes_nothing_more(store: Store) ->
     store.control.reschedule(QUEUE, [("b", Due(FAR + 1), None)])
 
     def sent_meanwhile() -> None:
-        put(store, entry("a", FAR, nonce="another"))
+        put(store, entry("a", FAR, message_id="another"))
 
     assert release(repeating(store, sent_meanwhile), *some) == "dc"
     assert state(store)["q"] == [b"{}"]
@@ -153,7 +147,7 @@ def test_a_full_server_lets_it_pass(store: Store) -> None:
     assert release(store, seen) == "d"
 
 
-@pytest.mark.parametrize("key", ["q", "q\x06\x163", "{q}:waiting", "{q}:parked"])
+@pytest.mark.parametrize("key", ["q", "q\x06\x163", "{q}:waiting", "{q}:paused_due"])
 def test_a_key_of_another_type_is_an_error_before_anything_is_written(
     store: Store, key: str
 ) -> None:
@@ -172,21 +166,21 @@ def test_a_key_of_another_type_is_an_error_before_anything_is_written(
 
 
 def forget(store: Store, *some: tuple[Tracked, bytes]) -> int:
-    return MendTracks(store).forget_ready(QUEUE, Layout(), some)
+    return RepairTracking(store).forget_ready(QUEUE, Layout(), some)
 
 
 def waiting(store: Store) -> dict[bytes, Tracked]:
-    return {each.name: each for each in MendTracks(store).tracked(QUEUE, "waiting")}
+    return {each.name: each for each in RepairTracking(store).tracked(QUEUE, "waiting")}
 
 
 def test_what_is_ready_stays_and_nothing_is_known_of_it(store: Store) -> None:
-    one, two = labelled("a", nonce="n1", unique="dk"), labelled("a", nonce="n2")
+    one, two = labelled("a", message_id="n1", unique="dk"), labelled("a", message_id="n2")
     make_ready(store, one, two)
     before = state(store)
 
     assert forget(store, *((each, b"") for each in waiting(store).values())) == 0
 
-    gone = {"{q}:waiting", "{q}:unique", "{q}:twins"}
+    gone = {"{q}:waiting", "{q}:unique", "{q}:duplicate_ids"}
     assert state(store) == {key: value for key, value in before.items() if key not in gone}
 
 

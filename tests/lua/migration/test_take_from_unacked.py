@@ -26,7 +26,7 @@ def test_a_held_message_with_a_future_eta_moves_to_the_schedule(store: Store) ->
     assert store.adopt(QUEUE, entry("a", FAR), HELD) == "scheduled"
 
     assert snapshot(store.client) == {
-        "delayq:agenda": {b"q": FAR},
+        "delayq:next_due": {b"q": FAR},
         "delayq:queues": {b"q": Layout().text.encode()},
         "{q}:due": {b"a": FAR},
         "{q}:entries": {b"a": b'1 0 n-a tasks.t\n{"id": "a"}'},
@@ -57,7 +57,7 @@ def test_a_full_server_lets_a_held_message_move(store: Store) -> None:
     store.client.config_set("maxmemory", 1)
 
     assert store.adopt(QUEUE, entry("a", FAR), HELD) == "scheduled"
-    store.bury(QUEUE, "b", "two\nlines", b"bytes")
+    store.add_dead_letter(QUEUE, "b", "two\nlines", b"bytes")
 
-    [letter] = store.dead_letters(QUEUE)
-    assert (letter.reason, letter.message) == ("two lines", b"bytes")
+    [dead_letter] = store.dead_letters.all(QUEUE)
+    assert (dead_letter.reason, dead_letter.message) == ("two lines", b"bytes")

@@ -5,10 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_delayq.store.periodic import (
-    Deployed,
-    PeriodicStore,
-)
+from celery_delayq.store.periodic import Deployed, PeriodicStore
 from celery_delayq.store.schedule import Store
 from tests.lua.conftest import repeating
 from tests.support.keyspace import snapshot
@@ -240,7 +237,7 @@ def test_a_repeated_call_does_the_same(store: Store) -> None:
 
 
 @pytest.mark.parametrize("garbage", ["", "{", "[]", "\xff"])
-def test_editions_that_cannot_be_read_are_none(garbage: str, store: Store) -> None:
+def test_definition_hashes_that_cannot_be_read_are_none(garbage: str, store: Store) -> None:
     store.client.hset(KEY, "code\0\0", garbage.encode("latin-1"))
 
     assert PeriodicStore(store).deployed("code") == Deployed("", {})

@@ -14,12 +14,12 @@ from tests.support.keyspace import snapshot
 FAR = 4_000_000_000_000
 
 
-def test_a_message_for_later_is_stored_indexed_and_put_on_the_agenda(store: Store) -> None:
+def test_a_message_for_later_is_stored_indexed_and_put_on_the_next_due(store: Store) -> None:
     state = store.schedule(QUEUE, entry("a", FAR, task="shop.send mail"))
 
     assert state == ("scheduled", FAR)
     assert snapshot(store.client) == {
-        "delayq:agenda": {b"q": FAR},
+        "delayq:next_due": {b"q": FAR},
         "delayq:queues": {b"q": Layout().text.encode()},
         "{q}:due": {b"a": FAR},
         "{q}:entries": {b"a": b'1 0 n-a shop.send%20mail\n{"id": "a"}'},
@@ -59,21 +59,21 @@ def test_a_repeated_call_changes_nothing(store: Store) -> None:
 
 
 def test_the_same_id_sent_twice_on_purpose_is_two_entries(store: Store) -> None:
-    store.schedule(QUEUE, entry("a", FAR, nonce="first"))
-    store.schedule(QUEUE, entry("a", FAR + 1, nonce="second"))
+    store.schedule(QUEUE, entry("a", FAR, message_id="first"))
+    store.schedule(QUEUE, entry("a", FAR + 1, message_id="second"))
 
-    assert store.schedule(QUEUE, entry("a", FAR + 1, nonce="second"))[0] == "duplicate"
+    assert store.schedule(QUEUE, entry("a", FAR + 1, message_id="second"))[0] == "duplicate"
     assert store.client.zrange("{q}:due", 0, -1) == [b"a", b"a\x00second"]
     assert sorted(store.client.hkeys("{q}:entries")) == [b"a", b"a\x00second"]
     assert store.scheduled("q", "tasks.t") == 2
 
 
 def test_a_repeat_is_a_duplicate_whatever_became_of_an_entry_of_the_same_id(store: Store) -> None:
-    store.schedule(QUEUE, entry("a", FAR, nonce="first"))
-    store.schedule(QUEUE, entry("a", FAR + 1, nonce="second"))
+    store.schedule(QUEUE, entry("a", FAR, message_id="first"))
+    store.schedule(QUEUE, entry("a", FAR + 1, message_id="second"))
     release(store, read(store, "a", b"the first"))  # or it was promoted
 
-    assert store.schedule(QUEUE, entry("a", FAR + 1, nonce="second"))[0] == "duplicate"
+    assert store.schedule(QUEUE, entry("a", FAR + 1, message_id="second"))[0] == "duplicate"
     assert store.scheduled("q") == 1
 
 
@@ -94,11 +94,11 @@ def test_only_what_is_earliest_of_all_wakes_the_dispatchers(store: Store) -> Non
     assert 790_000_000 < waits[1] <= 800_000_000
 
 
-def test_the_agenda_names_the_earliest_entry_of_each_queue(store: Store) -> None:
+def test_the_next_due_names_the_earliest_entry_of_each_queue(store: Store) -> None:
     for id, due in (("b", FAR + 2), ("a", FAR + 1), ("c", FAR + 3)):
         store.schedule(QUEUE, entry(id, due))
 
-    assert store.client.zscore("delayq:agenda", "q") == FAR + 1
+    assert store.client.zscore("delayq:next_due", "q") == FAR + 1
 
 
 def test_a_message_for_later_wakes_no_consumer(store: Store) -> None:
@@ -165,5 +165,5 @@ def test_one_call_takes_many_messages(store: Store) -> None:
     assert states == b"sssrsssd" + b"s" * 494
     assert store.client.zcard("{q}:due") == store.client.hlen("{q}:entries") == 500
     assert store.scheduled("q", "tasks.t") == 500
-    assert store.client.zscore("delayq:agenda", "q") == FAR - 499
+    assert store.client.zscore("delayq:next_due", "q") == FAR - 499
     assert store.client.lrange("q\x06\x169", 0, -1) == [b'{"id": "past"}']

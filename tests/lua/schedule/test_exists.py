@@ -26,7 +26,7 @@ def test_one_is_known_wherever_it_is(store: Store, bring: Callable[..., object])
 
 
 def test_each_of_several_with_one_id_is_known(store: Store) -> None:
-    put(store, labelled("a"), labelled("a", nonce="second"))
+    put(store, labelled("a"), labelled("a", message_id="second"))
 
     assert store.control.known(QUEUE, [("a", "n-a"), ("a", "second"), ("a", "third")]) == "dd-"
 

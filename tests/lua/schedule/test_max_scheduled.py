@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_delayq.settings import Limits
-from celery_delayq.store.keys import (
-    Keys,
-    Layout,
-)
+from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.lua.conftest import (
@@ -64,7 +61,7 @@ def test_what_is_due_needs_no_room(store: Store) -> None:
     assert states(store, labelled("now", 1)) == ["ready"]
 
 
-def test_what_is_parked_takes_room(store: Store) -> None:
+def test_what_is_paused_due_takes_room(store: Store) -> None:
     put(store, *map(labelled, some(3)))
     store.control.pause([], task="tasks.t")
     become_due(store, "e0")

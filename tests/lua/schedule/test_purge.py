@@ -23,8 +23,8 @@ def _full_queue(store: Store) -> None:
     store.schedule(QUEUE, entry("a", FAR))
     store.schedule(QUEUE, entry("b", FAR + 1))
     store.schedule("other", entry("c", FAR + 2))
-    store.bury(QUEUE, "d", "undecodable", b"bytes\nof it")
-    store.client.lpush("{q}:suspects", b"0\nx", b"3\ny", b"0\nz")
+    store.add_dead_letter(QUEUE, "d", "undecodable", b"bytes\nof it")
+    store.client.lpush("{q}:quarantined", b"0\nx", b"3\ny", b"0\nz")
     store.client.hset("{q}:deliveries", mapping=counts(b"held", b"1 0 0"))
     store.client.lpush("{q}:wake", b"")
 
@@ -35,13 +35,17 @@ def test_what_waits_is_forgotten_and_counted(store: Store) -> None:
 
     assert store.clear(QUEUE) == 5
 
-    gone = {"{q}:due", "{q}:entries", "{q}:tasks", "{q}:suspects", "{q}:wake"}
+    gone = {"{q}:due", "{q}:entries", "{q}:tasks", "{q}:quarantined", "{q}:wake"}
     assert state(store) == {key: value for key, value in before.items() if key not in gone} | {
-        "delayq:agenda": {b"other": FAR + 2},
+        "delayq:next_due": {b"other": FAR + 2},
     }
     assert store.registry() == {"q": LAYOUT, "other": LAYOUT}
-    [letter] = store.dead_letters(QUEUE)
-    assert (letter.id, letter.reason, letter.message) == ("d", "undecodable", b"bytes\nof it")
+    [dead_letter] = store.dead_letters.all(QUEUE)
+    assert (dead_letter.id, dead_letter.reason, dead_letter.message) == (
+        "d",
+        "undecodable",
+        b"bytes\nof it",
+    )
 
 
 @pytest.mark.usefixtures("_full_queue")
@@ -62,8 +66,8 @@ def test_a_deleted_queue_leaves_the_registry_and_its_counts_go(store: Store) -> 
 
 @pytest.mark.usefixtures("_full_queue")
 def test_a_deleted_queue_without_dead_letters_leaves_the_registry(store: Store) -> None:
-    for letter in [*store.letters.all(QUEUE)]:
-        store.letters.discard(QUEUE, [(letter.id, letter.died_ms)])
+    for dead_letter in [*store.dead_letters.all(QUEUE)]:
+        store.dead_letters.discard(QUEUE, [(dead_letter.id, dead_letter.died_ms)])
 
     store.clear(QUEUE, deleted=True)
 
@@ -92,12 +96,12 @@ def test_what_is_scheduled_afterwards_is_found(store: Store) -> None:
 
     store.schedule(QUEUE, entry("b", FAR + 1))
 
-    look = store.agenda()
+    look = store.next_queue()
     assert (look.queue, look.due) == ("q", FAR + 1)
     assert store.registry() == {"q": LAYOUT}
 
 
-@pytest.mark.parametrize("key", ["{q}:due", "{q}:suspects"])
+@pytest.mark.parametrize("key", ["{q}:due", "{q}:quarantined"])
 def test_a_key_of_another_type_is_an_error_before_anything_is_forgotten(
     store: Store, key: str
 ) -> None:

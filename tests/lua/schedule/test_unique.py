@@ -131,9 +131,9 @@ def test_one_that_is_due_replaces_too(store: Store) -> None:
 
 @where_it_is
 def test_the_same_id_may_replace_itself(store: Store, place: str) -> None:
-    """A debounce with an id of its own: twins, of which one has the key."""
+    """A debounce with an id of its own: duplicate ids, of which one has the key."""
     owned(store, place, id="a")
-    new = labelled("a", FAR, nonce="new", unique="dk")
+    new = labelled("a", FAR, message_id="new", unique="dk")
 
     put(store, new)
     assert state(store)[KEY] == {b"k": taken_by("a", "new")}
@@ -142,7 +142,7 @@ def test_the_same_id_may_replace_itself(store: Store, place: str) -> None:
     assert state(store)[KEY] == {b"k": taken_by("a", "new")}
 
     assert run_all(store) == [message_of(new)]
-    left = {"delayq:queues", "delayq:reaping", "{q}:leases"}
+    left = {"delayq:queues", "delayq:lease_ends", "{q}:leases"}
     assert state(store).keys() <= left
 
 
@@ -154,7 +154,8 @@ def test_another_message_with_the_same_id_gives_way_as_any_other(
     owned(store, place, id="a")
     before = state(store)
 
-    assert put(store, labelled("a", nonce="new", unique="dk", policy=policy)) == [Put(became, "a")]  # type: ignore[arg-type]
+    new = labelled("a", message_id="new", unique="dk", policy=policy)
+    assert put(store, new) == [Put(became, "a")]  # type: ignore[arg-type]
     assert state(store) == before
 
 
@@ -162,7 +163,7 @@ def test_a_replaced_one_that_is_dropped_leaves_the_key_to_a_ready_one_of_its_id(
     store: Store,
 ) -> None:
     owned(store, "ready", id="a")
-    make_ready(store, labelled("a", nonce="new", unique="dk"))
+    make_ready(store, labelled("a", message_id="new", unique="dk"))
     reserve(store, limit=1)  # drops the old one
 
     assert state(store)[KEY] == {b"k": taken_by("a", "new")}
@@ -175,11 +176,11 @@ def test_many_in_a_row_leave_one(store: Store) -> None:
         put(store, each)
 
     assert state(store) == as_scheduled(entries[-1]) | {KEY: {b"k": taken_by("e19")}} | {
-        "delayq:agenda": {b"q": FAR}
+        "delayq:next_due": {b"q": FAR}
     }
 
 
-def test_what_is_parked_makes_way(store: Store) -> None:
+def test_what_is_paused_due_makes_way(store: Store) -> None:
     owned(store, "scheduled")
     store.control.pause([], task="tasks.t")
     become_due(store, "old")
@@ -233,7 +234,7 @@ def test_later_moves_to_the_later_of_both_dues(store: Store) -> None:
         new = labelled(id, due, unique="sk", policy="l 0 0")
         assert [each.state for each in put(store, new)] == ["replaced"]
         assert state(store) == as_scheduled(new._replace(due=Due(expected))) | {
-            "delayq:agenda": {b"q": FAR + 10},
+            "delayq:next_due": {b"q": FAR + 10},
             KEY: {b"k": taken_by(id, since=began)},
         }
 

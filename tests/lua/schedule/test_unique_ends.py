@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_delayq.model.envelope import (
-    Due,
-    Entry,
-)
+from celery_delayq.model.envelope import Due, Entry
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.leases import Retried
 from celery_delayq.store.schedule import Store
@@ -45,7 +42,9 @@ def test_a_key_that_counts_while_scheduled_is_free_when_promoted(store: Store) -
     assert KEY not in state(store)
 
 
-@pytest.mark.parametrize("end", ["ack", "reject", "crash", "reap", "cancel", "skip", "retry"])
+@pytest.mark.parametrize(
+    "end", ["ack", "reject", "crash", "reclaim_expired", "cancel", "skip", "retry"]
+)
 def test_a_key_that_counts_until_it_is_done_is_free_then(store: Store, end: str) -> None:
     what = labelled("a", unique="dk", skip_after=5000 if end == "skip" else 0)
     make_ready(store, what, due_ms=store.now_ms() if end == "skip" else 1)
@@ -53,8 +52,8 @@ def test_a_key_that_counts_until_it_is_done_is_free_then(store: Store, end: str)
         store.control.cancel(QUEUE, Layout(), ["a"])
     elif end == "skip":
         waiting = store.client.hget("{q}:waiting", "a") or b""
-        nonce, _, rest = waiting.split(b" ", 2)
-        store.client.hset("{q}:waiting", "a", nonce + b" 5 " + rest)
+        message_id, _, rest = waiting.split(b" ", 2)
+        store.client.hset("{q}:waiting", "a", message_id + b" 5 " + rest)
     assert end == "cancel" or state(store)[KEY] == {b"k": taken_by("a")}
     reserve(store)
     if end == "ack":
@@ -66,14 +65,14 @@ def test_a_key_that_counts_until_it_is_done_is_free_then(store: Store, end: str)
         assert state(store)[KEY] == {b"k": taken_by("a")}
         reserve(store, "2")
         store.leases.requeue(QUEUE, "me", ["2:1"], counted="crashed", most=1)
-    elif end == "reap":
-        for nonce in ("2", "3"):
+    elif end == "reclaim_expired":
+        for message_id in ("2", "3"):
             pass_time(store.client, LEASE + 60)
             assert state(store)[KEY] == {b"k": taken_by("a")}
-            store.leases.reap(QUEUE, Layout(), "me", 100, 1)
-            reserve(store, nonce)
+            store.leases.reclaim_expired(QUEUE, Layout(), "me", 100, 1)
+            reserve(store, message_id)
     elif end == "retry":
-        plain = labelled("a", nonce="plain")
+        plain = labelled("a", message_id="plain")
         store.leases.retry(QUEUE, plain, QUEUE, "me", "1:1", when_due="push")
 
     assert KEY not in state(store)
@@ -84,7 +83,7 @@ def test_a_key_that_counts_until_it_is_done_is_free_then(store: Store, end: str)
 def test_a_key_is_free_when_what_has_it_was_skipped_in_the_schedule(store: Store) -> None:
     put(store, labelled("a", unique="sk", skip_after=5))
     become_due(store, "a")
-    assert store.promote(QUEUE, Layout(), 100).buried == 1
+    assert store.promote(QUEUE, Layout(), 100).dead_lettered == 1
 
     assert KEY not in state(store)
 
@@ -111,7 +110,7 @@ def test_what_a_stock_worker_took_has_the_key_no_more(store: Store, policy: str)
 
 def test_keys_of_what_stock_workers_took_are_not_kept_for_ever(store: Store) -> None:
     for n in range(5):
-        make_ready(store, labelled(f"e{n}", unique=f"dk{n}"), labelled(f"e{n}", nonce=f"x{n}"))
+        make_ready(store, labelled(f"e{n}", unique=f"dk{n}"), labelled(f"e{n}", message_id=f"x{n}"))
     store.client.delete("q")
     reserve(store)
 
@@ -166,7 +165,7 @@ def test_so_it_is_where_both_have_one_id(store: Store) -> None:
     old = labelled("a", unique="dk")
     make_ready(store, old)
     reserve(store)
-    new = labelled("a", nonce="new", unique="dk")
+    new = labelled("a", message_id="new", unique="dk")
     put(store, new)
 
     assert retry(store, retried(old, "again")) == "superseded"
@@ -220,7 +219,7 @@ def test_a_retry_that_was_acknowledged_before_takes_the_key_or_makes_way(store: 
     store.leases.ack(QUEUE, "me", ["1:1"])
     assert state(store) == as_scheduled(again) | {
         KEY: {b"k": taken_by("old", "again")},
-        "delayq:reaping": {b"q": 10},
+        "delayq:lease_ends": {b"q": 10},
         "{q}:leases": {b"me": 10},
     }
 

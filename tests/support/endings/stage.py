@@ -15,14 +15,10 @@ from redis import Redis
 
 from celery_delayq.dispatch.dispatcher import DispatcherThread
 from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.model.dead_letter import Buried
+from celery_delayq.model.dead_letter import DeadLettered
 from celery_delayq.settings import Settings
 from celery_delayq.store.schedule import Store
-from celery_delayq.testing import (
-    FAST_START,
-    WorkerProcess,
-    wait_until,
-)
+from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
 from tests.support.endings.cells import Cell, Outcome, World
 from tests.support.faults.ledger import Ledger
 from tests.support.faults.leftovers import left_in
@@ -41,7 +37,7 @@ PUBLISHING = {
     "interval_max": 0.2,
 }
 #: What tells Redis of an end.
-ENDS = ("ack", "reject", "retry", "requeue", "bury")
+ENDS = ("ack", "reject", "retry", "requeue", "add_dead_letter")
 #: What ends only when it is told to, or by its own limit.
 UNGATED = ("soft_limit", "hard_limit", "terminate")
 
@@ -361,7 +357,7 @@ class Stage:
         """Return what came of each task, by its id."""
         left = left_in(self.redis)
         dead = {
-            id.decode(): Buried.unpack(id.decode(), data).reason
+            id.decode(): DeadLettered.unpack(id.decode(), data).reason
             for id, data in self.redis.hgetall("{celery}:dead").items()
         }
         starts = self._ledger.starts()

@@ -9,10 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from celery_delayq.testing import (
-    ManagedProcess,
-    WorkerProcess,
-)
+from celery_delayq.testing import ManagedProcess, WorkerProcess
 from tests.support.faults.checker import Harm
 from tests.support.faults.stage import Stage, wait_dispatching
 

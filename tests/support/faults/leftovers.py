@@ -57,5 +57,6 @@ def ids_in(value: bytes) -> list[str]:
 
 
 def _named(field: bytes) -> list[str]:
-    """Return the id in the name of an entry or a letter, before what tells it from a second one."""
+    """Return the id in the name of an entry or a dead letter, before what tells it from a second
+    one."""
     return [field.partition(b"\0")[0].decode()]

@@ -10,12 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from celery_delayq.testing import (
-    FAST_START,
-    ManagedProcess,
-    ProcessFailed,
-    WorkerProcess,
-)
+from celery_delayq.testing import FAST_START, ManagedProcess, ProcessFailed, WorkerProcess
 from celery_delayq.testing.fixtures import new_server
 from celery_delayq.testing.wait import wait_until
 from tests.support.faults.checker import Harm, Promise, Rollback, Verdict, judge

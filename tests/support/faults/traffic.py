@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
-from celery_delayq.testing import (
-    ManagedProcess,
-    ProcessFailed,
-)
+from celery_delayq.testing import ManagedProcess, ProcessFailed
 from tests.support.faults.checker import Verdict
 from tests.support.faults.killer import Killer, restart
 from tests.support.faults.stage import Stage
@@ -55,7 +52,9 @@ class Traffic:
 
     def steps(self, script: str = "") -> list[Step]:
         """Return what may be done, first what makes the worker call *script*."""
-        rare = {"beat": self.hold, "requeue": self.term, "reap": self.crash}.get(script, self.load)
+        rare = {"beat": self.hold, "requeue": self.term, "reclaim_expired": self.crash}.get(
+            script, self.load
+        )
         return [rare, *(s for s in (self.load, self.cut, self.crash, self.term) if s != rare)]
 
     def load(self) -> None:
@@ -84,7 +83,7 @@ class Traffic:
         """Tasks, and a kill of their worker while they run."""
         self._fill()
         self.killer.power_cut(self.worker)
-        self.revive()
+        self.replay_in_place()
 
     def term(self) -> None:
         """More tasks than the worker can begin before it is to stop."""
@@ -92,7 +91,7 @@ class Traffic:
         self.worker.term()
         with suppress(ProcessFailed):
             self.worker.wait(_TIMEOUT)
-        self.revive()
+        self.replay_in_place()
 
     def _fill(self) -> None:
         """Give the worker more than it can do at once, and wait until it has taken it."""
@@ -100,7 +99,7 @@ class Traffic:
         self.stage.wait_for(lambda: len(keys & self.stage.left().get("leased", set())) > 3, 20)
 
     def kill_victim(self) -> None:
-        """Kill the process at once; `revive` waits for its end."""
+        """Kill the process at once; `replay` waits for its end."""
         self._killed = self.victim.pid
         self.killer.kill_at_once(self.victim)
 
@@ -116,7 +115,7 @@ class Traffic:
             step()
             self.stage.wait_for(lambda: rule.fired.is_set() or self.stage.finished(), _TIMEOUT)
             if rule.fired.is_set():
-                self.revive()
+                self.replay_in_place()
                 self.hits.append(
                     f"{fault.name} {'and kill ' * kill}at call {nth} after {step.__name__}"
                 )
@@ -129,7 +128,7 @@ class Traffic:
         verdict.notes["hit"] = "; ".join(self.hits)
         return verdict
 
-    def revive(self) -> None:
+    def replay_in_place(self) -> None:
         """Start who has ended; the victim may be killed at its start, too."""
         while True:
             killed, self._killed = self._killed, None

@@ -8,11 +8,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from celery_delayq.admin.findings import (
-    KINDS,
-    Finding,
-    Report,
-)
+from celery_delayq.admin.findings import KINDS, Finding, Report
 from celery_delayq.cli.fsck import _table
 from celery_delayq.cli.screen import print_fields
 
@@ -35,7 +31,7 @@ def test_ids_of_findings_are_in_one_line_beside_a_long_queue() -> None:
 def test_names_of_any_length_stand_apart_from_values() -> None:
     console = Console(file=io.StringIO(), width=80)
 
-    print_fields(console, [("runs by hand", Text("0")), ("id", Text("x" * 100))])
+    print_fields(console, [("manual runs", Text("0")), ("id", Text("x" * 100))])
 
     assert isinstance(console.file, io.StringIO)
-    assert console.file.getvalue() == f"runs by hand  0\nid            {'x' * 100}\n"
+    assert console.file.getvalue() == f"manual runs  0\nid           {'x' * 100}\n"

@@ -7,27 +7,17 @@ import json
 import pytest
 from celery import Celery
 
-from celery_delayq.deadletters.replay import (
-    Changes,
-    revived,
-)
+from celery_delayq.deadletters.replay import Changes, replayed_in_place
 from celery_delayq.errors import RecordError
-from celery_delayq.model.dead_letter import (
-    Buried,
-    DeadLetter,
-)
-from celery_delayq.model.envelope import (
-    Due,
-    Record,
-    encode,
-)
+from celery_delayq.model.dead_letter import DeadLetter, DeadLettered
+from celery_delayq.model.envelope import Due, Record, encode
 from celery_delayq.store.keys import Layout
 
-NONCE, RUN = "f" * 32, "0" * 32
+MESSAGE_ID, RUN = "f" * 32, "0" * 32
 
 
-def letter_of(text: bytes, details: bytes = b"") -> DeadLetter:
-    return DeadLetter.of("celery", Buried("id", 1, 0, "failed", text, details, b""))
+def dead_letter_of(text: bytes, details: bytes = b"") -> DeadLetter:
+    return DeadLetter.of("celery", DeadLettered("id", 1, 0, "failed", text, details, b""))
 
 
 @pytest.mark.parametrize("cut", [2, 30, 200])
@@ -39,7 +29,7 @@ def test_what_was_cut_off_is_no_message(cut: int) -> None:
     text = encode({"body": "b", "properties": properties, "headers": headers})
 
     with pytest.raises(RecordError):
-        revived(letter_of(text[:-cut]), Layout(), Due(0), Changes(), NONCE, RUN)
+        replayed_in_place(dead_letter_of(text[:-cut]), Layout(), Due(0), Changes(), MESSAGE_ID, RUN)
 
 
 # -- with other arguments
@@ -54,7 +44,7 @@ def described(argsrepr: str | None) -> DeadLetter:
         "headers": headers,
         "properties": {"delivery_info": {"routing_key": "celery"}, "delivery_tag": "tag"},
     }
-    return letter_of(json.dumps(message).encode())
+    return dead_letter_of(json.dumps(message).encode())
 
 
 @pytest.mark.parametrize(
@@ -64,7 +54,9 @@ def described(argsrepr: str | None) -> DeadLetter:
 def test_new_arguments_are_described_only_where_the_old_ones_were(
     before: str | None, after: str
 ) -> None:
-    entry = revived(described(before), Layout(), Due(0), Changes(args=["bob"]), NONCE, RUN)
+    entry = replayed_in_place(
+        described(before), Layout(), Due(0), Changes(args=["bob"]), MESSAGE_ID, RUN
+    )
 
     headers = json.loads(Record.unpack(entry.data).message)["headers"]
     assert (headers["argsrepr"], headers["kwargsrepr"]) == (after, "{'by': 1}")
@@ -80,9 +72,9 @@ def test_new_arguments_are_described_only_where_the_old_ones_were(
 )
 def test_other_spellings_in_one_message_mislead_nobody(text: bytes) -> None:
     properties = b'"properties": {"delivery_tag": "tag", "delivery_info": {}}'
-    letter = letter_of(text % properties)
+    dead_letter = dead_letter_of(text % properties)
 
-    entry = revived(letter, Layout(), Due(0), Changes(), NONCE, RUN)
+    entry = replayed_in_place(dead_letter, Layout(), Due(0), Changes(), MESSAGE_ID, RUN)
 
     message = json.loads(Record.unpack(entry.data).message)
     assert message["headers"]["retries"] == 0
@@ -92,7 +84,9 @@ def test_other_spellings_in_one_message_mislead_nobody(text: bytes) -> None:
 def test_an_id_that_no_text_can_have_is_refused() -> None:
     headers = {"task": "t", "id": "\ud800", "retries": 3}
     properties = {"delivery_tag": "tag", "delivery_info": {}}
-    letter = letter_of(json.dumps({"headers": headers, "properties": properties}).encode())
+    dead_letter = dead_letter_of(
+        json.dumps({"headers": headers, "properties": properties}).encode()
+    )
 
     with pytest.raises(ValueError, match="surrogates"):
-        revived(letter, Layout(), Due(0), Changes(), NONCE, RUN)
+        replayed_in_place(dead_letter, Layout(), Due(0), Changes(), MESSAGE_ID, RUN)

@@ -8,10 +8,7 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError, ResponseError
 
-from celery_delayq.dispatch.acks import (
-    MOST_FAILURES,
-    Changes,
-)
+from celery_delayq.dispatch.acks import MOST_FAILURES, Changes
 
 STORE: Any = object()
 

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from celery_delayq.dispatch.dispatcher import (
-    BREATH,
-    STAND_BACK,
-    Pace,
-)
-from celery_delayq.store.scripting.replies import (
-    Look,
-    Promoted,
-)
+from celery_delayq.dispatch.dispatcher import BREATH, STAND_BACK, Pace
+from celery_delayq.store.scripting.replies import Look, Promoted
 from celery_delayq.testing.clock import FakeClock
 
 
@@ -77,13 +70,13 @@ def test_a_hint_of_something_later_changes_nothing(pace: Pace) -> None:
 
 
 def test_a_full_batch_is_followed_by_the_next_at_once(pace: Pace) -> None:
-    pace.after(look(0), Promoted(look(0), moved=100, buried=0))
+    pace.after(look(0), Promoted(look(0), moved=100, dead_lettered=0))
 
     assert pace.wait() == 0
 
 
 def test_a_steady_stream_is_moved_several_at_a_time(pace: Pace) -> None:
-    pace.after(look(1), Promoted(look(1), moved=1, buried=0))
+    pace.after(look(1), Promoted(look(1), moved=1, dead_lettered=0))
 
     assert pace.wait() == pytest.approx(max(0.001, BREATH))
 
@@ -91,7 +84,7 @@ def test_a_steady_stream_is_moved_several_at_a_time(pace: Pace) -> None:
 def test_who_keeps_losing_to_others_stands_back_but_never_for_long(pace: Pace) -> None:
     waits = []
     for _ in range(10):
-        pace.after(look(0), Promoted(look(0), moved=0, buried=0))
+        pace.after(look(0), Promoted(look(0), moved=0, dead_lettered=0))
         waits.append(pace.wait())
 
     assert waits == sorted(waits)
@@ -101,7 +94,7 @@ def test_who_keeps_losing_to_others_stands_back_but_never_for_long(pace: Pace) -
 
 def test_whoever_moves_something_is_at_the_front_again(pace: Pace) -> None:
     for _ in range(10):
-        pace.after(look(0), Promoted(look(0), moved=0, buried=0))
-    pace.after(look(5), Promoted(look(5), moved=1, buried=0))
+        pace.after(look(0), Promoted(look(0), moved=0, dead_lettered=0))
+    pace.after(look(5), Promoted(look(5), moved=1, dead_lettered=0))
 
     assert pace.wait() == pytest.approx(0.005)

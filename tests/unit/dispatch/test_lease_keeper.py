@@ -13,14 +13,8 @@ import pytest
 from redis.exceptions import ResponseError
 
 from celery_delayq.dispatch.acks import Tally
-from celery_delayq.dispatch.lease_keeper import (
-    LeaseKeeper,
-    new_incarnation,
-)
-from celery_delayq.model.envelope import (
-    HeldBy,
-    note_delivery,
-)
+from celery_delayq.dispatch.lease_keeper import LeaseKeeper, new_worker_id
+from celery_delayq.model.envelope import HeldBy, note_delivery
 from celery_delayq.settings import Settings
 from celery_delayq.testing import wait_until
 from celery_delayq.utils import native_threads
@@ -65,36 +59,36 @@ def keeper(
 
 def take(one: LeaseKeeper, queue: str, number: int, *, alone: bool = False) -> list[str]:
     """Have *one* hold so many messages that came with a request."""
-    nonce = one.new_nonce(queue)
-    fields = [f"{nonce}:{place}" for place in range(1, number + 1)]
-    return one.take(queue, nonce, fields, alone=alone)
+    message_id = one.new_request_number(queue)
+    fields = [f"{message_id}:{place}" for place in range(1, number + 1)]
+    return one.take(queue, message_id, fields, alone=alone)
 
 
-def test_an_incarnation_is_claimed_for_three_leases() -> None:
+def test_an_worker_id_is_claimed_for_three_leases() -> None:
     claimed: list[tuple[str, float]] = []
 
     def claim(name: str, seconds: float) -> bool:
         claimed.append((name, seconds))
         return True
 
-    assert keeper(claim, lease=7).incarnation == "me"
+    assert keeper(claim, lease=7).worker_id == "me"
     assert claimed == [("me", 21.0)]
 
 
-def test_an_incarnation_that_is_in_use_is_not_taken(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_worker_id_that_is_in_use_is_not_taken(caplog: pytest.LogCaptureFixture) -> None:
     names = iter(["used", "used too", "free"])
 
     made = keeper(lambda name, _: name == "free", lambda: next(names))
 
-    assert made.incarnation == "free"
+    assert made.worker_id == "free"
     assert [record.getMessage() for record in caplog.records] == [
-        "Incarnation used is in use, taking another one",
-        "Incarnation used too is in use, taking another one",
+        "Worker id used is in use, taking another one",
+        "Worker id used too is in use, taking another one",
     ]
 
 
-def test_incarnations_differ_and_name_the_process() -> None:
-    names = {new_incarnation() for _ in range(100)}
+def test_worker_ids_differ_and_name_the_process() -> None:
+    names = {new_worker_id() for _ in range(100)}
 
     assert len(names) == 100
     assert len({name.rpartition(".")[0] for name in names}) == 1
@@ -250,7 +244,7 @@ def test_what_is_held_and_what_is_asked_for_keeps_a_process_busy() -> None:
     one = keeper()
     take(one, "a", 2)
     take(one, "b", 3)
-    one.new_nonce("b")
+    one.new_request_number("b")
 
     assert one.busy == 6
 

@@ -9,16 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from celery_delayq.embedded import (
-    EmbeddedRedis,
-    find_redis_server,
-    wheel_redis_server,
-)
+from celery_delayq.embedded import EmbeddedRedis, find_redis_server, wheel_redis_server
 from celery_delayq.embedded.ports import free_port
-from celery_delayq.errors import (
-    EmbeddedRedisError,
-    RedisServerNotFound,
-)
+from celery_delayq.errors import EmbeddedRedisError, RedisServerNotFound
 
 
 def program(folder: Path, name: str = "redis-server") -> Path:

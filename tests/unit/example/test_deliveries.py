@@ -162,11 +162,11 @@ def test_one_that_is_a_dead_letter_although_it_was_delivered_is_found() -> None:
 @pytest.mark.parametrize("where", ["requests", "dead", "dead_at_last"])
 def test_one_that_no_reminder_has_sent_is_found(where: str) -> None:
     unknown = Attempt("webhook-check-in-X", "check-in:X", 204, "accepted", 1.0)
-    letter = Dead("webhook-check-in-X", 1)
+    dead_letter = Dead("webhook-check-in-X", 1)
     sums = {
         "requests": lambda: sums_with([*REQUESTS, unknown]),
-        "dead": lambda: sums_with(dead=[*DEAD, letter]),
-        "dead_at_last": lambda: sums_with(dead_at_last=[*DEAD[1:], letter]),
+        "dead": lambda: sums_with(dead=[*DEAD, dead_letter]),
+        "dead_at_last": lambda: sums_with(dead_at_last=[*DEAD[1:], dead_letter]),
     }[where]()
 
     assert webhook_problems(sums)[0] == "1 webhooks came from no reminder that ran"

@@ -16,15 +16,7 @@ pytest.importorskip("pyspark")
 
 from celery_delayq.spark.reconcile import Summary
 from example_project.flights import midnight
-from example_project.spark.agreement import (
-    CANCELLED,
-    RUN,
-    UNKNOWN,
-    WAITS,
-    Line,
-    News,
-    problems,
-)
+from example_project.spark.agreement import CANCELLED, RUN, UNKNOWN, WAITS, Line, News, problems
 from example_project.spark.placing import weeks_until
 
 CHECKOUT = Path(__file__).resolve().parents[3]

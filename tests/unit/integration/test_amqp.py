@@ -15,10 +15,7 @@ from hypothesis import strategies as st
 
 from celery_delayq import DelayQ
 from celery_delayq.integration import amqp
-from celery_delayq.integration.amqp import (
-    AMQPMixin,
-    plain_repr,
-)
+from celery_delayq.integration.amqp import AMQPMixin, plain_repr
 from celery_delayq.utils import once
 from celery_delayq.webhook import Webhook
 

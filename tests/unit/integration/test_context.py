@@ -17,16 +17,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from celery_delayq import DelayQ
-from celery_delayq.errors import (
-    ConfigError,
-    InvalidContext,
-)
-from celery_delayq.model.context import (
-    MAX_BYTES,
-    bound,
-    context,
-    current_context,
-)
+from celery_delayq.errors import ConfigError, InvalidContext
+from celery_delayq.model.context import MAX_BYTES, bound, context, current_context
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 OTHER = "00-11111111111111111111111111111111-2222222222222222-00"

@@ -7,12 +7,7 @@ from typing import Any
 from celery import Celery, chain, chord, group, signature
 from celery.canvas import Signature
 
-from celery_delayq.model.canvas import (
-    Canvas,
-    group_of_chain,
-    waited_for,
-    without_chord,
-)
+from celery_delayq.model.canvas import Canvas, group_of_chain, waited_for, without_chord
 
 app = Celery("canvases", backend="cache+memory://", set_as_current=False)
 

@@ -11,18 +11,9 @@ from celery.utils.time import maybe_iso8601, maybe_make_aware
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_delayq.errors import (
-    InvalidETA,
-    RecordError,
-)
+from celery_delayq.errors import InvalidETA, RecordError
 from celery_delayq.model import envelope
-from celery_delayq.model.envelope import (
-    Due,
-    Entry,
-    Record,
-    due_of_countdown,
-    due_of_eta,
-)
+from celery_delayq.model.envelope import Due, Entry, Record, due_of_countdown, due_of_eta
 
 
 def task_message(eta: str | None = "2030-01-01T00:00:00+00:00", **headers: Any) -> dict[str, Any]:
@@ -112,22 +103,22 @@ def test_an_entry_leaves_the_message_as_kombu_will_send_it_again() -> None:
     Entry.of(message, 3, Due(5))
 
     own = message["properties"].pop("delayq")
-    assert own == {"nonce": "tag-1"}
+    assert own == {"message_id": "tag-1"}
     assert message == before
 
 
-def test_a_repeated_publish_has_the_nonce_of_the_first_though_another_delivery_tag() -> None:
+def test_a_repeated_publish_has_the_message_id_of_the_first_though_another_delivery_tag() -> None:
     message = task_message()
     first = Entry.of(message, 0, Due(5))
     message["properties"]["delivery_tag"] = "tag-2"
 
     again = Entry.of(message, 0, Due(5))
-    assert Record.unpack(again.data).nonce == Record.unpack(first.data).nonce == "tag-1"
+    assert Record.unpack(again.data).message_id == Record.unpack(first.data).message_id == "tag-1"
 
 
 def test_the_stored_message_has_no_eta_and_remembers_it() -> None:
     message = task_message(empty=[], big=12345678901234567)
-    envelope.nonce_of(message)
+    envelope.message_id_of(message)
 
     stored = envelope.without_eta(message)
 
@@ -141,7 +132,7 @@ def test_the_stored_message_has_no_eta_and_remembers_it() -> None:
 def test_stock_gets_what_was_sent_with_the_eta_that_counts_by_now(change: Any) -> None:
     message = task_message()
     original = copy.deepcopy(message)
-    envelope.nonce_of(message)
+    envelope.message_id_of(message)
     changed = change(message)
 
     assert envelope.for_stock(changed, original["headers"]["eta"]) == original
@@ -160,11 +151,11 @@ def test_what_was_never_ours_goes_back_too() -> None:
 @pytest.mark.parametrize("id", ["id-1", "with space", "ünï", "50%", ""])
 def test_the_label_of_a_message_is_read_from_its_bytes(id: str) -> None:
     message = task_message(id=id)
-    nonce = envelope.nonce_of(message)
+    message_id = envelope.message_id_of(message)
 
     found = envelope.label_in(envelope.encode(envelope.labelled(message)))
 
-    assert found == f"{id}\0{nonce}".encode()
+    assert found == f"{id}\0{message_id}".encode()
     assert envelope.label_in(envelope.encode(task_message(id=id))) is None
 
 

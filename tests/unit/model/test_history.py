@@ -12,24 +12,10 @@ from celery.exceptions import Ignore, Reject, Retry
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_delayq.dispatch.early_history import (
-    MOST,
-    EarlyRuns,
-)
-from celery_delayq.errors import (
-    InvalidCursor,
-    InvalidFilter,
-    RecordError,
-)
+from celery_delayq.dispatch.early_history import MOST, EarlyRuns
+from celery_delayq.errors import InvalidCursor, InvalidFilter, RecordError
 from celery_delayq.integration.runs import due_ms
-from celery_delayq.model.history import (
-    Ending,
-    Run,
-    RunRecord,
-    check_range,
-    readable,
-    reason_of,
-)
+from celery_delayq.model.history import Ending, Run, RunRecord, check_range, readable, reason_of
 
 PLAIN = RunRecord(
     "0f3c2a4e-7f55-4d0c-9c52-0d4d6f1d2b11", "shop.remind", "mail", "w1@host",
@@ -147,8 +133,8 @@ class Writer:
         self.fails = 0
         self.history = self
 
-    def add(self, incarnation: str, number: int, most: int, runs: list[bytes]) -> int:
-        assert (incarnation, most) == ("me", 10)
+    def add(self, worker_id: str, number: int, most: int, runs: list[bytes]) -> int:
+        assert (worker_id, most) == ("me", 10)
         self.calls.append((number, list(runs)))
         if self.fails:
             self.fails -= 1
@@ -210,10 +196,10 @@ def test_what_is_added_while_others_are_sent_is_sent_after_them() -> None:
     runs = EarlyRuns("me", 10, lambda: None)
 
     class Slow(Writer):
-        def add(self, incarnation: str, number: int, most: int, runs_sent: list[bytes]) -> int:
+        def add(self, worker_id: str, number: int, most: int, runs_sent: list[bytes]) -> int:
             if number == 2:
                 runs.add(b"meanwhile")
-            return super().add(incarnation, number, most, runs_sent)
+            return super().add(worker_id, number, most, runs_sent)
 
     writer: Any = Slow()
     runs.add(b"first")

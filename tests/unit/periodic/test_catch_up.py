@@ -9,12 +9,7 @@ import pytest
 from celery.schedules import crontab
 
 from celery_delayq.periodic.definition import AHEAD
-from celery_delayq.periodic.state import (
-    BURST,
-    GRACE,
-    Firing,
-    fire,
-)
+from celery_delayq.periodic.policy import BURST, GRACE, Firing, fire
 from tests.support.periodic import (
     DAY,
     HOUR,
@@ -28,7 +23,7 @@ from tests.support.periodic import (
     every,
     scheduled,
     seconds,
-    standing,
+    state,
     walk,
 )
 
@@ -40,8 +35,8 @@ def test_a_tick_is_missed_more_than_a_second_after_its_time_to_the_ms(
     entry = begun(3600, catch_up=catch_up)
     tick = NOON_MS + HOUR
     in_time, late = tick + GRACE, tick + GRACE + 1
-    with_it = replace(entry.standing, tick=tick + HOUR, last=tick, count=1)
-    without = replace(entry.standing, tick=tick + HOUR)
+    with_it = replace(entry.state, tick=tick + HOUR, last=tick, count=1)
+    without = replace(entry.state, tick=tick + HOUR)
 
     assert fire(entry, in_time, UTC) == Firing((tick,), with_it, without, in_time)
     assert fire(entry, late, UTC) == (
@@ -72,10 +67,8 @@ def test_what_runs_of_the_ticks_that_were_missed_is_as_catch_up_says(
 
     assert fire(entry, now, UTC) == Firing(
         ticks=ticks,
-        then=replace(
-            entry.standing, tick=NOON_MS + 12_500, last=NOON_MS + 12_000, count=len(ticks)
-        ),
-        refused=replace(entry.standing, tick=NOON_MS + 12_500),
+        then=replace(entry.state, tick=NOON_MS + 12_500, last=NOON_MS + 12_000, count=len(ticks)),
+        refused=replace(entry.state, tick=NOON_MS + 12_500),
         now=now,
     )
 
@@ -100,14 +93,14 @@ def test_of_a_long_gap_the_last_ticks_run(
 
     assert scheduled(entry, now) == (
         ticks,
-        replace(entry.standing, tick=now + AHEAD + SECOND, last=now + AHEAD, count=len(ticks)),
+        replace(entry.state, tick=now + AHEAD + SECOND, last=now + AHEAD, count=len(ticks)),
     )
 
 
 def test_ticks_that_are_skipped_do_not_count() -> None:
-    entry = standing(begun(3600, catch_up="skip", max_runs=3), last=NOON_MS - DAY, count=2)
+    entry = state(begun(3600, catch_up="skip", max_runs=3), last=NOON_MS - DAY, count=2)
     now = NOON_MS + 5 * HOUR + 30 * MINUTE
-    passed = replace(entry.standing, tick=NOON_MS + 6 * HOUR)
+    passed = replace(entry.state, tick=NOON_MS + 6 * HOUR)
 
     assert fire(entry, now, UTC) == Firing((), passed, passed, now)
 
@@ -115,7 +108,7 @@ def test_ticks_that_are_skipped_do_not_count() -> None:
 def test_a_day_that_was_missed_is_caught_up_by_the_calendar() -> None:
     entry = begun(crontab(0, 9, day_of_week="mon-fri"), catch_up="all")
     (friday, monday, tuesday) = (NOON_MS + days * DAY - 3 * HOUR for days in (4, 7, 8))
-    entry = standing(entry, tick=friday)
+    entry = state(entry, tick=friday)
     firing = fire(entry, monday + HOUR, UTC)
 
     assert firing is not None

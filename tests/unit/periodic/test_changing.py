@@ -9,16 +9,8 @@ from typing import Any
 import pytest
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 
-from celery_delayq.periodic.definition import edition_of
-from celery_delayq.periodic.state import (
-    Periodic,
-    begin,
-    change,
-    fire,
-    pause,
-    resume,
-    upcoming,
-)
+from celery_delayq.periodic.definition import definition_hash_of
+from celery_delayq.periodic.policy import Periodic, begin, change, fire, pause, resume, upcoming
 from tests.support.periodic import (
     BERLIN,
     HOUR,
@@ -32,7 +24,7 @@ from tests.support.periodic import (
     defined,
     fired,
     seconds,
-    standing,
+    state,
     steps,
 )
 
@@ -52,16 +44,16 @@ def test_other_options_leave_the_ticks_of_an_entry_alone() -> None:
     ):
         definition = defined(10, **options)
         assert change(entry, definition, now, UTC) == Periodic(
-            definition, replace(entry.standing, edition=edition_of(definition))
+            definition, replace(entry.state, definition_hash=definition_hash_of(definition))
         )
 
 
-def test_another_definition_has_another_edition() -> None:
+def test_another_definition_has_another_definition_hash() -> None:
     entry = begun(10)
 
     assert change(entry, defined(10), NOON_MS, UTC) == entry
     changed = change(entry, defined(10, args=[1]), NOON_MS, UTC)
-    assert changed.standing.edition != entry.standing.edition
+    assert changed.state.definition_hash != entry.state.definition_hash
 
 
 @pytest.mark.parametrize(
@@ -97,7 +89,12 @@ def test_another_interval_goes_on_from_the_last_tick(
 
     assert change(entry, definition, now_ms, UTC) == Periodic(
         definition,
-        replace(entry.standing, edition=edition_of(definition), anchor=anchor_ms, tick=tick_ms),
+        replace(
+            entry.state,
+            definition_hash=definition_hash_of(definition),
+            anchor=anchor_ms,
+            tick=tick_ms,
+        ),
     )
 
 
@@ -110,22 +107,22 @@ def test_what_is_scheduled_ahead_is_not_scheduled_again_after_a_change(
     entry = fired(begun(every), first - ahead)
     changed = change(entry, defined(every, args=[1]), first - ahead, UTC)
 
-    assert (changed.standing.last, changed.standing.tick) == (first, second)
+    assert (changed.state.last, changed.state.tick) == (first, second)
 
 
 def test_a_schedule_spelled_in_another_way_is_the_same() -> None:
     entry = fired(begun(60), NOON_MS + 60_000)
     changed = change(entry, defined(schedule(timedelta(minutes=1))), NOON_MS + 61_000, UTC)
 
-    assert changed.standing == entry.standing
+    assert changed.state == entry.state
 
 
 def test_a_rounded_interval_is_another_than_one_that_is_not() -> None:
     entry = fired(begun(3600, max_runs=9), NOON_MS + HOUR)
     definition = defined(schedule(3600, relative=True), max_runs=9)
 
-    assert change(entry, definition, NOON_MS + HOUR, UTC).standing == replace(
-        entry.standing, edition=edition_of(definition), anchor=NOON_MS + HOUR
+    assert change(entry, definition, NOON_MS + HOUR, UTC).state == replace(
+        entry.state, definition_hash=definition_hash_of(definition), anchor=NOON_MS + HOUR
     )
 
 
@@ -152,7 +149,12 @@ def test_a_new_start_is_a_new_phase(
 
     assert change(entry, definition, NOON_MS + 14_000, UTC) == Periodic(
         definition,
-        replace(entry.standing, edition=edition_of(definition), anchor=anchor_ms, tick=tick_ms),
+        replace(
+            entry.state,
+            definition_hash=definition_hash_of(definition),
+            anchor=anchor_ms,
+            tick=tick_ms,
+        ),
     )
 
 
@@ -160,23 +162,25 @@ def test_another_interval_goes_on_from_the_last_tick_where_its_start_stays() -> 
     entry = fired(begun(10, start=NOON), NOON_MS + 10_000)
     changed = change(entry, defined(7, start=NOON), NOON_MS + 11_000, UTC)
 
-    assert (changed.standing.anchor, changed.standing.tick) == seconds(10, 17)
+    assert (changed.state.anchor, changed.state.tick) == seconds(10, 17)
 
 
 @pytest.mark.parametrize(
     "options", [{"max_runs": 1}, {"end": NOON + timedelta(seconds=19)}, {"end": NOON}]
 )
-def test_a_change_may_end_an_entry_and_another_one_revive_it(options: dict[str, Any]) -> None:
+def test_a_change_may_end_an_entry_and_another_one_replay_in_place_it(
+    options: dict[str, Any],
+) -> None:
     entry = fired(begun(10), NOON_MS + 10_000)
     definition = defined(10, **options)
     ended = change(entry, definition, NOON_MS + 11_000, UTC)
 
-    assert ended.standing == replace(
-        entry.standing, edition=edition_of(definition), tick=None, status="ended"
+    assert ended.state == replace(
+        entry.state, definition_hash=definition_hash_of(definition), tick=None, status="ended"
     )
     assert change(ended, defined(10), NOON_MS + 15_000, UTC) == entry
     late = change(ended, defined(10), NOON_MS + 45_000, UTC)
-    assert late.standing == replace(entry.standing, tick=NOON_MS + 50_000)
+    assert late.state == replace(entry.state, tick=NOON_MS + 50_000)
 
 
 @pytest.mark.parametrize("kind", [crontab, counted])
@@ -184,20 +188,20 @@ def test_a_change_of_the_zone_moves_times_of_day(kind: Any) -> None:
     entry = begun(kind(0, 15))
     changed = change(entry, defined(kind(0, 15), timezone="Europe/Berlin"), NOON_MS, UTC)
 
-    assert changed.standing.tick == NOON_MS + 2 * HOUR
+    assert changed.state.tick == NOON_MS + 2 * HOUR
 
 
 @pytest.mark.parametrize("kind", [crontab, counted])
 def test_no_tick_is_before_a_new_start(kind: Any) -> None:
     definition = defined(kind(0), start=NOON + timedelta(hours=5))
 
-    assert change(begun(kind(0)), definition, NOON_MS, UTC).standing.tick == NOON_MS + 5 * HOUR
+    assert change(begun(kind(0)), definition, NOON_MS, UTC).state.tick == NOON_MS + 5 * HOUR
 
 
 def test_another_time_of_day_is_by_the_wall_clock_of_the_app() -> None:
     changed = change(begun(10), defined(crontab(0, 15)), NOON_MS, BERLIN)
 
-    assert changed.standing.tick == NOON_MS + 2 * HOUR
+    assert changed.state.tick == NOON_MS + 2 * HOUR
 
 
 def test_a_change_after_the_zone_of_the_app_has_changed_loses_no_day() -> None:
@@ -205,7 +209,7 @@ def test_a_change_after_the_zone_of_the_app_has_changed_loses_no_day() -> None:
     entry = begun(crontab(0, 15))
     changed = change(entry, defined(crontab(0, 15), args=[1]), NOON_MS, BERLIN)
 
-    assert changed.standing.tick == NOON_MS + 2 * HOUR
+    assert changed.state.tick == NOON_MS + 2 * HOUR
 
 
 @pytest.mark.parametrize("every", [steps(10), solar("sunrise", 52.5, 13.4)], ids=["own", "solar"])
@@ -217,12 +221,12 @@ def test_a_change_of_other_options_leaves_the_tick_of_what_is_asked_for_it(
     for _ in range(looks):
         assert entry.look is not None
         entry = fired(entry, entry.look)
-    assert entry.standing.tick is not None
-    now = entry.standing.tick - 9 * SECOND
+    assert entry.state.tick is not None
+    now = entry.state.tick - 9 * SECOND
     definition = defined(every, args=[1])
 
-    assert change(entry, definition, now, UTC).standing == replace(
-        entry.standing, edition=edition_of(definition)
+    assert change(entry, definition, now, UTC).state == replace(
+        entry.state, definition_hash=definition_hash_of(definition)
     )
 
 
@@ -233,9 +237,11 @@ def test_what_is_paused_stays_so_when_it_is_changed() -> None:
 
     assert changed == Periodic(
         definition,
-        replace(entry.standing, edition=edition_of(definition), anchor=NOON_MS + 10_000),
+        replace(
+            entry.state, definition_hash=definition_hash_of(definition), anchor=NOON_MS + 10_000
+        ),
     )
-    assert resume(changed, NOON_MS + 11_000, UTC).standing.tick == NOON_MS + 17_000
+    assert resume(changed, NOON_MS + 11_000, UTC).state.tick == NOON_MS + 17_000
 
 
 @pytest.mark.parametrize("overlap", ["allow", "skip", "queue_one"])
@@ -246,7 +252,7 @@ def test_a_change_of_other_options_forgets_no_tick_that_is_due(overlap: str) -> 
     # Dispatchers look each half second: for that long what is due may not be scheduled yet.
     changed = change(entry, definition, NOON_MS + HOUR + 100, UTC)
 
-    assert changed.standing == replace(entry.standing, edition=edition_of(definition))
+    assert changed.state == replace(entry.state, definition_hash=definition_hash_of(definition))
 
 
 def test_a_change_of_other_options_leaves_what_was_missed_to_be_caught_up() -> None:
@@ -263,9 +269,9 @@ def test_a_start_that_exists_twice_is_no_new_one_when_it_is_read_from_its_record
     start = datetime(2026, 10, 25, 2, 30, tzinfo=BERLIN)  # clocks are set back
     now = round(start.timestamp() * 1000)
     entry = begin(defined(10, start=start), now, UTC)
-    entry = change(standing(entry, last=now + 10_000), defined(7, start=start), now + 11_000, UTC)
+    entry = change(state(entry, last=now + 10_000), defined(7, start=start), now + 11_000, UTC)
     entry = Periodic.unpack("bell", entry.pack())
 
     changed = change(entry, defined(7, start=start, args=[1]), now + 11_000, UTC)
 
-    assert changed.standing.tick == entry.standing.tick
+    assert changed.state.tick == entry.state.tick

@@ -10,14 +10,8 @@ from celery.schedules import crontab
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_delayq.periodic.state import (
-    Periodic,
-    begin,
-    pause,
-    resume,
-    set_back,
-)
-from tests.support.periodic import HOUR, NOON, NOON_MS, SECOND, UTC, begun, defined, fired, standing
+from celery_delayq.periodic.policy import Periodic, begin, pause, resume, set_back
+from tests.support.periodic import HOUR, NOON, NOON_MS, SECOND, UTC, begun, defined, fired, state
 
 #: How far the clock was ahead, ms.
 JUMPS = st.integers(5 * SECOND, 48 * HOUR)
@@ -29,12 +23,12 @@ def test_an_interval_goes_on_from_now(jump: int, overlap: str, every: int) -> No
 
     back = set_back(entry, NOON_MS, UTC)
 
-    assert back.standing.tick is not None
-    assert NOON_MS < back.standing.tick <= NOON_MS + 2 * SECOND + every * SECOND
-    assert back.standing.last is not None
-    assert back.standing.last <= NOON_MS + back.definition.ahead
-    assert (back.standing.tick - NOON_MS) % (every * SECOND) == 0
-    assert back.standing.count == entry.standing.count
+    assert back.state.tick is not None
+    assert NOON_MS < back.state.tick <= NOON_MS + 2 * SECOND + every * SECOND
+    assert back.state.last is not None
+    assert back.state.last <= NOON_MS + back.definition.ahead
+    assert (back.state.tick - NOON_MS) % (every * SECOND) == 0
+    assert back.state.count == entry.state.count
 
 
 @given(JUMPS)
@@ -43,7 +37,7 @@ def test_one_that_began_while_the_clock_was_ahead_goes_on_from_now(jump: int) ->
 
     back = set_back(entry, NOON_MS, UTC)
 
-    assert back.standing.tick == NOON_MS + 10 * SECOND
+    assert back.state.tick == NOON_MS + 10 * SECOND
 
 
 @given(st.integers(0, 100 * SECOND))
@@ -72,11 +66,11 @@ def test_one_that_is_paused_goes_on_from_now_when_it_is_resumed() -> None:
 
     back = set_back(entry, NOON_MS, UTC)
 
-    assert back.standing.tick is None
-    assert resume(back, NOON_MS, UTC).standing.tick == NOON_MS + 10 * SECOND
+    assert back.state.tick is None
+    assert resume(back, NOON_MS, UTC).state.tick == NOON_MS + 10 * SECOND
 
 
 def test_one_that_has_ended_stays_so() -> None:
-    ended: Periodic = standing(begun(10), status="ended", tick=None, last=NOON_MS + HOUR)
+    ended: Periodic = state(begun(10), status="ended", tick=None, last=NOON_MS + HOUR)
 
     assert set_back(ended, NOON_MS, UTC) == replace(ended)

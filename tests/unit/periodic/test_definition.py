@@ -13,21 +13,10 @@ from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
 from dateutil import tz
 
-from celery_delayq.errors import (
-    ConfigError,
-    InvalidSchedule,
-)
+from celery_delayq.errors import ConfigError, InvalidSchedule
 from celery_delayq.model.retry_policy import LONGEST
-from celery_delayq.periodic.definition import (
-    Definition,
-    edition_of,
-    source_in,
-    zone_of,
-)
-from celery_delayq.periodic.schedules import (
-    clocked,
-    rrule,
-)
+from celery_delayq.periodic.definition import Definition, definition_hash_of, source_in, zone_of
+from celery_delayq.periodic.schedules import clocked, rrule
 
 UTC = timezone.utc
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -456,7 +445,7 @@ def test_expires_is_a_number_and_no_yes_or_no() -> None:
         defined(options={"expires": True})
 
 
-# -- editions, sources, zones
+# -- definition hashes, sources, zones
 
 
 @pytest.mark.parametrize(
@@ -478,14 +467,14 @@ def test_expires_is_a_number_and_no_yes_or_no() -> None:
         defined(overlap="skip"),
     ],
 )
-def test_each_difference_makes_another_edition(other: Definition) -> None:
-    assert edition_of(other) != edition_of(defined())
+def test_each_difference_makes_another_definition_hash(other: Definition) -> None:
+    assert definition_hash_of(other) != definition_hash_of(defined())
 
 
-def test_the_same_definition_is_the_same_edition() -> None:
-    assert edition_of(defined(args=(1,))) == edition_of(defined(10.0, args=[1]))
-    assert edition_of(defined(name="another")) == edition_of(defined())
-    assert edition_of(defined()).isalnum()
+def test_the_same_definition_is_the_same_definition_hash() -> None:
+    assert definition_hash_of(defined(args=(1,))) == definition_hash_of(defined(10.0, args=[1]))
+    assert definition_hash_of(defined(name="another")) == definition_hash_of(defined())
+    assert definition_hash_of(defined()).isalnum()
 
 
 @pytest.mark.parametrize(

@@ -19,28 +19,12 @@ from celery.utils.time import LocalTimezone
 from dateutil import tz as dateutil_tz
 
 from celery_delayq import DelayQ
-from celery_delayq.errors import (
-    ConfigError,
-    NoStore,
-)
+from celery_delayq.errors import ConfigError, NoStore
 from celery_delayq.periodic.definition import Definition
-from celery_delayq.periodic.importers import (
-    Found,
-    beat,
-    begin_from,
-    json_list,
-    redbeat,
-    take_over,
-)
-from celery_delayq.periodic.importers.django import (
-    _moment,
-    _since,
-)
+from celery_delayq.periodic.importers import Found, beat, begin_from, json_list, redbeat, take_over
+from celery_delayq.periodic.importers.django import _moment, _since
+from celery_delayq.periodic.policy import begin, fire
 from celery_delayq.periodic.schedules import clocked
-from celery_delayq.periodic.state import (
-    begin,
-    fire,
-)
 from celery_delayq.periodic.wall_clock import ms_of
 
 UTC = timezone.utc
@@ -66,7 +50,7 @@ def test_an_interval_goes_on_in_its_phase() -> None:
     last = NOON - timedelta(minutes=45)
     entry = begin_from(Found(name="a", last_run_at=last, total_run_count=9), hourly(), NOW, UTC)
 
-    assert (entry.standing.tick, entry.standing.last) == (NOW + 15 * MINUTE, ms_of(last))
+    assert (entry.state.tick, entry.state.last) == (NOW + 15 * MINUTE, ms_of(last))
     assert entry.total_run_count == 9
 
 
@@ -99,19 +83,19 @@ def test_a_run_of_ages_ago_is_caught_up_by_one(when: Any) -> None:
 def test_one_that_has_not_run_counts_from_when_it_was_made() -> None:
     entry = begin_from(Found(name="a", since=NOON - timedelta(minutes=20)), hourly(), NOW, UTC)
 
-    assert entry.standing.tick == NOW + 40 * MINUTE
+    assert entry.state.tick == NOW + 40 * MINUTE
     assert entry.last_run_at is None
 
 
 def test_one_of_which_nothing_is_known_begins_now() -> None:
-    assert begin_from(Found(name="a"), hourly(), NOW, UTC).standing.tick == NOW + HOUR
+    assert begin_from(Found(name="a"), hourly(), NOW, UTC).state.tick == NOW + HOUR
 
 
 def test_one_that_is_not_enabled_is_paused() -> None:
     found = Found(name="a", enabled=False, last_run_at=NOON - timedelta(hours=5))
     entry = begin_from(found, hourly(), NOW, UTC)
 
-    assert (entry.status, entry.standing.tick) == ("paused", None)
+    assert (entry.status, entry.state.tick) == ("paused", None)
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -275,7 +259,7 @@ def test_the_first_tick_is_at_the_start() -> None:
         for last in (None, NOON - timedelta(minutes=5)):
             since = _since(Found(name="a", last_run_at=last), when, start)
             found = Found(name="a", last_run_at=last, since=since)
-            assert begin_from(found, definition, NOW, UTC).standing.tick == ms_of(start)
+            assert begin_from(found, definition, NOW, UTC).state.tick == ms_of(start)
 
 
 def test_a_moment_that_has_passed_unseen_is_caught_up() -> None:
@@ -340,7 +324,7 @@ def test_what_is_due_otherwise_in_code_than_in_a_list_is_due_from_now_on() -> No
     hourly_now = Definition.checked(crontab(0), name="a", task="t", start=PAST, source=source)
     found, counts = listed_again(monthly, NOON - timedelta(minutes=10), hourly_now)
 
-    assert begin_from(found, counts, NOW, UTC).standing.tick == NOW + HOUR
+    assert begin_from(found, counts, NOW, UTC).state.tick == NOW + HOUR
 
 
 def test_what_ran_since_a_list_does_not_run_again() -> None:
@@ -348,7 +332,7 @@ def test_what_ran_since_a_list_does_not_run_again() -> None:
     found, counts = listed_again(given, NOON - timedelta(minutes=150))
     found = replace(found, last_run_at=NOON)
 
-    assert begin_from(found, counts, NOW, UTC).standing.tick == NOW + HOUR
+    assert begin_from(found, counts, NOW, UTC).state.tick == NOW + HOUR
 
 
 @pytest.mark.parametrize(
@@ -371,7 +355,7 @@ def test_what_ran_since_a_list_does_not_run_again() -> None:
         ('"name": "a", "since": 5', "a"),
         *(
             (f'"name": "a", "{what}": {number}', "a")
-            for what in ("total_run_count", "runs_by_hand")
+            for what in ("total_run_count", "manual_runs")
             for number in ("1e400", "NaN", '"x"')
         ),
         ('"name": "a", "total_run_count": -1', "a"),

@@ -9,11 +9,7 @@ from typing import Any
 import pytest
 from celery.schedules import crontab
 
-from celery_delayq.periodic.state import (
-    Firing,
-    fire,
-    upcoming,
-)
+from celery_delayq.periodic.policy import Firing, fire, upcoming
 from tests.support.periodic import (
     DAY,
     HOUR,
@@ -24,7 +20,7 @@ from tests.support.periodic import (
     Ticks,
     begun,
     seconds,
-    standing,
+    state,
 )
 
 
@@ -33,8 +29,8 @@ def test_an_entry_ends_with_the_last_tick_before_its_end() -> None:
 
     assert fire(entry, NOON_MS + 1500, UTC) == Firing(
         ticks=seconds(1, 2, 3),
-        then=replace(entry.standing, tick=None, last=NOON_MS + 3000, count=3, status="ended"),
-        refused=replace(entry.standing, tick=None, status="ended"),
+        then=replace(entry.state, tick=None, last=NOON_MS + 3000, count=3, status="ended"),
+        refused=replace(entry.state, tick=None, status="ended"),
         now=NOON_MS + 1500,
     )
 
@@ -64,8 +60,8 @@ def test_an_end_between_two_ms_is_that_of_the_tick_before_it() -> None:
 
     assert fire(entry, NOON_MS, UTC) == Firing(
         ticks=seconds(0.001, 0.002, 0.003, 0.004, 0.005),
-        then=replace(entry.standing, tick=None, last=NOON_MS + 5, count=5, status="ended"),
-        refused=replace(entry.standing, tick=None, status="ended"),
+        then=replace(entry.state, tick=None, last=NOON_MS + 5, count=5, status="ended"),
+        refused=replace(entry.state, tick=None, status="ended"),
         now=NOON_MS,
     )
 
@@ -73,8 +69,8 @@ def test_an_end_between_two_ms_is_that_of_the_tick_before_it() -> None:
 @pytest.mark.parametrize("overlap", ["allow", "skip", "queue_one"])
 def test_a_tick_after_the_end_is_not_fired_whoever_has_written_it(overlap: str) -> None:
     entry = begun(10, end=NOON + timedelta(seconds=15), overlap=overlap)
-    entry = standing(entry, tick=NOON_MS + 20_000)
-    ended = replace(entry.standing, tick=None, status="ended")
+    entry = state(entry, tick=NOON_MS + 20_000)
+    ended = replace(entry.state, tick=None, status="ended")
 
     assert fire(entry, NOON_MS + HOUR, UTC) == Firing((), ended, ended, NOON_MS + HOUR)
 
@@ -93,7 +89,7 @@ def test_a_tick_after_the_end_is_not_fired_whoever_has_written_it(overlap: str) 
 def test_the_number_of_runs_counts_what_is_caught_up_first(
     options: dict[str, Any], ticks: Ticks
 ) -> None:
-    entry = standing(begun(1, max_runs=5, **options), count=2)
+    entry = state(begun(1, max_runs=5, **options), count=2)
     firing = fire(entry, NOON_MS + 10 * SECOND, UTC)
 
     assert firing is not None
@@ -110,13 +106,13 @@ def test_an_entry_ends_with_its_last_run(runs: int, then: str) -> None:
     assert fire(entry, NOON_MS + 8000, UTC) == Firing(
         ticks=seconds(10),
         then=replace(
-            entry.standing,
+            entry.state,
             tick=NOON_MS + 20_000 if then == "on" else None,
             last=NOON_MS + 10_000,
             count=1,
             status=then,  # type: ignore[arg-type]
         ),
-        refused=replace(entry.standing, tick=NOON_MS + 20_000),
+        refused=replace(entry.state, tick=NOON_MS + 20_000),
         now=NOON_MS + 8000,
     )
 
@@ -124,17 +120,17 @@ def test_an_entry_ends_with_its_last_run(runs: int, then: str) -> None:
 @pytest.mark.parametrize("overlap", ["allow", "skip", "queue_one"])
 @pytest.mark.parametrize("count", [3, 4, 5])
 def test_what_has_run_as_often_as_it_may_is_not_fired(overlap: str, count: int) -> None:
-    entry = standing(begun(10, max_runs=3, catch_up="all", overlap=overlap), count=count)
-    ended = replace(entry.standing, tick=None, status="ended")
+    entry = state(begun(10, max_runs=3, catch_up="all", overlap=overlap), count=count)
+    ended = replace(entry.state, tick=None, status="ended")
     now = NOON_MS + 45_000
 
     assert fire(entry, now, UTC) == Firing((), ended, ended, now)
 
 
 @pytest.mark.parametrize("overlap", ["allow", "skip", "queue_one"])
-def test_runs_by_hand_do_not_use_up_the_number_of_runs(overlap: str) -> None:
-    entry = standing(begun(10, max_runs=1, overlap=overlap), by_hand=5)
-    ended = replace(entry.standing, tick=None, last=NOON_MS + 10_000, count=1, status="ended")
+def test_manual_runs_do_not_use_up_the_number_of_runs(overlap: str) -> None:
+    entry = state(begun(10, max_runs=1, overlap=overlap), manual=5)
+    ended = replace(entry.state, tick=None, last=NOON_MS + 10_000, count=1, status="ended")
 
     firing = fire(entry, NOON_MS + 10_000, UTC)
 

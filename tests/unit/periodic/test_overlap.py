@@ -7,12 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from celery_delayq.periodic.state import (
-    GRACE,
-    Firing,
-    fire,
-)
-from tests.support.periodic import HOUR, NOON, NOON_MS, SECOND, UTC, begun, every, seconds, standing
+from celery_delayq.periodic.policy import GRACE, Firing, fire
+from tests.support.periodic import HOUR, NOON, NOON_MS, SECOND, UTC, begun, every, seconds, state
 
 
 def test_where_others_may_run_beside_it_every_tick_is_scheduled() -> None:
@@ -27,13 +23,13 @@ def test_where_others_may_run_beside_it_every_tick_is_scheduled() -> None:
 def test_what_does_not_run_beside_another_goes_on_with_the_next_tick_when_refused(
     catch_up: str,
 ) -> None:
-    entry = standing(begun(0.5, overlap="skip", catch_up=catch_up), count=3, last=NOON_MS)
+    entry = state(begun(0.5, overlap="skip", catch_up=catch_up), count=3, last=NOON_MS)
     (now,) = seconds(1.7)
 
     assert fire(entry, now, UTC) == Firing(
         ticks=seconds(1.5),
-        then=replace(entry.standing, tick=NOON_MS + 2000, last=NOON_MS + 1500, count=4),
-        refused=replace(entry.standing, tick=NOON_MS + 2000),
+        then=replace(entry.state, tick=NOON_MS + 2000, last=NOON_MS + 1500, count=4),
+        refused=replace(entry.state, tick=NOON_MS + 2000),
         now=now,
     )
 
@@ -41,7 +37,7 @@ def test_what_does_not_run_beside_another_goes_on_with_the_next_tick_when_refuse
 def test_what_does_not_run_beside_another_skips_what_was_missed() -> None:
     entry = begun(3600, overlap="skip", catch_up="skip")
     now = NOON_MS + HOUR + GRACE + 1
-    passed = replace(entry.standing, tick=NOON_MS + 2 * HOUR)
+    passed = replace(entry.state, tick=NOON_MS + 2 * HOUR)
 
     assert fire(entry, now, UTC) == Firing((), passed, passed, now)
 
@@ -56,8 +52,8 @@ def test_what_runs_after_another_stays_where_it_is_when_refused_and_means_the_la
 
     assert fire(entry, now, UTC) == Firing(
         ticks=(due,),
-        then=replace(entry.standing, tick=due + 500, last=due, count=1),
-        refused=entry.standing,
+        then=replace(entry.state, tick=due + 500, last=due, count=1),
+        refused=entry.state,
         now=now,
     )
 
@@ -68,14 +64,14 @@ def test_what_runs_after_another_still_does_so_when_its_end_has_passed() -> None
 
     assert fire(entry, now, UTC) == Firing(
         ticks=seconds(20),
-        then=replace(entry.standing, tick=None, last=NOON_MS + 20_000, count=1, status="ended"),
-        refused=entry.standing,
+        then=replace(entry.state, tick=None, last=NOON_MS + 20_000, count=1, status="ended"),
+        refused=entry.state,
         now=now,
     )
 
 
 def test_a_tick_that_is_refused_is_no_run() -> None:
-    entry = standing(begun(10, overlap="skip", max_runs=3), count=2)
+    entry = state(begun(10, overlap="skip", max_runs=3), count=2)
     firing = fire(entry, NOON_MS + 10 * SECOND, UTC)
 
     assert firing is not None
@@ -88,4 +84,4 @@ def test_the_last_tick_of_all_ends_an_entry_even_when_refused() -> None:
     firing = fire(entry, NOON_MS + 10 * SECOND, UTC)
 
     assert firing is not None
-    assert firing.refused == replace(entry.standing, tick=None, status="ended")
+    assert firing.refused == replace(entry.state, tick=None, status="ended")

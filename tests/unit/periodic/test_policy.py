@@ -10,17 +10,11 @@ from typing import Any
 import pytest
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 
-from celery_delayq.periodic.definition import (
-    AHEAD,
-    Definition,
-    edition_of,
-)
-from celery_delayq.periodic.schedules import rrule
-from celery_delayq.periodic.serialization import describe
-from celery_delayq.periodic.state import (
+from celery_delayq.periodic.definition import AHEAD, Definition, definition_hash_of
+from celery_delayq.periodic.policy import (
     Firing,
     Periodic,
-    Standing,
+    PeriodicState,
     ahead_of,
     begin,
     fire,
@@ -28,6 +22,8 @@ from celery_delayq.periodic.state import (
     tick_id,
     upcoming,
 )
+from celery_delayq.periodic.schedules import rrule
+from celery_delayq.periodic.serialization import describe
 from tests.support.periodic import (
     BERLIN,
     DAY,
@@ -42,7 +38,7 @@ from tests.support.periodic import (
     defined,
     fired,
     seconds,
-    standing,
+    state,
     steps,
 )
 
@@ -78,8 +74,8 @@ def test_a_new_entry_waits_for_its_first_tick(
 ) -> None:
     assert begin(definition, NOON_MS, UTC) == Periodic(
         definition,
-        Standing(
-            edition=edition_of(definition),
+        PeriodicState(
+            definition_hash=definition_hash_of(definition),
             anchor=anchor,
             tick=tick,
             last=None,
@@ -101,8 +97,8 @@ def test_a_new_entry_waits_for_its_first_tick(
     ],
 )
 def test_what_is_never_due_from_now_on_has_ended_before_it_begins(definition: Definition) -> None:
-    assert begin(definition, NOON_MS, UTC).standing == Standing(
-        edition=edition_of(definition),
+    assert begin(definition, NOON_MS, UTC).state == PeriodicState(
+        definition_hash=definition_hash_of(definition),
         anchor=NOON_MS if definition.start is None else NOON_MS + 3 * HOUR,
         status="ended",
     )
@@ -111,14 +107,14 @@ def test_what_is_never_due_from_now_on_has_ended_before_it_begins(definition: De
 def test_times_of_day_are_those_of_the_entry_or_else_of_the_app() -> None:
     at_three = crontab(0, 15)
 
-    assert begin(defined(at_three), NOON_MS, UTC).standing.tick == NOON_MS + 3 * HOUR
-    assert begin(defined(at_three), NOON_MS, BERLIN).standing.tick == NOON_MS + 2 * HOUR
+    assert begin(defined(at_three), NOON_MS, UTC).state.tick == NOON_MS + 3 * HOUR
+    assert begin(defined(at_three), NOON_MS, BERLIN).state.tick == NOON_MS + 2 * HOUR
     tokyo = defined(at_three, timezone="Asia/Tokyo")
-    assert begin(tokyo, NOON_MS, BERLIN).standing.tick == NOON_MS + 18 * HOUR
+    assert begin(tokyo, NOON_MS, BERLIN).state.tick == NOON_MS + 18 * HOUR
 
 
 def test_an_entry_tells_what_its_record_says() -> None:
-    entry = standing(begun(10), last=NOON_MS - 500, count=7)
+    entry = state(begun(10), last=NOON_MS - 500, count=7)
 
     assert (entry.name, entry.next, entry.last_run_at, entry.total_run_count, entry.status) == (
         "bell",
@@ -129,12 +125,12 @@ def test_an_entry_tells_what_its_record_says() -> None:
     )
 
 
-@pytest.mark.parametrize("by_hand", [0, 1, 25])
-def test_runs_by_hand_stand_in_the_record_and_count_as_runs(by_hand: int) -> None:
-    entry = standing(begun(10), count=7, by_hand=by_hand)
+@pytest.mark.parametrize("manual", [0, 1, 25])
+def test_manual_runs_stand_in_the_record_and_count_as_runs(manual: int) -> None:
+    entry = state(begun(10), count=7, manual=manual)
 
     assert Periodic.unpack("bell", entry.pack()) == entry
-    assert entry.total_run_count == 7 + by_hand
+    assert entry.total_run_count == 7 + manual
 
 
 def test_an_entry_that_waits_for_nothing_has_no_next_tick() -> None:
@@ -151,7 +147,7 @@ def test_an_entry_is_looked_at_ahead_unless_it_depends_on_what_runs_then(
 
 
 def test_an_entry_as_json_says_what_it_is_and_how_it_stands() -> None:
-    entry = standing(
+    entry = state(
         begun(10, args=[1], kwargs={"loud": True}, options={"queue": "tower"}, max_runs=5),
         last=NOON_MS - 500,
         count=2,
@@ -171,7 +167,7 @@ def test_an_entry_as_json_says_what_it_is_and_how_it_stands() -> None:
         "next": "2026-03-02T12:00:10+00:00",
         "last_run_at": "2026-03-02T11:59:59.500000+00:00",
         "total_run_count": 2,
-        "runs_by_hand": 0,
+        "manual_runs": 0,
         "since": "2026-03-02T12:00:00+00:00",
     }
 
@@ -224,16 +220,14 @@ def test_all_ticks_until_two_seconds_ahead_are_scheduled_together() -> None:
 
     assert fire(entry, NOON_MS, UTC) == Firing(
         ticks=seconds(0.5, 1, 1.5, 2),
-        then=replace(entry.standing, tick=NOON_MS + 2500, last=NOON_MS + 2000, count=4),
-        refused=replace(entry.standing, tick=NOON_MS + 2500),
+        then=replace(entry.state, tick=NOON_MS + 2500, last=NOON_MS + 2000, count=4),
+        refused=replace(entry.state, tick=NOON_MS + 2500),
         now=NOON_MS,
     )
 
 
 @pytest.mark.parametrize("overlap", ["allow", "skip", "queue_one"])
-@pytest.mark.parametrize(
-    "entry", [pause(begun(10)), standing(begun(10), tick=None, status="ended")]
-)
+@pytest.mark.parametrize("entry", [pause(begun(10)), state(begun(10), tick=None, status="ended")])
 def test_nothing_is_fired_of_an_entry_that_does_not_go_on(entry: Periodic, overlap: Any) -> None:
     entry = replace(entry, definition=replace(entry.definition, overlap=overlap))
 
@@ -247,8 +241,8 @@ def test_what_is_due_once_is_fired_once() -> None:
 
     assert firing == Firing(
         ticks=(tick,),
-        then=replace(entry.standing, tick=None, last=tick, count=1, status="ended"),
-        refused=replace(entry.standing, tick=None, status="ended"),
+        then=replace(entry.state, tick=None, last=tick, count=1, status="ended"),
+        refused=replace(entry.state, tick=None, status="ended"),
         now=tick - AHEAD,
     )
 
@@ -331,13 +325,13 @@ def test_ticks_ahead_are_known_of_what_is_paused() -> None:
 
 def test_ticks_ahead_are_by_the_wall_clock_of_the_app() -> None:
     tick = NOON_MS + 2 * HOUR
-    entry = standing(begin(defined(crontab(0, 15)), NOON_MS, BERLIN), last=tick)
+    entry = state(begin(defined(crontab(0, 15)), NOON_MS, BERLIN), last=tick)
 
     assert ahead_of(entry, tick - 1, BERLIN) == [tick]
 
 
 def test_all_ticks_ahead_are_known_however_many_they_are() -> None:
-    entry = standing(begun(0.001), last=NOON_MS + AHEAD)
+    entry = state(begun(0.001), last=NOON_MS + AHEAD)
 
     assert ahead_of(entry, NOON_MS + 100, UTC) == list(range(NOON_MS + 101, NOON_MS + AHEAD + 1))
 
@@ -345,7 +339,7 @@ def test_all_ticks_ahead_are_known_however_many_they_are() -> None:
 @pytest.mark.parametrize("every", [steps(10), solar("sunrise", 52.5, 13.4)], ids=["own", "solar"])
 def test_the_tick_ahead_is_known_of_what_is_asked_for_it(every: BaseSchedule) -> None:
     entry = begun(every)
-    tick = entry.standing.tick
+    tick = entry.state.tick
     assert tick is not None
 
     assert ahead_of(fired(entry, tick - AHEAD), tick - SECOND, UTC) == [tick]

@@ -13,26 +13,10 @@ from celery.schedules import crontab, schedule, solar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from celery_delayq.errors import (
-    ConfigError,
-    InvalidSchedule,
-    RecordError,
-    ScheduleNotImportable,
-)
-from celery_delayq.periodic.definition import (
-    Definition,
-    edition_of,
-)
-from celery_delayq.periodic.schedules import (
-    clocked,
-    rrule,
-)
-from celery_delayq.periodic.state import (
-    Periodic,
-    Standing,
-    begin,
-    fire,
-)
+from celery_delayq.errors import ConfigError, InvalidSchedule, RecordError, ScheduleNotImportable
+from celery_delayq.periodic.definition import Definition, definition_hash_of
+from celery_delayq.periodic.policy import Periodic, PeriodicState, begin, fire
+from celery_delayq.periodic.schedules import clocked, rrule
 from tests.support.periodic import NOON_MS, UTC, defined
 
 json_values = st.recursive(
@@ -98,8 +82,8 @@ def definitions(draw: st.DrawFn) -> Definition:
 
 instants = st.integers(0, 253_402_300_799_999)
 standings = st.builds(
-    Standing,
-    edition=st.text("0123456789abcdef", min_size=12, max_size=12),
+    PeriodicState,
+    definition_hash=st.text("0123456789abcdef", min_size=12, max_size=12),
     anchor=instants,
     tick=st.none() | instants,
     last=st.none() | instants,
@@ -109,32 +93,32 @@ standings = st.builds(
 
 
 @settings(deadline=None, max_examples=60)
-@given(definition=definitions(), standing=standings)
+@given(definition=definitions(), state=standings)
 def test_an_entry_is_read_from_its_record_as_it_was(
-    definition: Definition, standing: Standing
+    definition: Definition, state: PeriodicState
 ) -> None:
-    entry = Periodic(definition, standing)
+    entry = Periodic(definition, state)
     again = Periodic.unpack(definition.name, entry.pack())
 
     assert again == entry
     assert again.pack() == entry.pack()
-    assert edition_of(again.definition) == edition_of(definition)
+    assert definition_hash_of(again.definition) == definition_hash_of(definition)
 
 
 @settings(deadline=None)
-@given(standing=standings)
-def test_a_line_has_seven_words(standing: Standing) -> None:
-    words = standing.line.split(" ")
+@given(state=standings)
+def test_a_line_has_seven_words(state: PeriodicState) -> None:
+    words = state.line.split(" ")
 
     assert (words[0], len(words)) == ("1", 7)
-    assert Standing.read(standing.line) == standing
+    assert PeriodicState.read(state.line) == state
 
 
 def test_a_record_is_a_line_and_json() -> None:
     entry = begin(defined(), NOON_MS, UTC)
 
     assert entry.pack() == (
-        f"1 {edition_of(defined())} {NOON_MS} {NOON_MS + 10_000} - 0 on\n"
+        f"1 {definition_hash_of(defined())} {NOON_MS} {NOON_MS + 10_000} - 0 on\n"
         '{"task":"tower.ring","schedule":{"every":10}}'
     )
 
@@ -182,14 +166,14 @@ LINE = "1 abc 5 6 7 8 on"
 )
 def test_a_line_of_another_kind_is_refused(line: str) -> None:
     with pytest.raises(RecordError) as refused:
-        Standing.read(line)
+        PeriodicState.read(line)
 
     assert str(refused.value).startswith(f"unreadable line {line!r} of a periodic entry: ")
 
 
 def test_the_line_that_is_refused_otherwise_is_read() -> None:
-    assert Standing.read(LINE) == Standing(
-        edition="abc", anchor=5, tick=6, last=7, count=8, status="on"
+    assert PeriodicState.read(LINE) == PeriodicState(
+        definition_hash="abc", anchor=5, tick=6, last=7, count=8, status="on"
     )
 
 

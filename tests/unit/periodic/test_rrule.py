@@ -9,11 +9,8 @@ import pytest
 
 from celery_delayq.errors import InvalidSchedule
 from celery_delayq.periodic.definition import Definition
+from celery_delayq.periodic.policy import begin, upcoming
 from celery_delayq.periodic.schedules import rrule
-from celery_delayq.periodic.state import (
-    begin,
-    upcoming,
-)
 
 UTC = timezone.utc
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)

@@ -16,14 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celery_delayq.errors import InvalidSchedule
-from celery_delayq.periodic.schedules import (
-    Interval,
-    Rule,
-    clocked,
-    latest,
-    rrule,
-    rule_of,
-)
+from celery_delayq.periodic.schedules import Interval, Rule, clocked, latest, rrule, rule_of
 
 UTC = timezone.utc
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)  # a Monday

@@ -10,11 +10,7 @@ from celery.schedules import crontab, schedule
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_delayq.periodic.schedules import (
-    Rule,
-    rrule,
-    rule_of,
-)
+from celery_delayq.periodic.schedules import Rule, rrule, rule_of
 
 UTC = timezone.utc
 

@@ -15,22 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celery_delayq.cli.words import seconds_of
-from celery_delayq.errors import (
-    InvalidSchedule,
-    ScheduleNotImportable,
-)
-from celery_delayq.periodic.schedules import (
-    clocked,
-    path_of,
-    register,
-    registered,
-    rrule,
-)
-from celery_delayq.periodic.serialization import (
-    describe,
-    dumps_form,
-    loads_form,
-)
+from celery_delayq.errors import InvalidSchedule, ScheduleNotImportable
+from celery_delayq.periodic.schedules import clocked, path_of, register, registered, rrule
+from celery_delayq.periodic.serialization import describe, dumps_form, loads_form
 
 UTC = timezone.utc
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)

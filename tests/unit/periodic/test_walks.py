@@ -9,11 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celery_delayq.periodic.definition import AHEAD
-from celery_delayq.periodic.state import (
-    BURST,
-    GRACE,
-    upcoming,
-)
+from celery_delayq.periodic.policy import BURST, GRACE, upcoming
 from tests.support.periodic import (
     DAY,
     HOUR,
@@ -23,7 +19,7 @@ from tests.support.periodic import (
     UTC,
     begun,
     counted,
-    standing,
+    state,
     steps,
     walk,
 )
@@ -113,7 +109,7 @@ def test_no_walk_goes_past_the_end_or_the_number_of_runs(
 def test_a_crontab_is_caught_up_as_upcoming_foretold(gaps: list[int]) -> None:
     # Through the night in which clocks are set forward.
     entry = begun(crontab(30, "2,14"), catch_up="all", timezone="Europe/Berlin")
-    entry = standing(entry, tick=NOON_MS + 26 * DAY + 90 * MINUTE)
+    entry = state(entry, tick=NOON_MS + 26 * DAY + 90 * MINUTE)
     foretold = upcoming(entry, 100, UTC)
 
     looks = walk(entry, [26 * DAY, *gaps])

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from celery_delayq.settings import Settings
+from celery_delayq.store.keys import Keys, QueueKeys
 from tests.run import ALL, TIERS
 
 ROOT = Path(__file__).parents[3]
@@ -26,6 +27,12 @@ CODE = re.compile(r"`([^`\n]+)`")
 NAMED = re.compile(r"(?P<file>(?:…/|tests/[\w/]*/)?test_\w+\.py|…)(?:::(?P<name>\w+))?")
 
 LINK = re.compile(r"\]\((?P<file>[^)#:\s]*)(?:#(?P<anchor>[^)\s]+))?\)")
+#: A source file, and a script by its folder and name.
+SOURCE = re.compile(r"\w+(?:/\w+)+\.(?:py|lua)")
+SCRIPT = re.compile(
+    r"(?:schedule|dispatch|leases|control|deadletters|periodic|history|migration|scan|repair)/\w+$"
+)
+IDENTIFIER = re.compile(r"(?:\w+\.)*([A-Za-z_]\w*)(?:\(\))?")
 DOTTED = re.compile(r"(?<![\w./])celery_delayq(?:\.\w+)+")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 #: Most lines of pages that are to be read in one go.
@@ -119,6 +126,44 @@ def test_every_name_of_the_package_that_a_page_spells_exists(page: Path) -> None
     names = {name.rstrip(".") for name in DOTTED.findall(page.read_text("utf-8"))}
 
     assert [name for name in sorted(names) if not exists(name)] == []
+
+
+def test_every_file_and_script_that_a_page_names_exists() -> None:
+    package = ROOT / "celery_delayq"
+    folders = (ROOT, package, package / "store" / "lua")
+    missing = []
+    for page in PAGES:
+        for code in CODE.findall(text_of(page)):
+            path = code if SOURCE.fullmatch(code) else f"{code}.lua" if SCRIPT.match(code) else None
+            if path and not any((folder / path).exists() for folder in folders):
+                missing.append((page.name, code))
+
+    assert missing == []
+
+
+@pytest.mark.parametrize("name", ["design.md", "internals.md"])
+def test_every_identifier_that_a_page_about_the_code_names_is_in_the_code(name: str) -> None:
+    package = ROOT / "celery_delayq"
+    files = [*package.rglob("*.py"), *package.rglob("*.lua")]
+    words = set(re.findall(r"\w+", "\n".join(file.read_text("utf-8") for file in files)))
+    named = [IDENTIFIER.fullmatch(code) for code in CODE.findall(text_of(ROOT / "docs" / name))]
+
+    assert [found[0] for found in named if found and found[1] not in words] == []
+
+
+def test_the_design_lists_every_key() -> None:
+    keys, text = Keys(database=7), (ROOT / "docs/design.md").read_text("utf-8")
+    of_queues = {f"{{q}}:{field.name}" for field in fields(QueueKeys)} - {"{q}:own"}
+    of_all = {
+        value
+        for name, member in vars(Keys).items()
+        if isinstance(member, property) and (value := getattr(keys, name)) != keys.periodic_wake
+    }
+
+    listed = set(re.findall(r"`((?:\{q\}|delayq):\w+)(?::<[\w ]+>)?`", text))
+    with_more = {f"{{q}}:{name}" for name in ("answer", "leased")}
+    with_more |= {f"delayq:{name}" for name in ("answer", "budget", "worker_id", "periodic_wake")}
+    assert listed == of_queues | {key.replace(":7", "") for key in of_all} | with_more
 
 
 def test_the_readme_leads_to_every_page() -> None:

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.endings.cells import (
-    ENDINGS,
-    IMPOSSIBLE,
-    cells,
-    expected,
-    why_impossible,
-    worlds,
-)
+from tests.support.endings.cells import ENDINGS, IMPOSSIBLE, cells, expected, why_impossible, worlds
 
 
 def test_each_ending_is_played_in_each_world_or_there_is_a_reason() -> None:

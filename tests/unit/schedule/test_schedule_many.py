@@ -9,21 +9,10 @@ import pytest
 from celery import Celery
 
 from celery_delayq import DelayQ
-from celery_delayq.errors import (
-    ConfigError,
-    DelayQError,
-)
+from celery_delayq.errors import ConfigError, DelayQError
 from celery_delayq.schedule.items import Reader
-from celery_delayq.schedule.message_template import (
-    kind,
-    new_id,
-    nonce_of_id,
-)
-from celery_delayq.schedule.schedule_many import (
-    Item,
-    ManyFailed,
-    Report,
-)
+from celery_delayq.schedule.message_template import kind, message_id_of_id, new_id
+from celery_delayq.schedule.schedule_many import Item, ManyFailed, Report
 
 
 def nothing() -> None:
@@ -47,24 +36,28 @@ def test_ids_are_random_uuids_of_version_4() -> None:
     assert {uuid.UUID(id).variant for id in ids} == {uuid.RFC_4122}
 
 
-def test_the_nonce_of_an_id_is_always_the_same() -> None:
-    assert nonce_of_id("reminder-17") == nonce_of_id("reminder-17") != nonce_of_id("reminder-18")
-    assert len(nonce_of_id("x" * 1000)) == 16
+def test_the_message_id_of_an_id_is_always_the_same() -> None:
+    assert (
+        message_id_of_id("reminder-17")
+        == message_id_of_id("reminder-17")
+        != message_id_of_id("reminder-18")
+    )
+    assert len(message_id_of_id("x" * 1000)) == 16
 
 
-def test_a_call_without_an_id_gets_one_and_a_nonce(app: Celery) -> None:
+def test_a_call_without_an_id_gets_one_and_a_message_id(app: Celery) -> None:
     reader = Reader(app, "one", {})
 
     jobs = [reader.read(Item()) for _ in range(2)]
 
-    assert len({job.id for job in jobs}) == len({job.nonce for job in jobs}) == 2
-    assert {len(job.nonce) for job in jobs} == {16}
+    assert len({job.id for job in jobs}) == len({job.message_id for job in jobs}) == 2
+    assert {len(job.message_id) for job in jobs} == {16}
 
 
-def test_a_call_with_an_id_has_the_nonce_of_that_id(app: Celery) -> None:
+def test_a_call_with_an_id_has_the_message_id_of_that_id(app: Celery) -> None:
     job = Reader(app, "one", {}).read({"id": "reminder-17"})
 
-    assert (job.id, job.nonce) == ("reminder-17", nonce_of_id("reminder-17"))
+    assert (job.id, job.message_id) == ("reminder-17", message_id_of_id("reminder-17"))
 
 
 def test_what_is_said_for_all_fills_what_an_item_leaves_open(app: Celery) -> None:

@@ -12,10 +12,7 @@ import pytest
 from kombu.transport import redis as stock
 
 from celery_delayq.errors import ConfigError
-from celery_delayq.settings import (
-    Settings,
-    misplaced,
-)
+from celery_delayq.settings import Settings, misplaced
 
 KNOWN = stock.Channel.from_transport_options
 

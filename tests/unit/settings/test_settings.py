@@ -9,10 +9,7 @@ import pytest
 from kombu.utils.json import dumps
 
 from celery_delayq.errors import ConfigError
-from celery_delayq.settings import (
-    Hidden,
-    Settings,
-)
+from celery_delayq.settings import Hidden, Settings
 
 
 def test_without_options_everything_has_its_default() -> None:

@@ -12,15 +12,9 @@ pytest.importorskip("pyspark")
 from click.testing import CliRunner
 
 from celery_delayq.errors import ConfigError
-from celery_delayq.spark import (
-    archive,
-    restore,
-)
+from celery_delayq.spark import archive, restore
 from celery_delayq.spark.archives.adding import Options
-from celery_delayq.spark.archives.commits import (
-    ArchiveError,
-    Commit,
-)
+from celery_delayq.spark.archives.commits import ArchiveError, Commit
 from celery_delayq.spark.archives.restoring import Options as RestoreOptions
 
 

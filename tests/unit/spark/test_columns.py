@@ -12,12 +12,9 @@ import pytest
 from celery_delayq.errors import ConfigError
 from celery_delayq.model.unique import Key
 from celery_delayq.schedule.items import Item
-from celery_delayq.schedule.message_template import nonce_of_id
+from celery_delayq.schedule.message_template import message_id_of_id
 from celery_delayq.spark.access import Access
-from celery_delayq.spark.columns import (
-    Row,
-    Rows,
-)
+from celery_delayq.spark.columns import Row, Rows
 from celery_delayq.spark.options import WriteOptions
 
 NOON = datetime(2031, 5, 17, 12, tzinfo=timezone.utc)
@@ -104,7 +101,7 @@ def test_a_row_is_a_call_with_its_other_columns_as_keyword_arguments() -> None:
         0,
         "UA1",
         "mail.remind:UA1",
-        nonce_of_id("mail.remind:UA1", item.version),
+        message_id_of_id("mail.remind:UA1", item.version),
         when,
         '{"gate": "B7", "pax": 3}',
         "{'gate': 'B7', 'pax': 3}",
@@ -169,7 +166,7 @@ def test_what_a_row_says_is_its_version() -> None:
     def version(**changed: Any) -> str:
         columns = {"flight": ["UA1"], "at": pa.array([NOON]), "gate": ["B7"], "pax": [3], **changed}
         [row] = read(options(etacolumn="at"), **columns)
-        return row.nonce
+        return row.message_id
 
     assert version() == version()
     others = {version(at=pa.array([NOON + timedelta(microseconds=1)])), version(gate=["B8"])}
@@ -180,7 +177,7 @@ def test_the_order_of_columns_is_no_other_version() -> None:
     [one] = read(options(), flight=["UA1"], gate=["B7"], pax=[3])
     [other] = read(options(), pax=[3], gate=["B7"], flight=["UA1"])
 
-    assert one.nonce == other.nonce
+    assert one.message_id == other.message_id
 
 
 @pytest.mark.parametrize(

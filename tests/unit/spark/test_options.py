@@ -10,14 +10,8 @@ from celery import Celery
 
 from celery_delayq import DelayQ
 from celery_delayq.errors import ConfigError
-from celery_delayq.spark.access import (
-    Access,
-    opened,
-)
-from celery_delayq.spark.options import (
-    ReadOptions,
-    WriteOptions,
-)
+from celery_delayq.spark.access import Access, opened
+from celery_delayq.spark.options import ReadOptions, WriteOptions
 
 NEEDED = {"task": "mail.remind", "idcolumn": "flight"}
 

@@ -13,18 +13,14 @@ pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
 from celery_delayq.spark import messages as module
-from celery_delayq.spark.messages import (
-    COLUMNS,
-    Messages,
-    read,
-)
+from celery_delayq.spark.messages import COLUMNS, Messages, read
 
 REST = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
 
 def message(id: Any = "a", args: Any = (), kwargs: Any = None, **more: Any) -> bytes:
     """Return a message as Celery makes it; *more* are headers, ``own`` is our data."""
-    own = more.pop("own", {"label": f"{id} nonce 0 -"})
+    own = more.pop("own", {"label": f"{id} m1 0 -"})
     body = json.dumps([args, kwargs or {}, REST]).encode()
     properties = {"delayq": own, "body_encoding": "base64", "delivery_tag": "tag"}
     return json.dumps(
@@ -72,11 +68,11 @@ def _lists(columns: dict[str, Any]) -> list[list[Any]]:
 USUAL = [
     message("a", (1, "x"), {"y": [None, {"z": "}]"}]}),
     message("b", ("], {", '"', "\\"), {"é": "ü"}),
-    message("c", own={"label": "c nonce 0 dkey", "eta": "2030-01-31T09:00:00.123456+00:00"}),
-    message("d", own={"label": "d nonce 0 -", "eta": "2030-01-31T09:00:00"}),
-    message("e", own={"label": "e nonce 0 -", "context": '{"user":"ada","n":[1]}'}),
+    message("c", own={"label": "c m1 0 dkey", "eta": "2030-01-31T09:00:00.123456+00:00"}),
+    message("d", own={"label": "d m1 0 -", "eta": "2030-01-31T09:00:00"}),
+    message("e", own={"label": "e m1 0 -", "context": '{"user":"ada","n":[1]}'}),
     message("f", expires="2030-01-31T09:00:00Z", group="g", parent_id="p"),
-    message("g", own={"label": "g nonce 0 -", "group": "of a chain"}),
+    message("g", own={"label": "g m1 0 -", "group": "of a chain"}),
     message("h", traceparent="00-1-2-01", tenant="acme", when="2026-01-01T00:00:00Z"),
     message("i", own={"label": "i n 0 -", "unique": {"key": "dfrom the sender"}}),
     message("nul \0", args=("\0",)),

@@ -27,18 +27,10 @@ from pyspark.sql.types import ArrayType, MapType, StringType, StructType, Varian
 from celery_delayq.errors import ConfigError
 from celery_delayq.spark.arrow import arrow_schema
 from celery_delayq.spark.options import ReadOptions
-from celery_delayq.spark.planning import (
-    place_of,
-    share,
-)
+from celery_delayq.spark.planning import place_of, share
 from celery_delayq.spark.reading import Reader
 from celery_delayq.spark.streaming import StreamReader
-from celery_delayq.spark.tables import (
-    ARROW,
-    TABLES,
-    Rows,
-    schema_of,
-)
+from celery_delayq.spark.tables import ARROW, TABLES, Rows, schema_of
 from celery_delayq.spark.wanted import Wanted
 
 NINE = datetime(2030, 1, 31, 9, tzinfo=timezone.utc)

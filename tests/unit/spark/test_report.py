@@ -14,14 +14,8 @@ pytest.importorskip("pyspark")
 from click.testing import CliRunner
 from rich.cells import cell_len
 
-from celery_delayq.spark.report import (
-    command,
-    page,
-)
-from celery_delayq.spark.reports.charts import (
-    duration,
-    nice,
-)
+from celery_delayq.spark.report import command, page
+from celery_delayq.spark.reports.charts import duration, nice
 from celery_delayq.spark.reports.figures import (
     Ahead,
     Attempts,

@@ -10,11 +10,7 @@ from pathlib import Path
 import pytest
 
 from celery_delayq.errors import ConfigError
-from celery_delayq.spark import (
-    check,
-    check_java,
-    register,
-)
+from celery_delayq.spark import check, check_java, register
 
 ARGUMENTS = [
     *("--jdbc-url", "jdbc:derby:x", "--table", "t", "--url", "redis://127.0.0.1/0"),

@@ -6,12 +6,7 @@ import pytest
 from kombu import Connection
 
 from celery_delayq.errors import RecordError
-from celery_delayq.store.keys import (
-    DEFAULT_SEP,
-    DEFAULT_STEPS,
-    Keys,
-    Layout,
-)
+from celery_delayq.store.keys import DEFAULT_SEP, DEFAULT_STEPS, Keys, Layout
 
 
 def test_our_keys_of_a_queue_share_its_hash_tag() -> None:

@@ -6,10 +6,7 @@ import itertools
 
 import pytest
 
-from celery_delayq.testing import (
-    FakeClock,
-    wait_until,
-)
+from celery_delayq.testing import FakeClock, wait_until
 
 
 def test_a_fake_clock_stands_still() -> None:

@@ -11,28 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_delayq.errors import RecordError
-from celery_delayq.model.dead_letter import (
-    Buried,
-    DeadLetter,
-)
+from celery_delayq.model.dead_letter import DeadLetter, DeadLettered
 from celery_delayq.transfer import jsonl
-from celery_delayq.transfer.archiver import (
-    PATIENCE,
-    Pace,
-)
-from celery_delayq.transfer.dead_letter_row import (
-    LETTERS,
-    LetterRow,
-)
-from celery_delayq.transfer.dead_letter_sql import (
-    _told,
-    _untold,
-)
-from celery_delayq.transfer.schedule_row import (
-    VERSION,
-    Header,
-)
-from tests.support.letters import details, message, stored
+from celery_delayq.transfer.archiver import PATIENCE, Pace
+from celery_delayq.transfer.dead_letter_row import DEAD_LETTERS, DeadLetterRow
+from celery_delayq.transfer.dead_letter_sql import _told, _untold
+from celery_delayq.transfer.schedule_row import VERSION, Header
+from tests.support.dead_letters import details, message, stored
 
 HEADER = Header(VERSION, "2030-01-31T09:00:00+00:00", "localhost:6379/0", {}, 1)
 
@@ -40,14 +25,14 @@ HEADER = Header(VERSION, "2030-01-31T09:00:00+00:00", "localhost:6379/0", {}, 1)
 names = st.binary(max_size=30).map(lambda data: data.decode("utf-8", "surrogateescape"))
 
 
-def row(**changed: Any) -> LetterRow:
+def row(**changed: Any) -> DeadLetterRow:
     given = {"queue": "q", "id": "id-1", "data": stored(5, "failed", message("id-1"), details())}
-    return LetterRow.of_data(**{**given, **changed})
+    return DeadLetterRow.of_data(**{**given, **changed})
 
 
-def written(row: LetterRow) -> bytes:
+def written(row: DeadLetterRow) -> bytes:
     file = io.BytesIO()
-    with jsonl.writing(file, LETTERS) as target:
+    with jsonl.writing(file, DEAD_LETTERS) as target:
         target.begin(HEADER)
         target.write([row])
         target.end(1, 0)
@@ -55,14 +40,14 @@ def written(row: LetterRow) -> bytes:
 
 
 @given(queue=names.filter(bool), id=names, data=st.binary(max_size=300))
-def test_a_letter_comes_back_byte_for_byte(queue: str, id: str, data: bytes) -> None:
+def test_a_dead_letter_comes_back_byte_for_byte(queue: str, id: str, data: bytes) -> None:
     made = row(queue=queue, id=id, data=data)
 
     lines = written(made)
 
     assert lines.count(b"\n") == 3
     assert lines.isascii()
-    [(_, header), (_, back)] = jsonl.read_lines(io.BytesIO(lines), LETTERS)
+    [(_, header), (_, back)] = jsonl.read_lines(io.BytesIO(lines), DEAD_LETTERS)
     assert header == HEADER
     assert (back.queue, back.id, back.data) == (queue, id, data)
     assert back.digest == made.digest
@@ -95,18 +80,18 @@ def test_what_differs_has_another_digest() -> None:
 
 def test_one_that_was_restored_beside_another_has_its_own_id_again() -> None:
     made = row()
-    twin = DeadLetter.of("q", Buried.unpack(made.twin, made.data))
-    other = DeadLetter.of("q", Buried.unpack("id-1\0" + "0" * 40, made.data))
+    duplicate = DeadLetter.of("q", DeadLettered.unpack(made.duplicate, made.data))
+    other = DeadLetter.of("q", DeadLettered.unpack("id-1\0" + "0" * 40, made.data))
 
-    assert LetterRow.of(twin).id == "id-1"
-    assert LetterRow.of(twin).digest == made.digest
-    assert LetterRow.of(other).id == other.id
+    assert DeadLetterRow.of(duplicate).id == "id-1"
+    assert DeadLetterRow.of(duplicate).digest == made.digest
+    assert DeadLetterRow.of(other).id == other.id
 
 
 def test_a_line_tells_people_what_died() -> None:
     line = json.loads(written(row()).splitlines()[1])
 
-    assert line.pop("letter").encode() == row().data
+    assert line.pop("dead_letter").encode() == row().data
     assert line == {
         "queue": "q",
         "id": "id-1",
@@ -128,12 +113,12 @@ def test_a_line_tells_people_what_died() -> None:
         ({"queue": "\ud800"}, "queue: no UTF-8"),
         ({"id": 7}, "id: expected a text, got int"),
         ({"id": "\ud800"}, "id: no UTF-8"),
-        ({"letter": ...}, "letter: expected a text, got nothing"),
-        ({"letter": ["x"]}, "letter: expected a text, got list"),
-        ({"letter": "\ud800"}, "letter: it cannot be read"),
-        ({"letter_base64": "not base64"}, "letter_base64: it cannot be read"),
-        ({"letter_base64": "AAA"}, "letter_base64: it cannot be read"),
-        ({"letter_base64": None}, "letter_base64: expected a text, got NoneType"),
+        ({"dead_letter": ...}, "dead_letter: expected a text, got nothing"),
+        ({"dead_letter": ["x"]}, "dead_letter: expected a text, got list"),
+        ({"dead_letter": "\ud800"}, "dead_letter: it cannot be read"),
+        ({"dead_letter_base64": "not base64"}, "dead_letter_base64: it cannot be read"),
+        ({"dead_letter_base64": "AAA"}, "dead_letter_base64: it cannot be read"),
+        ({"dead_letter_base64": None}, "dead_letter_base64: expected a text, got NoneType"),
     ],
 )
 def test_a_line_that_is_none_is_refused(changed: dict[str, Any], reason: str) -> None:
@@ -141,13 +126,13 @@ def test_a_line_that_is_none_is_refused(changed: dict[str, Any], reason: str) ->
     fields = {name: value for name, value in fields.items() if value is not ...}
 
     with pytest.raises(RecordError, match=reason):
-        LetterRow.of_fields(fields)
+        DeadLetterRow.of_fields(fields)
 
 
 @pytest.mark.parametrize("line", [None, [], "text", 7])
 def test_what_is_no_object_is_refused(line: Any) -> None:
     with pytest.raises(RecordError, match="expected an object"):
-        LetterRow.of_fields(line)
+        DeadLetterRow.of_fields(line)
 
 
 def test_waits_grow_to_a_minute() -> None:

@@ -15,29 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_delayq import DelayQ
-from celery_delayq.errors import (
-    RecordError,
-    TransferError,
-)
-from celery_delayq.model.envelope import (
-    Due,
-    Entry,
-    Record,
-)
-from celery_delayq.model.lookup import (
-    PARK,
-    Listed,
-    Name,
-)
+from celery_delayq.errors import RecordError, TransferError
+from celery_delayq.model.envelope import Due, Entry, Record
+from celery_delayq.model.lookup import PAUSED_OFFSET, Listed, Name
 from celery_delayq.model.scheduled import Filter
 from celery_delayq.store.keys import Layout
 from celery_delayq.transfer import jsonl, results, schedule
-from celery_delayq.transfer.schedule_row import (
-    SCHEDULE,
-    VERSION,
-    Header,
-    Row,
-)
+from celery_delayq.transfer.schedule_row import SCHEDULE, VERSION, Header, Row
 
 HEADER = Header(VERSION, "2030-01-31T09:00:00+00:00", "localhost:6379/0", {}, 1)
 DUE = 1_900_000_000_123
@@ -78,10 +62,12 @@ def read(data: bytes) -> list[tuple[int, Any]]:
     return [*jsonl.read_lines(io.BytesIO(data), SCHEDULE)]
 
 
-@given(id=texts, task=texts, queue=texts.filter(bool), parked=st.booleans())
-def test_an_entry_comes_back_byte_for_byte(id: str, task: str, queue: str, parked: bool) -> None:
+@given(id=texts, task=texts, queue=texts.filter(bool), paused_due=st.booleans())
+def test_an_entry_comes_back_byte_for_byte(
+    id: str, task: str, queue: str, paused_due: bool
+) -> None:
     made = entry(id, task)
-    score = DUE + PARK if parked else DUE
+    score = DUE + PAUSED_OFFSET if paused_due else DUE
 
     row = Row.of_listed(queue, Listed(Name(made.id), score, made.data))
     data = written(row)
@@ -93,12 +79,12 @@ def test_an_entry_comes_back_byte_for_byte(id: str, task: str, queue: str, parke
     assert row.entry(Layout()) == made
 
 
-def test_a_name_of_a_twin_is_its_id_and_nonce() -> None:
+def test_a_name_of_a_duplicate_is_its_id_and_message_id() -> None:
     made = entry()
 
     row = Row.of_listed("q", Listed(Name("id-1\0" + "0123456789abcdef"), DUE, made.data))
 
-    assert (row.id, row.nonce) == ("id-1", "0123456789abcdef")
+    assert (row.id, row.message_id) == ("id-1", "0123456789abcdef")
 
 
 def test_a_due_after_the_year_9999_has_no_date() -> None:
@@ -128,9 +114,9 @@ def test_a_due_after_the_year_9999_has_no_date() -> None:
         ({"due": 5}, "ISO 8601"),
         ({"step": -1}, "priority step"),
         ({"step": 2**40}, "priority step"),
-        ({"nonce": "a b"}, "visible ASCII"),
-        ({"nonce": ""}, "visible ASCII"),
-        ({"nonce": "other"}, "another id or nonce"),
+        ({"message_id": "a b"}, "visible ASCII"),
+        ({"message_id": ""}, "visible ASCII"),
+        ({"message_id": "other"}, "another id or message id"),
         ({"message": {}}, "message: expected a text, got dict"),
         ({"message": "{"}, "the message is no JSON: Expecting property name"),
         ({"message": "[" * 100_000}, "no JSON"),

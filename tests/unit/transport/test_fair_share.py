@@ -4,41 +4,37 @@ from __future__ import annotations
 
 import pytest
 
-from celery_delayq.transport.fair_share import (
-    MOST,
-    QUICK,
-    BatchSize,
-    Rota,
-    Share,
-)
+from celery_delayq.transport.fair_share import MOST, QUICK, BatchSize, FairShare, Share
 
 STEPS = 4
 
 
-def deal(rota: Rota, order: str, credit: int, *, fair: bool = True) -> list[tuple[str, int, int]]:
-    shares = rota.deal(list(order), credit, STEPS, fair=fair)
+def deal(
+    fair_share: FairShare, order: str, credit: int, *, fair: bool = True
+) -> list[tuple[str, int, int]]:
+    shares = fair_share.deal(list(order), credit, STEPS, fair=fair)
     return [(share.queue, share.limit, share.lists) for share in shares]
 
 
 @pytest.fixture
-def rota() -> Rota:
+def fair_share() -> FairShare:
     """Of queue a, b and c it knows: something urgent in a and b, something less urgent in c."""
-    rota = Rota()
+    fair_share = FairShare()
     for queue, first in {"a": 1, "b": 1, "c": 3}.items():
-        rota.learn(queue, first)
-    return rota
+        fair_share.learn(queue, first)
+    return fair_share
 
 
 def test_a_single_queue_is_asked_for_all_of_its_lists() -> None:
-    assert Rota().deal(["a"], 5, STEPS, fair=True) == [Share("a", 5, STEPS)]
+    assert FairShare().deal(["a"], 5, STEPS, fair=True) == [Share("a", 5, STEPS)]
 
 
 def test_queues_of_which_nothing_is_known_are_asked_for_what_is_urgent() -> None:
-    assert deal(Rota(), "ab", 4) == [("a", 2, 1), ("b", 2, 1)]
+    assert deal(FairShare(), "ab", 4) == [("a", 2, 1), ("b", 2, 1)]
 
 
-def test_queues_with_something_as_urgent_share_and_the_others_wait(rota: Rota) -> None:
-    assert deal(rota, "abc", 6) == [("a", 3, 1), ("b", 3, 1)]
+def test_queues_with_something_as_urgent_share_and_the_others_wait(fair_share: FairShare) -> None:
+    assert deal(fair_share, "abc", 6) == [("a", 3, 1), ("b", 3, 1)]
 
 
 @pytest.mark.parametrize(
@@ -53,49 +49,51 @@ def test_queues_with_something_as_urgent_share_and_the_others_wait(rota: Rota) -
     ],
 )
 def test_whose_turn_it_is_gets_the_odd_one(
-    rota: Rota, credit: int, shares: list[tuple[str, int, int]]
+    fair_share: FairShare, credit: int, shares: list[tuple[str, int, int]]
 ) -> None:
-    assert deal(rota, "bac", credit) == shares
+    assert deal(fair_share, "bac", credit) == shares
 
 
 @pytest.mark.parametrize("order", ["abc", "cab", "bca"])
-def test_without_sharing_the_first_with_something_urgent_gets_all(rota: Rota, order: str) -> None:
+def test_without_sharing_the_first_with_something_urgent_gets_all(
+    fair_share: FairShare, order: str
+) -> None:
     first = next(queue for queue in order if queue != "c")
 
-    assert deal(rota, order, 6, fair=False) == [(first, 6, 1)]
+    assert deal(fair_share, order, 6, fair=False) == [(first, 6, 1)]
 
 
-def test_less_urgent_lists_are_asked_for_when_nothing_urgent_is_left(rota: Rota) -> None:
-    rota.learn("a", 3)
-    rota.learn("b", 4)
+def test_less_urgent_lists_are_asked_for_when_nothing_urgent_is_left(fair_share: FairShare) -> None:
+    fair_share.learn("a", 3)
+    fair_share.learn("b", 4)
 
-    assert deal(rota, "abc", 4) == [("a", 2, 3), ("c", 2, 3)]
-
-
-def test_an_empty_queue_is_not_asked_until_it_may_have_got_something(rota: Rota) -> None:
-    rota.learn("b", 0)
-    assert rota.empty("abc") == ["b"]
-    assert deal(rota, "ab", 4) == [("a", 4, STEPS)]
-
-    rota.forget("b")
-    assert rota.empty("abc") == []
-    assert deal(rota, "ab", 4) == [("a", 2, 1), ("b", 2, 1)]
+    assert deal(fair_share, "abc", 4) == [("a", 2, 3), ("c", 2, 3)]
 
 
-def test_nothing_is_asked_for_when_all_are_empty(rota: Rota) -> None:
+def test_an_empty_queue_is_not_asked_until_it_may_have_got_something(fair_share: FairShare) -> None:
+    fair_share.learn("b", 0)
+    assert fair_share.empty("abc") == ["b"]
+    assert deal(fair_share, "ab", 4) == [("a", 4, STEPS)]
+
+    fair_share.forget("b")
+    assert fair_share.empty("abc") == []
+    assert deal(fair_share, "ab", 4) == [("a", 2, 1), ("b", 2, 1)]
+
+
+def test_nothing_is_asked_for_when_all_are_empty(fair_share: FairShare) -> None:
     for queue in "abc":
-        rota.learn(queue, 0)
+        fair_share.learn(queue, 0)
 
-    assert deal(rota, "abc", 4) == []
-    assert deal(rota, "", 4) == []
-    assert rota.empty("abc") == ["a", "b", "c"]
+    assert deal(fair_share, "abc", 4) == []
+    assert deal(fair_share, "", 4) == []
+    assert fair_share.empty("abc") == ["a", "b", "c"]
 
 
 def test_forgetting_what_was_not_known_changes_nothing() -> None:
-    rota = Rota()
-    rota.forget(["a"])
+    fair_share = FairShare()
+    fair_share.forget(["a"])
 
-    assert deal(rota, "a", 1) == [("a", 1, STEPS)]
+    assert deal(fair_share, "a", 1) == [("a", 1, STEPS)]
 
 
 def test_a_batch_doubles_while_messages_go_quickly_up_to_its_most() -> None:

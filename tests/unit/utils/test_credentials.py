@@ -21,15 +21,8 @@ from celery_delayq.spark.jdbc import connecting
 from celery_delayq.transfer import dead_letter_archive, jsonl
 from celery_delayq.transfer.schedule_row import SCHEDULE
 from celery_delayq.transport import url as broker
-from celery_delayq.utils.credentials import (
-    check_folder,
-    has_password,
-    hide,
-)
-from celery_delayq.webhook import (
-    Webhook,
-    check_url,
-)
+from celery_delayq.utils.credentials import check_folder, has_password, hide
+from celery_delayq.webhook import Webhook, check_url
 
 SECRET = "hunter2"
 

@@ -7,10 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_delayq.utils.portions import (
-    ROOM,
-    portions,
-)
+from celery_delayq.utils.portions import ROOM, portions
 
 #: Items: how many bytes each has, and how many messages.
 ITEMS = st.lists(

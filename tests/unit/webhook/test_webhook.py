@@ -32,20 +32,8 @@ from celery_delayq.errors import (
     InvalidSignature,
     InvalidWebhook,
 )
-from celery_delayq.webhook import (
-    NAME,
-    Webhook,
-    check_url,
-    deliver,
-    sign,
-    verify,
-)
-from celery_delayq.webhook.addresses import (
-    is_allowed,
-    network,
-    parse,
-    resolve,
-)
+from celery_delayq.webhook import NAME, Webhook, check_url, deliver, sign, verify
+from celery_delayq.webhook.addresses import is_allowed, network, parse, resolve
 from celery_delayq.webhook.request import (
     Answer,
     body_of,

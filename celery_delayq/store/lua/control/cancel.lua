@@ -1,10 +1,10 @@
 -- Cancel scheduled messages, and ready ones that no process holds yet.
 --
--- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 agenda
---          10 answer  11… ready lists and suspects
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running  9 next_due
+--          10 answer  11… ready lists and quarantined
 -- ARGV     1 queue  2 most names to look at  3 where to start in the first id, see include/find.lua
 --          4 '1' to cancel ready ones too  5… for each: id, only if it is due then (ms), '' for any
--- Returns  a letter for each id: 'd' done, 'w' it is ready and stays, 'r' a process holds it, 'c' it
+-- Returns  a code for each id: 'd' done, 'w' it is ready and stays, 'r' a process holds it, 'c' it
 --          is due at another time, 'u' unknown; change_found explains an unfinished reply
 -- Repeat   the same, for a minute
 -- @include types
@@ -40,12 +40,12 @@ local function cancel(name, state, value, i)
   elseif state == 'r' or ARGV[4] ~= '1' then
     return state
   end
-  local _, nonce, due, unique = read_tracked(value)
+  local _, message_id, due, unique = read_tracked(value)
   if wanted and tonumber(due) ~= wanted then
     return 'c'
   end
   redis.call('HSET', WAITING, name, '!' .. value)
-  release_key(unique, string.match(name, '^[^%z]*'), nonce)
+  release_key(unique, string.match(name, '^[^%z]*'), message_id)
   return 'd'
 end
 
@@ -53,6 +53,6 @@ if ready == 0 then
   forget_waiting()
 end
 
-local letters = change_found(5, 2, ARGV[2], ARGV[3], cancel)
+local codes = change_found(5, 2, ARGV[2], ARGV[3], cancel)
 look_on(KEYS[9], ARGV[1], DUE)
-return answer(KEYS[10], letters)
+return answer(KEYS[10], codes)

@@ -1,4 +1,4 @@
--- Tell a page of the schedule in order of due, what is parked last.
+-- Tell a page of the schedule in order of due, what is paused and due last.
 --
 -- By queue it goes through the schedule, by task through the index. Where a page is to hold
 -- entries of one priority only, ten times as many are looked at, but 1,000 at most or the page. Of
@@ -15,7 +15,7 @@
 -- @include room
 
 local task, step, limit = ARGV[1], ARGV[4], tonumber(ARGV[5])
-local low, high = tonumber(ARGV[2]) or -PARK, tonumber(ARGV[3])
+local low, high = tonumber(ARGV[2]) or -PAUSED_OFFSET, tonumber(ARGV[3])
 local after, after_name = tonumber(ARGV[6]), ARGV[7]
 local budget = step == '' and limit or math.max(limit, math.min(10 * limit, 1000))
 
@@ -56,7 +56,7 @@ local function by_due(first, last, number)
   return from <= to and redis.call('ZRANGE', KEYS[1], from, to, 'WITHSCORES') or {}
 end
 
--- The same from the index by task, where what is parked has its place by due.
+-- The same from the index by task, where what is paused and due has its place by due.
 local function by_task(number)
   local from = '[' .. task .. '\0' .. string.format('%015.0f', math.max(low, 0))
   if after then
@@ -68,7 +68,7 @@ local function by_task(number)
     local due, name = string.match(member, '^[^%z]*%z(%d+)%z(.*)$')
     local score = tonumber(redis.call('ZSCORE', KEYS[1], name) or 0)
     found[#found + 1] = name
-    found[#found + 1] = string.format('%.0f', score >= PARK and due + PARK or due)
+    found[#found + 1] = string.format('%.0f', score >= PAUSED_OFFSET and due + PAUSED_OFFSET or due)
   end
   return found
 end
@@ -77,10 +77,10 @@ local found
 if task ~= '' then
   found = by_task(budget + 1)
 else
-  found = by_due(low, high or PARK - 1, budget + 1)
+  found = by_due(low, high or PAUSED_OFFSET - 1, budget + 1)
   if #found < 2 * (budget + 1) then
     local rest = budget + 1 - #found / 2
-    for _, one in ipairs(by_due(math.max(low, 0) + PARK, (high or PARK) + PARK, rest)) do
+    for _, one in ipairs(by_due(math.max(low, 0) + PAUSED_OFFSET, (high or PAUSED_OFFSET) + PAUSED_OFFSET, rest)) do
       found[#found + 1] = one
     end
   end

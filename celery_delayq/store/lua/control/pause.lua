@@ -1,6 +1,6 @@
 -- Pause a queue or a task name, or let it go on. Consumers see that the revision has changed.
 --
--- KEYS     1 control  2 agenda  3 answer  4… due, of each queue that may have something parked
+-- KEYS     1 control  2 next_due  3 answer  4… due, of each queue that may have something paused_due
 -- ARGV     1 field: 'q' and the queue, or 't' and the task  2 '1' to pause  3 wake channel
 --          4… those queues
 -- Returns  '1', or '0' when it was so already
@@ -22,7 +22,7 @@ if ARGV[2] == '1' then
 else
   changed = redis.call('HDEL', KEYS[1], ARGV[1])
   for i = 4, #ARGV do
-    -- The agenda names no queue that has nothing scheduled.
+    -- The next-due index names no queue that has nothing scheduled.
     if redis.call('EXISTS', KEYS[i]) == 1 then
       redis.call('ZADD', KEYS[2], 'LT', to_ms(clock), ARGV[i])
     end

@@ -1,11 +1,11 @@
 -- Move scheduled entries to another due.
 --
--- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 agenda
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running  9 next_due
 --          10 answer
 -- ARGV     1 queue  2 most names to look at  3 where to start in the first id, see include/find.lua
 --          4 wake channel  5… for each: id, due (ms, '+' before it when it counts from now), only if
 --          it is due then (ms), '' for any
--- Returns  a letter for each id: 'd' done, 'w' it is ready already, 'r' a process holds it, 'c' it
+-- Returns  a code for each id: 'd' done, 'w' it is ready already, 'r' a process holds it, 'c' it
 --          is due at another time, 'p' the new due has passed, 'u' unknown; change_found explains
 --          an unfinished reply
 -- Repeat   the same, for a minute
@@ -43,7 +43,7 @@ local function move(name, state, data, i)
   if task then
     local member = task_member(task, due_at(score), name)
     redis.call('ZREM', TASKS, member)
-    redis.call('ZREM', PARKED, member)
+    redis.call('ZREM', PAUSED_DUE, member)
     redis.call('ZADD', TASKS, 0, task_member(task, due, name))
   end
   redis.call('ZADD', DUE, due, name)

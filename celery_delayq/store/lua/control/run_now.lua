@@ -2,12 +2,12 @@
 --
 -- What belongs to a paused task stays, and is due at once when the task goes on.
 --
--- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 agenda
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running  9 next_due
 --          10 answer  11 wake  12 control  13… ready lists
 -- ARGV     1 queue  2 most names to look at  3 where to start in the first id, see include/find.lua
 --          4 wake channel  5 how many ready lists  6… their priority steps, then for each entry: id,
 --          only if it is due then (ms), '' for any
--- Returns  a letter for each id: 'd' done, 'w' it is ready already, 'r' a process holds it, 'c' it
+-- Returns  a code for each id: 'd' done, 'w' it is ready already, 'r' a process holds it, 'c' it
 --          is due at another time, 'u' unknown; change_found explains an unfinished reply
 -- Repeat   the same, for a minute
 -- @include clock
@@ -59,7 +59,7 @@ local function run(name, state, data, i)
     if task then
       local member = task_member(task, due_at(score), name)
       redis.call('ZREM', TASKS, member)
-      redis.call('ZREM', PARKED, member)
+      redis.call('ZREM', PAUSED_DUE, member)
       redis.call('ZADD', TASKS, 0, task_member(task, due, name))
     end
     look_at(KEYS[9], ARGV[1], due, clock, ARGV[4])
@@ -67,14 +67,14 @@ local function run(name, state, data, i)
   end
   redis.call('RPUSH', list_of[priority] or KEYS[13], string.sub(data, start))
   wake(KEYS[11])
-  local id, nonce, unique = take_entry(name, score, data)
+  local id, message_id, unique = take_entry(name, score, data)
   if id then
-    track(WAITING, id, nonce, tracking(to_ms(clock), unique, task))
-    release_key(unique, id, nonce)
+    track(WAITING, id, message_id, tracking(to_ms(clock), unique, task))
+    release_key(unique, id, message_id)
   end
   return 'd'
 end
 
-local letters = change_found(6 + lists, 2, ARGV[2], ARGV[3], run)
+local codes = change_found(6 + lists, 2, ARGV[2], ARGV[3], run)
 look_on(KEYS[9], ARGV[1], DUE)
-return answer(KEYS[10], letters)
+return answer(KEYS[10], codes)

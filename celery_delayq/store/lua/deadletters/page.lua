@@ -2,10 +2,10 @@
 -- long reply far faster than a thousand short ones.
 --
 -- KEYS     1 dead  2 dead_at
--- ARGV     1 died at this time or later (ms or -inf)  2 or earlier (ms or +inf)  3 most letters
+-- ARGV     1 died at this time or later (ms or -inf)  2 or earlier (ms or +inf)  3 most dead letters
 --          4… ids that the caller has already and that died at the first time
--- Returns  {'1' when there is more, for each letter 'length of its id, length of the letter or -1
---          when it is gone, when it died (ms)', joined by spaces, all ids and letters joined}
+-- Returns  {'1' when there is more, for each dead letter 'length of its id, length of the dead letter or -1
+--          when it is gone, when it died (ms)', joined by spaces, all ids and dead letters joined}
 -- Repeat   reads only
 -- @include room
 

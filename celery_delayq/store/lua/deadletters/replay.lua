@@ -1,12 +1,12 @@
 -- Make entries of dead letters again: in one step they are scheduled, or ready, and dead no more.
 --
--- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 agenda
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running  9 next_due
 --          10 queues  11 wake  12 dead  13 dead_at  14 answer  15… ready lists, and all other lists
 --          of what is ready; all but dead and dead_at are of the queue to which they go
--- ARGV     1 queue  2 layout of the queue  3 wake channel  4… for each letter: its id, when it died
+-- ARGV     1 queue  2 layout of the queue  3 wake channel  4… for each dead letter: its id, when it died
 --          (ms), the id of its task, due (ms, '+' before it when it counts from now), which of KEYS
 --          is its ready list, record, what to do when its unique key is taken, '' without one
--- Returns  a letter for each: 'd' done, 'k' another has its unique key, 'c' it is another letter by
+-- Returns  a code for each: 'd' done, 'k' another has its unique key, 'c' it is another dead letter by
 --          now, 'u' there is none
 -- Repeat   the same answer, for a minute
 -- @include clock
@@ -45,7 +45,7 @@ begin_puts(clock, math.huge, KEYS[11], lists)
 local states = {}
 for i = 4, #ARGV, 7 do
   local id = ARGV[i]
-  local state = letter_state(KEYS[12], KEYS[13], id, ARGV[i + 1])
+  local state = dead_letter_state(KEYS[12], KEYS[13], id, ARGV[i + 1])
   if state == 'd' then
     local due, list = due_of(ARGV[i + 3], clock), KEYS[tonumber(ARGV[i + 4])]
     local data, policy = ARGV[i + 5], ARGV[i + 6]

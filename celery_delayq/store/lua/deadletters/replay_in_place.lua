@@ -2,7 +2,7 @@
 -- without reading their messages; the others are told. In one step one is ready and dead no more.
 --
 -- KEYS     1 wake  2 dead  3 dead_at  4 answer  5… ready lists, from that of the lowest step on
--- ARGV     1 died at this time or later (ms or -inf)  2 or earlier (ms)  3 most letters
+-- ARGV     1 died at this time or later (ms or -inf)  2 or earlier (ms)  3 most dead letters
 --          4 32 characters for delivery tags, of which the first four are counted  5 how many steps
 --          there are  6… the steps, from the lowest one; then ids that were told already, of those
 --          that died at the first time
@@ -47,7 +47,7 @@ local found = redis.call(
   'ZRANGEBYSCORE', KEYS[3], ARGV[1], ARGV[2], 'WITHSCORES', 'LIMIT', 0, number)
 
 local more = #found == 2 * number and '1 ' or '0 '
-local revived, sizes, left, last = {}, {}, {}, ARGV[1]
+local replayed_in_place, sizes, left, last = {}, {}, {}, ARGV[1]
 local ready, tail = {}, string.sub(ARGV[4], 5)
 for i = 1, #found, 2 do
   local id = found[i]
@@ -56,28 +56,28 @@ for i = 1, #found, 2 do
     break
   elseif not told[id] then
     last = found[i + 1]
-    local letter = redis.call('HGET', KEYS[2], id) or ''
-    take_room(#letter)
-    local message, priority = start_anew(letter, string.format('%04x', i) .. tail)
+    local dead_letter = redis.call('HGET', KEYS[2], id) or ''
+    take_room(#dead_letter)
+    local message, priority = edit_for_replay(dead_letter, string.format('%04x', i) .. tail)
     if message then
       local list = list_of(priority)
       ready[list] = ready[list] or {}
       table.insert(ready[list], message)
-      revived[#revived + 1] = id
+      replayed_in_place[#replayed_in_place + 1] = id
     else
       sizes[#sizes + 1] = ' ' .. #id .. ' ' .. last
       left[#left + 1] = id
     end
   end
 end
-if #revived > 0 then
+if #replayed_in_place > 0 then
   -- Listed before they are forgotten: nothing is ever nowhere.
   for list, messages in pairs(ready) do
     redis.call('LPUSH', list, unpack(messages))
   end
   wake(KEYS[1])
-  redis.call('HDEL', KEYS[2], unpack(revived))
-  redis.call('ZREM', KEYS[3], unpack(revived))
+  redis.call('HDEL', KEYS[2], unpack(replayed_in_place))
+  redis.call('ZREM', KEYS[3], unpack(replayed_in_place))
 end
 return answer(
-  KEYS[4], more .. last .. ' ' .. #revived .. table.concat(sizes) .. '\n' .. table.concat(left))
+  KEYS[4], more .. last .. ' ' .. #replayed_in_place .. table.concat(sizes) .. '\n' .. table.concat(left))

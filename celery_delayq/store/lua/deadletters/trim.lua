@@ -1,7 +1,7 @@
 -- Forget the oldest dead letters: those that died too long ago, and those that are too many.
 --
 -- KEYS     1 dead  2 dead_at
--- ARGV     1 the longest time that a letter is kept (ms), 0 for ever  2 the most letters, 0 for no
+-- ARGV     1 the longest time that a dead letter is kept (ms), 0 for ever  2 the most dead letters, 0 for no
 --          limit  3 most to forget now
 -- Returns  {too old, too many}: how many were forgotten
 -- Repeat   goes on

@@ -1,6 +1,6 @@
 -- Tell which queue to look at next, and when; let lease time pass, and tell where a lease ended.
 --
--- KEYS     1 agenda  2 reaping  3 clock
+-- KEYS     1 next_due  2 lease_ends  3 clock
 -- ARGV     1 longest time since the last look (ms): after a longer one, and when the clock was set
 --          back, lease time has stood still
 -- Returns  {now (µs), queue or '', due (ms) or '', some of the queues with an ended lease…}
@@ -18,7 +18,7 @@ if ms < seen or ms - seen > tonumber(ARGV[1]) then
   redis.call('HINCRBY', KEYS[3], 'stood', string.format('%.0f', ms - seen))
 end
 redis.call('HSET', KEYS[3], 'seen', string.format('%.0f', ms))
-local reply = agenda_head(KEYS[1], now)
+local reply = next_due_head(KEYS[1], now)
 local ended = redis.call(
   'ZRANGEBYSCORE', KEYS[2], '-inf', lease_now(KEYS[3], ARGV[1]), 'LIMIT', 0, 100)
 for _, queue in ipairs(ended) do

@@ -1,14 +1,14 @@
 -- Move what is due to the ready lists, earliest first, at most a batch of it and about 1 MB.
 --
--- What belongs to a paused task is parked instead, and comes back once the task goes on; nothing
+-- What belongs to a paused task is paused and due instead, and comes back once the task goes on; nothing
 -- of a paused queue is moved. What is later than it may be is a dead letter.
 --
--- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 agenda
---          10 dead  11 dead_at  12 wake  13 control  14 pace  15 suspects  16… ready lists
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running  9 next_due
+--          10 dead  11 dead_at  12 wake  13 control  14 pace  15 quarantined  16… ready lists
 -- ARGV     1 queue  2 most entries to move  3 most entries a second, 0 for no limit  4 most ready
 --          messages, 0 for no limit  5 '1' to note in WAITING when that was, else '0'  6… the
 --          priority step of KEYS[16…]
--- Returns  {now (µs), queue and due (ms) of what to look at next, moved, buried}
+-- Returns  {now (µs), queue and due (ms) of what to look at next, moved, dead_lettered}
 -- Repeat   goes on with what is due then
 -- @include clock
 -- @include types
@@ -33,7 +33,7 @@ end
 
 if redis.call('HEXISTS', KEYS[13], 'q' .. queue) == 1 then
   redis.call('ZREM', KEYS[9], queue)
-  local reply = agenda_head(KEYS[9], clock)
+  local reply = next_due_head(KEYS[9], clock)
   reply[4], reply[5] = 0, 0
   return reply
 end
@@ -49,11 +49,11 @@ local function is_paused(task)
   return paused[task]
 end
 
--- Put back what was parked of tasks that go on; whether there is more of it.
-local function unpark(most)
+-- Put back what was paused and due of tasks that go on; whether there is more of it.
+local function unpause(most)
   local start = '-'
   while true do
-    local first = redis.call('ZRANGEBYLEX', PARKED, start, '+', 'LIMIT', 0, 1)[1]
+    local first = redis.call('ZRANGEBYLEX', PAUSED_DUE, start, '+', 'LIMIT', 0, 1)[1]
     local task = first and string.match(first, '^[^%z]*')
     if not task then
       return false
@@ -64,20 +64,20 @@ local function unpark(most)
     if is_paused(task) then
       start = after
     else
-      local batch = redis.call('ZRANGEBYLEX', PARKED, '[' .. task, after, 'LIMIT', 0, most)
+      local batch = redis.call('ZRANGEBYLEX', PAUSED_DUE, '[' .. task, after, 'LIMIT', 0, most)
       for _, member in ipairs(batch) do
         local due, name = string.match(member, '^[^%z]*%z(%d+)%z(.*)$')
         redis.call('ZADD', DUE, 'XX', due, name)
-        redis.call('ZREM', PARKED, member)
+        redis.call('ZREM', PAUSED_DUE, member)
       end
       most = most - #batch
     end
   end
 end
 
-local function park(due, id, task)
-  redis.call('ZADD', DUE, due + PARK, id)
-  redis.call('ZADD', PARKED, 0, task_member(task, due, id))
+local function pause_due(due, id, task)
+  redis.call('ZADD', DUE, due + PAUSED_OFFSET, id)
+  redis.call('ZADD', PAUSED_DUE, 0, task_member(task, due, id))
 end
 
 expect_state()
@@ -90,7 +90,7 @@ redis.call('ZREM', KEYS[9], '')
 if redis.call('EXISTS', WAITING) == 1 and redis.call('EXISTS', KEYS[15], unpack(lists)) == 0 then
   forget_waiting()
 end
-local more_parked = redis.call('EXISTS', PARKED) == 1 and unpark(limit)
+local more_paused_due = redis.call('EXISTS', PAUSED_DUE) == 1 and unpause(limit)
 local allowed, look_at_ms = pace(KEYS[14], lists, limit, tonumber(ARGV[3]), tonumber(ARGV[4]), clock)
 local due = redis.call('ZRANGEBYSCORE', DUE, '-inf', now, 'WITHSCORES', 'LIMIT', 0, limit)
 local names, scores = {}, {}
@@ -100,7 +100,7 @@ for i = 1, #due, 2 do
 end
 
 -- What goes, and to where: all is looked at before anything moves.
-local messages, members, gone, labels, bad, parked = {}, {}, {}, {}, {}, {}
+local messages, members, gone, labels, bad, paused_due = {}, {}, {}, {}, {}, {}
 local moved = 0
 if #names > 0 then
   for i, name in ipairs(names) do
@@ -110,15 +110,15 @@ if #names > 0 then
     local data = redis.call('HGET', ENTRIES, name)
     take_room(data and #data or 0)
     local priority, _, task, start = read_record(data)
-    local id, nonce, skip, unique
+    local id, message_id, skip, unique
     if priority then
-      id, nonce, skip, unique = read_label(data, start)
+      id, message_id, skip, unique = read_label(data, start)
     end
     if not priority then
       bad[#bad + 1] = {name, scores[i], data and 'unreadable record' or 'no record', data or ''}
       gone[#gone + 1] = name
     elseif is_paused(task) then
-      parked[#parked + 1] = {scores[i], name, task}
+      paused_due[#paused_due + 1] = {scores[i], name, task}
     elseif id and skip > 0 and now - scores[i] > skip then
       bad[#bad + 1] = {
         name, scores[i], skip_reason(now, scores[i], skip), string.sub(data, start), data}
@@ -132,7 +132,7 @@ if #names > 0 then
       members[#members + 1] = task_member(task, scores[i], name)
       gone[#gone + 1] = name
       if id then
-        labels[#labels + 1] = {id, nonce, tracking(math.max(scores[i], 0), unique, task) .. noted, unique}
+        labels[#labels + 1] = {id, message_id, tracking(math.max(scores[i], 0), unique, task) .. noted, unique}
       end
       moved = moved + 1
     end
@@ -145,19 +145,19 @@ if #names > 0 then
     wake(KEYS[12])
   end
   for _, one in ipairs(bad) do
-    bury_letter(KEYS[10], KEYS[11], one[1], now, one[2], one[3], one[4])
+    add_dead_letter(KEYS[10], KEYS[11], one[1], now, one[2], one[3], one[4])
     if one[5] then
       remove_entry(one[1], one[2], one[5])
     end
   end
-  for _, one in ipairs(parked) do
-    park(unpack(one))
+  for _, one in ipairs(paused_due) do
+    pause_due(unpack(one))
   end
   if #gone > 0 then
     redis.call('ZREM', DUE, unpack(gone))
     redis.call('HDEL', ENTRIES, unpack(gone))
-    if redis.call('EXISTS', TWINS) == 1 then
-      redis.call('ZREM', TWINS, unpack(gone))
+    if redis.call('EXISTS', DUPLICATE_IDS) == 1 then
+      redis.call('ZREM', DUPLICATE_IDS, unpack(gone))
     end
   end
   if #members > 0 then
@@ -181,11 +181,11 @@ if moved == 0 then
   end
 end
 look_again(KEYS[9], queue, DUE)
-if more_parked then
+if more_paused_due then
   redis.call('ZADD', KEYS[9], 'LT', now, queue)
 elseif look_at_ms and moved == allowed then
   redis.call('ZADD', KEYS[9], 'XX', 'GT', look_at_ms, queue)
 end
-local reply = agenda_head(KEYS[9], clock)
+local reply = next_due_head(KEYS[9], clock)
 reply[4], reply[5] = moved, #bad
 return reply

@@ -3,7 +3,7 @@
 -- The number of the last call stands in the key that tells that the process lives. Where that has
 -- expired, a repeated call is not known.
 --
--- KEYS     1 history  2 incarnation
+-- KEYS     1 history  2 worker_id
 -- ARGV     1 about how many runs to keep  2 number of this call of the process  3 lines,
 --          each with a line feed behind it
 -- Returns  how many were noted

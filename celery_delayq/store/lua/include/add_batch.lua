@@ -31,9 +31,9 @@ local function list_entries()
 end
 
 local function store(id, due, list, data)
-  local _, nonce, task, start = read_record(data)
+  local _, message_id, task, start = read_record(data)
   local now = putting.now
-  if (putting.tracked and is_tracked(id, nonce)) or (due <= now and is_scheduled(id, nonce)) then
+  if (putting.tracked and is_tracked(id, message_id)) or (due <= now and is_scheduled(id, message_id)) then
     return 'd'
   end
   if due <= now then
@@ -41,7 +41,7 @@ local function store(id, due, list, data)
     putting.tracked = true
     return 'r'
   end
-  local name = put_record(id, data, nonce)
+  local name = put_record(id, data, message_id)
   if not name then
     return 'd'
   end
@@ -61,8 +61,8 @@ local function is_full(id, due, data)
   if putting.room > 0 or due <= putting.now then
     return false
   end
-  local _, nonce = read_record(data)
-  return not (is_scheduled(id, nonce) or is_tracked(id, nonce))
+  local _, message_id = read_record(data)
+  return not (is_scheduled(id, message_id) or is_tracked(id, message_id))
 end
 
 local REFUSED = {keep = 'K', error = 'E', superseded = 'O'}
@@ -82,29 +82,29 @@ local function look_for_taken()
 end
 
 -- A message whose unique key nothing has.
-local function store_first(id, nonce, due, list, data, policy, unique)
+local function store_first(id, message_id, due, list, data, policy, unique)
   if is_full(id, due, data) then
     return 'f'
   end
-  local letter = store(id, due, list, data)
-  if letter == 's' or letter == 'r' and string.sub(unique, 1, 1) == 'd' then
+  local code = store(id, due, list, data)
+  if code == 's' or code == 'r' and string.sub(unique, 1, 1) == 'd' then
     local key, keys = string.sub(unique, 2), putting.keys
-    keys[#keys + 1], keys[#keys + 2] = key, owner_text(since_of(policy, putting.now), id, nonce)
+    keys[#keys + 1], keys[#keys + 2] = key, owner_text(since_of(policy, putting.now), id, message_id)
     putting.key_taken[key] = true
   end
-  return letter
+  return code
 end
 
 local function store_unique(id, due, list, data, policy)
-  local _, nonce, _, start = read_record(data)
+  local _, message_id, _, start = read_record(data)
   local unique = read_unique(data, start)
   local key = string.sub(unique, 2)
   if not putting.key_taken[key] and redis.call('HEXISTS', UNIQUE, key) == 0 then
-    return store_first(id, nonce, due, list, data, policy, unique)
+    return store_first(id, message_id, due, list, data, policy, unique)
   end
   list_entries() -- what has the key may be among them
   -- Also when another has replaced it since: that one is to stay.
-  if is_scheduled(id, nonce) or (putting.tracked and is_tracked(id, nonce)) then
+  if is_scheduled(id, message_id) or (putting.tracked and is_tracked(id, message_id)) then
     return 'd'
   end
   if putting.tracked and not putting.looked then
@@ -120,17 +120,17 @@ local function store_unique(id, due, list, data, policy)
   if plan.state == 'scheduled' then
     putting.room = putting.room + 1
   end
-  local letter = store(id, plan.due, list, data)
-  if plan.what == 'store' and (letter == 's' or string.sub(unique, 1, 1) == 'd') then
-    take_key(plan, id, nonce)
+  local code = store(id, plan.due, list, data)
+  if plan.what == 'store' and (code == 's' or string.sub(unique, 1, 1) == 'd') then
+    take_key(plan, id, message_id)
   end
   if plan.state == 'scheduled' or plan.state == 'waiting' then
-    return string.upper(letter), plan.owner, plan.state == 'scheduled' and plan.value or ''
+    return string.upper(code), plan.owner, plan.state == 'scheduled' and plan.value or ''
   end
-  return letter
+  return code
 end
 
--- Store one message. Returns what became of it, in the letters of schedule/add.lua, the id of another
+-- Store one message. Returns what became of it, in the codes of schedule/add.lua, the id of another
 -- that it is about, and the record of what it has replaced, '' when that had been ready.
 local function put(id, due, list, data, policy)
   if policy ~= '' then
@@ -142,9 +142,9 @@ local function put(id, due, list, data, policy)
 end
 
 -- End, and have dispatchers look.
-local function end_puts(agenda, queues, queue, layout, channel)
+local function end_puts(next_due, queues, queue, layout, channel)
   list_entries()
   if putting.first < math.huge then
-    announce(agenda, queues, queue, layout, putting.first, putting.clock, channel)
+    announce(next_due, queues, queue, layout, putting.first, putting.clock, channel)
   end
 end

@@ -1,14 +1,14 @@
 -- The name of a dead letter with that id. It is never '': nobody can ask for that name, and no
 -- index may have it (see dispatch/promote.lua).
-local function letter_name(id)
+local function dead_letter_name(id)
   return id == '' and 'unnamed' or id
 end
 
 -- Keep what cannot be run: header line "1 <died ms> <due ms or 0> <reason>", then the bytes. With
 -- details, which are JSON for those who look at it, it is "2 <died ms> <due ms or 0> <length of the
 -- details> <reason>", then the details and the bytes.
-local function bury_letter(dead, dead_at, id, now, due, reason, data, details)
-  local first, number = letter_name(id), redis.call('HLEN', dead)
+local function add_dead_letter(dead, dead_at, id, now, due, reason, data, details)
+  local first, number = dead_letter_name(id), redis.call('HLEN', dead)
   local name = first
   while redis.call('HEXISTS', dead, name) == 1 do
     name = first .. '\0' .. string.format('%.0f-%d', now, number)
@@ -22,14 +22,14 @@ local function bury_letter(dead, dead_at, id, now, due, reason, data, details)
   redis.call('ZADD', dead_at, now, name)
 end
 
--- When a letter was written (ms); nil for what is none.
-local function died_at(letter)
-  return string.match(letter or '', '^[12] (%d+) ')
+-- When a dead letter was written (ms); nil for what is none.
+local function died_at(dead_letter)
+  return string.match(dead_letter or '', '^[12] (%d+) ')
 end
 
--- Whether a letter is there that died at that time, 0 for one that does not say when: 'd', 'c' when
--- it is another one by now, 'u' when there is none. A letter may be large, so it is not read.
-local function letter_state(dead, dead_at, id, died)
+-- Whether a dead letter is there that died at that time, 0 for one that does not say when: 'd', 'c' when
+-- it is another one by now, 'u' when there is none. A dead letter may be large, so it is not read.
+local function dead_letter_state(dead, dead_at, id, died)
   if redis.call('HEXISTS', dead, id) == 0 then
     return 'u'
   end

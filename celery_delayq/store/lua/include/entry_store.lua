@@ -10,13 +10,13 @@ end
 
 -- Whether a message is in the schedule already: a call is repeated after its reply was lost. Also
 -- returns how many bytes it read.
-local function is_scheduled(id, nonce)
+local function is_scheduled(id, message_id)
   local bytes = 0
-  for _, name in ipairs(names_of_message(id, nonce)) do
+  for _, name in ipairs(names_of_message(id, message_id)) do
     local data = redis.call('HGET', ENTRIES, name) or ''
     bytes = bytes + #data
     local _, there = read_record(data)
-    if there == nonce then
+    if there == message_id then
       return true, bytes
     end
   end
@@ -24,26 +24,26 @@ local function is_scheduled(id, nonce)
 end
 
 -- The same for one that is ready or held.
-local function is_tracked(id, nonce)
-  return (find_tracked(WAITING, id, nonce) or find_tracked(RUNNING, id, nonce)) ~= nil
+local function is_tracked(id, message_id)
+  return (find_tracked(WAITING, id, message_id) or find_tracked(RUNNING, id, message_id)) ~= nil
 end
 
 -- Store a record and return the name under which it is found; nil when the same message is there
 -- already. This comes before any other write, and a full server refuses it, so that nothing is
 -- half-stored.
-local function put_record(id, data, nonce)
-  if has_twins() and redis.call('HEXISTS', ENTRIES, twin_name(id, nonce)) == 1 then
+local function put_record(id, data, message_id)
+  if has_duplicate_ids() and redis.call('HEXISTS', ENTRIES, duplicate_name(id, message_id)) == 1 then
     return nil
   end
   if redis.call('HSETNX', ENTRIES, id, data) == 1 then
     return id
   end
-  local _, nonce_there = read_record(redis.call('HGET', ENTRIES, id))
-  if nonce_there ~= nonce then
+  local _, message_id_there = read_record(redis.call('HGET', ENTRIES, id))
+  if message_id_there ~= message_id then
     -- The same task id sent twice on purpose, or a retry beside a redelivery: both run.
-    local name = twin_name(id, nonce)
+    local name = duplicate_name(id, message_id)
     if redis.call('HSETNX', ENTRIES, name, data) == 1 then
-      list_twin(name)
+      list_duplicate(name)
       return name
     end
   end
@@ -51,8 +51,8 @@ local function put_record(id, data, nonce)
 end
 
 -- Store an entry; false when the same message is there already.
-local function put_entry(id, due, data, nonce, task)
-  local name = put_record(id, data, nonce)
+local function put_entry(id, due, data, message_id, task)
+  local name = put_record(id, data, message_id)
   if name then
     redis.call('ZADD', DUE, due, name)
     redis.call('ZADD', TASKS, 0, task_member(task, due, name))
@@ -63,9 +63,9 @@ end
 -- Make a message ready that is due: its record is not stored.
 local function put_ready(list, marker, due, now, data, task, start)
   redis.call('LPUSH', list, string.sub(data, start))
-  local id, nonce, _, unique = read_label(data, start)
+  local id, message_id, _, unique = read_label(data, start)
   if id then
-    track(WAITING, id, nonce, tracking(due > 0 and due or now, unique, task))
+    track(WAITING, id, message_id, tracking(due > 0 and due or now, unique, task))
   end
   wake(marker)
 end

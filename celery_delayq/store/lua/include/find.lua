@@ -1,5 +1,5 @@
 -- Find messages by id. A call looks at some of their names and reads about 1 MB of records.
--- Messages come in the order of their nonces, whichever of its two names a message has. So calls
+-- Messages come in the order of their message ids, whichever of its two names a message has. So calls
 -- meet each message once, also if it gets its other name between two calls.
 
 -- Compares bytes, as Redis does: '<' would use the locale of the server.
@@ -29,15 +29,15 @@ local function add_found(found, name)
   return data and #data or 0
 end
 
--- Sort messages by nonce, without those up to the nonce 'after'; nil keeps all.
+-- Sort messages by message id, without those up to the message id 'after'; nil keeps all.
 local function in_order(found, after)
   local sorted = {}
   for _, one in ipairs(found) do
-    local _, nonce = read_tracked(one[3])
+    local _, message_id = read_tracked(one[3])
     if one[2] == 's' then
-      _, nonce = read_record(one[3])
+      _, message_id = read_record(one[3])
     end
-    one[4] = nonce or ''
+    one[4] = message_id or ''
     if not after or is_before(after, one[4]) then
       sorted[#sorted + 1] = one
     end
@@ -49,21 +49,21 @@ end
 -- How many more names the call may look at.
 local names_left
 
--- Find some messages with an id, from a place on: '[' is the start, '(<nonce>' is after that nonce.
+-- Find some messages with an id, from a place on: '[' is the start, '(<message_id>' is after that message id.
 -- Returns them as add_found does, and the place where the next call continues; nil at the end.
--- An id with a NUL stands for one name: "<id> NUL <nonce>" or, for the name "<id>", "<id> NUL".
+-- An id with a NUL stands for one name: "<id> NUL <message_id>" or, for the name "<id>", "<id> NUL".
 local function find_some(id, from)
   names_left = names_left - 1
   local alone = {}
-  local first, nonce = string.match(id, '^([^%z]*)%z(.*)$')
+  local first, message_id = string.match(id, '^([^%z]*)%z(.*)$')
   if first then
-    take_room(add_found(alone, nonce == '' and first or id))
+    take_room(add_found(alone, message_id == '' and first or id))
     return alone
   end
   local listed, most = {}, math.max(names_left, 1)
-  if has_twins() then
-    local start = string.sub(from, 1, 1) .. twin_name(id, string.sub(from, 2))
-    listed = redis.call('ZRANGEBYLEX', TWINS, start, '(' .. id .. '\1', 'LIMIT', 0, most)
+  if has_duplicate_ids() then
+    local start = string.sub(from, 1, 1) .. duplicate_name(id, string.sub(from, 2))
+    listed = redis.call('ZRANGEBYLEX', DUPLICATE_IDS, start, '(' .. id .. '\1', 'LIMIT', 0, most)
     names_left = names_left - #listed
   end
   -- Messages named by the id alone are sorted in among the others. Each call reads them, but only
@@ -96,31 +96,31 @@ local function find_some(id, from)
   return found
 end
 
--- Several messages with one id have one letter in the reply: the one that comes first here.
+-- Several messages with one id have one code in the reply: the one that comes first here.
 local RANK = {r = 1, w = 2, c = 3, p = 4, d = 5, u = 6}
 
 -- Change the messages with the ids ARGV[first], ARGV[first + step] and so on; 'from' is the place
 -- where the first id starts. 'change' gets name, state and value of a message and the index of its
--- id in ARGV, and returns a letter. Returns a letter for each id. If the last of them has more
--- messages, a newline and the place to continue follow. The call did not reach ids without a letter.
+-- id in ARGV, and returns a code. Returns a code for each id. If the last of them has more
+-- messages, a newline and the place to continue follow. The call did not reach ids without a code.
 local function change_found(first, step, most, from, change)
   names_left = tonumber(most)
-  local letters = {}
+  local codes = {}
   for i = first, #ARGV, step do
     if i > first and (names_left <= 0 or room <= 0) then
       break
     end
     local found, more = find_some(ARGV[i], i == first and from or '[')
-    local letter = 'u'
+    local code = 'u'
     for _, one in ipairs(found) do
       local its = change(one[1], one[2], one[3], i)
-      letter = RANK[its] < RANK[letter] and its or letter
+      code = RANK[its] < RANK[code] and its or code
     end
-    letters[#letters + 1] = letter
+    codes[#codes + 1] = code
     if more then
-      letters[#letters + 1] = '\n' .. more
+      codes[#codes + 1] = '\n' .. more
       break
     end
   end
-  return table.concat(letters)
+  return table.concat(codes)
 end

@@ -1,9 +1,9 @@
--- The agenda says when to look at each queue next: at its earliest entry, or later after an error
+-- The next-due index says when to look at each queue next: at its earliest entry, or later after an error
 -- and where less may be promoted than is due.
 
 -- {now (µs), queue, due (ms)} of the first queue to look at; the queue is '' when there is none.
-local function agenda_head(agenda, now)
-  local head = redis.call('ZRANGE', agenda, 0, 0, 'WITHSCORES')
+local function next_due_head(next_due, now)
+  local head = redis.call('ZRANGE', next_due, 0, 0, 'WITHSCORES')
   return {now, head[1] or '', head[2] or ''}
 end
 
@@ -15,39 +15,39 @@ end
 
 -- Look at a queue when something is due there, and wake the dispatchers when that is the earliest
 -- of all.
-local function look_at(agenda, queue, due, now, channel)
-  local next_look = redis.call('ZSCORE', agenda, queue)
+local function look_at(next_due, queue, due, now, channel)
+  local next_look = redis.call('ZSCORE', next_due, queue)
   if next_look and tonumber(next_look) <= due then
     return
   end
-  local head = redis.call('ZRANGE', agenda, 0, 0, 'WITHSCORES')
-  redis.call('ZADD', agenda, due, queue)
+  local head = redis.call('ZRANGE', next_due, 0, 0, 'WITHSCORES')
+  redis.call('ZADD', next_due, due, queue)
   if not head[2] or due < tonumber(head[2]) then
     hint(channel, queue, due, now)
   end
 end
 
 -- Note that a queue has something due.
-local function announce(agenda, queues, queue, layout, due, now, channel)
+local function announce(next_due, queues, queue, layout, due, now, channel)
   redis.call('HSETNX', queues, queue, layout)
-  look_at(agenda, queue, due, now, channel)
+  look_at(next_due, queue, due, now, channel)
 end
 
--- Set when to look next from what is left in the schedule; what is parked waits for no time.
-local function look_again(agenda, queue, due_key)
+-- Set when to look next from what is left in the schedule; what is paused and due waits for no time.
+local function look_again(next_due, queue, due_key)
   local first = redis.call('ZRANGE', due_key, 0, 0, 'WITHSCORES')
-  if first[2] and tonumber(first[2]) < PARK then
-    redis.call('ZADD', agenda, first[2], queue)
+  if first[2] and tonumber(first[2]) < PAUSED_OFFSET then
+    redis.call('ZADD', next_due, first[2], queue)
   else
-    redis.call('ZREM', agenda, queue)
+    redis.call('ZREM', next_due, queue)
   end
 end
 
--- The same when some have left the schedule. Where something is parked, a look stays that may have
+-- The same when some have left the schedule. Where something is paused and due, a look stays that may have
 -- been set for it when its task went on.
-local function look_on(agenda, queue, due_key)
+local function look_on(next_due, queue, due_key)
   local last = redis.call('ZRANGE', due_key, -1, -1, 'WITHSCORES')
-  if tonumber(last[2] or 0) < PARK then
-    look_again(agenda, queue, due_key)
+  if tonumber(last[2] or 0) < PAUSED_OFFSET then
+    look_again(next_due, queue, due_key)
   end
 end

@@ -43,8 +43,8 @@ local function spend(key, number, rate)
 end
 
 -- Look at once at a queue that was full: there are fewer than 'below' now.
-local function look_when_below(key, agenda, queue, clock, channel)
+local function look_when_below(key, next_due, queue, clock, channel)
   redis.call('HDEL', key, 'below')
-  redis.call('ZADD', agenda, 'LT', to_ms(clock), queue)
+  redis.call('ZADD', next_due, 'LT', to_ms(clock), queue)
   hint(channel, queue, to_ms(clock), clock)
 end

@@ -1,4 +1,4 @@
--- Read a record (see message.py): priority, nonce, task and where the message begins; nil when
+-- Read a record (see message.py): priority, message id, task and where the message begins; nil when
 -- it is none.
 local function read_record(data)
   return string.match(data or '', '^1 (%d+) (%S+) (%S*)\n(){')
@@ -14,12 +14,12 @@ local function task_member(task, due, name)
   return task .. '\0' .. due_text(due) .. '\0' .. name
 end
 
--- An entry whose task is paused when it is due is parked: it keeps its place behind all others,
+-- An entry whose task is paused when it is due is paused and due: it keeps its place behind all others,
 -- with a score so much higher than its due, which is more than any due.
-local PARK = 1e15
+local PAUSED_OFFSET = 1e15
 
 -- When an entry with that score is due (ms).
 local function due_at(score)
   score = tonumber(score)
-  return score >= PARK and score - PARK or score
+  return score >= PAUSED_OFFSET and score - PAUSED_OFFSET or score
 end

@@ -1,7 +1,7 @@
--- What a batch has found: of each kind how many, how many of them are mended now, and a few.
+-- What a batch has found: of each kind how many, how many of them are repaired now, and a few.
 local found = {}
 
-local function note(kind, id, mended)
+local function note(kind, id, repaired)
   local one = found[kind]
   if not one then
     one = {kind, 0, 0}
@@ -9,14 +9,14 @@ local function note(kind, id, mended)
     found[#found + 1] = one
   end
   one[2] = one[2] + 1
-  one[3] = one[3] + (mended and 1 or 0)
+  one[3] = one[3] + (repaired and 1 or 0)
   if #one < 6 then
     one[#one + 1] = id
   end
 end
 
 -- {next cursor, how many were looked at, {names left to the next call}, then for each kind
--- {kind, found, mended, some ids…}}
+-- {kind, found, repaired, some ids…}}
 local function tell(cursor, looked, left)
   return {cursor, looked, left or {}, unpack(found)}
 end

@@ -15,13 +15,13 @@ local function behind(text, at)
   return string.match(text, '^null, ()', at) or string.match(text, '^"[^"\\]*", ()', at)
 end
 
--- Where the message begins in a letter (see include/dead_letter.lua).
-local function message_in(letter)
-  local size, first = string.match(letter, '^2 %d+ %-?%d+ (%d+) [^\n]*\n()')
+-- Where the message begins in a dead letter (see include/dead_letter.lua).
+local function message_in(dead_letter)
+  local size, first = string.match(dead_letter, '^2 %d+ %-?%d+ (%d+) [^\n]*\n()')
   if size then
     return first + tonumber(size)
   end
-  return string.match(letter, '^1 %d+ %-?%d+ [^\n]*\n()')
+  return string.match(dead_letter, '^1 %d+ %-?%d+ [^\n]*\n()')
 end
 
 -- Where the number of retries is, for a task that has no ETA and does not expire.
@@ -40,35 +40,35 @@ local function retries_in(text, first)
 end
 
 -- The message with that delivery tag, and its priority.
-local function start_anew(letter, tag)
-  local first = message_in(letter)
-  if not first or string.sub(letter, -2) ~= '}}' or string.find(letter, '"unbound"', 1, true) then
+local function edit_for_replay(dead_letter, tag)
+  local first = message_in(dead_letter)
+  if not first or string.sub(dead_letter, -2) ~= '}}' or string.find(dead_letter, '"unbound"', 1, true) then
     return nil
   end
-  -- A name may be hidden by spelling plain letters as numbers.
-  if string.find(letter, '\\u00', first, true) and string.find(letter, '\\u00[2-7]', first) then
+  -- A name may be hidden by spelling plain dead letters as numbers.
+  if string.find(dead_letter, '\\u00', first, true) and string.find(dead_letter, '\\u00[2-7]', first) then
     return nil
   end
-  local from, to = retries_in(letter, first)
-  local at = from and once(letter, 'delivery_tag": ', first) and once(letter, 'priority": ', first)
+  local from, to = retries_in(dead_letter, first)
+  local at = from and once(dead_letter, 'delivery_tag": ', first) and once(dead_letter, 'priority": ', first)
   if not at then
     return nil
   end
   local priority, tag_from, tag_to = string.match(
-    letter, '^priority": (%d), "body_encoding": "?%w+"?, "delivery_tag": "()[^"\\]*()"', at)
+    dead_letter, '^priority": (%d), "body_encoding": "?%w+"?, "delivery_tag": "()[^"\\]*()"', at)
   if not priority then
     return nil
   end
   local edits = {{from, to, '0'}, {tag_from, tag_to, tag}}
-  local own = string.find(letter, '"delayq": ', first, true)
+  local own = string.find(dead_letter, '"delayq": ', first, true)
   if own then
     -- All that it may say is of the past.
     local own_from, own_to = string.match(
-      letter, '^"delayq": (){"label": "[^"\\]*", "eta": "[^"\\]*"}()', own)
+      dead_letter, '^"delayq": (){"label": "[^"\\]*", "eta": "[^"\\]*"}()', own)
     if not own_from then
-      own_from, own_to = string.match(letter, '^"delayq": (){"label": "[^"\\]*"}()', own)
+      own_from, own_to = string.match(dead_letter, '^"delayq": (){"label": "[^"\\]*"}()', own)
     end
-    if not own_from or string.find(letter, '"delayq": ', own_to, true) then
+    if not own_from or string.find(dead_letter, '"delayq": ', own_to, true) then
       return nil
     end
     edits[3] = {own_from, own_to, '{}'}
@@ -76,10 +76,10 @@ local function start_anew(letter, tag)
   table.sort(edits, function(a, b) return a[1] < b[1] end)
   local parts, done = {}, first
   for _, edit in ipairs(edits) do
-    parts[#parts + 1] = string.sub(letter, done, edit[1] - 1)
+    parts[#parts + 1] = string.sub(dead_letter, done, edit[1] - 1)
     parts[#parts + 1] = edit[3]
     done = edit[2]
   end
-  parts[#parts + 1] = string.sub(letter, done)
+  parts[#parts + 1] = string.sub(dead_letter, done)
   return table.concat(parts), tonumber(priority)
 end

@@ -1,39 +1,39 @@
 -- The keys with which all scripts about entries begin.
-local DUE, ENTRIES, TASKS, PARKED = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local UNIQUE, TWINS, WAITING, RUNNING = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local DUE, ENTRIES, TASKS, PAUSED_DUE = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local UNIQUE, DUPLICATE_IDS, WAITING, RUNNING = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 
 -- Once it has left the schedule, an entry is found by its name in WAITING while it is ready, and
 -- in RUNNING while a process holds it. There stands
--- "<nonce> <due ms> <unique key or -> <task> [<incarnation>]", and '!' before it when a ready one
+-- "<message_id> <due ms> <unique key or -> <task> [<worker_id>]", and '!' before it when a ready one
 -- was cancelled: it is dropped when its turn comes. With a history of runs it is not the
--- incarnation that stands in WAITING, but when it became ready (ms), where dispatch/promote.lua knew.
+-- worker id that stands in WAITING, but when it became ready (ms), where dispatch/promote.lua knew.
 
 -- The name of an entry is its id or, where that is taken by another message with the same id,
--- "<id> NUL <nonce>". Names of the second kind are listed in TWINS until they are gone.
-local function twin_name(id, nonce)
-  return id .. '\0' .. nonce
+-- "<id> NUL <message_id>". Names of the second kind are listed in DUPLICATE_IDS until they are gone.
+local function duplicate_name(id, message_id)
+  return id .. '\0' .. message_id
 end
 
 -- Whether there are any: mostly not, and then nobody has to look for them.
-local twins_there
+local duplicate_ids_there
 
-local function has_twins()
-  if twins_there == nil then
-    twins_there = redis.call('EXISTS', TWINS) == 1
+local function has_duplicate_ids()
+  if duplicate_ids_there == nil then
+    duplicate_ids_there = redis.call('EXISTS', DUPLICATE_IDS) == 1
   end
-  return twins_there
+  return duplicate_ids_there
 end
 
-local function list_twin(name)
+local function list_duplicate(name)
   if string.find(name, '\0', 1, true) then
-    redis.call('ZADD', TWINS, 0, name)
-    twins_there = true
+    redis.call('ZADD', DUPLICATE_IDS, 0, name)
+    duplicate_ids_there = true
   end
 end
 
 -- The names that a message may have.
-local function names_of_message(id, nonce)
-  return has_twins() and {id, twin_name(id, nonce)} or {id}
+local function names_of_message(id, message_id)
+  return has_duplicate_ids() and {id, duplicate_name(id, message_id)} or {id}
 end
 
 -- Refuse those of another type before anything is written.
@@ -44,33 +44,33 @@ local function expect_state()
   end
 end
 
--- What stands in WAITING or RUNNING: mark, nonce, due, unique, task, incarnation.
+-- What stands in WAITING or RUNNING: mark, message id, due, unique, task, worker id.
 local function read_tracked(value)
   return string.match(value or '', '^(!?)(%S+) (%d+) (%S+) (%S*) ?(.*)$')
 end
 
 -- Name and value of a message in WAITING or RUNNING; nil when it is not there.
-local function find_tracked(index, id, nonce)
-  for _, name in ipairs(names_of_message(id, nonce)) do
+local function find_tracked(index, id, message_id)
+  for _, name in ipairs(names_of_message(id, message_id)) do
     local value = redis.call('HGET', index, name)
     local _, found = read_tracked(value)
-    if found == nonce then
+    if found == message_id then
       return name, value
     end
   end
 end
 
-local function track(index, id, nonce, rest)
+local function track(index, id, message_id, rest)
   local name = id
   local there = redis.call('HGET', index, id)
   if there then
     local _, other = read_tracked(there)
-    if other ~= nonce then
-      name = twin_name(id, nonce)
-      list_twin(name)
+    if other ~= message_id then
+      name = duplicate_name(id, message_id)
+      list_duplicate(name)
     end
   end
-  redis.call('HSET', index, name, nonce .. ' ' .. rest)
+  redis.call('HSET', index, name, message_id .. ' ' .. rest)
 end
 
 local function tracking(due, unique, task)
@@ -79,8 +79,8 @@ end
 
 -- Forget where a message is; returns what there was to know of it, or what its label tells: mark,
 -- due, what is known of it everywhere, and what is known of it there.
-local function untrack(index, id, nonce, unique)
-  local name, value = find_tracked(index, id, nonce)
+local function untrack(index, id, message_id, unique)
+  local name, value = find_tracked(index, id, message_id)
   if not name then
     return '', 0, tracking(0, unique, ''), ''
   end
@@ -92,29 +92,29 @@ end
 -- A message that a process held goes back to where it waits. It was in time once, so a limit for
 -- that counts no more: its due is forgotten.
 local function track_back(message, start)
-  local id, nonce, skip, unique = read_label(message, start)
+  local id, message_id, skip, unique = read_label(message, start)
   if id then
-    local _, _, rest = untrack(RUNNING, id, nonce, unique)
-    track(WAITING, id, nonce, skip > 0 and string.gsub(rest, '^%d+', '0') or rest)
+    local _, _, rest = untrack(RUNNING, id, message_id, unique)
+    track(WAITING, id, message_id, skip > 0 and string.gsub(rest, '^%d+', '0') or rest)
   end
 end
 
--- The message that owns a unique key: its id and nonce, and since when (ms) if the policy needs it;
+-- The message that owns a unique key: its id and message id, and since when (ms) if the policy needs it;
 -- nil for a free key.
 local function read_owner(key)
-  local since, id, nonce = string.match(
+  local since, id, message_id = string.match(
     redis.call('HGET', UNIQUE, key) or '', '^(%d*)=([^%z]*)%z(%S+)$')
-  return id, nonce, tonumber(since)
+  return id, message_id, tonumber(since)
 end
 
 -- Where a message holds its unique key: 'scheduled', 'waiting' or 'running', then its name and
 -- value; nil when it holds the key no longer, for example after a stock worker took it. Scope 's'
 -- holds the key only while scheduled, scope 'd' until done.
-local function find_owner(id, nonce, key)
-  for _, name in ipairs(names_of_message(id, nonce)) do
+local function find_owner(id, message_id, key)
+  for _, name in ipairs(names_of_message(id, message_id)) do
     local data = redis.call('HGET', ENTRIES, name)
     local _, there, _, start = read_record(data)
-    if there == nonce then
+    if there == message_id then
       local unique = read_unique(data, start)
       if unique and string.sub(unique, 2) == key then
         return 'scheduled', name, data
@@ -122,7 +122,7 @@ local function find_owner(id, nonce, key)
     end
   end
   for _, place in ipairs({{'waiting', WAITING}, {'running', RUNNING}}) do
-    local name, value = find_tracked(place[2], id, nonce)
+    local name, value = find_tracked(place[2], id, message_id)
     local mark, _, _, unique = read_tracked(value)
     if mark == '' and unique == 'd' .. key then
       return place[1], name, value
@@ -131,13 +131,13 @@ local function find_owner(id, nonce, key)
 end
 
 -- Release the unique key of a message that has left a place, unless it holds the key elsewhere.
-local function release_key(unique, id, nonce)
+local function release_key(unique, id, message_id)
   if unique == '-' then
     return
   end
   local key = string.sub(unique, 2)
-  local owner, owner_nonce = read_owner(key)
-  if owner == id and owner_nonce == nonce and not find_owner(id, nonce, key) then
+  local owner, owner_message_id = read_owner(key)
+  if owner == id and owner_message_id == message_id and not find_owner(id, message_id, key) then
     redis.call('HDEL', UNIQUE, key)
   end
 end
@@ -147,42 +147,42 @@ end
 local function forget_waiting()
   redis.call('UNLINK', WAITING)
   if redis.call('EXISTS', ENTRIES, RUNNING) == 0 then
-    redis.call('UNLINK', TWINS, UNIQUE)
+    redis.call('UNLINK', DUPLICATE_IDS, UNIQUE)
   end
 end
 
 -- A message that was ready or held is gone.
 local function forget_tracked(index, message, start)
-  local id, nonce, _, unique = read_label(message, start)
+  local id, message_id, _, unique = read_label(message, start)
   if id then
-    untrack(index, id, nonce, unique)
-    if redis.call('EXISTS', TWINS) == 1 then
-      redis.call('ZREM', TWINS, twin_name(id, nonce))
+    untrack(index, id, message_id, unique)
+    if redis.call('EXISTS', DUPLICATE_IDS) == 1 then
+      redis.call('ZREM', DUPLICATE_IDS, duplicate_name(id, message_id))
     end
-    release_key(unique, id, nonce)
+    release_key(unique, id, message_id)
   end
 end
 
--- Take an entry out of the schedule, but let it keep its unique key. Returns id, nonce and unique
+-- Take an entry out of the schedule, but let it keep its unique key. Returns id, message id and unique
 -- key of its label, if it has one.
 local function take_entry(name, score, data)
   redis.call('ZREM', DUE, name)
   redis.call('HDEL', ENTRIES, name)
-  redis.call('ZREM', TWINS, name)
+  redis.call('ZREM', DUPLICATE_IDS, name)
   local _, _, task, start = read_record(data)
   if task then
     local member = task_member(task, due_at(score), name)
     redis.call('ZREM', TASKS, member)
-    redis.call('ZREM', PARKED, member)
-    local id, nonce, _, unique = read_label(data, start)
-    return id, nonce, unique
+    redis.call('ZREM', PAUSED_DUE, member)
+    local id, message_id, _, unique = read_label(data, start)
+    return id, message_id, unique
   end
 end
 
 -- The same, and it is gone.
 local function remove_entry(name, score, data)
-  local id, nonce, unique = take_entry(name, score, data)
+  local id, message_id, unique = take_entry(name, score, data)
   if id then
-    release_key(unique, id, nonce)
+    release_key(unique, id, message_id)
   end
 end

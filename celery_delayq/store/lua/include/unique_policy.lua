@@ -4,25 +4,25 @@ local function since_of(policy, now)
 end
 
 -- What stands in UNIQUE, see read_owner.
-local function owner_text(since, id, nonce)
-  return (since and string.format('%.0f', since) or '') .. '=' .. twin_name(id, nonce)
+local function owner_text(since, id, message_id)
+  return (since and string.format('%.0f', since) or '') .. '=' .. duplicate_name(id, message_id)
 end
 
--- What is to become of a message with a unique key, by the policy '<letter> <max_wait ms> <1 for a
+-- What is to become of a message with a unique key, by the policy '<dead_letter> <max_wait ms> <1 for a
 -- retry>': 'r'eplace, 'l'ater, 'k'eep or 'e'rror. Changes nothing. Returns a table with
 --   what   'store', 'beside' (store without the key), 'keep', 'error', 'superseded'
 --   due    when it is to be due
---   owner  id of the message with the key; nonce, state, name, value: its place, if it makes way
+--   owner  id of the message with the key; message id, state, name, value: its place, if it makes way
 --   since  since when the key is held, where the policy is 'later'
 local function decide(unique, id, due, now, policy)
-  local letter, max_wait, retry = string.match(policy, '^(%a) (%d+) ([01])$')
+  local dead_letter, max_wait, retry = string.match(policy, '^(%a) (%d+) ([01])$')
   local key = string.sub(unique, 2)
   local plan = {what = 'store', due = due, key = key, since = since_of(policy, now)}
-  local owner, nonce, since = read_owner(key)
+  local owner, message_id, since = read_owner(key)
   if not owner then
     return plan
   end
-  local state, name, value = find_owner(owner, nonce, key)
+  local state, name, value = find_owner(owner, message_id, key)
   if not state then
     return plan
   end
@@ -32,14 +32,14 @@ local function decide(unique, id, due, now, policy)
     plan.since = plan.since and since or plan.since
   elseif retry == '1' then
     -- What has taken its place meanwhile stays.
-    plan.what = (letter == 'r' or letter == 'l') and 'superseded' or 'beside'
-  elseif letter == 'k' then
+    plan.what = (dead_letter == 'r' or dead_letter == 'l') and 'superseded' or 'beside'
+  elseif dead_letter == 'k' then
     plan.what = 'keep'
-  elseif letter == 'e' then
+  elseif dead_letter == 'e' then
     plan.what = 'error'
   else
-    plan.nonce, plan.state, plan.name, plan.value = nonce, state, name, value
-    if letter == 'l' and state ~= 'running' then
+    plan.message_id, plan.state, plan.name, plan.value = message_id, state, name, value
+    if dead_letter == 'l' and state ~= 'running' then
       if state == 'scheduled' then
         plan.due = math.max(due, due_at(redis.call('ZSCORE', DUE, name) or due))
       end
@@ -58,10 +58,10 @@ local function supersede(plan)
     remove_entry(plan.name, redis.call('ZSCORE', DUE, plan.name) or 0, plan.value)
   elseif plan.state == 'waiting' then
     redis.call('HSET', WAITING, plan.name, '!' .. plan.value)
-    release_key('d' .. plan.key, plan.owner, plan.nonce)
+    release_key('d' .. plan.key, plan.owner, plan.message_id)
   end
 end
 
-local function take_key(plan, id, nonce)
-  redis.call('HSET', UNIQUE, plan.key, owner_text(plan.since, id, nonce))
+local function take_key(plan, id, message_id)
+  redis.call('HSET', UNIQUE, plan.key, owner_text(plan.since, id, message_id))
 end

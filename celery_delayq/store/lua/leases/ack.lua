@@ -1,6 +1,6 @@
 -- Forget finished messages; stops after reading about 1 MB.
 --
--- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 leased
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running  9 leased
 --          10 deliveries  11 history
 -- ARGV     1 about how many runs to keep, 0 for no history  2 with a history the lines of their
 --          runs, each with a line feed behind it, '' for no line  3… fields of the messages

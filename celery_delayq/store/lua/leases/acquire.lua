@@ -1,20 +1,20 @@
 -- Lease messages of one queue to a process, at most as many as it asks for and about 1 MB; none of
 -- a paused one.
 --
--- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 agenda
---          10 wake  11 leased  12 leases  13 reaping  14 clock  15 deliveries  16 suspects
---          17 suspect_turn  18 nonces  19 control  20 pace  21 dead  22 dead_at  23… ready lists,
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running  9 next_due
+--          10 wake  11 leased  12 leases  13 lease_ends  14 clock  15 deliveries  16 quarantined
+--          17 quarantine_turn  18 request_numbers  19 control  20 pace  21 dead  22 dead_at  23… ready lists,
 --          the most urgent first
--- ARGV     1 queue  2 incarnation  3 lease (ms)  4 nonce, a number that grows  5 most messages
+-- ARGV     1 queue  2 worker id  3 lease (ms)  4 message id, a number that grows  5 most messages
 --          6 how many ready lists to take from  7 how many messages the process holds of any
 --          queue, or may get by other calls; -1 when it cannot make room for long  8 wake channel
 --          9… the priority steps of KEYS[23…]
 -- Returns  {place of the first ready list with something left, 0 for none; '1' when delivered
 --          alone, '2' when the process is to take nothing until it holds nothing; the revision of
---          what is paused and revoked, then the fields '<nonce>:<place>[@<when ready, ms>]' of
+--          what is paused and revoked, then the fields '<request_number>:<place>[@<when ready, ms>]' of
 --          the messages, after spaces; what is known of their deliveries before, each after a
 --          comma, or '' when nothing is known of any; then the messages}
--- Repeat   returns what is still held of the same nonce, and takes nothing
+-- Repeat   returns what is still held of the same message id, and takes nothing
 -- @include clock
 -- @include types
 -- @include room
@@ -27,24 +27,24 @@
 -- @include dead_letter
 -- @include rate_limit
 
-local queue, incarnation, lease, nonce = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local queue, worker_id, lease, request_number = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local limit, lists = tonumber(ARGV[5]), tonumber(ARGV[6])
 local reply = {0, '0', '', ''}
 
 -- Before anything moves, all that can be refused.
 local held = read_typed('hash', 'HLEN', KEYS[11])
-read_typed('zset', 'ZSCORE', KEYS[12], incarnation)
+read_typed('zset', 'ZSCORE', KEYS[12], worker_id)
 -- Moving frees memory, so a full server must let it pass: see dispatch/promote.lua.
 read_typed('zset', 'ZREM', KEYS[13], '')
 local counted = read_typed('hash', 'HLEN', KEYS[15]) > 0
-local suspects = read_typed('list', 'LLEN', KEYS[16])
-local last = tonumber(read_typed('hash', 'HGET', KEYS[18], incarnation) or 0)
+local quarantined = read_typed('list', 'LLEN', KEYS[16])
+local last = tonumber(read_typed('hash', 'HGET', KEYS[18], worker_id) or 0)
 local revision, paused = unpack(read_typed('hash', 'HMGET', KEYS[19], 'revision', 'q' .. queue))
 local tracked = read_typed('hash', 'HLEN', WAITING) > 0
 if tracked or read_typed('hash', 'HLEN', RUNNING) > 0 then
   expect_type(ENTRIES, 'hash')
   expect_type(UNIQUE, 'hash')
-  expect_type(TWINS, 'zset')
+  expect_type(DUPLICATE_IDS, 'zset')
   expect_type(KEYS[21], 'hash')
   expect_type(KEYS[22], 'zset')
 end
@@ -73,14 +73,14 @@ end
 -- Note who holds a message; nil for one that was cancelled or may not start any more, else when it
 -- became ready, '' where that is not known.
 local function admit(message)
-  local id, its_nonce, skip, unique = read_label(message)
+  local id, its_message_id, skip, unique = read_label(message)
   if not id then
     return ''
   end
-  local mark, due, rest, promoted = untrack(WAITING, id, its_nonce, unique)
+  local mark, due, rest, promoted = untrack(WAITING, id, its_message_id, unique)
   local late = skip > 0 and due > 0 and to_ms(clock) - due > skip
   if late and mark == '' then
-    bury_letter(KEYS[21], KEYS[22], id, to_ms(clock), due, skip_reason(to_ms(clock), due, skip),
+    add_dead_letter(KEYS[21], KEYS[22], id, to_ms(clock), due, skip_reason(to_ms(clock), due, skip),
       message)
   end
   if late or mark ~= '' then
@@ -90,14 +90,14 @@ local function admit(message)
     end
     return nil
   end
-  track(RUNNING, id, its_nonce, rest .. ' ' .. incarnation)
+  track(RUNNING, id, its_message_id, rest .. ' ' .. worker_id)
   return promoted
 end
 
 -- What is held of a call whose reply was lost, or that came late over a connection given up.
 local function repeated()
   for place = 1, limit do
-    local field = nonce .. ':' .. place
+    local field = request_number .. ':' .. place
     local item = redis.call('HGET', KEYS[11], field)
     local _, mark, start = read_leased(item)
     if start then
@@ -109,16 +109,16 @@ end
 
 -- A message under suspicion of killing its worker is delivered alone, so that nothing else is
 -- blamed or lost time with it. One worker at a time takes nothing more until it is free for it.
-local function suspect()
-  if suspects == 0 then
+local function take_quarantined()
+  if quarantined == 0 then
     return false
   end
   if held > 0 or tonumber(ARGV[7]) ~= 0 then
     if tonumber(ARGV[7]) < 0 then
       return false
     end
-    redis.call('SET', KEYS[17], incarnation, 'PX', lease, 'NX')
-    if redis.call('GET', KEYS[17]) ~= incarnation then
+    redis.call('SET', KEYS[17], worker_id, 'PX', lease, 'NX')
+    if redis.call('GET', KEYS[17]) ~= worker_id then
       return false
     end
     reply[2] = '2'
@@ -129,14 +129,14 @@ local function suspect()
   local message = string.sub(item, start or 1)
   local promoted = admit(message)
   if promoted then
-    local field = nonce .. ':1'
+    local field = request_number .. ':1'
     redis.call('HSET', KEYS[11], field, (step or ARGV[9]) .. '!\n' .. message)
     tell(field, message, promoted)
     reply[2] = '1'
   end
   redis.call('RPOP', KEYS[16])
   redis.call('DEL', KEYS[17])
-  suspects = suspects - 1
+  quarantined = quarantined - 1
   return true
 end
 
@@ -160,7 +160,7 @@ local function take()
       local promoted = admit(message)
       if promoted then
         place = place + 1
-        local field = nonce .. ':' .. place
+        local field = request_number .. ':' .. place
         fields[#fields + 1] = field
         fields[#fields + 1] = ARGV[i - 14] .. '\n' .. message
         tell(field, message, promoted)
@@ -173,14 +173,14 @@ local function take()
   hold()
 end
 
-if tonumber(nonce) <= last then
+if tonumber(request_number) <= last then
   repeated()
-elseif not paused and not suspect() then
+elseif not paused and not take_quarantined() then
   take()
 end
 if #reply > 4 then
-  redis.call('HSET', KEYS[18], incarnation, math.max(last, tonumber(nonce)))
-  hold_lease(KEYS[12], KEYS[13], queue, incarnation, ends)
+  redis.call('HSET', KEYS[18], worker_id, math.max(last, tonumber(request_number)))
+  hold_lease(KEYS[12], KEYS[13], queue, worker_id, ends)
 end
 if not paused then
   for i = #KEYS, 23, -1 do
@@ -189,13 +189,13 @@ if not paused then
     end
   end
 end
-local waiting = not paused and suspects > 0 and redis.call('EXISTS', KEYS[17]) == 0
+local waiting = not paused and quarantined > 0 and redis.call('EXISTS', KEYS[17]) == 0
 if reply[1] > 0 or waiting then
   wake(KEYS[10])
 else
   redis.call('DEL', KEYS[10])
 end
-if tracked and there == 0 and suspects == 0 then
+if tracked and there == 0 and quarantined == 0 then
   forget_waiting()
 end
 if below and there < tonumber(below) then

@@ -1,8 +1,8 @@
 -- Make a dead letter of a message that a process holds.
 --
--- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 leased
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running  9 leased
 --          10 deliveries  11 dead  12 dead_at  13 queues  14 history
--- ARGV     1 field of the message  2 id of the letter  3 reason  4 queue  5 layout of the queue
+-- ARGV     1 field of the message  2 id of the dead letter  3 reason  4 queue  5 layout of the queue
 --          6 details in JSON, '' for none  7 about how many runs to keep in the history  8 the
 --          line of its run there, '' for none
 -- Returns  1, or 0 when it is not held
@@ -31,7 +31,7 @@ redis.call('ZREM', KEYS[12], '')
 redis.call('HSETNX', KEYS[13], ARGV[4], ARGV[5])
 local message = string.sub(held, start or 1)
 forget_tracked(RUNNING, message)
-bury_letter(KEYS[11], KEYS[12], ARGV[2], to_ms(now_us()), 0, ARGV[3], message, ARGV[6])
+add_dead_letter(KEYS[11], KEYS[12], ARGV[2], to_ms(now_us()), 0, ARGV[3], message, ARGV[6])
 redis.call('HDEL', KEYS[10], redis.sha1hex(message))
 redis.call('HDEL', KEYS[9], ARGV[1])
 add_run(KEYS[14], ARGV[7], ARGV[8])

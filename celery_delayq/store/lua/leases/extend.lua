@@ -1,7 +1,7 @@
 -- Extend the lease of a process on what it holds of one queue.
 --
--- KEYS     1 leased  2 leases  3 reaping  4 clock
--- ARGV     1 queue  2 incarnation  3 lease (ms)
+-- KEYS     1 leased  2 leases  3 lease_ends  4 clock
+-- ARGV     1 queue  2 worker id  3 lease (ms)
 -- Returns  how many messages it holds
 -- Repeat   extends it again
 -- @include clock

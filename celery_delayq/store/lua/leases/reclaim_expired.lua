@@ -1,15 +1,15 @@
 -- Reclaim the messages of a process with an expired lease, at most a batch and about 1 MB of them.
 --
--- A message that was held too often when its process ended is suspected to be the cause, and is
+-- A message that was held too often when its process ended is taken for the cause, and is
 -- delivered alone from then on. If that ends its process too, it is dead.
 --
--- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 leased
---          10 leases  11 reaping  12 clock  13 wake  14 deliveries  15 suspects  16 dead
---          17 dead_at  18 nonces  19… ready lists
--- ARGV     1 queue  2 incarnation  3 most messages  4 most deliveries, 0 for no limit
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running  9 leased
+--          10 leases  11 lease_ends  12 clock  13 wake  14 deliveries  15 quarantined  16 dead
+--          17 dead_at  18 request_numbers  19… ready lists
+-- ARGV     1 queue  2 worker id  3 most messages  4 most deliveries, 0 for no limit
 --          5 longest time since the last look at lease time (ms)  6… the priority steps of
 --          KEYS[19…]
--- Returns  {'1' when there is more to take back in this queue, requeued, suspected, buried}
+-- Returns  {'1' when there is more to take back in this queue, requeued, quarantined, dead_lettered}
 -- Repeat   goes on with what is left
 -- @include clock
 -- @include types
@@ -41,7 +41,7 @@ expect_type(KEYS[18], 'hash')
 redis.call('ZREM', KEYS[11], '')
 
 local most = tonumber(ARGV[4])
-local moved, suspected, buried = 0, 0, 0
+local moved, quarantined, dead_lettered = 0, 0, 0
 
 local function take_back(held)
   local step, mark, start = read_leased(held)
@@ -49,17 +49,17 @@ local function take_back(held)
     return
   end
   if not step then
-    bury_letter(KEYS[16], KEYS[17], redis.sha1hex(held), to_ms(now_us()), 0, 'unreadable', held)
-    buried = buried + 1
+    add_dead_letter(KEYS[16], KEYS[17], redis.sha1hex(held), to_ms(now_us()), 0, 'unreadable', held)
+    dead_lettered = dead_lettered + 1
     return
   end
   local message = string.sub(held, start)
   local fate = count_death(message, mark, most, ARGV[2], KEYS[14], KEYS[16], KEYS[17])
   if fate == 'dead' then
-    buried = buried + 1
-  elseif fate == 'suspect' then
+    dead_lettered = dead_lettered + 1
+  elseif fate == 'quarantined' then
     redis.call('LPUSH', KEYS[15], step .. '\n' .. message)
-    suspected = suspected + 1
+    quarantined = quarantined + 1
   else
     redis.call('RPUSH', list_of[step] or KEYS[19], message)
     moved = moved + 1
@@ -70,8 +70,8 @@ local ends = redis.call('ZSCORE', KEYS[10], ARGV[2])
 if ends and tonumber(ends) <= lease_now(KEYS[12], ARGV[5]) then
   local order = {}
   for _, field in ipairs(redis.call('HRANDFIELD', KEYS[9], MOST_NAMES)) do
-    local nonce, place = string.match(field, '^(%d+):(%d+)$')
-    order[#order + 1] = {tonumber(nonce or 0), tonumber(place or 0), field}
+    local request_number, place = string.match(field, '^(%d+):(%d+)$')
+    order[#order + 1] = {tonumber(request_number or 0), tonumber(place or 0), field}
   end
   -- The first to run is pushed last.
   table.sort(order, function(a, b)
@@ -91,7 +91,7 @@ if ends and tonumber(ends) <= lease_now(KEYS[12], ARGV[5]) then
     redis.call('ZREM', KEYS[10], ARGV[2])
     redis.call('HDEL', KEYS[18], ARGV[2])
   end
-  if moved + suspected > 0 then
+  if moved + quarantined > 0 then
     wake(KEYS[13])
   end
 end
@@ -103,4 +103,4 @@ if first[2] then
 else
   redis.call('ZREM', KEYS[11], ARGV[1])
 end
-return {more, moved, suspected, buried}
+return {more, moved, quarantined, dead_lettered}

@@ -1,9 +1,9 @@
 -- Put messages that wait to be delivered alone into their ready lists, to run next, at most a
 -- batch of them and about 1 MB.
 --
--- KEYS     1 suspects  2 wake  3 dead  4 dead_at  5… ready lists
+-- KEYS     1 quarantined  2 wake  3 dead  4 dead_at  5… ready lists
 -- ARGV     1 most messages  2… the priority steps of KEYS[5…]
--- Returns  {moved, buried}; buried is what cannot be read
+-- Returns  {moved, dead_lettered}; dead-lettered is what cannot be read
 -- Repeat   goes on with what is left
 -- @include clock
 -- @include types
@@ -23,7 +23,7 @@ expect_type(KEYS[3], 'hash')
 expect_type(KEYS[4], 'zset')
 -- Moving frees memory, so a full server must let it pass: see dispatch/promote.lua.
 redis.call('ZREM', KEYS[4], '')
-local moved, buried = 0, 0
+local moved, dead_lettered = 0, 0
 
 local function put_back(item)
   local step, _, start = read_leased(item)
@@ -32,8 +32,8 @@ local function put_back(item)
     moved = moved + 1
   else
     local id = redis.sha1hex(item)
-    bury_letter(KEYS[3], KEYS[4], id, to_ms(now_us()), 0, 'unreadable suspect', item)
-    buried = buried + 1
+    add_dead_letter(KEYS[3], KEYS[4], id, to_ms(now_us()), 0, 'unreadable quarantined message', item)
+    dead_lettered = dead_lettered + 1
   end
 end
 
@@ -51,4 +51,4 @@ until #items == 0 or left == 0 or room <= 0
 if moved > 0 then
   wake(KEYS[2])
 end
-return {moved, buried}
+return {moved, dead_lettered}

@@ -3,7 +3,7 @@
 --
 -- The process still acknowledges the message, so an empty value stays in its place until then.
 --
--- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 agenda
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running  9 next_due
 --          10 queues  11 wake  12 ready list  13 leased  14 deliveries  15 running, of the queue
 --          of the message  16 history
 -- ARGV     1 queue  2 layout of the queue  3 wake channel  4 no limit  5 id  6 due (ms, '+' before
@@ -32,7 +32,7 @@
 local clock = now_us()
 local now = to_ms(clock)
 local id, due, data, field = ARGV[5], due_of(ARGV[6], clock), ARGV[8], ARGV[10]
-local _, nonce, task, start = read_record(data)
+local _, message_id, task, start = read_record(data)
 local held = redis.call('HGET', KEYS[13], field)
 if not held then
   return 'gone'
@@ -61,21 +61,21 @@ if plan.what == 'superseded' and ARGV[11] == 'keep' then
   -- Without the pause it would have run beside what has its key now.
   plan.what = 'beside'
 end
-local its_id, its_nonce, _, its_unique = read_label(held, held_start)
+local its_id, its_message_id, _, its_unique = read_label(held, held_start)
 if its_id then
-  local _, its_due = untrack(KEYS[15], its_id, its_nonce, its_unique)
+  local _, its_due = untrack(KEYS[15], its_id, its_message_id, its_unique)
   if ARGV[11] == 'keep' and its_due > 0 then
     due = math.min(due, its_due)
   end
-  if redis.call('EXISTS', TWINS) == 1 then
-    redis.call('ZREM', TWINS, twin_name(its_id, its_nonce))
+  if redis.call('EXISTS', DUPLICATE_IDS) == 1 then
+    redis.call('ZREM', DUPLICATE_IDS, duplicate_name(its_id, its_message_id))
   end
 end
 local state = 'superseded'
 if plan.what == 'superseded' then
   state = plan.what
 elseif due > now or ARGV[11] == 'keep' then
-  put_entry(id, due, data, nonce, task)
+  put_entry(id, due, data, message_id, task)
   announce(KEYS[9], KEYS[10], ARGV[1], ARGV[2], due, clock, ARGV[3])
   state = 'scheduled'
 else
@@ -83,12 +83,12 @@ else
   state = 'ready'
 end
 if its_id then
-  release_key(its_unique, its_id, its_nonce)
+  release_key(its_unique, its_id, its_message_id)
 end
 if plan.what == 'store' then
   local _, _, _, unique = read_label(data, start)
   if state == 'scheduled' or string.sub(unique, 1, 1) == 'd' then
-    take_key(plan, id, nonce)
+    take_key(plan, id, message_id)
   end
 end
 redis.call('HDEL', KEYS[14], redis.sha1hex(string.sub(held, held_start)))

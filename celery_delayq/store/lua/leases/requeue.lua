@@ -1,13 +1,13 @@
 -- Put messages that a process holds back into their ready lists, about 1 MB of them.
 --
--- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 leased
---          10 wake  11 deliveries  12 dead  13 dead_at  14 suspects  15… ready lists
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running  9 leased
+--          10 wake  11 deliveries  12 dead  13 dead_at  14 quarantined  15… ready lists
 -- ARGV     1 'first' to run next, 'last' to run after all that is ready  2 what to count:
 --          'nothing', 'requeued', 'crashed' or, where the process ends by an error of which nobody
 --          knows the cause, 'died'  3 most crashes or deaths, 0 for no limit  4 details for the
---          letter of one that crashed too often  5 incarnation  6 how many ready lists  7… their
+--          dead letter of one that crashed too often  5 worker id  6 how many ready lists  7… their
 --          priority steps, then the fields of the messages in the order in which they were leased
--- Returns  {requeued, buried, how many of the fields are done: 'last' from the first on, else from
+-- Returns  {requeued, dead-lettered, how many of the fields are done: 'last' from the first on, else from
 --          the last one}
 -- Repeat   goes on with what is left, as with the others; {0, 0, all} when nothing is
 -- @include clock
@@ -35,7 +35,7 @@ expect_type(KEYS[14], 'list')
 -- Moving frees memory, so a full server must let it pass: see dispatch/promote.lua.
 redis.call('ZREM', KEYS[13], '')
 
-local moved, buried, looked = 0, 0, 0
+local moved, dead_lettered, looked = 0, 0, 0
 local push = ARGV[1] == 'last' and 'LPUSH' or 'RPUSH'
 local from, to, by = #ARGV, 7 + lists, -1
 if ARGV[1] == 'last' then
@@ -48,7 +48,7 @@ local function count(message)
     return false
   end
   local digest = redis.sha1hex(message)
-  local reaped, crashed, requeued = read_deliveries(redis.call('HGET', KEYS[11], digest))
+  local reclaimed, crashed, requeued = read_deliveries(redis.call('HGET', KEYS[11], digest))
   if ARGV[2] == 'crashed' then
     crashed = crashed + 1
   else
@@ -57,11 +57,11 @@ local function count(message)
   if ARGV[2] == 'crashed' and most > 0 and crashed > most then
     redis.call('HDEL', KEYS[11], digest)
     forget_tracked(RUNNING, message)
-    bury_letter(KEYS[12], KEYS[13], read_label(message) or digest, to_ms(now_us()), 0,
+    add_dead_letter(KEYS[12], KEYS[13], read_label(message) or digest, to_ms(now_us()), 0,
       string.format('killed its process %d times', crashed), message, ARGV[4])
     return true
   end
-  write_deliveries(KEYS[11], digest, reaped, crashed, requeued)
+  write_deliveries(KEYS[11], digest, reclaimed, crashed, requeued)
   return false
 end
 
@@ -76,9 +76,9 @@ local function put_back(step, mark, message)
     track_back(message)
   end
   if fate == 'dead' then
-    buried = buried + 1
+    dead_lettered = dead_lettered + 1
     return
-  elseif fate == 'suspect' then
+  elseif fate == 'quarantined' then
     redis.call('LPUSH', KEYS[14], step .. '\n' .. message)
   elseif mark == '!' then
     redis.call(push, KEYS[14], step .. '\n' .. message)
@@ -99,12 +99,12 @@ for i = from, to, by do
   if step then
     put_back(step, mark, string.sub(held, start))
   elseif held and held ~= '' then
-    bury_letter(KEYS[12], KEYS[13], ARGV[i], to_ms(now_us()), 0, 'unreadable', held)
-    buried = buried + 1
+    add_dead_letter(KEYS[12], KEYS[13], ARGV[i], to_ms(now_us()), 0, 'unreadable', held)
+    dead_lettered = dead_lettered + 1
   end
   redis.call('HDEL', KEYS[9], ARGV[i])
 end
 if moved > 0 then
   wake(KEYS[10])
 end
-return {moved, buried, looked}
+return {moved, dead_lettered, looked}

@@ -1,10 +1,10 @@
 -- Give scheduled entries back to stock workers: into their ready lists, as messages of stock's.
 --
--- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 agenda
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running  9 next_due
 --          10 wake  11 answer  12… ready lists
 -- ARGV     1 queue  2… for each entry: its name, the score and the record that were read, the message
 --          to push, which of KEYS is its ready list
--- Returns  a letter for each: 'd' done, 'c' it is due at another time by now or another one, 'u' gone
+-- Returns  a code for each: 'd' done, 'c' it is due at another time by now or another one, 'u' gone
 -- Repeat   the same, for a minute
 -- @include types
 -- @include record
@@ -25,24 +25,24 @@ end
 -- Moving frees memory, so a full server must let it pass: see dispatch/promote.lua.
 redis.call('ZREM', KEYS[9], '')
 
-local letters, moved = {}, false
+local codes, moved = {}, false
 for i = 2, #ARGV, 5 do
   local name = ARGV[i]
   local data, score = redis.call('HGET', ENTRIES, name), redis.call('ZSCORE', DUE, name)
-  local letter = 'd'
+  local code = 'd'
   if not data or not score then
-    letter = 'u'
+    code = 'u'
   elseif data ~= ARGV[i + 2] or tonumber(score) ~= tonumber(ARGV[i + 1]) then
-    letter = 'c'
+    code = 'c'
   else
     redis.call('LPUSH', KEYS[tonumber(ARGV[i + 4])], ARGV[i + 3])
     wake(KEYS[10])
     remove_entry(name, score, data)
     moved = true
   end
-  letters[#letters + 1] = letter
+  codes[#codes + 1] = code
 end
 if moved then
   look_on(KEYS[9], ARGV[1], DUE)
 end
-return answer(KEYS[11], table.concat(letters))
+return answer(KEYS[11], table.concat(codes))

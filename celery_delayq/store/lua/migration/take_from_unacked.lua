@@ -1,7 +1,7 @@
 -- Take over a message that stock workers hold: out of kombu's unacked keys into the schedule or,
 -- when it is due, into its ready list.
 --
--- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 agenda
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running  9 next_due
 --          10 queues  11 wake  12 ready list  13 unacked  14 unacked_index
 -- ARGV     1 queue  2 layout of the queue  3 wake channel  4 no limit  5 id  6 due (ms, '+' before
 --          it when it counts from now)  7 which of KEYS is its ready list  8 record  9 no policy
@@ -20,7 +20,7 @@
 local clock = now_us()
 local now = to_ms(clock)
 local id, due, data, tag = ARGV[5], due_of(ARGV[6], clock), ARGV[8], ARGV[10]
-local _, nonce, task, start = read_record(data)
+local _, message_id, task, start = read_record(data)
 if redis.call('HEXISTS', KEYS[13], tag) == 0 then
   return 'gone'
 end
@@ -30,7 +30,7 @@ expect_type(KEYS[12], 'list')
 redis.call('ZREM', KEYS[9], '')
 local state
 if due > now then
-  put_entry(id, due, data, nonce, task)
+  put_entry(id, due, data, message_id, task)
   announce(KEYS[9], KEYS[10], ARGV[1], ARGV[2], due, clock, ARGV[3])
   state = 'scheduled'
 else

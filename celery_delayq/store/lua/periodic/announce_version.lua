@@ -5,7 +5,7 @@
 -- KEYS     1 deploys
 -- ARGV     1 source  2 version  3 since when it is known (ms), '' when that is not known  4 for how
 --          long it counts as being about (ms)  5 the mark as it was read  6 the mark that it is to
---          be then, '' for no other  7 what its code says then: JSON of name to edition
+--          be then, '' for no other  7 what its code says then: JSON of name to definition hash
 -- Returns  {the version that counts, the mark as it is then or '', since when this one is known
 --          (ms), other sources of which a version is about…}
 -- Repeat   the same

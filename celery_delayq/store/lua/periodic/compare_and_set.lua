@@ -4,28 +4,28 @@
 -- ARGV     1 channel on which those who fire are told  2… for each entry: name, the line in which it
 --          is to stand ('' for none), record ('' to remove it), when to look at it (ms, '' for
 --          never)
--- Returns  a letter for each: 'd' done, 'c' it stands otherwise, 'u' there is none
+-- Returns  a code for each: 'd' done, 'c' it stands otherwise, 'u' there is none
 -- Repeat   'd' for what is as it was to be, 'u' for what was removed
 -- @include types
 -- @include periodic
 
 expect_type(KEYS[1], 'hash')
 expect_type(KEYS[2], 'zset')
-local letters = {}
+local codes = {}
 for i = 2, #ARGV, 4 do
   local name, line, record = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   local there = redis.call('HGET', KEYS[1], name)
-  local letter = 'd'
+  local code = 'd'
   if there == record then
-    letter = 'd'
+    code = 'd'
   elseif line == '' then
-    letter = there and 'c' or 'd'
+    code = there and 'c' or 'd'
   elseif not there then
-    letter = 'u'
+    code = 'u'
   elseif not as_expected(KEYS[1], name, line) then
-    letter = 'c'
+    code = 'c'
   end
-  if letter == 'd' then
+  if code == 'd' then
     if record == '' then
       redis.call('ZREM', KEYS[2], name)
       redis.call('HDEL', KEYS[1], name)
@@ -34,8 +34,8 @@ for i = 2, #ARGV, 4 do
       look_at_entry(KEYS[2], name, ARGV[i + 3])
     end
   end
-  letters[#letters + 1] = letter
+  codes[#codes + 1] = code
 end
 -- A hint only: who may not publish is found out when they look again.
 redis.pcall('PUBLISH', ARGV[1], '')
-return table.concat(letters)
+return table.concat(codes)

@@ -1,7 +1,7 @@
 -- Schedule ticks of periodic entries, of each entry only if it still stands as expected: so each
 -- tick is scheduled once, by whoever comes first.
 --
--- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 agenda
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running  9 next_due
 --          10 queues  11 wake  12 periodic  13 periodic_at  14… ready lists; all lists of what is
 --          ready, if there is any unique key
 -- ARGV     1 queue  2 layout of the queue  3 wake channel  4… for each entry: name, the line in
@@ -9,7 +9,7 @@
 --          for never), the same two for when nothing of it was stored since another has its unique
 --          key, number of messages, and for each of those: id, due (ms), which of KEYS is its ready
 --          list, record, what to do when its unique key is taken (see include/unique_policy.lua)
--- Returns  for each entry '-' when it stands otherwise, else the letters of its messages, as in
+-- Returns  for each entry '-' when it stands otherwise, else the codes of its messages, as in
 --          schedule/add.lua
 -- Repeat   '-'
 -- @include clock
@@ -40,13 +40,13 @@ local i = 4
 while i <= #ARGV do
   local name, number = ARGV[i], tonumber(ARGV[i + 6])
   local data = as_expected(KEYS[12], name, ARGV[i + 1])
-  local letters, refused = {}, number > 0
+  local codes, refused = {}, number > 0
   if data then
     for j = i + 7, i + 6 + 5 * number, 5 do
       local due, list = due_of(ARGV[j + 1], clock), KEYS[tonumber(ARGV[j + 2])]
-      local letter = put(ARGV[j], due, list, ARGV[j + 3], ARGV[j + 4])
-      letters[#letters + 1] = letter
-      refused = refused and (letter == 'K' or letter == 'E')
+      local code = put(ARGV[j], due, list, ARGV[j + 3], ARGV[j + 4])
+      codes[#codes + 1] = code
+      refused = refused and (code == 'K' or code == 'E')
     end
     -- Listed before the tick is forgotten: nothing is ever nowhere.
     list_entries()
@@ -57,7 +57,7 @@ while i <= #ARGV do
     redis.call('HSET', KEYS[12], name, line .. string.sub(data, #ARGV[i + 1] + 1))
     look_at_entry(KEYS[13], name, at)
   end
-  answers[#answers + 1] = data and table.concat(letters) or '-'
+  answers[#answers + 1] = data and table.concat(codes) or '-'
   i = i + 7 + 5 * number
 end
 end_puts(KEYS[9], KEYS[10], ARGV[1], ARGV[2], ARGV[3])

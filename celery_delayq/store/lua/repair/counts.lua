@@ -2,8 +2,8 @@
 -- counted since.
 --
 -- KEYS     1 deliveries
--- ARGV     1 '1' to mend  2… for each message: its digest, its counts as they were
--- Returns  {0, looked at, {}, then {kind, found, mended, some digests…}}
+-- ARGV     1 '1' to repair  2… for each message: its digest, its counts as they were
+-- Returns  {0, looked at, {}, then {kind, found, repaired, some digests…}}
 -- Repeat   finds what is left
 -- @include repair_report
 

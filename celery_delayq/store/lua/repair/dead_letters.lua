@@ -1,9 +1,9 @@
--- Look at a batch of the dead letters, or of when they died: each must have the other. Mending
--- lists a letter by what it says itself, and removes a moment without a letter.
+-- Look at a batch of the dead letters, or of when they died: each must have the other. Repairing
+-- lists a dead letter by what it says itself, and removes a moment without a dead letter.
 --
 -- KEYS     1 dead  2 dead_at
--- ARGV     1 which of KEYS to look through  2 cursor  3 about how many to look at  4 '1' to mend
--- Returns  {next cursor, looked at, {}, then for each kind {kind, found, mended, some ids…}}
+-- ARGV     1 which of KEYS to look through  2 cursor  3 about how many to look at  4 '1' to repair
+-- Returns  {next cursor, looked at, {}, then for each kind {kind, found, repaired, some ids…}}
 -- Repeat   finds what is left
 -- @include clock
 -- @include types
@@ -15,10 +15,10 @@
 
 expect_type(KEYS[1], 'hash')
 expect_type(KEYS[2], 'zset')
-local mend = ARGV[4] == '1'
--- What is mended is small and makes letters be found, so a full server must let it pass: see
+local repair = ARGV[4] == '1'
+-- What is repaired is small and makes dead letters be found, so a full server must let it pass: see
 -- dispatch/promote.lua.
-if mend then
+if repair then
   redis.call('ZREM', KEYS[2], '')
 end
 local cursor, page
@@ -27,8 +27,8 @@ if ARGV[1] == '1' then
   for i = 1, #page, 2 do
     local id = page[i]
     if not redis.call('ZSCORE', KEYS[2], id) then
-      note('unlisted_letter', id, mend)
-      if mend then
+      note('unlisted_dead_letter', id, repair)
+      if repair then
         local died = died_at(page[i + 1]) or to_ms(now_us())
         redis.call('ZADD', KEYS[2], died, id)
       end
@@ -39,8 +39,8 @@ else
   for i = 1, #page, 2 do
     local id = page[i]
     if redis.call('HEXISTS', KEYS[1], id) == 0 then
-      note('no_letter', id, mend)
-      if mend then
+      note('no_dead_letter', id, repair)
+      if repair then
         redis.call('ZREM', KEYS[2], id)
       end
     end

@@ -1,9 +1,9 @@
--- Look at a batch of the schedule: each member must have a record. Mending makes dead letters of
+-- Look at a batch of the schedule: each member must have a record. Repairing makes dead letters of
 -- those without one, as dispatch/promote.lua would when they are due.
 --
--- KEYS     1 due  2 entries  3 agenda  4 dead  5 dead_at
--- ARGV     1 queue  2 cursor  3 about how many to look at  4 '1' to mend
--- Returns  {next cursor, looked at, {}, then for each kind {kind, found, mended, some ids…}}
+-- KEYS     1 due  2 entries  3 next_due  4 dead  5 dead_at
+-- ARGV     1 queue  2 cursor  3 about how many to look at  4 '1' to repair
+-- Returns  {next cursor, looked at, {}, then for each kind {kind, found, repaired, some ids…}}
 -- Repeat   finds what is left
 -- @include clock
 -- @include types
@@ -16,21 +16,21 @@ expect_type(KEYS[1], 'zset')
 expect_type(KEYS[2], 'hash')
 expect_type(KEYS[4], 'hash')
 expect_type(KEYS[5], 'zset')
-local mend = ARGV[4] == '1'
+local repair = ARGV[4] == '1'
 local page = redis.call('ZSCAN', KEYS[1], ARGV[2], 'COUNT', ARGV[3])
 for i = 1, #page[2], 2 do
   local id, due = page[2][i], tonumber(page[2][i + 1])
   if redis.call('HEXISTS', KEYS[2], id) == 0 then
-    note('no_record', id, mend)
-    if mend then
-      -- A letter takes its place, so a full server must let it pass: see dispatch/promote.lua.
+    note('no_record', id, repair)
+    if repair then
+      -- A dead letter takes its place, so a full server must let it pass: see dispatch/promote.lua.
       redis.call('ZREM', KEYS[3], '')
-      bury_letter(KEYS[4], KEYS[5], id, to_ms(now_us()), due_at(due), 'no record', '')
+      add_dead_letter(KEYS[4], KEYS[5], id, to_ms(now_us()), due_at(due), 'no record', '')
       redis.call('ZREM', KEYS[1], id)
     end
   end
 end
-if mend and #found > 0 then
+if repair and #found > 0 then
   look_again(KEYS[3], ARGV[1], KEYS[1])
 end
 return tell(page[1], #page[2] / 2)

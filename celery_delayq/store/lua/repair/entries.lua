@@ -1,12 +1,12 @@
 -- Look at a batch of the records: each must be readable, in the schedule and in the index by task
--- and, where they say so, listed as parked, as a twin, and as owner of its unique key. Mending adds
+-- and, where they say so, listed as paused and due, as a duplicate, and as owner of its unique key. Repairing adds
 -- to these; what is not in the schedule is for repair/schedule.lua, and of what cannot be read
 -- dispatch/promote.lua makes dead letters.
 --
--- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running
--- ARGV     1 cursor  2 about how many to look at  3 '1' to mend
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running
+-- ARGV     1 cursor  2 about how many to look at  3 '1' to repair
 -- Returns  {next cursor, looked at, {names that are not in the schedule}, then for each kind {kind,
---          found, mended, some ids…}}
+--          found, repaired, some ids…}}
 -- Repeat   finds what is left
 -- @include types
 -- @include room
@@ -19,20 +19,20 @@
 -- @include repair_state
 
 expect_state()
-local mend = ARGV[3] == '1'
+local repair = ARGV[3] == '1'
 local lost = {}
 
 -- Tasks run without it, so a full server may refuse it.
 local function add(member)
-  return mend and type(redis.pcall('ZADD', TASKS, 0, member)) == 'number'
+  return repair and type(redis.pcall('ZADD', TASKS, 0, member)) == 'number'
 end
 
-local function check_parked(name, member)
-  if not redis.call('ZSCORE', PARKED, member) then
-    note('lost_parked', name, mend)
-    if mend then
+local function check_paused_due(name, member)
+  if not redis.call('ZSCORE', PAUSED_DUE, member) then
+    note('lost_paused_due', name, repair)
+    if repair then
       let_pass()
-      redis.call('ZADD', PARKED, 0, member)
+      redis.call('ZADD', PAUSED_DUE, 0, member)
     end
   end
 end
@@ -52,15 +52,15 @@ for i = 1, #page, 2 do
     if not redis.call('ZSCORE', TASKS, member) then
       note('unindexed', name, add(member))
     end
-    if tonumber(due) >= PARK then
-      check_parked(name, member)
+    if tonumber(due) >= PAUSED_OFFSET then
+      check_paused_due(name, member)
     end
   end
-  check_twin(name, mend)
+  check_duplicate(name, repair)
   if priority then
-    local id, nonce, _, unique = read_label(data, start)
+    local id, message_id, _, unique = read_label(data, start)
     if id then
-      check_key(id, nonce, unique, mend)
+      check_key(id, message_id, unique, repair)
     end
   end
 end

@@ -1,7 +1,7 @@
 -- Forget what is known of ready messages, since stock workers take them from now on; those that
 -- were cancelled go, too.
 --
--- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running
 --          9… ready lists
 -- ARGV     1… for each: its name in WAITING, what stands there, the message if it was cancelled
 -- Returns  how many messages were removed
@@ -24,11 +24,11 @@ for i = 1, #ARGV, 3 do
     end
     redis.call('HDEL', WAITING, name)
     if redis.call('HEXISTS', ENTRIES, name) == 0 and redis.call('HEXISTS', RUNNING, name) == 0 then
-      redis.call('ZREM', TWINS, name)
+      redis.call('ZREM', DUPLICATE_IDS, name)
     end
-    local _, nonce, _, unique = read_tracked(value)
+    local _, message_id, _, unique = read_tracked(value)
     if unique then
-      release_key(unique, string.match(name, '^[^%z]*'), nonce)
+      release_key(unique, string.match(name, '^[^%z]*'), message_id)
     end
   end
 end

@@ -1,11 +1,11 @@
 -- Check messages that the index calls ready, or held, and that the caller has not found there. They
 -- are gone, unless they have moved meanwhile: the script reads all places at one moment.
 --
--- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running
---          9… ready lists and suspects, or leased of each process
--- ARGV     1 'waiting' or 'running'  2 '1' to mend  3 most bytes to read  4… for each: its name,
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running
+--          9… ready lists and quarantined, or leased of each process
+-- ARGV     1 'waiting' or 'running'  2 '1' to repair  3 most bytes to read  4… for each: its name,
 --          its value in the index
--- Returns  {0, looked at, {}, then {kind, found, mended, some names…}}; {1, 0, {}} if ARGV[3] bytes
+-- Returns  {0, looked at, {}, then {kind, found, repaired, some names…}}; {1, 0, {}} if ARGV[3] bytes
 --          are too few
 -- Repeat   finds what is left
 -- @include types
@@ -21,7 +21,7 @@
 -- A message is gone only if it is in none of these places, so one call must read them all. It has
 -- more room than other calls.
 room = tonumber(ARGV[3])
-local is_held, mend = ARGV[1] == 'running', ARGV[2] == '1'
+local is_held, repair = ARGV[1] == 'running', ARGV[2] == '1'
 local index = is_held and RUNNING or WAITING
 expect_state()
 for i = 9, #KEYS do
@@ -32,9 +32,9 @@ local there = {}
 
 local function note_there(item)
   local _, _, start = read_leased(item)
-  local id, nonce = read_label(item, start or 1)
+  local id, message_id = read_label(item, start or 1)
   if id then
-    there[twin_name(id, nonce)] = true
+    there[duplicate_name(id, message_id)] = true
   end
 end
 
@@ -81,13 +81,13 @@ end
 for _, i in ipairs(unchanged) do
   local name = ARGV[i]
   local id = string.match(name, '^[^%z]*')
-  local _, nonce, _, unique = read_tracked(ARGV[i + 1])
-  if not there[twin_name(id, nonce or '')] then
-    note(is_held and 'gone_running' or 'gone_waiting', name, mend)
-    if mend then
+  local _, message_id, _, unique = read_tracked(ARGV[i + 1])
+  if not there[duplicate_name(id, message_id or '')] then
+    note(is_held and 'gone_running' or 'gone_waiting', name, repair)
+    if repair then
       redis.call('HDEL', index, name)
-      redis.call('ZREM', TWINS, name)
-      release_key(unique or '-', id, nonce)
+      redis.call('ZREM', DUPLICATE_IDS, name)
+      release_key(unique or '-', id, message_id)
     end
   end
 end

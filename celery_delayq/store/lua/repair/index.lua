@@ -1,12 +1,12 @@
 -- Look at a batch of the index by task: each member must belong to an entry, with its task and
--- its due. Mending removes those that do not; a record that is not in the schedule gets back the
+-- its due. Repairing removes those that do not; a record that is not in the schedule gets back the
 -- due that its member tells.
 --
--- KEYS     1 due  2 entries  3 tasks  4 agenda
--- ARGV     1 queue  2 cursor  3 about how many to look at  4 '1' to mend  5… members left by an
+-- KEYS     1 due  2 entries  3 tasks  4 next_due
+-- ARGV     1 queue  2 cursor  3 about how many to look at  4 '1' to repair  5… members left by an
 --          earlier call, to look at instead
 -- Returns  {next cursor, looked at, {members left}, then for each kind {kind, found,
---          mended, some ids…}}
+--          repaired, some ids…}}
 -- Repeat   finds what is left
 -- @include types
 -- @include room
@@ -18,11 +18,11 @@
 expect_type(KEYS[1], 'zset')
 expect_type(KEYS[2], 'hash')
 expect_type(KEYS[3], 'zset')
-local mend = ARGV[4] == '1'
+local repair = ARGV[4] == '1'
 
 local function remove(member, id)
-  note('misindexed', id, mend)
-  if mend then
+  note('misindexed', id, repair)
+  if repair then
     redis.call('ZREM', KEYS[3], member)
   end
 end
@@ -30,7 +30,7 @@ end
 -- The index knows the due of a record that is in the schedule no more. Where this only looks,
 -- repair/entries.lua tells it.
 local function schedule_again(due, id)
-  if mend then
+  if repair then
     note('unscheduled', id, true)
     -- Without it the entry would stay for ever, so a full server must let it pass: see
     -- dispatch/promote.lua.

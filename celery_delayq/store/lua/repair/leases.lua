@@ -1,36 +1,36 @@
 -- Look at the leases of some processes on a queue: what a process holds must end some day, and
 -- someone must look then.
 --
--- KEYS     1 leases  2 reaping  3 clock  4 nonces  5… leased of each process
--- ARGV     1 queue  2 '1' to mend  3 lease (ms), for a process that has none  4 for how long (ms)
+-- KEYS     1 leases  2 lease_ends  3 clock  4 request_numbers  5… leased of each process
+-- ARGV     1 queue  2 '1' to repair  3 lease (ms), for a process that has none  4 for how long (ms)
 --          a lease on nothing must have been over to be told; leases/reclaim_expired.lua removes it by then
---          5… incarnations, in the order of KEYS[5…]
--- Returns  {0, looked at, {}, then for each kind {kind, found, mended, some incarnations…}}
+--          5… worker ids, in the order of KEYS[5…]
+-- Returns  {0, looked at, {}, then for each kind {kind, found, repaired, some worker_ids…}}
 -- Repeat   finds what is left
 -- @include clock
 -- @include types
 -- @include lease
 -- @include repair_report
 
-local queue, mend, lease = ARGV[1], ARGV[2] == '1', tonumber(ARGV[3])
+local queue, repair, lease = ARGV[1], ARGV[2] == '1', tonumber(ARGV[3])
 expect_type(KEYS[1], 'zset')
 expect_type(KEYS[4], 'hash')
 for i = 5, #KEYS do
   expect_type(KEYS[i], 'hash')
 end
 -- What a process holds must come back, so a full server must let it pass: see dispatch/promote.lua.
-if mend then
+if repair then
   redis.call('ZREM', KEYS[2], '')
 end
 local now = lease_now(KEYS[3], lease / 3)
 
-local function look_at(incarnation, held)
-  local ends = redis.call('ZSCORE', KEYS[1], incarnation)
+local function look_at(worker_id, held)
+  local ends = redis.call('ZSCORE', KEYS[1], worker_id)
   if redis.call('EXISTS', held) == 1 then
     if not ends then
-      note('unleased', incarnation, mend)
-      if mend then
-        hold_lease(KEYS[1], KEYS[2], queue, incarnation, now + lease)
+      note('unleased', worker_id, repair)
+      if repair then
+        hold_lease(KEYS[1], KEYS[2], queue, worker_id, now + lease)
       end
     end
     return
@@ -39,13 +39,13 @@ local function look_at(incarnation, held)
     return
   end
   if ends then
-    note('empty_lease', incarnation, mend)
-  elseif redis.call('HEXISTS', KEYS[4], incarnation) == 1 then
-    note('stale_nonce', incarnation, mend)
+    note('empty_lease', worker_id, repair)
+  elseif redis.call('HEXISTS', KEYS[4], worker_id) == 1 then
+    note('stale_message_id', worker_id, repair)
   end
-  if mend then
-    redis.call('ZREM', KEYS[1], incarnation)
-    redis.call('HDEL', KEYS[4], incarnation)
+  if repair then
+    redis.call('ZREM', KEYS[1], worker_id)
+    redis.call('HDEL', KEYS[4], worker_id)
   end
 end
 
@@ -57,13 +57,13 @@ end
 local first = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
 local look = redis.call('ZSCORE', KEYS[2], queue)
 if first[2] and (not look or tonumber(look) > tonumber(first[2])) then
-  note('unwatched', first[1], mend)
-  if mend then
+  note('unwatched', first[1], repair)
+  if repair then
     redis.call('ZADD', KEYS[2], first[2], queue)
   end
 elseif look and not first[2] then
-  note('idle_reaping', queue, mend)
-  if mend then
+  note('idle_lease_ends', queue, repair)
+  if repair then
     redis.call('ZREM', KEYS[2], queue)
   end
 end

@@ -1,12 +1,12 @@
 -- Look at a batch of what is ready, or of what a process holds: what has a label must be found by
--- its id. Mending tells what the label does.
+-- its id. Repairing tells what the label does.
 --
--- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 leased,
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running  9 leased,
 --          or one of the lists of what is ready
 -- ARGV     1 whose KEYS[9] is, '' when it is a list  2 cursor  3 about how many to look at
---          4 '1' to mend
--- Returns  {next cursor, looked at, {id NUL nonce of each that has a label}, then {kind, found,
---          mended, some ids…}}
+--          4 '1' to repair
+-- Returns  {next cursor, looked at, {id NUL message_id of each that has a label}, then {kind, found,
+--          repaired, some ids…}}
 -- Repeat   finds what is left
 -- @include types
 -- @include room
@@ -18,10 +18,10 @@
 -- @include repair_report
 -- @include repair_state
 
-local incarnation, from, most, mend = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
+local worker_id, from, most, repair = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
 expect_state()
 local items, cursor = {}, '0'
-if incarnation == '' then
+if worker_id == '' then
   expect_type(KEYS[9], 'list')
   -- Others take from the right, so none is passed over.
   repeat
@@ -45,20 +45,20 @@ else
 end
 
 local index, kind, rest = WAITING, 'untracked_ready', ''
-if incarnation ~= '' then
-  index, kind, rest = RUNNING, 'untracked_held', ' ' .. incarnation
+if worker_id ~= '' then
+  index, kind, rest = RUNNING, 'untracked_held', ' ' .. worker_id
 end
 local there = {}
 for _, item in ipairs(items) do
   local _, _, start = read_leased(item)
-  local id, nonce, _, unique = read_label(item, start or 1)
+  local id, message_id, _, unique = read_label(item, start or 1)
   if id then
-    there[#there + 1] = twin_name(id, nonce)
-    if not find_tracked(index, id, nonce) then
-      note(kind, id, mend)
-      if mend then
+    there[#there + 1] = duplicate_name(id, message_id)
+    if not find_tracked(index, id, message_id) then
+      note(kind, id, repair)
+      if repair then
         let_pass()
-        track(index, id, nonce, tracking(0, unique, '') .. rest)
+        track(index, id, message_id, tracking(0, unique, '') .. rest)
       end
     end
   end

@@ -1,11 +1,11 @@
--- Look at a batch of what is listed as parked: each must belong to a parked entry, with its task
--- and its due. Mending removes those that do not: when their task goes on, dispatch/promote.lua would give
+-- Look at a batch of what is listed as paused and due: each must belong to a paused and due entry, with its task
+-- and its due. Repairing removes those that do not: when their task goes on, dispatch/promote.lua would give
 -- the entry that due.
 --
--- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running
--- ARGV     1 cursor  2 about how many to look at  3 '1' to mend  4… names left by an earlier call,
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running
+-- ARGV     1 cursor  2 about how many to look at  3 '1' to repair  4… names left by an earlier call,
 --          to look at instead
--- Returns  {next cursor, looked at, {names left}, then for each kind {kind, found, mended,
+-- Returns  {next cursor, looked at, {names left}, then for each kind {kind, found, repaired,
 --          some ids…}}
 -- Repeat   finds what is left
 -- @include types
@@ -16,10 +16,10 @@
 -- @include repair_page
 
 expect_state()
-local mend = ARGV[3] == '1'
+local repair = ARGV[3] == '1'
 local page = {ARGV[1], {select(4, unpack(ARGV))}}
 if #page[2] == 0 then
-  page = names_in(redis.call('ZSCAN', PARKED, ARGV[1], 'COUNT', ARGV[2]))
+  page = names_in(redis.call('ZSCAN', PAUSED_DUE, ARGV[1], 'COUNT', ARGV[2]))
 end
 return look_at_each(page, function(member)
   local told_task, name = string.match(member, '^([^%z]*)%z%d+%z(.*)$')
@@ -28,12 +28,12 @@ return look_at_each(page, function(member)
   take_room(data and #data or 0)
   local priority, _, task = read_record(data)
   -- Of an unreadable record nothing is known that a member could be wrong about.
-  local right = score and score >= PARK
+  local right = score and score >= PAUSED_OFFSET
     and task_member(priority and task or told_task, due_at(score), name)
   if member ~= right then
-    note(score and 'misparked' or 'idle_parked', name or member, mend)
-    if mend then
-      redis.call('ZREM', PARKED, member)
+    note(score and 'misplaced_paused' or 'idle_paused_due', name or member, repair)
+    if repair then
+      redis.call('ZREM', PAUSED_DUE, member)
     end
   end
 end)

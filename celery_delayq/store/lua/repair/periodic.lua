@@ -1,10 +1,10 @@
 -- Look at a batch of the periodic entries, or of when to look at them: each that is to be fired must
--- be looked at. Mending has it looked at now, which does no harm, and removes a moment without an
+-- be looked at. Repairing has it looked at now, which does no harm, and removes a moment without an
 -- entry.
 --
 -- KEYS     1 periodic  2 periodic_at
--- ARGV     1 which of KEYS to look through  2 cursor  3 about how many to look at  4 '1' to mend
--- Returns  {next cursor, looked at, {}, then for each kind {kind, found, mended, some names…}}
+-- ARGV     1 which of KEYS to look through  2 cursor  3 about how many to look at  4 '1' to repair
+-- Returns  {next cursor, looked at, {}, then for each kind {kind, found, repaired, some names…}}
 -- Repeat   finds what is left
 -- @include clock
 -- @include types
@@ -15,9 +15,9 @@
 
 expect_type(KEYS[1], 'hash')
 expect_type(KEYS[2], 'zset')
-local mend = ARGV[4] == '1'
+local repair = ARGV[4] == '1'
 -- A full server must let it pass: see dispatch/promote.lua.
-if mend then
+if repair then
   redis.call('ZREM', KEYS[2], '')
 end
 local cursor, page
@@ -30,8 +30,8 @@ if ARGV[1] == '1' then
     if not tick then
       note('unreadable_periodic', name, false)
     elseif state == 'on' and not redis.call('ZSCORE', KEYS[2], name) then
-      note('unlisted_periodic', name, mend)
-      if mend then
+      note('unlisted_periodic', name, repair)
+      if repair then
         redis.call('ZADD', KEYS[2], to_ms(now_us()), name)
       end
     end
@@ -41,8 +41,8 @@ else
   for i = 1, #page, 2 do
     local name = page[i]
     if redis.call('HEXISTS', KEYS[1], name) == 0 then
-      note('no_periodic', name, mend)
-      if mend then
+      note('no_periodic', name, repair)
+      if repair then
         redis.call('ZREM', KEYS[2], name)
       end
     end

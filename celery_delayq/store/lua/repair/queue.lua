@@ -1,10 +1,10 @@
--- Look at what leads to a queue: the agenda, while something is scheduled, and the registry.
+-- Look at what leads to a queue: the next-due index, while something is scheduled, and the registry.
 --
--- KEYS     1 due  2 entries  3 tasks  4 agenda  5 queues  6 leases  7 suspects  8 dead  9 parked
+-- KEYS     1 due  2 entries  3 tasks  4 next_due  5 queues  6 leases  7 quarantined  8 dead  9 paused_due
 --          10 control
--- ARGV     1 queue  2 layout of the queue  3 '1' to mend  4 for how long (ms) a queue is left alone
+-- ARGV     1 queue  2 layout of the queue  3 '1' to repair  4 for how long (ms) a queue is left alone
 --          after an error (dispatch/defer_queue.lua), or for its rate
--- Returns  {0, 1, {}, then for each kind {kind, found, mended, queue}}
+-- Returns  {0, 1, {}, then for each kind {kind, found, repaired, queue}}
 -- Repeat   finds what is left
 -- @include clock
 -- @include types
@@ -12,12 +12,12 @@
 -- @include next_due
 -- @include repair_report
 
-local queue, mend = ARGV[1], ARGV[3] == '1'
+local queue, repair = ARGV[1], ARGV[3] == '1'
 expect_type(KEYS[1], 'zset')
 expect_type(KEYS[9], 'zset')
 expect_type(KEYS[10], 'hash')
 
--- Whether something is parked whose task is paused no more; of what is no entry any more, a few are
+-- Whether something is paused and due whose task is paused no more; of what is no entry any more, a few are
 -- passed over.
 local function goes_on()
   local start = '-'
@@ -29,7 +29,7 @@ local function goes_on()
     local task, name = string.match(first, '^([^%z]*)%z?%d*%z?(.*)$')
     if redis.call('HEXISTS', KEYS[10], 't' .. task) == 1 then
       start = '(' .. task .. '\1'
-    elseif tonumber(redis.call('ZSCORE', KEYS[1], name) or 0) >= PARK then
+    elseif tonumber(redis.call('ZSCORE', KEYS[1], name) or 0) >= PAUSED_OFFSET then
       return true
     else
       start = '(' .. first
@@ -38,7 +38,7 @@ local function goes_on()
 end
 
 -- Small, and without it the queue is forgotten: a full server must let it pass, see dispatch/promote.lua.
-if mend then
+if repair then
   redis.call('ZREM', KEYS[4], '')
 end
 -- An early look does no harm: dispatch/promote.lua then says when the next one is to be, and takes a paused
@@ -47,17 +47,17 @@ if redis.call('HEXISTS', KEYS[10], 'q' .. queue) == 0 then
   local now = to_ms(now_us())
   local first = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
   local look = tonumber(redis.call('ZSCORE', KEYS[4], queue) or nil)
-  local next_due = first[2] and tonumber(first[2]) < PARK and tonumber(first[2])
+  local next_due = first[2] and tonumber(first[2]) < PAUSED_OFFSET and tonumber(first[2])
   if goes_on() then
     next_due = math.min(next_due or now, now)
   end
   local latest = next_due and math.max(next_due, now + tonumber(ARGV[4]))
   if latest and (not look or look > latest) then
-    note('agenda_late', queue, mend)
+    note('next_due_late', queue, repair)
   elseif look and not latest then
-    note('idle_agenda', queue, mend)
+    note('idle_next_due', queue, repair)
   end
-  if mend and #found > 0 then
+  if repair and #found > 0 then
     look_again(KEYS[4], queue, KEYS[1])
     if next_due then
       redis.call('ZADD', KEYS[4], 'LT', next_due, queue)
@@ -67,8 +67,8 @@ end
 if redis.call('HEXISTS', KEYS[5], queue) == 0
   and redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[3], KEYS[6], KEYS[7], KEYS[8]) > 0
 then
-  note('unregistered', queue, mend)
-  if mend then
+  note('unregistered', queue, repair)
+  if repair then
     redis.call('HSETNX', KEYS[5], queue, ARGV[2])
   end
 end

@@ -1,8 +1,8 @@
 -- Put records that are not in the schedule back into it.
 --
--- KEYS     1 due  2 entries  3 tasks  4 agenda
+-- KEYS     1 due  2 entries  3 tasks  4 next_due
 -- ARGV     1 queue  2… for each: id, due (ms, '' for now)
--- Returns  {0, looked at, {}, then {kind, found, mended, some ids…}}
+-- Returns  {0, looked at, {}, then {kind, found, repaired, some ids…}}
 -- Repeat   changes nothing
 -- @include clock
 -- @include types

@@ -4,9 +4,9 @@
 -- move between two looks has nobody who comes for it. Nobody is to come to a paused queue.
 --
 -- KEYS     1 wake  2 control  3… ready lists
--- ARGV     1 queue  2 what an earlier look returned, to mend it if nothing has moved since
+-- ARGV     1 queue  2 what an earlier look returned, to repair it if nothing has moved since
 -- Returns  a sign of what is the next to run in each list; '' when nothing is wrong
--- Repeat   the same, '' once mended
+-- Repeat   the same, '' once repaired
 -- @include types
 -- @include room
 -- @include wake

@@ -65,7 +65,7 @@ local function by_task(number)
     local due, name = string.match(member, '^[^%z]*%z(%d+)%z(.*)$')
     local score = name and redis.call('ZSCORE', KEYS[1], name)
     found[#found + 1] = name or ''
-    found[#found + 1] = tonumber(score or 0) >= PARK and string.format('%.0f', due + PARK)
+    found[#found + 1] = tonumber(score or 0) >= PAUSED_OFFSET and string.format('%.0f', due + PAUSED_OFFSET)
       or due or '0'
   end
   return found, members

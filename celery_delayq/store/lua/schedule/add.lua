@@ -1,13 +1,13 @@
 -- Store messages until they are due; those whose moment has passed go to ready at once.
 --
--- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 agenda
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running  9 next_due
 --          10 queues  11 wake  12… ready lists; all lists of what is ready, if there is any
 --          unique key
 -- ARGV     1 queue  2 layout of the queue  3 wake channel  4 most entries that may be scheduled, 0
 --          for no limit  5… for each message: id, due (ms, '+' before it when it counts from now),
 --          which of KEYS is its ready list, record, what to do when its unique key is taken (see
 --          include/unique_policy.lua), '' without one
--- Returns  {now (ms, rounded up), a letter for each message, then the id that each capital letter
+-- Returns  {now (ms, rounded up), a code for each message, then the id that each capital letter
 --          is about, then for each 'S' and 'R' the record of that, '' when it had been ready}: 's'
 --          scheduled, 'r' ready, 'd' a duplicate, 'f' refused since the queue is full; 'S' and 'R'
 --          the same in place of another, 'K' kept the other, 'E' refused since there is another,
@@ -37,8 +37,8 @@ begin_puts(clock, most > 0 and most - redis.call('ZCARD', DUE) or math.huge, KEY
 local states, others, replaced = {}, {}, {}
 for i = 5, #ARGV, 5 do
   local due, list = due_of(ARGV[i + 1], clock), KEYS[tonumber(ARGV[i + 2])]
-  local letter, other, record = put(ARGV[i], due, list, ARGV[i + 3], ARGV[i + 4])
-  states[#states + 1], others[#others + 1], replaced[#replaced + 1] = letter, other, record
+  local code, other, record = put(ARGV[i], due, list, ARGV[i + 3], ARGV[i + 4])
+  states[#states + 1], others[#others + 1], replaced[#replaced + 1] = code, other, record
 end
 end_puts(KEYS[9], KEYS[10], ARGV[1], ARGV[2], ARGV[3])
 for _, record in ipairs(replaced) do

@@ -1,9 +1,9 @@
 -- Tell how much is in each state in one queue, at one moment.
 --
--- KEYS     1 due  2 dead  3 parked  4… ready lists and suspects
+-- KEYS     1 due  2 dead  3 paused_due  4… ready lists and quarantined
 -- ARGV     –
--- Returns  {now (ms), scheduled, overdue, due of the first (ms) or '', dead, ready, parked}; what is
---          parked is scheduled too, but neither overdue nor the first
+-- Returns  {now (ms), scheduled, overdue, due of the first (ms) or '', dead, ready, paused_due}; what is
+--          paused and due is scheduled too, but neither overdue nor the first
 -- Repeat   reads only
 -- @include clock
 -- @include record
@@ -18,7 +18,7 @@ return {
   now,
   redis.call('ZCARD', KEYS[1]),
   redis.call('ZCOUNT', KEYS[1], '-inf', now),
-  first and tonumber(first) < PARK and first or '',
+  first and tonumber(first) < PAUSED_OFFSET and first or '',
   redis.call('HLEN', KEYS[2]),
   ready,
   redis.call('ZCARD', KEYS[3]),

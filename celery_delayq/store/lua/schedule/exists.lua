@@ -1,8 +1,8 @@
 -- Tell which messages are known, so that those need not be made.
 --
--- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running
--- ARGV     1 ids  2 nonces, both with a NUL behind each
--- Returns  a letter for each: 'd' it is scheduled, ready or held, '-' it is not; it stops after
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running
+-- ARGV     1 ids  2 message ids, both with a NUL behind each
+-- Returns  a code for each: 'd' it is scheduled, ready or held, '-' it is not; it stops after
 --          reading about 1 MB of records
 -- Repeat   reads only
 -- @include types
@@ -20,15 +20,15 @@ local function split(text)
 end
 
 expect_state()
-local ids, nonces, letters = split(ARGV[1]), split(ARGV[2]), {}
+local ids, message_ids, codes = split(ARGV[1]), split(ARGV[2]), {}
 local tracked = redis.call('EXISTS', WAITING, RUNNING) > 0
 
 for i, id in ipairs(ids) do
   if i > 1 and room <= 0 then
     break
   end
-  local known, bytes = is_scheduled(id, nonces[i])
+  local known, bytes = is_scheduled(id, message_ids[i])
   take_room(bytes)
-  letters[i] = (known or tracked and is_tracked(id, nonces[i])) and 'd' or '-'
+  codes[i] = (known or tracked and is_tracked(id, message_ids[i])) and 'd' or '-'
 end
-return table.concat(letters)
+return table.concat(codes)

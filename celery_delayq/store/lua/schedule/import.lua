@@ -1,12 +1,12 @@
 -- Store messages that were exported as schedule/add.lua does, and tell a repeat what became of them.
 --
--- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 agenda
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running  9 next_due
 --          10 queues  11 wake  12 answer  13… ready lists; all lists of what is ready, if there is
 --          any unique key
 -- ARGV     1 queue  2 layout of the queue  3 wake channel  4 most entries that may be scheduled, 0
 --          for no limit  5… for each message: id, due (ms), which of KEYS is its ready list, record,
 --          what to do when its unique key is taken (see include/unique_policy.lua), '' without one
--- Returns  a letter for each message, as in schedule/add.lua
+-- Returns  a code for each message, as in schedule/add.lua
 -- Repeat   the same, for a minute
 -- @include clock
 -- @include types
@@ -34,10 +34,10 @@ end
 
 local most = tonumber(ARGV[4])
 begin_puts(clock, most > 0 and most - redis.call('ZCARD', DUE) or math.huge, KEYS[11], lists)
-local letters = {}
+local codes = {}
 for i = 5, #ARGV, 5 do
   local list = KEYS[tonumber(ARGV[i + 2])]
-  letters[#letters + 1] = (put(ARGV[i], tonumber(ARGV[i + 1]), list, ARGV[i + 3], ARGV[i + 4]))
+  codes[#codes + 1] = (put(ARGV[i], tonumber(ARGV[i + 1]), list, ARGV[i + 3], ARGV[i + 4]))
 end
 end_puts(KEYS[9], KEYS[10], ARGV[1], ARGV[2], ARGV[3])
-return answer(KEYS[12], table.concat(letters))
+return answer(KEYS[12], table.concat(codes))

@@ -1,8 +1,8 @@
 -- Forget all scheduled entries of a queue, and what waits to be delivered alone; its dead letters
 -- stay, and what processes hold.
 --
--- KEYS     1 due  2 entries  3 tasks  4 parked  5 unique  6 twins  7 waiting  8 running  9 agenda
---          10 queues  11 wake  12 suspects  13 deliveries  14 pace  15 dead
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running  9 next_due
+--          10 queues  11 wake  12 quarantined  13 deliveries  14 pace  15 dead
 -- ARGV     1 queue  2 '1' when the queue itself was deleted
 -- Returns  {how many were scheduled, how many waited to be delivered alone}
 -- Repeat   {0, 0}
@@ -10,27 +10,27 @@
 
 local count = {redis.call('ZCARD', DUE), redis.call('LLEN', KEYS[12])}
 -- What processes hold stays: no more than that, with the unique keys that it has.
-local twins, kept = {}, {}
+local duplicate_ids, kept = {}, {}
 local running = redis.call('HGETALL', RUNNING)
 for i = 1, #running, 2 do
   local id, second = string.match(running[i], '^([^%z]*)(.*)$')
-  local _, nonce, _, unique = read_tracked(running[i + 1])
+  local _, message_id, _, unique = read_tracked(running[i + 1])
   if second ~= '' then
-    twins[#twins + 1] = running[i]
+    duplicate_ids[#duplicate_ids + 1] = running[i]
   end
   if unique and string.sub(unique, 1, 1) == 'd' then
     local key = string.sub(unique, 2)
-    local owner, owner_nonce = read_owner(key)
-    if owner == id and owner_nonce == nonce then
+    local owner, owner_message_id = read_owner(key)
+    if owner == id and owner_message_id == message_id then
       kept[key] = redis.call('HGET', UNIQUE, key)
     end
   end
 end
 redis.call(
-  'UNLINK', DUE, ENTRIES, TASKS, PARKED, UNIQUE, TWINS, WAITING, KEYS[11], KEYS[12], KEYS[14])
+  'UNLINK', DUE, ENTRIES, TASKS, PAUSED_DUE, UNIQUE, DUPLICATE_IDS, WAITING, KEYS[11], KEYS[12], KEYS[14])
 redis.call('ZREM', KEYS[9], ARGV[1])
-for _, name in ipairs(twins) do
-  list_twin(name)
+for _, name in ipairs(duplicate_ids) do
+  list_duplicate(name)
 end
 for key, owner in pairs(kept) do
   redis.call('HSET', UNIQUE, key, owner)

@@ -6,20 +6,20 @@ from collections.abc import Iterable
 from typing import Any
 
 from celery_delayq.model.envelope import Entry
-from celery_delayq.model.lookup import Letter
+from celery_delayq.model.lookup import StatusCode
 from celery_delayq.store.dead_letters import Replay
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store
 from tests.lua.conftest import LAYOUT, QUEUE
 
-#: When letters died, ms.
+#: When dead letters died, ms.
 DIED = 1_700_000_000_000
 
 DETAILS = b'{"exception": "ValueError"}'
 
 
 def stored(message: bytes, died_ms: int = DIED, *, details: bytes = b"") -> bytes:
-    """Return what Redis keeps of a letter."""
+    """Return what Redis keeps of a dead letter."""
     if details:
         return b"2 %d 0 %d failed\n%b%b" % (died_ms, len(details), details, message)
     return b"1 %d 0 failed\n%b" % (died_ms, message)
@@ -36,34 +36,36 @@ def seed(store: Store, *ids: str, died_ms: int = DIED, queue: str = QUEUE, **mor
 
 
 def dead(*ids: str, died_ms: int = DIED) -> dict[str, Any]:
-    """Return the keys that hold such letters."""
+    """Return the keys that hold such dead letters."""
     times = {id: died_ms + n for n, id in enumerate(ids)}
     return as_dead({id: stored(b'{"dead": "%b"}' % id.encode(), at) for id, at in times.items()})
 
 
-def as_dead(letters: dict[str, bytes]) -> dict[str, Any]:
-    """Return the keys that hold letters, by their ids and what is stored."""
-    if not letters:
+def as_dead(dead_letters: dict[str, bytes]) -> dict[str, Any]:
+    """Return the keys that hold dead letters, by their ids and what is stored."""
+    if not dead_letters:
         return {}
     return {
-        "{q}:dead": {id.encode(): data for id, data in letters.items()},
-        "{q}:dead_at": {id.encode(): int(data.split(b" ")[1]) for id, data in letters.items()},
+        "{q}:dead": {id.encode(): data for id, data in dead_letters.items()},
+        "{q}:dead_at": {id.encode(): int(data.split(b" ")[1]) for id, data in dead_letters.items()},
     }
 
 
 def replay(
     store: Store,
-    *letters: tuple[str, int, Entry],
+    *dead_letters: tuple[str, int, Entry],
     queue: str = QUEUE,
     to: str = QUEUE,
     token: str = "t",
-) -> list[Letter]:
-    """Replay letters: their ids, when they died, and the entries that they become."""
-    return store.letters.replay(queue, to, Layout(), [Replay(*each) for each in letters], token)
+) -> list[StatusCode]:
+    """Replay dead letters: their ids, when they died, and the entries that they become."""
+    return store.dead_letters.replay(
+        queue, to, Layout(), [Replay(*each) for each in dead_letters], token
+    )
 
 
-def letters_left(store: Store, queue: str = QUEUE) -> set[str]:
-    """Return the ids of the letters, which both keys have."""
+def dead_letters_left(store: Store, queue: str = QUEUE) -> set[str]:
+    """Return the ids of the dead letters, which both keys have."""
     ids: Iterable[Any] = store.client.hkeys(f"{{{queue}}}:dead")
     times: Iterable[Any] = store.client.zrange(f"{{{queue}}}:dead_at", 0, -1)
     assert set(ids) == set(times)

@@ -5,7 +5,8 @@ time ahead, as entries with the id ``<name>:<tick>``, and note in the same step 
 have done so: each tick is scheduled once, whoever comes first.
 
 Records are ``<line>\\n<definition in JSON>``, of which scripts compare and replace the line:
-``1 <edition>[+<runs by hand>[+<the last one>]] <anchor> <tick> <last tick> <ticks fired> <state>``.
+``1 <definition_hash>[+<runs by hand>[+<the last one>]] <anchor> <tick> <last tick> <ticks fired>
+<state>``.
 """
 
 from __future__ import annotations
@@ -17,27 +18,10 @@ from datetime import datetime, timezone, tzinfo
 from typing import Any, Literal, NamedTuple
 
 from celery_delayq.errors import RecordError
-from celery_delayq.periodic.definition import (
-    AHEAD,
-    Definition,
-    edition_of,
-)
-from celery_delayq.periodic.schedules import (
-    Interval,
-    Polled,
-    Rule,
-    latest,
-)
-from celery_delayq.periodic.serialization import (
-    describe,
-    dumps_form,
-)
-from celery_delayq.periodic.wall_clock import (
-    LAST,
-    moment_of,
-    ms_of,
-    ms_until,
-)
+from celery_delayq.periodic.definition import AHEAD, Definition, definition_hash_of
+from celery_delayq.periodic.schedules import Interval, Polled, Rule, latest
+from celery_delayq.periodic.serialization import describe, dumps_form
+from celery_delayq.periodic.wall_clock import LAST, moment_of, ms_of, ms_until
 
 #: Fired; not fired until it is resumed; never again, by its end or its number of runs.
 Status = Literal["on", "paused", "ended"]
@@ -61,31 +45,31 @@ _VERSION = "1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class PeriodicState:
     """How an entry stands.
 
     Attributes
     ----------
-    edition : str
-        Of the definition: another one, another edition.
+    definition_hash : str
+        Of the definition: another one, another definition hash.
     anchor : int
         A moment from which intervals are counted (ms).
     tick, last : int | None
         The next tick that is not scheduled yet, and the last one that was (ms).
     count : int
         How many ticks were scheduled.
-    by_hand : int
+    manual : int
         How many runs more there were, by ``run_now``: these are no ticks.
     hand : str
         Names the last one of these.
     """
 
-    edition: str
+    definition_hash: str
     anchor: int
     tick: int | None = None
     last: int | None = None
     count: int = 0
-    by_hand: int = 0
+    manual: int = 0
     hand: str = ""
     status: Status = "on"
 
@@ -93,13 +77,15 @@ class Standing:
     def line(self) -> str:
         """The first line of its record."""
         tick, last = ("-" if each is None else each for each in (self.tick, self.last))
-        edition = self.edition
-        if self.by_hand:
-            edition += f"+{self.by_hand}" + (f"+{self.hand}" if self.hand else "")
-        return f"{_VERSION} {edition} {self.anchor} {tick} {last} {self.count} {self.status}"
+        definition_hash = self.definition_hash
+        if self.manual:
+            definition_hash += f"+{self.manual}" + (f"+{self.hand}" if self.hand else "")
+        return (
+            f"{_VERSION} {definition_hash} {self.anchor} {tick} {last} {self.count} {self.status}"
+        )
 
     @classmethod
-    def read(cls, line: str) -> Standing:
+    def read(cls, line: str) -> PeriodicState:
         """Undo :attr:`line`.
 
         Raises
@@ -108,18 +94,18 @@ class Standing:
             It is no line of ours.
         """
         try:
-            version, edition, anchor, tick, last, count, status = line.split(" ")
+            version, definition_hash, anchor, tick, last, count, status = line.split(" ")
             if version != _VERSION or status not in ("on", "paused", "ended"):
                 raise ValueError("another version")
-            edition, _, by_hand = edition.partition("+")
-            by_hand, _, hand = by_hand.partition("+")
+            definition_hash, _, manual = definition_hash.partition("+")
+            manual, _, hand = manual.partition("+")
             return cls(
-                edition=edition,
+                definition_hash=definition_hash,
                 anchor=_ms(anchor),
                 tick=None if tick == "-" else _ms(tick),
                 last=None if last == "-" else _ms(last),
                 count=int(count),
-                by_hand=int(by_hand or 0),
+                manual=int(manual or 0),
                 hand=hand,
                 status=status,  # type: ignore[arg-type]
             )
@@ -132,7 +118,7 @@ class Periodic:
     """A periodic entry."""
 
     definition: Definition
-    standing: Standing
+    state: PeriodicState
 
     @property
     def name(self) -> str:
@@ -142,29 +128,29 @@ class Periodic:
     @property
     def next(self) -> datetime | None:
         """The next tick that is not scheduled yet."""
-        return _moment(self.standing.tick)
+        return _moment(self.state.tick)
 
     @property
     def last_run_at(self) -> datetime | None:
         """The last tick that was scheduled: it may still be some time ahead."""
-        return _moment(self.standing.last)
+        return _moment(self.state.last)
 
     @property
     def total_run_count(self) -> int:
         """How many ticks were scheduled, and runs by ``run_now``, which ``max_runs`` does not
         count.
         """
-        return self.standing.count + self.standing.by_hand
+        return self.state.count + self.state.manual
 
     @property
     def status(self) -> Status:
         """Whether it is fired."""
-        return self.standing.status
+        return self.state.status
 
     @property
     def look(self) -> int | None:
         """When dispatchers are to look at it (ms), None for never."""
-        tick, ahead = self.standing.tick, self.definition.ahead
+        tick, ahead = self.state.tick, self.definition.ahead
         if tick is None or not ahead:
             return tick
         return -((ahead - tick) // MARK) * MARK
@@ -178,22 +164,22 @@ class Periodic:
             "when": describe(self.definition.schedule),
             **data,
             "status": self.status,
-            "since": moment_of(self.standing.anchor).isoformat(),
+            "since": moment_of(self.state.anchor).isoformat(),
             "next": self.next and self.next.isoformat(),
             "last_run_at": self.last_run_at and self.last_run_at.isoformat(),
             "total_run_count": self.total_run_count,
-            "runs_by_hand": self.standing.by_hand,
+            "manual_runs": self.state.manual,
         }
 
     def pack(self) -> str:
         """Return its record."""
-        return f"{self.standing.line}\n{self.definition.dumps()}"
+        return f"{self.state.line}\n{self.definition.dumps()}"
 
     @classmethod
     def unpack(cls, name: str, record: str) -> Periodic:
         """Undo :meth:`pack`; raises what reading its parts does."""
         line, _, text = record.partition("\n")
-        return cls(Definition.loads(name, text), Standing.read(line))
+        return cls(Definition.loads(name, text), PeriodicState.read(line))
 
 
 class Firing(NamedTuple):
@@ -203,26 +189,26 @@ class Firing(NamedTuple):
     ----------
     ticks : tuple[int, ...]
         What is to be scheduled (ms).
-    then : Standing
+    then : PeriodicState
         How the entry stands with that.
-    refused : Standing
+    refused : PeriodicState
         How it stands when that was refused, since another of its ticks runs.
     now : int
         When it was looked at (ms).
     """
 
     ticks: tuple[int, ...]
-    then: Standing
-    refused: Standing
+    then: PeriodicState
+    refused: PeriodicState
     now: int
 
 
 def begin(definition: Definition, now: int, zone: tzinfo) -> Periodic:
     """Return a new entry, *now* in ms by Redis' clock."""
     anchor = now if definition.start is None else ms_of(definition.start)
-    standing = Standing(edition=edition_of(definition), anchor=anchor)
-    tick = _next(definition, definition.rule(anchor, zone), standing, now)
-    return Periodic(definition, _with(standing, tick))
+    state = PeriodicState(definition_hash=definition_hash_of(definition), anchor=anchor)
+    tick = _next(definition, definition.rule(anchor, zone), state, now)
+    return Periodic(definition, _with(state, tick))
 
 
 def change(entry: Periodic, definition: Definition, now: int, zone: tzinfo) -> Periodic:
@@ -230,44 +216,44 @@ def change(entry: Periodic, definition: Definition, now: int, zone: tzinfo) -> P
 
     Another interval goes on from the last tick; a schedule that stays keeps its phase and count.
     """
-    old, before = entry.standing, entry.definition
+    old, before = entry.state, entry.definition
     kept = dumps_form(definition.schedule) == dumps_form(before.schedule)
     anchor = old.anchor if kept or old.last is None else old.last
     start = None if definition.start is None else ms_of(definition.start)
     if start is not None and (before.start is None or start != ms_of(before.start)):
         anchor, kept = start, False
-    standing = replace(old, edition=edition_of(definition), anchor=anchor)
+    state = replace(old, definition_hash=definition_hash_of(definition), anchor=anchor)
     if old.status == "paused":
-        return Periodic(definition, replace(standing, tick=None))
+        return Periodic(definition, replace(state, tick=None))
     rule = definition.rule(anchor, zone)
     # What is due and not scheduled yet, or was missed, is not forgotten where it is still a tick.
     tick = old.tick if kept and definition.timezone == before.timezone else None
     if tick is not None and not isinstance(rule, Polled) and rule.after(tick - 1) != tick:
         tick = None  # the app has another time zone now
-    tick = _allowed(definition, standing, tick)
+    tick = _allowed(definition, state, tick)
     if tick is None:
-        tick = _next(definition, rule, standing, max(now, old.last or now))
-    return Periodic(definition, _with(standing, tick))
+        tick = _next(definition, rule, state, max(now, old.last or now))
+    return Periodic(definition, _with(state, tick))
 
 
 def pause(entry: Periodic, unfired: Sequence[int] = (), zone: tzinfo = timezone.utc) -> Periodic:
     """Return it paused; the ticks *unfired* were taken out of the schedule again."""
-    old = entry.standing
+    old = entry.state
     last, count = old.last, old.count - len(unfired)
     if unfired and last is not None:
         first, rule = min(unfired), entry.definition.rule(old.anchor, zone)
         others = {*latest(rule, first - 1, last, MOST_AHEAD)} - {*unfired}
         before = [*others] or latest(rule, min(old.anchor, first) - 1, first - 1, 1)
         last = max(before, default=None) if count else None
-    return replace(entry, standing=replace(old, tick=None, last=last, count=count, status="paused"))
+    return replace(entry, state=replace(old, tick=None, last=last, count=count, status="paused"))
 
 
 def resume(entry: Periodic, now: int, zone: tzinfo) -> Periodic:
     """Return it going on with the next tick; those since it was paused were not missed."""
-    standing = replace(entry.standing, status="on")
-    rule = entry.definition.rule(standing.anchor, zone)
-    tick = _next(entry.definition, rule, standing, max(now, standing.last or now))
-    return replace(entry, standing=_with(standing, tick))
+    state = replace(entry.state, status="on")
+    rule = entry.definition.rule(state.anchor, zone)
+    tick = _next(entry.definition, rule, state, max(now, state.last or now))
+    return replace(entry, state=_with(state, tick))
 
 
 def set_back(entry: Periodic, now: int, zone: tzinfo) -> Periodic:
@@ -276,17 +262,17 @@ def set_back(entry: Periodic, now: int, zone: tzinfo) -> Periodic:
     An interval goes on from now. What has times of its own waits for the first of them that was not
     fired: each is fired once.
     """
-    definition, old = entry.definition, entry.standing
+    definition, old = entry.definition, entry.state
     if old.status == "ended" or not isinstance(definition.rule(old.anchor, zone), Interval):
         return entry
     anchor = old.anchor if definition.start is not None else min(old.anchor, now)
     ahead = old.last is not None and old.last > now + definition.ahead
-    standing = replace(old, anchor=anchor, last=now if ahead else old.last)
+    state = replace(old, anchor=anchor, last=now if ahead else old.last)
     rule = definition.rule(anchor, zone)
-    tick = _next(definition, rule, standing, max(now, standing.last or now))
+    tick = _next(definition, rule, state, max(now, state.last or now))
     if old.tick is not None and tick is not None and tick < old.tick:
-        standing = replace(standing, tick=tick)
-    return replace(entry, standing=standing)
+        state = replace(state, tick=tick)
+    return replace(entry, state=state)
 
 
 def fire(entry: Periodic, now: int, zone: tzinfo) -> Firing | None:
@@ -297,16 +283,16 @@ def fire(entry: Periodic, now: int, zone: tzinfo) -> Firing | None:
     InvalidSchedule
         The next tick cannot be worked out.
     """
-    definition, standing = entry.definition, entry.standing
-    tick, until = standing.tick, now + definition.ahead
+    definition, state = entry.definition, entry.state
+    tick, until = state.tick, now + definition.ahead
     if tick is None or tick > until:
         return None
     if definition.end is not None:
         until = min(until, ms_until(definition.end))
         if tick > until:
-            then = _with(standing, None)
+            then = _with(state, None)
             return Firing((), then, then, now)
-    rule = definition.rule(standing.anchor, zone)
+    rule = definition.rule(state.anchor, zone)
     missed, others = _due(definition, rule, tick, now - GRACE, until)
     due = missed + others
     if definition.overlap == "queue_one":
@@ -318,15 +304,15 @@ def fire(entry: Periodic, now: int, zone: tzinfo) -> Firing | None:
     if len(ticks) > BURST:
         ticks = due = ticks[:BURST]
     if definition.max_runs is not None:
-        ticks = ticks[: max(0, definition.max_runs - standing.count)]
-    passed = _next(definition, rule, standing, due[-1])
+        ticks = ticks[: max(0, definition.max_runs - state.count)]
+    passed = _next(definition, rule, state, due[-1])
     if not ticks:
-        then = _with(standing, passed)
+        then = _with(state, passed)
         return Firing((), then, then, now)
-    fired = replace(standing, last=ticks[-1], count=standing.count + len(ticks))
+    fired = replace(state, last=ticks[-1], count=state.count + len(ticks))
     then = _with(fired, _next(definition, rule, fired, due[-1]))
     held = definition.overlap == "queue_one"
-    return Firing(tuple(ticks), then, standing if held else _with(standing, passed), now)
+    return Firing(tuple(ticks), then, state if held else _with(state, passed), now)
 
 
 def _due(
@@ -349,23 +335,23 @@ def _due(
 
 def upcoming(entry: Periodic, count: int, zone: tzinfo) -> list[int]:
     """Return its next ticks that are not scheduled yet, at most *count* of them."""
-    definition, standing = entry.definition, entry.standing
-    rule = definition.rule(standing.anchor, zone)
+    definition, state = entry.definition, entry.state
+    rule = definition.rule(state.anchor, zone)
     found: list[int] = []
-    tick = standing.tick
+    tick = state.tick
     while tick is not None and len(found) < count:
         found.append(tick)
-        standing = replace(standing, count=standing.count + 1)
-        tick = _next(definition, rule, standing, tick)
+        state = replace(state, count=state.count + 1)
+        tick = _next(definition, rule, state, tick)
     return found
 
 
 def ahead_of(entry: Periodic, now: int, zone: tzinfo) -> list[int]:
     """Return its ticks that are scheduled and not due yet."""
-    last = entry.standing.last
+    last = entry.state.last
     if last is None or last <= now:
         return []
-    rule = entry.definition.rule(entry.standing.anchor, zone)
+    rule = entry.definition.rule(entry.state.anchor, zone)
     # What is asked may say other ones from another moment.
     return sorted({*latest(rule, now, last, MOST_AHEAD), last})
 
@@ -375,25 +361,25 @@ def tick_id(name: str, tick: int) -> str:
     return f"{name}:{tick}"
 
 
-def _next(definition: Definition, rule: Rule, standing: Standing, after: int) -> int | None:
+def _next(definition: Definition, rule: Rule, state: PeriodicState, after: int) -> int | None:
     """Return the first tick after that, None when there is to be none any more."""
     if definition.start is not None:
         after = max(after, ms_of(definition.start) - 1)
-    return _allowed(definition, standing, rule.after(after) if after < LAST else None)
+    return _allowed(definition, state, rule.after(after) if after < LAST else None)
 
 
-def _allowed(definition: Definition, standing: Standing, tick: int | None) -> int | None:
+def _allowed(definition: Definition, state: PeriodicState, tick: int | None) -> int | None:
     """Return a tick if it may be the next one."""
-    if definition.max_runs is not None and standing.count >= definition.max_runs:
+    if definition.max_runs is not None and state.count >= definition.max_runs:
         return None
     end = LAST if definition.end is None else ms_until(definition.end)
     return None if tick is None or tick > end else tick
 
 
-def _with(standing: Standing, tick: int | None) -> Standing:
-    if standing.status == "paused":
-        return replace(standing, tick=None)
-    return replace(standing, tick=tick, status="ended" if tick is None else "on")
+def _with(state: PeriodicState, tick: int | None) -> PeriodicState:
+    if state.status == "paused":
+        return replace(state, tick=None)
+    return replace(state, tick=tick, status="ended" if tick is None else "on")
 
 
 def _ms(text: str) -> int:

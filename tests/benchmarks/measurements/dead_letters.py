@@ -15,10 +15,7 @@ from typing import Any
 
 from celery import Celery
 
-from celery_delayq import (
-    DeadFilter,
-    DelayQ,
-)
+from celery_delayq import DeadFilter, DelayQ
 from celery_delayq.model.dead_letter import pack_details
 
 from ..bench import OURS, Bench
@@ -70,7 +67,7 @@ def _delayq(bench: Bench) -> Iterator[tuple[DelayQ, bytes]]:
             app.close()
 
 
-def _bury(delayq: DelayQ, number: int, like: bytes) -> None:
+def _add_dead_letter(delayq: DelayQ, number: int, like: bytes) -> None:
     """Make so many dead letters."""
     message: dict[str, Any] = json.loads(like)
     details = pack_details(
@@ -90,7 +87,7 @@ def _bury(delayq: DelayQ, number: int, like: bytes) -> None:
             header = b"2 %d 0 %d failed after 3 retries: closed\n" % (died + n, len(details))
             data = header + details + json.dumps(message).encode()
             rows.append((f"{n:032x}", died + n, data))
-        delayq.store.letters.keep(QUEUE, rows)
+        delayq.store.dead_letters.keep(QUEUE, rows)
 
 
 def _replay(delayq: DelayQ) -> int:
@@ -99,7 +96,7 @@ def _replay(delayq: DelayQ) -> int:
 
 def _archive(delayq: DelayQ) -> int:
     with tempfile.TemporaryDirectory() as folder:
-        return delayq.archive_dead(f"sqlite:///{Path(folder) / 'letters.db'}").moved
+        return delayq.archive_dead(f"sqlite:///{Path(folder) / 'dead_letters.db'}").moved
 
 
 def _rates(
@@ -108,19 +105,19 @@ def _rates(
     seen: list[list[float]] = [[], []]
     for place, size in enumerate(sizes):
         for number in range(ROUNDS):
-            bench.note(f"{row.name}: {size:,} letters, round {number + 1} of {ROUNDS}")
+            bench.note(f"{row.name}: {size:,} dead letters, round {number + 1} of {ROUNDS}")
             with _delayq(bench) as (delayq, message):
-                _bury(delayq, size, message)
+                _add_dead_letter(delayq, size, message)
                 began = time.perf_counter()
                 done = change(delayq)
                 seen[place].append(size / (time.perf_counter() - began))
                 if done != size or delayq.count_dead():
-                    raise BenchError(f"{done} of {size} letters were done")
+                    raise BenchError(f"{done} of {size} dead letters were done")
     return row.titled(*sizes).figure(seen[0], seen[1])
 
 
 @measurement("dead-letters", order=97)
-def letters(bench: Bench) -> Iterator[Figure]:
+def dead_letters(bench: Bench) -> Iterator[Figure]:
     """Replaying and archiving dead letters."""
     few, many = bench.size.entries
     sizes = few, max(few, many // 10)

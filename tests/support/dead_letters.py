@@ -62,7 +62,7 @@ def details(exception: str = "ValueError", **more: Any) -> bytes:
 
 
 def stored(died: int, reason: str, message: bytes, details: bytes = b"") -> bytes:
-    """Return a letter as ``include/dead_letter.lua`` writes it."""
+    """Return a dead letter as ``include/dead_letter.lua`` writes it."""
     if not details:
         return f"1 {died} 0 {reason}\n".encode() + message
     return f"2 {died} 0 {len(details)} {reason}\n".encode() + details + message
@@ -77,15 +77,15 @@ def fill(
     size: int = 0,
     age: float = 60.0,
 ) -> list[str]:
-    """Keep letters that died one ms after the other, the first one *age* seconds ago."""
+    """Keep dead letters that died one ms after the other, the first one *age* seconds ago."""
     store = delayq.store
     begun = store.now_ms() - int(age * 1000)
     told = details()
     ids = [f"{queue}-{n:06}" for n in range(number)]
     for start in range(0, number, 100):
-        letters = [
+        dead_letters = [
             (id, begun + n, stored(begun + n, "it failed", message(id, task, size), told))
             for n, id in enumerate(ids[start : start + 100], start)
         ]
-        store.letters.keep(queue, letters)
+        store.dead_letters.keep(queue, dead_letters)
     return ids

@@ -14,10 +14,7 @@ from rich.text import Text
 
 from celery_delayq.app import DelayQ
 from celery_delayq.cli.entries import PAGE
-from celery_delayq.cli.replaying import (
-    LETTERS,
-    letter_of,
-)
+from celery_delayq.cli.replaying import DEAD_LETTERS, dead_letter_of
 from celery_delayq.cli.screen import (
     WIDE,
     console_of,
@@ -29,19 +26,10 @@ from celery_delayq.cli.screen import (
     print_fields,
     time_text,
 )
-from celery_delayq.cli.words import (
-    distance,
-    number_of,
-    shown_id,
-    spelled,
-    stamp,
-)
-from celery_delayq.model.dead_letter import (
-    DeadFilter,
-    DeadLetter,
-)
+from celery_delayq.cli.words import distance, number_of, shown_id, spelled, stamp
+from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
 
-#: Letters that are shown, if nothing else is said.
+#: Dead letters that are shown, if nothing else is said.
 LIMIT = 100
 
 #: Characters of a reason that a table shows, and of what is no message.
@@ -55,25 +43,25 @@ def show_many(
     found = delayq.dead_letters(filter)
     console = console_of(ctx, stderr=as_json)
     shown = 0
-    for letters in _pages(found, limit):
+    for dead_letters in _pages(found, limit):
         if as_json:
-            for letter in letters:
-                print(json.dumps(letter.as_dict()))
+            for dead_letter in dead_letters:
+                print(json.dumps(dead_letter.as_dict()))
         else:
-            console.print(letters_table(letters, now_of(delayq), console.width))
-        shown += len(letters)
+            console.print(dead_letters_table(dead_letters, now_of(delayq), console.width))
+        shown += len(dead_letters)
     if limit is not None and shown == limit and next(found, None) is not None:
-        text = f"{LETTERS.number(shown)}, and there are more: give --all or --limit."
+        text = f"{DEAD_LETTERS.number(shown)}, and there are more: give --all or --limit."
         console.print(text, soft_wrap=True)
     elif shown and not as_json:
-        console.print(f"{LETTERS.number(shown)}.")
+        console.print(f"{DEAD_LETTERS.number(shown)}.")
     elif not shown:
         _say_none(delayq, filter, console)
 
 
-def _pages(letters: Iterator[DeadLetter], limit: int | None) -> Iterator[Sequence[DeadLetter]]:
+def _pages(dead_letters: Iterator[DeadLetter], limit: int | None) -> Iterator[Sequence[DeadLetter]]:
     left = limit
-    while page := [*islice(letters, PAGE if left is None else min(PAGE, left))]:
+    while page := [*islice(dead_letters, PAGE if left is None else min(PAGE, left))]:
         yield page
         left = None if left is None else left - len(page)
 
@@ -82,15 +70,15 @@ def _say_none(delayq: DelayQ, filter: DeadFilter, console: Console) -> None:
     console.print(
         "There are no dead letters."
         if filter.is_everything
-        else f"0 letters: {LETTERS.none} is meant by this filter."
+        else f"0 dead letters: {DEAD_LETTERS.none} is meant by this filter."
     )
     note_unknown_queue(delayq, filter.queue, console)
 
 
-def letters_table(letters: Sequence[DeadLetter], now: datetime, width: int) -> Table:
-    """Return one row for each letter, that fits *width* columns."""
+def dead_letters_table(dead_letters: Sequence[DeadLetter], now: datetime, width: int) -> Table:
+    """Return one row for each dead letter, that fits *width* columns."""
     table = new_table("")
-    ids = [shown_id(each.id) for each in letters]
+    ids = [shown_id(each.id) for each in dead_letters]
     wide = width >= WIDE
     fixed = id_width(ids, width // 2 if wide else width)
     if wide:
@@ -104,17 +92,17 @@ def letters_table(letters: Sequence[DeadLetter], now: datetime, width: int) -> T
     else:
         table.add_column("died, id", overflow="fold", width=fixed)
         table.add_column("task, queue, retries, reason", overflow="fold")
-    for letter, id in zip(letters, ids, strict=True):
-        died, ago = stamp(letter.died), distance((letter.died - now).total_seconds())
-        task, queue = Text(spelled(letter.task or "?")), Text(spelled(letter.queue))
-        retries = "" if letter.retries is None else str(letter.retries)
-        reason = Text(_cut(spelled(letter.reason), REASON), "red")
+    for dead_letter, id in zip(dead_letters, ids, strict=True):
+        died, ago = stamp(dead_letter.died), distance((dead_letter.died - now).total_seconds())
+        task, queue = Text(spelled(dead_letter.task or "?")), Text(spelled(dead_letter.queue))
+        retries = "" if dead_letter.retries is None else str(dead_letter.retries)
+        reason = Text(_cut(spelled(dead_letter.reason), REASON), "red")
         shown = Text(folded(id, fixed))
         if wide:
             table.add_row(died, ago, task, queue, retries, reason, shown)
             continue
-        if letter.retries:
-            queue.append(f", {number_of(letter.retries, 'retry', 'retries')}")
+        if dead_letter.retries:
+            queue.append(f", {number_of(dead_letter.retries, 'retry', 'retries')}")
         what = task.append(f"\n{ago}, ").append(queue).append("\n").append(reason)
         table.add_row(Text(f"{died}\n").append(shown), what)
     return table
@@ -123,14 +111,17 @@ def letters_table(letters: Sequence[DeadLetter], now: datetime, width: int) -> T
 def show_one(
     ctx: click.Context, delayq: DelayQ, id: str, queue: str | None, *, as_json: bool
 ) -> None:
-    """Print the letter with this id, or all of the task; exits with 1 when there is none."""
-    letter = letter_of(delayq, id, queue)
-    found = [] if letter is None else [letter]
-    if letter is not None and letter.id not in (id, id.replace("%00", "\0")):  # by its task's id
+    """Print the dead letter with this id, or all of the task; exits with 1 when there is none."""
+    dead_letter = dead_letter_of(delayq, id, queue)
+    found = [] if dead_letter is None else [dead_letter]
+    if dead_letter is not None and dead_letter.id not in (
+        id,
+        id.replace("%00", "\0"),
+    ):  # by its task's id
         found = [*delayq.dead_letters(queue=queue, task_id=id)]
     if as_json:
         told = [{**each.as_dict(), "message": each.message} for each in found]
-        print(json.dumps({"letters": told}))
+        print(json.dumps({"dead_letters": told}))
     if not found:
         where = "" if queue is None else f" in queue {spelled(queue)}"
         click.echo(f"There is no dead letter with the id {shown_id(id)}{where}.", err=True)
@@ -145,27 +136,27 @@ def show_one(
         _show(console, each, now)
 
 
-def _show(console: Console, letter: DeadLetter, now: datetime) -> None:
-    print_fields(console, _fields(letter, now))
-    if letter.traceback:
+def _show(console: Console, dead_letter: DeadLetter, now: datetime) -> None:
+    print_fields(console, _fields(dead_letter, now))
+    if dead_letter.traceback:
         console.print(Text("traceback", "bold"))
-        for line in letter.traceback.splitlines():
+        for line in dead_letter.traceback.splitlines():
             console.print(Text(spelled(line)), soft_wrap=True)
 
 
-def _fields(letter: DeadLetter, now: datetime) -> Iterator[tuple[str, Text]]:
-    """Yield what is known of a letter, as name and value."""
-    yield "id", Text(shown_id(letter.id))
-    if letter.task_id is not None and letter.task_id != letter.id:
-        yield "task id", Text(shown_id(letter.task_id))
-    yield "task", Text(spelled(letter.task or "?"))
-    yield "queue", Text(spelled(letter.queue))
-    yield "reason", Text(spelled(letter.reason), "red")
+def _fields(dead_letter: DeadLetter, now: datetime) -> Iterator[tuple[str, Text]]:
+    """Yield what is known of a dead letter, as name and value."""
+    yield "id", Text(shown_id(dead_letter.id))
+    if dead_letter.task_id is not None and dead_letter.task_id != dead_letter.id:
+        yield "task id", Text(shown_id(dead_letter.task_id))
+    yield "task", Text(spelled(dead_letter.task or "?"))
+    yield "queue", Text(spelled(dead_letter.queue))
+    yield "reason", Text(spelled(dead_letter.reason), "red")
     for name in ("died", "started", "due"):
-        time: datetime | None = getattr(letter, name)
+        time: datetime | None = getattr(dead_letter, name)
         if time is not None:
             yield name, Text(time_text(time, now))
-    told = letter.as_dict()
+    told = dead_letter.as_dict()
     for name in ("exception", "error", "retries", "deliveries", "worker", "root_id", "group_id"):
         if told[name] is not None:
             yield name.replace("_", " "), Text(spelled(str(told[name])))
@@ -175,8 +166,8 @@ def _fields(letter: DeadLetter, now: datetime) -> Iterator[tuple[str, Text]]:
             text = json.dumps(value, ensure_ascii=False)  # as replay takes them
         if text is not None:
             yield name, Text(spelled(str(text)))
-    if letter.message is None:
-        yield "bytes", Text(_cut(repr(letter.buried.message)[2:-1], BYTES))
+    if dead_letter.message is None:
+        yield "bytes", Text(_cut(repr(dead_letter.dead_lettered.message)[2:-1], BYTES))
 
 
 def _cut(text: str, most: int) -> str:

@@ -1,0 +1,110 @@
+"""The state machine's rules about dead letters: dead-letter, replay, discard and keep.
+
+What is drawn must not depend on Redis' clock, so dead letters are known by their messages here.
+"""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, precondition, rule
+
+from celery_delayq.model.dead_letter import DeadLettered
+from celery_delayq.model.lookup import StatusCode as Outcome
+from celery_delayq.store.dead_letters import Replay
+from tests.lua.machine import LAYOUT, QUEUE, details, ids, steps
+from tests.lua.machine_schedule import ScheduleMachine, dues, record_of, uniques
+from tests.support.model_schedule import StatusCode
+from tests.support.model_tracking import Label
+
+
+class DeadLetterMachine(ScheduleMachine):
+    """What is done by those who manage dead letters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: Dead letters that were forgotten, as Redis had them and as the model had them.
+        self.forgotten: list[tuple[DeadLettered, StatusCode]] = []
+
+    # -- workers
+
+    @initialize(data=st.data(), number=st.integers(0, 3))
+    def several_are_dead(self, data: st.DataObject, number: int) -> None:
+        for _ in range(number):
+            self.add_dead_letter(data.draw(ids), data.draw(details), data.draw(st.booleans()))
+
+    @rule(id=ids, details=details, labelled=st.booleans())
+    def add_dead_letter(self, id: str, details: bytes, labelled: bool) -> None:
+        """What failed after it was acknowledged."""
+        message = record_of(self.new_entry(id, 0, 0, labelled=labelled)).message
+        self.model.add_dead_letter(message, id, "failed", details)
+        self.store.add_dead_letter(QUEUE, id, "failed", message, details)
+
+    # -- those who manage dead letters
+
+    def draw_dead_letters(self, data: st.DataObject) -> list[DeadLettered]:
+        """Draw dead letters that are there, and some that were and that others may be taken for."""
+        there = {each.message: each for each in self.store.dead_letters.all(QUEUE)}
+        choice = [there[each.message] for each in self.model.dead]
+        choice += [each._replace(died_ms=1) for each, _ in self.forgotten]
+        places = st.integers(0, len(choice) - 1)
+        drawn = data.draw(st.lists(places, min_size=1, max_size=3, unique=True))
+        return [choice[place] for place in drawn]
+
+    def expect_none(self, dead_letter: DeadLettered, taken: set[str]) -> Outcome | None:
+        """Return what is told of a dead letter that is not there, but whose id may be."""
+        if dead_letter.died_ms == 1:
+            return "c" if dead_letter.id in taken else "u"
+        taken.discard(dead_letter.id)
+        return None
+
+    def taken(self) -> set[str]:
+        return {each.id for each in self.store.dead_letters.all(QUEUE)}
+
+    @precondition(lambda self: self.model.dead or self.forgotten)
+    @rule(data=st.data(), repeat=st.booleans())
+    def replay(self, data: st.DataObject, repeat: bool) -> None:
+        replays, expected, taken = [], [], self.taken()
+        for dead_letter in self.draw_dead_letters(data):
+            label, unique = Label.of(dead_letter.message), data.draw(uniques)
+            id, due, step = label.id if label else "a", data.draw(dues), data.draw(steps)
+            policy = "" if unique == "-" else "e 0 0"
+            entry = self.new_entry(id, due, step, unique=unique, policy=policy)
+            replays.append(Replay(dead_letter.id, dead_letter.died_ms, entry))
+            state = self.expect_none(dead_letter, taken)
+            if state is None:
+                record = record_of(entry)
+                state = self.model.replay(dead_letter.message, id, due, record, policy[:1])
+                self.puts.append(entry)
+            if state == "k":
+                taken.add(dead_letter.id)
+            expected.append(state)
+
+        dead_letters = self.store_for(repeat).dead_letters
+        assert dead_letters.replay(QUEUE, QUEUE, LAYOUT, replays, f"t{self.next()}") == expected
+
+    @precondition(lambda self: self.model.dead or self.forgotten)
+    @rule(data=st.data(), repeat=st.booleans())
+    def discard(self, data: st.DataObject, repeat: bool) -> None:
+        drawn, expected, taken = self.draw_dead_letters(data), [], self.taken()
+        for dead_letter in drawn:
+            state = self.expect_none(dead_letter, taken)
+            if state is None:
+                known = self.model.dead_letter_of(dead_letter.message)
+                assert known is not None
+                # It may have been kept beside another one since: archives know its first id.
+                if all(known != each for _, each in self.forgotten):
+                    self.forgotten.append((dead_letter, known))
+                state = self.model.discard(dead_letter.message)
+            expected.append(state)
+
+        names = [(each.id, each.died_ms) for each in drawn]
+        assert self.store_for(repeat).dead_letters.discard(QUEUE, names) == expected
+
+    @precondition(lambda self: self.forgotten)
+    @rule(data=st.data(), repeat=st.booleans())
+    def keep(self, data: st.DataObject, repeat: bool) -> None:
+        dead_letter, known = data.draw(st.sampled_from(self.forgotten))
+        expected = self.model.keep(known)
+        item = (dead_letter.id, dead_letter.died_ms, dead_letter.data)
+        found = self.store_for(repeat).dead_letters.keep(QUEUE, [item])
+        assert found == [expected]

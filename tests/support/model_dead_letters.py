@@ -1,0 +1,55 @@
+"""The model of a queue's dead letters: dead-letter, replay, forget and keep them again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from celery_delayq.model.envelope import Record
+from celery_delayq.model.lookup import StatusCode as Outcome
+from tests.support.model_schedule import ScheduleModel, StatusCode
+
+
+@dataclass(kw_only=True)
+class DeadLetterModel(ScheduleModel):
+    """One queue whose dead letters are known by their messages, of which no two are alike."""
+
+    def dead_letter_of(self, message: bytes) -> StatusCode | None:
+        """Return the dead letter with that message."""
+        return next((each for each in self.dead if each.message == message), None)
+
+    def add_dead_letter(self, message: bytes, id: str, reason: str, details: bytes) -> None:
+        """Keep a message that is nowhere else."""
+        self.registered = True
+        self.published.append(message)
+        self._add_dead_letter(message, reason, id, details)
+
+    def replay(self, message: bytes, id: str, due: int, record: Record, policy: str) -> Outcome:
+        """Publish a message in place of a dead letter."""
+        dead_letter = self.dead_letter_of(message)
+        if dead_letter is None:
+            return "u"
+        if self.schedule(id, due, record, policy).state == "conflict":
+            return "k"
+        self._forget_dead_letter(dead_letter)
+        return "d"
+
+    def discard(self, message: bytes) -> Outcome:
+        """Forget a dead letter."""
+        dead_letter = self.dead_letter_of(message)
+        if dead_letter is None:
+            return "u"
+        self._forget_dead_letter(dead_letter)
+        return "d"
+
+    def _forget_dead_letter(self, dead_letter: StatusCode) -> None:
+        self.dead.remove(dead_letter)
+        self.gone.append(dead_letter.message)
+
+    def keep(self, dead_letter: StatusCode) -> Outcome:
+        """Keep a dead letter again that was forgotten."""
+        self.registered = True
+        if dead_letter in self.dead:
+            return "k"
+        self.gone.remove(dead_letter.message)
+        self.dead.append(dead_letter)
+        return "d"
