@@ -42,7 +42,7 @@ def dispatch(delayq: DelayQ) -> None:
     Example:
       celery -A shop delayq dispatch
     """
-    app = delayq._required_app()
+    app = delayq.app
     settings = Settings.from_options(app.conf.broker_transport_options)
     output = console()
     stopping = threading.Event()

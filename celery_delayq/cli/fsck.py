@@ -33,7 +33,7 @@ def fsck(delayq: DelayQ, repair: bool, queue: str | None, as_json: bool) -> None
       celery -A shop delayq fsck --repair
       celery -A shop delayq fsck --queue mail --json | jq .findings
     """
-    settings = Settings.from_options(delayq._required_app().conf.broker_transport_options)
+    settings = Settings.from_options(delayq.app.conf.broker_transport_options)
     report = Report()
     with progress_bar(hidden=as_json, description="repair" if repair else "check") as bar:
         for report in check(delayq.store, settings, queue=queue, repair=repair):
@@ -73,8 +73,6 @@ def _what(finding: Finding) -> Text:
     """Return what is wrong, how it is repaired, and some ids."""
     kind = KINDS[finding.kind]
     text = Text(kind.what)
-    if kind.harmless:
-        text.append(" (harmless)")
     text.append(f"\nrepair: {kind.repairing}")
     more = ", …" if finding.found > len(finding.examples) else ""
     return text.append(f"\n{', '.join(map(spelled, finding.examples))}{more}", style="dim")

@@ -46,7 +46,7 @@ def migrate(
     """
     if (source is None) == (target is None):
         raise click.UsageError("give either --from stock or --to stock")
-    app, output = delayq._required_app(), console()
+    app, output = delayq.app, console()
     running = _running_workers(app)
     if running and not yes:
         if not dry_run:

@@ -149,8 +149,7 @@ def print_json(value: Any, *, stderr: bool = False) -> None:
 
 def unknown_queue(delayq: DelayQ, queue: str | None, found: Iterable[str] = ()) -> str:
     """Return what to say of a queue that may be a typo, "" for one that is known."""
-    declared = () if delayq.app is None else delayq.app.amqp.queues
-    known = {*delayq.store.registry(), *declared, *found}
+    known = {*delayq.store.registry(), *delayq.app.amqp.queues, *found}
     if queue is None or queue in known:
         return ""
     names = ", ".join(spelled(name) for name in sorted(known)) or "none"
@@ -174,7 +173,7 @@ def known_tasks(delayq: DelayQ) -> set[str] | None:
 
     None if a module cannot be imported here; a note says so.
     """
-    app = delayq._required_app()
+    app = delayq.app
     try:
         app.loader.import_default_modules()
         return {*app.tasks}

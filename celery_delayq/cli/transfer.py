@@ -31,7 +31,6 @@ from celery_delayq.cli.screen import (
 from celery_delayq.cli.text import number_of, shown_id
 from celery_delayq.model.scheduled import Filter
 from celery_delayq.transfer.results import Became, Exported, Imported, Report
-from celery_delayq.transfer.schedule import export_to, import_from
 from celery_delayq.utils.text import spelled
 
 #: Entries that are listed with the reason why they were left out.
@@ -74,7 +73,7 @@ def export(delayq: DelayQ, target: str, filter: Filter, prune: bool, as_json: bo
     # Standard output may be the target.
     to_stdout = target == "-"
     with progress_of_report(hidden=as_json) as show:
-        report = export_to(delayq, target, filter, prune=prune, progress=show)
+        report = delayq.export_to(target, filter, prune=prune, progress=show)
     if as_json:
         print_json(report.as_dict(), stderr=to_stdout)
     else:
@@ -116,9 +115,7 @@ def import_(
       celery -A old delayq export - | celery -A new delayq import -
     """
     with progress_of_report(hidden=as_json) as show:
-        report = import_from(
-            delayq, source, filter, overdue=overdue, dry_run=dry_run, progress=show
-        )
+        report = delayq.import_from(source, filter, overdue=overdue, dry_run=dry_run, progress=show)
     print_imported(report, ENTRIES, as_json=as_json)
 
 

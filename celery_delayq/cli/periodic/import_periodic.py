@@ -69,7 +69,9 @@ def import_(
         raise click.UsageError("give the file, or - for standard input")
     output = console()
     counts: Counter[Result] = Counter()
-    found = take_over(delayq, _entries(delayq, source, place), dry_run=dry_run, replace=replace)
+    found = take_over(
+        delayq.session, _entries(delayq, source, place), dry_run=dry_run, replace=replace
+    )
     for entry, result in found:
         counts[result] += 1
         when = None if entry.definition is None else describe(entry.definition.schedule)
@@ -100,7 +102,7 @@ def _summary(counts: Counter[Result], *, dry_run: bool) -> str:
 
 def _entries(delayq: DelayQ, source: str, place: str | None) -> Iterator[Found]:
     # Each has requirements of its own, such as SQLAlchemy.
-    app = delayq._required_app()
+    app = delayq.app
     if source == "beat":
         from celery_delayq.periodic.importers import beat
 
