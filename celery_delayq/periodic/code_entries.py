@@ -30,8 +30,8 @@ from celery_delayq.periodic.definition import Definition, definition_hash_of, so
 from celery_delayq.periodic.policy import Periodic
 from celery_delayq.periodic.schedules import Interval, Once, register
 from celery_delayq.store.periodic import Deploy, Deployed, PeriodicStore, Writing
-from celery_delayq.store.pipeline import LOST
 from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting.pipelining import LOST
 from celery_delayq.transfer.archiver import own_delayq
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha1
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 from uuid import uuid4
 
 from celery_delayq.model.envelope import PROPERTY, Record, due_of_eta
@@ -22,9 +22,7 @@ from celery_delayq.store.keys import Layout
 from celery_delayq.store.scan import ScanStore
 from celery_delayq.store.scripting import scripts
 from celery_delayq.store.scripting.calls import Call
-
-if TYPE_CHECKING:
-    from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting.runner import ScriptRunner
 
 #: About how many members a script looks at in one call.
 BATCH = 100
@@ -94,10 +92,10 @@ class Owned(NamedTuple):
 class RepairStore:
     """The part of the gateway for drift between keys."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._keys = store.keys
-        self._scan = ScanStore(store)
+    def __init__(self, runner: ScriptRunner) -> None:
+        self._runner = runner
+        self._keys = runner.keys
+        self._scan = ScanStore(runner)
 
     # -- what there is
 
@@ -105,7 +103,7 @@ class RepairStore:
         """Yield our keys, of one queue or of all, in one walk over the database (SCAN)."""
         prefix = self._keys.prefix
         pattern = f"{_literally(prefix)}{{{'*' if queue is None else _literally(queue)}}}:*"
-        for key in self._store.client.scan_iter(pattern, count=PAGE):
+        for key in self._runner.client.scan_iter(pattern, count=PAGE):
             try:
                 match = _OWN.fullmatch(key.decode()[len(prefix) :])
             except UnicodeDecodeError:
@@ -117,7 +115,7 @@ class RepairStore:
         """Return the queues that the next-due index or the index of leases names."""
         indexes = (self._keys.next_due, self._keys.lease_ends)
         members = chain.from_iterable(
-            self._store.client.zscan_iter(key, count=PAGE) for key in indexes
+            self._runner.client.zscan_iter(key, count=PAGE) for key in indexes
         )
         names = set()
         for name, _ in members:
@@ -129,7 +127,7 @@ class RepairStore:
 
     def leaseholders(self, queue: str) -> set[str]:
         """Return the worker ids that have a lease on a queue, or had one of late."""
-        key, client = self._keys.queue(queue), self._store.client
+        key, client = self._keys.queue(queue), self._runner.client
         found = chain(
             client.zscan_iter(key.leases, count=PAGE),
             client.hscan_iter(key.request_numbers, count=PAGE),
@@ -139,7 +137,7 @@ class RepairStore:
     def sizes(self, queue: str) -> list[int]:
         """Return how many members there are to look at, in no order of the keys."""
         key = self._keys.queue(queue)
-        with self._store.client.pipeline(transaction=False) as pipe:
+        with self._runner.client.pipeline(transaction=False) as pipe:
             for zset in (key.due, key.tasks, key.dead_at):
                 pipe.zcard(zset)
             for hash_ in (key.entries, key.dead):
@@ -164,7 +162,7 @@ class RepairStore:
         keys = list(self._keys.queue(queue).state)
         args = [cursor, BATCH, flag(repair)]
         call = Call(scripts.load("repair/entries"), keys, args)
-        next_cursor, looked, lost, *rest = self._store.run(call)
+        next_cursor, looked, lost, *rest = self._runner.run(call)
         batch = Batch.read([next_cursor, looked, [], *rest])
         if lost and repair:
             hash_ = self._keys.queue(queue).entries
@@ -204,7 +202,7 @@ class RepairStore:
 
     def periodic_size(self) -> int:
         """Return how many members there are to look at of periodic entries."""
-        with self._store.client.pipeline(transaction=False) as pipe:
+        with self._runner.client.pipeline(transaction=False) as pipe:
             pipe.hlen(self._keys.periodic)
             pipe.zcard(self._keys.periodic_at)
             replies = pipe.execute(raise_on_error=False)
@@ -281,7 +279,7 @@ class RepairStore:
         """Return counts of deliveries, about *most* of them at most, by digest."""
         deliveries = self._keys.queue(queue).deliveries
         counts: dict[bytes, bytes] = {}
-        for digest, text in self._store.client.hscan_iter(deliveries, count=PAGE):
+        for digest, text in self._runner.client.hscan_iter(deliveries, count=PAGE):
             counts[digest] = text
             if len(counts) >= most:
                 break
@@ -289,7 +287,7 @@ class RepairStore:
 
     def count_counts(self, queue: str) -> int:
         """Return of how many messages deliveries are counted."""
-        return cast(int, self._store.client.hlen(self._keys.queue(queue).deliveries))
+        return cast(int, self._runner.client.hlen(self._keys.queue(queue).deliveries))
 
     def digests(self, queue: str, layout: Layout, worker_ids: Iterable[str]) -> set[bytes]:
         """Return the digests of all messages that are ready, quarantined or held.
@@ -320,7 +318,7 @@ class RepairStore:
         """
         keys = [self._keys.queue(queue).wake, self._keys.control]
         keys += self._keys.ready_lists(queue, layout)
-        reply: bytes = self._store.run(Call(scripts.load("repair/wake"), keys, [queue, sign]))
+        reply: bytes = self._runner.run(Call(scripts.load("repair/wake"), keys, [queue, sign]))
         return reply.decode()
 
     # -- to move over
@@ -328,7 +326,7 @@ class RepairStore:
     def lengths(self, queue: str, names: Sequence[str]) -> list[int]:
         """Return how many bytes the record of each entry has."""
         hash_ = self._keys.queue(queue).entries
-        with self._store.client.pipeline(transaction=False) as pipe:
+        with self._runner.client.pipeline(transaction=False) as pipe:
             for name in names:
                 pipe.hstrlen(hash_, to_bytes(name))
             return cast("list[int]", pipe.execute())
@@ -338,7 +336,7 @@ class RepairStore:
     ) -> list[tuple[str, float | None, bytes | None]]:
         """Return name, score and record of entries at one moment, None for missing values."""
         key, members = self._keys.queue(queue), [to_bytes(name) for name in names]
-        with self._store.client.pipeline(transaction=True) as pipe:
+        with self._runner.client.pipeline(transaction=True) as pipe:
             pipe.zmscore(key.due, members)
             pipe.hmget(key.entries, members)
             scores, records = pipe.execute()
@@ -363,12 +361,12 @@ class RepairStore:
             step = Record.unpack(record).priority
             place = layout.steps.index(step) if step in layout.steps else 0
             args += to_bytes(name), repr(score), record, message, first + place
-        reply = self._store.run(Call(scripts.load("migration/give_back"), [*keys, *lists], args))
+        reply = self._runner.run(Call(scripts.load("migration/give_back"), [*keys, *lists], args))
         return cast("list[StatusCode]", list(reply.decode()))
 
     def quarantined(self, queue: str) -> int:
         """Return how many messages wait to be delivered alone."""
-        return cast(int, self._store.client.llen(self._keys.queue(queue).quarantined))
+        return cast(int, self._runner.client.llen(self._keys.queue(queue).quarantined))
 
     def release_quarantined(
         self, queue: str, layout: Layout, limit: int = BATCH
@@ -378,28 +376,28 @@ class RepairStore:
         keys = [key.quarantined, key.wake, key.dead, key.dead_at]
         lists = self._keys.ready_lists(queue, layout)
         args = [limit, *layout.steps]
-        moved, dead_lettered = self._store.run(
+        moved, dead_lettered = self._runner.run(
             Call(scripts.load("leases/release_quarantined"), [*keys, *lists], args)
         )
         return int(moved), int(dead_lettered)
 
     def lives(self, worker_id: str) -> bool:
         """Return whether a process may still run: it does not when it told so, or long ago."""
-        return bool(self._store.client.exists(self._keys.worker_id(worker_id)))
+        return bool(self._runner.client.exists(self._keys.worker_id(worker_id)))
 
     def _run(self, name: str, keys: list[str], args: list[Any]) -> Batch:
-        return run_batch(self._store, name, keys, args)
+        return run_batch(self._runner, name, keys, args)
 
 
-def run_batch(store: Store, name: str, keys: list[str], args: list[Any]) -> Batch:
+def run_batch(runner: ScriptRunner, name: str, keys: list[str], args: list[Any]) -> Batch:
     """Look at a batch of a key, in several calls if they have much to read."""
     script = scripts.load(name)
-    first = part = Batch.read(store.run(Call(script, keys, args)))
+    first = part = Batch.read(runner.run(Call(script, keys, args)))
     found, looked = first.found, first.looked
     for _ in first.left:  # each call looks at one at least
         if not part.left:
             break
-        part = Batch.read(store.run(Call(script, keys, [*args, *part.left])))
+        part = Batch.read(runner.run(Call(script, keys, [*args, *part.left])))
         found, looked = found + part.found, looked + part.looked
     return Batch(first.cursor, looked, found)
 

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.repair import BATCH, PAGE, Batch, flag, run_batch
 from celery_delayq.store.scripting import scripts
 from celery_delayq.store.scripting.calls import Call
-
-if TYPE_CHECKING:
-    from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting.runner import ScriptRunner
 
 #: Most bytes of messages that a script reads to be sure that some are gone: tens of ms. Other calls
 #: read less; this one must read all messages at one moment.
@@ -55,14 +53,14 @@ class Place(NamedTuple):
 class RepairTracking:
     """The part of the gateway for drift between what is known of entries and where they are."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._keys = store.keys
+    def __init__(self, runner: ScriptRunner) -> None:
+        self._runner = runner
+        self._keys = runner.keys
 
     def sizes(self, queue: str) -> list[int]:
         """Return how many members there are to look at, in no order of the keys."""
         key = self._keys.queue(queue)
-        with self._store.client.pipeline(transaction=False) as pipe:
+        with self._runner.client.pipeline(transaction=False) as pipe:
             for zset in (key.paused_due, key.duplicate_ids):
                 pipe.zcard(zset)
             for hash_ in (key.unique, key.waiting, key.running):
@@ -85,7 +83,7 @@ class RepairTracking:
 
     def _wrong(self, wanted: Mapping[str, str]) -> list[str]:
         """Say it as ``expect_type`` of ``include/types.lua`` does."""
-        with self._store.client.pipeline(transaction=False) as pipe:
+        with self._runner.client.pipeline(transaction=False) as pipe:
             for key in wanted:
                 pipe.type(key)
             found = [kind.decode() for kind in pipe.execute()]
@@ -138,16 +136,16 @@ class RepairTracking:
         """
         keys = [*self._keys.queue(queue).state, *self._keys.ready_lists(queue, layout)]
         args = [part for tracked, message in some for part in (*tracked, message)]
-        return cast(int, self._store.run(Call(scripts.load("repair/forget_ready"), keys, args)))
+        return cast(int, self._runner.run(Call(scripts.load("repair/forget_ready"), keys, args)))
 
     def tracked(self, queue: str, index: Index) -> Iterator[Tracked]:
         """Yield all messages that count as ready or as held (HSCAN)."""
-        for item in self._store.client.hscan_iter(self._index(queue, index), count=PAGE):
+        for item in self._runner.client.hscan_iter(self._index(queue, index), count=PAGE):
             yield Tracked(*item)
 
     def count(self, queue: str, index: Index) -> int:
         """Return how many messages count as ready or as held."""
-        return cast(int, self._store.client.hlen(self._index(queue, index)))
+        return cast(int, self._runner.client.hlen(self._index(queue, index)))
 
     def _index(self, queue: str, index: Index) -> str:
         key = self._keys.queue(queue)
@@ -173,7 +171,7 @@ class RepairTracking:
         key = self._keys.queue(queue)
         args = [place.worker_id, cursor, BATCH, flag(repair)]
         call = Call(scripts.load("repair/messages"), [*key.state, place.key], args)
-        next_cursor, looked, there, *found = self._store.run(call)
+        next_cursor, looked, there, *found = self._runner.run(call)
         return Batch.read([next_cursor, looked, [], *found]), there
 
     def gone(
@@ -195,4 +193,4 @@ class RepairTracking:
 
     def _run(self, name: str, queue: str, keys: Sequence[str], args: list[Any]) -> Batch:
         state = self._keys.queue(queue).state
-        return run_batch(self._store, name, [*state, *keys], args)
+        return run_batch(self._runner, name, [*state, *keys], args)
