@@ -7,7 +7,6 @@ is safe while workers run.
 from __future__ import annotations
 
 import json
-import math
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from itertools import chain, islice
 from typing import Any, NamedTuple, TypeVar, cast
 from uuid import uuid4
 
+from celery_delayq.errors import CommandRefused
 from celery_delayq.model.envelope import PROPERTY, Record, due_of_eta
 from celery_delayq.model.lookup import StatusCode, to_bytes
 from celery_delayq.store.keys import Layout
@@ -34,8 +34,8 @@ EXAMPLES = 3
 PAGE = 1000
 
 _OWN = re.compile(
-    r"\{(.*)\}:(?:(?:due|entries|tasks|paused_due|unique|duplicate_ids|waiting|running|pace|dead|dead_at|leases"
-    r"|message_ids|deliveries|quarantined)|leased:(.+))",
+    r"\{(.*)\}:(?:(?:due|entries|tasks|paused_due|unique|duplicate_ids|waiting|running|pace|dead"
+    r"|dead_at|leases|request_numbers|deliveries|quarantined)|leased:(.+))",
     re.DOTALL,
 )
 
@@ -201,42 +201,37 @@ class RepairStore:
         return self._run("repair/dead_letters", [key.dead, key.dead_at], args)
 
     def periodic_size(self) -> int:
-        """Return how many members there are to look at of periodic entries."""
-        with self._runner.client.pipeline(transaction=False) as pipe:
-            pipe.hlen(self._keys.periodic)
-            pipe.zcard(self._keys.periodic_at)
-            replies = pipe.execute(raise_on_error=False)
-        return sum(reply for reply in replies if isinstance(reply, int))
+        """Return how many periodic entries there are to look at, 0 for a key of another type."""
+        try:
+            return cast(int, self._runner.client.hlen(self._keys.periodic))
+        except CommandRefused:
+            return 0
 
     def periodic(self, _: str, cursor: int, *, repair: bool) -> Batch:
         """Look at a batch of the periodic entries, which are of no queue."""
-        return self._periodic(1, cursor, repair)
-
-    def looks(self, _: str, cursor: int, *, repair: bool) -> Batch:
-        """Look at a batch of the moments at which periodic entries are looked at."""
-        return self._periodic(2, cursor, repair)
-
-    def _periodic(self, which: int, cursor: int, repair: bool) -> Batch:
         keys = [self._keys.periodic, self._keys.periodic_at]
-        return self._run("repair/periodic", keys, [which, cursor, BATCH, flag(repair)])
+        return self._run("repair/periodic", keys, [cursor, BATCH, flag(repair)])
 
-    def leases(
-        self, queue: str, worker_ids: Sequence[str], lease: float, over: float, *, repair: bool
-    ) -> Batch:
+    def leases(self, queue: str, worker_ids: Sequence[str], lease: float, *, repair: bool) -> Batch:
         """Look at the leases of some processes on a queue.
 
         Parameters
         ----------
         lease : float
             Seconds, for a process that has none.
-        over : float
-            For so many seconds a lease on nothing must have been over to be told.
         """
         key = self._keys.queue(queue)
-        keys = [key.leases, self._keys.lease_ends, self._keys.clock, key.request_numbers]
+        keys = [key.leases, self._keys.lease_ends, self._keys.clock]
         keys += [key.leased(worker_id) for worker_id in worker_ids]
-        args = [queue, flag(repair), int(lease * 1000), int(over * 1000), *worker_ids]
+        args = [queue, flag(repair), int(lease * 1000), *worker_ids]
         return self._run("repair/leases", keys, args)
+
+    def forget_empty_leases(self, queue: str, worker_ids: Sequence[str]) -> None:
+        """Forget the leases of those of some processes that hold nothing."""
+        key = self._keys.queue(queue)
+        keys = [key.leases, self._keys.lease_ends, key.request_numbers]
+        keys += [key.leased(worker_id) for worker_id in worker_ids]
+        self._runner.run(Call(scripts.load("leases/forget_empty"), keys, [queue, *worker_ids]))
 
     def queue(self, queue: str, layout: Layout, deferred: float, *, repair: bool) -> Batch:
         """Look at what leads to a queue, which may be left alone for *deferred* seconds."""
@@ -247,53 +242,25 @@ class RepairStore:
         args = [queue, layout.text, flag(repair), int(deferred * 1000)]
         return self._run("repair/queue", keys, args)
 
-    def counts(self, queue: str, seen: Mapping[bytes, bytes], *, repair: bool) -> Batch:
-        """Look at counts of deliveries that are stale if they still are as they were *seen*."""
-        pairs = chain.from_iterable(seen.items())
-        return self._run(
-            "repair/counts", [self._keys.queue(queue).deliveries], [flag(repair), *pairs]
-        )
+    # -- counts of deliveries, after a purge
 
     def forget_counts(self, queue: str, layout: Layout) -> None:
         """Remove the counts of deliveries whose messages are gone, as after a purge."""
-        stale = self.stale_counts(queue, layout, self.sample_counts(queue))
-        for pairs in batches(stale.items()):
-            self.counts(queue, dict(pairs), repair=True)
-
-    def stale_counts(
-        self,
-        queue: str,
-        layout: Layout,
-        seen: Mapping[bytes, bytes],
-        worker_ids: Iterable[str] = (),
-    ) -> Mapping[bytes, bytes]:
-        """Return those of the counts *seen* whose messages are not there (:meth:`digests`)."""
+        deliveries = self._keys.queue(queue).deliveries
+        stale = dict(self._runner.client.hscan_iter(deliveries, count=PAGE))
         # A message that was put back while the others were read is found the second time.
         for _ in range(2):
-            if seen:
-                there = self.digests(queue, layout, worker_ids)
-                seen = {digest: text for digest, text in seen.items() if digest not in there}
-        return seen
+            if stale:
+                there = self._digests(queue, layout)
+                stale = {digest: text for digest, text in stale.items() if digest not in there}
+        for pairs in batches(stale.items()):
+            args = [*chain.from_iterable(pairs)]
+            self._runner.run(Call(scripts.load("leases/forget_counts"), [deliveries], args))
 
-    def sample_counts(self, queue: str, most: float = math.inf) -> dict[bytes, bytes]:
-        """Return counts of deliveries, about *most* of them at most, by digest."""
-        deliveries = self._keys.queue(queue).deliveries
-        counts: dict[bytes, bytes] = {}
-        for digest, text in self._runner.client.hscan_iter(deliveries, count=PAGE):
-            counts[digest] = text
-            if len(counts) >= most:
-                break
-        return counts
-
-    def count_counts(self, queue: str) -> int:
-        """Return of how many messages deliveries are counted."""
-        return cast(int, self._runner.client.hlen(self._keys.queue(queue).deliveries))
-
-    def digests(self, queue: str, layout: Layout, worker_ids: Iterable[str]) -> set[bytes]:
+    def _digests(self, queue: str, layout: Layout) -> set[bytes]:
         """Return the digests of all messages that are ready, quarantined or held.
 
         One that is taken meanwhile is among them; one that is put back meanwhile may not be.
-        *worker_ids* are processes that may hold some without a lease.
         """
         key = self._keys.queue(queue)
         found: set[bytes] = set()
@@ -301,7 +268,7 @@ class RepairStore:
             found.update(map(_digest, self._in_list(ready)))
         for item in self._in_list(key.quarantined):
             found.add(_digest(item.partition(b"\n")[2]))
-        for name in {*worker_ids, *self.leaseholders(queue)}:
+        for name in self.leaseholders(queue):
             for _, value in self._scan.fields(key.leased(name)):
                 found.add(_digest(value.partition(b"\n")[2]))
         return found
@@ -310,16 +277,6 @@ class RepairStore:
         """Yield the items of a list, each that stays at least once."""
         parts = self._scan.messages(key, 0, sys.maxsize, PAGE, newest=True)
         return chain.from_iterable(parts)
-
-    def wake(self, queue: str, layout: Layout, sign: str = "") -> str:
-        """Return a sign of what is ready and wakes nobody, ``""`` when that is well.
-
-        It is wrong when a later call returns the same; with that *sign* the later call repairs it.
-        """
-        keys = [self._keys.queue(queue).wake, self._keys.control]
-        keys += self._keys.ready_lists(queue, layout)
-        reply: bytes = self._runner.run(Call(scripts.load("repair/wake"), keys, [queue, sign]))
-        return reply.decode()
 
     # -- to move over
 
