@@ -17,7 +17,7 @@ from redis.exceptions import (
 )
 
 from celery_delayq.errors import DelayQError
-from celery_delayq.store.schedule import is_denied
+from celery_delayq.store.scripting.runner import is_denied
 
 #: What the broker, or the way to it, may raise.
 BROKER_ERRORS = (OperationalError, RedisError)
