@@ -1,11 +1,10 @@
-"""``cancel``, ``reschedule``, ``run-now``, ``pause`` and ``resume`` on the command line."""
+"""``cancel``, ``reschedule`` and ``run-now`` on the command line."""
 
 from __future__ import annotations
 
 import os
 import re
 import signal
-import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
@@ -363,44 +362,3 @@ def test_what_others_change_meanwhile_is_told(
         "1 not made ready, unknown",
     ]
     assert told.json["outcomes"] == {"done": 2, "unknown": 1, "running": 1200}
-
-
-# -- pausing
-
-
-def test_a_queue_and_a_task_are_paused_and_go_on(cli: CommandLine, delayq: DelayQ) -> None:
-    delayq.store.register("mail")
-
-    assert cli("pause", "--queue", "mail").out == "Queue mail is paused.\n"
-    assert cli("pause", "--queue", "mail").out == "Queue mail is paused already.\n"
-    told = cli("pause", "--task", "shop.bill", "--json").json
-    assert told == {"queue": None, "task": "shop.bill", "paused": True, "changed": True}
-    assert set(delayq.paused().queues) == {"mail"}
-    assert cli("resume", "--queue", "mail").out == "Queue mail is resumed.\n"
-    assert cli("resume", "--queue", "mail").out == "Queue mail was not paused.\n"
-    told = cli("resume", "--task", "shop.bill", "--json").json
-    assert told == {"queue": None, "task": "shop.bill", "paused": False, "changed": True}
-    assert cli("paused", "--json").json == {"queues": {}, "tasks": {}}
-
-
-def test_a_queue_that_nobody_knows_is_paused_but_told(cli: CommandLine, delayq: DelayQ) -> None:
-    ran = cli("pause", "--queue", "mial")
-
-    assert (ran.code, ran.out) == (0, "Queue mial is paused.\n")
-    assert "There is no queue mial" in ran.err
-    assert "mial" in delayq.paused().queues
-
-
-def test_a_paused_task_runs_when_it_is_resumed(
-    app: Celery, cli: CommandLine, delayq_worker: Callable[..., WorkerProcess]
-) -> None:
-    assert cli("pause", "--task", "stock.add").code == 0
-    delayq_worker("tests.apps.stock_tasks:app", pool="solo")
-    result = app.send_task("stock.add", (2, 3), countdown=0.05)
-    wait_until(lambda: cli("stats", "--json").json["paused"] == 1, what="it is held")
-    held = time.monotonic()
-
-    assert cli("resume", "--task", "stock.add").code == 0
-
-    assert result.get(timeout=60) == 5
-    assert time.monotonic() - held < 15

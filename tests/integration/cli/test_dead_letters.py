@@ -1,15 +1,9 @@
-"""``dead list``, ``show``, ``replay``, ``purge``, ``export``, ``import`` and ``archive``."""
+"""``dead list`` and ``show``."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-import subprocess
-from collections import Counter
-from datetime import datetime, timedelta, timezone
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +12,8 @@ from celery import Celery
 from rich.cells import cell_len
 
 from celery_delayq import DelayQ
-from celery_delayq.model.scheduled import Bulk, Outcome
-from celery_delayq.testing import ManagedProcess, wait_until
-from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.integration.conftest import MakeApp, query, ready
-from tests.integration.conftest import stored as scheduled
-from tests.support.cli import INTERRUPTIBLE, CommandLine
-from tests.support.dead_letters import details, fill, message, stored
+from tests.support.cli import CommandLine
+from tests.support.dead_letters import details, fill, message
 
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
 
@@ -43,27 +32,6 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
     """Stand for any task."""
 
 
-@pytest.fixture
-def filled(delayq: DelayQ) -> int:
-    """Four dead letters that died a day, an hour, a minute and a second ago; return the first's
-    time."""
-    now = delayq.store.now_ms()
-    keep = delayq.store.dead_letters.keep
-    kinds = (
-        ("nine", "celery", "shop.mail", 86_400, "Timeout", "root-1", None),
-        ("ten", "celery", "shop.mail", 3600, "Declined", "root-1", "group-1"),
-        ("eleven", "bills", "shop.bill", 60, "Timeout", None, "group-1"),
-        ("twelve", "bills", "shop.bill", 1, None, None, None),
-    )
-    for id, queue, task, ago, exception, root, group in kinds:
-        died = now - ago * 1000
-        reason = f"failed after 3 retries: {exception}" if exception else "killed its worker"
-        told = details(exception) if exception else b""
-        data = stored(died, reason, message(id, task, root_id=root, group=group), told)
-        keep(queue, [(id, died, data)])
-    return now - 86_400_000
-
-
 def everything(delayq: DelayQ) -> list[str]:
     return [dead_letter.id for dead_letter in delayq.dead_letters()]
 
@@ -71,7 +39,7 @@ def everything(delayq: DelayQ) -> list[str]:
 # -- list
 
 
-@pytest.mark.usefixtures("filled")
+@pytest.mark.usefixtures("four_dead_letters")
 def test_list_shows_what_died_in_order(cli: CommandLine) -> None:
     narrow, wide = cli("dead", "list"), cli("dead", "list", columns=200)
 
@@ -113,7 +81,7 @@ def test_none_is_told(cli: CommandLine, delayq: DelayQ) -> None:
         ("--died-from 2001-01-01 --died-to 2001-01-02", ""),
     ],
 )
-@pytest.mark.usefixtures("filled")
+@pytest.mark.usefixtures("four_dead_letters")
 def test_all_commands_take_the_same_filters(
     cli: CommandLine, delayq: DelayQ, tmp_path: Path, filter: str, wanted: str
 ) -> None:
@@ -156,7 +124,7 @@ def test_more_than_the_limit_are_told_of(cli: CommandLine, delayq: DelayQ) -> No
 # -- show
 
 
-@pytest.mark.usefixtures("filled")
+@pytest.mark.usefixtures("four_dead_letters")
 def test_show_tells_all_that_is_known(cli: CommandLine) -> None:
     ran = cli("dead", "show", "ten")
 
@@ -179,7 +147,7 @@ def test_show_tells_all_that_is_known(cli: CommandLine) -> None:
     assert json.loads(told["message"]["body"])[0] == ["ten", ""]
 
 
-@pytest.mark.usefixtures("filled")
+@pytest.mark.usefixtures("four_dead_letters")
 def test_one_that_is_not_there_is_no_success(cli: CommandLine) -> None:
     for args in (["thirteen"], ["ten", "--queue", "bills"]):
         ran = cli("dead", "show", *args)
@@ -231,316 +199,3 @@ def test_what_others_wrote_does_nothing_to_the_terminal(cli: CommandLine, delayq
             assert not CONTROLS.search(ran.out + ran.err)
             if command == ["list"]:
                 assert max(map(cell_len, ran.out.splitlines())) <= columns
-
-
-# -- replay
-
-
-@pytest.mark.usefixtures("filled")
-def test_ids_are_replayed_and_each_is_told(
-    cli: CommandLine, delayq: DelayQ, delayq_redis: RedisUnderTest
-) -> None:
-    done = cli("dead", "replay", "nine", "eleven")
-    mixed = cli("dead", "replay", "nine", "ten", "--json")
-    elsewhere = cli("dead", "replay", "twelve", "--queue", "celery")
-
-    assert (done.code, done.out, done.err) == (0, "replayed  nine\nreplayed  eleven\n", "")
-    assert mixed.code == 1
-    assert mixed.json == {
-        "outcomes": [{"id": "nine", "outcome": "unknown"}, {"id": "ten", "outcome": "done"}]
-    }
-    assert (elsewhere.code, elsewhere.out) == (
-        1,
-        "not replayed  twelve  unknown: there is no such dead letter, or no more\n",
-    )
-    assert everything(delayq) == ["twelve"]
-    assert [each["headers"]["id"] for each in ready(delayq_redis)] == ["nine", "ten"]
-    assert ready(delayq_redis)[0]["headers"]["retries"] == 0
-
-
-@pytest.mark.usefixtures("filled")
-def test_one_is_replayed_with_other_arguments_later_elsewhere(
-    cli: CommandLine, delayq: DelayQ, delayq_redis: RedisUnderTest
-) -> None:
-    ran = cli(
-        "dead", "replay", "nine", "--args", '["a", 1]', "--kwargs", '{"n": null}',
-        "--to-queue", "slow", "--countdown", "1h30m",
-    )  # fmt: skip
-
-    assert ran.code == 0
-    assert ran.out == ("replayed with other arguments to queue slow to run 1h 30m from now  nine\n")
-    assert "There is no queue slow" in ran.err
-    [entry] = delayq.entries()
-    assert (entry.queue, entry.args, entry.kwargs) == ("slow", ["a", 1], {"n": None})
-    away = entry.due - datetime.now(timezone.utc)
-    assert timedelta(minutes=85) < away < timedelta(minutes=95)
-    assert [each["headers"]["id"] for each in scheduled(delayq_redis, "slow")] == ["nine"]
-
-    eta = cli("dead", "replay", "ten", "--eta", "2100-01-31T09:00:00+01:00")
-    assert eta.out == "replayed to run at 2100-01-31T08:00:00+00:00  ten\n"
-    past = cli("dead", "replay", "eleven", "--eta", "2001-01-01")
-    assert past.code == 2
-    assert "has passed by Redis' clock" in past.err
-    assert len(everything(delayq)) == 2
-
-
-@pytest.mark.usefixtures("filled")
-def test_all_that_a_filter_means_are_replayed(
-    cli: CommandLine, delayq: DelayQ, delayq_redis: RedisUnderTest
-) -> None:
-    dry = cli("dead", "replay", "--died-from", "2h", "--dry-run")
-    assert dry.code == 0
-    assert re.search(r"^shop\.bill +bills +2$", dry.out, re.MULTILINE)
-    assert (
-        "Replay 3 dead letters of 2 tasks in 2 queues: a dry run, nothing was changed." in dry.out
-    )
-    told = cli("dead", "replay", "--died-from", "2h", "--dry-run", "--json").json
-    assert told["meant"] == [
-        {"queue": "bills", "task": "shop.bill", "dead_letters": 2},
-        {"queue": "celery", "task": "shop.mail", "dead_letters": 1},
-    ]
-    assert len(everything(delayq)) == 4
-
-    done = cli("dead", "replay", "--task", "shop.mail", "--to-queue", "bills", "--yes")
-    assert (done.code, done.out) == (0, "2 dead letters replayed to queue bills.\n")
-    assert len(ready(delayq_redis, "bills")) == 2
-    told = cli("dead", "replay", "--all", "--yes", "--json")
-    assert (told.code, told.json) == (0, {"dry_run": False, "total": 2, "outcomes": {"done": 2}})
-    assert everything(delayq) == []
-
-
-def test_many_are_spread(cli: CommandLine, delayq: DelayQ) -> None:
-    fill(delayq, 21)
-
-    ran = cli("dead", "replay", "--queue", "celery", "--rate", "0.1", "--yes")
-
-    assert ran.out == "21 dead letters replayed at 0.1 a second.\n"
-    dues = sorted(each.due for each in delayq.entries())
-    # The first is due at once.
-    assert len(dues) == 20
-    assert {round((b - a).total_seconds()) for a, b in pairwise(dues)} == {10}
-
-
-def test_a_task_that_the_app_does_not_know_is_warned_of(cli: CommandLine, delayq: DelayQ) -> None:
-    add_dead_letter = delayq.store.dead_letters.add_dead_letter
-    for id, task in (("a", "shop.gone\x1b"), ("b", "shop.mail"), ("c", "shop.gone\x1b")):
-        add_dead_letter("celery", id, "failed", message(id, task))
-    warning = r"This app does not know the task shop.gone\x1b"
-
-    dry = cli("dead", "replay", "--all", "--dry-run", "--json")
-    assert dry.err.count(warning) == 1
-    one = cli("dead", "replay", "a", "b")
-    assert one.err.count(warning) == 1
-    assert one.code == 0
-    many = cli("dead", "replay", "--task", "shop.gone\x1b", "--yes")
-    assert many.err.count(warning) == 1
-    assert cli("dead", "purge", "--all", "--dry-run").err == ""
-
-
-def test_what_cannot_be_replayed_is_told(cli: CommandLine, app: Celery, delayq: DelayQ) -> None:
-    delayq.store.dead_letters.add_dead_letter("celery", "rotten", "unreadable", b"no json")
-    delayq.store.dead_letters.add_dead_letter("celery", "good", "failed", message("good"))
-
-    one = cli("dead", "replay", "rotten")
-    assert one.code == 1
-    assert "not replayed  rotten  unreadable: it is no message of a task" in one.out
-    many = cli("dead", "replay", "--all", "--yes")
-    assert many.code == 1
-    assert "1 dead letter replayed." in many.out
-    assert "1 not replayed, unreadable: it is no message" in many.out
-    assert everything(delayq) == ["rotten"]
-
-
-def test_what_others_change_meanwhile_is_told(
-    cli: CommandLine, delayq: DelayQ, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fill(delayq, 1)
-    became = Counter(
-        {Outcome.DONE: 2, Outcome.CONFLICT: 1, Outcome.CHANGED: 3, Outcome.UNKNOWN: 1_200}
-    )
-    monkeypatch.setattr(delayq, "replay_all", lambda *_, **__: Bulk(False, 1_206, became))
-
-    shown = cli("dead", "replay", "--queue", "celery", "--yes")
-
-    assert shown.code == 1
-    assert [line.split(":")[0] for line in shown.out.splitlines()] == [
-        "2 dead letters replayed.",
-        "3 not replayed, changed",
-        "1 not replayed, conflict",
-        "1,200 not replayed, unknown",
-    ]
-
-
-# -- purge
-
-
-@pytest.mark.usefixtures("filled")
-def test_ids_and_what_a_filter_means_are_purged(cli: CommandLine, delayq: DelayQ) -> None:
-    assert cli("dead", "purge", "nine").out == "purged  nine\n"
-    assert cli("dead", "purge", "nine").code == 1
-    done = cli("dead", "purge", "--queue", "bills", "--yes")
-    assert (done.code, done.out) == (0, "2 dead letters purged.\n")
-    assert everything(delayq) == ["ten"]
-    none = cli("dead", "purge", "--task", "none", "--yes")
-    assert (none.code, none.out) == (0, "0 dead letters: the filter selects no dead letter.\n")
-    assert cli("dead", "purge", "--all", "--yes", "--json").json["outcomes"] == {"done": 1}
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "replay",
-        "purge",
-        "replay --yes",
-        "purge --yes",
-        "purge --json",
-        "purge --queue bills",
-        "replay --all",
-        "purge --all --json",
-        "purge --all --queue bills --yes",
-        "purge --all nine",
-        "purge nine --task x",
-        "purge nine --dry-run",
-        "replay nine --rate 5",
-        "replay --all --yes --in 5m",
-        "replay --all --yes --eta 2100-01-01",
-        "replay nine --eta 2100-01-01 --in 5m",
-        "replay nine --args 7",
-        "replay nine --args {}",
-        "replay nine --args [",
-        "replay nine --kwargs []",
-        "replay nine --in 0",
-        "replay --all --yes --rate 0",
-        "replay --all --yes --rate many",
-        "list --limit 0",
-        "list --all --limit 5",
-        "list --died-from noon",
-        "list nine",
-        "show",
-        "show nine ten",
-        "export",
-        "archive --older-than soon",
-        "archive --nope",
-    ],
-)
-@pytest.mark.usefixtures("filled")
-def test_what_cannot_be_meant_is_a_usage_error(
-    cli: CommandLine, delayq: DelayQ, command: str
-) -> None:
-    ran = cli("dead", *command.split())
-
-    assert (ran.code, ran.out) == (2, "")
-    assert ran.err.splitlines()[-1].startswith("Error: ")
-    assert len(everything(delayq)) == 4
-
-
-def test_what_was_done_before_it_was_interrupted_is_told(delayq: DelayQ, shop: list[str]) -> None:
-    fill(delayq, 10_000)
-
-    with ManagedProcess([*INTERRUPTIBLE, *shop, "dead", "purge", "--all", "--yes"]) as process:
-        wait_until(lambda: delayq.count_dead() < 10_000, 60, "it has begun", interval=0.001)
-        os.kill(process.pid, signal.SIGINT)
-        code, log = process.wait(timeout=60), process.log
-
-    left = delayq.count_dead()
-    assert code == 1
-    assert 0 < left < 10_000
-    told = re.search(r"Interrupted: at least ([\d,]+) dead letters? w\w+ purged before\.", log)
-    assert told is not None, log
-    assert 10_000 - left - int(told[1].replace(",", "")) >= 0
-    assert "Traceback" not in log
-
-
-# -- export, import, archive
-
-
-@pytest.mark.usefixtures("filled")
-def test_dead_letters_are_moved_and_put_back(
-    cli: CommandLine, delayq: DelayQ, database: str
-) -> None:
-    exported = cli("dead", "export", database, "--task", "shop.bill")
-    assert (exported.code, exported.out) == (0, "2 dead letters exported.\n")
-    old = cli("dead", "archive", database, "--older-than", "30m")
-    assert (old.code, old.out) == (0, "2 dead letters archived.\n")
-    assert everything(delayq) == ["eleven", "twelve"]
-    rest = cli("dead", "archive", database)
-    assert rest.out == "2 dead letters archived, 2 of them were there already.\n"
-    assert cli("dead", "archive", database).out == "0 dead letters archived.\n"
-
-    dry = cli("dead", "import", database, "--dry-run")
-    assert (dry.code, dry.out) == (0, "4 dead letters, a dry run:\n           4 put back\n")
-    assert everything(delayq) == []
-    some = cli("dead", "import", database, "--reason", "timeout")
-    assert some.out.splitlines() == [
-        "4 dead letters:",
-        "           2 put back",
-        "           2 not selected by the filter",
-    ]
-    every = cli("dead", "import", database)
-    assert every.out.splitlines()[1:] == [
-        "           2 put back",
-        "           2 left as they are: they are there already",
-    ]
-    assert everything(delayq) == ["nine", "ten", "eleven", "twelve"]
-
-
-def test_the_database_of_the_settings_needs_no_url(make_app: MakeApp, database: str) -> None:
-    app = make_app(broker_transport_options={"delayq": {"dead_letters_archive": database}})
-    delayq = DelayQ.of(app)
-    fill(delayq, 3)
-    cli = CommandLine(app)
-
-    assert cli("dead", "archive", "--json").json["moved"] == 3
-    assert cli("dead", "import", "--json").json["outcomes"] == {"restored": 3}
-
-
-@pytest.mark.usefixtures("filled")
-def test_what_goes_wrong_is_one_line(cli: CommandLine, tmp_path: Path) -> None:
-    for args, told in (
-        (["archive"], "dead_letters_archive"),
-        (["archive", str(tmp_path / "dead.jsonl")], "an export writes them to a file"),
-        (["archive", "postgresql://u:hunter2@127.0.0.1:1/db"], "connection"),
-        (["archive", "postgresql://u:hunter2@db:port/db"], "no URL of a database"),
-        (["import", str(tmp_path / "none")], "No such file"),
-        (["import"], "dead_letters_archive"),
-        (["export", str(tmp_path / "dead.jsonl"), "--queue", "mial"], "no queue mial"),
-    ):
-        ran = cli("dead", *args)
-        assert (ran.code, ran.out) == (1, ""), args
-        [line] = ran.err.splitlines()
-        assert told in line
-        assert "hunter2" not in line
-
-
-def test_lines_go_through_a_pipe(delayq: DelayQ, shop: list[str]) -> None:
-    fill(delayq, 700)
-
-    written = subprocess.run(
-        [*shop, "dead", "export", "-", "--json"], capture_output=True, timeout=60
-    )
-    assert written.returncode == 0
-    assert json.loads(written.stderr.splitlines()[-1])["dead_letters"] == 700
-    assert delayq.count_dead() == 700
-    lines = b"\n".join(line for line in written.stdout.splitlines() if b"-0006" in line)
-    subprocess.run([*shop, "dead", "purge", "--all", "--yes"], check=True, capture_output=True)
-
-    read = subprocess.run(
-        [*shop, "dead", "import", "-", "--json"], input=lines, capture_output=True, timeout=60
-    )
-    assert read.returncode == 0, read.stderr
-    assert json.loads(read.stdout)["outcomes"] == {"restored": 100}
-    broken = subprocess.run(
-        [*shop, "dead", "import", "-"], input=b"garbage\n", capture_output=True, timeout=60
-    )
-    assert broken.returncode == 1
-    assert b"line 1: no JSON" in broken.stdout
-
-
-def test_rows_tell_what_a_database_is_asked_for(
-    cli: CommandLine, delayq: DelayQ, database: str
-) -> None:
-    fill(delayq, 3)
-    cli("dead", "archive", database)
-
-    statement = "SELECT task, count(*) FROM dead_letters WHERE exception = 'ValueError' GROUP BY 1"
-    assert query(database, statement) == [("shop.mail", 3)]

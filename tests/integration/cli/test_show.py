@@ -1,4 +1,4 @@
-"""``get``, ``list``, ``count`` and ``paused`` on the command line."""
+"""``get``, ``list`` and ``count`` on the command line."""
 
 from __future__ import annotations
 
@@ -363,27 +363,6 @@ def test_an_unreadable_entry_is_listed(
     assert ids(cli("list", "--json")) == ["broken"]
     assert cli("get", "broken").code == 0
     assert "1 entry" in cli("cancel", "--queue", "celery", "--dry-run").out
-
-
-# -- pauses
-
-
-def test_what_is_paused_is_told_with_since_when(cli: CommandLine, delayq: DelayQ) -> None:
-    assert cli("paused").out == "Nothing is paused.\n"
-    delayq.pause(queue="mail")
-    delayq.pause(task="shop.[red]bill")
-
-    told = cli("paused", "--json").json
-    shown = cli("paused").out
-
-    assert {kind: [*names] for kind, names in told.items()} == {
-        "queues": ["mail"],
-        "tasks": ["shop.[red]bill"],
-    }
-    since = datetime.fromisoformat(told["queues"]["mail"])
-    assert abs(since - datetime.now(timezone.utc)) < timedelta(seconds=30)
-    assert re.search(r"^queue +mail +\d{4}-", shown, re.MULTILINE)
-    assert re.search(r"^task +shop\.\[red\]bill +\d{4}-", shown, re.MULTILINE)
 
 
 # -- errors
