@@ -7,7 +7,6 @@
 -- Returns  {next cursor, looked at, {}, then for each kind {kind, found, repaired, some ids…}}
 -- Repeat   finds what is left
 -- @include types
--- @include record
 -- @include tracking
 -- @include repair_report
 -- @include repair_state
