@@ -17,12 +17,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from celery_delayq.cli.base import Refused, WrongUse, reporting_errors
-from celery_delayq.cli.words import spelled
+from celery_delayq.admin.reporting import Refused, WrongUse, reporting_errors
 from celery_delayq.errors import ConfigError
 from celery_delayq.spark import check, check_java, register
 from celery_delayq.spark.jdbc import IN_UTC
 from celery_delayq.spark.session import interrupts
+from celery_delayq.utils.text import spelled
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,8 +11,8 @@ from datetime import datetime, timedelta, timezone
 from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
-from celery_delayq.cli.words import spelled
 from celery_delayq.spark.reports.figures import Quantiles
+from celery_delayq.utils.text import spelled
 
 #: Steps of a time axis in seconds: what people count in.
 _TICKS = (

@@ -8,11 +8,11 @@ from functools import partial
 from importlib.resources import files
 from typing import Any
 
-from celery_delayq.cli.words import spelled
 from celery_delayq.errors import ConfigError
 from celery_delayq.spark.reports import charts
 from celery_delayq.spark.reports.charts import Layer
 from celery_delayq.spark.reports.figures import Ahead, Figures, Report
+from celery_delayq.utils.text import spelled
 
 #: Rows of a table, and tasks or queues of a picture; there are more in Parquet and JSON.
 ROWS, SHOWN = 100, 12

@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from celery_delayq.cli.words import spelled
 from celery_delayq.spark.reports.charts import duration, stamp
 from celery_delayq.spark.reports.figures import Ahead, Figures, Quantiles, Report
 from celery_delayq.spark.reports.page import loads, percent, rate, runs_per_id
+from celery_delayq.utils.text import spelled
 
 #: Rows of a table; there are more in JSON and Parquet.
 _ROWS = 20

@@ -1,8 +1,4 @@
-"""Texts for people, and what they type. No I/O.
-
-Names and ids are chosen by others: what is shown of them can neither steer a terminal nor break a
-table.
-"""
+"""Durations, times, numbers and ids as people read and type them. No I/O."""
 
 from __future__ import annotations
 
@@ -11,23 +7,16 @@ import shlex
 from datetime import datetime, timezone
 
 from celery_delayq.model.envelope import entry_id, parse_iso
+from celery_delayq.utils.text import spelled
 
 #: Units of a duration in seconds, the longest first.
 UNITS = {"w": 604_800, "d": 86_400, "h": 3600, "m": 60, "s": 1}
 
-_SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _DURATION = re.compile(
     r"([+-]?)\s*" + r"\s*".join(f"(?:({_NUMBER}){unit})?" for unit in UNITS), re.IGNORECASE
 )
 _SECONDS = re.compile(rf"[+-]?{_NUMBER}")
-
-
-def spelled(text: str) -> str:
-    r"""Return a text with ``\n`` for a newline, ``\x1b`` for an escape, and so on."""
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() else _code(one) for one in text)
 
 
 def quoted(text: str) -> str:
@@ -39,17 +28,8 @@ def quoted(text: str) -> str:
 
 
 def shown_id(id: str) -> str:
-    """Return an id as it can be pasted into a command line; a NUL is looked up as ``%00``."""
+    """Return an id to be pasted into a command line, with ``%00`` for a NUL."""
     return quoted(entry_id(id))
-
-
-def _code(one: str) -> str:
-    number = ord(one)
-    if 0xDC80 <= number <= 0xDCFF:  # a byte that is no UTF-8
-        return f"\\x{number - 0xDC00:02x}"
-    if number < 0x80:
-        return _SHORT.get(one, f"\\x{number:02x}")
-    return f"\\u{number:04x}" if number <= 0xFFFF else f"\\U{number:08x}"
 
 
 def number_of(number: int, one: str, many: str) -> str:

@@ -1,4 +1,4 @@
-"""Options of the commands for periodic entries, and what they are read as."""
+"""Options of the commands for periodic entries, and the values they give."""
 
 from __future__ import annotations
 
@@ -13,15 +13,23 @@ from celery.exceptions import ImproperlyConfigured
 from celery.schedules import BaseSchedule, ParseException, crontab, schedule, solar
 
 from celery_delayq.cli import complete
-from celery_delayq.cli.options import Json, Moment, Name, Span, argument, option, stacked
+from celery_delayq.cli.options import (
+    DurationType,
+    JsonType,
+    NameType,
+    TimeType,
+    argument,
+    option,
+    stacked,
+)
 from celery_delayq.periodic.definition import CATCH_UPS, OVERLAPS
 from celery_delayq.periodic.schedules import rrule
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class EntryName(Name):
-    """The name of a periodic entry that is there: it may be anything, where others wrote it."""
+class EntryNameType(NameType):
+    """The name of an existing periodic entry: others may have written any bytes."""
 
     utf8 = False
 
@@ -29,7 +37,7 @@ class EntryName(Name):
 _names = functools.partial(
     argument,
     explained="Name of a periodic entry; put -- before one that begins with a dash.",
-    type=EntryName(),
+    type=EntryNameType(),
     shell_complete=complete.periodic,
 )
 name_argument = _names("name", "NAME")
@@ -60,20 +68,20 @@ def _crontab(text: str) -> crontab:
 _WHEN = (
     option(
         "--every",
-        type=Span(beside="more than none, such as 30 (seconds), 1h30m or 2d"),
+        type=DurationType(expected="more than none, such as 30 (seconds), 1h30m or 2d"),
         metavar="SPAN",
-        help="So often: 30 (seconds), 1h30m, 2d.",
+        help="Interval: 30 (seconds), 1h30m, 2d.",
     ),
     option(
         "--crontab",
-        type=Name(),
+        type=NameType(),
         metavar="TEXT",
         help="Minute, hour, day of month, month, weekday, such as '0 9 * * mon-fri'.",
     ),
-    option("--rrule", type=Name(), metavar="RULE", help="RFC 5545: 'FREQ=MONTHLY;BYDAY=-1FR'."),
+    option("--rrule", type=NameType(), metavar="RULE", help="RFC 5545: 'FREQ=MONTHLY;BYDAY=-1FR'."),
     option(
         "--at",
-        type=Moment("from now"),
+        type=TimeType("from now"),
         metavar="TIME",
         help="Once: ISO 8601, local without an offset; or 30m from now.",
     ),
@@ -87,43 +95,50 @@ _WHEN = (
 )
 
 _WHAT = (
-    option("--args", type=Json(list, "'[1, \"a\"]'"), metavar="JSON", help="Arguments."),
+    option("--args", type=JsonType(list, "'[1, \"a\"]'"), metavar="JSON", help="Arguments."),
     option(
-        "--kwargs", type=Json(dict, "'{\"n\": 1}'"), metavar="JSON", help="Arguments by their name."
+        "--kwargs", type=JsonType(dict, "'{\"n\": 1}'"), metavar="JSON", help="Keyword arguments."
     ),
-    option("--queue", type=Name(), metavar="QUEUE", shell_complete=complete.queues),
+    option(
+        "--queue",
+        type=NameType(),
+        metavar="QUEUE",
+        shell_complete=complete.queues,
+        help="Queue of the task.",
+    ),
     option("--priority", type=click.IntRange(0, 9), metavar="NUMBER", help="0 is the first."),
     option(
         "--expires",
-        type=Span(beside="more than none, such as 90 (seconds), 5m or 2d"),
+        type=DurationType(expected="more than none, such as 90 (seconds), 5m or 2d"),
         metavar="SPAN",
-        help="Not later than this after its tick.",
+        help="Run at most this long after its tick.",
     ),
     option(
-        "--headers", type=Json(dict, '\'{"tenant": "a"}\''), metavar="JSON", help="Its headers."
+        "--headers",
+        type=JsonType(dict, '\'{"tenant": "a"}\''),
+        metavar="JSON",
+        help="Headers of the message.",
     ),
     option(
         "--timezone",
-        type=Name(),
+        type=NameType(),
         metavar="NAME",
-        help="Whose clock --crontab and --rrule mean, as Europe/Berlin.",
+        help="Time zone of --crontab and --rrule, as Europe/Berlin.",
     ),
-    option("--start", type=Moment("from now"), metavar="TIME", help="No tick before; as --at."),
-    option("--end", type=Moment("from now"), metavar="TIME", help="No tick after; as --at."),
-    option("--max-runs", type=click.IntRange(1), metavar="NUMBER", help="Most ticks."),
-    option(
-        "--catch-up", type=click.Choice(CATCH_UPS), help="Ticks that were missed; one by default."
-    ),
+    option("--start", type=TimeType("from now"), metavar="TIME", help="No tick before; as --at."),
+    option("--end", type=TimeType("from now"), metavar="TIME", help="No tick after; as --at."),
+    option("--max-runs", type=click.IntRange(1), metavar="NUMBER", help="Ticks until it ends."),
+    option("--catch-up", type=click.Choice(CATCH_UPS), help="Missed ticks to run; one by default."),
     option(
         "--catch-up-max",
         type=click.IntRange(1),
         metavar="NUMBER",
-        help="Most of them, with --catch-up all; 100 by default.",
+        help="Most missed ticks, with --catch-up all; 100 by default.",
     ),
     option(
         "--overlap",
         type=click.Choice(OVERLAPS),
-        help="While an earlier one runs; by default allow.",
+        help="What to do while an earlier run is not done; allow by default.",
     ),
 )
 
@@ -131,21 +146,21 @@ _OPTIONS = ("queue", "priority", "expires", "headers")
 _TIMES = ("start", "end")
 _OTHERS = ("args", "kwargs", "timezone", "max_runs", "catch_up", "catch_up_max", "overlap")
 
-#: What may be said of an entry beside its schedule and task, as Python calls it.
-SAYABLE = (*_OPTIONS, *_TIMES, *_OTHERS)
+#: The options of an entry beside its schedule and task, as Python names them.
+OPTIONS = (*_OPTIONS, *_TIMES, *_OTHERS)
 
 unset_option = option(
     "--unset",
     "unset",
     multiple=True,
-    type=click.Choice([name.replace("_", "-") for name in SAYABLE]),
+    type=click.Choice([name.replace("_", "-") for name in OPTIONS]),
     metavar="OPTION",
-    help="Take back what was said: " + ", ".join(n.replace("_", "-") for n in SAYABLE) + ".",
+    help="Remove what was set: " + ", ".join(n.replace("_", "-") for n in OPTIONS) + ".",
 )
 
 
-class Asked(NamedTuple):
-    """What was said about an entry; what was not is not in it.
+class EntryOptions(NamedTuple):
+    """The options that were given for an entry.
 
     Attributes
     ----------
@@ -160,8 +175,8 @@ class Asked(NamedTuple):
     options: dict[str, Any]
     others: dict[str, Any]
 
-    def without(self, names: Iterable[str]) -> Asked:
-        """Return it with None for what is to be unset (click.UsageError)."""
+    def without(self, names: Iterable[str]) -> EntryOptions:
+        """Return these options, with None for each of *names* (click.UsageError)."""
         fields = [name.replace("-", "_") for name in names]
         for name, field in zip(names, fields, strict=True):
             if field in self.options or field in self.others:
@@ -173,29 +188,29 @@ class Asked(NamedTuple):
 
 
 def with_entry(command: F) -> F:
-    """Give a command all there is to say about an entry, as ``asked``."""
+    """Give a command all options of an entry, as ``given``."""
 
     @functools.wraps(command)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        def given(names: tuple[str, ...]) -> dict[str, Any]:
+        def pop(names: tuple[str, ...]) -> dict[str, Any]:
             found = {name: kwargs.pop(name) for name in names}
             return {name: value for name, value in found.items() if value not in (None, ())}
 
-        when = given(tuple(_SCHEDULES))
-        others = given(_OTHERS)
-        others |= {name: datetime.fromisoformat(text) for name, text in given(_TIMES).items()}
-        asked = Asked(_schedule(when), given(_OPTIONS), others)
-        return command(*args, asked=asked, **kwargs)
+        when = pop(tuple(_SCHEDULES))
+        others = pop(_OTHERS)
+        others |= {name: datetime.fromisoformat(text) for name, text in pop(_TIMES).items()}
+        given = EntryOptions(_schedule(when), pop(_OPTIONS), others)
+        return command(*args, given=given, **kwargs)
 
     return stacked(wrapper, (*_WHEN, *_WHAT))  # type: ignore[return-value]
 
 
 def as_options(text: str) -> str:
-    """Return an error of the API with the options of the command line in it."""
+    """Return an error of the API with the command line's names of options in it."""
     return _ASSIGNED.sub(lambda match: f"--{match[1].replace('_', '-')} ", text)
 
 
-_ASSIGNED = re.compile(rf"\b({'|'.join(SAYABLE)})=(?=\S)")
+_ASSIGNED = re.compile(rf"\b({'|'.join(OPTIONS)})=(?=\S)")
 
 
 def _schedule(when: Mapping[str, Any]) -> Schedule | None:
