@@ -1,9 +1,9 @@
-"""What was added to an archive, and how: the same for folders and databases. No I/O.
+"""Commits of an archive. No I/O.
 
-Rows are *staged* where no reader looks, then one *commit* says that they belong to the archive, and
-then they are *published*. Commits have numbers without a gap, and of two with one number only one
-can be made: so each is made knowing all that the archive has. A job that was killed before its
-commit has added nothing; what was killed after it is published by the next one.
+Rows are *staged* where readers do not look, then added by one *commit*, and then *published*.
+Commits are numbered without gaps, and each number can be used once, so a commit always knows the
+whole archive before it. A job that was killed before its commit has added nothing; after its
+commit, the next job publishes the rows.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ FORMAT, VERSION = "celery_delayq.archive", 1
 
 
 class ArchiveError(DelayQError):
-    """An archive is none, is of another version, or was changed by another job meanwhile."""
+    """The folder is no archive, has another version, or was changed by another job meanwhile."""
 
 
 @dataclass(frozen=True)
 class Commit:
-    """What one job has added to one table.
+    """The rows that one job added to one table.
 
     Attributes
     ----------
     table : str
         ``history``, ``dead_letters`` or ``scheduled``.
     number : int
-        From 1.
+        Counted from 1.
     made : str
-        When, by Redis' clock, in ISO 8601.
+        Time by Redis' clock, in ISO 8601.
     source : str
-        From which queue.
+        Name of the queue.
     rows, unreadable : int
-        How many, and how many of them only have their bytes.
+        Number of rows, and of those with only their bytes.
     reached : Mapping[str, str]
-        By source, the offset of the last run that is in the archive.
+        By source, the offset of the last archived run.
     snapshot : str | None
-        Its name.
+        Name of the snapshot, for the table ``scheduled``.
     staging : str
-        Where they were before.
+        Folder in which the rows were staged.
     files : Mapping[str, int]
-        Files in it, with their sizes in bytes.
+        Files in the staging folder, with their sizes in bytes.
     """
 
     table: str
@@ -69,7 +69,7 @@ class Commit:
         Raises
         ------
         ArchiveError
-            It is of a later version, or no commit of that table.
+            It has another version, or is no commit of that table.
         """
         try:
             fields = json.loads(text)
@@ -82,7 +82,7 @@ class Commit:
                 f"{VERSION}"
             )
         if named != FORMAT or fields.get("table") != table:
-            raise ArchiveError(f"{where}: it is of no archive of {table}")
+            raise ArchiveError(f"{where}: it is no archive of {table}")
         try:
             return cls(**fields)
         except TypeError as exc:
@@ -90,14 +90,14 @@ class Commit:
 
 
 def source_of(found: Collection[str], wanted: str | None, own: str | None = None) -> str:
-    """Return which of the queues in an archive is meant: those of others are not mixed in.
+    """Return the name of one queue in an archive, so that several are not mixed.
 
-    Without a *wanted* one it is our *own*, or the only one that there is.
+    It is the *wanted* one, else our *own*, else the only one.
 
     Raises
     ------
     ArchiveError
-        There is none of that name, or there are several.
+        There is no queue of that name, or there are several.
     """
     meant = wanted or (own if own in found else None)
     if meant is None and len(found) == 1:

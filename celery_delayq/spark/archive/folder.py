@@ -1,14 +1,14 @@
-"""An archive in a folder: Parquet files, on whatever file system Spark knows.
+"""An archive: a folder of Parquet files, on any file system that Spark knows.
 
 ::
 
     history/day=2031-05-17/part-….parquet
     history/_log/00000001.json                a commit
-    history/_staging/2-5f0c…/                 rows that are no part of it yet
+    history/_staging/2-5f0c…/                 rows that are not committed yet
 
-Readers of Parquet pass over what begins with ``_``. The files of a commit are moved to their places
-after it, one by one; a reader who comes in between sees some of them. The last commit is looked at
-again by each job: what is left in its staging is moved then.
+Readers of Parquet skip names that begin with ``_``. After a commit its files are moved one by one;
+a reader meanwhile sees some of them. Each job first moves files that the last commit left in its
+staging.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ _TIMES = "spark.sql.parquet.outputTimestampType"
 
 _LOG, _STAGING = "_log", "_staging"
 
-#: Where rows are staged. Nothing else is ever moved or removed, whatever a log says.
+#: Staging folders. Nothing else is moved or removed, whatever a commit says.
 _STAGED = re.compile(rf"{_STAGING}/\d+-[0-9a-f]+")
 
 
 def check_archive_folder(folder: str) -> None:
-    """Raise :class:`ConfigError` where a folder is a database, or has a password in its URL."""
+    """Raise :class:`ConfigError` for the URL of a database, or one with a password."""
     check_no_database(folder)
     check_folder(folder)
 
 
 class FolderTarget:
-    """An archive in a folder.
+    """The archive in a folder.
 
     Parameters
     ----------
@@ -103,20 +103,20 @@ class ArchivedTable:
             self._tidy(self.last)
 
     def commit_of(self, number: int) -> Commit | None:
-        """Return the commit with a number, None where there is none."""
+        """Return the commit with a number, None if there is none."""
         name = _log_name(number)
         text = self._files.text(name)
         return None if text is None else Commit.unpack(text, f"{self._path}/{name}", self.table)
 
     def stage(self, rows: DataFrame, commit: Commit) -> Commit:
-        """Write rows where no reader looks."""
+        """Write rows to a staging folder; return the commit with their number and files."""
         commit = replace(commit, staging=f"{_STAGING}/{commit.number}-{uuid4().hex[:12]}")
         where = f"{self._path}/{commit.staging}"
         try:
-            # As the standard of Parquet has times; Spark's own form is an older one.
+            # Parquet's standard type for times; Spark's default is an older one.
             with setting(self._spark, _TIMES, "TIMESTAMP_MICROS"):
                 rows.write.partitionBy(PARTITION[self.table]).parquet(where)
-            # Counted from the files, since a task that was repeated is counted twice by others.
+            # Counted from the files: counters would include repeated Spark tasks twice.
             staged = self._spark.read.schema(self._schema).parquet(where)
             [(number, unreadable)] = staged.agg(F.count("*"), F.count("raw")).collect()
         except Exception:
@@ -126,7 +126,13 @@ class ArchivedTable:
         return replace(commit, rows=number, unreadable=unreadable, files=files)
 
     def commit(self, staged: Commit) -> None:
-        """Say that staged rows are in the archive, and move their files."""
+        """Commit staged rows, and move their files.
+
+        Raises
+        ------
+        ArchiveError
+            Another job has committed meanwhile; nothing was added.
+        """
         if not self._files.create(_log_name(staged.number), staged.pack()):
             self.discard(staged)
             raise ArchiveError(
@@ -146,8 +152,8 @@ class ArchivedTable:
         return self._spark.read.schema(self._schema).parquet(self._path)
 
     def known(self, since: date) -> DataFrame:
-        """Return the digests of dead letters that died on that day or later, or nobody knows
-        when."""
+        """Return the digests of dead letters that died on that day or later, or at an unknown
+        time."""
         return self.read().where(died_since(since)).select("digest")
 
     def _publish(self, commit: Commit) -> None:
@@ -163,14 +169,14 @@ class ArchivedTable:
         self.discard(commit)
 
     def _tidy(self, last: Commit) -> None:
-        """Remove what jobs have left that were killed: their numbers are taken by now."""
+        """Remove staging folders of killed jobs: later commits have taken their numbers."""
         for name in self._files.names(_STAGING):
             if _number(name) <= last.number:
                 self._files.delete(f"{_STAGING}/{name}")
 
 
 class Files:
-    """Files below a folder, as Hadoop knows them: on S3, HDFS and the disk alike."""
+    """Files below a folder, by Hadoop's API for S3, HDFS and disks."""
 
     def __init__(self, spark: SparkSession, folder: str) -> None:
         hadoop: Any = spark._jvm.org.apache.hadoop.fs  # type: ignore[union-attr]
@@ -180,14 +186,14 @@ class Files:
         self._root = self._files.makeQualified(hadoop.Path(folder))
 
     def names(self, folder: str = "") -> list[str]:
-        """Return the names of what is in a folder; none where there is no folder."""
+        """Return the names in a folder; none if there is no folder."""
         path = self._at(folder)
         if not self._files.exists(path):
             return []
         return [each.getPath().getName() for each in self._files.listStatus(path)]
 
     def all(self, folder: str) -> dict[str, int]:
-        """Return the files below a folder that readers look at, with their sizes in bytes."""
+        """Return the files below a folder that readers see, with their sizes in bytes."""
         path = self._at(folder)
         if not self._files.exists(path):
             return {}
@@ -202,7 +208,7 @@ class Files:
         return found
 
     def text(self, name: str) -> str | None:
-        """Return what is in a file, None where there is none."""
+        """Return the text of a file, None if there is no file."""
         path = self._at(name)
         if not self._files.exists(path):
             return None
@@ -213,7 +219,7 @@ class Files:
             stream.close()
 
     def create(self, name: str, text: str) -> bool:
-        """Make a file that appears with all that is in it; return False where there is one."""
+        """Create a file with its whole text at once; return False if it exists."""
         draft = self._at(f"{name}.{uuid4().hex[:12]}")
         stream = self._files.create(draft, False)
         try:
@@ -236,23 +242,23 @@ class Files:
         raise AssertionError("the last way returns or raises")
 
     def _link(self, draft: Any, target: Any) -> None:
-        """Give a file its name as a disk does it, if it can: at once, or not at all."""
+        """Name a file by a hard link: atomic on a disk that supports links."""
         java = self._gateway.jvm.java.nio.file
         none = self._gateway.new_array(self._gateway.jvm.java.lang.String, 0)
         paths = [java.Paths.get(each.toUri().getPath(), none) for each in (target, draft)]
         java.Files.createLink(*paths)
 
     def _rename(self, draft: Any, target: Any) -> None:
-        """The same by a FileContext, which never takes the place of another file.
+        """Name a file by a FileContext, which never overwrites.
 
-        On a disk it looks first and renames then.
+        On a disk it checks first and renames then, which is not atomic.
         """
         context = self._hadoop.FileContext.getFileContext(self._root.toUri(), self._conf)
         how = self._gateway.new_array(getattr(self._hadoop, "Options$Rename"), 0)
         context.rename(draft, target, how)
 
     def move(self, source: str, target: str, size: int) -> None:
-        """Move a file, unless another job has done so; a part of it that is there gives way."""
+        """Move a file unless another job has moved it; an incomplete copy is replaced."""
         one, other = self._at(source), self._at(target)
         self._files.mkdirs(other.getParent())
         if self._files.exists(other) and self._files.getFileStatus(other).getLen() != size:
@@ -266,7 +272,7 @@ class Files:
         if not moved and not self._files.exists(other):
             raise ArchiveError(
                 f"{one.toString()} cannot be moved to {other.toString()}{why}; nothing is lost: "
-                "the next job does it"
+                "the next job moves it"
             )
 
     def delete(self, name: str) -> None:

@@ -1,9 +1,7 @@
-"""How the queue is archived: the same steps for each table, whatever the archive is kept in.
+"""The job that archives: the same steps for each table.
 
-What is missing in the archive is staged, committed and published, in this order; only then dead
-letters
-are removed from Redis, and only those that the archive has. Each step finds out by itself what is
-to be done, so it does not matter where the job before was killed.
+New rows are staged, committed and published, in this order. Only then archived dead letters are
+removed from Redis. Each step determines what is left to do, so a job may be killed anywhere.
 """
 
 from __future__ import annotations
@@ -51,22 +49,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ArchiveOptions:
-    """What is archived.
+    """What to archive.
 
     Attributes
     ----------
     tables : Collection[str]
-        Of ``history``, ``dead_letters`` and ``scheduled``, of which there is a snapshot each time.
+        Of ``history``, ``dead_letters`` and ``scheduled``; of the last each job takes a snapshot.
     source : str | None
-        What the queue is called in the archive; host, port and database without it.
+        Name of the queue in the archive; None: host, port and database.
     older_than : float
-        Only dead letters that died so many seconds ago.
+        Only dead letters that died at least so many seconds ago.
     remove : bool
-        Remove dead letters from Redis that the archive has.
+        Remove archived dead letters from Redis.
     on_loss : str
-        ``warn`` or ``fail``, when runs are forgotten before they were archived.
+        ``warn`` or ``fail`` when Redis dropped runs before they were archived.
     partitions, batchsize : int
-        About how many parts are read side by side, and entries of one round trip.
+        About how many parts to read in parallel, and entries per round trip.
     access : Mapping[str, str]
         How the queue is found: the options ``url``, ``app``, ``keyprefix`` of the data source.
     """
@@ -81,7 +79,7 @@ class ArchiveOptions:
     access: Mapping[str, str] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Raise :class:`ConfigError` where one is wrong."""
+        """Raise :class:`ConfigError` if an option is wrong."""
         unknown = sorted({*self.tables} - COLUMNS.keys())
         if unknown or not self.tables:
             raise ConfigError(
@@ -101,24 +99,24 @@ class ArchiveOptions:
 
 @dataclass(frozen=True)
 class ArchiveSummary:
-    """What was archived; None where it was not asked for.
+    """What was archived; None for tables that were not asked for.
 
     Attributes
     ----------
     source : str
-        From which queue.
+        Name of the queue.
     history, dead_letters, scheduled : int | None
-        Runs, dead letters and entries that were added.
+        Added runs, dead letters and entries.
     removed, gone : int | None
-        Dead letters that were removed from Redis, and others that were not there any more.
+        Dead letters removed from Redis, and those that were gone already.
     snapshot : str | None
         The name of the snapshot of the schedule.
     unreadable : int
-        Of what was added, only the bytes are in the archive.
+        Added rows of which the archive has only the bytes.
     refused : int
-        Those of them that cannot be restored: entries of the schedule.
+        Unreadable entries of the schedule, which cannot be restored.
     lost : str
-        Why runs may be missing, ``""`` if none are.
+        Why runs may be missing, ``""`` if none are missing.
     """
 
     source: str = ""
@@ -133,7 +131,7 @@ class ArchiveSummary:
     lost: str = ""
 
     def sums(self) -> Iterator[tuple[str, int]]:
-        """Yield what there is to tell, line by line."""
+        """Yield names and counts, line by line."""
         for name in ("history", "dead_letters", "removed", "gone", "scheduled", "unreadable"):
             value = getattr(self, name)
             if value is not None:
@@ -141,17 +139,17 @@ class ArchiveSummary:
 
 
 def archive(spark: SparkSession, target: FolderTarget, options: ArchiveOptions) -> ArchiveSummary:
-    """Add to an archive what it has not yet.
+    """Add new rows to an archive.
 
     Raises
     ------
     ConfigError
         An option is wrong.
     ArchiveError
-        The archive is none, or another job adds to it, too. Nothing was removed from Redis that is
-        not in it.
+        The folder is no archive, or another job added to it meanwhile. Only archived dead letters
+        were removed from Redis.
     RunsLost
-        Runs may be missing, and that is to be an error.
+        Runs may be missing, and *on_loss* is ``fail``.
     """
     options.check()
     return _ArchiveJob(spark, target, options).run()
@@ -192,12 +190,12 @@ class _ArchiveJob:
             parts = plan_runs(delayq.store, after, upto, options.partitions, options.batchsize)
         rows = self._read("history", parts)
         staged = archived.stage(rows, self._next(archived)) if parts else None
-        with opened(self._access) as delayq:  # what was forgotten while it was read
+        with opened(self._access) as delayq:  # runs that were dropped during the read
             lost = lost or loss(delayq.store, max(after, first, key=place_of))
         if lost and options.on_loss == "fail":
             if staged is not None:
                 archived.discard(staged)
-            raise RunsLost(f"{lost}. Nothing was added; to go on all the same set on_loss=warn")
+            raise RunsLost(f"{lost}. Nothing was added; to continue anyway, set on_loss=warn")
         if staged is not None:
             archived.commit(replace(staged, reached={**reached, self._source: upto}))
             told = _with(told, staged)
@@ -208,13 +206,13 @@ class _ArchiveJob:
         parts, since = self._parts_of_dead_letters()
         number = 0
         if parts:
-            # Of one dead letter there are two only where a hand has put one.
+            # A dead letter is there twice only if somebody copied it.
             rows = self._read("dead_letters", parts).dropDuplicates(["digest"])
             if archived.last is not None:
-                # What came back meanwhile and died before is for the next job: it is not compared.
+                # Older dead letters that came back meanwhile are left to the next job.
                 some = rows.where(died_since(since))
                 rows = some.join(archived.known(since), "digest", "left_anti")
-            # Files of each day that are neither too small nor too large.
+            # So that files of each day are neither too small nor too large.
             staged = archived.stage(rows.hint("rebalance", "day"), self._next(archived))
             number = staged.rows
             if number:
@@ -231,18 +229,18 @@ class _ArchiveJob:
     def _scheduled(self, told: ArchiveSummary) -> ArchiveSummary:
         archived = self._target.table("scheduled", make=True)
         commit = self._next(archived)
-        # By its number it has a name of its own.
+        # The number makes the name unique.
         name = f"{moment(self._now):%Y%m%dT%H%M%SZ}-{commit.number}"
         with opened(self._access) as delayq:
             parts = self._plan(delayq.store, Wanted("scheduled"))
-        # What is moved while it is read may be met at both places.
+        # An entry that is moved meanwhile may be read twice.
         rows = self._read("scheduled", parts, {"snapshot": name}).dropDuplicates(["digest"])
         staged = archived.stage(rows, replace(commit, snapshot=name))
         archived.commit(staged)
         told = _with(told, staged)
         return replace(told, scheduled=staged.rows, snapshot=name, refused=staged.unreadable)
 
-    # -- what is read
+    # -- reading
 
     def _read(
         self, table: str, parts: Sequence[ReadPart], constant: Mapping[str, str] = {}
@@ -265,8 +263,7 @@ class _ArchiveJob:
         return plan(store, wanted, self._options.partitions, self._options.batchsize)
 
     def _parts_of_dead_letters(self) -> tuple[list[ReadPart], date]:
-        """Return the parts of dead letters that are meant, and the day on which the first one
-        died."""
+        """Return the parts of selected dead letters, and the day on which the first one died."""
         last = self._now - int(self._options.older_than * 1000)
         with opened(self._access) as delayq:
             store = delayq.store
@@ -287,9 +284,9 @@ class _ArchiveJob:
         )
 
     def _check_source(self, reached: Mapping[str, str]) -> None:
-        """Raise :class:`ArchiveError` where this may be a known queue under another name.
+        """Raise :class:`ArchiveError` if this may be an archived queue under another name.
 
-        All its history would be archived once more.
+        Its whole history would be archived again.
         """
         if reached and self._source not in reached and self._options.source is None:
             raise ArchiveError(
@@ -298,12 +295,10 @@ class _ArchiveJob:
                 f"archive has by the option source, else give source={self._source!r}"
             )
 
-    # -- what is removed
+    # -- removing
 
     def _remove(self, archived: ArchivedTable) -> tuple[int, int]:
-        """Remove dead letters from Redis that are in the archive; return how many, and how many
-        others were not there any more.
-        """
+        """Remove archived dead letters from Redis; return how many, and how many were gone."""
         parts, since = self._parts_of_dead_letters()
         if not parts or archived.last is None:
             return 0, 0
@@ -327,8 +322,7 @@ def _discarded(
 
 
 def _removing(access: Access) -> Callable[[Batches], Batches]:
-    """Return what removes dead letters on executors, each only if it still is the one that was
-    read."""
+    """Return the function that removes dead letters on executors, each only if unchanged."""
 
     def remove(batches: Batches) -> Batches:
         states: Counter[StatusCode] = Counter()

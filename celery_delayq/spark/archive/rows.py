@@ -1,6 +1,6 @@
-"""Rows of an archive: what the data source tells, and what Redis keeps, byte for byte.
+"""Rows of an archive: columns of the data source, and the bytes of Redis to restore them.
 
-So they can be put back, and each is known by a digest. Everything here runs on executors.
+A digest identifies each row. Everything here runs on executors.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 Batches = Iterator[pa.RecordBatch]
 
-#: The column by which rows of a table lie in folders of their own.
+#: The partition column of each table.
 PARTITION = {"history": "day", "dead_letters": "day", "scheduled": "snapshot"}
 
-#: The columns of each table, with their types in Spark's words. `data` is a whole dead letter, and
-#: of an entry there is what :class:`~celery_delayq.transfer.schedule_row.Row` has.
+#: The columns of each table with their SQL types. `data` is a whole dead letter; an entry has the
+#: fields of :class:`~celery_delayq.transfer.schedule_row.Row`.
 COLUMNS: Mapping[str, Mapping[str, str]] = {
     "history": {"source": "STRING", **TABLES["history"], "day": "DATE"},
     "dead_letters": {
@@ -64,17 +64,17 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
     },
 }
 
-#: What tells a dead letter in Redis from all others: its name, and when it died in ms.
+#: Columns that identify a dead letter in Redis: its name, and its time of death in ms.
 PLACE = {"digest": "STRING", "queue": "STRING", "name": "BINARY", "died_ms": "BIGINT"}
 
-#: The day of dead letters that do not say when they died.
+#: The day of dead letters without a time of death.
 UNKNOWN = date(1970, 1, 1)
 
 _KINDS = {**ARROW, "DATE": pa.date32()}
 
 
 def schema_of(columns: Mapping[str, str]) -> str:
-    """Return columns as Spark reads them."""
+    """Return columns as DDL."""
     return ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
 
 
@@ -86,7 +86,7 @@ class ArchiveRows(TableRows):
     columns : Mapping[str, str]
         Those of a table in :data:`COLUMNS`, or :data:`PLACE`.
     constant : Mapping[str, str]
-        What is the same in all rows.
+        Columns with the same value in all rows.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class ArchiveRows(TableRows):
         return self._whole(page, len(entries))
 
     def dead_letters(self, queue: str, found: Sequence[DeadLettered]) -> Page:
-        """Return rows of dead letters; to be removed are those that would come back as they are."""
+        """Return rows of dead letters; for removal only those whose id can be restored exactly."""
         if "name" in self._kinds:
             found = [each for each in found if text_of(each.id) == each.id]
         page = super().dead_letters(queue, found)
@@ -120,7 +120,7 @@ class ArchiveRows(TableRows):
         return self._whole(page, len(found))
 
     def history(self, entries: Sequence[tuple[str, bytes]]) -> Page:
-        """Return rows of the history, by offset and what is stored."""
+        """Return rows of the history, from pairs of offset and record."""
         page = super().history(entries)
         added = [moment(place_of(offset)[0]) for offset, _ in entries]
         ended = zip(page["ended"], added, strict=True)
@@ -132,7 +132,7 @@ class ArchiveRows(TableRows):
 
 
 def _entry(queue: str, name: bytes, score: bytes, record: bytes) -> dict[str, Any]:
-    """Return a row of an entry of the schedule, or what is wrong with it."""
+    """Return a row of an entry of the schedule; an unreadable one has its bytes and the reason."""
     duplicate = b"\0" in name
     try:
         row = Row.of_listed(queue, Listed(to_text(name), int(float(score)), record))
@@ -147,13 +147,12 @@ def _entry(queue: str, name: bytes, score: bytes, record: bytes) -> dict[str, An
 
 
 def died_since(day: date) -> Column:
-    """Return the condition for dead letters that died on that day or later, or nobody knows
-    when."""
+    """Return the condition: died on that day or later, or at an unknown time."""
     return (F.col("day") >= F.lit(day)) | (F.col("day") == F.lit(UNKNOWN))
 
 
 def _digest(queue: str, *parts: bytes) -> str:
-    """Return what tells texts from all others, whatever stands in them."""
+    """Return a digest of several byte strings that does not confuse their bounds."""
     found = hashlib.sha256()
     for part in (to_bytes(queue), *parts):
         found.update(b"%d " % len(part) + part)
@@ -161,7 +160,7 @@ def _digest(queue: str, *parts: bytes) -> str:
 
 
 def _days(times: Sequence[datetime]) -> pa.Array:
-    """Return on which day it was, in UTC."""
+    """Return the days of times, in UTC."""
     days: list[date] = [each.astimezone(timezone.utc).date() for each in times]
     return pa.array(days, pa.date32())
 
@@ -174,14 +173,14 @@ def frame(
     schema: str,
     limit: int,
 ) -> DataFrame:
-    """Return what stands in parts of a table, each of which is one task of Spark.
+    """Return the rows of parts of a table; each part is one Spark task.
 
     Parameters
     ----------
     rows : Callable[[], ArchiveRows]
-        Makes what makes rows.
+        Makes the object that makes rows.
     limit : int
-        Entries of one round trip.
+        Entries per round trip.
     """
     if not parts:
         return spark.createDataFrame([], schema)

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 class BatchReader(DataSourceReader):
-    """Reads one table, in parts side by side.
+    """Reads one table in parallel parts.
 
-    It goes to executors: what it has is options, and no connection.
+    Executors get a copy: it has options and no connection.
 
     Parameters
     ----------
     schema : StructType
-        The columns that are wanted: those of the table, or some of them, which
-        ``spark.read.schema("id STRING, due TIMESTAMP")`` asks for. Others are not made.
+        The columns to read: all of the table, or those of
+        ``spark.read.schema("id STRING, due TIMESTAMP")``.
 
     Raises
     ------
@@ -44,7 +44,7 @@ class BatchReader(DataSourceReader):
         self.pushFilters = Push(self)  # type: ignore[method-assign]
 
     def push(self, filters: Iterable[Filter]) -> Iterator[Filter]:
-        """Take what filters say into account, and yield those that Spark has to look at itself."""
+        """Apply filters, and yield those that are left to Spark."""
         for each in filters:
             narrowed = self._wanted.narrowed(each)
             if narrowed is None:
@@ -53,20 +53,20 @@ class BatchReader(DataSourceReader):
                 self._wanted = narrowed
 
     def partitions(self) -> list[ReadPart]:
-        """Return the parts; only their bounds are looked up."""
+        """Return the parts; reads only their bounds."""
         options = self._options
         with opened(options.access) as delayq:
             return plan(delayq.store, self._wanted, options.partitions, options.batchsize)
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        """Yield the rows of a part, over a connection of its own."""
+        """Yield the rows of a part; opens a connection of its own."""
         rows = TableRows(self._options.table, self._names, self._wanted.tests())
         return read(self._options, rows, partition)
 
 
 def read(options: ReadOptions, rows: TableRows, partition: InputPartition) -> Iterator[RecordBatch]:
     """Yield the rows of a part."""
-    if not isinstance(partition, ReadPart):  # Spark's own, where there are none
+    if not isinstance(partition, ReadPart):  # Spark's own, if a table has no parts
         return
     with opened(options.access) as delayq:
         for range_ in partition.ranges:
@@ -78,8 +78,8 @@ class Push:
     """The method ``pushFilters`` of a reader, whether Spark pushes filters or not.
 
     Spark refuses a reader that has the method while ``spark.sql.python.filterPushdown.enabled`` is
-    off, as it is by default, and nothing that a reader is told says so. What it looks at is whose
-    function the method is; so it is told that it is Spark's own.
+    off, the default, and a reader does not know that setting. Spark compares ``__func__`` of the
+    method, so this object shows the one of Spark's base class.
     """
 
     def __init__(self, reader: BatchReader) -> None:

@@ -1,4 +1,4 @@
-"""Which rows are wanted: what options say, and filters that Spark hands over. No I/O."""
+"""Which rows to read, by options and by filters that Spark pushes down. No I/O."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _MS = timedelta(milliseconds=1)
 
 @dataclass(frozen=True)
 class Wanted:
-    """Rows of one table.
+    """The rows of one table to read.
 
     Attributes
     ----------
     queues : frozenset[str] | None
-        Of these, None for all.
+        Only these queues, None for all.
     task : str | None
-        Of this one.
+        Only this task, None for all.
     low, high : int | None
-        From and to, in ms since 1970 and inclusive, by the column of :data:`.tables.TIMES`.
+        Inclusive bounds in ms since 1970 of the column of :data:`.tables.TIMES`.
     """
 
     table: str
@@ -49,12 +49,12 @@ class Wanted:
 
     @classmethod
     def of(cls, options: ReadOptions) -> Wanted:
-        """Return what options say.
+        """Return the rows that options describe.
 
         Raises
         ------
         ConfigError
-            A time is none, or the table has no column for an option.
+            A time cannot be read, or the table has no column for an option.
         """
         table = options.table
         for name in ("queue", "task"):
@@ -79,7 +79,7 @@ class Wanted:
         )
 
     def narrowed(self, filter: Filter) -> Wanted | None:
-        """Return what is wanted of it where a filter holds, None for one that is not known here."""
+        """Return the rows for which a filter holds, too; None for an unsupported filter."""
         column = ".".join(getattr(filter, "attribute", ()))
         value = getattr(filter, "value", None)
         if column == "queue" and "queue" in TABLES[self.table]:
@@ -96,7 +96,7 @@ class Wanted:
         return None
 
     def tests(self) -> Mapping[str, Callable[[Any], bool]]:
-        """Return what is still to be looked at in rows: by column, what must be true of it."""
+        """Return the conditions, by column, that must be checked row by row."""
         found: dict[str, Callable[[Any], bool]] = {}
         if self.task is not None:
             found["task"] = frozenset({self.task}).__contains__
@@ -116,7 +116,7 @@ class Wanted:
     def _between(self, filter: Filter, time: datetime) -> Wanted | None:
         since = (time if time.tzinfo else time.replace(tzinfo=timezone.utc)) - _EPOCH
         below, above = since // _MS, -(-since // _MS)
-        if not 0 <= above < MAX_DUE_MS:  # rows show no time beyond what Python can name
+        if not 0 <= above < MAX_DUE_MS:  # rows have no times that Python cannot represent
             return None
         if isinstance(filter, GreaterThanOrEqual):
             return self._within(above, None)

@@ -26,14 +26,14 @@ _LAST_OF_MS = 2**64 - 1
 
 
 class RunsLost(DelayQError):
-    """Runs were forgotten before a stream has read them."""
+    """Redis dropped runs of the history before they were read."""
 
 
 @dataclass(frozen=True)
 class Runs:
     """Runs after one offset, up to another one.
 
-    Where the history began when it was planned, *first*, tells what was forgotten since.
+    *first* is the first offset at planning; a later first offset shows that runs were dropped.
     """
 
     after: str
@@ -42,7 +42,7 @@ class Runs:
     onloss: OnLoss | None = None
 
     def pages(self, store: Store, rows: TableRows, limit: int) -> Iterator[Page]:
-        """Yield the runs; raises what :func:`check_loss` does."""
+        """Yield the runs; raises the errors of :func:`check_loss`."""
         after = self.after
         reached = max(self.after, self.first, key=place_of)
         while True:
@@ -60,7 +60,7 @@ class Runs:
 def plan_runs(
     store: Store, after: str, upto: str, parts: int, least: int, onloss: OnLoss | None = None
 ) -> list[ReadPart]:
-    """Return parts of the history: of equal time, since its places have no numbers."""
+    """Return parts of the history that cover equal spans of time."""
     first = store.history.first()
     if first is None or place_of(upto) <= place_of(after):
         return []
@@ -75,15 +75,15 @@ def plan_runs(
 
 
 def place_of(offset: str) -> tuple[int, int]:
-    """Return what tells which of two offsets is behind the other."""
+    """Return an offset as numbers that can be compared."""
     ms, _, number = offset.partition("-")
     return int(ms), int(number or 0)
 
 
 def loss(store: Store, reached: str) -> str:
-    """Return why runs after an offset may be forgotten, ``""`` where they are not.
+    """Return why runs after an offset may be lost, ``""`` if none are.
 
-    The offset is that of a run that was there; from before all runs nothing can be missed.
+    The offset is that of a run that was read. From the start of a history nothing can be lost.
     """
     first = store.history.first()
     if place_of(reached) == (0, 0) or (first is not None and place_of(first) <= place_of(reached)):
@@ -91,21 +91,21 @@ def loss(store: Store, reached: str) -> str:
     begins = "is empty" if first is None else f"begins with {first}"
     return (
         f"the history {begins} by now, and was read up to {reached}: runs after that may be "
-        "forgotten. Have it read more often, or keep more runs by the setting history"
+        "lost. Read it more often, or keep more runs by the setting history"
     )
 
 
 def check_loss(store: Store, reached: str, onloss: OnLoss) -> None:
-    """Tell of it if runs after an offset may be forgotten; see :func:`loss`.
+    """Warn, or raise an error, if runs after an offset may be lost; see :func:`loss`.
 
     Raises
     ------
     RunsLost
-        That is to be an error.
+        *onloss* is ``fail``.
     """
     text = loss(store, reached)
     if not text:
         return
     if onloss == "fail":
-        raise RunsLost(f"{text}; to go on all the same, set onloss=warn")
-    logger.warning("Read less than there was: %s", text)
+        raise RunsLost(f"{text}; to continue anyway, set onloss=warn")
+    logger.warning("runs may be lost: %s", text)

@@ -1,8 +1,7 @@
-"""Many task messages at once, as columns. No I/O.
+"""Parse many task messages at once into columns. No I/O.
 
-Arrow parses JSON several times as fast as Python, into columns. What it cannot take, since a
-message is none or is made in another way than Celery makes it, Python reads one by one: the columns
-are the same.
+Arrow parses JSON into columns several times as fast as Python. Messages that Arrow cannot parse, or
+that are not in Celery's form, are read by Python one by one, with the same columns.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ TIME = pa.timestamp("us", "UTC")
 NUMBER = pa.int32()
 MAP = pa.map_(TEXT, TEXT)
 
-#: The columns that a message has.
+#: The columns of a message.
 COLUMNS = {
     "id": TEXT,
     "task": TEXT,
@@ -48,7 +47,7 @@ COLUMNS = {
     "context": MAP,
 }
 
-#: The headers that Celery writes itself; all others are those of the caller.
+#: The headers that Celery writes itself; all others are the caller's.
 CELERY = frozenset(
     {
         *("lang", "task", "id", "shadow", "eta", "expires", "group", "group_index", "retries"),
@@ -57,11 +56,11 @@ CELERY = frozenset(
     }
 )
 
-#: Most brackets of a message that Arrow is given, and the bytes of one in which they need not be
-#: counted: it would crash on what is nested some ten thousand deep.
+#: Most brackets of a message for Arrow, and the size in bytes up to which they are not counted.
+#: Arrow crashes on data that is nested about 10,000 levels deep.
 _BRACKETS, _SHORT = 400, 4000
 
-#: Most names of callers' headers that Arrow is told of.
+#: Most names of callers' headers in Arrow's schema.
 _NAMES = 50
 
 _MOST = 2**31 - 1
@@ -85,11 +84,11 @@ class Messages:
 
     def __init__(self, wanted: Collection[str]) -> None:
         self._wanted = [name for name in COLUMNS if name in wanted]
-        #: Names of callers' headers that were met.
+        #: Names of callers' headers that were found.
         self._names: tuple[str, ...] = ("traceparent", "tracestate")
 
     def columns(self, messages: Sequence[bytes]) -> tuple[dict[str, Column], Sequence[bool]]:
-        """Return the wanted columns, and which of the messages could be read."""
+        """Return the wanted columns, and for each message whether it could be read."""
         table = self._parse(messages)
         if table is None:
             return self._one_by_one(messages)
@@ -117,7 +116,7 @@ class Messages:
         return {name: found[name] for name in self._wanted}, [True] * len(messages)
 
     def _parse(self, messages: Sequence[bytes]) -> pa.Table | None:
-        """Return messages as Arrow reads them; None where they need more care."""
+        """Return the messages parsed by Arrow, None if Python has to read them."""
         lines = []
         for number, message in enumerate(messages):
             if (
@@ -126,7 +125,7 @@ class Messages:
                 or (len(message) > _SHORT and _brackets(message) > _BRACKETS)
             ):
                 return None
-            # So it shows if what is taken for one object is not the one of this line.
+            # The number shows whether each line was parsed as exactly one object.
             lines.append(b'{"#":%d,%b' % (number, message[1:]))
         text = b"\n".join(lines)
         with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError):
@@ -151,7 +150,7 @@ class Messages:
         infer = "headers" in self._wanted
         names = self._names if infer else ()
         headers = dict.fromkeys((*_HEADERS, *names), TEXT)
-        # What has no column and may be anything is read as text, or else as whatever it is.
+        # Fields of any type are read as text.
         own = dict.fromkeys(("label", "eta", "context", GROUP), TEXT)
         unique = pa.struct([("key", TEXT)])
         schema = pa.schema(
@@ -188,7 +187,7 @@ class Messages:
 
 
 def read(data: bytes) -> dict[str, Any] | None:
-    """Return the values of all columns of one message, None for what is no message of a task."""
+    """Return the values of all columns of one message, None if it is no task message."""
     try:
         message = json.loads(data.decode())
         headers, properties = message["headers"], message["properties"]
@@ -222,7 +221,7 @@ def read(data: bytes) -> dict[str, Any] | None:
 
 
 def text_of(value: Any) -> str | None:
-    """Return a value as a text that Spark can have: texts as they are, all others as JSON."""
+    """Return a value as text that Spark can store: text as it is, all else as JSON."""
     if value is None:
         return None
     text = value if isinstance(value, str) else json.dumps(value)
@@ -230,11 +229,11 @@ def text_of(value: Any) -> str | None:
 
 
 def name_of(data: bytes) -> str:
-    """Return the name of an entry, or of a process, as a text that Spark can have."""
+    """Return the name of an entry or a process as text that Spark can store."""
     return data.decode("utf-8", "backslashreplace")
 
 
-# -- what Arrow has read --------------------------------------------------------------------------
+# -- parsed by Arrow --------------------------------------------------------------------------
 
 
 def _fields(table: pa.Table, name: str) -> _Children:
@@ -257,7 +256,7 @@ class _Children:
 
 
 def _all(found: Any) -> bool:
-    """Return whether all of it is true; null is not."""
+    """Return whether all values are true and none is null."""
     return bool(found.null_count == 0 and (pc.all(found).as_py() is not False))
 
 
@@ -334,7 +333,7 @@ def _arguments(table: pa.Table, messages: Sequence[bytes]) -> tuple[Column, Colu
                 or text[start] != "{"
                 or text[last:] != _REST
             ):
-                raise ValueError("not as Celery spells it by default")
+                raise ValueError("not Celery's default form")
             args.append(text[1:end])
             kwargs.append(text[start:last])
         except (ValueError, TypeError, StopIteration, IndexError, RecursionError):
@@ -344,14 +343,14 @@ def _arguments(table: pa.Table, messages: Sequence[bytes]) -> tuple[Column, Colu
     return pa.array(args, TEXT), pa.array(kwargs, TEXT)
 
 
-# -- what Python reads ----------------------------------------------------------------------------
+# -- parsed by Python ----------------------------------------------------------------------------
 
 
 def _arguments_of(message: Mapping[str, Any]) -> tuple[str | None, str | None]:
     try:
         args, kwargs, _ = body_of(message)
         return text_of(dumps(args)), text_of(dumps(kwargs))
-    except Exception:  # whatever a body that is none gives
+    except Exception:  # decoding a broken body may raise anything
         return None, None
 
 
@@ -364,14 +363,14 @@ def _context(text: Any) -> list[tuple[str, str | None]]:
 
 
 def time_of(text: Any) -> datetime | None:
-    """Return a time in ISO 8601, None for what is none."""
+    """Return an ISO 8601 time, None if it cannot be read."""
     if not isinstance(text, str):
         return None
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
         try:
-            # To the millisecond; of what Python 3.10 cannot read, too.
+            # In milliseconds; reads forms that Python 3.10 does not.
             return datetime.fromtimestamp(due_of_eta(text).ms / 1000, timezone.utc)
         except (InvalidETA, ValueError, OverflowError, OSError):
             return None

@@ -1,9 +1,8 @@
-"""How a table is cut into parts that are read side by side, and how each part is read.
+"""Cut a table into parts that Spark reads in parallel.
 
-Plans hold bounds and never entries, so they are as small for millions as for hundreds. The bounds
-are places in an order, so an entry that stays where it is stands in exactly one part, whatever
-comes and goes. What is moved in that order while it is read may be met at both places, or at
-neither.
+A plan has bounds and no entries, so its size does not depend on the number of entries. Bounds are
+positions in an order: an entry that is not moved is in exactly one part, whatever else is added or
+removed. An entry that is moved meanwhile may be read twice or not at all.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from celery_delayq.store.schedule import Store
 
 
 class _PartitionPlan(NamedTuple):
-    """What is to be cut."""
+    """The table to cut."""
 
     store: Store
     wanted: Wanted
@@ -42,12 +41,12 @@ class _PartitionPlan(NamedTuple):
 
 
 def plan(store: Store, wanted: Wanted, parts: int, least: int) -> list[ReadPart]:
-    """Return about so many parts, of at least so many rows where there are enough."""
+    """Return about *parts* parts of at least *least* rows."""
     if wanted.table == "periodic":
         return [ReadPart([Entries()])]
     if wanted.table == "history":
         upto = store.history.last() or START
-        # And what ends meanwhile: it is in no other table any more.
+        # And runs that end meanwhile: they are in no other table any more.
         rest = ReadPart([Runs(upto, END)])
         return [*plan_runs(store, START, upto, parts, least), rest]
     names = {**queues_of(store, None)}
@@ -58,12 +57,12 @@ def plan(store: Store, wanted: Wanted, parts: int, least: int) -> list[ReadPart]
 
 
 def share(sizes: Sequence[int], parts: int, least: int = 1) -> list[list[tuple[int, int, int]]]:
-    """Cut things of these sizes into about so many parts of equal size, and at least of *least*.
+    """Cut lists of these sizes into about *parts* parts of equal size, at least *least*.
 
     Returns
     -------
     list[list[tuple[int, int, int]]]
-        Of each part: which thing, from where, and to before where.
+        For each part: index of the list, start, and end (exclusive).
     """
     most = max(least, -(-sum(sizes) // parts), 1)
     found: list[list[tuple[int, int, int]]] = []
@@ -86,7 +85,7 @@ def share(sizes: Sequence[int], parts: int, least: int = 1) -> list[list[tuple[i
 
 @dataclass(frozen=True)
 class Scheduled:
-    """A stretch of the schedule of a queue."""
+    """A range of the schedule of a queue."""
 
     stretch: Stretch
 
@@ -112,21 +111,21 @@ def _scheduled(plan: _PartitionPlan) -> ReadRanges:
             whole, after = stretches[which], reached.get(which)
             upto = scan.mark(whole, end - 1) if end < sizes[which] else None
             if upto is not None and after is not None and upto.key <= after.key:
-                continue  # so many came before it meanwhile
+                continue  # enough entries were added before it meanwhile
             if which not in reached or after is not None:
                 ranges.append(Scheduled(whole._replace(after=after, upto=upto)))
-                reached[which] = upto  # None once there is nothing behind it
+                reached[which] = upto  # None at the end
         yield ranges
 
 
-# -- what has left it -----------------------------------------------------------------------------
+# -- ready and leased -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Ready:
-    """Messages of one ready list, by place from where they are taken out.
+    """Messages of one ready list, by position from the end that workers take from.
 
-    The list moves while workers take from it, so a message may be met in two parts, or in none.
+    Positions shift while workers take messages, so one may be read twice or not at all.
     """
 
     queue: str
@@ -153,7 +152,7 @@ def _ready(plan: _PartitionPlan) -> ReadRanges:
     for name, layout in plan.queues.items():
         lists.append((name, None, store.keys.queue(name).quarantined))
         lists += [(name, step, store.keys.ready(name, step, layout)) for step in layout.steps]
-    # Each is read to whatever its end is by then: what became ready meanwhile is in no other table.
+    # Each list is read to its end at that time: messages that became ready are in no other table.
     sizes = [max(1, size) for size in ScanStore(store).lengths([name for _, _, name in lists])]
     for pieces in share(sizes, plan.parts, plan.least):
         yield [
@@ -164,13 +163,13 @@ def _ready(plan: _PartitionPlan) -> ReadRanges:
 
 @dataclass(frozen=True)
 class Leased:
-    """What one process holds of a queue."""
+    """The leased messages of one process and queue."""
 
     queue: str
     worker_id: str
 
     def pages(self, store: Store, rows: TableRows, limit: int) -> Iterator[Page]:
-        """Yield what it holds, but for what a retry has taken the place of."""
+        """Yield them, except those that a retry has replaced."""
         scan = ScanStore(store)
         held = (value for _, value in scan.held(self.queue, self.worker_id) if value)
         while values := [*islice(held, limit)]:
@@ -188,7 +187,7 @@ def _leased(plan: _PartitionPlan) -> ReadRanges:
 def _tracked(
     scan: ScanStore, queue: str, messages: Sequence[bytes], where: Where = "waiting"
 ) -> list[TrackedMessage | None]:
-    """Return what is tracked of each message."""
+    """Return the message index entry of each message, None if there is none."""
     names = [*map(names_of, messages)]
     asked = [name for each in names if each is not None for name in each[:2]]
     found = iter(scan.tracked(queue, where, asked))
@@ -204,7 +203,7 @@ def _tracked(
 
 @dataclass(frozen=True)
 class Died:
-    """Dead letters of a queue that died then: from and to in ms since 1970, inclusive."""
+    """Dead letters of a queue that died within inclusive bounds in ms since 1970."""
 
     queue: str
     low: int | None

@@ -1,4 +1,4 @@
-"""What one task of Spark reads."""
+"""The unit of work of one Spark task that reads."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from celery_delayq.store.schedule import Store
 
 
 class ReadRange(Protocol):
-    """What one part reads without a gap."""
+    """A contiguous range of a table."""
 
     def pages(self, store: Store, rows: TableRows, limit: int) -> Iterator[Page]:
-        """Yield what is there, at most about so many rows at a time."""
+        """Yield its rows, at most about *limit* at a time."""
 
 
 ReadRanges = Iterable[Sequence[ReadRange]]
 
 
 class ReadPart(InputPartition):
-    """What one task of Spark reads; it goes to an executor."""
+    """The ranges that one Spark task reads; an executor gets a copy."""
 
     def __init__(self, ranges: Sequence[ReadRange]) -> None:
         super().__init__(tuple(ranges))
 
     @property
     def ranges(self) -> tuple[ReadRange, ...]:
-        """One after the other."""
+        """The ranges, to read in this order."""
         ranges: tuple[ReadRange, ...] = self.value
         return ranges

@@ -31,10 +31,10 @@ except ImportError:  # PySpark 4.1, where that trigger is one batch of all there
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads the history on and on.
+    """Reads the history as a stream.
 
-    An offset is that of the last run that was read: the history only grows at its end, so nothing
-    is missed and nothing is read twice, whenever its task was due.
+    The offset is the last run that was read. The history only grows at its end, so each run is
+    read once, whatever its due time.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     Raises
     ------
     ConfigError
-        An option is wrong, or the table is another one.
+        An option is wrong, or the table is not the history.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -74,12 +74,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"id": max(reached, last, key=place_of)}
 
     def reportLatestOffset(self) -> dict[str, str] | None:  # noqa: N802
-        """Return the last run by now, for those who look at the query."""
+        """Return the last run by now, for the progress of the query."""
         last = self._last()
         return None if last is None else {"id": last}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Read no more than there is now."""
+        """Read no later runs than the last one by now."""
         self._target = self._last() or START
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[ReadPart]:
@@ -98,7 +98,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        """Yield the runs of a part, over a connection of its own."""
+        """Yield the runs of a part; opens a connection of its own."""
         return read(
             self._options,
             TableRows(self._options.table, self._names, self._wanted.tests()),

@@ -25,7 +25,7 @@ from celery_delayq.spark.read.tables import ARROW, TABLES
 #: Columns of a page, as lists or Arrow arrays, by name.
 Page = dict[str, Any]
 
-#: As scripts read them: ``include/record.lua``, ``include/label.lua``, ``include/lease.lua`` and
+#: The formats of ``include/record.lua``, ``include/label.lua``, ``include/lease.lua`` and
 #: ``include/tracking.lua``.
 _RECORD = re.compile(rb"1 (\d+) \S+ (\S*)\n")
 _LABEL = re.compile(rb'{"properties": {"delayq": {"label": "(\S*) (\S+) \d+ \S+"')
@@ -36,7 +36,7 @@ _RUN_TEXTS = ("id", "task", "queue", "worker", "state", "reason")
 
 _LARGEST = {"INT": 2**31, "BIGINT": 2**63}
 
-#: The last millisecond that a row can have; scores that a hand has made may be infinite.
+#: The last millisecond that a row can have; a score that was set manually may be infinite.
 _END = MAX_DUE_MS
 
 
@@ -46,9 +46,9 @@ class TableRows:
     Parameters
     ----------
     names : Sequence[str]
-        Its columns that are wanted.
+        The columns to make.
     where : Mapping[str, Callable[[Any], bool]]
-        What must be true of columns; those who read the table see to all else.
+        Conditions on columns that rows must meet; all other filters are applied before.
     """
 
     def __init__(
@@ -64,13 +64,13 @@ class TableRows:
         self._messages = Messages(self.needed | says)
 
     def batch(self, page: Page) -> pa.RecordBatch:
-        """Return a page as Spark takes it."""
+        """Return the rows of a page as a batch."""
         for name, is_meant in self._where.items():
             column = page[name]
             values = column.to_pylist() if isinstance(column, pa.Array) else column
             found = [place for place, value in enumerate(values) if is_meant(value)]
             if len(found) < len(values):
-                rows = pa.array(found, pa.int64())  # of an empty list Arrow would not know the type
+                rows = pa.array(found, pa.int64())  # Arrow cannot infer the type of an empty list
                 kept = {*self._names, *self._where}
                 page = {each: self._array(each, page[each]).take(rows) for each in kept}
         arrays = [self._array(name, page[name]) for name in self._names]
@@ -81,7 +81,7 @@ class TableRows:
             return column
         return pa.array(column, ARROW[self._kinds[name]])
 
-    # -- what Redis keeps
+    # -- from data of Redis
 
     def scheduled(self, queue: str, entries: Sequence[tuple[bytes, bytes, bytes]]) -> Page:
         """Return rows of entries: name, score and record of each."""
@@ -111,14 +111,14 @@ class TableRows:
         messages: Sequence[bytes],
         waiting: Sequence[TrackedMessage | None],
     ) -> Page:
-        """Return rows of messages of a ready list, and what is tracked of each."""
+        """Return rows of messages of a ready list, with the index entry of each."""
         found = [(step, message) for message in messages]
         return self._tracked(queue, "ready", found, waiting)
 
     def quarantined(
         self, queue: str, values: Sequence[bytes], waiting: Sequence[TrackedMessage | None]
     ) -> Page:
-        """Return rows of messages that are ready to be delivered alone."""
+        """Return rows of quarantined messages, which are delivered alone."""
         return self._tracked(queue, "ready", [*map(split_held, values)], waiting)
 
     def leased(
@@ -128,7 +128,7 @@ class TableRows:
         values: Sequence[bytes],
         running: Sequence[TrackedMessage | None],
     ) -> Page:
-        """Return rows of what a process holds."""
+        """Return rows of the leased messages of a process."""
         page = self._tracked(queue, "running", [*map(split_held, values)], running)
         return {**page, "worker": [text_of(worker)] * len(values)}
 
@@ -172,23 +172,23 @@ class TableRows:
         return _with_raw(page, readable, [each.data for each in found])
 
     def history(self, entries: Sequence[tuple[str, bytes]]) -> Page:
-        """Return rows of the history, by offset and what is stored."""
+        """Return rows of the history, from pairs of offset and record."""
         return _columns([_run(offset, data) for offset, data in entries], self._kinds)
 
     def periodic(self, records: Sequence[tuple[str, str]]) -> Page:
-        """Return rows of periodic entries, by name and record."""
+        """Return rows of periodic entries, from pairs of name and record."""
         return _columns([_periodic(name, record) for name, record in records], self._kinds)
 
 
 class TrackedMessage(NamedTuple):
-    """What is tracked of a message that has left the schedule."""
+    """The index entry of a message that has left the schedule."""
 
     due_ms: int
     cancelled: bool
 
     @classmethod
     def read(cls, value: bytes | None, message_id: bytes) -> TrackedMessage | None:
-        """Read what stands in Redis (``include/tracking.lua``); None where it is of another."""
+        """Read an index entry (``include/tracking.lua``); None if it belongs to another message."""
         match = _TRACKED.match(value or b"")
         if match is None or match[2] != message_id:
             return None
@@ -196,8 +196,7 @@ class TrackedMessage(NamedTuple):
 
 
 def names_of(message: bytes) -> tuple[bytes, bytes, bytes] | None:
-    """Return under which names a message may be tracked, and its message id; None where it is
-    not."""
+    """Return both possible index names of a message and its message id; None if it has no label."""
     label = _LABEL.match(message)
     if label is None:
         return None
@@ -206,7 +205,7 @@ def names_of(message: bytes) -> tuple[bytes, bytes, bytes] | None:
 
 
 def split_held(value: bytes) -> tuple[int | None, bytes]:
-    """Return priority step and message of what a process holds, or is to be delivered alone."""
+    """Return priority step and message of a leased or quarantined value."""
     match = _HELD.match(value)
     return (int(match[1]), value[match.end() :]) if match else (None, value)
 
@@ -226,7 +225,7 @@ def _with_raw(
     data: Sequence[bytes],
     names: Sequence[bytes] | None = None,
 ) -> Page:
-    """Add what cannot be read, and what its name is."""
+    """Add the bytes of unreadable data, and its name as the id."""
     if all(readable):
         page["raw"] = pa.nulls(len(data), pa.binary())
         return page
@@ -239,7 +238,7 @@ def _with_raw(
 
 
 def _moments(times: Sequence[int]) -> pa.Array:
-    """Return ms since 1970 as times, at most what Python can name."""
+    """Return ms since 1970 as times, at most the latest that Python can represent."""
     there = [min(each, _END) for each in times] if max(times, default=0) > _END else times
     return pa.array(there, pa.timestamp("ms", "UTC")).cast(TIME)
 
@@ -272,7 +271,7 @@ def _periodic(name: str, record: str) -> Mapping[str, Any]:
     raw = None
     try:
         found: Periodic | Unreadable = Periodic.unpack(name, record)
-    except Exception as exc:  # a schedule may be of anybody's class
+    except Exception as exc:  # a schedule may be of any class
         found = Unreadable.of(name, record, exc)
         raw = to_bytes(record)
     try:

@@ -23,7 +23,7 @@ ARROW = {
     "MAP<STRING, STRING>": MAP,
 }
 
-#: What a message says beside its id and task; `raw` is what cannot be read, byte for byte.
+#: Columns of a message besides its id and task; `raw` has the bytes of unreadable data.
 _SAYS = {
     "args": "STRING",
     "kwargs": "STRING",
@@ -41,8 +41,8 @@ _SAYS = {
 _NAMES = {"id": "STRING", "task": "STRING", "queue": "STRING"}
 _WAITS = {"state": "STRING", "due": "TIMESTAMP_LTZ", "eta": "TIMESTAMP_LTZ", "priority": "INT"}
 
-#: The columns of each table, with their types in Spark's words. `TIMESTAMP` would mean what a
-#: setting says.
+#: The columns of each table with their SQL types. The meaning of `TIMESTAMP` would depend on a
+#: setting.
 TABLES: Mapping[str, Mapping[str, str]] = {
     "scheduled": {**_NAMES, **_WAITS, **_SAYS},
     "ready": {**_NAMES, **_WAITS, "cancelled": "BOOLEAN", **_SAYS},
@@ -104,22 +104,22 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     },
 }
 
-#: The column by which a table is in order of time, for those that are.
+#: The column by which a table is sorted, for the tables that are in order of time.
 TIMES = {"scheduled": "due", "dead_letters": "died", "history": "ended"}
 
 
 def schema_of(table: str) -> str:
-    """Return the columns of a table, as Spark reads them."""
+    """Return the columns of a table as DDL."""
     return ", ".join(f"`{name}` {kind}" for name, kind in TABLES[table].items())
 
 
 def columns_of(table: str, schema: StructType) -> list[str]:
-    """Return the names of columns that are asked for: some of the table, or all.
+    """Return the names of the columns in a schema.
 
     Raises
     ------
     ConfigError
-        The table has them not, or of another type.
+        The table has no such column, or it has another type.
     """
     known = TABLES[table]
     for field in schema.fields:

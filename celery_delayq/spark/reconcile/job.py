@@ -1,4 +1,4 @@
-"""How rows are compared with the queue: one join by id. On the driver are sums only."""
+"""The job that compares rows with the queue: one join by id. The driver only gets sums."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ from celery_delayq.spark.write.writer import write
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-#: Without it what is kept stays in 200 parts, however little that is.
+#: Without this setting a small cached result would keep 200 partitions.
 _COALESCE = "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning"
 
 
 def reconcile(spark: SparkSession, rows: DataFrame, options: ReconcileOptions) -> ReconcileSummary:
-    """Schedule what is missing of the rows that are pending, and move what has changed.
+    """Schedule missing tasks of pending rows, and replace those of changed rows.
 
-    Rows may come from anywhere. They are looked at twice where orphans are cancelled: a task is
-    cancelled that has no row after that, either.
+    Rows may come from any source. To cancel orphans they are read again: only tasks that still
+    have no row are cancelled.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def reconcile(spark: SparkSession, rows: DataFrame, options: ReconcileOptions) -
         An option is wrong, a column is missing or of another type, or the task goes to an exchange
         and no queue is given.
     TooManyOrphans
-        There are more than ``max_orphans``; nothing was changed.
+        There are more orphans than ``max_orphans``; nothing was changed.
     """
     return _ReconcileJob(spark, rows, options).run()
 
@@ -123,7 +123,7 @@ class _ReconcileJob:
         if number("refused") and self._options.refused is not None:
             refused = meant("refused").select(*map(_quoted, self._columns), WHY)
             refused.write.mode("append").parquet(self._options.refused)
-        # The writer could not tell that these are in its way: they have no key, or another one.
+        # The writer would not replace these: they have no unique key, or another one.
         made_way = self._cancel(meant("foreign").select(ID), True) if number("foreign") else 0
         if new + replaced:
             written = self._write(meant("new", "changed", "foreign"))
@@ -141,7 +141,7 @@ class _ReconcileJob:
     # -- what there is
 
     def _joined(self) -> DataFrame:
-        """Return all rows and orphans, with what is to become of each."""
+        """Return all rows and orphans with a verdict for each."""
         from pyspark.sql import Window
         from pyspark.sql.types import StringType, StructField, StructType
 
@@ -179,9 +179,10 @@ class _ReconcileJob:
         return rows.select(self._id_column(rows).alias(ID))
 
     def _entries(self) -> DataFrame:
-        """Return where tasks are, each once; in the order in which they move from place to place.
+        """Return the state of each task once.
 
-        One that moves meanwhile is rather met twice than never.
+        Tables are read in the order in which tasks move through them, so a task that moves
+        meanwhile is read twice rather than missed.
         """
         says = ("eta", "args", "kwargs", "unique_key")
         scheduled = self._table(
@@ -198,7 +199,7 @@ class _ReconcileJob:
         ago = self._now - self._options.finished_within * 1000
         since = EPOCH + timedelta(milliseconds=max(0, ago))
         ended = self._table("history", "id STRING, state STRING", since=since.isoformat())
-        # What was cancelled stays in its list until its turn comes.
+        # A cancelled message stays in its ready list until a worker takes it.
         ready = self._table("ready", "id STRING, cancelled BOOLEAN")
         for state_name, frame in (
             ("ready", ready.where(~F.col("cancelled"))),
@@ -211,7 +212,7 @@ class _ReconcileJob:
             found = found.unionByName(some, allowMissingColumns=True)
         rank = F.array_position(F.array(*map(F.lit, RANKS)), F.col("state"))
         first = F.min_by(F.struct("state", *says), rank)
-        # Others of the task are nobody's rows: the app has called it otherwise, too.
+        # Other ids of the task belong to no row: the app sent them by other ways.
         ours = found.where(F.col("id").startswith(f"{self._options.task}:"))
         grouped = ours.groupBy("id").agg(first.alias("first"))
         return grouped.select(
@@ -231,7 +232,7 @@ class _ReconcileJob:
         return write(still.select(*map(_quoted, self._columns)), self._options.writing())
 
     def _cancel(self, ids: DataFrame, ready: bool) -> int:
-        """Cancel tasks that are scheduled, or also *ready* ones, and return how many were."""
+        """Cancel scheduled tasks, with *ready* also ready ones; return how many were."""
         done = ids.coalesce(MOST_CONNECTIONS).mapInArrow(
             cancelling(self._writing, ready), "cancelled BIGINT"
         )

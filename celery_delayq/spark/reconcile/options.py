@@ -1,4 +1,4 @@
-"""What `reconcile` is asked for, and what it answers."""
+"""Options and summary of `reconcile`."""
 
 from __future__ import annotations
 
@@ -14,38 +14,39 @@ if TYPE_CHECKING:
 
 
 class TooManyOrphans(DelayQError):
-    """There are more tasks without a row than was to be expected; nothing was changed."""
+    """More tasks have no row than ``max_orphans`` allows; nothing was changed."""
 
 
 @dataclass(frozen=True)
 class ReconcileOptions:
-    """What is compared, and what is to be done about it.
+    """What to compare, and what to change.
 
     Attributes
     ----------
     task : str
         The name of the task.
     key, eta : str
-        The columns that identify a row (text, a whole number or a date), and say when.
+        The column that identifies a row (text, a whole number or a date), and the one with the
+        ETA.
     arguments : Sequence[str] | None
-        The columns that are keyword arguments; all others but *created*, without it.
+        The columns that are keyword arguments; None: all others except *created*.
     created : str | None
-        The column with the time at which a row was made. Without one all rows count as old.
+        The column with the time of creation. None: all rows count as old.
     grace : float
-        Seconds for which a new row is left alone.
+        Rows newer than so many seconds are left alone.
     finished_within : float
-        Seconds for which a row is left alone once its task has ended, as far as the history tells.
+        Rows whose task ended less than so many seconds ago, by the history, are left alone.
     orphans : str
-        Whether tasks in the schedule that have no row are told only, or cancelled.
+        ``report`` or ``cancel`` scheduled tasks that have no row.
     max_orphans : int | None
-        Where there are more, nothing is changed and an error is raised: a query that finds too
-        little makes orphans of what is not. None for no limit.
+        With more orphans an error is raised and nothing is changed, as the query may have found
+        too few rows. None for no limit.
     dry_run : bool
-        Tell what would be done.
+        Only count, change nothing.
     queue, priority, batchsize, ratelimit : object
-        As :class:`~celery_delayq.spark.options.WriteOptions` has them.
+        As in :class:`~celery_delayq.spark.options.WriteOptions`.
     refused : str | None
-        A folder for Parquet files of rows that cannot be scheduled.
+        Folder for Parquet files of refused rows.
     access : Mapping[str, str]
         How the queue is found: the options ``url``, ``app``, ``keyprefix`` of the data source.
     """
@@ -86,18 +87,19 @@ class ReconcileOptions:
 
 @dataclass(frozen=True)
 class ReconcileSummary:
-    """What became of rows, or would.
+    """Outcomes of rows, or of a dry run.
 
     Attributes
     ----------
     rows, young : int
-        All rows, and those that were left alone since they are new.
+        All rows, and those that were left alone because they are new.
     present : Mapping[str, int]
-        Rows that were left alone since their task is somewhere: ``leased``, ``ready``, waiting for
-        a ``retry``, ``elsewhere`` (scheduled in another queue), ``dead`` or ``finished``.
+        Rows that were left alone because of the state of their task: ``leased``, ``ready``,
+        waiting for a ``retry``, ``elsewhere`` (scheduled in another queue), ``dead`` or
+        ``finished``.
     new, replaced, kept : int
-        Rows that were missing, that had changed, and that are scheduled as they are, or were
-        somewhere by the time they were to be written.
+        Rows that were missing, that had changed, and that need no change, also because their task
+        appeared meanwhile.
     refused : int
         Rows that cannot be scheduled.
     orphans, cancelled : int
@@ -119,7 +121,7 @@ class ReconcileSummary:
     why: str = ""
 
     def sums(self) -> Iterator[tuple[str, int]]:
-        """Yield what there is to tell, line by line."""
+        """Yield names and counts, line by line."""
         yield from (("rows", self.rows), ("young", self.young))
         yield from self.present.items()
         for name in ("new", "replaced", "kept", "refused", "orphans", "cancelled"):
@@ -127,7 +129,7 @@ class ReconcileSummary:
 
 
 def check_columns(rows: DataFrame, options: ReconcileOptions) -> None:
-    """Raise :class:`ConfigError` where a column is missing or of a type that does not do."""
+    """Raise :class:`ConfigError` if a column is missing or has a wrong type."""
     from pyspark.sql import types
 
     for name, column in (
@@ -151,7 +153,7 @@ def check_columns(rows: DataFrame, options: ReconcileOptions) -> None:
                 f"select it once more under another name"
             )
     kind = rows.schema[options.key].dataType
-    # What Spark and Python write in the same way.
+    # Types that Spark and Python write as the same text.
     if not isinstance(kind, (types.StringType, types.IntegralType, types.DateType)) and not (
         isinstance(kind, types.DecimalType) and kind.scale == 0
     ):

@@ -1,4 +1,4 @@
-"""What is to become of rows that were joined with the queue; runs on executors."""
+"""Verdicts on rows that were joined with the queue; runs on executors."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from celery_delayq.spark.write import refused_rows as refusals
 from celery_delayq.spark.write.rows import TaskRow, TaskRows
 from celery_delayq.store.schedule import Store
 
-#: Where a row's task is, if it is somewhere, and the row is left alone.
+#: States of a task in which its row is left alone.
 PRESENT = ("leased", "ready", "retry", "elsewhere", "dead", "finished")
 
-#: Which of several places counts: the first.
+#: Of several states the first one counts.
 RANKS = ("leased", "ready", "retry", "elsewhere", "scheduled", "dead", "finished")
 
-#: Columns that are added to rows begin with this.
+#: Prefix of columns that are added to rows.
 OWN = "_delayq_"
 ID, VERDICT, WHY = f"{OWN}id", f"{OWN}verdict", refusals.ERROR
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
-#: Ids that are cancelled together.
+#: Ids per round trip.
 _PAGE = 500
 
 Batches = Iterator[pa.RecordBatch]
 
 
 def judging(options: WriteOptions, columns: Sequence[str]) -> Callable[[Batches], Batches]:
-    """Return what says on executors what is to become of rows."""
+    """Return the function that adds verdicts to rows."""
 
     def judge(batches: Batches) -> Batches:
         for batch in batches:
@@ -84,7 +84,7 @@ def _judged(options: WriteOptions, columns: Sequence[str], batch: pa.RecordBatch
 
 
 def _verdict(options: WriteOptions, row: TaskRow, said: Mapping[str, Any]) -> str:
-    """Return what is to become of a row that is missing or scheduled."""
+    """Return the verdict on a row whose task is missing or scheduled."""
     if row.error:
         raise ValueError(row.error)
     if said["times"] > 1:
@@ -106,9 +106,9 @@ def _verdict(options: WriteOptions, row: TaskRow, said: Mapping[str, Any]) -> st
 
 
 def missing(options: WriteOptions, queue: str) -> Callable[[Batches], Batches]:
-    """Return what leaves those out on executors that were to be new and have come meanwhile.
+    """Return the function that drops new rows whose task has appeared meanwhile.
 
-    One that was taken from a list while that was read may have been met nowhere.
+    A message that was taken from a ready list during the read may be missing in all tables.
     """
 
     def leave_out(batches: Batches) -> Batches:
@@ -131,7 +131,7 @@ def _found(queue: str, ids: Sequence[str], store: Store) -> list[Place]:
 
 
 def cancelling(options: WriteOptions, ready: bool) -> Callable[[Batches], Batches]:
-    """Return what cancels ids on executors, also those that are *ready* by now, or not."""
+    """Return the function that cancels ids, with *ready* also ready ones."""
 
     def cancel(batches: Batches) -> Batches:
         number = 0

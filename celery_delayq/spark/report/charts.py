@@ -1,6 +1,6 @@
-"""Charts as SVG inside a page, which has the colours: classes ``s1`` to ``s7`` and its style sheet.
+"""SVG charts. The style sheet of the page has the colours: classes ``s1`` to ``s7``.
 
-Texts are set by ElementTree, which escapes them.
+ElementTree escapes all texts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from xml.etree import ElementTree as ET
 from celery_delayq.cli.words import spelled
 from celery_delayq.spark.report.figures import Quantiles
 
-#: Steps of a time axis in seconds: what people count in.
+#: Possible steps of a time axis, in seconds.
 _TICKS = (
     *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800),
     *(3600 * n for n in (1, 2, 3, 6, 12)),
@@ -42,12 +42,12 @@ class Layer(NamedTuple):
 
 
 class Chart:
-    """A picture with a text for those who do not see it.
+    """A picture with an alternative text.
 
     Parameters
     ----------
     label : str
-        What is to be seen.
+        The alternative text.
     width, height : int
         In units of the picture, which the page scales.
     """
@@ -61,11 +61,11 @@ class Chart:
         )
 
     def svg(self) -> str:
-        """Return it as a part of a page."""
+        """Return the SVG element for a page."""
         return ET.tostring(self.root, "unicode")
 
     def add(self, tag: str, style: str, tip: str = "", **attributes: object) -> None:
-        """Add an element; *tip* is shown where the mouse rests on it."""
+        """Add an element; *tip* is its tooltip."""
         given = {
             name.replace("_", "-"): f"{value:.1f}" if isinstance(value, float) else str(value)
             for name, value in attributes.items()
@@ -86,12 +86,12 @@ class Chart:
         made.text = spelled(text)
 
     def across(self, y: float, text: str) -> None:
-        """Draw a line of the grid, with what it means."""
+        """Draw a line of the grid with its label."""
         self.add("line", "grid", x1=self.x0, x2=self.x1, y1=y, y2=y)
         self.text(self.x0 - 7, y + 4, text, anchor="end")
 
     def heights(self, top: float) -> Callable[[float], float]:
-        """Draw a linear scale for numbers of runs; return where a value is."""
+        """Draw a linear scale for counts; return the function from value to position."""
         ticks = nice(top)
         most = ticks[-1]
         scale = (self.y0 - self.y1) / most
@@ -100,7 +100,7 @@ class Chart:
         return lambda value: self.y0 - value * scale
 
     def times(self, begins: datetime, ends: datetime) -> Callable[[datetime], float]:
-        """Draw a time axis; return where a time is."""
+        """Draw a time axis; return the function from time to position."""
         length = max((ends - begins).total_seconds(), 1e-3)
         scale = (self.x1 - self.x0) / length
 
@@ -125,7 +125,7 @@ def bars(
     width: int = 1060,
     height: int = 260,
 ) -> str:
-    """Draw layers upon each other, a bar for each step of time; and an outline of another value."""
+    """Draw stacked layers, a bar for each step of time, and the outline of another value."""
     chart = Chart(label, width, height)
     sums = [sum(values) for values in zip(*(layer.values for layer in layers), strict=True)]
     high = chart.heights(max([*sums, *(outline.values if outline else ()), 1]))
@@ -223,7 +223,7 @@ def ranges(label: str, rows: Sequence[tuple[str, Quantiles]], *, width: int = 10
 def columns(
     label: str, pairs: Sequence[tuple[str, int]], *, width: int = 500, height: int = 220
 ) -> str:
-    """Draw a bar for each name, with its number above."""
+    """Draw a bar for each name, with its number on top."""
     chart = Chart(label, width, height)
     high = chart.heights(max([number for _, number in pairs] + [1]) * 1.12)
     each = (chart.x1 - chart.x0) / max(len(pairs), 1)
@@ -239,7 +239,7 @@ def columns(
 
 
 def nice(top: float, most: int = 5) -> list[float]:
-    """Return marks from 0 to *top* or a little more, whole numbers that are easily read."""
+    """Return round whole numbers from 0 to *top* or a little more."""
     rough = max(top / most, 0.2)
     power = 10.0 ** math.floor(math.log10(rough))
     step = max(next(m * power for m in (1, 2, 5, 10) if m * power >= rough * 0.999), 1.0)
@@ -247,7 +247,7 @@ def nice(top: float, most: int = 5) -> list[float]:
 
 
 def duration(ms: float | None) -> str:
-    """Return a duration as people read it: ``7 ms``, ``1.9 s``, ``31 min``, ``2.5 h``, ``3 d``."""
+    """Return a duration for people: ``7 ms``, ``1.9 s``, ``31 min``, ``2.5 h``, ``3 d``."""
     if ms is None:
         return "-"
     size, unit = next(each for each in _UNITS if abs(ms) >= each[0] or each[0] == 1)
@@ -270,14 +270,14 @@ def _marks(begins: datetime, ends: datetime, most: int) -> Iterator[tuple[dateti
     day = None
     for seconds in range(first, math.floor(ends.timestamp()) + 1, step):
         at = datetime.fromtimestamp(seconds, timezone.utc)
-        # The first mark of a day tells which one it is.
+        # The first mark of a day shows the date.
         is_new = step < 86_400 and length > 86_400 * 0.75 and day not in (None, at.date())
         yield at, f"{at:%b %d}" if is_new else f"{at:{form}}"
         day = at.date()
 
 
 class _Durations:
-    """A logarithmic scale: where durations in ms are between two places, and its marks."""
+    """A logarithmic scale for durations in ms between two positions, and its marks."""
 
     def __init__(self, known: Sequence[int], begins: float, ends: float) -> None:
         least, most = min(known, default=1), max(known, default=1000)
@@ -288,7 +288,7 @@ class _Durations:
         self._scale = (ends - begins) / (math.log10(self.marks[-1]) - self._low)
 
     def __call__(self, ms: float) -> float:
-        # A logarithm has no 0: what is shorter is drawn as the first mark.
+        # There is no logarithm of 0: shorter durations are drawn at the first mark.
         shown = min(max(ms, self.marks[0]), self.marks[-1])
         return self._begins + (math.log10(shown) - self._low) * self._scale
 

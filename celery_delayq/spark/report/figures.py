@@ -1,4 +1,4 @@
-"""What a report tells: sums and quantiles as plain data. No Spark, no I/O."""
+"""The figures of a report: sums and quantiles as plain data. No Spark, no I/O."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 
-#: Widths of a step of time in seconds, from which one is chosen.
+#: Possible lengths of a step in seconds.
 STEPS = (
     *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800),
     *(3600 * n for n in (1, 2, 3, 6, 12)),
@@ -26,16 +26,16 @@ _TYPES: Mapping[Any, pa.DataType] = {
 
 @dataclass(frozen=True)
 class Quantiles:
-    """How long something took, in ms.
+    """Quantiles of durations in ms.
 
     Attributes
     ----------
     runs : int
-        Of how many runs it is known.
+        Number of runs with a known duration.
     early : int
-        Of how many it is less than nothing: where the clocks of workers and of Redis differ.
+        Number of negative durations: the clocks of workers and Redis differ.
     p50, p90, p99, max : int | None
-        Of a hundred runs 50, 90, 99 took no longer; None without runs.
+        50, 90, 99 of a hundred runs took no longer; None without runs.
     """
 
     runs: int = 0
@@ -48,25 +48,25 @@ class Quantiles:
 
 @dataclass(frozen=True)
 class Figures:
-    """What there is to say about some runs.
+    """The figures of some runs.
 
     Attributes
     ----------
     runs : int
-        All of them; each attempt is one.
+        All runs; each attempt is one.
     succeeded, failed, retried, rejected, revoked, ignored : int
-        By how they ended. Those that are *retried* failed, and are tried again.
+        Runs by their end. A *retried* run failed and is tried again.
     redelivered : int
-        Those whose message had been delivered before.
+        Runs whose message had been delivered before.
     immediate : int
-        Those without a due time.
+        Runs without a due time.
     advanced : int
-        Those that began before they were due since somebody wished so (``run_now``,
-        ``reschedule``). They have no lateness.
+        Runs that began before their ETA because of ``run_now`` or ``reschedule``. They have no
+        lateness.
     failure_rate : float
-        The part of the runs that failed for good: *failed* of *runs*, 0 to 1.
+        *failed* / *runs*, 0 to 1.
     per_minute, peak_minute : float, int
-        Runs that ended, per minute of the time that the report covers, and in its busiest minute.
+        Ended runs per minute on average, and in the busiest minute.
     promotion : Quantiles
         From due to ready, by Redis' clock.
     wait : Quantiles
@@ -98,23 +98,23 @@ class Figures:
 
 @dataclass(frozen=True)
 class Step:
-    """What was planned and what was done in a step of time.
+    """Planned and started runs in one step of time.
 
     Attributes
     ----------
     at : datetime
-        When it begins.
+        Begin of the step.
     planned, started : int
-        Runs that were due in it, and those that began in it; of runs that were due and began, so
-        that both come to the same in the end.
+        Runs that were due and runs that began in the step. Only runs that have both times count,
+        so both sums are equal in the end.
     difference : int
         *started* less *planned*.
     behind : int
-        Runs that were due by the end of it and had not begun.
+        Runs that were due by the end of the step and had not begun.
     ended, failed, retried : int
-        All runs that ended in it, and how.
+        Runs that ended in the step, and how.
     lateness : Quantiles
-        Of the runs that were due in it.
+        Lateness of the runs that were due in the step.
     """
 
     at: datetime
@@ -130,7 +130,7 @@ class Step:
 
 @dataclass(frozen=True)
 class AttemptCount:
-    """How many ids of a task had so many runs."""
+    """Number of ids of a task that had this number of runs."""
 
     task: str
     attempts: int
@@ -139,7 +139,7 @@ class AttemptCount:
 
 @dataclass(frozen=True)
 class Reason:
-    """Why runs of a task did not succeed, how often, and when the last one ended."""
+    """A reason why runs of a task did not succeed, its count, and the last end."""
 
     task: str
     state: str
@@ -150,16 +150,16 @@ class Reason:
 
 @dataclass(frozen=True)
 class Load:
-    """Tasks that are scheduled.
+    """Scheduled tasks of one queue, task and step.
 
     Attributes
     ----------
     queue, task : str
-        Of these; an entry that cannot be read is of the task ``""``.
+        The task is ``""`` for unreadable entries.
     when : str
         ``due`` in the step that begins *at*, ``overdue``, ``later``, or ``paused``.
     at : datetime | None
-        None for all but ``due``.
+        Begin of the step, None unless ``due``.
     """
 
     queue: str
@@ -171,16 +171,16 @@ class Load:
 
 @dataclass(frozen=True)
 class LoadAhead:
-    """The load to come: what was scheduled when it was looked at.
+    """The load to come: tasks that were scheduled at one time.
 
     Attributes
     ----------
     now : datetime
-        When that was, by Redis' clock.
+        That time, by Redis' clock.
     begins, ends, step : datetime, datetime, int
-        The time that is told of step by step, each of so many seconds.
+        The time that the steps cover, and the seconds of a step.
     loads : Sequence[Load]
-        What is there; steps in which nothing is due are left out.
+        The loads; steps without due tasks are left out.
     """
 
     now: datetime
@@ -190,7 +190,7 @@ class LoadAhead:
     loads: Sequence[Load] = ()
 
     def sums(self, of: Callable[[Load], Any]) -> dict[Any, int]:
-        """Return how many entries there are, by what *of* says of a load."""
+        """Return the number of entries, grouped by *of*."""
         found: dict[Any, int] = {}
         for load in self.loads:
             found[of(load)] = found.get(of(load), 0) + load.entries
@@ -199,30 +199,30 @@ class LoadAhead:
 
 @dataclass(frozen=True)
 class RunReport:
-    """What a report tells.
+    """The result of a report.
 
     Attributes
     ----------
     source : str
         ``"history"``, or the folder of the archive.
     filters : Mapping[str, str]
-        ``since``, ``until``, ``task``, ``queue``, as far as they were given.
+        ``since``, ``until``, ``task``, ``queue`` that were given.
     first, last : datetime | None
-        When the first run began and the last one ended.
+        Begin of the first run and end of the last one.
     unreadable : int
-        Lines of the history that are of no known form.
+        Unreadable lines of the history.
     total, tasks, queues, hours : Figures
-        Of all runs; by task, by queue, and by the hour (UTC) in which they ended.
+        All runs; by task, by queue, and by the hour (UTC) of their end.
     attempts : Sequence[AttemptCount]
-        How many runs ids had, within the time of the report.
+        Number of runs per id, within the time of the report.
     reasons : Sequence[Reason]
         The most frequent ones.
     step : int
         Seconds of a step of the timeline.
     timeline : Sequence[Step]
-        The plan and the runs, without a gap. What was due earlier is in the first step.
+        Planned and started runs, without gaps. The first step includes all earlier due times.
     ahead : LoadAhead | None
-        The load to come, where it was asked for.
+        The load to come, if it was asked for.
     """
 
     source: str
@@ -241,7 +241,7 @@ class RunReport:
     ahead: LoadAhead | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON types; times are in ISO 8601, durations in ms."""
+        """Return the report as JSON types; times in ISO 8601, durations in ms."""
         told = {each.name: getattr(self, each.name) for each in fields(self)}
         told.update({name: rows for name, rows, _ in self._rows()}, total=asdict(self.total))
         del told["loads"]  # they are those of
@@ -250,13 +250,13 @@ class RunReport:
         return plain
 
     def tables(self) -> Iterator[tuple[str, pa.Table]]:
-        """Yield what is told as Arrow tables, by name."""
+        """Yield names and Arrow tables."""
         for name, rows, kinds in self._rows():
             schema = pa.schema([(column, _arrow(kind)) for column, kind in kinds.items()])
             yield name, pa.Table.from_pylist(rows, schema)
 
     def notes(self) -> Iterator[str]:
-        """Yield what a reader has to know about the figures."""
+        """Yield notes on the figures for readers."""
         total = self.total
         if not total.runs:
             yield from self._empty()
@@ -310,7 +310,7 @@ class RunReport:
 
 
 def step_for(seconds: float, most: int) -> int:
-    """Return the shortest of :data:`STEPS` of which at most about so many make so many seconds."""
+    """Return the shortest of :data:`STEPS` with at most about *most* steps in *seconds*."""
     return next((step for step in STEPS if step * most >= seconds), STEPS[-1])
 
 

@@ -1,4 +1,4 @@
-"""A report as one HTML page that needs no network: tables, and pictures of them."""
+"""A report as one HTML page with tables and charts, which needs no network."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from celery_delayq.spark.report import charts
 from celery_delayq.spark.report.charts import Layer
 from celery_delayq.spark.report.figures import Figures, LoadAhead, RunReport
 
-#: Rows of a table, and tasks or queues of a picture; there are more in Parquet and JSON.
+#: Most rows of a table, and tasks or queues of a chart. Parquet and JSON have all.
 ROWS, SHOWN = 100, 12
 
-#: Colours of queues in the picture of the load; the last is for all others, if there are more.
+#: Colours of queues in the chart of the load; the last one is for all others.
 _COLOURS, _OTHERS = ("s1", "s7", "s3", "s5", "s2", "s6"), "all others"
 
 
 def page(told: RunReport, title: str = "How delayed tasks ran") -> str:
-    """Return a report as a page.
+    """Return a report as an HTML page.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def check_jinja() -> None:
 
 
 def runs_per_id(told: RunReport) -> list[tuple[str, int]]:
-    """Return how many ids had one run, two and so on; those with ten and more are one."""
+    """Return the number of ids with one run, two runs, and so on; ten and more are one."""
     sums: dict[int, int] = {}
     for each in told.attempts:
         number = min(each.attempts, 10)
@@ -83,7 +83,7 @@ def runs_per_id(told: RunReport) -> list[tuple[str, int]]:
 
 
 def loads(ahead: LoadAhead) -> list[tuple[str, str, dict[str, int], int]]:
-    """Return what waits by queue and task: paused, overdue, due step by step, later; and all."""
+    """Return counts by queue and task: paused, overdue, due, later; and their sum."""
     found: dict[tuple[str, str], dict[str, int]] = {}
     for load in ahead.loads:
         row = found.setdefault((load.queue, load.task), {})
@@ -110,7 +110,7 @@ def number(value: int) -> str:
 
 
 def _pictures(told: RunReport) -> dict[str, str]:
-    """Draw what there is to draw, by name."""
+    """Return the charts by name."""
     found: dict[str, str] = {}
     steps = told.timeline
     if steps:
@@ -162,7 +162,7 @@ def _late(rows: Any) -> Sequence[tuple[str, Any]]:
 
 
 def _queues(ahead: LoadAhead) -> list[tuple[str, str]]:
-    """Return the queues of the picture of the load with their colours, the largest first."""
+    """Return queues with their colours in the chart of the load, the largest first."""
     sums = ahead.sums(lambda load: load.queue)
     largest = sorted(sums, key=lambda queue: (-sums[queue], queue))
     most = len(_COLOURS)

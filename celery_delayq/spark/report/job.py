@@ -1,6 +1,6 @@
-"""What a report is about, and where it comes from. On the driver are sums only.
+"""The job that makes a report. The driver only gets sums.
 
-Times are counted in ms since 1970, so that no time zone of a session plays a part.
+Times are ms since 1970, so the time zone of the session does not matter.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ _NEEDED = (
 )
 
 
-#: The year 3000, in ms: later ones, and those before 1970, are no times that a page could show.
+#: The year 3000, in ms. A page cannot show later times, nor times before 1970.
 _LATEST = 32_503_680_000_000
 
-#: Steps of the timeline and of the load to come where none is asked for, and the most of them.
+#: Default steps of the timeline and of the load to come, and the most steps.
 _STEPS, _LOADS, _MOST = 90, 30, 10_000
 
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """What a report is about.
+    """Which runs to report.
 
     Attributes
     ----------
     history : str | None
-        The folder of an archive of the history; without it the history is read from Redis.
+        Folder of an archived history; None: the history in Redis.
     source : str | None
-        What the queue is called in the archive, where that has several.
+        Name of the queue, if the archive has several.
     since, until : str | None
-        Runs that ended at this time or later and before that one, in ISO 8601; UTC where they have
-        no offset.
+        Only runs that ended at this time or later, and before that one. ISO 8601, UTC without
+        offset.
     task, queue : str | None
-        Of these only; of the load to come, too.
+        Only this task or queue, also in the load to come.
     ahead : float
-        Hours for which the load to come is told step by step; 0 for no load. From an archive it is
-        told where it is said which queue that is: by *access*, or in the environment.
+        Hours of the load to come; 0 for none. With an archive it needs *access*, or the URL in
+        the environment.
     step : int | None
-        Seconds of a step of the timeline; else what makes at most 90.
+        Seconds of a step of the timeline; None: at most 90 steps.
     access : Mapping[str, str]
         How the queue is found: the options ``url``, ``app``, ``keyprefix`` of the data source.
     """
@@ -79,7 +79,7 @@ class ReportOptions:
         return {name: value for name, value in given.items() if value is not None}
 
     def check(self) -> Wanted:
-        """Return which runs are meant.
+        """Return the filter of runs.
 
         Raises
         ------
@@ -106,23 +106,22 @@ class ReportOptions:
 
 
 def report(spark: SparkSession, options: ReportOptions | None = None) -> RunReport:
-    """Sum up how tasks ran, and what is to come.
+    """Sum up how tasks ran, and which tasks are scheduled.
 
-    It takes about seven jobs of Spark, however many runs there are; they are read once, and kept
-    by executors meanwhile.
+    This takes about seven Spark jobs. Runs are read once, and executors cache them meanwhile.
 
     Raises
     ------
     ConfigError
-        An option is wrong, or the archive is none.
+        An option is wrong, or the folder is no archive.
     ArchiveError
-        The archive has several queues, and none is named, or has none of that name.
+        The archive has several queues and none is chosen, or it has no such queue.
     """
     return _ReportJob(spark, options or ReportOptions()).run()
 
 
 def save(spark: SparkSession, told: RunReport, folder: str) -> None:
-    """Write the tables of a report as Parquet, each into its sub-folder; replaces those there."""
+    """Write the tables of a report as Parquet, each to its sub-folder, which is replaced."""
     for name, table in told.tables():
         frame = spark.createDataFrame(table).coalesce(1)
         frame.write.mode("overwrite").parquet(f"{folder.rstrip('/')}/{name}")
@@ -151,7 +150,7 @@ class _ReportJob:
             F.count_if(~is_good).alias("unreadable"),
             F.min(F.when(is_good, F.col("began"))).alias("first"),
             F.max(F.when(is_good, F.col("ended"))).alias("last"),
-            # Not the very first: somebody's ETA may be years ago.
+            # Not the first one: a single ETA may be years ago.
             F.percentile_approx(F.when(is_good & F.col("planned"), F.col("due")), 0.01).alias(
                 "due"
             ),
@@ -183,10 +182,10 @@ class _ReportJob:
             raise ConfigError(f"step={step}: too short for {seconds:,.0f} s, at least {least}")
         return step
 
-    # -- what there is
+    # -- runs
 
     def _runs(self) -> DataFrame:
-        """Return what is needed of each run."""
+        """Return the columns of runs that figures need."""
         rows = self._live() if self._options.history is None else self._archived()
         times = {
             name: F.unix_millis(name).alias(name)
@@ -195,7 +194,7 @@ class _ReportJob:
         texts = [F.col(name) for name in ("id", "task", "queue", "state", "reason", "deliveries")]
         unreadable = F.col("raw").isNotNull().alias("unreadable")
         due, promoted, started, ended = map(F.col, times)
-        # Who is promoted when due and begins before that has a clock that is behind.
+        # A run that was promoted when due and began before has a slow worker clock.
         advanced = (started < due) & ~F.coalesce(promoted >= due, F.lit(False))
         is_planned = due.isNotNull() & started.isNotNull() & ~F.coalesce(advanced, F.lit(False))
         began = F.coalesce(started, ended)
@@ -252,7 +251,7 @@ class _ReportJob:
         return rows
 
     def _of_source(self, rows: DataFrame) -> DataFrame:
-        """Return the runs of one queue: those of several make no sums that mean anything."""
+        """Return the runs of one source: sums over several would be meaningless."""
         if "source" not in rows.columns:
             return rows
         found = [source for (source,) in rows.select("source").distinct().collect()]
@@ -260,7 +259,7 @@ class _ReportJob:
             return rows
         return rows.where(F.col("source") == F.lit(source_of(found, self._options.source)))
 
-    # -- what is to come
+    # -- the load to come
 
     def _ahead(self) -> LoadAhead | None:
         options = self._options

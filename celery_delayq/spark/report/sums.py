@@ -1,4 +1,4 @@
-"""How the figures of a report are summed up in Spark; times are ms since 1970."""
+"""Sum up the figures of a report in Spark. Times are ms since 1970."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _STATES = {
     "ignored": "IGNORED",
 }
 
-#: What grouping sets are: a bit for each of task, queue and hour that they have not.
+#: Grouping sets: one bit for each of task, queue and hour that the set lacks.
 _SETS = {0b111: "total", 0b011: "tasks", 0b101: "queues", 0b110: "hours"}
 
 #: Quantiles are exact up to about so many runs; beyond that their rank is off by less than 1/10000.
 _ACCURACY = 10_000
 
-#: The reasons that are told.
+#: Most reasons in a report.
 _REASONS = 50
 
 
@@ -93,7 +93,7 @@ def by_kind(runs: DataFrame, first: int, last: int) -> dict[str, Any]:
 
 
 def _peaks(runs: DataFrame) -> dict[tuple[str, Any], int]:
-    """Return how many runs ended in the busiest minute, by kind and key."""
+    """Return the number of runs in the busiest minute, by kind and key."""
     minutes = runs.groupingSets(
         [["minute", "hour"], ["minute", "task"], ["minute", "queue"]],
         *("minute", "hour", "task", "queue"),
@@ -128,7 +128,7 @@ def reasons(runs: DataFrame) -> tuple[Reason, ...]:
 
 
 def timeline(runs: DataFrame, begins: int, last: int, step: int) -> tuple[Step, ...]:
-    """Return the plan and the runs in steps of so many seconds."""
+    """Return planned and started runs in steps of *step* seconds."""
     width = step * 1000
     low, high = begins // width, last // width
 

@@ -15,13 +15,13 @@ from celery_delayq.spark.report.charts import duration, stamp
 from celery_delayq.spark.report.figures import Figures, LoadAhead, Quantiles, RunReport
 from celery_delayq.spark.report.html_page import loads, percent, rate, runs_per_id
 
-#: Rows of a table; there are more in JSON and Parquet.
+#: Most rows of a table. JSON and Parquet have all.
 _ROWS = 20
 
-#: Columns of a terminal from which on each figure has a column of its own.
+#: Width of a terminal from which each figure has a column of its own.
 WIDE = 120
 
-#: Names that are not longer stay in one line.
+#: Longest name that is not wrapped.
 _SHORT = 24
 
 _HEADS = ("runs", "/min", "peak", "failed", "rate", "retried", "p50", "p90", "p99", "max")
@@ -125,7 +125,7 @@ def _table(
     left: int = 0,
     caption: str = "",
 ) -> Table:
-    """Return a table; beside the first column so many are of texts, the others of numbers."""
+    """Return a table; *left* columns after the first one have text, the others numbers."""
     table = Table(
         title=title, caption=caption or None, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False,
         title_justify="left",

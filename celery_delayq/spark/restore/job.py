@@ -1,4 +1,4 @@
-"""How an archive is put back: on executors, by the rules of ``import`` and ``dead import``."""
+"""The job that restores an archive, by the rules of ``import`` and ``dead import``."""
 
 from __future__ import annotations
 
@@ -34,38 +34,38 @@ if TYPE_CHECKING:
 
 Overdue = Literal["run", "skip"]
 
-#: Columns of what is put back, and of what became of it.
+#: Columns of rows to restore, and of their outcomes.
 _ENTRY = ("queue", "id", "task", "due_ms", "step", "message_id", "message", "problem")
 _DEAD_LETTER = ("queue", "id", "digest", "data")
 _BECAME = "outcome STRING, number BIGINT, why STRING"
 
-#: Rows that are put back together.
+#: Rows per round trip.
 _PAGE = 500
 
 
 @dataclass(frozen=True)
 class RestoreOptions:
-    """What is put back.
+    """What to restore.
 
     Attributes
     ----------
     table : str
         ``scheduled`` or ``dead_letters``.
     snapshot : str | None
-        Of the schedule: its name; the last one of the source without it.
+        Name of the snapshot of the schedule; None: the last one of the source.
     source : str | None
-        What the queue is called in the archive from which this was; without it the queue to which
-        it goes, or the only one that the archive has.
+        Name of the queue in the archive; None: the queue to restore to, or the only one in the
+        archive.
     queue, task : str | None
-        Of these only.
+        Only this queue, only this task.
     since, until : datetime | str | None
-        Only what was due, or died, at this time or later, and at this time or earlier.
+        Only entries due, or dead letters died, within these inclusive bounds.
     overdue : str
-        Whether what should have run by now is to ``run`` at once, or to be passed over: ``skip``.
+        ``run`` overdue entries at once, or ``skip`` them.
     dry_run : bool
-        Only look.
+        Only count outcomes, change nothing.
     connections : int
-        Most that put back side by side.
+        Most connections to Redis in parallel.
     access : Mapping[str, str]
         How the queue is found: the options ``url``, ``app``, ``keyprefix`` of the data source.
     """
@@ -83,7 +83,7 @@ class RestoreOptions:
     access: Mapping[str, str] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Raise :class:`ConfigError`, or what a filter raises, where one is wrong."""
+        """Raise :class:`ConfigError`, or the error of a filter, if an option is wrong."""
         for name, valid in (
             ("table", ("scheduled", "dead_letters")),
             ("overdue", ("run", "skip")),
@@ -99,27 +99,27 @@ class RestoreOptions:
         Access.of(self.access)
 
     def filter(self) -> Filter:
-        """Return which entries are meant."""
+        """Return the filter of entries."""
         return Filter(self.queue, self.task, self.since, self.until)
 
     def dead_filter(self) -> DeadFilter:
-        """Return which dead letters are meant."""
+        """Return the filter of dead letters."""
         return DeadFilter(self.queue, self.task, died_from=self.since, died_to=self.until)
 
 
 @dataclass(frozen=True)
 class RestoreSummary:
-    """What became of what is in an archive, or would.
+    """Outcomes of a restore, or of a dry run.
 
     Attributes
     ----------
     outcomes : Mapping[str, int]
-        As ``import`` names them: ``scheduled``, ``ready``, ``restored``, ``duplicate``, ``kept``,
-        ``full``, ``overdue``, ``filtered`` and ``refused``.
+        Counts, named as by ``import``: ``scheduled``, ``ready``, ``restored``, ``duplicate``,
+        ``kept``, ``full``, ``overdue``, ``filtered`` and ``refused``.
     snapshot : str | None
         The name of the snapshot.
     missing : int
-        Rows that a snapshot had and has no more.
+        Rows of a snapshot that the archive has lost.
     dry_run : bool
         Whether nothing was done.
     why : str
@@ -134,24 +134,24 @@ class RestoreSummary:
 
     @property
     def total(self) -> int:
-        """How many rows were met."""
+        """Number of rows."""
         return sum(self.outcomes.values())
 
     @property
     def failed(self) -> int:
-        """How many were meant and could not be put back."""
+        """Number of selected rows that could not be restored."""
         return self.outcomes.get("refused", 0) + self.outcomes.get("full", 0) + self.missing
 
 
 def restore(spark: SparkSession, target: FolderTarget, options: RestoreOptions) -> RestoreSummary:
-    """Put back what is missing in the queue. May be repeated: what is there is left as it is.
+    """Restore missing entries. May be repeated: entries that are in Redis stay as they are.
 
     Raises
     ------
     ConfigError, InvalidFilter, InvalidETA
         An option is wrong.
     ArchiveError
-        The archive is none, has no such snapshot, or has several queues, and none of this name.
+        The folder is no archive, has no such snapshot, or has several queues and none is chosen.
     """
     options.check()
     with described(spark, f"restore {options.table}"):
@@ -164,12 +164,12 @@ def restore(spark: SparkSession, target: FolderTarget, options: RestoreOptions) 
 
 
 def _entries(archived: ArchivedTable, options: RestoreOptions, own: str) -> RestoreSummary:
-    """Put a snapshot back."""
+    """Restore a snapshot."""
     commit = _snapshot(archived, options, own)
     rows = archived.read().where(F.col("snapshot") == F.lit(commit.snapshot))
     told = _put(rows.where(~F.col("duplicate")).select(*_ENTRY), options)
     if told.total < commit.rows:
-        # Of two with one id the first to come is stored under it: the same one as before.
+        # Last, so that of two entries with one id the same one as before is stored under the id.
         duplicate_ids = _put(rows.where(F.col("duplicate")).select(*_ENTRY), options)
         both = Counter(told.outcomes) + Counter(duplicate_ids.outcomes)
         told = replace(told, outcomes=dict(sorted(both.items())), why=told.why or duplicate_ids.why)
@@ -177,7 +177,7 @@ def _entries(archived: ArchivedTable, options: RestoreOptions, own: str) -> Rest
 
 
 def _put(rows: DataFrame, options: RestoreOptions) -> RestoreSummary:
-    """Put rows back."""
+    """Restore rows."""
     done = rows.coalesce(options.connections).mapInArrow(_putting(options), _BECAME)
     sums = done.groupBy("outcome").agg(F.sum("number"), F.max("why")).collect()
     return RestoreSummary(
@@ -214,7 +214,7 @@ def _last(archived: ArchivedTable, source: str | None, own: str) -> Commit:
 
 
 def _dead_letters(archived: ArchivedTable, options: RestoreOptions, own: str) -> DataFrame:
-    """Return dead letters of one queue, of those days only that are meant."""
+    """Return dead letters of one source, only of the selected days."""
     rows = archived.read()
     sources = [source for (source,) in rows.select("source").distinct().collect()]
     if sources:
@@ -226,7 +226,7 @@ def _dead_letters(archived: ArchivedTable, options: RestoreOptions, own: str) ->
 
 
 def _putting(options: RestoreOptions) -> Callable[[Batches], Batches]:
-    """Return what puts rows back on executors, over one connection each."""
+    """Return the function that restores rows on executors, over one connection each."""
     put = _put_entries if options.table == "scheduled" else _put_dead_letters
 
     def run(batches: Batches) -> Batches:

@@ -1,4 +1,4 @@
-"""Rows that were refused: the job fails, or they go to Parquet files of their own."""
+"""Refused rows: the job fails, or they are written to Parquet files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from celery_delayq.utils.credentials import check_folder
 #: The column with the reason.
 ERROR = "_error"
 
-#: Of a URL; one dead letter would be a drive of Windows.
+#: The scheme of a URL. A single character would be a drive of Windows.
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 #: Rows that an error message shows.
@@ -26,20 +26,20 @@ _SHOWN = 5
 
 
 class RowsRefused(DelayQError):
-    """Rows cannot be scheduled; ``refused=<folder>`` keeps them apart and goes on."""
+    """Rows cannot be scheduled; with ``refused=<folder>`` the job writes them there instead."""
 
 
 class Refusals:
-    """What was refused in one task of Spark.
+    """The refused rows of one Spark task.
 
     Parameters
     ----------
     folder : str | None
-        Where files go until the job is committed, None where the job is to fail.
+        Folder for files until the job is committed, None if the job has to fail.
     name : str
-        Of the file, another one for each attempt.
+        Name of the file, unique for each attempt.
     only_count : bool
-        Neither keep them nor fail.
+        Only count refused rows.
     """
 
     def __init__(self, folder: str | None, name: str, only_count: bool = False) -> None:
@@ -48,9 +48,9 @@ class Refusals:
         self._only_count = only_count
         self._writer: Any = None
         self.count = 0
-        #: Why the first one was.
+        #: Why the first row was refused.
         self.why = ""
-        #: The first ones, with their reasons.
+        #: The first refused rows with their reasons.
         self.shown: list[str] = []
 
     def __enter__(self) -> Refusals:
@@ -67,16 +67,16 @@ class Refusals:
 
     @property
     def file(self) -> str | None:
-        """The name of the file, None where there is none."""
+        """The name of the file, None if there is none."""
         return None if self._writer is None else self._name
 
     def add(self, batch: pa.RecordBatch, reasons: dict[int, str]) -> None:
-        """Keep rows of a batch, by their place, with the reasons.
+        """Write rows of a batch, given by place, with their reasons.
 
         Raises
         ------
         RowsRefused
-            The job is to fail.
+            The job has to fail.
         """
         if not reasons:
             return
@@ -107,7 +107,7 @@ class Refusals:
 
 
 def keep(folder: str, pending: str, names: list[str]) -> None:
-    """Move files of tasks that were committed to where they are looked for; drop the others."""
+    """Move the files of committed Spark tasks to their folder; drop the others."""
     files, to = _at(folder)
     source = _at(pending)[1]
     if names:
@@ -119,14 +119,14 @@ def keep(folder: str, pending: str, names: list[str]) -> None:
 
 
 def drop(pending: str) -> None:
-    """Remove files of tasks that were not committed."""
+    """Remove the files of Spark tasks that were not committed."""
     files, path = _at(pending)
     if files.get_file_info(path).type != FileType.NotFound:
         files.delete_dir(path)
 
 
 def check(folder: str) -> None:
-    """Raise :class:`ConfigError` where no files can be put: before anything is scheduled."""
+    """Raise :class:`ConfigError` if files cannot be written there, before tasks are scheduled."""
     check_folder(folder)
     try:
         _at(folder)
@@ -155,7 +155,7 @@ def _cells(rows: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 def _values(column: Any) -> list[Any]:
     try:
         return column.to_pylist()  # type: ignore[no-any-return]
-    except (ValueError, OverflowError, TypeError):  # such as times beyond what Python can name
+    except (ValueError, OverflowError, TypeError):  # such as times that Python cannot represent
         try:
             return column.cast(pa.string()).to_pylist()  # type: ignore[no-any-return]
         except (pa.ArrowException, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""From Arrow batches to calls of a task, encoded column by column. No I/O."""
+"""Arrow batches become calls of a task, encoded column by column. No I/O."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from celery_delayq.schedule.message_template import Encoded, message_id_of_id
 from celery_delayq.spark.options import WriteOptions
 from celery_delayq.spark.write.refused_rows import ERROR
 
-#: In one order of keys: equal rows have equal texts.
+#: Keys are sorted, so equal rows have equal texts.
 _encode: Callable[[Any], str] = JSONEncoder(sort_keys=True).encode
 _encode_text: Callable[[Any], str] = json.JSONEncoder().encode
 
@@ -31,22 +31,22 @@ _LATEST = 253_402_300_799_999_999
 
 
 class TaskRow(NamedTuple):
-    """The call that a row means, or the error why it means none.
+    """The call for a row, or the reason why there is none.
 
     Attributes
     ----------
     place : int
-        In its batch.
+        Index in its batch.
     key, id, message_id : str
-        What identifies the row, and its task.
+        Identify the row and its task.
     when : int | float | None
         The ETA, in µs since 1970, or a delay in seconds.
     kwargs : str
-        As JSON.
+        The keyword arguments as JSON.
     shown : str | None
-        Their ``repr``, where it is known.
+        Their ``repr``, if it is known.
     error : str
-        ``""`` for none.
+        Why the row is refused, ``""`` if it is not.
     """
 
     place: int
@@ -65,8 +65,8 @@ class TaskRows:
     Parameters
     ----------
     schema : pa.Schema
-        Of the rows. Columns that are no option are keyword arguments, but for that in which rows
-        that were refused have the reason.
+        Schema of the rows. Columns that no option names are keyword arguments, except the column
+        with the reason of refused rows.
 
     Raises
     ------
@@ -105,7 +105,7 @@ class TaskRows:
                 f"idcolumn={self._id!r} is of type {kind}: expected text, a number or a time; "
                 "several columns make one by concat_ws"
             )
-        # In one order: so the order of columns is no other version.
+        # Sorted, so the order of columns does not change the version.
         self._names = sorted(name for name in schema.names if name not in used)
         texts = [_encode_text(name).replace("%", "%%") for name in self._names]
         self._json = f"{{{', '.join(f'{text}: %s' for text in texts)}}}"
@@ -115,7 +115,7 @@ class TaskRows:
             self._shown = ""
 
     def read(self, batch: pa.RecordBatch) -> Iterator[TaskRow]:
-        """Yield what each row of a batch means, whatever the time zone of Spark's session."""
+        """Yield the call of each row of a batch, whatever the time zone of Spark's session."""
         batch = batch.cast(self._schema)
         wrong: dict[int, str] = {}
         keys = _values(self._id, batch.column(self._id), wrong)
@@ -142,7 +142,7 @@ class TaskRows:
         return Encoded(row.id, row.message_id, due, eta, row.key, row.kwargs, row.shown)
 
     def item(self, row: TaskRow) -> Item:
-        """Return the same for ``schedule_many``."""
+        """Return the call of a row as an item of ``schedule_many``."""
         eta = countdown = None
         if self._eta is not None:
             eta = _EPOCH + timedelta(microseconds=row.when)
@@ -158,7 +158,7 @@ class TaskRows:
         )
 
     def _wrong(self, key: Any, when: Any) -> str:
-        """Return why a row cannot be scheduled, ``""`` where it can."""
+        """Return why a row cannot be scheduled, ``""`` if it can."""
         if key is None or (isinstance(key, str) and not key.strip()):
             return f"{self._id} is {key!r}: nothing identifies the row"
         column = self._eta or self._delay
@@ -181,7 +181,7 @@ class TaskRows:
     def _whens(self, batch: pa.RecordBatch) -> Sequence[Any]:
         """Return the times of rows: µs since 1970, or seconds."""
         if self._eta is not None:
-            # Without a zone (TIMESTAMP_NTZ) it is UTC, as everywhere in Celery.
+            # Without a zone (TIMESTAMP_NTZ) it is UTC, as in Celery.
             column = batch.column(self._eta)
             micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
             return micros.to_pylist()  # type: ignore[no-any-return]
@@ -216,12 +216,12 @@ def _seconds(delay: Any) -> float | None:
     return delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
 
 
-#: What Arrow raises for a cell for which Python has nothing: a map whose keys are maps, say.
+#: Errors of Arrow for a cell that has no Python value, such as a map whose keys are maps.
 _NO_VALUE = (ValueError, KeyError, OverflowError, TypeError)
 
 
 def _values(name: str, column: pa.Array, wrong: dict[int, str]) -> list[Any]:
-    """Return what Python has for the cells of a column; note those for which it has nothing."""
+    """Return the Python values of a column; add errors of cells without one to *wrong*."""
     try:
         return column.to_pylist(maps_as_pydicts="strict")  # type: ignore[no-any-return]
     except _NO_VALUE:
@@ -240,7 +240,7 @@ _OF_BOOLEANS = {True: "true", False: "false", None: "null"}
 
 
 def _texts(kind: pa.DataType, values: list[Any], wrong: dict[int, str]) -> list[str]:
-    """Return values of a column as JSON; note what is *wrong* with those that have none."""
+    """Return values of a column as JSON; add errors to *wrong*."""
     types = pa.types
     if types.is_string(kind) or types.is_large_string(kind):
         encode: Callable[[Any], str] = _encode_text

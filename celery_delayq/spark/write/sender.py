@@ -1,4 +1,4 @@
-"""Rows of one partition on their way to Redis; runs on executors."""
+"""Send the rows of one partition to Redis; runs on executors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from celery_delayq.spark.options import WriteOptions
 from celery_delayq.spark.write.refused_rows import Refusals, RowsRefused
 from celery_delayq.spark.write.rows import TaskRow, TaskRows
 
-#: What is said of rows, by the state of their items.
+#: Outcomes of rows, by the state of their items.
 _BECAME = {
     "scheduled": "new",
     "ready": "new",
@@ -30,12 +30,12 @@ _BECAME = {
     "superseded": "kept",
 }
 
-#: What there is to say of rows.
+#: The outcomes of rows.
 SUMS = ("new", "kept", "replaced", "refused")
 
 
 class _Taken(NamedTuple):
-    """Rows of a batch that are sent, and the index of the first one."""
+    """Rows of a batch that were sent, and the index of the first one."""
 
     first: int
     batch: pa.RecordBatch
@@ -45,8 +45,8 @@ class _Taken(NamedTuple):
 class Sending:
     """Sends the rows of one partition.
 
-    Where most rows are known already, Redis is asked which are before their messages are made:
-    that is most of the work.
+    If most rows are known already, Redis is asked first which ones: making messages is most of
+    the work.
     """
 
     def __init__(self, delayq: DelayQ, options: WriteOptions, refused: Refusals) -> None:
@@ -56,7 +56,7 @@ class Sending:
         self._refused = refused
         self._queue = queue_of(self._app, options)
         self._kept = 0
-        #: The last ones, some of which have no answer yet.
+        #: The last rows, some of which have no answer yet.
         self._taken: deque[_Taken] = deque()
         self._number = 0
         self._late: list[ItemOutcome] = []
@@ -68,9 +68,9 @@ class Sending:
         Raises
         ------
         RowsRefused
-            Some were refused, and the job is to fail.
+            Rows were refused, and the job has to fail.
         ManyFailed
-            Redis stayed away.
+            Redis could not be reached.
         """
         options = self._options
         for_all = {
@@ -103,7 +103,7 @@ class Sending:
         self, batches: Iterator[pa.RecordBatch], making: _MessageMaker, run: Run
     ) -> Iterator[TaskRow]:
         size, rate = self._options.batchsize, self._options.ratelimit
-        if rate is not None:  # no burst, and nothing is held for long
+        if rate is not None:  # small batches: no burst
             size = max(1, min(size, int(rate)))
         for whole in batches:
             rows = making.rows = making.rows or TaskRows(self._options, whole.schema)
@@ -116,28 +116,26 @@ class Sending:
                 yield from unknown
                 self._refuse_late()
                 self._forget(run.oldest())
-                # Time that Redis or Spark took is not made up for: that would be faster than asked.
+                # Lost time is not caught up: that would exceed the rate.
                 if rate is not None:
                     time.sleep(max(0.0, began + batch.num_rows / rate - time.monotonic()))
 
     def _unknown(self, rows: list[TaskRow]) -> list[TaskRow]:
-        """Return those that Redis does not have yet, as far as it is worth while to ask."""
+        """Return the rows that Redis does not have; all of them if asking does not pay."""
         if not self._asking or self._queue is None or not rows:
             return rows
         queue = self._queue
-        dead_letters = self._delayq._ask(
+        codes = self._delayq._ask(
             lambda store: store.control.known(queue, [(row.id, row.message_id) for row in rows])
         )
-        unknown = [
-            row for row, dead_letter in zip(rows, dead_letters, strict=True) if dead_letter != "d"
-        ]
+        unknown = [row for row, code in zip(rows, codes, strict=True) if code != "d"]
         self._kept += len(rows) - len(unknown)
         self._asking = 2 * len(unknown) <= len(rows)
         return unknown
 
     def _note(self, batch: pa.RecordBatch, places: list[int]) -> None:
         """Remember rows until they are answered."""
-        if 2 * len(places) < batch.num_rows:  # a slice would keep all that it is of
+        if 2 * len(places) < batch.num_rows:  # a slice would keep the whole batch in memory
             batch, places = batch.take(pa.array(places, pa.int64())), [*range(len(places))]
         if places:
             self._taken.append(_Taken(self._number, batch, places))
@@ -149,7 +147,7 @@ class Sending:
             self._taken.popleft()
 
     def _refuse_late(self) -> None:
-        """Keep rows that Redis has refused; not in the midst of its answers."""
+        """Keep rows that Redis has refused, after all answers of a request were read."""
         while self._late:
             outcome = self._late.pop(0)
             taken = next(each for each in reversed(self._taken) if each.first <= outcome.index)
@@ -158,12 +156,12 @@ class Sending:
 
 
 class _MessageMaker:
-    """Makes entries of rows: of most by one template, of the others as ``schedule_many`` does."""
+    """Makes messages of rows: most by one template, the others as ``schedule_many`` does."""
 
     def __init__(self, app: Celery, reader: Reader, maker: Maker) -> None:
         self._reader = reader
         self._maker = maker
-        #: What a template leaves to Celery: a context that each message carries.
+        #: A template cannot be used where each message carries a context.
         self._may_fill = to_send(app) is None
         self._template: Template | None = None
         self.rows: TaskRows | None = None
@@ -183,7 +181,7 @@ class _MessageMaker:
 
 
 def queue_of(app: Celery, options: WriteOptions) -> str | None:
-    """Return the one queue to which all go; None where an exchange decides."""
+    """Return the one queue of all rows, None if an exchange decides."""
     if options.queue is not None:
         return options.queue
     queue = app.amqp.router.route({}, options.task).get("queue")

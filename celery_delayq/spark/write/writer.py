@@ -1,8 +1,8 @@
-"""Rows of Spark become scheduled tasks: one row, one task, however often a row is written.
+"""The writers of the data source: one row, one task, however often a row is written.
 
-The id of a task is ``<task>:<key>``, and what its row says is its version: the same row again is a
-duplicate, another version of it is what ``onconflict`` decides about. So attempts that are made
-again, in part or side by side, add nothing.
+The id of a task is ``<task>:<key>``, and the content of its row is its version. The same row again
+is a duplicate; ``onconflict`` decides about another version. So repeated and parallel attempts of
+Spark add nothing.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What one task of Spark has written.
+    """What one Spark task has written.
 
     Attributes
     ----------
     counts : dict[str, int]
-        Rows that are new, kept, replaced, refused.
+        Numbers of new, kept, replaced and refused rows.
     refused : str | None
-        The file with those that were refused.
+        The file with refused rows.
     why : str
-        Why the first of them was.
+        Why the first of them was refused.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Written(WriterCommitMessage):
 
 
 class _Writing:
-    """What the writers of batches and of streams have in common; goes to executors.
+    """Shared by the writers of batches and streams. Executors get a copy.
 
     Raises
     ------
@@ -84,7 +84,7 @@ class _Writing:
 
     @property
     def _pending(self) -> str | None:
-        """Where refused rows are until the job is committed."""
+        """The folder of refused rows until the job is committed."""
         options = self._options
         return f"{options.refused}/_pending-{self._run}" if options.keeps_refused else None
 
@@ -107,7 +107,7 @@ class _Writing:
         if pending is not None:
             files = [each.refused for each in messages if each is not None and each.refused]
             refusals.keep(self._options.refused, pending, files)
-        logger.info("%s: %s", self._options.task, _said(sums))
+        logger.info("write committed: task=%s %s", self._options.task, _said(sums))
         why = [each.why for each in messages if each is not None and each.why]
         self._report({"state": "committed", **more, **sums, **({"why": why[0]} if why else {})})
 
@@ -117,8 +117,7 @@ class _Writing:
         if pending is not None:
             refusals.drop(pending)
         logger.warning(
-            "%s: the job failed. At least this stands: %s. Nothing is taken back; running it again "
-            "adds only what is missing",
+            "write failed, written tasks stay and running it again adds the rest: task=%s %s",
             self._options.task,
             _said(sums),
         )
@@ -139,11 +138,11 @@ class Writer(_Writing, DataSourceArrowWriter):
         return self._write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Tell what became of all rows; runs on the driver."""
+        """Keep refused rows and report the sums; runs on the driver."""
         self._commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Tell what stands of a job that failed."""
+        """Report the sums of a failed job; runs on the driver."""
         self._abort(messages)
 
 
@@ -155,21 +154,21 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
         return self._write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Tell what became of the rows of a batch."""
+        """Keep refused rows and report the sums of a batch."""
         self._commit(messages, batch=batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Tell what stands of a batch that failed."""
+        """Report the sums of a failed batch."""
         self._abort(messages, batch=batchId)
 
 
 def write(rows: DataFrame, options: Mapping[str, str]) -> Mapping[str, Any]:
-    """Write rows by the data source; return what its report says: the sums of what became of them.
+    """Write rows by the data source, and return its report: the sums by outcome.
 
     Parameters
     ----------
     options : Mapping[str, str]
-        Those of the data source, but for ``report``.
+        Options of the data source, except ``report``.
     """
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.json")
@@ -180,7 +179,7 @@ def write(rows: DataFrame, options: Mapping[str, str]) -> Mapping[str, Any]:
 
 
 def _check_task(options: WriteOptions) -> None:
-    """Raise :class:`ConfigError` where the app knows no task of that name."""
+    """Raise :class:`ConfigError` if the app has no task of that name."""
     with opened(options.access) as delayq:
         app = app_of(delayq)
         app.loader.import_default_modules()
@@ -198,4 +197,4 @@ def _sums(messages: list[Any]) -> dict[str, int]:
 
 
 def _said(sums: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {name}" for name, count in sums.items())
+    return " ".join(f"{name}={count}" for name, count in sums.items())
