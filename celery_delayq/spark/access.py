@@ -133,7 +133,7 @@ def opened(access: Access) -> Iterator[DelayQ]:
         DelayQ.of(app)  # patches how the app makes messages
         # A client of our own: the app's client may be connected to another broker.
         delayq = DelayQ()
-        delayq.app = app
+        delayq.session.bind(app)
         with closing(delayq):
             yield delayq
 
