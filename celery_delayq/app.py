@@ -27,7 +27,7 @@ from celery_delayq.schedule.runs import HistoryMixin
 from celery_delayq.schedule.schedule_many import ManyMixin
 from celery_delayq.store.schedule import Store
 from celery_delayq.transfer import dead_letter_archive, dead_letter_restore, schedule
-from celery_delayq.transfer.jsonl import Place
+from celery_delayq.transfer.export_format import FileOrUrl
 from celery_delayq.transfer.results import Archived, Exported, Imported
 from celery_delayq.utils import native_threads
 
@@ -190,7 +190,7 @@ class DelayQ(Client, ContextMixin, DeadMixin, HistoryMixin, ManyMixin):
 
     def export_to(
         self,
-        target: Place,
+        target: FileOrUrl,
         filter: Filter | None = None,
         *,
         prune: bool = False,
@@ -201,7 +201,7 @@ class DelayQ(Client, ContextMixin, DeadMixin, HistoryMixin, ManyMixin):
 
     def import_from(
         self,
-        source: Place,
+        source: FileOrUrl,
         filter: Filter | None = None,
         *,
         overdue: Literal["run", "skip"] = "run",
@@ -228,7 +228,7 @@ class DelayQ(Client, ContextMixin, DeadMixin, HistoryMixin, ManyMixin):
 
     def export_dead(
         self,
-        target: Place,
+        target: FileOrUrl,
         filter: DeadFilter | None = None,
         *,
         progress: Callable[[Archived], object] | None = None,
@@ -239,7 +239,7 @@ class DelayQ(Client, ContextMixin, DeadMixin, HistoryMixin, ManyMixin):
 
     def import_dead(
         self,
-        source: Place | None = None,
+        source: FileOrUrl | None = None,
         filter: DeadFilter | None = None,
         *,
         dry_run: bool = False,

@@ -21,13 +21,19 @@ from celery_delayq.cli.screen import Things, check_priority, console_of, known_q
 from celery_delayq.cli.words import number_of, shown_id, spelled
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.scheduled import Filter
-from celery_delayq.transfer.results import Archived, Became, Exported, Imported, Report
+from celery_delayq.transfer.results import (
+    Archived,
+    Exported,
+    Imported,
+    ImportOutcome,
+    TransferProgress,
+)
 from celery_delayq.transfer.schedule import export_to, import_from
 
 #: Of how many entries it is told why they were passed over.
 SHOWN = 20
 
-_WORDS: dict[Became, str] = {
+_WORDS: dict[ImportOutcome, str] = {
     "scheduled": "scheduled",
     "ready": "ready, since they are overdue",
     "restored": "put back",
@@ -181,7 +187,7 @@ def _say_more(console: Console, number: int) -> None:
 
 
 @contextmanager
-def _bar(ctx: click.Context, *, hidden: bool) -> Iterator[Callable[[Report], None]]:
+def _bar(ctx: click.Context, *, hidden: bool) -> Iterator[Callable[[TransferProgress], None]]:
     """Show a bar on a terminal, where nothing else is written to."""
     console = console_of(ctx, stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
@@ -194,7 +200,7 @@ def _bar(ctx: click.Context, *, hidden: bool) -> Iterator[Callable[[Report], Non
     ) as progress:
         bar = progress.add_task("", total=None)
 
-        def show(report: Report) -> None:
+        def show(report: TransferProgress) -> None:
             # Of what comes meanwhile, more may be met than there was at first.
             total = None if report.total is None else max(report.total, report.looked)
             progress.update(bar, total=total, completed=report.looked)

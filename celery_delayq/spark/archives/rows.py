@@ -23,7 +23,7 @@ from celery_delayq.spark.messages import name_of, text_of
 from celery_delayq.spark.planning import Part, place_of
 from celery_delayq.spark.tables import ARROW, TABLES, Page, Rows
 from celery_delayq.transfer.dead_letter_row import DeadLetterRow
-from celery_delayq.transfer.schedule_row import Row
+from celery_delayq.transfer.schedule_row import ScheduleRow
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -41,7 +41,7 @@ KEYS = {
 }
 
 #: The columns of each table, with their types in Spark's words. `data` is a whole dead letter, and
-#: of an entry there is what :class:`~celery_delayq.transfer.schedule_row.Row` has.
+#: of an entry there is what :class:`~celery_delayq.transfer.schedule_row.ScheduleRow` has.
 COLUMNS: Mapping[str, Mapping[str, str]] = {
     "history": {"source": "STRING", **TABLES["history"], "day": "DATE"},
     "dead_letters": {
@@ -140,7 +140,7 @@ def _entry(queue: str, name: bytes, score: bytes, record: bytes) -> dict[str, An
     """Return a row of an entry of the schedule, or what is wrong with it."""
     duplicate = b"\0" in name
     try:
-        row = Row.of_listed(queue, Listed(to_text(name), int(float(score)), record))
+        row = ScheduleRow.of_listed(queue, Listed(to_text(name), int(float(score)), record))
     except (RecordError, ValueError, OverflowError) as exc:
         digest = _digest(queue, name, record)
         id = name_of(name.partition(b"\0")[0])
