@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from uuid import uuid4
 
-from celery_delayq.deadletters.client import BATCH, DeadMixin
+from celery_delayq.deadletters.client import BATCH
 from celery_delayq.errors import ConfigError, TransferError
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
 from celery_delayq.model.lookup import StatusCode
@@ -21,6 +21,7 @@ from celery_delayq.model.scheduled import moment
 from celery_delayq.settings import Settings
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.schedule import Store
+from celery_delayq.store.session import Session
 from celery_delayq.transfer import jsonl
 from celery_delayq.transfer.dead_letter_row import DEAD_LETTERS, DeadLetterRow
 from celery_delayq.transfer.export_format import (
@@ -44,7 +45,7 @@ PAGE, ROOM = 1000, 8_000_000
 
 
 def archive_to(
-    delayq: DeadMixin,
+    session: Session,
     url: str | None = None,
     filter: DeadFilter | None = None,
     *,
@@ -72,12 +73,12 @@ def archive_to(
     ConfigError
         No URL is given, and there is no setting.
     """
-    archive = Archive(delayq, database_of(archive_url(delayq) if url is None else url))
+    archive = Archive(session, database_of(archive_url(session) if url is None else url))
     return archive.run(filter, older_than=older_than, progress=progress)
 
 
 def export_dead_letters(
-    delayq: DeadMixin,
+    session: Session,
     target: FileOrUrl,
     filter: DeadFilter | None = None,
     *,
@@ -101,10 +102,10 @@ def export_dead_letters(
         Redis, the file or the database failed. A file is unchanged; a database has some of them.
     """
     if is_url(target):
-        return Archive(delayq, database_of(target), move=False).run(filter, progress=progress)
+        return Archive(session, database_of(target), move=False).run(filter, progress=progress)
     report, filter = Archived(), filter or DeadFilter()
     with transfer_errors(report, "nothing is kept of it: run it again", "dead letters"):
-        plan = _ArchivePlan.of(delayq, filter, 0.0, report)
+        plan = _ArchivePlan.of(session, filter, 0.0, report)
         with jsonl.writing(target, DEAD_LETTERS) as out:
             shown = shown_filter(filter)
             out.begin(Header(VERSION, report.made, plan.server, shown, report.total))
@@ -146,7 +147,7 @@ class Archive:
         Whether a thread reads the next batch while the database writes this one.
     """
 
-    delayq: DeadMixin
+    session: Session
     database: Database
     move: bool = True
     spare: float = 0.0
@@ -168,7 +169,7 @@ class Archive:
         hint = "run it again: what is there already is not added twice"
         with transfer_errors(report, hint, "dead letters"):
             filter = filter or DeadFilter()
-            plan = _ArchivePlan.of(self.delayq, filter, older_than, report, own=self.own)
+            plan = _ArchivePlan.of(self.session, filter, older_than, report, own=self.own)
             now = moment(plan.now_ms)
             with dead_letter_sql.writing(self.database) as table, ExitStack() as stack:
                 spared = table.restored_since(plan.before(self.spare)) if self.spare else ()
@@ -205,7 +206,7 @@ class Archive:
         for start in range(0, len(names), BATCH):
             part = names[start : start + BATCH]
             token = uuid4().hex
-            states += self.delayq._ask(
+            states += self.session.ask(
                 lambda store, part=part, token=token: store.dead_letters.discard(  # type: ignore[misc]
                     batch.queue, part, token
                 )
@@ -224,7 +225,7 @@ class _Batch(NamedTuple):
 class _ArchivePlan(NamedTuple):
     """Which dead letters are read; *low* and *high* are ms since 1970."""
 
-    delayq: DeadMixin
+    session: Session
     filter: DeadFilter
     server: str
     queues: Sequence[str]
@@ -235,7 +236,7 @@ class _ArchivePlan(NamedTuple):
     @classmethod
     def of(
         cls,
-        delayq: DeadMixin,
+        session: Session,
         filter: DeadFilter,
         older_than: float,
         report: Archived,
@@ -252,9 +253,9 @@ class _ArchivePlan(NamedTuple):
             known = queues_of(store, filter.queue)
             queues = sorted(queue for queue, x in known.items() if x.archived or not own)
             total = sum(store.dead_letters.count(queue, low, last) for queue in queues)
-            return cls(delayq, filter, server_of(store), queues, now, low, last), total
+            return cls(session, filter, server_of(store), queues, now, low, last), total
 
-        plan, report.total = delayq._ask(ask)
+        plan, report.total = session.ask(ask)
         report.made = moment(plan.now_ms).isoformat()
         return plan
 
@@ -265,8 +266,8 @@ class _ArchivePlan(NamedTuple):
     def batches(self, spared: Collection[tuple[str, str]] = ()) -> Iterator[_Batch]:
         """Yield batches of about ``ROOM`` bytes; *spared* are queues and ids to skip."""
         for queue in self.queues:
-            store = self.delayq._ask(lambda store: store.dead_letters)
-            ask = self.delayq._ask
+            store = self.session.ask(lambda store: store.dead_letters)
+            ask = self.session.ask
             dead_letters = store.all(queue, self.low, self.high, ask=ask)
             for some in portions(dead_letters, PAGE, lambda each: len(each.data), room=ROOM):
                 found = [DeadLetter.of(queue, each) for each in some]
@@ -306,10 +307,9 @@ def database_of(url: str) -> Database:
     return Database.of(url)
 
 
-def archive_url(delayq: DeadMixin) -> str:
+def archive_url(session: Session) -> str:
     """Return the URL of the setting ``dead_letters_archive`` (ConfigError where it is empty)."""
-    options = None if delayq.app is None else delayq.app.conf.broker_transport_options
-    url = Settings.from_options(options).dead_letters_archive
+    url = Settings.from_options(session.app.conf.broker_transport_options).dead_letters_archive
     if not url:
         raise ConfigError(
             "give the URL of a database, or set it: "

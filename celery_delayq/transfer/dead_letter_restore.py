@@ -10,11 +10,12 @@ from contextlib import ExitStack
 from functools import partial
 from uuid import uuid4
 
-from celery_delayq.deadletters.client import BATCH, DeadMixin
+from celery_delayq.deadletters.client import BATCH
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.lookup import to_bytes
 from celery_delayq.model.scheduled import moment
 from celery_delayq.store.schedule import Store
+from celery_delayq.store.session import Session
 from celery_delayq.transfer import jsonl
 from celery_delayq.transfer.dead_letter_archive import archive_url, database_of
 from celery_delayq.transfer.dead_letter_row import DEAD_LETTERS, DeadLetterRow, is_meant
@@ -25,7 +26,7 @@ _OUTCOMES: dict[str, ImportOutcome] = {"d": "restored", "k": "duplicate"}
 
 
 def restore_from(
-    delayq: DeadMixin,
+    session: Session,
     source: FileOrUrl | None = None,
     filter: DeadFilter | None = None,
     *,
@@ -57,7 +58,7 @@ def restore_from(
         No source is given, and there is no setting.
     """
     filter = filter or DeadFilter()
-    place = archive_url(delayq) if source is None else source
+    place = archive_url(session) if source is None else source
     report = Imported(dry_run)
 
     def is_wanted(row: DeadLetterRow) -> bool:
@@ -77,19 +78,19 @@ def restore_from(
         for rows in meant_rows(lines, report, is_wanted):
             if table is not None and rows and not dry_run:
                 # Before they are put back, or a worker might archive them at once.
-                now = delayq._ask(lambda store: store.now_ms())
+                now = session.ask(lambda store: store.now_ms())
                 table.mark("restored_at", rows, moment(now))
-            put(delayq, rows, report)
+            put(session, rows, report)
             if progress is not None:
                 progress(report)
     return report
 
 
-def put(delayq: DeadMixin, rows: Sequence[DeadLetterRow], report: Imported) -> None:
+def put(session: Session, rows: Sequence[DeadLetterRow], report: Imported) -> None:
     """Restore a batch, or in a dry run predict it, and count the outcomes in the report."""
     for queue, some in by_queue(rows, BATCH):
         ask = _predicted if report.dry_run else partial(_restore, token=uuid4().hex)
-        report.outcomes.update(delayq._ask(partial(ask, queue=queue, rows=some)))
+        report.outcomes.update(session.ask(partial(ask, queue=queue, rows=some)))
 
 
 def _predicted(store: Store, *, queue: str, rows: Sequence[DeadLetterRow]) -> list[ImportOutcome]:

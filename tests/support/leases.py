@@ -39,12 +39,12 @@ def keeper(
     claim: Callable[[str, float], bool] = lambda *_: True,
     name: Callable[[], str] = lambda: "me",
     store: Any = None,
-    start: Callable[[Callable[[], None]], object] | None = lambda _: None,
+    start: Callable[[Callable[[], None]], None] | None = lambda _: None,
     **settings: Any,
 ) -> LeaseKeeper:
     """Return a keeper; without a *start* function it runs its thread, and needs a store."""
     options = Settings.from_options({"delayq": settings})
-    more = {} if start is None else {"start": start}
+    more: Any = {} if start is None else {"start": start}
     return LeaseKeeper(store, claim, options, name, **more)
 
 

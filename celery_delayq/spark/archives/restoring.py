@@ -269,7 +269,7 @@ def _put_entries(
         else:
             report.outcomes["filtered"] += 1
     if rows:
-        schedule.put(delayq, rows, report, skip=options.overdue == "skip")
+        schedule.put(delayq.session, rows, report, skip=options.overdue == "skip")
 
 
 def _put_dead_letters(
@@ -285,4 +285,4 @@ def _put_dead_letters(
             rows.append(row)
         else:
             report.outcomes["filtered"] += 1
-    dead_letter_restore.put(delayq, rows, report)
+    dead_letter_restore.put(delayq.session, rows, report)

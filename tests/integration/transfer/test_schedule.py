@@ -13,7 +13,6 @@ from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.errors import TransferError
 from celery_delayq.model.scheduled import Filter
 from celery_delayq.testing.fixtures import RedisUnderTest
-from celery_delayq.transfer.schedule import export_to, import_from
 from tests.integration.conftest import MakeApp, ready, stored
 from tests.support.schedules import FAR, fill, state
 
@@ -26,8 +25,8 @@ def test_a_round_trip_between_two_servers_loses_nothing(
     fill(app)
     before = state(delayq)
 
-    exported = export_to(delayq, place)
-    imported = import_from(elsewhere, place)
+    exported = delayq.export_to(place)
+    imported = elsewhere.import_from(place)
 
     assert state(delayq) == before
     assert state(elsewhere) == before
@@ -35,11 +34,11 @@ def test_a_round_trip_between_two_servers_loses_nothing(
     assert imported.outcomes == {"scheduled": 1213}
     assert (imported.total, imported.missing) == (1213, 0)
 
-    again = export_to(delayq, place)
+    again = delayq.export_to(place)
     assert again.entries == 1213
-    dry = import_from(elsewhere, place, dry_run=True)
-    repeated = import_from(elsewhere, place)
-    back = import_from(delayq, place)
+    dry = elsewhere.import_from(place, dry_run=True)
+    repeated = elsewhere.import_from(place)
+    back = delayq.import_from(place)
 
     for report in (dry, repeated, back):
         assert report.outcomes == {"duplicate": 1213}
@@ -49,25 +48,25 @@ def test_a_round_trip_between_two_servers_loses_nothing(
 def test_what_is_ready_or_held_is_not_added_again(app: Celery, delayq: DelayQ, file: Path) -> None:
     for n in range(9):
         app.send_task("t", countdown=3600, task_id=f"id-{n}")
-    export_to(delayq, file)
+    delayq.export_to(file)
     for n in range(6):
         delayq.run_now(f"id-{n}")
     delayq.store.leases.reserve("celery", "me", 30.0, "1", 3)
     before = state(delayq)
 
-    assert import_from(delayq, file, dry_run=True).outcomes == {"duplicate": 9}
-    assert import_from(delayq, file).outcomes == {"duplicate": 9}
+    assert delayq.import_from(file, dry_run=True).outcomes == {"duplicate": 9}
+    assert delayq.import_from(file).outcomes == {"duplicate": 9}
     assert state(delayq) == before
 
 
 def test_what_has_run_since_is_added_again(app: Celery, delayq: DelayQ, file: Path) -> None:
     app.send_task("t", countdown=3600)
     before = state(delayq)
-    export_to(delayq, file)
+    delayq.export_to(file)
     delayq.store.clear("celery")
 
-    assert import_from(delayq, file, dry_run=True).outcomes == {"scheduled": 1}
-    assert import_from(delayq, file).outcomes == {"scheduled": 1}
+    assert delayq.import_from(file, dry_run=True).outcomes == {"scheduled": 1}
+    assert delayq.import_from(file).outcomes == {"scheduled": 1}
     assert state(delayq) == before
 
 
@@ -80,9 +79,9 @@ def test_duplicate_ids_stay_two_though_the_first_has_run(
         )  # the last one comes first
     sent = stored(delayq_redis)
 
-    export_to(delayq, file)
-    assert import_from(elsewhere, file).outcomes == {"scheduled": 3}
-    assert import_from(elsewhere, file).outcomes == {"duplicate": 3}
+    delayq.export_to(file)
+    assert elsewhere.import_from(file).outcomes == {"scheduled": 3}
+    assert elsewhere.import_from(file).outcomes == {"duplicate": 3}
 
     def told(which: DelayQ) -> list[Any]:
         """What of them is not a matter of names: which of them has the plain id."""
@@ -113,16 +112,16 @@ def test_what_is_overdue_is_ready_at_once_in_its_step_or_passed_over(
     for n in range(4):
         app.send_task("t", task_id=f"id-{n}", countdown=3600 + n, priority=3 * (n % 2))
     make_due(delayq_redis, "celery", "id-0", "id-1")
-    export_to(delayq, place)
+    delayq.export_to(place)
 
-    dry = import_from(elsewhere, place, dry_run=True)
-    skipping = import_from(elsewhere, place, overdue="skip", dry_run=True)
+    dry = elsewhere.import_from(place, dry_run=True)
+    skipping = elsewhere.import_from(place, overdue="skip", dry_run=True)
     assert dry.outcomes == {"ready": 2, "scheduled": 2}
     assert skipping.outcomes == {"overdue": 2, "scheduled": 2}
     assert state(elsewhere) == {}
-    assert import_from(elsewhere, place, overdue="skip").outcomes == skipping.outcomes
-    assert import_from(elsewhere, place).outcomes == {"ready": 2, "duplicate": 2}
-    assert import_from(elsewhere, place).outcomes == {"duplicate": 4}
+    assert elsewhere.import_from(place, overdue="skip").outcomes == skipping.outcomes
+    assert elsewhere.import_from(place).outcomes == {"ready": 2, "duplicate": 2}
+    assert elsewhere.import_from(place).outcomes == {"duplicate": 4}
 
     there = RedisUnderTest(other, other.client())
     assert [message["headers"]["id"] for message in ready(there)] == ["id-0"]
@@ -141,14 +140,14 @@ def test_paused_entries_have_their_true_due(
         store.promote("celery", store.layout, 10)
     dues = {task.id: task.due for task in delayq.entries()}
 
-    export_to(delayq, place)
-    report = import_from(elsewhere, place)
+    delayq.export_to(place)
+    report = elsewhere.import_from(place)
 
     assert report.outcomes == {"ready": 1, "scheduled": 1}
     assert {
         task.id: task.due for task in (*elsewhere.find("paused_due"), *elsewhere.entries())
     } == dues
-    assert import_from(delayq, place).outcomes == {"duplicate": 2}
+    assert delayq.import_from(place).outcomes == {"duplicate": 2}
 
 
 # -- which ones
@@ -161,15 +160,15 @@ def test_both_ways_only_what_a_filter_means(
     which = Filter(queue="a", due_from=FAR, due_to=FAR, priority=6)
     ids = {task.id for task in delayq.entries(which)}
 
-    exported = export_to(delayq, place, Filter(task="shop.0"))
+    exported = delayq.export_to(place, Filter(task="shop.0"))
     assert exported.entries == exported.total == 30
-    assert export_to(delayq, place, which).entries == len(ids) == 12
-    export_to(delayq, place)
+    assert delayq.export_to(place, which).entries == len(ids) == 12
+    delayq.export_to(place)
 
-    imported = import_from(elsewhere, place, which)
+    imported = elsewhere.import_from(place, which)
     assert imported.outcomes["scheduled"] == 12
     assert {task.id for task in elsewhere.entries()} == ids
-    assert import_from(elsewhere, place, Filter(task="shop.duplicate")).outcomes["scheduled"] == 3
+    assert elsewhere.import_from(place, Filter(task="shop.duplicate")).outcomes["scheduled"] == 3
 
 
 # -- unique keys, full queues
@@ -181,14 +180,14 @@ def test_an_import_never_replaces_what_has_the_key(app: Celery, delayq: DelayQ, 
         app.send_task("t", (number,), countdown=3600 + number, task_id=f"id-{number}", **options)
 
     send(1)
-    export_to(delayq, file)
+    delayq.export_to(file)
     send(2)
     before = state(delayq)
 
-    assert import_from(delayq, file).outcomes == {"kept": 1}
+    assert delayq.import_from(file).outcomes == {"kept": 1}
     assert state(delayq) == before
     delayq.cancel("id-2")
-    assert import_from(delayq, file).outcomes == {"scheduled": 1}
+    assert delayq.import_from(file).outcomes == {"scheduled": 1}
     send(3)
     assert [task.id for task in delayq.entries()] == ["id-3"]
 
@@ -211,11 +210,11 @@ def test_a_retry_runs_beside_what_has_its_key(
     before = {task.id for task in delayq.entries()}
     assert before == {"first", "second"}
 
-    export_to(delayq, file)
+    delayq.export_to(file)
 
-    assert import_from(elsewhere, file).outcomes == {"scheduled": 2}
+    assert elsewhere.import_from(file).outcomes == {"scheduled": 2}
     assert {task.id for task in elsewhere.entries()} == before
-    assert import_from(elsewhere, file).outcomes == {"duplicate": 2}
+    assert elsewhere.import_from(file).outcomes == {"duplicate": 2}
 
 
 def test_what_finds_its_queue_full_is_counted(
@@ -223,11 +222,11 @@ def test_what_finds_its_queue_full_is_counted(
 ) -> None:
     for n in range(120):
         app.send_task("t", countdown=3600 + n)
-    export_to(delayq, file)
+    delayq.export_to(file)
     options = {"delayq": {"max_scheduled": 70}}
     small = make_app(broker=other.url_for("delayq+redis"), broker_transport_options=options)
 
-    report = import_from(DelayQ.of(small), file)
+    report = DelayQ.of(small).import_from(file)
 
     assert report.outcomes == {"scheduled": 70, "full": 50}
     assert report.missing == 50
@@ -239,15 +238,15 @@ def test_a_full_redis_is_told_and_the_import_may_be_repeated(
 ) -> None:
     for n in range(100):
         app.send_task("t", countdown=3600 + n)
-    export_to(delayq, file)
+    delayq.export_to(file)
     client = other.client()
     client.config_set("maxmemory", 1)
 
     with pytest.raises(TransferError, match="no memory left"):
-        import_from(elsewhere, file)
+        elsewhere.import_from(file)
 
     client.config_set("maxmemory", 0)
-    assert import_from(elsewhere, file).outcomes == {"scheduled": 100}
+    assert elsewhere.import_from(file).outcomes == {"scheduled": 100}
 
 
 # -- what cannot be read
@@ -262,12 +261,12 @@ def test_unreadable_records_are_told_and_not_in_the_way(
     delayq_redis.client.hset("{celery}:entries", "id-2", "1 0 n t\n{not json")
     delayq_redis.client.hdel("{celery}:entries", "id-3")
 
-    report = export_to(delayq, place)
+    report = delayq.export_to(place)
 
     assert (report.entries, report.left_out) == (3, 3)
     assert [each.id for each in report.unreadable] == ["id-1", "id-2", "id-3"]
     assert "no JSON" in report.unreadable[1].reason
-    assert import_from(elsewhere, place).outcomes == {"scheduled": 3}
+    assert elsewhere.import_from(place).outcomes == {"scheduled": 3}
     assert [task.id for task in elsewhere.entries()] == ["id-0", "id-4", "id-5"]
 
 
@@ -277,8 +276,8 @@ def test_a_database_takes_no_nul_in_a_name_and_a_file_does(
     app.send_task("nul\0task", countdown=3600)
     app.send_task("t", countdown=3600)
 
-    report = export_to(delayq, place)
+    report = delayq.export_to(place)
 
     in_file = "://" not in place
     assert (report.entries, report.left_out) == ((2, 0) if in_file else (1, 1))
-    assert import_from(elsewhere, place).outcomes["scheduled"] == report.entries
+    assert elsewhere.import_from(place).outcomes["scheduled"] == report.entries

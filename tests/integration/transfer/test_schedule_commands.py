@@ -13,7 +13,6 @@ from celery_delayq import DelayQ
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.testing import ManagedProcess
 from celery_delayq.testing.fixtures import RedisUnderTest
-from celery_delayq.transfer.schedule import export_to
 from tests.integration.conftest import query
 from tests.support.postgres import PASSWORD, PostgresServer
 from tests.support.schedules import fill, state
@@ -84,7 +83,7 @@ def test_bad_lines_do_not_stop_the_rest(
 ) -> None:
     for n in range(5):
         app.send_task("t", countdown=3600 + n, task_id=f"id-{n}")
-    export_to(delayq, file)
+    delayq.export_to(file)
     lines = file.read_bytes().splitlines()
     lines[2] = b"garbage\x1b[31m"
     lines[4] = json.dumps({**json.loads(lines[4]), "due_ms": "soon"}).encode()
@@ -124,7 +123,7 @@ def test_no_password_is_shown(
             assert "Traceback" not in process.log
             port = 1 if url == nowhere else postgres.port
             assert url == good or f"127.0.0.1:{port}" in process.log
-    export_to(delayq, file)
+    delayq.export_to(file)
     assert "hunter2" not in file.read_text()
     assert "hunter2" not in str(query(good, "SELECT * FROM delayq_exports"))
     assert "hunter2" in PASSWORD

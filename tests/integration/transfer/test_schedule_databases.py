@@ -15,7 +15,6 @@ from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.errors import TransferError
 from celery_delayq.model.scheduled import Filter
 from celery_delayq.testing.fixtures import RedisUnderTest
-from celery_delayq.transfer.schedule import export_to, import_from
 from tests.integration.conftest import MakeApp, query
 from tests.support.postgres import PostgresServer
 from tests.support.schedules import FAR
@@ -27,7 +26,7 @@ def test_the_table_tells_people_what_is_scheduled(
     app: Celery, delayq: DelayQ, database: str
 ) -> None:
     app.send_task("shop.remind", task_id="id-1", eta=FAR, priority=4)
-    made = export_to(delayq, database).made
+    made = delayq.export_to(database).made
 
     [row] = query(database, "SELECT queue, id, task, due_ms, step, message FROM delayq_entries")
     assert row[:5] == ("celery", "id-1", "shop.remind", int(FAR.timestamp() * 1000), 3)
@@ -45,10 +44,10 @@ def test_rows_follow_what_was_moved_and_go_only_when_pruned(
 ) -> None:
     for n in range(4):
         app.send_task("t", task_id=f"id-{n}", queue="ab"[n % 2], eta=FAR)
-    export_to(delayq, database)
+    delayq.export_to(database)
     assert elsewhere.app is not None
     elsewhere.app.send_task("t", task_id="of-another-server", queue="a", eta=FAR)
-    export_to(elsewhere, database)
+    elsewhere.export_to(database)
     delayq.reschedule("id-0", by=60)
     delayq.cancel("id-2")
     delayq.cancel("id-3")
@@ -57,15 +56,15 @@ def test_rows_follow_what_was_moved_and_go_only_when_pruned(
         return dict(query(database, "SELECT id, due_ms FROM delayq_entries"))
 
     far = int(FAR.timestamp() * 1000)
-    export_to(delayq, database)
+    delayq.export_to(database)
     every = {"id-0": far + 60_000, "of-another-server": far}
     every |= {f"id-{n}": far for n in range(1, 4)}
     assert rows() == every
 
-    assert export_to(delayq, database, Filter(queue="a"), prune=True).pruned == 1
+    assert delayq.export_to(database, Filter(queue="a"), prune=True).pruned == 1
     del every["id-2"]
     assert rows() == every
-    assert export_to(delayq, database, prune=True).pruned == 1
+    assert delayq.export_to(database, prune=True).pruned == 1
     del every["id-3"]
     assert rows() == every
 
@@ -75,10 +74,10 @@ def test_a_row_that_was_spoiled_is_refused_by_its_id(
 ) -> None:
     for n in range(3):
         app.send_task("t", task_id=f"id-{n}", countdown=3600 + n)
-    export_to(delayq, database)
+    delayq.export_to(database)
     query(database, "UPDATE delayq_entries SET message = '{}' WHERE id = 'id-1'")
 
-    report = import_from(elsewhere, database)
+    report = elsewhere.import_from(database)
 
     assert report.outcomes == {"scheduled": 2, "refused": 1}
     [refusal] = report.refusals
@@ -94,8 +93,8 @@ def test_the_last_moments_that_can_be_stored_come_back(
     app.send_task("t", task_id="later", eta=last)
     delayq_redis.client.zadd("{celery}:due", {"later": 253_402_300_800_000})
 
-    export_to(delayq, place)
-    assert import_from(elsewhere, place).outcomes == {"scheduled": 2}
+    delayq.export_to(place)
+    assert elsewhere.import_from(place).outcomes == {"scheduled": 2}
 
     page = elsewhere.store.control.page("celery", Filter().where(), 10)
     assert {each.id: each.due_ms for each in page.entries} == {
@@ -108,13 +107,13 @@ def test_a_database_of_a_later_version_is_left_alone(
     app: Celery, delayq: DelayQ, database: str
 ) -> None:
     app.send_task("t", countdown=3600)
-    export_to(delayq, database)
+    delayq.export_to(database)
     query(database, "UPDATE delayq_exports SET version = 2")
 
     with pytest.raises(TransferError, match="version 2 of the format"):
-        export_to(delayq, database)
+        delayq.export_to(database)
     with pytest.raises(TransferError, match="version 2 of the format"):
-        import_from(delayq, database)
+        delayq.import_from(database)
 
 
 def test_a_source_that_is_not_there_is_told_and_not_made(
@@ -126,7 +125,7 @@ def test_a_source_that_is_not_there_is_told_and_not_made(
         (postgres.new_database(), "no table delayq_entries"),
     ):
         with pytest.raises(TransferError, match=reason):
-            import_from(delayq, source)
+            delayq.import_from(source)
     assert [*tmp_path.iterdir()] == []
 
 
@@ -137,7 +136,7 @@ def test_the_password_of_redis_is_not_in_an_export(
     app = make_app(broker=server.url_for("delayq+redis"))
     app.send_task("t", countdown=3600)
 
-    export_to(DelayQ.of(app), file)
+    DelayQ.of(app).export_to(file)
 
     header = json.loads(file.read_bytes().splitlines()[0])
     assert header["server"] == f"127.0.0.1:{server.port}/0"

@@ -14,7 +14,6 @@ from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.errors import TransferError
 from celery_delayq.testing import ManagedProcess
 from celery_delayq.transfer.results import Exported, Imported
-from celery_delayq.transfer.schedule import export_to, import_from
 from tests.integration.conftest import Through, query
 from tests.support.postgres import PostgresServer
 from tests.support.schedules import fill, state
@@ -53,26 +52,26 @@ def test_an_export_that_was_killed_leaves_all_as_it_was(
     app: Celery, delayq: DelayQ, delayq_broker_url: str, elsewhere: DelayQ, place: str
 ) -> None:
     app.send_task("t", task_id="before", countdown=3600)
-    export_to(delayq, place)
+    delayq.export_to(place)
     fill(app)
 
     kill_half_way(delayq_broker_url, "export_to", place)
 
-    assert import_from(elsewhere, place).outcomes == {"scheduled": 1}
-    assert export_to(delayq, place).entries == 1214
-    assert import_from(elsewhere, place).outcomes == {"scheduled": 1213, "duplicate": 1}
+    assert elsewhere.import_from(place).outcomes == {"scheduled": 1}
+    assert delayq.export_to(place).entries == 1214
+    assert elsewhere.import_from(place).outcomes == {"scheduled": 1213, "duplicate": 1}
 
 
 def test_an_import_that_was_killed_is_completed_by_the_next(
     app: Celery, delayq: DelayQ, elsewhere: DelayQ, other: EmbeddedRedis, place: str
 ) -> None:
     fill(app)
-    export_to(delayq, place)
+    delayq.export_to(place)
 
     kill_half_way(other.url_for("delayq+redis"), "import_from", place)
     assert elsewhere.count() == 499
 
-    assert import_from(elsewhere, place).outcomes == {"scheduled": 714, "duplicate": 499}
+    assert elsewhere.import_from(place).outcomes == {"scheduled": 714, "duplicate": 499}
     assert state(elsewhere) == state(delayq)
 
 
@@ -88,16 +87,16 @@ def test_redis_goes_away_in_the_middle(
             proxy.refuse()
 
     with pytest.raises(TransferError, match=r"stopped after \d+ entries, nothing is kept"):
-        export_to(proxied, place, progress=refuse)
+        proxied.export_to(place, progress=refuse)
     if "://" not in place:
         assert not Path(place).exists()
-    export_to(delayq, place)
+    delayq.export_to(place)
 
     proxy, proxied = through(port_of(elsewhere))
     with pytest.raises(TransferError, match="stopped after 499 entries, run it again"):
-        import_from(proxied, place, progress=refuse)
+        proxied.import_from(place, progress=refuse)
     proxy.accept()
-    report = import_from(proxied, place)
+    report = proxied.import_from(place)
     assert report.outcomes == {"scheduled": 714, "duplicate": 499}
     assert state(elsewhere) == state(delayq)
 
@@ -106,10 +105,10 @@ def test_a_lost_connection_is_made_again_and_nothing_is_added_twice(
     app: Celery, delayq: DelayQ, elsewhere: DelayQ, through: Through, file: Path
 ) -> None:
     fill(app)
-    export_to(delayq, file)
+    delayq.export_to(file)
     proxy, proxied = through(port_of(elsewhere))
 
-    report = import_from(proxied, file, progress=lambda _: proxy.cut_all())
+    report = proxied.import_from(file, progress=lambda _: proxy.cut_all())
 
     assert report.looked == 1213
     assert report.missing == 0
@@ -127,12 +126,12 @@ def test_the_database_goes_away_in_the_middle(
         postgres.disconnect_clients(url)
 
     with pytest.raises(TransferError, match=r"stopped after [1-9].* nothing is kept") as caught:
-        export_to(delayq, url, progress=end)
+        delayq.export_to(url, progress=end)
     assert "hunter2" not in str(caught.value)
     assert query(url, "SELECT count(*) FROM delayq_entries") == [(0,)]
-    export_to(delayq, url)
+    delayq.export_to(url)
 
     with pytest.raises(TransferError, match="stopped after 499 entries, run it again"):
-        import_from(elsewhere, url, progress=end)
+        elsewhere.import_from(url, progress=end)
     gc.collect()
-    assert import_from(elsewhere, url).outcomes == {"scheduled": 714, "duplicate": 499}
+    assert elsewhere.import_from(url).outcomes == {"scheduled": 714, "duplicate": 499}
