@@ -13,7 +13,7 @@ from itertools import islice
 from typing import NamedTuple
 from uuid import uuid4
 
-from celery_delayq.deadletters.client import BATCH
+from celery_delayq.deadletters.bulk import BATCH
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.lookup import to_bytes
 from celery_delayq.model.scheduled import moment

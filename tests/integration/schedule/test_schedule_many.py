@@ -28,8 +28,14 @@ from celery_delayq.errors import (
     UniqueConflict,
 )
 from celery_delayq.schedule import schedule_many
-from celery_delayq.schedule.message_factory import Maker
-from celery_delayq.schedule.schedule_many import InvalidItem, Item, ItemOutcome, ManyFailed, Report
+from celery_delayq.schedule.message_factory import MessageFactory
+from celery_delayq.schedule.schedule_many import (
+    InvalidItem,
+    Item,
+    ItemOutcome,
+    ManyFailed,
+    ManyReport,
+)
 from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest, new_server
 from tests.integration.conftest import MakeApp, ready, stored
@@ -48,8 +54,8 @@ def entries(redis: RedisUnderTest, queue: str = "celery") -> list[tuple[int, dic
 
 def calls_of_celery(delayq: DelayQ, items: list[Any], **options: Any) -> int:
     """Schedule items, and return how many of the messages Celery itself has made."""
-    make = Maker._by_celery
-    with patch.object(Maker, "_by_celery", autospec=True, side_effect=make) as made:
+    make = MessageFactory._by_celery
+    with patch.object(MessageFactory, "_by_celery", autospec=True, side_effect=make) as made:
         report = delayq.schedule_many(items, **options)
     assert report.stored == len(items), report.refusals
     return made.call_count
@@ -892,7 +898,7 @@ def test_when_redis_is_away_from_the_start_nothing_is_taken(make_app: MakeApp) -
     with pytest.raises(ManyFailed) as caught:
         DelayQ.of(app).schedule_many(numbered(10), task="tasks.add")
 
-    assert caught.value.report == Report()
+    assert caught.value.report == ManyReport()
 
 
 def test_a_server_without_memory_ends_the_run(delayq: DelayQ, delayq_redis: RedisUnderTest) -> None:
