@@ -22,7 +22,7 @@ from redis.exceptions import (
 from celery_delayq.app import DelayQ
 from celery_delayq.cli.words import spelled
 from celery_delayq.errors import DelayQError, InvalidCursor, InvalidETA, InvalidFilter
-from celery_delayq.store.schedule import is_denied
+from celery_delayq.store.scripting.runner import is_denied
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -72,8 +72,6 @@ def _what(finding: Finding) -> Text:
     """Return what is wrong, what is done about it, and for which ids."""
     kind = KINDS[finding.kind]
     text = Text(kind.what)
-    if kind.harmless:
-        text.append(" (harmless)")
     text.append(f"\nrepair: {kind.repairing}")
     more = ", …" if finding.found > len(finding.examples) else ""
     return text.append(f"\n{', '.join(map(spelled, finding.examples))}{more}", style="dim")
