@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from uuid import uuid4
 
-from celery_delayq.deadletters.client import BATCH
+from celery_delayq.deadletters.bulk import BATCH
 from celery_delayq.errors import ConfigError, TransferError
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
 from celery_delayq.model.lookup import StatusCode

@@ -13,7 +13,7 @@ from celery_delayq.errors import (
     NotReplicated,
     StoreFull,
 )
-from celery_delayq.schedule.schedule_many import Item, ItemOutcome, ManyFailed, Report
+from celery_delayq.schedule.schedule_many import Item, ItemOutcome, ManyFailed, ManyReport
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest, new_server
 from tests.integration.conftest import MakeApp, Through, stored
@@ -154,7 +154,7 @@ def test_when_redis_is_away_from_the_start_nothing_is_taken(make_app: MakeApp) -
     with pytest.raises(ManyFailed) as caught:
         DelayQ.of(app).schedule_many(numbered(10), task="tasks.add")
 
-    assert caught.value.report == Report()
+    assert caught.value.report == ManyReport()
 
 
 def test_a_server_without_memory_ends_the_run(delayq: DelayQ, delayq_redis: RedisUnderTest) -> None:

@@ -15,7 +15,7 @@ import pytest
 from celery import Celery, Task, group
 
 from celery_delayq import DelayQ
-from celery_delayq.schedule.message_factory import Maker
+from celery_delayq.schedule.message_factory import MessageFactory
 from celery_delayq.schedule.schedule_many import Item
 from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
@@ -25,8 +25,8 @@ from tests.support.many import FAR, TOKYO, UTC, entries, one
 
 def calls_of_celery(delayq: DelayQ, items: list[Any], **options: Any) -> int:
     """Schedule items, and return how many of the messages Celery itself has made."""
-    make = Maker._by_celery
-    with patch.object(Maker, "_by_celery", autospec=True, side_effect=make) as made:
+    make = MessageFactory._by_celery
+    with patch.object(MessageFactory, "_by_celery", autospec=True, side_effect=make) as made:
         report = delayq.schedule_many(items, **options)
     assert report.stored == len(items), report.refusals
     return made.call_count
