@@ -207,7 +207,7 @@ class Dispatcher:
             # One broken queue must not hold up the others.
             self.tally.errors += 1
             logger.error("Queue %r is left alone for %s s, promoting failed: %s", queue, DEFER, exc)
-            self._pace.after(self._store.defer(queue, DEFER))
+            self._pace.after(self._store.defer_queue(queue, DEFER))
             return
         self.tally.promoted += promoted.moved
         self.tally.dead_lettered += promoted.dead_lettered

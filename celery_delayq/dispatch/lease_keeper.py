@@ -292,7 +292,7 @@ class LeaseKeeper(Holdings):
         are_known = True
         for queue in {*believed, *self._strangers, *asked}:
             try:
-                held = self._store.leases.beat(queue, self.worker_id, self.lease)
+                held = self._store.leases.extend(queue, self.worker_id, self.lease)
                 if held == believed[queue]:
                     self._strangers.pop(queue, None)
                 elif not self.changes:

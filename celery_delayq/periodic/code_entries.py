@@ -207,7 +207,7 @@ class Deployment:
     def say(self, gate: PeriodicStore, before: str = "", then: Deployed | None = None) -> Deploy:
         """Say that this version is about; the rest as for :meth:`PeriodicStore.deploy`."""
         alive = int(ALIVE * 1000)
-        deploy = gate.deploy(
+        deploy = gate.announce_version(
             self.source, self.version, self._since, alive, before=before, then=then
         )
         self._since = deploy.since

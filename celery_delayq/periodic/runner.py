@@ -181,7 +181,7 @@ class Ticker:
         """Look at entries whose time has come; return for how many seconds to wait then."""
         began = time.monotonic()
         failing = {name: until for name, (until, _) in self._failing.items() if until > began}
-        looked = PeriodicStore(store).upcoming(BATCH, LEAVE, failing, put_right=self._put_right_to)
+        looked = PeriodicStore(store).claim_due(BATCH, LEAVE, failing, put_right=self._put_right_to)
         now, self._put_right_to = looked.now // 1000, ""
         if looked.set_back:
             self._put_right(store, now, scheduler)

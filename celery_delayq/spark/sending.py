@@ -126,7 +126,7 @@ class Sending:
             return rows
         queue = self._queue
         dead_letters = self._delayq._ask(
-            lambda store: store.control.known(queue, [(row.id, row.message_id) for row in rows])
+            lambda store: store.control.exists(queue, [(row.id, row.message_id) for row in rows])
         )
         unknown = [
             row for row, dead_letter in zip(rows, dead_letters, strict=True) if dead_letter != "d"

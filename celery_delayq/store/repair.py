@@ -34,7 +34,7 @@ EXAMPLES = 3
 PAGE = 1000
 
 _OWN = re.compile(
-    r"\{(.*)\}:(?:(?:due|entries|tasks|paused_due|unique|duplicate_ids|waiting|running|pace|dead"
+    r"\{(.*)\}:(?:(?:due|entries|tasks|paused_due|unique|duplicate_ids|ready_index|leased_index|pace|dead"
     r"|dead_at|leases|request_numbers|deliveries|quarantined)|leased:(.+))",
     re.DOTALL,
 )
@@ -299,7 +299,7 @@ class RepairStore:
             scores, records = pipe.execute()
         return [*zip(names, scores, records, strict=True)]
 
-    def release(
+    def give_back(
         self, queue: str, layout: Layout, some: Sequence[Release], token: str | None = None
     ) -> list[StatusCode]:
         """Push messages to the ready lists in place of entries that are as they were read.

@@ -235,7 +235,7 @@ class ScanStore:
     def tracked(self, queue: str, where: Where, names: Sequence[bytes]) -> list[bytes | None]:
         """Return what is tracked under names of messages that are ready, or held."""
         key = self._keys.queue(queue)
-        name = key.waiting if where == "waiting" else key.running
+        name = key.ready_index if where == "waiting" else key.leased_index
         return cast("list[bytes | None]", self._runner.client.hmget(name, names) if names else [])
 
 

@@ -165,4 +165,4 @@ def take(store: Store, rows: Sequence[DeadLetterRow], *, dry_run: bool, token: s
     dead_letters = [
         (row.id, row.dead_letter.dead_lettered.died_ms or now, row.data) for row in rows
     ]
-    return [_BECAME[state] for state in store.dead_letters.keep(queue, dead_letters, token)]
+    return [_BECAME[state] for state in store.dead_letters.restore(queue, dead_letters, token)]

@@ -230,7 +230,7 @@ def _known(store: Store, by_queue: dict[str, list[Row]]) -> set[Row]:
     """Return those entries that are scheduled, ready or held already."""
     known: set[Row] = set()
     for queue, rows in by_queue.items():
-        dead_letters = store.control.known(queue, [(row.id, row.message_id) for row in rows])
+        dead_letters = store.control.exists(queue, [(row.id, row.message_id) for row in rows])
         known.update(
             row for row, dead_letter in zip(rows, dead_letters, strict=True) if dead_letter == "d"
         )

@@ -51,10 +51,10 @@ def add_dead_letter_ready(
 ) -> list[str]:
     """Make dead letters of all that is ready, as a worker does it; return their ids."""
     store, ids = delayq.store, []
-    while messages := store.leases.reserve(queue, "me", 600, next(MESSAGE_IDS), 100).messages:
+    while messages := store.leases.acquire(queue, "me", 600, next(MESSAGE_IDS), 100).messages:
         for field, message, _ in messages:
             ids.append(str(json.loads(message)["headers"]["id"]))
-            store.leases.reject(queue, "me", field, ids[-1], reason)
+            store.leases.dead_letter(queue, "me", field, ids[-1], reason)
     return ids
 
 

@@ -154,7 +154,7 @@ def test_what_is_ready_or_held_is_not_added_again(
     export_to(delayq, file)
     for n in range(6):
         delayq.run_now(f"id-{n}")
-    delayq.store.leases.reserve("celery", "me", 30.0, "1", 3)
+    delayq.store.leases.acquire("celery", "me", 30.0, "1", 3)
     before = state(delayq_redis)
 
     assert import_from(delayq, file, dry_run=True).outcomes == {"duplicate": 9}
@@ -168,7 +168,7 @@ def test_what_has_run_since_is_added_again(
     app.send_task("t", countdown=3600)
     before = state(delayq_redis)
     export_to(delayq, file)
-    delayq.store.clear("celery")
+    delayq.store.purge("celery")
 
     assert import_from(delayq, file, dry_run=True).outcomes == {"scheduled": 1}
     assert import_from(delayq, file).outcomes == {"scheduled": 1}
@@ -306,8 +306,8 @@ def test_a_retry_runs_beside_what_has_its_key(
     app.send_task("t", task_id="first", **unique)
     first = stored(delayq_redis)[0]
     delayq.run_now("first")
-    delayq.store.clear("celery")
-    delayq_redis.client.delete("celery", "{celery}:waiting", "{celery}:unique")
+    delayq.store.purge("celery")
+    delayq_redis.client.delete("celery", "{celery}:ready_index", "{celery}:unique")
     app.send_task("t", task_id="second", **unique)
     own = {**first["properties"]["delayq"], "countdown": 3600, "message_id": "retry"}
     first["headers"].update(retries=1, eta=FAR.isoformat())
@@ -400,7 +400,7 @@ def test_bad_lines_do_not_stop_the_rest(
     lines[2] = b"garbage\x1b[31m"
     lines[4] = json.dumps({**json.loads(lines[4]), "due_ms": "soon"}).encode()
     file.write_bytes(b"\n".join(lines))
-    delayq.store.clear("celery")
+    delayq.store.purge("celery")
 
     with ManagedProcess([*shop, "import", str(file)]) as process:
         assert process.wait() == 1
