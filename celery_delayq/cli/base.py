@@ -10,27 +10,22 @@ from typing import Any, TypeVar
 import click
 from celery import Celery
 from kombu.exceptions import OperationalError
-from redis.exceptions import (
-    AuthenticationError,
-    AuthorizationError,
-    BusyLoadingError,
-    ConnectionError,
-    RedisError,
-    TimeoutError,
-)
 
 from celery_delayq.app import DelayQ
 from celery_delayq.cli.words import spelled
-from celery_delayq.errors import DelayQError, InvalidCursor, InvalidETA, InvalidFilter
+from celery_delayq.errors import (
+    BrokerUnavailable,
+    DelayQError,
+    InvalidCursor,
+    InvalidETA,
+    InvalidFilter,
+)
 from celery_delayq.store.scripting.runner import is_denied
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 #: What redis-py says of where it could not connect to, and why.
 _CONNECTING = re.compile(r"Error -?\w+ connecting to (?:unix socket: )?(\S+)\. (.*?)\.?")
-
-#: Errors of a server that is there and says no.
-_REFUSALS = (AuthenticationError, AuthorizationError)
 
 
 class Refused(click.ClickException):
@@ -52,7 +47,7 @@ def reporting_errors(command: F) -> F:
             return command(*args, **kwargs)
         except (InvalidCursor, InvalidETA, InvalidFilter) as exc:
             raise click.UsageError(spelled(str(exc))) from exc
-        except (DelayQError, OperationalError, RedisError) as exc:
+        except (DelayQError, OperationalError) as exc:
             raise Refused(spelled(told(exc, _app()))) from exc
 
     return wrapper  # type: ignore[return-value]
@@ -60,9 +55,12 @@ def reporting_errors(command: F) -> F:
 
 def is_away(exc: BaseException) -> bool:
     """Return whether a server could not be reached, or is about to start."""
-    if isinstance(exc, DelayQError) or any(isinstance(each, _REFUSALS) for each in _causes(exc)):
-        return False
-    return isinstance(exc, (ConnectionError, TimeoutError, BusyLoadingError, OperationalError))
+    if isinstance(exc, BrokerUnavailable):
+        return True
+    return isinstance(exc, OperationalError) and not any(
+        isinstance(each, DelayQError) and not isinstance(each, BrokerUnavailable)
+        for each in _causes(exc)
+    )
 
 
 def told(exc: BaseException, app: Celery | None = None) -> str:

@@ -10,7 +10,6 @@ from itertools import count
 import click
 from celery import Celery
 from kombu.exceptions import OperationalError
-from redis.exceptions import RedisError
 from rich.console import Console
 from rich.live import Live
 
@@ -18,6 +17,7 @@ from celery_delayq.app import DelayQ
 from celery_delayq.cli.base import is_away, told
 from celery_delayq.cli.words import spelled, stamp
 from celery_delayq.dispatch.dispatcher import DispatcherThread, Tally
+from celery_delayq.errors import BrokerUnavailable, CommandRefused
 from celery_delayq.model.scheduled import moment
 from celery_delayq.periodic.runner import Ticker
 from celery_delayq.settings import Settings
@@ -32,7 +32,7 @@ WAIT, LONGEST_WAIT = 2.0, 30.0
 
 def run(delayq: DelayQ) -> None:
     """Dispatch until TERM or INT, showing progress in one line."""
-    app = delayq._required_app()
+    app = delayq.app
     settings = Settings.from_options(app.conf.broker_transport_options)
     console = Console(highlight=False)
     stopping = threading.Event()
@@ -85,7 +85,7 @@ def _connected(delayq: DelayQ, app: Celery, stopping: threading.Event) -> Store 
             store = delayq.store
             store.now_ms()
             return store
-        except (RedisError, OperationalError) as exc:
+        except (BrokerUnavailable, CommandRefused, OperationalError) as exc:
             if not (retry and is_away(exc)) or (most and attempt > most):
                 raise
             delay = min(LONGEST_WAIT, WAIT * attempt)

@@ -12,13 +12,13 @@ import logging
 import math
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from celery import Celery, signals
-from redis.exceptions import RedisError, ResponseError
+from celery import Celery
 
-from celery_delayq.errors import NoStore, StoreFull
+from celery_delayq.errors import BrokerUnavailable, CommandRefused, NoStore, StoreFull
 from celery_delayq.integration import beat_guard
 from celery_delayq.periodic import policy
 from celery_delayq.periodic.code_entries import Deployment, register_schedules
@@ -29,7 +29,7 @@ from celery_delayq.settings import Settings
 from celery_delayq.store.periodic import PeriodicStore, Writing
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.pipelining import LOST
-from celery_delayq.transfer.archiver import own_delayq
+from celery_delayq.store.session import Session
 
 logger = logging.getLogger(__name__)
 
@@ -101,8 +101,8 @@ class Ticker:
         down = full = warned = False
         while not self._stopping.is_set():
             try:
-                with own_delayq(self._app) as delayq, TickScheduler(self._app) as scheduler:
-                    store = delayq.store
+                with Session(self._app) as session, TickScheduler(self._app) as scheduler:
+                    store = session.store
                     if not warned:
                         warned = True
                         self._warn_of_beats(store)
@@ -136,7 +136,7 @@ class Ticker:
     def _warn_of_beats(self, store: Store) -> None:
         try:
             beat_guard.warn(store, self._app)
-        except ResponseError as exc:  # an account may not read what is not ours
+        except CommandRefused as exc:  # an account may not read what is not ours
             logger.warning("It cannot be told whether celery beat runs: %s", exc)
 
     def _listen(self, store: Store, pubsub: Any) -> float:
@@ -144,7 +144,7 @@ class Ticker:
         try:
             pubsub.subscribe(store.keys.periodic_wake)
             pubsub.get_message(timeout=POLL)
-        except ResponseError as exc:
+        except CommandRefused as exc:
             logger.warning(
                 "This account may not listen to %s (%s): what calls write is seen %s s later",
                 store.keys.periodic_wake,
@@ -262,7 +262,7 @@ class Ticker:
 
     def _check_there(self, store: Store, exc: Exception) -> None:
         """Raise what a Redis raises that is away; kombu says the same of what it was refused."""
-        if isinstance(exc, (*LOST, RedisError)):
+        if isinstance(exc, (*LOST, BrokerUnavailable, CommandRefused)):
             store.client.ping()
 
     def _failed(self, name: str, exc: Exception) -> None:
@@ -276,12 +276,10 @@ class Ticker:
         self._failing[name] = now + AGAIN, told
 
 
-def begin(app: Celery) -> None:
+def begin(app: Celery) -> Callable[[], None] | None:
     """Fire periodic entries until the worker of *app* stops, if it is one that dispatches."""
-    delayq = getattr(app, "_delayq", None)
-    settings = Settings.from_options(app.conf.broker_transport_options)
-    if delayq is None or not settings.dispatch:
-        return
+    if not Settings.from_options(app.conf.broker_transport_options).dispatch:
+        return None
     ticker = Ticker(app)
     ticker.start()
-    signals.worker_shutdown.connect(lambda **_: ticker.stop(), weak=False)
+    return ticker.stop

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple, Protocol
 
 from kombu.exceptions import OperationalError
-from redis.exceptions import RedisError
 
-from celery_delayq.errors import TransferError
+from celery_delayq.errors import CommandRefused, TransferError
 from celery_delayq.store.schedule import Store
 
 #: Of how many entries that were passed over a report tells why.
@@ -171,7 +170,7 @@ def telling(report: Report, hint: str, what: str = "entries") -> Iterator[None]:
         yield
     except BrokenPipeError:
         raise  # who reads has seen enough
-    except (TransferError, RedisError, OperationalError, OSError) as exc:
+    except (TransferError, CommandRefused, OperationalError, OSError) as exc:
         if not report.looked:
             raise TransferError(str(exc)) from exc
         raise TransferError(f"{exc}; stopped after {report.looked:,} {what}, {hint}") from exc

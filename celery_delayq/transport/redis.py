@@ -15,6 +15,7 @@ from celery_delayq.dispatch.dispatcher import DispatcherThread
 from celery_delayq.settings import Settings, misplaced
 from celery_delayq.store import server_checks
 from celery_delayq.store.repair import RepairStore
+from celery_delayq.store.scripting.client import translating
 from celery_delayq.transport import url
 from celery_delayq.transport.consume import ConsumeChannel
 from celery_delayq.transport.poller import Poller, Readers
@@ -127,7 +128,8 @@ class Transport(stock.Transport):
     def establish_connection(self) -> Any:
         """Connect, and refuse a server that lacks what the scripts need."""
         try:
-            connection = super().establish_connection()
+            with translating():
+                connection = super().establish_connection()
         except ResponseError as exc:
             server_checks.check_refusal(exc)
             raise
