@@ -41,8 +41,8 @@ class Replay(NamedTuple):
 
 
 class ReplayedInPlace(NamedTuple):
-    """How many dead letters are ready again; id and death (ms) of those that are not; when the last
-    one died that was looked at (ms), and whether there are more.
+    """How many dead letters are ready again, id and death (ms) of the others, the death of the last
+    one that was looked at (ms), and whether there are more.
     """
 
     done: int
@@ -236,7 +236,7 @@ class DeadLetterStore:
         died_from, died_to
             In ms since 1970; *died_from* may be ``-inf``.
         told : Sequence[bytes]
-            Ids of those that died at *died_from* and were told already.
+            Ids that died at *died_from* and were returned already.
         """
         key = self._keys.queue(queue)
         call = Call(

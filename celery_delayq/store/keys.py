@@ -297,7 +297,7 @@ class Keys:
 
     @property
     def wake(self) -> str:
-        """Channel on which ``<µs until due> <queue>`` is told when something earlier came.
+        """Channel: ``<µs until due> <queue>`` when an entry came that is due earlier.
 
         Redis' channels span its databases, so the name holds the database.
         """
@@ -305,7 +305,7 @@ class Keys:
 
     @property
     def periodic_wake(self) -> str:
-        """Channel on which it is told that somebody has written periodic entries."""
+        """Channel: a message when periodic entries were written."""
         return f"{self.prefix}delayq:periodic_wake:{self.database}"
 
     @lru_cache(maxsize=1024)  # noqa: B019 - a few of them live as long as the process

@@ -253,7 +253,8 @@ class LeaseStore:
         Returns
         -------
         (requeued, dead-lettered)
-            Buried is what killed its process more than *most* times, unless that is 0. What was
+            Messages that killed their process more than *most* times are dead-lettered, unless
+            *most* is 0. What was
             held so often by a worker that *died* is delivered alone first, as for
             :meth:`reclaim_expired`.
         """

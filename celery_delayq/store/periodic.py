@@ -98,7 +98,7 @@ class Deploy(NamedTuple):
     Attributes
     ----------
     counts : str
-        Of those that are about the one that came last.
+        The version that came last among the live ones.
     mark : str
         The version whose entries were written last, or who is writing; ``""`` for nobody yet.
     since : int

@@ -142,7 +142,7 @@ class RepairStore:
                 pipe.zcard(zset)
             for hash_ in (key.entries, key.dead):
                 pipe.hlen(hash_)
-            # A key of another type is told when its turn comes.
+            # A key of another type is reported when its turn comes.
             replies = pipe.execute(raise_on_error=False)
         return [reply for reply in replies if isinstance(reply, int)]
 
@@ -366,7 +366,7 @@ def batches(items: Iterable[T]) -> list[list[T]]:
 
 
 def flag(repair: bool) -> str:
-    """Return how scripts are told whether to repair."""
+    """Return the argument of scripts that says whether to repair."""
     return "1" if repair else "0"
 
 

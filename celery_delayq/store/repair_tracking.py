@@ -61,7 +61,7 @@ class RepairTracking:
                 pipe.zcard(zset)
             for hash_ in (key.ready_index, key.leased_index):
                 pipe.hlen(hash_)
-            # A key of another type is told when its turn comes.
+            # A key of another type is reported when its turn comes.
             replies = pipe.execute(raise_on_error=False)
         return [reply for reply in replies if isinstance(reply, int)]
 

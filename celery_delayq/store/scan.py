@@ -155,8 +155,8 @@ class ScanStore:
             going = None if following is None else going._replace(after=following)
 
     def died_ms(self, queue: str, low: int | None, place: int) -> int | None:
-        """Return when the dead letter at a place died, from 0, of those that died at *low* or later
-        (ms); None where there are fewer by now.
+        """Return when the dead letter at a place died (ms), counted from 0 among the ones that died
+        at *low* or later; None where there are fewer by now.
         """
         args = "-inf" if low is None else low, "+inf", place, 1
         name = self._keys.queue(queue).dead_at

@@ -158,7 +158,7 @@ class Store(ScriptRunner):
         self.client.hset(self.keys.queues, queue, self.layout_of(queue).text)
 
     def registry(self) -> dict[str, bytes]:
-        """Return the layout, as stored, of every queue that was ever scheduled on."""
+        """Return the stored layout of every registered queue."""
         found = cast("dict[bytes, bytes]", self.client.hgetall(self.keys.queues))
         return {name: layout for queue, layout in found.items() if (name := _name(queue))}
 
