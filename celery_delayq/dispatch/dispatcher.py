@@ -16,9 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from redis.exceptions import ConnectionError, ResponseError, TimeoutError
-
-from celery_delayq.errors import StoreFull
+from celery_delayq.errors import BrokerUnavailable, CommandRefused, StoreFull
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store, layouts
@@ -147,7 +145,7 @@ class Dispatcher:
                     while not self._stop.is_set():
                         self._sleep(pubsub)
                         self._dispatch()
-            except (ConnectionError, TimeoutError, OSError) as exc:
+            except (BrokerUnavailable, OSError) as exc:
                 if not down and not self._stop.is_set():
                     logger.warning("Redis is away, dispatching waits for it: %s", exc)
                     down = True
@@ -171,7 +169,7 @@ class Dispatcher:
         try:
             pubsub.subscribe(self._store.keys.wake)
             pubsub.get_message(timeout=self._settings.dispatch_interval)
-        except ResponseError as exc:
+        except CommandRefused as exc:
             logger.warning(
                 "This account may not listen to %s (%s): tasks may start up to %s s late",
                 self._store.keys.wake,
@@ -203,11 +201,11 @@ class Dispatcher:
             promoted = self._store.promote(
                 queue, self._layout(queue), self._settings.dispatch_batch
             )
-        except (ResponseError, StoreFull) as exc:
+        except (CommandRefused, StoreFull) as exc:
             # One broken queue must not hold up the others.
             self.tally.errors += 1
             logger.error("Queue %r is left alone for %s s, promoting failed: %s", queue, DEFER, exc)
-            self._pace.after(self._store.defer(queue, DEFER))
+            self._pace.after(self._store.defer_queue(queue, DEFER))
             return
         self.tally.promoted += promoted.moved
         self.tally.dead_lettered += promoted.dead_lettered
@@ -244,7 +242,7 @@ class Dispatcher:
             try:
                 # By what its own consumers have said: others may share this Redis.
                 self._store.dead_letters.trim_by(queue, self._layout(queue))
-            except ResponseError as exc:
+            except CommandRefused as exc:
                 self.tally.errors += 1
                 logger.error("Dead letters of queue %r were not looked at: %s", queue, exc)
 
@@ -264,7 +262,7 @@ class Dispatcher:
                     settings.max_deliveries,
                     settings.lease / 3,
                 )
-            except ResponseError as exc:
+            except CommandRefused as exc:
                 self.tally.errors += 1
                 logger.error("What %s holds of %r stays there: %s", worker_id, queue, exc)
                 return

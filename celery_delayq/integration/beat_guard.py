@@ -32,7 +32,7 @@ def install() -> None:
 
 def running(store: Store, app: Celery) -> list[str]:
     """Return the names of the beats that run: those that use this package, and RedBeat."""
-    client, key = store.client, store.keys.beats
+    client, key = store.client, store.keys.celery_beats
     now = store.now_ms()
     client.zremrangebyscore(key, "-inf", now)
     found = [name.decode("utf-8", "replace") for name in client.zrange(key, 0, -1)]
@@ -71,7 +71,7 @@ def _begin(sender: Any, **_: Any) -> None:
                     store = session.store
                     while True:
                         till = store.now_ms() + int(ALIVE * 1000)
-                        store.client.zadd(store.keys.beats, {name: till})
+                        store.client.zadd(store.keys.celery_beats, {name: till})
                         _never.wait(KEEP)
             except Exception as exc:  # beat goes on whatever happens to us
                 logger.debug("Cannot say that beat runs: %s", exc)

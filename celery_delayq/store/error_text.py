@@ -31,10 +31,10 @@ _REFUSALS = (AuthenticationError, AuthorizationError)
 
 def is_away(exc: BaseException) -> bool:
     """Return whether a server could not be reached, or is still starting."""
-    if any(isinstance(each, _REFUSALS) for each in _causes(exc)):
+    if isinstance(exc, BrokerUnavailable):
+        return True
+    if any(isinstance(each, (DelayQError, *_REFUSALS)) for each in _causes(exc)):
         return False
-    if isinstance(exc, DelayQError):
-        return isinstance(exc, BrokerUnavailable)
     return isinstance(exc, (ConnectionError, TimeoutError, BusyLoadingError, OperationalError))
 
 

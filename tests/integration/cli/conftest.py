@@ -12,7 +12,7 @@ from tests.support.dead_letters import details, message, stored
 def four_dead_letters(delayq: DelayQ) -> None:
     """Four dead letters that died a day, an hour, a minute and a second ago."""
     now = delayq.store.now_ms()
-    keep = delayq.store.dead_letters.keep
+    keep = delayq.store.dead_letters.restore
     kinds = (
         ("nine", "celery", "shop.mail", 86_400, "Timeout", "root-1", None),
         ("ten", "celery", "shop.mail", 3600, "Declined", "root-1", "group-1"),
