@@ -190,7 +190,7 @@ class _Back:
         return portions(names, BATCH, lambda name: 2 * lengths[name])
 
     def _release(self, queue: str, layout: Layout, names: Sequence[str]) -> set[str]:
-        """Give back entries, and return the names of those that cannot be read."""
+        """Give back entries, and return the names of unreadable ones."""
         moved, left = self.moved, set()
         for _ in range(ATTEMPTS):
             now, some = self.store.now_ms(), []
