@@ -104,7 +104,7 @@ def rules(
         patterns = [f"{prefix}delayq:*", f"{prefix}unacked*", f"{prefix}*celery*"]
         patterns.append("redbeat*")  # is there a beat beside us?
         stock = f"{prefix}/{database}."
-        # Who subscribes to a pattern needs a rule with the same dead letters.
+        # Who subscribes to a pattern needs a rule that spells it the same way.
         channels = [
             *(f"{prefix}delayq:*", f"{stock}celery.pidbox"),
             *(f"{stock}celeryev/*", f"{stock}celeryev/worker.*"),

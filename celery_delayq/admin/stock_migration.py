@@ -190,7 +190,7 @@ class _Back:
         return portions(names, BATCH, lambda name: 2 * lengths[name])
 
     def _release(self, queue: str, layout: Layout, names: Sequence[str]) -> set[str]:
-        """Give back entries, and return the names of those that cannot be read."""
+        """Give back entries, and return the names of unreadable ones."""
         moved, left = self.moved, set()
         for _ in range(ATTEMPTS):
             now, some = self.store.now_ms(), []
@@ -205,12 +205,12 @@ class _Back:
                 except (RecordError, ValueError, LookupError, TypeError, AttributeError):
                     left.add(name)
                     moved.left += 1
-            dead_letters: Sequence[StatusCode] = ["d"] * len(some)
+            codes: Sequence[StatusCode] = ["d"] * len(some)
             if some and not self.dry_run:
-                dead_letters = self.repair.give_back(queue, layout, some)
-            moved.ready += dead_letters.count("d")
-            moved.gone += dead_letters.count("u")
-            names = [each.name for each, x in zip(some, dead_letters, strict=True) if x == "c"]
+                codes = self.repair.give_back(queue, layout, some)
+            moved.ready += codes.count("d")
+            moved.gone += codes.count("u")
+            names = [each.name for each, x in zip(some, codes, strict=True) if x == "c"]
             if not names:
                 break
         return left

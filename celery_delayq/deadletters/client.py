@@ -51,6 +51,13 @@ class DeadLetters(DeadLetterChanges):
             ``DONE``; ``UNKNOWN``, when there is no such dead letter any more; ``CHANGED``, when
             another one has its id by now; ``CONFLICT``, when another task has its unique key;
             ``UNREADABLE``, when it is no message of a task.
+
+        Raises
+        ------
+        ConfigError
+            The arguments are none, or no JSON.
+        InvalidFilter, InvalidETA
+            *queue* is no name; *eta* or *countdown* is no time, or both are given.
         """
         found = self._dead_letter(dead_letter)
         if found is None:
@@ -77,12 +84,13 @@ class DeadLetters(DeadLetterChanges):
         everything: bool = False,
         progress: Callable[[Bulk], object] | None = None,
     ) -> Bulk:
-        """Run again all that a filter means, of each queue the first that died first.
+        """Replay all dead letters that match a filter, of each queue the first that died first.
 
         Parameters
         ----------
         rate : float | None
-            So many a second: they are scheduled one after the other, and this returns at once.
+            Tasks a second, 0.001 to 1,000,000: they are scheduled one after the other, and this
+            does not wait for them. None: all at once.
         args, kwargs, queue
             What to change, as for :meth:`replay`.
         dry_run : bool
@@ -90,7 +98,15 @@ class DeadLetters(DeadLetterChanges):
         everything : bool
             Needed for a filter that leaves nothing out.
         progress : Callable[[Bulk], object]
-            Called after each batch.
+            Called after each batch of at most 100.
+
+        Raises
+        ------
+        ConfigError
+            *rate* is not in its range, the arguments are no JSON, or the filter leaves nothing out
+            and *everything* is not set.
+        InvalidFilter
+            The filter is none, or *queue* is no name.
         """
         if rate is not None and not (
             isinstance(rate, (int, float)) and not isinstance(rate, bool) and 0.001 <= rate <= 1e6
@@ -132,7 +148,7 @@ class DeadLetters(DeadLetterChanges):
                 # A stranger's message may be anything.
                 logger.warning("Dead letter %r is not replayed: %r", dead_letter.id, exc)
                 continue
-            # What has its unique key by now stays.
+            # Another task that has its unique key by now keeps it.
             if entry.policy:
                 entry = entry._replace(policy="e 0 0")
             replays[place] = Replay(
@@ -147,7 +163,14 @@ class DeadLetters(DeadLetterChanges):
         return Change(dead_letters, call, [*replays])
 
     def purge(self, dead_letter: DeadLetter | str) -> Outcome:
-        """Forget a dead letter; a chord that waits for it fails."""
+        """Delete a dead letter; a chord that waits for it fails.
+
+        Returns
+        -------
+        Outcome
+            ``DONE``; ``UNKNOWN``, when there is no such dead letter any more; ``CHANGED``, when
+            another one has its id by now.
+        """
         found = self._dead_letter(dead_letter)
         if found is None:
             return Outcome.UNKNOWN
@@ -161,7 +184,7 @@ class DeadLetters(DeadLetterChanges):
         everything: bool = False,
         progress: Callable[[Bulk], object] | None = None,
     ) -> Bulk:
-        """Forget all that a filter means; the others as for :meth:`replay_all`."""
+        """Delete all dead letters that match a filter; parameters as for :meth:`replay_all`."""
 
         def change(name: str, dead_letters: Sequence[DeadLetter], _: int) -> Change:
             return self._to_purge(name, dead_letters)

@@ -90,8 +90,18 @@ class DeadLetterReader:
     def get(self, id: str, *, queue: str | None = None) -> DeadLetter | None:
         """Return the dead letter with that id, or else the first one of a task with that id.
 
-        Their ids differ where several dead letters of a task died, or where nobody knew the id:
-        then all dead letters are read. None where there is none.
+        The ids of both differ where a task became a dead letter several times, or where its
+        message had no readable id. Looking by the task's id reads all dead letters.
+
+        Returns
+        -------
+        DeadLetter | None
+            None where there is neither.
+
+        Raises
+        ------
+        InvalidFilter
+            *id* is no text.
         """
         if not isinstance(id, str):
             raise InvalidFilter(f"id={id!r}: expected the id of a dead letter")
@@ -106,8 +116,15 @@ class DeadLetterReader:
         return self._ask(ask) or next(self._dead(DeadFilter(queue, task_id=id)), None)
 
     def count(self, /, filter: DeadFilter | None = None, **fields: Any) -> int:
-        """Return how many dead letters a filter means, or its *fields* as for
-        ``delayq.dead_letters(…)``; all of them are read unless it is by queue and time alone.
+        """Return how many dead letters match a filter, or its *fields* as for
+        ``delayq.dead_letters(…)``.
+
+        All dead letters are read unless the filter is by queue and time alone.
+
+        Raises
+        ------
+        InvalidFilter, InvalidETA
+            The filter is none, or both a filter and fields are given.
         """
         filter = _filter_of(filter, fields)
         if not filter.is_by_place:
@@ -130,6 +147,7 @@ def _filter_of(filter: DeadFilter | None, fields: Mapping[str, Any]) -> DeadFilt
 
 
 def check_filter(filter: DeadFilter) -> DeadFilter:
+    """Return the filter (InvalidFilter where it is none)."""
     if not isinstance(filter, DeadFilter):
         raise InvalidFilter(f"filter={filter!r}: expected a DeadFilter(…)")
     return filter

@@ -29,7 +29,7 @@ class BeatingStore(AnyStore):
     def __init__(self) -> None:
         self.beats: list[str] = []
 
-    def beat(self, queue: str, *_: Any) -> int:
+    def extend(self, queue: str, *_: Any) -> int:
         """Extend the lease."""
         self.beats.append(queue)
         return 1

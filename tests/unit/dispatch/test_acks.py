@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from redis.exceptions import ConnectionError, ResponseError
 
 from celery_delayq.dispatch.acks import MOST_FAILURES, Changes, Tally
+from celery_delayq.errors import BrokerUnavailable, CommandRefused
 from tests.support.leases import keeper, take
 
 STORE: Any = object()
@@ -33,7 +33,7 @@ def changes() -> Changes:
 
 @pytest.mark.parametrize(
     ("error", "times"),
-    [(ConnectionError(), 100), (ValueError("I/O operation on closed file"), MOST_FAILURES - 1)],
+    [(BrokerUnavailable(), 100), (ValueError("I/O operation on closed file"), MOST_FAILURES - 1)],
 )
 def test_what_fails_is_made_again_before_what_came_later(
     error: Exception, times: int, changes: Changes
@@ -63,10 +63,10 @@ def test_what_fails_is_made_again_before_what_came_later(
 )
 def test_what_no_server_takes_for_now_is_made_when_it_does(answer: str, changes: Changes) -> None:
     made: list[str] = []
-    changes.add(failing(100, ResponseError(answer), made))
+    changes.add(failing(100, CommandRefused(answer), made))
 
     for _ in range(100):
-        with pytest.raises(ConnectionError):
+        with pytest.raises(BrokerUnavailable):
             changes.flush(STORE)
     changes.flush(STORE)
 
@@ -75,7 +75,7 @@ def test_what_no_server_takes_for_now_is_made_when_it_does(answer: str, changes:
 
 
 @pytest.mark.parametrize(
-    ("error", "times"), [(ResponseError("WRONGTYPE"), 1), (ValueError(), MOST_FAILURES)]
+    ("error", "times"), [(CommandRefused("WRONGTYPE"), 1), (ValueError(), MOST_FAILURES)]
 )
 def test_what_cannot_be_made_is_logged_with_what_is_lost(
     error: Exception, times: int, changes: Changes, caplog: pytest.LogCaptureFixture

@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 import pytest
-from redis.exceptions import ResponseError
 
 from celery_delayq.dispatch.lease_keeper import new_worker_id
+from celery_delayq.errors import CommandRefused
 from celery_delayq.testing import wait_until
 from tests.support.leases import AnyStore, BeatingStore, Message, keeper, take
 
@@ -230,7 +230,7 @@ def test_changes_are_made_where_no_lease_can_be_extended() -> None:
         def renew(self, *_: Any) -> None:
             """Be refused."""
             refused.append(None)
-            raise ResponseError("NOPERM this user has no permissions to run the 'pexpire' command")
+            raise CommandRefused("NOPERM this user has no permissions to run the 'pexpire' command")
 
     one = keeper(store=Store(), start=None, lease=1)
     [tag] = take(one, "q", 1)
