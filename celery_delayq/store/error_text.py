@@ -31,9 +31,8 @@ _REFUSALS = (AuthenticationError, AuthorizationError)
 
 def is_away(exc: BaseException) -> bool:
     """Return whether a server could not be reached, or is still starting."""
-    if isinstance(exc, BrokerUnavailable):
-        return True
-    if any(isinstance(each, (DelayQError, *_REFUSALS)) for each in _causes(exc)):
+    own = isinstance(exc, DelayQError) and not isinstance(exc, BrokerUnavailable)
+    if own or any(isinstance(each, _REFUSALS) for each in _causes(exc)):
         return False
     return isinstance(exc, (ConnectionError, TimeoutError, BusyLoadingError, OperationalError))
 

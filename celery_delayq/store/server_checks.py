@@ -31,7 +31,7 @@ def check_version(client: Redis) -> None:
     except (ResponseError, KeyError) as exc:
         warn_once(
             logger,
-            f"Redis hides its version ({exc}); celery_delayq needs "
+            f"Redis does not tell its version ({exc}); celery_delayq needs "
             f"{'.'.join(map(str, OLDEST))} or newer. {_how_to_allow('+info')}",
         )
         return

@@ -179,7 +179,7 @@ def is_denied(exc: BaseException) -> bool:
 
 def is_refusal_for_now(exc: BaseException) -> bool:
     """Return whether an error says that the server refuses all writes at the moment."""
-    return isinstance(exc, ResponseError) and _FOR_NOW.search(str(exc)) is not None
+    return isinstance(exc, (CommandRefused, ResponseError)) and _FOR_NOW.search(str(exc)) is not None
 
 
 def is_fault_of_script(exc: BaseException) -> bool:
