@@ -6,14 +6,12 @@
 >>> delayq = DelayQ(app, at_least_once=True)
 """
 
-from kombu.transport import TRANSPORT_ALIASES
-
+from celery_delayq import transport  # noqa: F401, makes kombu know the schemes of our URLs
 from celery_delayq.app import DelayQ
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.retry_policy import STEPPED, TEN_RETRIES, Exponential, RetryPolicy
 from celery_delayq.model.scheduled import Filter, Outcome
 from celery_delayq.schedule.items import Item
-from celery_delayq.transport import url
 
 __all__ = [
     "STEPPED",
@@ -28,5 +26,3 @@ __all__ = [
 ]
 
 __version__ = "0.1.0.dev0"
-
-TRANSPORT_ALIASES.update(dict.fromkeys(url.aliases(), "celery_delayq.transport:Transport"))

@@ -14,19 +14,22 @@ from celery_delayq.admin import stats
 from celery_delayq.admin.stats import Stats
 from celery_delayq.deadletters.client import DeadMixin
 from celery_delayq.errors import ConfigError, NoStore
-from celery_delayq.integration import amqp, context
+from celery_delayq.integration import context
 from celery_delayq.integration.context import ContextMixin, Provider
+from celery_delayq.integration.install import install
+from celery_delayq.integration.services import Services
 from celery_delayq.model.canvas import Canvas
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.retry_policy import defaults_of
 from celery_delayq.model.scheduled import Bulk, Filter, check_name
+from celery_delayq.periodic import runner
 from celery_delayq.periodic.client import PeriodicTasks
 from celery_delayq.schedule import revocation
 from celery_delayq.schedule.client import Client
 from celery_delayq.schedule.runs import HistoryMixin
 from celery_delayq.schedule.schedule_many import ManyMixin
 from celery_delayq.store.schedule import Store
-from celery_delayq.transfer import dead_letter_archive, dead_letter_restore, schedule
+from celery_delayq.transfer import archiver, dead_letter_archive, dead_letter_restore, schedule
 from celery_delayq.transfer.jsonl import Place
 from celery_delayq.transfer.results import Archived, Exported, Imported
 from celery_delayq.utils import native_threads
@@ -103,7 +106,7 @@ class DelayQ(Client, ContextMixin, DeadMixin, HistoryMixin, ManyMixin):
         self.app = app
         app._delayq = self
         self._providers = context.share(app, self._providers)
-        amqp.install(app)
+        install(app, Services(revocation._Interim(self), (runner.begin, archiver.begin)))
         if self.webhook is not None:
             from celery_delayq.webhook import settings_of
 

@@ -34,19 +34,19 @@ STAND_BACK = (0.001, 0.02)
 
 #: A sleep of at most so many seconds is not worth listening, which costs as much as a promotion;
 #: but after so many seconds without it, it is.
-NAP = 0.005
-LISTEN = 0.1
+SHORT_SLEEP = 0.005
+LISTEN_EVERY = 0.1
 
 #: Seconds between two looks at whether some dead letters are to be forgotten: of one queue after
 #: the other, so that it costs the same for any number of queues.
-TRIM = 30.0
+TRIM_EVERY = 30.0
 
 #: Seconds between two dispatches of a steady stream, so that each moves several entries.
-BREATH = 0.0015
+STREAM_INTERVAL = 0.0015
 
 
 @dataclass(slots=True)
-class Pace:
+class PollTimer:
     """When to look at the schedule next. No I/O; *monotonic* is the process' own clock.
 
     Of several dispatchers that wake for one entry, one moves it. The others find nothing, and
@@ -72,10 +72,10 @@ class Pace:
         wait = self.interval if look.wait is None else look.wait
         if promoted is not None and look.wait is not None:
             full = promoted.look.wait == 0 and promoted.moved
-            wait = 0.0 if full else max(wait, BREATH) + self._stand_back
+            wait = 0.0 if full else max(wait, STREAM_INTERVAL) + self._stand_back
         self._wake_at = self.monotonic() + min(wait, self.interval)
 
-    def hint(self, queue: str, seconds: float) -> None:
+    def wake_in(self, queue: str, seconds: float) -> None:
         """Take note that *queue* has something due in *seconds*."""
         wake_at = self.monotonic() + seconds
         if wake_at < self._wake_at:
@@ -120,7 +120,7 @@ class Dispatcher:
         self._settings = settings
         self._stop = threading.Event()
         # Often enough that lease time passes: see ``dispatch/next_queue.lua``.
-        self._pace = Pace(min(settings.dispatch_interval, settings.lease / 6))
+        self._timer = PollTimer(min(settings.dispatch_interval, settings.lease / 6))
         self._looked = float("-inf")
         self._layouts: dict[str, Layout] = {}
         self._layouts_read = float("-inf")
@@ -182,21 +182,21 @@ class Dispatcher:
 
     def _sleep(self, pubsub: Any) -> None:
         """Sleep until it is time, taking in what is told meanwhile."""
-        while (wait := self._pace.wait()) and not self._stop.is_set():
-            recently = time.monotonic() - self._listened < LISTEN
-            if not pubsub.subscribed or (wait <= NAP and recently):
+        while (wait := self._timer.wait()) and not self._stop.is_set():
+            recently = time.monotonic() - self._listened < LISTEN_EVERY
+            if not pubsub.subscribed or (wait <= SHORT_SLEEP and recently):
                 self._stop.wait(wait)
                 return
             self._listened = time.monotonic()
             told = pubsub.get_message(timeout=wait)
             if told is not None:
                 wait_us, _, queue = told["data"].decode().partition(" ")
-                self._pace.hint(queue, int(wait_us) / 1_000_000)
+                self._timer.wake_in(queue, int(wait_us) / 1_000_000)
 
     def _dispatch(self) -> None:
         """Look at the queue whose turn it is, or at the next-due index when none is known."""
-        queue = self._pace.queue
-        if queue is None or time.monotonic() - self._looked >= self._pace.interval:
+        queue = self._timer.queue
+        if queue is None or time.monotonic() - self._looked >= self._timer.interval:
             self._look()
             return
         try:
@@ -207,7 +207,7 @@ class Dispatcher:
             # One broken queue must not hold up the others.
             self.tally.errors += 1
             logger.error("Queue %r is left alone for %s s, promoting failed: %s", queue, DEFER, exc)
-            self._pace.after(self._store.defer(queue, DEFER))
+            self._timer.after(self._store.defer(queue, DEFER))
             return
         self.tally.promoted += promoted.moved
         self.tally.dead_lettered += promoted.dead_lettered
@@ -218,17 +218,17 @@ class Dispatcher:
                 promoted.dead_lettered,
                 queue,
             )
-        self._pace.after(promoted.look, promoted)
+        self._timer.after(promoted.look, promoted)
 
     def _look(self) -> None:
         """Look at the next-due index, which also lets lease time pass, and reclaim where a lease
         has ended."""
         self._looked = time.monotonic()
         look = self.tally.last = self._store.next_queue(self._settings.lease / 3)
-        self._pace.after(look)
+        self._timer.after(look)
         for queue in look.reclaim_expired:
             self._reclaim(queue)
-        if self._looked - self._trimmed >= TRIM:
+        if self._looked - self._trimmed >= TRIM_EVERY:
             self._trimmed = self._looked
             self._trim()
 

@@ -8,10 +8,10 @@ import socket
 import threading
 from typing import Any
 
-from celery import Celery, signals
+from celery import Celery
 
 from celery_delayq.store.schedule import Store
-from celery_delayq.transfer.archiver import own_delayq
+from celery_delayq.store.session import Session
 
 logger = logging.getLogger(__name__)
 
@@ -22,12 +22,6 @@ _WARNING = (
     "celery beat runs (%s): workers fire beat_schedule themselves, so everything in it is sent "
     "twice. Stop beat, see docs/periodic.md"
 )
-
-
-def install() -> None:
-    """Have beats of apps with this package warn, and say that they run."""
-    signals.beat_init.connect(_begin, dispatch_uid="celery_delayq.beat")
-    signals.beat_embedded_init.connect(_begin, dispatch_uid="celery_delayq.beat")
 
 
 def running(store: Store, app: Celery) -> list[str]:
@@ -56,7 +50,7 @@ def warn(store: Store, app: Celery) -> None:
         logger.warning(_WARNING, name)
 
 
-def _begin(sender: Any, **_: Any) -> None:
+def begin(sender: Any, **_: Any) -> None:
     """Say that this beat runs, as long as it does."""
     app = sender.app
     if getattr(app, "_delayq", None) is None:
@@ -67,8 +61,8 @@ def _begin(sender: Any, **_: Any) -> None:
     def say() -> None:
         while True:
             try:
-                with own_delayq(app) as delayq:
-                    store = delayq.store
+                with Session(app) as session:
+                    store = session.store
                     while True:
                         till = store.now_ms() + int(ALIVE * 1000)
                         store.client.zadd(store.keys.beats, {name: till})

@@ -12,10 +12,11 @@ import logging
 import math
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from celery import Celery, signals
+from celery import Celery
 from redis.exceptions import RedisError, ResponseError
 
 from celery_delayq.errors import NoStore, StoreFull
@@ -276,12 +277,12 @@ class Ticker:
         self._failing[name] = now + AGAIN, told
 
 
-def begin(app: Celery) -> None:
-    """Fire periodic entries until the worker of *app* stops, if it is one that dispatches."""
-    delayq = getattr(app, "_delayq", None)
-    settings = Settings.from_options(app.conf.broker_transport_options)
-    if delayq is None or not settings.dispatch:
-        return
+def begin(app: Celery) -> Callable[[], None] | None:
+    """Fire periodic entries until the worker of *app* stops, if it is one that dispatches; return
+    what stops it.
+    """
+    if not Settings.from_options(app.conf.broker_transport_options).dispatch:
+        return None
     ticker = Ticker(app)
     ticker.start()
-    signals.worker_shutdown.connect(lambda **_: ticker.stop(), weak=False)
+    return ticker.stop

@@ -247,3 +247,20 @@ def note_revoked(app: Any, ids: Iterable[str], reason: str, request: Any = None)
             signum=None,
             expired=False,
         )
+
+
+class _Interim:
+    def __init__(self, delayq: DelayQ) -> None:
+        self._delayq = delayq
+
+    def revoke(self, ids: Iterable[str]) -> None:
+        revoke(self._delayq, ids)
+
+    def revoke_by_stamps(self, stamps: Mapping[str, Any]) -> None:
+        revoke_by_stamps(self._delayq, stamps)
+
+    def revoke_new(self, ids: Sequence[str]) -> None:
+        _remember_ids(self._delayq, {"task_id": ids})
+
+    def revoke_new_stamps(self, stamps: Mapping[str, Any]) -> None:
+        _remember_stamps(self._delayq, {"headers": stamps})

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from celery import signals
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from celery_delayq.errors import TransferError
-from celery_delayq.settings import Hidden, Settings
+from celery_delayq.settings import Settings
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.schedule import Store
 from celery_delayq.transfer.dead_letter_archive import Archive, database_of
@@ -44,8 +43,6 @@ PATIENCE = 60.0
 
 #: Seconds for which a worker that stops waits for a batch to end.
 FAREWELL = 2.0
-
-_SETTING = "dead_letters_archive"
 
 _REDIS = (RedisError, OperationalError)
 
@@ -171,32 +168,11 @@ def own_delayq(app: Celery) -> DelayQ:
     return delayq
 
 
-def install(app: Celery) -> None:
-    """Have workers of *app* archive, and its settings not tell where to."""
-    signals.worker_init.connect(_hide_from_worker, dispatch_uid="celery_delayq.hide")
-    app.on_after_configure.connect(_hide)
-    signals.worker_ready.connect(_begin, dispatch_uid="celery_delayq.archive")
-
-
-def _begin(sender: Any, **_: Any) -> None:
-    app = sender.app
+def begin(app: Celery) -> Callable[[], None] | None:
+    """Archive until the worker of *app* stops, where a setting says so; return what stops it."""
     settings = Settings.from_options(app.conf.broker_transport_options)
-    if getattr(app, "_delayq", None) is None or not settings.dead_letters_archive:
-        return
+    if not settings.dead_letters_archive:
+        return None
     archiver = Archiver(app, settings.dead_letters_archive, settings.dead_letters_archive_after)
     archiver.start()
-    signals.worker_shutdown.connect(lambda **_: archiver.stop(), weak=False)
-
-
-def _hide_from_worker(sender: Any, **_: Any) -> None:
-    _hide(sender.app)
-
-
-def _hide(sender: Any, **_: Any) -> None:
-    """Hide the URL: ``celery report``, ``inspect conf`` and with it Flower show all settings."""
-    conf = sender.conf
-    options = conf.broker_transport_options
-    own = options.get("delayq") if isinstance(options, Mapping) else None
-    if isinstance(own, Mapping) and isinstance(own.get(_SETTING), str):
-        hidden = {**own, _SETTING: Hidden(own[_SETTING])}
-        conf.broker_transport_options = {**options, "delayq": hidden}
+    return archiver.stop

@@ -21,6 +21,7 @@ from kombu.transport import virtual
 from celery_delayq.dispatch.lease_keeper import LeaseKeeper
 from celery_delayq.dispatch.lease_keepers import KEEPERS
 from celery_delayq.integration import worker
+from celery_delayq.integration.install import change_consumer
 from celery_delayq.model import envelope
 from celery_delayq.model.envelope import HeldBy
 from celery_delayq.transport import qos
@@ -80,13 +81,10 @@ class ConsumeChannel(SettleChannel):
         if no_ack or not self.can_schedule(queue):
             return
         self.store.register(queue)
-        bell = self.connection.cycle.bell  # before other threads may ring it
+        wakeup = self.connection.cycle.wakeup  # before other threads may give it
         if self.serves_worker:
-            bell.ring_for_signals()
-            worker.keep_begun()
-            worker.keep_reading()
-            worker.watch_living()
-            worker.drop_waiting()
+            wakeup.give_for_signals()
+            change_consumer()
         if not self._dispatching:
             self._dispatching = True
             self.connection.start_dispatcher(self)
@@ -190,9 +188,9 @@ class ConsumeChannel(SettleChannel):
             self.keeper.acks.flush(self.store)
 
     def on_credit(self) -> None:
-        """A message is done: a poller that waits in another thread is told."""
+        """A message is done: wake a poller that waits in another thread."""
         if not self._in_poll and self.connection is not None and self._fetcher.is_elsewhere:
-            self.connection.cycle.bell.ring()
+            self.connection.cycle.wakeup.give()
 
     # -- what the poller calls
 
@@ -271,7 +269,7 @@ class ConsumeChannel(SettleChannel):
         if number:
             fetcher.batch.after(number, time.monotonic() - started)
         if fetcher.taken:
-            self.connection.cycle.bell.ring()
+            self.connection.cycle.wakeup.give()
 
     def _hand_out(self, taken: Taken) -> None:
         _, callback = self._consumers_of.get(taken.queue, (False, None))

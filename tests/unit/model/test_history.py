@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from celery_delayq.dispatch.early_history import MOST, EarlyRuns
 from celery_delayq.errors import InvalidCursor, InvalidFilter, RecordError
-from celery_delayq.integration.runs import due_ms
+from celery_delayq.integration.run_history import due_ms
 from celery_delayq.model.history import Ending, Run, RunRecord, check_range, readable, reason_of
 
 PLAIN = RunRecord(

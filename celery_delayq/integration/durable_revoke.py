@@ -1,0 +1,100 @@
+"""Revoking that lasts: clients and workers have Redis remember what is revoked."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any
+
+from celery import Celery
+from celery.app.control import Control as CeleryControl
+from kombu.utils.functional import maybe_list
+from kombu.utils.imports import symbol_by_name
+
+from celery_delayq.integration.services import Revocation, revocation_of
+
+logger = logging.getLogger(__name__)
+
+
+class ControlMixin:
+    """Sees all ways of revoking: they are broadcast."""
+
+    app: Any
+
+    def broadcast(
+        self, command: str, arguments: Any = None, destination: Any = None, **kwargs: Any
+    ) -> Any:
+        """Have Redis remember what is revoked on all workers, and tell them."""
+        wanted = command in ("revoke", "revoke_by_stamped_headers") and not destination
+        revocation = revocation_of(self.app) if wanted else None
+        if revocation is not None:
+            given = {**(arguments or {}), **kwargs}
+            if command == "revoke":
+                revocation.revoke(maybe_list(given.get("task_id")) or [])
+            else:
+                revocation.revoke_by_stamps(stamps_of(given.get("headers")))
+        return super().broadcast(command, arguments, destination, **kwargs)  # type: ignore[misc]
+
+
+class Control(ControlMixin, CeleryControl):
+    """Celery's own remote control with revoking that lasts."""
+
+
+def with_memory(_app: Celery, control_cls: Any) -> Any:
+    """Return a class of remote controls that has Redis remember, for ``app.control_cls``.
+
+    By name where possible: the app is pickled for children that are spawned.
+    """
+    base = symbol_by_name(control_cls)
+    if base is CeleryControl:
+        return "celery_delayq.integration.durable_revoke:Control"
+    return type("Control", (ControlMixin, base), {})
+
+
+def renew(app: Celery) -> None:
+    """Have an app make its remote control anew, where it made one before."""
+    if not isinstance(app.__dict__.get("control"), ControlMixin):
+        app.__dict__.pop("control", None)
+
+
+def remembering_ids(_panel: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a worker remember ids that a client without the extension revokes."""
+    return _remembering(stock, lambda revocation, given: revocation.revoke_new(_ids_of(given)))
+
+
+def remembering_stamps(_panel: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a worker remember stamped headers that a client without the extension revokes."""
+    return _remembering(
+        stock,
+        lambda revocation, given: revocation.revoke_new_stamps(stamps_of(given.get("headers"))),
+    )
+
+
+def _remembering(
+    stock: Callable[..., Any], remember: Callable[[Revocation, dict[str, Any]], None]
+) -> Callable[..., Any]:
+    @wraps(stock)
+    def revoke(state: Any, *args: Any, **kwargs: Any) -> Any:
+        result = stock(state, *args, **kwargs)
+        try:
+            revocation = revocation_of(state.app)
+            if revocation is not None:
+                remember(revocation, kwargs)
+        except Exception:
+            logger.exception("Revoking is not stored in Redis: workers that start later run it")
+        return result
+
+    return revoke
+
+
+def _ids_of(given: Mapping[str, Any]) -> list[str]:
+    return [str(id) for id in maybe_list(given.get("task_id")) or []]
+
+
+def stamps_of(headers: Any) -> dict[str, Any]:
+    """Return stamped headers as a mapping; the command line gives a list of ``name=value``."""
+    if isinstance(headers, Mapping):
+        return dict(headers)
+    pairs = (str(each).partition("=") for each in maybe_list(headers) or [])
+    return {name: value for name, _, value in pairs}
