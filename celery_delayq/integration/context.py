@@ -270,13 +270,6 @@ LOG_RECORDS = LogRecords(
 # -- the extension --------------------------------------------------------------------------------
 
 
-def share(app: Celery, providers: dict[str, Provider]) -> dict[str, Provider]:
-    """Return the providers of *app*, these among them."""
-    known: dict[str, Provider] = app.__dict__.setdefault(_PROVIDERS, providers)
-    known.update(providers)
-    return known
-
-
 def _refuse_provided(providers: Mapping[str, Provider], values: Mapping[str, Any]) -> None:
     taken = sorted(providers.keys() & values.keys())
     if taken:
@@ -286,10 +279,17 @@ def _refuse_provided(providers: Mapping[str, Provider], values: Mapping[str, Any
         )
 
 
-class ContextMixin:
-    """Gives :class:`~celery_delayq.DelayQ` what is bound and carried."""
+class ContextValues:
+    """What is bound and carried with the tasks of one app."""
 
-    _providers: dict[str, Provider]
+    def __init__(self) -> None:
+        self._providers: dict[str, Provider] = {}
+
+    def share(self, app: Celery) -> None:
+        """Have the providers of *app*, and add these to them."""
+        known: dict[str, Provider] = app.__dict__.setdefault(_PROVIDERS, self._providers)
+        known.update(self._providers)
+        self._providers = known
 
     def context(self, /, **values: Any) -> Binding:
         """Bind values to all tasks that are sent inside: :func:`.model.context.context`.

@@ -18,7 +18,7 @@ from celery_delayq.integration import (
     beat_guard,
     context,
     durable_revoke,
-    hidden_settings,
+    hidden_url,
     remote_control,
     request,
     retries,
@@ -63,7 +63,7 @@ def _change_extended_worker(sender: Any, **_: Any) -> None:
     """Change what needs ``DelayQ(app)`` in a worker that starts."""
     make(EXTENDED_WORKER)
     app = sender.app
-    hidden_settings.hide(app)
+    hidden_url.hide(app)
     if services_of(app) is None:
         return
     tasks = app.tasks
@@ -216,7 +216,7 @@ APP = (
     ),
     Connect(
         target="app.on_after_configure",
-        receiver=hidden_settings.hide,
+        receiver=hidden_url.hide,
         why="celery report and inspect conf would show the URL of dead_letters_archive",
     ),
 )

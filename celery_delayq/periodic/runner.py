@@ -30,7 +30,7 @@ from celery_delayq.settings import Settings
 from celery_delayq.store.periodic import PeriodicStore, Writing
 from celery_delayq.store.pipeline import LOST
 from celery_delayq.store.schedule import Store
-from celery_delayq.transfer.archiver import own_delayq
+from celery_delayq.store.session import Session
 
 logger = logging.getLogger(__name__)
 
@@ -102,8 +102,8 @@ class Ticker:
         down = full = warned = False
         while not self._stopping.is_set():
             try:
-                with own_delayq(self._app) as delayq, TickScheduler(self._app) as scheduler:
-                    store = delayq.store
+                with Session(self._app) as session, TickScheduler(self._app) as scheduler:
+                    store = session.store
                     if not warned:
                         warned = True
                         self._warn_of_beats(store)
@@ -278,9 +278,7 @@ class Ticker:
 
 
 def begin(app: Celery) -> Callable[[], None] | None:
-    """Fire periodic entries until the worker of *app* stops, if it is one that dispatches; return
-    what stops it.
-    """
+    """Fire periodic entries until the worker of *app* stops, if it is one that dispatches."""
     if not Settings.from_options(app.conf.broker_transport_options).dispatch:
         return None
     ticker = Ticker(app)

@@ -21,13 +21,13 @@ from celery_delayq.errors import TransferError
 from celery_delayq.settings import Settings
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.schedule import Store
+from celery_delayq.store.session import Session
 from celery_delayq.transfer.dead_letter_archive import Archive, database_of
 from celery_delayq.utils import native_threads
 
 if TYPE_CHECKING:
     from celery import Celery
 
-    from celery_delayq.app import DelayQ
     from celery_delayq.utils.sql import Database
 
 logger = logging.getLogger(__name__)
@@ -97,10 +97,10 @@ class Archiver:
             # Here, since what it imports takes a second.
             database = database_of(self._url)
             logger.info("Dead letters are moved to %s after %g s", database, self._after)
-            with own_delayq(self._app) as delayq:
+            with Session(self._app) as session:
                 while not self._stopping:
                     self._stop.wait(self._pace.wait())
-                    self._try(delayq, database)
+                    self._try(session, database)
         except TransferError as exc:
             logger.error("Dead letters stay in Redis, they cannot be archived: %s", exc)
         except Exception:
@@ -108,11 +108,11 @@ class Archiver:
         finally:
             self._ended.give()
 
-    def _try(self, delayq: DelayQ, database: Database) -> None:
+    def _try(self, session: Session, database: Database) -> None:
         if self._stopping:
             return
         try:
-            moved = self._round(delayq, database)
+            moved = self._round(session, database)
         except Exception as exc:
             self._failed(exc)
             return
@@ -124,11 +124,11 @@ class Archiver:
         if moved:
             logger.info("%d dead letters were moved to %s", moved, database)
 
-    def _round(self, delayq: DelayQ, database: Database) -> int | None:
+    def _round(self, session: Session, database: Database) -> int | None:
         """Archive for a while and return how many were moved; None where there was nothing to do,
         or another worker does it.
         """
-        if not delayq._ask(partial(self._is_due, uuid4().hex)):
+        if not session.ask(partial(self._is_due, uuid4().hex)):
             return None
         end = time.monotonic() + ROUND
 
@@ -136,7 +136,7 @@ class Archiver:
             return time.monotonic() < end and not self._stopping
 
         # No thread more: where they are patched, it would be a greenlet of this one.
-        archive = Archive(delayq, database, spare=self._after, ahead=False, own=True, go_on=go_on)
+        archive = Archive(session, database, spare=self._after, ahead=False, own=True, go_on=go_on)
         return archive.run(older_than=self._after).moved
 
     def _is_due(self, who: str, store: Store) -> bool:
@@ -159,17 +159,8 @@ class Archiver:
         self._pace.failures += 1
 
 
-def own_delayq(app: Celery) -> DelayQ:
-    """Return an object that shares no connection with others: patched ones belong to threads."""
-    from celery_delayq.app import DelayQ
-
-    delayq = DelayQ()
-    delayq.app = app
-    return delayq
-
-
 def begin(app: Celery) -> Callable[[], None] | None:
-    """Archive until the worker of *app* stops, where a setting says so; return what stops it."""
+    """Archive until the worker of *app* stops, where ``dead_letters_archive`` says so."""
     settings = Settings.from_options(app.conf.broker_transport_options)
     if not settings.dead_letters_archive:
         return None

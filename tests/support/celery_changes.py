@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,15 @@ from celery import Celery, signals
 from celery.utils.dispatch.signal import Signal
 
 _PACKAGES = ("celery", "kombu", "billiard", "vine")
+
+for _name in (
+    "celery.apps.worker",
+    "celery.concurrency.asynpool",
+    "celery.worker.consumer",
+    "celery.worker.control",
+    "kombu.transport",
+):
+    import_module(_name)
 
 
 def _of_mapping(path: str, mapping: Any) -> Iterator[tuple[str, Any]]:

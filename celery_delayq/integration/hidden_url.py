@@ -1,4 +1,4 @@
-"""Hides the URL of a database in the settings that Celery shows."""
+"""Hide the URL of the archive, which may have a password, from reports on an app's settings."""
 
 from __future__ import annotations
 
