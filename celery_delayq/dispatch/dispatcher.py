@@ -2,8 +2,8 @@
 
 Any number of dispatchers may run against one Redis, without a leader: ``dispatch/promote.lua`` is
 atomic, and Redis' clock decides. A dispatcher sleeps until the earliest entry is due, or until
-it is told over pub/sub that something earlier has come. A lost message or a dead dispatcher
-costs one ``dispatch_interval``.
+a pub/sub message says that something earlier has come. A lost message or a dead dispatcher costs
+one ``dispatch_interval``.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from redis.exceptions import ConnectionError, ResponseError, TimeoutError
+from redis.exceptions import ResponseError
 
+from celery_delayq.dispatch.acks import LOST
 from celery_delayq.errors import StoreFull
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store, layouts
 from celery_delayq.store.scripting.replies import Look, Promoted
+from celery_delayq.utils.reconnecting import ReconnectingLoop
 
 logger = logging.getLogger(__name__)
 
@@ -134,36 +136,36 @@ class Dispatcher:
 
     def run(self) -> None:
         """Dispatch until :meth:`stop`; outlives every error."""
-        down = False
-        while not self._stop.is_set():
-            try:
-                self._look()
-                logger.info(
-                    "Dispatching goes on, Redis is back" if down else "Dispatching delayed tasks"
-                )
-                down = False
-                with self._store.client.pubsub(ignore_subscribe_messages=True) as pubsub:
-                    self._listen(pubsub)
-                    while not self._stop.is_set():
-                        self._sleep(pubsub)
-                        self._dispatch()
-            except (ConnectionError, TimeoutError, OSError) as exc:
-                if not down and not self._stop.is_set():
-                    logger.warning("Redis is away, dispatching waits for it: %s", exc)
-                    down = True
-                self._stop.wait(self._settings.dispatch_interval)
-                self._reopen()
-            except Exception:
-                # Whatever it was: without a dispatcher nothing scheduled would ever run.
-                self.tally.errors += 1
-                logger.exception("Dispatching failed and is tried again")
-                self._stop.wait(self._settings.dispatch_interval)
+        logger.info("dispatcher started")
+        seconds = self._settings.dispatch_interval
+        self._loop = ReconnectingLoop(
+            "dispatcher",
+            logger,
+            go_on=lambda: not self._stop.is_set(),
+            wait=self._stop.wait,
+            retry=seconds,
+            outages={"Redis is away": LOST},
+            on_failure=self._after_failure,
+        )
+        self._loop.run(self._connected)
         self._store.client.connection_pool.disconnect()
 
-    def _reopen(self) -> None:
-        """Go to the server that has taken over, where there may be another."""
-        if self._open is not None and not self._stop.is_set():
-            with suppress(Exception):  # the next turn tells what is wrong
+    def _connected(self) -> None:
+        """Dispatch for as long as the connection lasts."""
+        self._look()
+        self._loop.recovered()
+        with self._store.client.pubsub(ignore_subscribe_messages=True) as pubsub:
+            self._listen(pubsub)
+            while not self._stop.is_set():
+                self._sleep(pubsub)
+                self._dispatch()
+
+    def _after_failure(self, is_outage: bool) -> None:
+        """Count an error; after an outage go to the server that has taken over, if there is one."""
+        if not is_outage:
+            self.tally.errors += 1
+        elif self._open is not None and not self._stop.is_set():
+            with suppress(Exception):  # the next turn logs what is wrong
                 self._store = self._open()
 
     def _listen(self, pubsub: Any) -> None:
@@ -206,7 +208,7 @@ class Dispatcher:
         except (ResponseError, StoreFull) as exc:
             # One broken queue must not hold up the others.
             self.tally.errors += 1
-            logger.error("Queue %r is left alone for %s s, promoting failed: %s", queue, DEFER, exc)
+            logger.error("promoting failed: queue=%s retry_s=%g: %s", queue, DEFER, exc)
             self._timer.after(self._store.defer(queue, DEFER))
             return
         self.tally.promoted += promoted.moved
@@ -214,9 +216,9 @@ class Dispatcher:
         self.tally.last = promoted.look
         if promoted.dead_lettered:
             logger.error(
-                "%d entries of queue %r, unreadable or too late, are now dead letters",
-                promoted.dead_lettered,
+                "unreadable or too late entries: queue=%s dead_lettered=%d",
                 queue,
+                promoted.dead_lettered,
             )
         self._timer.after(promoted.look, promoted)
 
@@ -246,7 +248,7 @@ class Dispatcher:
                 self._store.dead_letters.trim_by(queue, self._layout(queue))
             except ResponseError as exc:
                 self.tally.errors += 1
-                logger.error("Dead letters of queue %r were not looked at: %s", queue, exc)
+                logger.error("trimming dead letters failed: queue=%s: %s", queue, exc)
 
     def _reclaim(self, queue: str) -> None:
         """Take back what processes held of a queue whose leases have ended."""
@@ -266,15 +268,14 @@ class Dispatcher:
                 )
             except ResponseError as exc:
                 self.tally.errors += 1
-                logger.error("What %s holds of %r stays there: %s", worker_id, queue, exc)
+                logger.error("reclaiming from %s failed: queue=%s: %s", worker_id, queue, exc)
                 return
             more, requeued, quarantined, dead_lettered = reclaimed
             moved = bool(requeued or quarantined or dead_lettered)
             self.tally.reclaimed += requeued + quarantined + dead_lettered
             if moved:
                 logger.warning(
-                    "%s was not heard for longer than its lease: of queue %r %d messages run "
-                    "again, %d will be delivered alone, %d are now dead letters",
+                    "lease of %s expired: queue=%s requeued=%d quarantined=%d dead_lettered=%d",
                     worker_id,
                     queue,
                     requeued,

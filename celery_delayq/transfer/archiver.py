@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -24,6 +23,7 @@ from celery_delayq.store.schedule import Store
 from celery_delayq.store.session import Session
 from celery_delayq.transfer.dead_letter_archive import Archive, database_of
 from celery_delayq.utils import native_threads
+from celery_delayq.utils.reconnecting import ReconnectingLoop
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -47,17 +47,9 @@ FAREWELL = 2.0
 _REDIS = (RedisError, OperationalError)
 
 
-@dataclass
-class Pace:
-    """When to try next. No I/O."""
-
-    interval: float = INTERVAL
-    patience: float = PATIENCE
-    failures: int = 0
-
-    def wait(self) -> float:
-        """Return for how many seconds to wait."""
-        return min(self.interval * 2.0 ** min(self.failures, 9), max(self.patience, self.interval))
+def backoff(failures: int, interval: float = INTERVAL) -> float:
+    """Return for how many seconds to wait after so many failures in a row."""
+    return min(interval * 2.0 ** min(failures, 9), max(PATIENCE, interval))
 
 
 class Archiver:
@@ -77,9 +69,17 @@ class Archiver:
         self._app = app
         self._url = url
         self._after = after
-        self._pace = Pace(interval)
+        self._interval = interval
         self._stopping = False
         self._stop, self._ended = native_threads.Signal(), native_threads.Signal()
+        self.loop = ReconnectingLoop(
+            "dead-letter archiver",
+            logger,
+            go_on=lambda: not self._stopping,
+            wait=self._stop.wait,
+            retry=lambda failures: backoff(failures, self._interval),
+            outages={"the database is away": (TransferError,)},
+        )
 
     def start(self) -> None:
         """Begin."""
@@ -98,9 +98,7 @@ class Archiver:
             database = database_of(self._url)
             logger.info("Dead letters are moved to %s after %g s", database, self._after)
             with Session(self._app) as session:
-                while not self._stopping:
-                    self._stop.wait(self._pace.wait())
-                    self._try(session, database)
+                self._archive(session, database)
         except TransferError as exc:
             logger.error("Dead letters stay in Redis, they cannot be archived: %s", exc)
         except Exception:
@@ -108,28 +106,27 @@ class Archiver:
         finally:
             self._ended.give()
 
-    def _try(self, session: Session, database: Database) -> None:
-        if self._stopping:
-            return
-        try:
+    def _archive(self, session: Session, database: Database) -> None:
+        def step() -> None:
             moved = self._round(session, database)
-        except Exception as exc:
-            self._failed(exc)
-            return
-        if moved is None:
-            return
-        if self._pace.failures:
-            logger.info("Dead letters are archived again")
-        self._pace.failures = 0
-        if moved:
-            logger.info("%d dead letters were moved to %s", moved, database)
+            if moved is not None:
+                self.loop.recovered()
+            if moved:
+                logger.info("dead letters archived: moved=%d database=%s", moved, database)
+            self._stop.wait(self._interval)
+
+        self._stop.wait(self._interval)
+        self.loop.run(step)
 
     def _round(self, session: Session, database: Database) -> int | None:
         """Archive for a while and return how many were moved; None where there was nothing to do,
         or another worker does it.
         """
-        if not session.ask(partial(self._is_due, uuid4().hex)):
-            return None
+        try:
+            if not session.ask(partial(self._is_due, uuid4().hex)):
+                return None
+        except _REDIS:
+            return None  # the dispatcher reports an outage of Redis
         end = time.monotonic() + ROUND
 
         def go_on() -> bool:
@@ -137,26 +134,22 @@ class Archiver:
 
         # No thread more: where they are patched, it would be a greenlet of this one.
         archive = Archive(session, database, spare=self._after, ahead=False, own=True, go_on=go_on)
-        return archive.run(older_than=self._after).moved
+        try:
+            return archive.run(older_than=self._after).moved
+        except _REDIS:
+            return None
+        except TransferError as exc:
+            if isinstance(exc.__cause__, _REDIS):
+                return None
+            raise
 
     def _is_due(self, who: str, store: Store) -> bool:
         """Return whether it is the turn of this worker, and there is something to do."""
-        if not store.dead_letters.take_turn(who, 0.9 * self._pace.interval):
+        if not store.dead_letters.take_turn(who, 0.9 * self._interval):
             return False
         last = store.now_ms() - int(self._after * 1000)
         known = queues_of(store, None).items()
         return any(store.dead_letters.count(queue, None, last) for queue, x in known if x.archived)
-
-    def _failed(self, exc: Exception) -> None:
-        if isinstance(exc, _REDIS) or isinstance(exc.__cause__, _REDIS):
-            return  # it is not the database, and the dispatcher tells of it
-        if not self._pace.failures:
-            logger.warning(
-                "Dead letters stay in Redis for now, archiving them failed: %s",
-                exc,
-                exc_info=not isinstance(exc, TransferError),
-            )
-        self._pace.failures += 1
 
 
 def begin(app: Celery) -> Callable[[], None] | None:

@@ -18,8 +18,7 @@ from uuid import uuid4
 
 from kombu.transport import virtual
 
-from celery_delayq.dispatch.lease_keeper import LeaseKeeper
-from celery_delayq.dispatch.lease_keepers import KEEPERS
+from celery_delayq.dispatch.lease_keeper import KEEPERS, LeaseKeeper
 from celery_delayq.integration import worker
 from celery_delayq.integration.install import change_consumer
 from celery_delayq.model import envelope
