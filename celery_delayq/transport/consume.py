@@ -1,9 +1,8 @@
 """The consuming half of the channel: messages are leased in batches and handed out one by one.
 
 ``leases/acquire.lua`` takes the place of BRPOP and a later note in ``unacked``, between which a
-message
-could be lost. Queues that do not last, and those consumed without acknowledgement, are popped as on
-stock.
+message could be lost. Queues that do not last, and those consumed without acknowledgement, are
+popped as on stock.
 """
 
 from __future__ import annotations
@@ -25,10 +24,11 @@ from celery_delayq.model import envelope
 from celery_delayq.model.envelope import HeldBy
 from celery_delayq.transport import qos
 from celery_delayq.transport.fair_share import QUICK
-from celery_delayq.transport.fetcher import Fetcher, Popped, Taken
+from celery_delayq.transport.fetcher import Fetcher
+from celery_delayq.transport.not_yet import NotYetChannel
 from celery_delayq.transport.poller import STOPS_POLLING
-from celery_delayq.transport.restore import log_undecodable
-from celery_delayq.transport.settle import SettleChannel
+from celery_delayq.transport.requests import Popped, Taken
+from celery_delayq.transport.settle import log_undecodable
 from celery_delayq.utils import native_threads
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 MALFORMED = (TypeError, ValueError, LookupError, AttributeError)
 
 
-class ConsumeChannel(SettleChannel):
+class ConsumeChannel(NotYetChannel):
     """A channel of kombu's that leases messages, and holds none in memory for having an ETA."""
 
     QoS = qos.QoS
@@ -279,14 +279,14 @@ class ConsumeChannel(SettleChannel):
         if message is None:
             return
         try:
-            if not self._divert(taken, message):
+            if not self._put_off(taken, message):
                 callback(message)
         except MALFORMED as exc:
             # Celery breaks on some messages, and would on each delivery; to kombu a KeyError is a
             # lost connection.
             if not self.serves_worker or taken.tag not in self.keeper.held:
                 raise
-            logger.exception("A message that Celery cannot handle is now a dead letter")
+            logger.exception("message that Celery cannot handle is now a dead letter")
             id = str(message.headers["id"]) if envelope.is_task(message._raw) else ""
             why = f"rejected: {type(exc).__name__}: {exc}"
             self.add_dead_letter(taken.tag, id or f"refused-{uuid4()}", why)
