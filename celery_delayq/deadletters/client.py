@@ -24,7 +24,7 @@ from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call
-from celery_delayq.store.scripting.pipelining import Ahead
+from celery_delayq.store.scripting.pipelining import PipelinedCalls
 from celery_delayq.store.session import Session
 from celery_delayq.utils.portions import portions
 
@@ -379,7 +379,7 @@ class DeadLetters:
             dead_letters = self._replayed_in_place(filter, bulk, progress)
         else:
             dead_letters = self._dead(filter, ahead=True)
-        with Ahead(self._ask) as ahead:
+        with PipelinedCalls(self._ask) as ahead:
             for batch in portions(
                 dead_letters, BATCH, lambda dead_letter: len(dead_letter.dead_lettered.data)
             ):

@@ -31,8 +31,8 @@ from celery_delayq.periodic.policy import Periodic
 from celery_delayq.periodic.schedules import Interval, Once, register
 from celery_delayq.schedule.client import Schedule
 from celery_delayq.store.periodic import Deploy, Deployed, PeriodicStore, Writing
-from celery_delayq.store.pipeline import LOST
 from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting.pipelining import LOST
 from celery_delayq.store.session import Session
 
 logger = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from celery_delayq.schedule.items import Item, Reader
 from celery_delayq.schedule.message_factory import Maker
 from celery_delayq.store.periodic import EntryTicks, PeriodicStore, Writing, fired
 from celery_delayq.store.schedule import Store
-from celery_delayq.store.scripting.pipelining import Ahead
+from celery_delayq.store.scripting.pipelining import PipelinedCalls
 from celery_delayq.utils.portions import portions
 
 #: Seconds of rest after each entry: the worker's own thread need not wait for Python's lock until
@@ -101,7 +101,7 @@ class TickScheduler:
             for index, each in zip(indexes, fired(reply), strict=True):
                 codes[index] = each
 
-        with Ahead(lambda question: question(store)) as line:
+        with PipelinedCalls(lambda question: question(store)) as line:
             for queue, some in by_queue.items():
                 for part in portions(some, CALL, _bytes_of, _messages_of):
                     indexes, ticks = zip(*part, strict=True)

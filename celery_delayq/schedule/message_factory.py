@@ -16,7 +16,7 @@ from celery_delayq.model import envelope
 from celery_delayq.model.envelope import PROPERTY, Due, Entry
 from celery_delayq.schedule.items import InvalidItem
 from celery_delayq.schedule.message_template import Job, Routed, Template, kind
-from celery_delayq.store.pipeline import LOST
+from celery_delayq.store.scripting.pipelining import LOST
 
 #: Most templates kept: more kinds than that come one after another, not all at once.
 KINDS = 256

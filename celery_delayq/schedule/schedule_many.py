@@ -25,8 +25,8 @@ from celery_delayq.schedule.items import (
 )
 from celery_delayq.schedule.message_factory import Maker
 from celery_delayq.schedule.message_template import Routed
-from celery_delayq.store.pipeline import LOST, Pipeline
 from celery_delayq.store.scripting.calls import Puts
+from celery_delayq.store.scripting.pipelining import LOST, EntryPipeline
 from celery_delayq.store.scripting.replies import Put
 from celery_delayq.store.session import Session
 
@@ -150,12 +150,14 @@ class Run:
         self._report = Report()
         #: Of items with several queues: how many there are, and what those that answered said.
         self._several: dict[int, tuple[int, list[tuple[str, Put]]]] = {}
-        self._pipeline: Pipeline | None = None
+        self._pipeline: EntryPipeline | None = None
 
     def take(self, items: Iterator[Any], maker: Maker, make: Making) -> Report:
         """Send what *make* makes, with *maker*, of all items; raises what schedule_many does."""
         try:
-            pipeline = self._pipeline = Pipeline(self._ask, self._on_answer, _retries(self._app))
+            pipeline = self._pipeline = EntryPipeline(
+                self._ask, self._on_answer, _retries(self._app)
+            )
             with maker:
                 try:
                     self._send(items, make, pipeline)
@@ -171,7 +173,7 @@ class Run:
         self._report.position = self._report.taken
         return self._report
 
-    def _send(self, items: Iterator[Any], make: Making, pipeline: Pipeline) -> None:
+    def _send(self, items: Iterator[Any], make: Making, pipeline: EntryPipeline) -> None:
         report, clock = self._report, time.monotonic
         began = clock()
         while True:

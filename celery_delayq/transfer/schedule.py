@@ -211,7 +211,7 @@ def _import(by_queue: dict[str, list[Row]], token: str, store: Store) -> list[by
         for number, some in enumerate(portions(rows, CALL_SIZE, _size)):
             entries = [row.entry(store.layout) for row in some]
             calls.append(store.import_call(queue, entries, f"{token}-{number}"))
-    return store.import_entries(calls)
+    return store.run_all(calls)
 
 
 def _by_queue(rows: Iterable[Row]) -> dict[str, list[Row]]:

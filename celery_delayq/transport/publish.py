@@ -24,9 +24,10 @@ from celery_delayq.model.envelope import Due, Entry, HeldBy
 from celery_delayq.model.task_options import check_identity, check_text
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import NOT_OWN_KEY, Keys, Layout, is_own_key
-from celery_delayq.store.schedule import Store, is_denied
+from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.replies import Put, Puts
+from celery_delayq.store.scripting.runner import is_denied
 from celery_delayq.transport.batch import PublishBatch
 
 logger = logging.getLogger(__name__)
