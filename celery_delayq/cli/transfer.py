@@ -30,13 +30,13 @@ from celery_delayq.cli.screen import (
 )
 from celery_delayq.cli.text import number_of, shown_id
 from celery_delayq.model.scheduled import Filter
-from celery_delayq.transfer.results import Became, Exported, Imported, Report
+from celery_delayq.transfer.results import Exported, Imported, ImportOutcome, TransferProgress
 from celery_delayq.utils.text import spelled
 
 #: Entries that are listed with the reason why they were left out.
 SHOWN = 20
 
-_WORDS: dict[Became, str] = {
+_WORDS: dict[ImportOutcome, str] = {
     "scheduled": "scheduled",
     "ready": "ready, since they are overdue",
     "restored": "put back",
@@ -120,7 +120,7 @@ def import_(
 
 
 @contextmanager
-def progress_of_report(*, hidden: bool) -> Iterator[Callable[[Report], None]]:
+def progress_of_report(*, hidden: bool) -> Iterator[Callable[[TransferProgress], None]]:
     """Show a bar on a terminal; the function takes the report so far."""
     with progress_bar(hidden=hidden) as bar:
         yield lambda report: bar(report.total, report.looked)

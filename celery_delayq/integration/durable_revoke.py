@@ -12,7 +12,7 @@ from celery.app.control import Control as CeleryControl
 from kombu.utils.functional import maybe_list
 from kombu.utils.imports import symbol_by_name
 
-from celery_delayq.integration.services import Revocation, revocation_of
+from celery_delayq.integration.services import RevocationService, revocation_of
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ def remembering_stamps(_panel: Any, stock: Callable[..., Any]) -> Callable[..., 
 
 
 def _remembering(
-    stock: Callable[..., Any], remember: Callable[[Revocation, dict[str, Any]], None]
+    stock: Callable[..., Any], remember: Callable[[RevocationService, dict[str, Any]], None]
 ) -> Callable[..., Any]:
     @wraps(stock)
     def revoke(state: Any, *args: Any, **kwargs: Any) -> Any:

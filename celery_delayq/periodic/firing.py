@@ -16,8 +16,8 @@ from celery_delayq.model.envelope import Entry
 from celery_delayq.periodic import policy
 from celery_delayq.periodic.policy import Firing, Periodic
 from celery_delayq.periodic.wall_clock import moment_of
-from celery_delayq.schedule.items import Item, Reader
-from celery_delayq.schedule.message_factory import Maker
+from celery_delayq.schedule.items import Item, ItemReader
+from celery_delayq.schedule.message_factory import MessageFactory
 from celery_delayq.store.periodic import EntryTicks, PeriodicStore, Writing, fired
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.pipelining import PipelinedCalls
@@ -42,8 +42,8 @@ class TickScheduler:
 
     def __init__(self, app: Celery) -> None:
         self._app = app
-        self._reader = Reader(app, None, {})
-        self._maker = Maker(app, {})
+        self._reader = ItemReader(app, None, {})
+        self._maker = MessageFactory(app, {})
 
     def __enter__(self) -> TickScheduler:
         self._maker.__enter__()

@@ -25,7 +25,7 @@ KINDS = 256
 TRIES = 3
 
 
-class Maker:
+class MessageFactory:
     """Makes entries of calls: of most by a template, of the others by Celery itself.
 
     Parameters
@@ -48,7 +48,7 @@ class Maker:
         self.channel: Any = None
         self._producer: Any = None
 
-    def __enter__(self) -> Maker:
+    def __enter__(self) -> MessageFactory:
         self._connect()
         return self
 

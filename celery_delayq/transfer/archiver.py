@@ -1,7 +1,6 @@
-"""Workers move old dead letters to a database, where ``dead_letters_archive`` names one.
+"""Workers move old dead letters to the database of the setting ``dead_letters_archive``.
 
-It is never in the way of a worker: whatever goes wrong, dead letters stay in Redis, and it is tried
-again.
+It never disturbs a worker: after an error dead letters stay in Redis, and it is tried again.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ logger = logging.getLogger(__name__)
 #: Seconds between two rounds, of all workers together.
 INTERVAL = 10.0
 
-#: Seconds that a round takes at most: a worker has other things to do.
+#: Most seconds of a round.
 ROUND = 5.0
 
-#: Longest wait between two attempts, in seconds, while the database is away.
+#: Longest wait between two attempts, in seconds, while the database cannot be reached.
 PATIENCE = 60.0
 
-#: Seconds for which a worker that stops waits for a batch to end.
-FAREWELL = 2.0
+#: Most seconds that a stopping worker waits for a batch.
+STOP_TIMEOUT = 2.0
 
 _REDIS = (RedisError, OperationalError)
 
@@ -53,16 +52,18 @@ def backoff(failures: int, interval: float = INTERVAL) -> float:
 
 
 class Archiver:
-    """Archives again and again, in a native thread: a database may keep one waiting for long.
+    """Archives regularly, in a native thread, because a database may block for long.
 
     Parameters
     ----------
     app : Celery
-        The app of the worker, of whose broker it has connections of its own.
+        The app of the worker; the archiver has its own connections to the broker.
     url : str
         The database.
     after : float
         Seconds for which a dead letter stays in Redis.
+    interval : float
+        Seconds between two rounds.
     """
 
     def __init__(self, app: Celery, url: str, after: float, *, interval: float = INTERVAL) -> None:
@@ -82,27 +83,27 @@ class Archiver:
         )
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         native_threads.start(self.run)
 
     def stop(self) -> None:
-        """End, after a moment for the batch that is under way; it may be killed as well."""
+        """Stop, after at most ``STOP_TIMEOUT`` seconds for the current batch."""
         self._stopping = True
         self._stop.give()
-        self._ended.wait(FAREWELL)
+        self._ended.wait(STOP_TIMEOUT)
 
     def run(self) -> None:
-        """Archive until :meth:`stop`; outlives every error but that it cannot be done at all."""
+        """Archive until :meth:`stop`; only a wrong URL or a missing package ends it."""
         try:
-            # Here, since what it imports takes a second.
+            # Here, since its imports take a second.
             database = database_of(self._url)
-            logger.info("Dead letters are moved to %s after %g s", database, self._after)
+            logger.info("archiving dead letters: database=%s after_s=%g", database, self._after)
             with Session(self._app) as session:
                 self._archive(session, database)
         except TransferError as exc:
-            logger.error("Dead letters stay in Redis, they cannot be archived: %s", exc)
+            logger.error("cannot archive dead letters, they stay in Redis: %s", exc)
         except Exception:
-            logger.exception("Dead letters stay in Redis, archiving them has ended")
+            logger.exception("archiving of dead letters has ended, they stay in Redis")
         finally:
             self._ended.give()
 
@@ -112,15 +113,16 @@ class Archiver:
             if moved is not None:
                 self.loop.recovered()
             if moved:
-                logger.info("dead letters archived: moved=%d database=%s", moved, database)
+                logger.info("archived dead letters: moved=%d database=%s", moved, database)
             self._stop.wait(self._interval)
 
         self._stop.wait(self._interval)
         self.loop.run(step)
 
     def _round(self, session: Session, database: Database) -> int | None:
-        """Archive for a while and return how many were moved; None where there was nothing to do,
-        or another worker does it.
+        """Archive for at most ``ROUND`` seconds and return the number of moved dead letters.
+
+        None where there was nothing to do, or another worker has the turn.
         """
         try:
             if not session.ask(partial(self._is_due, uuid4().hex)):
@@ -132,7 +134,7 @@ class Archiver:
         def go_on() -> bool:
             return time.monotonic() < end and not self._stopping
 
-        # No thread more: where they are patched, it would be a greenlet of this one.
+        # Without a second thread: under gevent it would be a greenlet of this one.
         archive = Archive(session, database, spare=self._after, ahead=False, own=True, go_on=go_on)
         try:
             return archive.run(older_than=self._after).moved
@@ -144,7 +146,7 @@ class Archiver:
             raise
 
     def _is_due(self, who: str, store: Store) -> bool:
-        """Return whether it is the turn of this worker, and there is something to do."""
+        """Return whether this worker has the turn, and there are dead letters to move."""
         if not store.dead_letters.take_turn(who, 0.9 * self._interval):
             return False
         last = store.now_ms() - int(self._after * 1000)
@@ -153,7 +155,7 @@ class Archiver:
 
 
 def begin(app: Celery) -> Callable[[], None] | None:
-    """Archive until the worker of *app* stops, where ``dead_letters_archive`` says so."""
+    """Start an archiver where ``dead_letters_archive`` is set; return the function to stop it."""
     settings = Settings.from_options(app.conf.broker_transport_options)
     if not settings.dead_letters_archive:
         return None

@@ -17,7 +17,7 @@ from uuid import uuid4
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from celery_delayq.deadletters.client import BATCH
+from celery_delayq.deadletters.bulk import BATCH
 from celery_delayq.errors import ConfigError
 from celery_delayq.model.lookup import StatusCode, to_text
 from celery_delayq.model.scheduled import moment

@@ -25,7 +25,7 @@ from celery_delayq.spark.read.parts import ReadPart
 from celery_delayq.spark.read.table_rows import Page, TableRows
 from celery_delayq.spark.read.tables import ARROW, TABLES
 from celery_delayq.transfer.dead_letter_row import DeadLetterRow
-from celery_delayq.transfer.schedule_row import Row
+from celery_delayq.transfer.schedule_row import ScheduleRow
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -36,7 +36,7 @@ Batches = Iterator[pa.RecordBatch]
 PARTITION = {"history": "day", "dead_letters": "day", "scheduled": "snapshot"}
 
 #: The columns of each table with their SQL types. `data` is a whole dead letter; an entry has the
-#: fields of :class:`~celery_delayq.transfer.schedule_row.Row`.
+#: fields of :class:`~celery_delayq.transfer.schedule_row.ScheduleRow`.
 COLUMNS: Mapping[str, Mapping[str, str]] = {
     "history": {"source": "STRING", **TABLES["history"], "day": "DATE"},
     "dead_letters": {
@@ -135,7 +135,7 @@ def _entry(queue: str, name: bytes, score: bytes, record: bytes) -> dict[str, An
     """Return a row of an entry of the schedule; an unreadable one has its bytes and the reason."""
     duplicate = b"\0" in name
     try:
-        row = Row.of_listed(queue, Listed(to_text(name), int(float(score)), record))
+        row = ScheduleRow.of_listed(queue, Listed(to_text(name), int(float(score)), record))
     except (RecordError, ValueError, OverflowError) as exc:
         digest = _digest(queue, name, record)
         id = name_of(name.partition(b"\0")[0])

@@ -11,9 +11,7 @@ from datetime import datetime, timedelta, timezone
 from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
-from celery_delayq.cli.words import spelled
 from celery_delayq.spark.report.figures import Quantiles
-from celery_delayq.spark.reports.figures import Quantiles
 from celery_delayq.utils.text import spelled
 
 #: Possible steps of a time axis, in seconds.

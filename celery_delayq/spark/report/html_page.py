@@ -12,9 +12,6 @@ from celery_delayq.errors import ConfigError
 from celery_delayq.spark.report import charts
 from celery_delayq.spark.report.charts import Layer
 from celery_delayq.spark.report.figures import Figures, LoadAhead, RunReport
-from celery_delayq.spark.reports import charts
-from celery_delayq.spark.reports.charts import Layer
-from celery_delayq.spark.reports.figures import Figures
 from celery_delayq.utils.text import spelled
 
 #: Most rows of a table, and tasks or queues of a chart. Parquet and JSON have all.

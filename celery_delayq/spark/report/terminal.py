@@ -10,13 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from celery_delayq.cli.words import spelled
 from celery_delayq.spark.report.charts import duration, stamp
 from celery_delayq.spark.report.figures import Figures, LoadAhead, Quantiles, RunReport
 from celery_delayq.spark.report.html_page import loads, percent, rate, runs_per_id
-from celery_delayq.spark.reports.charts import duration, stamp
-from celery_delayq.spark.reports.figures import Figures, Quantiles
-from celery_delayq.spark.reports.page import loads, percent, rate, runs_per_id
 from celery_delayq.utils.text import spelled
 
 #: Most rows of a table. JSON and Parquet have all.

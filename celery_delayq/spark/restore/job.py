@@ -6,10 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
-from uuid import uuid4
 
 import pyarrow as pa
 from pyspark.sql import functions as F
@@ -25,7 +23,7 @@ from celery_delayq.spark.session import described
 from celery_delayq.transfer import dead_letter_restore, schedule
 from celery_delayq.transfer.dead_letter_row import DeadLetterRow, is_meant
 from celery_delayq.transfer.results import Imported, server_of
-from celery_delayq.transfer.schedule_row import Row
+from celery_delayq.transfer.schedule_row import ScheduleRow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -262,7 +260,7 @@ def _put_entries(
         try:
             if fields["problem"] is not None:
                 raise RecordError(fields["problem"])
-            row = Row.of_fields(fields)
+            row = ScheduleRow.of_fields(fields)
         except ValueError as exc:
             report.refuse(0, f"{fields['queue']} {str(fields['id'])[:80]!r}: {exc}")
             continue
@@ -287,8 +285,4 @@ def _put_dead_letters(
             rows.append(row)
         else:
             report.outcomes["filtered"] += 1
-    for batch in dead_letter_restore.batches(rows):
-        put = partial(
-            dead_letter_restore.take, rows=batch, dry_run=options.dry_run, token=uuid4().hex
-        )
-        report.outcomes.update(delayq.session.ask(put))
+    dead_letter_restore.put(delayq.session, rows, report)

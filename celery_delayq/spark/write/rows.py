@@ -16,7 +16,7 @@ from celery_delayq.errors import ConfigError
 from celery_delayq.model.envelope import Due
 from celery_delayq.model.unique import Key
 from celery_delayq.schedule.items import Item
-from celery_delayq.schedule.message_template import Encoded, message_id_of_id
+from celery_delayq.schedule.message_template import EncodedCall, message_id_of_id
 from celery_delayq.spark.options import WriteOptions
 from celery_delayq.spark.write.refused_rows import ERROR
 
@@ -135,11 +135,11 @@ class TaskRows:
             else:
                 yield self._row(place, str(key), when, given, kwargs)
 
-    def encoded(self, row: TaskRow) -> Encoded:
+    def encoded(self, row: TaskRow) -> EncodedCall:
         """Return the call of a row that has an ETA, for a template."""
         eta = (_EPOCH + timedelta(microseconds=row.when)).isoformat()
         due = Due(-(-row.when // 1000))
-        return Encoded(row.id, row.message_id, due, eta, row.key, row.kwargs, row.shown)
+        return EncodedCall(row.id, row.message_id, due, eta, row.key, row.kwargs, row.shown)
 
     def item(self, row: TaskRow) -> Item:
         """Return the call of a row as an item of ``schedule_many``."""

@@ -12,10 +12,10 @@ from celery import Celery
 
 from celery_delayq.app import DelayQ
 from celery_delayq.integration.context import to_send
-from celery_delayq.schedule.items import ItemOutcome, ManyFailed, Reader
-from celery_delayq.schedule.message_factory import Maker
+from celery_delayq.schedule.items import ItemOutcome, ItemReader, ManyFailed
+from celery_delayq.schedule.message_factory import MessageFactory
 from celery_delayq.schedule.message_template import Routed, Template
-from celery_delayq.schedule.schedule_many import Run
+from celery_delayq.schedule.schedule_many import ManyRun
 from celery_delayq.spark.options import WriteOptions
 from celery_delayq.spark.write.refused_rows import Refusals, RowsRefused
 from celery_delayq.spark.write.rows import TaskRow, TaskRows
@@ -80,10 +80,10 @@ class Sending:
             "priority": options.priority,
         }
         given = {name: value for name, value in for_all.items() if value is not None}
-        reader = Reader(self._app, options.task, given)
-        maker = Maker(self._app, reader.common)
+        reader = ItemReader(self._app, options.task, given)
+        maker = MessageFactory(self._app, reader.common)
         making = _MessageMaker(self._app, reader, maker)
-        run = Run(self._delayq.session, self._late.append, options.batchsize, errors_only=True)
+        run = ManyRun(self._delayq.session, self._late.append, options.batchsize, errors_only=True)
         try:
             report = run.take(self._unknown_rows(batches, making, run), maker, making)
         except ManyFailed as failed:
@@ -98,7 +98,7 @@ class Sending:
         return {name: counts[name] for name in SUMS}
 
     def _unknown_rows(
-        self, batches: Iterator[pa.RecordBatch], making: _MessageMaker, run: Run
+        self, batches: Iterator[pa.RecordBatch], making: _MessageMaker, run: ManyRun
     ) -> Iterator[TaskRow]:
         size, rate = self._options.batchsize, self._options.ratelimit
         if rate is not None:  # small batches: no burst
@@ -156,7 +156,7 @@ class Sending:
 class _MessageMaker:
     """Makes messages of rows: most by one template, the others as ``schedule_many`` does."""
 
-    def __init__(self, app: Celery, reader: Reader, maker: Maker) -> None:
+    def __init__(self, app: Celery, reader: ItemReader, maker: MessageFactory) -> None:
         self._reader = reader
         self._maker = maker
         #: A template cannot be used where each message carries a context.

@@ -87,8 +87,8 @@ def test_a_worker_moves_dead_letters_and_tells_nobody_the_password(
     worker.term()
     assert worker.wait(timeout=20) == 0
     address = f"127.0.0.1:{postgres.port}/{url.rpartition('/')[2]}"
-    assert f"Dead letters are moved to postgresql://{address} after 0 s" in worker.log
-    assert "1200 dead letters were moved" in worker.log
+    assert f"archiving dead letters: database=postgresql://{address} after_s=0" in worker.log
+    assert "archived dead letters: moved=1200" in worker.log
     for secret in ("hunter2", PASSWORD):
         assert secret not in worker.log
         assert secret not in shown
@@ -129,10 +129,10 @@ def test_what_is_missing_is_one_error_and_the_worker_works(
         "poor:app", pool="solo", extra_args=FAST_START, env={**env, "PYTHONPATH": f"{tmp_path}:."}
     )
 
-    wait_until(lambda: "cannot be archived" in worker.log, 30, "it is told")
+    wait_until(lambda: "cannot archive dead letters" in worker.log, 30, "it is told")
     assert app.send_task("add", (2, 3)).get(timeout=60) == 5
 
-    assert worker.log.count("cannot be archived") == 1
+    assert worker.log.count("cannot archive dead letters") == 1
     assert "pip install" in worker.log
     assert "hunter2" not in worker.log
     assert delayq.count_dead() == 3
@@ -261,7 +261,7 @@ def test_redis_away_is_nothing_to_tell_of(
         through = make_app(broker=f"delayq+redis://127.0.0.1:{proxy.port}/0")
         proxy.refuse()
         archiver = start(through, database)
-        wait_until(lambda: "are moved to" in caplog.text, 30, "it has begun")
+        wait_until(lambda: "archiving dead letters" in caplog.text, 30, "it has begun")
         assert archiver.loop.failures == 0
         proxy.accept()
         wait_until(lambda: delayq.count_dead() == 0, 30, "it goes on")
