@@ -100,7 +100,7 @@ class Tally:
 
 
 class Dispatcher:
-    """Promotes from every queue that Redis knows of until it is told to stop.
+    """Promotes from every queue in Redis' registry until :meth:`stop`.
 
     Parameters
     ----------
@@ -121,6 +121,7 @@ class Dispatcher:
         self._open = reopen
         self._settings = settings
         self._stop = threading.Event()
+        self._has_started = False
         # Often enough that lease time passes: see ``dispatch/next_queue.lua``.
         self._timer = PollTimer(min(settings.dispatch_interval, settings.lease / 6))
         self._looked = float("-inf")
@@ -136,7 +137,6 @@ class Dispatcher:
 
     def run(self) -> None:
         """Dispatch until :meth:`stop`; outlives every error."""
-        logger.info("dispatcher started")
         seconds = self._settings.dispatch_interval
         self._loop = ReconnectingLoop(
             "dispatcher",
@@ -154,6 +154,9 @@ class Dispatcher:
         """Dispatch for as long as the connection lasts."""
         self._look()
         self._loop.recovered()
+        if not self._has_started:
+            self._has_started = True
+            logger.info("dispatcher started")
         with self._store.client.pubsub(ignore_subscribe_messages=True) as pubsub:
             self._listen(pubsub)
             while not self._stop.is_set():
@@ -183,7 +186,7 @@ class Dispatcher:
             pubsub.reset()
 
     def _sleep(self, pubsub: Any) -> None:
-        """Sleep until it is time, taking in what is told meanwhile."""
+        """Sleep until it is time; a wake-up message may make that earlier."""
         while (wait := self._timer.wait()) and not self._stop.is_set():
             recently = time.monotonic() - self._listened < LISTEN_EVERY
             if not pubsub.subscribed or (wait <= SHORT_SLEEP and recently):

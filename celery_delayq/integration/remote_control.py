@@ -19,10 +19,10 @@ from celery_delayq.store.schedule import Store
 
 logger = logging.getLogger(__name__)
 
-#: Most entries of the schedule that a worker tells.
+#: Most entries of the schedule in an answer.
 MOST = 100
 
-#: Characters of a message body beyond which the arguments are told as their short text.
+#: Characters of a message body beyond which the answer has the short text of the arguments.
 LONGEST_BODY = 10_000
 
 #: Celery's answer gives the priority of the worker's timer, which is the same for all tasks. That

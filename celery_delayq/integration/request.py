@@ -64,7 +64,7 @@ class RequestMixin(RequestBase):
         self._end(exc, exc_info.traceback)
         if note is not None and isinstance(exc, (WorkerLostError, SystemExit)):
             told = {} if self._ending is None else self._ending.details
-            # Where it comes back no chord is told, and none was when that is its end.
+            # A message that comes back has not ended, and no chord was notified.
             details = {name: value for name, value in told.items() if name != "told"}
             note(message.delivery_tag, crashed=True, details=pack_details(details))
         try:
