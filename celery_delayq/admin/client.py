@@ -32,7 +32,7 @@ class Admin:
             There is no app yet.
         NoStore
             The app's broker is not one of ours.
-        redis.exceptions.RedisError
+        BrokerUnavailable, CommandRefused
             Redis is away, or refused something.
         """
         consumed = self._session.app.amqp.queues.consume_from

@@ -88,7 +88,7 @@ def from_stock(app: Celery, *, dry_run: bool = False) -> Iterator[Moved]:
                 *others, last = queues
                 for other in others:
                     store.schedule(other, entry)
-                outcome = store.adopt(last, entry, channel.held(tag))
+                outcome = store.take_from_unacked(last, entry, channel.held(tag))
             setattr(moved, outcome, getattr(moved, outcome) + 1)
             yield moved
 
@@ -207,7 +207,7 @@ class _Back:
                     moved.left += 1
             dead_letters: Sequence[StatusCode] = ["d"] * len(some)
             if some and not self.dry_run:
-                dead_letters = self.repair.release(queue, layout, some)
+                dead_letters = self.repair.give_back(queue, layout, some)
             moved.ready += dead_letters.count("d")
             moved.gone += dead_letters.count("u")
             names = [each.name for each, x in zip(some, dead_letters, strict=True) if x == "c"]

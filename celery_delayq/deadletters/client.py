@@ -172,7 +172,7 @@ class DeadLetters(DeadLetterChanges):
         """Return what forgets dead letters of one queue."""
         names = [(each.id, each.dead_lettered.died_ms) for each in dead_letters]
         token = uuid4().hex
-        call = self._ask(lambda store: store.dead_letters.discard_call(queue, names, token))
+        call = self._ask(lambda store: store.dead_letters.delete_call(queue, names, token))
 
         def after(gone: Sequence[DeadLetter]) -> None:
             tell_chords_of_dead(self._session.app, gone)

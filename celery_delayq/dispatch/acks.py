@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from redis.exceptions import ConnectionError, ResponseError, TimeoutError
-
+from celery_delayq.errors import BrokerUnavailable, CommandRefused
 from celery_delayq.store.leases import Acked
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call
@@ -24,7 +23,7 @@ from celery_delayq.utils import native_threads
 logger = native_threads.Logger(__name__)
 
 #: Redis cannot be reached now, or is no master any more: the same call may succeed later.
-LOST = (ConnectionError, TimeoutError, OSError)
+LOST = (BrokerUnavailable, OSError)
 
 #: Times that a change may fail for other reasons than that Redis refused it or was away.
 MOST_FAILURES = 10
@@ -240,10 +239,10 @@ class Changes:
                 raise
             except Exception as exc:
                 if is_refusal_for_now(exc):
-                    raise ConnectionError(str(exc)) from exc
+                    raise BrokerUnavailable(str(exc)) from exc
                 # A client may raise anything while its connection is being closed.
                 change.failures += 1
-                if not isinstance(exc, ResponseError) and change.failures < MOST_FAILURES:
+                if not isinstance(exc, CommandRefused) and change.failures < MOST_FAILURES:
                     raise
                 logger.exception("A change was not made. %s", change.lost or "A lease ends")
             self._waiting.popleft()

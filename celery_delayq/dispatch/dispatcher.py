@@ -16,10 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from redis.exceptions import ResponseError
-
 from celery_delayq.dispatch.acks import LOST
-from celery_delayq.errors import StoreFull
+from celery_delayq.errors import CommandRefused, StoreFull
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store, layouts
@@ -176,7 +174,7 @@ class Dispatcher:
         try:
             pubsub.subscribe(self._store.keys.wake)
             pubsub.get_message(timeout=self._settings.dispatch_interval)
-        except ResponseError as exc:
+        except CommandRefused as exc:
             logger.warning(
                 "This account may not listen to %s (%s): tasks may start up to %s s late",
                 self._store.keys.wake,
@@ -208,11 +206,11 @@ class Dispatcher:
             promoted = self._store.promote(
                 queue, self._layout(queue), self._settings.dispatch_batch
             )
-        except (ResponseError, StoreFull) as exc:
+        except (CommandRefused, StoreFull) as exc:
             # One broken queue must not hold up the others.
             self.tally.errors += 1
             logger.error("promoting failed: queue=%s retry_s=%g: %s", queue, DEFER, exc)
-            self._timer.after(self._store.defer(queue, DEFER))
+            self._timer.after(self._store.defer_queue(queue, DEFER))
             return
         self.tally.promoted += promoted.moved
         self.tally.dead_lettered += promoted.dead_lettered
@@ -249,7 +247,7 @@ class Dispatcher:
             try:
                 # By what its own consumers have said: others may share this Redis.
                 self._store.dead_letters.trim_by(queue, self._layout(queue))
-            except ResponseError as exc:
+            except CommandRefused as exc:
                 self.tally.errors += 1
                 logger.error("trimming dead letters failed: queue=%s: %s", queue, exc)
 
@@ -269,7 +267,7 @@ class Dispatcher:
                     settings.max_deliveries,
                     settings.lease / 3,
                 )
-            except ResponseError as exc:
+            except CommandRefused as exc:
                 self.tally.errors += 1
                 logger.error("reclaiming from %s failed: queue=%s: %s", worker_id, queue, exc)
                 return

@@ -6,10 +6,9 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable
 
-from redis.exceptions import ResponseError
-
 from celery_delayq.dispatch.acks import Acks, Changes
 from celery_delayq.dispatch.holdings import Holdings
+from celery_delayq.errors import CommandRefused
 from celery_delayq.store.schedule import Store
 from celery_delayq.utils import native_threads
 
@@ -56,14 +55,14 @@ class Heartbeat(Holdings):
         are_known = True
         for queue in {*believed, *self._strangers, *asked}:
             try:
-                held = self._store.leases.beat(queue, self.worker_id, self.lease)
+                held = self._store.leases.extend(queue, self.worker_id, self.lease)
                 if held == believed[queue]:
                     self._strangers.pop(queue, None)
                 elif not self.changes:
                     self.reconcile(queue)
                 else:  # Redis holds what these are about, and we do not
                     are_known = False
-            except ResponseError as exc:
+            except CommandRefused as exc:
                 # One broken queue must not end the leases on the others.
                 logger.error("The lease on queue %r could not be extended: %s", queue, exc)
         if are_known:

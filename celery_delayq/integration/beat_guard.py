@@ -29,7 +29,7 @@ _WARNING = (
 
 def running(store: Store, app: Celery) -> list[str]:
     """Return the names of the beats that run: those that use this package, and RedBeat."""
-    client, key = store.client, store.keys.beats
+    client, key = store.client, store.keys.celery_beats
     now = store.now_ms()
     client.zremrangebyscore(key, "-inf", now)
     found = [name.decode("utf-8", "replace") for name in client.zrange(key, 0, -1)]
@@ -66,7 +66,7 @@ def begin(sender: Any, **_: Any) -> None:
             store = session.store
             while True:
                 till = store.now_ms() + int(ALIVE * 1000)
-                store.client.zadd(store.keys.beats, {name: till})
+                store.client.zadd(store.keys.celery_beats, {name: till})
                 loop.recovered()
                 _never.wait(KEEP)
 

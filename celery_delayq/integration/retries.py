@@ -254,7 +254,9 @@ class Attempts:
             name, most = given
             store = self._app._delayq.store
             member = f"{request.id} {request.retries}"
-            return bool(store.control.spend(str(name), int(most), member, BUDGET_EXPIRES))
+            return bool(
+                store.control.use_retry_budget(str(name), int(most), member, BUDGET_EXPIRES)
+            )
         except Exception:
             # Better one retry too many than a task that is not tried again.
             logger.exception("The budget of retries %r of task %r is unknown", given, request.id)

@@ -175,7 +175,7 @@ class Deployment:
 
         Raises
         ------
-        redis.exceptions.RedisError
+        BrokerUnavailable, CommandRefused
             Redis is away, or refused something.
         """
         if time.monotonic() - self._kept < KEEP:
@@ -208,7 +208,7 @@ class Deployment:
     def say(self, gate: PeriodicStore, before: str = "", then: Deployed | None = None) -> Deploy:
         """Say that this version is about; the rest as for :meth:`PeriodicStore.deploy`."""
         alive = int(ALIVE * 1000)
-        deploy = gate.deploy(
+        deploy = gate.announce_version(
             self.source, self.version, self._since, alive, before=before, then=then
         )
         self._since = deploy.since

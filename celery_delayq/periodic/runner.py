@@ -18,9 +18,8 @@ from dataclasses import replace
 from typing import Any
 
 from celery import Celery
-from redis.exceptions import RedisError, ResponseError
 
-from celery_delayq.errors import NoStore, StoreFull
+from celery_delayq.errors import BrokerUnavailable, CommandRefused, NoStore, StoreFull
 from celery_delayq.integration import beat_guard
 from celery_delayq.periodic import policy
 from celery_delayq.periodic.code_entries import Deployment, register_schedules
@@ -138,7 +137,7 @@ class Ticker:
     def _warn_of_beats(self, store: Store) -> None:
         try:
             beat_guard.warn(store, self._app)
-        except ResponseError as exc:  # an account may not read what is not ours
+        except CommandRefused as exc:  # an account may not read what is not ours
             logger.warning("It cannot be told whether celery beat runs: %s", exc)
 
     def _listen(self, store: Store, pubsub: Any) -> float:
@@ -146,7 +145,7 @@ class Ticker:
         try:
             pubsub.subscribe(store.keys.periodic_wake)
             pubsub.get_message(timeout=POLL)
-        except ResponseError as exc:
+        except CommandRefused as exc:
             logger.warning(
                 "This account may not listen to %s (%s): what calls write is seen %s s later",
                 store.keys.periodic_wake,
@@ -183,7 +182,7 @@ class Ticker:
         """Look at entries whose time has come; return for how many seconds to wait then."""
         began = time.monotonic()
         failing = {name: until for name, (until, _) in self._failing.items() if until > began}
-        looked = PeriodicStore(store).upcoming(BATCH, LEAVE, failing, put_right=self._put_right_to)
+        looked = PeriodicStore(store).claim_due(BATCH, LEAVE, failing, put_right=self._put_right_to)
         now, self._put_right_to = looked.now // 1000, ""
         if looked.set_back:
             self._put_right(store, now, scheduler)
@@ -264,7 +263,7 @@ class Ticker:
 
     def _check_there(self, store: Store, exc: Exception) -> None:
         """Raise what a Redis raises that is away; kombu says the same of what it was refused."""
-        if isinstance(exc, (*LOST, RedisError)):
+        if isinstance(exc, (*LOST, BrokerUnavailable, CommandRefused)):
             store.client.ping()
 
     def _failed(self, name: str, exc: Exception) -> None:

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from celery import Signature
-from redis.exceptions import RedisError
 
-from celery_delayq.errors import ConfigError
+from celery_delayq.errors import CommandRefused, ConfigError
 from celery_delayq.integration.not_run import note_revoked
 from celery_delayq.model import publish_outcome
 from celery_delayq.schedule.items import (
@@ -168,7 +167,7 @@ class ManyRun:
                     pipeline.close()
         except _Stopped as stopped:
             raise self._failed(stopped.cause) from stopped.cause
-        except (RedisError, *LOST) as exc:
+        except (CommandRefused, *LOST) as exc:
             raise self._failed(exc) from exc
         self._report.position = self._report.taken
         return self._report
@@ -186,7 +185,7 @@ class ManyRun:
                 raise _Stopped(exc) from exc
             try:
                 queues, entry = make(given)
-            except (RedisError, *LOST):
+            except (CommandRefused, *LOST):
                 raise  # not the item's fault, which counts as not taken
             except Exception as exc:
                 report.taken += 1

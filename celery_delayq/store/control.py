@@ -65,7 +65,7 @@ class ControlStore:
 
     # -- to look at
 
-    def known(self, queue: str, messages: Iterable[tuple[str, str]]) -> str:
+    def exists(self, queue: str, messages: Iterable[tuple[str, str]]) -> str:
         """Return a code of ``schedule/exists.lua`` for each id and message id: whether that is
         there."""
         script, keys = scripts.load("schedule/exists"), [*self._keys.queue(queue).state]
@@ -246,8 +246,8 @@ class ControlStore:
             calls += 1
         return codes
 
-    def spend(self, budget: str, most: int, what: str, seconds: int) -> bool:
-        """Spend one of at most *most* retries of a canvas; False when none is left.
+    def use_retry_budget(self, budget: str, most: int, what: str, seconds: int) -> bool:
+        """Use one of at most *most* retries of a canvas; False when none is left.
 
         The same again, *what* says which, costs nothing. It is remembered for so many seconds.
         """

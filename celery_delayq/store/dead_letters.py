@@ -1,4 +1,4 @@
-"""What is done in Redis with dead letters: dead-letter, read, replay, discard, trim, keep."""
+"""What is done in Redis with dead letters: dead-letter, read, replay, delete, trim, restore."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Replay(NamedTuple):
 
 
 class ReplayedInPlace(NamedTuple):
-    """How many dead letters are ready again; id and death (ms) of those that are not; when the last
-    one died that was looked at (ms), and whether there are more.
+    """How many dead letters are ready again, id and death (ms) of the others, the death of the last
+    one that was looked at (ms), and whether there are more.
     """
 
     done: int
@@ -236,7 +236,7 @@ class DeadLetterStore:
         died_from, died_to
             In ms since 1970; *died_from* may be ``-inf``.
         told : Sequence[bytes]
-            Ids of those that died at *died_from* and were told already.
+            Ids that died at *died_from* and were returned already.
         """
         key = self._keys.queue(queue)
         call = Call(
@@ -255,7 +255,7 @@ class DeadLetterStore:
             start += int(size)
         return ReplayedInPlace(int(done), left, float(last), more == b"1")
 
-    def discard_call(self, queue: str, dead_letters: Sequence[tuple[str, int]], token: str) -> Call:
+    def delete_call(self, queue: str, dead_letters: Sequence[tuple[str, int]], token: str) -> Call:
         """Return the call that forgets dead letters, by id and when they died (ms).
 
         *token* as for :meth:`replay_call`.
@@ -266,13 +266,13 @@ class DeadLetterStore:
             scripts.load("deadletters/delete"), [key.dead, key.dead_at, key.answer(token)], args
         )
 
-    def discard(
+    def delete(
         self, queue: str, dead_letters: Sequence[tuple[str, int]], token: str | None = None
     ) -> list[StatusCode]:
-        """Make the :meth:`discard_call`, and say what became of each."""
+        """Make the :meth:`delete_call`, and say what became of each."""
         if not dead_letters:
             return []
-        return told(self._runner.run(self.discard_call(queue, dead_letters, token or uuid4().hex)))
+        return told(self._runner.run(self.delete_call(queue, dead_letters, token or uuid4().hex)))
 
     def trim_by(self, queue: str, layout: Layout) -> None:
         """Forget dead letters beyond the limits of a queue, some of them, and tell of it in the
@@ -312,7 +312,7 @@ class DeadLetterStore:
         )
         return int(old), int(many)
 
-    def keep(
+    def restore(
         self, queue: str, dead_letters: Sequence[tuple[str, int, bytes]], token: str | None = None
     ) -> list[StatusCode]:
         """Keep dead letters as they were: id, when it died (ms), what was stored.

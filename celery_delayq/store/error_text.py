@@ -16,7 +16,7 @@ from redis.exceptions import (
     TimeoutError,
 )
 
-from celery_delayq.errors import DelayQError
+from celery_delayq.errors import BrokerUnavailable, DelayQError
 from celery_delayq.store.scripting.runner import is_denied
 
 #: What the broker, or the way to it, may raise.
@@ -31,7 +31,9 @@ _REFUSALS = (AuthenticationError, AuthorizationError)
 
 def is_away(exc: BaseException) -> bool:
     """Return whether a server could not be reached, or is still starting."""
-    if isinstance(exc, DelayQError) or any(isinstance(each, _REFUSALS) for each in _causes(exc)):
+    if isinstance(exc, BrokerUnavailable):
+        return True
+    if any(isinstance(each, (DelayQError, *_REFUSALS)) for each in _causes(exc)):
         return False
     return isinstance(exc, (ConnectionError, TimeoutError, BusyLoadingError, OperationalError))
 

@@ -121,9 +121,9 @@ class QueueKeys:
     duplicate ids
         Sorted set, all scores 0: ``id NUL message_id`` of entries whose id was taken when they
         came.
-    waiting
+    ready_index
         Hash: entry id to what is known of it while it is ready (``include/tracking.lua``).
-    running
+    leased_index
         Hash: the same while a process holds it.
     pace
         Hash: how much of the queue may be promoted now (``include/rate_limit.lua``).
@@ -152,8 +152,8 @@ class QueueKeys:
     paused_due: str
     unique: str
     duplicate_ids: str
-    waiting: str
-    running: str
+    ready_index: str
+    leased_index: str
     pace: str
     dead: str
     dead_at: str
@@ -179,8 +179,8 @@ class QueueKeys:
             self.paused_due,
             self.unique,
             self.duplicate_ids,
-            self.waiting,
-            self.running,
+            self.ready_index,
+            self.leased_index,
         )
 
     def answer(self, token: str) -> str:
@@ -274,15 +274,15 @@ class Keys:
         return f"{self.prefix}delayq:periodic_at"
 
     @property
-    def deploys(self) -> str:
+    def code_versions(self) -> str:
         """Hash: which versions of the periodic entries in code are about
         (``periodic/announce_version.lua``)."""
-        return f"{self.prefix}delayq:deploys"
+        return f"{self.prefix}delayq:code_versions"
 
     @property
-    def beats(self) -> str:
+    def celery_beats(self) -> str:
         """Sorted set: each ``celery beat`` that runs, scored by until when it is said to (ms)."""
-        return f"{self.prefix}delayq:beats"
+        return f"{self.prefix}delayq:celery_beats"
 
     def budget(self, name: str) -> str:
         """Set: the retries of all members of a canvas, where they share a number of them."""
@@ -297,7 +297,7 @@ class Keys:
 
     @property
     def wake(self) -> str:
-        """Channel on which ``<µs until due> <queue>`` is told when something earlier came.
+        """Channel: ``<µs until due> <queue>`` when an entry came that is due earlier.
 
         Redis' channels span its databases, so the name holds the database.
         """
@@ -305,7 +305,7 @@ class Keys:
 
     @property
     def periodic_wake(self) -> str:
-        """Channel on which it is told that somebody has written periodic entries."""
+        """Channel: a message when periodic entries were written."""
         return f"{self.prefix}delayq:periodic_wake:{self.database}"
 
     @lru_cache(maxsize=1024)  # noqa: B019 - a few of them live as long as the process
@@ -320,8 +320,8 @@ class Keys:
             paused_due=f"{own}paused_due",
             unique=f"{own}unique",
             duplicate_ids=f"{own}duplicate_ids",
-            waiting=f"{own}waiting",
-            running=f"{own}running",
+            ready_index=f"{own}ready_index",
+            leased_index=f"{own}leased_index",
             pace=f"{own}pace",
             dead=f"{own}dead",
             dead_at=f"{own}dead_at",

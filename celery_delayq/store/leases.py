@@ -129,7 +129,7 @@ class LeaseStore:
         self._runner = runner
         self._keys = runner.keys
 
-    def reserve_call(
+    def acquire_call(
         self,
         queue: str,
         worker_id: str,
@@ -188,7 +188,7 @@ class LeaseStore:
             ],
         )
 
-    def reserve(
+    def acquire(
         self,
         queue: str,
         worker_id: str,
@@ -199,7 +199,7 @@ class LeaseStore:
     ) -> Reserved:
         """Lease up to *limit* messages of all priorities, and wait for them."""
         lists = len(self._runner.layout.steps)
-        call = self.reserve_call(queue, worker_id, lease, request_number, limit, lists, others)
+        call = self.acquire_call(queue, worker_id, lease, request_number, limit, lists, others)
         return Reserved.read(self._runner.run(call))
 
     def ack_call(self, queue: str, worker_id: str, runs: Mapping[str, bytes]) -> Call:
@@ -222,7 +222,7 @@ class LeaseStore:
             known, left = known + acked.known, left[acked.done :]
         return known
 
-    def beat(self, queue: str, worker_id: str, lease: float) -> int:
+    def extend(self, queue: str, worker_id: str, lease: float) -> int:
         """Extend the lease on a queue by *lease* seconds from now; return how many are held."""
         key = self._keys.queue(queue)
         keys = [key.leased(worker_id), key.leases, self._keys.lease_ends, self._keys.clock]
@@ -253,7 +253,8 @@ class LeaseStore:
         Returns
         -------
         (requeued, dead-lettered)
-            Buried is what killed its process more than *most* times, unless that is 0. What was
+            Messages that killed their process more than *most* times are dead-lettered, unless
+            *most* is 0. What was
             held so often by a worker that *died* is delivered alone first, as for
             :meth:`reclaim_expired`.
         """
@@ -274,7 +275,7 @@ class LeaseStore:
             left = left[done:] if last else left[: len(left) - done]
         return total[0], total[1]
 
-    def reject(
+    def dead_letter(
         self,
         queue: str,
         worker_id: str,
@@ -291,12 +292,12 @@ class LeaseStore:
         key = self._keys.queue(queue)
         keys = [*key.state, key.leased(worker_id), key.deliveries]
         keys += key.dead, key.dead_at, self._keys.queues, self._keys.history
-        dead_letter = dead_letter_text(id), dead_letter_text(reason)
+        texts = dead_letter_text(id), dead_letter_text(reason)
         most = self._runner.limits(queue).history
-        args = [field, *dead_letter, queue, self._runner.layout.text, details, most, run]
+        args = [field, *texts, queue, self._runner.layout.text, details, most, run]
         return bool(self._runner.run(Call(scripts.load("leases/dead_letter"), keys, args)))
 
-    def retry(
+    def replace(
         self,
         queue: str,
         entry: Entry,
@@ -306,11 +307,11 @@ class LeaseStore:
         *,
         when_due: WhenDue,
     ) -> Retried:
-        """Make the :meth:`retry_call`, and say what became of it."""
-        call = self.retry_call(queue, entry, held_in, worker_id, field, when_due=when_due)
+        """Make the :meth:`replace_call`, and say what became of it."""
+        call = self.replace_call(queue, entry, held_in, worker_id, field, when_due=when_due)
         return cast(Retried, self._runner.run(call).decode())
 
-    def retry_call(
+    def replace_call(
         self,
         queue: str,
         entry: Entry,
@@ -329,7 +330,7 @@ class LeaseStore:
         call.add(entry)
         key = self._keys.queue(held_in)
         call.script = scripts.load("leases/replace")
-        call.keys += key.leased(worker_id), key.deliveries, key.running, self._keys.history
+        call.keys += key.leased(worker_id), key.deliveries, key.leased_index, self._keys.history
         call.args += field, when_due, self._runner.limits(held_in).history, run
         return call
 

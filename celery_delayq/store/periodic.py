@@ -98,7 +98,7 @@ class Deploy(NamedTuple):
     Attributes
     ----------
     counts : str
-        Of those that are about the one that came last.
+        The version that came last among the live ones.
     mark : str
         The version whose entries were written last, or who is writing; ``""`` for nobody yet.
     since : int
@@ -137,7 +137,7 @@ class PeriodicStore:
         self._keys = [runner.keys.periodic, runner.keys.periodic_at]
         self._scan = ScanStore(runner)
 
-    def upcoming(
+    def claim_due(
         self, limit: int, leave_ms: int, but: Iterable[str] = (), *, put_right: str = ""
     ) -> Upcoming:
         """Return entries to look at, which others leave alone for so many ms; none of *but*.
@@ -342,7 +342,7 @@ class PeriodicStore:
         """Return how many entries there are."""
         return cast(int, self._runner.client.hlen(self._keys[0]))
 
-    def deploy(
+    def announce_version(
         self,
         source: str,
         version: str,
@@ -362,7 +362,7 @@ class PeriodicStore:
         """
         args: list[Any] = [source, version, _ms(since), alive_ms, to_bytes(before)]
         args += ["", ""] if then is None else [then.mark, json.dumps({**then.definition_hashes})]
-        keys = [self._runner.keys.deploys]
+        keys = [self._runner.keys.code_versions]
         counts, mark, own, *others = self._runner.run(
             Call(scripts.load("periodic/announce_version"), keys, args)
         )
@@ -371,7 +371,7 @@ class PeriodicStore:
     def deployed(self, source: str) -> Deployed:
         """Return what was written last of the entries in code."""
         fields = [f"{source}\0", f"{source}\0\0"]
-        mark, definition_hashes = self._runner.client.hmget(self._runner.keys.deploys, fields)
+        mark, definition_hashes = self._runner.client.hmget(self._runner.keys.code_versions, fields)
         try:
             found = json.loads(definition_hashes or b"{}")
         except ValueError:

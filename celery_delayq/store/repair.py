@@ -34,7 +34,7 @@ EXAMPLES = 3
 PAGE = 1000
 
 _OWN = re.compile(
-    r"\{(.*)\}:(?:(?:due|entries|tasks|paused_due|unique|duplicate_ids|waiting|running|pace|dead"
+    r"\{(.*)\}:(?:(?:due|entries|tasks|paused_due|unique|duplicate_ids|ready_index|leased_index|pace|dead"
     r"|dead_at|leases|request_numbers|deliveries|quarantined)|leased:(.+))",
     re.DOTALL,
 )
@@ -142,7 +142,7 @@ class RepairStore:
                 pipe.zcard(zset)
             for hash_ in (key.entries, key.dead):
                 pipe.hlen(hash_)
-            # A key of another type is told when its turn comes.
+            # A key of another type is reported when its turn comes.
             replies = pipe.execute(raise_on_error=False)
         return [reply for reply in replies if isinstance(reply, int)]
 
@@ -299,7 +299,7 @@ class RepairStore:
             scores, records = pipe.execute()
         return [*zip(names, scores, records, strict=True)]
 
-    def release(
+    def give_back(
         self, queue: str, layout: Layout, some: Sequence[Release], token: str | None = None
     ) -> list[StatusCode]:
         """Push messages to the ready lists in place of entries that are as they were read.
@@ -366,7 +366,7 @@ def batches(items: Iterable[T]) -> list[list[T]]:
 
 
 def flag(repair: bool) -> str:
-    """Return how scripts are told whether to repair."""
+    """Return the argument of scripts that says whether to repair."""
     return "1" if repair else "0"
 
 

@@ -59,9 +59,9 @@ class RepairTracking:
         with self._runner.client.pipeline(transaction=False) as pipe:
             for zset in (key.paused_due,):
                 pipe.zcard(zset)
-            for hash_ in (key.waiting, key.running):
+            for hash_ in (key.ready_index, key.leased_index):
                 pipe.hlen(hash_)
-            # A key of another type is told when its turn comes.
+            # A key of another type is reported when its turn comes.
             replies = pipe.execute(raise_on_error=False)
         return [reply for reply in replies if isinstance(reply, int)]
 
@@ -69,7 +69,7 @@ class RepairTracking:
         """Return what is to be said of keys of a queue that are of another type."""
         key = self._keys.queue(queue)
         zsets = (key.due, key.tasks, key.paused_due, key.duplicate_ids, key.dead_at, key.leases)
-        hashes = (key.entries, key.unique, key.waiting, key.running, key.pace, key.dead)
+        hashes = (key.entries, key.unique, key.ready_index, key.leased_index, key.pace, key.dead)
         return self._wrong({**dict.fromkeys(zsets, "zset"), **dict.fromkeys(hashes, "hash")})
 
     def wrong_shared_types(self) -> list[str]:
@@ -136,7 +136,7 @@ class RepairTracking:
 
     def _index(self, queue: str, index: Index) -> str:
         key = self._keys.queue(queue)
-        return key.running if index == "running" else key.waiting
+        return key.leased_index if index == "running" else key.ready_index
 
     def gone(
         self, queue: str, worker_ids: Iterable[str], seen: Iterable[Tracked], *, repair: bool

@@ -155,8 +155,8 @@ class ScanStore:
             going = None if following is None else going._replace(after=following)
 
     def died_ms(self, queue: str, low: int | None, place: int) -> int | None:
-        """Return when the dead letter at a place died, from 0, of those that died at *low* or later
-        (ms); None where there are fewer by now.
+        """Return when the dead letter at a place died (ms), counted from 0 among the ones that died
+        at *low* or later; None where there are fewer by now.
         """
         args = "-inf" if low is None else low, "+inf", place, 1
         name = self._keys.queue(queue).dead_at
@@ -235,7 +235,7 @@ class ScanStore:
     def tracked(self, queue: str, where: Where, names: Sequence[bytes]) -> list[bytes | None]:
         """Return what is tracked under names of messages that are ready, or held."""
         key = self._keys.queue(queue)
-        name = key.waiting if where == "waiting" else key.running
+        name = key.ready_index if where == "waiting" else key.leased_index
         return cast("list[bytes | None]", self._runner.client.hmget(name, names) if names else [])
 
 

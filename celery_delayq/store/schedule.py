@@ -115,7 +115,7 @@ class Store(ScriptRunner):
         )
         return Promoted(self._look(reply), int(reply[3]), int(reply[4]))
 
-    def adopt(self, queue: str, entry: Entry, held: Held) -> Adopted:
+    def take_from_unacked(self, queue: str, entry: Entry, held: Held) -> Adopted:
         """Take a message out of kombu's unacked keys into the schedule or, if due, to ready."""
         call = self.puts(queue, alone=True)
         call.add(entry)
@@ -146,7 +146,7 @@ class Store(ScriptRunner):
         reply = self.run(Call(scripts.load("dispatch/next_queue"), keys, [int(patience * 1000)]))
         return self._with_lease_ends(reply, reply[3:])
 
-    def defer(self, queue: str, seconds: float) -> Look:
+    def defer_queue(self, queue: str, seconds: float) -> Look:
         """Look at *queue* only *seconds* from now, and return what to look at before."""
         args = [queue, int(seconds * 1000)]
         return self._look(
@@ -158,7 +158,7 @@ class Store(ScriptRunner):
         self.client.hset(self.keys.queues, queue, self.layout_of(queue).text)
 
     def registry(self) -> dict[str, bytes]:
-        """Return the layout, as stored, of every queue that was ever scheduled on."""
+        """Return the stored layout of every registered queue."""
         found = cast("dict[bytes, bytes]", self.client.hgetall(self.keys.queues))
         return {name: layout for queue, layout in found.items() if (name := _name(queue))}
 
@@ -240,7 +240,7 @@ class Store(ScriptRunner):
 
     # -- to clear
 
-    def clear(self, queue: str, *, deleted: bool = False) -> int:
+    def purge(self, queue: str, *, deleted: bool = False) -> int:
         """Forget all scheduled entries of a queue and return how many there were.
 
         So it does with messages that wait to be delivered alone. Dead letters stay. With

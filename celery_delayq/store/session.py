@@ -6,9 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from redis.exceptions import ConnectionError
-
-from celery_delayq.errors import ConfigError, NoStore
+from celery_delayq.errors import BrokerTimeout, BrokerUnavailable, ConfigError, NoStore
 from celery_delayq.store.schedule import Store
 from celery_delayq.utils import native_threads
 
@@ -100,7 +98,9 @@ class Session:
         store = self.store
         try:
             return question(store)
-        except ConnectionError:
+        except BrokerTimeout:
+            raise
+        except BrokerUnavailable:
             with self._lock:
                 if self._store is store:
                     self._store = None

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from kombu.exceptions import OperationalError
-from redis.exceptions import RedisError
 
-from celery_delayq.errors import TransferError
+from celery_delayq.errors import CommandRefused, TransferError
 from celery_delayq.settings import Settings
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.schedule import Store
@@ -43,7 +42,7 @@ PATIENCE = 60.0
 #: Most seconds that a stopping worker waits for a batch.
 STOP_TIMEOUT = 2.0
 
-_REDIS = (RedisError, OperationalError)
+_REDIS = (CommandRefused, OperationalError)
 
 
 def backoff(failures: int, interval: float = INTERVAL) -> float:

@@ -207,7 +207,7 @@ class Archive:
             part = names[start : start + BATCH]
             token = uuid4().hex
             states += self.session.ask(
-                lambda store, part=part, token=token: store.dead_letters.discard(  # type: ignore[misc]
+                lambda store, part=part, token=token: store.dead_letters.delete(  # type: ignore[misc]
                     batch.queue, part, token
                 )
             )

@@ -111,4 +111,4 @@ def _restore(
     dead_letters = [
         (row.id, row.dead_letter.dead_lettered.died_ms or now, row.data) for row in rows
     ]
-    return [_OUTCOMES[state] for state in store.dead_letters.keep(queue, dead_letters, token)]
+    return [_OUTCOMES[state] for state in store.dead_letters.restore(queue, dead_letters, token)]

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 from kombu.exceptions import OperationalError
-from redis.exceptions import RedisError
 
-from celery_delayq.errors import TransferError
+from celery_delayq.errors import CommandRefused, TransferError
 from celery_delayq.store.schedule import Store
 
 #: Most examples of unreadable entries in a result.
@@ -190,7 +189,7 @@ def transfer_errors(report: TransferProgress, hint: str, what: str = "entries") 
         yield
     except BrokenPipeError:
         raise  # the reader of a pipe has closed it
-    except (TransferError, RedisError, OperationalError, OSError) as exc:
+    except (TransferError, CommandRefused, OperationalError, OSError) as exc:
         if not report.looked:
             raise TransferError(str(exc)) from exc
         raise TransferError(f"{exc}; stopped after {report.looked:,} {what}, {hint}") from exc

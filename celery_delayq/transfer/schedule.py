@@ -213,7 +213,7 @@ def _known(store: Store, rows: Sequence[ScheduleRow]) -> set[ScheduleRow]:
     """Return the entries that are scheduled, ready or leased already."""
     known: set[ScheduleRow] = set()
     for queue, some in by_queue(rows, len(rows)):
-        states = store.control.known(queue, [(row.id, row.message_id) for row in some])
+        states = store.control.exists(queue, [(row.id, row.message_id) for row in some])
         known.update(row for row, state in zip(some, states, strict=True) if state == "d")
     return known
 

@@ -112,7 +112,7 @@ class ConsumeChannel(NotYetChannel):
         while True:
             others = keeper.busy
             message_id = keeper.new_request_number(queue)
-            reserved = self.store.leases.reserve(
+            reserved = self.store.leases.acquire(
                 queue, keeper.worker_id, keeper.lease, message_id, 1, others
             )
             taken = self._fetcher.took(queue, message_id, reserved)

@@ -151,7 +151,7 @@ class Fetcher:
         # Acknowledgements first: they may make room for what is to be delivered alone.
         calls = self._riding.calls(channel.store)
         calls += [
-            channel.store.leases.reserve_call(
+            channel.store.leases.acquire_call(
                 share.queue,
                 keeper.worker_id,
                 keeper.lease,

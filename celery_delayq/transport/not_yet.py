@@ -48,7 +48,7 @@ class NotYetChannel(SettleChannel):
         # One after the other, so that they go on in the order in which they came.
         self._paused_due_at = max(self._paused_due_at + 1, self.store.now_ms())
         due = envelope.due_of(raw) or Due(0)  # not long to go: else it is in the schedule by now
-        self.store.leases.retry(
+        self.store.leases.replace(
             taken.queue,
             self._entry(raw, Due(max(self._paused_due_at, due.ms))),
             taken.queue,
@@ -69,7 +69,7 @@ class NotYetChannel(SettleChannel):
         if due is None:
             return False
         # As it came: what is ours for this delivery is not to be kept.
-        outcome = self.store.leases.retry(
+        outcome = self.store.leases.replace(
             taken.queue,
             self._entry(envelope.decode(taken.message), due),
             taken.queue,

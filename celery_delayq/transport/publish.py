@@ -204,7 +204,7 @@ class PublishChannel(stock.Channel):
         """Schedule a retry in place of the message that is being worked on."""
         worker_id, _, field = held.tag.partition(":")
         run = run_history.of_retry() if self.settings.history else b""
-        call = self.store.leases.retry_call(
+        call = self.store.leases.replace_call(
             queue, entry, held.queue, worker_id, field, when_due="push", run=run
         )
         state = self._run(call)

@@ -17,6 +17,7 @@ from celery_delayq.integration.replace import make
 from celery_delayq.settings import Settings, misplaced
 from celery_delayq.store import server_checks
 from celery_delayq.store.repair import RepairStore
+from celery_delayq.store.scripting.client import translating
 from celery_delayq.transport import url
 from celery_delayq.transport.consume import ConsumeChannel
 from celery_delayq.transport.poller import Poller, Readers
@@ -37,7 +38,7 @@ class Channel(ConsumeChannel):
     def _purge(self, queue: str) -> int:
         """Empty *queue* and return how many messages were in it, ready and scheduled."""
         ready: int = super()._purge(queue)
-        scheduled = self.store.clear(queue)
+        scheduled = self.store.purge(queue)
         RepairStore(self.store).forget_counts(queue, self.store.layout)
         logger.info("Purged queue %r: %d ready, %d scheduled", queue, ready, scheduled)
         return ready + scheduled
@@ -45,7 +46,7 @@ class Channel(ConsumeChannel):
     def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
         super()._delete(queue, *args, **kwargs)
         if self.can_schedule(queue):
-            self.store.clear(queue, deleted=True)
+            self.store.purge(queue, deleted=True)
 
     def _get_pool(self, asynchronous: bool = False) -> Any:
         with self.connection.plain_client():
@@ -129,7 +130,8 @@ class Transport(stock.Transport):
     def establish_connection(self) -> Any:
         """Connect, and refuse a server that lacks what the scripts need."""
         try:
-            connection = super().establish_connection()
+            with translating():
+                connection = super().establish_connection()
         except ResponseError as exc:
             server_checks.check_refusal(exc)
             raise

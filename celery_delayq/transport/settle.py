@@ -92,7 +92,7 @@ class SettleChannel(PublishChannel):
             return False
         why, queue, field = holding.reason or reason, holding.queue, self.keeper.field(tag)
         me, details, run = self.keeper.worker_id, holding.details, holding.run
-        self._do(lambda store: store.leases.reject(queue, me, field, id, why, details, run))
+        self._do(lambda store: store.leases.dead_letter(queue, me, field, id, why, details, run))
         self._trim_sometimes(queue)
         return True
 

@@ -93,7 +93,7 @@ def run_each(url: str, who: str, seed: int) -> list[str]:
         ending = over.exists(OVER)
         moved = store.promote("q", LAYOUT, 100).moved
         message_id += 1
-        reserved = store.leases.reserve("q", who, 600, str(message_id), chance.choice([1, 5, 30]))
+        reserved = store.leases.acquire("q", who, 600, str(message_id), chance.choice([1, 5, 30]))
         fields = [field for field, _, _ in reserved.messages]
         if fields and not ending and chance.random() < 0.1:
             store.leases.requeue("q", who, fields, last=chance.random() < 0.5)

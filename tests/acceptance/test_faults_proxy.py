@@ -132,7 +132,7 @@ def test_a_script_is_known_by_its_name_and_counts_when_it_is_executed(
     delayq_redis.client.script_flush()
 
     with pytest.raises(ConnectionError):
-        store.defer("q", 1) and store.next_queue()
+        store.defer_queue("q", 1) and store.next_queue()
 
     # Once as EVALSHA, which the server did not know, and once as EVAL.
     assert proxy.traffic["dispatch/next_queue"] == proxy.traffic["dispatch/defer_queue"] == 2

@@ -308,10 +308,10 @@ class RetryScene(Scene):
     def dead_letter_ready(self) -> list[str]:
         """Dead-letter all ready tasks, as a worker does it; return their ids."""
         leases, ids = DelayQ.of(self.app).store.leases, []
-        while messages := leases.reserve("celery", "me", 600, uuid4().hex, 100).messages:
+        while messages := leases.acquire("celery", "me", 600, uuid4().hex, 100).messages:
             for field, message, _ in messages:
                 ids.append(str(json.loads(message)["headers"]["id"]))
-                leases.reject("celery", "me", field, ids[-1], "failed")
+                leases.dead_letter("celery", "me", field, ids[-1], "failed")
         return ids
 
     def attempts(self, id: str) -> list[int]:

@@ -234,7 +234,7 @@ def read(store: Store, name: str, message: bytes = b"{}") -> Release:
 
 def release(store: Store, *some: Release, token: str | None = None) -> str:
     """Give entries back to stock workers, and tell what became of each."""
-    return "".join(RepairStore(store).release(QUEUE, Layout(), some, token))
+    return "".join(RepairStore(store).give_back(QUEUE, Layout(), some, token))
 
 
 def push(store: Store, *messages: bytes, step: int = 0, queue: str = QUEUE) -> None:
@@ -256,7 +256,7 @@ def reserve(
     queue: str = QUEUE,
 ) -> Reserved:
     """Lease messages."""
-    call = store.leases.reserve_call(queue, who, LEASE, message_id, limit, lists, others)
+    call = store.leases.acquire_call(queue, who, LEASE, message_id, limit, lists, others)
     return Reserved.read(store.run(call))
 
 

@@ -286,7 +286,7 @@ class LeaseMachine(RuleBasedStateMachine):
         return name.partition(":")[0] == message_id
 
     def ask(self, who: str, message_id: str, limit: int, lists: int, others: int) -> Reserved:
-        call = self.store.leases.reserve_call(QUEUE, who, LEASE, message_id, limit, lists, others)
+        call = self.store.leases.acquire_call(QUEUE, who, LEASE, message_id, limit, lists, others)
         reserved = Reserved.read(self.store.run(call))
         assert reserved == self.model.reserve(who, LEASE, message_id, limit, lists, others)
         labels = [Label.of(message) for _, message, _ in reserved.messages]
@@ -302,7 +302,7 @@ class LeaseMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def beat(self, data: st.DataObject) -> None:
         who = data.draw(st.sampled_from(self.live))
-        assert self.store.leases.beat(QUEUE, who, LEASE) == self.model.beat(who, LEASE)
+        assert self.store.leases.extend(QUEUE, who, LEASE) == self.model.beat(who, LEASE)
 
     @precondition(any_holds)
     @rule(data=st.data(), foreign=st.lists(st.sampled_from(["1:9", "999:1", "x"]), max_size=2))
@@ -345,7 +345,7 @@ class LeaseMachine(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(self.told[who]))
         self.forget(who, [name], data)
         expected = self.model.reject(who, name, id, "rejected", details)
-        assert self.store.leases.reject(QUEUE, who, name, id, "rejected", details) == expected
+        assert self.store.leases.dead_letter(QUEUE, who, name, id, "rejected", details) == expected
 
     @precondition(any_holds)
     @rule(
@@ -381,7 +381,7 @@ class LeaseMachine(RuleBasedStateMachine):
         assert self.send_retry(who, name, what, when_due) == ("duplicate" if there else "gone")
 
     def send_retry(self, who: str, name: str, what: Entry, when_due: Any) -> str:
-        return self.store.leases.retry(QUEUE, what, QUEUE, who, name, when_due=when_due)
+        return self.store.leases.replace(QUEUE, what, QUEUE, who, name, when_due=when_due)
 
     @precondition(lambda self: self.model.turn)
     @rule()

@@ -98,7 +98,7 @@ class DeadLetterMachine(ScheduleMachine):
             expected.append(state)
 
         names = [(each.id, each.died_ms) for each in drawn]
-        assert self.store_for(repeat).dead_letters.discard(QUEUE, names) == expected
+        assert self.store_for(repeat).dead_letters.delete(QUEUE, names) == expected
 
     @precondition(lambda self: self.forgotten)
     @rule(data=st.data(), repeat=st.booleans())
@@ -106,5 +106,5 @@ class DeadLetterMachine(ScheduleMachine):
         dead_letter, known = data.draw(st.sampled_from(self.forgotten))
         expected = self.model.keep(known)
         item = (dead_letter.id, dead_letter.died_ms, dead_letter.data)
-        found = self.store_for(repeat).dead_letters.keep(QUEUE, [item])
+        found = self.store_for(repeat).dead_letters.restore(QUEUE, [item])
         assert found == [expected]

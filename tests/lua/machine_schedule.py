@@ -251,7 +251,7 @@ class ScheduleMachine(LeaseMachine):
             return
         self.client.delete(*self.store.keys.ready_lists(QUEUE, LAYOUT))
         expected = self.model.purge()
-        assert self.store.clear(QUEUE) == expected
+        assert self.store.purge(QUEUE) == expected
         self.untold = True
 
     @precondition(lambda self: any(self.model.ready.values()))

@@ -213,7 +213,7 @@ def test_acknowledgements_are_settled_about_a_megabyte_at_once(store: Store) -> 
     assert store.leases.ack(QUEUE, "me", fields) == COUNT
 
     assert calls() == len(STEPS)
-    assert not store.client.exists("{q}:leased:me", "{q}:running")
+    assert not store.client.exists("{q}:leased:me", "{q}:leased_index")
 
 
 # -- to look at
@@ -343,7 +343,7 @@ def test_a_look_reads_about_a_megabyte(store: Store, what: str, repair: bool) ->
 def test_what_is_gone_is_told_when_all_can_be_read_at_one_moment(store: Store) -> None:
     hold_all(store)
     seen = [Tracked(b"id", b"m1 5 - task me")]
-    store.client.hset("{q}:running", *seen[0])
+    store.client.hset("{q}:leased_index", *seen[0])
 
     def look() -> Batch | None:
         return RepairTracking(store).gone(QUEUE, ["me"], seen, repair=False)
@@ -387,7 +387,7 @@ def put_periodic(store: Store) -> None:
 def read_upcoming(store: Store) -> list[bytes]:
     """Return the records of all entries that are to be looked at."""
     found: list[bytes] = []
-    while records := PeriodicStore(store).upcoming(100, 1_000_000).records:
+    while records := PeriodicStore(store).claim_due(100, 1_000_000).records:
         found += [record.encode() for _, record in records]
     return found
 

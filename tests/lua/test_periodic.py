@@ -95,9 +95,9 @@ def test_what_is_handed_out_is_left_alone_for_a_while(store: Store) -> None:
     for n, look in enumerate((now - 20, now - 10, now - 30, FAR)):
         put(store, f"e{n}", look=look)
 
-    first = gate(store).upcoming(2, 100_000)
-    second = gate(store).upcoming(10, 100_000)
-    third = gate(store).upcoming(10, 100_000)
+    first = gate(store).claim_due(2, 100_000)
+    second = gate(store).claim_due(10, 100_000)
+    third = gate(store).claim_due(10, 100_000)
 
     assert first.records == [("e2", "old\n{}"), ("e0", "old\n{}")]
     assert first.next == now - 10
@@ -112,28 +112,28 @@ def test_what_is_left_to_others_keeps_its_time_and_is_not_waited_for(store: Stor
     for n, look in enumerate((now - 30, now - 20, now - 10, FAR)):
         put(store, f"e{n}", look=look)
 
-    found = gate(store).upcoming(1, 100_000, ["e0", "gone"])
+    found = gate(store).claim_due(1, 100_000, ["e0", "gone"])
     assert found.records == [("e1", "old\n{}")]
     assert found.next == now - 10
     assert store.client.zscore(LOOKS, "e0") == now - 30
 
-    assert gate(store).upcoming(10, 100_000, ["e0", "e2", "e3"])[1:] == (
+    assert gate(store).claim_due(10, 100_000, ["e0", "e2", "e3"])[1:] == (
         int(store.client.zscore(LOOKS, "e1") or 0),
         [],
         "",
     )
-    assert [name for name, _ in gate(store).upcoming(10, 100_000).records] == ["e0", "e2"]
+    assert [name for name, _ in gate(store).claim_due(10, 100_000).records] == ["e0", "e2"]
 
 
 def test_without_entries_there_is_nothing_to_look_at(store: Store) -> None:
-    assert gate(store).upcoming(10, 100)[1:] == (None, [], "")
+    assert gate(store).claim_due(10, 100)[1:] == (None, [], "")
     assert snapshot(store.client) == {}
 
 
 def test_a_look_at_what_is_gone_is_forgotten(store: Store) -> None:
     store.client.zadd(LOOKS, {"gone": 5})
 
-    assert gate(store).upcoming(10, 100)[1:] == (None, [], "")
+    assert gate(store).claim_due(10, 100)[1:] == (None, [], "")
     assert snapshot(store.client) == {}
 
 
@@ -146,15 +146,15 @@ def test_a_clock_that_is_set_back_is_told_until_somebody_has_put_right_what_it_l
     store: Store,
 ) -> None:
     put(store, "a", look=FAR)
-    assert gate(store).upcoming(10, 100).set_back == ""
+    assert gate(store).claim_due(10, 100).set_back == ""
     now = store.now_ms()
     then = str(now + AHEAD)
     store.client.hset("delayq:clock", "ticked", then)
 
-    assert [gate(store).upcoming(10, 100).set_back for _ in range(2)] == [then, then]
-    assert gate(store).upcoming(10, 100, put_right="5").set_back == then
-    assert gate(store).upcoming(10, 100, put_right=then).set_back == ""
-    assert gate(store).upcoming(10, 100).set_back == ""
+    assert [gate(store).claim_due(10, 100).set_back for _ in range(2)] == [then, then]
+    assert gate(store).claim_due(10, 100, put_right="5").set_back == then
+    assert gate(store).claim_due(10, 100, put_right=then).set_back == ""
+    assert gate(store).claim_due(10, 100).set_back == ""
     assert now <= int(store.client.hget("delayq:clock", "ticked") or 0) <= store.now_ms()
 
 
@@ -166,7 +166,7 @@ def test_a_clock_that_goes_on_or_is_corrected_by_little_is_not_told(
     then = str(store.now_ms() + ahead)
     store.client.hset("delayq:clock", "ticked", then)
 
-    assert gate(store).upcoming(10, 100).set_back == (then if told else "")
+    assert gate(store).claim_due(10, 100).set_back == (then if told else "")
 
 
 def test_entries_are_put_right_where_they_stand_as_read(store: Store) -> None:

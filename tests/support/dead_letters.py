@@ -90,7 +90,7 @@ def fill(
             (id, begun + n, stored(begun + n, "it failed", message(id, task, size), told))
             for n, id in enumerate(ids[start : start + 100], start)
         ]
-        store.dead_letters.keep(queue, dead_letters)
+        store.dead_letters.restore(queue, dead_letters)
     return ids
 
 

@@ -37,8 +37,8 @@ def state_of(model: QueueModel) -> dict[str, Any]:
         key.tasks: {_member(n, entry): 0 for n, entry in model.scheduled.items()},
         key.paused_due: {_member(n, entry): 0 for n, entry in paused_due.items()},
         key.duplicate_ids: {n.encode(): 0 for n in model.duplicate_ids},
-        key.waiting: _tracked(model.waiting),
-        key.running: _tracked(model.running),
+        key.ready_index: _tracked(model.waiting),
+        key.leased_index: _tracked(model.running),
         key.unique: {n.encode(): owner for n, owner in model.owners.items()},
         key.leases: {who.encode(): _minutes(model, end) for who, end in model.ends.items()},
         key.deliveries: {
@@ -74,7 +74,7 @@ def observed(name: str, state: dict[str, Any]) -> dict[str, Any]:
             name: since if name == b"revision" else b""
             for name, since in shown[keys.control].items()
         }
-    for index in (key.waiting, key.running):
+    for index in (key.ready_index, key.leased_index):
         if index in shown:
             shown[index] = {name: _about(value) for name, value in shown[index].items()}
     if key.unique in shown:

@@ -318,7 +318,7 @@ def _with(told: ArchiveSummary, staged: Commit) -> ArchiveSummary:
 def _discarded(
     queue: str, dead_letters: Sequence[tuple[str, int]], token: str, store: Store
 ) -> list[StatusCode]:
-    return store.dead_letters.discard(queue, dead_letters, token)
+    return store.dead_letters.delete(queue, dead_letters, token)
 
 
 def _removing(access: Access) -> Callable[[Batches], Batches]:

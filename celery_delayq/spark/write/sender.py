@@ -124,7 +124,7 @@ class Sending:
             return rows
         queue = self._queue
         codes = self._delayq.session.ask(
-            lambda store: store.control.known(queue, [(row.id, row.message_id) for row in rows])
+            lambda store: store.control.exists(queue, [(row.id, row.message_id) for row in rows])
         )
         unknown = [row for row, code in zip(rows, codes, strict=True) if code != "d"]
         self._kept += len(rows) - len(unknown)

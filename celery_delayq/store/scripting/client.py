@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from redis import Redis
-from redis.client import Pipeline
+from redis.client import Pipeline, PubSub
 from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
@@ -88,6 +88,22 @@ class Client(Redis):
         return _ClientPipeline(
             self.connection_pool, self.response_callbacks, transaction, shard_hint
         )
+
+    def pubsub(self, **kwargs: Any) -> _ClientPubSub:
+        """Return a subscriber that raises our errors too."""
+        return _ClientPubSub(self.connection_pool, **kwargs)
+
+
+class _ClientPubSub(PubSub):
+    def execute_command(self, *args: Any) -> Any:
+        """Run a command."""
+        with translating():
+            return super().execute_command(*args)
+
+    def parse_response(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the next reply, if there is one by then."""
+        with translating():
+            return super().parse_response(*args, **kwargs)
 
 
 class _ClientPipeline(Pipeline):

@@ -87,7 +87,7 @@ def _add_dead_letter(delayq: DelayQ, number: int, like: bytes) -> None:
             header = b"2 %d 0 %d failed after 3 retries: closed\n" % (died + n, len(details))
             data = header + details + json.dumps(message).encode()
             rows.append((f"{n:032x}", died + n, data))
-        delayq.store.dead_letters.keep(QUEUE, rows)
+        delayq.store.dead_letters.restore(QUEUE, rows)
 
 
 def _replay(delayq: DelayQ) -> int:

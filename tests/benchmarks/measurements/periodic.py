@@ -189,7 +189,7 @@ def _takeovers(bench: Bench) -> list[float]:
                 time.sleep(max(0.0, tick.timestamp() - time.time() - 0.1))
                 taken = False
                 while not taken and time.time() < tick.timestamp() + STEP / 4:
-                    taken = bool(gate.upcoming(1, LEAVE).records)
+                    taken = bool(gate.claim_due(1, LEAVE).records)
                 before = len(station.records)
                 if taken:
                     station.records.wait_for(before + 1, 30.0, worker.check)

@@ -40,7 +40,7 @@ def test_nothing_is_wrong_with_what_our_scripts_leave(store: Store, redis: Redis
     schedule(store, "d", queue="other", task="a b")
     lease(store, "x", "y")
     store.leases.ack("q", "me", ["1:1"])
-    store.leases.reject("q", "me", "1:2", "x", "why")
+    store.leases.dead_letter("q", "me", "1:2", "x", "why")
     store.add_dead_letter("third", "id", "why", b"{}")
 
     assert repaired(store) == snapshot(redis)
@@ -84,7 +84,7 @@ def test_a_periodic_entry_that_nobody_looks_at_is_looked_at(store: Store, redis:
 
     repaired(store, unlisted_periodic=1)
 
-    assert [name for name, _ in PeriodicStore(store).upcoming(10, 1000).records] == ["b"]
+    assert [name for name, _ in PeriodicStore(store).claim_due(10, 1000).records] == ["b"]
 
 
 def test_what_is_no_periodic_entry_is_told(store: Store, redis: Redis) -> None:
@@ -257,7 +257,7 @@ def test_a_queue_that_is_left_alone_after_an_error_is_no_drift(store: Store, red
     redis.delete("{q}:tasks")
     redis.zadd("{q}:tasks", {f"t\0{5:015}\0a": 0})
     redis.zadd("delayq:next_due", {"q": 5})
-    store.defer("q", 1.0)
+    store.defer_queue("q", 1.0)
 
     repaired(store)
 

@@ -43,7 +43,7 @@ def make_ready(store: Store, *ids: str, unique: str = "", message_id: str = "") 
 
 
 def reserve(store: Store, message_id: str, number: int, worker_id: str = "me") -> None:
-    assert len(store.leases.reserve("q", worker_id, 30.0, message_id, number).messages) == number
+    assert len(store.leases.acquire("q", worker_id, 30.0, message_id, number).messages) == number
 
 
 def test_nothing_is_wrong_with_what_our_scripts_leave(store: Store, redis: Redis) -> None:
@@ -57,8 +57,8 @@ def test_nothing_is_wrong_with_what_our_scripts_leave(store: Store, redis: Redis
     assert repaired(store) == snapshot(redis)
     assert redis.zcard("{q}:duplicate_ids") == 2
     assert redis.zcard("{q}:paused_due") == 2
-    assert redis.hlen("{q}:running") == 2
-    assert redis.hlen("{q}:waiting") == 2
+    assert redis.hlen("{q}:leased_index") == 2
+    assert redis.hlen("{q}:ready_index") == 2
     assert redis.hlen("{q}:unique") == 4
 
 
@@ -213,15 +213,15 @@ def test_what_no_process_holds_is_running_no_more(store: Store, redis: Redis) ->
     redis.delete("{q}:leased:me")
     redis.zrem("{q}:leases", "me")
     redis.hdel("{q}:request_numbers", "me")
-    redis.hset("{q}:running", mapping={"garbage": "x", "gone\0third": "third 5 - t other"})
+    redis.hset("{q}:leased_index", mapping={"garbage": "x", "gone\0third": "third 5 - t other"})
     redis.zadd("{q}:duplicate_ids", {"gone\0third": 0})
 
     assert look(store).left == 252
     state = repaired(store, gone_running=252)
 
-    for key in ("{q}:running", "{q}:unique", "{q}:duplicate_ids", "{q}:leased:other"):
+    for key in ("{q}:leased_index", "{q}:unique", "{q}:duplicate_ids", "{q}:leased:other"):
         assert state[key] == healthy[key]
-    assert "{q}:waiting" not in state
+    assert "{q}:ready_index" not in state
 
 
 def test_what_has_moved_while_it_was_looked_for_is_not_gone(
@@ -234,7 +234,7 @@ def test_what_has_moved_while_it_was_looked_for_is_not_gone(
     repaired(store)
 
     def another_value(*_: Any) -> list[Tracked]:
-        found = redis.hgetall("{q}:running")
+        found = redis.hgetall("{q}:leased_index")
         return [Tracked(name, value.replace(b" 5 ", b" 6 ")) for name, value in found.items()]
 
     redis.delete("{q}:leased:me")

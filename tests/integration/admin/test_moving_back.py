@@ -28,10 +28,10 @@ def test_what_killed_workers_held_goes_back_where_it_was(
     app.send_task("t", task_id="later", countdown=3600)
     sent = {key: set(redis.lrange(key, 0, -1)) for key in ("celery", "celery\x06\x163", "other")}
     leases = delayq.store.leases
-    leases.reserve("celery", "one", 30.0, "1", 3)
-    leases.reserve("celery", "two", 30.0, "9", 2)
-    leases.reserve("celery", "two", 30.0, "10", 1)
-    leases.reserve("other", "two", 30.0, "11", 1)
+    leases.acquire("celery", "one", 30.0, "1", 3)
+    leases.acquire("celery", "two", 30.0, "9", 2)
+    leases.acquire("celery", "two", 30.0, "10", 1)
+    leases.acquire("other", "two", 30.0, "11", 1)
     redis.lpush("{celery}:quarantined", b"3\n" + redis.rpop("celery\x06\x163"))
     alone = redis.hget("{celery}:leased:one", "1:3")
     redis.hset("{celery}:leased:one", "1:3", b"0!\n" + alone.removeprefix(b"0\n"))
@@ -69,7 +69,7 @@ def test_what_is_leased_goes_back_in_batches_to_the_lists_of_its_queue(
     for n in range(350):
         app.send_task("t", task_id=f"id-{n}", priority=5)
     store = DelayQ.of(app).store
-    store.leases.reserve("celery", "me", 30.0, "1", 250)
+    store.leases.acquire("celery", "me", 30.0, "1", 250)
     redis.delete("{celery}:leases", "delayq:lease_ends", "delayq:queues")
 
     steps: Any = to_stock(app)
@@ -88,7 +88,7 @@ def test_what_a_retry_has_replaced_does_not_go_back(
     app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest
 ) -> None:
     app.send_task("t")
-    delayq.store.leases.reserve("celery", "me", 30.0, "1", 1)
+    delayq.store.leases.acquire("celery", "me", 30.0, "1", 1)
     delayq_redis.client.hset("{celery}:leased:me", "1:1", "")
 
     moved = list(to_stock(app))[-1]
@@ -151,7 +151,7 @@ def test_what_living_workers_of_other_queues_hold_stays_with_them(
     wait_until(lambda: worker.log.count("napping") == 1, what="it runs")
     app.send_task("t")
     app.send_task("t", countdown=3600)
-    delayq.store.leases.reserve("celery", "killed", 30.0, "1", 1)
+    delayq.store.leases.acquire("celery", "killed", 30.0, "1", 1)
 
     with ManagedProcess([*shop, "migrate", "--to", "stock", "--yes"]) as process:
         assert process.wait() == 1

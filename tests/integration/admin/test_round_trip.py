@@ -90,7 +90,7 @@ class Shop:
     def lease(self, who: str, limit: int = 1) -> list[tuple[str, bytes]]:
         """Take messages as a process does."""
         number = str(next(self.numbers))
-        reserved = self.store.leases.reserve("celery", who, 600.0, number, limit)
+        reserved = self.store.leases.acquire("celery", who, 600.0, number, limit)
         return [(field, message) for field, message, _ in reserved.messages]
 
     def replaced(self, due: Due, when_due: Any, **headers: Any) -> None:
@@ -99,13 +99,13 @@ class Shop:
             raw = json.loads(data)
             raw["headers"] |= headers
             entry = Entry.of(raw, raw["properties"]["priority"] // 3 * 3, due)
-            self.store.leases.retry("celery", entry, "celery", "alive", field, when_due=when_due)
+            self.store.leases.replace("celery", entry, "celery", "alive", field, when_due=when_due)
             self.store.leases.ack("celery", "alive", [field])
 
     def add_dead_letter(self) -> None:
         for field, data in self.lease("alive"):
             id = json.loads(data)["headers"]["id"]
-            self.store.leases.reject("celery", "alive", field, id, "it failed")
+            self.store.leases.dead_letter("celery", "alive", field, id, "it failed")
 
 
 Operation = Callable[[Shop], object]
@@ -185,7 +185,7 @@ def expected_of(shop: Shop) -> Counter[tuple[str, Waiting]]:
         found[entry.id, Waiting(eta, comparable(entry.message))] += 1
     cancelled = [
         name.partition(b"\0")[0].decode()
-        for name, value in shop.client.hgetall("{celery}:waiting").items()
+        for name, value in shop.client.hgetall("{celery}:ready_index").items()
         if value.startswith(b"!")
     ]
     held = [value for value in shop.client.hvals("{celery}:leased:dead") if value]

@@ -100,9 +100,9 @@ def test_what_processes_hold_is_leased_and_what_is_quarantined_is_ready(
         app.send_task("mail", priority=n)
     app.send_task("mail", queue="other")
     leases = delayq.store.leases
-    leases.reserve("celery", "one", 30.0, "1", 3)
-    leases.reserve("celery", "two", 30.0, "1", 2)
-    leases.reserve("other", "two", 30.0, "2", 5)
+    leases.acquire("celery", "one", 30.0, "1", 3)
+    leases.acquire("celery", "two", 30.0, "1", 2)
+    leases.acquire("other", "two", 30.0, "2", 5)
     leases.ack("celery", "two", ["1:1"])
     delayq_redis.client.zadd("{celery}:leases", {"gone": 5})
     delayq_redis.client.lpush("{celery}:quarantined", "0\nx")
@@ -152,7 +152,7 @@ def test_ready_messages_are_read_up_to_a_limit(app: Celery, delayq: DelayQ) -> N
 def test_the_command_line_shows_the_same(
     delayq: DelayQ, delayq_broker_url: str, tmp_path: Path
 ) -> None:
-    delayq.store.leases.reserve("celery", "me", 30.0, "1", 4)
+    delayq.store.leases.acquire("celery", "me", 30.0, "1", 4)
     (tmp_path / "shop.py").write_text(
         "import celery_delayq\nfrom celery import Celery\n"
         f"app = Celery('shop', broker={delayq_broker_url!r})\n"

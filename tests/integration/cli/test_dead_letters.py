@@ -48,7 +48,7 @@ def filled(delayq: DelayQ) -> int:
     """Four dead letters that died a day, an hour, a minute and a second ago; return the first's
     time."""
     now = delayq.store.now_ms()
-    keep = delayq.store.dead_letters.keep
+    keep = delayq.store.dead_letters.restore
     kinds = (
         ("nine", "celery", "shop.mail", 86_400, "Timeout", "root-1", None),
         ("ten", "celery", "shop.mail", 3600, "Declined", "root-1", "group-1"),

@@ -86,7 +86,7 @@ def filled(app: Celery, delayq: DelayQ) -> None:
     for id, died in (("dead-before", DIED - timedelta(milliseconds=1)), ("dead", DIED)):
         ms = round(died.timestamp() * 1000)
         data = dead_letters.stored(ms, "failed", dead_letters.message(id), dead_letters.details())
-        delayq.store.dead_letters.keep("celery", [(id, ms, data)])
+        delayq.store.dead_letters.restore("celery", [(id, ms, data)])
     delayq.periodic.add("launch", 3600, "shop.mail", start=ONE, end=TWO + timedelta(days=1))
     delayq.pause(queue="mail")
 

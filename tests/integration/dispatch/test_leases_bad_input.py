@@ -79,7 +79,7 @@ def test_an_ack_for_a_foreign_tag_does_nothing_and_is_counted(
     publish(channel, 2)
     message = get(channel)
     # Another process holds the other one.
-    channel.store.leases.reserve("a", "host.1.0123456789ab", 30, "1", 1)
+    channel.store.leases.acquire("a", "host.1.0123456789ab", 30, "1", 1)
     before = snapshot(delayq_redis.client)
 
     channel.basic_ack(tag.format(own=channel.keeper.worker_id))

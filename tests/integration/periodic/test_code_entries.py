@@ -27,7 +27,7 @@ from tests.apps.periodic_tasks import TIMEOUT, Diary, StartWorker, start, tasks_
 
 MakeApp = Callable[..., Celery]
 
-DEPLOYS = "delayq:deploys"
+DEPLOYS = "delayq:code_versions"
 TASK = {"task": "note", "schedule": 600.0}
 WRONG = {**TASK, "shedule": 5}
 
@@ -504,7 +504,9 @@ app.start(["beat", "--schedule", {str(tmp_path / "schedule")!r}])
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as beat:
         try:
-            wait_until(lambda: delayq_redis.client.zcard("delayq:beats"), TIMEOUT, "it says so")
+            wait_until(
+                lambda: delayq_redis.client.zcard("delayq:celery_beats"), TIMEOUT, "it says so"
+            )
             worker = start(delayq_worker)
             worker.wait_log("celery beat runs .*sent twice")
         finally:

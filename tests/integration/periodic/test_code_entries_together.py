@@ -27,7 +27,7 @@ from tests.support.keyspace import snapshot
 
 pytestmark = pytest.mark.full
 
-DEPLOYS = "delayq:deploys"
+DEPLOYS = "delayq:code_versions"
 
 #: With a start records hold nothing of when they were written: whole states can be compared.
 TASK = {"task": "note", "schedule": 600, "start": "2100-01-01"}

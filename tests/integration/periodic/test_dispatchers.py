@@ -152,7 +152,7 @@ def looked_at(entry: Periodic) -> tuple[Periodic, Firing]:
 
 def end_tasks(client: Redis) -> None:
     """Leave of the tasks in both queues what is left when they have run: nothing."""
-    client.delete(*(key for queue in QUEUES for key in (queue, f"{{{queue}}}:waiting")))
+    client.delete(*(key for queue in QUEUES for key in (queue, f"{{{queue}}}:ready_index")))
 
 
 def in_both(client: Redis) -> dict[str, dict[str, list[int]]]:

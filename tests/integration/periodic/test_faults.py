@@ -126,10 +126,10 @@ def test_what_cannot_be_read_here_is_left_to_those_who_can(
 
     with ticking(app):
         wait_until(lambda: "cannot be fired here" in caplog.text, TIMEOUT, "it is told of")
-        wait_until(lambda: gate.upcoming(10, 1).records, TIMEOUT, "it is left to others")
+        wait_until(lambda: gate.claim_due(10, 1).records, TIMEOUT, "it is left to others")
         # Whoever looks finds it, as often as that may be: the ticker takes it no more.
         for _ in range(20):
-            wait_until(lambda: gate.upcoming(10, 1).records, 0.2, "it is still left to others")
+            wait_until(lambda: gate.claim_due(10, 1).records, 0.2, "it is still left to others")
             time.sleep(0.02)
 
 

@@ -74,7 +74,9 @@ def test_runs_dead_letters_and_the_schedule_are_archived_once_each(
     add_runs(delayq, range(1, 3), late)  # the day after
     fill(delayq, 5)
     fill(delayq, 3, queue="mail", age=3 * 86_400)
-    delayq.store.dead_letters.keep("mail", [("odd", 1_700_000_000_000, b"no dead letter at all")])
+    delayq.store.dead_letters.restore(
+        "mail", [("odd", 1_700_000_000_000, b"no dead letter at all")]
+    )
     for n in range(4):
         app.send_task("tasks.add", (n, n), task_id=f"entry-{n}", eta=NOON + timedelta(hours=n))
     delayq_redis.client.hset("{celery}:entries", "entry-3", b"broken")
@@ -151,8 +153,8 @@ def test_dead_letters_are_removed_once_they_are_in_the_archive_wherever_a_job_ha
     # One that was put back is known, and another one of that id is another dead letter.
     dead_letter = next(each for each in rows_of(folder, "dead_letters") if each["id"] == old[0])
     died_ms = round(dead_letter["died"].timestamp() * 1000)
-    delayq.store.dead_letters.keep("mail", [(old[0], died_ms, dead_letter["data"])])
-    delayq.store.dead_letters.keep(
+    delayq.store.dead_letters.restore("mail", [(old[0], died_ms, dead_letter["data"])])
+    delayq.store.dead_letters.restore(
         "mail", [(old[0], died_ms - 1, stored(died_ms - 1, "why", b"x"))]
     )
     told = run(**options)
@@ -196,7 +198,7 @@ def test_dead_letters_that_would_come_back_under_another_id_stay(
     died = delayq.store.now_ms() - 1000
     no_texts = ["\udcff\udc80", "a \udcc3"]
     for id in (*no_texts, "plain"):
-        delayq.store.dead_letters.keep("mail", [(id, died, stored(died, "why", message("x")))])
+        delayq.store.dead_letters.restore("mail", [(id, died, stored(died, "why", message("x")))])
 
     told = run(tables=["dead_letters"], remove=True)
 

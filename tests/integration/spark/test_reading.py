@@ -175,8 +175,8 @@ def test_what_processes_hold_is_told_by_process(app: Celery, delayq: DelayQ, rea
         add.apply_async((n,), task_id=str(n), eta=FAR, queue="q")
         delayq.run_now(str(n))
     leases = delayq.store.leases
-    leases.reserve("q", "me", 30.0, "1", 4)
-    leases.reserve("q", "you", 30.0, "1", 2)
+    leases.acquire("q", "me", 30.0, "1", 4)
+    leases.acquire("q", "you", 30.0, "1", 2)
 
     rows = read("leased").collect()
 
@@ -217,7 +217,7 @@ def test_dead_letters_are_what_the_api_lists(delayq: DelayQ, read: Read) -> None
 
 def test_dead_letters_are_read_by_when_they_died(delayq: DelayQ, read: Read) -> None:
     dead_letters = [(f"l{n}", 1_000 * n, b"1 %d 0 why\n{}" % (1_000 * n)) for n in range(10)]
-    delayq.store.dead_letters.keep("celery", dead_letters)
+    delayq.store.dead_letters.restore("celery", dead_letters)
 
     found = read("dead_letters", since="1970-01-01T00:00:03", until="1970-01-01T00:00:06")
 

@@ -111,7 +111,7 @@ def make_states(app: Celery, delayq: DelayQ) -> None:
     for n in (1, 2):
         delayq.run_now(call(app, flight(n)))
         if n == 1:
-            delayq.store.leases.reserve("celery", "me", 600.0, "1", 1)
+            delayq.store.leases.acquire("celery", "me", 600.0, "1", 1)
     call(app, flight(3, minutes=9), retries=1)
     call(app, flight(4), queue="other")
     id = f"{TASK}:UA005"

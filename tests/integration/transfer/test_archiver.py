@@ -170,7 +170,7 @@ def test_what_was_restored_stays_for_as_long_again(
 ) -> None:
     fill(delayq, 20, age=600)
     restored = fill(delayq, 5, queue="mail", age=600)
-    keep = delayq.store.dead_letters.keep
+    keep = delayq.store.dead_letters.restore
     start(app, database, 300)
     wait_until(lambda: delayq.count_dead() == 0, what="all are archived")
 

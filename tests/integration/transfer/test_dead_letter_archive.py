@@ -32,7 +32,7 @@ HOSTILE = (
 
 def keep_hostile(delayq: DelayQ) -> None:
     """Something of each kind that there is, and of what is none."""
-    keep = delayq.store.dead_letters.keep
+    keep = delayq.store.dead_letters.restore
     for n, text in enumerate(HOSTILE):
         reason = f"failed: {text} \x1b[31m"
         told = details(text, worker=text, traceback=f"{text}\n\ud800")
@@ -122,7 +122,7 @@ def test_a_dead_letter_without_a_date_comes_back_as_of_now(delayq: DelayQ, place
 
 def test_a_dead_letter_from_after_all_time_comes_back(delayq: DelayQ, place: str) -> None:
     data = stored(10**19, "failed", message("late"))
-    delayq.store.dead_letters.keep("celery", [("late", AT, data)])
+    delayq.store.dead_letters.restore("celery", [("late", AT, data)])
 
     delayq.export_dead(place)
     delayq.store.client.delete("{celery}:dead", "{celery}:dead_at")
@@ -134,7 +134,7 @@ def test_a_dead_letter_from_after_all_time_comes_back(delayq: DelayQ, place: str
 def test_one_that_is_restored_beside_another_stays_the_same_row(
     delayq: DelayQ, database: str
 ) -> None:
-    keep = delayq.store.dead_letters.keep
+    keep = delayq.store.dead_letters.restore
     first, second = (stored(AT + n, "failed", message("one")) for n in range(2))
     keep("celery", [("one", AT, first)])
     delayq.archive_dead(database)
@@ -185,7 +185,7 @@ def test_large_dead_letters_are_not_read_all_at_once_nor_written(
 
 
 def keep_various(delayq: DelayQ) -> None:
-    keep = delayq.store.dead_letters.keep
+    keep = delayq.store.dead_letters.restore
     kinds = (
         ("mail", "shop.mail", "failed: Timeout", "Timeout", "root", None),
         ("mail", "shop.bill", "failed: DECLINED", "Declined", "root", "group"),
@@ -256,7 +256,7 @@ def test_what_is_replayed_in_between_is_not_forgotten_twice(
     app: Celery, delayq: DelayQ, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = fill(delayq, 4)
-    discard = DeadLetterStore.discard
+    discard = DeadLetterStore.delete
 
     def late(self: DeadLetterStore, queue: str, names: Any, token: str) -> Any:
         assert delayq.replay(ids[1], countdown=3600)
@@ -266,7 +266,7 @@ def test_what_is_replayed_in_between_is_not_forgotten_twice(
         self.add_dead_letter(queue, ids[2], "failed again", message(ids[2]))
         return discard(self, queue, names, token)
 
-    monkeypatch.setattr(DeadLetterStore, "discard", late)
+    monkeypatch.setattr(DeadLetterStore, "delete", late)
     report = delayq.archive_dead(database)
 
     assert (report.dead_letters, report.moved, report.gone) == (4, 2, 2)

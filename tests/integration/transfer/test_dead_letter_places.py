@@ -23,7 +23,7 @@ from tests.support.dead_letters import AT, dead_letters, details, fill, message,
 def test_the_table_tells_people_what_died(delayq: DelayQ, database: str) -> None:
     told = details()
     data = stored(AT, "failed: ValueError", message("id-1", root_id="r", group="g"), told)
-    delayq.store.dead_letters.keep("mail", [("id-1", AT, data)])
+    delayq.store.dead_letters.restore("mail", [("id-1", AT, data)])
     made = delayq.archive_dead(database).made
 
     columns = "queue, id, task, task_id, reason, exception, retries, worker, root_id, group_id"

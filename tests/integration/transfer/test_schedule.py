@@ -51,7 +51,7 @@ def test_what_is_ready_or_held_is_not_added_again(app: Celery, delayq: DelayQ, f
     delayq.export_to(file)
     for n in range(6):
         delayq.run_now(f"id-{n}")
-    delayq.store.leases.reserve("celery", "me", 30.0, "1", 3)
+    delayq.store.leases.acquire("celery", "me", 30.0, "1", 3)
     before = state(delayq)
 
     assert delayq.import_from(file, dry_run=True).outcomes == {"duplicate": 9}
@@ -63,7 +63,7 @@ def test_what_has_run_since_is_added_again(app: Celery, delayq: DelayQ, file: Pa
     app.send_task("t", countdown=3600)
     before = state(delayq)
     delayq.export_to(file)
-    delayq.store.clear("celery")
+    delayq.store.purge("celery")
 
     assert delayq.import_from(file, dry_run=True).outcomes == {"scheduled": 1}
     assert delayq.import_from(file).outcomes == {"scheduled": 1}
@@ -199,8 +199,8 @@ def test_a_retry_runs_beside_what_has_its_key(
     app.send_task("t", task_id="first", **unique)
     first = stored(delayq_redis)[0]
     delayq.run_now("first")
-    delayq.store.clear("celery")
-    delayq_redis.client.delete("celery", "{celery}:waiting", "{celery}:unique")
+    delayq.store.purge("celery")
+    delayq_redis.client.delete("celery", "{celery}:ready_index", "{celery}:unique")
     app.send_task("t", task_id="second", **unique)
     own = {**first["properties"]["delayq"], "countdown": 3600, "message_id": "retry"}
     first["headers"].update(retries=1, eta=FAR.isoformat())

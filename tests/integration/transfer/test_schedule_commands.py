@@ -88,7 +88,7 @@ def test_bad_lines_do_not_stop_the_rest(
     lines[2] = b"garbage\x1b[31m"
     lines[4] = json.dumps({**json.loads(lines[4]), "due_ms": "soon"}).encode()
     file.write_bytes(b"\n".join(lines))
-    delayq.store.clear("celery")
+    delayq.store.purge("celery")
 
     with ManagedProcess([*shop, "import", str(file)]) as process:
         assert process.wait() == 1

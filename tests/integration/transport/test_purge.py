@@ -22,7 +22,7 @@ def hold(store: Store, queue: str, step: int, message: bytes) -> str:
     pushed.add(step, message)
     store.run(pushed)
     message_id = str(step + 1)
-    store.run(store.leases.reserve_call(queue, "me", LEASE, message_id, 1, 4, 0))
+    store.run(store.leases.acquire_call(queue, "me", LEASE, message_id, 1, 4, 0))
     return f"{message_id}:1"
 
 
@@ -39,7 +39,7 @@ def test_a_purge_forgets_the_counts_of_what_is_gone_and_keeps_those_of_what_is_h
     store.next_queue()
     fields = [hold(store, "celery", step, b"%d came back" % step) for step in (0, 9)]
     give_back(store, "celery", *fields)
-    store.run(store.leases.reserve_call("celery", "me", LEASE, "11", 1, 4, 0))
+    store.run(store.leases.acquire_call("celery", "me", LEASE, "11", 1, 4, 0))
     redis.lpush("{celery}:quarantined", b"0\nalone")
     redis.hset("{celery}:deliveries", sha1(b"alone").hexdigest(), "5 0 0")
     held = redis.hgetall("{celery}:leased:me")

@@ -121,7 +121,7 @@ def test_delayed_tasks_of_all_kinds(
     kept = {
         "delayq:queues",
         "delayq:clock",
-        "delayq:deploys",
+        "delayq:code_versions",
         "delayq:lease_ends",
         "{celery}:leases",
         "{celery}:request_numbers",

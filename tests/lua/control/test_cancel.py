@@ -119,7 +119,7 @@ def test_what_is_ready_is_dropped_when_its_turn_comes(store: Store) -> None:
     assert cancel(store, "a") == ["d"]
     assert state(store) == REGISTERED | {
         "q": [message_of(other), message_of(one)],
-        "{q}:waiting": {b"a": b"!n-a 1 - tasks.t", b"b": b"n-b 1 - tasks.t"},
+        "{q}:ready_index": {b"a": b"!n-a 1 - tasks.t", b"b": b"n-b 1 - tasks.t"},
     }
     assert cancel(store, "a") == ["u"]
 
@@ -173,7 +173,7 @@ def test_what_is_to_be_delivered_alone_is_dropped_too(store: Store) -> None:
 
     assert (first.messages, first.alone, first.more) == ([], False, 1)
     assert bodies(second) == [message_of(labelled("b"))]
-    assert {"{q}:deliveries", "{q}:quarantined", "{q}:waiting"}.isdisjoint(state(store))
+    assert {"{q}:deliveries", "{q}:quarantined", "{q}:ready_index"}.isdisjoint(state(store))
 
 
 def test_what_stock_workers_took_is_not_said_to_be_cancelled(store: Store) -> None:
@@ -230,8 +230,8 @@ def test_all_that_have_the_id_are_cancelled_but_for_those_that_run(store: Store)
     assert cancel(store, "a") == ["r"]
     assert reserve(store, "2").messages == []
     found = state(store)
-    assert found["{q}:running"] == {b"a": b"n1 1 - tasks.t me"}
-    assert {"{q}:due", "{q}:entries", "{q}:tasks", "{q}:waiting"}.isdisjoint(found)
+    assert found["{q}:leased_index"] == {b"a": b"n1 1 - tasks.t me"}
+    assert {"{q}:due", "{q}:entries", "{q}:tasks", "{q}:ready_index"}.isdisjoint(found)
 
     store.leases.ack(QUEUE, "me", ["1:1"])
     assert "{q}:duplicate_ids" not in state(store)

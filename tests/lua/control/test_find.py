@@ -85,7 +85,7 @@ def test_what_is_gone_cancelled_or_never_was_is_not_found(store: Store) -> None:
     make_ready(store, labelled("acked"), labelled("rejected"))
     reserve(store)
     store.leases.ack(QUEUE, "me", ["1:1"])
-    store.leases.reject(QUEUE, "me", "1:2", "id", "why")
+    store.leases.dead_letter(QUEUE, "me", "1:2", "id", "why")
     make_ready(store, labelled("cancelled"))
     put(store, labelled("cancelled", message_id="x"), entry("unlabelled", 1))
     store.control.cancel(QUEUE, Layout(), ["cancelled"])
@@ -137,7 +137,9 @@ def test_looking_changes_nothing_and_passes_on_a_full_server(store: Store) -> No
     assert state(store) == before
 
 
-@pytest.mark.parametrize("key", ["{q}:entries", "{q}:duplicate_ids", "{q}:waiting", "{q}:running"])
+@pytest.mark.parametrize(
+    "key", ["{q}:entries", "{q}:duplicate_ids", "{q}:ready_index", "{q}:leased_index"]
+)
 def test_a_key_of_another_type_is_an_error(store: Store, key: str) -> None:
     store.client.set(key, "not ours")
 

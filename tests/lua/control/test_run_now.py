@@ -41,7 +41,7 @@ def run_now(store: Store, *ids: str, if_due: int | None = None) -> list[StatusCo
 
 def due_in_index(store: Store, name: str) -> int:
     """Return the due that WAITING tells."""
-    return int((store.client.hget("{q}:waiting", name) or b"").split(b" ")[1])
+    return int((store.client.hget("{q}:ready_index", name) or b"").split(b" ")[1])
 
 
 def test_an_entry_is_the_next_to_run(store: Store) -> None:
@@ -55,7 +55,7 @@ def test_an_entry_is_the_next_to_run(store: Store) -> None:
     assert before <= due <= store.now_ms()
     assert state(store) == REGISTERED | {
         "q\x06\x163": [b"longer", b"waits", message_of(what)],
-        "{q}:waiting": {b"a": b"n-a %d - tasks.t" % due},
+        "{q}:ready_index": {b"a": b"n-a %d - tasks.t" % due},
         "{q}:wake": [b""],
     }
 

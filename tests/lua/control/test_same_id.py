@@ -229,7 +229,7 @@ class Meanwhile:
         """Its task is paused."""
         if one := self.take():
             field, entry = one
-            self.store.leases.retry(QUEUE, entry, QUEUE, "me", field, when_due="keep")
+            self.store.leases.replace(QUEUE, entry, QUEUE, "me", field, when_due="keep")
             self.store.leases.ack(QUEUE, "me", [field])
 
     def ack(self) -> None:
@@ -248,7 +248,7 @@ def unchanged(store: Store, name: str) -> set[str]:
         for key, data in store.client.hgetall("{q}:entries").items()
         if name != "reschedule" or store.client.zscore("{q}:due", key) != LATER
     }
-    waiting = store.client.hvals("{q}:waiting") if name == "cancel" else []
+    waiting = store.client.hvals("{q}:ready_index") if name == "cancel" else []
     return scheduled | {one.split()[0].decode() for one in waiting if not one.startswith(b"!")}
 
 

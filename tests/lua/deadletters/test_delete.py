@@ -16,14 +16,14 @@ REGISTERED = {"delayq:queues": {b"q": LAYOUT}}
 def test_dead_letters_are_forgotten_and_others_stay(store: Store) -> None:
     seed(store, "a", "b", "c")
 
-    assert store.dead_letters.discard(QUEUE, [("a", DIED), ("c", DIED + 2)]) == ["d", "d"]
+    assert store.dead_letters.delete(QUEUE, [("a", DIED), ("c", DIED + 2)]) == ["d", "d"]
     assert state(store) == REGISTERED | dead("b", died_ms=DIED + 1)
 
 
 def test_the_last_one_leaves_nothing(store: Store) -> None:
     seed(store, "a", details=DETAILS)
 
-    assert store.dead_letters.discard(QUEUE, [("a", DIED)]) == ["d"]
+    assert store.dead_letters.delete(QUEUE, [("a", DIED)]) == ["d"]
     assert state(store) == REGISTERED
 
 
@@ -31,7 +31,7 @@ def test_another_dead_letter_with_that_id_stays(store: Store) -> None:
     seed(store, "a", died_ms=DIED + 1)
     before = state(store)
 
-    assert store.dead_letters.discard(QUEUE, [("a", DIED), ("never", DIED)]) == ["c", "u"]
+    assert store.dead_letters.delete(QUEUE, [("a", DIED), ("never", DIED)]) == ["c", "u"]
     assert state(store) == before
 
 
@@ -39,12 +39,12 @@ def test_what_does_not_say_when_it_died_is_meant_all_the_same(store: Store) -> N
     seed(store, "a")
     store.client.hset("{q}:dead", "a", b"\xff not what we write")
 
-    assert store.dead_letters.discard(QUEUE, [("a", 0)]) == ["d"]
+    assert store.dead_letters.delete(QUEUE, [("a", 0)]) == ["d"]
     assert state(store) == REGISTERED
 
 
 def test_no_dead_letters_are_no_call(store: Store) -> None:
-    assert store.dead_letters.discard(QUEUE, []) == []
+    assert store.dead_letters.delete(QUEUE, []) == []
 
 
 def test_a_repeat_gives_the_same_answer_and_takes_no_other(store: Store) -> None:
@@ -52,9 +52,9 @@ def test_a_repeat_gives_the_same_answer_and_takes_no_other(store: Store) -> None
 
     again = repeating(store, lambda: seed(store, "a", died_ms=DIED + 1))
 
-    assert again.dead_letters.discard(QUEUE, [("a", DIED)]) == ["d"]
+    assert again.dead_letters.delete(QUEUE, [("a", DIED)]) == ["d"]
     assert dead_letters_left(store) == {"a"}
-    assert repeating(store).dead_letters.discard(QUEUE, [("a", DIED + 1)]) == ["d"]
+    assert repeating(store).dead_letters.delete(QUEUE, [("a", DIED + 1)]) == ["d"]
     assert state(store) == REGISTERED
 
 
@@ -62,12 +62,12 @@ def test_a_full_server_lets_it_pass(store: Store) -> None:
     seed(store, "a")
     fill(store)
 
-    assert store.dead_letters.discard(QUEUE, [("a", DIED)]) == ["d"]
+    assert store.dead_letters.delete(QUEUE, [("a", DIED)]) == ["d"]
 
 
 def test_an_answer_is_not_kept_for_long(store: Store) -> None:
     seed(store, "a")
-    store.dead_letters.discard(QUEUE, [("a", DIED)], "mine")
+    store.dead_letters.delete(QUEUE, [("a", DIED)], "mine")
 
     assert 0 < store.client.ttl("{q}:answer:mine") <= 60
 
@@ -85,6 +85,6 @@ def test_a_key_of_another_type_is_an_error_before_anything_is_written(
     before = snapshot(store.client)
 
     with pytest.raises(ResponseError, match="WRONGTYPE"):
-        store.dead_letters.discard(QUEUE, [("a", DIED), ("b", DIED + 1)], "t")
+        store.dead_letters.delete(QUEUE, [("a", DIED), ("b", DIED + 1)], "t")
 
     assert snapshot(store.client) == before

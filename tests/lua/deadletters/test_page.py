@@ -66,7 +66,7 @@ def test_what_dies_and_goes_meanwhile_is_there_or_not(store: Store) -> None:
     found = store.dead_letters.pages(QUEUE, page=2, ahead=True)
 
     first = [dead_letter.id for dead_letter in next(found)]
-    store.dead_letters.discard(QUEUE, [("e", 14), ("f", 15)])
+    store.dead_letters.delete(QUEUE, [("e", 14), ("f", 15)])
     seed(store, "g", died_ms=20)
     rest = [dead_letter.id for part in found for dead_letter in part]
 
@@ -105,7 +105,7 @@ def test_a_dead_letter_without_an_id_is_one_like_all(store: Store) -> None:
     for _ in range(2):  # as when the first reply was lost
         store.dead_letters.add_dead_letter(QUEUE, " ", "unreadable", b"a")
     store.dead_letters.add_dead_letter(QUEUE, "\n", "unreadable", b"b")
-    store.dead_letters.keep(QUEUE, [("", 10, stored(b"c", 10))])
+    store.dead_letters.restore(QUEUE, [("", 10, stored(b"c", 10))])
 
     found = [
         (dead_letter.id.partition("\0")[0], dead_letter.message)

@@ -34,7 +34,7 @@ REGISTERED = {"delayq:queues": {b"q": LAYOUT}}
 
 def due_of_ready(store: Store, name: str) -> int:
     """Return the due that WAITING tells."""
-    return int((store.client.hget("{q}:waiting", name) or b"").split(b" ")[1])
+    return int((store.client.hget("{q}:ready_index", name) or b"").split(b" ")[1])
 
 
 def test_a_dead_letter_is_ready_and_dead_no_more(store: Store) -> None:
@@ -47,7 +47,7 @@ def test_a_dead_letter_is_ready_and_dead_no_more(store: Store) -> None:
     assert before <= due <= store.now_ms()
     assert state(store) == REGISTERED | dead("b", died_ms=DIED + 1) | {
         "q\x06\x163": [message_of(labelled("a"))],
-        "{q}:waiting": {b"a": b"n-a %d - tasks.t" % due},
+        "{q}:ready_index": {b"a": b"n-a %d - tasks.t" % due},
         "{q}:wake": [b""],
     }
 
@@ -116,7 +116,7 @@ def test_dead_letters_with_one_task_id_all_run(store: Store) -> None:
         store, ("a", DIED, first), ("a\0second", DIED + 1, second), ("a\0third", DIED + 2, third)
     ) == ["d", "d", "d"]
     assert not dead_letters_left(store)
-    assert set(state(store)["{q}:waiting"]) == {b"a", b"a\0n2", b"a\0n3"}
+    assert set(state(store)["{q}:ready_index"]) == {b"a", b"a\0n2", b"a\0n3"}
     assert run_all(store) == [message_of(each) for each in (first, second, third)]
     assert state(store).keys() == {"delayq:queues", "delayq:lease_ends", "{q}:leases"}
 
@@ -174,7 +174,7 @@ def test_a_dead_letter_whose_unique_key_is_taken_stays(store: Store, place: str,
 
     assert told == ["k", "d"]
     assert dead_letters_left(store) == {"a"}
-    for name in ("{q}:unique", "{q}:waiting", "{q}:running"):
+    for name in ("{q}:unique", "{q}:ready_index", "{q}:leased_index"):
         assert state(store).get(name) == before.get(name)
 
 
@@ -211,7 +211,7 @@ def test_the_retry_of_what_was_replayed_keeps_its_key(store: Store) -> None:
     reserve(store)
 
     again = retried(what, "n2")
-    assert store.leases.retry(QUEUE, again, QUEUE, "me", "1:1", when_due="push") == "scheduled"
+    assert store.leases.replace(QUEUE, again, QUEUE, "me", "1:1", when_due="push") == "scheduled"
     assert state(store)[KEY] == {b"k": taken_by("a", "n2")}
 
 
@@ -240,7 +240,7 @@ def test_a_repeat_finds_nothing_new_even_when_it_has_run_and_died_again(store: S
 
     def run_and_die() -> None:
         reserve(store)
-        store.leases.reject(QUEUE, "me", "1:1", "a", "failed")
+        store.leases.dead_letter(QUEUE, "me", "1:1", "a", "failed")
 
     assert replay(repeating(store, run_and_die), ("a", DIED, labelled("a", 0))) == ["d"]
     assert dead_letters_left(store) == {"a"}

@@ -32,7 +32,7 @@ def add_dead_letter(store: Store, *dead_letters: bytes, details: bytes = DETAILS
     store.register(QUEUE)
     for n, message in enumerate(dead_letters):
         header = b"2 %d 0 %d failed: why\n" % (DIED + n, len(details))
-        store.dead_letters.keep(QUEUE, [(str(n), DIED + n, header + details + message)])
+        store.dead_letters.restore(QUEUE, [(str(n), DIED + n, header + details + message)])
 
 
 def replay_in_place(
@@ -112,7 +112,7 @@ def test_the_same_call_again_gives_the_same_answer(store: Store) -> None:
 def test_what_was_told_is_not_told_again(store: Store) -> None:
     store.register(QUEUE)
     for n in range(5):
-        store.dead_letters.keep(QUEUE, [(str(n), DIED, b"1 %d 0 why\n{}" % DIED)])
+        store.dead_letters.restore(QUEUE, [(str(n), DIED, b"1 %d 0 why\n{}" % DIED)])
 
     assert replay_in_place(store, limit=3) == (0, [b"0", b"1", b"2"], True)
     assert replay_in_place(store, DIED, b"0", b"1", b"2", token="e" * 32) == (

@@ -19,7 +19,7 @@ REGISTERED = {"delayq:queues": {b"q": LAYOUT}}
 def test_dead_letters_are_kept_with_the_time_of_their_death(store: Store) -> None:
     dead_letters = {"a": stored(b"{}", DIED), "b": stored(b"{}", DIED + 5, details=DETAILS)}
 
-    told = store.dead_letters.keep(
+    told = store.dead_letters.restore(
         QUEUE, [("a", DIED, dead_letters["a"]), ("b", DIED + 5, dead_letters["b"])]
     )
 
@@ -31,7 +31,7 @@ def test_dead_letters_are_kept_with_the_time_of_their_death(store: Store) -> Non
 def test_they_are_kept_byte_for_byte(store: Store, message: bytes) -> None:
     data = stored(message, details=DETAILS)
 
-    store.dead_letters.keep(QUEUE, [("a", DIED, data)])
+    store.dead_letters.restore(QUEUE, [("a", DIED, data)])
 
     [dead_letter] = store.dead_letters.all(QUEUE)
     assert (dead_letter.message, dead_letter.details, dead_letter.data) == (message, DETAILS, data)
@@ -39,20 +39,20 @@ def test_they_are_kept_byte_for_byte(store: Store, message: bytes) -> None:
 
 def test_what_is_there_already_is_told(store: Store) -> None:
     data = stored(b"{}")
-    store.dead_letters.keep(QUEUE, [("a", DIED, data)])
+    store.dead_letters.restore(QUEUE, [("a", DIED, data)])
     before = state(store)
 
-    assert store.dead_letters.keep(QUEUE, [("a", DIED, data), ("b", DIED, data)]) == ["k", "d"]
-    assert store.dead_letters.keep(QUEUE, [("a", DIED, data), ("b", DIED, data)]) == ["k", "k"]
+    assert store.dead_letters.restore(QUEUE, [("a", DIED, data), ("b", DIED, data)]) == ["k", "d"]
+    assert store.dead_letters.restore(QUEUE, [("a", DIED, data), ("b", DIED, data)]) == ["k", "k"]
     assert state(store).keys() == before.keys()
 
 
 def test_another_dead_letter_with_that_id_is_kept_beside_it(store: Store) -> None:
     there, other = stored(b"there"), stored(b"other", DIED - 9)
-    store.dead_letters.keep(QUEUE, [("a", DIED, there)])
+    store.dead_letters.restore(QUEUE, [("a", DIED, there)])
 
-    assert store.dead_letters.keep(QUEUE, [("a", DIED - 9, other)]) == ["d"]
-    assert store.dead_letters.keep(QUEUE, [("a", DIED - 9, other)]) == ["k"]
+    assert store.dead_letters.restore(QUEUE, [("a", DIED - 9, other)]) == ["d"]
+    assert store.dead_letters.restore(QUEUE, [("a", DIED - 9, other)]) == ["k"]
 
     digest = hashlib.sha1(other, usedforsecurity=False).hexdigest()
     assert state(store) == REGISTERED | as_dead({"a": there, f"a\0{digest}": other})
@@ -60,11 +60,11 @@ def test_another_dead_letter_with_that_id_is_kept_beside_it(store: Store) -> Non
 
 def test_it_is_not_kept_twice_when_the_other_one_has_gone(store: Store) -> None:
     there, other = stored(b"there"), stored(b"other", DIED - 9)
-    store.dead_letters.keep(QUEUE, [("a", DIED, there), ("a", DIED - 9, other)])
-    store.dead_letters.discard(QUEUE, [("a", DIED)])
+    store.dead_letters.restore(QUEUE, [("a", DIED, there), ("a", DIED - 9, other)])
+    store.dead_letters.delete(QUEUE, [("a", DIED)])
     before = state(store)
 
-    assert store.dead_letters.keep(QUEUE, [("a", DIED - 9, other)]) == ["k"]
+    assert store.dead_letters.restore(QUEUE, [("a", DIED - 9, other)]) == ["k"]
     assert state(store) == before
 
 
@@ -72,27 +72,27 @@ def test_what_has_lost_its_place_by_time_gets_it_back(store: Store) -> None:
     data = stored(b"{}")
     store.client.hset("{q}:dead", "a", data)
 
-    assert store.dead_letters.keep(QUEUE, [("a", DIED, data)]) == ["k"]
+    assert store.dead_letters.restore(QUEUE, [("a", DIED, data)]) == ["k"]
     assert state(store) == REGISTERED | as_dead({"a": data})
 
 
 def test_a_layout_that_is_known_stays(store: Store) -> None:
     store.client.hset("delayq:queues", "q", "its own")
 
-    store.dead_letters.keep(QUEUE, [("a", DIED, stored(b"{}"))])
+    store.dead_letters.restore(QUEUE, [("a", DIED, stored(b"{}"))])
 
     assert store.registry() == {"q": b"its own"}
 
 
 def test_no_dead_letters_are_no_call(store: Store) -> None:
-    assert store.dead_letters.keep(QUEUE, []) == []
+    assert store.dead_letters.restore(QUEUE, []) == []
     assert state(store) == {}
 
 
 def test_a_repeat_keeps_one_of_each_and_gets_the_same_answer(store: Store) -> None:
     dead_letters = [("a", DIED, stored(b"{}")), ("a", DIED + 1, stored(b"other", DIED + 1))]
 
-    assert repeating(store).dead_letters.keep(QUEUE, dead_letters) == ["d", "d"]
+    assert repeating(store).dead_letters.restore(QUEUE, dead_letters) == ["d", "d"]
     assert len(list(store.dead_letters.all(QUEUE))) == 2
 
 
@@ -100,7 +100,7 @@ def test_a_full_server_refuses_all_of_them(store: Store) -> None:
     fill(store)
 
     with pytest.raises(StoreFull):
-        store.dead_letters.keep(QUEUE, [("a", DIED, stored(b"{}"))])
+        store.dead_letters.restore(QUEUE, [("a", DIED, stored(b"{}"))])
 
     store.client.config_set("maxmemory", 0)
     assert state(store) == {}
@@ -114,6 +114,6 @@ def test_a_key_of_another_type_is_an_error_before_anything_is_written(
     before = snapshot(store.client)
 
     with pytest.raises(ResponseError, match="WRONGTYPE"):
-        store.dead_letters.keep(QUEUE, [("a", DIED, stored(b"{}"))])
+        store.dead_letters.restore(QUEUE, [("a", DIED, stored(b"{}"))])
 
     assert snapshot(store.client) == before

@@ -21,7 +21,7 @@ def test_an_empty_next_due_has_nothing_to_look_at(store: Store) -> None:
 def test_a_deferred_queue_comes_later_but_a_new_entry_brings_it_forward(store: Store) -> None:
     store.schedule(QUEUE, entry("a", 100, relative=True))
 
-    deferred = store.defer("q", 60)
+    deferred = store.defer_queue("q", 60)
     assert deferred.due is not None
     assert 59_000 < deferred.due - deferred.now / 1000 <= 60_000
 
@@ -32,7 +32,7 @@ def test_a_deferred_queue_comes_later_but_a_new_entry_brings_it_forward(store: S
 
 
 def test_a_queue_without_a_schedule_is_not_put_on_the_next_due_by_deferring(store: Store) -> None:
-    store.defer("q", 60)
+    store.defer_queue("q", 60)
 
     assert snapshot(store.client) == {}
 

@@ -229,7 +229,7 @@ def test_what_a_worker_had_already_goes_back_and_is_paused_due(store: Store) -> 
     pause(store)
 
     itself = what._replace(due=Due(5))
-    put_back = store.leases.retry(QUEUE, itself, QUEUE, "me", "1:1", when_due="keep")
+    put_back = store.leases.replace(QUEUE, itself, QUEUE, "me", "1:1", when_due="keep")
     assert put_back == "scheduled"
     store.leases.ack(QUEUE, "me", ["1:1"])
     assert promote(store) == 0
@@ -238,7 +238,7 @@ def test_what_a_worker_had_already_goes_back_and_is_paused_due(store: Store) -> 
     # It was due before it was taken.
     assert found["{q}:paused_due"] == {member("tasks.t", 1, "a"): 0}
     assert found["{q}:unique"] == {b"k": taken_by("a")}
-    assert "{q}:running" not in found
+    assert "{q}:leased_index" not in found
     resume(store)
     promote(store)
     assert bodies(reserve(store, "2")) == [message_of(what)]

@@ -283,7 +283,7 @@ def test_a_queue_that_was_cleared_begins_anew(store: Store) -> None:
     overdue(store, 20)
     promote(store, rate=100)
     store.client.delete("q")
-    store.clear(QUEUE)
+    store.purge(QUEUE)
 
     assert PACE not in state(store)
     overdue(store, 20)

@@ -36,8 +36,8 @@ def scheduled(store: Store, skip_after: int, *, late: int, unique: str = "-") ->
 
 def make_late(store: Store, name: str, due_ms: int = 5) -> None:
     """Make it as if a ready message had been due long ago."""
-    message_id, _, rest = (store.client.hget("{q}:waiting", name) or b"").split(b" ", 2)
-    store.client.hset("{q}:waiting", name, b"%b %d %b" % (message_id, due_ms, rest))
+    message_id, _, rest = (store.client.hget("{q}:ready_index", name) or b"").split(b" ", 2)
+    store.client.hset("{q}:ready_index", name, b"%b %d %b" % (message_id, due_ms, rest))
 
 
 @pytest.mark.parametrize(("skip_after", "late"), [(0, 10**9), (60_000, 0), (60_000, 50_000)])
@@ -123,7 +123,7 @@ def test_what_is_to_be_delivered_alone_may_be_late_too(store: Store) -> None:
     make_late(store, "a")
 
     assert reserve(store, "2").messages == []
-    assert {"{q}:quarantined", "{q}:deliveries", "{q}:waiting"}.isdisjoint(state(store))
+    assert {"{q}:quarantined", "{q}:deliveries", "{q}:ready_index"}.isdisjoint(state(store))
 
 
 def test_what_stock_workers_gave_back_has_no_due_and_runs(store: Store) -> None:
@@ -133,7 +133,7 @@ def test_what_stock_workers_gave_back_has_no_due_and_runs(store: Store) -> None:
     store.client.rpush("q", message)
 
     assert bodies(reserve(store, "2")) == [message]
-    assert state(store)["{q}:running"] == {b"a": b"n-a 0 -  me"}
+    assert state(store)["{q}:leased_index"] == {b"a": b"n-a 0 -  me"}
 
 
 def test_what_is_run_manual_is_due_then(store: Store) -> None:

@@ -72,13 +72,13 @@ def test_what_is_done_is_told_in_order(store: Store, caller: Store) -> None:
 def test_the_line_tells_also_of_what_is_tracked_and_counted(store: Store, caller: Store) -> None:
     one = labelled("one")
     hold(store, message_of(one), b"other")
-    store.client.hset("{q}:running", "one", "n-one 5 - tasks.t me")
+    store.client.hset("{q}:leased_index", "one", "n-one 5 - tasks.t me")
     store.client.hset("{q}:deliveries", mapping=counts(message_of(one), b"1 0 0"))
 
     ack(caller, _1=b"run of one", _2=b"run of other")
 
     assert lines(store) == [b"run of one", b"run of other"]
-    assert not store.client.exists("{q}:running", "{q}:deliveries", "{q}:leased:me")
+    assert not store.client.exists("{q}:leased_index", "{q}:deliveries", "{q}:leased:me")
 
 
 def test_what_is_done_without_a_run_is_not_told(store: Store) -> None:
@@ -117,7 +117,7 @@ def test_a_retry_tells_of_its_run_and_the_ack_does_not_tell_again(
     store: Store, caller: Store
 ) -> None:
     [field] = hold(store, b"a")
-    call = caller.leases.retry_call(
+    call = caller.leases.replace_call(
         QUEUE, entry("r", FAR), QUEUE, "me", field, when_due="push", run=b"tried"
     )
     caller.run(call)
@@ -130,7 +130,7 @@ def test_a_retry_tells_of_its_run_and_the_ack_does_not_tell_again(
 
 
 def test_a_retry_whose_lease_is_gone_is_not_told(store: Store) -> None:
-    call = store.leases.retry_call(
+    call = store.leases.replace_call(
         QUEUE, entry("r", FAR), QUEUE, "me", "1:1", when_due="push", run=b"tried"
     )
 
@@ -146,7 +146,9 @@ def test_a_retry_that_lost_its_unique_key_is_told(store: Store) -> None:
     [(field, _, _)] = reserve(store).messages
     put(store, other)
     again = retried(one, "again")
-    call = store.leases.retry_call(QUEUE, again, QUEUE, "me", field, when_due="push", run=b"tried")
+    call = store.leases.replace_call(
+        QUEUE, again, QUEUE, "me", field, when_due="push", run=b"tried"
+    )
 
     assert store.run(call) == b"superseded"
     assert lines(store) == [b"tried"]
@@ -155,7 +157,7 @@ def test_a_retry_that_lost_its_unique_key_is_told(store: Store) -> None:
 def test_a_dead_letter_tells_of_its_run(store: Store, caller: Store) -> None:
     hold(store, b"a")
 
-    caller.leases.reject(QUEUE, "me", "1:1", "id", "failed", b"", b"run of a")
+    caller.leases.dead_letter(QUEUE, "me", "1:1", "id", "failed", b"", b"run of a")
 
     assert lines(store) == [b"run of a"]
     assert len(list(store.dead_letters.all(QUEUE))) == 1
@@ -164,7 +166,7 @@ def test_a_dead_letter_tells_of_its_run(store: Store, caller: Store) -> None:
 def test_a_dead_letter_without_a_run_is_not_told(store: Store) -> None:
     hold(store, b"a")
 
-    assert store.leases.reject(QUEUE, "me", "1:1", "id", "unknown task")
+    assert store.leases.dead_letter(QUEUE, "me", "1:1", "id", "unknown task")
     assert not store.client.exists(KEY)
 
 
@@ -214,12 +216,12 @@ def end_by_ack(store: Store) -> object:
 
 
 def end_by_dead_letter(store: Store) -> object:
-    return store.leases.reject(QUEUE, "me", "1:1", "id", "why", b"", b"run")
+    return store.leases.dead_letter(QUEUE, "me", "1:1", "id", "why", b"", b"run")
 
 
 def end_by_retry(store: Store) -> object:
     return store.run(
-        store.leases.retry_call(
+        store.leases.replace_call(
             QUEUE, entry("r", FAR), QUEUE, "me", "1:1", when_due="push", run=b"run"
         )
     )
@@ -270,7 +272,7 @@ def test_a_message_tells_when_it_became_ready(store: Store) -> None:
     assert before <= reserved.promoted["1:1"] <= store.now_ms()
     assert [field for field, _, _ in reserved.messages] == ["1:1", "1:2"]
     assert reserve(store).promoted == {}, "a repeat does not know"
-    assert store.client.hget("{q}:running", "a") == b"n-a 1 - tasks.t me"
+    assert store.client.hget("{q}:leased_index", "a") == b"n-a 1 - tasks.t me"
 
 
 def test_one_that_was_cancelled_or_came_back_does_not_tell(store: Store) -> None:

@@ -90,7 +90,7 @@ def test_counts_are_not_touched_by_foreign_fields(store: Store) -> None:
 def test_a_retried_message_counts_as_held_until_it_is_acknowledged(store: Store) -> None:
     [field] = hold(store, b"a")
     store.client.hset("{q}:deliveries", mapping=counts(b"other", b"3 0 0"))
-    store.leases.retry(QUEUE, entry("r", FAR), QUEUE, "me", field, when_due="push")
+    store.leases.replace(QUEUE, entry("r", FAR), QUEUE, "me", field, when_due="push")
 
     assert store.leases.ack(QUEUE, "me", [field]) == 1
     assert store.leases.ack(QUEUE, "me", [field]) == 0

@@ -391,7 +391,7 @@ def test_who_holds_nothing_takes_a_quarantined_whose_turn_it_ever_is(store: Stor
 
 def test_a_retry_that_is_not_acknowledged_yet_counts_as_held(store: Store) -> None:
     [field] = hold(store, b"a")
-    store.leases.retry(QUEUE, entry("r", 4_000_000_000_000), QUEUE, "me", field, when_due="push")
+    store.leases.replace(QUEUE, entry("r", 4_000_000_000_000), QUEUE, "me", field, when_due="push")
     quarantined(store, b"deadly")
 
     assert reserve(store, "2").messages == []

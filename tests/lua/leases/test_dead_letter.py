@@ -17,7 +17,7 @@ def test_a_message_moves_to_the_dead_letters_with_the_reason(store: Store) -> No
     hold(store, b"a", b"b", step=3)
     store.client.hset("{q}:deliveries", mapping=counts(b"a", b"1 0 1") | counts(b"b", b"2 0 0"))
 
-    assert store.leases.reject(QUEUE, "me", "1:1", "task-id", "unknown task\n  tasks.x")
+    assert store.leases.dead_letter(QUEUE, "me", "1:1", "task-id", "unknown task\n  tasks.x")
 
     found = state(store)
     [(dead_letter, died)] = found.pop("{q}:dead_at").items()
@@ -37,7 +37,7 @@ def test_a_message_moves_to_the_dead_letters_with_the_reason(store: Store) -> No
 def test_a_dead_letter_is_kept_byte_for_byte(store: Store, message: bytes) -> None:
     hold(store, message)
 
-    assert store.leases.reject(QUEUE, "me", "1:1", "id", "rejected")
+    assert store.leases.dead_letter(QUEUE, "me", "1:1", "id", "rejected")
 
     [dead_letter] = store.dead_letters.all(QUEUE)
     assert (dead_letter.id, dead_letter.reason, dead_letter.message) == ("id", "rejected", message)
@@ -47,25 +47,25 @@ def test_a_quarantined_is_kept_without_its_mark(store: Store) -> None:
     store.client.lpush("{q}:quarantined", b"3\n!deadly")
     assert reserve(store).alone
 
-    assert store.leases.reject(QUEUE, "me", "1:1", "id", "rejected")
+    assert store.leases.dead_letter(QUEUE, "me", "1:1", "id", "rejected")
 
     assert [dead_letter.message for dead_letter in store.dead_letters.all(QUEUE)] == [b"!deadly"]
 
 
 def test_rejecting_again_keeps_one_dead_letter(store: Store) -> None:
     hold(store, b"a")
-    store.leases.reject(QUEUE, "me", "1:1", "id", "rejected")
+    store.leases.dead_letter(QUEUE, "me", "1:1", "id", "rejected")
     before = state(store)
 
-    assert not store.leases.reject(QUEUE, "me", "1:1", "id", "rejected")
+    assert not store.leases.dead_letter(QUEUE, "me", "1:1", "id", "rejected")
     assert state(store) == before
 
 
 def test_two_dead_letters_with_one_id_are_both_kept(store: Store) -> None:
     hold(store, b"a", b"b")
 
-    assert store.leases.reject(QUEUE, "me", "1:1", "id", "rejected")
-    assert store.leases.reject(QUEUE, "me", "1:2", "id", "rejected")
+    assert store.leases.dead_letter(QUEUE, "me", "1:1", "id", "rejected")
+    assert store.leases.dead_letter(QUEUE, "me", "1:2", "id", "rejected")
 
     assert sorted(dead_letter.message for dead_letter in store.dead_letters.all(QUEUE)) == [
         b"a",
@@ -78,15 +78,15 @@ def test_what_others_hold_or_nobody_does_is_not_touched(store: Store) -> None:
     hold(store, b"a", who="other")
     before = state(store)
 
-    assert not store.leases.reject(QUEUE, "me", "1:1", "id", "rejected")
+    assert not store.leases.dead_letter(QUEUE, "me", "1:1", "id", "rejected")
     assert state(store) == before
 
 
 def test_what_was_retried_already_is_no_dead_letter(store: Store) -> None:
     [field] = hold(store, b"a")
-    store.leases.retry(QUEUE, entry("r", 4_000_000_000_000), QUEUE, "me", field, when_due="push")
+    store.leases.replace(QUEUE, entry("r", 4_000_000_000_000), QUEUE, "me", field, when_due="push")
 
-    assert not store.leases.reject(QUEUE, "me", field, "id", "rejected")
+    assert not store.leases.dead_letter(QUEUE, "me", field, "id", "rejected")
 
     assert not store.client.exists("{q}:dead", "{q}:leased:me")
     assert store.scheduled(QUEUE) == 1
@@ -96,7 +96,7 @@ def test_a_layout_that_is_known_stays(store: Store) -> None:
     hold(store, b"a")
     store.client.hset("delayq:queues", "q", "its own")
 
-    store.leases.reject(QUEUE, "me", "1:1", "id", "rejected")
+    store.leases.dead_letter(QUEUE, "me", "1:1", "id", "rejected")
 
     assert store.registry() == {"q": b"its own"}
 
@@ -104,7 +104,7 @@ def test_a_layout_that_is_known_stays(store: Store) -> None:
 def test_what_is_held_and_unreadable_is_a_dead_letter_too(store: Store) -> None:
     store.client.hset("{q}:leased:me", "1:1", b"\xff not what we write")
 
-    store.leases.reject(QUEUE, "me", "1:1", "id", "rejected")
+    store.leases.dead_letter(QUEUE, "me", "1:1", "id", "rejected")
 
     assert not store.client.exists("{q}:leased:me")
     assert [dead_letter.message for dead_letter in store.dead_letters.all(QUEUE)] == [
@@ -121,7 +121,7 @@ def test_a_key_of_another_type_leaves_the_message_held(store: Store, key: str) -
     before = snapshot(store.client)
 
     with pytest.raises(ResponseError, match="WRONGTYPE"):
-        store.leases.reject(QUEUE, "me", "1:1", "id", "rejected")
+        store.leases.dead_letter(QUEUE, "me", "1:1", "id", "rejected")
 
     assert snapshot(store.client) == before
 
@@ -130,5 +130,5 @@ def test_a_full_server_lets_a_message_be_rejected(store: Store) -> None:
     hold(store, b"a")
     fill(store)
 
-    assert store.leases.reject(QUEUE, "me", "1:1", "id", "rejected")
+    assert store.leases.dead_letter(QUEUE, "me", "1:1", "id", "rejected")
     assert [dead_letter.message for dead_letter in store.dead_letters.all(QUEUE)] == [b"a"]

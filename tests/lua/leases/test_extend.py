@@ -18,7 +18,7 @@ def test_a_beat_extends_the_lease_and_tells_how_much_is_held(store: Store) -> No
     hold(store, b"a", b"b")
     pass_time(store.client, 300)
 
-    assert store.leases.beat(QUEUE, "me", LEASE) == 2
+    assert store.leases.extend(QUEUE, "me", LEASE) == 2
 
     assert state(store) == {
         # A look too early costs little, and looks again when the lease ends.
@@ -33,7 +33,7 @@ def test_repeated_beats_keep_the_lease_for_ever(store: Store) -> None:
 
     for _ in range(5):
         pass_time(store.client, LEASE - 60)
-        assert store.leases.beat(QUEUE, "me", LEASE) == 1
+        assert store.leases.extend(QUEUE, "me", LEASE) == 1
         assert store.leases.reclaim_expired(QUEUE, Layout(), "me", 100, 5) == (False, 0, 0, 0)
 
     assert state(store) == {
@@ -46,13 +46,13 @@ def test_repeated_beats_keep_the_lease_for_ever(store: Store) -> None:
 def test_a_lease_may_be_shortened(store: Store) -> None:
     hold(store, b"a")
 
-    store.leases.beat(QUEUE, "me", 120)
+    store.leases.extend(QUEUE, "me", 120)
 
     assert state(store)["{q}:leases"] == {b"me": 2}
 
 
 def test_who_holds_nothing_gets_no_lease(store: Store) -> None:
-    assert store.leases.beat(QUEUE, "me", LEASE) == 0
+    assert store.leases.extend(QUEUE, "me", LEASE) == 0
 
     assert state(store) == {}
 
@@ -62,7 +62,7 @@ def test_who_is_done_with_all_does_not_extend_its_lease(store: Store) -> None:
     store.leases.ack(QUEUE, "me", [field])
     pass_time(store.client, 300)
 
-    assert store.leases.beat(QUEUE, "me", LEASE) == 0
+    assert store.leases.extend(QUEUE, "me", LEASE) == 0
 
     assert state(store) == {"delayq:lease_ends": {b"q": 5}, "{q}:leases": {b"me": 5}}
 
@@ -72,7 +72,7 @@ def test_what_others_hold_is_not_extended(store: Store) -> None:
     hold(store, b"b", who="other")
     pass_time(store.client, 300)
 
-    store.leases.beat(QUEUE, "me", LEASE)
+    store.leases.extend(QUEUE, "me", LEASE)
 
     assert state(store)["{q}:leases"] == {b"me": 10, b"other": 5}
 
@@ -81,7 +81,7 @@ def test_a_beat_that_comes_before_the_reaper_saves_what_is_held(store: Store) ->
     hold(store, b"a")
     pass_time(store.client, LEASE + 60)
 
-    assert store.leases.beat(QUEUE, "me", LEASE) == 1
+    assert store.leases.extend(QUEUE, "me", LEASE) == 1
     assert store.leases.reclaim_expired(QUEUE, Layout(), "me", 100, 5) == (False, 0, 0, 0)
 
 
@@ -91,15 +91,15 @@ def test_a_beat_that_comes_after_the_reaper_tells_that_all_is_lost(store: Store)
     store.leases.reclaim_expired(QUEUE, Layout(), "me", 100, 5)
     before = state(store)
 
-    assert store.leases.beat(QUEUE, "me", LEASE) == 0
+    assert store.leases.extend(QUEUE, "me", LEASE) == 0
     assert state(store) == before
 
 
 def test_a_retried_message_counts_as_held_until_it_is_acknowledged(store: Store) -> None:
     [field] = hold(store, b"a")
-    store.leases.retry(QUEUE, entry("r", 4_000_000_000_000), QUEUE, "me", field, when_due="push")
+    store.leases.replace(QUEUE, entry("r", 4_000_000_000_000), QUEUE, "me", field, when_due="push")
 
-    assert store.leases.beat(QUEUE, "me", LEASE) == 1
+    assert store.leases.extend(QUEUE, "me", LEASE) == 1
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_key_of_another_type_is_an_error_before_anything_is_written(
     before = snapshot(store.client)
 
     with pytest.raises(ResponseError, match="WRONGTYPE"):
-        store.leases.beat(QUEUE, "me", LEASE)
+        store.leases.extend(QUEUE, "me", LEASE)
 
     assert snapshot(store.client) == before
 
@@ -123,6 +123,6 @@ def test_a_full_server_lets_leases_be_extended(store: Store) -> None:
     store.client.delete("{q}:leases", "delayq:lease_ends")
     fill(store)
 
-    assert store.leases.beat(QUEUE, "me", LEASE) == 1
+    assert store.leases.extend(QUEUE, "me", LEASE) == 1
     assert state(store)["{q}:leases"] == {b"me": 10}
     assert state(store)["delayq:lease_ends"] == {b"q": 10}

@@ -55,8 +55,8 @@ def test_the_queues_whose_leases_ended_are_told_the_first_to_end_first(store: St
 
 def test_a_short_lease_beside_a_longer_one_is_looked_at_when_it_ends(store: Store) -> None:
     push(store, b"a", b"b")
-    store.leases.reserve(QUEUE, "long", 100 * LEASE, "1", 1)
-    store.leases.reserve(QUEUE, "short", LEASE, "1", 1)
+    store.leases.acquire(QUEUE, "long", 100 * LEASE, "1", 1)
+    store.leases.acquire(QUEUE, "short", LEASE, "1", 1)
 
     pass_time(store.client, LEASE + 60)
 
@@ -65,8 +65,8 @@ def test_a_short_lease_beside_a_longer_one_is_looked_at_when_it_ends(store: Stor
 
 def test_a_lease_that_is_shortened_is_looked_at_when_it_ends(store: Store) -> None:
     push(store, b"a")
-    store.leases.reserve(QUEUE, "me", 100 * LEASE, "1", 1)
-    store.leases.beat(QUEUE, "me", LEASE)
+    store.leases.acquire(QUEUE, "me", 100 * LEASE, "1", 1)
+    store.leases.extend(QUEUE, "me", LEASE)
 
     pass_time(store.client, LEASE + 60)
 
@@ -158,7 +158,7 @@ def test_what_is_taken_after_a_gap_before_anyone_has_looked_is_held_no_longer(
     hold(store, b"a")
     look(store)
     if beats:
-        store.leases.beat(QUEUE, "me", LEASE)
+        store.leases.extend(QUEUE, "me", LEASE)
 
     pass_time(store.client, LEASE + 60)
 
@@ -168,7 +168,7 @@ def test_what_is_taken_after_a_gap_before_anyone_has_looked_is_held_no_longer(
 def test_a_beat_after_a_gap_before_anyone_has_looked_extends_no_further(store: Store) -> None:
     hold(store, b"a")
     go_unwatched(store.client, 8 * 3600)
-    store.leases.beat(QUEUE, "me", LEASE)
+    store.leases.extend(QUEUE, "me", LEASE)
     look(store)
 
     assert state(store)["{q}:leases"] == {b"me": 10}

@@ -135,7 +135,7 @@ def test_a_beat_between_two_batches_keeps_the_rest(store: Store) -> None:
     end_leases(store)
     moved = reclaim_expired(store).requeued
 
-    assert store.leases.beat(QUEUE, "me", LEASE) == 300 - moved
+    assert store.leases.extend(QUEUE, "me", LEASE) == 300 - moved
 
     assert reclaim_expired(store) == NOTHING
     assert state(store)["delayq:lease_ends"] == {b"q": 10}
@@ -185,7 +185,7 @@ def test_the_message_ids_of_a_process_are_forgotten_with_all_that_it_held(store:
 
 def test_a_retried_message_does_not_come_back(store: Store) -> None:
     fields = hold(store, b"a", b"b")
-    store.leases.retry(QUEUE, entry("r", FAR), QUEUE, "me", fields[0], when_due="push")
+    store.leases.replace(QUEUE, entry("r", FAR), QUEUE, "me", fields[0], when_due="push")
     end_leases(store)
 
     assert reclaim_expired(store) == (False, 1, 0, 0)
@@ -198,7 +198,7 @@ def test_a_retried_message_does_not_come_back(store: Store) -> None:
 
 def test_who_held_only_a_retried_message_wakes_nobody(store: Store) -> None:
     [field] = hold(store, b"a")
-    store.leases.retry(QUEUE, entry("r", FAR), QUEUE, "me", field, when_due="push")
+    store.leases.replace(QUEUE, entry("r", FAR), QUEUE, "me", field, when_due="push")
     end_leases(store)
 
     assert reclaim_expired(store) == NOTHING
@@ -267,7 +267,7 @@ def test_the_next_look_is_when_the_next_lease_ends(store: Store) -> None:
     hold(store, b"a", who="one")
     pass_time(store.client, 240)
     hold(store, b"b", who="two")
-    store.leases.beat(QUEUE, "one", LEASE + 120)
+    store.leases.extend(QUEUE, "one", LEASE + 120)
     assert state(store)["delayq:lease_ends"] == {b"q": 6}
 
     reclaim_expired(store, who="one")

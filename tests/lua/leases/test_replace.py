@@ -40,7 +40,7 @@ def retry(
     to: str = QUEUE,
     when_due: WhenDue = "push",
 ) -> Retried:
-    return store.leases.retry(to, what, QUEUE, who, field, when_due=when_due)
+    return store.leases.replace(to, what, QUEUE, who, field, when_due=when_due)
 
 
 def test_a_retry_is_scheduled_and_an_empty_value_stays_until_the_acknowledgement(

@@ -125,7 +125,7 @@ def test_many_messages_at_once(store: Store) -> None:
 
 def test_a_retried_message_is_not_put_back(store: Store) -> None:
     fields = hold(store, b"a", b"b")
-    store.leases.retry(QUEUE, entry("r", FAR), QUEUE, "me", fields[0], when_due="push")
+    store.leases.replace(QUEUE, entry("r", FAR), QUEUE, "me", fields[0], when_due="push")
 
     assert store.leases.requeue(QUEUE, "me", fields) == (1, 0)
 

@@ -14,7 +14,7 @@ KEY = "delayq:budget:root"
 
 
 def spend(store: Store, *members: str, most: int = 2, name: str = "root") -> list[bool]:
-    return [bool(store.control.spend(name, most, member, 60)) for member in members]
+    return [bool(store.control.use_retry_budget(name, most, member, 60)) for member in members]
 
 
 def test_so_many_may_be_spent_and_no_more(store: Store) -> None:

@@ -147,7 +147,7 @@ def test_a_full_server_lets_it_pass(store: Store) -> None:
     assert release(store, seen) == "d"
 
 
-@pytest.mark.parametrize("key", ["q", "q\x06\x163", "{q}:waiting", "{q}:paused_due"])
+@pytest.mark.parametrize("key", ["q", "q\x06\x163", "{q}:ready_index", "{q}:paused_due"])
 def test_a_key_of_another_type_is_an_error_before_anything_is_written(
     store: Store, key: str
 ) -> None:
@@ -180,7 +180,7 @@ def test_what_is_ready_stays_and_nothing_is_known_of_it(store: Store) -> None:
 
     assert forget(store, *((each, b"") for each in waiting(store).values())) == 0
 
-    gone = {"{q}:waiting", "{q}:unique", "{q}:duplicate_ids"}
+    gone = {"{q}:ready_index", "{q}:unique", "{q}:duplicate_ids"}
     assert state(store) == {key: value for key, value in before.items() if key not in gone}
 
 

@@ -23,7 +23,7 @@ def held(store: Store) -> None:
 
 @pytest.mark.usefixtures("held")
 def test_a_held_message_with_a_future_eta_moves_to_the_schedule(store: Store) -> None:
-    assert store.adopt(QUEUE, entry("a", FAR), HELD) == "scheduled"
+    assert store.take_from_unacked(QUEUE, entry("a", FAR), HELD) == "scheduled"
 
     assert snapshot(store.client) == {
         "delayq:next_due": {b"q": FAR},
@@ -36,7 +36,7 @@ def test_a_held_message_with_a_future_eta_moves_to_the_schedule(store: Store) ->
 
 @pytest.mark.usefixtures("held")
 def test_a_held_message_that_is_due_goes_to_ready(store: Store) -> None:
-    assert store.adopt(QUEUE, entry("a", 1, priority=9), HELD) == "ready"
+    assert store.take_from_unacked(QUEUE, entry("a", 1, priority=9), HELD) == "ready"
 
     assert snapshot(store.client) == {"q\x06\x169": [b'{"id": "a"}'], "{q}:wake": [b""]}
 
@@ -44,10 +44,10 @@ def test_a_held_message_that_is_due_goes_to_ready(store: Store) -> None:
 @pytest.mark.usefixtures("held")
 @pytest.mark.parametrize("due_ms", [1, FAR])
 def test_adopting_again_after_a_lost_reply_changes_nothing(store: Store, due_ms: int) -> None:
-    store.adopt(QUEUE, entry("a", due_ms), HELD)
+    store.take_from_unacked(QUEUE, entry("a", due_ms), HELD)
     before = snapshot(store.client)
 
-    assert store.adopt(QUEUE, entry("a", due_ms), HELD) == "gone"
+    assert store.take_from_unacked(QUEUE, entry("a", due_ms), HELD) == "gone"
     assert snapshot(store.client) == before
 
 
@@ -56,7 +56,7 @@ def test_a_full_server_lets_a_held_message_move(store: Store) -> None:
     store.client.config_set("maxmemory-policy", "noeviction")
     store.client.config_set("maxmemory", 1)
 
-    assert store.adopt(QUEUE, entry("a", FAR), HELD) == "scheduled"
+    assert store.take_from_unacked(QUEUE, entry("a", FAR), HELD) == "scheduled"
     store.add_dead_letter(QUEUE, "b", "two\nlines", b"bytes")
 
     [dead_letter] = store.dead_letters.all(QUEUE)

@@ -10,7 +10,7 @@ from celery_delayq.store.schedule import Store
 from tests.lua.conftest import repeating
 from tests.support.keyspace import snapshot
 
-KEY = "delayq:deploys"
+KEY = "delayq:code_versions"
 LONG = 100_000
 DAY = 24 * 3600 * 1000
 
@@ -19,7 +19,7 @@ def deploy(
     store: Store, version: str, since: int | None = None, *, source: str = "code", alive: int = LONG
 ) -> str:
     """Say that a version is about; return which one counts."""
-    return PeriodicStore(store).deploy(source, version, since, alive).counts
+    return PeriodicStore(store).announce_version(source, version, since, alive).counts
 
 
 def be_silent(store: Store, version: str, ms: int = 2 * LONG) -> None:
@@ -183,8 +183,8 @@ def test_other_sources_that_are_about_are_told(store: Store) -> None:
     deploy(store, "gone")
     be_silent(store, "gone")
 
-    assert gate.deploy("a", "one", None, LONG).others == ("b", "c")
-    assert gate.deploy("b", "two", None, LONG).others == ("a", "c")
+    assert gate.announce_version("a", "one", None, LONG).others == ("b", "c")
+    assert gate.announce_version("b", "two", None, LONG).others == ("a", "c")
 
 
 @pytest.mark.parametrize("garbage", ["", "x y", "9", f"{10**15} 9", f"{10**12} {10**15}"])
@@ -201,24 +201,26 @@ def test_what_is_no_record_is_passed_over(version: str, garbage: str, store: Sto
 
 def test_what_is_noted_about_writing_is_told(store: Store) -> None:
     gate = PeriodicStore(store)
-    assert gate.deploy("code", "one", None, LONG).mark == ""
+    assert gate.announce_version("code", "one", None, LONG).mark == ""
     assert gate.deployed("code") == Deployed("", {})
 
     then = Deployed("one", {"a": "1", "ü": "2"})
-    assert gate.deploy("code", "one", None, LONG, then=then).mark == "one"
+    assert gate.announce_version("code", "one", None, LONG, then=then).mark == "one"
 
-    assert gate.deploy("code", "two", None, LONG).mark == "one"
+    assert gate.announce_version("code", "two", None, LONG).mark == "one"
     assert gate.deployed("code") == then
     assert gate.deployed("other") == Deployed("", {})
 
 
 def test_nothing_is_noted_where_another_one_has_noted_something_since(store: Store) -> None:
     gate = PeriodicStore(store)
-    gate.deploy("code", "one", None, LONG, then=Deployed("one", {"a": "1"}))
+    gate.announce_version("code", "one", None, LONG, then=Deployed("one", {"a": "1"}))
     before = snapshot(store.client)[KEY]
 
     for read in ("", "two"):
-        found = gate.deploy("code", "one", None, LONG, before=read, then=Deployed("me", {}))
+        found = gate.announce_version(
+            "code", "one", None, LONG, before=read, then=Deployed("me", {})
+        )
         assert found.mark == "one"
 
     after = snapshot(store.client)[KEY]
@@ -228,8 +230,8 @@ def test_nothing_is_noted_where_another_one_has_noted_something_since(store: Sto
 def test_a_repeated_call_does_the_same(store: Store) -> None:
     gate = PeriodicStore(repeating(store))
 
-    first = gate.deploy("code", "one", None, LONG, then=Deployed("me", {"a": "1"}))
-    again = gate.deploy("code", "one", None, LONG, before="me", then=Deployed("one", {}))
+    first = gate.announce_version("code", "one", None, LONG, then=Deployed("me", {"a": "1"}))
+    again = gate.announce_version("code", "one", None, LONG, before="me", then=Deployed("one", {}))
 
     assert (first.counts, first.mark) == ("one", "me")
     assert again == first._replace(mark="one")

@@ -21,22 +21,22 @@ def test_one_is_known_wherever_it_is(store: Store, bring: Callable[..., object])
     bring(store, labelled("a"))
     before = state(store)
 
-    assert store.control.known(QUEUE, [("a", "n-a"), ("a", "another"), ("b", "n-b")]) == "d--"
+    assert store.control.exists(QUEUE, [("a", "n-a"), ("a", "another"), ("b", "n-b")]) == "d--"
     assert state(store) == before
 
 
 def test_each_of_several_with_one_id_is_known(store: Store) -> None:
     put(store, labelled("a"), labelled("a", message_id="second"))
 
-    assert store.control.known(QUEUE, [("a", "n-a"), ("a", "second"), ("a", "third")]) == "dd-"
+    assert store.control.exists(QUEUE, [("a", "n-a"), ("a", "second"), ("a", "third")]) == "dd-"
 
 
 def test_none_is_known_of_an_empty_queue(store: Store) -> None:
-    assert store.control.known(QUEUE, [("a", "n-a")]) == "-"
+    assert store.control.exists(QUEUE, [("a", "n-a")]) == "-"
 
 
 def test_many_are_looked_for_in_parts(store: Store) -> None:
     put(store, *(labelled(f"{n}") for n in range(0, 1200, 2)))
 
     asked = [(f"{n}", f"n-{n}") for n in range(1200)]
-    assert store.control.known(QUEUE, asked) == "d-" * 600
+    assert store.control.exists(QUEUE, asked) == "d-" * 600

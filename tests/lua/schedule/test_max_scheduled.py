@@ -134,7 +134,7 @@ def test_a_retry_in_place_of_its_message_is_stored_all_the_same(store: Store) ->
     put(store, *map(labelled, some(3)))
 
     again = retried(what, "again")
-    answer = store.leases.retry(QUEUE, again, QUEUE, "me", "1:1", when_due="push")
+    answer = store.leases.replace(QUEUE, again, QUEUE, "me", "1:1", when_due="push")
     assert answer == "scheduled"
     assert store.scheduled(QUEUE) == 4
 

@@ -33,7 +33,7 @@ def _full_queue(store: Store) -> None:
 def test_what_waits_is_forgotten_and_counted(store: Store) -> None:
     before = state(store)
 
-    assert store.clear(QUEUE) == 5
+    assert store.purge(QUEUE) == 5
 
     gone = {"{q}:due", "{q}:entries", "{q}:tasks", "{q}:quarantined", "{q}:wake"}
     assert state(store) == {key: value for key, value in before.items() if key not in gone} | {
@@ -51,7 +51,7 @@ def test_what_waits_is_forgotten_and_counted(store: Store) -> None:
 @pytest.mark.usefixtures("_full_queue")
 def test_a_deleted_queue_leaves_the_registry_and_its_counts_go(store: Store) -> None:
     """It stays there as long as it has dead letters, which nobody would find else."""
-    assert store.clear(QUEUE, deleted=True) == 5
+    assert store.purge(QUEUE, deleted=True) == 5
 
     found = state(store)
     assert found["delayq:queues"] == {QUEUE.encode(): LAYOUT, b"other": LAYOUT}
@@ -67,9 +67,9 @@ def test_a_deleted_queue_leaves_the_registry_and_its_counts_go(store: Store) -> 
 @pytest.mark.usefixtures("_full_queue")
 def test_a_deleted_queue_without_dead_letters_leaves_the_registry(store: Store) -> None:
     for dead_letter in [*store.dead_letters.all(QUEUE)]:
-        store.dead_letters.discard(QUEUE, [(dead_letter.id, dead_letter.died_ms)])
+        store.dead_letters.delete(QUEUE, [(dead_letter.id, dead_letter.died_ms)])
 
-    store.clear(QUEUE, deleted=True)
+    store.purge(QUEUE, deleted=True)
 
     assert state(store)["delayq:queues"] == {b"other": LAYOUT}
 
@@ -77,22 +77,22 @@ def test_a_deleted_queue_without_dead_letters_leaves_the_registry(store: Store) 
 @pytest.mark.usefixtures("_full_queue")
 @pytest.mark.parametrize("deleted", [False, True])
 def test_doing_it_again_changes_nothing(store: Store, deleted: bool) -> None:
-    store.clear(QUEUE, deleted=deleted)
+    store.purge(QUEUE, deleted=deleted)
     before = state(store)
 
-    assert store.clear(QUEUE, deleted=deleted) == 0
+    assert store.purge(QUEUE, deleted=deleted) == 0
     assert state(store) == before
 
 
 def test_a_queue_that_never_was_is_no_error(store: Store) -> None:
-    assert store.clear(QUEUE, deleted=True) == 0
+    assert store.purge(QUEUE, deleted=True) == 0
 
     assert state(store) == {}
 
 
 def test_what_is_scheduled_afterwards_is_found(store: Store) -> None:
     store.schedule(QUEUE, entry("a", FAR))
-    store.clear(QUEUE, deleted=True)
+    store.purge(QUEUE, deleted=True)
 
     store.schedule(QUEUE, entry("b", FAR + 1))
 
@@ -110,7 +110,7 @@ def test_a_key_of_another_type_is_an_error_before_anything_is_forgotten(
     before = snapshot(store.client)
 
     with pytest.raises(ResponseError, match="WRONGTYPE"):
-        store.clear(QUEUE)
+        store.purge(QUEUE)
 
     assert snapshot(store.client) == before
 
@@ -119,4 +119,4 @@ def test_a_key_of_another_type_is_an_error_before_anything_is_forgotten(
 def test_a_full_server_can_be_emptied(store: Store) -> None:
     fill(store)
 
-    assert store.clear(QUEUE, deleted=True) == 5
+    assert store.purge(QUEUE, deleted=True) == 5

@@ -89,7 +89,7 @@ def test_a_ready_one_is_dropped_when_its_turn_comes(store: Store) -> None:
     new = labelled("new", FAR, unique="dk")
 
     assert put(store, new) == [Put("replaced", "old")]
-    assert state(store)["{q}:waiting"] == {b"old": b"!n-old 1 dk tasks.t"}
+    assert state(store)["{q}:ready_index"] == {b"old": b"!n-old 1 dk tasks.t"}
 
     assert reserve(store).messages == []
     assert state(store) == as_scheduled(new) | {KEY: {b"k": taken_by("new")}}
@@ -253,7 +253,7 @@ def test_later_waits_no_longer_than_max_wait_after_the_first(store: Store) -> No
     last = labelled("d", FAR, unique="sk", policy=policy)
     assert put(store, last) == [Put("replaced", "c")]
     assert bodies(reserve(store)) == [message_of(last)]
-    assert {KEY, "{q}:due", "{q}:waiting"}.isdisjoint(state(store))
+    assert {KEY, "{q}:due", "{q}:ready_index"}.isdisjoint(state(store))
 
 
 def test_later_takes_the_place_of_a_ready_one(store: Store) -> None:

@@ -51,15 +51,15 @@ def test_a_key_that_counts_until_it_is_done_is_free_then(store: Store, end: str)
     if end == "cancel":
         store.control.cancel(QUEUE, Layout(), ["a"])
     elif end == "skip":
-        waiting = store.client.hget("{q}:waiting", "a") or b""
+        waiting = store.client.hget("{q}:ready_index", "a") or b""
         message_id, _, rest = waiting.split(b" ", 2)
-        store.client.hset("{q}:waiting", "a", message_id + b" 5 " + rest)
+        store.client.hset("{q}:ready_index", "a", message_id + b" 5 " + rest)
     assert end == "cancel" or state(store)[KEY] == {b"k": taken_by("a")}
     reserve(store)
     if end == "ack":
         store.leases.ack(QUEUE, "me", ["1:1"])
     elif end == "reject":
-        store.leases.reject(QUEUE, "me", "1:1", "id", "why")
+        store.leases.dead_letter(QUEUE, "me", "1:1", "id", "why")
     elif end == "crash":
         store.leases.requeue(QUEUE, "me", ["1:1"], counted="crashed", most=1)
         assert state(store)[KEY] == {b"k": taken_by("a")}
@@ -73,11 +73,11 @@ def test_a_key_that_counts_until_it_is_done_is_free_then(store: Store, end: str)
             reserve(store, message_id)
     elif end == "retry":
         plain = labelled("a", message_id="plain")
-        store.leases.retry(QUEUE, plain, QUEUE, "me", "1:1", when_due="push")
+        store.leases.replace(QUEUE, plain, QUEUE, "me", "1:1", when_due="push")
 
     assert KEY not in state(store)
-    assert "{q}:waiting" not in state(store)
-    assert "{q}:running" not in state(store)
+    assert "{q}:ready_index" not in state(store)
+    assert "{q}:leased_index" not in state(store)
 
 
 def test_a_key_is_free_when_what_has_it_was_skipped_in_the_schedule(store: Store) -> None:
@@ -121,7 +121,7 @@ def test_keys_of_what_stock_workers_took_are_not_kept_for_ever(store: Store) -> 
 
 
 def retry(store: Store, what: Entry, field: str = "1:1") -> Retried:
-    return store.leases.retry(QUEUE, what, QUEUE, "me", field, when_due="push")
+    return store.leases.replace(QUEUE, what, QUEUE, "me", field, when_due="push")
 
 
 @either_scope
@@ -184,7 +184,7 @@ def test_what_goes_back_unstarted_leaves_its_key_to_what_has_replaced_it(
     put(store, new)
 
     itself = old._replace(due=Due(5))
-    answer = store.leases.retry(QUEUE, itself, QUEUE, "me", "1:1", when_due="keep")
+    answer = store.leases.replace(QUEUE, itself, QUEUE, "me", "1:1", when_due="keep")
     assert answer == "scheduled"
     assert state(store)[KEY] == {b"k": taken_by("new")}
     assert sorted(run_all(store)) == [message_of(new), message_of(old)]
@@ -234,11 +234,11 @@ def test_a_retry_on_another_queue_has_its_key_there(store: Store, unique: str) -
     reserve(store)
     there = retried(labelled("old", unique=unique), "again")
 
-    answer = store.leases.retry("p", there, QUEUE, "me", "1:1", when_due="push")
+    answer = store.leases.replace("p", there, QUEUE, "me", "1:1", when_due="push")
     assert answer == "scheduled"
     found = state(store)
     assert found.get("{p}:unique") == (None if unique == "-" else {b"k": taken_by("old", "again")})
-    assert "{q}:running" not in found
+    assert "{q}:leased_index" not in found
     assert states(store, labelled("new", unique="dk", policy="e 0 0")) == ["scheduled"]
 
 

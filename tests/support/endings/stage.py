@@ -206,7 +206,7 @@ class Stage:
         queue, me = "canary", uuid4().hex
         store.register(queue)
         self.redis.lpush(queue, json.dumps({"headers": {"id": "canary"}}))
-        taken = store.leases.reserve(queue, me, SHORT, "1", 1, 0)
+        taken = store.leases.acquire(queue, me, SHORT, "1", 1, 0)
         assert taken
         wait_until(lambda: self.redis.llen(queue), TIMEOUT, "the lease ends")
         # Those of the workers have ended before, and are taken back one after the other.
@@ -214,7 +214,7 @@ class Stage:
         wait_until(
             lambda: not ids & left_in(self.redis).get("leased", set()), TIMEOUT, "all are taken"
         )
-        store.clear(queue)
+        store.purge(queue)
         self.redis.delete(queue)
 
     # -- workers

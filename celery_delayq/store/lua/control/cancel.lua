@@ -1,6 +1,6 @@
 -- Cancel scheduled messages, and ready ones that no process holds yet.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running  9 next_due
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index  9 next_due
 --          10 answer  11… ready lists and quarantined
 -- ARGV     1 queue  2 most names to look at  3 where to start in the first id, see include/find.lua
 --          4 '1' to cancel ready ones too  5… for each: id, only if it is due then (ms), '' for any
@@ -44,7 +44,7 @@ local function cancel(name, state, value, i)
   if wanted and tonumber(due) ~= wanted then
     return 'c'
   end
-  redis.call('HSET', WAITING, name, '!' .. value)
+  redis.call('HSET', READY_INDEX, name, '!' .. value)
   release_key(unique, string.match(name, '^[^%z]*'), message_id)
   return 'd'
 end

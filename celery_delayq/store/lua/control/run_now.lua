@@ -2,7 +2,7 @@
 --
 -- What belongs to a paused task stays, and is due at once when the task goes on.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running  9 next_due
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index  9 next_due
 --          10 answer  11 wake  12 control  13… ready lists
 -- ARGV     1 queue  2 most names to look at  3 where to start in the first id, see include/find.lua
 --          4 wake channel  5 how many ready lists  6… their priority steps, then for each entry: id,
@@ -69,7 +69,7 @@ local function run(name, state, data, i)
   wake(KEYS[11])
   local id, message_id, unique = take_entry(name, score, data)
   if id then
-    track(WAITING, id, message_id, tracking(to_ms(clock), unique, task))
+    track(READY_INDEX, id, message_id, tracking(to_ms(clock), unique, task))
     release_key(unique, id, message_id)
   end
   return 'd'

@@ -1,6 +1,6 @@
 -- Make entries of dead letters again: in one step they are scheduled, or ready, and dead no more.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running  9 next_due
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index  9 next_due
 --          10 queues  11 wake  12 dead  13 dead_at  14 answer  15… ready lists, and all other lists
 --          of what is ready; all but dead and dead_at are of the queue to which they go
 -- ARGV     1 queue  2 layout of the queue  3 wake channel  4… for each dead letter: its id, when it died

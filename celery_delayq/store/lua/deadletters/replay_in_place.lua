@@ -1,11 +1,11 @@
 -- Make the tasks of dead letters ready again, the first that died first, as far as that can be done
--- without reading their messages; the others are told. In one step one is ready and dead no more.
+-- without reading their messages; returns the others. In one step one is ready and dead no more.
 --
 -- KEYS     1 wake  2 dead  3 dead_at  4 answer  5… ready lists, from that of the lowest step on
 -- ARGV     1 died at this time or later (ms or -inf)  2 or earlier (ms)  3 most dead letters
 --          4 32 characters for delivery tags, of which the first four are counted  5 how many steps
---          there are  6… the steps, from the lowest one; then ids that were told already, of those
---          that died at the first time
+--          there are  6… the steps, from the lowest one; then ids that died at the first time
+--          and were returned already
 -- Returns  '<1 when there is more> <when the last one died (ms)> <how many are ready>', for each
 --          that is not ' <length of its id> <when it died>', a newline, and all their ids joined
 -- Repeat   the same answer, for a minute

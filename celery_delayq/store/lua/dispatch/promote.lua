@@ -3,10 +3,10 @@
 -- What belongs to a paused task is paused and due instead, and comes back once the task goes on; nothing
 -- of a paused queue is moved. What is later than it may be is a dead letter.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running  9 next_due
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index  9 next_due
 --          10 dead  11 dead_at  12 wake  13 control  14 pace  15 quarantined  16… ready lists
 -- ARGV     1 queue  2 most entries to move  3 most entries a second, 0 for no limit  4 most ready
---          messages, 0 for no limit  5 '1' to note in WAITING when that was, else '0'  6… the
+--          messages, 0 for no limit  5 '1' to note in READY_INDEX when that was, else '0'  6… the
 --          priority step of KEYS[16…]
 -- Returns  {now (µs), queue and due (ms) of what to look at next, moved, dead_lettered}
 -- Repeat   goes on with what is due then
@@ -87,7 +87,7 @@ expect_type(KEYS[14], 'hash')
 -- Moving frees memory, so it must go on when the server is full: a write that is never refused,
 -- and changes nothing, comes first, and the server lets those after it pass.
 redis.call('ZREM', KEYS[9], '')
-if redis.call('EXISTS', WAITING) == 1 and redis.call('EXISTS', KEYS[15], unpack(lists)) == 0 then
+if redis.call('EXISTS', READY_INDEX) == 1 and redis.call('EXISTS', KEYS[15], unpack(lists)) == 0 then
   forget_waiting()
 end
 local more_paused_due = redis.call('EXISTS', PAUSED_DUE) == 1 and unpause(limit)
@@ -164,7 +164,7 @@ if #names > 0 then
     redis.call('ZREM', TASKS, unpack(members))
   end
   for _, one in ipairs(labels) do
-    track(WAITING, one[1], one[2], one[3])
+    track(READY_INDEX, one[1], one[2], one[3])
   end
   for _, one in ipairs(labels) do
     release_key(one[4], one[1], one[2])

@@ -14,7 +14,7 @@ list_none()
 local function begin_puts(clock, room, marker, lists)
   putting.clock, putting.now = clock, to_ms(clock)
   putting.room, putting.marker, putting.lists = room, marker, lists
-  putting.tracked = redis.call('EXISTS', WAITING, RUNNING) > 0
+  putting.tracked = redis.call('EXISTS', READY_INDEX, LEASED_INDEX) > 0
 end
 
 -- Entries and the unique keys that they have are listed together: one ZADD for many is a third of
@@ -70,7 +70,7 @@ local REFUSED = {keep = 'K', error = 'E', superseded = 'O'}
 -- Where nothing is ready, what stock workers took is waiting no more, and its key is free.
 local function look_for_taken()
   putting.looked = true
-  if redis.call('EXISTS', WAITING) == 0 then
+  if redis.call('EXISTS', READY_INDEX) == 0 then
     return -- nothing is to be written before what a full server refuses
   end
   for _, list in ipairs(putting.lists) do

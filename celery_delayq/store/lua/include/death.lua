@@ -7,7 +7,7 @@ local function count_death(message, mark, most, worker_id, deliveries, dead, dea
   reclaimed = reclaimed + 1
   if most > 0 and reclaimed > most and mark == '!' then
     redis.call('HDEL', deliveries, digest)
-    forget_tracked(RUNNING, message)
+    forget_tracked(LEASED_INDEX, message)
     add_dead_letter(dead, dead_at, read_label(message) or digest, to_ms(now_us()), 0,
       string.format('its worker died %d times, the last time with nothing else', reclaimed), message,
       string.format('{"worker": "%s", "deliveries": %d}', worker_id, reclaimed + crashed + requeued))

@@ -25,7 +25,7 @@ end
 
 -- The same for one that is ready or held.
 local function is_tracked(id, message_id)
-  return (find_tracked(WAITING, id, message_id) or find_tracked(RUNNING, id, message_id)) ~= nil
+  return (find_tracked(READY_INDEX, id, message_id) or find_tracked(LEASED_INDEX, id, message_id)) ~= nil
 end
 
 -- Store a record and return the name under which it is found; nil when the same message is there
@@ -65,7 +65,7 @@ local function put_ready(list, marker, due, now, data, task, start)
   redis.call('LPUSH', list, string.sub(data, start))
   local id, message_id, _, unique = read_label(data, start)
   if id then
-    track(WAITING, id, message_id, tracking(due > 0 and due or now, unique, task))
+    track(READY_INDEX, id, message_id, tracking(due > 0 and due or now, unique, task))
   end
   wake(marker)
 end

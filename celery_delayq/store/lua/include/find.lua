@@ -21,7 +21,7 @@ local function add_found(found, name)
     found[#found + 1] = {name, 's', data}
   end
   for _, state in ipairs({'w', 'r'}) do
-    local value = redis.call('HGET', state == 'w' and WAITING or RUNNING, name)
+    local value = redis.call('HGET', state == 'w' and READY_INDEX or LEASED_INDEX, name)
     if value and string.sub(value, 1, 1) ~= '!' then
       found[#found + 1] = {name, state, value}
     end

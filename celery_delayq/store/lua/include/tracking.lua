@@ -1,12 +1,12 @@
 -- The keys with which all scripts about entries begin.
 local DUE, ENTRIES, TASKS, PAUSED_DUE = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local UNIQUE, DUPLICATE_IDS, WAITING, RUNNING = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local UNIQUE, DUPLICATE_IDS, READY_INDEX, LEASED_INDEX = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 
--- Once it has left the schedule, an entry is found by its name in WAITING while it is ready, and
--- in RUNNING while a process holds it. There stands
+-- Once it has left the schedule, an entry is found by its name in READY_INDEX while it is ready, and
+-- in LEASED_INDEX while a process holds it. There stands
 -- "<message_id> <due ms> <unique key or -> <task> [<worker_id>]", and '!' before it when a ready one
 -- was cancelled: it is dropped when its turn comes. With a history of runs it is not the
--- worker id that stands in WAITING, but when it became ready (ms), where dispatch/promote.lua knew.
+-- worker id that stands in READY_INDEX, but when it became ready (ms), where dispatch/promote.lua knew.
 
 -- The name of an entry is its id or, where that is taken by another message with the same id,
 -- "<id> NUL <message_id>". Names of the second kind are listed in DUPLICATE_IDS until they are gone.
@@ -44,12 +44,12 @@ local function expect_state()
   end
 end
 
--- What stands in WAITING or RUNNING: mark, message id, due, unique, task, worker id.
+-- What stands in READY_INDEX or LEASED_INDEX: mark, message id, due, unique, task, worker id.
 local function read_tracked(value)
   return string.match(value or '', '^(!?)(%S+) (%d+) (%S+) (%S*) ?(.*)$')
 end
 
--- Name and value of a message in WAITING or RUNNING; nil when it is not there.
+-- Name and value of a message in READY_INDEX or LEASED_INDEX; nil when it is not there.
 local function find_tracked(index, id, message_id)
   for _, name in ipairs(names_of_message(id, message_id)) do
     local value = redis.call('HGET', index, name)
@@ -94,8 +94,8 @@ end
 local function track_back(message, start)
   local id, message_id, skip, unique = read_label(message, start)
   if id then
-    local _, _, rest = untrack(RUNNING, id, message_id, unique)
-    track(WAITING, id, message_id, skip > 0 and string.gsub(rest, '^%d+', '0') or rest)
+    local _, _, rest = untrack(LEASED_INDEX, id, message_id, unique)
+    track(READY_INDEX, id, message_id, skip > 0 and string.gsub(rest, '^%d+', '0') or rest)
   end
 end
 
@@ -121,7 +121,7 @@ local function find_owner(id, message_id, key)
       end
     end
   end
-  for _, place in ipairs({{'waiting', WAITING}, {'running', RUNNING}}) do
+  for _, place in ipairs({{'waiting', READY_INDEX}, {'running', LEASED_INDEX}}) do
     local name, value = find_tracked(place[2], id, message_id)
     local mark, _, _, unique = read_tracked(value)
     if mark == '' and unique == 'd' .. key then
@@ -145,8 +145,8 @@ end
 -- Nothing is ready, so what stock workers took is waiting no more. Where nothing else is tracked
 -- either, nothing of it is left.
 local function forget_waiting()
-  redis.call('UNLINK', WAITING)
-  if redis.call('EXISTS', ENTRIES, RUNNING) == 0 then
+  redis.call('UNLINK', READY_INDEX)
+  if redis.call('EXISTS', ENTRIES, LEASED_INDEX) == 0 then
     redis.call('UNLINK', DUPLICATE_IDS, UNIQUE)
   end
 end

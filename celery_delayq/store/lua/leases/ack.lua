@@ -1,6 +1,6 @@
 -- Forget finished messages; stops after reading about 1 MB.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running  9 leased
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index  9 leased
 --          10 deliveries  11 history
 -- ARGV     1 about how many runs to keep, 0 for no history  2 with a history the lines of their
 --          runs, each with a line feed behind it, '' for no line  3… fields of the messages
@@ -16,7 +16,7 @@
 
 local most = tonumber(ARGV[1])
 local counted = redis.call('EXISTS', KEYS[10]) == 1
-local tracked = counted or redis.call('EXISTS', RUNNING) == 1
+local tracked = counted or redis.call('EXISTS', LEASED_INDEX) == 1
 if tracked then
   expect_state()
 end
@@ -27,7 +27,7 @@ local function forget(held)
     if counted then
       redis.call('HDEL', KEYS[10], redis.sha1hex(string.sub(held, start)))
     end
-    forget_tracked(RUNNING, held, start)
+    forget_tracked(LEASED_INDEX, held, start)
   end
 end
 

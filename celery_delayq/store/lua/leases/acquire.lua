@@ -1,7 +1,7 @@
 -- Lease messages of one queue to a process, at most as many as it asks for and about 1 MB; none of
 -- a paused one.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running  9 next_due
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index  9 next_due
 --          10 wake  11 leased  12 leases  13 lease_ends  14 clock  15 deliveries  16 quarantined
 --          17 quarantine_turn  18 request_numbers  19 control  20 pace  21 dead  22 dead_at  23… ready lists,
 --          the most urgent first
@@ -40,8 +40,8 @@ local counted = read_typed('hash', 'HLEN', KEYS[15]) > 0
 local quarantined = read_typed('list', 'LLEN', KEYS[16])
 local last = tonumber(read_typed('hash', 'HGET', KEYS[18], worker_id) or 0)
 local revision, paused = unpack(read_typed('hash', 'HMGET', KEYS[19], 'revision', 'q' .. queue))
-local tracked = read_typed('hash', 'HLEN', WAITING) > 0
-if tracked or read_typed('hash', 'HLEN', RUNNING) > 0 then
+local tracked = read_typed('hash', 'HLEN', READY_INDEX) > 0
+if tracked or read_typed('hash', 'HLEN', LEASED_INDEX) > 0 then
   expect_type(ENTRIES, 'hash')
   expect_type(UNIQUE, 'hash')
   expect_type(DUPLICATE_IDS, 'zset')
@@ -77,20 +77,20 @@ local function admit(message)
   if not id then
     return ''
   end
-  local mark, due, rest, promoted = untrack(WAITING, id, its_message_id, unique)
+  local mark, due, rest, promoted = untrack(READY_INDEX, id, its_message_id, unique)
   local late = skip > 0 and due > 0 and to_ms(clock) - due > skip
   if late and mark == '' then
     add_dead_letter(KEYS[21], KEYS[22], id, to_ms(clock), due, skip_reason(to_ms(clock), due, skip),
       message)
   end
   if late or mark ~= '' then
-    forget_tracked(WAITING, message)
+    forget_tracked(READY_INDEX, message)
     if counted then
       redis.call('HDEL', KEYS[15], redis.sha1hex(message))
     end
     return nil
   end
-  track(RUNNING, id, its_message_id, rest .. ' ' .. worker_id)
+  track(LEASED_INDEX, id, its_message_id, rest .. ' ' .. worker_id)
   return promoted
 end
 

@@ -1,6 +1,6 @@
 -- Make a dead letter of a message that a process holds.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running  9 leased
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index  9 leased
 --          10 deliveries  11 dead  12 dead_at  13 queues  14 history
 -- ARGV     1 field of the message  2 id of the dead letter  3 reason  4 queue  5 layout of the queue
 --          6 details in JSON, '' for none  7 about how many runs to keep in the history  8 the
@@ -30,7 +30,7 @@ expect_type(KEYS[12], 'zset')
 redis.call('ZREM', KEYS[12], '')
 redis.call('HSETNX', KEYS[13], ARGV[4], ARGV[5])
 local message = string.sub(held, start or 1)
-forget_tracked(RUNNING, message)
+forget_tracked(LEASED_INDEX, message)
 add_dead_letter(KEYS[11], KEYS[12], ARGV[2], to_ms(now_us()), 0, ARGV[3], message, ARGV[6])
 redis.call('HDEL', KEYS[10], redis.sha1hex(message))
 redis.call('HDEL', KEYS[9], ARGV[1])

@@ -3,7 +3,7 @@
 -- A message that was held too often when its process ended is taken for the cause, and is
 -- delivered alone from then on. If that ends its process too, it is dead.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running  9 leased
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index  9 leased
 --          10 leases  11 lease_ends  12 clock  13 wake  14 deliveries  15 quarantined  16 dead
 --          17 dead_at  18 request_numbers  19… ready lists
 -- ARGV     1 queue  2 worker id  3 most messages  4 most deliveries, 0 for no limit

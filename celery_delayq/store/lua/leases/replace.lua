@@ -3,8 +3,8 @@
 --
 -- The process still acknowledges the message, so an empty value stays in its place until then.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running  9 next_due
---          10 queues  11 wake  12 ready list  13 leased  14 deliveries  15 running, of the queue
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index  9 next_due
+--          10 queues  11 wake  12 ready list  13 leased  14 deliveries  15 leased_index, of the queue
 --          of the message  16 history
 -- ARGV     1 queue  2 layout of the queue  3 wake channel  4 no limit  5 id  6 due (ms, '+' before
 --          it when it counts from now)  7 which of KEYS is its ready list  8 record  9 what to do

@@ -1,6 +1,6 @@
 -- Put messages that a process holds back into their ready lists, about 1 MB of them.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running  9 leased
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index  9 leased
 --          10 wake  11 deliveries  12 dead  13 dead_at  14 quarantined  15… ready lists
 -- ARGV     1 'first' to run next, 'last' to run after all that is ready  2 what to count:
 --          'nothing', 'requeued', 'crashed' or, where the process ends by an error of which nobody
@@ -56,7 +56,7 @@ local function count(message)
   end
   if ARGV[2] == 'crashed' and most > 0 and crashed > most then
     redis.call('HDEL', KEYS[11], digest)
-    forget_tracked(RUNNING, message)
+    forget_tracked(LEASED_INDEX, message)
     add_dead_letter(KEYS[12], KEYS[13], read_label(message) or digest, to_ms(now_us()), 0,
       string.format('killed its process %d times', crashed), message, ARGV[4])
     return true

@@ -1,6 +1,6 @@
 -- Give scheduled entries back to stock workers: into their ready lists, as messages of stock's.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running  9 next_due
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index  9 next_due
 --          10 wake  11 answer  12… ready lists
 -- ARGV     1 queue  2… for each entry: its name, the score and the record that were read, the message
 --          to push, which of KEYS is its ready list

@@ -1,7 +1,7 @@
 -- Take over a message that stock workers hold: out of kombu's unacked keys into the schedule or,
 -- when it is due, into its ready list.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running  9 next_due
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index  9 next_due
 --          10 queues  11 wake  12 ready list  13 unacked  14 unacked_index
 -- ARGV     1 queue  2 layout of the queue  3 wake channel  4 no limit  5 id  6 due (ms, '+' before
 --          it when it counts from now)  7 which of KEYS is its ready list  8 record  9 no policy

@@ -1,8 +1,8 @@
--- Note that a version of the periodic entries in code is about, and tell which counts: of those that
--- are about the one that came last. When each came is remembered for a week after it was about last,
--- so an old one that starts again is an old one still.
+-- Announce a code version of periodic entries, and return the active one: the version that came last
+-- among the live ones. When each came is kept for a week after its last announcement, so an old one
+-- that starts again is an old one still.
 --
--- KEYS     1 deploys
+-- KEYS     1 code_versions
 -- ARGV     1 source  2 version  3 since when it is known (ms), '' when that is not known  4 for how
 --          long it counts as being about (ms)  5 the mark as it was read  6 the mark that it is to
 --          be then, '' for no other  7 what its code says then: JSON of name to definition hash

@@ -1,7 +1,7 @@
 -- Write periodic entries, each only if it still stands as expected.
 --
 -- KEYS     1 periodic  2 periodic_at
--- ARGV     1 channel on which those who fire are told  2… for each entry: name, the line in which it
+-- ARGV     1 channel that wakes tickers  2… for each entry: name, the line in which it
 --          is to stand ('' for none), record ('' to remove it), when to look at it (ms, '' for
 --          never)
 -- Returns  a code for each: 'd' done, 'c' it stands otherwise, 'u' there is none

@@ -1,7 +1,7 @@
 -- Schedule ticks of periodic entries, of each entry only if it still stands as expected: so each
 -- tick is scheduled once, by whoever comes first.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running  9 next_due
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index  9 next_due
 --          10 queues  11 wake  12 periodic  13 periodic_at  14… ready lists; all lists of what is
 --          ready, if there is any unique key
 -- ARGV     1 queue  2 layout of the queue  3 wake channel  4… for each entry: name, the line in

@@ -1,9 +1,9 @@
 -- Forget what is known of ready messages, since stock workers take them from now on; those that
 -- were cancelled go, too.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index
 --          9… ready lists
--- ARGV     1… for each: its name in WAITING, what stands there, the message if it was cancelled
+-- ARGV     1… for each: its name in READY_INDEX, what stands there, the message if it was cancelled
 -- Returns  how many messages were removed
 -- Repeat   0
 -- @include types
@@ -18,12 +18,12 @@ end
 local removed = 0
 for i = 1, #ARGV, 3 do
   local name, value, message = ARGV[i], ARGV[i + 1], ARGV[i + 2]
-  if redis.call('HGET', WAITING, name) == value then
+  if redis.call('HGET', READY_INDEX, name) == value then
     for j = 9, message ~= '' and #KEYS or 0 do
       removed = removed + redis.call('LREM', KEYS[j], -1, message)
     end
-    redis.call('HDEL', WAITING, name)
-    if redis.call('HEXISTS', ENTRIES, name) == 0 and redis.call('HEXISTS', RUNNING, name) == 0 then
+    redis.call('HDEL', READY_INDEX, name)
+    if redis.call('HEXISTS', ENTRIES, name) == 0 and redis.call('HEXISTS', LEASED_INDEX, name) == 0 then
       redis.call('ZREM', DUPLICATE_IDS, name)
     end
     local _, message_id, _, unique = read_tracked(value)
@@ -32,7 +32,7 @@ for i = 1, #ARGV, 3 do
     end
   end
 end
-if redis.call('EXISTS', WAITING) == 0 then
+if redis.call('EXISTS', READY_INDEX) == 0 then
   forget_waiting()
 end
 return removed

@@ -1,7 +1,7 @@
 -- Check messages that count as running and that the caller has not found. They are gone, unless
 -- they have moved meanwhile: the script reads all that processes hold at one moment.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index
 --          9… leased of each process
 -- ARGV     1 '1' to repair  2 most bytes to read  3… for each: its name, its value in the index
 -- Returns  {0, looked at, {}, then {kind, found, repaired, some names…}}; {1, 0, {}} if ARGV[2] bytes
@@ -45,7 +45,7 @@ end
 
 local unchanged = {}
 for i = 3, #ARGV, 2 do
-  if redis.call('HGET', RUNNING, ARGV[i]) == ARGV[i + 1] then
+  if redis.call('HGET', LEASED_INDEX, ARGV[i]) == ARGV[i + 1] then
     unchanged[#unchanged + 1] = i
   end
 end
@@ -64,7 +64,7 @@ for _, i in ipairs(unchanged) do
   if not there[duplicate_name(id, message_id or '')] then
     note('gone_running', name, repair)
     if repair then
-      redis.call('HDEL', RUNNING, name)
+      redis.call('HDEL', LEASED_INDEX, name)
       redis.call('ZREM', DUPLICATE_IDS, name)
       release_key(unique or '-', id, message_id)
     end

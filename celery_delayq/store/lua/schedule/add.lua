@@ -1,6 +1,6 @@
 -- Store messages until they are due; those whose moment has passed go to ready at once.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running  9 next_due
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index  9 next_due
 --          10 queues  11 wake  12… ready lists; all lists of what is ready, if there is any
 --          unique key
 -- ARGV     1 queue  2 layout of the queue  3 wake channel  4 most entries that may be scheduled, 0

@@ -1,6 +1,6 @@
 -- Tell which messages are known, so that those need not be made.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index
 -- ARGV     1 ids  2 message ids, both with a NUL behind each
 -- Returns  a code for each: 'd' it is scheduled, ready or held, '-' it is not; it stops after
 --          reading about 1 MB of records
@@ -21,7 +21,7 @@ end
 
 expect_state()
 local ids, message_ids, codes = split(ARGV[1]), split(ARGV[2]), {}
-local tracked = redis.call('EXISTS', WAITING, RUNNING) > 0
+local tracked = redis.call('EXISTS', READY_INDEX, LEASED_INDEX) > 0
 
 for i, id in ipairs(ids) do
   if i > 1 and room <= 0 then

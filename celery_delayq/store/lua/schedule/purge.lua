@@ -1,7 +1,7 @@
 -- Forget all scheduled entries of a queue, and what waits to be delivered alone; its dead letters
 -- stay, and what processes hold.
 --
--- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running  9 next_due
+-- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 ready_index  8 leased_index  9 next_due
 --          10 queues  11 wake  12 quarantined  13 deliveries  14 pace  15 dead
 -- ARGV     1 queue  2 '1' when the queue itself was deleted
 -- Returns  {how many were scheduled, how many waited to be delivered alone}
@@ -11,7 +11,7 @@
 local count = {redis.call('ZCARD', DUE), redis.call('LLEN', KEYS[12])}
 -- What processes hold stays: no more than that, with the unique keys that it has.
 local duplicate_ids, kept = {}, {}
-local running = redis.call('HGETALL', RUNNING)
+local running = redis.call('HGETALL', LEASED_INDEX)
 for i = 1, #running, 2 do
   local id, second = string.match(running[i], '^([^%z]*)(.*)$')
   local _, message_id, _, unique = read_tracked(running[i + 1])
@@ -27,7 +27,7 @@ for i = 1, #running, 2 do
   end
 end
 redis.call(
-  'UNLINK', DUE, ENTRIES, TASKS, PAUSED_DUE, UNIQUE, DUPLICATE_IDS, WAITING, KEYS[11], KEYS[12], KEYS[14])
+  'UNLINK', DUE, ENTRIES, TASKS, PAUSED_DUE, UNIQUE, DUPLICATE_IDS, READY_INDEX, KEYS[11], KEYS[12], KEYS[14])
 redis.call('ZREM', KEYS[9], ARGV[1])
 for _, name in ipairs(duplicate_ids) do
   list_duplicate(name)
