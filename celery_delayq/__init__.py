@@ -6,8 +6,7 @@
 >>> delayq = DelayQ(app, at_least_once=True)
 """
 
-from kombu.transport import TRANSPORT_ALIASES
-
+from celery_delayq import transport  # noqa: F401, makes kombu know the schemes of our URLs
 from celery_delayq.admin.stats import QueueStats, Stats
 from celery_delayq.app import DelayQ
 from celery_delayq.deadletters.client import DeadLetters
@@ -23,7 +22,6 @@ from celery_delayq.schedule.items import InvalidItem, Item, ItemOutcome, ManyFai
 from celery_delayq.schedule.runs import Runs
 from celery_delayq.transfer.client import Transfer
 from celery_delayq.transfer.results import Archived, Exported, Imported
-from celery_delayq.transport import url
 
 __all__ = [
     "STEPPED",
@@ -60,5 +58,3 @@ __all__ = [
 ]
 
 __version__ = "0.1.0.dev0"
-
-TRANSPORT_ALIASES.update(dict.fromkeys(url.aliases(), "celery_delayq.transport:Transport"))

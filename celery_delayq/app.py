@@ -12,8 +12,8 @@ from celery import Celery
 from celery_delayq.admin.client import Admin
 from celery_delayq.deadletters.client import DeadLetters
 from celery_delayq.errors import ConfigError
-from celery_delayq.integration import amqp
 from celery_delayq.integration.context import ContextValues
+from celery_delayq.integration.install import install
 from celery_delayq.integration.services import Services
 from celery_delayq.model.retry_policy import defaults_of
 from celery_delayq.periodic import runner
@@ -115,7 +115,7 @@ class DelayQ:
         self.session.bind(app)
         app._delayq = self
         self._context.share(app)
-        amqp.install(app, Services(Revocation(self.session), (archiver.begin, runner.begin)))
+        install(app, Services(Revocation(self.session), (archiver.begin, runner.begin)))
         if self.webhook is not None:
             from celery_delayq.webhook import settings_of
 

@@ -53,7 +53,7 @@ class Limits(NamedTuple):
 
     @staticmethod
     def options() -> tuple[str, ...]:
-        """Return the names of those that a queue may have of its own."""
+        """Return the names of the settings that a queue may override."""
         return Limits._fields[:-2]
 
 

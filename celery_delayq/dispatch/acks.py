@@ -1,5 +1,6 @@
-"""What a process has to tell Redis of the messages that it held: kept until Redis has answered, and
-sent again if need be.
+"""Acknowledgements, other changes and history lines of one process on their way to Redis.
+
+Each is kept until Redis has answered, and sent again where the answer was lost.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ MOST_FAILURES = 10
 
 #: Most acknowledgements to send at once.
 MOST = 500
+
+#: Seconds after which a run that has ended is sent, and most runs to send at once.
+RUN_DELAY = 0.1
+MOST_RUNS = 500
 
 
 @dataclass(slots=True)
@@ -249,3 +254,69 @@ class Changes:
         for change in self._waiting.copy():
             if change.lost:
                 logger.error("Redis was away when this process ended. %s", change.lost)
+
+
+class EarlyRuns:
+    """Runs whose messages were acknowledged before they began, on their way to the history.
+
+    Any thread may add some, one thread sends them.
+
+    Parameters
+    ----------
+    worker_id : str
+        The name of the process.
+    most : int
+        About how many runs the history is to keep; 0 when there is none.
+    begin : Callable[[], None]
+        Wakes the thread that sends them.
+
+    Attributes
+    ----------
+    due : float
+        By the monotonic clock, when to :meth:`flush`; infinite while there are none.
+    """
+
+    def __init__(self, worker_id: str, most: int, begin: Callable[[], None]) -> None:
+        self.most = most
+        self.due = math.inf
+        self._worker_id = worker_id
+        self._begin = begin
+        self._waiting: list[bytes] = []
+        self._has_begun = False
+        self._sending: list[bytes] = []
+        self._number = 1  # that of no call: `claim` leaves it in Redis
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting or self._sending)
+
+    def add(self, run: bytes) -> None:
+        """Note a run in the history: soon."""
+        if not self.most:
+            return
+        self._waiting.append(run)
+        if not self._has_begun:
+            self._has_begun = True
+            self.due = time.monotonic() + RUN_DELAY
+            self._begin()
+
+    def hurry(self) -> None:
+        """Have them sent at once: the end is near."""
+        if self:
+            self.due = 0.0
+
+    def flush(self, store: Store) -> None:
+        """Send what waits; after a lost connection the same call again, which then is known."""
+        # In this order: what is added meanwhile sets both anew, or is sent here.
+        self.due = math.inf
+        self._has_begun = False
+        try:
+            while self:
+                if not self._sending:
+                    self._sending = self._waiting[:MOST_RUNS]
+                    del self._waiting[:MOST_RUNS]  # meanwhile others may only have added some
+                    self._number += 1
+                store.history.add(self._worker_id, self._number, self.most, self._sending)
+                self._sending = []
+        except BaseException:
+            self.due = 0.0
+            raise

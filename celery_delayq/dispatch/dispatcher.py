@@ -2,8 +2,8 @@
 
 Any number of dispatchers may run against one Redis, without a leader: ``dispatch/promote.lua`` is
 atomic, and Redis' clock decides. A dispatcher sleeps until the earliest entry is due, or until
-it is told over pub/sub that something earlier has come. A lost message or a dead dispatcher
-costs one ``dispatch_interval``.
+a pub/sub message says that something earlier has come. A lost message or a dead dispatcher costs
+one ``dispatch_interval``.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from celery_delayq.errors import BrokerUnavailable, CommandRefused, StoreFull
+from celery_delayq.dispatch.acks import LOST
+from celery_delayq.errors import CommandRefused, StoreFull
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store, layouts
 from celery_delayq.store.scripting.replies import Look, Promoted
+from celery_delayq.utils.reconnecting import ReconnectingLoop
 
 logger = logging.getLogger(__name__)
 
@@ -32,19 +34,19 @@ STAND_BACK = (0.001, 0.02)
 
 #: A sleep of at most so many seconds is not worth listening, which costs as much as a promotion;
 #: but after so many seconds without it, it is.
-NAP = 0.005
-LISTEN = 0.1
+SHORT_SLEEP = 0.005
+LISTEN_EVERY = 0.1
 
 #: Seconds between two looks at whether some dead letters are to be forgotten: of one queue after
 #: the other, so that it costs the same for any number of queues.
-TRIM = 30.0
+TRIM_EVERY = 30.0
 
 #: Seconds between two dispatches of a steady stream, so that each moves several entries.
-BREATH = 0.0015
+STREAM_INTERVAL = 0.0015
 
 
 @dataclass(slots=True)
-class Pace:
+class PollTimer:
     """When to look at the schedule next. No I/O; *monotonic* is the process' own clock.
 
     Of several dispatchers that wake for one entry, one moves it. The others find nothing, and
@@ -70,10 +72,10 @@ class Pace:
         wait = self.interval if look.wait is None else look.wait
         if promoted is not None and look.wait is not None:
             full = promoted.look.wait == 0 and promoted.moved
-            wait = 0.0 if full else max(wait, BREATH) + self._stand_back
+            wait = 0.0 if full else max(wait, STREAM_INTERVAL) + self._stand_back
         self._wake_at = self.monotonic() + min(wait, self.interval)
 
-    def hint(self, queue: str, seconds: float) -> None:
+    def wake_in(self, queue: str, seconds: float) -> None:
         """Take note that *queue* has something due in *seconds*."""
         wake_at = self.monotonic() + seconds
         if wake_at < self._wake_at:
@@ -96,7 +98,7 @@ class Tally:
 
 
 class Dispatcher:
-    """Promotes from every queue that Redis knows of until it is told to stop.
+    """Promotes from every queue in Redis' registry until :meth:`stop`.
 
     Parameters
     ----------
@@ -117,8 +119,9 @@ class Dispatcher:
         self._open = reopen
         self._settings = settings
         self._stop = threading.Event()
+        self._has_started = False
         # Often enough that lease time passes: see ``dispatch/next_queue.lua``.
-        self._pace = Pace(min(settings.dispatch_interval, settings.lease / 6))
+        self._timer = PollTimer(min(settings.dispatch_interval, settings.lease / 6))
         self._looked = float("-inf")
         self._layouts: dict[str, Layout] = {}
         self._layouts_read = float("-inf")
@@ -132,36 +135,38 @@ class Dispatcher:
 
     def run(self) -> None:
         """Dispatch until :meth:`stop`; outlives every error."""
-        down = False
-        while not self._stop.is_set():
-            try:
-                self._look()
-                logger.info(
-                    "Dispatching goes on, Redis is back" if down else "Dispatching delayed tasks"
-                )
-                down = False
-                with self._store.client.pubsub(ignore_subscribe_messages=True) as pubsub:
-                    self._listen(pubsub)
-                    while not self._stop.is_set():
-                        self._sleep(pubsub)
-                        self._dispatch()
-            except (BrokerUnavailable, OSError) as exc:
-                if not down and not self._stop.is_set():
-                    logger.warning("Redis is away, dispatching waits for it: %s", exc)
-                    down = True
-                self._stop.wait(self._settings.dispatch_interval)
-                self._reopen()
-            except Exception:
-                # Whatever it was: without a dispatcher nothing scheduled would ever run.
-                self.tally.errors += 1
-                logger.exception("Dispatching failed and is tried again")
-                self._stop.wait(self._settings.dispatch_interval)
+        seconds = self._settings.dispatch_interval
+        self._loop = ReconnectingLoop(
+            "dispatcher",
+            logger,
+            go_on=lambda: not self._stop.is_set(),
+            wait=self._stop.wait,
+            retry=seconds,
+            outages={"Redis is away": LOST},
+            on_failure=self._after_failure,
+        )
+        self._loop.run(self._connected)
         self._store.client.connection_pool.disconnect()
 
-    def _reopen(self) -> None:
-        """Go to the server that has taken over, where there may be another."""
-        if self._open is not None and not self._stop.is_set():
-            with suppress(Exception):  # the next turn tells what is wrong
+    def _connected(self) -> None:
+        """Dispatch for as long as the connection lasts."""
+        self._look()
+        self._loop.recovered()
+        if not self._has_started:
+            self._has_started = True
+            logger.info("dispatcher started")
+        with self._store.client.pubsub(ignore_subscribe_messages=True) as pubsub:
+            self._listen(pubsub)
+            while not self._stop.is_set():
+                self._sleep(pubsub)
+                self._dispatch()
+
+    def _after_failure(self, is_outage: bool) -> None:
+        """Count an error; after an outage go to the server that has taken over, if there is one."""
+        if not is_outage:
+            self.tally.errors += 1
+        elif self._open is not None and not self._stop.is_set():
+            with suppress(Exception):  # the next turn logs what is wrong
                 self._store = self._open()
 
     def _listen(self, pubsub: Any) -> None:
@@ -179,22 +184,22 @@ class Dispatcher:
             pubsub.reset()
 
     def _sleep(self, pubsub: Any) -> None:
-        """Sleep until it is time, taking in what is told meanwhile."""
-        while (wait := self._pace.wait()) and not self._stop.is_set():
-            recently = time.monotonic() - self._listened < LISTEN
-            if not pubsub.subscribed or (wait <= NAP and recently):
+        """Sleep until it is time; a wake-up message may make that earlier."""
+        while (wait := self._timer.wait()) and not self._stop.is_set():
+            recently = time.monotonic() - self._listened < LISTEN_EVERY
+            if not pubsub.subscribed or (wait <= SHORT_SLEEP and recently):
                 self._stop.wait(wait)
                 return
             self._listened = time.monotonic()
             told = pubsub.get_message(timeout=wait)
             if told is not None:
                 wait_us, _, queue = told["data"].decode().partition(" ")
-                self._pace.hint(queue, int(wait_us) / 1_000_000)
+                self._timer.wake_in(queue, int(wait_us) / 1_000_000)
 
     def _dispatch(self) -> None:
         """Look at the queue whose turn it is, or at the next-due index when none is known."""
-        queue = self._pace.queue
-        if queue is None or time.monotonic() - self._looked >= self._pace.interval:
+        queue = self._timer.queue
+        if queue is None or time.monotonic() - self._looked >= self._timer.interval:
             self._look()
             return
         try:
@@ -204,29 +209,29 @@ class Dispatcher:
         except (CommandRefused, StoreFull) as exc:
             # One broken queue must not hold up the others.
             self.tally.errors += 1
-            logger.error("Queue %r is left alone for %s s, promoting failed: %s", queue, DEFER, exc)
-            self._pace.after(self._store.defer_queue(queue, DEFER))
+            logger.error("promoting failed: queue=%s retry_s=%g: %s", queue, DEFER, exc)
+            self._timer.after(self._store.defer_queue(queue, DEFER))
             return
         self.tally.promoted += promoted.moved
         self.tally.dead_lettered += promoted.dead_lettered
         self.tally.last = promoted.look
         if promoted.dead_lettered:
             logger.error(
-                "%d entries of queue %r, unreadable or too late, are now dead letters",
-                promoted.dead_lettered,
+                "unreadable or too late entries: queue=%s dead_lettered=%d",
                 queue,
+                promoted.dead_lettered,
             )
-        self._pace.after(promoted.look, promoted)
+        self._timer.after(promoted.look, promoted)
 
     def _look(self) -> None:
         """Look at the next-due index, which also lets lease time pass, and reclaim where a lease
         has ended."""
         self._looked = time.monotonic()
         look = self.tally.last = self._store.next_queue(self._settings.lease / 3)
-        self._pace.after(look)
+        self._timer.after(look)
         for queue in look.reclaim_expired:
             self._reclaim(queue)
-        if self._looked - self._trimmed >= TRIM:
+        if self._looked - self._trimmed >= TRIM_EVERY:
             self._trimmed = self._looked
             self._trim()
 
@@ -244,7 +249,7 @@ class Dispatcher:
                 self._store.dead_letters.trim_by(queue, self._layout(queue))
             except CommandRefused as exc:
                 self.tally.errors += 1
-                logger.error("Dead letters of queue %r were not looked at: %s", queue, exc)
+                logger.error("trimming dead letters failed: queue=%s: %s", queue, exc)
 
     def _reclaim(self, queue: str) -> None:
         """Take back what processes held of a queue whose leases have ended."""
@@ -264,15 +269,14 @@ class Dispatcher:
                 )
             except CommandRefused as exc:
                 self.tally.errors += 1
-                logger.error("What %s holds of %r stays there: %s", worker_id, queue, exc)
+                logger.error("reclaiming from %s failed: queue=%s: %s", worker_id, queue, exc)
                 return
             more, requeued, quarantined, dead_lettered = reclaimed
             moved = bool(requeued or quarantined or dead_lettered)
             self.tally.reclaimed += requeued + quarantined + dead_lettered
             if moved:
                 logger.warning(
-                    "%s was not heard for longer than its lease: of queue %r %d messages run "
-                    "again, %d will be delivered alone, %d are now dead letters",
+                    "lease of %s expired: queue=%s requeued=%d quarantined=%d dead_lettered=%d",
                     worker_id,
                     queue,
                     requeued,

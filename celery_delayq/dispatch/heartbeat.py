@@ -1,137 +1,109 @@
-"""The messages that this process holds, by delivery tag. No I/O."""
+"""The heartbeat of a process: it extends its leases, and compares what it holds with Redis."""
 
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
-from itertools import count
-from typing import Any
-from weakref import ReferenceType, ref
 
-from celery_delayq.dispatch.acks import Tally
+from celery_delayq.dispatch.acks import Acks, Changes
+from celery_delayq.dispatch.holdings import Holdings
+from celery_delayq.errors import CommandRefused
+from celery_delayq.store.schedule import Store
+from celery_delayq.utils import native_threads
 
-#: A process with long tasks leaves a quarantined message to others for so many leases.
-TIRED = 10
-
-
-@dataclass(slots=True)
-class Holding:
-    """One message that this process holds.
-
-    *since* is the monotonic time at which it was asked for. *message* is the object that was handed
-    out; while it lives, someone may still work on it.
-    *crashed*, *reason* and *details* tell of its end: that it killed its process, or why it was
-    rejected; *run* is the line of its run for the history.
-    """
-
-    queue: str
-    since: float
-    message: ReferenceType[Any] | None = None
-    crashed: bool = False
-    reason: str | None = None
-    details: bytes = b""
-    run: bytes = b""
+logger = native_threads.Logger(__name__)
 
 
-class Holdings:
-    """The messages that one process holds in one Redis database.
+class Heartbeat(Holdings):
+    """Holds messages, and extends the leases on them.
 
     Parameters
     ----------
-    worker_id : str
-        Under which name they are held.
-    lease : float
-        Seconds for which they are held without a sign of life.
+    store : Store
+        For the thread that extends them alone.
     """
 
-    def __init__(self, worker_id: str, lease: float) -> None:
-        self.worker_id = worker_id
-        self.lease = lease
-        self.tally = Tally()
-        self.held: dict[str, Holding] = {}
-        #: Monotonic time at which all leases were extended last.
-        self.heard = time.monotonic()
-        self._prefix = len(worker_id) + 1
-        self._request_numbers = count(1)
-        #: By request number: the queue that was asked, and when by the monotonic clock.
-        self._asked: dict[str, tuple[str, float]] = {}
-        self._alone: set[str] = set()
-        self._room_until = 0.0
-        self._tired_until = 0.0
+    acks: Acks
+    changes: Changes
 
-    def new_request_number(self, queue: str) -> str:
-        """Return the request number of a request that is about to be sent."""
-        request_number = str(next(self._request_numbers))
-        self._asked[request_number] = queue, time.monotonic()
-        return request_number
+    def __init__(self, worker_id: str, lease: float, store: Store) -> None:
+        super().__init__(worker_id, lease)
+        self._store = store
+        self._strangers: dict[str, set[str]] = {}
+        self._renew_at = 0.0
+        self._late_acks = 0
 
-    def take(
-        self, queue: str, request_number: str, fields: Iterable[str], *, alone: bool = False
-    ) -> list[str]:
-        """Note the messages that came for *request_number* as held; return their delivery tags."""
-        tags = [f"{self.worker_id}:{field}" for field in fields]
-        _, since = self._asked.pop(request_number, (queue, time.monotonic()))
-        for tag in tags:
-            self.held[tag] = Holding(queue, since)
-        if alone:
-            self._alone.update(tags)
-        return tags
-
-    def handed_out(self, tag: str, message: Any) -> bool:
-        """Note the object of a held message; False when it is no longer held."""
-        holding = self.held.get(tag)
-        if holding is None:
-            return False
-        holding.message = ref(message)
-        return True
-
-    def message_of(self, tag: str) -> Any:
-        """Return the object of a held message, None once it is garbage collected."""
-        holding = self.held.get(tag)
-        return None if holding is None or holding.message is None else holding.message()
-
-    def owns(self, tag: str) -> bool:
-        """Return whether a delivery tag was made here."""
-        return tag.startswith(self.worker_id)
-
-    def field(self, tag: str) -> str:
-        """Return the field under which Redis keeps the message *tag*."""
-        return tag[self._prefix :]
-
-    def drop(self, tag: str) -> Holding | None:
-        """Note that a message is no longer held; None when it was not."""
-        holding = self._pop(tag)
-        if holding is None:
-            self.tally.foreign_acks += 1
-        return holding
-
-    def _pop(self, tag: str) -> Holding | None:
-        self._alone.discard(tag)
-        return self.held.pop(tag, None)
-
-    @property
-    def busy(self) -> int:
-        """The number of held messages and of requests that may bring more."""
-        return len(self.held) + len(self._asked)
-
-    @property
-    def others(self) -> int:
-        """:attr:`busy` without the request that is being sent; -1 after making room in vain."""
-        busy = self.busy - 1
-        return -1 if busy and time.monotonic() < self._tired_until else busy
-
-    def make_room(self) -> None:
-        """Take nothing until nothing is held: a message waits that must be delivered alone."""
-        self._room_until = time.monotonic() + self.lease
-
-    @property
-    def makes_room(self) -> bool:
-        """Whether to take nothing now: for one lease at most, then it is another's turn."""
+    def extend(self) -> None:
+        """Extend the lease, and reconcile where Redis counts otherwise than we do."""
+        self.acks.send_stuck(self._store)
+        if self.tally.late_acks > self._late_acks:
+            logger.warning(
+                "lease of %g s expired while tasks ran, others run them again: late_acks=%d",
+                self.lease,
+                self.tally.late_acks - self._late_acks,
+            )
+            self._late_acks = self.tally.late_acks
         now = time.monotonic()
-        if self._room_until and not self.held:
-            self._room_until = 0.0
-        elif self._room_until and now > self._room_until:
-            self._room_until = 0.0
-            self._tired_until = now + TIRED * self.lease
-        return bool(self._room_until) or bool(self._alone)
+        if now >= self._renew_at:
+            self._store.leases.renew(self.worker_id, 3 * self.lease)
+            self._renew_at = now + 0.9 * self.lease
+        believed: dict[str, int] = defaultdict(int)
+        for holding in self.held.copy().values():
+            believed[holding.queue] += 1
+        asked = {queue for queue, _ in self._asked.copy().values()}
+        are_known = True
+        for queue in {*believed, *self._strangers, *asked}:
+            try:
+                held = self._store.leases.extend(queue, self.worker_id, self.lease)
+                if held == believed[queue]:
+                    self._strangers.pop(queue, None)
+                elif not self.changes:
+                    self.reconcile(queue)
+                else:  # Redis holds what these are about, and we do not
+                    are_known = False
+            except CommandRefused as exc:
+                # One broken queue must not end the leases on the others.
+                logger.error("The lease on queue %r could not be extended: %s", queue, exc)
+        if are_known:
+            self.heard = now
+
+    def reconcile(self, queue: str) -> None:
+        """Compare what Redis says that we hold of *queue* with what we know.
+
+        Messages that only we know were given to others. Messages that only Redis knows, twice in a
+        row, came with a reply that was lost, or their acknowledgement was lost in a failover: they
+        go back.
+        """
+        known = {tag for tag, one in self.held.copy().items() if one.queue == queue}
+        there = self._store.leases.held(queue, self.worker_id)
+        lost = [tag for tag in known if self.field(tag) not in there]
+        taken = [tag for tag in lost if self._pop(tag) is not None]
+        if taken:
+            self.tally.lost += len(taken)
+            logger.warning(
+                "lease of %g s expired, others have the messages: queue=%s lost=%d",
+                self.lease,
+                queue,
+                len(taken),
+            )
+        asked = set(self._asked.copy())
+        waiting = self.acks.of(queue)
+        now_held = {self.field(tag) for tag in self.held.copy()}
+        strangers = {
+            name
+            for name in there - now_held - waiting - {self.field(tag) for tag in known}
+            if name.partition(":")[0] not in asked
+        }
+        again = strangers & self._strangers.get(queue, set())
+        self._strangers[queue] = strangers - again
+        self._give_back(queue, again)
+
+    def _give_back(self, queue: str, fields: Iterable[str], *, counted: bool = False) -> None:
+        fields = sorted(fields, key=lambda name: [int(part) for part in name.split(":")])
+        if fields:
+            moved, _ = self._store.leases.requeue(
+                queue, self.worker_id, fields, counted="requeued" if counted else "nothing"
+            )
+            self.tally.given_back += moved
+            logger.info("orphaned messages went back: queue=%s moved=%d", queue, moved)

@@ -1,4 +1,4 @@
-"""What this process holds: under which name, for how long, and what of it is done.
+"""Keeps the leases of this process: worker id, heartbeat thread, acknowledgements.
 
 A lease belongs to the process, not to a channel: Celery closes channels when a connection is
 lost, while tasks run on. A native thread extends it every third of its length, however long a
@@ -7,6 +7,7 @@ task runs, and sends acknowledgements that did not find a ride with a request.
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import secrets
@@ -15,27 +16,30 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass, field
 
-from celery_delayq.dispatch.acks import LOST, Acks, Changes
-from celery_delayq.dispatch.early_history import EarlyRuns
-from celery_delayq.dispatch.heartbeat import Holdings
-from celery_delayq.errors import CommandRefused
+from celery_delayq.dispatch.acks import LOST, Acks, Changes, EarlyRuns
+from celery_delayq.dispatch.heartbeat import Heartbeat
 from celery_delayq.settings import Settings
 from celery_delayq.store.schedule import Store
 from celery_delayq.utils import native_threads
+from celery_delayq.utils.reconnecting import ReconnectingLoop
 
 logger = native_threads.Logger(__name__)
 
 #: Seconds between two looks at acknowledgements while there are any. One that is still there at
 #: the second look, after at most twice as long, has found no request to ride on.
-ACK_LOOK = 0.005
+ACK_INTERVAL = 0.005
 
 #: Seconds without any after which the thread sleeps until it is woken: that costs the waking thread
 #: more than a look.
 ACK_QUIET = 0.1
 
 #: Seconds between two looks at what a lost connection has left behind.
-ORPHAN_LOOK = 0.5
+ORPHAN_INTERVAL = 0.5
+
+#: Seconds for which a process that ends waits for Redis, where it has something to send.
+PATIENCE = 5.0
 
 
 def new_worker_id() -> str:
@@ -44,7 +48,7 @@ def new_worker_id() -> str:
     return f"{host}.{os.getpid()}.{secrets.token_hex(6)}"
 
 
-class LeaseKeeper(Holdings):
+class LeaseKeeper(Heartbeat):
     """Holds messages for one process in one Redis database.
 
     Parameters
@@ -74,23 +78,19 @@ class LeaseKeeper(Holdings):
         while not claim(worker_id, 3 * settings.lease):
             logger.warning("Worker id %s is in use, taking another one", worker_id)
             worker_id = name()
-        super().__init__(worker_id, settings.lease)
+        super().__init__(worker_id, settings.lease, store)
         self.max_deliveries = settings.max_deliveries
         self._orphans: deque[str] = deque()
         self._abandoned: set[tuple[str, str]] = set()
-        self._strangers: dict[str, set[str]] = {}
         self._signal = native_threads.Signal()
         self._users = 0
         self._lock = native_threads.lock()
         self._thread_lock = native_threads.lock()
         self._running = False
-        self._next_beat = 0.0
-        self._renew_at = 0.0
-        self._next_look = 0.0
+        self._extend_at = 0.0
+        self._orphans_at = 0.0
         self._quiet_at = 0.0
-        self._late_acks = 0
         self._first_ack: object | None = None
-        self._store = store
         self._start = start
         self.acks = Acks(self.worker_id, self.tally, self._wake)
         #: What could not be changed in Redis at once.
@@ -110,7 +110,7 @@ class LeaseKeeper(Holdings):
         with self._lock:
             if not self._running:
                 self._running = True
-                self._next_beat = time.monotonic() + self.lease / 3
+                self._extend_at = time.monotonic() + self.lease / 3
                 self._start(self._run)
         self._signal.give()
 
@@ -142,7 +142,7 @@ class LeaseKeeper(Holdings):
         """
         for holding in self.held.copy().values():
             holding.message = None
-        self._next_look = 0.0
+        self._orphans_at = 0.0
         self.runs.hurry()
         self._wait_while(
             lambda: (
@@ -202,28 +202,33 @@ class LeaseKeeper(Holdings):
                 self._thread_lock.release()
 
     def _keep(self) -> None:
-        down = False
-        while self._needed():
-            try:
-                self._turn()
-                if down:
-                    logger.info("Leases are kept again, Redis is back")
-                    down = False
-                    self._next_beat = self._renew_at = 0.0
-            except LOST as exc:
-                if not down:
-                    logger.warning("Redis is away, leases cannot be kept: %s", exc)
-                    down = True
-                native_threads.sleep(min(1.0, self.lease / 6))
-            except Exception:
-                logger.exception("Keeping leases failed and is tried again")
-                native_threads.sleep(min(1.0, self.lease / 6))
+        seconds = min(1.0, self.lease / 6)
+        loop = ReconnectingLoop(
+            "lease keeper",
+            logger,
+            go_on=self._needed,
+            wait=native_threads.sleep,
+            retry=seconds,
+            outages={"Redis is away": LOST},
+            on_failure=self._extend_next,
+        )
+
+        def turn() -> None:
+            self._turn()
+            loop.recovered()
+
+        loop.run(turn)
         try:
             with suppress(*LOST):  # it expires
                 self._store.leases.disclaim(self.worker_id)
         finally:
             self._renew_at = 0.0
             self._store.client.connection_pool.disconnect()
+
+    def _extend_next(self, is_outage: bool) -> None:
+        """Extend the leases, and the claim of the worker id, at once when Redis is back."""
+        if is_outage:
+            self._extend_at = self._renew_at = 0.0
 
     def _needed(self) -> bool:
         with self._lock:
@@ -237,29 +242,29 @@ class LeaseKeeper(Holdings):
         """Wait for something to do, and do it."""
         now = time.monotonic()
         if now < self._quiet_at:
-            native_threads.sleep(ACK_LOOK)
+            native_threads.sleep(ACK_INTERVAL)
         else:
-            wait = min(self._next_beat, self.runs.due) - now
+            wait = min(self._extend_at, self.runs.due) - now
             if self._orphans or self._abandoned:
-                wait = min(wait, self._next_look - now)
+                wait = min(wait, self._orphans_at - now)
             self._signal.take_back()
             if not (self.acks or self.changes):
                 self._signal.wait(wait)
         try:
-            self.changes.flush(self._store, self._next_beat)
-            self._look_after_acks()
+            self.changes.flush(self._store, self._extend_at)
+            self._send_old_acks()
             if time.monotonic() >= self.runs.due:
                 self.runs.flush(self._store)
         finally:  # what fails is tried again, and no lease is to end meanwhile
             now = time.monotonic()
-            if now >= self._next_beat:
-                self.beat()
-                self._next_beat = now + self.lease / 3
-        if now >= self._next_look and (self._orphans or self._abandoned):
-            self._next_look = now + ORPHAN_LOOK
-            self._look_after_orphans()
+            if now >= self._extend_at:
+                self.extend()
+                self._extend_at = now + self.lease / 3
+        if now >= self._orphans_at and (self._orphans or self._abandoned):
+            self._orphans_at = now + ORPHAN_INTERVAL
+            self._give_back_orphans()
 
-    def _look_after_acks(self) -> None:
+    def _send_old_acks(self) -> None:
         """Send the acknowledgements that have waited since the last look."""
         first = self.acks.first
         waited = first is not None and first is self._first_ack
@@ -269,74 +274,7 @@ class LeaseKeeper(Holdings):
         if waited:
             self.acks.flush(self._store)
 
-    def beat(self) -> None:
-        """Extend the lease, and reconcile where Redis counts otherwise than we do."""
-        self.acks.send_stuck(self._store)
-        if self.tally.late_acks > self._late_acks:
-            logger.warning(
-                "%d tasks were done after their messages had been given to others, which run them "
-                "again: this process was not heard for longer than its lease of %g s",
-                self.tally.late_acks - self._late_acks,
-                self.lease,
-            )
-            self._late_acks = self.tally.late_acks
-        now = time.monotonic()
-        if now >= self._renew_at:
-            self._store.leases.renew(self.worker_id, 3 * self.lease)
-            self._renew_at = now + 0.9 * self.lease
-        believed: dict[str, int] = defaultdict(int)
-        for holding in self.held.copy().values():
-            believed[holding.queue] += 1
-        asked = {queue for queue, _ in self._asked.copy().values()}
-        are_known = True
-        for queue in {*believed, *self._strangers, *asked}:
-            try:
-                held = self._store.leases.extend(queue, self.worker_id, self.lease)
-                if held == believed[queue]:
-                    self._strangers.pop(queue, None)
-                elif not self.changes:
-                    self.reconcile(queue)
-                else:  # Redis holds what these are about, and we do not
-                    are_known = False
-            except CommandRefused as exc:
-                # One broken queue must not end the leases on the others.
-                logger.error("The lease on queue %r could not be extended: %s", queue, exc)
-        if are_known:
-            self.heard = now
-
-    def reconcile(self, queue: str) -> None:
-        """Compare what Redis says that we hold of *queue* with what we know.
-
-        What we know and Redis does not, was given to others. What Redis knows and we do not, twice
-        in a row, came with a reply that was lost, or its acknowledgement was lost in a failover:
-        it goes back.
-        """
-        known = {tag for tag, one in self.held.copy().items() if one.queue == queue}
-        there = self._store.leases.held(queue, self.worker_id)
-        lost = [tag for tag in known if self.field(tag) not in there]
-        taken = [tag for tag in lost if self._pop(tag) is not None]
-        if taken:
-            self.tally.lost += len(taken)
-            logger.warning(
-                "%d messages of queue %r were given to others: this process was not heard "
-                "for longer than its lease of %g s",
-                len(taken),
-                queue,
-                self.lease,
-            )
-        asked = set(self._asked.copy())
-        waiting = self.acks.of(queue)
-        now_held = {self.field(tag) for tag in self.held.copy()}
-        strangers = {
-            name
-            for name in there - now_held - waiting - {self.field(tag) for tag in known}
-            if name.partition(":")[0] not in asked
-        }
-        again = strangers & self._strangers.get(queue, set())
-        self._strangers[queue] = strangers - again
-        self._give_back(queue, again)
-
-    def _look_after_orphans(self) -> None:
+    def _give_back_orphans(self) -> None:
         """Give back what nobody works on any more."""
         for queue, request_number in tuple(self._abandoned):
             there = self._store.leases.held(queue, self.worker_id)
@@ -366,11 +304,31 @@ class LeaseKeeper(Holdings):
             for _ in seen:
                 self._orphans.popleft()
 
-    def _give_back(self, queue: str, fields: Iterable[str], *, counted: bool = False) -> None:
-        fields = sorted(fields, key=lambda name: [int(part) for part in name.split(":")])
-        if fields:
-            moved, _ = self._store.leases.requeue(
-                queue, self.worker_id, fields, counted="requeued" if counted else "nothing"
-            )
-            self.tally.given_back += moved
-            logger.info("%d messages of queue %r go back, nobody works on them", moved, queue)
+
+@dataclass
+class Keepers:
+    """The keepers of this process, one for each Redis database."""
+
+    _known: dict[tuple[int, str], LeaseKeeper] = field(default_factory=dict)
+
+    def get(self, place: str, make: Callable[[], LeaseKeeper]) -> LeaseKeeper:
+        """Return the keeper for a place, made if there is none; a forked child makes its own."""
+        own = (os.getpid(), place)
+        known = self._known.get(own)
+        if known is None:
+            self._known = {k: v for k, v in self._known.items() if k[0] == own[0]}
+            # Of two threads that make one, both use the first.
+            known = self._known.setdefault(own, make())
+        return known
+
+    def end(self) -> None:
+        """Send what is left to send: the process ends."""
+        until = time.monotonic() + PATIENCE
+        for (pid, _), keeper in self._known.items():
+            if pid == os.getpid():
+                keeper.end(until)
+
+
+#: The keepers of this process.
+KEEPERS = Keepers()
+atexit.register(KEEPERS.end)

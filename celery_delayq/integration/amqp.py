@@ -1,28 +1,21 @@
-"""What :class:`~celery_delayq.DelayQ` changes in a Celery app, all of it."""
+"""Celery's message factory, with our options, checks and context."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from functools import wraps
-from importlib.util import find_spec
 from typing import Any
 
-from celery import Celery, signals
+from celery import Celery
 from celery._state import get_current_task
 from celery.app.amqp import AMQP as CeleryAMQP  # noqa: N811 - a class, named in capitals
-from celery.app.control import Control as CeleryControl
-from celery.app.task import Context
 from kombu import Producer, Queue
 from kombu.utils.imports import symbol_by_name
 
-from celery_delayq.errors import ConfigError, InvalidRetry
-from celery_delayq.integration import beat_guard, context, durable_revoke, hidden_url
-from celery_delayq.integration import retries as attempts
-from celery_delayq.integration.not_run import note_replaced, note_revoked
-from celery_delayq.integration.services import Services, services_of
-from celery_delayq.model import canvas, publish_outcome, retry_policy, task_options, unique
+from celery_delayq.errors import ConfigError
+from celery_delayq.integration import context
+from celery_delayq.integration.worker_checks import warn_of_stock
+from celery_delayq.model import canvas, retry_policy, task_options, unique
 from celery_delayq.model.envelope import (
     PROPERTY,
     HeldBy,
@@ -31,15 +24,9 @@ from celery_delayq.model.envelope import (
     own_of,
     unique_key,
 )
-from celery_delayq.utils.once import warn_once
-
-logger = logging.getLogger(__name__)
 
 #: All our options of one call.
 OPTIONS = frozenset({*unique.OPTIONS, *retry_policy.OPTIONS, *retry_policy.TASK_OPTIONS})
-
-#: Import paths of our tasks by which they may be sent, to the names that their messages have.
-OTHER_NAMES = {"celery_delayq.webhook.post": "celery_delayq.webhook"}
 
 #: What a task's message says that its retry says too.
 _INHERITED = ("unique", "skip_after", "retry", "budget")
@@ -227,164 +214,25 @@ class AMQP(AMQPMixin, CeleryAMQP):
     """Celery's own message factory with our checks."""
 
 
-def install(app: Celery, services: Services) -> None:
-    """Hook into *app*. Doing it twice changes nothing more."""
-    app._delayq_services = services
-    base = symbol_by_name(app.amqp_cls)
-    if not issubclass(base, AMQPMixin):
-        # By name where possible: the app is pickled for children that are spawned.
-        app.amqp_cls = (
-            "celery_delayq.integration.amqp:AMQP"
-            if base is CeleryAMQP
-            else type("AMQP", (AMQPMixin, base), {})
-        )
-        before = app.__dict__.pop("amqp", None)
-        if before is not None and "queues" in before.__dict__:
-            app.amqp.__dict__["queues"] = before.queues
-    base = symbol_by_name(app.control_cls)
-    if not issubclass(base, durable_revoke.ControlMixin):
-        app.control_cls = (
-            "celery_delayq.integration.durable_revoke:Control"
-            if base is CeleryControl
-            else type("Control", (durable_revoke.ControlMixin, base), {})
-        )
-        app.__dict__.pop("control", None)
-    if not hasattr(app.send_task, "delayq"):
-        app.send_task = _telling_of_others(app, app.send_task)
-    context.install()
-    signals.task_retry.connect(note_superseded, dispatch_uid="celery_delayq.note_superseded")
-    signals.worker_init.connect(_install_in_worker, dispatch_uid="celery_delayq.install")
-    app.on_after_finalize.connect(_install_attempts, dispatch_uid="celery_delayq.attempts")
-    if app.finalized:
-        _install_attempts(app)
-    signals.worker_ready.connect(check_worker, dispatch_uid="celery_delayq.check_worker")
-    signals.worker_ready.connect(_begin_background, dispatch_uid="celery_delayq.background")
-    hidden_url.install(app)
-    beat_guard.install()
+def with_checks(_app: Celery, amqp_cls: Any) -> Any:
+    """Return a class of message factories with our checks, for ``app.amqp_cls``.
 
-
-def _begin_background(sender: Any, **_: Any) -> None:
-    services = services_of(sender.app)
-    for begin in () if services is None else services.background:
-        end = begin(sender.app)
-        if end is not None:
-            signals.worker_shutdown.connect(_ending(end), weak=False)
-
-
-def _ending(end: Callable[[], object]) -> Callable[..., None]:
-    def on_shutdown(**_: Any) -> None:
-        end()
-
-    return on_shutdown
-
-
-def _install_in_worker(sender: Any, **_: Any) -> None:
-    durable_revoke.install_in_worker()
-    app = sender.app
-    if getattr(app, "_delayq", None) is not None:
-        tasks = app.tasks  # by now all of them are known
-        try:
-            _install_attempts(app)
-        except InvalidRetry as exc:
-            # As any other error, this one would only be logged.
-            raise SystemExit(f"The worker cannot start: {exc}") from exc
-        attempts.warn_of_unmatched(app._delayq.retries, tasks)
-
-
-def _install_attempts(sender: Any, **_: Any) -> None:
-    attempts.install(sender, sender._tasks, sender._delayq.retries)
-
-
-def _telling_of_others(app: Celery, send: Callable[..., Any]) -> Callable[..., Any]:
-    """Have ``send_task`` return the result of the task that is kept where another one is not sent,
-    and tell of the one whose place it takes that it will not run.
+    By name where possible: the app is pickled for children that are spawned.
     """
-
-    @wraps(send)
-    def send_task(name: str, *args: Any, **kwargs: Any) -> Any:
-        task_options.check_expires(kwargs.get("expires"))
-        with publish_outcome.collecting() as collected:
-            result = send(OTHER_NAMES.get(name, name), *args, **kwargs)
-        for task_id, put, queue, record in collected:
-            if put.state == "kept" and task_id == result.id and put.other != task_id:
-                if kwargs.get("task_id"):
-                    _note_not_sent(app, task_id, put.other, kwargs)
-                result = _in_its_place(result, type(result)(put.other, app=app))
-            elif put.state == "superseded":
-                _running_request().superseded = True
-            elif put.state == "replaced" and put.other != task_id:
-                note_replaced(app, put.other, queue, record, f"replaced by {task_id}")
-        return result
-
-    send_task.delayq = True  # type: ignore[attr-defined]
-    return send_task
+    base = symbol_by_name(amqp_cls)
+    if base is CeleryAMQP:
+        return "celery_delayq.integration.amqp:AMQP"
+    return type("AMQP", (AMQPMixin, base), {})
 
 
-def _running_request() -> Any:
-    """Return the request of the running task, an empty one where none runs."""
-    task = get_current_task()
-    return Context() if task is None else task.request
-
-
-def _in_its_place(result: Any, other: Any) -> Any:
-    """Return the other result, by which the running task knows its child too."""
-    children = _running_request().children
-    if children and children[-1] is result:
-        children[-1] = other
-    return other
-
-
-def _note_not_sent(app: Celery, task_id: str, other: str, options: Mapping[str, Any]) -> None:
-    """Have the result of a task that is not sent say so: whoever chose its id may wait for it, as
-    groups, chains and chords do.
-    """
-    chord = {name: options.get(name) for name in ("group_id", "group_index", "chord")}
-    request = Context(id=task_id, group=chord.pop("group_id"), **chord)
-    try:
-        app.backend.mark_as_revoked(task_id, f"not sent, {other} has its unique key", request)
-    except Exception:
-        logger.exception("The result backend was not told that task %r is not sent", task_id)
-
-
-def check_worker(sender: Any, **_: Any) -> None:
-    """Warn when a worker with the extension consumes from stock Redis, acknowledges early although
-    it was told to run each task at least once, or cannot send webhooks.
-    """
-    app = sender.app
-    if isinstance(app.amqp, AMQPMixin):
-        warn_of_stock(sender.connection)
-    delayq = getattr(app, "_delayq", None)
-    if getattr(delayq, "webhook", None) is not None and find_spec("httpx") is None:
-        warn_once(
-            logger,
-            "DelayQ(app, webhook=…) is set, but httpx is not installed: webhooks that this worker "
-            'takes are dead letters. pip install "celery-delayq[webhook]"',
-        )
-    wanted = ("task_acks_late", "task_reject_on_worker_lost")
-    if getattr(delayq, "at_least_once", False):
-        for setting in (name for name in wanted if not app.conf[name]):
-            warn_once(
-                logger,
-                f"DelayQ(app, at_least_once=True) was followed by {setting}=False, which wins: a "
-                "task whose process is killed does not run again. Remove one of them",
-            )
-
-
-def warn_of_stock(connection: Any) -> None:
-    """Warn, once, when an app with the extension talks to Redis through kombu's own transport."""
-    transport = connection.transport
-    if transport.driver_type == "redis" and not hasattr(transport, "settings"):
-        warn_once(
-            logger,
-            f"DelayQ(app) is set up, but the broker is {connection.as_uri()}: delayed tasks wait "
-            "in worker memory as on stock Celery. Let the URL begin with delayq+redis://",
-        )
-
-
-def note_superseded(sender: Any, request: Any, **_: Any) -> None:
-    """Tell that a task is not tried again, since another one has taken its unique key."""
-    if getattr(request, "superseded", False):
-        note_revoked(sender.app, [request.id], "replaced while it ran", request)
+def renew(app: Celery) -> None:
+    """Have an app make its message factory anew, with the queues of one that it made before."""
+    before = app.__dict__.get("amqp")
+    if before is None or isinstance(before, AMQPMixin):
+        return
+    del app.__dict__["amqp"]
+    if "queues" in before.__dict__:
+        app.amqp.__dict__["queues"] = before.queues
 
 
 #: Values whose ``repr`` is what Celery's ``saferepr`` makes of them, but for some texts.

@@ -1,4 +1,4 @@
-"""Notice a ``celery beat`` that runs: it sends what workers fire already a second time."""
+"""Warn of a ``celery beat`` that runs: workers fire its entries already."""
 
 from __future__ import annotations
 
@@ -6,28 +6,25 @@ import logging
 import os
 import socket
 import threading
+from contextlib import suppress
 from typing import Any
 
-from celery import Celery, signals
+from celery import Celery
 
+from celery_delayq.errors import NoStore
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.session import Session
+from celery_delayq.utils.reconnecting import ReconnectingLoop
 
 logger = logging.getLogger(__name__)
 
-#: Seconds after which a beat says again that it runs, and for which it is said to.
+#: Seconds after which a beat announces itself again, and for which an announcement holds.
 KEEP, ALIVE = 20.0, 60.0
 
 _WARNING = (
     "celery beat runs (%s): workers fire beat_schedule themselves, so everything in it is sent "
     "twice. Stop beat, see docs/periodic.md"
 )
-
-
-def install() -> None:
-    """Have beats of apps with this package warn, and say that they run."""
-    signals.beat_init.connect(_begin, dispatch_uid="celery_delayq.beat")
-    signals.beat_embedded_init.connect(_begin, dispatch_uid="celery_delayq.beat")
 
 
 def running(store: Store, app: Celery) -> list[str]:
@@ -56,28 +53,37 @@ def warn(store: Store, app: Celery) -> None:
         logger.warning(_WARNING, name)
 
 
-def _begin(sender: Any, **_: Any) -> None:
-    """Say that this beat runs, as long as it does."""
+def begin(sender: Any, **_: Any) -> None:
+    """Announce this beat for as long as it runs."""
     app = sender.app
     if getattr(app, "_delayq", None) is None:
         return
     name = f"{socket.gethostname()} {os.getpid()}"
     logger.warning(_WARNING, name)
 
-    def say() -> None:
-        while True:
-            try:
-                with Session(app) as session:
-                    store = session.store
-                    while True:
-                        till = store.now_ms() + int(ALIVE * 1000)
-                        store.client.zadd(store.keys.celery_beats, {name: till})
-                        _never.wait(KEEP)
-            except Exception as exc:  # beat goes on whatever happens to us
-                logger.debug("Cannot say that beat runs: %s", exc)
+    def announce() -> None:
+        with Session(app) as session:
+            store = session.store
+            while True:
+                till = store.now_ms() + int(ALIVE * 1000)
+                store.client.zadd(store.keys.celery_beats, {name: till})
+                loop.recovered()
                 _never.wait(KEEP)
 
-    threading.Thread(target=say, name="delayq-beat", daemon=True).start()
+    def run() -> None:
+        with suppress(NoStore):  # a broker of another kind
+            loop.run(announce)
+
+    loop = ReconnectingLoop(
+        "celery-beat guard",
+        logger,
+        go_on=lambda: True,
+        wait=_never.wait,
+        retry=KEEP,
+        outages={"Redis is away": (Exception,)},  # beat goes on in any case
+        fatal=(NoStore,),
+    )
+    threading.Thread(target=run, name="delayq-beat", daemon=True).start()
 
 
 _never = threading.Event()

@@ -13,20 +13,21 @@ from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
-from celery import Celery, signals
+from celery import Celery
 from celery._state import get_current_task
 
 from celery_delayq.errors import ConfigError, InvalidContext
+from celery_delayq.integration.replace import LogRecords
 from celery_delayq.model import trace_context
 from celery_delayq.model.context import (
     NO_VALUES,
+    RECORD_ATTRIBUTE,
     Binding,
     Change,
     Encoded,
     bound,
     current_context,
     enter,
-    install_log_records,
     leave,
     owned_by,
     piece,
@@ -236,14 +237,37 @@ class _Guarded(AbstractContextManager[Any]):
         return False
 
 
+# -- log records ----------------------------------------------------------------------------------
+
+
+def adding_context(before: Callable[..., logging.LogRecord]) -> Callable[..., logging.LogRecord]:
+    """Wrap a factory of log records: each record has what is bound, as text."""
+
+    def with_context(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = before(*args, **kwargs)
+        state = bound()
+        record.delayq_context = "" if state is None else state.line
+        return record
+
+    return with_context
+
+
+def lacks_context(_logging: Any) -> bool:
+    """Return whether log records lack it: somebody may have wrapped our factory, or replaced it."""
+    factory = logging.getLogRecordFactory()
+    return not hasattr(factory(__name__, logging.DEBUG, "", 0, "", (), None), RECORD_ATTRIBUTE)
+
+
+LOG_RECORDS = LogRecords(
+    target="logging:setLogRecordFactory",
+    by=adding_context,
+    when=lacks_context,
+    condition="unless records have it already",
+    why="log lines of a task show its context",
+)
+
+
 # -- the extension --------------------------------------------------------------------------------
-
-
-def install() -> None:
-    """Bind around all handlers, and in log records. Doing it twice changes nothing more."""
-    signals.task_prerun.connect(arrive, dispatch_uid="celery_delayq.arrive")
-    signals.task_postrun.connect(depart, dispatch_uid="celery_delayq.depart")
-    install_log_records()
 
 
 def _refuse_provided(providers: Mapping[str, Provider], values: Mapping[str, Any]) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import Any
 
+from celery import Celery
 from celery.app.control import Control as CeleryControl
-from celery.worker import control
 from kombu.utils.functional import maybe_list
+from kombu.utils.imports import symbol_by_name
 
 from celery_delayq.integration.services import RevocationService, revocation_of
 
@@ -24,7 +26,7 @@ class ControlMixin:
         self, command: str, arguments: Any = None, destination: Any = None, **kwargs: Any
     ) -> Any:
         """Have Redis remember what is revoked on all workers, and tell them."""
-        wanted = command in _COMMANDS and not destination
+        wanted = command in ("revoke", "revoke_by_stamped_headers") and not destination
         revocation = revocation_of(self.app) if wanted else None
         if revocation is not None:
             given = {**(arguments or {}), **kwargs}
@@ -39,19 +41,40 @@ class Control(ControlMixin, CeleryControl):
     """Celery's own remote control with revoking that lasts."""
 
 
-def install_in_worker() -> None:
-    """Make a worker remember what a client without the extension revokes."""
-    data = control.Panel.data
-    for command, remember in _COMMANDS.items():
-        if not hasattr(data[command], "delayq"):
-            data[command] = _remembering(data[command], remember)
+def with_memory(_app: Celery, control_cls: Any) -> Any:
+    """Return a class of remote controls that has Redis remember, for ``app.control_cls``.
+
+    By name where possible: the app is pickled for children that are spawned.
+    """
+    base = symbol_by_name(control_cls)
+    if base is CeleryControl:
+        return "celery_delayq.integration.durable_revoke:Control"
+    return type("Control", (ControlMixin, base), {})
+
+
+def renew(app: Celery) -> None:
+    """Have an app make its remote control anew, where it made one before."""
+    if not isinstance(app.__dict__.get("control"), ControlMixin):
+        app.__dict__.pop("control", None)
+
+
+def remembering_ids(_panel: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a worker remember ids that a client without the extension revokes."""
+    return _remembering(stock, lambda revocation, given: revocation.revoke_new(_ids_of(given)))
+
+
+def remembering_stamps(_panel: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a worker remember stamped headers that a client without the extension revokes."""
+    return _remembering(
+        stock,
+        lambda revocation, given: revocation.revoke_new_stamps(stamps_of(given.get("headers"))),
+    )
 
 
 def _remembering(
     stock: Callable[..., Any], remember: Callable[[RevocationService, dict[str, Any]], None]
 ) -> Callable[..., Any]:
-    """Make revoking last that a client without the extension has asked for."""
-
+    @wraps(stock)
     def revoke(state: Any, *args: Any, **kwargs: Any) -> Any:
         result = stock(state, *args, **kwargs)
         try:
@@ -62,21 +85,11 @@ def _remembering(
             logger.exception("Revoking is not stored in Redis: workers that start later run it")
         return result
 
-    revoke.__doc__ = stock.__doc__
-    revoke.delayq = True  # type: ignore[attr-defined]
     return revoke
 
 
-def _remember_ids(revocation: RevocationService, given: dict[str, Any]) -> None:
-    revocation.revoke_new([str(id) for id in maybe_list(given.get("task_id")) or []])
-
-
-def _remember_stamps(revocation: RevocationService, given: dict[str, Any]) -> None:
-    revocation.revoke_new_stamps(stamps_of(given.get("headers")))
-
-
-#: The commands that revoke, and how a worker remembers them.
-_COMMANDS = {"revoke": _remember_ids, "revoke_by_stamped_headers": _remember_stamps}
+def _ids_of(given: Mapping[str, Any]) -> list[str]:
+    return [str(id) for id in maybe_list(given.get("task_id")) or []]
 
 
 def stamps_of(headers: Any) -> dict[str, Any]:

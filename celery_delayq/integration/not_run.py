@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 def note_revoked(app: Any, ids: Iterable[str], reason: str, request: Any = None) -> None:
     """Tell the result backend, signals and those who watch events that tasks will not run.
 
-    With the *request* of a task, the chord to which it belongs is told too.
+    With the *request* of a task, the chord to which it belongs is notified too.
     """
     ids = [*ids]
     try:

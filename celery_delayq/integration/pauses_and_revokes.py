@@ -1,4 +1,4 @@
-"""What a consumer knows of pauses and revokes: it learns of changes with each answer of Redis."""
+"""Pauses and revokes as a consumer knows them: each reply of Redis has their revision."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Controls:
         self._revoked_until = 0
 
     def learn(self, store: Store, *, for_worker: bool, expires: float) -> None:
-        """Read what has changed; a worker's own memory of what is revoked is told of it.
+        """Read what has changed; a worker also gets the revoked ids.
 
         Parameters
         ----------

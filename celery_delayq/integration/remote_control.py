@@ -9,7 +9,6 @@ from itertools import chain
 from typing import Any
 
 from celery.utils.time import maybe_iso8601, maybe_make_aware
-from celery.worker import control
 from kombu.utils.functional import maybe_list
 
 from celery_delayq.errors import InvalidETA
@@ -20,23 +19,15 @@ from celery_delayq.store.schedule import Store
 
 logger = logging.getLogger(__name__)
 
-#: Most entries of the schedule that a worker tells.
+#: Most entries of the schedule in an answer.
 MOST = 100
 
-#: Characters of a message body beyond which the arguments are told as their short text.
+#: Characters of a message body beyond which the answer has the short text of the arguments.
 LONGEST_BODY = 10_000
 
 #: Celery's answer gives the priority of the worker's timer, which is the same for all tasks. That
 #: of the message is in `delivery_info`.
 TIMER_PRIORITY = 6
-
-
-def install() -> None:
-    """Take the place of Celery's commands; for other brokers they answer as stock."""
-    data = control.Panel.data
-    if not hasattr(data["scheduled"], "delayq"):
-        data["scheduled"] = data["dump_schedule"] = _scheduled(data["scheduled"])
-        data["query_task"] = _query_task(data["query_task"])
 
 
 def _read(state: Any, read: Callable[[Store, str], list[ScheduledTask]]) -> list[ScheduledTask]:
@@ -52,7 +43,9 @@ def _read(state: Any, read: Callable[[Store, str], list[ScheduledTask]]) -> list
         return []
 
 
-def _scheduled(stock: Callable[..., Any]) -> Callable[..., Any]:
+def scheduled(_panel: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap the command ``scheduled``; for other brokers it answers as stock."""
+
     def scheduled(state: Any, **kwargs: Any) -> Any:
         """Answer with the schedule of the worker's queues, nearest first."""
         held = stock(state, **kwargs)  # what has less than min_delay to go, or another broker
@@ -68,11 +61,12 @@ def _scheduled(stock: Callable[..., Any]) -> Callable[..., Any]:
             ),
         ]
 
-    scheduled.delayq = True  # type: ignore[attr-defined]
     return scheduled
 
 
-def _query_task(stock: Callable[..., Any]) -> Callable[..., Any]:
+def query_task(_panel: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap the command ``query_task``; for other brokers it answers as stock."""
+
     def query_task(state: Any, ids: Any, **kwargs: Any) -> Any:
         """Answer with what the worker holds, and what is scheduled in its queues."""
         held = stock(state, ids, **kwargs)

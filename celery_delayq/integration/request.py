@@ -20,7 +20,7 @@ from kombu.utils.imports import symbol_by_name
 
 from celery_delayq.integration.pauses_and_revokes import REVOKED_CANVASES
 from celery_delayq.integration.retries import attempts_of, hold_chord
-from celery_delayq.integration.runs import RequestBase, RunMixin
+from celery_delayq.integration.run_history import RequestBase, RunMixin
 from celery_delayq.model import envelope
 from celery_delayq.model.canvas import Canvas
 from celery_delayq.model.dead_letter import details_of, pack_details
@@ -64,7 +64,7 @@ class RequestMixin(RequestBase):
         self._end(exc, exc_info.traceback)
         if note is not None and isinstance(exc, (WorkerLostError, SystemExit)):
             told = {} if self._ending is None else self._ending.details
-            # Where it comes back no chord is told, and none was when that is its end.
+            # A message that comes back has not ended, and no chord was notified.
             details = {name: value for name, value in told.items() if name != "told"}
             note(message.delivery_tag, crashed=True, details=pack_details(details))
         try:
@@ -245,18 +245,16 @@ def _text(reason: Any) -> str:
     return f"{type(reason).__name__}: {text}" if isinstance(reason, BaseException) else text
 
 
-def hook(tasks: Any, *, history: bool) -> None:
-    """Have all *tasks* of a worker use the mixin, whatever class of request they have.
+def with_endings(_task: Any, request_cls: Any) -> type:
+    """Return a class of requests that dead-letters, for ``Task.Request``."""
+    return _mixed((RequestMixin,), symbol_by_name(request_cls))
 
-    With a *history*, that which notes runs too.
-    """
-    for task in tasks.values():
-        base = symbol_by_name(task.Request)
-        if not issubclass(base, RequestMixin):
-            task.Request = _mixed(base, history)
+
+def with_endings_and_runs(_task: Any, request_cls: Any) -> type:
+    """Return one that notes runs for the history too."""
+    return _mixed((RunMixin, RequestMixin), symbol_by_name(request_cls))
 
 
 @cache
-def _mixed(base: type, history: bool) -> type:
-    mixins = (RunMixin, RequestMixin) if history else (RequestMixin,)
+def _mixed(mixins: tuple[type, ...], base: type) -> type:
     return type("Request", (*mixins, base), {})

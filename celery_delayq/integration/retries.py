@@ -33,8 +33,8 @@ _NO_FAILURE = (Ignore, Reject, Retrying)
 BUDGET_EXPIRES = 30 * 86_400
 
 
-def install(app: Celery, tasks: Mapping[str, Any], defaults: Mapping[str, RetryPolicy]) -> None:
-    """Have the failures of *tasks* be treated by policy. Doing it twice changes nothing more.
+def prepare(app: Celery, tasks: Mapping[str, Any], defaults: Mapping[str, RetryPolicy]) -> None:
+    """Read the retry options of *tasks*. Doing it twice changes nothing more.
 
     Raises
     ------
@@ -43,7 +43,7 @@ def install(app: Celery, tasks: Mapping[str, Any], defaults: Mapping[str, RetryP
     """
     wrong: InvalidRetry | None = None
     for name, task in tasks.items():
-        if not name.startswith("celery.") and "_delayq_attempts" not in vars(task):
+        if not name.startswith("celery.") and not has_attempts(task):
             try:
                 task._delayq_attempts = Attempts(app, task, retry.of_task(task, defaults))
             except InvalidRetry as exc:
@@ -51,6 +51,11 @@ def install(app: Celery, tasks: Mapping[str, Any], defaults: Mapping[str, RetryP
     # Where Celery only logs it, as it does outside workers, the others have their policies.
     if wrong is not None:
         raise wrong
+
+
+def has_attempts(task: Any) -> bool:
+    """Return whether the retry options of a task were read, and are good."""
+    return "_delayq_attempts" in vars(task)
 
 
 def attempts_of(task: Any) -> Attempts | None:
@@ -81,15 +86,6 @@ class Attempts:
         also = tuple(getattr(task, "dont_autoretry_for", None) or ())
         self._refused = retry.refused_by(task) + also
         self._retry: Callable[..., Any] = task.retry
-        if hasattr(task, "_orig_run"):  # what Celery's own wrapper for `autoretry_for` calls
-            task._orig_run = self._judging(task._orig_run)
-            task.run = self._retrying(task.run)
-        else:
-            task.run = self._retrying(self._judging(task.run))
-        task.retry = self.retry
-        # What it raises would undo what has happened already: a retry that was sent, a dead letter.
-        task.on_retry = _logged(task.on_retry)
-        task.on_failure = _logged(task.on_failure)
 
     def policy_of(self, request: Context) -> RetryPolicy | None:
         """Return the policy for the attempt that *request* is about."""
@@ -115,7 +111,7 @@ class Attempts:
             )
             return self._policy
 
-    def _judging(self, run: Callable[..., Any]) -> Callable[..., Any]:
+    def judging(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap what runs the task: say what is a failure, and note it."""
 
         @wraps(run)
@@ -138,7 +134,7 @@ class Attempts:
 
         return judged
 
-    def _retrying(self, run: Callable[..., Any]) -> Callable[..., Any]:
+    def retrying(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap what is called for an attempt: a failure is tried again, or is the last one."""
 
         @wraps(run)
@@ -267,7 +263,32 @@ class Attempts:
             return True
 
 
-def _logged(handler: Callable[..., Any]) -> Callable[..., Any]:
+def judging(task: Any, run: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ``Task._orig_run``, which Celery's own wrapper for ``autoretry_for`` calls."""
+    attempts: Attempts = task._delayq_attempts
+    return attempts.judging(run)
+
+
+def retrying(task: Any, run: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ``Task.run``."""
+    attempts: Attempts = task._delayq_attempts
+    return attempts.retrying(run if hasattr(task, "_orig_run") else attempts.judging(run))
+
+
+def limiting(task: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ``Task.retry``."""
+    attempts: Attempts = task._delayq_attempts
+
+    @wraps(stock)
+    def retry(*args: Any, **kwargs: Any) -> Any:
+        return attempts.retry(*args, **kwargs)
+
+    return retry
+
+
+def logging_errors(_task: Any, handler: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ``Task.on_retry`` or ``Task.on_failure``: its errors are logged."""
+
     @wraps(handler)
     def handle(*args: Any, **kwargs: Any) -> None:
         try:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import logging
 import re
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
@@ -373,19 +372,3 @@ def _shown(value: Any) -> str:
     if plain and value and not any(mark in value for mark in ' "='):
         return cast(str, value)
     return json.dumps(value)  # all but ASCII letters, digits and the like are escaped
-
-
-def install_log_records() -> None:
-    """Give each log record what is bound as text. Doing it twice changes nothing more."""
-    before = logging.getLogRecordFactory()
-    # Somebody may have wrapped ours since, or replaced it.
-    if hasattr(before(__name__, logging.DEBUG, "", 0, "", (), None), RECORD_ATTRIBUTE):
-        return
-
-    def with_context(*args: Any, **kwargs: Any) -> logging.LogRecord:
-        record = before(*args, **kwargs)
-        state = _BOUND.get()
-        record.delayq_context = "" if state is None else state.line
-        return record
-
-    logging.setLogRecordFactory(with_context)

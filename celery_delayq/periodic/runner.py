@@ -13,6 +13,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +31,7 @@ from celery_delayq.store.periodic import PeriodicStore, Writing
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.pipelining import LOST
 from celery_delayq.store.session import Session
+from celery_delayq.utils.reconnecting import ReconnectingLoop
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +77,18 @@ class Ticker:
         self._deploy = Deployment(app) if deploy else None
         register_schedules(app)
         self._stopping = threading.Event()
+        self._warned = False
+        self._loop = ReconnectingLoop(
+            "periodic runner",
+            logger,
+            go_on=lambda: not self._stopping.is_set(),
+            wait=self._stopping.wait,
+            retry=POLL,
+            retry_error=AGAIN,
+            outages={"Redis is away": LOST, "Redis is full": (StoreFull,)},
+            on_failure=self._after_failure,
+            fatal=(NoStore,),
+        )
         self._thread = threading.Thread(target=self.run, name="delayq-ticker", daemon=True)
         #: Entries that cannot be fired here: when to try again, when it was told. Till then they
         #: are left to others.
@@ -98,40 +112,27 @@ class Ticker:
 
     def run(self) -> None:
         """Fire until :meth:`stop`; outlives every error."""
-        down = full = warned = False
-        while not self._stopping.is_set():
-            try:
-                with Session(self._app) as session, TickScheduler(self._app) as scheduler:
-                    store = session.store
-                    if not warned:
-                        warned = True
-                        self._warn_of_beats(store)
-                    with store.client.pubsub(ignore_subscribe_messages=True) as pubsub:
-                        most = self._listen(store, pubsub)
-                        while not self._stopping.is_set():
-                            self._keep(store)
-                            wait = self._turn(store, scheduler, most)
-                            if down:
-                                logger.info("Periodic entries are fired again, Redis is back")
-                            down = full = False
-                            self._sleep(pubsub, wait)
-            except NoStore:
-                return  # a broker of another kind, which has a beat of its own
-            except LOST as exc:
-                if self._deploy is not None:
-                    self._deploy.look_again()  # it may come back empty
-                if not down and not self._stopping.is_set():
-                    logger.warning("Redis is away, periodic entries wait for it: %s", exc)
-                    down = True
-                self._stopping.wait(POLL)
-            except StoreFull as exc:
-                if not full:
-                    logger.error("Periodic entries wait: %s", exc)
-                    full = True
-                self._stopping.wait(POLL)
-            except Exception:
-                logger.exception("Firing periodic entries failed and is tried again")
-                self._stopping.wait(AGAIN)
+        with suppress(NoStore):  # a broker of another kind, which has a beat of its own
+            self._loop.run(self._connected)
+
+    def _connected(self) -> None:
+        """Fire for as long as the connection lasts."""
+        with Session(self._app) as session, TickScheduler(self._app) as scheduler:
+            store = session.store
+            if not self._warned:
+                self._warned = True
+                self._warn_of_beats(store)
+            with store.client.pubsub(ignore_subscribe_messages=True) as pubsub:
+                most = self._listen(store, pubsub)
+                while not self._stopping.is_set():
+                    self._keep(store)
+                    wait = self._turn(store, scheduler, most)
+                    self._loop.recovered()
+                    self._sleep(pubsub, wait)
+
+    def _after_failure(self, is_outage: bool) -> None:
+        if is_outage and self._deploy is not None:
+            self._deploy.look_again()  # Redis may come back empty
 
     def _warn_of_beats(self, store: Store) -> None:
         try:

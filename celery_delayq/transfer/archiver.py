@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -22,6 +21,7 @@ from celery_delayq.store.schedule import Store
 from celery_delayq.store.session import Session
 from celery_delayq.transfer.dead_letter_archive import Archive, database_of
 from celery_delayq.utils import native_threads
+from celery_delayq.utils.reconnecting import ReconnectingLoop
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -45,17 +45,9 @@ STOP_TIMEOUT = 2.0
 _REDIS = (CommandRefused, OperationalError)
 
 
-@dataclass
-class Backoff:
-    """Time until the next attempt. No I/O."""
-
-    interval: float = INTERVAL
-    patience: float = PATIENCE
-    failures: int = 0
-
-    def wait(self) -> float:
-        """Return the seconds until the next attempt."""
-        return min(self.interval * 2.0 ** min(self.failures, 9), max(self.patience, self.interval))
+def backoff(failures: int, interval: float = INTERVAL) -> float:
+    """Return for how many seconds to wait after so many failures in a row."""
+    return min(interval * 2.0 ** min(failures, 9), max(PATIENCE, interval))
 
 
 class Archiver:
@@ -77,9 +69,17 @@ class Archiver:
         self._app = app
         self._url = url
         self._after = after
-        self._backoff = Backoff(interval)
+        self._interval = interval
         self._stopping = False
         self._stop, self._ended = native_threads.Signal(), native_threads.Signal()
+        self.loop = ReconnectingLoop(
+            "dead-letter archiver",
+            logger,
+            go_on=lambda: not self._stopping,
+            wait=self._stop.wait,
+            retry=lambda failures: backoff(failures, self._interval),
+            outages={"the database is away": (TransferError,)},
+        )
 
     def start(self) -> None:
         """Start the thread."""
@@ -98,9 +98,7 @@ class Archiver:
             database = database_of(self._url)
             logger.info("archiving dead letters: database=%s after_s=%g", database, self._after)
             with Session(self._app) as session:
-                while not self._stopping:
-                    self._stop.wait(self._backoff.wait())
-                    self._try(session, database)
+                self._archive(session, database)
         except TransferError as exc:
             logger.error("cannot archive dead letters, they stay in Redis: %s", exc)
         except Exception:
@@ -108,29 +106,28 @@ class Archiver:
         finally:
             self._ended.give()
 
-    def _try(self, session: Session, database: Database) -> None:
-        if self._stopping:
-            return
-        try:
+    def _archive(self, session: Session, database: Database) -> None:
+        def step() -> None:
             moved = self._round(session, database)
-        except Exception as exc:
-            self._failed(exc)
-            return
-        if moved is None:
-            return
-        if self._backoff.failures:
-            logger.info("archiving of dead letters works again")
-        self._backoff.failures = 0
-        if moved:
-            logger.info("archived dead letters: moved=%d database=%s", moved, database)
+            if moved is not None:
+                self.loop.recovered()
+            if moved:
+                logger.info("archived dead letters: moved=%d database=%s", moved, database)
+            self._stop.wait(self._interval)
+
+        self._stop.wait(self._interval)
+        self.loop.run(step)
 
     def _round(self, session: Session, database: Database) -> int | None:
         """Archive for at most ``ROUND`` seconds and return the number of moved dead letters.
 
         None where there was nothing to do, or another worker has the turn.
         """
-        if not session.ask(partial(self._is_due, uuid4().hex)):
-            return None
+        try:
+            if not session.ask(partial(self._is_due, uuid4().hex)):
+                return None
+        except _REDIS:
+            return None  # the dispatcher reports an outage of Redis
         end = time.monotonic() + ROUND
 
         def go_on() -> bool:
@@ -138,26 +135,22 @@ class Archiver:
 
         # Without a second thread: under gevent it would be a greenlet of this one.
         archive = Archive(session, database, spare=self._after, ahead=False, own=True, go_on=go_on)
-        return archive.run(older_than=self._after).moved
+        try:
+            return archive.run(older_than=self._after).moved
+        except _REDIS:
+            return None
+        except TransferError as exc:
+            if isinstance(exc.__cause__, _REDIS):
+                return None
+            raise
 
     def _is_due(self, who: str, store: Store) -> bool:
         """Return whether this worker has the turn, and there are dead letters to move."""
-        if not store.dead_letters.take_turn(who, 0.9 * self._backoff.interval):
+        if not store.dead_letters.take_turn(who, 0.9 * self._interval):
             return False
         last = store.now_ms() - int(self._after * 1000)
         known = queues_of(store, None).items()
         return any(store.dead_letters.count(queue, None, last) for queue, x in known if x.archived)
-
-    def _failed(self, exc: Exception) -> None:
-        if isinstance(exc, _REDIS) or isinstance(exc.__cause__, _REDIS):
-            return  # not the database; the dispatcher logs it
-        if not self._backoff.failures:
-            logger.warning(
-                "archiving failed, dead letters stay in Redis until it works: %s",
-                exc,
-                exc_info=not isinstance(exc, TransferError),
-            )
-        self._backoff.failures += 1
 
 
 def begin(app: Celery) -> Callable[[], None] | None:

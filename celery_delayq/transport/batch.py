@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kombu import exceptions
 
@@ -15,9 +15,7 @@ from celery_delayq.store.scripting.calls import Call, Puts, Readies, pack
 from celery_delayq.store.scripting.pipelining import checkout
 from celery_delayq.store.scripting.runner import few_replicas
 from celery_delayq.store.scripting.scripts import Script
-
-if TYPE_CHECKING:
-    from celery_delayq.transport.publish import PublishChannel
+from celery_delayq.transport.protocols import BatchChannel
 
 
 def _refusals(call: Puts, reply: Any) -> Iterator[Exception]:
@@ -38,13 +36,13 @@ class PublishBatch:
 
     Parameters
     ----------
-    channel : PublishChannel
+    channel : BatchChannel
         Routes the messages.
     max_size : int
         Buffered commands and entries at which they are sent.
     """
 
-    def __init__(self, channel: PublishChannel, max_size: int) -> None:
+    def __init__(self, channel: BatchChannel, max_size: int) -> None:
         self.channel = channel
         self.max_size = max_size
         self._commands: list[tuple[Any, ...]] = []

@@ -1,9 +1,8 @@
 """The consuming half of the channel: messages are leased in batches and handed out one by one.
 
 ``leases/acquire.lua`` takes the place of BRPOP and a later note in ``unacked``, between which a
-message
-could be lost. Queues that do not last, and those consumed without acknowledgement, are popped as on
-stock.
+message could be lost. Queues that do not last, and those consumed without acknowledgement, are
+popped as on stock.
 """
 
 from __future__ import annotations
@@ -18,17 +17,18 @@ from uuid import uuid4
 
 from kombu.transport import virtual
 
-from celery_delayq.dispatch.lease_keeper import LeaseKeeper
-from celery_delayq.dispatch.lease_keepers import KEEPERS
+from celery_delayq.dispatch.lease_keeper import KEEPERS, LeaseKeeper
 from celery_delayq.integration import worker
+from celery_delayq.integration.install import change_consumer
 from celery_delayq.model import envelope
 from celery_delayq.model.envelope import HeldBy
 from celery_delayq.transport import qos
 from celery_delayq.transport.fair_share import QUICK
-from celery_delayq.transport.fetcher import Fetcher, Popped, Taken
+from celery_delayq.transport.fetcher import Fetcher
+from celery_delayq.transport.not_yet import NotYetChannel
 from celery_delayq.transport.poller import STOPS_POLLING
-from celery_delayq.transport.restore import log_undecodable
-from celery_delayq.transport.settle import SettleChannel
+from celery_delayq.transport.requests import Popped, Taken
+from celery_delayq.transport.settle import log_undecodable
 from celery_delayq.utils import native_threads
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 MALFORMED = (TypeError, ValueError, LookupError, AttributeError)
 
 
-class ConsumeChannel(SettleChannel):
+class ConsumeChannel(NotYetChannel):
     """A channel of kombu's that leases messages, and holds none in memory for having an ETA."""
 
     QoS = qos.QoS
@@ -80,13 +80,10 @@ class ConsumeChannel(SettleChannel):
         if no_ack or not self.can_schedule(queue):
             return
         self.store.register(queue)
-        bell = self.connection.cycle.bell  # before other threads may ring it
+        wakeup = self.connection.cycle.wakeup  # before other threads may give it
         if self.serves_worker:
-            bell.ring_for_signals()
-            worker.keep_begun()
-            worker.keep_reading()
-            worker.watch_living()
-            worker.drop_waiting()
+            wakeup.give_for_signals()
+            change_consumer()
         if not self._dispatching:
             self._dispatching = True
             self.connection.start_dispatcher(self)
@@ -190,9 +187,9 @@ class ConsumeChannel(SettleChannel):
             self.keeper.acks.flush(self.store)
 
     def on_credit(self) -> None:
-        """A message is done: a poller that waits in another thread is told."""
+        """A message is done: wake a poller that waits in another thread."""
         if not self._in_poll and self.connection is not None and self._fetcher.is_elsewhere:
-            self.connection.cycle.bell.ring()
+            self.connection.cycle.wakeup.give()
 
     # -- what the poller calls
 
@@ -271,7 +268,7 @@ class ConsumeChannel(SettleChannel):
         if number:
             fetcher.batch.after(number, time.monotonic() - started)
         if fetcher.taken:
-            self.connection.cycle.bell.ring()
+            self.connection.cycle.wakeup.give()
 
     def _hand_out(self, taken: Taken) -> None:
         _, callback = self._consumers_of.get(taken.queue, (False, None))
@@ -282,14 +279,14 @@ class ConsumeChannel(SettleChannel):
         if message is None:
             return
         try:
-            if not self._divert(taken, message):
+            if not self._put_off(taken, message):
                 callback(message)
         except MALFORMED as exc:
             # Celery breaks on some messages, and would on each delivery; to kombu a KeyError is a
             # lost connection.
             if not self.serves_worker or taken.tag not in self.keeper.held:
                 raise
-            logger.exception("A message that Celery cannot handle is now a dead letter")
+            logger.exception("message that Celery cannot handle is now a dead letter")
             id = str(message.headers["id"]) if envelope.is_task(message._raw) else ""
             why = f"rejected: {type(exc).__name__}: {exc}"
             self.add_dead_letter(taken.tag, id or f"refused-{uuid4()}", why)

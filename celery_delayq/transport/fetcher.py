@@ -1,6 +1,4 @@
-"""How messages get from Redis into a channel: requests, their replies, and what comes of queues
-that are not leased.
-"""
+"""Fetches messages from Redis for a channel: when to ask, for how much, and the replies."""
 
 from __future__ import annotations
 
@@ -10,21 +8,20 @@ from collections import deque
 from contextlib import suppress
 from itertools import chain, zip_longest
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from kombu.utils.scheduling import priority_cycle
 from redis.exceptions import ConnectionError, NoScriptError, ResponseError
 
-from celery_delayq.dispatch.acks import LOST, AckBatch
+from celery_delayq.dispatch.acks import LOST
 from celery_delayq.integration import worker
 from celery_delayq.integration.pauses_and_revokes import Controls
-from celery_delayq.store.leases import Deliveries, Reserved
+from celery_delayq.store.leases import Reserved
 from celery_delayq.store.scripting.calls import pack
 from celery_delayq.store.scripting.runner import is_demoted
 from celery_delayq.transport.fair_share import BatchSize, FairShare, Share
-
-if TYPE_CHECKING:
-    from celery_delayq.transport.consume import ConsumeChannel
+from celery_delayq.transport.protocols import FetchingChannel
+from celery_delayq.transport.requests import Popped, Request, RidingAcks, Taken
 
 logger = logging.getLogger(__name__)
 
@@ -35,31 +32,6 @@ REFUSED = 1.0
 LAST_REPLY = 1.0
 
 
-class Taken(NamedTuple):
-    """A message that is leased to this process and not handed out yet."""
-
-    queue: str
-    tag: str
-    message: bytes
-    deliveries: Deliveries
-    promoted: int | None = None
-
-
-class Request(NamedTuple):
-    """A call of ``leases/acquire.lua`` whose reply has not come; repeated with the same request
-    number."""
-
-    share: Share
-    request_number: str
-
-
-class Popped(NamedTuple):
-    """A message of a queue that is not leased."""
-
-    queue: str
-    message: bytes
-
-
 class Fetcher:
     """Asks for messages on the channel's own connection, one round trip at a time.
 
@@ -67,7 +39,7 @@ class Fetcher:
     whether empty queues have got something; or to be told when they have.
     """
 
-    def __init__(self, channel: ConsumeChannel) -> None:
+    def __init__(self, channel: FetchingChannel) -> None:
         self.taken: deque[Taken] = deque()
         self.fair_share = FairShare()
         self.batch = BatchSize()
@@ -75,7 +47,7 @@ class Fetcher:
         self._thread = 0
         self._channel = channel
         self._requests: list[Request] = []
-        self._riding = AckBatch({})
+        self._riding = RidingAcks(lambda: channel.keeper.acks)
         self._asked = ""
         self._looking = False
         self._looking_popped: list[str] = []
@@ -122,8 +94,7 @@ class Fetcher:
         leased = self._leased()
         if not self._requests and not self._plan(leased, credit):
             return False
-        self._let_off()
-        self._riding = channel.keeper.acks.take(ride=True)
+        self._riding.board()
         self._send("requests", [*self._calls(), *self._looks(leased)])
         return True
 
@@ -178,7 +149,7 @@ class Fetcher:
         channel, keeper = self._channel, self._channel.keeper
         others = keeper.others
         # Acknowledgements first: they may make room for what is to be delivered alone.
-        calls = keeper.acks.calls(channel.store, self._riding)
+        calls = self._riding.calls(channel.store)
         calls += [
             channel.store.leases.acquire_call(
                 share.queue,
@@ -276,20 +247,14 @@ class Fetcher:
         except ResponseError as exc:
             if is_demoted(exc):
                 raise ConnectionError(str(exc)) from exc
-            logger.error("Waiting for messages failed, tried again in %g s: %s", REFUSED, exc)
+            logger.error("waiting for messages failed: retry_s=%g: %s", REFUSED, exc)
             self._refused = dict.fromkeys(self._channel.consumed, time.monotonic() + REFUSED)
             return None
 
     def lost(self) -> None:
         """The connection is gone: what was on its way is sent again."""
-        self._let_off()
+        self._riding.let_off()
         self._send_sources = True
-
-    def _let_off(self) -> None:
-        """Let others send the acknowledgements that did not arrive."""
-        if self._riding:
-            self._channel.keeper.acks.put_back(self._riding)
-            self._riding = AckBatch({})
 
     def _read(self) -> Any:
         """Return the next reply, or the error that it is."""
@@ -304,7 +269,7 @@ class Fetcher:
 
     def _read_requests(self) -> None:
         """Read the replies to all requests, and to the acknowledgements that rode with them."""
-        acked = [self._read() for _ in self._riding.fields]
+        acked = [self._read() for _ in range(len(self._riding))]
         replies = [self._read() for _ in self._requests]
         for (_, request_number), reply in zip(self._requests, replies, strict=True):
             if not (isinstance(reply, ResponseError) or Reserved.answers(reply, request_number)):
@@ -315,7 +280,7 @@ class Fetcher:
             self._popped_wait = True
         # Before anything is handed out; where this fails, the same requests are sent again.
         self._learn([reply for reply in replies if not isinstance(reply, ResponseError)])
-        self._acked(acked)
+        self._riding.answered(acked)
         requests, self._requests = self._requests, []
         came = []
         for request, reply in zip(requests, replies, strict=True):
@@ -323,7 +288,7 @@ class Fetcher:
             if isinstance(reply, NoScriptError):
                 self._requests.append(request)
             elif isinstance(reply, ResponseError):
-                logger.error("Queue %r is looked at later, reserving failed: %s", queue, reply)
+                logger.error("fetching failed: queue=%s retry_s=%g: %s", queue, REFUSED, reply)
                 self._channel.keeper.abandon(queue, request.request_number)
                 self._refused[queue] = time.monotonic() + REFUSED
             else:
@@ -335,27 +300,15 @@ class Fetcher:
 
     def _learn(self, replies: list[Any]) -> None:
         """Read what was paused or revoked before the messages were taken."""
-        told = {Reserved.revision_in(reply) for reply in replies}
+        revisions = {Reserved.revision_in(reply) for reply in replies}
         # A lower one, too: a server that has taken over may not have got all.
-        if told - {self.controls.revision}:
+        if revisions - {self.controls.revision}:
             channel = self._channel
             self.controls.learn(
                 channel.store,
                 for_worker=channel.serves_worker,
                 expires=channel.settings.revoke_expires,
             )
-
-    def _acked(self, replies: list[Any]) -> None:
-        riding, self._riding = self._riding, AckBatch({})
-        if not riding:
-            return
-        errors = [reply for reply in replies if isinstance(reply, ResponseError)]
-        if not errors:
-            self._channel.keeper.acks.confirm(riding, replies)
-            return
-        if not isinstance(errors[0], NoScriptError):
-            logger.error("Redis refused acknowledgements, tried again: %s", errors[0])
-        self._channel.keeper.acks.put_back(riding)
 
     def took(self, queue: str, request_number: str, reserved: Reserved) -> list[Taken]:
         """Note what came for a request as held, and return it."""
@@ -418,7 +371,7 @@ class Fetcher:
                 self._read_requests()
         if connection:
             connection.disconnect()
-        self._let_off()
+        self._riding.let_off()
         for request in self._requests:
             self._channel.keeper.abandon(request.share.queue, request.request_number)
         self._requests = []

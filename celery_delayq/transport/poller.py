@@ -17,60 +17,60 @@ from kombu.transport import redis as stock
 STOPS_POLLING = not hasattr(stock.MultiChannelPoller, "_discard_paused_connection")
 
 
-class Bell:
-    """Makes a poll return. It stays rung until it is quieted; any thread may ring it."""
+class Wakeup:
+    """Makes a poll return. It stays given until it is taken back; any thread may give it."""
 
-    #: The one that signals ring.
-    _for_signals: ClassVar[Bell | None] = None
+    #: The one that signals give.
+    _for_signals: ClassVar[Wakeup | None] = None
 
     def __init__(self) -> None:
         self._here, self._there = socket.socketpair()
         self._here.setblocking(False)
         self._there.setblocking(False)
-        self._rung = False
+        self._given = False
 
     def fileno(self) -> int:
         """Return what to poll for reading."""
         return self._here.fileno()
 
-    def ring(self) -> None:
+    def give(self) -> None:
         """Make the poll return, now or when it comes."""
-        if not self._rung:
-            self._rung = True
+        if not self._given:
+            self._given = True
             with suppress(OSError):
                 self._there.send(b"!")
 
-    def ring_for_signals(self) -> None:
-        """Ring when a signal comes, unless the process has another use for ``set_wakeup_fd``.
+    def give_for_signals(self) -> None:
+        """Give it when a signal comes, unless the process has another use for ``set_wakeup_fd``.
 
         Else Python runs the signal's handler and then goes on waiting (PEP 475): a worker would
-        look only when the poll ends whether it was told to stop. So it is where other code of the
-        process has taken this over since, as an asyncio loop in a task of a solo worker does.
+        stop only when the poll ends. The same holds where other code of the process has taken
+        ``set_wakeup_fd`` over since, as an asyncio loop in a task of a solo worker does.
         """
-        former = Bell._for_signals
+        former = Wakeup._for_signals
         if _wake_by(self._there.fileno(), instead_of=former):
-            Bell._for_signals = self
+            Wakeup._for_signals = self
             if former is not None and former is not self:
                 former.close()
 
-    def quiet(self) -> None:
-        """Let polls wait again. What the bell was rung for is looked at after this."""
+    def take_back(self) -> None:
+        """Let polls wait again. Read what it may have been given for after this call."""
         with suppress(OSError):
             self._here.recv(64)
-        self._rung = False
+        self._given = False
 
     def close(self) -> None:
-        """Close both ends; where signals still write to them, when another bell takes over."""
-        if Bell._for_signals is self:
+        """Close both ends; where signals still write to them, once another wakeup takes over."""
+        if Wakeup._for_signals is self:
             if threading.current_thread() is not threading.main_thread():
                 return
             _wake_by(-1, instead_of=self)
-            Bell._for_signals = None
+            Wakeup._for_signals = None
         self._here.close()
         self._there.close()
 
 
-def _wake_by(fd: int, *, instead_of: Bell | None) -> bool:
+def _wake_by(fd: int, *, instead_of: Wakeup | None) -> bool:
     """Have signals write to *fd*, -1 for none; False where someone else uses them already."""
     try:
         former = signal.set_wakeup_fd(fd, warn_on_full_buffer=False)
@@ -83,10 +83,10 @@ def _wake_by(fd: int, *, instead_of: Bell | None) -> bool:
 
 
 def _forget_signals() -> None:
-    """A forked child has the parent's bell, and must not ring it."""
-    if Bell._for_signals is not None:
-        _wake_by(-1, instead_of=Bell._for_signals)
-        Bell._for_signals = None
+    """Stop giving the parent's wakeup in a forked child."""
+    if Wakeup._for_signals is not None:
+        _wake_by(-1, instead_of=Wakeup._for_signals)
+        Wakeup._for_signals = None
 
 
 os.register_at_fork(after_in_child=_forget_signals)
@@ -131,7 +131,7 @@ class Readers:
 
 
 class Poller(stock.MultiChannelPoller):
-    """Polls the connections of all channels, and the bell that is rung for local messages."""
+    """Polls the connections of all channels, and the wakeup that stands for local messages."""
 
     #: What polls, None until there is something to poll.
     _poller: Any = None
@@ -142,7 +142,7 @@ class Poller(stock.MultiChannelPoller):
         # collected, which may be late: a worker tries again for as long as Redis is away.
         self._poller.close()
         self._own = self._poller = None
-        self._bell: Bell | None = None
+        self._wakeup: Wakeup | None = None
         #: The event loop that polls for us, where one does.
         self.loop: Readers | None = None
 
@@ -158,22 +158,22 @@ class Poller(stock.MultiChannelPoller):
         self._poller = poller
 
     @property
-    def bell(self) -> Bell:
+    def wakeup(self) -> Wakeup:
         """Made when it is needed: a connection that only publishes does without."""
-        if self._bell is None:
-            self._bell = Bell()
-            self.poller.register(self._bell.fileno(), self.eventflags)
-        return self._bell
+        if self._wakeup is None:
+            self._wakeup = Wakeup()
+            self.poller.register(self._wakeup.fileno(), self.eventflags)
+        return self._wakeup
 
     def close(self) -> None:
         """Stop polling."""
         if self.loop is not None:
             self.loop.stop()
             self.loop = None
-        if self._bell is not None:
+        if self._wakeup is not None:
             with suppress(KeyError, ValueError, OSError):
-                self.poller.unregister(self._bell.fileno())
-            self._bell.close()
+                self.poller.unregister(self._wakeup.fileno())
+            self._wakeup.close()
         super().close()
         if self.poller is self._own:  # wake the thread that polls now
             self._own.close()
@@ -204,13 +204,13 @@ class Poller(stock.MultiChannelPoller):
 
     def handle_event(self, fileno: int, event: int) -> Any:
         """Do what there is to do on a file descriptor."""
-        if self._bell is not None and fileno == self._bell.fileno():
-            self._bell.quiet()
+        if self._wakeup is not None and fileno == self._wakeup.fileno():
+            self._wakeup.take_back()
             return True
         return super().handle_event(fileno, event)
 
-    def on_bell(self) -> None:
+    def on_wakeup(self) -> None:
         """Deliver, from an event loop."""
-        self.bell.quiet()
+        self.wakeup.take_back()
         for channel in tuple(self._channels):
             channel.deliver()

@@ -17,7 +17,7 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from celery_delayq.errors import InvalidOption, NotAllowed
-from celery_delayq.integration import runs
+from celery_delayq.integration import run_history, worker_checks
 from celery_delayq.model import envelope, publish_outcome
 from celery_delayq.model.dead_letter import pack_details
 from celery_delayq.model.envelope import Due, Entry, HeldBy
@@ -28,7 +28,6 @@ from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.replies import Put, Puts
 from celery_delayq.store.scripting.runner import is_denied
-from celery_delayq.transport import options
 from celery_delayq.transport.batch import PublishBatch
 
 logger = logging.getLogger(__name__)
@@ -145,7 +144,7 @@ class PublishChannel(stock.Channel):
         kombu drops it: the bindings are in Redis, too, and may have been evicted or deleted.
         """
         self._unbound = None
-        options.warn_of_call(message)
+        worker_checks.warn_of_call(message)
         check_text("exchange", exchange)
         check_text("routing_key", routing_key)
         if envelope.is_task(message):
@@ -204,7 +203,7 @@ class PublishChannel(stock.Channel):
     def _put_retry(self, queue: str, entry: Entry, held: HeldBy) -> None:
         """Schedule a retry in place of the message that is being worked on."""
         worker_id, _, field = held.tag.partition(":")
-        run = runs.of_retry() if self.settings.history else b""
+        run = run_history.of_retry() if self.settings.history else b""
         call = self.store.leases.replace_call(
             queue, entry, held.queue, worker_id, field, when_due="push", run=run
         )

@@ -12,6 +12,8 @@ from kombu.transport import redis as stock
 from redis.exceptions import ResponseError
 
 from celery_delayq.dispatch.dispatcher import DispatcherThread
+from celery_delayq.integration.install import TRANSPORT
+from celery_delayq.integration.replace import make
 from celery_delayq.settings import Settings, misplaced
 from celery_delayq.store import server_checks
 from celery_delayq.store.repair import RepairStore
@@ -103,7 +105,7 @@ class Transport(stock.Transport):
         self.cycle.loop = Readers(loop)
         super().register_with_event_loop(connection, self.cycle.loop)
         self.cycle.loop.note_callbacks()
-        loop.add_reader(self.cycle.bell.fileno(), self.cycle.on_bell)
+        loop.add_reader(self.cycle.wakeup.fileno(), self.cycle.on_wakeup)
 
     @contextmanager
     def plain_client(self) -> Iterator[None]:
@@ -168,5 +170,8 @@ def _keep_alternates(client: Connection) -> None:
     if "://" not in (client.hostname or ""):
         client.uri_prefix = None  # else a clone of a switched connection has no host
 
+
+# A worker needs these also without ``DelayQ(app)``.
+make(TRANSPORT)
 
 __all__ = ["Channel", "SentinelChannel", "Transport"]

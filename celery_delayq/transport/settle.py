@@ -1,15 +1,25 @@
-"""What becomes of messages that were handed out, when their channel may have been closed."""
+"""The end of a delivery other than its acknowledgement: back to the queue, or a dead letter.
+
+The channel of a message may have been closed by then.
+"""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable
 from typing import Any
+from uuid import uuid4
 
+from kombu.pidbox import Mailbox
+
+from celery_delayq.dispatch.lease_keeper import LeaseKeeper
 from celery_delayq.integration import worker
+from celery_delayq.model import envelope
 from celery_delayq.store.leases import Counted
 from celery_delayq.store.schedule import Store
-from celery_delayq.transport.divert import DivertChannel
+from celery_delayq.store.scripting.replies import Held
+from celery_delayq.transport.fetcher import Fetcher
+from celery_delayq.transport.publish import PublishChannel
 from celery_delayq.utils import native_threads
 
 logger = native_threads.Logger(__name__)
@@ -18,10 +28,22 @@ logger = native_threads.Logger(__name__)
 TRIM_AFTER = 100
 
 
-class SettleChannel(DivertChannel):
+#: Prefix and suffix of the names of reply exchanges of remote control.
+_REPLY_PREFIX, _REPLY_SUFFIX = Mailbox.reply_exchange_fmt.split("%s")
+
+
+class SettleChannel(PublishChannel):
     """A channel that gives messages back, and makes dead letters of them."""
 
     _dead_lettered = 0
+    _fetcher: Fetcher
+
+    @property
+    def keeper(self) -> LeaseKeeper:
+        """What this process holds in this Redis database."""
+        raise NotImplementedError
+
+    # -- messages that are leased
 
     def requeue(self, tags: Iterable[str], *, last: bool = False, counted: Counted) -> None:
         """Put messages back into their ready lists, after all others with *last*."""
@@ -47,7 +69,11 @@ class SettleChannel(DivertChannel):
                     details=details,
                 )
                 if dead_lettered:
-                    logger.error("A task of queue %r that kills its process is dead", queue)
+                    logger.error(
+                        "task that kills its process: queue=%s dead_lettered=%d",
+                        queue,
+                        dead_lettered,
+                    )
 
         self._do(put_back)
 
@@ -67,7 +93,7 @@ class SettleChannel(DivertChannel):
         why, queue, field = holding.reason or reason, holding.queue, self.keeper.field(tag)
         me, details, run = self.keeper.worker_id, holding.details, holding.run
         self._do(lambda store: store.leases.dead_letter(queue, me, field, id, why, details, run))
-        self._after_burial(queue)
+        self._trim_sometimes(queue)
         return True
 
     def add_dead_letter_copy(
@@ -76,10 +102,10 @@ class SettleChannel(DivertChannel):
         """Make a dead letter of what failed after it was acknowledged."""
         lost = f"Task {id!r} is no dead letter, and its message is lost: {reason!r}"
         self._do(lambda store: store.add_dead_letter(queue, id, reason, message, details), lost)
-        self._after_burial(queue)
+        self._trim_sometimes(queue)
 
-    def _after_burial(self, queue: str) -> None:
-        """Now and then, forget dead letters beyond the limits."""
+    def _trim_sometimes(self, queue: str) -> None:
+        """Delete dead letters beyond the limits, once in a while."""
         self._dead_lettered += 1
         if self._dead_lettered % TRIM_AFTER == 0:
             self._do(lambda store: store.dead_letters.trim_by(queue, store.layout_of(queue)))
@@ -123,3 +149,51 @@ class SettleChannel(DivertChannel):
             self.keeper.orphan(held)
         else:
             self.requeue(held, counted="died" if worker.failed() else "requeued")
+
+    # -- messages that kombu keeps, or that cannot be read
+
+    def _do_restore_message(
+        self, payload: Any, exchange: str, routing_key: str, *rest: Any
+    ) -> None:
+        """Put back a message that kombu keeps; a reply without a bound queue is dropped."""
+        if not self._lookup(exchange, routing_key):
+            if exchange.startswith(_REPLY_PREFIX) and exchange.endswith(_REPLY_SUFFIX):
+                return  # whoever asked the workers has gone
+            raise LookupError(f"no queue is bound to exchange {exchange!r} for {routing_key!r}")
+        super()._do_restore_message(payload, exchange, routing_key, *rest)
+
+    def held(self, tag: str) -> Held:
+        """Return where kombu keeps the message *tag* while a stock worker holds it."""
+        stock_name = self.store.keys.stock
+        return Held(stock_name(self.unacked_key), stock_name(self.unacked_index_key), tag)
+
+    def add_dead_letter_held(self, tag: str, exc: Exception) -> None:
+        """Make a dead letter of a message that kombu keeps and that cannot be put back."""
+        held = self.held(tag)
+        item = self.store.held_message(held)
+        if item is not None:
+            self.add_dead_letter_item(_queue_of(item) or self.unacked_key, item, exc)
+        # In this order: an index without its message does no harm.
+        self.store.client.hdel(held.unacked, tag)
+        self.store.client.zrem(held.unacked_index, tag)
+
+    def add_dead_letter_item(self, queue: str, item: bytes, exc: Exception) -> None:
+        log_undecodable(queue, item, exc)
+        self.store.add_dead_letter(
+            queue, f"undecodable-{uuid4()}", f"undecodable message: {exc}", item
+        )
+
+
+def log_undecodable(queue: str, item: bytes, exc: Exception) -> None:
+    logger.error(
+        "An undecodable message in queue %r is now a dead letter: %s: %r", queue, exc, item[:200]
+    )
+
+
+def _queue_of(held: bytes) -> str | None:
+    """Return the routing key behind a held message that cannot be read."""
+    try:
+        queue = envelope.decode(held.rpartition(b", ")[2].removesuffix(b"]"))
+    except Exception:
+        return None
+    return queue if isinstance(queue, str) and held.startswith(b"[") else None

@@ -45,11 +45,6 @@ _ENCODED = "in a user name or password the characters / ? # ; are written %2F %3
 _DEFAULT_PORTS = {"redis": 6379, "rediss": 6379, "sentinel": 26379}
 
 
-def aliases() -> list[str]:
-    """Return the transport names to register with kombu."""
-    return [PREFIX, *(f"{PREFIX}+{scheme}" for scheme in SCHEMES)]
-
-
 def plain_url(url: str) -> str:
     """Return *url* with its stock scheme.
 

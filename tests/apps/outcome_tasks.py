@@ -18,11 +18,11 @@ from celery.exceptions import Ignore, Reject
 from redis import Redis
 
 from celery_delayq import DelayQ
-from celery_delayq.dispatch import lease_keepers
+from celery_delayq.dispatch import lease_keeper
 from tests.support.faults.ledger import Ledger
 
 # Where solo workers end side by side, the connection comes back when the last has ended its task.
-lease_keepers.PATIENCE = 60.0
+lease_keeper.PATIENCE = 60.0
 
 LEDGER = os.environ.get("OUTCOME_LEDGER", "redis://127.0.0.1:1")
 

@@ -38,7 +38,7 @@ PRELOADED = (
     "celery.concurrency.thread",
     "celery.worker.consumer",
     "celery_delayq",
-    "celery_delayq.integration.worker",
+    "celery_delayq.transport.redis",
     "kombu.transport.redis",
 )
 

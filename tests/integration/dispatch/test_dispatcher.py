@@ -170,7 +170,7 @@ def test_corrupt_entries_are_reported_and_the_valid_ones_run(
     dispatcher()
 
     assert popped(store, 1)[0][0] == b'{"id": "valid"}'
-    wait_until(lambda: "now dead letters" in caplog.text, what="they are reported")
+    wait_until(lambda: "dead_lettered=" in caplog.text, what="they are reported")
     assert len(list(store.dead_letters.all("q"))) == 1000
 
 

@@ -229,7 +229,7 @@ def test_redis_is_restarted_while_tasks_run(desk: Desk, broker: EmbeddedRedis) -
     running = desk.wait_started(ids, 2)
 
     broker.stop()
-    worker.wait_log("leases cannot be kept")
+    worker.wait_log("Redis is away, lease keeper waits")
     broker.start()
 
     start_another_worker(desk)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import stat
 import struct
@@ -108,14 +109,17 @@ def test_a_worker_that_loses_its_connections_opens_no_more_files_than_it_needs(
 ) -> None:
     worker = delayq_worker("tests.apps.delayq_tasks:app", pool=pool, loglevel="INFO")
 
+    def connections() -> int:
+        return len(re.findall("dispatcher (?:started|resumed)", worker.log))
+
     def lose_connection() -> None:
-        before = worker.log.count("Dispatching")
+        before = connections()
         for kind in ("normal", "pubsub"):
             delayq_redis.client.client_kill_filter(_type=kind, skipme=True)
-        wait_until(lambda: worker.log.count("Dispatching") > before, 30, "a connection")
+        wait_until(lambda: connections() > before, 30, "a connection")
 
     process = psutil.Process(worker.pid)
-    wait_until(lambda: "Dispatching" in worker.log, 30, "the worker")
+    wait_until(lambda: "dispatcher started" in worker.log, 30, "the worker")
     lose_connection()
     lose_connection()
     descriptors = process.num_fds()

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celery_delayq import DelayQ
-from celery_delayq.integration import amqp
+from celery_delayq.integration import worker_checks
 from celery_delayq.integration.amqp import AMQPMixin, plain_repr
 from celery_delayq.utils import once
 from celery_delayq.webhook import Webhook
@@ -89,11 +89,11 @@ def test_a_worker_that_cannot_send_webhooks_says_so_when_it_starts(
 ) -> None:
     once.warn_once.cache_clear()
     if not installed:
-        monkeypatch.setattr(amqp, "find_spec", lambda _name: None)
+        monkeypatch.setattr(worker_checks, "find_spec", lambda _name: None)
     app = Celery("app", broker="delayq+redis://", set_as_current=False)
     DelayQ(app, webhook=Webhook(allow=["hooks.example.com"]))
 
     with app.connection_for_write() as connection:
-        amqp.check_worker(SimpleNamespace(app=app, connection=connection))
+        worker_checks.check_worker(SimpleNamespace(app=app, connection=connection))
 
     assert caplog.text.count('pip install "celery-delayq[webhook]"') == warnings

@@ -22,12 +22,12 @@ from hypothesis import strategies as st
 
 from celery_delayq import DelayQ
 from celery_delayq.errors import InvalidContext
+from celery_delayq.integration.context import LOG_RECORDS
 from celery_delayq.model.context import (
     MAX_BYTES,
     bound,
     context,
     current_context,
-    install_log_records,
     read,
 )
 
@@ -316,7 +316,7 @@ def test_what_is_no_context_is_not_read_as_one(given: Any) -> None:
 
 def line() -> str:
     """Return what a log record says now."""
-    install_log_records()
+    LOG_RECORDS.make()
     record = logging.makeLogRecord({})
     return logging.Formatter("%(delayq_context)s").format(record)
 
@@ -365,7 +365,7 @@ def test_a_log_line_has_an_end() -> None:
 
 
 def test_log_records_are_changed_once_however_often_it_is_asked_for() -> None:
-    install_log_records()
+    LOG_RECORDS.make()
     first = logging.getLogRecordFactory()
     DelayQ(Celery("app", set_as_current=False))
     assert logging.getLogRecordFactory() is first
@@ -376,7 +376,7 @@ def test_log_records_are_changed_once_however_often_it_is_asked_for() -> None:
         return record
 
     logging.setLogRecordFactory(others)
-    install_log_records()
+    LOG_RECORDS.make()
     assert logging.getLogRecordFactory() is others
     with context(user="ada"):
         assert line() == "user=ada"

@@ -12,9 +12,9 @@ from celery.exceptions import Ignore, Reject, Retry
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_delayq.dispatch.early_history import MOST, EarlyRuns
+from celery_delayq.dispatch.acks import MOST_RUNS, EarlyRuns
 from celery_delayq.errors import InvalidCursor, InvalidFilter, RecordError
-from celery_delayq.integration.runs import due_ms
+from celery_delayq.integration.run_history import due_ms
 from celery_delayq.model.history import Ending, Run, RunRecord, check_range, readable, reason_of
 
 PLAIN = RunRecord(
@@ -184,12 +184,12 @@ def test_a_call_that_failed_is_made_again_as_it_was() -> None:
 def test_many_are_sent_in_parts() -> None:
     runs = EarlyRuns("me", 10, lambda: None)
     writer: Any = Writer()
-    for number in range(MOST + 1):
+    for number in range(MOST_RUNS + 1):
         runs.add(b"%d" % number)
 
     runs.flush(writer)
 
-    assert [len(sent) for _, sent in writer.calls] == [MOST, 1]
+    assert [len(sent) for _, sent in writer.calls] == [MOST_RUNS, 1]
 
 
 def test_what_is_added_while_others_are_sent_is_sent_after_them() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from celery_delayq.errors import RecordError
 from celery_delayq.model.dead_letter import DeadLetter, DeadLettered
 from celery_delayq.transfer import jsonl
-from celery_delayq.transfer.archiver import PATIENCE, Backoff
+from celery_delayq.transfer.archiver import PATIENCE, backoff
 from celery_delayq.transfer.dead_letter_row import DEAD_LETTERS, DeadLetterRow
 from celery_delayq.transfer.dead_letter_sql import _escaped, _unescaped
 from celery_delayq.transfer.export_format import VERSION, Header
@@ -136,6 +136,6 @@ def test_what_is_no_object_is_refused(line: Any) -> None:
 
 
 def test_waits_grow_to_a_minute() -> None:
-    waits = [Backoff(failures=failures).wait() for failures in (*range(6), 10_000)]
+    waits = [backoff(failures) for failures in (*range(6), 10_000)]
 
     assert waits == [10, 20, 40, PATIENCE, PATIENCE, PATIENCE, PATIENCE]

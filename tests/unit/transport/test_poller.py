@@ -1,4 +1,4 @@
-"""The bell: what makes a poll return, and who else may use the process' wakeup descriptor."""
+"""The wakeup: what makes a poll return, and who else may use the process' wakeup descriptor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from celery_delayq.transport.poller import Bell
+from celery_delayq.transport.poller import Wakeup
 
 
 @pytest.fixture(autouse=True)
@@ -33,87 +33,87 @@ def other() -> Iterator[socket.socket]:
         yield there
 
 
-def rings(bell: Bell) -> bool:
-    return bool(select.select([bell], [], [], 0)[0])
+def is_given(wakeup: Wakeup) -> bool:
+    return bool(select.select([wakeup], [], [], 0)[0])
 
 
-def test_it_stays_rung_until_it_is_quieted() -> None:
-    bell = Bell()
-    bell.ring()
-    bell.ring()
-    assert rings(bell)
-    bell.quiet()
-    assert not rings(bell)
-    bell.close()
+def test_it_stays_given_until_it_is_taken_back() -> None:
+    wakeup = Wakeup()
+    wakeup.give()
+    wakeup.give()
+    assert is_given(wakeup)
+    wakeup.take_back()
+    assert not is_given(wakeup)
+    wakeup.close()
 
 
-def test_a_signal_rings_it() -> None:
-    bell = Bell()
-    bell.ring_for_signals()
+def test_a_signal_gives_it() -> None:
+    wakeup = Wakeup()
+    wakeup.give_for_signals()
 
     signal.raise_signal(signal.SIGUSR1)
 
-    assert rings(bell)
-    bell.close()
+    assert is_given(wakeup)
+    wakeup.close()
     assert signal.set_wakeup_fd(-1) == -1
 
 
 def test_another_use_of_signals_goes_on(other: socket.socket) -> None:
     signal.set_wakeup_fd(other.fileno())
-    bell = Bell()
+    wakeup = Wakeup()
 
-    bell.ring_for_signals()
+    wakeup.give_for_signals()
     signal.raise_signal(signal.SIGUSR1)
 
-    assert not rings(bell)
-    bell.close()
+    assert not is_given(wakeup)
+    wakeup.close()
     assert signal.set_wakeup_fd(-1) == other.fileno()
 
 
 def test_another_use_that_came_later_is_left_alone(other: socket.socket) -> None:
-    bell = Bell()
-    bell.ring_for_signals()
+    wakeup = Wakeup()
+    wakeup.give_for_signals()
     signal.set_wakeup_fd(other.fileno())
 
-    bell.close()
+    wakeup.close()
 
     assert signal.set_wakeup_fd(-1) == other.fileno()
 
 
 def test_the_bell_of_a_new_connection_takes_over() -> None:
-    first, second = Bell(), Bell()
-    first.ring_for_signals()
-    second.ring_for_signals()
+    first, second = Wakeup(), Wakeup()
+    first.give_for_signals()
+    second.give_for_signals()
     first.close()
 
     signal.raise_signal(signal.SIGUSR1)
 
-    assert rings(second)
+    assert is_given(second)
     second.close()
 
 
 def test_closed_in_another_thread_it_takes_signals_until_the_next_one_does() -> None:
     """Only the main thread may say where signals write to; the descriptor must not be another's."""
-    first, second = Bell(), Bell()
-    first.ring_for_signals()
+    first, second = Wakeup(), Wakeup()
+    first.give_for_signals()
     thread = threading.Thread(target=first.close)
     thread.start()
     thread.join()
     signal.raise_signal(signal.SIGUSR1)
-    assert rings(first)
+    assert is_given(first)
 
-    second.ring_for_signals()
+    second.give_for_signals()
 
     assert first.fileno() == -1
     second.close()
 
 
-def test_a_forked_child_does_not_ring_for_its_parent() -> None:
+def test_a_forked_child_does_not_wake_its_parent() -> None:
     code = """
 import os, signal
-from celery_delayq.transport.poller import Bell
-bell = Bell()
-bell.ring_for_signals()
+from celery_delayq.transport.poller import Wakeup
+wakeup = Wakeup()
+wakeup.give_for_signals()
 child = os.fork()
 if child == 0:
     os._exit(0 if signal.set_wakeup_fd(-1) == -1 else 1)

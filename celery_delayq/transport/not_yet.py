@@ -1,37 +1,28 @@
-"""Messages that a consumer meets and that go to the schedule: not to be started now."""
+"""Messages that a consumer gets and must not start yet: they go back to the schedule."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from redis.exceptions import ResponseError
 
-from celery_delayq.dispatch.lease_keeper import LeaseKeeper
 from celery_delayq.errors import InvalidETA, RecordError
 from celery_delayq.model import envelope
 from celery_delayq.model.envelope import Due, Entry
 from celery_delayq.model.task_options import check_own
 from celery_delayq.store.scripting.runner import is_fault_of_script
 from celery_delayq.transport import qos
-from celery_delayq.transport.restore import RestoreChannel
-
-if TYPE_CHECKING:
-    from celery_delayq.transport.fetcher import Fetcher, Taken
+from celery_delayq.transport.requests import Taken
+from celery_delayq.transport.settle import SettleChannel
 
 
-class DivertChannel(RestoreChannel):
+class NotYetChannel(SettleChannel):
     """A channel that puts into the schedule what has a future ETA, and what is paused."""
 
-    _fetcher: Fetcher
     #: ms since 1970 at which the last message was paused and due.
     _paused_due_at = 0
 
-    @property
-    def keeper(self) -> LeaseKeeper:
-        """What this process holds in this Redis database."""
-        raise NotImplementedError
-
-    def _divert(self, taken: Taken, message: qos.Message) -> bool:
+    def _put_off(self, taken: Taken, message: qos.Message) -> bool:
         """Put a message into the schedule if it is not to be started now; return whether it was.
 
         Raises
@@ -40,13 +31,13 @@ class DivertChannel(RestoreChannel):
             A script would fail on this message, and end each worker that takes it.
         """
         try:
-            return self._adopt(taken, message) or self._pause_due(taken, message)
+            return self._put_off_eta(taken, message) or self._put_off_paused(taken, message)
         except ResponseError as exc:
             if not is_fault_of_script(exc):
                 raise
             raise RecordError(f"it cannot be scheduled: {exc}") from exc
 
-    def _pause_due(self, taken: Taken, message: qos.Message) -> bool:
+    def _put_off_paused(self, taken: Taken, message: qos.Message) -> bool:
         """Put a message whose task is paused back into the schedule."""
         paused = self._fetcher.controls.paused
         if not paused or message.headers.get("task") not in paused:
@@ -68,11 +59,11 @@ class DivertChannel(RestoreChannel):
         self.qos.ack(taken.tag)
         return True
 
-    def _adopt(self, taken: Taken, message: qos.Message) -> bool:
+    def _put_off_eta(self, taken: Taken, message: qos.Message) -> bool:
         """Move a message that a stock producer sent with a future ETA to the schedule.
 
-        A message whose moment has passed loses its ETA: the worker would set aside it and raise
-        prefetch.
+        A message whose moment has passed loses its ETA: the worker would keep it in memory and
+        raise prefetch.
         """
         due = self._due_later(message._raw)
         if due is None:

@@ -1,0 +1,393 @@
+"""The one table of every change to Celery, kombu and logging, and when each is made.
+
+`TRANSPORT` holds wherever the transport is imported, also without ``DelayQ(app)``; `APP` and
+`PROCESS` from ``DelayQ(app)`` on; `TASK` for each task that the app has or gets; the others in
+workers only. :func:`~celery_delayq.integration.replace.undo` undoes any of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from celery import Celery
+
+from celery_delayq.errors import InvalidRetry
+from celery_delayq.integration import (
+    amqp,
+    beat_guard,
+    context,
+    durable_revoke,
+    hidden_url,
+    remote_control,
+    request,
+    retries,
+    send_task,
+    worker,
+    worker_checks,
+)
+from celery_delayq.integration.replace import Connect, Register, Replace, make
+from celery_delayq.integration.services import Services, services_of
+
+
+def install(app: Celery, services: Services) -> None:
+    """Hook into *app*. Doing it twice changes nothing more."""
+    app._delayq_services = services
+    make(PROCESS)
+    make(APP, app=app)
+    amqp.renew(app)
+    durable_revoke.renew(app)
+    if app.finalized:
+        _change_tasks(app)
+
+
+def change_consumer() -> None:
+    """Change the worker of this process, where it has one, before it consumes."""
+    make(CONSUMER, **worker.objects())
+
+
+# -- receivers that make further changes ----------------------------------------------------------
+
+
+def _change_worker(sender: Any, **_: Any) -> None:
+    """Change a worker that starts, and its tasks: by now all of them are known."""
+    worker.remember(sender)
+    make(WORKER, **worker.objects())
+    own = (sender.app.conf.broker_transport_options or {}).get("delayq")
+    history = isinstance(own, Mapping) and bool(own.get("history"))  # it is checked elsewhere
+    for task in sender.app.tasks.values():
+        make(HISTORY if history else REQUEST, task=task)
+
+
+def _change_extended_worker(sender: Any, **_: Any) -> None:
+    """Change what needs ``DelayQ(app)`` in a worker that starts."""
+    make(EXTENDED_WORKER)
+    app = sender.app
+    hidden_url.hide(app)
+    if services_of(app) is None:
+        return
+    tasks = app.tasks
+    try:
+        _change_tasks(app)
+    except InvalidRetry as exc:
+        # As any other error, this one would only be logged.
+        raise SystemExit(f"The worker cannot start: {exc}") from exc
+    retries.warn_of_unmatched(app._delayq.retries, tasks)
+
+
+def _change_tasks(sender: Any, **_: Any) -> None:
+    try:
+        retries.prepare(sender, sender._tasks, sender._delayq.retries)
+    finally:  # one bad policy leaves the others in force
+        for task in sender._tasks.values():
+            make(TASK, task=task)
+
+
+def _change_pool(**_: Any) -> None:
+    make(POOL, **worker.objects())
+
+
+_stops: list[Callable[[], object]] = []
+
+
+def _begin_background(sender: Any, **_: Any) -> None:
+    """Begin what the services do in the background of a worker."""
+    services = services_of(sender.app)
+    for begin in services.background if services else ():
+        stop = begin(sender.app)
+        if stop is not None:
+            _stops.append(stop)
+
+
+def _end_background(**_: Any) -> None:
+    while _stops:
+        _stops.pop()()
+
+
+# -- the table ------------------------------------------------------------------------------------
+
+#: Since the transport was imported.
+TRANSPORT = (
+    Register(
+        target="kombu.transport:TRANSPORT_ALIASES",
+        keys=(
+            "delayq",
+            "delayq+redis",
+            "delayq+rediss",
+            "delayq+redis+socket",
+            "delayq+sentinel",
+        ),
+        value="celery_delayq.transport:Transport",
+        why="kombu knows the schemes of our URLs",
+    ),
+    Connect(
+        target="signals.worker_init",
+        receiver=_change_worker,
+        why="makes the changes of WORKER and REQUEST",
+    ),
+    Connect(
+        target="signals.worker_ready",
+        receiver=_change_pool,
+        why="makes the change of POOL, which exists by then",
+    ),
+    Connect(
+        target="signals.worker_ready",
+        receiver=worker_checks.check_without_extension,
+        why="warns of options and periodic entries that need DelayQ(app)",
+    ),
+    Connect(
+        target="signals.task_prerun",
+        receiver=worker.restore_eta,
+        why="messages come without their ETA, lest the worker keeps them in memory",
+    ),
+)
+
+#: Since ``DelayQ(app)``, for all apps of the process.
+PROCESS = (
+    Connect(
+        target="signals.task_prerun",
+        receiver=context.arrive,
+        why="binds the context of a message around its handler",
+    ),
+    Connect(
+        target="signals.task_postrun",
+        receiver=context.depart,
+        why="unbinds it",
+    ),
+    context.LOG_RECORDS,
+    Connect(
+        target="signals.task_retry",
+        receiver=send_task.note_superseded,
+        why="a retry is not sent when another task has taken its unique key",
+    ),
+    Connect(
+        target="signals.worker_init",
+        receiver=_change_extended_worker,
+        why="makes the changes of EXTENDED_WORKER and TASK; bad retry options end the worker",
+    ),
+    Connect(
+        target="signals.worker_ready",
+        receiver=worker_checks.check_worker,
+        why="warns of stock Redis, of settings that break at-least-once, of a missing httpx",
+    ),
+    Connect(
+        target="signals.worker_ready",
+        receiver=_begin_background,
+        why="begins to fire periodic entries and to archive dead letters",
+    ),
+    Connect(
+        target="signals.worker_shutdown",
+        receiver=_end_background,
+        why="ends both",
+    ),
+    Connect(
+        target="signals.beat_init",
+        receiver=beat_guard.begin,
+        why="a celery beat that runs beside workers sends periodic tasks twice",
+    ),
+    Connect(
+        target="signals.beat_embedded_init",
+        receiver=beat_guard.begin,
+        why="so does celery worker --beat",
+    ),
+)
+
+#: Since ``DelayQ(app)``, of this app.
+APP = (
+    Replace(
+        target="app.amqp_cls",
+        by=amqp.with_checks,
+        why="checks calls, takes our options out of them, and lets Redis count countdowns",
+    ),
+    Replace(
+        target="app.control_cls",
+        by=durable_revoke.with_memory,
+        why="revoked ids are stored in Redis: workers that start later know them",
+    ),
+    Replace(
+        target="app.send_task",
+        by=send_task.returning_kept,
+        why="with a unique key the result may be that of another task",
+    ),
+    Connect(
+        target="app.on_after_finalize",
+        receiver=_change_tasks,
+        why="makes the changes of TASK",
+    ),
+    Connect(
+        target="app.on_after_configure",
+        receiver=hidden_url.hide,
+        why="celery report and inspect conf would show the URL of dead_letters_archive",
+    ),
+)
+
+#: Since the app knows its tasks; each task that is not Celery's own.
+TASK = (
+    Replace(
+        target="task._orig_run",
+        by=retries.judging,
+        condition="task with autoretry_for, whose run calls it",
+        when=retries.has_attempts,
+        why="false_is_failure, and the exception that is being retried",
+    ),
+    Replace(
+        target="task.run",
+        by=retries.retrying,
+        condition="task whose retry options are valid",
+        when=retries.has_attempts,
+        why="retries by policy",
+    ),
+    Replace(
+        target="task.retry",
+        by=retries.limiting,
+        condition="task whose retry options are valid",
+        when=retries.has_attempts,
+        why="intervals, limits and budgets of the policy",
+    ),
+    Replace(
+        target="task.on_retry",
+        by=retries.logging_errors,
+        condition="task whose retry options are valid",
+        when=retries.has_attempts,
+        why="an error in it would undo a retry that was sent",
+    ),
+    Replace(
+        target="task.on_failure",
+        by=retries.logging_errors,
+        condition="task whose retry options are valid",
+        when=retries.has_attempts,
+        why="an error in it would undo a dead letter",
+    ),
+)
+
+#: When a worker starts.
+WORKER = (
+    Replace(
+        target="worker.stop",
+        by=worker.noting_failure,
+        why="messages of a worker that an error ends count as deliveries",
+    ),
+    Replace(
+        target="celery.worker.consumer:Consumer.call_soon",
+        by=worker.waking,
+        versions="kombu<5.6",
+        is_needed=not worker.LOOP_WAKES,
+        why="an acknowledgement from another thread does not wake the event loop",
+    ),
+    Replace(
+        target="celery.concurrency.asynpool:ResultHandler._flush_outqueue",
+        by=worker.ending_flush,
+        why="a stopping worker waits for ever for the rest of a killed child's result",
+    ),
+    Replace(
+        target="celery.worker.control:Panel.data[scheduled]",
+        by=remote_control.scheduled,
+        why="inspect scheduled shows the schedule of the worker's queues",
+    ),
+    Replace(
+        target="celery.worker.control:Panel.data[dump_schedule]",
+        by=remote_control.scheduled,
+        why="the same under its other name",
+    ),
+    Replace(
+        target="celery.worker.control:Panel.data[query_task]",
+        by=remote_control.query_task,
+        why="inspect query_task finds scheduled tasks",
+    ),
+)
+
+#: When a worker of an app with ``DelayQ(app)`` starts.
+EXTENDED_WORKER = (
+    Replace(
+        target="celery.worker.control:Panel.data[revoke]",
+        by=durable_revoke.remembering_ids,
+        why="stores ids that a client without the extension revokes",
+    ),
+    Replace(
+        target="celery.worker.control:Panel.data[revoke_by_stamped_headers]",
+        by=durable_revoke.remembering_stamps,
+        why="stores stamped headers that a client without the extension revokes",
+    ),
+)
+
+#: When a worker starts, of each of its tasks.
+REQUEST = (
+    Replace(
+        target="task.Request",
+        by=request.with_endings,
+        why="a task that has failed for good is a dead letter, in place of its acknowledgement",
+    ),
+)
+
+#: The same with the setting ``history``.
+HISTORY = (
+    Replace(
+        target="task.Request",
+        by=request.with_endings_and_runs,
+        why="and each run goes to the history with its acknowledgement",
+    ),
+)
+
+#: When a worker is ready.
+POOL = (
+    Replace(
+        target="pool.on_apply",
+        by=worker.surviving,
+        condition="pools of threads and greenlets",
+        when=worker.is_thread_pool,
+        why="a message would be held for ever when Celery fails to store the result",
+    ),
+)
+
+#: When a worker begins to consume, again after each lost connection.
+CONSUMER = (
+    Replace(
+        target="pool.flush",
+        by=worker.keeping_begun,
+        condition="prefork",
+        when=worker.is_prefork,
+        why="a lost connection drops tasks that a child has begun, which then run twice",
+    ),
+    Replace(
+        target="pool.flush",
+        by=worker.dropping_waiting,
+        condition="pools with a queue for their threads",
+        when=worker.has_queue,
+        why="a lost connection drops nothing that waits for a thread",
+    ),
+    Replace(
+        target="hub.reset",
+        by=worker.noting_begun,
+        condition="prefork",
+        when=worker.reads_results,
+        why="a lost connection forgets half-read results of children",
+    ),
+    Replace(
+        target="processes.register_with_event_loop",
+        by=worker.going_on,
+        condition="prefork",
+        when=worker.reads_results,
+        why="and the rest of them would be read as other results",
+    ),
+    Replace(
+        target="processes._track_child_process",
+        by=worker.watching_living,
+        condition="prefork",
+        when=worker.reads_results,
+        why="watching a child that has ended would end the worker",
+    ),
+)
+
+#: Every change.
+CHANGES = (
+    *TRANSPORT,
+    *PROCESS,
+    *APP,
+    *TASK,
+    *WORKER,
+    *EXTENDED_WORKER,
+    *REQUEST,
+    *HISTORY,
+    *POOL,
+    *CONSUMER,
+)

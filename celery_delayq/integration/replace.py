@@ -1,0 +1,196 @@
+"""One change to Celery, kombu or logging: made once, and undone.
+
+A target is ``module:Class.attribute``, or a path from an object that exists by then:
+``app.send_task``, ``worker.stop``, ``pool.flush``, ``task.run``. An item of a mapping is
+``module:Class.mapping[key]``.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from importlib import import_module
+from typing import Any
+
+from celery import signals
+from kombu.utils.imports import symbol_by_name
+
+#: What a replacement has: what was there, and whether the owner itself had it.
+_REPLACED = "_delayq_replaced"
+
+
+def always(_owner: Any) -> bool:
+    """Return True: a change without a condition."""
+    return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """A row of the table in :mod:`~celery_delayq.integration.install`.
+
+    Parameters
+    ----------
+    target : str
+        What is changed.
+    why : str
+        What would go wrong without.
+    condition : str
+        Where it is changed, in words; *when* and *versions* check it.
+    versions : str
+        Releases that need it, such as ``kombu<5.6``; *is_needed* says whether this one does.
+    when : Callable[[Any], bool]
+        Asked with the owner of what is changed.
+    """
+
+    target: str
+    why: str
+    condition: str = ""
+    versions: str = ""
+    is_needed: bool = True
+    when: Callable[[Any], bool] = always
+
+    def make(self, **objects: Any) -> None:
+        """Make the change, unless it is made, not needed, or its owner does not exist."""
+        owner, name = self._resolve(objects)
+        if owner is not None and self.is_needed and self.when(owner):
+            self._make(owner, name)
+
+    def undo(self, **objects: Any) -> None:
+        """Undo the change, unless it is not made or somebody has wrapped it since."""
+        owner, name = self._resolve(objects)
+        if owner is not None:
+            self._undo(owner, name)
+
+    def _resolve(self, objects: Mapping[str, Any]) -> tuple[Any, str]:
+        module, is_attribute, names = self.target.partition(":")
+        owner: Any
+        if is_attribute:
+            owner = import_module(module)
+        else:
+            first, _, names = module.partition(".")
+            owner = objects.get(first)
+        *parents, name = re.split(r"[.\[]", names.removesuffix("]"))
+        return reduce(_get, parents, owner), name
+
+    def _make(self, owner: Any, name: str) -> None:
+        raise NotImplementedError
+
+    def _undo(self, owner: Any, name: str) -> None:
+        raise NotImplementedError
+
+
+def _get(owner: Any, name: str) -> Any:
+    return owner[name] if isinstance(owner, dict) else getattr(owner, name, None)
+
+
+def _set(owner: Any, name: str, value: Any) -> None:
+    if isinstance(owner, dict):
+        owner[name] = value
+    else:
+        setattr(owner, name, value)
+
+
+def _replaced(value: Any) -> Any:
+    """Return what a replacement has replaced, None where it is no replacement."""
+    return getattr(symbol_by_name(value) if isinstance(value, str) else value, _REPLACED, None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replace(Change):
+    """Replaces a function, or the class that a name or dotted string stands for.
+
+    Parameters
+    ----------
+    by : Callable[[Any, Any], Any]
+        Called with the owner and what is there; returns the replacement.
+    """
+
+    by: Callable[[Any, Any], Any]
+
+    def _make(self, owner: Any, name: str) -> None:
+        before = _get(owner, name)
+        if before is None or _replaced(before) is not None:
+            return
+        is_own = name in (owner if isinstance(owner, dict) else vars(owner))
+        new = self.by(owner, before)
+        marked = symbol_by_name(new) if isinstance(new, str) else new
+        setattr(marked, _REPLACED, (before, is_own))
+        _set(owner, name, new)
+
+    def _undo(self, owner: Any, name: str) -> None:
+        replaced = _replaced(_get(owner, name))
+        if replaced is None:
+            return
+        before, is_own = replaced
+        if is_own:
+            _set(owner, name, before)
+        else:
+            delattr(owner, name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connect(Change):
+    """Connects a receiver to a signal, ``signals.<name>`` or one of the app's own."""
+
+    receiver: Callable[..., Any]
+
+    def _make(self, owner: Any, name: str) -> None:
+        _get(owner, name).connect(self.receiver, dispatch_uid=self._uid)
+
+    def _undo(self, owner: Any, name: str) -> None:
+        _get(owner, name).disconnect(dispatch_uid=self._uid)
+
+    @property
+    def _uid(self) -> str:
+        return f"{self.receiver.__module__}.{self.receiver.__qualname__}"
+
+    def _resolve(self, objects: Mapping[str, Any]) -> tuple[Any, str]:
+        return super()._resolve({"signals": signals, **objects})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Register(Change):
+    """Adds keys with one value to a mapping."""
+
+    keys: tuple[str, ...]
+    value: str
+
+    def _make(self, owner: Any, name: str) -> None:
+        _get(owner, name).update(dict.fromkeys(self.keys, self.value))
+
+    def _undo(self, owner: Any, name: str) -> None:
+        for key in self.keys:
+            _get(owner, name).pop(key, None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogRecords(Change):
+    """Wraps the factory of log records."""
+
+    by: Callable[[Callable[..., Any]], Callable[..., Any]]
+
+    def _make(self, owner: Any, name: str) -> None:  # noqa: ARG002
+        before = logging.getLogRecordFactory()
+        factory = self.by(before)
+        setattr(factory, _REPLACED, before)
+        logging.setLogRecordFactory(factory)
+
+    def _undo(self, owner: Any, name: str) -> None:  # noqa: ARG002
+        before = getattr(logging.getLogRecordFactory(), _REPLACED, None)
+        if before is not None:
+            logging.setLogRecordFactory(before)
+
+
+def make(changes: Iterable[Change], **objects: Any) -> None:
+    """Make changes in this order; twice changes nothing more."""
+    for change in changes:
+        change.make(**objects)
+
+
+def undo(changes: Iterable[Change], **objects: Any) -> None:
+    """Undo changes, the last one first."""
+    for change in [*changes][::-1]:
+        change.undo(**objects)

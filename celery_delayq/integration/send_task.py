@@ -1,0 +1,77 @@
+"""``app.send_task`` where unique keys decide which task is sent."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any
+
+from celery import Celery
+from celery._state import get_current_task
+from celery.app.task import Context
+
+from celery_delayq.integration import not_run
+from celery_delayq.model import publish_outcome, task_options
+
+logger = logging.getLogger(__name__)
+
+#: Import paths of our tasks by which they may be sent, to the names that their messages have.
+OTHER_NAMES = {"celery_delayq.webhook.post": "celery_delayq.webhook"}
+
+
+def returning_kept(app: Celery, send: Callable[..., Any]) -> Callable[..., Any]:
+    """Have ``send_task`` return the result of the task that is kept where another one is not sent,
+    and report the one that it replaces.
+    """
+
+    @wraps(send)
+    def send_task(name: str, *args: Any, **kwargs: Any) -> Any:
+        task_options.check_expires(kwargs.get("expires"))
+        with publish_outcome.collecting() as collected:
+            result = send(OTHER_NAMES.get(name, name), *args, **kwargs)
+        for task_id, put, queue, record in collected:
+            if put.state == "kept" and task_id == result.id and put.other != task_id:
+                if kwargs.get("task_id"):
+                    _note_not_sent(app, task_id, put.other, kwargs)
+                result = _in_its_place(result, type(result)(put.other, app=app))
+            elif put.state == "superseded":
+                _running_request().superseded = True
+            elif put.state == "replaced" and put.other != task_id:
+                reason = f"replaced by {task_id}"
+                not_run.note_replaced(app, put.other, queue, record, reason)
+        return result
+
+    return send_task
+
+
+def note_superseded(sender: Any, request: Any, **_: Any) -> None:
+    """Report a task that is not tried again, since another one has taken its unique key."""
+    if getattr(request, "superseded", False):
+        not_run.note_revoked(sender.app, [request.id], "replaced while it ran", request)
+
+
+def _running_request() -> Any:
+    """Return the request of the running task, an empty one where none runs."""
+    task = get_current_task()
+    return Context() if task is None else task.request
+
+
+def _in_its_place(result: Any, other: Any) -> Any:
+    """Return the other result, by which the running task knows its child too."""
+    children = _running_request().children
+    if children and children[-1] is result:
+        children[-1] = other
+    return other
+
+
+def _note_not_sent(app: Celery, task_id: str, other: str, options: Mapping[str, Any]) -> None:
+    """Store in the result of a task that it is not sent: whoever chose its id may wait for it, as
+    groups, chains and chords do.
+    """
+    chord = {name: options.get(name) for name in ("group_id", "group_index", "chord")}
+    request = Context(id=task_id, group=chord.pop("group_id"), **chord)
+    try:
+        app.backend.mark_as_revoked(task_id, f"not sent, {other} has its unique key", request)
+    except Exception:
+        logger.exception("Storing in the result backend that task %r is not sent failed", task_id)

@@ -1,0 +1,88 @@
+"""What a worker warns of when it is ready, and a producer at its first message."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
+from typing import Any
+
+from celery_delayq.model import envelope, retry_policy, unique
+from celery_delayq.utils.once import warn_once
+
+logger = logging.getLogger(__name__)
+
+#: Options of one call. ``DelayQ(app)`` takes them out of the message's properties.
+_OF_CALLS = frozenset({*unique.OPTIONS, *retry_policy.OPTIONS, *retry_policy.TASK_OPTIONS})
+
+#: Options of a task that Celery does not know itself.
+_OF_TASKS = _OF_CALLS - {"max_retries", "retry_jitter"}
+
+
+def check_worker(sender: Any, **_: Any) -> None:
+    """Warn when a worker with the extension consumes from stock Redis, acknowledges early although
+    it was told to run each task at least once, or cannot send webhooks.
+    """
+    app = sender.app
+    delayq = getattr(app, "_delayq", None)
+    if delayq is not None:
+        warn_of_stock(sender.connection)
+    if getattr(delayq, "webhook", None) is not None and find_spec("httpx") is None:
+        warn_once(
+            logger,
+            "DelayQ(app, webhook=…) is set, but httpx is not installed: webhooks that this worker "
+            'takes are dead letters. pip install "celery-delayq[webhook]"',
+        )
+    wanted = ("task_acks_late", "task_reject_on_worker_lost")
+    if getattr(delayq, "at_least_once", False):
+        for setting in (name for name in wanted if not app.conf[name]):
+            warn_once(
+                logger,
+                f"DelayQ(app, at_least_once=True) was followed by {setting}=False, which wins: a "
+                "task whose process is killed does not run again. Remove one of them",
+            )
+
+
+def warn_of_stock(connection: Any) -> None:
+    """Warn, once, when an app with the extension talks to Redis through kombu's own transport."""
+    transport = connection.transport
+    if transport.driver_type == "redis" and not hasattr(transport, "settings"):
+        warn_once(
+            logger,
+            f"DelayQ(app) is set up, but the broker is {connection.as_uri()}: delayed tasks wait "
+            "in worker memory as on stock Celery. Let the URL begin with delayq+redis://",
+        )
+
+
+def check_without_extension(sender: Any, **_: Any) -> None:
+    """Warn of task options and periodic entries that have no effect without ``DelayQ(app)``."""
+    app = sender.app
+    transport = getattr(getattr(sender, "connection", None), "transport", None)
+    if not hasattr(transport, "settings") or getattr(app, "_delayq", None) is not None:
+        return
+    tasks = app.tasks.values()
+    _warn_of_options(
+        {name for name in _OF_TASKS for task in tasks if getattr(task, name, None) is not None},
+        "tasks",
+    )
+    if app.conf.beat_schedule:
+        logger.warning(
+            "beat_schedule has entries (%d): workers fire them only where there is DelayQ(app), "
+            "without it that is left to celery beat",
+            len(app.conf.beat_schedule),
+        )
+
+
+def warn_of_call(message: Mapping[str, Any]) -> None:
+    """Warn, once for each option, when a task was sent with one that nobody has read."""
+    if not _OF_CALLS.isdisjoint(message["properties"]) and envelope.is_task(message):
+        _warn_of_options(_OF_CALLS.intersection(message["properties"]), "apply_async")
+
+
+def _warn_of_options(names: Iterable[str], where: str) -> None:
+    for name in sorted(names):
+        warn_once(
+            logger,
+            f"The option {name} of {where} has no effect: it needs DelayQ(app), and this app has "
+            "the transport alone",
+        )

@@ -1,0 +1,154 @@
+"""What really differs on Celery after each step of installing, as JSON: started as a program."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from celery import Celery, signals
+from celery.utils.dispatch.signal import Signal
+
+_PACKAGES = ("celery", "kombu", "billiard", "vine")
+
+for _name in (
+    "celery.apps.worker",
+    "celery.concurrency.asynpool",
+    "celery.worker.consumer",
+    "celery.worker.control",
+    "kombu.transport",
+):
+    import_module(_name)
+
+
+def _of_mapping(path: str, mapping: Any) -> Iterator[tuple[str, Any]]:
+    for key, value in [*mapping.items()]:
+        yield f"{path}[{key}]", value
+
+
+def _of_value(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    yield path, value
+    if isinstance(value, Signal):
+        for key, _ in value.receivers:
+            yield f"{path} receiver {key}", True
+    elif isinstance(value, dict) and "__builtins__" not in value:
+        yield from _of_mapping(path, value)
+
+
+def _of_modules() -> Iterator[tuple[str, Any]]:
+    yield "logging:setLogRecordFactory", logging.getLogRecordFactory()
+    for name, module in [*sys.modules.items()]:
+        if name.partition(".")[0] not in _PACKAGES:
+            continue
+        for attribute, value in [*vars(module).items()]:
+            if isinstance(value, type) and value.__module__ == name:
+                for own, method in [*vars(value).items()]:
+                    yield from _of_value(f"{name}:{attribute}.{own}", method)
+            elif not attribute.startswith("__"):
+                yield from _of_value(f"{name}:{attribute}", value)
+
+
+class Snapshot:
+    """All that Celery, kombu and the given objects have."""
+
+    def __init__(self, **objects: Any) -> None:
+        self._objects = objects
+        self._found = self._take()
+
+    def _take(self) -> dict[str, Any]:
+        found = dict(_of_modules())
+        for name, each in self._objects.items():
+            for attribute, value in [*vars(each).items()]:
+                found.update(_of_value(f"{name}.{attribute}", value))
+        return found
+
+    def differences(self) -> list[str]:
+        """Return what differs now, a signal once for each receiver.
+
+        Modules that were imported later, and what they are in their packages, are no difference.
+        """
+        before, after = self._found, self._take()
+        modules = {path.partition(":")[0] for path in before}
+        return sorted(
+            path.partition(" receiver ")[0]
+            for path in before.keys() | after.keys()
+            if before.get(path) is not after.get(path)
+            and path.partition(":")[0] in modules | {path}
+            and not (
+                ":" in path and path not in before and isinstance(after[path], (type, ModuleType))
+            )
+            and "._delayq" not in path
+        )
+
+
+class _Fake(SimpleNamespace):
+    """A pool, its processes or an event loop, with the methods that are replaced."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]  # senders of signals need one
+
+    def __init__(self, **others: Any) -> None:
+        names = ("flush", "on_apply", "reset", "register_with_event_loop", "_track_child_process")
+        super().__init__(**dict.fromkeys(names, lambda *_: None), **others)
+
+
+def _run() -> None:
+    pass
+
+
+def main() -> None:
+    """Print the differences of each step, and those that are left when all is undone."""
+    found: dict[str, list[str]] = {}
+    start = Snapshot()
+
+    from celery_delayq import DelayQ
+    from celery_delayq.integration import install, worker
+    from celery_delayq.integration.replace import undo
+
+    found["TRANSPORT"] = start.differences()
+
+    app = Celery("app", broker="memory://", set_as_current=False)
+    app.task(name="plain")(_run)
+    app.task(name="again", autoretry_for=(OSError,))(_run)
+    step = Snapshot(app=app)
+    DelayQ(app)
+    found["PROCESS APP"] = step.differences()
+
+    app.finalize()
+    for name, task in (("plain", app.tasks["plain"]), ("again", app.tasks["again"])):
+        undo(install.TASK, task=task)
+        step = Snapshot(task=task)
+        install._change_tasks(app)
+        found[f"TASK {name}"] = step.differences()
+
+    prefork = _Fake(_maxtasksperchild=None, _max_memory_per_child=None)
+    prefork._busy_workers, prefork._fileno_to_outq = set(), {}
+    pool = _Fake(_pool=prefork)
+    controller = _Fake(app=app, pool=pool, hub=_Fake(readers={}), stop=lambda: None)
+    task = app.tasks["plain"]
+    step = Snapshot(worker=controller, task=task)
+    signals.worker_init.send(sender=controller)
+    found["WORKER EXTENDED_WORKER REQUEST"] = step.differences()
+
+    step = Snapshot(pool=pool, hub=controller.hub, processes=prefork)
+    install._change_pool()
+    install.change_consumer()
+    found["POOL CONSUMER"] = step.differences()
+
+    undo(install.CONSUMER, **worker.objects())
+    undo(install.POOL, **worker.objects())
+    found["undone pool"] = step.differences()
+    undo((*install.WORKER, *install.EXTENDED_WORKER), **worker.objects())
+    for each in app.tasks.values():
+        undo((*install.TASK, *install.REQUEST), task=each)
+    undo(install.APP, app=app)
+    undo((*install.TRANSPORT, *install.PROCESS))
+    found["undone"] = start.differences()
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""The table of changes to Celery: it lists what really differs, and all of it can be undone."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from kombu.utils.imports import symbol_by_name
+
+import celery_delayq
+from celery_delayq.integration import install
+from celery_delayq.integration.replace import Change, Register
+
+#: A dotted string: ``"celery_delayq.module:attribute"``.
+DOTTED = re.compile(r"""["']((?:celery|celery_delayq|kombu)\.[a-z_.]+:\w+)[."'\[]""")
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, list[str]]:
+    """By step, what really differs in a fresh process."""
+    process = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tests.support.celery_changes"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    result: dict[str, list[str]] = json.loads(process.stdout)
+    return result
+
+
+def targets(changes: Iterable[Change]) -> list[str]:
+    """Return what a part of the table says, in the form of the differences."""
+    named: list[str] = []
+    for change in changes:
+        target = change.target.replace("signals.", "celery.signals:")
+        if isinstance(change, Register):
+            named += (f"{target}[{key}]" for key in change.keys)
+        elif change.is_needed:
+            named.append(target)
+    return sorted(named)
+
+
+def test_the_table_lists_what_importing_the_transport_changes(found: dict[str, list[str]]) -> None:
+    assert found["TRANSPORT"] == targets(install.TRANSPORT)
+
+
+def test_the_table_lists_what_the_extension_changes(found: dict[str, list[str]]) -> None:
+    assert found["PROCESS APP"] == targets((*install.PROCESS, *install.APP))
+
+
+def test_the_table_lists_what_changes_in_tasks(found: dict[str, list[str]]) -> None:
+    assert found["TASK again"] == targets(install.TASK)
+    assert found["TASK plain"] == [each for each in found["TASK again"] if "orig" not in each]
+
+
+def test_the_table_lists_what_changes_in_a_worker(found: dict[str, list[str]]) -> None:
+    changes = (*install.WORKER, *install.EXTENDED_WORKER, *install.REQUEST)
+    assert found["WORKER EXTENDED_WORKER REQUEST"] == targets(changes)
+
+
+def test_the_table_lists_what_changes_before_a_worker_consumes(
+    found: dict[str, list[str]],
+) -> None:
+    # One of both pools, which share a name.
+    assert found["POOL CONSUMER"] == sorted({*targets((*install.POOL, *install.CONSUMER))})
+
+
+def test_all_can_be_undone(found: dict[str, list[str]]) -> None:
+    assert found["undone"] == found["undone pool"] == []
+
+
+def test_each_change_says_why_and_under_which_condition() -> None:
+    for change in install.CHANGES:
+        assert change.why, change.target
+        assert bool(change.condition) == (change.when is not Change.when), change.target
+        assert change.is_needed or change.versions, change.target
+
+
+def test_each_dotted_string_of_the_package_leads_somewhere() -> None:
+    package = Path(celery_delayq.__file__).parent
+    texts = (path.read_text() for path in package.rglob("*.py"))
+    dotted = {name for text in texts for name in DOTTED.findall(text)}
+
+    assert {"celery_delayq.transport:Transport", "celery_delayq.integration.amqp:AMQP"} <= dotted
+    for name in dotted:
+        assert symbol_by_name(name) is not None
