@@ -10,7 +10,7 @@ from typing import Any
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from celery_delayq.errors import NotReplicated, StoreFull
+from celery_delayq.errors import CommandRefused, NotReplicated, StoreFull
 from celery_delayq.settings import Limits
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.scripting import scripts
@@ -179,7 +179,9 @@ def is_denied(exc: BaseException) -> bool:
 
 def is_refusal_for_now(exc: BaseException) -> bool:
     """Return whether an error says that the server refuses all writes at the moment."""
-    return isinstance(exc, (CommandRefused, ResponseError)) and _FOR_NOW.search(str(exc)) is not None
+    return (
+        isinstance(exc, (CommandRefused, ResponseError)) and _FOR_NOW.search(str(exc)) is not None
+    )
 
 
 def is_fault_of_script(exc: BaseException) -> bool:
