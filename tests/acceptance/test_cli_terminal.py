@@ -234,7 +234,7 @@ def test_dead_letters_are_looked_at_archived_put_back_and_replayed(
     code, shown = terminal.run(f"{DELAYQ} dead archive sqlite:///dead.db --queue invoices.europe")
     assert (code, shown.strip()) == (0, "12 dead letters archived.")
     code, shown = terminal.run(f"{DELAYQ} dead import sqlite:///dead.db")
-    assert (code, shown.split()) == (0, ["12", "dead_letters:", "12", "put", "back"])
+    assert (code, shown.split()) == (0, ["12", "dead", "letters:", "12", "put", "back"])
 
     code, shown = terminal.run(f"{DELAYQ} dead replay --all --dry-run")
     assert code == 0
