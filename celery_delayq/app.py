@@ -18,8 +18,9 @@ from celery_delayq.integration import amqp, context
 from celery_delayq.integration.context import ContextMixin, Provider
 from celery_delayq.model.canvas import Canvas
 from celery_delayq.model.dead_letter import DeadFilter
-from celery_delayq.model.retry_policy import defaults_of
-from celery_delayq.model.scheduled import Bulk, Filter, check_name
+from celery_delayq.model.names import check_name
+from celery_delayq.model.retry_options import defaults_of
+from celery_delayq.model.scheduled import Bulk, Filter
 from celery_delayq.periodic.client import PeriodicTasks
 from celery_delayq.schedule import revocation
 from celery_delayq.schedule.client import Client

@@ -12,7 +12,7 @@ from rich.text import Text
 from celery_delayq.app import DelayQ
 from celery_delayq.cli.screen import console_of, schedule_text
 from celery_delayq.cli.words import number_of, quoted, spelled
-from celery_delayq.periodic.importers import Found, Result, take_over
+from celery_delayq.periodic.importers import FoundEntry, Result, take_over
 from celery_delayq.periodic.serialization import describe
 from celery_delayq.transfer.results import sqlalchemy_needed
 
@@ -67,7 +67,7 @@ def _summary(counts: Counter[Result], *, dry_run: bool) -> str:
     return f"{said}{': ' if parts else ''}{parts}.{end}"
 
 
-def _entries(delayq: DelayQ, source: str, place: str | None) -> Iterator[Found]:
+def _entries(delayq: DelayQ, source: str, place: str | None) -> Iterator[FoundEntry]:
     # Each needs what the others do not, such as SQLAlchemy.
     app = delayq._required_app()
     if source == "beat":

@@ -38,9 +38,9 @@ from celery_delayq.errors import (
 )
 from celery_delayq.periodic.definition import API
 from celery_delayq.periodic.policy import Periodic
-from celery_delayq.periodic.unreadable import Unreadable
+from celery_delayq.periodic.unreadable import UnreadableEntry
 
-Entry = Periodic | Unreadable
+Entry = Periodic | UnreadableEntry
 
 #: What is a moment of what is shown, beside the next and the last tick.
 _MOMENTS = ("start", "end", "since")
@@ -114,26 +114,26 @@ def _table(entries: Sequence[Entry], now: datetime, width: int) -> Table:
 
 def _when(entry: Entry) -> str:
     """Return when it ticks, or why that cannot be told."""
-    if isinstance(entry, Unreadable):
+    if isinstance(entry, UnreadableEntry):
         return entry.problem
     zone = entry.definition.timezone
     return schedule_text(entry.definition.schedule) + ("" if zone is None else f", {zone}")
 
 
 def _task(entry: Entry) -> str:
-    if isinstance(entry, Unreadable):
+    if isinstance(entry, UnreadableEntry):
         return str(entry.data.get("task", "?"))
     return entry.definition.task
 
 
 def _source(entry: Entry) -> str:
-    if isinstance(entry, Unreadable):
+    if isinstance(entry, UnreadableEntry):
         return "?" if entry.source is None else entry.source
     return entry.definition.source
 
 
 def _state(entry: Entry) -> Text:
-    paused = isinstance(entry, Unreadable) and entry.paused
+    paused = isinstance(entry, UnreadableEntry) and entry.paused
     return Text(entry.status + (", paused" if paused else ""), _STYLES[entry.status])
 
 
@@ -162,7 +162,7 @@ def _fields(entry: Entry, now: datetime) -> Iterator[tuple[str, Text]]:
     told = entry.as_dict()
     yield "name", Text(quoted(entry.name))
     yield "state", _state(entry)
-    yield "problem" if isinstance(entry, Unreadable) else "when", Text(spelled(_when(entry)))
+    yield "problem" if isinstance(entry, UnreadableEntry) else "when", Text(spelled(_when(entry)))
     yield "task", Text(spelled(_task(entry)))
     for title, what in (("next", "next"), ("last tick", "last_run_at")):
         if told[what] is not None:
@@ -170,7 +170,9 @@ def _fields(entry: Entry, now: datetime) -> Iterator[tuple[str, Text]]:
     yield "runs", Text(f"{told['total_run_count']:,}")
     yield "source", Text(spelled(_source(entry)))
     shown = {"name", "source", "when", "task", "status", "next", "last_run_at", "total_run_count"}
-    shown |= {"problem", "paused"} if isinstance(entry, Unreadable) else {"schedule", "timezone"}
+    shown |= (
+        {"problem", "paused"} if isinstance(entry, UnreadableEntry) else {"schedule", "timezone"}
+    )
     for name, value in told.items():
         if name in _MOMENTS and value is not None:
             yield name, Text(time_text(datetime.fromisoformat(value), now))
@@ -294,7 +296,7 @@ def pause(ctx: click.Context, delayq: DelayQ, names: Sequence[str], *, as_json: 
 
     def one(name: str) -> Became:
         entry = delayq.periodic.pause(name)
-        return Became(True, "paused" if isinstance(entry, Unreadable) else entry.status)
+        return Became(True, "paused" if isinstance(entry, UnreadableEntry) else entry.status)
 
     _each(ctx, names, one, as_json=as_json)
 

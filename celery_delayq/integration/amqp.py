@@ -20,15 +20,15 @@ from kombu.utils.imports import symbol_by_name
 from celery_delayq.errors import ConfigError, InvalidRetry
 from celery_delayq.integration import beat_guard, context
 from celery_delayq.integration import retries as attempts
-from celery_delayq.model import canvas, publish_outcome, retry_policy, task_options, unique
-from celery_delayq.model.envelope import (
-    PROPERTY,
-    HeldBy,
-    due_of_countdown,
-    due_of_eta,
-    own_of,
-    unique_key,
+from celery_delayq.model import (
+    canvas,
+    publish_outcome,
+    retry_options,
+    task_options,
+    unique,
 )
+from celery_delayq.model.delivery import HeldBy
+from celery_delayq.model.envelope import PROPERTY, due_of_countdown, due_of_eta, own_of, unique_key
 from celery_delayq.schedule import revocation
 from celery_delayq.transfer import archiver
 from celery_delayq.utils.once import warn_once
@@ -36,7 +36,7 @@ from celery_delayq.utils.once import warn_once
 logger = logging.getLogger(__name__)
 
 #: All our options of one call.
-OPTIONS = frozenset({*unique.OPTIONS, *retry_policy.OPTIONS, *retry_policy.TASK_OPTIONS})
+OPTIONS = frozenset({*unique.OPTIONS, *retry_options.OPTIONS, *retry_options.TASK_OPTIONS})
 
 #: Import paths of our tasks by which they may be sent, to the names that their messages have.
 OTHER_NAMES = {"celery_delayq.webhook.post": "celery_delayq.webhook"}
@@ -119,7 +119,7 @@ class AMQPMixin:
         if own is None:
             args, kwargs, _ = message.body
             own = unique.own_properties(name, task, args, kwargs, unique.options_of(task, given))
-            own.update(retry_policy.of_call(name, given))
+            own.update(retry_options.of_call(name, given))
             _share_budget(request, headers, own_of(message.properties), own)
         if own:
             message.properties.setdefault(PROPERTY, {}).update(own)

@@ -40,14 +40,14 @@ _PLAIN = frozenset({str, int, float, bool, type(None)})
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
-class Encoded(NamedTuple):
+class ContextValues(NamedTuple):
     """Values in JSON: each of them, and all of them as one object, ``""`` where there are none."""
 
     pieces: Mapping[str, str]
     text: str
 
     @classmethod
-    def of(cls, pieces: Mapping[str, str]) -> Encoded:
+    def of(cls, pieces: Mapping[str, str]) -> ContextValues:
         """Put values together.
 
         Raises
@@ -68,7 +68,7 @@ class Encoded(NamedTuple):
         return cls(pieces, text)
 
 
-NO_VALUES = Encoded(MappingProxyType({}), "")
+NO_VALUES = ContextValues(MappingProxyType({}), "")
 
 
 class State:
@@ -78,7 +78,7 @@ class State:
     ----------
     owner : object
         Who has bound it, and may end it.
-    encoded : Encoded
+    encoded : ContextValues
     trace : Trace | None
     outer : State | None
         What was bound before.
@@ -91,7 +91,7 @@ class State:
     def __init__(
         self,
         owner: object,
-        encoded: Encoded,
+        encoded: ContextValues,
         trace: Trace | None,
         outer: State | None,
         undo: Callable[[], None] | None = None,
@@ -144,7 +144,7 @@ def current_context() -> Mapping[str, Any]:
 
 def enter(
     owner: object,
-    encoded: Encoded,
+    encoded: ContextValues,
     trace: Trace | None,
     undo: Callable[[], None] | None = None,
 ) -> None:
@@ -210,7 +210,7 @@ class Binding:
     """What :func:`context` returns: to be entered, any number of times and in any thread."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        self._change = Change(values)
+        self._change = ContextChange(values)
         # Of no use anywhere; known here, where it is written.
         self._change.over(NO_VALUES, None)
 
@@ -264,7 +264,7 @@ class Binding:
         return cast(F, called)
 
 
-class Change:
+class ContextChange:
     """Values to be bound over others: checked and in JSON.
 
     Raises
@@ -291,7 +291,9 @@ class Change:
                 continue
             self._pieces[_checked_name(name)] = None if value is None else piece(name, value)
 
-    def over(self, encoded: Encoded, trace: Trace | None) -> tuple[Encoded, Trace | None]:
+    def over(
+        self, encoded: ContextValues, trace: Trace | None
+    ) -> tuple[ContextValues, Trace | None]:
         """Return what comes of binding them over others.
 
         Raises
@@ -303,7 +305,9 @@ class Change:
             trace = self._trace or None
         if self._pieces:
             merged = {**encoded.pieces, **self._pieces}
-            encoded = Encoded.of({name: text for name, text in merged.items() if text is not None})
+            encoded = ContextValues.of(
+                {name: text for name, text in merged.items() if text is not None}
+            )
         return encoded, trace
 
 
@@ -312,7 +316,7 @@ def _checked_name(name: Any) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidContext(
             f"context name {short_repr(name)}: expected letters, digits, '_', '.' and '-', a "
-            "dead letter first, at most 100 of them"
+            "letter first, at most 100 of them"
         )
     return name
 
@@ -339,7 +343,7 @@ def piece(name: str, value: Any) -> str:
     return text
 
 
-def read(given: Any) -> Encoded:
+def read(given: Any) -> ContextValues:
     """Read the text of values, which anybody may have written.
 
     Raises
@@ -361,7 +365,7 @@ def read(given: Any) -> Encoded:
     if not _HEADERS.isdisjoint(pieces):
         names = f"{trace_context.PARENT} and {trace_context.STATE}"
         raise InvalidContext(f"{names} belong into headers")
-    return Encoded.of(pieces)
+    return ContextValues.of(pieces)
 
 
 # -- log records ----------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from celery_delayq.periodic.code_entries import register_schedules
 from celery_delayq.periodic.definition import CatchUp, Definition, Overlap
 from celery_delayq.periodic.policy import Firing, Periodic, PeriodicState
 from celery_delayq.periodic.serialization import describe
-from celery_delayq.periodic.unreadable import Unreadable
+from celery_delayq.periodic.unreadable import UnreadableEntry
 from celery_delayq.periodic.wall_clock import moment_of
 from celery_delayq.store.periodic import PeriodicStore, Writing
 from celery_delayq.store.schedule import Store
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 _UNCHANGED: Any = object()
 
-E = TypeVar("E", bound="Periodic | Unreadable")
+E = TypeVar("E", bound="Periodic | UnreadableEntry")
 
 
 class PeriodicTasks:
@@ -129,13 +129,13 @@ class PeriodicTasks:
 
         tried: PeriodicState | None = None
 
-        def edit(there: Periodic | Unreadable | None, now: int) -> Periodic:
+        def edit(there: Periodic | UnreadableEntry | None, now: int) -> Periodic:
             nonlocal tried
-            if there is None or (replace and isinstance(there, Unreadable)):
+            if there is None or (replace and isinstance(there, UnreadableEntry)):
                 begun = _due(policy.begin(definition, now, self._zone))
                 tried = begun.state
                 return begun
-            if isinstance(there, Unreadable):
+            if isinstance(there, UnreadableEntry):
                 raise PeriodicExists(
                     f"there is a periodic entry {name!r} already, which cannot be read here; give "
                     "another name, or replace=True"
@@ -205,7 +205,7 @@ class PeriodicTasks:
         Tasks that are ready or run are left to run. An entry in code comes back when it
         changes there. Of one that cannot be read here, ticks of the next two seconds may stay.
         """
-        entry: Periodic | Unreadable | None = None
+        entry: Periodic | UnreadableEntry | None = None
 
         def edit(there: str | None) -> Writing | None:
             nonlocal entry
@@ -219,7 +219,7 @@ class PeriodicTasks:
             self._withdraw(entry)
         return entry is not None
 
-    def pause(self, name: str) -> Periodic | Unreadable:
+    def pause(self, name: str) -> Periodic | UnreadableEntry:
         """Fire no ticks of an entry until :meth:`resume`; those that are not due yet are withdrawn.
 
         Of one that cannot be read here, ticks of the next two seconds may stay.
@@ -253,7 +253,7 @@ class PeriodicTasks:
             paused = self._edit(name, correct) or paused
         return cast(Periodic, paused)
 
-    def _pause_unread(self, name: str, problem: Exception) -> Unreadable:
+    def _pause_unread(self, name: str, problem: Exception) -> UnreadableEntry:
         after = ""
 
         def change(there: str | None) -> Writing | None:
@@ -266,7 +266,7 @@ class PeriodicTasks:
             return None if after == there else Writing(name, line, after)
 
         self._delayq._ask(lambda store: PeriodicStore(store).edit(name, change))
-        return Unreadable.of(name, after, problem)
+        return UnreadableEntry.of(name, after, problem)
 
     def resume(self, name: str) -> Periodic:
         """Go on with the next tick; those that passed meanwhile are not caught up.
@@ -353,14 +353,14 @@ class PeriodicTasks:
             else:
                 logger.warning("Periodic entry %r is left out: %s", name, entry.problem)
 
-    def unreadable(self) -> builtins.list[Unreadable]:
+    def unreadable(self) -> builtins.list[UnreadableEntry]:
         """Return the entries that cannot be read here, by name, and why.
 
         :meth:`pause` and :meth:`remove` take them all the same.
         """
-        return [entry for entry in self._all() if isinstance(entry, Unreadable)]
+        return [entry for entry in self._all() if isinstance(entry, UnreadableEntry)]
 
-    def _all(self) -> builtins.list[Periodic | Unreadable]:
+    def _all(self) -> builtins.list[Periodic | UnreadableEntry]:
         return _by_name(_read(name, record) for name, record in self._gate().all())
 
     def next(self, name: str, count: int = 1) -> Sequence[datetime]:
@@ -405,7 +405,7 @@ class PeriodicTasks:
         return result
 
     def _required(self, name: str, entry: Any) -> Periodic:
-        if isinstance(entry, Unreadable):
+        if isinstance(entry, UnreadableEntry):
             raise entry.error
         if not isinstance(entry, Periodic):
             raise PeriodicUnknown(f"there is no periodic entry {name!r}")
@@ -435,11 +435,11 @@ def _due(entry: Periodic) -> Periodic:
     return entry
 
 
-def _read(name: str, record: str) -> Periodic | Unreadable:
+def _read(name: str, record: str) -> Periodic | UnreadableEntry:
     try:
         return Periodic.unpack(name, record)
     except ValueError as exc:
-        return Unreadable.of(name, record, exc)
+        return UnreadableEntry.of(name, record, exc)
 
 
 def _by_name(entries: Iterable[E]) -> list[E]:

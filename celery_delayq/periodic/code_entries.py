@@ -51,7 +51,7 @@ OURS = ("timezone", "start", "end", "max_runs", "catch_up", "catch_up_max", "ove
 _IGNORED = frozenset({"name", "app", "last_run_at", "total_run_count"})
 
 
-Change = Literal["added", "changed", "removed"]
+EntryChange = Literal["added", "changed", "removed"]
 
 
 def source_of(app: Celery) -> str:
@@ -271,7 +271,7 @@ class _Rewrite:
         self._left: Mapping[str, str] = {}
         #: Of which the code says what it said when it was written last.
         self._same: Mapping[str, str] = {}
-        self._changes: dict[str, Change] = {}
+        self._changes: dict[str, EntryChange] = {}
         self._removed: dict[str, str] = {}
 
     def run(self) -> None:
@@ -401,7 +401,7 @@ class _Rewrite:
 
     def _tell(self) -> None:
         told = []
-        for change in get_args(Change):
+        for change in get_args(EntryChange):
             names = [name for name, its in self._changes.items() if its == change]
             if names:
                 more = f" and {len(names) - TOLD} more" if len(names) > TOLD else ""

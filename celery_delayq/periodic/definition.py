@@ -17,12 +17,11 @@ from celery.schedules import BaseSchedule, maybe_schedule
 from kombu.utils.json import dumps, loads
 
 from celery_delayq.errors import ConfigError, InvalidSchedule, RecordError
-from celery_delayq.model.lookup import UTF8, is_utf8
+from celery_delayq.model.names import NOT_OWN_KEY, UTF8, is_own_key, is_utf8
 from celery_delayq.model.retry_policy import LONGEST
 from celery_delayq.periodic.schedules import Rule, clocked, rule_of
 from celery_delayq.periodic.serialization import dumps_form, loads_form
 from celery_delayq.periodic.wall_clock import moment_of, ms_of, tick_at
-from celery_delayq.store.keys import NOT_OWN_KEY, is_own_key
 
 CatchUp = Literal["skip", "one", "all"]
 Overlap = Literal["allow", "skip", "queue_one"]

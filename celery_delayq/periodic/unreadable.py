@@ -15,7 +15,7 @@ from celery_delayq.periodic.wall_clock import moment_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unreadable:
+class UnreadableEntry:
     """A periodic entry that cannot be read here.
 
     Its schedule is of a class that is not here, or its record is not one of this version.
@@ -40,7 +40,7 @@ class Unreadable:
     data: Mapping[str, Any]
 
     @classmethod
-    def of(cls, name: str, record: str, error: Exception) -> Unreadable:
+    def of(cls, name: str, record: str, error: Exception) -> UnreadableEntry:
         """Return what there is to read in a record all the same."""
         line, _, text = record.partition("\n")
         state, data = None, {}

@@ -10,6 +10,7 @@ from uuid import uuid4
 from celery_delayq.errors import ConfigError, InvalidETA, InvalidFilter
 from celery_delayq.model.envelope import Due, due_of_eta
 from celery_delayq.model.lookup import StatusCode, to_bytes
+from celery_delayq.model.names import check_name
 from celery_delayq.model.scheduled import (
     Cursor,
     Filter,
@@ -17,7 +18,6 @@ from celery_delayq.model.scheduled import (
     Page,
     Paused,
     ScheduledTask,
-    check_name,
     outcome_of,
 )
 from celery_delayq.schedule import revocation

@@ -11,6 +11,7 @@ from redis.exceptions import RedisError
 
 from celery_delayq.errors import ConfigError
 from celery_delayq.model import publish_outcome
+from celery_delayq.model.publish_outcome import Put
 from celery_delayq.schedule import revocation
 from celery_delayq.schedule.items import (
     COMMON,
@@ -28,7 +29,6 @@ from celery_delayq.schedule.message_template import Routed
 from celery_delayq.store.pipeline import LOST, Pipeline
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Puts
-from celery_delayq.store.scripting.replies import Put
 
 if TYPE_CHECKING:
     from celery import Celery

@@ -18,7 +18,7 @@ from celery_delayq.model.history import RunRecord
 from celery_delayq.model.lookup import PAUSED_OFFSET, to_bytes
 from celery_delayq.model.scheduled import moment
 from celery_delayq.periodic.policy import Periodic
-from celery_delayq.periodic.unreadable import Unreadable
+from celery_delayq.periodic.unreadable import UnreadableEntry
 from celery_delayq.spark.messages import (
     MAP,
     NUMBER,
@@ -394,9 +394,9 @@ def _periodic(name: str, record: str) -> Mapping[str, Any]:
     """Return a periodic entry as a row."""
     raw = None
     try:
-        found: Periodic | Unreadable = Periodic.unpack(name, record)
+        found: Periodic | UnreadableEntry = Periodic.unpack(name, record)
     except Exception as exc:  # a schedule may be of anybody's class
-        found = Unreadable.of(name, record, exc)
+        found = UnreadableEntry.of(name, record, exc)
         raw = to_bytes(record)
     try:
         given = found.as_dict()

@@ -12,10 +12,10 @@ from redis.exceptions import ConnectionError, NoScriptError, ResponseError, Time
 
 from celery_delayq.errors import StoreFull
 from celery_delayq.model.envelope import Entry
+from celery_delayq.model.publish_outcome import Put
 from celery_delayq.store.schedule import Store, few_replicas, is_demoted
 from celery_delayq.store.scripting.calls import Puts, pack
 from celery_delayq.store.scripting.pipelining import checkout
-from celery_delayq.store.scripting.replies import Put
 from celery_delayq.store.scripting.replies import Puts as Reply
 
 T = TypeVar("T")

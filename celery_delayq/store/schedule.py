@@ -13,6 +13,7 @@ from redis.exceptions import ConnectionError, ResponseError
 
 from celery_delayq.errors import NotReplicated, StoreFull
 from celery_delayq.model.envelope import Entry, task_field, task_name
+from celery_delayq.model.publish_outcome import Stored
 from celery_delayq.settings import Limits
 from celery_delayq.store.control import ControlStore
 from celery_delayq.store.dead_letters import DeadLetterStore
@@ -22,7 +23,7 @@ from celery_delayq.store.leases import LeaseStore
 from celery_delayq.store.scan import PAGE, ScanStore
 from celery_delayq.store.scripting import replies, scripts
 from celery_delayq.store.scripting.calls import Call, Puts, Readies
-from celery_delayq.store.scripting.replies import Adopted, Held, Look, Promoted, Sizes, Stored
+from celery_delayq.store.scripting.replies import Adopted, Held, Look, Promoted, Sizes
 
 logger = logging.getLogger(__name__)
 

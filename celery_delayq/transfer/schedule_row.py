@@ -20,8 +20,9 @@ from celery_delayq.model.envelope import (
     is_task,
 )
 from celery_delayq.model.lookup import PAUSED_OFFSET, Listed
+from celery_delayq.model.names import NOT_OWN_KEY, is_own_key
 from celery_delayq.model.scheduled import moment
-from celery_delayq.store.keys import NOT_OWN_KEY, Layout, is_own_key
+from celery_delayq.store.keys import Layout
 
 #: The version of the format, of files and of databases. Readers know all versions up to theirs.
 VERSION = 1

@@ -8,13 +8,13 @@ from typing import Any
 
 from celery import signals
 
-from celery_delayq.model import envelope, retry_policy, unique
+from celery_delayq.model import envelope, retry_options, unique
 from celery_delayq.utils.once import warn_once
 
 logger = logging.getLogger(__name__)
 
 #: Those of one call. ``DelayQ(app)`` takes them out of the message's properties.
-_OF_CALLS = frozenset({*unique.OPTIONS, *retry_policy.OPTIONS, *retry_policy.TASK_OPTIONS})
+_OF_CALLS = frozenset({*unique.OPTIONS, *retry_options.OPTIONS, *retry_options.TASK_OPTIONS})
 
 #: Those of a task that Celery does not know itself.
 _OF_TASKS = _OF_CALLS - {"max_retries", "retry_jitter"}

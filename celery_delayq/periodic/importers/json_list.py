@@ -18,7 +18,7 @@ from celery import Celery
 from celery_delayq.errors import ConfigError, DelayQError
 from celery_delayq.periodic.code_entries import source_of
 from celery_delayq.periodic.definition import API, Definition
-from celery_delayq.periodic.importers import Found, code_of
+from celery_delayq.periodic.importers import FoundEntry, code_of
 from celery_delayq.periodic.serialization import dumps_form
 from celery_delayq.periodic.wall_clock import ms_of
 from celery_delayq.utils.credentials import path_of
@@ -30,7 +30,7 @@ _STATE = (
 )
 
 
-def entries(app: Celery, path: str | Path) -> Iterator[Found]:
+def entries(app: Celery, path: str | Path) -> Iterator[FoundEntry]:
     """Read what was told, a line for each.
 
     Parameters
@@ -53,7 +53,7 @@ def entries(app: Celery, path: str | Path) -> Iterator[Found]:
 
 def _found(
     lines: Iterable[str], own: str, code: Mapping[str, Definition | DelayQError]
-) -> Iterator[Found]:
+) -> Iterator[FoundEntry]:
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -64,11 +64,11 @@ def _found(
             told = {what: data.pop(what, None) for what in _STATE}
             in_code = data.get("source", API) == own
             if in_code and name not in code:
-                yield Found(name=name, problem="it is not in the code any more", over=True)
+                yield FoundEntry(name=name, problem="it is not in the code any more", over=True)
                 continue
             text = json.dumps(data)
             definition = None if in_code else Definition.loads(name, text)
-            yield Found(
+            yield FoundEntry(
                 name=name,
                 definition=definition,
                 last_run_at=_moment(told["last_run_at"]),
@@ -81,12 +81,14 @@ def _found(
                 as_is=not in_code,
             )
         except DelayQError as exc:
-            yield Found(name=name, problem=str(exc))
+            yield FoundEntry(name=name, problem=str(exc))
         except (
             *(ValueError, TypeError, KeyError),
             *(AttributeError, OverflowError, RecursionError),
         ) as exc:
-            yield Found(name=name, problem=f"expected a line of `periodic list --json`: {exc!r}")
+            yield FoundEntry(
+                name=name, problem=f"expected a line of `periodic list --json`: {exc!r}"
+            )
 
 
 def _name(given: Any) -> str:

@@ -14,7 +14,7 @@ from redis.exceptions import ResponseError
 
 from celery_delayq.dispatch.acks import Tally
 from celery_delayq.dispatch.lease_keeper import LeaseKeeper, new_worker_id
-from celery_delayq.model.envelope import HeldBy, note_delivery
+from celery_delayq.model.delivery import HeldBy, note_delivery
 from celery_delayq.settings import Settings
 from celery_delayq.testing import wait_until
 from celery_delayq.utils import native_threads

@@ -18,18 +18,20 @@ from hypothesis import strategies as st
 from celery_delayq import DelayQ
 from celery_delayq.errors import InvalidRetry
 from celery_delayq.integration.retries import attempts_of
-from celery_delayq.model.retry_policy import (
+from celery_delayq.model.retry_options import (
     LARGEST_BUDGET,
+    defaults_of,
+    of_call,
+    of_task,
+    unmatched,
+)
+from celery_delayq.model.retry_policy import (
     LONGEST,
     STEPPED,
     TEN_RETRIES,
     UNSET,
     Exponential,
     RetryPolicy,
-    defaults_of,
-    of_call,
-    of_task,
-    unmatched,
 )
 
 HOUR = timedelta(hours=1)
