@@ -307,7 +307,7 @@ def label_in(message: bytes) -> bytes | None:
 def unique_key(own: Mapping[str, Any]) -> str:
     """Return the unique key in our data of a message, ``""`` without one.
 
-    It begins with the first letter of its scope, and stands in the label once there is one.
+    It begins with the first character of its scope, and stands in the label once there is one.
     """
     key: str = own.get("unique", {}).get("key") or own.get("label", "-").rpartition(" ")[2]
     return "" if key == "-" else key

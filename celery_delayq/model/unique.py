@@ -41,7 +41,7 @@ class Key(str):
 
 
 class Unique(NamedTuple):
-    """A unique key as messages carry it: its scope (one letter), task name and key.
+    """A unique key as messages carry it: its scope (one character), task name and key.
 
     *max_wait* is in ms, 0 for no limit.
     """
