@@ -32,7 +32,7 @@ WAIT, LONGEST_WAIT = 2.0, 30.0
 
 def run(delayq: DelayQ) -> None:
     """Dispatch until TERM or INT, showing progress in one line."""
-    app = delayq._required_app()
+    app = delayq.app
     settings = Settings.from_options(app.conf.broker_transport_options)
     console = Console(highlight=False)
     stopping = threading.Event()

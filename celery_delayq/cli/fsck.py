@@ -20,8 +20,6 @@ from celery_delayq.settings import Settings
 
 def run(delayq: DelayQ, *, queue: str | None, repair: bool, as_json: bool) -> None:
     """Check, print what was found, and exit with 1 when something is left wrong."""
-    if delayq.app is None:
-        raise AssertionError("the command line always has an app")
     settings = Settings.from_options(delayq.app.conf.broker_transport_options)
     console = console_of(click.get_current_context())
     columns = (

@@ -16,7 +16,7 @@ from celery_delayq.cli.words import spelled
 
 def run(delayq: DelayQ, *, give_back: bool, dry_run: bool, yes: bool) -> None:
     """Migrate and print what went where; exits with 1 when something could not be moved."""
-    app = delayq._required_app()
+    app = delayq.app
     console = Console(highlight=False)
     running = _running_workers(app)
     if running and not yes:

@@ -128,7 +128,7 @@ def folded(text: str, width: int | None) -> str:
 
 def known_queues(delayq: DelayQ) -> set[str]:
     """Return the queues of the app and those that were ever scheduled on."""
-    declared = () if delayq.app is None else delayq.app.amqp.queues
+    declared = delayq.app.amqp.queues
     return {*delayq.store.registry(), *declared}
 
 
@@ -147,7 +147,7 @@ def known_tasks(delayq: DelayQ) -> set[str] | None:
 
     None where these cannot be imported here, which is told.
     """
-    app = delayq._required_app()
+    app = delayq.app
     try:
         app.loader.import_default_modules()
         return {*app.tasks}

@@ -38,7 +38,9 @@ def run(
     """Take over all, and tell what became of each; exits with 1 when one was refused."""
     console = console_of(ctx)
     counts: Counter[Result] = Counter()
-    found = take_over(delayq, _entries(delayq, source, place), dry_run=dry_run, replace=replace)
+    found = take_over(
+        delayq.session, _entries(delayq, source, place), dry_run=dry_run, replace=replace
+    )
     for entry, result in found:
         counts[result] += 1
         when = None if entry.definition is None else describe(entry.definition.schedule)
@@ -69,7 +71,7 @@ def _summary(counts: Counter[Result], *, dry_run: bool) -> str:
 
 def _entries(delayq: DelayQ, source: str, place: str | None) -> Iterator[FoundEntry]:
     # Each needs what the others do not, such as SQLAlchemy.
-    app = delayq._required_app()
+    app = delayq.app
     if source == "beat":
         from celery_delayq.periodic.importers import beat
 

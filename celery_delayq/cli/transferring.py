@@ -22,7 +22,6 @@ from celery_delayq.cli.words import number_of, shown_id, spelled
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.scheduled import Filter
 from celery_delayq.transfer.results import Archived, Became, Exported, Imported, Report
-from celery_delayq.transfer.schedule import export_to, import_from
 
 #: Of how many entries it is told why they were passed over.
 SHOWN = 20
@@ -55,7 +54,7 @@ def export(
     # Standard output may be what is written to.
     to_stdout = target == "-"
     with _bar(ctx, hidden=as_json) as show:
-        report = export_to(delayq, target, filter, prune=prune, progress=show)
+        report = delayq.export_to(target, filter, prune=prune, progress=show)
     if as_json:
         print(json.dumps(report.as_dict()), file=sys.stderr if to_stdout else sys.stdout)
     else:
@@ -88,9 +87,7 @@ def import_(
 ) -> None:
     """Import and tell what became of the entries; exits with 1 when some could not be taken."""
     with _bar(ctx, hidden=as_json) as show:
-        report = import_from(
-            delayq, source, filter, overdue=overdue, dry_run=dry_run, progress=show
-        )
+        report = delayq.import_from(source, filter, overdue=overdue, dry_run=dry_run, progress=show)
     _say_imported(ctx, report, ENTRIES, as_json=as_json)
 
 

@@ -14,21 +14,22 @@ from uuid import uuid4
 
 from celery_delayq.deadletters.replay import Changes, replayed_in_place
 from celery_delayq.errors import ConfigError, InvalidETA, InvalidFilter, RecordError
+from celery_delayq.integration.not_run import tell_chords_of_dead
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter, DeadLettered
 from celery_delayq.model.envelope import Due, due_of_countdown, due_of_eta
 from celery_delayq.model.lookup import StatusCode
 from celery_delayq.model.scheduled import OUTCOMES, Bulk, Outcome, moment
-from celery_delayq.schedule import revocation
 from celery_delayq.store.dead_letters import Replay, ReplayedInPlace, told
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.pipelining import Ahead
+from celery_delayq.store.session import Session
 from celery_delayq.utils.portions import portions
 
 if TYPE_CHECKING:
-    from celery import Celery
+    pass
 
 T = TypeVar("T")
 
@@ -59,17 +60,16 @@ class _Change(NamedTuple):
 BATCH = 100
 
 
-class DeadMixin:
-    """The part of :class:`~celery_delayq.DelayQ` for those who manage dead letters."""
+class DeadLetters:
+    """Dead letters: list, replay, purge. Called as ``delayq.dead_letters``."""
 
-    app: Celery | None
-
-    def _ask(self, question: Callable[[Store], T]) -> T:
-        raise NotImplementedError
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._ask = session.ask
 
     # -- to look at
 
-    def dead_letters(
+    def __call__(
         self,
         filter: DeadFilter | None = None,
         *,
@@ -135,7 +135,7 @@ class DeadMixin:
             *map(of_queue, queues), key=lambda dead_letter: dead_letter.dead_lettered.died_ms
         )
 
-    def dead_letter(self, id: str, *, queue: str | None = None) -> DeadLetter | None:
+    def get(self, id: str, *, queue: str | None = None) -> DeadLetter | None:
         """Return the dead letter with that id, or else the first one of a task with that id.
 
         Their ids differ where several dead letters of a task died, or where nobody knew the id:
@@ -153,9 +153,9 @@ class DeadMixin:
 
         return self._ask(ask) or next(self._dead(DeadFilter(queue, task_id=id)), None)
 
-    def count_dead(self, filter: DeadFilter | None = None, **fields: Any) -> int:
+    def count(self, /, filter: DeadFilter | None = None, **fields: Any) -> int:
         """Return how many dead letters a filter means, or its *fields* as for
-        :meth:`dead_letters`; all of them are read unless it is by queue and time alone.
+        ``delayq.dead_letters(…)``; all of them are read unless it is by queue and time alone.
         """
         filter = _filter_of(filter, fields)
         if not filter.is_by_place:
@@ -323,15 +323,14 @@ class DeadMixin:
         call = self._ask(lambda store: store.dead_letters.discard_call(queue, names, token))
 
         def after(gone: Sequence[DeadLetter]) -> None:
-            if self.app is not None:
-                revocation.tell_chords_of_dead(self.app, gone)
+            tell_chords_of_dead(self._session.app, gone)
 
         return _Change(dead_letters, call, range(len(dead_letters)), after)
 
     # -- how
 
     def _dead_letter(self, dead_letter: DeadLetter | str) -> DeadLetter | None:
-        return dead_letter if isinstance(dead_letter, DeadLetter) else self.dead_letter(dead_letter)
+        return dead_letter if isinstance(dead_letter, DeadLetter) else self.get(dead_letter)
 
     def _make(self, change: _Change) -> Outcome:
         """Make a change of one dead letter."""
@@ -361,12 +360,12 @@ class DeadMixin:
             )
         bulk = Bulk(dry_run)
         if dry_run:
-            bulk.total = bulk.outcomes[Outcome.DONE] = self.count_dead(filter)
+            bulk.total = bulk.outcomes[Outcome.DONE] = self.count(filter)
             return bulk
         if filter.died_to is None:
             # Else what is replayed and dies at once would be met again and again.
             filter = replace(filter, died_to=moment(self._ask(lambda store: store.now_ms())))
-        bulk.total = self.count_dead(
+        bulk.total = self.count(
             DeadFilter(filter.queue, died_from=filter.died_from, died_to=filter.died_to)
         )
         looked = 0

@@ -18,8 +18,10 @@ from kombu import Producer, Queue
 from kombu.utils.imports import symbol_by_name
 
 from celery_delayq.errors import ConfigError, InvalidRetry
-from celery_delayq.integration import beat_guard, context
+from celery_delayq.integration import beat_guard, context, durable_revoke, hidden_url
 from celery_delayq.integration import retries as attempts
+from celery_delayq.integration.not_run import note_replaced, note_revoked
+from celery_delayq.integration.services import Services, services_of
 from celery_delayq.model import (
     canvas,
     publish_outcome,
@@ -29,8 +31,6 @@ from celery_delayq.model import (
 )
 from celery_delayq.model.delivery import HeldBy
 from celery_delayq.model.envelope import PROPERTY, due_of_countdown, due_of_eta, own_of, unique_key
-from celery_delayq.schedule import revocation
-from celery_delayq.transfer import archiver
 from celery_delayq.utils.once import warn_once
 
 logger = logging.getLogger(__name__)
@@ -227,8 +227,9 @@ class AMQP(AMQPMixin, CeleryAMQP):
     """Celery's own message factory with our checks."""
 
 
-def install(app: Celery) -> None:
+def install(app: Celery, services: Services) -> None:
     """Hook into *app*. Doing it twice changes nothing more."""
+    app._delayq_services = services
     base = symbol_by_name(app.amqp_cls)
     if not issubclass(base, AMQPMixin):
         # By name where possible: the app is pickled for children that are spawned.
@@ -241,11 +242,11 @@ def install(app: Celery) -> None:
         if before is not None and "queues" in before.__dict__:
             app.amqp.__dict__["queues"] = before.queues
     base = symbol_by_name(app.control_cls)
-    if not issubclass(base, revocation.ControlMixin):
+    if not issubclass(base, durable_revoke.ControlMixin):
         app.control_cls = (
-            "celery_delayq.schedule.revocation:Control"
+            "celery_delayq.integration.durable_revoke:Control"
             if base is CeleryControl
-            else type("Control", (revocation.ControlMixin, base), {})
+            else type("Control", (durable_revoke.ControlMixin, base), {})
         )
         app.__dict__.pop("control", None)
     if not hasattr(app.send_task, "delayq"):
@@ -257,19 +258,28 @@ def install(app: Celery) -> None:
     if app.finalized:
         _install_attempts(app)
     signals.worker_ready.connect(check_worker, dispatch_uid="celery_delayq.check_worker")
-    archiver.install(app)
+    signals.worker_ready.connect(_begin_background, dispatch_uid="celery_delayq.background")
+    hidden_url.install(app)
     beat_guard.install()
-    signals.worker_ready.connect(_begin_ticking, dispatch_uid="celery_delayq.ticker")
 
 
-def _begin_ticking(sender: Any, **_: Any) -> None:
-    from celery_delayq.periodic import runner  # makes messages, for which it needs this module
+def _begin_background(sender: Any, **_: Any) -> None:
+    services = services_of(sender.app)
+    for begin in () if services is None else services.background:
+        end = begin(sender.app)
+        if end is not None:
+            signals.worker_shutdown.connect(_ending(end), weak=False)
 
-    runner.begin(sender.app)
+
+def _ending(end: Callable[[], object]) -> Callable[..., None]:
+    def on_shutdown(**_: Any) -> None:
+        end()
+
+    return on_shutdown
 
 
 def _install_in_worker(sender: Any, **_: Any) -> None:
-    revocation.install_in_worker()
+    durable_revoke.install_in_worker()
     app = sender.app
     if getattr(app, "_delayq", None) is not None:
         tasks = app.tasks  # by now all of them are known
@@ -303,7 +313,7 @@ def _telling_of_others(app: Celery, send: Callable[..., Any]) -> Callable[..., A
             elif put.state == "superseded":
                 _running_request().superseded = True
             elif put.state == "replaced" and put.other != task_id:
-                revocation.note_replaced(app, put.other, queue, record, f"replaced by {task_id}")
+                note_replaced(app, put.other, queue, record, f"replaced by {task_id}")
         return result
 
     send_task.delayq = True  # type: ignore[attr-defined]
@@ -374,7 +384,7 @@ def warn_of_stock(connection: Any) -> None:
 def note_superseded(sender: Any, request: Any, **_: Any) -> None:
     """Tell that a task is not tried again, since another one has taken its unique key."""
     if getattr(request, "superseded", False):
-        revocation.note_revoked(sender.app, [request.id], "replaced while it ran", request)
+        note_revoked(sender.app, [request.id], "replaced while it ran", request)
 
 
 #: Values whose ``repr`` is what Celery's ``saferepr`` makes of them, but for some texts.

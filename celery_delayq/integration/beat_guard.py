@@ -11,7 +11,7 @@ from typing import Any
 from celery import Celery, signals
 
 from celery_delayq.store.schedule import Store
-from celery_delayq.transfer.archiver import own_delayq
+from celery_delayq.store.session import Session
 
 logger = logging.getLogger(__name__)
 
@@ -67,8 +67,8 @@ def _begin(sender: Any, **_: Any) -> None:
     def say() -> None:
         while True:
             try:
-                with own_delayq(app) as delayq:
-                    store = delayq.store
+                with Session(app) as session:
+                    store = session.store
                     while True:
                         till = store.now_ms() + int(ALIVE * 1000)
                         store.client.zadd(store.keys.beats, {name: till})

@@ -22,7 +22,7 @@ from celery_delayq.model.context import (
     NO_VALUES,
     Binding,
     ContextChange,
-    ContextValues,
+    EncodedContext,
     bound,
     current_context,
     enter,
@@ -141,16 +141,16 @@ def _retried(headers: Mapping[str, Any]) -> Any:
     return request
 
 
-def _captured(providers: Mapping[str, Provider], encoded: ContextValues) -> ContextValues:
+def _captured(providers: Mapping[str, Provider], encoded: EncodedContext) -> EncodedContext:
     """Return values with those of the providers. What one of them does wrong costs its own only."""
     for name, (capture, bind) in providers.items():
         try:
             value = capture()
             if value is not None:
-                encoded = ContextValues.of({**encoded.pieces, name: piece(name, value)})
+                encoded = EncodedContext.of({**encoded.pieces, name: piece(name, value)})
             elif bind is not None and name in encoded.pieces:
                 # In a worker: what it has bound is not there any more.
-                encoded = ContextValues.of(
+                encoded = EncodedContext.of(
                     {n: text for n, text in encoded.pieces.items() if n != name}
                 )
         except Exception:
@@ -248,13 +248,6 @@ def install() -> None:
     install_log_records()
 
 
-def share(app: Celery, providers: dict[str, Provider]) -> dict[str, Provider]:
-    """Return the providers of *app*, these among them."""
-    known: dict[str, Provider] = app.__dict__.setdefault(_PROVIDERS, providers)
-    known.update(providers)
-    return known
-
-
 def _refuse_provided(providers: Mapping[str, Provider], values: Mapping[str, Any]) -> None:
     taken = sorted(providers.keys() & values.keys())
     if taken:
@@ -264,10 +257,17 @@ def _refuse_provided(providers: Mapping[str, Provider], values: Mapping[str, Any
         )
 
 
-class ContextMixin:
-    """Gives :class:`~celery_delayq.DelayQ` what is bound and carried."""
+class ContextValues:
+    """What is bound and carried with the tasks of one app."""
 
-    _providers: dict[str, Provider]
+    def __init__(self) -> None:
+        self._providers: dict[str, Provider] = {}
+
+    def share(self, app: Celery) -> None:
+        """Have the providers of *app*, and add these to them."""
+        known: dict[str, Provider] = app.__dict__.setdefault(_PROVIDERS, self._providers)
+        known.update(self._providers)
+        self._providers = known
 
     def context(self, /, **values: Any) -> Binding:
         """Bind values to all tasks that are sent inside: :func:`.model.context.context`.

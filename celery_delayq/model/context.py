@@ -40,14 +40,14 @@ _PLAIN = frozenset({str, int, float, bool, type(None)})
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
-class ContextValues(NamedTuple):
+class EncodedContext(NamedTuple):
     """Values in JSON: each of them, and all of them as one object, ``""`` where there are none."""
 
     pieces: Mapping[str, str]
     text: str
 
     @classmethod
-    def of(cls, pieces: Mapping[str, str]) -> ContextValues:
+    def of(cls, pieces: Mapping[str, str]) -> EncodedContext:
         """Put values together.
 
         Raises
@@ -68,7 +68,7 @@ class ContextValues(NamedTuple):
         return cls(pieces, text)
 
 
-NO_VALUES = ContextValues(MappingProxyType({}), "")
+NO_VALUES = EncodedContext(MappingProxyType({}), "")
 
 
 class State:
@@ -78,7 +78,7 @@ class State:
     ----------
     owner : object
         Who has bound it, and may end it.
-    encoded : ContextValues
+    encoded : EncodedContext
     trace : Trace | None
     outer : State | None
         What was bound before.
@@ -91,7 +91,7 @@ class State:
     def __init__(
         self,
         owner: object,
-        encoded: ContextValues,
+        encoded: EncodedContext,
         trace: Trace | None,
         outer: State | None,
         undo: Callable[[], None] | None = None,
@@ -144,7 +144,7 @@ def current_context() -> Mapping[str, Any]:
 
 def enter(
     owner: object,
-    encoded: ContextValues,
+    encoded: EncodedContext,
     trace: Trace | None,
     undo: Callable[[], None] | None = None,
 ) -> None:
@@ -292,8 +292,8 @@ class ContextChange:
             self._pieces[_checked_name(name)] = None if value is None else piece(name, value)
 
     def over(
-        self, encoded: ContextValues, trace: Trace | None
-    ) -> tuple[ContextValues, Trace | None]:
+        self, encoded: EncodedContext, trace: Trace | None
+    ) -> tuple[EncodedContext, Trace | None]:
         """Return what comes of binding them over others.
 
         Raises
@@ -305,7 +305,7 @@ class ContextChange:
             trace = self._trace or None
         if self._pieces:
             merged = {**encoded.pieces, **self._pieces}
-            encoded = ContextValues.of(
+            encoded = EncodedContext.of(
                 {name: text for name, text in merged.items() if text is not None}
             )
         return encoded, trace
@@ -343,7 +343,7 @@ def piece(name: str, value: Any) -> str:
     return text
 
 
-def read(given: Any) -> ContextValues:
+def read(given: Any) -> EncodedContext:
     """Read the text of values, which anybody may have written.
 
     Raises
@@ -365,7 +365,7 @@ def read(given: Any) -> ContextValues:
     if not _HEADERS.isdisjoint(pieces):
         names = f"{trace_context.PARENT} and {trace_context.STATE}"
         raise InvalidContext(f"{names} belong into headers")
-    return ContextValues.of(pieces)
+    return EncodedContext.of(pieces)
 
 
 # -- log records ----------------------------------------------------------------------------------

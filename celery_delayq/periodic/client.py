@@ -27,13 +27,14 @@ from celery_delayq.periodic.policy import Firing, Periodic, PeriodicState
 from celery_delayq.periodic.serialization import describe
 from celery_delayq.periodic.unreadable import UnreadableEntry
 from celery_delayq.periodic.wall_clock import moment_of
+from celery_delayq.schedule.client import Schedule
 from celery_delayq.store.periodic import PeriodicStore, Writing
 from celery_delayq.store.schedule import Store
+from celery_delayq.store.session import Session
 
 if TYPE_CHECKING:
     from celery.schedules import BaseSchedule
 
-    from celery_delayq.app import DelayQ
 
 logger = logging.getLogger(__name__)
 
@@ -50,10 +51,10 @@ class PeriodicTasks:
     others; what else is changed in an entry holds until it changes in the code.
     """
 
-    def __init__(self, delayq: DelayQ) -> None:
-        self._delayq = delayq
-        if delayq.app is not None:
-            register_schedules(delayq.app)
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._schedule = Schedule(session)
+        register_schedules(session.app)
 
     def add(
         self,
@@ -214,7 +215,7 @@ class PeriodicTasks:
             entry = _read(name, there)
             return Writing(name, there.partition("\n")[0], "")
 
-        self._delayq._ask(lambda store: PeriodicStore(store).edit(name, edit))
+        self._session.ask(lambda store: PeriodicStore(store).edit(name, edit))
         if isinstance(entry, Periodic):
             self._withdraw(entry)
         return entry is not None
@@ -265,7 +266,7 @@ class PeriodicTasks:
             after = f"{state.line}\n{text}"
             return None if after == there else Writing(name, line, after)
 
-        self._delayq._ask(lambda store: PeriodicStore(store).edit(name, change))
+        self._session.ask(lambda store: PeriodicStore(store).edit(name, change))
         return UnreadableEntry.of(name, after, problem)
 
     def resume(self, name: str) -> Periodic:
@@ -305,7 +306,7 @@ class PeriodicTasks:
         id = f"{name}:{hand}"
 
         def fire(store: Store) -> str | None:
-            with TickScheduler(self._delayq._required_app()) as scheduler:
+            with TickScheduler(self._session.app) as scheduler:
                 while True:
                     record = PeriodicStore(store).get(name)
                     entry = self._required(name, record and Periodic.unpack(name, record))
@@ -319,7 +320,7 @@ class PeriodicTasks:
                     if codes != "-":
                         return None if codes in "KE" else id
 
-        return self._delayq._ask(fire)
+        return self._session.ask(fire)
 
     def get(self, name: str) -> Periodic | None:
         """Return an entry, None where there is none of that name.
@@ -329,7 +330,7 @@ class PeriodicTasks:
         RecordError, InvalidSchedule, ScheduleNotImportable
             It cannot be read here: see :meth:`unreadable`.
         """
-        record: str | None = self._delayq._ask(lambda store: PeriodicStore(store).get(name))
+        record: str | None = self._session.ask(lambda store: PeriodicStore(store).get(name))
         return None if record is None else Periodic.unpack(name, record)
 
     def list(self, source: str | None = None) -> list[Periodic]:
@@ -379,10 +380,10 @@ class PeriodicTasks:
 
     @property
     def _zone(self) -> Any:
-        return self._delayq._required_app().timezone
+        return self._session.app.timezone
 
     def _gate(self) -> PeriodicStore:
-        gate: PeriodicStore = self._delayq._ask(PeriodicStore)
+        gate: PeriodicStore = self._session.ask(PeriodicStore)
         return gate
 
     def _edit(self, name: str, edit: Callable[[Any, int], Any]) -> Any:
@@ -401,7 +402,7 @@ class PeriodicTasks:
 
             return PeriodicStore(store).edit(name, change)
 
-        self._delayq._ask(write)
+        self._session.ask(write)
         return result
 
     def _required(self, name: str, entry: Any) -> Periodic:
@@ -413,10 +414,10 @@ class PeriodicTasks:
 
     def _withdraw(self, entry: Periodic) -> Sequence[int]:
         """Cancel what is scheduled of an entry and not due yet, and return its ticks."""
-        now = self._delayq._ask(lambda store: store.now_ms())
+        now = self._session.ask(lambda store: store.now_ms())
         ahead = policy.ahead_of(entry, now, self._zone)
         ids = [policy.tick_id(entry.name, tick) for tick in ahead]
-        outcomes = self._delayq.cancel_ids(
+        outcomes = self._schedule.cancel_ids(
             ids, reason="its periodic entry fires no more", ready=False
         )
         return [

@@ -29,10 +29,11 @@ from celery_delayq.periodic import policy
 from celery_delayq.periodic.definition import Definition, definition_hash_of, source_in
 from celery_delayq.periodic.policy import Periodic
 from celery_delayq.periodic.schedules import Interval, Once, register
+from celery_delayq.schedule.client import Schedule
 from celery_delayq.store.periodic import Deploy, Deployed, PeriodicStore, Writing
 from celery_delayq.store.pipeline import LOST
 from celery_delayq.store.schedule import Store
-from celery_delayq.transfer.archiver import own_delayq
+from celery_delayq.store.session import Session
 
 logger = logging.getLogger(__name__)
 
@@ -394,10 +395,11 @@ class _Rewrite:
                 ids += [policy.tick_id(name, tick) for tick in ahead]
         self._removed.clear()
         if ids:
-            with own_delayq(self._code.app) as delayq:
+            with Session(self._code.app) as session:
+                schedule = Schedule(session)
                 for start in range(0, len(ids), BATCH):
                     some = ids[start : start + BATCH]
-                    delayq.cancel_ids(some, reason="its periodic entry is gone", ready=False)
+                    schedule.cancel_ids(some, reason="its periodic entry is gone", ready=False)
 
     def _tell(self) -> None:
         told = []

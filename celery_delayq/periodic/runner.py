@@ -12,10 +12,11 @@ import logging
 import math
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from celery import Celery, signals
+from celery import Celery
 from redis.exceptions import RedisError, ResponseError
 
 from celery_delayq.errors import NoStore, StoreFull
@@ -29,7 +30,7 @@ from celery_delayq.settings import Settings
 from celery_delayq.store.periodic import PeriodicStore, Writing
 from celery_delayq.store.pipeline import LOST
 from celery_delayq.store.schedule import Store
-from celery_delayq.transfer.archiver import own_delayq
+from celery_delayq.store.session import Session
 
 logger = logging.getLogger(__name__)
 
@@ -101,8 +102,8 @@ class Ticker:
         down = full = warned = False
         while not self._stopping.is_set():
             try:
-                with own_delayq(self._app) as delayq, TickScheduler(self._app) as scheduler:
-                    store = delayq.store
+                with Session(self._app) as session, TickScheduler(self._app) as scheduler:
+                    store = session.store
                     if not warned:
                         warned = True
                         self._warn_of_beats(store)
@@ -276,12 +277,10 @@ class Ticker:
         self._failing[name] = now + AGAIN, told
 
 
-def begin(app: Celery) -> None:
+def begin(app: Celery) -> Callable[[], None] | None:
     """Fire periodic entries until the worker of *app* stops, if it is one that dispatches."""
-    delayq = getattr(app, "_delayq", None)
-    settings = Settings.from_options(app.conf.broker_transport_options)
-    if delayq is None or not settings.dispatch:
-        return
+    if not Settings.from_options(app.conf.broker_transport_options).dispatch:
+        return None
     ticker = Ticker(app)
     ticker.start()
-    signals.worker_shutdown.connect(lambda **_: ticker.stop(), weak=False)
+    return ticker.stop

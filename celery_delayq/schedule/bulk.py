@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from uuid import uuid4
 
 from celery_delayq.errors import ConfigError, InvalidETA, InvalidFilter
+from celery_delayq.integration.not_run import note_cancelled
 from celery_delayq.model.envelope import MAX_DUE_MS, Due, due_of_countdown, due_of_eta
 from celery_delayq.model.lookup import Listed, StatusCode, Where
 from celery_delayq.model.scheduled import OUTCOMES, Bulk, Filter, Outcome, ScheduledTask
+from celery_delayq.schedule.reader import ScheduleReader
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import queues_of, scheduled_among
 from celery_delayq.store.schedule import Store
@@ -24,16 +26,8 @@ BATCH = 100
 _Change = Callable[[Store, str, Layout, Sequence[Listed], str], Sequence[StatusCode]]
 
 
-class BulkMixin:
-    """The part of :class:`~celery_delayq.schedule.client.Client` for many entries at once."""
-
-    def _ask(self, question: Callable[[Store], T]) -> T:
-        raise NotImplementedError
-
-    def _note_cancelled(
-        self, ids: Collection[str], entries: Iterable[ScheduledTask], reason: str = "cancelled"
-    ) -> None:
-        raise NotImplementedError
+class BulkChanges(ScheduleReader):
+    """The part of ``delayq.schedule`` that changes many entries at once."""
 
     def cancel_all(
         self,
@@ -68,7 +62,7 @@ class BulkMixin:
 
         def tell(cancelled: Sequence[Listed]) -> None:
             gone = [entries[each.name] for each in cancelled if each.name in entries]
-            self._note_cancelled({each.id for each in cancelled}, gone)
+            note_cancelled(self._session.app, {each.id for each in cancelled}, gone, "cancelled")
             entries.clear()
 
         return self._change_all(filter, change, dry_run, everything, progress, after=tell)

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from uuid import uuid4
 
-from celery_delayq.errors import ConfigError, InvalidETA, InvalidFilter
-from celery_delayq.model.envelope import Due, due_of_eta
-from celery_delayq.model.lookup import StatusCode, to_bytes
-from celery_delayq.model.names import check_name
-from celery_delayq.model.scheduled import (
-    Cursor,
-    Filter,
-    Outcome,
-    Page,
-    Paused,
-    ScheduledTask,
-    outcome_of,
-)
-from celery_delayq.schedule import revocation
-from celery_delayq.schedule.bulk import BulkMixin, new_due, shift_ms, shifted
-from celery_delayq.store.keys import Layout
-from celery_delayq.store.paging import queues_of, read_page, scheduled_among
-from celery_delayq.store.schedule import Store
+from celery import Signature
 
-if TYPE_CHECKING:
-    from celery import Celery
+from celery_delayq.errors import ConfigError, InvalidETA
+from celery_delayq.integration.not_run import note_cancelled
+from celery_delayq.model.envelope import Due, due_of_eta
+from celery_delayq.model.lookup import StatusCode
+from celery_delayq.model.names import check_name
+from celery_delayq.model.scheduled import Outcome, Paused, ScheduledTask, outcome_of
+from celery_delayq.schedule.bulk import BulkChanges, new_due, shift_ms, shifted
+from celery_delayq.schedule.items import Item, ItemOutcome, Report
+from celery_delayq.schedule.reader import id_of
+from celery_delayq.schedule.schedule_many import BATCH, schedule_many
+from celery_delayq.store.keys import Layout
+from celery_delayq.store.paging import queues_of, scheduled_among
+from celery_delayq.store.schedule import Store
 
 T = TypeVar("T")
 
@@ -35,116 +29,8 @@ T = TypeVar("T")
 ATTEMPTS = 5
 
 
-class Client(BulkMixin):
-    """The part of :class:`~celery_delayq.DelayQ` for those who manage the schedule."""
-
-    app: Celery | None
-
-    def _ask(self, question: Callable[[Store], T]) -> T:
-        raise NotImplementedError
-
-    # -- to look at
-
-    def get(self, id: str, *, queue: str | None = None) -> ScheduledTask | None:
-        """Return the task with that id, None for one that has finished or never was.
-
-        Of several, as after sending one id twice, it is the one that is due first.
-
-        Parameters
-        ----------
-        queue : str | None
-            Look in this queue only.
-        """
-        return min(self.find(id, queue=queue), key=lambda each: each.due, default=None)
-
-    def find(self, id: str, *, queue: str | None = None) -> Sequence[ScheduledTask]:
-        """Return all tasks with that id: a task that is routed to two queues is two entries."""
-
-        id = _id(id)
-
-        def ask(store: Store) -> Sequence[ScheduledTask]:
-            return [
-                ScheduledTask.of_place(name, place)
-                for name in queues_of(store, queue)
-                for place in store.control.find(name, [id])
-            ]
-
-        return self._ask(ask)
-
-    def list(
-        self,
-        *,
-        queue: str | None = None,
-        task: str | None = None,
-        due_from: datetime | str | None = None,
-        due_to: datetime | str | None = None,
-        priority: int | None = None,
-        limit: int = 100,
-        cursor: str | None = None,
-    ) -> Page:
-        """Return a page of the schedule in order of due.
-
-        What is paused comes last or, where a task is given, in its place by due. Entries that come
-        or go between two pages are in them or not; all others are there once.
-
-        Parameters
-        ----------
-        queue, task, due_from, due_to, priority
-            See :class:`~celery_delayq.model.scheduled.Filter`.
-        limit : int
-            Most entries of the page, 1 to 10,000.
-        cursor : str | None
-            That of the page before.
-
-        Raises
-        ------
-        InvalidCursor
-            The cursor is none, or goes with another filter.
-        """
-        if not 1 <= limit <= 10_000:
-            raise ValueError(f"limit={limit!r}: expected a number from 1 to 10,000")
-        filter = Filter(queue, task, due_from, due_to, priority)
-        after = None if cursor is None else Cursor.unpack(cursor, filter)
-        return self._ask(lambda store: read_page(store, filter, limit, after))
-
-    def entries(self, filter: Filter | None = None, *, page: int = 500) -> Iterator[ScheduledTask]:
-        """Yield all scheduled entries that a filter means, in order of due."""
-        filter = filter or Filter()
-        after = None
-        while True:
-            found = self._ask(lambda store, after=after: read_page(store, filter, page, after))  # type: ignore[misc]
-            yield from found
-            if found.cursor is None:
-                return
-            after = Cursor.unpack(found.cursor, filter)
-
-    def count(
-        self,
-        *,
-        queue: str | None = None,
-        task: str | None = None,
-        due_from: datetime | str | None = None,
-        due_to: datetime | str | None = None,
-        priority: int | None = None,
-    ) -> int:
-        """Return how many entries are scheduled; a task that is routed to two queues is two.
-
-        By priority, all entries have to be looked at.
-
-        Parameters
-        ----------
-        queue, task, due_from, due_to, priority
-            See :class:`~celery_delayq.model.scheduled.Filter`.
-        """
-        filter = Filter(queue, task, due_from, due_to, priority)
-        if priority is not None:
-            return sum(1 for _ in self.entries(filter))
-        where = filter.where()
-        return self._ask(
-            lambda store: sum(store.control.count(name, where) for name in queues_of(store, queue))
-        )
-
-    # -- to change one
+class Schedule(BulkChanges):
+    """What is scheduled: read, cancel, move, run, pause. Called as ``delayq.schedule``."""
 
     def cancel(
         self, id: str, *, queue: str | None = None, if_eta: datetime | str | None = None
@@ -165,7 +51,7 @@ class Client(BulkMixin):
             ``DONE``; ``RUNNING``, when a worker has it; ``UNKNOWN``, when it has finished or never
             was; ``CHANGED``, when it is due at another time than *if_eta*.
         """
-        return self._cancel([_id(id)], queue, _ms(if_eta), "cancelled", ready=True)[0]
+        return self._cancel([id_of(id)], queue, _ms(if_eta), "cancelled", ready=True)[0]
 
     def cancel_ids(
         self, ids: Sequence[str], *, reason: str = "cancelled", ready: bool = True
@@ -202,7 +88,8 @@ class Client(BulkMixin):
 
         outcomes = [outcome_of(codes) for codes in zip(*self._ask(ask), strict=True)]
         outcomes = outcomes or [Outcome.UNKNOWN] * len(ids)
-        self._note_cancelled(
+        note_cancelled(
+            self._session.app,
             {id for id, outcome in zip(ids, outcomes, strict=True) if outcome},
             entries.values(),
             reason,
@@ -241,7 +128,7 @@ class Client(BulkMixin):
             The new time is none, or has passed by Redis' clock.
         """
         due = new_due(eta, countdown, by)
-        id, if_due = _id(id), _ms(if_eta)
+        id, if_due = id_of(id), _ms(if_eta)
         if due is None:
             outcome = self._shift(id, shift_ms(by), queue, if_due)
         else:
@@ -265,7 +152,7 @@ class Client(BulkMixin):
 
         What is paused is due at once when it goes on. The outcome is as for :meth:`reschedule`.
         """
-        id, if_due = _id(id), _ms(if_eta)
+        id, if_due = id_of(id), _ms(if_eta)
         return self._change(
             queue,
             lambda store, name, layout, token: store.control.run_now(
@@ -302,6 +189,77 @@ class Client(BulkMixin):
         move = each._name or each.id, new, due if if_due is None else if_due
         return self._ask(lambda store: store.control.reschedule(each.queue, [move], token))[0]
 
+    # -- to add
+
+    def schedule_many(
+        self,
+        /,
+        items: Iterable[Item | Mapping[str, Any] | Signature],
+        *,
+        task: Any = None,
+        on_outcome: Callable[[ItemOutcome], None] | None = None,
+        signals: bool = True,
+        batch: int = BATCH,
+        **options: Any,
+    ) -> Report:
+        """Schedule very many tasks, in batches and with bounded memory.
+
+        The messages are those that ``apply_async`` would send. An item that is wrong is refused
+        and does not stop the others. A batch is sent when it is full, and while Redis works on it
+        the next one fills; when items come slowly, one that is older than 0.1 s is sent with the
+        next item.
+
+        Parameters
+        ----------
+        items : Iterable
+            Calls: an :class:`Item`, a mapping with some of its fields, or a signature such as
+            ``add.s(1, 2).set(countdown=60)``. They are taken one by one, so a generator of
+            millions is fine.
+        task : Task | str | None
+            The task of the items that name none.
+        on_outcome : Callable[[ItemOutcome], None] | None
+            Called with what became of each item, soon after it was sent, in no particular order.
+        signals : bool
+            Where something listens to ``before_task_publish``, ``after_task_publish`` or
+            ``task_sent``, Celery makes each message itself, with its signals, at about a sixth of
+            the speed. False has it make only the first of each kind (same task, queue and other
+            options): what listeners put into that one is in all of them.
+        batch : int
+            Entries that are sent together.
+        **options
+            What ``apply_async`` takes, for all items; what an item says itself goes before.
+
+        Returns
+        -------
+        Report
+            How many items came to which outcome.
+
+        Raises
+        ------
+        ManyFailed
+            The iterable raised an error, or Redis stayed away for longer than
+            ``task_publish_retry_policy`` tries; ``report.position`` says from where to go on.
+            Running again with the same ids adds nothing twice while they wait or run.
+        ConfigError
+            The broker is not one of ours, ``task_always_eager`` is set or ``task_protocol`` is 1.
+
+        Notes
+        -----
+        No event ``task-sent`` is sent, ``min_delay`` does not count, and inside a task those that
+        are sent do not become its children. Calls that one template cannot serve are made by
+        Celery one by one, which takes six times as long: other serializers than JSON,
+        compression, tasks or apps with an ``apply_async``, ``shadow_name`` or ``send_task`` of
+        their own, pydantic arguments, and routers that are functions.
+
+        Examples
+        --------
+        >>> rows = [{"args": (n,), "countdown": n, "id": f"reminder-{n}"} for n in range(3)]
+        >>> delayq.schedule_many(rows, task=remind, queue="mail")  # doctest: +SKIP
+        """
+        return schedule_many(
+            self._session, items, task, options, on_outcome, signals=signals, batch=batch
+        )
+
     # -- to pause
 
     def pause(self, *, queue: str | None = None, task: str | None = None) -> bool:
@@ -336,26 +294,9 @@ class Client(BulkMixin):
         """Return which queues and tasks are paused, and since when."""
         return Paused.of(self._ask(lambda store: store.control.controls()))
 
-    # -- what others are to know
-
-    def _note_cancelled(
-        self, ids: Collection[str], entries: Iterable[ScheduledTask], reason: str = "cancelled"
-    ) -> None:
-        if self.app is not None:
-            revocation.note_cancelled(self.app, ids, entries, reason)
-
 
 def _ms(eta: datetime | str | None) -> int | None:
     return None if eta is None else due_of_eta(eta).ms
-
-
-def _id(id: Any) -> str:
-    """Return the id that is meant by an id or by a result."""
-    given = getattr(id, "id", id)
-    if not isinstance(given, str):
-        raise InvalidFilter(f"id={id!r}: expected the id of a task, or its AsyncResult")
-    to_bytes(given)
-    return given
 
 
 def _one_of(queue: str | None, task: str | None) -> None:

@@ -1,13 +1,14 @@
-"""What those call who want to know which runs there were."""
+"""The history of runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import TypeVar
 
 from celery_delayq.model.history import START, Run, check_range, readable
 from celery_delayq.store.schedule import Store
+from celery_delayq.store.session import Session
 
 T = TypeVar("T")
 
@@ -15,11 +16,11 @@ T = TypeVar("T")
 PAGE = 500
 
 
-class HistoryMixin:
-    """The part of :class:`~celery_delayq.DelayQ` for the history."""
+class Runs:
+    """The history of runs. Called as ``delayq.runs``."""
 
-    def _ask(self, question: Callable[[Store], T]) -> T:
-        raise NotImplementedError
+    def __init__(self, session: Session) -> None:
+        self._ask = session.ask
 
     def history(self, after: str = START, count: int | None = None) -> Iterator[Run]:
         """Yield the runs that have ended, the first that did first, up to the last one by now.

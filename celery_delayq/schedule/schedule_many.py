@@ -10,9 +10,9 @@ from celery import Signature
 from redis.exceptions import RedisError
 
 from celery_delayq.errors import ConfigError
+from celery_delayq.integration.not_run import note_revoked
 from celery_delayq.model import publish_outcome
 from celery_delayq.model.publish_outcome import Put
-from celery_delayq.schedule import revocation
 from celery_delayq.schedule.items import (
     COMMON,
     NOT_OPTIONS,
@@ -27,13 +27,13 @@ from celery_delayq.schedule.items import (
 from celery_delayq.schedule.message_factory import Maker
 from celery_delayq.schedule.message_template import Routed
 from celery_delayq.store.pipeline import LOST, Pipeline
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Puts
+from celery_delayq.store.session import Session
 
 if TYPE_CHECKING:
     from celery import Celery
 
-__all__ = ["InvalidItem", "Item", "ItemOutcome", "ManyFailed", "ManyMixin", "Report"]
+__all__ = ["InvalidItem", "Item", "ItemOutcome", "ManyFailed", "Report", "schedule_many"]
 
 T = TypeVar("T")
 
@@ -63,91 +63,28 @@ _RANK: tuple[State, ...] = (
 )
 
 
-class ManyMixin:
-    """Gives :class:`~celery_delayq.DelayQ` its ``schedule_many``."""
-
-    app: Celery | None
-
-    def _ask(self, question: Callable[[Store], T]) -> T:
-        raise NotImplementedError
-
-    def schedule_many(
-        self,
-        items: Iterable[Item | Mapping[str, Any] | Signature],
-        *,
-        task: Any = None,
-        on_outcome: Callable[[ItemOutcome], None] | None = None,
-        signals: bool = True,
-        batch: int = BATCH,
-        **options: Any,
-    ) -> Report:
-        """Schedule very many tasks, in batches and with bounded memory.
-
-        The messages are those that ``apply_async`` would send. An item that is wrong is refused
-        and does not stop the others. A batch is sent when it is full, and while Redis works on it
-        the next one fills; when items come slowly, one that is older than 0.1 s is sent with the
-        next item.
-
-        Parameters
-        ----------
-        items : Iterable
-            Calls: an :class:`Item`, a mapping with some of its fields, or a signature such as
-            ``add.s(1, 2).set(countdown=60)``. They are taken one by one, so a generator of
-            millions is fine.
-        task : Task | str | None
-            The task of the items that name none.
-        on_outcome : Callable[[ItemOutcome], None] | None
-            Called with what became of each item, soon after it was sent, in no particular order.
-        signals : bool
-            Where something listens to ``before_task_publish``, ``after_task_publish`` or
-            ``task_sent``, Celery makes each message itself, with its signals, at about a sixth of
-            the speed. False has it make only the first of each kind (same task, queue and other
-            options): what listeners put into that one is in all of them.
-        batch : int
-            Entries that are sent together.
-        **options
-            What ``apply_async`` takes, for all items; what an item says itself goes before.
-
-        Returns
-        -------
-        Report
-            How many items came to which outcome.
-
-        Raises
-        ------
-        ManyFailed
-            The iterable raised an error, or Redis stayed away for longer than
-            ``task_publish_retry_policy`` tries; ``report.position`` says from where to go on.
-            Running again with the same ids adds nothing twice while they wait or run.
-        ConfigError
-            The broker is not one of ours, ``task_always_eager`` is set or ``task_protocol`` is 1.
-
-        Notes
-        -----
-        No event ``task-sent`` is sent, ``min_delay`` does not count, and inside a task those that
-        are sent do not become its children. Calls that one template cannot serve are made by
-        Celery one by one, which takes six times as long: other serializers than JSON,
-        compression, tasks or apps with an ``apply_async``, ``shadow_name`` or ``send_task`` of
-        their own, pydantic arguments, and routers that are functions.
-
-        Examples
-        --------
-        >>> rows = [{"args": (n,), "countdown": n, "id": f"reminder-{n}"} for n in range(3)]
-        >>> delayq.schedule_many(rows, task=remind, queue="mail")  # doctest: +SKIP
-        """
-        if self.app is None:
-            raise ConfigError("DelayQ() has no app yet; call init_app(app) first")
-        if isinstance(items, (Item, Mapping, str, bytes)):
-            raise InvalidItem(f"items={items!r}: expected several of them, such as [Item(...)]")
-        wrong = sorted((NOT_OPTIONS - {*COMMON}) & options.keys())
-        if wrong:
-            raise InvalidItem(f"{', '.join(wrong)}: no option of all items")
-        if batch < 1:
-            raise InvalidItem(f"batch={batch!r}: expected a number from 1")
-        reader = Reader(self.app, task, options)
-        run = Run(self.app, self._ask, on_outcome, batch)
-        maker = Maker(self.app, reader.common, signals)
-        return run.take(iter(items), maker, _Making(reader, maker))
+def schedule_many(
+    session: Session,
+    items: Iterable[Item | Mapping[str, Any] | Signature],
+    task: Any,
+    options: dict[str, Any],
+    on_outcome: Callable[[ItemOutcome], None] | None,
+    *,
+    signals: bool,
+    batch: int,
+) -> Report:
+    """Schedule very many tasks: :meth:`.schedule.client.Schedule.schedule_many`."""
+    if isinstance(items, (Item, Mapping, str, bytes)):
+        raise InvalidItem(f"items={items!r}: expected several of them, such as [Item(...)]")
+    wrong = sorted((NOT_OPTIONS - {*COMMON}) & options.keys())
+    if wrong:
+        raise InvalidItem(f"{', '.join(wrong)}: no option of all items")
+    if batch < 1:
+        raise InvalidItem(f"batch={batch!r}: expected a number from 1")
+    reader = Reader(session.app, task, options)
+    run = Run(session, on_outcome, batch)
+    maker = Maker(session.app, reader.common, signals)
+    return run.take(iter(items), maker, _Making(reader, maker))
 
 
 class Making(Protocol):
@@ -191,12 +128,12 @@ class Run:
 
     def __init__(
         self,
-        app: Celery,
-        ask: Callable[[Callable[[Store], Any]], Any],
+        session: Session,
         on_outcome: Callable[[ItemOutcome], None] | None,
         batch: int,
         errors_only: bool = False,
     ) -> None:
+        app = session.app
         if app.conf.task_always_eager:
             raise ConfigError("task_always_eager is set: no task is scheduled; unset it")
         if app.conf.task_protocol != 2:
@@ -205,7 +142,7 @@ class Run:
                 "messages can be scheduled"
             )
         self._app = app
-        self._ask = ask
+        self._ask = session.ask
         self._on_outcome = on_outcome
         self._batch = batch
         #: States that are only counted.
@@ -288,7 +225,7 @@ class Run:
             else:
                 self._tell(_outcome(queue, index, id, put))
         if replaced:
-            revocation.note_revoked(self._app, replaced, "replaced")
+            note_revoked(self._app, replaced, "replaced")
 
     def _tell(self, outcome: ItemOutcome) -> None:
         report = self._report

@@ -133,7 +133,7 @@ def opened(access: Access) -> Iterator[DelayQ]:
         DelayQ.of(app)  # has the app make messages as they are to be
         # A client of our own: that of the app may be in use, and be connected to somewhere else.
         delayq = DelayQ()
-        delayq.app = app
+        delayq.session.bind(app)
         with closing(delayq):
             yield delayq
 

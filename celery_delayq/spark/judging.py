@@ -117,7 +117,7 @@ def missing(options: WriteOptions, queue: str) -> Callable[[Batches], Batches]:
                 for start in range(0, whole.num_rows, _PAGE):
                     batch = whole.slice(start, _PAGE)
                     ids = batch.column(ID).to_pylist()
-                    found = delayq._ask(partial(_found, queue, ids))
+                    found = delayq.session.ask(partial(_found, queue, ids))
                     there = {place.name.partition("\0")[0] for place in found}
                     says = zip(ids, batch.column(VERDICT).to_pylist(), strict=True)
                     wanted = [verdict != "new" or id not in there for id, verdict in says]

@@ -83,9 +83,7 @@ class Sending:
         reader = Reader(self._app, options.task, given)
         maker = Maker(self._app, reader.common)
         making = _Making(self._app, reader, maker)
-        run = Run(
-            self._app, self._delayq._ask, self._late.append, options.batchsize, errors_only=True
-        )
+        run = Run(self._delayq.session, self._late.append, options.batchsize, errors_only=True)
         try:
             report = run.take(self._unknown_rows(batches, making, run), maker, making)
         except ManyFailed as failed:
@@ -125,7 +123,7 @@ class Sending:
         if not self._asking or self._queue is None or not rows:
             return rows
         queue = self._queue
-        dead_letters = self._delayq._ask(
+        dead_letters = self._delayq.session.ask(
             lambda store: store.control.known(queue, [(row.id, row.message_id) for row in rows])
         )
         unknown = [
@@ -192,6 +190,4 @@ def queue_of(app: Celery, options: WriteOptions) -> str | None:
 
 def app_of(delayq: DelayQ) -> Celery:
     """Return the app of a client."""
-    if delayq.app is None:
-        raise AssertionError("a client always has an app")
     return delayq.app

@@ -8,27 +8,26 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from celery import signals
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from celery_delayq.errors import TransferError
-from celery_delayq.settings import Hidden, Settings
+from celery_delayq.settings import Settings
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.schedule import Store
+from celery_delayq.store.session import Session
 from celery_delayq.transfer.dead_letter_archive import Archive, database_of
 from celery_delayq.utils import native_threads
 
 if TYPE_CHECKING:
     from celery import Celery
 
-    from celery_delayq.app import DelayQ
     from celery_delayq.utils.sql import Database
 
 logger = logging.getLogger(__name__)
@@ -44,8 +43,6 @@ PATIENCE = 60.0
 
 #: Seconds for which a worker that stops waits for a batch to end.
 FAREWELL = 2.0
-
-_SETTING = "dead_letters_archive"
 
 _REDIS = (RedisError, OperationalError)
 
@@ -100,10 +97,10 @@ class Archiver:
             # Here, since what it imports takes a second.
             database = database_of(self._url)
             logger.info("Dead letters are moved to %s after %g s", database, self._after)
-            with own_delayq(self._app) as delayq:
+            with Session(self._app) as session:
                 while not self._stopping:
                     self._stop.wait(self._pace.wait())
-                    self._try(delayq, database)
+                    self._try(session, database)
         except TransferError as exc:
             logger.error("Dead letters stay in Redis, they cannot be archived: %s", exc)
         except Exception:
@@ -111,11 +108,11 @@ class Archiver:
         finally:
             self._ended.give()
 
-    def _try(self, delayq: DelayQ, database: Database) -> None:
+    def _try(self, session: Session, database: Database) -> None:
         if self._stopping:
             return
         try:
-            moved = self._round(delayq, database)
+            moved = self._round(session, database)
         except Exception as exc:
             self._failed(exc)
             return
@@ -127,11 +124,11 @@ class Archiver:
         if moved:
             logger.info("%d dead letters were moved to %s", moved, database)
 
-    def _round(self, delayq: DelayQ, database: Database) -> int | None:
+    def _round(self, session: Session, database: Database) -> int | None:
         """Archive for a while and return how many were moved; None where there was nothing to do,
         or another worker does it.
         """
-        if not delayq._ask(partial(self._is_due, uuid4().hex)):
+        if not session.ask(partial(self._is_due, uuid4().hex)):
             return None
         end = time.monotonic() + ROUND
 
@@ -139,7 +136,7 @@ class Archiver:
             return time.monotonic() < end and not self._stopping
 
         # No thread more: where they are patched, it would be a greenlet of this one.
-        archive = Archive(delayq, database, spare=self._after, ahead=False, own=True, go_on=go_on)
+        archive = Archive(session, database, spare=self._after, ahead=False, own=True, go_on=go_on)
         return archive.run(older_than=self._after).moved
 
     def _is_due(self, who: str, store: Store) -> bool:
@@ -162,41 +159,11 @@ class Archiver:
         self._pace.failures += 1
 
 
-def own_delayq(app: Celery) -> DelayQ:
-    """Return an object that shares no connection with others: patched ones belong to threads."""
-    from celery_delayq.app import DelayQ
-
-    delayq = DelayQ()
-    delayq.app = app
-    return delayq
-
-
-def install(app: Celery) -> None:
-    """Have workers of *app* archive, and its settings not tell where to."""
-    signals.worker_init.connect(_hide_from_worker, dispatch_uid="celery_delayq.hide")
-    app.on_after_configure.connect(_hide)
-    signals.worker_ready.connect(_begin, dispatch_uid="celery_delayq.archive")
-
-
-def _begin(sender: Any, **_: Any) -> None:
-    app = sender.app
+def begin(app: Celery) -> Callable[[], None] | None:
+    """Archive until the worker of *app* stops, where ``dead_letters_archive`` says so."""
     settings = Settings.from_options(app.conf.broker_transport_options)
-    if getattr(app, "_delayq", None) is None or not settings.dead_letters_archive:
-        return
+    if not settings.dead_letters_archive:
+        return None
     archiver = Archiver(app, settings.dead_letters_archive, settings.dead_letters_archive_after)
     archiver.start()
-    signals.worker_shutdown.connect(lambda **_: archiver.stop(), weak=False)
-
-
-def _hide_from_worker(sender: Any, **_: Any) -> None:
-    _hide(sender.app)
-
-
-def _hide(sender: Any, **_: Any) -> None:
-    """Hide the URL: ``celery report``, ``inspect conf`` and with it Flower show all settings."""
-    conf = sender.conf
-    options = conf.broker_transport_options
-    own = options.get("delayq") if isinstance(options, Mapping) else None
-    if isinstance(own, Mapping) and isinstance(own.get(_SETTING), str):
-        hidden = {**own, _SETTING: Hidden(own[_SETTING])}
-        conf.broker_transport_options = {**options, "delayq": hidden}
+    return archiver.stop

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from uuid import uuid4
 
-from celery_delayq.deadletters.client import BATCH, DeadMixin
+from celery_delayq.deadletters.client import BATCH
 from celery_delayq.errors import ConfigError, TransferError
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
 from celery_delayq.model.lookup import StatusCode
@@ -21,6 +21,7 @@ from celery_delayq.model.scheduled import moment
 from celery_delayq.settings import Settings
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.schedule import Store
+from celery_delayq.store.session import Session
 from celery_delayq.transfer import jsonl
 from celery_delayq.transfer.dead_letter_row import DEAD_LETTERS, DeadLetterRow
 from celery_delayq.transfer.results import (
@@ -44,7 +45,7 @@ PAGE, ROOM = 1000, 8_000_000
 
 
 def archive_to(
-    delayq: DeadMixin,
+    session: Session,
     url: str | None = None,
     filter: DeadFilter | None = None,
     *,
@@ -72,12 +73,12 @@ def archive_to(
     ConfigError
         No URL is given, and there is no setting.
     """
-    archive = Archive(delayq, database_of(archive_url(delayq) if url is None else url))
+    archive = Archive(session, database_of(archive_url(session) if url is None else url))
     return archive.run(filter, older_than=older_than, progress=progress)
 
 
 def export_dead_letters(
-    delayq: DeadMixin,
+    session: Session,
     target: jsonl.Place,
     filter: DeadFilter | None = None,
     *,
@@ -102,10 +103,10 @@ def export_dead_letters(
         Something went wrong. A file is as it was; a database has a part of them.
     """
     if is_url(target):
-        return Archive(delayq, database_of(str(target)), move=False).run(filter, progress=progress)
+        return Archive(session, database_of(str(target)), move=False).run(filter, progress=progress)
     report, filter = Archived(), filter or DeadFilter()
     with telling(report, "nothing is kept of it: run it again", "dead_letters"):
-        plan = _Plan.of(delayq, filter, 0.0, report)
+        plan = _Plan.of(session, filter, 0.0, report)
         with jsonl.writing(target, DEAD_LETTERS) as out:
             shown = shown_filter(filter)
             out.begin(Header(VERSION, report.made, plan.server, shown, report.total))
@@ -149,7 +150,7 @@ class Archive:
         Whether a thread reads the next batch while the database writes this one.
     """
 
-    delayq: DeadMixin
+    session: Session
     database: Database
     move: bool = True
     spare: float = 0.0
@@ -171,7 +172,7 @@ class Archive:
         hint = "run it again: what is there already is not added twice"
         with telling(report, hint, "dead_letters"):
             filter = filter or DeadFilter()
-            plan = _Plan.of(self.delayq, filter, older_than, report, own=self.own)
+            plan = _Plan.of(self.session, filter, older_than, report, own=self.own)
             now = moment(plan.now_ms)
             with dead_letter_sql.writing(self.database) as table, ExitStack() as stack:
                 spared = table.restored_since(plan.before(self.spare)) if self.spare else ()
@@ -208,7 +209,7 @@ class Archive:
         for start in range(0, len(names), BATCH):
             part = names[start : start + BATCH]
             token = uuid4().hex
-            states += self.delayq._ask(
+            states += self.session.ask(
                 lambda store, part=part, token=token: store.dead_letters.discard(  # type: ignore[misc]
                     batch.queue, part, token
                 )
@@ -227,7 +228,7 @@ class _Batch(NamedTuple):
 class _Plan(NamedTuple):
     """Which dead letters are read: *low* and *high* are ms since 1970."""
 
-    delayq: DeadMixin
+    session: Session
     filter: DeadFilter
     server: str
     queues: Sequence[str]
@@ -238,7 +239,7 @@ class _Plan(NamedTuple):
     @classmethod
     def of(
         cls,
-        delayq: DeadMixin,
+        session: Session,
         filter: DeadFilter,
         older_than: float,
         report: Archived,
@@ -255,9 +256,9 @@ class _Plan(NamedTuple):
             known = queues_of(store, filter.queue)
             queues = sorted(queue for queue, x in known.items() if x.archived or not own)
             total = sum(store.dead_letters.count(queue, low, last) for queue in queues)
-            return cls(delayq, filter, server_of(store), queues, now, low, last), total
+            return cls(session, filter, server_of(store), queues, now, low, last), total
 
-        plan, report.total = delayq._ask(ask)
+        plan, report.total = session.ask(ask)
         report.made = moment(plan.now_ms).isoformat()
         return plan
 
@@ -274,8 +275,8 @@ class _Plan(NamedTuple):
             Queue and id of dead letters that are left alone.
         """
         for queue in self.queues:
-            store = self.delayq._ask(lambda store: store.dead_letters)
-            ask = self.delayq._ask
+            store = self.session.ask(lambda store: store.dead_letters)
+            ask = self.session.ask
             dead_letters = store.all(queue, self.low, self.high, ask=ask)
             for some in portions(dead_letters, PAGE, lambda each: len(each.data), room=ROOM):
                 found = [DeadLetter.of(queue, each) for each in some]
@@ -320,10 +321,9 @@ def database_of(url: str) -> Database:
     return Database.of(url)
 
 
-def archive_url(delayq: DeadMixin) -> str:
+def archive_url(session: Session) -> str:
     """Return the URL of the setting ``dead_letters_archive`` (ConfigError where it is empty)."""
-    options = None if delayq.app is None else delayq.app.conf.broker_transport_options
-    url = Settings.from_options(options).dead_letters_archive
+    url = Settings.from_options(session.app.conf.broker_transport_options).dead_letters_archive
     if not url:
         raise ConfigError(
             "give the URL of a database, or set it: "

@@ -13,11 +13,12 @@ from itertools import islice
 from typing import NamedTuple
 from uuid import uuid4
 
-from celery_delayq.deadletters.client import BATCH, DeadMixin
+from celery_delayq.deadletters.client import BATCH
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.lookup import to_bytes
 from celery_delayq.model.scheduled import moment
 from celery_delayq.store.schedule import Store
+from celery_delayq.store.session import Session
 from celery_delayq.transfer import jsonl
 from celery_delayq.transfer.dead_letter_archive import PAGE, archive_url, database_of, is_url
 from celery_delayq.transfer.dead_letter_row import DEAD_LETTERS, DeadLetterRow, is_meant
@@ -29,7 +30,7 @@ _BECAME: dict[str, Became] = {"d": "restored", "k": "duplicate"}
 
 
 def restore_from(
-    delayq: DeadMixin,
+    session: Session,
     source: jsonl.Place | None = None,
     filter: DeadFilter | None = None,
     *,
@@ -61,11 +62,11 @@ def restore_from(
         No source is given, and there is no setting.
     """
     filter = filter or DeadFilter()
-    place = archive_url(delayq) if source is None else source
+    place = archive_url(session) if source is None else source
     report = Imported(dry_run)
     with (
         telling(report, "run it again: what is there already is not added twice", "dead_letters"),
-        _reading(delayq, place, filter, report) as pages,
+        _reading(session, place, filter, report) as pages,
     ):
         for rows, note in pages:
             meant = [row for row in rows if is_meant(row.dead_letter, filter)]
@@ -74,7 +75,7 @@ def restore_from(
                 note(meant)
             for batch in batches(meant):
                 put = partial(take, rows=batch, dry_run=dry_run, token=uuid4().hex)
-                report.outcomes.update(delayq._ask(put))
+                report.outcomes.update(session.ask(put))
             if progress is not None:
                 progress(report)
     report.outcomes = +report.outcomes
@@ -90,7 +91,7 @@ class _Page(NamedTuple):
 
 @contextmanager
 def _reading(
-    delayq: DeadMixin, source: jsonl.Place, filter: DeadFilter, report: Imported
+    session: Session, source: jsonl.Place, filter: DeadFilter, report: Imported
 ) -> Iterator[Iterator[_Page]]:
     """Open a file or a database; what is no dead letter in it is told to the report."""
     if not is_url(source):
@@ -105,7 +106,7 @@ def _reading(
 
         def note(rows: Sequence[DeadLetterRow]) -> None:
             # First, or a worker might archive them at once.
-            table.mark("restored_at", rows, moment(delayq._ask(lambda store: store.now_ms())))
+            table.mark("restored_at", rows, moment(session.ask(lambda store: store.now_ms())))
 
         def pages() -> Iterator[_Page]:
             number = 0

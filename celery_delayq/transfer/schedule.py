@@ -12,10 +12,10 @@ from uuid import uuid4
 from celery_delayq.errors import RecordError, TransferError
 from celery_delayq.model.lookup import Where
 from celery_delayq.model.scheduled import Filter, moment
-from celery_delayq.schedule.client import Client
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import CALL_SIZE
 from celery_delayq.store.scripting.replies import STATES
+from celery_delayq.store.session import Session
 from celery_delayq.transfer import jsonl
 from celery_delayq.transfer.results import (
     EXAMPLES,
@@ -36,7 +36,7 @@ PAGE = 500
 
 
 def export_to(
-    delayq: Client,
+    session: Session,
     target: jsonl.Place,
     filter: Filter | None = None,
     *,
@@ -76,13 +76,13 @@ def export_to(
         return store.now_ms(), server_of(store), queues, about
 
     with telling(report, "nothing is kept of it: run it again"):
-        now, server, queues, report.total = delayq._ask(ask)
+        now, server, queues, report.total = session.ask(ask)
         report.made = moment(now).isoformat()
         header = Header(VERSION, report.made, server, shown_filter(filter), report.total)
         with _writing(target, filter, prune=prune) as out:
             out.begin(header)
             for queue in queues:
-                for rows in _pages(delayq, queue, where, report, takes_nul=out.takes_nul):
+                for rows in _pages(session, queue, where, report, takes_nul=out.takes_nul):
                     out.write(rows)
                     report.entries += len(rows)
                     if progress is not None:
@@ -92,12 +92,12 @@ def export_to(
 
 
 def _pages(
-    delayq: Client, queue: str, where: Where, report: Exported, *, takes_nul: bool
+    session: Session, queue: str, where: Where, report: Exported, *, takes_nul: bool
 ) -> Iterator[list[Row]]:
     """Yield the entries of a queue, and note those that cannot be read."""
     after = None
     while True:
-        page = delayq._ask(
+        page = session.ask(
             lambda store, after=after: store.control.page(queue, where, PAGE, after)  # type: ignore[misc]
         )
         rows = []
@@ -119,7 +119,7 @@ def _pages(
 
 
 def import_from(
-    delayq: Client,
+    session: Session,
     source: jsonl.Place,
     filter: Filter | None = None,
     *,
@@ -173,29 +173,29 @@ def import_from(
         for found in portions(lines, PAGE, lambda line: _size(line[1])):
             rows = [cast(Row, told) for line, told in found if meant(line, told)]
             if rows:
-                put(delayq, rows, report, skip=overdue == "skip")
+                put(session, rows, report, skip=overdue == "skip")
             if progress is not None:
                 progress(report)
     return report
 
 
-def put(delayq: Client, rows: Sequence[Row], report: Imported, *, skip: bool) -> None:
+def put(session: Session, rows: Sequence[Row], report: Imported, *, skip: bool) -> None:
     """Schedule a batch, or look what would become of it, and note it in the report.
 
     What a second attempt does is the same as what the first one did, so what is overdue is found
     out before.
     """
-    now = delayq._ask(lambda store: store.now_ms()) if skip or report.dry_run else 0
+    now = session.ask(lambda store: store.now_ms()) if skip or report.dry_run else 0
     wanted = [row for row in rows if row.due_ms > now] if skip else rows
     if len(wanted) < len(rows):
         report.outcomes["overdue"] += len(rows) - len(wanted)
     if report.dry_run:
-        known = delayq._ask(lambda store: _known(store, _by_queue(wanted)))
+        known = session.ask(lambda store: _known(store, _by_queue(wanted)))
         for row in wanted:
             outcome: Became = "ready" if row.due_ms <= now else "scheduled"
             report.outcomes["duplicate" if row in known else outcome] += 1
         return
-    answers = delayq._ask(partial(_import, _by_queue(wanted), uuid4().hex))
+    answers = session.ask(partial(_import, _by_queue(wanted), uuid4().hex))
     for answer in answers:
         if isinstance(answer, bytes):
             report.outcomes.update(cast("list[Became]", [STATES[x] for x in answer.decode()]))

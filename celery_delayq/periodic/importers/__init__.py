@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from celery import Celery
 
@@ -23,9 +23,7 @@ from celery_delayq.periodic.serialization import describe
 from celery_delayq.periodic.wall_clock import moment_of, ms_of
 from celery_delayq.store.periodic import PeriodicStore, Writing
 from celery_delayq.store.schedule import Store
-
-if TYPE_CHECKING:
-    from celery_delayq.app import DelayQ
+from celery_delayq.store.session import Session
 
 #: What became of an entry: it was added, took the place of one of its name, or that one was left as
 #: it is; there is nothing to take over, since it is over; or it cannot be.
@@ -81,7 +79,7 @@ class FoundEntry:
 
 
 def take_over(
-    delayq: DelayQ, found: Iterable[FoundEntry], *, dry_run: bool = False, replace: bool = False
+    session: Session, found: Iterable[FoundEntry], *, dry_run: bool = False, replace: bool = False
 ) -> Iterator[tuple[FoundEntry, Result]]:
     """Add entries that another scheduler has, each as it is asked for; twice does no harm.
 
@@ -110,10 +108,10 @@ def take_over(
     ConfigError
         The app's broker is not one of ours.
     """
-    app = delayq._required_app()
+    app = session.app
     code = code_of(app)
     for each in found:
-        yield _take(delayq, _counting(each, code), app.timezone, dry_run, replace)
+        yield _take(session, _counting(each, code), app.timezone, dry_run, replace)
 
 
 def code_of(app: Celery) -> dict[str, Definition | DelayQError]:
@@ -182,13 +180,13 @@ def _counting(found: FoundEntry, code: dict[str, Definition | DelayQError]) -> F
 
 
 def _take(
-    delayq: DelayQ, found: FoundEntry, zone: tzinfo, dry_run: bool, replacing: bool
+    session: Session, found: FoundEntry, zone: tzinfo, dry_run: bool, replacing: bool
 ) -> tuple[FoundEntry, Result]:
     if found.problem is not None or found.definition is None:
         return found, "skipped" if found.over else "refused"
     work = partial(_write, found, found.definition, zone, dry_run, replacing, {})
     try:
-        result: Result = delayq._ask(work)
+        result: Result = session.ask(work)
     except _Over as exc:
         return replace(found, problem=str(exc), over=True), "skipped"
     except InvalidSchedule as exc:

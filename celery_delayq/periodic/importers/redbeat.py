@@ -14,11 +14,11 @@ from celery.schedules import BaseSchedule, crontab, schedule
 from redis import Redis
 from redis.sentinel import Sentinel
 
-from celery_delayq.app import DelayQ
 from celery_delayq.errors import ConfigError
 from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.importers import FoundEntry, code_of
 from celery_delayq.periodic.schedules import rrule
+from celery_delayq.store.session import Session
 from celery_delayq.utils.credentials import hide
 
 #: RedBeat's own default.
@@ -69,8 +69,8 @@ def entries(app: Celery, url: str | None = None, prefix: str | None = None) -> I
     prefix = prefix or _setting(app, "redbeat_key_prefix") or PREFIX
     code = code_of(app)
     client = _client(app, url or _setting(app, "redbeat_redis_url"))
-    own = client is not None
-    client = client if client is not None else DelayQ.of(app).store.client
+    session = Session(app)
+    client = session.store.client if client is None else client
     try:
         statics = {_text(name) for name in client.smembers(f"{prefix}:statics")}
         keys = sorted({key for key, _ in client.zscan_iter(f"{prefix}:schedule", count=_PAGE)})
@@ -88,8 +88,8 @@ def entries(app: Celery, url: str | None = None, prefix: str | None = None) -> I
                     found = FoundEntry(name=found.name, problem=problem, over=True)
                 yield found
     finally:
-        if own:
-            client.close()
+        client.close()
+        session.close()
 
 
 def _setting(app: Celery, name: str) -> Any:

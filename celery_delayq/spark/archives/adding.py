@@ -338,7 +338,9 @@ def _removing(access: Access) -> Callable[[Batches], Batches]:
                 for queue, dead_letters in by_queue.items():
                     for start in range(0, len(dead_letters), BATCH):
                         part = dead_letters[start : start + BATCH]
-                        states.update(delayq._ask(partial(_discarded, queue, part, uuid4().hex)))
+                        states.update(
+                            delayq.session.ask(partial(_discarded, queue, part, uuid4().hex))
+                        )
         removed = states.pop("d", 0)
         yield pa.RecordBatch.from_pydict({"removed": [removed], "gone": [states.total()]})
 

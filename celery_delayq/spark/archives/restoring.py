@@ -271,7 +271,7 @@ def _put_entries(
         else:
             report.outcomes["filtered"] += 1
     if rows:
-        schedule.put(delayq, rows, report, skip=options.overdue == "skip")
+        schedule.put(delayq.session, rows, report, skip=options.overdue == "skip")
 
 
 def _put_dead_letters(
@@ -291,4 +291,4 @@ def _put_dead_letters(
         put = partial(
             dead_letter_restore.take, rows=batch, dry_run=options.dry_run, token=uuid4().hex
         )
-        report.outcomes.update(delayq._ask(put))
+        report.outcomes.update(delayq.session.ask(put))

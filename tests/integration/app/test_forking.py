@@ -63,7 +63,7 @@ def test_a_child_connects_while_its_parent_does(app: Celery) -> None:
     delayq = DelayQ.of(app)
     delayq.count()
 
-    with held_by_a_thread(delayq._lock):
+    with held_by_a_thread(delayq.session._lock):
         assert exit_code_of(delayq.count) == 0
 
 

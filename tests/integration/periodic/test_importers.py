@@ -36,6 +36,7 @@ from celery_delayq.periodic.importers import FoundEntry, beat, django, redbeat, 
 from celery_delayq.periodic.policy import Periodic, PeriodicState, Status
 from celery_delayq.periodic.schedules import clocked
 from celery_delayq.periodic.wall_clock import moment_of, ms_of
+from celery_delayq.store.session import Session
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.periodic_tasks import TIMEOUT, Diary, StartWorker, start, tasks_of
@@ -89,7 +90,7 @@ def ago(**spans: float) -> datetime:
 
 
 def results(app: Celery, found: Iterable[FoundEntry], **options: Any) -> dict[str, str]:
-    return {each.name: said for each, said in take_over(DelayQ.of(app), found, **options)}
+    return {each.name: said for each, said in take_over(Session(app), found, **options)}
 
 
 def problems(found: Iterable[FoundEntry]) -> dict[str, str]:

@@ -11,6 +11,7 @@ from redis.exceptions import ConnectionError
 
 from celery_delayq import DelayQ, Filter, Outcome
 from celery_delayq.errors import ConfigError, InvalidCursor, InvalidETA, InvalidFilter
+from celery_delayq.schedule.client import Schedule
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing.fixtures import RedisUnderTest
 
@@ -89,14 +90,14 @@ def test_bulk_changes_leave_what_was_moved_meanwhile(
     send(delayq, "moved", 100)
     send(delayq, "stays", 100)
     soon = datetime.now(timezone.utc) + timedelta(seconds=200)
-    listed = DelayQ._listed
+    listed = Schedule._listed
 
     def list_and_move(*args: Any) -> Any:
         found = [*listed(*args)]
         assert delayq.reschedule("moved", countdown=100_000)
         return iter(found)
 
-    monkeypatch.setattr(DelayQ, "_listed", list_and_move)
+    monkeypatch.setattr(Schedule, "_listed", list_and_move)
     bulk = delayq.cancel_all(Filter(due_to=soon))
 
     assert bulk.outcomes == {Outcome.DONE: 1, Outcome.CHANGED: 1}

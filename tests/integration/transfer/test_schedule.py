@@ -23,7 +23,6 @@ from celery_delayq.schedule.items import Item
 from celery_delayq.testing import ManagedProcess
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.transfer.results import Exported, Imported
-from celery_delayq.transfer.schedule import export_to, import_from
 from tests.integration.conftest import MakeApp, query, ready, stored
 from tests.support.keyspace import snapshot
 from tests.support.postgres import PASSWORD, PostgresServer
@@ -126,8 +125,8 @@ def test_a_round_trip_between_two_servers_loses_nothing(
     fill(app)
     before = state(delayq_redis)
 
-    exported = export_to(delayq, place)
-    imported = import_from(elsewhere, place)
+    exported = delayq.export_to(place)
+    imported = elsewhere.import_from(place)
 
     assert state(delayq_redis) == before
     assert state(other) == before
@@ -135,11 +134,11 @@ def test_a_round_trip_between_two_servers_loses_nothing(
     assert imported.outcomes == {"scheduled": 1213}
     assert (imported.total, imported.missing) == (1213, 0)
 
-    again = export_to(delayq, place)
+    again = delayq.export_to(place)
     assert again.entries == 1213
-    dry = import_from(elsewhere, place, dry_run=True)
-    repeated = import_from(elsewhere, place)
-    back = import_from(delayq, place)
+    dry = elsewhere.import_from(place, dry_run=True)
+    repeated = elsewhere.import_from(place)
+    back = delayq.import_from(place)
 
     for report in (dry, repeated, back):
         assert report.outcomes == {"duplicate": 1213}
@@ -151,14 +150,14 @@ def test_what_is_ready_or_held_is_not_added_again(
 ) -> None:
     for n in range(9):
         app.send_task("t", countdown=3600, task_id=f"id-{n}")
-    export_to(delayq, file)
+    delayq.export_to(file)
     for n in range(6):
         delayq.run_now(f"id-{n}")
     delayq.store.leases.reserve("celery", "me", 30.0, "1", 3)
     before = state(delayq_redis)
 
-    assert import_from(delayq, file, dry_run=True).outcomes == {"duplicate": 9}
-    assert import_from(delayq, file).outcomes == {"duplicate": 9}
+    assert delayq.import_from(file, dry_run=True).outcomes == {"duplicate": 9}
+    assert delayq.import_from(file).outcomes == {"duplicate": 9}
     assert state(delayq_redis) == before
 
 
@@ -167,11 +166,11 @@ def test_what_has_run_since_is_added_again(
 ) -> None:
     app.send_task("t", countdown=3600)
     before = state(delayq_redis)
-    export_to(delayq, file)
+    delayq.export_to(file)
     delayq.store.clear("celery")
 
-    assert import_from(delayq, file, dry_run=True).outcomes == {"scheduled": 1}
-    assert import_from(delayq, file).outcomes == {"scheduled": 1}
+    assert delayq.import_from(file, dry_run=True).outcomes == {"scheduled": 1}
+    assert delayq.import_from(file).outcomes == {"scheduled": 1}
     assert state(delayq_redis) == before
 
 
@@ -184,9 +183,9 @@ def test_duplicate_ids_stay_two_though_the_first_has_run(
         )  # the last one comes first
     sent = stored(delayq_redis)
 
-    export_to(delayq, file)
-    assert import_from(elsewhere, file).outcomes == {"scheduled": 3}
-    assert import_from(elsewhere, file).outcomes == {"duplicate": 3}
+    delayq.export_to(file)
+    assert elsewhere.import_from(file).outcomes == {"scheduled": 3}
+    assert elsewhere.import_from(file).outcomes == {"duplicate": 3}
 
     def told(which: DelayQ) -> list[Any]:
         """What of them is not a matter of names: which of them has the plain id."""
@@ -217,16 +216,16 @@ def test_what_is_overdue_is_ready_at_once_in_its_step_or_passed_over(
     for n in range(4):
         app.send_task("t", task_id=f"id-{n}", countdown=3600 + n, priority=3 * (n % 2))
     make_due(delayq_redis, "celery", "id-0", "id-1")
-    export_to(delayq, place)
+    delayq.export_to(place)
 
-    dry = import_from(elsewhere, place, dry_run=True)
-    skipping = import_from(elsewhere, place, overdue="skip", dry_run=True)
+    dry = elsewhere.import_from(place, dry_run=True)
+    skipping = elsewhere.import_from(place, overdue="skip", dry_run=True)
     assert dry.outcomes == {"ready": 2, "scheduled": 2}
     assert skipping.outcomes == {"overdue": 2, "scheduled": 2}
     assert state(other) == {}
-    assert import_from(elsewhere, place, overdue="skip").outcomes == skipping.outcomes
-    assert import_from(elsewhere, place).outcomes == {"ready": 2, "duplicate": 2}
-    assert import_from(elsewhere, place).outcomes == {"duplicate": 4}
+    assert elsewhere.import_from(place, overdue="skip").outcomes == skipping.outcomes
+    assert elsewhere.import_from(place).outcomes == {"ready": 2, "duplicate": 2}
+    assert elsewhere.import_from(place).outcomes == {"duplicate": 4}
 
     there = RedisUnderTest(other, other.client())
     assert [message["headers"]["id"] for message in ready(there)] == ["id-0"]
@@ -245,14 +244,14 @@ def test_paused_entries_have_their_true_due(
         store.promote("celery", store.layout, 10)
     dues = {task.id: task.due for task in delayq.entries()}
 
-    export_to(delayq, place)
-    report = import_from(elsewhere, place)
+    delayq.export_to(place)
+    report = elsewhere.import_from(place)
 
     assert report.outcomes == {"ready": 1, "scheduled": 1}
     assert {
         task.id: task.due for task in (*elsewhere.find("paused_due"), *elsewhere.entries())
     } == dues
-    assert import_from(delayq, place).outcomes == {"duplicate": 2}
+    assert delayq.import_from(place).outcomes == {"duplicate": 2}
 
 
 # -- which ones
@@ -265,15 +264,15 @@ def test_both_ways_only_what_a_filter_means(
     which = Filter(queue="a", due_from=FAR, due_to=FAR, priority=6)
     ids = {task.id for task in delayq.entries(which)}
 
-    exported = export_to(delayq, place, Filter(task="shop.0"))
+    exported = delayq.export_to(place, Filter(task="shop.0"))
     assert exported.entries == exported.total == 30
-    assert export_to(delayq, place, which).entries == len(ids) == 12
-    export_to(delayq, place)
+    assert delayq.export_to(place, which).entries == len(ids) == 12
+    delayq.export_to(place)
 
-    imported = import_from(elsewhere, place, which)
+    imported = elsewhere.import_from(place, which)
     assert imported.outcomes["scheduled"] == 12
     assert {task.id for task in elsewhere.entries()} == ids
-    assert import_from(elsewhere, place, Filter(task="shop.duplicate")).outcomes["scheduled"] == 3
+    assert elsewhere.import_from(place, Filter(task="shop.duplicate")).outcomes["scheduled"] == 3
 
 
 # -- unique keys, full queues
@@ -287,14 +286,14 @@ def test_an_import_never_replaces_what_has_the_key(
         app.send_task("t", (number,), countdown=3600 + number, task_id=f"id-{number}", **options)
 
     send(1)
-    export_to(delayq, file)
+    delayq.export_to(file)
     send(2)
     before = state(delayq_redis)
 
-    assert import_from(delayq, file).outcomes == {"kept": 1}
+    assert delayq.import_from(file).outcomes == {"kept": 1}
     assert state(delayq_redis) == before
     delayq.cancel("id-2")
-    assert import_from(delayq, file).outcomes == {"scheduled": 1}
+    assert delayq.import_from(file).outcomes == {"scheduled": 1}
     send(3)
     assert [task.id for task in delayq.entries()] == ["id-3"]
 
@@ -317,11 +316,11 @@ def test_a_retry_runs_beside_what_has_its_key(
     before = {task.id for task in delayq.entries()}
     assert before == {"first", "second"}
 
-    export_to(delayq, file)
+    delayq.export_to(file)
 
-    assert import_from(elsewhere, file).outcomes == {"scheduled": 2}
+    assert elsewhere.import_from(file).outcomes == {"scheduled": 2}
     assert {task.id for task in elsewhere.entries()} == before
-    assert import_from(elsewhere, file).outcomes == {"duplicate": 2}
+    assert elsewhere.import_from(file).outcomes == {"duplicate": 2}
 
 
 def test_what_finds_its_queue_full_is_counted(
@@ -329,11 +328,11 @@ def test_what_finds_its_queue_full_is_counted(
 ) -> None:
     for n in range(120):
         app.send_task("t", countdown=3600 + n)
-    export_to(delayq, file)
+    delayq.export_to(file)
     options = {"delayq": {"max_scheduled": 70}}
     small = make_app(broker=other.url_for("delayq+redis"), broker_transport_options=options)
 
-    report = import_from(DelayQ.of(small), file)
+    report = DelayQ.of(small).import_from(file)
 
     assert report.outcomes == {"scheduled": 70, "full": 50}
     assert report.missing == 50
@@ -345,15 +344,15 @@ def test_a_full_redis_is_told_and_the_import_may_be_repeated(
 ) -> None:
     for n in range(100):
         app.send_task("t", countdown=3600 + n)
-    export_to(delayq, file)
+    delayq.export_to(file)
     client = other.client()
     client.config_set("maxmemory", 1)
 
     with pytest.raises(TransferError, match="no memory left"):
-        import_from(elsewhere, file)
+        elsewhere.import_from(file)
 
     client.config_set("maxmemory", 0)
-    assert import_from(elsewhere, file).outcomes == {"scheduled": 100}
+    assert elsewhere.import_from(file).outcomes == {"scheduled": 100}
 
 
 # -- what cannot be read
@@ -368,12 +367,12 @@ def test_unreadable_records_are_told_and_not_in_the_way(
     delayq_redis.client.hset("{celery}:entries", "id-2", "1 0 n t\n{not json")
     delayq_redis.client.hdel("{celery}:entries", "id-3")
 
-    report = export_to(delayq, place)
+    report = delayq.export_to(place)
 
     assert (report.entries, report.left_out) == (3, 3)
     assert [each.id for each in report.unreadable] == ["id-1", "id-2", "id-3"]
     assert "no JSON" in report.unreadable[1].reason
-    assert import_from(elsewhere, place).outcomes == {"scheduled": 3}
+    assert elsewhere.import_from(place).outcomes == {"scheduled": 3}
     assert [task.id for task in elsewhere.entries()] == ["id-0", "id-4", "id-5"]
 
 
@@ -383,11 +382,11 @@ def test_a_database_takes_no_nul_in_a_name_and_a_file_does(
     app.send_task("nul\0task", countdown=3600)
     app.send_task("t", countdown=3600)
 
-    report = export_to(delayq, place)
+    report = delayq.export_to(place)
 
     in_file = "://" not in place
     assert (report.entries, report.left_out) == ((2, 0) if in_file else (1, 1))
-    assert import_from(elsewhere, place).outcomes["scheduled"] == report.entries
+    assert elsewhere.import_from(place).outcomes["scheduled"] == report.entries
 
 
 def test_bad_lines_do_not_stop_the_rest(
@@ -395,7 +394,7 @@ def test_bad_lines_do_not_stop_the_rest(
 ) -> None:
     for n in range(5):
         app.send_task("t", countdown=3600 + n, task_id=f"id-{n}")
-    export_to(delayq, file)
+    delayq.export_to(file)
     lines = file.read_bytes().splitlines()
     lines[2] = b"garbage\x1b[31m"
     lines[4] = json.dumps({**json.loads(lines[4]), "due_ms": "soon"}).encode()
@@ -418,7 +417,7 @@ def test_the_table_tells_people_what_is_scheduled(
     app: Celery, delayq: DelayQ, database: str
 ) -> None:
     app.send_task("shop.remind", task_id="id-1", eta=FAR, priority=4)
-    made = export_to(delayq, database).made
+    made = delayq.export_to(database).made
 
     [row] = query(database, "SELECT queue, id, task, due_ms, step, message FROM delayq_entries")
     assert row[:5] == ("celery", "id-1", "shop.remind", int(FAR.timestamp() * 1000), 3)
@@ -436,10 +435,10 @@ def test_rows_follow_what_was_moved_and_go_only_when_pruned(
 ) -> None:
     for n in range(4):
         app.send_task("t", task_id=f"id-{n}", queue="ab"[n % 2], eta=FAR)
-    export_to(delayq, database)
+    delayq.export_to(database)
     assert elsewhere.app is not None
     elsewhere.app.send_task("t", task_id="of-another-server", queue="a", eta=FAR)
-    export_to(elsewhere, database)
+    elsewhere.export_to(database)
     delayq.reschedule("id-0", by=60)
     delayq.cancel("id-2")
     delayq.cancel("id-3")
@@ -448,15 +447,15 @@ def test_rows_follow_what_was_moved_and_go_only_when_pruned(
         return dict(query(database, "SELECT id, due_ms FROM delayq_entries"))
 
     far = int(FAR.timestamp() * 1000)
-    export_to(delayq, database)
+    delayq.export_to(database)
     every = {"id-0": far + 60_000, "of-another-server": far}
     every |= {f"id-{n}": far for n in range(1, 4)}
     assert rows() == every
 
-    assert export_to(delayq, database, Filter(queue="a"), prune=True).pruned == 1
+    assert delayq.export_to(database, Filter(queue="a"), prune=True).pruned == 1
     del every["id-2"]
     assert rows() == every
-    assert export_to(delayq, database, prune=True).pruned == 1
+    assert delayq.export_to(database, prune=True).pruned == 1
     del every["id-3"]
     assert rows() == every
 
@@ -466,10 +465,10 @@ def test_a_row_that_was_spoiled_is_refused_by_its_id(
 ) -> None:
     for n in range(3):
         app.send_task("t", task_id=f"id-{n}", countdown=3600 + n)
-    export_to(delayq, database)
+    delayq.export_to(database)
     query(database, "UPDATE delayq_entries SET message = '{}' WHERE id = 'id-1'")
 
-    report = import_from(elsewhere, database)
+    report = elsewhere.import_from(database)
 
     assert report.outcomes == {"scheduled": 2, "refused": 1}
     [refusal] = report.refusals
@@ -485,8 +484,8 @@ def test_the_last_moments_that_can_be_stored_come_back(
     app.send_task("t", task_id="later", eta=last)
     delayq_redis.client.zadd("{celery}:due", {"later": 253_402_300_800_000})
 
-    export_to(delayq, place)
-    assert import_from(elsewhere, place).outcomes == {"scheduled": 2}
+    delayq.export_to(place)
+    assert elsewhere.import_from(place).outcomes == {"scheduled": 2}
 
     page = elsewhere.store.control.page("celery", Filter().where(), 10)
     assert {each.id: each.due_ms for each in page.entries} == {
@@ -499,13 +498,13 @@ def test_a_database_of_a_later_version_is_left_alone(
     app: Celery, delayq: DelayQ, database: str
 ) -> None:
     app.send_task("t", countdown=3600)
-    export_to(delayq, database)
+    delayq.export_to(database)
     query(database, "UPDATE delayq_exports SET version = 2")
 
     with pytest.raises(TransferError, match="version 2 of the format"):
-        export_to(delayq, database)
+        delayq.export_to(database)
     with pytest.raises(TransferError, match="version 2 of the format"):
-        import_from(delayq, database)
+        delayq.import_from(database)
 
 
 def test_a_source_that_is_not_there_is_told_and_not_made(
@@ -517,7 +516,7 @@ def test_a_source_that_is_not_there_is_told_and_not_made(
         (postgres.new_database(), "no table delayq_entries"),
     ):
         with pytest.raises(TransferError, match=reason):
-            import_from(delayq, source)
+            delayq.import_from(source)
     assert [*tmp_path.iterdir()] == []
 
 
@@ -545,7 +544,7 @@ def test_no_password_is_shown(
             assert "Traceback" not in process.log
             port = 1 if url == nowhere else postgres.port
             assert url == good or f"127.0.0.1:{port}" in process.log
-    export_to(delayq, file)
+    delayq.export_to(file)
     assert "hunter2" not in file.read_text()
     assert "hunter2" not in str(query(good, "SELECT * FROM delayq_exports"))
     assert "hunter2" in PASSWORD
@@ -558,7 +557,7 @@ def test_the_password_of_redis_is_not_in_an_export(
     app = make_app(broker=server.url_for("delayq+redis"))
     app.send_task("t", countdown=3600)
 
-    export_to(DelayQ.of(app), file)
+    DelayQ.of(app).export_to(file)
 
     header = json.loads(file.read_bytes().splitlines()[0])
     assert header["server"] == f"127.0.0.1:{server.port}/0"
@@ -594,14 +593,14 @@ def test_an_export_that_was_killed_leaves_all_as_it_was(
     app: Celery, delayq: DelayQ, delayq_broker_url: str, elsewhere: DelayQ, place: str
 ) -> None:
     app.send_task("t", task_id="before", countdown=3600)
-    export_to(delayq, place)
+    delayq.export_to(place)
     fill(app)
 
     kill_half_way(delayq_broker_url, "export_to", place)
 
-    assert import_from(elsewhere, place).outcomes == {"scheduled": 1}
-    assert export_to(delayq, place).entries == 1214
-    assert import_from(elsewhere, place).outcomes == {"scheduled": 1213, "duplicate": 1}
+    assert elsewhere.import_from(place).outcomes == {"scheduled": 1}
+    assert delayq.export_to(place).entries == 1214
+    assert elsewhere.import_from(place).outcomes == {"scheduled": 1213, "duplicate": 1}
 
 
 def test_an_import_that_was_killed_is_completed_by_the_next(
@@ -613,12 +612,12 @@ def test_an_import_that_was_killed_is_completed_by_the_next(
     place: str,
 ) -> None:
     fill(app)
-    export_to(delayq, place)
+    delayq.export_to(place)
 
     kill_half_way(other.url_for("delayq+redis"), "import_from", place)
     assert elsewhere.count() == 499
 
-    assert import_from(elsewhere, place).outcomes == {"scheduled": 714, "duplicate": 499}
+    assert elsewhere.import_from(place).outcomes == {"scheduled": 714, "duplicate": 499}
     assert state(other) == state(delayq_redis)
 
 
@@ -640,17 +639,17 @@ def test_redis_goes_away_in_the_middle(
                 proxy.refuse()
 
         with pytest.raises(TransferError, match=r"stopped after \d+ entries, nothing is kept"):
-            export_to(through, place, progress=refuse)
+            through.export_to(place, progress=refuse)
     if "://" not in place:
         assert not Path(place).exists()
-    export_to(delayq, place)
+    delayq.export_to(place)
 
     with Proxy(other.port) as proxy:
         through = DelayQ.of(make_app(broker=f"delayq+redis://127.0.0.1:{proxy.port}/0"))
         with pytest.raises(TransferError, match="stopped after 499 entries, run it again"):
-            import_from(through, place, progress=refuse)
+            through.import_from(place, progress=refuse)
         proxy.accept()
-        report = import_from(through, place)
+        report = through.import_from(place)
     assert report.outcomes == {"scheduled": 714, "duplicate": 499}
     assert state(other) == state(delayq_redis)
 
@@ -664,11 +663,11 @@ def test_a_lost_connection_is_made_again_and_nothing_is_added_twice(
     file: Path,
 ) -> None:
     fill(app)
-    export_to(delayq, file)
+    delayq.export_to(file)
     with Proxy(other.port) as proxy:
         through = DelayQ.of(make_app(broker=f"delayq+redis://127.0.0.1:{proxy.port}/0"))
 
-        report = import_from(through, file, progress=lambda _: proxy.cut_all())
+        report = through.import_from(file, progress=lambda _: proxy.cut_all())
 
     assert report.looked == 1213
     assert report.missing == 0
@@ -690,15 +689,15 @@ def test_the_database_goes_away_in_the_middle(
             )
 
     with pytest.raises(TransferError, match=r"stopped after [1-9].* nothing is kept") as caught:
-        export_to(delayq, url, progress=end)
+        delayq.export_to(url, progress=end)
     assert "hunter2" not in str(caught.value)
     assert query(url, "SELECT count(*) FROM delayq_entries") == [(0,)]
-    export_to(delayq, url)
+    delayq.export_to(url)
 
     with pytest.raises(TransferError, match="stopped after 499 entries, run it again"):
-        import_from(elsewhere, url, progress=end)
+        elsewhere.import_from(url, progress=end)
     gc.collect()
-    assert import_from(elsewhere, url).outcomes == {"scheduled": 714, "duplicate": 499}
+    assert elsewhere.import_from(url).outcomes == {"scheduled": 714, "duplicate": 499}
 
 
 # -- the command line

@@ -124,7 +124,7 @@ def test_a_broker_of_another_kind_is_told() -> None:
     delayq = DelayQ(Celery("x", broker="memory://", set_as_current=False))
 
     with pytest.raises(NoStore, match="the broker is memory://"):
-        list(take_over(delayq, [FoundEntry(name="a", definition=hourly())]))
+        list(take_over(delayq.session, [FoundEntry(name="a", definition=hourly())]))
 
 
 # -- beat's pickles

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_delayq import DelayQ
 from celery_delayq.errors import RecordError, TransferError
 from celery_delayq.model.envelope import Due, Entry, Record
 from celery_delayq.model.lookup import PAUSED_OFFSET, Listed, Name
 from celery_delayq.model.scheduled import Filter
 from celery_delayq.store.keys import Layout
+from celery_delayq.store.session import Session
 from celery_delayq.transfer import jsonl, results, schedule
 from celery_delayq.transfer.schedule_row import SCHEDULE, VERSION, Header, Row
 
@@ -354,4 +354,4 @@ def test_a_filter_is_told_as_it_was_given() -> None:
 
 def test_an_object_without_an_app_says_so(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no app yet"):
-        schedule.export_to(DelayQ(), tmp_path / "a.jsonl")
+        schedule.export_to(Session(), tmp_path / "a.jsonl")

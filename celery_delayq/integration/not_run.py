@@ -1,0 +1,97 @@
+"""Tell Celery that tasks will not run: result backend, signals, events and chords."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from celery import signals, states
+from celery.app.task import Context
+from celery.exceptions import ChordError, TaskRevokedError
+
+from celery_delayq.model.canvas import group_of, waited_for
+from celery_delayq.model.dead_letter import DeadLetter
+from celery_delayq.model.payload import Readable, body_of
+from celery_delayq.model.scheduled import ScheduledTask
+
+logger = logging.getLogger(__name__)
+
+
+def note_revoked(app: Any, ids: Iterable[str], reason: str, request: Any = None) -> None:
+    """Tell the result backend, signals and those who watch events that tasks will not run.
+
+    With the *request* of a task, the chord to which it belongs is told too.
+    """
+    ids = [*ids]
+    try:
+        for id in ids:
+            app.backend.mark_as_revoked(id, reason, request, store_result=True)
+    except Exception:  # away, most likely, and each try takes a while
+        logger.exception(
+            "The result backend was not told that task %r, or one after it, is revoked", id
+        )
+    if not ids:
+        return
+    try:
+        with app.events.default_dispatcher() as dispatcher:
+            for id in ids:
+                dispatcher.send(
+                    "task-revoked", uuid=id, terminated=False, signum=None, expired=False
+                )
+    except Exception:
+        logger.exception("Nobody was told by event that %d tasks are revoked", len(ids))
+    for id in ids:
+        signals.task_revoked.send(
+            sender=None,
+            request=request or Context(id=id),
+            terminated=False,
+            signum=None,
+            expired=False,
+        )
+
+
+def note_replaced(app: Any, id: str, queue: str, record: bytes, reason: str) -> None:
+    """Tell all who wait for it that a task was replaced; *record* may be empty."""
+    entries = []
+    if record:
+        entries.append(ScheduledTask.of_record(queue, id, "scheduled", 0, record))
+    note_cancelled(app, [id], entries, reason)
+
+
+def note_cancelled(
+    app: Any, ids: Collection[str], entries: Iterable[ScheduledTask], reason: str
+) -> None:
+    """Tell all who wait for it that tasks will not run; *entries* are these and perhaps others."""
+    note_revoked(app, ids, reason)
+    tell_chords(app, [each for each in entries if each.id in ids], reason)
+
+
+def tell_chords(app: Any, entries: Iterable[ScheduledTask], reason: str) -> None:
+    """Have the chords fail that wait for entries which will not run, as a worker does.
+
+    A chord whose member is never heard of would wait for ever.
+    """
+    for entry in entries:
+        if group_of(entry.headers, entry.own):
+            _tell_chords(app, entry, entry.id, states.REVOKED, TaskRevokedError(reason))
+
+
+def tell_chords_of_dead(app: Any, dead_letters: Iterable[DeadLetter]) -> None:
+    """Have the chords fail that wait for dead letters which are purged.
+
+    A chord that was told when the task failed is not told again.
+    """
+    for dead_letter in dead_letters:
+        if dead_letter.group_id is not None and not dead_letter.details.get("told"):
+            error = ChordError(f"a dead letter was purged: {dead_letter.reason}")
+            _tell_chords(app, dead_letter, dead_letter.id, states.FAILURE, error)
+
+
+def _tell_chords(app: Any, task: Readable, id: str, state: str, error: Exception) -> None:
+    try:
+        # Not `mark_as_failure`: to that, what is chained has failed already.
+        for member in waited_for(task.headers, body_of(task.message or {})[2]):
+            app.backend.on_chord_part_return(member, state, error)
+    except Exception:
+        logger.exception("The chord of task %r was not told that it will not run", id)

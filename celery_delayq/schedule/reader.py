@@ -1,0 +1,130 @@
+"""Reading the schedule: get, find, list, count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+from celery_delayq.errors import InvalidFilter
+from celery_delayq.model.lookup import to_bytes
+from celery_delayq.model.scheduled import Cursor, Filter, Page, ScheduledTask
+from celery_delayq.store.paging import queues_of, read_page
+from celery_delayq.store.schedule import Store
+from celery_delayq.store.session import Session
+
+
+class ScheduleReader:
+    """The part of ``delayq.schedule`` that changes nothing."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._ask = session.ask
+
+    def get(self, id: str, *, queue: str | None = None) -> ScheduledTask | None:
+        """Return the task with that id, None for one that has finished or never was.
+
+        Of several, as after sending one id twice, it is the one that is due first.
+
+        Parameters
+        ----------
+        queue : str | None
+            Look in this queue only.
+        """
+        return min(self.find(id, queue=queue), key=lambda each: each.due, default=None)
+
+    def find(self, id: str, *, queue: str | None = None) -> Sequence[ScheduledTask]:
+        """Return all tasks with that id: a task that is routed to two queues is two entries."""
+
+        id = id_of(id)
+
+        def ask(store: Store) -> Sequence[ScheduledTask]:
+            return [
+                ScheduledTask.of_place(name, place)
+                for name in queues_of(store, queue)
+                for place in store.control.find(name, [id])
+            ]
+
+        return self._ask(ask)
+
+    def list(
+        self,
+        *,
+        queue: str | None = None,
+        task: str | None = None,
+        due_from: datetime | str | None = None,
+        due_to: datetime | str | None = None,
+        priority: int | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page:
+        """Return a page of the schedule in order of due.
+
+        What is paused comes last or, where a task is given, in its place by due. Entries that come
+        or go between two pages are in them or not; all others are there once.
+
+        Parameters
+        ----------
+        queue, task, due_from, due_to, priority
+            See :class:`~celery_delayq.model.scheduled.Filter`.
+        limit : int
+            Most entries of the page, 1 to 10,000.
+        cursor : str | None
+            That of the page before.
+
+        Raises
+        ------
+        InvalidCursor
+            The cursor is none, or goes with another filter.
+        """
+        if not 1 <= limit <= 10_000:
+            raise ValueError(f"limit={limit!r}: expected a number from 1 to 10,000")
+        filter = Filter(queue, task, due_from, due_to, priority)
+        after = None if cursor is None else Cursor.unpack(cursor, filter)
+        return self._ask(lambda store: read_page(store, filter, limit, after))
+
+    def entries(self, filter: Filter | None = None, *, page: int = 500) -> Iterator[ScheduledTask]:
+        """Yield all scheduled entries that a filter means, in order of due."""
+        filter = filter or Filter()
+        after = None
+        while True:
+            found = self._ask(lambda store, after=after: read_page(store, filter, page, after))  # type: ignore[misc]
+            yield from found
+            if found.cursor is None:
+                return
+            after = Cursor.unpack(found.cursor, filter)
+
+    def count(
+        self,
+        *,
+        queue: str | None = None,
+        task: str | None = None,
+        due_from: datetime | str | None = None,
+        due_to: datetime | str | None = None,
+        priority: int | None = None,
+    ) -> int:
+        """Return how many entries are scheduled; a task that is routed to two queues is two.
+
+        By priority, all entries have to be looked at.
+
+        Parameters
+        ----------
+        queue, task, due_from, due_to, priority
+            See :class:`~celery_delayq.model.scheduled.Filter`.
+        """
+        filter = Filter(queue, task, due_from, due_to, priority)
+        if priority is not None:
+            return sum(1 for _ in self.entries(filter))
+        where = filter.where()
+        return self._ask(
+            lambda store: sum(store.control.count(name, where) for name in queues_of(store, queue))
+        )
+
+
+def id_of(id: Any) -> str:
+    """Return the id that is meant by an id or by a result."""
+    given = getattr(id, "id", id)
+    if not isinstance(given, str):
+        raise InvalidFilter(f"id={id!r}: expected the id of a task, or its AsyncResult")
+    to_bytes(given)
+    return given

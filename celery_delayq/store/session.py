@@ -1,0 +1,127 @@
+"""A Celery app and its store: the one object that all parts of ``DelayQ`` share."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from redis.exceptions import ConnectionError
+
+from celery_delayq.errors import ConfigError, NoStore
+from celery_delayq.store.schedule import Store
+from celery_delayq.utils import native_threads
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from celery import Celery
+
+T = TypeVar("T")
+
+
+class Session:
+    """The app, and connections of its own to the app's broker.
+
+    It connects when it is first asked, and again when it is asked after :meth:`close`. Threads may
+    share one, but not a native thread and greenlets.
+
+    Parameters
+    ----------
+    app : Celery | None
+        The app; without one, call :meth:`bind` later.
+    """
+
+    def __init__(self, app: Celery | None = None) -> None:
+        self._app = app
+        self._store: Store | None = None
+        self._lock = threading.Lock()
+        native_threads.renew_locks(self, "_lock")
+
+    def bind(self, app: Celery) -> None:
+        """Set the app."""
+        self._app = app
+
+    @property
+    def app(self) -> Celery:
+        """The app.
+
+        Raises
+        ------
+        ConfigError
+            There is none yet.
+        """
+        if self._app is None:
+            raise ConfigError("DelayQ() has no app yet; call init_app(app) first")
+        return self._app
+
+    @property
+    def has_app(self) -> bool:
+        """Whether there is an app yet."""
+        return self._app is not None
+
+    @property
+    def store(self) -> Store:
+        """Our data in the app's broker.
+
+        Raises
+        ------
+        NoStore
+            The app's broker is not one of ours.
+        ConfigError
+            There is no app yet.
+        """
+        with self._lock:
+            if self._store is None:
+                with self.app.connection_for_write() as connection:
+                    channel = connection.default_channel
+                    if not hasattr(channel, "new_store"):
+                        raise NoStore(
+                            f"the broker is {connection.as_uri()}; DelayQ needs a URL that begins "
+                            "with delayq+, such as delayq+redis://localhost:6379/0, or "
+                            "broker_transport='celery_delayq.transport:Transport'"
+                        )
+                    self._store = channel.new_store()
+            return self._store
+
+    @property
+    def has_store(self) -> bool:
+        """Whether the app's broker is one of ours."""
+        try:
+            return self.store is not None
+        except NoStore:
+            return False
+
+    def ask(self, question: Callable[[Store], T]) -> T:
+        """Ask the store; once more on a new connection where the first one was lost.
+
+        So a question must be one that may be asked twice.
+        """
+        store = self.store
+        try:
+            return question(store)
+        except ConnectionError:
+            with self._lock:
+                if self._store is store:
+                    self._store = None
+            # Other threads may still read from their connections, which end by themselves.
+            store.client.connection_pool.disconnect(inuse_connections=False)
+            return question(self.store)
+
+    def close(self) -> None:
+        """Close the connections."""
+        with self._lock:
+            store, self._store = self._store, None
+        if store is not None:
+            store.client.connection_pool.disconnect()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
