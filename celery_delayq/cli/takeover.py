@@ -81,9 +81,9 @@ def _entries(delayq: DelayQ, source: str, place: str | None) -> Iterator[FoundEn
 
         return redbeat.entries(app, place)
     if source == "list":
-        from celery_delayq.periodic.importers import json_list
+        from celery_delayq.periodic import exported
 
-        return json_list.entries(app, str(place))
+        return exported.entries(app, str(place))
     with sqlalchemy_needed():
         from celery_delayq.periodic.importers import django
 

@@ -37,7 +37,7 @@ from celery_delayq.errors import (
     RecordError,
 )
 from celery_delayq.periodic.definition import API
-from celery_delayq.periodic.policy import Periodic
+from celery_delayq.periodic.state import Periodic
 from celery_delayq.periodic.unreadable import UnreadableEntry
 
 Entry = Periodic | UnreadableEntry

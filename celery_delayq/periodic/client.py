@@ -1,20 +1,19 @@
-"""Periodic entries: what people call as ``delayq.periodic``."""
+"""Public API of periodic entries: ``delayq.periodic``."""
 
 from __future__ import annotations
 
 import builtins
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, fields, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 from celery.canvas import Signature
 
 from celery_delayq.errors import (
     ConfigError,
-    InvalidSchedule,
     PeriodicExists,
     PeriodicUnknown,
     RecordError,
@@ -22,10 +21,16 @@ from celery_delayq.errors import (
 from celery_delayq.model.scheduled import Outcome
 from celery_delayq.periodic import policy
 from celery_delayq.periodic.code_entries import register_schedules
-from celery_delayq.periodic.definition import CatchUp, Definition, Overlap
-from celery_delayq.periodic.policy import Firing, Periodic, PeriodicState
-from celery_delayq.periodic.serialization import describe
-from celery_delayq.periodic.unreadable import UnreadableEntry
+from celery_delayq.periodic.definition import CatchUp, Definition, Overlap, changed_definition
+from celery_delayq.periodic.policy import Firing
+from celery_delayq.periodic.state import Periodic, PeriodicState
+from celery_delayq.periodic.unreadable import (
+    UnreadableEntry,
+    by_name,
+    paused_record,
+    read_entry,
+    required,
+)
 from celery_delayq.periodic.wall_clock import moment_of
 from celery_delayq.schedule.client import Schedule
 from celery_delayq.store.periodic import PeriodicStore, Writing
@@ -39,8 +44,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _UNCHANGED: Any = object()
-
-E = TypeVar("E", bound="Periodic | UnreadableEntry")
 
 
 class PeriodicTasks:
@@ -133,7 +136,7 @@ class PeriodicTasks:
         def edit(there: Periodic | UnreadableEntry | None, now: int) -> Periodic:
             nonlocal tried
             if there is None or (replace and isinstance(there, UnreadableEntry)):
-                begun = _due(policy.begin(definition, now, self._zone))
+                begun = policy.must_be_due(policy.begin(definition, now, self._zone))
                 tried = begun.state
                 return begun
             if isinstance(there, UnreadableEntry):
@@ -143,7 +146,7 @@ class PeriodicTasks:
                 )
             if replace:
                 changed = policy.change(there, definition, now, self._zone)
-                return changed if there.status == "ended" else _due(changed)
+                return changed if there.status == "ended" else policy.must_be_due(changed)
             state = there.state
             if tried and (state.definition_hash, state.anchor) == (
                 tried.definition_hash,
@@ -160,7 +163,7 @@ class PeriodicTasks:
     def update(self, name: str, *, schedule: Any = _UNCHANGED, **changes: Any) -> Periodic:
         """Change some of what :meth:`add` takes; ``options`` as a mapping, which replaces all.
 
-        None makes it what it is where :meth:`add` is not told: ``end=None`` takes the end away,
+        None makes it what it is without it in :meth:`add`: ``end=None`` takes the end away,
         ``catch_up=None`` is ``"one"``. ``catch_up_max`` goes with a ``catch_up`` other than
         ``"all"``.
 
@@ -180,23 +183,11 @@ class PeriodicTasks:
             changes["task"] = getattr(changes["task"], "name", changes["task"])
 
         def edit(there: Periodic | None, now: int) -> Periodic:
-            entry = self._required(name, there)
-            unknown = sorted(changes.keys() - _CHANGEABLE)
-            if unknown:
-                raise ConfigError(
-                    f"unknown: {', '.join(unknown)}; valid are: schedule, "
-                    f"{', '.join(sorted(_CHANGEABLE))}"
-                )
-            old = entry.definition
-            given = {each: getattr(old, each) for each in (*_CHANGEABLE, "source")} | {
-                what: _default(what) if value is None else value for what, value in changes.items()
-            }
-            if given["catch_up"] != "all" and changes.get("catch_up_max") is None:
-                del given["catch_up_max"]
-            new_schedule = old.schedule if schedule is _UNCHANGED else schedule
-            definition = Definition.checked(new_schedule, zone=self._zone, name=name, **given)
+            entry = required(name, there)
+            new = None if schedule is _UNCHANGED else (schedule,)
+            definition = changed_definition(entry.definition, new, changes, self._zone)
             changed = policy.change(entry, definition, now, self._zone)
-            return changed if schedule is _UNCHANGED else _due(changed)
+            return changed if schedule is _UNCHANGED else policy.must_be_due(changed)
 
         return cast(Periodic, self._edit(name, edit))
 
@@ -212,7 +203,7 @@ class PeriodicTasks:
             nonlocal entry
             if there is None:
                 return None  # or a first attempt has removed it
-            entry = _read(name, there)
+            entry = read_entry(name, there)
             return Writing(name, there.partition("\n")[0], "")
 
         self._session.ask(lambda store: PeriodicStore(store).edit(name, edit))
@@ -235,7 +226,7 @@ class PeriodicTasks:
         before: list[Periodic] = []
 
         def edit(there: Periodic | None, _: int) -> Periodic:
-            entry = self._required(name, there)
+            entry = required(name, there)
             before[:] = [entry]
             return entry if entry.status == "paused" else policy.pause(entry)
 
@@ -261,9 +252,7 @@ class PeriodicTasks:
             nonlocal after
             if there is None:
                 raise PeriodicUnknown(f"there is no periodic entry {name!r}")
-            line, _, text = there.partition("\n")
-            state = replace(PeriodicState.read(line), tick=None, status="paused")
-            after = f"{state.line}\n{text}"
+            line, after = paused_record(there)
             return None if after == there else Writing(name, line, after)
 
         self._session.ask(lambda store: PeriodicStore(store).edit(name, change))
@@ -281,7 +270,7 @@ class PeriodicTasks:
         """
 
         def edit(there: Periodic | None, now: int) -> Periodic:
-            entry = self._required(name, there)
+            entry = required(name, there)
             return policy.resume(entry, now, self._zone) if entry.status == "paused" else entry
 
         return cast(Periodic, self._edit(name, edit))
@@ -309,7 +298,7 @@ class PeriodicTasks:
             with TickScheduler(self._session.app) as scheduler:
                 while True:
                     record = PeriodicStore(store).get(name)
-                    entry = self._required(name, record and Periodic.unpack(name, record))
+                    entry = required(name, record and Periodic.unpack(name, record))
                     state = entry.state
                     if state.hand == hand:
                         return id  # the answer to a first attempt was lost
@@ -338,7 +327,7 @@ class PeriodicTasks:
 
         What cannot be read here is left out with a warning: see :meth:`unreadable`.
         """
-        return _by_name(
+        return by_name(
             entry for entry in self.iterate() if source is None or entry.definition.source == source
         )
 
@@ -348,7 +337,7 @@ class PeriodicTasks:
         What cannot be read here is left out with a warning: see :meth:`unreadable`.
         """
         for name, record in self._gate().all():
-            entry = _read(name, record)
+            entry = read_entry(name, record)
             if isinstance(entry, Periodic):
                 yield entry
             else:
@@ -362,7 +351,7 @@ class PeriodicTasks:
         return [entry for entry in self._all() if isinstance(entry, UnreadableEntry)]
 
     def _all(self) -> builtins.list[Periodic | UnreadableEntry]:
-        return _by_name(_read(name, record) for name, record in self._gate().all())
+        return by_name(read_entry(name, record) for name, record in self._gate().all())
 
     def next(self, name: str, count: int = 1) -> Sequence[datetime]:
         """Return the next ticks of an entry that are not scheduled yet, none where it is paused.
@@ -374,7 +363,7 @@ class PeriodicTasks:
         RecordError, InvalidSchedule, ScheduleNotImportable
             It cannot be read here, or its schedule cannot say.
         """
-        entry = self._required(name, self.get(name))
+        entry = required(name, self.get(name))
         ticks = policy.upcoming(entry, count, self._zone)
         return [moment_of(tick) for tick in ticks]
 
@@ -393,7 +382,7 @@ class PeriodicTasks:
         def write(store: Store) -> Any:
             def change(there: str | None) -> Writing | None:
                 nonlocal result
-                before = None if there is None else _read(name, there)
+                before = None if there is None else read_entry(name, there)
                 result = edit(before, store.now_ms())
                 if result is None or result == before:
                     return None
@@ -404,13 +393,6 @@ class PeriodicTasks:
 
         self._session.ask(write)
         return result
-
-    def _required(self, name: str, entry: Any) -> Periodic:
-        if isinstance(entry, UnreadableEntry):
-            raise entry.error
-        if not isinstance(entry, Periodic):
-            raise PeriodicUnknown(f"there is no periodic entry {name!r}")
-        return entry
 
     def _withdraw(self, entry: Periodic) -> Sequence[int]:
         """Cancel what is scheduled of an entry and not due yet, and return its ticks."""
@@ -423,42 +405,3 @@ class PeriodicTasks:
         return [
             tick for tick, outcome in zip(ahead, outcomes, strict=True) if outcome is Outcome.DONE
         ]
-
-
-def _due(entry: Periodic) -> Periodic:
-    """Return an entry that has a tick (InvalidSchedule)."""
-    definition = entry.definition
-    if entry.status == "ended":
-        raise InvalidSchedule(
-            f"{entry.name}: {describe(definition.schedule)} is never due from now on"
-            + ("" if definition.end is None else f" until end={definition.end.isoformat()}")
-        )
-    return entry
-
-
-def _read(name: str, record: str) -> Periodic | UnreadableEntry:
-    try:
-        return Periodic.unpack(name, record)
-    except ValueError as exc:
-        return UnreadableEntry.of(name, record, exc)
-
-
-def _by_name(entries: Iterable[E]) -> list[E]:
-    """Return each once, by name."""
-    return sorted({each.name: each for each in entries}.values(), key=lambda each: each.name)
-
-
-def _default(what: str) -> Any:
-    """Return what a field of a definition is by default; None where it has to be said."""
-    [found] = [each for each in fields(Definition) if each.name == what]
-    if found.default_factory is not MISSING:
-        return found.default_factory()
-    return None if found.default is MISSING else found.default
-
-
-#: What a definition says, but for what has its own parameter and what it is known by.
-_CHANGEABLE = frozenset(
-    each.name
-    for each in fields(Definition)
-    if each.init and each.name not in ("name", "source", "schedule")
-)

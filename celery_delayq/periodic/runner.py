@@ -22,10 +22,12 @@ from redis.exceptions import RedisError, ResponseError
 from celery_delayq.errors import NoStore, StoreFull
 from celery_delayq.integration import beat_guard
 from celery_delayq.periodic import policy
-from celery_delayq.periodic.code_entries import Deployment, register_schedules
+from celery_delayq.periodic.code_entries import register_schedules
+from celery_delayq.periodic.code_version import Deployment
 from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.firing import TickScheduler, stored
-from celery_delayq.periodic.policy import Firing, Periodic, PeriodicState
+from celery_delayq.periodic.policy import Firing
+from celery_delayq.periodic.state import Periodic, PeriodicState
 from celery_delayq.settings import Settings
 from celery_delayq.store.periodic import PeriodicStore, Writing
 from celery_delayq.store.pipeline import LOST

@@ -17,7 +17,7 @@ from celery_delayq.model.envelope import MAX_DUE_MS, task_name
 from celery_delayq.model.history import RunRecord
 from celery_delayq.model.lookup import PAUSED_OFFSET, to_bytes
 from celery_delayq.model.scheduled import moment
-from celery_delayq.periodic.policy import Periodic
+from celery_delayq.periodic.state import Periodic
 from celery_delayq.periodic.unreadable import UnreadableEntry
 from celery_delayq.spark.messages import (
     MAP,

@@ -18,8 +18,8 @@ from celery_delayq.errors import DelayQError, InvalidSchedule
 from celery_delayq.periodic import policy
 from celery_delayq.periodic.code_entries import definitions_of
 from celery_delayq.periodic.definition import Definition, definition_hash_of
-from celery_delayq.periodic.policy import Periodic, PeriodicState
 from celery_delayq.periodic.serialization import describe
+from celery_delayq.periodic.state import Periodic, PeriodicState
 from celery_delayq.periodic.wall_clock import moment_of, ms_of
 from celery_delayq.store.periodic import PeriodicStore, Writing
 from celery_delayq.store.schedule import Store

@@ -17,10 +17,10 @@ from kombu import pools
 
 from celery_delayq import DelayQ
 from celery_delayq.periodic import code_entries, definition
-from celery_delayq.periodic.code_entries import Deployment
+from celery_delayq.periodic.code_version import Deployment
 from celery_delayq.periodic.definition import Overlap
-from celery_delayq.periodic.policy import Periodic
 from celery_delayq.periodic.runner import Ticker
+from celery_delayq.periodic.state import Periodic
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.periodic_tasks import TIMEOUT, Diary, StartWorker, start, tasks_of

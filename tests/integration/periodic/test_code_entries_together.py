@@ -16,7 +16,7 @@ from celery import Celery
 from kombu import pools
 
 from celery_delayq import DelayQ
-from celery_delayq.periodic.code_entries import Deployment
+from celery_delayq.periodic.code_version import Deployment
 from celery_delayq.store import periodic as periodic_store
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call

@@ -30,11 +30,11 @@ from sqlalchemy.engine import make_url
 from celery_delayq import DelayQ
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.errors import ConfigError, TransferError
-from celery_delayq.periodic.code_entries import Deployment
+from celery_delayq.periodic.code_version import Deployment
 from celery_delayq.periodic.definition import Definition, definition_hash_of
 from celery_delayq.periodic.importers import FoundEntry, beat, django, redbeat, take_over
-from celery_delayq.periodic.policy import Periodic, PeriodicState, Status
 from celery_delayq.periodic.schedules import clocked
+from celery_delayq.periodic.state import Periodic, PeriodicState, Status
 from celery_delayq.periodic.wall_clock import moment_of, ms_of
 from celery_delayq.store.session import Session
 from celery_delayq.testing import wait_until

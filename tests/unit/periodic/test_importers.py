@@ -20,15 +20,9 @@ from dateutil import tz as dateutil_tz
 
 from celery_delayq import DelayQ
 from celery_delayq.errors import ConfigError, NoStore
+from celery_delayq.periodic import exported
 from celery_delayq.periodic.definition import Definition
-from celery_delayq.periodic.importers import (
-    FoundEntry,
-    beat,
-    begin_from,
-    json_list,
-    redbeat,
-    take_over,
-)
+from celery_delayq.periodic.importers import FoundEntry, beat, begin_from, redbeat, take_over
 from celery_delayq.periodic.importers.django import _moment, _since
 from celery_delayq.periodic.policy import begin, fire
 from celery_delayq.periodic.schedules import clocked
@@ -290,7 +284,7 @@ def listed_again(
     entry = begin(definition, ms_of(made), UTC)
     line = json.dumps({**entry.as_dict(), **told})
     own = "code shop"
-    (found,) = json_list._found([line], own, {} if code is None else {definition.name: code})
+    (found,) = exported._found([line], own, {} if code is None else {definition.name: code})
     assert found.problem is None, found.problem
     counts = code or found.definition
     assert counts is not None
@@ -377,7 +371,7 @@ def test_what_is_wrong_in_a_line_of_a_list_is_a_problem_of_that_line(told: str, 
         line = good.replace("SOURCE", source) % told
         code = {"a": hourly(source="code shop")}
         other = good % '"name": "b"'
-        wrong, right = json_list._found([line, other], "code shop", code)
+        wrong, right = exported._found([line, other], "code shop", code)
         assert wrong.name == name
         assert wrong.problem is not None
         assert wrong.problem.startswith("expected a line of `periodic list --json`: ")
