@@ -1,8 +1,6 @@
-"""How often a failed task is tried again, and when. Policy, no I/O.
+"""How often and when a failed task is retried.
 
-A policy is that of the call, else that of the task, else that of the app for the task's name. It
-says what Celery's own ``Task.retry`` is to do, so events, signals and ``request.retries`` are as
-ever.
+Celery's own ``Task.retry`` does it, so events, signals and ``request.retries`` stay the same.
 """
 
 from __future__ import annotations

@@ -49,9 +49,9 @@ _UNCHANGED: Any = object()
 class PeriodicTasks:
     """The periodic entries of the app's broker.
 
-    All of one Redis database share one schedule. Entries in code, from ``beat_schedule`` and
-    ``add_periodic_task``, are written by workers when they start, and are read, paused and run like
-    others; what else is changed in an entry holds until it changes in the code.
+    All apps of one Redis database share them. Workers write the entries in code
+    (``beat_schedule``, ``add_periodic_task``) when they start. A change to such an entry holds
+    until its code changes.
     """
 
     def __init__(self, session: Session) -> None:
@@ -148,11 +148,9 @@ class PeriodicTasks:
                 changed = policy.change(there, definition, now, self._zone)
                 return changed if there.status == "ended" else policy.must_be_due(changed)
             state = there.state
-            if tried and (state.definition_hash, state.anchor) == (
-                tried.definition_hash,
-                tried.anchor,
-            ):
-                return there  # the answer to a first attempt was lost
+            written = tried and (tried.definition_hash, tried.anchor)
+            if written == (state.definition_hash, state.anchor):
+                return there  # the reply to a first attempt was lost
             raise PeriodicExists(
                 f"there is a periodic entry {name!r} already, made by {there.definition.source}; "
                 "give another name, or replace=True"
@@ -167,8 +165,7 @@ class PeriodicTasks:
         ``catch_up=None`` is ``"one"``. ``catch_up_max`` goes with a ``catch_up`` other than
         ``"all"``.
 
-        An interval keeps its phase: it goes on from the last tick. Ticks of the next two seconds
-        may be scheduled already, and stay as they were.
+        An interval goes on from the last tick. Scheduled ticks (of the next two seconds) stay.
 
         Raises
         ------
@@ -194,8 +191,8 @@ class PeriodicTasks:
     def remove(self, name: str) -> bool:
         """Remove an entry, with its ticks that are scheduled and not due yet; whether it was there.
 
-        Tasks that are ready or run are left to run. An entry in code comes back when it
-        changes there. Of one that cannot be read here, ticks of the next two seconds may stay.
+        Tasks that are ready or running still run. An entry in code comes back when its code
+        changes. Ticks of the next two seconds may stay of an entry that cannot be read here.
         """
         entry: Periodic | UnreadableEntry | None = None
 
@@ -212,16 +209,16 @@ class PeriodicTasks:
         return entry is not None
 
     def pause(self, name: str) -> Periodic | UnreadableEntry:
-        """Fire no ticks of an entry until :meth:`resume`; those that are not due yet are withdrawn.
+        """Pause an entry until :meth:`resume`; its scheduled ticks that are not due are cancelled.
 
-        Of one that cannot be read here, ticks of the next two seconds may stay.
+        Ticks of the next two seconds may stay of an entry that cannot be read here.
 
         Raises
         ------
         PeriodicUnknown
             There is none of that name.
         RecordError
-            Not even how it stands can be read.
+            Its state cannot be read either.
         """
         before: list[Periodic] = []
 
@@ -238,9 +235,8 @@ class PeriodicTasks:
         if unfired:
 
             def correct(there: Periodic | None, _: int) -> Periodic | None:
-                if there is None or there.state != paused.state:
-                    return there
-                return policy.pause(there, unfired, self._zone)
+                unchanged = there is not None and there.state == paused.state
+                return policy.pause(there, unfired, self._zone) if unchanged else there
 
             paused = self._edit(name, correct) or paused
         return cast(Periodic, paused)
@@ -259,7 +255,7 @@ class PeriodicTasks:
         return UnreadableEntry.of(name, after, problem)
 
     def resume(self, name: str) -> Periodic:
-        """Go on with the next tick; those that passed meanwhile are not caught up.
+        """Resume an entry with its next tick; ticks of the pause are not caught up.
 
         Raises
         ------
@@ -332,10 +328,7 @@ class PeriodicTasks:
         )
 
     def iterate(self) -> Iterator[Periodic]:
-        """Yield all entries, in no order and some perhaps twice.
-
-        What cannot be read here is left out with a warning: see :meth:`unreadable`.
-        """
+        """Yield all entries, unordered, some perhaps twice; unreadable ones as in :meth:`list`."""
         for name, record in self._gate().all():
             entry = read_entry(name, record)
             if isinstance(entry, Periodic):
@@ -346,7 +339,7 @@ class PeriodicTasks:
     def unreadable(self) -> builtins.list[UnreadableEntry]:
         """Return the entries that cannot be read here, by name, and why.
 
-        :meth:`pause` and :meth:`remove` take them all the same.
+        :meth:`pause` and :meth:`remove` accept them.
         """
         return [entry for entry in self._all() if isinstance(entry, UnreadableEntry)]
 
@@ -364,8 +357,7 @@ class PeriodicTasks:
             It cannot be read here, or its schedule cannot say.
         """
         entry = required(name, self.get(name))
-        ticks = policy.upcoming(entry, count, self._zone)
-        return [moment_of(tick) for tick in ticks]
+        return [moment_of(tick) for tick in policy.upcoming(entry, count, self._zone)]
 
     @property
     def _zone(self) -> Any:
@@ -399,9 +391,8 @@ class PeriodicTasks:
         now = self._session.ask(lambda store: store.now_ms())
         ahead = policy.ahead_of(entry, now, self._zone)
         ids = [policy.tick_id(entry.name, tick) for tick in ahead]
-        outcomes = self._schedule.cancel_ids(
-            ids, reason="its periodic entry fires no more", ready=False
-        )
+        reason = "its periodic entry fires no more"
+        outcomes = self._schedule.cancel_ids(ids, reason=reason, ready=False)
         return [
             tick for tick, outcome in zip(ahead, outcomes, strict=True) if outcome is Outcome.DONE
         ]

@@ -33,11 +33,11 @@ from celery_delayq.store.session import Session
 
 logger = logging.getLogger(__name__)
 
-#: Seconds after which a version says again that it is about, and for which it counts as being so.
+#: Seconds between two announcements of a version, and for which one keeps it alive.
 KEEP = 20.0
 ALIVE = 60.0
 
-#: Most names that are told when entries are written, and ids that are cancelled together.
+#: Most names in one log line, and most ids in one call that cancels ticks.
 TOLD = 20
 BATCH = 1000
 
@@ -45,15 +45,15 @@ EntryChange = Literal["added", "changed", "removed"]
 
 
 class Deployment:
-    """The entries in the code of an app, as one process has them."""
+    """The entries in the code of an app, as this process has loaded them."""
 
     def __init__(self, app: Celery) -> None:
         self.app = app
         self.source = source_of(app)
         self.definitions: dict[str, Definition] = {}
-        #: What the code says of each, in short.
+        #: By name: changes when the code of the entry changes.
         self.definition_hashes: dict[str, str] = {}
-        #: Those of which it cannot be told here what the code says: they stay as they are.
+        #: Names of invalid entries: their records stay as they are.
         self.left_out: set[str] = set()
         self.version = ""
         self._since: int | None = None
@@ -61,7 +61,9 @@ class Deployment:
         self._kept = float("-inf")
 
     def keep(self, store: Store) -> None:
-        """Say now and then that these are about, and write them if they count and are not there.
+        """Announce this version; if it is the active one, write its missing entries.
+
+        Does nothing when it did so less than :data:`KEEP` seconds ago.
 
         Raises
         ------
@@ -79,7 +81,7 @@ class Deployment:
         self._first = False
 
     def look_again(self) -> None:
-        """Let :meth:`keep` look at once: Redis was away, and may be back without the entries."""
+        """Let the next :meth:`keep` act at once: Redis may have come back without the entries."""
         self._kept = float("-inf")
 
     def _keep(self, store: Store, first: bool) -> None:
@@ -91,12 +93,12 @@ class Deployment:
             self._warn_of_others(gate, deploy.others)
         if deploy.counts != self.version:
             if first:
-                logger.info("Periodic entries stay as a newer version of the code has them")
+                logger.info("Periodic entries not written: a newer version of the code is active")
         elif deploy.mark != self.version:
             _Rewrite(self, gate, store.now_ms()).run()
 
     def say(self, gate: PeriodicStore, before: str = "", then: Deployed | None = None) -> Deploy:
-        """Say that this version is about; the rest as for :meth:`PeriodicStore.deploy`."""
+        """Announce this version; parameters as in :meth:`PeriodicStore.deploy`."""
         alive = int(ALIVE * 1000)
         deploy = gate.deploy(
             self.source, self.version, self._since, alive, before=before, then=then
@@ -143,12 +145,12 @@ class Deployment:
 
 
 class _Rewrite:
-    """Writes once what is new or changed in code, and removes what is in it no more.
+    """Write new and changed entries of the code once, and remove those no longer in it.
 
-    Others may do so at the same time, of this version or another one. So each notes that it is
-    writing, by a mark of its own, and only one that finds it there at the end has written all. What
-    it may change is taken out of what is noted of the code: if it dies meanwhile, nothing that it
-    wrote is taken for what calls have changed.
+    Other processes may do so at the same time, for this version or another one. Each stores a mark
+    of its own first, and has written everything only if its mark is still there at the end. The
+    hashes of entries that it may change are removed first: if it dies, the entries it wrote are not
+    taken for entries that calls have changed.
     """
 
     def __init__(self, code: Deployment, gate: PeriodicStore, now: int) -> None:

@@ -1,7 +1,9 @@
-"""Entries as ``delayq periodic list --json`` has told them: a backup, or those of another Redis.
+"""Import of periodic entries that ``delayq periodic list --json`` has exported.
 
-Those of the app's code are as the code is now; of a list only how they stood counts, such as
-whether they were paused. Those made by calls, and in the code of other apps, are as they were.
+A line is ``as_dict()`` of a :class:`~celery_delayq.periodic.state.Periodic` or an
+:class:`~celery_delayq.periodic.unreadable.UnreadableEntry`. Of an entry in the app's code only the
+state is imported, such as whether it was paused; its definition is that of the code now. Entries
+made by calls, and in the code of other apps, are imported as they were.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from celery_delayq.periodic.serialization import dumps_form
 from celery_delayq.periodic.wall_clock import ms_of
 from celery_delayq.utils.credentials import path_of
 
-#: What is told of how an entry stands, and not of what it is.
+#: Fields of the state of an entry; the others are its definition.
 _STATE = (
     *("when", "status", "next", "since", "last_run_at", "total_run_count", "manual_runs"),
     *("problem", "paused"),  # of one that was unreadable there, and may not be here
@@ -31,7 +33,7 @@ _STATE = (
 
 
 def entries(app: Celery, path: str | Path) -> Iterator[FoundEntry]:
-    """Read what was told, a line for each.
+    """Read exported entries, one from each line.
 
     Parameters
     ----------
@@ -47,7 +49,7 @@ def entries(app: Celery, path: str | Path) -> Iterator[FoundEntry]:
         place = path_of(path, "a file or '-'", ConfigError)
         text = sys.stdin.read() if str(path) == "-" else place.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as exc:
-        raise ConfigError(f"{path}: expected what `periodic list --json` has told, {exc}") from exc
+        raise ConfigError(f"{path}: expected the output of `periodic list --json`, {exc}") from exc
     return _found(text.splitlines(), source_of(app), code_of(app))
 
 

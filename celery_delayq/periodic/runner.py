@@ -1,9 +1,8 @@
 """Fire periodic entries: any number of processes may, without a leader.
 
-``periodic/claim_due.lua`` hands entries out to look at, ``periodic/fire.lua`` schedules their ticks
-if nobody else has
-by then. Ticks are scheduled ahead, so a dispatcher that dies meanwhile makes none late: what it was
-given comes to another one after :data:`LEAVE`.
+``periodic/claim_due.lua`` claims entries, ``periodic/fire.lua`` schedules their ticks unless
+another dispatcher has. Ticks are scheduled ahead: when a dispatcher dies, another one gets its
+entries after :data:`LEAVE` and no tick is late.
 """
 
 from __future__ import annotations
@@ -49,8 +48,7 @@ GATHER = 0.02
 #: For how many ms others leave alone what one looks at.
 LEAVE = 400
 
-#: Seconds after which an entry is tried again whose ticks cannot be worked out, or sent, here, and
-#: after which it is told of again.
+#: Seconds after which an entry that failed is tried again, and after which it is logged again.
 AGAIN, TELL = 5.0, 60.0
 
 #: Seconds for which one that goes waits for what is under way.
@@ -63,7 +61,7 @@ _MOST_FAILING = 1000
 
 
 class Ticker:
-    """Fires periodic entries until it is told to stop, in a thread or greenlet of its own.
+    """Fires periodic entries until :meth:`stop`, in a thread or greenlet of its own.
 
     Parameters
     ----------
@@ -115,7 +113,7 @@ class Ticker:
                             self._keep(store)
                             wait = self._turn(store, scheduler, most)
                             if down:
-                                logger.info("Periodic entries are fired again, Redis is back")
+                                logger.info("Redis is back, periodic entries are fired again")
                             down = full = False
                             self._sleep(pubsub, wait)
             except NoStore:
@@ -124,7 +122,7 @@ class Ticker:
                 if self._deploy is not None:
                     self._deploy.look_again()  # it may come back empty
                 if not down and not self._stopping.is_set():
-                    logger.warning("Redis is away, periodic entries wait for it: %s", exc)
+                    logger.warning("Redis is away, periodic entries wait: %s", exc)
                     down = True
                 self._stopping.wait(POLL)
             except StoreFull as exc:
@@ -140,7 +138,7 @@ class Ticker:
         try:
             beat_guard.warn(store, self._app)
         except ResponseError as exc:  # an account may not read what is not ours
-            logger.warning("It cannot be told whether celery beat runs: %s", exc)
+            logger.warning("Cannot check whether celery beat runs: %s", exc)
 
     def _listen(self, store: Store, pubsub: Any) -> float:
         """Have it told when calls have written entries; return how long to wait at most."""
@@ -159,7 +157,7 @@ class Ticker:
         return LOOK
 
     def _sleep(self, pubsub: Any, seconds: float) -> None:
-        """Wait so long, or until something is told."""
+        """Wait so long, or until calls have written entries."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and not self._stopping.is_set():
             if not pubsub.subscribed:
