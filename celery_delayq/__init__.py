@@ -8,23 +8,55 @@
 
 from kombu.transport import TRANSPORT_ALIASES
 
+from celery_delayq.admin.stats import QueueStats, Stats
 from celery_delayq.app import DelayQ
-from celery_delayq.model.dead_letter import DeadFilter
+from celery_delayq.deadletters.client import DeadLetters
+from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
+from celery_delayq.model.history import Run
 from celery_delayq.model.retry_policy import STEPPED, TEN_RETRIES, Exponential, RetryPolicy
-from celery_delayq.model.scheduled import Filter, Outcome
-from celery_delayq.schedule.items import Item
+from celery_delayq.model.scheduled import Bulk, Filter, Outcome, Page, Paused, ScheduledTask
+from celery_delayq.model.unique import Key
+from celery_delayq.periodic.client import PeriodicTasks
+from celery_delayq.periodic.state import Periodic
+from celery_delayq.schedule.client import Schedule
+from celery_delayq.schedule.items import InvalidItem, Item, ItemOutcome, ManyFailed, ManyReport
+from celery_delayq.schedule.runs import Runs
+from celery_delayq.transfer.client import Transfer
+from celery_delayq.transfer.results import Archived, Exported, Imported
 from celery_delayq.transport import url
 
 __all__ = [
     "STEPPED",
     "TEN_RETRIES",
+    "Archived",
+    "Bulk",
     "DeadFilter",
+    "DeadLetter",
+    "DeadLetters",
     "DelayQ",
     "Exponential",
+    "Exported",
     "Filter",
+    "Imported",
+    "InvalidItem",
     "Item",
+    "ItemOutcome",
+    "Key",
+    "ManyFailed",
+    "ManyReport",
     "Outcome",
+    "Page",
+    "Paused",
+    "Periodic",
+    "PeriodicTasks",
+    "QueueStats",
     "RetryPolicy",
+    "Run",
+    "Runs",
+    "Schedule",
+    "ScheduledTask",
+    "Stats",
+    "Transfer",
 ]
 
 __version__ = "0.1.0.dev0"

@@ -64,23 +64,21 @@ class DelayQ:
     ------
     InvalidRetry
         *retry* is no policy.
+    ConfigError
+        *app* is no Celery app, or *webhook* is no ``Webhook``.
+
+    Notes
+    -----
+    All methods that ask Redis raise ``ConfigError`` before :meth:`init_app`, ``NoStore`` where the
+    app's broker is not one of ours, and what redis-py raises (``redis.exceptions.RedisError``)
+    where Redis is away, or refuses something. A lost connection is tried once more. What they
+    raise else, they say.
 
     Examples
     --------
     >>> app = Celery("shop", broker="delayq+redis://localhost:6379/0")
     >>> delayq = DelayQ(app, at_least_once=True)
     """
-
-    #: What is scheduled: read, cancel, move, run, pause, and schedule very many.
-    schedule: Schedule
-    #: Dead letters; called, it iterates over them.
-    dead_letters: DeadLetters
-    #: The history of runs.
-    runs: Runs
-    #: Files and databases, for the schedule and dead letters.
-    transfer: Transfer
-    #: Numbers.
-    admin: Admin
 
     def __init__(
         self,
@@ -93,13 +91,7 @@ class DelayQ:
         self.at_least_once = at_least_once
         self.retries = defaults_of(retry)
         self.webhook = webhook
-        self.session = session = Session()
-        self.schedule = Schedule(session)
-        self.dead_letters = DeadLetters(session)
-        self.runs = Runs(session)
-        self.transfer = Transfer(session)
-        self.admin = Admin(session)
-        self._revocation = Revocation(session)
+        self.session = Session()
         self._context = ContextValues()
         if app is not None:
             self.init_app(app)
@@ -123,7 +115,7 @@ class DelayQ:
         self.session.bind(app)
         app._delayq = self
         self._context.share(app)
-        amqp.install(app, Services(self._revocation, (archiver.begin, runner.begin)))
+        amqp.install(app, Services(Revocation(self.session), (archiver.begin, runner.begin)))
         if self.webhook is not None:
             from celery_delayq.webhook import settings_of
 
@@ -168,11 +160,41 @@ class DelayQ:
         return self.session.has_store
 
     @property
+    def schedule(self) -> Schedule:
+        """What is scheduled: read, cancel, move, run, pause, and schedule very many."""
+        return Schedule(self.session)
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """Dead letters: read, replay, purge; called, it iterates over them."""
+        return DeadLetters(self.session)
+
+    @property
     def periodic(self) -> PeriodicTasks:
         """The periodic entries, which workers fire without ``celery beat``."""
         return PeriodicTasks(self.session)
 
-    # The methods of the parts that are called most.
+    @property
+    def runs(self) -> Runs:
+        """The history of runs, where the setting ``history`` is more than 0."""
+        return Runs(self.session)
+
+    @property
+    def transfer(self) -> Transfer:
+        """The schedule and dead letters to files and databases, and back."""
+        return Transfer(self.session)
+
+    @property
+    def admin(self) -> Admin:
+        """Numbers about all queues."""
+        return Admin(self.session)
+
+    @property
+    def revocation(self) -> Revocation:
+        """Revoking that lasts, of ids, stamped headers and canvases."""
+        return Revocation(self.session)
+
+    # Methods of the parts, with their signatures and docstrings.
     get = _of("schedule", Schedule.get)
     find = _of("schedule", Schedule.find)
     list = _of("schedule", Schedule.list)
@@ -181,7 +203,7 @@ class DelayQ:
     cancel = _of("schedule", Schedule.cancel)
     cancel_ids = _of("schedule", Schedule.cancel_ids)
     cancel_all = _of("schedule", Schedule.cancel_all)
-    cancel_canvas = _of("_revocation", Revocation.cancel_canvas)
+    cancel_canvas = _of("revocation", Revocation.cancel_canvas)
     reschedule = _of("schedule", Schedule.reschedule)
     reschedule_all = _of("schedule", Schedule.reschedule_all)
     run_now = _of("schedule", Schedule.run_now)

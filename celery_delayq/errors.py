@@ -41,6 +41,22 @@ class UnsupportedServer(DelayQError, OperationalError):
     """The Redis server lacks what the package needs, such as version 6.2."""
 
 
+class BrokerUnavailable(DelayQError, OperationalError, ConnectionError):
+    """Redis cannot be reached, went away, or is no master any more."""
+
+
+class BrokerTimeout(BrokerUnavailable):
+    """Redis did not answer in time; whether it did what was asked is not known."""
+
+
+class CommandRefused(DelayQError):
+    """Redis refused a command: no permission, a key of another type, an error in a script."""
+
+
+class EarlierLayout(DelayQError, OperationalError):
+    """The database has keys of a version before 0.1.0 that this version cannot read."""
+
+
 class StoreFull(DelayQError, OperationalError):
     """Redis refused to store a task because it has no memory left."""
 

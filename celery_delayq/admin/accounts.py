@@ -1,7 +1,7 @@
 """The rights that accounts of Redis need, made of the scripts' commands and the names of keys.
 
 >>> " ".join(rules("producer", ["mail"]))  # doctest: +ELLIPSIS
-'resetkeys ~delayq:next-due index ~delayq:queues ~_kombu.binding* ~{mail}:* ~mail ~mail?[0-9]* ...'
+'resetkeys ~delayq:next_due ~delayq:queues ~_kombu.binding* ~{mail}:* ~mail ~mail??[0-9]* ...'
 """
 
 from __future__ import annotations

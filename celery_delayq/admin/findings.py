@@ -10,14 +10,10 @@ from celery_delayq.store.repair import EXAMPLES, Found
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What may be wrong, what repairing does, and whether nothing is lost or late by it.
-
-    What is *harmless* comes about without a fault, and goes again by itself or costs nothing.
-    """
+    """What may be wrong, and what repairing does."""
 
     what: str
     repairing: str
-    harmless: bool = False
 
 
 KINDS = {
@@ -39,39 +35,15 @@ KINDS = {
         "listed as paused and due, and is not: would be due at another time when its task goes on",
         "removed from the list",
     ),
-    "idle_paused_due": Kind(
-        "listed as paused and due, and there is no such entry", "removed", True
-    ),
     "unlisted_duplicate": Kind(
         "second message with the same id that is not listed: is not found by its id", "listed"
-    ),
-    "idle_duplicate": Kind(
-        "listed as second message with the same id that is gone", "removed", True
-    ),
-    "idle_key": Kind(
-        "unique key of what is gone, or whose owner is unreadable",
-        "removed, it is free all the same",
-        True,
-    ),
-    "keyless": Kind(
-        "task whose unique key nobody has: another one could be sent", "it gets the key", True
     ),
     "gone_running": Kind(
         "counts as running, and no process holds it: keeps its unique key, cannot be cancelled",
         "forgotten, and its unique key is free",
     ),
-    "gone_waiting": Kind(
-        "counts as ready, and a stock worker took it, or it was purged: keeps its unique key",
-        "forgotten, and its unique key is free",
-        True,
-    ),
-    "untracked_held": Kind("held message that is not found by its id", "it is found", True),
-    "untracked_ready": Kind("ready message that is not found by its id", "it is found", True),
     "next_due_late": Kind(
         "the next-due index looks at the queue too late or never", "set to the first due"
-    ),
-    "idle_next_due": Kind(
-        "the next-due index names a queue with nothing scheduled", "removed", True
     ),
     "unregistered": Kind("the registry lacks the queue", "added, with this app's priority steps"),
     "unleased": Kind(
@@ -79,18 +51,12 @@ KINDS = {
         "the lease ends one lease from now",
     ),
     "unwatched": Kind("leases that nobody looks at when they end", "looked at by then"),
-    "empty_lease": Kind("lease on nothing that ended long ago", "removed", True),
-    "stale_message_id": Kind("last request of a process without a lease", "removed", True),
-    "idle_lease_ends": Kind("the index of leases names a queue without any", "removed", True),
     "unlisted_dead_letter": Kind("dead letter that the list by time lacks", "listed"),
     "no_dead_letter": Kind("in the list of dead letters by time, and there is none", "removed"),
     "unlisted_periodic": Kind("periodic entry that nobody looks at: would not fire", "looked at"),
-    "no_periodic": Kind("when to look at a periodic entry that is gone", "removed", True),
     "unreadable_periodic": Kind(
         "periodic entry that cannot be read: does not fire", "none, remove it or add it again"
     ),
-    "stale_count": Kind("count of deliveries of a message that is gone", "removed", True),
-    "no_wake": Kind("something is ready and wakes nobody: up to 1 s late", "wakes", True),
     "wrong_type": Kind("key of the wrong type", "none, look at it yourself"),
 }
 
@@ -108,11 +74,6 @@ class Finding:
     found: int = 0
     repaired: int = 0
     examples: list[str] = field(default_factory=list)
-
-    @property
-    def harmless(self) -> bool:
-        """Whether nothing is lost or late by it."""
-        return KINDS[self.kind].harmless
 
     @property
     def left(self) -> int:
@@ -136,7 +97,7 @@ class Report:
 
     @property
     def found(self) -> int:
-        """How much was wrong, what is harmless included."""
+        """How much was wrong."""
         return sum(finding.found for finding in self.findings)
 
     @property
@@ -146,8 +107,8 @@ class Report:
 
     @property
     def left(self) -> int:
-        """How much is still wrong, what is harmless not included."""
-        return sum(finding.left for finding in self.findings if not finding.harmless)
+        """How much is still wrong."""
+        return sum(finding.left for finding in self.findings)
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as JSON types."""
@@ -156,7 +117,6 @@ class Report:
                 "queue": finding.queue,
                 "kind": finding.kind,
                 "what": KINDS[finding.kind].what,
-                "harmless": finding.harmless,
                 "found": finding.found,
                 "repaired": finding.repaired,
                 "examples": finding.examples,

@@ -22,9 +22,6 @@ from celery_delayq.store.repair_tracking import RepairTracking
 from celery_delayq.store.schedule import Store, layouts
 from celery_delayq.utils.portions import portions
 
-#: Seconds: longer than any lease.
-FOREVER = 1e9
-
 #: How often to try again to give back an entry that others move at the same time.
 ATTEMPTS = 5
 
@@ -133,7 +130,6 @@ def to_stock(app: Celery, *, dry_run: bool = False, spare_living: bool = False) 
             dry_run=dry_run,
             spare_living=spare_living,
         )
-        lease = connection.default_channel.settings.lease
         back.moved.total = sum(back.count(queue, held_by) for queue, held_by in holders.items())
         yield back.moved
         for queue, held_by in holders.items():
@@ -144,7 +140,7 @@ def to_stock(app: Celery, *, dry_run: bool = False, spare_living: bool = False) 
                 yield from back.held(queue, layout, worker_id)
             yield from back.quarantined(queue, layout, quarantined)
             back.ready(queue, layout)
-            back.tidy(queue, lease)
+            back.tidy(queue)
 
 
 @dataclass(slots=True)
@@ -272,7 +268,7 @@ class _Back:
             moved.left += outcome[1]
             yield moved
 
-    def tidy(self, queue: str, lease: float) -> None:
+    def tidy(self, queue: str) -> None:
         """Remove leases on nothing, whether they have ended or not."""
         if self.dry_run:
             return
@@ -280,7 +276,7 @@ class _Back:
         if self.spare_living:
             names = {name for name in names if not self.repair.lives(name)}
         for worker_ids in batches(names) or [[]]:
-            self.repair.leases(queue, worker_ids, lease, -FOREVER, repair=True)
+            self.repair.forget_empty_leases(queue, worker_ids)
 
 
 def _stock_message(record: bytes, score: float, now_ms: int) -> bytes:

@@ -1,4 +1,4 @@
-"""What a shell may suggest for an option. What goes wrong meanwhile means no suggestions."""
+"""Shell completion of the values of options. After an error there are no suggestions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 #: Seconds to wait for a Redis that does not answer.
 PATIENCE = 1.0
 
-#: Variables that the options of ``celery`` itself stand for; it sets them when it runs a command.
+#: Variables that ``celery`` sets from its own options when it runs a command.
 _VARIABLES = {
     "broker": "CELERY_BROKER_URL",
     "result_backend": "CELERY_RESULT_BACKEND",
@@ -26,14 +26,14 @@ _VARIABLES = {
 
 
 def tasks(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Suggest the tasks that the app knows, Celery's own ones only when they are asked for."""
+    """Suggest the app's tasks; Celery's own only after ``celery.``."""
     known = _quietly(lambda: _app(ctx).tasks)
     ours = [name for name in known if not name.startswith("celery.")]
     return _beginning(incomplete, ours) or _beginning(incomplete, known)
 
 
 def queues(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Suggest the queues of the app and those that were ever scheduled on."""
+    """Suggest the queues of the app and those that Redis knows."""
     declared = _quietly(lambda: _app(ctx).amqp.queues)
     return _beginning(incomplete, {*declared, *_quietly(lambda: _registered(_app(ctx)))})
 
@@ -49,7 +49,7 @@ def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:
 
 
 def _quietly(ask: Callable[[], Iterable[str]]) -> list[str]:
-    """Ask; what the app prints meanwhile would be taken for suggestions."""
+    """Return the names. Output of the app is dropped: a shell would take it for suggestions."""
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         try:
             return [*ask()]

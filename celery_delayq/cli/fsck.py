@@ -1,52 +1,53 @@
-"""What does not fit together, as a table or as JSON."""
+"""``fsck``: inconsistencies in Redis, found and repaired."""
 
 from __future__ import annotations
 
-import json
-
 import click
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from celery_delayq.admin.findings import KINDS, Finding, Report
 from celery_delayq.admin.repair import check
 from celery_delayq.app import DelayQ
-from celery_delayq.cli import Refused
-from celery_delayq.cli.screen import console_of, new_table
-from celery_delayq.cli.words import spelled
+from celery_delayq.cli.command import command
+from celery_delayq.cli.options import NameType, json_option, option
+from celery_delayq.cli.screen import check_queue, console, new_table, print_json, progress_bar
 from celery_delayq.settings import Settings
+from celery_delayq.utils.text import spelled
 
 
-def run(delayq: DelayQ, *, queue: str | None, repair: bool, as_json: bool) -> None:
-    """Check, print what was found, and exit with 1 when something is left wrong."""
+@command()
+@option("--repair", is_flag=True, help="Repair what is found.")
+@option("--queue", type=NameType(), metavar="QUEUE", help="Check only this queue.")
+@json_option
+def fsck(delayq: DelayQ, repair: bool, queue: str | None, as_json: bool) -> None:
+    """Find inconsistencies in Redis, and repair them.
+
+    These are entries without a due time, messages that would never be delivered, queues that no
+    dispatcher knows, and so on. Workers and producers may go on; a repair may be interrupted and
+    repeated. Exits with 1 when a finding is left.
+
+    \b
+    Examples:
+      celery -A shop delayq fsck
+      celery -A shop delayq fsck --repair
+      celery -A shop delayq fsck --queue mail --json | jq .findings
+    """
     settings = Settings.from_options(delayq.app.conf.broker_transport_options)
-    console = console_of(click.get_current_context())
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
     report = Report()
-    with Progress(*columns, console=console, disable=as_json) as progress:
-        bar = progress.add_task("repair" if repair else "check", total=None)
+    with progress_bar(hidden=as_json, description="repair" if repair else "check") as bar:
         for report in check(delayq.store, settings, queue=queue, repair=repair):
-            # Of what comes and goes meanwhile, more may be met than there was at first.
-            progress.update(bar, total=max(report.total, report.done), completed=report.done)
-    if queue is not None and queue not in {*report.queues, *delayq.app.amqp.queues}:
-        known = ", ".join(map(spelled, sorted(delayq.store.registry()))) or "none"
-        raise Refused(
-            f"no queue {queue!r} in the registry, in Redis or in the app; known are: {known}"
-        )
+            bar(report.total, report.done)
+    check_queue(delayq, queue, report.queues)
     if as_json:
-        print(json.dumps(report.as_dict()))
+        print_json(report.as_dict())
     else:
+        output = console()
         if report.findings:
-            console.print(_table(report))
+            output.print(_table(report))
         for note in report.notes:
-            console.print(Text(spelled(note)))
-        console.print(_summary(report, repair=repair))
+            output.print(Text(spelled(note)))
+        output.print(_summary(report, repair=repair))
     if report.left:
         raise click.exceptions.Exit(1)
 
@@ -69,11 +70,9 @@ def _table(report: Report) -> Table:
 
 
 def _what(finding: Finding) -> Text:
-    """Return what is wrong, what is done about it, and for which ids."""
+    """Return what is wrong, how it is repaired, and some ids."""
     kind = KINDS[finding.kind]
     text = Text(kind.what)
-    if kind.harmless:
-        text.append(" (harmless)")
     text.append(f"\nrepair: {kind.repairing}")
     more = ", …" if finding.found > len(finding.examples) else ""
     return text.append(f"\n{', '.join(map(spelled, finding.examples))}{more}", style="dim")

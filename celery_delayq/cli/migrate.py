@@ -1,59 +1,81 @@
-"""Moving over and back, with progress."""
+"""``migrate``: from stock Celery and back."""
 
 from __future__ import annotations
 
 import click
 from celery import Celery
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from celery_delayq.admin.reporting import Refused
 from celery_delayq.admin.stock_migration import Moved, from_stock, to_stock
 from celery_delayq.app import DelayQ
-from celery_delayq.cli import Refused
-from celery_delayq.cli.words import spelled
+from celery_delayq.cli.command import command
+from celery_delayq.cli.options import option
+from celery_delayq.cli.screen import console, progress_bar
+from celery_delayq.utils.text import spelled
 
 
-def run(delayq: DelayQ, *, give_back: bool, dry_run: bool, yes: bool) -> None:
-    """Migrate and print what went where; exits with 1 when something could not be moved."""
-    app = delayq.app
-    console = Console(highlight=False)
+@command()
+@option(
+    "--from",
+    "source",
+    type=click.Choice(["stock"]),
+    help="Take over unacked tasks of stopped stock workers.",
+)
+@option(
+    "--to",
+    "target",
+    type=click.Choice(["stock"]),
+    help="Give all back: the schedule as stock messages, and the tasks of stopped workers.",
+)
+@option("--dry-run", is_flag=True, help="Count, change nothing.")
+@option("--yes", is_flag=True, help="Go on although workers answer.")
+def migrate(
+    delayq: DelayQ, source: str | None, target: str | None, dry_run: bool, yes: bool
+) -> None:
+    """Move an app over from stock Celery, or back.
+
+    No drain is needed: stop the workers first; producers may go on. It may be interrupted and
+    repeated.
+
+    \b
+    Examples:
+      celery -A shop delayq migrate --from stock --dry-run
+      celery -A shop delayq migrate --from stock
+      celery -A shop delayq migrate --to stock
+    """
+    if (source is None) == (target is None):
+        raise click.UsageError("give either --from stock or --to stock")
+    app, output = delayq.app, console()
     running = _running_workers(app)
     if running and not yes:
         if not dry_run:
             raise Refused(running)
         refused = Text("Without --dry-run this is refused:", "yellow")
-        console.print(Text.assemble(refused, f" {running}"))
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    steps = (
-        to_stock(app, dry_run=dry_run, spare_living=bool(running) and yes)
-        if give_back
-        else from_stock(app, dry_run=dry_run)
-    )
+        output.print(Text.assemble(refused, f" {running}"))
+    if target is None:
+        steps, description = from_stock(app, dry_run=dry_run), "from stock"
+    else:
+        steps = to_stock(app, dry_run=dry_run, spare_living=bool(running) and yes)
+        description = "to stock"
     moved = Moved(total=0)
-    with Progress(*columns, console=console) as progress:
-        bar = progress.add_task("to stock" if give_back else "from stock", total=None)
+    with progress_bar(hidden=False, description=description) as bar:
         for moved in steps:
-            progress.update(bar, total=moved.total, completed=moved.done)
-    console.print(_summary(moved, dry_run=dry_run))
+            bar(moved.total, moved.done)
+    output.print(_summary(moved, dry_run=dry_run))
     if moved.left or moved.held:
         raise click.exceptions.Exit(1)
 
 
 def _running_workers(app: Celery) -> str:
-    """Return why to stop the workers that run, "" for none: each of their tasks would run twice."""
+    """Return why to stop the workers that answer, "" if none does."""
     replies = app.control.ping(timeout=1.0)
     names = sorted(name for reply in replies for name in reply)
     if not names:
         return ""
     return (
-        f"{len(names)} worker(s) answer: {', '.join(map(spelled, names))}. Stop them first: what "
-        "they hold would run twice. If they serve other queues only, go on with --yes."
+        f"{len(names)} worker(s) answer: {', '.join(map(spelled, names))}. Stop them first: "
+        "their tasks would run twice. If they serve other queues only, go on with --yes."
     )
 
 
@@ -66,7 +88,7 @@ def _summary(moved: Moved, *, dry_run: bool) -> str:
         parts.append(f"{moved.left:,} unreadable or without a queue were left where they are")
     if moved.held:
         parts.append(
-            f"{moved.held:,} are held by processes that were heard of late; repeat this when they "
-            "have ended"
+            f"{moved.held:,} belong to processes that sent a heartbeat of late; repeat this when "
+            "they have ended"
         )
     return f"{head}: {', '.join(parts)}"

@@ -1,4 +1,4 @@
-"""Options that several commands have, and what they are read as."""
+"""Options that several commands share, the types of their values, and what they select."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import click
 from celery.bin.base import CeleryOption
 
 from celery_delayq.cli import complete
-from celery_delayq.cli.words import read_stamp, seconds_of
+from celery_delayq.cli.text import read_stamp, seconds_of
 from celery_delayq.errors import InvalidETA
 from celery_delayq.model.envelope import due_of_countdown, due_of_eta
 from celery_delayq.model.names import is_utf8
@@ -28,30 +28,30 @@ _SPAN = "a duration such as 90 (seconds), 5m, 1h30m or 2d"
 option = functools.partial(click.option, cls=CeleryOption)
 
 
-class Name(click.ParamType):  # type: ignore[type-arg]
+class NameType(click.ParamType):  # type: ignore[type-arg]
     """A name or an id: any text but an empty one."""
 
     name = "name"
 
-    #: Whether what is no UTF-8 cannot be meant.
+    #: Whether text that is not UTF-8 is refused.
     utf8: ClassVar[bool] = True
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text = str(value)
         if not text:
-            self.fail("it is empty: leave it out, or look at the variable it came from", param, ctx)
+            self.fail("it is empty: leave it out, or check the variable it came from", param, ctx)
         if self.utf8 and not is_utf8(text):
             self.fail(f"{text!r} is not UTF-8", param, ctx)
         return text
 
 
-class Moment(click.ParamType):  # type: ignore[type-arg]
-    """A point in time in ISO 8601; a duration with a unit may be one too.
+class TimeType(click.ParamType):  # type: ignore[type-arg]
+    """A point in time in ISO 8601, or a duration with a unit.
 
     Parameters
     ----------
     span : str
-        What a duration is: ``"from now"``, ``"ago"``, or nothing.
+        How a duration is read: ``"from now"``, ``"ago"``, or ``""`` if none is allowed.
     """
 
     name = "time"
@@ -72,15 +72,15 @@ class Moment(click.ParamType):  # type: ignore[type-arg]
             self.fail(f"{value!r}: expected {_ISO}{also}", param, ctx)
 
 
-class Span(click.ParamType):  # type: ignore[type-arg]
+class DurationType(click.ParamType):  # type: ignore[type-arg]
     """A duration, as seconds.
 
     Parameters
     ----------
     negative : bool
-        Whether it may be one.
-    beside : str
-        What none, or a negative one, is told to be instead.
+        Whether it may be negative.
+    expected : str
+        What the error for zero, or for a negative one, asks for.
     """
 
     name = "duration"
@@ -89,10 +89,10 @@ class Span(click.ParamType):  # type: ignore[type-arg]
         self,
         *,
         negative: bool = False,
-        beside: str = "a time in the future; run-now runs at once",
+        expected: str = "a time in the future; run-now runs at once",
     ) -> None:
         self.negative = negative
-        self.beside = beside
+        self.expected = expected
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -107,11 +107,11 @@ class Span(click.ParamType):  # type: ignore[type-arg]
             also = ", or -10m for earlier" if self.negative else ""
             self.fail(f"{value!r}: expected {_SPAN}{also}", param, ctx)
         if not seconds > 0 and not (self.negative and seconds):
-            self.fail(f"{value!r}: expected {self.beside}", param, ctx)
+            self.fail(f"{value!r}: expected {self.expected}", param, ctx)
         return seconds
 
 
-class Json(click.ParamType):  # type: ignore[type-arg]
+class JsonType(click.ParamType):  # type: ignore[type-arg]
     """A value of one type in JSON."""
 
     name = "json"
@@ -131,7 +131,7 @@ class Json(click.ParamType):  # type: ignore[type-arg]
 
 
 class HelpedArgument(click.Argument):
-    """An argument that is explained in the help by every version of click."""
+    """An argument with a line in the help, with every version of click."""
 
     help_group = "Arguments"
 
@@ -140,13 +140,13 @@ class HelpedArgument(click.Argument):
         self.explained = explained
 
     def get_help_record(self, _: click.Context) -> tuple[str, str]:
-        """Return what stands in the help."""
+        """Return its line in the help."""
         return str(self.metavar), self.explained
 
 
 def argument(name: str, metavar: str, explained: str, **options: Any) -> Callable[[F], F]:
-    """Declare an argument that is a name, if *options* do not say otherwise."""
-    given = {"type": Name(), "cls": HelpedArgument, **options}
+    """Declare an argument, a name unless *options* give another type."""
+    given = {"type": NameType(), "cls": HelpedArgument, **options}
     return click.argument(name, metavar=metavar, explained=explained, **given)
 
 
@@ -158,13 +158,20 @@ ids_argument = argument("ids", "[ID]...", _TASK_ID, nargs=-1)
 target_argument = argument("target", "TARGET", _PLACE)
 source_argument = argument("source", "SOURCE", _PLACE)
 
-
 json_option = option("--json", "as_json", is_flag=True, help="Print JSON, times in UTC.")
+json_lines_option = option(
+    "--json", "as_json", is_flag=True, help="Print JSON, one line for each; times in UTC."
+)
+dry_run_option = option("--dry-run", is_flag=True, help="Only show what would be changed.")
 queue_option = option(
-    "--queue", type=Name(), metavar="QUEUE", shell_complete=complete.queues, help="In this queue."
+    "--queue",
+    type=NameType(),
+    metavar="QUEUE",
+    shell_complete=complete.queues,
+    help="In this queue.",
 )
 task_option = option(
-    "--task", type=Name(), metavar="TASK", shell_complete=complete.tasks, help="Of this task."
+    "--task", type=NameType(), metavar="TASK", shell_complete=complete.tasks, help="Of this task."
 )
 
 _FILTER = (
@@ -172,13 +179,13 @@ _FILTER = (
     task_option,
     option(
         "--due-from",
-        type=Moment("from now"),
+        type=TimeType("from now"),
         metavar="TIME",
         help="Due at this time or later: ISO 8601, local without an offset; or 30m from now.",
     ),
     option(
         "--due-to",
-        type=Moment("from now"),
+        type=TimeType("from now"),
         metavar="TIME",
         help="Due at this time or earlier.",
     ),
@@ -211,8 +218,8 @@ def with_filter(command: F) -> F:
 
 
 @dataclass(frozen=True, slots=True)
-class Meant:
-    """What a command is to change: ids or a filter, and what was said about it."""
+class Selection:
+    """What a command changes: ids or a filter, and the flags that go with them."""
 
     ids: tuple[str, ...]
     filter: Any
@@ -221,20 +228,20 @@ class Meant:
     yes: bool
     as_json: bool
 
-    #: The command that shows what an id is, and what to say for all that there is.
+    #: The command that shows one by its id, and how to select everything.
     shows: ClassVar[str] = "get"
-    sure: ClassVar[str] = (
-        "give ids or a filter. If all entries of all queues are meant, say --yes; --dry-run tells "
-        "how many they are"
+    how_to_select_all: ClassVar[str] = (
+        "give ids or a filter. If all entries of all queues are meant, say --yes; --dry-run counts "
+        "them"
     )
 
     @property
     def everything(self) -> bool:
-        """Whether all entries of all queues are meant, and it is said so."""
+        """Whether all entries of all queues are selected, explicitly."""
         return bool(self.filter.is_everything) and self.yes
 
     def check(self) -> None:
-        """Refuse what contradicts itself, and what may be more than was meant.
+        """Refuse contradictions, and a selection that may be wider than intended.
 
         Raises
         ------
@@ -251,43 +258,41 @@ class Meant:
         if self.ids or self.dry_run:
             return
         if self.filter.is_everything and not self.everything:
-            raise click.UsageError(self.sure)
-        if self.yes:
-            return
-        if self.as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
-            raise click.UsageError(
-                "nobody can be asked here whether to do it: say --yes, or --dry-run to see what "
-                "is meant"
-            )
+            raise click.UsageError(self.how_to_select_all)
+        if not self.yes:
+            check_can_ask(self.as_json, ", or --dry-run to see what is selected")
 
 
-_MEANT = (
-    option(
-        "--if-eta",
-        type=Moment(),
-        metavar="TIME",
-        help="Only if it is due at this time, as `list` shows it. For a single id.",
-    ),
-    option("--dry-run", is_flag=True, help="Only tell what is meant by the filter."),
-    option("--yes", is_flag=True, help="Do not ask. Needed when there is no filter."),
-    json_option,
-)
+def check_can_ask(as_json: bool, instead: str = "") -> None:
+    """Refuse to ask where nobody can answer (click.UsageError)."""
+    if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise click.UsageError(f"nobody can be asked here whether to do it: say --yes{instead}")
 
 
-def with_meant(command: F) -> F:
-    """Give a command ids, a filter and what goes with them, as ``meant``."""
+def with_selection(command: F) -> F:
+    """Give a command ids, a filter and the flags that go with them, as ``selection``."""
 
     @functools.wraps(command)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         kwargs["ids"] = tuple(dict.fromkeys(kwargs["ids"]))
         names = ("ids", "filter", "if_eta", "dry_run", "yes", "as_json")
-        return command(*args, meant=Meant(*(kwargs.pop(name) for name in names)), **kwargs)
+        selection = Selection(*(kwargs.pop(name) for name in names))
+        selection.check()
+        return command(*args, selection=selection, **kwargs)
 
-    return with_filter(stacked(wrapper, _MEANT))  # type: ignore[return-value]
+    if_eta = option(
+        "--if-eta",
+        type=TimeType(),
+        metavar="TIME",
+        help="Only if it is due at this time, as `list` shows it. For a single id.",
+    )
+    yes = option("--yes", is_flag=True, help="Do not ask. Required without a filter.")
+    options = (ids_argument, if_eta, dry_run_option, yes, json_option)
+    return with_filter(stacked(wrapper, options))  # type: ignore[return-value]
 
 
 def with_queue_or_task(command: F) -> F:
-    """Give a command ``--queue`` and ``--task``, of which one has to be given."""
+    """Give a command ``--queue`` and ``--task``; exactly one is required."""
 
     @functools.wraps(command)
     def wrapper(*args: Any, queue: str | None, task: str | None, **kwargs: Any) -> Any:

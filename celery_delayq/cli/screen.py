@@ -1,11 +1,11 @@
-"""What commands write on: the terminal, and what a filter means in words."""
+"""What commands print: consoles, tables, progress bars and notes."""
 
 from __future__ import annotations
 
+import json
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from difflib import get_close_matches
 from typing import Any
@@ -15,70 +15,50 @@ from celery.schedules import BaseSchedule
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
+from celery_delayq.admin.reporting import Refused
 from celery_delayq.app import DelayQ
-from celery_delayq.cli.words import distance, number_of, spelled, stamp
-from celery_delayq.model.scheduled import Filter, Outcome, moment
+from celery_delayq.cli.text import distance, stamp
+from celery_delayq.model.scheduled import Filter, moment
 from celery_delayq.periodic.schedules import clocked
 from celery_delayq.periodic.serialization import describe
 from celery_delayq.store.schedule import layouts
+from celery_delayq.utils.text import spelled
 
-#: Columns of a terminal from which on each thing has a column of its own.
+#: Rows that are read at a time, and shown in one table.
+PAGE = 500
+
+#: Columns of a terminal from which on each value has a column of its own.
 WIDE = 160
 
-#: How narrow a terminal may be to have ids as Celery makes them in one line.
+#: Columns of a terminal from which on an id as Celery makes it fits in one line.
 ID_FITS = 60
 
-#: Columns of a time, and least ones of what stands beside it.
+#: Columns of a time, and the least that are left beside it.
 TIME_WIDTH, OTHERS_WIDTH = 29, 24
 
 
-@dataclass(frozen=True, slots=True)
-class Things:
-    """What a command changes.
-
-    Attributes
-    ----------
-    one, many : str
-        How one of them is called, and several.
-    none : str
-        Of what there is none when a filter means nothing.
-    why : Mapping[Outcome, str]
-        Why one may not have been changed.
-    count : Callable[[DelayQ, Any], Counter[tuple[str, str]]]
-        Counts what a filter means by queue and task.
-    """
-
-    one: str
-    many: str
-    none: str
-    why: Mapping[Outcome, str]
-    count: Callable[[DelayQ, Any], Counter[tuple[str, str]]]
-
-    def number(self, number: int) -> str:
-        """Return ``1 entry``, ``1,204 entries``."""
-        return number_of(number, self.one, self.many)
-
-
-def console_of(ctx: click.Context, *, stderr: bool = False) -> Console:
-    """Return a console that heeds ``celery --no-color`` and can write any name."""
+def console(*, stderr: bool = False) -> Console:
+    """Return a console that obeys ``celery --no-color`` and can write any name."""
     stream = sys.stderr if stderr else sys.stdout
     if hasattr(stream, "reconfigure"):
         stream.reconfigure(errors="backslashreplace")
-    return Console(highlight=False, stderr=stderr, no_color=ctx.obj.no_color or None)
+    no_color = click.get_current_context().obj.no_color or None
+    return Console(highlight=False, stderr=stderr, no_color=no_color)
 
 
-def new_table(title: str) -> Table:
+def new_table(title: str = "") -> Table:
     """Return a table that spends no room on frames."""
     return Table(title=title, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
 
 
 def print_fields(console: Console, fields: Iterable[tuple[str, Text]]) -> None:
-    """Print what is known of something, as name and value.
+    """Print names and values.
 
-    Not folded: the terminal does that, and one can copy a value as one line.
+    The terminal folds long values, so that each can be copied as one line.
     """
     rows = [*fields]
     width = max((len(name) for name, _ in rows), default=0) + 2
@@ -87,7 +67,7 @@ def print_fields(console: Console, fields: Iterable[tuple[str, Text]]) -> None:
 
 
 def time_text(time: datetime, now: datetime) -> str:
-    """Return a point in time and how far away it is."""
+    """Return a point in time and its distance from now."""
     return f"{stamp(time)}, {distance((time - now).total_seconds())}"
 
 
@@ -97,14 +77,14 @@ def schedule_text(given: BaseSchedule) -> str:
 
 
 def now_of(delayq: DelayQ) -> datetime:
-    """Return what Redis' clock says: it decides what is due."""
+    """Return the time of Redis' clock, which decides what is due."""
     return moment(delayq.store.now_ms())
 
 
 def id_width(ids: Iterable[str], width: int) -> int | None:
-    """Return how wide a column for a time and an id is on a terminal of *width* columns.
+    """Return the width of a column for times and ids on a terminal of *width* columns.
 
-    None leaves it to rich: there is no room for an id in one line.
+    None leaves it to rich: no id fits in one line.
     """
     if width < ID_FITS:
         return None
@@ -112,10 +92,10 @@ def id_width(ids: Iterable[str], width: int) -> int | None:
 
 
 def folded(text: str, width: int | None) -> str:
-    """Return a text in lines of so many cells."""
+    """Return a text in lines of *width* cells."""
     if width is None:
         return text
-    # By hand: rich would swallow spaces at the end of a line.
+    # rich would swallow spaces at the end of a line.
     lines, room = [""], width
     for one in text:
         room -= cell_len(one)
@@ -126,38 +106,84 @@ def folded(text: str, width: int | None) -> str:
     return "\n".join(lines)
 
 
-def known_queues(delayq: DelayQ) -> set[str]:
-    """Return the queues of the app and those that were ever scheduled on."""
-    declared = delayq.app.amqp.queues
-    return {*delayq.store.registry(), *declared}
+@contextmanager
+def progress_bar(
+    *, hidden: bool, description: str = ""
+) -> Iterator[Callable[[int | None, int], None]]:
+    """Show a bar on a terminal; the function takes the total, if known, and how many are done.
+
+    It is on standard error: data may be written to standard output.
+    """
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    terminal = console(stderr=True)
+    hidden = hidden or not terminal.is_terminal
+    with Progress(*columns, console=terminal, disable=hidden, transient=True) as progress:
+        bar = progress.add_task(description, total=None)
+
+        def show(total: int | None, done: int) -> None:
+            # There may be more than at the start: others go on adding.
+            most = None if total is None else max(total, done)
+            progress.update(bar, total=most, completed=done)
+
+        yield show
 
 
-def note_unknown_queue(delayq: DelayQ, queue: str | None, console: Console) -> None:
-    """Say so if a queue may be a slip of the pen."""
-    known = known_queues(delayq)
-    if queue is not None and queue not in known:
-        names = ", ".join(spelled(name) for name in sorted(known)) or "none"
-        console.print(
-            Text(f"There is no queue {spelled(queue)} in Redis or in the app; known: {names}")
-        )
+def print_list(lines: Sequence[Text], total: int, *, stderr: bool = False) -> None:
+    """Print some lines, and how many more there are of *total*."""
+    output = console(stderr=stderr)
+    for line in lines:
+        output.print(line, soft_wrap=True)
+    if total > len(lines):
+        output.print(f"… and {total - len(lines):,} more")
+
+
+def print_json(value: Any, *, stderr: bool = False) -> None:
+    """Print a value as JSON in one line."""
+    print(json.dumps(value), file=sys.stderr if stderr else sys.stdout)
+
+
+def unknown_queue(delayq: DelayQ, queue: str | None, found: Iterable[str] = ()) -> str:
+    """Return what to say of a queue that may be a typo, "" for one that is known."""
+    known = {*delayq.store.registry(), *delayq.app.amqp.queues, *found}
+    if queue is None or queue in known:
+        return ""
+    names = ", ".join(spelled(name) for name in sorted(known)) or "none"
+    return f"no queue {spelled(queue)} in Redis or in the app; known: {names}"
+
+
+def check_queue(delayq: DelayQ, queue: str | None, found: Iterable[str] = ()) -> None:
+    """Refuse a queue that may be a typo (Refused)."""
+    if problem := unknown_queue(delayq, queue, found):
+        raise Refused(problem)
+
+
+def note_unknown_queue(delayq: DelayQ, queue: str | None, *, stderr: bool = False) -> None:
+    """Print a note about a queue that may be a typo."""
+    if problem := unknown_queue(delayq, queue):
+        console(stderr=stderr).print(Text(f"There is {problem}"))
 
 
 def known_tasks(delayq: DelayQ) -> set[str] | None:
-    """Return the tasks of the app, with those in all modules that its workers import.
+    """Return the tasks of the app, with all modules imported that its workers import.
 
-    None where these cannot be imported here, which is told.
+    None if a module cannot be imported here; a note says so.
     """
     app = delayq.app
     try:
         app.loader.import_default_modules()
         return {*app.tasks}
-    except Exception as exc:  # modules are anybody's
-        click.echo(f"It cannot be told which tasks the app knows: {spelled(str(exc))}", err=True)
+    except Exception as exc:  # a module may raise anything
+        click.echo(f"Cannot tell which tasks the app knows: {spelled(str(exc))}", err=True)
         return None
 
 
 def note_unknown_task(delayq: DelayQ, task: str, scheduled: set[str] | None = None) -> None:
-    """Say so if a task may be a slip of the pen: it may be another app's."""
+    """Print a note about a task that may be a typo; it may also belong to another app."""
     of_app = known_tasks(delayq)
     known = (of_app or set()) | (scheduled or set())
     if of_app is None or task in known:
@@ -180,49 +206,3 @@ def check_priority(delayq: DelayQ, filter: Filter) -> None:
             f"--priority {filter.priority}: there are the steps {known}; a task is in the step of "
             "its priority or the one below"
         )
-
-
-def count_meant(delayq: DelayQ, filter: Filter) -> Counter[tuple[str, str]]:
-    """Count the entries that a filter means, by queue and task; what is unreadable is of ``?``."""
-    counts: Counter[tuple[str, str]] = Counter()
-    if filter.priority is not None:
-        counts.update((each.queue, each.task) for each in delayq.entries(filter))
-        return counts
-    store = delayq.store
-    for queue in store.registry() if filter.queue is None else [filter.queue]:
-        tasks = store.scheduled_tasks(queue) if filter.task is None else [filter.task]
-        for task in tasks:
-            counts[queue, task] = _count(delayq, replace(filter, queue=queue, task=task))
-        if filter.task is None:
-            told = sum(number for (name, _), number in counts.items() if name == queue)
-            counts[queue, "?"] += max(0, _count(delayq, replace(filter, queue=queue)) - told)
-    return +counts
-
-
-def _count(delayq: DelayQ, filter: Filter) -> int:
-    return delayq.count(
-        queue=filter.queue, task=filter.task, due_from=filter.due_from, due_to=filter.due_to
-    )
-
-
-def in_words(counts: Counter[tuple[str, str]], things: Things) -> str:
-    """Return ``1,204 entries of 2 tasks in 3 queues``."""
-    queues, tasks = ({key[i] for key in counts} for i in (0, 1))
-    text = things.number(counts.total())
-    if tasks:
-        text += f" of {spelled(*tasks)}" if len(tasks) == 1 else f" of {len(tasks):,} tasks"
-        text += (
-            f" in queue {spelled(*queues)}" if len(queues) == 1 else f" in {len(queues):,} queues"
-        )
-    return text
-
-
-def meant_table(counts: Counter[tuple[str, str]], things: Things) -> Table:
-    """Return how many of which task in which queue are meant."""
-    table = new_table("")
-    table.add_column("task", overflow="fold")
-    table.add_column("queue", overflow="fold")
-    table.add_column(things.many, justify="right", no_wrap=True)
-    for (queue, task), number in sorted(counts.items()):
-        table.add_row(Text(spelled(task)), Text(spelled(queue)), f"{number:,}")
-    return table

@@ -1,40 +1,50 @@
-"""Numbers as tables, or as JSON."""
+"""``stats``: numbers by queue and task."""
 
 from __future__ import annotations
 
-import json
 import time
 
 from rich import box
-from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
 from celery_delayq.admin.stats import QueueStats, Stats
 from celery_delayq.app import DelayQ
-from celery_delayq.cli.words import number_of, span, spelled
+from celery_delayq.cli.command import command
+from celery_delayq.cli.options import json_option
+from celery_delayq.cli.screen import console, print_json
+from celery_delayq.cli.text import number_of, span
+from celery_delayq.utils.text import spelled
 
 
-def show(delayq: DelayQ, *, as_json: bool) -> None:
-    """Print the numbers of all queues."""
-    stats = delayq.stats()
+@command()
+@json_option
+def stats(delayq: DelayQ, as_json: bool) -> None:
+    """Count scheduled, ready, leased and dead tasks, by queue.
+
+    \b
+    Examples:
+      celery -A shop delayq stats
+      celery -A shop delayq stats --json | jq .overdue
+    """
+    found = delayq.stats()
     if as_json:
-        print(json.dumps(stats.as_dict()))
+        print_json(found.as_dict())
         return
-    console = Console(highlight=False)
-    console.print(queues_table(stats))
-    console.print(_tasks(stats))
-    if stats.periodic:
-        console.print(number_of(stats.periodic, "periodic entry", "periodic entries"))
-    if stats.used_memory is not None:
-        limit = f" of {decimal(stats.max_memory)}" if stats.max_memory else ""
-        console.print(f"Redis uses {decimal(stats.used_memory)}{limit}")
+    output = console()
+    output.print(queues_table(found))
+    output.print(_tasks_table(found))
+    if found.periodic:
+        output.print(number_of(found.periodic, "periodic entry", "periodic entries"))
+    if found.used_memory is not None:
+        limit = f" of {decimal(found.max_memory)}" if found.max_memory else ""
+        output.print(f"Redis uses {decimal(found.used_memory)}{limit}")
 
 
 def queues_table(stats: Stats) -> Table:
     """Return one row for each queue."""
-    # Ten columns in 80: nothing is spent on frames.
+    # Ten columns have to fit 80 characters: no room for frames.
     table = Table(title="Queues", box=box.SIMPLE_HEAD, show_edge=False, padding=0)
     table.add_column("queue", overflow="fold")
     for name in ("scheduled", "overdue", "paused", "ready", "leased", "dead"):
@@ -51,13 +61,13 @@ def queues_table(stats: Stats) -> Table:
             f"{queue.leased:,}",
             f"{queue.dead:,}",
             span(queue.oldest_age) if queue.oldest_age >= 60 else f"{queue.oldest_age:.1f}s",
-            _moment(queue),
+            _due_in(queue),
             "-" if queue.memory is None else decimal(queue.memory),
         )
     return table
 
 
-def _tasks(stats: Stats) -> Table:
+def _tasks_table(stats: Stats) -> Table:
     table = Table(title="Tasks", box=box.SIMPLE_HEAD)
     table.add_column("queue", overflow="fold")
     table.add_column("task", overflow="fold")
@@ -74,8 +84,8 @@ def _tasks(stats: Stats) -> Table:
     return table
 
 
-def _moment(queue: QueueStats) -> str:
-    """Return how long until the next entry is due, "now" when it should have been promoted."""
+def _due_in(queue: QueueStats) -> str:
+    """Return the time until the next entry is due, "now" if it is overdue."""
     if queue.next_due is None:
         return "-"
     seconds = round(queue.next_due - time.time())

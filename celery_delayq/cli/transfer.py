@@ -1,37 +1,66 @@
-"""The commands that write the schedule elsewhere and read it back: ``export``, ``import``."""
+"""``export`` and ``import``: the schedule to files and SQL databases, and back."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import click
-from celery.bin.base import CeleryCommand
+from rich.text import Text
 
-from celery_delayq.cli.base import delayq_of, reporting_errors
+from celery_delayq.app import DelayQ
+from celery_delayq.cli.apply import ENTRIES, ItemKind
+from celery_delayq.cli.command import command
 from celery_delayq.cli.options import (
+    dry_run_option,
     json_option,
     option,
     source_argument,
     target_argument,
     with_filter,
 )
+from celery_delayq.cli.screen import (
+    check_priority,
+    check_queue,
+    console,
+    print_json,
+    print_list,
+    progress_bar,
+)
+from celery_delayq.cli.text import number_of, shown_id
 from celery_delayq.model.scheduled import Filter
+from celery_delayq.transfer.results import Exported, Imported, ImportOutcome, TransferProgress
+from celery_delayq.utils.text import spelled
+
+#: Entries that are listed with the reason why they were left out.
+SHOWN = 20
+
+_WORDS: dict[ImportOutcome, str] = {
+    "scheduled": "scheduled",
+    "ready": "ready, since they are overdue",
+    "restored": "put back",
+    "duplicate": "left as they are: they are there already",
+    "kept": "not scheduled: another task has their unique key",
+    "full": "not scheduled: their queue is full (max_scheduled)",
+    "overdue": "skipped: they are overdue",
+    "filtered": "not selected by the filter",
+    "refused": "refused",
+}
 
 
-@click.command(cls=CeleryCommand)
+@command()
 @target_argument
 @with_filter
 @option("--prune", is_flag=True, help="Remove from the database what is not scheduled any more.")
 @json_option
-@click.pass_context
-@reporting_errors
-def export(ctx: click.Context, target: str, filter: Filter, prune: bool, as_json: bool) -> None:
-    """Write what is scheduled to a file or a SQL database.
+def export(delayq: DelayQ, target: str, filter: Filter, prune: bool, as_json: bool) -> None:
+    """Write the schedule to a file or a SQL database.
 
-    Nothing in Redis is changed. TARGET is a path (JSON Lines, gzipped if it ends in .gz), - for
-    standard output, or the URL of a database: sqlite:///path or
-    postgresql://user:password@host/name. A file appears when it is complete. Exits with 1 when an
-    entry could not be read; all others are written.
+    Redis is not changed. TARGET is a path (JSON Lines, gzipped if it ends in .gz), - for standard
+    output, or the URL of a database: sqlite:///path or postgresql://user:password@host/name. A
+    file appears when it is complete. Exits with 1 when an entry could not be read; all others are
+    written.
 
     \b
     Examples:
@@ -39,37 +68,44 @@ def export(ctx: click.Context, target: str, filter: Filter, prune: bool, as_json
       celery -A shop delayq export - --queue mail | gzip > mail.jsonl.gz
       celery -A shop delayq export postgresql://backup@db/shop --prune
     """
-    from celery_delayq.cli.transferring import export as run
+    check_queue(delayq, filter.queue)
+    check_priority(delayq, filter)
+    # Standard output may be the target.
+    to_stdout = target == "-"
+    with progress_of_report(hidden=as_json) as show:
+        report = delayq.export_to(target, filter, prune=prune, progress=show)
+    if as_json:
+        print_json(report.as_dict(), stderr=to_stdout)
+    else:
+        _print_exported(report, prune=prune, stderr=to_stdout)
+    if report.left_out:
+        raise click.exceptions.Exit(1)
 
-    run(ctx, delayq_of(ctx), target, filter, prune=prune, as_json=as_json)
 
-
-@click.command("import", cls=CeleryCommand)
+@command("import")
 @source_argument
 @with_filter
 @option(
     "--overdue",
     type=click.Choice(["run", "skip"]),
     default="run",
-    help="What to do with entries that should have run by now; they are run if it is not given.",
+    help="What to do with entries that should have run by now; run by default.",
 )
-@option("--dry-run", is_flag=True, help="Only tell what would become of the entries.")
+@dry_run_option
 @json_option
-@click.pass_context
-@reporting_errors
 def import_(
-    ctx: click.Context,
+    delayq: DelayQ,
     source: str,
     filter: Filter,
     overdue: Literal["run", "skip"],
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Schedule what was exported.
+    """Schedule exported entries.
 
-    SOURCE is as for export; - is standard input. May be repeated: what is there already is left
-    as it is. What has run since the export would run again; --due-from leaves it out. Exits with
-    1 when a line was refused or a queue is full; all else is scheduled.
+    SOURCE is as for export; - is standard input. May be repeated: entries that exist are left as
+    they are. Entries that have run since the export would run again; --due-from leaves them out.
+    Exits with 1 when a line was refused or a queue is full; all else is scheduled.
 
     \b
     Examples:
@@ -78,6 +114,44 @@ def import_(
       celery -A shop delayq import postgresql://backup@db/shop --overdue skip
       celery -A old delayq export - | celery -A new delayq import -
     """
-    from celery_delayq.cli.transferring import import_ as run
+    with progress_of_report(hidden=as_json) as show:
+        report = delayq.import_from(source, filter, overdue=overdue, dry_run=dry_run, progress=show)
+    print_imported(report, ENTRIES, as_json=as_json)
 
-    run(ctx, delayq_of(ctx), source, filter, overdue=overdue, dry_run=dry_run, as_json=as_json)
+
+@contextmanager
+def progress_of_report(*, hidden: bool) -> Iterator[Callable[[TransferProgress], None]]:
+    """Show a bar on a terminal; the function takes the report so far."""
+    with progress_bar(hidden=hidden) as bar:
+        yield lambda report: bar(report.total, report.looked)
+
+
+def print_imported(report: Imported, kind: ItemKind, *, as_json: bool) -> None:
+    """Print the outcomes; exits with 1 when something could not be imported."""
+    if as_json:
+        print_json(report.as_dict())
+    else:
+        refusals = report.refusals[:SHOWN]
+        lines = [Text(f"line {line:,}: {spelled(reason)}") for line, reason in refusals]
+        print_list(lines, report.outcomes["refused"])
+        output, total = console(), kind.number(report.looked)
+        output.print(f"{total}, a dry run:" if report.dry_run else f"{total}:")
+        for outcome, words in _WORDS.items():
+            if number := report.outcomes[outcome]:
+                output.print(f"{number:>12,} {words}")
+    if report.missing:
+        raise click.exceptions.Exit(1)
+
+
+def _print_exported(report: Exported, *, prune: bool, stderr: bool) -> None:
+    lines = [
+        Text(f"{spelled(queue)} {shown_id(id)}: {spelled(reason)}")
+        for queue, id, reason in report.unreadable[:SHOWN]
+    ]
+    print_list(lines, report.left_out, stderr=stderr)
+    text = f"{number_of(report.entries, 'entry', 'entries')} exported"
+    if prune:
+        text += f", {number_of(report.pruned, 'row', 'rows')} of others removed"
+    if report.left_out:
+        text += f", {report.left_out:,} left out: unreadable"
+    console(stderr=stderr).print(f"{text}.")

@@ -26,14 +26,14 @@ _OF_THE_PAST = frozenset(
 )
 
 
-class Changes(NamedTuple):
+class ReplayChanges(NamedTuple):
     """With what a dead letter is replayed instead of what it had; None for no change."""
 
     args: Sequence[Any] | None = None
     kwargs: Mapping[str, Any] | None = None
     queue: str | None = None
 
-    def checked(self) -> Changes:
+    def checked(self) -> ReplayChanges:
         """Return these, which a task can be called with.
 
         Raises
@@ -62,8 +62,13 @@ class Changes(NamedTuple):
 _AGAIN = " again "
 
 
-def replayed_in_place(
-    dead_letter: DeadLetter, layout: Layout, due: Due, changes: Changes, message_id: str, run: str
+def replayed(
+    dead_letter: DeadLetter,
+    layout: Layout,
+    due: Due,
+    changes: ReplayChanges,
+    message_id: str,
+    run: str,
 ) -> Entry:
     """Return the entry that a dead letter becomes: its task starts anew.
 
@@ -135,7 +140,7 @@ def _has_passed(expires: Any) -> bool:
         return False
 
 
-def _change_arguments(message: dict[str, Any], changes: Changes) -> None:
+def _change_arguments(message: dict[str, Any], changes: ReplayChanges) -> None:
     if message.get("content-type") != "application/json":
         raise RecordError(
             f"its arguments are {message.get('content-type')!r}; only JSON can be changed"

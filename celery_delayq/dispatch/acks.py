@@ -15,8 +15,9 @@ from typing import Any
 from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
 from celery_delayq.store.leases import Acked
-from celery_delayq.store.schedule import Store, is_refusal_for_now
+from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call
+from celery_delayq.store.scripting.runner import is_refusal_for_now
 from celery_delayq.utils import native_threads
 
 logger = native_threads.Logger(__name__)

@@ -10,7 +10,7 @@ from celery.app.control import Control as CeleryControl
 from celery.worker import control
 from kombu.utils.functional import maybe_list
 
-from celery_delayq.integration.services import Revocation, revocation_of
+from celery_delayq.integration.services import RevocationService, revocation_of
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ def install_in_worker() -> None:
 
 
 def _remembering(
-    stock: Callable[..., Any], remember: Callable[[Revocation, dict[str, Any]], None]
+    stock: Callable[..., Any], remember: Callable[[RevocationService, dict[str, Any]], None]
 ) -> Callable[..., Any]:
     """Make revoking last that a client without the extension has asked for."""
 
@@ -67,11 +67,11 @@ def _remembering(
     return revoke
 
 
-def _remember_ids(revocation: Revocation, given: dict[str, Any]) -> None:
+def _remember_ids(revocation: RevocationService, given: dict[str, Any]) -> None:
     revocation.revoke_new([str(id) for id in maybe_list(given.get("task_id")) or []])
 
 
-def _remember_stamps(revocation: Revocation, given: dict[str, Any]) -> None:
+def _remember_stamps(revocation: RevocationService, given: dict[str, Any]) -> None:
     revocation.revoke_new_stamps(stamps_of(given.get("headers")))
 
 

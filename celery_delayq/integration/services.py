@@ -11,7 +11,7 @@ from celery import Celery
 Background = Callable[[Celery], Callable[[], object] | None]
 
 
-class Revocation(Protocol):
+class RevocationService(Protocol):
     """Makes revoking last: :class:`celery_delayq.schedule.revocation.Revocation`."""
 
     def revoke(self, ids: Iterable[str]) -> None:
@@ -34,7 +34,7 @@ class Revocation(Protocol):
 class Services(NamedTuple):
     """All that the hooks of one app call above their room."""
 
-    revocation: Revocation
+    revocation: RevocationService
     background: Sequence[Background]
 
 
@@ -44,7 +44,7 @@ def services_of(app: Celery) -> Services | None:
     return found
 
 
-def revocation_of(app: Celery) -> Revocation | None:
+def revocation_of(app: Celery) -> RevocationService | None:
     """Return how to make revoking last; None without the extension, or with another broker."""
     services, delayq = services_of(app), getattr(app, "_delayq", None)
     return services.revocation if services and delayq is not None and delayq.has_store else None

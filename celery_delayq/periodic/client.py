@@ -235,8 +235,9 @@ class PeriodicTasks:
         if unfired:
 
             def correct(there: Periodic | None, _: int) -> Periodic | None:
-                unchanged = there is not None and there.state == paused.state
-                return policy.pause(there, unfired, self._zone) if unchanged else there
+                if there is None or there.state != paused.state:
+                    return there
+                return policy.pause(there, unfired, self._zone)
 
             paused = self._edit(name, correct) or paused
         return cast(Periodic, paused)

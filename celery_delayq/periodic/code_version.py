@@ -27,8 +27,8 @@ from celery_delayq.periodic.definition import Definition, source_in
 from celery_delayq.periodic.state import Periodic
 from celery_delayq.schedule.client import Schedule
 from celery_delayq.store.periodic import Deploy, Deployed, PeriodicStore, Writing
-from celery_delayq.store.pipeline import LOST
 from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting.pipelining import LOST
 from celery_delayq.store.session import Session
 
 logger = logging.getLogger(__name__)

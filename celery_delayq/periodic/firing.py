@@ -17,11 +17,11 @@ from celery_delayq.periodic import policy
 from celery_delayq.periodic.policy import Firing
 from celery_delayq.periodic.state import Periodic
 from celery_delayq.periodic.wall_clock import moment_of
-from celery_delayq.schedule.items import Item, Reader
-from celery_delayq.schedule.message_factory import Maker
+from celery_delayq.schedule.items import Item, ItemReader
+from celery_delayq.schedule.message_factory import MessageFactory
 from celery_delayq.store.periodic import EntryTicks, PeriodicStore, Writing, fired
 from celery_delayq.store.schedule import Store
-from celery_delayq.store.scripting.pipelining import Ahead
+from celery_delayq.store.scripting.pipelining import PipelinedCalls
 from celery_delayq.utils.portions import portions
 
 #: Seconds of rest after each entry: the worker's own thread need not wait for Python's lock until
@@ -43,8 +43,8 @@ class TickScheduler:
 
     def __init__(self, app: Celery) -> None:
         self._app = app
-        self._reader = Reader(app, None, {})
-        self._maker = Maker(app, {})
+        self._reader = ItemReader(app, None, {})
+        self._maker = MessageFactory(app, {})
 
     def __enter__(self) -> TickScheduler:
         self._maker.__enter__()
@@ -102,7 +102,7 @@ class TickScheduler:
             for index, each in zip(indexes, fired(reply), strict=True):
                 codes[index] = each
 
-        with Ahead(lambda question: question(store)) as line:
+        with PipelinedCalls(lambda question: question(store)) as line:
             for queue, some in by_queue.items():
                 for part in portions(some, CALL, _bytes_of, _messages_of):
                     indexes, ticks = zip(*part, strict=True)

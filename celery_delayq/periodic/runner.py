@@ -29,8 +29,8 @@ from celery_delayq.periodic.policy import Firing
 from celery_delayq.periodic.state import Periodic, PeriodicState
 from celery_delayq.settings import Settings
 from celery_delayq.store.periodic import PeriodicStore, Writing
-from celery_delayq.store.pipeline import LOST
 from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting.pipelining import LOST
 from celery_delayq.store.session import Session
 
 logger = logging.getLogger(__name__)

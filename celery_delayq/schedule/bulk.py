@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any
 from uuid import uuid4
 
 from celery_delayq.errors import ConfigError, InvalidETA, InvalidFilter
@@ -16,8 +16,6 @@ from celery_delayq.schedule.reader import ScheduleReader
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import queues_of, scheduled_among
 from celery_delayq.store.schedule import Store
-
-T = TypeVar("T")
 
 #: Entries that one script call of a bulk operation changes.
 BATCH = 100

@@ -1,10 +1,10 @@
-"""What those who manage the schedule call: get, list, cancel, move, run, pause."""
+"""Public API of the schedule: cancel, move, run, add, pause."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any
 from uuid import uuid4
 
 from celery import Signature
@@ -16,14 +16,12 @@ from celery_delayq.model.lookup import StatusCode
 from celery_delayq.model.names import check_name
 from celery_delayq.model.scheduled import Outcome, Paused, ScheduledTask, outcome_of
 from celery_delayq.schedule.bulk import BulkChanges, new_due, shift_ms, shifted
-from celery_delayq.schedule.items import Item, ItemOutcome, Report
+from celery_delayq.schedule.items import Item, ItemOutcome, ManyReport
 from celery_delayq.schedule.reader import id_of
 from celery_delayq.schedule.schedule_many import BATCH, schedule_many
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import queues_of, scheduled_among
 from celery_delayq.store.schedule import Store
-
-T = TypeVar("T")
 
 #: How often to try again to move an entry by an amount that others move at the same time.
 ATTEMPTS = 5
@@ -35,13 +33,17 @@ class Schedule(BulkChanges):
     def cancel(
         self, id: str, *, queue: str | None = None, if_eta: datetime | str | None = None
     ) -> Outcome:
-        """Cancel a task that no worker has yet; it never runs then.
+        """Cancel a task that no worker has yet: it never runs.
 
-        Its state in the result backend is ``REVOKED`` then. What a worker has already is left to
+        Its state in the result backend becomes ``REVOKED``. For a task that a worker has, use
         ``AsyncResult.revoke``.
 
         Parameters
         ----------
+        id : str
+            The id of a task, or its ``AsyncResult``.
+        queue : str | None
+            In this queue only; None for all.
         if_eta : datetime | str | None
             Only if it is due at that time.
 
@@ -50,6 +52,11 @@ class Schedule(BulkChanges):
         Outcome
             ``DONE``; ``RUNNING``, when a worker has it; ``UNKNOWN``, when it has finished or never
             was; ``CHANGED``, when it is due at another time than *if_eta*.
+
+        Raises
+        ------
+        InvalidFilter, InvalidETA
+            *id* is no id, or *if_eta* no time.
         """
         return self._cancel([id_of(id)], queue, _ms(if_eta), "cancelled", ready=True)[0]
 
@@ -61,9 +68,9 @@ class Schedule(BulkChanges):
         Parameters
         ----------
         reason : str
-            What the result backend is told.
+            What the result backend stores as the reason.
         ready : bool
-            Whether to cancel what is ready, too; else the outcome is ``READY``.
+            Whether to cancel ready tasks too; otherwise their outcome is ``READY``.
         """
         return self._cancel(ids, None, None, reason, ready=ready)
 
@@ -201,7 +208,7 @@ class Schedule(BulkChanges):
         signals: bool = True,
         batch: int = BATCH,
         **options: Any,
-    ) -> Report:
+    ) -> ManyReport:
         """Schedule very many tasks, in batches and with bounded memory.
 
         The messages are those that ``apply_async`` would send. An item that is wrong is refused
@@ -231,7 +238,7 @@ class Schedule(BulkChanges):
 
         Returns
         -------
-        Report
+        ManyReport
             How many items came to which outcome.
 
         Raises
@@ -263,21 +270,51 @@ class Schedule(BulkChanges):
     # -- to pause
 
     def pause(self, *, queue: str | None = None, task: str | None = None) -> bool:
-        """Pause a queue or a task name: nothing of it is promoted or started until it goes on.
+        """Pause a queue or a task name: none of its tasks is promoted or started until it resumes.
 
-        What a worker has taken already still runs. What is sent meanwhile is kept.
+        Tasks that a worker has taken still run. Tasks that are sent meanwhile are kept.
+
+        Parameters
+        ----------
+        queue, task : str | None
+            The name of a queue or of a task: exactly one of them.
 
         Returns
         -------
         bool
             Whether it was not paused before.
+
+        Raises
+        ------
+        ConfigError
+            Both names are given, or none.
+        InvalidFilter
+            The name is no text, or empty.
         """
         _one_of(queue, task)
         token = uuid4().hex
         return self._ask(lambda store: store.control.pause([], queue=queue, task=task, token=token))
 
     def resume(self, *, queue: str | None = None, task: str | None = None) -> bool:
-        """Let a queue or a task name go on; return whether it was paused."""
+        """Resume a queue or a task name that was paused; its overdue tasks cause no burst.
+
+        Parameters
+        ----------
+        queue, task : str | None
+            The name of a queue or of a task: exactly one of them.
+
+        Returns
+        -------
+        bool
+            Whether it was paused.
+
+        Raises
+        ------
+        ConfigError
+            Both names are given, or none.
+        InvalidFilter
+            The name is no text, or empty.
+        """
         _one_of(queue, task)
         token = uuid4().hex
         return self._ask(

@@ -10,7 +10,7 @@ from celery import Celery, Signature, Task
 
 from celery_delayq.errors import DelayQError
 from celery_delayq.model.names import UTF8
-from celery_delayq.schedule.message_template import Job, Target, message_id_of_id, new_id
+from celery_delayq.schedule.message_template import Job, TargetTask, message_id_of_id, new_id
 
 #: Most tasks whose targets are remembered.
 TARGETS = 1024
@@ -99,7 +99,7 @@ class ItemOutcome:
 
 
 @dataclass(slots=True)
-class Report:
+class ManyReport:
     """What became of all items.
 
     Attributes
@@ -151,11 +151,11 @@ class ManyFailed(DelayQError):
 
     Attributes
     ----------
-    report : Report
+    report : ManyReport
         What was taken and stored until then, and from where to go on.
     """
 
-    def __init__(self, message: str, report: Report) -> None:
+    def __init__(self, message: str, report: ManyReport) -> None:
         super().__init__(message, report)
         self.report = report
 
@@ -172,7 +172,7 @@ NOT_OPTIONS = frozenset({*Item._fields, "task_id", "producer", "publisher", "con
 }
 
 
-class Reader:
+class ItemReader:
     """Reads items."""
 
     def __init__(self, app: Celery, task: Any, options: dict[str, Any]) -> None:
@@ -184,7 +184,7 @@ class Reader:
         for_all = {name: self.common.pop(name, None) for name in COMMON}
         self._for_all = Item(task=task, **for_all)
         #: By identity: looking at a proxy of a task costs more than all the rest.
-        self._targets: dict[int, tuple[Any, Target]] = {}
+        self._targets: dict[int, tuple[Any, TargetTask]] = {}
 
     def read(self, given: Any) -> Job:
         """Return the call that an item means.
@@ -230,19 +230,19 @@ class Reader:
             all.unique_key if key is None else key,
         )
 
-    def _target(self, task: Any) -> Target:
+    def _target(self, task: Any) -> TargetTask:
         """Return the task that is meant, by its name where this app does not know it."""
         known, target = self._targets.get(id(task), (None, None))
         if target is not None and known is task:
             return target
         if isinstance(task, str) and task:
             found = self._tasks.get(task)
-            target = Target(task) if found is None else Target.of(found)
+            target = TargetTask(task) if found is None else TargetTask.of(found)
         elif isinstance(task, Task):
             if task.app is not self._app:
                 raise InvalidItem(f"task={task!r} belongs to another app, {task.app!r}")
             # Not a proxy, as decorators return.
-            target = Target.of(self._tasks.get(task.name, task))
+            target = TargetTask.of(self._tasks.get(task.name, task))
         else:
             raise InvalidItem(
                 f"task={task!r}: expected a task or its name, in the item or for all: "

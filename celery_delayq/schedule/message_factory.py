@@ -16,7 +16,7 @@ from celery_delayq.model import delivery, envelope
 from celery_delayq.model.envelope import PROPERTY, Due, Entry
 from celery_delayq.schedule.items import InvalidItem
 from celery_delayq.schedule.message_template import Job, Routed, Template, kind
-from celery_delayq.store.pipeline import LOST
+from celery_delayq.store.scripting.pipelining import LOST
 
 #: Most templates kept: more kinds than that come one after another, not all at once.
 KINDS = 256
@@ -25,7 +25,7 @@ KINDS = 256
 TRIES = 3
 
 
-class Maker:
+class MessageFactory:
     """Makes entries of calls: of most by a template, of the others by Celery itself.
 
     Parameters
@@ -48,7 +48,7 @@ class Maker:
         self.channel: Any = None
         self._producer: Any = None
 
-    def __enter__(self) -> Maker:
+    def __enter__(self) -> MessageFactory:
         self._connect()
         return self
 

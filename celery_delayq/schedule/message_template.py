@@ -35,7 +35,7 @@ _encode: Callable[[Any], str] = JSONEncoder().encode
 dumps: Callable[[Any], str] = StockEncoder().encode
 
 
-class Target(NamedTuple):
+class TargetTask(NamedTuple):
     """The task of a call.
 
     Attributes
@@ -52,7 +52,7 @@ class Target(NamedTuple):
     uniform: bool = True
 
     @classmethod
-    def of(cls, task: Task) -> Target:
+    def of(cls, task: Task) -> TargetTask:
         """Return a task that is known here."""
         uniform = (
             getattr(task.apply_async, "__func__", None) is Task.apply_async
@@ -65,7 +65,7 @@ class Target(NamedTuple):
 class Job(NamedTuple):
     """A call of a task: what :meth:`celery.Celery.send_task` takes, the options apart."""
 
-    target: Target
+    target: TargetTask
     id: str
     message_id: str
     args: Any
@@ -79,7 +79,7 @@ class Job(NamedTuple):
     unique_key: Any = None
 
 
-class Encoded(NamedTuple):
+class EncodedCall(NamedTuple):
     """A call with an ETA and keyword arguments, encoded already.
 
     *eta* is in ISO 8601, in UTC, and *due* the same; *key* is what its
@@ -256,7 +256,7 @@ class Template:
             self._add_expires(values, expires)
         return Routed(self._queues, self._entry(job.id, due, self._record(job, values)))
 
-    def fill_encoded(self, call: Encoded) -> Routed:
+    def fill_encoded(self, call: EncodedCall) -> Routed:
         """Return the entry of a call whose arguments have the names of the first one's."""
         id, message_id, due, eta, key, kwargs, shown = call
         if shown is None or not amqp.is_plain(shown):

@@ -24,18 +24,40 @@ class ScheduleReader:
     def get(self, id: str, *, queue: str | None = None) -> ScheduledTask | None:
         """Return the task with that id, None for one that has finished or never was.
 
-        Of several, as after sending one id twice, it is the one that is due first.
+        Where several tasks have it, as after sending one id twice, it is the one that is due first.
 
         Parameters
         ----------
+        id : str
+            The id of a task, or its ``AsyncResult``.
         queue : str | None
-            Look in this queue only.
+            Look in this queue only; None for all.
+
+        Raises
+        ------
+        InvalidFilter
+            *id* is neither of both.
         """
         return min(self.find(id, queue=queue), key=lambda each: each.due, default=None)
 
     def find(self, id: str, *, queue: str | None = None) -> Sequence[ScheduledTask]:
-        """Return all tasks with that id: a task that is routed to two queues is two entries."""
+        """Return all tasks with that id: a task that is routed to two queues is two entries.
 
+        Parameters
+        ----------
+        id, queue
+            As for :meth:`get`.
+
+        Returns
+        -------
+        Sequence[ScheduledTask]
+            Scheduled, ready or running tasks, in no order; empty for one that has finished.
+
+        Raises
+        ------
+        InvalidFilter
+            *id* is neither the id of a task nor its ``AsyncResult``.
+        """
         id = id_of(id)
 
         def ask(store: Store) -> Sequence[ScheduledTask]:
@@ -58,10 +80,10 @@ class ScheduleReader:
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page:
-        """Return a page of the schedule in order of due.
+        """Return a page of scheduled tasks, the first that is due first.
 
-        What is paused comes last or, where a task is given, in its place by due. Entries that come
-        or go between two pages are in them or not; all others are there once.
+        Paused tasks come last, but where *task* is given, in their place by due. Tasks that come or
+        go between two pages are in them or not; all others are there once.
 
         Parameters
         ----------
@@ -70,12 +92,16 @@ class ScheduleReader:
         limit : int
             Most entries of the page, 1 to 10,000.
         cursor : str | None
-            That of the page before.
+            ``Page.cursor`` of the page before; None for the first page.
 
         Raises
         ------
         InvalidCursor
             The cursor is none, or goes with another filter.
+        InvalidFilter, InvalidETA
+            A part of the filter is wrong.
+        ValueError
+            *limit* is not in its range.
         """
         if not 1 <= limit <= 10_000:
             raise ValueError(f"limit={limit!r}: expected a number from 1 to 10,000")
@@ -84,7 +110,15 @@ class ScheduleReader:
         return self._ask(lambda store: read_page(store, filter, limit, after))
 
     def entries(self, filter: Filter | None = None, *, page: int = 500) -> Iterator[ScheduledTask]:
-        """Yield all scheduled entries that a filter means, in order of due."""
+        """Yield all scheduled tasks that match a filter, the first that is due first.
+
+        Parameters
+        ----------
+        filter : Filter | None
+            None for all.
+        page : int
+            Tasks that are read from Redis at once.
+        """
         filter = filter or Filter()
         after = None
         while True:
@@ -103,14 +137,19 @@ class ScheduleReader:
         due_to: datetime | str | None = None,
         priority: int | None = None,
     ) -> int:
-        """Return how many entries are scheduled; a task that is routed to two queues is two.
+        """Return how many tasks are scheduled; one that is routed to two queues counts twice.
 
-        By priority, all entries have to be looked at.
+        With *priority*, the whole schedule is read.
 
         Parameters
         ----------
         queue, task, due_from, due_to, priority
             See :class:`~celery_delayq.model.scheduled.Filter`.
+
+        Raises
+        ------
+        InvalidFilter, InvalidETA
+            A part of the filter is wrong.
         """
         filter = Filter(queue, task, due_from, due_to, priority)
         if priority is not None:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TypeVar
 
 from celery_delayq.model.history import START, Run, check_range, readable
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.session import Session
-
-T = TypeVar("T")
 
 #: Runs that are read at once.
 PAGE = 500

@@ -19,21 +19,21 @@ from celery_delayq.schedule.items import (
     InvalidItem,
     Item,
     ItemOutcome,
+    ItemReader,
     ManyFailed,
-    Reader,
-    Report,
+    ManyReport,
     State,
 )
-from celery_delayq.schedule.message_factory import Maker
+from celery_delayq.schedule.message_factory import MessageFactory
 from celery_delayq.schedule.message_template import Routed
-from celery_delayq.store.pipeline import LOST, Pipeline
 from celery_delayq.store.scripting.calls import Puts
+from celery_delayq.store.scripting.pipelining import LOST, EntryPipeline
 from celery_delayq.store.session import Session
 
 if TYPE_CHECKING:
     from celery import Celery
 
-__all__ = ["InvalidItem", "Item", "ItemOutcome", "ManyFailed", "Report", "schedule_many"]
+__all__ = ["InvalidItem", "Item", "ItemOutcome", "ManyFailed", "ManyReport", "schedule_many"]
 
 T = TypeVar("T")
 
@@ -72,7 +72,7 @@ def schedule_many(
     *,
     signals: bool,
     batch: int,
-) -> Report:
+) -> ManyReport:
     """Schedule very many tasks: :meth:`.schedule.client.Schedule.schedule_many`."""
     if isinstance(items, (Item, Mapping, str, bytes)):
         raise InvalidItem(f"items={items!r}: expected several of them, such as [Item(...)]")
@@ -81,9 +81,9 @@ def schedule_many(
         raise InvalidItem(f"{', '.join(wrong)}: no option of all items")
     if batch < 1:
         raise InvalidItem(f"batch={batch!r}: expected a number from 1")
-    reader = Reader(session.app, task, options)
-    run = Run(session, on_outcome, batch)
-    maker = Maker(session.app, reader.common, signals)
+    reader = ItemReader(session.app, task, options)
+    run = ManyRun(session, on_outcome, batch)
+    maker = MessageFactory(session.app, reader.common, signals)
     return run.take(iter(items), maker, _Making(reader, maker))
 
 
@@ -101,7 +101,7 @@ class Making(Protocol):
 class _Making:
     """Makes entries of items."""
 
-    def __init__(self, reader: Reader, maker: Maker) -> None:
+    def __init__(self, reader: ItemReader, maker: MessageFactory) -> None:
         self._reader = reader
         self._maker = maker
         self.id: str | None = None
@@ -113,7 +113,7 @@ class _Making:
         return self._maker.make(job)
 
 
-class Run:
+class ManyRun:
     """One call of ``schedule_many``.
 
     Parameters
@@ -147,15 +147,17 @@ class Run:
         self._batch = batch
         #: States that are only counted.
         self._counted = _WITHOUT_ERROR if errors_only or on_outcome is None else frozenset()
-        self._report = Report()
+        self._report = ManyReport()
         #: Of items with several queues: how many there are, and what those that answered said.
         self._several: dict[int, tuple[int, list[tuple[str, Put]]]] = {}
-        self._pipeline: Pipeline | None = None
+        self._pipeline: EntryPipeline | None = None
 
-    def take(self, items: Iterator[Any], maker: Maker, make: Making) -> Report:
+    def take(self, items: Iterator[Any], maker: MessageFactory, make: Making) -> ManyReport:
         """Send what *make* makes, with *maker*, of all items; raises what schedule_many does."""
         try:
-            pipeline = self._pipeline = Pipeline(self._ask, self._on_answer, _retries(self._app))
+            pipeline = self._pipeline = EntryPipeline(
+                self._ask, self._on_answer, _retries(self._app)
+            )
             with maker:
                 try:
                     self._send(items, make, pipeline)
@@ -171,7 +173,7 @@ class Run:
         self._report.position = self._report.taken
         return self._report
 
-    def _send(self, items: Iterator[Any], make: Making, pipeline: Pipeline) -> None:
+    def _send(self, items: Iterator[Any], make: Making, pipeline: EntryPipeline) -> None:
         report, clock = self._report, time.monotonic
         began = clock()
         while True:

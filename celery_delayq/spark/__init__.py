@@ -44,7 +44,7 @@ def register(spark: SparkSession) -> None:
 
 
 def check() -> None:
-    """Raise :class:`ConfigError` where the extra ``[spark]`` is not installed, or too old."""
+    """Raise :class:`ConfigError` if the extra ``[spark]`` is missing or too old."""
     how = "install it with: pip install 'celery-delayq[spark]'"
     try:
         import pyarrow  # noqa: F401
@@ -57,9 +57,9 @@ def check() -> None:
 
 
 def check_java() -> None:
-    """Raise :class:`ConfigError` where Spark would find no Java, or one that is too old for it.
+    """Raise :class:`ConfigError` if Spark would find no Java, or one that is too old.
 
-    It is looked for as Spark does, which says of an old one only that it has ended.
+    Spark itself would only say that Java has ended.
     """
     how = f"install Java {OLDEST_JAVA} or newer (apt install openjdk-17-jre-headless)"
     home = os.environ.get("JAVA_HOME")

@@ -10,10 +10,10 @@ from celery_delayq.spark import check
 
 @click.group()
 def main() -> None:
-    """Jobs of Apache Spark on the queue (celery_delayq).
+    """Apache Spark jobs on the queue (celery_delayq).
 
-    Each exits with 0 when all was done, with 1 after an error or when rows were refused, and with
-    2 when it cannot be meant like that. With --json there is JSON on standard output.
+    Exit codes: 0 for success, 1 after an error or refused rows, 2 for wrong options. --json prints
+    JSON to standard output.
     """
 
 

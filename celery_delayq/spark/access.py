@@ -1,4 +1,4 @@
-"""How tasks of Spark reach Redis. Secrets stay out of plans, logs and the web pages of Spark."""
+"""Connect Spark tasks to the queue, without secrets in plans, logs and web pages of Spark."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from celery_delayq.app import DelayQ
 from celery_delayq.errors import ConfigError
 from celery_delayq.utils.credentials import has_password
 
-#: Where the URL of the broker is looked for, in this order, if no option gives it.
+#: Environment variables with the broker URL, tried in this order without the option url.
 VARIABLES = ("DELAYQ_URL", "CELERY_BROKER_URL")
 
-#: Where its password is looked for. Spark hides what ``spark.executorEnv.*PASSWORD*`` says.
+#: Environment variable with the password. Spark hides ``spark.executorEnv.*PASSWORD*``.
 PASSWORD = "DELAYQ_PASSWORD"
 
-#: The options that say it.
+#: The options of :class:`Access`.
 OPTIONS = ("url", "password", "app", "keyprefix")
 
 _HOW = (
@@ -34,19 +34,19 @@ _HOW = (
 
 @dataclass(frozen=True)
 class Access:
-    """Where the queue is; goes to executors, where it is opened.
+    """Where the queue is. Executors get a copy and connect themselves.
 
     Attributes
     ----------
     url : str | None
-        The broker's URL, ``env:NAME``, or None: that of the app, or of the environment.
+        The broker's URL, or ``env:NAME``. None: the URL of the app or of the environment.
     password : str | None
-        As an option; Spark hides options of that name.
+        The password as an option; Spark hides options of that name.
     app : str | None
-        The Celery app as ``celery -A`` takes it, which executors can import; None for one that
-        has nothing but the URL.
+        The Celery app as for ``celery -A``; executors must be able to import it. None: an app
+        with nothing but the URL.
     keyprefix : str | None
-        The ``global_keyprefix`` of the apps, where there is no app that says it.
+        The ``global_keyprefix`` of the apps, if *app* is not given.
     """
 
     url: str | None = None
@@ -56,12 +56,12 @@ class Access:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Access:
-        """Return what options of a data source say.
+        """Return the access that the options of a data source describe.
 
         Raises
         ------
         ConfigError
-            The URL has a password in it, which plans and logs would show.
+            The URL has a password; plans and logs would show it.
         """
         url = options.get("url")
         if url is not None and has_password(url):
@@ -70,7 +70,7 @@ class Access:
 
     @contextmanager
     def reached(self) -> Iterator[Celery]:
-        """Have the app, with the broker that is meant as long as that takes."""
+        """Yield the app; its broker is the one of the options meanwhile."""
         url: str | None
         if self.app is None:
             app = Celery("celery_delayq.spark", set_as_current=False)
@@ -80,7 +80,7 @@ class Access:
         else:
             app = _found(self.app)
             url = None if self.url is None else self._url()
-        # Not broker_url: CELERY_BROKER_URL in the environment would go before it.
+        # Not broker_url: CELERY_BROKER_URL in the environment would take precedence.
         names = () if url is None else ("broker_read_url", "broker_write_url")
         before = {name: app.conf.get(name) for name in names}
         app.conf.update(dict.fromkeys(names, url))
@@ -122,7 +122,7 @@ class Access:
 
 @contextmanager
 def opened(access: Access) -> Iterator[DelayQ]:
-    """Open the queue, and close what was opened.
+    """Yield a client of the queue, and close it.
 
     Raises
     ------
@@ -130,8 +130,8 @@ def opened(access: Access) -> Iterator[DelayQ]:
         No URL was given, or the app cannot be imported here.
     """
     with access.reached() as app:
-        DelayQ.of(app)  # has the app make messages as they are to be
-        # A client of our own: that of the app may be in use, and be connected to somewhere else.
+        DelayQ.of(app)  # patches how the app makes messages
+        # A client of our own: the app's client may be connected to another broker.
         delayq = DelayQ()
         delayq.session.bind(app)
         with closing(delayq):
@@ -150,7 +150,7 @@ def _found(name: str) -> Celery:
 
 
 def _with_password(url: str, password: str) -> str:
-    """Return a URL, or several as Sentinel has them, with a password in each."""
+    """Return one URL, or several of Sentinels, each with the password."""
     parts = []
     for part in url.split(";"):
         scheme, _, rest = part.partition("://")

@@ -1,4 +1,4 @@
-"""What versions of PySpark say of Arrow in different ways."""
+"""Arrow schemas, across versions of PySpark."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import DataType
 
-#: Before PySpark 4.2 times are in UTC without a word.
-_WORD = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+#: Before PySpark 4.2 there is no such argument; times are in UTC.
+_IN_UTC = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return a schema as batches of its rows have it, with times in UTC.
+    """Return the Arrow schema of rows, with times in UTC.
 
     Raises
     ------
     ConfigError
-        A column has, or is, a VARIANT: in Arrow it is not to be told from two pieces of bytes.
+        A column has or is a VARIANT, which Arrow cannot tell from a struct of two binaries.
     """
     for field in schema.fields:
         if _has_variant(field.dataType):
@@ -32,7 +32,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
                 f"{field.name} is of type {field.dataType.simpleString()}: expected no VARIANT; "
                 "make text of it by to_json, or cast it"
             )
-    return to_arrow_schema(schema, **_WORD)  # type: ignore[arg-type]
+    return to_arrow_schema(schema, **_IN_UTC)  # type: ignore[arg-type]
 
 
 def _has_variant(kind: DataType) -> bool:

@@ -1,4 +1,4 @@
-"""Rows of a database, without showing its password."""
+"""Read a database by JDBC without showing its password."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from celery_delayq.utils.credentials import has_password
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: Where the password of the database is looked for.
+#: Environment variable with the password of the database.
 PASSWORD = "DELAYQ_JDBC_PASSWORD"
 
-#: What tells Java so.
+#: Option of Java.
 IN_UTC = "-Duser.timezone=UTC"
 
-#: Drivers whose jars may come after Java has looked for them.
+#: Drivers that Java does not find by itself when Spark adds their jars later.
 _DRIVERS = {
     "jdbc:derby:": "org.apache.derby.jdbc.EmbeddedDriver",
     "jdbc:postgresql:": "org.postgresql.Driver",
 }
 _PASSWORD = re.compile(r"(?i)(?:password|pwd)\s*=|//[^/?;]*:[^/?;@]*@|:[^/@:]+/[^/@]+@")
 
-#: Oracle has its @, and a colon before that, without a login, too.
+#: URLs of Oracle have a colon and an @ even without user and password.
 _WITHOUT_LOGIN = re.compile(r"^jdbc:oracle:\w+:@")
 
 
 def connecting(url: str, user: str | None = None, driver: str | None = None) -> dict[str, str]:
-    """Return the options by which Spark connects to a database, with the password.
+    """Return the JDBC options of Spark for a database, with the password.
 
     Raises
     ------
     ConfigError
-        The URL has a password in it, which plans and logs would show.
+        The URL has a password; plans and logs would show it.
     """
     if _PASSWORD.search(url) or has_password(_WITHOUT_LOGIN.sub("", url).removeprefix("jdbc:")):
         raise ConfigError(
@@ -61,22 +61,21 @@ def read_jdbc(
     driver: str | None = None,
     partitioned: tuple[str, str, str, int] | None = None,
 ) -> DataFrame:
-    """Return rows of a database; the password is that of :data:`PASSWORD` in the environment.
+    """Return rows of a database; the environment variable :data:`PASSWORD` has its password.
 
-    Timestamps without a time zone are UTC, as everywhere in Celery; see :func:`check_zone`.
+    Timestamps without a time zone are UTC, as in Celery; see :func:`check_zone`.
 
     Parameters
     ----------
     table, query : str | None
         One of them.
     partitioned : tuple[str, str, str, int] | None
-        A column, its lower and upper bound and a number: read in so many parts side by side.
+        Column, lower bound, upper bound and number of ranges to read in parallel.
 
     Raises
     ------
     ConfigError
-        The URL has a password in it, which plans and logs would show, or there are timestamps
-        without a time zone that Java would read otherwise.
+        The URL has a password, or timestamps have no time zone and Java is not in UTC.
     """
     if (table is None) == (query is None):
         raise ConfigError("give either a table or a query")
@@ -97,15 +96,14 @@ def read_jdbc(
 
 
 def check_zone(spark: SparkSession) -> None:
-    """Check that Java takes timestamps without a time zone for what they are here: UTC.
+    """Check that Java reads timestamps without a time zone as UTC.
 
-    JDBC has them in the zone of the Java that reads or writes them, and in some zones some times of
-    a year are not there.
+    JDBC interprets them in the zone of Java, and some zones skip hours of the year.
 
     Raises
     ------
     ConfigError
-        The driver's Java is in another zone. That of executors cannot be seen from here.
+        The driver's Java is in another zone. The zone of executors cannot be checked here.
     """
     jvm: Any = spark._jvm
     zone = jvm.java.util.TimeZone.getDefault()

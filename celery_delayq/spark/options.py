@@ -1,4 +1,4 @@
-"""Options of the data source, checked once. Names are lower case: Spark does not keep the case."""
+"""Options of the data source. Names are lower case, as Spark ignores the case."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OnConflict = Literal["keep", "replace", "error", "later"]
 OnLoss = Literal["warn", "fail"]
 Table = Literal["scheduled", "ready", "leased", "dead_letters", "periodic", "history"]
 
-#: What Spark itself puts among the options of a stream.
+#: Options that Spark itself adds for a stream.
 _OF_SPARK = frozenset({"checkpointlocation", "path"})
 
 T = TypeVar("T")
@@ -23,31 +23,30 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """How rows become tasks; all columns that are not named here are keyword arguments.
+    """How rows become tasks. All other columns are keyword arguments.
 
     Attributes
     ----------
     task : str
         The name of the task.
     idcolumn : str
-        The column that identifies a row, of any type with a text of its own. The task's id is
-        ``<task>:<value>``.
+        The column that identifies a row. The task's id is ``<task>:<value>``.
     etacolumn, delaycolumn : str | None
-        The column that says when: a timestamp, or seconds from when it is written.
+        The column with the ETA (a timestamp), or with the delay in seconds from the write.
     queue, priority : str | None, int | None
         As for ``apply_async``.
     onconflict : str
-        What becomes of a row whose task waits or runs already, with another ETA or arguments; one
-        with the same is always left alone.
+        What to do with a row whose task waits or runs with another ETA or arguments. A row with
+        the same ETA and arguments is always left alone.
     batchsize : int
-        Rows that are sent together.
+        Rows per round trip.
     ratelimit : float | None
-        Most rows per second, of each task of Spark that writes.
+        Most rows per second of each Spark task.
     refused : str
-        What becomes of rows that are refused: ``"fail"`` the job, ``"count"`` them only, or the
-        folder where Parquet files of them are put.
+        What to do with refused rows: ``"fail"`` the job, ``"count"`` them, or write them as
+        Parquet files to this folder.
     report : str | None
-        A file on the driver to which the sums are written, as JSON.
+        A file on the driver for the counts, as JSON.
     """
 
     access: Access
@@ -65,7 +64,7 @@ class WriteOptions:
 
     @property
     def keeps_refused(self) -> bool:
-        """Whether rows that are refused go to files."""
+        """Whether refused rows are written to files."""
         return self.refused not in ("fail", "count")
 
     @classmethod
@@ -99,25 +98,25 @@ class WriteOptions:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What is read.
+    """Which table and rows to read.
 
     Attributes
     ----------
     table : str
         ``scheduled``, ``ready``, ``leased``, ``dead_letters``, ``periodic`` or ``history``.
     queue, task : str | None
-        Only of this queue, of this task.
+        Only this queue, only this task.
     since, until : str | None
-        Only what is due at this time or later and before that one, in ISO 8601; UTC where they
-        have no offset. Of dead letters it is when they died, of the history when a run ended.
+        Only entries due at this time or later, and before that one. ISO 8601, UTC without
+        offset. For dead letters it is the time of death, for the history the end of the run.
     partitions : int
-        About how many.
+        About how many parts to read in parallel.
     batchsize : int
-        Entries of one round trip.
+        Entries per round trip.
     after : str | None
-        The offset of a run, after which a new stream begins; at the first one without.
+        The offset after which a new stream begins; None: at the first run.
     onloss : str
-        ``"warn"`` or ``"fail"``, when runs are forgotten before a stream has read them.
+        ``"warn"`` or ``"fail"`` when Redis dropped runs before a stream has read them.
     """
 
     access: Access

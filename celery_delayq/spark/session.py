@@ -1,4 +1,4 @@
-"""What jobs ask of a session of Spark."""
+"""Settings of a Spark session for the time of a block, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Connections of one kind that a job opens side by side, however many executors there are.
+#: Most connections that cancel or remove in parallel, whatever the number of executors.
 MOST_CONNECTIONS = 8
 
 
 @contextmanager
 def described(spark: SparkSession, what: str) -> Iterator[None]:
-    """Have Spark's pages say what its jobs are for."""
+    """Set the description of Spark jobs in its web pages."""
     context = spark.sparkContext
     before = context.getLocalProperty("spark.job.description")
     context.setJobDescription(what)
@@ -28,7 +28,7 @@ def described(spark: SparkSession, what: str) -> Iterator[None]:
 
 @contextmanager
 def setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
-    """Have a setting of SQL for what is planned meanwhile."""
+    """Change a SQL setting for the block."""
     before = spark.conf.get(name)
     spark.conf.set(name, value)
     try:
@@ -42,9 +42,9 @@ def setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
 
 @contextmanager
 def interrupts() -> Iterator[None]:
-    """Have Ctrl-C raise `KeyboardInterrupt` in calls of Java, too.
+    """Raise `KeyboardInterrupt` for Ctrl-C in calls of Java, too.
 
-    There py4j logs a traceback, and raises an error of its own when it fails to end the call.
+    py4j would log a traceback and raise an error of its own.
     """
     root = logging.getLogger()
     root.addFilter(_is_no_interrupt)
@@ -63,7 +63,7 @@ def _is_no_interrupt(record: logging.LogRecord) -> bool:
 
 
 def _was_interrupted(exc: BaseException | None) -> bool:
-    """Return whether an error is Ctrl-C, or was raised while that was handled."""
+    """Return whether an error is Ctrl-C, or was raised while handling it."""
     while exc is not None and not isinstance(exc, KeyboardInterrupt):
         exc = exc.__context__
     return exc is not None

@@ -1,4 +1,4 @@
-"""The data source ``celery_delayq``: which class does what."""
+"""The data source ``celery_delayq``: its readers and writers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Source(DataSource):
-    """Scheduled tasks, and what is known of those that were."""
+    """Tables of the queue to read, and a writer that schedules tasks."""
 
     @classmethod
     def name(cls) -> str:
@@ -28,30 +28,30 @@ class Source(DataSource):
 
     def schema(self) -> str:
         """Return the columns of the table that is read."""
-        from celery_delayq.spark.tables import schema_of
+        from celery_delayq.spark.read.tables import schema_of
 
         return schema_of(ReadOptions.of(self.options).table)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return what reads a table."""
-        from celery_delayq.spark.reading import Reader
+        """Return the reader of a table."""
+        from celery_delayq.spark.read.batch import BatchReader
 
-        return Reader(ReadOptions.of(self.options), schema)
+        return BatchReader(ReadOptions.of(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Return what reads history as a stream."""
-        from celery_delayq.spark.streaming import StreamReader
+        """Return the stream reader of the history."""
+        from celery_delayq.spark.read.stream import StreamReader
 
         return StreamReader(ReadOptions.of(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return what schedules a task for each row."""
-        from celery_delayq.spark.writing import Writer
+        """Return the writer that schedules a task for each row."""
+        from celery_delayq.spark.write.writer import Writer
 
         return Writer(WriteOptions.of(self.options), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        """Return the same for a stream."""
-        from celery_delayq.spark.writing import StreamWriter
+        """Return the writer for a stream."""
+        from celery_delayq.spark.write.writer import StreamWriter
 
         return StreamWriter(WriteOptions.of(self.options), schema, overwrite)

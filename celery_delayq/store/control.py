@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from uuid import uuid4
 
 from celery_delayq.model.canvas import Canvas
@@ -34,9 +34,7 @@ from celery_delayq.store.keys import Layout
 from celery_delayq.store.scan import ScanStore
 from celery_delayq.store.scripting import scripts
 from celery_delayq.store.scripting.calls import Call
-
-if TYPE_CHECKING:
-    from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting.runner import ScriptRunner
 
 #: Most ids of one script call, and most names that it looks at. Many messages with one id take
 #: several calls.
@@ -61,9 +59,9 @@ _TRACKED = re.compile(rb"(!?)(\S+) (\d+) (\S+) (\S*) ?(.*)", re.DOTALL)
 class ControlStore:
     """The part of the gateway for those who manage the schedule."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._keys = store.keys
+    def __init__(self, runner: ScriptRunner) -> None:
+        self._runner = runner
+        self._keys = runner.keys
 
     # -- to look at
 
@@ -77,7 +75,7 @@ class ControlStore:
             # Together: redis-py takes longer for many arguments than Redis does for all the rest.
             ids = "".join([f"{entry_id(id)}\0" for id, _ in part])
             message_ids = "".join([f"{message_id}\0" for _, message_id in part])
-            codes.append(self._store.run(Call(script, keys, [ids, message_ids])).decode())
+            codes.append(self._runner.run(Call(script, keys, [ids, message_ids])).decode())
             part = part[len(codes[-1]) :]
         return "".join(codes)
 
@@ -88,7 +86,7 @@ class ControlStore:
         number, start = 0, _FIRST
         while number < len(ids):
             args = [BATCH, start, *map(_target, ids[number : number + BATCH])]
-            done, start, *found = self._store.run(Call(script, keys, args))
+            done, start, *found = self._runner.run(Call(script, keys, args))
             places += [_place(*each) for each in found]
             number += done
         return places
@@ -126,7 +124,7 @@ class ControlStore:
             "1" if records else "0",
         ]
         keys = list(self._keys.queue(queue).schedule)
-        more, last_score, last_name, *flat = self._store.run(
+        more, last_score, last_name, *flat = self._runner.run(
             Call(scripts.load("control/page"), keys, args)
         )
         entries = [
@@ -139,7 +137,7 @@ class ControlStore:
     def records(self, queue: str, names: Sequence[str]) -> dict[str, bytes]:
         """Return the records of those entries that are still scheduled, by name."""
         fields = [to_bytes(name) for name in names]
-        found = ScanStore(self._store).values(self._keys.queue(queue).entries, fields)
+        found = ScanStore(self._runner).values(self._keys.queue(queue).entries, fields)
         return {name: data for name, data in zip(names, found, strict=True) if data is not None}
 
     def count(self, queue: str, where: Where) -> int:
@@ -150,10 +148,10 @@ class ControlStore:
             field = task_field(where.task)
             start = f"[{field}\0" if low is None else f"[{field}\0{max(low, 0):015d}"
             end = f"({field}\1" if high is None else f"({field}\0{high + 1:015d}"
-            return cast(int, self._store.client.zlexcount(key.tasks, start, end))
+            return cast(int, self._runner.client.zlexcount(key.tasks, start, end))
         if low is None and high is None:
-            return cast(int, self._store.client.zcard(key.due))
-        with self._store.client.pipeline(transaction=False) as pipe:
+            return cast(int, self._runner.client.zcard(key.due))
+        with self._runner.client.pipeline(transaction=False) as pipe:
             for base in (0, PAUSED_OFFSET):
                 first = base if low is None else base + max(low, 0)
                 pipe.zcount(key.due, first, base + (PAUSED_OFFSET - 1 if high is None else high))
@@ -161,7 +159,7 @@ class ControlStore:
 
     def controls(self) -> PausedNames:
         """Return what is paused."""
-        found = cast("dict[bytes, bytes]", self._store.client.hgetall(self._keys.control))
+        found = cast("dict[bytes, bytes]", self._runner.client.hgetall(self._keys.control))
         revision = _number(found.pop(b"revision", b"0"))
         names = {to_text(name): _number(since) for name, since in found.items()}
         queues = {name[1:]: since for name, since in names.items() if name[:1] == "q"}
@@ -240,7 +238,7 @@ class ControlStore:
             flat = [x for id, *rest in some for x in (_target(id), *map(_optional, rest))]
             its_keys = [*key.state, self._keys.next_due, key.answer(f"{token}-{calls}"), *keys]
             its_args = [queue, BATCH, start, *args, *flat]
-            found, _, more = self._store.run(Call(script, its_keys, its_args)).partition(b"\n")
+            found, _, more = self._runner.run(Call(script, its_keys, its_args)).partition(b"\n")
             told = cast("list[StatusCode]", list(found.decode()))
             # The first code may be for more messages of the id that the last call has begun.
             codes[number:] = [worst([*codes[number:], told[0]]), *told[1:]]
@@ -255,7 +253,7 @@ class ControlStore:
         """
         args = [what, most, seconds]
         call = Call(scripts.load("leases/use_retry_budget"), [self._keys.budget(budget)], args)
-        return bool(self._store.run(call))
+        return bool(self._runner.run(call))
 
     def pause(
         self,
@@ -276,7 +274,7 @@ class ControlStore:
         keys = [self._keys.control, self._keys.next_due, self._keys.answer(token or uuid4().hex)]
         keys += [self._keys.queue(name).due for name in names]
         args = [field, "0" if resume else "1", self._keys.wake, *names]
-        return bool(int(self._store.run(Call(scripts.load("control/pause"), keys, args))))
+        return bool(int(self._runner.run(Call(scripts.load("control/pause"), keys, args))))
 
     def revoke(
         self,
@@ -291,7 +289,7 @@ class ControlStore:
             members.append(to_bytes(canvas.text))
         keys = [self._keys.control, self._keys.revoked]
         args = [int(seconds * 1000), *members]
-        return int(self._store.run(Call(scripts.load("control/revoke"), keys, args)))
+        return int(self._runner.run(Call(scripts.load("control/revoke"), keys, args)))
 
     def not_revoked(self, ids: Sequence[str], stamps: Mapping[str, Any] | None = None) -> list[str]:
         """Return which of ids, and of stamps in JSON, are not remembered as revoked."""
@@ -300,7 +298,7 @@ class ControlStore:
         for start in range(0, len(members), REVOKED):
             some = members[start : start + REVOKED]
             scores = cast(
-                "list[float | None]", self._store.client.zmscore(self._keys.revoked, some)
+                "list[float | None]", self._runner.client.zmscore(self._keys.revoked, some)
             )
             new += [to_text(x[1:]) for x, at in zip(some, scores, strict=True) if at is None]
         return new
@@ -314,7 +312,7 @@ class ControlStore:
         while True:
             found = cast(
                 "list[tuple[bytes, float]]",
-                self._store.client.zrangebyscore(
+                self._runner.client.zrangebyscore(
                     self._keys.revoked, since_ms, "+inf", start, REVOKED, withscores=True
                 ),
             )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 from uuid import uuid4
 
 from celery_delayq.model.dead_letter import DeadLettered
@@ -16,16 +16,11 @@ from celery_delayq.store.keys import Layout
 from celery_delayq.store.scan import ScanStore
 from celery_delayq.store.scripting import scripts
 from celery_delayq.store.scripting.calls import Call, Puts
-from celery_delayq.store.scripting.pipelining import Ahead
+from celery_delayq.store.scripting.pipelining import Ask, PipelinedCalls
+from celery_delayq.store.scripting.runner import ScriptRunner
 from celery_delayq.utils import native_threads
 
 logger = native_threads.Logger(__name__)
-
-if TYPE_CHECKING:
-    from celery_delayq.store.schedule import Store
-
-    #: Calls a function with the store, once more on a new connection when the server is gone.
-    Ask = Callable[[Callable[[Store], Any]], Any]
 
 #: Dead letters that are read in one call, if they are small.
 PAGE = 200
@@ -64,19 +59,19 @@ def told(reply: bytes) -> list[StatusCode]:
 class DeadLetterStore:
     """The part of the gateway for messages that will not run any more."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._keys = store.keys
+    def __init__(self, runner: ScriptRunner) -> None:
+        self._runner = runner
+        self._keys = runner.keys
 
     def add_dead_letter(
         self, queue: str, id: str, reason: str, message: bytes, details: bytes = b""
     ) -> None:
         """Keep a message that is nowhere else as a dead letter."""
         key = self._keys.queue(queue)
-        layout = self._store.layout_of(queue).text
+        layout = self._runner.layout_of(queue).text
         args = [dead_letter_text(id), dead_letter_text(reason), message, queue, layout]
         keys = [key.dead, key.dead_at, self._keys.queues]
-        self._store.run(Call(scripts.load("deadletters/add"), keys, [*args, details]))
+        self._runner.run(Call(scripts.load("deadletters/add"), keys, [*args, details]))
 
     def all(
         self,
@@ -115,7 +110,7 @@ class DeadLetterStore:
             Calls a function with the store, once more on a new connection when the server is gone;
             without one a lost connection is an error.
         """
-        ask = ask or (lambda question: question(self._store))
+        ask = ask or (lambda question: question(self._runner))
         low: float | str = "-inf" if died_from is None else died_from
         high: float | str = "+inf" if died_to is None else died_to
         told: list[bytes] = []  # of the last moment: several may have died then
@@ -124,11 +119,11 @@ class DeadLetterStore:
         def send() -> None:
             call = self.page_call(queue, low, high, page, told)
             if line is None:
-                replies.append(ask(lambda store: store.run(call)))
+                replies.append(ask(lambda runner: runner.run(call)))
             else:
                 line.send(call, replies.append)
 
-        with Ahead(ask) if ahead else nullcontext() as line:
+        with PipelinedCalls(ask) if ahead else nullcontext() as line:
             send()
             while replies or (line is not None and line.settle()):
                 more, sizes, text = replies.popleft()
@@ -167,7 +162,7 @@ class DeadLetterStore:
 
     def read(self, queue: str, ids: Sequence[bytes]) -> list[DeadLettered]:
         """Return those of the dead letters that are there."""
-        found = ScanStore(self._store).values(self._keys.queue(queue).dead, ids)
+        found = ScanStore(self._runner).values(self._keys.queue(queue).dead, ids)
         return [
             DeadLettered.unpack(to_text(id), data)
             for id, data in zip(ids, found, strict=True)
@@ -184,7 +179,7 @@ class DeadLetterStore:
         dead_at = self._keys.queue(queue).dead_at
         low: float | str = "-inf" if died_from is None else died_from
         high: float | str = "+inf" if died_to is None else died_to
-        return cast(int, self._store.client.zcount(dead_at, low, high))
+        return cast(int, self._runner.client.zcount(dead_at, low, high))
 
     def replay_call(
         self, queue: str, to: str, layout: Layout, dead_letters: Sequence[Replay], token: str
@@ -219,7 +214,7 @@ class DeadLetterStore:
         self, queue: str, to: str, layout: Layout, dead_letters: Sequence[Replay], token: str
     ) -> list[StatusCode]:
         """Make the :meth:`replay_call`, and say what became of each."""
-        return told(self._store.run(self.replay_call(queue, to, layout, dead_letters, token)))
+        return told(self._runner.run(self.replay_call(queue, to, layout, dead_letters, token)))
 
     def replay_in_place(
         self,
@@ -252,7 +247,7 @@ class DeadLetterStore:
             ],
             [died_from, died_to, limit, token, len(layout.steps), *layout.steps, *told],
         )
-        head, _, ids = self._store.run(call).partition(b"\n")
+        head, _, ids = self._runner.run(call).partition(b"\n")
         more, last, done, *sizes = head.split()
         left, start = [], 0
         for size, died in zip(*(iter(sizes),) * 2, strict=True):
@@ -277,7 +272,7 @@ class DeadLetterStore:
         """Make the :meth:`discard_call`, and say what became of each."""
         if not dead_letters:
             return []
-        return told(self._store.run(self.discard_call(queue, dead_letters, token or uuid4().hex)))
+        return told(self._runner.run(self.discard_call(queue, dead_letters, token or uuid4().hex)))
 
     def trim_by(self, queue: str, layout: Layout) -> None:
         """Forget dead letters beyond the limits of a queue, some of them, and tell of it in the
@@ -312,7 +307,7 @@ class DeadLetterStore:
         """
         key = self._keys.queue(queue)
         args = [int(age * 1000), most, limit]
-        old, many = self._store.run(
+        old, many = self._runner.run(
             Call(scripts.load("deadletters/trim"), [key.dead, key.dead_at], args)
         )
         return int(old), int(many)
@@ -331,15 +326,15 @@ class DeadLetterStore:
         call = Call(
             scripts.load("deadletters/restore"),
             [key.dead, key.dead_at, self._keys.queues, key.answer(token or uuid4().hex)],
-            [queue, self._store.layout.text, *args],
+            [queue, self._runner.layout.text, *args],
         )
-        return told(self._store.run(call)) if dead_letters else []
+        return told(self._runner.run(call)) if dead_letters else []
 
     def take_turn(self, who: str, seconds: float) -> bool:
         """Return whether it is the turn of *who* to archive, for so many seconds.
 
         It only saves work: several may archive at once.
         """
-        key, client = self._keys.archiving, self._store.client
+        key, client = self._keys.archiving, self._runner.client
         taken = client.set(key, who, nx=True, px=int(seconds * 1000))
         return bool(taken) or client.get(key) == who.encode()

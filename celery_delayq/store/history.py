@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from celery_delayq.store.scripting import scripts
 from celery_delayq.store.scripting.calls import Call
-
-if TYPE_CHECKING:
-    from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting.runner import ScriptRunner
 
 
 def joined(runs: Iterable[bytes]) -> bytes:
@@ -24,9 +22,9 @@ class HistoryStore:
     :class:`~celery_delayq.store.leases.LeaseStore`.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._keys = store.keys
+    def __init__(self, runner: ScriptRunner) -> None:
+        self._runner = runner
+        self._keys = runner.keys
 
     def add(self, worker_id: str, number: int, most: int, runs: Sequence[bytes]) -> int:
         """Note runs whose messages were acknowledged before them; return how many were new.
@@ -36,20 +34,20 @@ class HistoryStore:
         """
         keys = [self._keys.history, self._keys.worker_id(worker_id)]
         args = [most, number, joined(runs)]
-        return int(self._store.run(Call(scripts.load("history/add"), keys, args)))
+        return int(self._runner.run(Call(scripts.load("history/add"), keys, args)))
 
     def read(self, after: str, upto: str, limit: int) -> list[tuple[str, bytes]]:
         """Return offset and bytes of the next *limit* runs after one offset, up to another one."""
-        found = self._store.client.xrange(self._keys.history, f"({after}", upto, limit)
+        found = self._runner.client.xrange(self._keys.history, f"({after}", upto, limit)
         return [_entry(item) for item in cast("list[Any]", found)]
 
     def first(self) -> str | None:
         """Return the offset of the oldest run that is kept, None when there is none."""
-        return _offset(self._store.client.xrange(self._keys.history, count=1))
+        return _offset(self._runner.client.xrange(self._keys.history, count=1))
 
     def last(self) -> str | None:
         """Return the offset of the newest run, None when there is none."""
-        return _offset(self._store.client.xrevrange(self._keys.history, count=1))
+        return _offset(self._runner.client.xrevrange(self._keys.history, count=1))
 
 
 def _entry(item: Any) -> tuple[str, bytes]:

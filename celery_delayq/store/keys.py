@@ -18,6 +18,9 @@ from celery_delayq.errors import RecordError
 #: What kombu puts between a queue's name and a priority step.
 DEFAULT_SEP = "\x06\x16"
 
+#: Keys of the layouts before 0.1.0 that have other names now.
+EARLIER_KEYS = ("delayq:agenda", "delayq:reaping", "delayq:deploys", "delayq:beats")
+
 #: kombu's default priority steps: one ready list for each.
 DEFAULT_STEPS = (0, 3, 6, 9)
 

@@ -6,18 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
-from redis.exceptions import ResponseError
-
+from celery_delayq.errors import CommandRefused
 from celery_delayq.model.envelope import Entry, dead_letter_text
 from celery_delayq.store.history import joined
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.scripting import scripts
 from celery_delayq.store.scripting.calls import Call
-
-if TYPE_CHECKING:
-    from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting.runner import ScriptRunner
 
 #: Most messages that one call puts back.
 REQUEUE = 500
@@ -128,9 +125,9 @@ class LeaseStore:
     ``{queue}:leased:<worker_id>``.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._keys = store.keys
+    def __init__(self, runner: ScriptRunner) -> None:
+        self._runner = runner
+        self._keys = runner.keys
 
     def reserve_call(
         self,
@@ -157,7 +154,7 @@ class LeaseStore:
             it cannot make room for a message that is to be delivered alone.
         """
         key = self._keys.queue(queue)
-        layout = self._store.layout
+        layout = self._runner.layout
         return Call(
             scripts.load("leases/acquire"),
             [
@@ -201,9 +198,9 @@ class LeaseStore:
         others: int = 0,
     ) -> Reserved:
         """Lease up to *limit* messages of all priorities, and wait for them."""
-        lists = len(self._store.layout.steps)
+        lists = len(self._runner.layout.steps)
         call = self.reserve_call(queue, worker_id, lease, request_number, limit, lists, others)
-        return Reserved.read(self._store.run(call))
+        return Reserved.read(self._runner.run(call))
 
     def ack_call(self, queue: str, worker_id: str, runs: Mapping[str, bytes]) -> Call:
         """Return the call that forgets messages; :class:`Acked` reads its reply.
@@ -212,7 +209,7 @@ class LeaseStore:
         """
         key = self._keys.queue(queue)
         keys = [*key.state, key.leased(worker_id), key.deliveries, self._keys.history]
-        most = self._store.limits(queue).history
+        most = self._runner.limits(queue).history
         lines = joined(runs.values()) if most else b""
         return Call(scripts.load("leases/ack"), keys, [most, lines, *runs])
 
@@ -221,7 +218,7 @@ class LeaseStore:
         known, left = 0, [*fields]
         while left:
             call = self.ack_call(queue, worker_id, dict.fromkeys(left, b""))
-            acked = Acked(*self._store.run(call))
+            acked = Acked(*self._runner.run(call))
             known, left = known + acked.known, left[acked.done :]
         return known
 
@@ -230,11 +227,11 @@ class LeaseStore:
         key = self._keys.queue(queue)
         keys = [key.leased(worker_id), key.leases, self._keys.lease_ends, self._keys.clock]
         args = [queue, worker_id, _ms(lease)]
-        return int(self._store.run(Call(scripts.load("leases/extend"), keys, args)))
+        return int(self._runner.run(Call(scripts.load("leases/extend"), keys, args)))
 
     def held(self, queue: str, worker_id: str) -> set[str]:
         """Return the fields of all that a worker id holds: at most its prefetch."""
-        found = self._store.client.hkeys(self._keys.queue(queue).leased(worker_id))
+        found = self._runner.client.hkeys(self._keys.queue(queue).leased(worker_id))
         return {field.decode() for field in cast("list[bytes]", found)}
 
     def requeue(
@@ -261,7 +258,7 @@ class LeaseStore:
             :meth:`reclaim_expired`.
         """
         key = self._keys.queue(queue)
-        layout = layout or self._store.layout
+        layout = layout or self._runner.layout
         keys = [*key.state, key.leased(worker_id), key.wake, key.deliveries]
         keys += key.dead, key.dead_at, key.quarantined
         lists = self._keys.ready_lists(queue, layout)
@@ -272,7 +269,7 @@ class LeaseStore:
         while left:
             part = left[:REQUEUE] if last else left[-REQUEUE:]
             call = Call(scripts.load("leases/requeue"), [*keys, *lists], [*args, *part])
-            moved, dead_lettered, done = map(int, self._store.run(call))
+            moved, dead_lettered, done = map(int, self._runner.run(call))
             total = [total[0] + moved, total[1] + dead_lettered]
             left = left[done:] if last else left[: len(left) - done]
         return total[0], total[1]
@@ -295,9 +292,9 @@ class LeaseStore:
         keys = [*key.state, key.leased(worker_id), key.deliveries]
         keys += key.dead, key.dead_at, self._keys.queues, self._keys.history
         dead_letter = dead_letter_text(id), dead_letter_text(reason)
-        most = self._store.limits(queue).history
-        args = [field, *dead_letter, queue, self._store.layout.text, details, most, run]
-        return bool(self._store.run(Call(scripts.load("leases/dead_letter"), keys, args)))
+        most = self._runner.limits(queue).history
+        args = [field, *dead_letter, queue, self._runner.layout.text, details, most, run]
+        return bool(self._runner.run(Call(scripts.load("leases/dead_letter"), keys, args)))
 
     def retry(
         self,
@@ -311,7 +308,7 @@ class LeaseStore:
     ) -> Retried:
         """Make the :meth:`retry_call`, and say what became of it."""
         call = self.retry_call(queue, entry, held_in, worker_id, field, when_due=when_due)
-        return cast(Retried, self._store.run(call).decode())
+        return cast(Retried, self._runner.run(call).decode())
 
     def retry_call(
         self,
@@ -328,40 +325,40 @@ class LeaseStore:
 
         The message is one of the queue *held_in*; *run* is the line of its run for the history.
         """
-        call = self._store.puts(queue, alone=True)
+        call = self._runner.puts(queue, alone=True)
         call.add(entry)
         key = self._keys.queue(held_in)
         call.script = scripts.load("leases/replace")
         call.keys += key.leased(worker_id), key.deliveries, key.running, self._keys.history
-        call.args += field, when_due, self._store.limits(held_in).history, run
+        call.args += field, when_due, self._runner.limits(held_in).history, run
         return call
 
     def claim(self, worker_id: str, seconds: float) -> bool:
         """Take a worker id for so many seconds; False when it is in use."""
         name = self._keys.worker_id(worker_id)
-        return bool(self._store.client.set(name, "1", px=_ms(seconds), nx=True))
+        return bool(self._runner.client.set(name, "1", px=_ms(seconds), nx=True))
 
     def renew(self, worker_id: str, seconds: float) -> None:
         """Tell that a worker id lives on. A full server takes this, but not a claim."""
-        if not self._store.client.pexpire(self._keys.worker_id(worker_id), _ms(seconds)):
-            with suppress(ResponseError):
+        if not self._runner.client.pexpire(self._keys.worker_id(worker_id), _ms(seconds)):
+            with suppress(CommandRefused):
                 self.claim(worker_id, seconds)
 
     def disclaim(self, worker_id: str) -> None:
         """Tell that a worker id has ended."""
-        self._store.client.delete(self._keys.worker_id(worker_id))
+        self._runner.client.delete(self._keys.worker_id(worker_id))
 
     def leases(self, queue: str) -> Iterator[tuple[str, int, int]]:
         """Yield worker id, end of its lease in ms of lease time, and how many it holds."""
         key = self._keys.queue(queue)
-        for name, ends in self._store.client.zscan_iter(key.leases):
+        for name, ends in self._runner.client.zscan_iter(key.leases):
             worker_id = name.decode()
-            held = cast(int, self._store.client.hlen(key.leased(worker_id)))
+            held = cast(int, self._runner.client.hlen(key.leased(worker_id)))
             yield worker_id, int(ends), held
 
     def first_to_end(self, queue: str) -> str | None:
         """Return the worker id whose lease on a queue ends first."""
-        first = self._store.client.zrange(self._keys.queue(queue).leases, 0, 0)
+        first = self._runner.client.zrange(self._keys.queue(queue).leases, 0, 0)
         return cast("list[bytes]", first)[0].decode() if first else None
 
     def reclaim_expired(
@@ -394,7 +391,7 @@ class LeaseStore:
             *self._keys.ready_lists(queue, layout),
         ]
         args = [queue, worker_id, limit, most, _ms(patience), *layout.steps]
-        more, requeued, quarantined, dead_lettered = self._store.run(
+        more, requeued, quarantined, dead_lettered = self._runner.run(
             Call(scripts.load("leases/reclaim_expired"), keys, args)
         )
         return Reclaimed(more == b"1", int(requeued), int(quarantined), int(dead_lettered))

@@ -5,22 +5,17 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 from uuid import uuid4
 
-from redis.exceptions import ConnectionError, ResponseError
-
-from celery_delayq.errors import StoreFull
 from celery_delayq.model.envelope import Entry, Record
 from celery_delayq.model.lookup import to_bytes, to_text
+from celery_delayq.store.dead_letters import DeadLetterStore
 from celery_delayq.store.scan import ScanStore
-from celery_delayq.store.schedule import is_demoted
 from celery_delayq.store.scripting import scripts
 from celery_delayq.store.scripting.calls import Call, Puts
+from celery_delayq.store.scripting.runner import ScriptRunner
 from celery_delayq.utils.portions import portions
-
-if TYPE_CHECKING:
-    from celery_delayq.store.schedule import Store
 
 logger = logging.getLogger(__name__)
 
@@ -137,10 +132,10 @@ class Deployed(NamedTuple):
 class PeriodicStore:
     """What is done with periodic entries."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._keys = [store.keys.periodic, store.keys.periodic_at]
-        self._scan = ScanStore(store)
+    def __init__(self, runner: ScriptRunner) -> None:
+        self._runner = runner
+        self._keys = [runner.keys.periodic, runner.keys.periodic_at]
+        self._scan = ScanStore(runner)
 
     def upcoming(
         self, limit: int, leave_ms: int, but: Iterable[str] = (), *, put_right: str = ""
@@ -150,8 +145,8 @@ class PeriodicStore:
         *put_right* is the ``set_back`` after which :meth:`put_right` was done.
         """
         args = [limit, leave_ms, put_right, *map(to_bytes, but)]
-        keys = [*self._keys, self._store.keys.clock]
-        now, following, latest, *rest = self._store.run(
+        keys = [*self._keys, self._runner.keys.clock]
+        now, following, latest, *rest = self._runner.run(
             Call(scripts.load("periodic/claim_due"), keys, args)
         )
         texts = [to_text(each) for each in rest]
@@ -174,7 +169,7 @@ class PeriodicStore:
         """
         for page in portions(self.all(), BATCH, lambda entry: len(entry[1])):
             names = [to_bytes(name) for name, _ in page]
-            found = self._store.client.zmscore(self._keys[1], names)
+            found = self._runner.client.zmscore(self._keys[1], names)
             looks = cast("list[float | None]", found)
             writings = []
             for (name, record), look in zip(page, looks, strict=True):
@@ -191,10 +186,10 @@ class PeriodicStore:
         """Write entries, each only if it stands as it is to stand before."""
         written: list[Written] = []
         for some in portions(writings, BATCH, lambda writing: len(writing.record)):
-            args: list[Any] = [self._store.keys.periodic_wake]
+            args: list[Any] = [self._runner.keys.periodic_wake]
             for name, line, record, look in some:
                 args += to_bytes(name), to_bytes(line), to_bytes(record), _ms(look)
-            reply = self._store.run(
+            reply = self._runner.run(
                 Call(scripts.load("periodic/compare_and_set"), list(self._keys), args)
             )
             written += [_WRITTEN[code] for code in reply.decode()]
@@ -249,11 +244,11 @@ class PeriodicStore:
 
     def fire(self, queue: str, some: Sequence[EntryTicks]) -> list[str]:
         """Schedule ticks that go to one queue; returns the codes of ``periodic/fire.lua``."""
-        return fired(self._store.run(self.fire_call(queue, some)))
+        return fired(self._runner.run(self.fire_call(queue, some)))
 
     def fire_call(self, queue: str, some: Sequence[EntryTicks]) -> Puts:
         """Return the call that schedules ticks which go to one queue; repeated it does nothing."""
-        keys, layout = self._store.keys, self._store.layout
+        keys, layout = self._runner.keys, self._runner.layout
         key = keys.queue(queue)
         call = Puts(
             scripts.load("periodic/fire"),
@@ -293,7 +288,7 @@ class PeriodicStore:
 
         Raises
         ------
-        StoreFull, redis.exceptions.RedisError
+        StoreFull, BrokerUnavailable, CommandRefused
             Nothing was stored, since Redis is full or away, or the first queue is broken.
         """
         (first, entries), *others = queues.items()
@@ -307,16 +302,10 @@ class PeriodicStore:
             *(self.fire_call(queue, [same._replace(entries=some)]) for queue, some in others),
             self.fire_call(first, [between]),
         ]
-        with self._store.client.pipeline(transaction=True) as pipe:
-            for call in calls:
-                pipe.execute_command(*call.command(source=True))
-            try:
-                replies = pipe.execute(raise_on_error=False)
-            except ResponseError as exc:
-                raise _error_of(exc) from exc
+        replies = self._runner.run_all(calls, transaction=True)
         for reply in (replies[0], replies[-1]):
             if isinstance(reply, Exception):
-                raise _error_of(reply) from reply
+                raise reply
         codes = fired(replies[0])[0]
         if codes != "-" and not {*codes} <= {"K", "E"}:
             for (queue, some), reply in zip(others, replies[1:-1], strict=True):
@@ -336,11 +325,12 @@ class PeriodicStore:
         )
         for entry in entries:
             reason = f"tick of {name} refused: {error}"
-            self._store.add_dead_letter(queue, entry.id, reason, Record.unpack(entry.data).message)
+            message = Record.unpack(entry.data).message
+            DeadLetterStore(self._runner).add_dead_letter(queue, entry.id, reason, message)
 
     def get(self, name: str) -> str | None:
         """Return the record of an entry."""
-        found = cast("bytes | None", self._store.client.hget(self._keys[0], to_bytes(name)))
+        found = cast("bytes | None", self._runner.client.hget(self._keys[0], to_bytes(name)))
         return None if found is None else to_text(found)
 
     def all(self) -> Iterator[tuple[str, str]]:
@@ -350,7 +340,7 @@ class PeriodicStore:
 
     def count(self) -> int:
         """Return how many entries there are."""
-        return cast(int, self._store.client.hlen(self._keys[0]))
+        return cast(int, self._runner.client.hlen(self._keys[0]))
 
     def deploy(
         self,
@@ -372,8 +362,8 @@ class PeriodicStore:
         """
         args: list[Any] = [source, version, _ms(since), alive_ms, to_bytes(before)]
         args += ["", ""] if then is None else [then.mark, json.dumps({**then.definition_hashes})]
-        keys = [self._store.keys.deploys]
-        counts, mark, own, *others = self._store.run(
+        keys = [self._runner.keys.deploys]
+        counts, mark, own, *others = self._runner.run(
             Call(scripts.load("periodic/announce_version"), keys, args)
         )
         return Deploy(to_text(counts), to_text(mark), int(own), tuple(sorted(map(to_text, others))))
@@ -381,7 +371,7 @@ class PeriodicStore:
     def deployed(self, source: str) -> Deployed:
         """Return what was written last of the entries in code."""
         fields = [f"{source}\0", f"{source}\0\0"]
-        mark, definition_hashes = self._store.client.hmget(self._store.keys.deploys, fields)
+        mark, definition_hashes = self._runner.client.hmget(self._runner.keys.deploys, fields)
         try:
             found = json.loads(definition_hashes or b"{}")
         except ValueError:
@@ -392,16 +382,6 @@ class PeriodicStore:
 def fired(reply: Any) -> list[str]:
     """Return the codes of ``periodic/fire.lua`` of each entry."""
     return [each.decode() for each in reply]
-
-
-def _error_of(exc: Exception) -> Exception:
-    """Return what :meth:`Store.run` raises for an answer that is an error."""
-    if "maxmemory" in str(exc):
-        return StoreFull(
-            f"Redis has no memory left and refused to store ticks ({exc}); "
-            "raise maxmemory or let tasks be consumed"
-        )
-    return ConnectionError(str(exc)) if is_demoted(exc) else exc
 
 
 def _ms(ms: int | None) -> int | str:

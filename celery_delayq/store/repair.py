@@ -7,24 +7,22 @@ is safe while workers run.
 from __future__ import annotations
 
 import json
-import math
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha1
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 from uuid import uuid4
 
+from celery_delayq.errors import CommandRefused
 from celery_delayq.model.envelope import PROPERTY, Record, due_of_eta
 from celery_delayq.model.lookup import StatusCode, to_bytes
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.scan import ScanStore
 from celery_delayq.store.scripting import scripts
 from celery_delayq.store.scripting.calls import Call
-
-if TYPE_CHECKING:
-    from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting.runner import ScriptRunner
 
 #: About how many members a script looks at in one call.
 BATCH = 100
@@ -36,8 +34,8 @@ EXAMPLES = 3
 PAGE = 1000
 
 _OWN = re.compile(
-    r"\{(.*)\}:(?:(?:due|entries|tasks|paused_due|unique|duplicate_ids|waiting|running|pace|dead|dead_at|leases"
-    r"|message_ids|deliveries|quarantined)|leased:(.+))",
+    r"\{(.*)\}:(?:(?:due|entries|tasks|paused_due|unique|duplicate_ids|waiting|running|pace|dead"
+    r"|dead_at|leases|request_numbers|deliveries|quarantined)|leased:(.+))",
     re.DOTALL,
 )
 
@@ -94,10 +92,10 @@ class Owned(NamedTuple):
 class RepairStore:
     """The part of the gateway for drift between keys."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._keys = store.keys
-        self._scan = ScanStore(store)
+    def __init__(self, runner: ScriptRunner) -> None:
+        self._runner = runner
+        self._keys = runner.keys
+        self._scan = ScanStore(runner)
 
     # -- what there is
 
@@ -105,7 +103,7 @@ class RepairStore:
         """Yield our keys, of one queue or of all, in one walk over the database (SCAN)."""
         prefix = self._keys.prefix
         pattern = f"{_literally(prefix)}{{{'*' if queue is None else _literally(queue)}}}:*"
-        for key in self._store.client.scan_iter(pattern, count=PAGE):
+        for key in self._runner.client.scan_iter(pattern, count=PAGE):
             try:
                 match = _OWN.fullmatch(key.decode()[len(prefix) :])
             except UnicodeDecodeError:
@@ -117,7 +115,7 @@ class RepairStore:
         """Return the queues that the next-due index or the index of leases names."""
         indexes = (self._keys.next_due, self._keys.lease_ends)
         members = chain.from_iterable(
-            self._store.client.zscan_iter(key, count=PAGE) for key in indexes
+            self._runner.client.zscan_iter(key, count=PAGE) for key in indexes
         )
         names = set()
         for name, _ in members:
@@ -129,7 +127,7 @@ class RepairStore:
 
     def leaseholders(self, queue: str) -> set[str]:
         """Return the worker ids that have a lease on a queue, or had one of late."""
-        key, client = self._keys.queue(queue), self._store.client
+        key, client = self._keys.queue(queue), self._runner.client
         found = chain(
             client.zscan_iter(key.leases, count=PAGE),
             client.hscan_iter(key.request_numbers, count=PAGE),
@@ -139,7 +137,7 @@ class RepairStore:
     def sizes(self, queue: str) -> list[int]:
         """Return how many members there are to look at, in no order of the keys."""
         key = self._keys.queue(queue)
-        with self._store.client.pipeline(transaction=False) as pipe:
+        with self._runner.client.pipeline(transaction=False) as pipe:
             for zset in (key.due, key.tasks, key.dead_at):
                 pipe.zcard(zset)
             for hash_ in (key.entries, key.dead):
@@ -164,7 +162,7 @@ class RepairStore:
         keys = list(self._keys.queue(queue).state)
         args = [cursor, BATCH, flag(repair)]
         call = Call(scripts.load("repair/entries"), keys, args)
-        next_cursor, looked, lost, *rest = self._store.run(call)
+        next_cursor, looked, lost, *rest = self._runner.run(call)
         batch = Batch.read([next_cursor, looked, [], *rest])
         if lost and repair:
             hash_ = self._keys.queue(queue).entries
@@ -203,42 +201,37 @@ class RepairStore:
         return self._run("repair/dead_letters", [key.dead, key.dead_at], args)
 
     def periodic_size(self) -> int:
-        """Return how many members there are to look at of periodic entries."""
-        with self._store.client.pipeline(transaction=False) as pipe:
-            pipe.hlen(self._keys.periodic)
-            pipe.zcard(self._keys.periodic_at)
-            replies = pipe.execute(raise_on_error=False)
-        return sum(reply for reply in replies if isinstance(reply, int))
+        """Return how many periodic entries there are to look at, 0 for a key of another type."""
+        try:
+            return cast(int, self._runner.client.hlen(self._keys.periodic))
+        except CommandRefused:
+            return 0
 
     def periodic(self, _: str, cursor: int, *, repair: bool) -> Batch:
         """Look at a batch of the periodic entries, which are of no queue."""
-        return self._periodic(1, cursor, repair)
-
-    def looks(self, _: str, cursor: int, *, repair: bool) -> Batch:
-        """Look at a batch of the moments at which periodic entries are looked at."""
-        return self._periodic(2, cursor, repair)
-
-    def _periodic(self, which: int, cursor: int, repair: bool) -> Batch:
         keys = [self._keys.periodic, self._keys.periodic_at]
-        return self._run("repair/periodic", keys, [which, cursor, BATCH, flag(repair)])
+        return self._run("repair/periodic", keys, [cursor, BATCH, flag(repair)])
 
-    def leases(
-        self, queue: str, worker_ids: Sequence[str], lease: float, over: float, *, repair: bool
-    ) -> Batch:
+    def leases(self, queue: str, worker_ids: Sequence[str], lease: float, *, repair: bool) -> Batch:
         """Look at the leases of some processes on a queue.
 
         Parameters
         ----------
         lease : float
             Seconds, for a process that has none.
-        over : float
-            For so many seconds a lease on nothing must have been over to be told.
         """
         key = self._keys.queue(queue)
-        keys = [key.leases, self._keys.lease_ends, self._keys.clock, key.request_numbers]
+        keys = [key.leases, self._keys.lease_ends, self._keys.clock]
         keys += [key.leased(worker_id) for worker_id in worker_ids]
-        args = [queue, flag(repair), int(lease * 1000), int(over * 1000), *worker_ids]
+        args = [queue, flag(repair), int(lease * 1000), *worker_ids]
         return self._run("repair/leases", keys, args)
+
+    def forget_empty_leases(self, queue: str, worker_ids: Sequence[str]) -> None:
+        """Forget the leases of those of some processes that hold nothing."""
+        key = self._keys.queue(queue)
+        keys = [key.leases, self._keys.lease_ends, key.request_numbers]
+        keys += [key.leased(worker_id) for worker_id in worker_ids]
+        self._runner.run(Call(scripts.load("leases/forget_empty"), keys, [queue, *worker_ids]))
 
     def queue(self, queue: str, layout: Layout, deferred: float, *, repair: bool) -> Batch:
         """Look at what leads to a queue, which may be left alone for *deferred* seconds."""
@@ -249,53 +242,25 @@ class RepairStore:
         args = [queue, layout.text, flag(repair), int(deferred * 1000)]
         return self._run("repair/queue", keys, args)
 
-    def counts(self, queue: str, seen: Mapping[bytes, bytes], *, repair: bool) -> Batch:
-        """Look at counts of deliveries that are stale if they still are as they were *seen*."""
-        pairs = chain.from_iterable(seen.items())
-        return self._run(
-            "repair/counts", [self._keys.queue(queue).deliveries], [flag(repair), *pairs]
-        )
+    # -- counts of deliveries, after a purge
 
     def forget_counts(self, queue: str, layout: Layout) -> None:
         """Remove the counts of deliveries whose messages are gone, as after a purge."""
-        stale = self.stale_counts(queue, layout, self.sample_counts(queue))
-        for pairs in batches(stale.items()):
-            self.counts(queue, dict(pairs), repair=True)
-
-    def stale_counts(
-        self,
-        queue: str,
-        layout: Layout,
-        seen: Mapping[bytes, bytes],
-        worker_ids: Iterable[str] = (),
-    ) -> Mapping[bytes, bytes]:
-        """Return those of the counts *seen* whose messages are not there (:meth:`digests`)."""
+        deliveries = self._keys.queue(queue).deliveries
+        stale = dict(self._runner.client.hscan_iter(deliveries, count=PAGE))
         # A message that was put back while the others were read is found the second time.
         for _ in range(2):
-            if seen:
-                there = self.digests(queue, layout, worker_ids)
-                seen = {digest: text for digest, text in seen.items() if digest not in there}
-        return seen
+            if stale:
+                there = self._digests(queue, layout)
+                stale = {digest: text for digest, text in stale.items() if digest not in there}
+        for pairs in batches(stale.items()):
+            args = [*chain.from_iterable(pairs)]
+            self._runner.run(Call(scripts.load("leases/forget_counts"), [deliveries], args))
 
-    def sample_counts(self, queue: str, most: float = math.inf) -> dict[bytes, bytes]:
-        """Return counts of deliveries, about *most* of them at most, by digest."""
-        deliveries = self._keys.queue(queue).deliveries
-        counts: dict[bytes, bytes] = {}
-        for digest, text in self._store.client.hscan_iter(deliveries, count=PAGE):
-            counts[digest] = text
-            if len(counts) >= most:
-                break
-        return counts
-
-    def count_counts(self, queue: str) -> int:
-        """Return of how many messages deliveries are counted."""
-        return cast(int, self._store.client.hlen(self._keys.queue(queue).deliveries))
-
-    def digests(self, queue: str, layout: Layout, worker_ids: Iterable[str]) -> set[bytes]:
+    def _digests(self, queue: str, layout: Layout) -> set[bytes]:
         """Return the digests of all messages that are ready, quarantined or held.
 
         One that is taken meanwhile is among them; one that is put back meanwhile may not be.
-        *worker_ids* are processes that may hold some without a lease.
         """
         key = self._keys.queue(queue)
         found: set[bytes] = set()
@@ -303,7 +268,7 @@ class RepairStore:
             found.update(map(_digest, self._in_list(ready)))
         for item in self._in_list(key.quarantined):
             found.add(_digest(item.partition(b"\n")[2]))
-        for name in {*worker_ids, *self.leaseholders(queue)}:
+        for name in self.leaseholders(queue):
             for _, value in self._scan.fields(key.leased(name)):
                 found.add(_digest(value.partition(b"\n")[2]))
         return found
@@ -313,22 +278,12 @@ class RepairStore:
         parts = self._scan.messages(key, 0, sys.maxsize, PAGE, newest=True)
         return chain.from_iterable(parts)
 
-    def wake(self, queue: str, layout: Layout, sign: str = "") -> str:
-        """Return a sign of what is ready and wakes nobody, ``""`` when that is well.
-
-        It is wrong when a later call returns the same; with that *sign* the later call repairs it.
-        """
-        keys = [self._keys.queue(queue).wake, self._keys.control]
-        keys += self._keys.ready_lists(queue, layout)
-        reply: bytes = self._store.run(Call(scripts.load("repair/wake"), keys, [queue, sign]))
-        return reply.decode()
-
     # -- to move over
 
     def lengths(self, queue: str, names: Sequence[str]) -> list[int]:
         """Return how many bytes the record of each entry has."""
         hash_ = self._keys.queue(queue).entries
-        with self._store.client.pipeline(transaction=False) as pipe:
+        with self._runner.client.pipeline(transaction=False) as pipe:
             for name in names:
                 pipe.hstrlen(hash_, to_bytes(name))
             return cast("list[int]", pipe.execute())
@@ -338,7 +293,7 @@ class RepairStore:
     ) -> list[tuple[str, float | None, bytes | None]]:
         """Return name, score and record of entries at one moment, None for missing values."""
         key, members = self._keys.queue(queue), [to_bytes(name) for name in names]
-        with self._store.client.pipeline(transaction=True) as pipe:
+        with self._runner.client.pipeline(transaction=True) as pipe:
             pipe.zmscore(key.due, members)
             pipe.hmget(key.entries, members)
             scores, records = pipe.execute()
@@ -363,12 +318,12 @@ class RepairStore:
             step = Record.unpack(record).priority
             place = layout.steps.index(step) if step in layout.steps else 0
             args += to_bytes(name), repr(score), record, message, first + place
-        reply = self._store.run(Call(scripts.load("migration/give_back"), [*keys, *lists], args))
+        reply = self._runner.run(Call(scripts.load("migration/give_back"), [*keys, *lists], args))
         return cast("list[StatusCode]", list(reply.decode()))
 
     def quarantined(self, queue: str) -> int:
         """Return how many messages wait to be delivered alone."""
-        return cast(int, self._store.client.llen(self._keys.queue(queue).quarantined))
+        return cast(int, self._runner.client.llen(self._keys.queue(queue).quarantined))
 
     def release_quarantined(
         self, queue: str, layout: Layout, limit: int = BATCH
@@ -378,28 +333,28 @@ class RepairStore:
         keys = [key.quarantined, key.wake, key.dead, key.dead_at]
         lists = self._keys.ready_lists(queue, layout)
         args = [limit, *layout.steps]
-        moved, dead_lettered = self._store.run(
+        moved, dead_lettered = self._runner.run(
             Call(scripts.load("leases/release_quarantined"), [*keys, *lists], args)
         )
         return int(moved), int(dead_lettered)
 
     def lives(self, worker_id: str) -> bool:
         """Return whether a process may still run: it does not when it told so, or long ago."""
-        return bool(self._store.client.exists(self._keys.worker_id(worker_id)))
+        return bool(self._runner.client.exists(self._keys.worker_id(worker_id)))
 
     def _run(self, name: str, keys: list[str], args: list[Any]) -> Batch:
-        return run_batch(self._store, name, keys, args)
+        return run_batch(self._runner, name, keys, args)
 
 
-def run_batch(store: Store, name: str, keys: list[str], args: list[Any]) -> Batch:
+def run_batch(runner: ScriptRunner, name: str, keys: list[str], args: list[Any]) -> Batch:
     """Look at a batch of a key, in several calls if they have much to read."""
     script = scripts.load(name)
-    first = part = Batch.read(store.run(Call(script, keys, args)))
+    first = part = Batch.read(runner.run(Call(script, keys, args)))
     found, looked = first.found, first.looked
     for _ in first.left:  # each call looks at one at least
         if not part.left:
             break
-        part = Batch.read(store.run(Call(script, keys, [*args, *part.left])))
+        part = Batch.read(runner.run(Call(script, keys, [*args, *part.left])))
         found, looked = found + part.found, looked + part.looked
     return Batch(first.cursor, looked, found)
 

@@ -7,16 +7,16 @@ ready or held. Each script looks at one batch, as those of :mod:`celery_delayq.s
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from itertools import chain
+from typing import Any, Literal, NamedTuple, cast
 
+from celery_delayq.model.envelope import label_in
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.repair import BATCH, PAGE, Batch, flag, run_batch
+from celery_delayq.store.scan import ScanStore
 from celery_delayq.store.scripting import scripts
 from celery_delayq.store.scripting.calls import Call
-
-if TYPE_CHECKING:
-    from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting.runner import ScriptRunner
 
 #: Most bytes of messages that a script reads to be sure that some are gone: tens of ms. Other calls
 #: read less; this one must read all messages at one moment.
@@ -45,27 +45,21 @@ class Tracked(NamedTuple):
         return b" ".join(self.value.split(b" ")[4:]).decode("utf-8", "replace")
 
 
-class Place(NamedTuple):
-    """A key in which messages stand: a list or, of a worker id, a hash."""
-
-    key: str
-    worker_id: str = ""
-
-
 class RepairTracking:
     """The part of the gateway for drift between what is known of entries and where they are."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._keys = store.keys
+    def __init__(self, runner: ScriptRunner) -> None:
+        self._runner = runner
+        self._keys = runner.keys
+        self._scan = ScanStore(runner)
 
     def sizes(self, queue: str) -> list[int]:
         """Return how many members there are to look at, in no order of the keys."""
         key = self._keys.queue(queue)
-        with self._store.client.pipeline(transaction=False) as pipe:
-            for zset in (key.paused_due, key.duplicate_ids):
+        with self._runner.client.pipeline(transaction=False) as pipe:
+            for zset in (key.paused_due,):
                 pipe.zcard(zset)
-            for hash_ in (key.unique, key.waiting, key.running):
+            for hash_ in (key.waiting, key.running):
                 pipe.hlen(hash_)
             # A key of another type is told when its turn comes.
             replies = pipe.execute(raise_on_error=False)
@@ -85,7 +79,7 @@ class RepairTracking:
 
     def _wrong(self, wanted: Mapping[str, str]) -> list[str]:
         """Say it as ``expect_type`` of ``include/types.lua`` does."""
-        with self._store.client.pipeline(transaction=False) as pipe:
+        with self._runner.client.pipeline(transaction=False) as pipe:
             for key in wanted:
                 pipe.type(key)
             found = [kind.decode() for kind in pipe.execute()]
@@ -101,14 +95,6 @@ class RepairTracking:
         """Look at a batch of what is listed as paused and due."""
         return self._page("repair/paused_and_due", queue, cursor, repair)
 
-    def unique(self, queue: str, cursor: int, *, repair: bool) -> Batch:
-        """Look at a batch of the unique keys."""
-        return self._page("repair/unique", queue, cursor, repair)
-
-    def duplicate_ids(self, queue: str, cursor: int, *, repair: bool) -> Batch:
-        """Look at a batch of the names of second messages with the same id."""
-        return self._page("repair/duplicate_ids", queue, cursor, repair)
-
     def waiting(self, queue: str, cursor: int, *, repair: bool) -> Batch:
         """Look at a batch of what is known of ready messages."""
         return self._page("repair/tracking", queue, cursor, repair, "waiting")
@@ -122,9 +108,12 @@ class RepairTracking:
 
     # -- what is there
 
-    def sample(self, queue: str, index: Index, most: int) -> list[Tracked]:
-        """Return about *most* messages at most that count as ready or as held."""
-        return [*islice(self.tracked(queue, index), most)]
+    def held(self, queue: str, worker_id: str) -> Iterator[bytes | None]:
+        """Yield the messages that a process holds, as :attr:`Tracked.message` spells them; None
+        for one without a label.
+        """
+        for _, value in self._scan.held(queue, worker_id):
+            yield label_in(value.partition(b"\n")[2])
 
     def forget_ready(
         self, queue: str, layout: Layout, some: Iterable[tuple[Tracked, bytes]] = ()
@@ -138,61 +127,29 @@ class RepairTracking:
         """
         keys = [*self._keys.queue(queue).state, *self._keys.ready_lists(queue, layout)]
         args = [part for tracked, message in some for part in (*tracked, message)]
-        return cast(int, self._store.run(Call(scripts.load("repair/forget_ready"), keys, args)))
+        return cast(int, self._runner.run(Call(scripts.load("repair/forget_ready"), keys, args)))
 
     def tracked(self, queue: str, index: Index) -> Iterator[Tracked]:
         """Yield all messages that count as ready or as held (HSCAN)."""
-        for item in self._store.client.hscan_iter(self._index(queue, index), count=PAGE):
+        for item in self._runner.client.hscan_iter(self._index(queue, index), count=PAGE):
             yield Tracked(*item)
-
-    def count(self, queue: str, index: Index) -> int:
-        """Return how many messages count as ready or as held."""
-        return cast(int, self._store.client.hlen(self._index(queue, index)))
 
     def _index(self, queue: str, index: Index) -> str:
         key = self._keys.queue(queue)
         return key.running if index == "running" else key.waiting
 
-    def ready_places(self, queue: str, layout: Layout) -> list[Place]:
-        """Return where ready messages stand; those from which one may go to another come first."""
-        lists = self._keys.ready_lists(queue, layout)
-        return [Place(key) for key in (self._keys.queue(queue).quarantined, *lists)]
-
-    def held_places(self, queue: str, worker_ids: Iterable[str]) -> list[Place]:
-        """Return where messages stand that these processes hold."""
-        key = self._keys.queue(queue)
-        return [Place(key.leased(name), name) for name in worker_ids]
-
-    def messages(
-        self, queue: str, place: Place, cursor: int, *, repair: bool
-    ) -> tuple[Batch, list[bytes]]:
-        """Look at a batch of the messages of a place; return those that have a label too.
-
-        None that stays there is passed over.
-        """
-        key = self._keys.queue(queue)
-        args = [place.worker_id, cursor, BATCH, flag(repair)]
-        call = Call(scripts.load("repair/messages"), [*key.state, place.key], args)
-        next_cursor, looked, there, *found = self._store.run(call)
-        return Batch.read([next_cursor, looked, [], *found]), there
-
     def gone(
-        self,
-        queue: str,
-        index: Index,
-        places: Iterable[Place],
-        seen: Iterable[Tracked],
-        *,
-        repair: bool,
+        self, queue: str, worker_ids: Iterable[str], seen: Iterable[Tracked], *, repair: bool
     ) -> Batch | None:
-        """Look at messages that are gone if they are in none of *places* and still as *seen*.
+        """Look at messages that are gone if no process has them and they are as *seen*.
 
         None when there are too many bytes to read.
         """
-        args = [index, flag(repair), MOST_BYTES, *chain.from_iterable(seen)]
-        batch = self._run("repair/gone", queue, [place.key for place in places], args)
+        key = self._keys.queue(queue)
+        args = [flag(repair), MOST_BYTES, *chain.from_iterable(seen)]
+        batch = self._run("repair/gone", queue, [key.leased(name) for name in worker_ids], args)
         return None if batch.cursor else batch
 
     def _run(self, name: str, queue: str, keys: Sequence[str], args: list[Any]) -> Batch:
         state = self._keys.queue(queue).state
-        return run_batch(self._store, name, [*state, *keys], args)
+        return run_batch(self._runner, name, [*state, *keys], args)

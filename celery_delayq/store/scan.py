@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
 from celery_delayq.model.envelope import MAX_DUE_MS, task_field
 from celery_delayq.model.lookup import PAUSED_OFFSET
 from celery_delayq.store.scripting import scripts
 from celery_delayq.store.scripting.calls import Call
-
-if TYPE_CHECKING:
-    from celery_delayq.store.schedule import Store
+from celery_delayq.store.scripting.runner import ScriptRunner
 
 Where = Literal["waiting", "running"]
 
@@ -93,13 +91,13 @@ class Part(NamedTuple):
 class ScanStore:
     """The part of the gateway that reads large parts."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._keys = store.keys
+    def __init__(self, runner: ScriptRunner) -> None:
+        self._runner = runner
+        self._keys = runner.keys
 
     def sizes(self, stretches: Sequence[Stretch]) -> list[int]:
         """Return how many entries stand in each."""
-        with self._store.client.pipeline(transaction=False) as pipe:
+        with self._runner.client.pipeline(transaction=False) as pipe:
             for each in stretches:
                 key = self._keys.queue(each.queue)
                 if each.by_task:
@@ -110,7 +108,7 @@ class ScanStore:
 
     def mark(self, stretch: Stretch, place: int) -> Mark | None:
         """Return the entry at a place of a stretch, from 0; None where there are fewer by now."""
-        key, client = self._keys.queue(stretch.queue), self._store.client
+        key, client = self._keys.queue(stretch.queue), self._runner.client
         if stretch.by_task:
             head = client.zrangebylex(key.tasks, stretch.first, stretch.last, 0, 1)
             rank = client.zrank(key.tasks, head[0]) if head else None
@@ -137,7 +135,7 @@ class ScanStore:
                 upto, names[1] = stretch.upto
         args = ["1" if stretch.by_task else "0", first, last, after, names[0], upto, names[1]]
         call = Call(scripts.load("scan/range"), [*key.schedule], [*args, limit])
-        more, score, name, sizes, text = self._store.run(call)
+        more, score, name, sizes, text = self._runner.run(call)
         entries, start = [], 0
         numbers = iter(sizes.split())
         for name_size, size, its_score in zip(numbers, numbers, numbers, strict=True):
@@ -162,19 +160,19 @@ class ScanStore:
         """
         args = "-inf" if low is None else low, "+inf", place, 1
         name = self._keys.queue(queue).dead_at
-        found = self._store.client.zrangebyscore(name, *args, withscores=True)
+        found = self._runner.client.zrangebyscore(name, *args, withscores=True)
         # A hand may have written any score.
         return int(max(0, min(found[0][1], MAX_DUE_MS))) if found else None
 
     def runs(self) -> int:
         """Return how many runs the history has."""
-        return cast(int, self._store.client.xlen(self._keys.history))
+        return cast(int, self._runner.client.xlen(self._keys.history))
 
     # -- lists
 
     def lengths(self, lists: Sequence[str]) -> list[int]:
         """Return the lengths of lists."""
-        with self._store.client.pipeline(transaction=False) as pipe:
+        with self._runner.client.pipeline(transaction=False) as pipe:
             for name in lists:
                 pipe.llen(name)
             return cast("list[int]", pipe.execute())
@@ -189,7 +187,7 @@ class ScanStore:
         while start < end:
             first = start if newest else -start - 1
             call = Call(scripts.load("scan/list_range"), [name], [first, min(limit, end - start)])
-            found = _cut(*self._store.run(call))
+            found = _cut(*self._runner.run(call))
             if not found:
                 return
             yield found
@@ -205,7 +203,7 @@ class ScanStore:
         cursor = b"0"
         while True:
             call = Call(scripts.load("scan/hash_scan"), [name], [cursor, page])
-            cursor, *reply = self._store.run(call)
+            cursor, *reply = self._runner.run(call)
             found = _cut(*reply)
             yield from zip(found[::2], found[1::2], strict=True)
             if cursor == b"0":
@@ -216,7 +214,7 @@ class ScanStore:
         found: list[bytes | None] = []
         while len(found) < len(fields):
             asked = fields[len(found) : len(found) + VALUES]
-            sizes, text = self._store.run(Call(scripts.load("scan/hash_values"), [name], [*asked]))
+            sizes, text = self._runner.run(Call(scripts.load("scan/hash_values"), [name], [*asked]))
             begin = 0
             for each in map(int, sizes.split()):
                 found.append(None if each < 0 else text[begin : begin + each])
@@ -238,7 +236,7 @@ class ScanStore:
         """Return what is tracked under names of messages that are ready, or held."""
         key = self._keys.queue(queue)
         name = key.waiting if where == "waiting" else key.running
-        return cast("list[bytes | None]", self._store.client.hmget(name, names) if names else [])
+        return cast("list[bytes | None]", self._runner.client.hmget(name, names) if names else [])
 
 
 def _cut(sizes: bytes, text: bytes) -> list[bytes]:

@@ -3,63 +3,28 @@
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from redis import Redis
-from redis.exceptions import ConnectionError, ResponseError
-
-from celery_delayq.errors import NotReplicated, StoreFull
+from celery_delayq.errors import CommandRefused
 from celery_delayq.model.envelope import Entry, task_field, task_name
 from celery_delayq.model.publish_outcome import Stored
-from celery_delayq.settings import Limits
 from celery_delayq.store.control import ControlStore
 from celery_delayq.store.dead_letters import DeadLetterStore
 from celery_delayq.store.history import HistoryStore
-from celery_delayq.store.keys import Keys, Layout
+from celery_delayq.store.keys import Layout
 from celery_delayq.store.leases import LeaseStore
 from celery_delayq.store.scan import PAGE, ScanStore
 from celery_delayq.store.scripting import replies, scripts
 from celery_delayq.store.scripting.calls import Call, Puts, Readies
 from celery_delayq.store.scripting.replies import Adopted, Held, Look, Promoted, Sizes
+from celery_delayq.store.scripting.runner import ScriptRunner
 
 logger = logging.getLogger(__name__)
 
-#: A master without its replicas, one that cannot write to its disk, one that runs a script.
-_FOR_NOW = re.compile(r"\b(NOREPLICAS|MISCONF|CLUSTERDOWN|TRYAGAIN)\b|^BUSY ")
 
-#: Texts of Lua's errors about a value that it cannot work with.
-_LUA_FAULTS = ("bad argument", "attempt to", "malformed")
-
-
-class Store:
-    """Our data in one Redis database.
-
-    Parameters
-    ----------
-    client : redis.Redis
-        A client that adds no prefix and does not decode replies.
-    keys : Keys
-        Names of the keys.
-    layout : Layout
-        How this connection lays out the ready lists of its queues.
-    limits : Callable[[str], Limits]
-        Tells the limits of a queue.
-    """
-
-    def __init__(
-        self,
-        client: Redis,
-        keys: Keys,
-        layout: Layout,
-        limits: Callable[[str], Limits] = lambda _queue: Limits(),
-    ) -> None:
-        self.client = client
-        self.keys = keys
-        self.layout = layout
-        self.limits = limits
+class Store(ScriptRunner):
+    """Our data in one Redis database: entries, queues, and the other parts."""
 
     @property
     def leases(self) -> LeaseStore:
@@ -82,26 +47,6 @@ class Store:
         return HistoryStore(self)
 
     # -- from one state to the next
-
-    def puts(self, queue: str, *, limited: bool = True, alone: bool = False) -> Puts:
-        """Return an empty call that schedules what is added to it: all or, after an error, none.
-
-        Parameters
-        ----------
-        limited : bool
-            Whether ``max_scheduled`` counts: not for retries, which are no new work.
-        alone : bool
-            For one message of a script that takes more keys behind its ready list.
-        """
-        key = self.keys.queue(queue)
-        most = self.limits(queue).max_scheduled if limited else 0
-        return Puts(
-            scripts.load("schedule/add"),
-            [*key.state, self.keys.next_due, self.keys.queues, key.wake],
-            [queue, self.layout.text, self.keys.wake, most],
-            lambda step: self.keys.ready(queue, step, self.layout),
-            lists=() if alone else (key.quarantined, *self.keys.ready_lists(queue, self.layout)),
-        )
 
     def schedule(self, queue: str, entry: Entry) -> tuple[Stored, int]:
         """Keep a message until it is due; one that is due goes to the ready list.
@@ -132,20 +77,6 @@ class Store:
         for entry in entries:
             call.add(entry)
         return call
-
-    def import_entries(self, calls: Sequence[Call]) -> list[bytes | Exception]:
-        """Make calls in one round trip, and return the answer to each.
-
-        Raises
-        ------
-        redis.exceptions.ConnectionError
-            The server is gone, or is no master any more.
-        """
-        with self.client.pipeline(transaction=False) as pipe:
-            for number, call in enumerate(calls):
-                pipe.execute_command(*call.command(source=number == 0))  # the others know it then
-            answers = pipe.execute(raise_on_error=False)
-        return [self._error_of(x) if isinstance(x, ResponseError) else x for x in answers]
 
     def ready_call(self, queue: str) -> Readies:
         """Return an empty call that pushes what is added to it to the ready lists."""
@@ -227,19 +158,6 @@ class Store:
         """Note the layout of a queue: who consumes it decides to which lists to promote."""
         self.client.hset(self.keys.queues, queue, self.layout_of(queue).text)
 
-    def layout_of(self, queue: str) -> Layout:
-        """Return the layout of a queue that this connection consumes, with its limits."""
-        limits = self.limits(queue)
-        return replace(
-            self.layout,
-            rate=limits.promote_rate,
-            max_ready=limits.max_ready,
-            dead_age=limits.dead_letters_age,
-            dead_max=limits.dead_letters_max,
-            archived=limits.archived,
-            history=bool(limits.history),
-        )
-
     def registry(self) -> dict[str, bytes]:
         """Return the layout, as stored, of every queue that was ever scheduled on."""
         found = cast("dict[bytes, bytes]", self.client.hgetall(self.keys.queues))
@@ -309,7 +227,7 @@ class Store:
         """Return about how many bytes the schedule of a queue takes, None where not told."""
         try:
             sizes = [self.client.memory_usage(key) for key in self.keys.queue(queue).state]
-        except ResponseError:
+        except CommandRefused:
             return None
         return sum(cast("list[int]", [size or 0 for size in sizes]))
 
@@ -317,7 +235,7 @@ class Store:
         """Return the bytes that the server uses and may use at most; None where not told."""
         try:
             info = cast("dict[str, int]", self.client.info("memory"))
-        except ResponseError:
+        except CommandRefused:
             return None, None
         return info.get("used_memory"), info.get("maxmemory") or None
 
@@ -357,97 +275,6 @@ class Store:
             logger.error("Removed %r from %s: it is no name of a queue", member, index)
             self.client.zrem(index, member)
         return name or None
-
-    def run_replicated(self, call: Call, replicas: int, seconds: float) -> Any:
-        """Run a script, and wait at most so many *seconds* until so many *replicas* have it.
-
-        Raises
-        ------
-        NotReplicated
-            Fewer have it.
-        StoreFull
-            Redis has no memory left; nothing was stored.
-        """
-        with self.client.pipeline(transaction=False) as pipe:
-            pipe.execute_command(*call.command(source=True))
-            pipe.execute_command("WAIT", replicas, int(seconds * 1000))
-            try:
-                reply, there = pipe.execute()
-            except ResponseError as exc:
-                raise _full(exc) if "maxmemory" in str(exc) else exc from exc
-        if there < replicas:
-            raise few_replicas(there, replicas, seconds)
-        return reply
-
-    def run(self, call: Call) -> Any:
-        """Run a script.
-
-        Raises
-        ------
-        StoreFull
-            Redis has no memory left; nothing was stored.
-        redis.exceptions.ConnectionError
-            The server is gone, or is no master any more.
-        """
-        try:
-            return call.script(self.client, call.keys, call.args)
-        except ResponseError as exc:
-            error = self._error_of(exc)
-            raise error from (None if error is exc else exc)
-
-    def _error_of(self, exc: ResponseError) -> Exception:
-        """Return what to raise for an answer that is an error; raises it where a new master is to
-        be asked.
-        """
-        # Not by class: Redis 6.2 wraps what a script met, and old redis-py has no class for it.
-        if "maxmemory" in str(exc):
-            return _full(exc)
-        if is_demoted(exc):
-            self.client.connection_pool.disconnect()
-            raise ConnectionError(str(exc)) from exc
-        error: Exception = exc
-        return error
-
-
-#: Texts of Redis 6.2 and 7.0, in scripts and outside of them, and of newer servers and Valkey.
-_DENIALS = ("user executing the script can't", "ACL failure", "no permissions to", "NOPERM")
-
-
-def is_demoted(exc: ResponseError) -> bool:
-    """Return whether an error says that the server is no master: connect anew."""
-    text = str(exc)
-    return "READONLY" in text or text.startswith(("UNBLOCKED", "MASTERDOWN"))
-
-
-def is_denied(exc: BaseException) -> bool:
-    """Return whether an error says that the account lacks a right, also inside a script."""
-    text = str(exc)
-    return isinstance(exc, ResponseError) and any(each in text for each in _DENIALS)
-
-
-def is_refusal_for_now(exc: BaseException) -> bool:
-    """Return whether an error says that the server refuses all writes at the moment."""
-    return isinstance(exc, ResponseError) and _FOR_NOW.search(str(exc)) is not None
-
-
-def is_fault_of_script(exc: ResponseError) -> bool:
-    """Return whether a script has failed in Lua on its arguments: a repeat would fail too."""
-    return "user_script" in str(exc) and any(text in str(exc) for text in _LUA_FAULTS)
-
-
-def few_replicas(replicas: int, wanted: int, seconds: float) -> NotReplicated:
-    """Return the error for *replicas* that have a task where more are *wanted*."""
-    return NotReplicated(
-        f"the task is stored, but {replicas} of {wanted} replicas have it after {seconds:g} s; "
-        "it may be lost in a failover. Sending it again may run it twice"
-    )
-
-
-def _full(exc: Exception) -> StoreFull:
-    return StoreFull(
-        f"Redis has no memory left and refused to store the task ({exc}); "
-        "raise maxmemory or let tasks be consumed, then send it again"
-    )
 
 
 def _name(queue: bytes) -> str | None:

@@ -1,4 +1,4 @@
-"""What a Redis server must have, looked at when a connection is made or a worker starts."""
+"""Checks of the Redis server, made when a connection opens or a worker starts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import cast
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from celery_delayq.errors import UnsupportedServer
+from celery_delayq.errors import EarlierLayout, UnsupportedServer
+from celery_delayq.store.keys import EARLIER_KEYS, Keys
 from celery_delayq.utils.once import warn_once
 
 logger = logging.getLogger(__name__)
@@ -18,7 +19,7 @@ OLDEST = (6, 2)
 
 
 def check_version(client: Redis) -> None:
-    """Refuse a server older than Redis 6.2; one that does not tell its version passes.
+    """Refuse a server older than Redis 6.2; one that hides its version passes.
 
     Raises
     ------
@@ -30,7 +31,7 @@ def check_version(client: Redis) -> None:
     except (ResponseError, KeyError) as exc:
         warn_once(
             logger,
-            f"Redis does not tell its version ({exc}); celery_delayq needs "
+            f"Redis hides its version ({exc}); celery_delayq needs "
             f"{'.'.join(map(str, OLDEST))} or newer. {_how_to_allow('+info')}",
         )
         return
@@ -42,7 +43,7 @@ def check_version(client: Redis) -> None:
 
 
 def check_refusal(exc: ResponseError) -> None:
-    """Tell what is behind it when a server refuses the connection itself.
+    """Explain why a server refuses the connection itself.
 
     Raises
     ------
@@ -54,6 +55,28 @@ def check_refusal(exc: ResponseError) -> None:
             f"this Redis is older than 6.0 ({exc}): celery_delayq needs "
             f"{'.'.join(map(str, OLDEST))} or newer, or a Valkey"
         ) from exc
+
+
+def check_layout(client: Redis, keys: Keys) -> None:
+    """Refuse a database with the keys of a version before 0.1.0; nothing of it was released.
+
+    Raises
+    ------
+    EarlierLayout
+        There are such keys.
+    """
+    names = [keys.stock(name) for name in EARLIER_KEYS]
+    try:
+        if not client.exists(*names):
+            return
+        found = [name for name in names if client.exists(name)]
+    except ResponseError:
+        return  # the account has no rights on these keys
+    raise EarlierLayout(
+        f"Redis has keys of a version before 0.1.0 ({', '.join(found)}), which this version cannot "
+        "read. Let workers of that version drain the queues or move them back to stock, then "
+        "delete these keys; or use another database or global_keyprefix"
+    )
 
 
 def warn_of_settings(client: Redis) -> None:

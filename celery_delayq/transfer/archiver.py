@@ -1,7 +1,6 @@
-"""Workers move old dead letters to a database, where ``dead_letters_archive`` names one.
+"""Workers move old dead letters to the database of the setting ``dead_letters_archive``.
 
-It is never in the way of a worker: whatever goes wrong, dead letters stay in Redis, and it is tried
-again.
+It never disturbs a worker: after an error dead letters stay in Redis, and it is tried again.
 """
 
 from __future__ import annotations
@@ -35,76 +34,78 @@ logger = logging.getLogger(__name__)
 #: Seconds between two rounds, of all workers together.
 INTERVAL = 10.0
 
-#: Seconds that a round takes at most: a worker has other things to do.
+#: Most seconds of a round.
 ROUND = 5.0
 
-#: Longest wait between two attempts, in seconds, while the database is away.
+#: Longest wait between two attempts, in seconds, while the database cannot be reached.
 PATIENCE = 60.0
 
-#: Seconds for which a worker that stops waits for a batch to end.
-FAREWELL = 2.0
+#: Most seconds that a stopping worker waits for a batch.
+STOP_TIMEOUT = 2.0
 
 _REDIS = (RedisError, OperationalError)
 
 
 @dataclass
-class Pace:
-    """When to try next. No I/O."""
+class Backoff:
+    """Time until the next attempt. No I/O."""
 
     interval: float = INTERVAL
     patience: float = PATIENCE
     failures: int = 0
 
     def wait(self) -> float:
-        """Return for how many seconds to wait."""
+        """Return the seconds until the next attempt."""
         return min(self.interval * 2.0 ** min(self.failures, 9), max(self.patience, self.interval))
 
 
 class Archiver:
-    """Archives again and again, in a native thread: a database may keep one waiting for long.
+    """Archives regularly, in a native thread, because a database may block for long.
 
     Parameters
     ----------
     app : Celery
-        The app of the worker, of whose broker it has connections of its own.
+        The app of the worker; the archiver has its own connections to the broker.
     url : str
         The database.
     after : float
         Seconds for which a dead letter stays in Redis.
+    interval : float
+        Seconds between two rounds.
     """
 
     def __init__(self, app: Celery, url: str, after: float, *, interval: float = INTERVAL) -> None:
         self._app = app
         self._url = url
         self._after = after
-        self._pace = Pace(interval)
+        self._backoff = Backoff(interval)
         self._stopping = False
         self._stop, self._ended = native_threads.Signal(), native_threads.Signal()
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         native_threads.start(self.run)
 
     def stop(self) -> None:
-        """End, after a moment for the batch that is under way; it may be killed as well."""
+        """Stop, after at most ``STOP_TIMEOUT`` seconds for the current batch."""
         self._stopping = True
         self._stop.give()
-        self._ended.wait(FAREWELL)
+        self._ended.wait(STOP_TIMEOUT)
 
     def run(self) -> None:
-        """Archive until :meth:`stop`; outlives every error but that it cannot be done at all."""
+        """Archive until :meth:`stop`; only a wrong URL or a missing package ends it."""
         try:
-            # Here, since what it imports takes a second.
+            # Here, since its imports take a second.
             database = database_of(self._url)
-            logger.info("Dead letters are moved to %s after %g s", database, self._after)
+            logger.info("archiving dead letters: database=%s after_s=%g", database, self._after)
             with Session(self._app) as session:
                 while not self._stopping:
-                    self._stop.wait(self._pace.wait())
+                    self._stop.wait(self._backoff.wait())
                     self._try(session, database)
         except TransferError as exc:
-            logger.error("Dead letters stay in Redis, they cannot be archived: %s", exc)
+            logger.error("cannot archive dead letters, they stay in Redis: %s", exc)
         except Exception:
-            logger.exception("Dead letters stay in Redis, archiving them has ended")
+            logger.exception("archiving of dead letters has ended, they stay in Redis")
         finally:
             self._ended.give()
 
@@ -118,15 +119,16 @@ class Archiver:
             return
         if moved is None:
             return
-        if self._pace.failures:
-            logger.info("Dead letters are archived again")
-        self._pace.failures = 0
+        if self._backoff.failures:
+            logger.info("archiving of dead letters works again")
+        self._backoff.failures = 0
         if moved:
-            logger.info("%d dead letters were moved to %s", moved, database)
+            logger.info("archived dead letters: moved=%d database=%s", moved, database)
 
     def _round(self, session: Session, database: Database) -> int | None:
-        """Archive for a while and return how many were moved; None where there was nothing to do,
-        or another worker does it.
+        """Archive for at most ``ROUND`` seconds and return the number of moved dead letters.
+
+        None where there was nothing to do, or another worker has the turn.
         """
         if not session.ask(partial(self._is_due, uuid4().hex)):
             return None
@@ -135,13 +137,13 @@ class Archiver:
         def go_on() -> bool:
             return time.monotonic() < end and not self._stopping
 
-        # No thread more: where they are patched, it would be a greenlet of this one.
+        # Without a second thread: under gevent it would be a greenlet of this one.
         archive = Archive(session, database, spare=self._after, ahead=False, own=True, go_on=go_on)
         return archive.run(older_than=self._after).moved
 
     def _is_due(self, who: str, store: Store) -> bool:
-        """Return whether it is the turn of this worker, and there is something to do."""
-        if not store.dead_letters.take_turn(who, 0.9 * self._pace.interval):
+        """Return whether this worker has the turn, and there are dead letters to move."""
+        if not store.dead_letters.take_turn(who, 0.9 * self._backoff.interval):
             return False
         last = store.now_ms() - int(self._after * 1000)
         known = queues_of(store, None).items()
@@ -149,18 +151,18 @@ class Archiver:
 
     def _failed(self, exc: Exception) -> None:
         if isinstance(exc, _REDIS) or isinstance(exc.__cause__, _REDIS):
-            return  # it is not the database, and the dispatcher tells of it
-        if not self._pace.failures:
+            return  # not the database; the dispatcher logs it
+        if not self._backoff.failures:
             logger.warning(
-                "Dead letters stay in Redis for now, archiving them failed: %s",
+                "archiving failed, dead letters stay in Redis until it works: %s",
                 exc,
                 exc_info=not isinstance(exc, TransferError),
             )
-        self._pace.failures += 1
+        self._backoff.failures += 1
 
 
 def begin(app: Celery) -> Callable[[], None] | None:
-    """Archive until the worker of *app* stops, where ``dead_letters_archive`` says so."""
+    """Start an archiver where ``dead_letters_archive`` is set; return the function to stop it."""
     settings = Settings.from_options(app.conf.broker_transport_options)
     if not settings.dead_letters_archive:
         return None

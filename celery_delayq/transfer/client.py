@@ -9,7 +9,7 @@ from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.scheduled import Filter
 from celery_delayq.store.session import Session
 from celery_delayq.transfer import dead_letter_archive, dead_letter_restore, schedule
-from celery_delayq.transfer.jsonl import Place
+from celery_delayq.transfer.export_format import FileOrUrl
 from celery_delayq.transfer.results import Archived, Exported, Imported
 
 
@@ -21,25 +21,25 @@ class Transfer:
 
     def export_to(
         self,
-        target: Place,
+        target: FileOrUrl,
         filter: Filter | None = None,
         *,
         prune: bool = False,
         progress: Callable[[Exported], object] | None = None,
     ) -> Exported:
-        """Write what is scheduled to a file or database: :func:`.transfer.schedule.export_to`."""
+        """Write the schedule to a file or database: :func:`.transfer.schedule.export_to`."""
         return schedule.export_to(self._session, target, filter, prune=prune, progress=progress)
 
     def import_from(
         self,
-        source: Place,
+        source: FileOrUrl,
         filter: Filter | None = None,
         *,
         overdue: Literal["run", "skip"] = "run",
         dry_run: bool = False,
         progress: Callable[[Imported], object] | None = None,
     ) -> Imported:
-        """Schedule what was exported: :func:`.transfer.schedule.import_from`."""
+        """Schedule exported entries: :func:`.transfer.schedule.import_from`."""
         return schedule.import_from(
             self._session, source, filter, overdue=overdue, dry_run=dry_run, progress=progress
         )
@@ -59,27 +59,25 @@ class Transfer:
 
     def export_dead(
         self,
-        target: Place,
+        target: FileOrUrl,
         filter: DeadFilter | None = None,
         *,
         progress: Callable[[Archived], object] | None = None,
     ) -> Archived:
-        """Write dead letters to a file or database:
-        :func:`.dead_letter_archive.export_dead_letters`."""
+        """Copy dead letters out: :func:`.dead_letter_archive.export_dead_letters`."""
         return dead_letter_archive.export_dead_letters(
             self._session, target, filter, progress=progress
         )
 
     def import_dead(
         self,
-        source: Place | None = None,
+        source: FileOrUrl | None = None,
         filter: DeadFilter | None = None,
         *,
         dry_run: bool = False,
         progress: Callable[[Imported], object] | None = None,
     ) -> Imported:
-        """Put back dead letters that were archived or exported:
-        :func:`.dead_letter_restore.restore_from`."""
+        """Put dead letters back: :func:`.dead_letter_restore.restore_from`."""
         return dead_letter_restore.restore_from(
             self._session, source, filter, dry_run=dry_run, progress=progress
         )

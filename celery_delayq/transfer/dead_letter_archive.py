@@ -1,6 +1,6 @@
-"""Dead letters to a SQL database or a file: each is there once, and none is lost.
+"""Dead letters to a SQL database or a file: none is lost, and a database has each once.
 
-The way back is in :mod:`celery_delayq.transfer.dead_letter_restore`.
+The other direction is :mod:`celery_delayq.transfer.dead_letter_restore`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from uuid import uuid4
 
-from celery_delayq.deadletters.client import BATCH
+from celery_delayq.deadletters.bulk import BATCH
 from celery_delayq.errors import ConfigError, TransferError
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
 from celery_delayq.model.lookup import StatusCode
@@ -24,14 +24,14 @@ from celery_delayq.store.schedule import Store
 from celery_delayq.store.session import Session
 from celery_delayq.transfer import jsonl
 from celery_delayq.transfer.dead_letter_row import DEAD_LETTERS, DeadLetterRow
-from celery_delayq.transfer.results import (
-    Archived,
-    server_of,
+from celery_delayq.transfer.export_format import (
+    VERSION,
+    FileOrUrl,
+    Header,
+    is_url,
     shown_filter,
-    sqlalchemy_needed,
-    telling,
 )
-from celery_delayq.transfer.schedule_row import VERSION, Header
+from celery_delayq.transfer.results import Archived, server_of, sqlalchemy_needed, transfer_errors
 from celery_delayq.utils.credentials import hide
 from celery_delayq.utils.portions import portions
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Most dead letters of one transaction, and about how many bytes; reading them takes several calls.
+#: Most dead letters, and approximate bytes, of one transaction; reading them takes several calls.
 PAGE, ROOM = 1000, 8_000_000
 
 
@@ -60,7 +60,7 @@ def archive_to(
         ``sqlite:///…`` or ``postgresql://…``, where the table is made if it is missing; by default
         that of the setting ``dead_letters_archive``.
     filter : DeadFilter | None
-        Which; all by default. What dies meanwhile is left alone.
+        Which; all by default. Tasks that die meanwhile are not moved.
     older_than : float
         Only those that died so many seconds ago, by Redis' clock.
     progress : Callable[[Archived], object]
@@ -69,7 +69,7 @@ def archive_to(
     Raises
     ------
     TransferError
-        Something went wrong. What was moved is moved; all else is in Redis as before.
+        Redis or the database failed. Moved dead letters stay moved; all others are in Redis.
     ConfigError
         No URL is given, and there is no setting.
     """
@@ -79,15 +79,14 @@ def archive_to(
 
 def export_dead_letters(
     session: Session,
-    target: jsonl.Place,
+    target: FileOrUrl,
     filter: DeadFilter | None = None,
     *,
     progress: Callable[[Archived], object] | None = None,
 ) -> Archived:
-    """Write dead letters to a file or a SQL database; they stay in Redis too.
+    """Copy dead letters to a file or a SQL database; they stay in Redis too.
 
-    A file appears when it is complete. To a database they are added; a row that is there stays as
-    it is.
+    A file appears when it is complete. In a database, rows are added and never changed.
 
     Parameters
     ----------
@@ -100,13 +99,13 @@ def export_dead_letters(
     Raises
     ------
     TransferError
-        Something went wrong. A file is as it was; a database has a part of them.
+        Redis, the file or the database failed. A file is unchanged; a database has some of them.
     """
     if is_url(target):
-        return Archive(session, database_of(str(target)), move=False).run(filter, progress=progress)
+        return Archive(session, database_of(target), move=False).run(filter, progress=progress)
     report, filter = Archived(), filter or DeadFilter()
-    with telling(report, "nothing is kept of it: run it again", "dead_letters"):
-        plan = _Plan.of(session, filter, 0.0, report)
+    with transfer_errors(report, "nothing is kept of it: run it again", "dead letters"):
+        plan = _ArchivePlan.of(session, filter, 0.0, report)
         with jsonl.writing(target, DEAD_LETTERS) as out:
             shown = shown_filter(filter)
             out.begin(Header(VERSION, report.made, plan.server, shown, report.total))
@@ -123,29 +122,27 @@ def export_dead_letters(
 
 @dataclass
 class Archive:
-    """A way for dead letters from Redis to a database.
+    """Moves dead letters from Redis to a database.
 
-    A batch of dead letters is inserted in a transaction; a database has a row for each dead letter
-    only once.
-    Then each is forgotten in Redis, if it still is the dead letter that was read. So it may be
-    killed anywhere, repeated, and done by several at the same time.
+    For each batch, one transaction inserts the rows; a dead letter has one row at most. Then each
+    is deleted in Redis, if it is still the dead letter that was read. So an archive may be killed
+    at any point, repeated, and run by several processes at the same time.
 
-    Rows of what was forgotten get a ``moved_at``: there is no other place for these dead letters
-    now. Any other row may be a copy, of a dead letter that was only exported, or that somebody has
-    replayed
-    in the moment between. It stays all the same: whether it is a copy nobody can know for certain,
-    since others may archive too, and one of them may have been killed before it could tell.
+    Rows of deleted dead letters get a ``moved_at``: the row is their only copy now. Rows without
+    one may be copies of dead letters that were exported, or replayed meanwhile. They stay, because
+    nobody can know that they are copies: another archive may have deleted the dead letter, and been
+    killed before it could set ``moved_at``.
 
     Parameters
     ----------
     move : bool
-        Whether dead letters are forgotten in Redis.
+        Whether dead letters are deleted in Redis.
     spare : float
-        Leave alone what was restored from this database less than so many seconds ago.
+        Skip dead letters that were restored from this database less than so many seconds ago.
     own : bool
-        Only of queues whose consumers have an archive: others may share this Redis.
+        Only queues whose consumers have an archive: other apps may share this Redis.
     go_on : Callable[[], bool]
-        Asked between two batches.
+        Called after each batch; False ends the run.
     ahead : bool
         Whether a thread reads the next batch while the database writes this one.
     """
@@ -165,14 +162,14 @@ class Archive:
         older_than: float = 0.0,
         progress: Callable[[Archived], object] | None = None,
     ) -> Archived:
-        """Archive what a filter means; the parameters are those of :func:`archive_to`."""
+        """Archive the dead letters of a filter; the parameters are those of :func:`archive_to`."""
         from celery_delayq.transfer import dead_letter_sql
 
         report = Archived()
         hint = "run it again: what is there already is not added twice"
-        with telling(report, hint, "dead_letters"):
+        with transfer_errors(report, hint, "dead letters"):
             filter = filter or DeadFilter()
-            plan = _Plan.of(self.session, filter, older_than, report, own=self.own)
+            plan = _ArchivePlan.of(self.session, filter, older_than, report, own=self.own)
             now = moment(plan.now_ms)
             with dead_letter_sql.writing(self.database) as table, ExitStack() as stack:
                 spared = table.restored_since(plan.before(self.spare)) if self.spare else ()
@@ -190,7 +187,7 @@ class Archive:
                     report.looked += batch.looked
                     report.dead_letters += len(rows)
                     if self.move:
-                        states = self._forget(batch)
+                        states = self._delete(batch)
                         moved = [
                             row for row, state in zip(rows, states, strict=True) if state == "d"
                         ]
@@ -203,7 +200,7 @@ class Archive:
                         break
         return report
 
-    def _forget(self, batch: _Batch) -> list[StatusCode]:
+    def _delete(self, batch: _Batch) -> list[StatusCode]:
         names = [(each.id, each.dead_lettered.died_ms) for each in batch.dead_letters]
         states: list[StatusCode] = []
         for start in range(0, len(names), BATCH):
@@ -218,15 +215,15 @@ class Archive:
 
 
 class _Batch(NamedTuple):
-    """Dead letters of one queue, and how many were looked at to find them."""
+    """Dead letters of one queue, and the number that was read to find them."""
 
     queue: str
     dead_letters: Sequence[DeadLetter]
     looked: int
 
 
-class _Plan(NamedTuple):
-    """Which dead letters are read: *low* and *high* are ms since 1970."""
+class _ArchivePlan(NamedTuple):
+    """Which dead letters are read; *low* and *high* are ms since 1970."""
 
     session: Session
     filter: DeadFilter
@@ -245,13 +242,13 @@ class _Plan(NamedTuple):
         report: Archived,
         *,
         own: bool = False,
-    ) -> _Plan:
+    ) -> _ArchivePlan:
         low, high = filter.range_ms()
 
-        def ask(store: Store) -> tuple[_Plan, int]:
+        def ask(store: Store) -> tuple[_ArchivePlan, int]:
             now = store.now_ms()
             last = now - int(older_than * 1000)
-            # Nothing that dies meanwhile, or it might never end.
+            # Without dead letters that come meanwhile, or it might never end.
             last = last if high is None else min(high, last)
             known = queues_of(store, filter.queue)
             queues = sorted(queue for queue, x in known.items() if x.archived or not own)
@@ -263,17 +260,11 @@ class _Plan(NamedTuple):
         return plan
 
     def before(self, seconds: float) -> datetime:
-        """Return when it was so many seconds ago."""
+        """Return the time so many seconds ago."""
         return moment(self.now_ms - int(seconds * 1000))
 
     def batches(self, spared: Collection[tuple[str, str]] = ()) -> Iterator[_Batch]:
-        """Yield dead letters, about ``ROOM`` bytes of them.
-
-        Parameters
-        ----------
-        spared : Collection[tuple[str, str]]
-            Queue and id of dead letters that are left alone.
-        """
+        """Yield batches of about ``ROOM`` bytes; *spared* are queues and ids to skip."""
         for queue in self.queues:
             store = self.session.ask(lambda store: store.dead_letters)
             ask = self.session.ask
@@ -290,17 +281,12 @@ class _Plan(NamedTuple):
 
 
 def _ahead(batches: Iterator[T]) -> Generator[T, None, None]:
-    """Yield batches, each of which is made while the one before is worked on."""
+    """Yield batches; a thread makes the next one meanwhile."""
     with ThreadPoolExecutor(1, "delayq-archive") as executor:
         coming = executor.submit(next, batches, None)
         while (batch := coming.result()) is not None:
             coming = executor.submit(next, batches, None)
             yield batch
-
-
-def is_url(place: object) -> bool:
-    """Return whether a place is the URL of a database."""
-    return isinstance(place, str) and "://" in place
 
 
 def database_of(url: str) -> Database:
@@ -309,7 +295,7 @@ def database_of(url: str) -> Database:
     Raises
     ------
     TransferError
-        It is none, or what it needs is not installed.
+        It is not the URL of a database, or a package is not installed.
     """
     if not is_url(url):
         raise TransferError(

@@ -1,4 +1,4 @@
-"""One dead letter as it stands outside Redis, in a file or a database. No I/O."""
+"""One dead letter in a file or a database. No I/O."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from typing import Any
 from celery_delayq.errors import InvalidFilter, RecordError
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter, DeadLettered
 from celery_delayq.model.lookup import to_bytes
-from celery_delayq.transfer.schedule_row import Kind
+from celery_delayq.transfer.export_format import RowFormat, check_object
 
 
 @dataclass(frozen=True)
 class DeadLetterRow:
-    """One dead letter: all that Redis keeps of it.
+    """All that Redis stores of one dead letter.
 
-    *id* is the dead letter's id when it was dead-lettered, also where it was restored beside
-    another one with that id.
+    *id* is its first id, also where it was restored beside another dead letter with that id.
     """
 
     id: str
@@ -28,7 +27,7 @@ class DeadLetterRow:
 
     @classmethod
     def of(cls, dead_letter: DeadLetter) -> DeadLetterRow:
-        """Make one of a dead letter in Redis."""
+        """Make a row of a dead letter in Redis."""
         id = dead_letter.id
         return cls(
             id.removesuffix(_duplicate(dead_letter.dead_lettered.data)) if "\0" in id else id,
@@ -37,20 +36,19 @@ class DeadLetterRow:
 
     @classmethod
     def of_data(cls, queue: str, id: str, data: bytes) -> DeadLetterRow:
-        """Make one of what is stored."""
+        """Make a row of the stored bytes."""
         return cls(id, DeadLetter.of(queue, DeadLettered.unpack(id, data)))
 
     @classmethod
     def of_fields(cls, fields: Any) -> DeadLetterRow:
-        """Make one of what a line of a file holds.
+        """Make a row of the fields of a line.
 
         Raises
         ------
         RecordError
-            A field is missing or is not what it should be.
+            A field is missing or wrong.
         """
-        if not isinstance(fields, dict):
-            raise RecordError(f"expected an object, got {type(fields).__name__}")
+        check_object(fields)
         texts = {name: fields.get(name) for name in ("queue", "id")}
         for name, value in texts.items():
             if not isinstance(value, str) or not (value or name == "id"):
@@ -68,23 +66,28 @@ class DeadLetterRow:
 
     @property
     def data(self) -> bytes:
-        """What is stored, byte for byte."""
+        """The stored bytes."""
         return self.dead_letter.dead_lettered.data
 
     @property
+    def size(self) -> int:
+        """Approximate bytes in a call."""
+        return len(self.data)
+
+    @property
     def duplicate(self) -> str:
-        """Its id in Redis where it was restored beside another one with its id."""
+        """Its id in Redis where it was restored beside another dead letter with its id."""
         return self.id + _duplicate(self.data)
 
     @cached_property
     def digest(self) -> str:
-        """What tells it from all others."""
+        """Digest of queue, id and data."""
         queue, id = to_bytes(self.queue), to_bytes(self.id)
         head = b"%d %d " % (len(queue), len(id))
         return hashlib.sha256(b"".join((head, queue, id, self.data))).hexdigest()
 
     def fields(self) -> dict[str, Any]:
-        """Return what a line of a file holds: what people look for, then the dead letter."""
+        """Return the fields of a line: those for people first, then the dead letter."""
         dead_letter = self.dead_letter
         fields: dict[str, Any] = {
             "queue": self.queue,
@@ -104,12 +107,12 @@ class DeadLetterRow:
 
 
 def _duplicate(data: bytes) -> str:
-    """Return what ``deadletters/restore.lua`` puts behind an id that another dead letter has."""
+    """Return the suffix that ``deadletters/restore.lua`` gives to an id that is taken."""
     return "\0" + hashlib.sha1(data).hexdigest()
 
 
 def _data(fields: dict[str, Any]) -> bytes:
-    """Return the dead letter of a line; ``dead_letter_base64`` has those that are no text."""
+    """Return the dead letter of a line; ``dead_letter_base64`` has it where it is not UTF-8."""
     name = "dead_letter_base64" if "dead_letter_base64" in fields else "dead_letter"
     value = fields.get(name)
     if not isinstance(value, str):
@@ -127,7 +130,7 @@ def _got(fields: dict[str, Any], name: str) -> str:
 
 
 def is_meant(dead_letter: DeadLetter, filter: DeadFilter) -> bool:
-    """Return whether a filter means a dead letter that is outside Redis."""
+    """Return whether a filter means a dead letter."""
     low, high = filter.range_ms()
     died = dead_letter.dead_lettered.died_ms
     return (
@@ -138,4 +141,6 @@ def is_meant(dead_letter: DeadLetter, filter: DeadFilter) -> bool:
     )
 
 
-DEAD_LETTERS = Kind("celery_delayq.dead_letters", DeadLetterRow.fields, DeadLetterRow.of_fields)
+DEAD_LETTERS = RowFormat(
+    "celery_delayq.dead_letters", DeadLetterRow.fields, DeadLetterRow.of_fields
+)

@@ -1,15 +1,15 @@
 """The schedule, or dead letters, in a file of JSON Lines.
 
-A file begins with a line that tells what it is, has one line for each entry, and ends with a line
-that tells how many there are, so that a file that was cut off is known::
+The first line is a header, then comes one line for each entry. The last line has their number, so
+that a file that was cut off is detected::
 
     {"format": "celery_delayq.schedule", "version": 1, "made": "2030-01-31T09:00:00+00:00", …}
     {"queue": "mail", "id": "…", "task": "shop.remind", "due": "…", "due_ms": …, "step": 0,
-     "message id": "…", "message": "{\\"properties\\": …}"}
+     "message_id": "…", "message": "{\\"properties\\": …}"}
     {"format": "celery_delayq.schedule", "end": 1}
 
-The message is a text and not an object: it has to come back byte for byte, and any tool for JSON
-may space an object anew, sort its keys or round its large numbers.
+The message is a text and not an object, because JSON tools may change the spaces, the order of keys
+and large numbers of an object, and a message must come back byte for byte.
 """
 
 from __future__ import annotations
@@ -27,49 +27,53 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from celery_delayq.errors import TransferError
-from celery_delayq.transfer.schedule_row import Header, Kind, Told, check_version, no_json
+from celery_delayq.transfer.export_format import (
+    FileOrUrl,
+    Header,
+    ParsedLines,
+    RowFormat,
+    check_version,
+    not_json,
+)
 from celery_delayq.utils.credentials import path_of
-
-#: A path, ``"-"`` for stdin or stdout, or a file that is open for bytes.
-Place = str | os.PathLike[str] | BinaryIO
 
 
 @dataclass
-class _Lines:
-    """A file that is open, or what is like one."""
+class JsonLinesWriter:
+    """Writes to an open file."""
 
     file: BinaryIO
-    kind: Kind
+    format: RowFormat
     takes_nul = True
 
     def begin(self, header: Header) -> None:
-        self.file.write(_line({"format": self.kind.format, **header._asdict()}))
+        self.file.write(_line({"format": self.format.name, **header._asdict()}))
 
     def write(self, rows: Sequence[Any]) -> None:
-        self.file.write(b"".join([_line(self.kind.fields(row)) for row in rows]))
+        self.file.write(b"".join([_line(self.format.fields(row)) for row in rows]))
 
     def end(self, entries: int, _left_out: int) -> int:
-        self.file.write(_line({"format": self.kind.format, "end": entries}))
+        self.file.write(_line({"format": self.format.name, "end": entries}))
         self.file.flush()
         return 0
 
 
 @contextmanager
-def writing(target: Place, kind: Kind) -> Iterator[_Lines]:
-    """Open a file to write to. It appears when it is complete; after an error all is as it was.
+def writing(target: FileOrUrl, format: RowFormat) -> Iterator[JsonLinesWriter]:
+    """Open a file to write to. It appears when it is complete; after an error nothing is changed.
 
-    A new file is readable by its owner alone: arguments of tasks are in it.
+    Only its owner may read a new file, because it has arguments of tasks.
     """
     if target == "-":
-        yield _Lines(sys.stdout.buffer, kind)
+        yield JsonLinesWriter(sys.stdout.buffer, format)
         return
     if not isinstance(target, (str, os.PathLike)):
-        yield _Lines(target, kind)
+        yield JsonLinesWriter(target, format)
         return
-    path = _path(target).resolve()  # a link stays one
+    path = _path(target).resolve()  # keeps a symbolic link
     if path.exists() and not path.is_file():
         with path.open("wb") as device:
-            yield _Lines(device, kind)
+            yield JsonLinesWriter(device, format)
         return
     handle, name = tempfile.mkstemp(".part", f".{path.name}.", path.parent)
     try:
@@ -78,9 +82,9 @@ def writing(target: Place, kind: Kind) -> Iterator[_Lines]:
                 os.fchmod(handle, path.stat().st_mode & 0o777)
             if path.suffix == ".gz":
                 with gzip.open(file, "wb", compresslevel=5) as packed:
-                    yield _Lines(cast(BinaryIO, packed), kind)
+                    yield JsonLinesWriter(cast(BinaryIO, packed), format)
             else:
-                yield _Lines(file, kind)
+                yield JsonLinesWriter(file, format)
             file.flush()
             os.fsync(handle)
         Path(name).replace(path)
@@ -90,27 +94,26 @@ def writing(target: Place, kind: Kind) -> Iterator[_Lines]:
 
 
 @contextmanager
-def reading(source: Place, kind: Kind) -> Iterator[Iterator[tuple[int, Told]]]:
+def reading(source: FileOrUrl, format: RowFormat) -> Iterator[ParsedLines]:
     """Open a file to read from."""
     if source == "-":
-        yield read_lines(sys.stdin.buffer, kind)
+        yield read_lines(sys.stdin.buffer, format)
     elif not isinstance(source, (str, os.PathLike)):
-        yield read_lines(source, kind)
+        yield read_lines(source, format)
     else:
         path = _path(source)
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            yield read_lines(file, kind)
+            yield read_lines(file, format)
 
 
 def _path(given: str | os.PathLike[str]) -> Path:
     return path_of(given, "a path, '-', sqlite:///path or postgresql://…", TransferError)
 
 
-def read_lines(lines: Iterable[bytes], kind: Kind) -> Iterator[tuple[int, Told]]:
-    """Yield the number of each line that says something, and what it says.
+def read_lines(lines: Iterable[bytes], format: RowFormat) -> ParsedLines:
+    """Yield each line that is not empty, parsed, with its number.
 
-    Several exports may come one after another, and lines of them without the first and the last
-    one; only where there is a first one there has to be a last one.
+    A file may have several exports, and lines without a header; a header needs a last line.
     """
     number, open_since, empty = 0, 0, True
     for number, line in enumerate(_until_damage(lines), 1):
@@ -124,9 +127,9 @@ def read_lines(lines: Iterable[bytes], kind: Kind) -> Iterator[tuple[int, Told]]
         try:
             fields = json.loads(line.decode("utf-8-sig"))
             if not isinstance(fields, dict) or "format" not in fields:
-                yield number, kind.row(fields)
-            elif fields["format"] != kind.format:
-                yield number, f"format {str(fields['format'])[:80]!r}: expected {kind.format!r}"
+                yield number, format.row(fields)
+            elif fields["format"] != format.name:
+                yield number, f"format {str(fields['format'])[:80]!r}: expected {format.name!r}"
             elif "end" in fields:
                 open_since = 0
             else:
@@ -136,17 +139,17 @@ def read_lines(lines: Iterable[bytes], kind: Kind) -> Iterator[tuple[int, Told]]
                 open_since = number
                 yield number, _header(fields)
         except (json.JSONDecodeError, RecursionError) as exc:
-            yield number, no_json(exc)
+            yield number, not_json(exc)
         except ValueError as exc:
             yield number, str(exc)
     if open_since:
         yield number + 1, _cut_off(open_since)
-    elif empty:  # as a pipe leaves it when what should write to it has failed
-        yield number + 1, "there is nothing in it, not even the first line of an export"
+    elif empty:  # as from a pipe whose writer has failed
+        yield number + 1, "the file is empty, it has no header"
 
 
 def _until_damage(lines: Iterable[bytes]) -> Iterator[bytes | str]:
-    """Yield lines and, where a packed file cannot be unpacked any further, why."""
+    """Yield lines; where a compressed file is damaged, the reason as the last one."""
     try:
         yield from lines
     except (EOFError, gzip.BadGzipFile, zlib.error) as exc:

@@ -1,11 +1,11 @@
-"""What exports and imports tell of what they have done, and of what went wrong."""
+"""Results of exports, imports and archives, and how their errors are reported."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 from kombu.exceptions import OperationalError
@@ -14,12 +14,12 @@ from redis.exceptions import RedisError
 from celery_delayq.errors import TransferError
 from celery_delayq.store.schedule import Store
 
-#: Of how many entries that were passed over a report tells why.
+#: Most examples of unreadable entries in a result.
 EXAMPLES = 100
 
 
-class Unreadable(NamedTuple):
-    """An entry in Redis that was left out of an export, and why."""
+class LeftOut(NamedTuple):
+    """An unreadable entry in Redis that an export left out."""
 
     queue: str
     id: str
@@ -28,11 +28,22 @@ class Unreadable(NamedTuple):
 
 @dataclass(slots=True)
 class Exported:
-    """What an export has written so far.
+    """Result of an export, also while it runs.
 
-    *total* is about how many entries there are, None where that is not known; *made* is when it
-    began by Redis' clock; *unreadable* tells of the first of those that were left out, and *pruned*
-    how many rows of a database were removed.
+    Attributes
+    ----------
+    made : str
+        When it began by Redis' clock, in ISO 8601.
+    total : int | None
+        Approximate number of entries; None where it is not known.
+    entries : int
+        Entries that were written.
+    left_out : int
+        Entries that could not be read.
+    pruned : int
+        Rows that were removed from the database.
+    unreadable : list[LeftOut]
+        The first 100 of the entries that were left out.
     """
 
     made: str = ""
@@ -40,11 +51,11 @@ class Exported:
     entries: int = 0
     left_out: int = 0
     pruned: int = 0
-    unreadable: list[Unreadable] = field(default_factory=list)
+    unreadable: list[LeftOut] = field(default_factory=list)
 
     @property
     def looked(self) -> int:
-        """How many entries were looked at."""
+        """Entries that were read."""
         return self.entries + self.left_out
 
     def as_dict(self) -> dict[str, Any]:
@@ -59,50 +70,58 @@ class Exported:
 
 
 class Refusal(NamedTuple):
-    """A line of a file, or a row of a database in order of due, that is no entry, and why."""
+    """A line of a file, or a row of a database, that cannot be imported, and why."""
 
     line: int
     reason: str
 
 
-#: What became of an entry: it is scheduled or ready now, or a dead letter again; the same one is
-#: there already; another one has its unique key; its queue is full; it was overdue and not wanted;
-#: the filter does not mean it; it cannot be read.
-Became = Literal[
+#: Outcome of one row: scheduled or ready now, or a dead letter again; the same one is there
+#: already; another task has its unique key; its queue is full; it is overdue and was skipped; it
+#: does not match the filter; it cannot be read.
+ImportOutcome = Literal[
     "scheduled", "ready", "restored", "duplicate", "kept", "full", "overdue", "filtered", "refused"
 ]
 
 
 @dataclass(slots=True)
 class Imported:
-    """What became of the entries, or dead letters, of an import so far.
+    """Result of an import of entries or dead letters, also while it runs.
 
-    *total* is about how many there are, None where that is not known; *outcomes* counts them by
-    what became of each, or would in a dry run; *refusals* tells of the first that were refused.
+    Attributes
+    ----------
+    dry_run : bool
+        Whether nothing was changed.
+    total : int | None
+        Approximate number of rows; None where it is not known.
+    outcomes : Counter
+        Rows by outcome.
+    refusals : list[Refusal]
+        The first 100 of the refused rows.
     """
 
     dry_run: bool = False
     total: int | None = None
-    outcomes: Counter[Became] = field(default_factory=Counter)
+    outcomes: Counter[ImportOutcome] = field(default_factory=Counter)
     refusals: list[Refusal] = field(default_factory=list)
 
     @property
     def looked(self) -> int:
-        """How many entries were looked at."""
+        """Entries that were read."""
         return sum(self.outcomes.values())
 
     @property
     def missing(self) -> int:
-        """How many entries were meant and could not be taken."""
+        """Rows that match the filter and could not be imported."""
         return self.outcomes["refused"] + self.outcomes["full"]
 
     def expect(self, number: int | None) -> None:
-        """Note that about so many more are to come."""
+        """Add to the approximate number of rows."""
         if number is not None:
             self.total = (self.total or 0) + number
 
     def refuse(self, line: int, reason: str) -> None:
-        """Note that a line or row is none."""
+        """Count a line or row that cannot be imported."""
         self.outcomes["refused"] += 1
         if len(self.refusals) < EXAMPLES:
             self.refusals.append(Refusal(line, reason))
@@ -118,24 +137,24 @@ class Imported:
 
 @dataclass(slots=True)
 class Archived:
-    """What an archive or an export of dead letters has done so far.
+    """Result of an archive or an export of dead letters, also while it runs.
 
     Attributes
     ----------
     made : str
-        When it began, by Redis' clock.
+        When it began by Redis' clock, in ISO 8601.
     total : int | None
-        About how many dead letters there are to look at.
+        Approximate number of dead letters to read.
     looked : int
-        Dead letters that were looked at.
+        Dead letters that were read.
     dead_letters : int
         Dead letters that are in the file or the database now.
     new : int
-        How many of them were not in it before.
+        Those of them that were added.
     moved : int
-        How many of them are in Redis no more.
+        Those of them that were removed from Redis.
     gone : int
-        How many others have replayed, purged or archived meanwhile: they are in the database too.
+        Those of them that were replayed, purged or archived by others meanwhile.
     """
 
     made: str = ""
@@ -152,25 +171,25 @@ class Archived:
         return {name: getattr(self, name) for name in names}
 
 
-class Report(Protocol):
-    """What tells how far something is."""
+class TransferProgress(Protocol):
+    """How far an export, import or archive is."""
 
     @property
     def total(self) -> int | None:
-        """About how many there are."""
+        """Approximate number of rows."""
 
     @property
     def looked(self) -> int:
-        """How many were looked at."""
+        """Rows that were read."""
 
 
 @contextmanager
-def telling(report: Report, hint: str, what: str = "entries") -> Iterator[None]:
-    """Tell how far it went when Redis, a file or a database fails."""
+def transfer_errors(report: TransferProgress, hint: str, what: str = "entries") -> Iterator[None]:
+    """Raise :class:`TransferError` with the progress where Redis, a file or a database fails."""
     try:
         yield
     except BrokenPipeError:
-        raise  # who reads has seen enough
+        raise  # the reader of a pipe has closed it
     except (TransferError, RedisError, OperationalError, OSError) as exc:
         if not report.looked:
             raise TransferError(str(exc)) from exc
@@ -178,28 +197,18 @@ def telling(report: Report, hint: str, what: str = "entries") -> Iterator[None]:
 
 
 def server_of(store: Store) -> str:
-    """Return which Redis it is, made of what is no secret."""
+    """Return host, port, database and prefix of a Redis, without secrets."""
     pool = store.client.connection_pool
     known = pool.connection_kwargs
-    place = known.get("path") or f"{known.get('host', 'localhost')}:{known.get('port', 6379)}"
-    place = getattr(pool, "service_name", None) or place
+    address = known.get("path") or f"{known.get('host', 'localhost')}:{known.get('port', 6379)}"
+    address = getattr(pool, "service_name", None) or address
     prefix = f", prefix {store.keys.prefix}" if store.keys.prefix else ""
-    return f"{place}/{store.keys.database}{prefix}"
-
-
-def shown_filter(filter: Any) -> dict[str, Any]:
-    """Return what is given of a filter as JSON types."""
-    given = {each.name: getattr(filter, each.name) for each in fields(filter)}
-    return {
-        name: value if isinstance(value, (int, str)) else value.isoformat()
-        for name, value in given.items()
-        if value is not None
-    }
+    return f"{address}/{store.keys.database}{prefix}"
 
 
 @contextmanager
 def sqlalchemy_needed() -> Iterator[None]:
-    """Tell how to get SQLAlchemy where it is missing."""
+    """Raise :class:`TransferError` with the command to install SQLAlchemy where it is missing."""
     try:
         yield
     except ImportError as exc:

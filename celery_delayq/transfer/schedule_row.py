@@ -1,14 +1,13 @@
-"""One entry as it stands outside Redis, in a file or a database. No I/O."""
+"""One scheduled entry in a file or a database. No I/O."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from celery_delayq.errors import RecordError, TransferError
+from celery_delayq.errors import RecordError
 from celery_delayq.model.envelope import (
     MAX_DUE_MS,
     PROPERTY,
@@ -23,9 +22,7 @@ from celery_delayq.model.lookup import PAUSED_OFFSET, Listed
 from celery_delayq.model.names import NOT_OWN_KEY, is_own_key
 from celery_delayq.model.scheduled import moment
 from celery_delayq.store.keys import Layout
-
-#: The version of the format, of files and of databases. Readers know all versions up to theirs.
-VERSION = 1
+from celery_delayq.transfer.export_format import RowFormat, check_object, not_json
 
 #: As scripts read it, see ``include/label.lua``.
 _LABEL = re.compile(r'{"properties": {"delayq": {"label": "(\S*) (\S+) \d+ (\S+)"', re.ASCII)
@@ -34,11 +31,11 @@ _MESSAGE_ID = re.compile(r"[!-~]{1,64}")
 _MAX_STEP = 2**31 - 1
 
 
-class Row(NamedTuple):
-    """One entry: all that Redis keeps of it, without what follows from it.
+class ScheduleRow(NamedTuple):
+    """All that Redis stores of one entry.
 
-    *due_ms* is the true due, also of what is paused, in ms since 1970; *step* is the priority step,
-    and *message* the text of the message as a worker will get it.
+    *due_ms* is the true due in ms since 1970, also of a paused entry; *step* is the priority step,
+    and *message* the text of the message that a worker will get.
     """
 
     queue: str
@@ -50,13 +47,13 @@ class Row(NamedTuple):
     message: str
 
     @classmethod
-    def of_listed(cls, queue: str, listed: Listed) -> Row:
-        """Make one of an entry of a page.
+    def of_listed(cls, queue: str, listed: Listed) -> ScheduleRow:
+        """Make a row of an entry in Redis.
 
         Raises
         ------
         RecordError
-            The entry cannot be read, or would not come back as it is.
+            The entry cannot be read, or an import would change its bytes.
         """
         record = Record.unpack(listed.record)
         try:
@@ -67,20 +64,19 @@ class Row(NamedTuple):
             queue, listed.id, record.task, listed.due_ms, record.priority, record.message_id, text
         ).checked()
         if row.record().pack() != listed.record:
-            raise RecordError("the header of the record is spelled in another way than ours")
+            raise RecordError("the header of the record is not spelled as ours")
         return row
 
     @classmethod
-    def of_fields(cls, fields: Any) -> Row:
-        """Make one of what a file or a database holds.
+    def of_fields(cls, fields: Any) -> ScheduleRow:
+        """Make a row of the fields in a file or a database.
 
         Raises
         ------
         RecordError, InvalidETA
-            A field is missing or is not what it should be.
+            A field is missing or wrong.
         """
-        if not isinstance(fields, dict):
-            raise RecordError(f"expected an object, got {type(fields).__name__}")
+        check_object(fields)
         for name, kind in _FIELDS:
             if type(fields.get(name)) is not kind:
                 got = type(fields[name]).__name__ if name in fields else "nothing"
@@ -96,7 +92,7 @@ class Row(NamedTuple):
         return row
 
     def fields(self) -> dict[str, Any]:
-        """Return what a line of a file holds."""
+        """Return the fields of a line."""
         return {
             "queue": self.queue,
             "id": self.id,
@@ -108,20 +104,20 @@ class Row(NamedTuple):
             "message": self.message,
         }
 
-    def checked(self) -> Row:
-        """Return this row, of which an entry can be made.
+    def checked(self) -> ScheduleRow:
+        """Check that an entry can be made of this row, and return it.
 
         Raises
         ------
         RecordError
-            It cannot.
+            No entry can be made of it.
         """
         if not self.queue:
             raise RecordError("queue: expected the name of a queue")
         if is_own_key(self.queue):
             raise RecordError(f"queue: expected {NOT_OWN_KEY}")
         if "\0" in self.id:
-            raise RecordError("id: a NUL has another meaning")
+            raise RecordError("id: expected no NUL")
         if not 0 <= self.due_ms < PAUSED_OFFSET:
             raise RecordError(f"due_ms={self.due_ms}: expected ms since 1970")
         if not 0 <= self.step <= _MAX_STEP:
@@ -141,16 +137,23 @@ class Row(NamedTuple):
         try:
             message = json.loads(self.message)
         except (ValueError, RecursionError) as exc:
-            raise RecordError(f"the message is {no_json(exc)}") from exc
+            raise RecordError(f"the message is {not_json(exc)}") from exc
         check_envelope(message)
         if not is_task(message) or not self.message.startswith("{"):
-            raise RecordError("the message is none of a task")
+            raise RecordError("the message is not that of a task")
         label = _LABEL.match(self.message)
         own = message["properties"].get(PROPERTY)
         if label is None and isinstance(own, dict) and "label" in own:
-            raise RecordError("the message was written anew: scripts cannot read its label")
+            raise RecordError(
+                "the JSON was rewritten: scripts cannot read the label of the message"
+            )
         if label is not None and (unquote(label[1]), label[2]) != (self.id, self.message_id):
-            raise RecordError("the label of the message is that of another id or message id")
+            raise RecordError("the label of the message has another id or message id")
+
+    @property
+    def size(self) -> int:
+        """Approximate bytes in a call."""
+        return len(self.message)
 
     @property
     def due(self) -> str | None:
@@ -160,14 +163,14 @@ class Row(NamedTuple):
         return moment(self.due_ms).isoformat(timespec="milliseconds")
 
     def record(self) -> Record:
-        """Return what the hash of entries keeps."""
+        """Return the record for the hash of entries."""
         return Record(self.step, self.message_id, self.task, self.message.encode())
 
     def entry(self, layout: Layout) -> Entry:
-        """Return the entry to schedule, which never takes the place of another one.
+        """Return the entry to schedule; it never replaces another one.
 
-        A priority step that *layout* has not becomes the one below. Where its unique key is taken
-        the entry is not stored; a retry is, without the key, as when it is published.
+        A priority step that *layout* does not have becomes the one below. Where another task has
+        its unique key, the entry is not stored; a retry is stored without the key, as in publish.
         """
         step = layout.step(self.step)
         label = _LABEL.match(self.message)
@@ -179,78 +182,7 @@ class Row(NamedTuple):
 
 
 _NUMBERS = ("due_ms", "step")
-_FIELDS = tuple((name, int if name in _NUMBERS else str) for name in Row._fields)
+_FIELDS = tuple((name, int if name in _NUMBERS else str) for name in ScheduleRow._fields)
 
 
-class Header(NamedTuple):
-    """What is told of a whole export: when and from which server it was made, and of what."""
-
-    version: int
-    made: str
-    server: str
-    filter: Mapping[str, Any]
-    about: int | None
-
-
-#: What a line or row tells: an entry or a dead letter, the header of those that follow, or why it
-#: is neither.
-Told = Any
-
-
-class Kind(NamedTuple):
-    """What a file has a line for each of.
-
-    Attributes
-    ----------
-    format : str
-        What its first line says.
-    fields : Callable[[Any], Mapping[str, Any]]
-        Makes the fields of a line.
-    row : Callable[[Any], Any]
-        Makes a row of them; raises ``ValueError`` where it cannot.
-    """
-
-    format: str
-    fields: Callable[[Any], Mapping[str, Any]]
-    row: Callable[[Any], Any]
-
-
-SCHEDULE = Kind("celery_delayq.schedule", Row.fields, Row.of_fields)
-
-
-class Target(Protocol):
-    """Where entries, or dead letters, are written to."""
-
-    #: Whether names of queues and tasks may hold a NUL.
-    takes_nul: bool
-
-    def begin(self, header: Header) -> None:
-        """Write what is told of the whole."""
-
-    def write(self, rows: Sequence[Any]) -> None:
-        """Write entries."""
-
-    def end(self, entries: int, left_out: int) -> int:
-        """Write how many there were, and return how many others were removed."""
-
-
-def check_version(version: Any) -> None:
-    """Check that this version can read what another one wrote.
-
-    Raises
-    ------
-    TransferError
-        It was written by a later one.
-    """
-    if type(version) is not int or not 1 <= version <= VERSION:
-        raise TransferError(
-            f"version {version!r} of the format: this version of the package reads "
-            f"{VERSION} and earlier"
-        )
-
-
-def no_json(exc: ValueError | RecursionError) -> str:
-    """Return why something is no JSON; the error itself would tell of a line 1."""
-    if isinstance(exc, json.JSONDecodeError):
-        return f"no JSON: {exc.msg} at character {exc.pos + 1}"
-    return f"no JSON: {exc}"
+SCHEDULE = RowFormat("celery_delayq.schedule", ScheduleRow.fields, ScheduleRow.of_fields)

@@ -27,15 +27,15 @@ from sqlalchemy import (
     select,
 )
 
-from celery_delayq.errors import TransferError
 from celery_delayq.model.envelope import MAX_DUE_MS
 from celery_delayq.model.scheduled import Filter, moment
-from celery_delayq.transfer.schedule_row import Header, Row, Target, Told, check_version
-from celery_delayq.utils.sql import Database
+from celery_delayq.transfer.export_format import PAGE, Header, Parsed, ParsedLines, check_version
+from celery_delayq.transfer.schedule_row import ScheduleRow
+from celery_delayq.utils.sql import Database, conditions
 
 metadata = MetaData()
 
-#: One row for each entry. The key is a digest, since an id may be longer than an index takes.
+#: One row for each entry. The key is a digest, since an id may be too long for an index.
 entries = Table(
     "delayq_entries",
     metadata,
@@ -52,7 +52,7 @@ entries = Table(
     Column("exported_at", DateTime(timezone=True), nullable=False),
 )
 
-#: One row for each export that was finished.
+#: One row for each finished export.
 exports = Table(
     "delayq_exports",
     metadata,
@@ -66,8 +66,8 @@ exports = Table(
 
 
 @dataclass
-class _SqlTarget:
-    """The table, in one transaction."""
+class ScheduleTableWriter:
+    """Writes an export to the table, in one transaction."""
 
     database: Database
     connection: Connection
@@ -78,30 +78,20 @@ class _SqlTarget:
     def begin(self, header: Header) -> None:
         _check_version(self.connection)
         self.header, self.made = header, datetime.fromisoformat(header.made)
-        statement = self.database.insert(entries)
-        self.upsert = statement.on_conflict_do_update(
-            index_elements=[entries.c.entry],
-            set_={
-                column.name: statement.excluded[column.name]
-                for column in entries.c
-                if not column.primary_key
-            },
-        )
 
-    def write(self, rows: Sequence[Row]) -> None:
-        more = {"server": self.header.server, "exported_at": self.made}
-        values = [
-            {
+    def write(self, rows: Sequence[ScheduleRow]) -> None:
+        # Of two with one key an INSERT of both would fail.
+        values = {
+            _key(row): {
                 **row._asdict(),
                 "entry": _key(row),
                 "due": moment(row.due_ms) if row.due_ms <= MAX_DUE_MS else None,
-                **more,
+                "server": self.header.server,
+                "exported_at": self.made,
             }
             for row in rows
-        ]
-        if values:
-            with self.database.telling():
-                self.connection.execute(self.upsert, values)
+        }
+        self.database.insert(self.connection, entries, [*values.values()], update=True)
 
     def end(self, number: int, left_out: int) -> int:
         pruned = 0
@@ -109,59 +99,52 @@ class _SqlTarget:
             gone = delete(entries).where(
                 entries.c.server == self.header.server,
                 entries.c.exported_at != self.made,
-                *_meant(self.filter),
+                *_conditions(self.filter),
             )
             pruned = self.connection.execute(gone).rowcount
-        self.connection.execute(
-            insert(exports).values(
-                made=self.made,
-                server=self.header.server,
-                version=self.header.version,
-                filter=json.dumps(self.header.filter),
-                entries=number,
-                left_out=left_out,
-            )
-        )
+        done = {
+            "made": self.made,
+            "server": self.header.server,
+            "version": self.header.version,
+            "filter": json.dumps(self.header.filter),
+            "entries": number,
+            "left_out": left_out,
+        }
+        self.connection.execute(insert(exports).values(done))
         return pruned
 
 
 @contextmanager
-def writing(url: str, filter: Filter, *, prune: bool) -> Iterator[Target]:
-    """Open a database to write to; all is kept at the end or, after an error, nothing."""
+def writing(url: str, filter: Filter, *, prune: bool) -> Iterator[ScheduleTableWriter]:
+    """Open a database to write to; after an error nothing is changed."""
     database = Database.of(url)
-    database.make_file()
-    with database.telling():
-        metadata.create_all(database.engine)
-        with database.engine.begin() as connection:
-            yield _SqlTarget(database, connection, filter, prune)
+    with database.writing(entries, exports) as connection, connection.begin():
+        yield ScheduleTableWriter(database, connection, filter, prune)
 
 
 @contextmanager
-def reading(url: str, filter: Filter) -> Iterator[Iterator[tuple[int, Told]]]:
+def reading(url: str, filter: Filter) -> Iterator[ParsedLines]:
     """Open a database to read from, in order of due."""
     database = Database.of(url)
-    database.expect_file()
-    with database.connected() as connection:
-        if not inspect(connection).has_table(entries.name):
-            raise TransferError(f"{database}: there is no table {entries.name}; export to it first")
+    with database.reading(entries, "export to it first") as connection:
         if database.dialect == "postgresql":
-            # The last day of the year 9999 cannot be told in all time zones.
+            # In some time zones the last day of the year 9999 cannot be shown.
             connection.exec_driver_sql("SET TIME ZONE 'UTC'")
         with closing(_rows(connection, filter)) as rows:
             yield rows
 
 
-def _rows(connection: Connection, filter: Filter) -> Generator[tuple[int, Told], None, None]:
+def _rows(connection: Connection, filter: Filter) -> Generator[tuple[int, Parsed], None, None]:
     version = _check_version(connection)
-    meant = _meant(filter)
+    meant = _conditions(filter)
     number = connection.scalar(select(func.count()).select_from(entries).where(*meant))
     yield 0, Header(version, "", "", {}, number)
-    wanted = [entries.c[name] for name in (*Row._fields, "due")]
+    wanted = [entries.c[name] for name in (*ScheduleRow._fields, "due")]
     statement = select(*wanted).where(*meant).order_by(entries.c.due_ms, entries.c.entry)
-    with connection.execution_options(yield_per=500).execute(statement) as found:
+    with connection.execution_options(yield_per=PAGE).execute(statement) as found:
         for number, fields in enumerate(found.mappings(), 1):
             try:
-                yield number, Row.of_fields(dict(fields))
+                yield number, ScheduleRow.of_fields(dict(fields))
             except ValueError as exc:
                 yield number, f"id {str(fields['id'])[:80]!r}: {exc}"
 
@@ -174,23 +157,19 @@ def _check_version(connection: Connection) -> int:
     return version
 
 
-def _meant(filter: Filter) -> list[ColumnElement[bool]]:
-    """Return a filter as conditions."""
-    where, column = filter.where(), entries.c
-    conditions = []
-    if filter.queue is not None:
-        conditions.append(column.queue == filter.queue)
-    if where.task is not None:
-        conditions.append(column.task == where.task)
-    if where.step is not None:
-        conditions.append(column.step == where.step)
-    if where.due_from is not None:
-        conditions.append(column.due_ms >= where.due_from)
-    if where.due_to is not None:
-        conditions.append(column.due_ms <= where.due_to)
-    return conditions
+def _conditions(filter: Filter) -> list[ColumnElement[bool]]:
+    where = filter.where()
+    return conditions(
+        entries,
+        "due_ms",
+        where.due_from,
+        where.due_to,
+        queue=filter.queue,
+        task=where.task,
+        step=where.step,
+    )
 
 
-def _key(row: Row) -> str:
+def _key(row: ScheduleRow) -> str:
     data = "\0".join((row.queue, row.id, row.message_id))
     return hashlib.sha256(data.encode()).hexdigest()

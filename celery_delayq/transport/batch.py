@@ -10,10 +10,10 @@ from kombu import exceptions
 
 from celery_delayq.model import publish_outcome
 from celery_delayq.model.envelope import Entry
-from celery_delayq.store.schedule import few_replicas
 from celery_delayq.store.scripting import replies
 from celery_delayq.store.scripting.calls import Call, Puts, Readies, pack
 from celery_delayq.store.scripting.pipelining import checkout
+from celery_delayq.store.scripting.runner import few_replicas
 from celery_delayq.store.scripting.scripts import Script
 
 if TYPE_CHECKING:

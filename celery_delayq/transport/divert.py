@@ -11,7 +11,7 @@ from celery_delayq.errors import InvalidETA, RecordError
 from celery_delayq.model import envelope
 from celery_delayq.model.envelope import Due, Entry
 from celery_delayq.model.task_options import check_own
-from celery_delayq.store.schedule import is_fault_of_script
+from celery_delayq.store.scripting.runner import is_fault_of_script
 from celery_delayq.transport import qos
 from celery_delayq.transport.restore import RestoreChannel
 

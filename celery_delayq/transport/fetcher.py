@@ -19,8 +19,8 @@ from celery_delayq.dispatch.acks import LOST, AckBatch
 from celery_delayq.integration import worker
 from celery_delayq.integration.pauses_and_revokes import Controls
 from celery_delayq.store.leases import Deliveries, Reserved
-from celery_delayq.store.schedule import is_demoted
 from celery_delayq.store.scripting.calls import pack
+from celery_delayq.store.scripting.runner import is_demoted
 from celery_delayq.transport.fair_share import BatchSize, FairShare, Share
 
 if TYPE_CHECKING:

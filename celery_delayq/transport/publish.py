@@ -27,9 +27,10 @@ from celery_delayq.model.publish_outcome import Put
 from celery_delayq.model.task_options import check_identity, check_text
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Keys, Layout
-from celery_delayq.store.schedule import Store, is_denied
+from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.replies import Puts
+from celery_delayq.store.scripting.runner import is_denied
 from celery_delayq.transport import options
 from celery_delayq.transport.batch import PublishBatch
 

@@ -131,7 +131,9 @@ class Transport(stock.Transport):
         except ResponseError as exc:
             server_checks.check_refusal(exc)
             raise
-        server_checks.check_version(self._avail_channels[0].store.client)
+        store = self._avail_channels[0].store
+        server_checks.check_version(store.client)
+        server_checks.check_layout(store.client, store.keys)
         return connection
 
     def start_dispatcher(self, channel: ConsumeChannel) -> None:

@@ -1,9 +1,14 @@
 """A task that POSTs JSON to a URL, signed, and only to hosts that may be asked.
 
+>>> from celery import Celery
 >>> from celery_delayq import DelayQ
 >>> from celery_delayq.webhook import Webhook, post
->>> delayq = DelayQ(app, webhook=Webhook(allow=["hooks.example.com"], secret=secret))
->>> post.apply_async(("https://hooks.example.com/orders", {"id": 7}), countdown=60)
+>>> app = Celery("shop", broker="delayq+redis://localhost:6379/0")
+>>> webhook = Webhook(allow=["hooks.example.com"], secret="at least 24 characters of it")
+>>> delayq = DelayQ(app, webhook=webhook)
+>>> url, order = "https://hooks.example.com/orders", {"id": 7}
+>>> post.apply_async((url, order), countdown=60)  # doctest: +ELLIPSIS
+<AsyncResult: ...>
 
 Needs httpx where it runs: ``pip install "celery-delayq[webhook]"``. ``docs/webhook.md`` has more.
 """

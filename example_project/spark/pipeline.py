@@ -11,7 +11,7 @@ from celery_delayq.spark.reconcile import (
     Summary,
     reconcile,
 )
-from celery_delayq.spark.writing import write
+from celery_delayq.spark.write.writer import write
 
 TASK = "flights.remind"
 #: How driver and executors find the queue: by the settings of the app.

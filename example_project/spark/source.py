@@ -26,7 +26,7 @@ def unpack(folder: Path) -> Path:
 def read_flights(
     spark: SparkSession, path: Path, first: date, limit: int | None = None
 ) -> DataFrame:
-    """Read flights: id, day, what passengers are told, the scheduled departure and the delay.
+    """Read flights: id, day, what passengers see, the scheduled departure and the delay.
 
     Parameters
     ----------

@@ -140,11 +140,11 @@ def test_no_call_takes_much_longer_than_with_one_message(
     most = FACTOR * max(one.values())
     assert {name: took for name, took in many.items() if took > most} == {}, (one, many)
     assert {
-        "promote",
-        "reserve",
-        "reclaim_expired",
-        "requeue",
-        "reject",
-        "dead_letters",
-        "page",
+        "dispatch/promote",
+        "leases/acquire",
+        "leases/reclaim_expired",
+        "leases/requeue",
+        "leases/dead_letter",
+        "deadletters/page",
+        "control/page",
     } <= many.keys()

@@ -10,14 +10,17 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
+from uuid import uuid4
 
 from celery import Celery, Task, signals
 from celery.exceptions import Ignore, Reject
+from celery.result import AsyncResult
 from redis import Redis
 
 from celery_delayq import DelayQ
 from celery_delayq.model.retry_policy import Exponential
 from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
+from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.control_tasks import TIMEOUT as TIMEOUT  # for the tests
 from tests.apps.control_tasks import Scene
 
@@ -275,7 +278,41 @@ def start(delayq_worker: StartWorker, pool: str = "solo", **options: Any) -> Wor
 
 
 class RetryScene(Scene):
-    """What tests see of attempts."""
+    """Sends tasks that are tried again, starts their workers, and shows their attempts."""
+
+    def __init__(self, redis: RedisUnderTest, app: Celery, worker: StartWorker) -> None:
+        super().__init__(redis)
+        self.app, self._worker = tasks_of(app), worker
+
+    def start(self, pool: str = "solo", **options: Any) -> WorkerProcess:
+        """Start a worker; see :func:`start`."""
+        return start(self._worker, pool, **options)
+
+    def send(self, task: str, *acts: Act, id: str = "a", **options: Any) -> AsyncResult:
+        """Send a task that does these acts, one in each attempt."""
+        return self.app.tasks[task].apply_async((acts,), task_id=id, **options)
+
+    def state(self, id: str) -> str:
+        """Return the state of a task; each result object keeps the state that it has read."""
+        return str(AsyncResult(id, app=self.app).state)
+
+    def wait_state(self, id: str, wanted: str = "SUCCESS") -> Any:
+        """Wait for the state of a task, and return its result."""
+        wait_until(
+            lambda: self.state(id) == wanted,
+            TIMEOUT,
+            lambda: f"{wanted} of {id}: {self.state(id)}",
+        )
+        return AsyncResult(id, app=self.app).result
+
+    def dead_letter_ready(self) -> list[str]:
+        """Dead-letter all ready tasks, as a worker does it; return their ids."""
+        leases, ids = DelayQ.of(self.app).store.leases, []
+        while messages := leases.reserve("celery", "me", 600, uuid4().hex, 100).messages:
+            for field, message, _ in messages:
+                ids.append(str(json.loads(message)["headers"]["id"]))
+                leases.reject("celery", "me", field, ids[-1], "failed")
+        return ids
 
     def attempts(self, id: str) -> list[int]:
         """Return the attempts of a task in the order in which they began, by their retries."""
@@ -294,12 +331,34 @@ class RetryScene(Scene):
         ends = {name.decode(): float(at) for name, at in self.client.hgetall("ends").items()}
         return [at - ends[f"{id} {n - 1}"] for n, at in sorted(began.items()) if n]
 
+    def assert_waits(self, waits: dict[str, list[float]]) -> None:
+        """Check that no attempt was early, and that none was waited for much longer.
+
+        Machines are busy, too: see the benchmark of retries for 50 ms.
+        """
+        late = []
+        for id, expected in waits.items():
+            found = self.waits(id)
+            assert len(found) == len(expected), (id, found)
+            late += [after - wait for after, wait in zip(found, expected, strict=True)]
+        assert min(late) >= 0, late
+        assert max(late) < 3.5, late
+
+    def ends(self, results: list[AsyncResult]) -> dict[str, str]:
+        """Wait for the end of tasks, and return the result or the exception of each."""
+        for each in results:
+            each.get(timeout=TIMEOUT, propagate=False)
+        return {
+            each.id: repr(each.result) if each.failed() else str(each.result) for each in results
+        }
+
     def told(self) -> list[tuple[str, str, int]]:
         """Return what tasks were told by Celery."""
         return [tuple(json.loads(item)) for item in self.client.lrange("told", 0, -1)]
 
-    def wait_dead(self, delayq: DelayQ, *ids: str) -> None:
+    def wait_dead(self, *ids: str) -> None:
         """Wait until tasks are dead letters."""
+        delayq = DelayQ.of(self.app)
         wait_until(
             lambda: {dead_letter.task_id for dead_letter in delayq.dead_letters()} >= set(ids),
             TIMEOUT,

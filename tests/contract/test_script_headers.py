@@ -19,6 +19,7 @@ from celery_delayq.store.repair_tracking import RepairTracking, Tracked
 from celery_delayq.store.scan import ScanStore, Stretch
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting import scripts
+from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.replies import Held
 from celery_delayq.testing.fixtures import RedisUnderTest
 
@@ -27,6 +28,7 @@ pytestmark = pytest.mark.each_server
 TO = "q"
 DATA = Record(3, "message_id", "task", b"{}").pack()
 ENTRY = Entry("id", Due(5), 3, DATA)
+TRACKED = Tracked(b"id", b"m1 5 - task")
 LUA = files("celery_delayq").joinpath("store", "lua")
 
 
@@ -134,20 +136,15 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
         lambda s: RepairStore(s).release_quarantined("q", Layout()),
         [1, 0],
     ),
-    "repair/counts": (
-        lambda s: RepairStore(s).counts("q", {b"d": b"1 0 0"}, repair=True),
-        [b"0", 1, []],
+    "leases/forget_empty": (lambda s: RepairStore(s).forget_empty_leases("q", ["me"]), 0),
+    "leases/forget_counts": (
+        lambda s: s.run(Call(scripts.load("leases/forget_counts"), ["{q}:deliveries"], ["d", "1"])),
+        1,
     ),
     "repair/due": (lambda s: RepairStore(s).due("q", 0, repair=True), [b"0", 0, []]),
     "repair/entries": (lambda s: RepairStore(s).entries("q", 0, repair=True), [b"0", 0, []]),
     "repair/gone": (
-        lambda s: RepairTracking(s).gone(
-            "q",
-            "waiting",
-            RepairTracking(s).ready_places("q", Layout()),
-            [Tracked(b"id", b"m1 5 - task")],
-            repair=True,
-        ),
+        lambda s: RepairTracking(s).gone("q", ["me"], [TRACKED], repair=True),
         [b"0", 1, []],
     ),
     "repair/index": (
@@ -155,22 +152,16 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
         [b"0", 1, [b"left"], [b"misindexed", 1, 1, b"left"]],
     ),
     "repair/leases": (
-        lambda s: RepairStore(s).leases("q", ["me"], 1.0, 1.0, repair=True),
+        lambda s: RepairStore(s).leases("q", ["me"], 1.0, repair=True),
         [b"0", 1, []],
     ),
     "repair/dead_letters": (
         lambda s: RepairStore(s).dead_letters("q", 0, repair=True),
         [b"0", 0, []],
     ),
-    "repair/messages": (
-        lambda s: RepairTracking(s).messages(
-            "q", RepairTracking(s).held_places("q", ["me"])[0], 0, repair=True
-        ),
-        [b"0", 0, []],
-    ),
     "repair/paused_and_due": (
         lambda s: RepairTracking(s).paused_due("q", 0, repair=True),
-        [b"0", 1, [b"left"], [b"idle_paused_due", 1, 1, b"left"]],
+        [b"0", 1, [b"left"]],
     ),
     "repair/queue": (
         lambda s: RepairStore(s).queue("q", Layout(), 1.0, repair=True),
@@ -180,17 +171,8 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     "repair/schedule": (lambda s: RepairStore(s).schedule("q", {b"id": DATA}), [b"0", 1, []]),
     "repair/tracking": (
         lambda s: RepairTracking(s).running("q", 0, repair=True),
-        [b"0", 0, [b"left"]],
+        [b"0", 0, []],
     ),
-    "repair/duplicate_ids": (
-        lambda s: RepairTracking(s).duplicate_ids("q", 0, repair=True),
-        [b"0", 1, [b"left"], [b"idle_duplicate", 1, 1, b"left"]],
-    ),
-    "repair/unique": (
-        lambda s: RepairTracking(s).unique("q", 0, repair=True),
-        [b"0", 1, [b"left"], [b"idle_key", 1, 1, b"left"]],
-    ),
-    "repair/wake": (lambda s: RepairStore(s).wake("q", Layout()), b""),
 }
 
 #: Arguments that a script does not read: the call is made by the one of ``schedule/add.lua``.

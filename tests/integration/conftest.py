@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from celery import Celery
@@ -18,9 +18,14 @@ from celery_delayq import DelayQ
 from celery_delayq.testing import WorkerProcess
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.postgres import PostgresServer, running_postgres
+from tests.support.proxy import Proxy
 from tests.support.warm import Nursery, spawning
 
+if TYPE_CHECKING:
+    from tests.apps.retry_tasks import RetryScene
+
 MakeApp = Callable[..., Celery]
+Through = Callable[..., tuple[Proxy, DelayQ]]
 
 
 @pytest.fixture(scope="session")
@@ -69,6 +74,30 @@ def app(make_app: MakeApp) -> Celery:
 @pytest.fixture
 def delayq(app: Celery) -> DelayQ:
     return DelayQ.of(app)
+
+
+@pytest.fixture
+def through(make_app: MakeApp) -> Iterator[Through]:
+    """Make a proxy before the server at a port, and the object of an app that uses it."""
+    with ExitStack() as stack:
+
+        def make(port: int, **conf: Any) -> tuple[Proxy, DelayQ]:
+            proxy = stack.enter_context(Proxy(port))
+            app = make_app(broker=f"delayq+redis://127.0.0.1:{proxy.port}/0", **conf)
+            return proxy, DelayQ.of(app)
+
+        yield make
+
+
+@pytest.fixture
+def scene(
+    app: Celery, delayq_redis: RedisUnderTest, delayq_worker: Callable[..., WorkerProcess]
+) -> RetryScene:
+    """Tasks that are tried again, and their workers."""
+    # Here, since the module makes an app, which others would have as the current one.
+    from tests.apps.retry_tasks import RetryScene
+
+    return RetryScene(delayq_redis, app, delayq_worker)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from celery_delayq.model.lookup import PAUSED_OFFSET, Where
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.periodic import PeriodicStore
 from celery_delayq.store.repair import Batch, RepairStore
-from celery_delayq.store.repair_tracking import MOST_BYTES, Place, RepairTracking, Tracked
+from celery_delayq.store.repair_tracking import MOST_BYTES, RepairTracking, Tracked
 from celery_delayq.store.scan import ScanStore, Stretch
 from celery_delayq.store.schedule import Store
 from tests.lua.conftest import (
@@ -298,7 +298,7 @@ def test_digests_of_all_messages_are_made_a_megabyte_at_once(store: Store) -> No
     store.client.lpush("{q}:quarantined", *(b"0\n" + message for message in alone))
     replies = record_replies(store)
 
-    found = RepairStore(store).digests(QUEUE, Layout(), [])
+    found = RepairStore(store)._digests(QUEUE, Layout())
 
     assert found == {
         hashlib.sha1(each).hexdigest().encode() for each in (*MESSAGES, *other, *alone)
@@ -321,31 +321,6 @@ LOOKS: dict[str, tuple[Callable[[Store], None], Callable[[Store], Callable[..., 
         lambda store: RepairStore(store).periodic,
     ),
     "paused_due": (lambda store: pause_due(store), lambda store: RepairTracking(store).paused_due),
-    "duplicate_ids": (
-        lambda store: list_duplicate_ids(store),
-        lambda store: RepairTracking(store).duplicate_ids,
-    ),
-    "unique": (
-        lambda store: schedule(store, labelled_entries()),
-        lambda store: RepairTracking(store).unique,
-    ),
-    "waiting": (lambda store: track_others(store), lambda store: RepairTracking(store).waiting),
-    "ready messages": (
-        lambda store: push(store, *MESSAGES),
-        lambda store: (
-            lambda *args, **options: RepairTracking(store).messages(
-                args[0], Place(QUEUE), *args[1:], **options
-            )[0]
-        ),
-    ),
-    "held messages": (
-        lambda store: hold_all(store),
-        lambda store: (
-            lambda *args, **options: RepairTracking(store).messages(
-                args[0], Place("{q}:leased:me", "me"), *args[1:], **options
-            )[0]
-        ),
-    ),
 }
 
 
@@ -366,20 +341,18 @@ def test_a_look_reads_about_a_megabyte(store: Store, what: str, repair: bool) ->
 
 
 def test_what_is_gone_is_told_when_all_can_be_read_at_one_moment(store: Store) -> None:
-    push(store, *MESSAGES)
-    seen = [Tracked(b"id", b"m1 5 - task")]
-    store.client.hset("{q}:waiting", *seen[0])
-    tracks = RepairTracking(store)
+    hold_all(store)
+    seen = [Tracked(b"id", b"m1 5 - task me")]
+    store.client.hset("{q}:running", *seen[0])
 
     def look() -> Batch | None:
-        return tracks.gone(
-            QUEUE, "waiting", tracks.ready_places(QUEUE, Layout()), seen, repair=False
-        )
+        return RepairTracking(store).gone(QUEUE, ["me"], seen, repair=False)
 
     found = look()
     assert found is not None
-    assert [(each.kind, each.number) for each in found.found] == [("gone_waiting", 1)]
-    push(store, *(b"%d" % n + b"." * HUGE for n in range(MOST_BYTES // HUGE)))
+    assert [(each.kind, each.number) for each in found.found] == [("gone_running", 1)]
+    for n in range(MOST_BYTES // HUGE):
+        hold(store, b"%d" % n + b"." * HUGE, message_id=f"{100 + n}")
     assert look() is None
 
 
@@ -425,19 +398,6 @@ def pause_due(store: Store) -> None:
     for n, name in enumerate(NAMES):
         store.client.zadd(key.due, {name: PAUSED_OFFSET + FAR + n})
         store.client.zadd(key.paused_due, {member("tasks.t", FAR + n, name): 0})
-
-
-def list_duplicate_ids(store: Store) -> None:
-    """List names under which something is not, but would be if there were another one before it."""
-    schedule(store)
-    store.client.zadd("{q}:duplicate_ids", {f"{name}\0n-{name}": 0 for name in NAMES})
-
-
-def track_others(store: Store) -> None:
-    """Let ready messages be known that are to have unique keys which scheduled ones have."""
-    schedule(store, labelled_entries())
-    known = {f"other{n}": f"m1 5 dkey{n} tasks.t" for n in range(COUNT)}
-    store.client.hset("{q}:waiting", mapping=known)
 
 
 def hold_all(store: Store) -> None:

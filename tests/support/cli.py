@@ -77,8 +77,11 @@ class CommandLine:
 
 
 def leaves(group: click.Group = delayq, *path: str) -> Iterator[tuple[str, click.Command]]:
-    """Yield all commands that are no groups, each with its name as it is typed."""
-    for name, command in group.commands.items():
+    """Yield all commands that are not groups, each with its name as it is typed."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None, name
         if isinstance(command, click.Group):
             yield from leaves(command, *path, name)
         else:

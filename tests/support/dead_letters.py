@@ -1,4 +1,4 @@
-"""Dead letters without workers: as a failed task leaves them, in any number."""
+"""Dead letters without workers: as a failed task leaves them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import Any
 from celery_delayq import DelayQ
 from celery_delayq.model.dead_letter import pack_details
 
+#: When dead letters of tests have died, in ms.
+AT = 1_700_000_000_000
+
 TRACEBACK = "".join(
     f'  File "/srv/shop/tasks/billing.py", line {n}, in step_{n}\n    charge(order, retry={n})\n'
     for n in range(10)
@@ -15,7 +18,7 @@ TRACEBACK = "".join(
 
 
 def message(id: str, task: str = "shop.mail", size: int = 0, **headers: Any) -> bytes:
-    """Return the message of a task, with an argument of so many characters."""
+    """Return the message of a task, with an argument of *size* characters."""
     body = [[id, "x" * size], {}, {"callbacks": None, "errbacks": None, "chain": None}]
     return json.dumps(
         {
@@ -47,7 +50,7 @@ def message(id: str, task: str = "shop.mail", size: int = 0, **headers: Any) -> 
 
 
 def details(exception: str = "ValueError", **more: Any) -> bytes:
-    """Return what is told of a failure."""
+    """Return the details of a failure."""
     return pack_details(
         {
             "exception": exception,
@@ -77,7 +80,7 @@ def fill(
     size: int = 0,
     age: float = 60.0,
 ) -> list[str]:
-    """Keep dead letters that died one ms after the other, the first one *age* seconds ago."""
+    """Store dead letters that died one ms after the other, the first one *age* seconds ago."""
     store = delayq.store
     begun = store.now_ms() - int(age * 1000)
     told = details()
@@ -89,3 +92,16 @@ def fill(
         ]
         store.dead_letters.keep(queue, dead_letters)
     return ids
+
+
+def dead_letters(delayq: DelayQ) -> dict[tuple[str, bytes], tuple[bytes, float]]:
+    """Return the stored bytes of all dead letters, and when they died."""
+    store = delayq.store
+    found = {}
+    for queue in store.registry():
+        key = store.keys.queue(queue)
+        died = dict(store.client.zrange(key.dead_at, 0, -1, withscores=True))
+        for id, data in store.client.hgetall(key.dead).items():
+            found[queue, id] = data, died.pop(id)
+        assert not died
+    return found

@@ -51,14 +51,14 @@ def _may_run() -> bool:
 
 
 class PostgresServer(ManagedProcess):
-    """One server, of which each test gets an empty database.
+    """One server; each test gets an empty database.
 
     Parameters
     ----------
     programs
         Folder with its programs.
     folder
-        New folder, that ``ACCOUNT`` may enter.
+        New folder that ``ACCOUNT`` may enter.
     """
 
     def __init__(self, programs: Path, folder: Path) -> None:
@@ -113,6 +113,14 @@ class PostgresServer(ManagedProcess):
             dbname=database,
             autocommit=True,
         )
+
+    def disconnect_clients(self, url: str) -> None:
+        """End the connections to a database."""
+        with self.connect() as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s",
+                [url.rpartition("/")[2]],
+            )
 
     def _answers(self) -> bool:
         if not self.running:

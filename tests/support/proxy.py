@@ -107,6 +107,14 @@ def _script_names() -> dict[bytes, str]:
     return {key.encode(): each.name for each in known for key in (each.sha, each.source)}
 
 
+def _check(*labels: str | bytes) -> None:
+    """Refuse the name of a script that is none: a rule for it would never apply."""
+    known = {*_script_names().values()}
+    for label in labels:
+        if isinstance(label, str) and not (label.isupper() or label in known):
+            raise ValueError(f"{label!r}: expected a command in capitals or one of {sorted(known)}")
+
+
 @dataclass(eq=False)
 class _Link:
     """A client's connection and ours to the server, with the calls that wait for replies."""
@@ -193,6 +201,7 @@ class Proxy:
         then: Callable[[], None] = _nothing,
     ) -> Rule:
         """Let *fault* happen to the *nth* call from now on; see `Rule`."""
+        _check(what)
         rule = Rule(what, fault, nth, seconds, then)
         self._rules = [*self._rules, rule]
         return rule
@@ -211,6 +220,7 @@ class Proxy:
 
     def hold(self, *labels: str) -> None:
         """Hold back these calls, and what comes behind them, until their connections are cut."""
+        _check(*labels)
         self._holding = frozenset(labels)
 
     # -- faults of all connections ------------------------------------------------------------

@@ -1,19 +1,45 @@
-"""Script calls, each of which is sent before the answer to the one before it is read."""
+"""Script calls that are sent before the replies to earlier ones are read.
+
+No threads: where one computes, another waits for Python's lock longer than for Redis.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
+from kombu.exceptions import OperationalError
+from kombu.utils.functional import retry_over_time
 from redis import VERSION, ConnectionPool
-from redis.exceptions import RedisError
+from redis.exceptions import (
+    ConnectionError,
+    NoScriptError,
+    RedisError,
+    ResponseError,
+    TimeoutError,
+)
 
-from celery_delayq.store.scripting.calls import Call, pack
+from celery_delayq.model.envelope import Entry
+from celery_delayq.model.publish_outcome import Put
+from celery_delayq.store.scripting.calls import Call, Puts, pack
+from celery_delayq.store.scripting.client import translating, unavailable
+from celery_delayq.store.scripting.replies import Puts as Reply
+from celery_delayq.store.scripting.runner import (
+    ScriptRunner,
+    few_replicas,
+    full,
+    is_demoted,
+    is_full,
+)
 
-if TYPE_CHECKING:
-    from celery_delayq.store.schedule import Store
+#: Calls a function with the store, once more on a new connection when the server is gone.
+Ask = Callable[[Callable[[ScriptRunner], Any]], Any]
+
+#: What is raised when the connection is lost, or the server is another one now.
+LOST = (ConnectionError, TimeoutError, OSError, OperationalError)
 
 
 def checkout(pool: ConnectionPool) -> Any:
@@ -21,11 +47,43 @@ def checkout(pool: ConnectionPool) -> Any:
     return pool.get_connection() if VERSION >= (5, 3) else pool.get_connection("_")
 
 
-class Ahead:
+class _Line:
+    """A connection out of a pool, with replies that may not have been read yet."""
+
+    def __init__(self) -> None:
+        self._pool: Any = None
+        self._connection: Any = None
+
+    def __bool__(self) -> bool:
+        return self._connection is not None
+
+    def open(self, pool: ConnectionPool) -> None:
+        """Take a connection out of *pool*."""
+        self._pool, self._connection = pool, checkout(pool)
+
+    def send(self, commands: Iterable[tuple[Any, ...]]) -> None:
+        """Send commands."""
+        with translating():
+            self._connection.send_packed_command([pack(commands)])
+
+    def read(self) -> Any:
+        """Return the next reply."""
+        with translating():
+            return self._connection.read_response()
+
+    def close(self, *, unread: bool) -> None:
+        """Give the connection back; one with *unread* replies is closed."""
+        if self._connection is not None:
+            if unread:
+                self._connection.disconnect()
+            self._pool.release(self._connection)
+            self._connection = None
+
+
+class PipelinedCalls:
     """While Redis works on one call, the next one is made.
 
-    A call whose answer does not come is made once more, so it must be one that may be repeated. No
-    threads: where one computes, another waits for Python's lock longer than for Redis.
+    A call without an answer is made once more, so it must be one that may be repeated.
 
     Parameters
     ----------
@@ -33,15 +91,14 @@ class Ahead:
         Calls a function with the store, once more on a new connection when the server is gone.
     """
 
-    def __init__(self, ask: Callable[[Callable[[Store], Any]], Any]) -> None:
+    def __init__(self, ask: Ask) -> None:
         self._ask = ask
-        self._pool: Any = None
-        self._connection: Any = None
+        self._line = _Line()
         self._unanswered: tuple[Call, Callable[[Any], object]] | None = None
-        #: Whether the next that the connection says is the answer.
+        #: Whether the next reply on the connection is the answer.
         self._sent = False
 
-    def __enter__(self) -> Ahead:
+    def __enter__(self) -> PipelinedCalls:
         return self
 
     def __exit__(
@@ -58,34 +115,30 @@ class Ahead:
             if exc_type is not GeneratorExit:
                 self.settle()
         finally:
-            if self._unanswered is not None:
-                self._drop()
-            elif self._connection is not None:
-                self._pool.release(self._connection)
-                self._connection = None
+            self._line.close(unread=self._unanswered is not None)
 
     def send(self, call: Call, then: Callable[[Any], object]) -> None:
-        """Settle the call before this one, and send this one; *then* will be given its answer.
+        """Settle the call before this one, and send this one; *then* is called with its answer.
 
         Raises
         ------
-        redis.exceptions.RedisError
+        BrokerUnavailable, CommandRefused
             The one before was refused, or Redis is away.
         """
         self.settle()
         self._unanswered = call, then
         try:
-            if self._connection is None:
-                self._pool = self._ask(lambda store: store.client.connection_pool)
-                self._connection = checkout(self._pool)
-            self._connection.send_packed_command([pack([call.command()])])
+            if not self._line:
+                self._line.open(self._ask(lambda runner: runner.client.connection_pool))
+            self._line.send([call.command()])
             self._sent = True
         except (RedisError, OSError):
             pass  # again when it is to be answered
 
     def settle(self) -> bool:
-        """Wait for the answer to the last call, and return whether it had none yet; raises what
-        `send` does.
+        """Wait for the answer to the last call; return whether there was one to wait for.
+
+        Raises what :meth:`send` does.
         """
         if self._unanswered is None:
             return False
@@ -96,18 +149,169 @@ class Ahead:
         return True
 
     def _answer(self, call: Call) -> Any:
-        # An interrupt may have come while it was sent, or comes while the answer is read: then
-        # nobody knows what the connection will say next, if anything.
+        # An interrupt may come while it is sent or while the answer is read: then nobody knows
+        # which reply the connection has next, if any.
         sent, self._sent = self._sent, False
         if sent:
             with suppress(RedisError, OSError):
-                return self._connection.read_response()
-        self._drop()
+                return self._line.read()
+        self._line.close(unread=True)
         # In the usual way, which knows what to do about each error.
-        return self._ask(lambda store: store.run(call))
+        return self._ask(lambda runner: runner.run(call))
 
-    def _drop(self) -> None:
-        if self._connection is not None:
-            self._connection.disconnect()
-            self._pool.release(self._connection)
-            self._connection = None
+
+class Sent(NamedTuple):
+    """A script call and, for each of its entries, the index of its item."""
+
+    call: Puts
+    indexes: list[int]
+
+
+class EntryPipeline:
+    """Sends entries in batches: while Redis works on one batch, the next one fills.
+
+    Calls without an answer are sent again when the connection is lost: a repeated call stores
+    nothing twice.
+
+    Parameters
+    ----------
+    ask : Callable
+        Calls a function with the store, once more on a new connection when the server is gone.
+    on_answer : Callable
+        Gets a call, the indexes of its entries, and what became of each.
+    retry : Mapping[str, Any] | None
+        How often and when to try again, by the names of Celery's ``task_publish_retry_policy``;
+        None for not at all.
+    """
+
+    def __init__(
+        self,
+        ask: Ask,
+        on_answer: Callable[[Puts, list[int], list[Put]], None],
+        retry: Mapping[str, Any] | None,
+    ) -> None:
+        self._ask = ask
+        self._on_answer = on_answer
+        self._retry = retry
+        self._runner: ScriptRunner = ask(lambda runner: runner)
+        self._line = _Line()
+        self._knows_script = False
+        self._open: dict[str, Sent] = {}
+        self._filling: list[Sent] = []
+        self._unread: deque[Sent] = deque()
+        self._answered: deque[tuple[Sent, list[Put]]] = deque()
+        #: How many entries wait to be sent.
+        self.buffered = 0
+
+    def add(self, queue: str, entry: Entry, index: int) -> None:
+        """Add an entry of the item *index*."""
+        sent = self._open.get(queue)
+        if sent is None or sent.call.is_full:
+            sent = self._open[queue] = Sent(self._runner.puts(queue), [])
+            self._filling.append(sent)
+        sent.call.add(entry)
+        sent.indexes.append(index)
+        self.buffered += 1
+
+    def send(self) -> None:
+        """Send what was added, once Redis has answered what was sent before.
+
+        Raises
+        ------
+        BrokerUnavailable, CommandRefused, OSError
+            Redis is away for longer than the retries take, or refused something.
+        StoreFull
+            It has no memory left.
+        """
+        try:
+            self._with_repeats(self._read)
+            filled, self._filling = self._filling, []
+            self._open.clear()
+            self.buffered = 0
+            if filled:
+                self._unread.extend(filled)
+                self._with_repeats(lambda: self._write(self._runner, filled))
+        except ResponseError as exc:
+            raise full(exc) if is_full(exc) else exc from exc
+        finally:
+            self._deliver()
+
+    def flush(self) -> None:
+        """Send what was added, and wait until Redis has answered all; raises what `send` does."""
+        self.send()
+        self.send()
+
+    def wait(self, replicas: int, seconds: float) -> None:
+        """Wait at most so many *seconds* until so many *replicas* have what was sent.
+
+        Raises
+        ------
+        NotReplicated
+            Fewer have it.
+        """
+        if not self._line:
+            return
+        self._line.send([("WAIT", replicas, int(seconds * 1000))])
+        there = self._line.read()
+        if there < replicas:
+            raise few_replicas(there, replicas, seconds)
+
+    def unanswered(self) -> Iterator[int]:
+        """Yield the indexes of the items without a known outcome."""
+        for sent in (*(sent for sent, _ in self._answered), *self._unread, *self._filling):
+            yield from sent.indexes
+
+    def close(self) -> None:
+        """Give the connection back; one with unread replies is closed."""
+        self._line.close(unread=bool(self._unread))
+
+    def _write(self, runner: ScriptRunner, sents: list[Sent]) -> None:
+        if not self._line:
+            self._line.open(runner.client.connection_pool)
+            self._runner, self._knows_script = runner, False
+        commands = []
+        for sent in sents:
+            # The first one on a connection carries the source.
+            commands.append(sent.call.command(source=not self._knows_script))
+            self._knows_script = True
+        self._line.send(commands)
+
+    def _read(self) -> None:
+        """Read the answers to what was sent; one that is an error stays among the unread."""
+        refused: list[tuple[Sent, ResponseError]] = []
+        try:
+            while self._unread:
+                try:
+                    reply = self._line.read()
+                except ResponseError as exc:
+                    if isinstance(exc, NoScriptError) or is_demoted(exc):
+                        raise unavailable(exc) from exc
+                    refused.append((self._unread.popleft(), exc))
+                else:
+                    self._answered.append((self._unread.popleft(), Reply.read(reply).puts))
+        finally:
+            self._unread.extendleft(sent for sent, _ in reversed(refused))
+        if refused:
+            raise refused[0][1]
+
+    def _with_repeats(self, step: Callable[[], None]) -> None:
+        """Do something; when the connection is lost, send all that has no answer yet again."""
+        try:
+            step()
+        except LOST:
+            if self._retry is None:
+                raise
+            retry_over_time(lambda: self._ask(self._resend), LOST, **self._retry)
+
+    def _resend(self, runner: ScriptRunner) -> None:
+        """Send what has no answer yet over a new connection, and read the answers."""
+        self._line.close(unread=True)
+        if self._unread:
+            self._write(runner, list(self._unread))
+            self._read()
+
+    def _deliver(self) -> None:
+        while self._answered:
+            sent, puts = self._answered[0]
+            self._on_answer(sent.call, sent.indexes, puts)
+            self._answered.popleft()

@@ -35,16 +35,16 @@ def _at_least(limit: float) -> Target:
 
 
 REPLAY = Row(
-    "letters-replay",
+    "dead-letters-replay",
     "replaying dead letters ({:,} | {:,})",
-    "dead_letters/s",
+    "per s",
     Better.HIGHER,
     _at_least(20_000),
 )
 ARCHIVE = Row(
-    "letters-archive",
+    "dead-letters-archive",
     "archiving dead letters to SQLite ({:,} | {:,})",
-    "dead_letters/s",
+    "per s",
     Better.HIGHER,
     _at_least(5_000),
 )
@@ -116,7 +116,7 @@ def _rates(
     return row.titled(*sizes).figure(seen[0], seen[1])
 
 
-@measurement("letters", order=97)
+@measurement("dead-letters", order=97)
 def dead_letters(bench: Bench) -> Iterator[Figure]:
     """Replaying and archiving dead letters."""
     few, many = bench.size.entries

@@ -90,13 +90,11 @@ def test_a_periodic_entry_that_nobody_looks_at_is_looked_at(store: Store, redis:
 def test_what_is_no_periodic_entry_is_told(store: Store, redis: Redis) -> None:
     enter(store, "a")
     redis.hset("delayq:periodic", "garbage", b"\xff 1 2")
-    redis.zadd("delayq:periodic_at", {"gone": 1e15})
 
     report = look(store, repair=True)
 
-    assert numbers(report) == {"unreadable_periodic": 1, "no_periodic": 1}
-    assert (report.repaired, report.left) == (1, 1)
-    assert redis.zrange("delayq:periodic_at", 0, -1) == [b"a"]
+    assert numbers(report) == {"unreadable_periodic": 1}
+    assert (report.repaired, report.left) == (0, 1)
     assert look(store, queue="q").findings == []
 
 
@@ -120,7 +118,7 @@ def test_a_lost_due_without_an_index_is_the_eta_of_the_message(
     healthy = snapshot(redis)
     redis.delete("{celery}:due", "{celery}:tasks")
 
-    assert numbers(look(store)) == {"unscheduled": 250, "idle_next_due": 1}
+    assert numbers(look(store)) == {"unscheduled": 250}
     assert numbers(look(store, repair=True)) == {"unscheduled": 250}
 
     assert snapshot(redis) == healthy
@@ -264,22 +262,10 @@ def test_a_queue_that_is_left_alone_after_an_error_is_no_drift(store: Store, red
     repaired(store)
 
 
-def test_the_next_due_forgets_a_queue_with_nothing(store: Store, redis: Redis) -> None:
-    schedule(store, "a")
-    healthy = snapshot(redis)
-    redis.zadd("delayq:next_due", {"gone": FAR})
-
-    report = look(store)
-
-    assert [finding.harmless for finding in report.findings] == [True]
-    assert report.left == 0
-    assert repaired(store, idle_next_due=1) == healthy
-
-
 def test_a_queue_that_the_registry_lacks_is_found_by_its_keys(store: Store, redis: Redis) -> None:
     schedule(store, "a", "b", queue="a{b}:due")
     store.add_dead_letter("dead only", "id", "why", b"{}")
-    redis.lpush("{quarantined only}:quarantined messages", "0\nx")
+    redis.lpush("{quarantined only}:quarantined", "0\nx")
     healthy = snapshot(redis)
     redis.delete("delayq:queues")
     layout = Layout().text.encode()

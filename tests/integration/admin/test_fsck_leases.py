@@ -1,4 +1,4 @@
-"""Leases, counts and markers that a hand has put out of step, found and repaired."""
+"""Leases and counts that were put out of step, found and repaired."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import pytest
 from redis import Redis
 
 from celery_delayq.store.keys import Keys, Layout
+from celery_delayq.store.repair import RepairStore
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.support.drift import FAR, SETTINGS, by_kind, lease, look, numbers, repaired
+from tests.support.drift import FAR, SETTINGS, lease, look, repaired
 from tests.support.keyspace import snapshot
 
 pytestmark = pytest.mark.each_server
@@ -71,37 +72,6 @@ def test_leases_that_nobody_would_reclaim_are_watched_again(
     assert repaired(store, unwatched=1) == healthy
 
 
-def test_a_lease_on_nothing_that_ended_long_ago_is_removed(store: Store, redis: Redis) -> None:
-    lease(store, "x")
-    healthy = snapshot(redis)
-    redis.zadd("{q}:leases", {"gone": 5, "just now": store.now_ms() - 5000})
-    first = {"q": 5}
-    redis.zadd("delayq:lease_ends", first)
-
-    state = repaired(store, empty_lease=1)
-
-    assert set(state["{q}:leases"]) == {b"me", b"just now"}
-    assert state["{q}:leased:me"] == healthy["{q}:leased:me"]
-
-
-def test_what_a_process_without_a_lease_asked_last_is_forgotten(store: Store, redis: Redis) -> None:
-    lease(store, "x")
-    healthy = snapshot(redis)
-    redis.hset("{q}:request_numbers", "gone", "7")
-
-    assert repaired(store, stale_message_id=1) == healthy
-
-
-def test_an_index_of_leases_that_names_a_queue_without_any_forgets_it(
-    store: Store, redis: Redis
-) -> None:
-    lease(store, "x")
-    healthy = snapshot(redis)
-    redis.zadd("delayq:lease_ends", {"gone": 5})
-
-    assert repaired(store, idle_lease_ends=1) == healthy
-
-
 def test_what_was_repaired_is_reclaimed(store: Store, redis: Redis) -> None:
     lease(store, "x", "y", "z")
     redis.delete("{q}:leases", "delayq:lease_ends", "{q}:wake")
@@ -128,58 +98,11 @@ def test_counts_of_messages_that_are_gone_are_removed(store: Store, redis: Redis
     call.add(0, b"ready")
     call.add(9, b"urgent")
     store.run(call)
-    redis.lpush("{q}:quarantined", "0\nsuspect")
+    redis.lpush("{q}:quarantined", "0\nquarantined")
     count(redis, b"held", b"ready", b"urgent", b"quarantined")
     healthy = snapshot(redis)
     count(redis, b"popped", b"purged")
 
-    assert repaired(store, stale_count=2) == healthy
+    RepairStore(store).forget_counts("q", Layout())
 
-
-def test_counts_beside_too_many_messages_are_not_looked_at_and_that_is_told(
-    store: Store, redis: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("celery_delayq.admin.repair.MOST_COUNTS", 3)
-    lease(store, "a", "b")
-    call = store.ready_call("q")
-    call.add(0, b"c")
-    store.run(call)
-    count(redis, *(b"gone %d" % n for n in range(5)))
-
-    sampled = look(store)
-    call.add(0, b"d")
-    store.run(call)
-    skipped = look(store)
-
-    assert sampled.notes == ["q: 3 of 5 counts of deliveries were looked at"]
-    assert numbers(sampled) == {"stale_count": 3}
-    assert numbers(skipped) == {}
-    [note] = skipped.notes
-    assert "5 counts of deliveries were not looked at" in note
-
-
-# -- what wakes
-
-
-def test_what_is_ready_and_does_not_move_wakes_again(store: Store, redis: Redis) -> None:
-    store.register("q")
-    redis.lpush("q", "from a stock producer")
-
-    report = look(store)
-    assert report.left == 0
-    assert by_kind(report)["no_wake"].harmless
-    look(store, repair=True)
-
-    assert redis.lrange("{q}:wake", 0, -1) == [b""]
-    assert numbers(look(store)) == {}
-
-
-def test_what_moves_needs_no_marker(
-    store: Store, redis: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store.register("q")
-    redis.lpush("q", "second", "first")
-    monkeypatch.setattr("celery_delayq.admin.repair.time.sleep", lambda _: redis.rpop("q"))
-
-    assert numbers(look(store, repair=True)) == {}
-    assert not redis.exists("{q}:wake")
+    assert snapshot(redis) == healthy

@@ -130,12 +130,6 @@ def test_every_finding_says_what_is_wrong_and_what_repairing_does() -> None:
 
 # -- while workers run
 
-#: What is found now and then though nothing is wrong. The next-due index names a queue whose
-#: entries were
-#: all replaced by ready ones, until it is looked at; nobody has the unique key of a task that was
-#: replaced while it ran, or of a retry beside another task, when that one is done first.
-COME_AND_GO = {"idle_next_due", "keyless"}
-
 #: How many messages are sent meanwhile.
 COUNT = scaled(600, 1500)
 
@@ -243,8 +237,7 @@ def test_nothing_is_wrong_while_entries_are_looked_after(
     try:
         while not done.is_set() or looks < 4:
             report = look(store, repair=looks % 2 == 1)
-            assert [each for each in report.findings if not each.harmless] == []
-            assert numbers(report).keys() <= COME_AND_GO
+            assert report.findings == []
             looks += 1
     finally:
         thread.join()
@@ -258,7 +251,7 @@ def test_nothing_is_wrong_while_entries_are_looked_after(
         timeout=60,
         what=lambda: f"all is done, left are {redis.keys()}",
     )
-    assert numbers(look(store, repair=True)).keys() <= COME_AND_GO
+    assert numbers(look(store, repair=True)) == {}
     worker.stop()
     assert look(store).left == 0
 
@@ -324,21 +317,11 @@ def test_the_command_line_finds_and_repairs(
         "queue": "mail",
         "kind": "unindexed",
         "what": KINDS["unindexed"].what,
-        "harmless": False,
         "found": 30,
         "repaired": 0,
     }
     assert (told["found"], told["repaired"], told["left"]) == (30, 0, 30)
     assert redis.zcard("{mail}:tasks") == 30
-
-
-@pytest.mark.usefixtures("app")
-def test_what_is_harmless_is_told_and_is_no_failure(shop: list[str], redis: Redis) -> None:
-    redis.zadd("delayq:next_due", {"gone": 5})
-
-    with ManagedProcess([*shop, "fsck"]) as process:
-        assert process.wait() == 0
-        assert "harmless" in process.log
 
 
 @pytest.mark.usefixtures("app")

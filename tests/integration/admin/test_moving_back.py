@@ -155,7 +155,7 @@ def test_what_living_workers_of_other_queues_hold_stays_with_them(
 
     with ManagedProcess([*shop, "migrate", "--to", "stock", "--yes"]) as process:
         assert process.wait() == 1
-        assert "2 to ready, 1 are held by processes that were heard of late" in " ".join(
+        assert "2 to ready, 1 belong to processes that sent a heartbeat of late" in " ".join(
             process.log.split()
         )
 

@@ -92,7 +92,7 @@ def test_none_is_told(cli: CommandLine, delayq: DelayQ) -> None:
     assert cli("dead", "list", "--json").out == ""
     shown = cli("dead", "list", "--queue", "mial")
     assert shown.code == 0
-    assert "0 dead letters: no dead letter is meant by this filter." in shown.out
+    assert "0 dead letters: the filter selects no dead letter." in shown.out
     assert "There is no queue mial" in shown.out
 
 
@@ -382,7 +382,7 @@ def test_ids_and_what_a_filter_means_are_purged(cli: CommandLine, delayq: DelayQ
     assert (done.code, done.out) == (0, "2 dead letters purged.\n")
     assert everything(delayq) == ["ten"]
     none = cli("dead", "purge", "--task", "none", "--yes")
-    assert (none.code, none.out) == (0, "0 dead letters: no dead letter is meant by this.\n")
+    assert (none.code, none.out) == (0, "0 dead letters: the filter selects no dead letter.\n")
     assert cli("dead", "purge", "--all", "--yes", "--json").json["outcomes"] == {"done": 1}
 
 
@@ -474,7 +474,7 @@ def test_dead_letters_are_moved_and_put_back(
     assert some.out.splitlines() == [
         "4 dead letters:",
         "           2 put back",
-        "           2 not meant by the filter",
+        "           2 not selected by the filter",
     ]
     every = cli("dead", "import", database)
     assert every.out.splitlines()[1:] == [

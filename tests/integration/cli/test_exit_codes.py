@@ -14,7 +14,7 @@ import click
 import pytest
 from celery import Celery
 
-from celery_delayq.cli.options import Json, Moment, Name, Span
+from celery_delayq.cli.options import DurationType, JsonType, NameType, TimeType
 from celery_delayq.embedded.ports import free_port
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.cli import CommandLine, leaves
@@ -24,7 +24,7 @@ from tests.support.cli import CommandLine, leaves
 SHELL = """
 import json, os, sys, tempfile
 from celery.__main__ import main
-import celery_delayq.cli, celery_delayq.cli.control
+import celery_delayq.cli, celery_delayq.cli.change
 
 for line in sys.stdin:
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -57,7 +57,7 @@ Run = Callable[..., Ended]
 COMMANDS = dict(leaves())
 
 #: What each type of value cannot be.
-BAD = {Moment: "soon", Span: "soon", Json: "{", Name: "", click.Choice: "nope"}
+BAD = {TimeType: "soon", DurationType: "soon", JsonType: "{", NameType: "", click.Choice: "nope"}
 BAD |= {click.IntRange: "x", click.FloatRange: "x"}
 
 

@@ -14,8 +14,8 @@ import pytest
 from celery import Celery
 
 from celery_delayq import DelayQ
-from celery_delayq.cli.options import Moment
-from celery_delayq.cli.words import read_stamp, stamp
+from celery_delayq.cli.options import TimeType
+from celery_delayq.cli.text import read_stamp, stamp
 from celery_delayq.periodic.definition import API
 from tests.support import dead_letters
 from tests.support.cli import CommandLine, Ran, clock_of, leaves
@@ -127,7 +127,7 @@ def timed() -> list[Any]:
         pytest.param(option, id=f"{name} {option.opts[0]}")
         for name, command in COMMANDS.items()
         for option in command.params
-        if isinstance(option.type, Moment) or option.metavar == "TIME"
+        if isinstance(option.type, TimeType) or option.metavar == "TIME"
     ]
 
 

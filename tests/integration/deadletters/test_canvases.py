@@ -13,50 +13,26 @@ from celery_delayq.integration.request import TELLS_OF_REJECTS
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.scheduled import Outcome
 from celery_delayq.testing import wait_until
-from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.apps.retry_tasks import TIMEOUT, Act, RetryScene, StartWorker, start, tasks_of
-from tests.integration.conftest import MakeApp
+from tests.apps.retry_tasks import TIMEOUT, Act, RetryScene
 
 # Celery's result backend, with the newest redis-py.
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
 
 
 @pytest.fixture
-def app(make_app: MakeApp) -> Celery:
-    return tasks_of(make_app())
-
-
-@pytest.fixture
-def scene(delayq_redis: RedisUnderTest) -> RetryScene:
-    return RetryScene(delayq_redis)
-
-
-@pytest.fixture
-def sig(app: Celery) -> Any:
+def sig(scene: RetryScene) -> Any:
     """Signatures of tasks that end as told; their results are their ids unless told otherwise."""
 
     def signature(id: str, *acts: Act, task: str = "quick", **options: Any) -> Any:
-        return app.tasks[task].si(acts or ("done",), id).set(task_id=id, **options)
+        return scene.app.tasks[task].si(acts or ("done",), id).set(task_id=id, **options)
 
     return signature
 
 
 @pytest.fixture
-def together(app: Celery) -> Any:
+def together(scene: RetryScene) -> Any:
     """The body of a chord, whose result are those of all members."""
-    return app.tasks["together"].s().set(task_id="body")
-
-
-def state(app: Celery, id: str) -> str:
-    return str(AsyncResult(id, app=app).state)  # each object keeps what it was told
-
-
-def wait_state(app: Celery, id: str, wanted: str) -> Any:
-    """Wait for the end of a task, and return its result."""
-    wait_until(
-        lambda: state(app, id) == wanted, TIMEOUT, lambda: f"{wanted} of {id}: {state(app, id)}"
-    )
-    return AsyncResult(id, app=app).result
+    return scene.app.tasks["together"].s().set(task_id="body")
 
 
 DIES: list[Act] = ["OSError"]
@@ -69,22 +45,15 @@ AGAIN: dict[str, Any] = {"args": [["done"], "again"]}
 @pytest.mark.parametrize("pool", ["solo", "prefork", "threads"])
 @pytest.mark.parametrize("late", [True, False], ids=["late", "early"])
 def test_a_chord_whose_members_died_is_completed_by_replaying_them(
-    pool: str,
-    late: bool,
-    app: Celery,
-    sig: Any,
-    together: Any,
-    delayq: DelayQ,
-    scene: RetryScene,
-    delayq_worker: StartWorker,
+    pool: str, late: bool, sig: Any, together: Any, delayq: DelayQ, scene: RetryScene
 ) -> None:
     # One at a time: Celery notes RETRY when the retry is sent already, which in another process may
     # have failed by then; its FAILURE would be overwritten.
-    start(delayq_worker, pool, concurrency=1, conf={"at_least_once": late})
+    scene.start(pool, concurrency=1, conf={"at_least_once": late})
     chord([sig("one", *DIES), sig("two"), sig("three", *DIES)])(together)
-    scene.wait_dead(delayq, "one", "three")
+    scene.wait_dead("one", "three")
     scene.wait_empty()
-    assert [state(app, id) for id in ("one", "two", "three", "body")] == [
+    assert [scene.state(id) for id in ("one", "two", "three", "body")] == [
         "FAILURE",
         "SUCCESS",
         "FAILURE",
@@ -92,56 +61,46 @@ def test_a_chord_whose_members_died_is_completed_by_replaying_them(
     ]
 
     assert delayq.replay("three", **AGAIN) is Outcome.DONE
-    wait_state(app, "three", "SUCCESS")
+    scene.wait_state("three")
     scene.wait_empty()
-    assert state(app, "body") == "PENDING"
+    assert scene.state("body") == "PENDING"
     assert delayq.replay("one", **AGAIN) is Outcome.DONE
 
-    assert wait_state(app, "body", "SUCCESS") == ["again", "two", "again"]
+    assert scene.wait_state("body") == ["again", "two", "again"]
     scene.wait_empty()
     assert delayq.count_dead() == 0
 
 
 def test_a_chord_whose_member_dies_again_still_waits(
-    app: Celery,
-    sig: Any,
-    together: Any,
-    delayq: DelayQ,
-    scene: RetryScene,
-    delayq_worker: StartWorker,
+    sig: Any, together: Any, delayq: DelayQ, scene: RetryScene
 ) -> None:
-    start(delayq_worker)
+    scene.start()
     chord([sig("one", *DIES), sig("two")])(together)
     for attempts in (4, 8, 12):
         wait_until(lambda n=attempts: len(scene.attempts("one")) == n, TIMEOUT, "it runs")  # type: ignore[misc]
-        scene.wait_dead(delayq, "one")
+        scene.wait_dead("one")
         scene.wait_empty()
         delayq.replay("one")
 
     scene.wait_runs(17)
-    scene.wait_dead(delayq, "one")
-    assert state(app, "body") == "PENDING"
+    scene.wait_dead("one")
+    assert scene.state("body") == "PENDING"
     delayq.replay("one", **AGAIN)
-    assert wait_state(app, "body", "SUCCESS") == ["again", "two"]
+    assert scene.wait_state("body") == ["again", "two"]
 
 
 def test_a_chord_fails_when_the_dead_letter_that_it_waits_for_is_purged(
-    app: Celery,
-    sig: Any,
-    together: Any,
-    delayq: DelayQ,
-    scene: RetryScene,
-    delayq_worker: StartWorker,
+    sig: Any, together: Any, delayq: DelayQ, scene: RetryScene
 ) -> None:
-    start(delayq_worker)
+    scene.start()
     chord([sig("one", *DIES), sig("two")])(together)
-    scene.wait_dead(delayq, "one")
+    scene.wait_dead("one")
     scene.wait_empty()
-    assert state(app, "body") == "PENDING"
+    assert scene.state("body") == "PENDING"
 
     assert delayq.purge("one") is Outcome.DONE
 
-    error = wait_state(app, "body", "FAILURE")
+    error = scene.wait_state("body", "FAILURE")
     assert type(error).__name__ == "ChordError"
     assert "a dead letter was purged: failed after 3 retries: OSError: as told" in str(error)
     assert delayq.count_dead() == 0
@@ -150,87 +109,62 @@ def test_a_chord_fails_when_the_dead_letter_that_it_waits_for_is_purged(
 @pytest.mark.parametrize("died", ["first", "second", "last"])
 @pytest.mark.parametrize("purged", [False, True], ids=["replayed", "purged"])
 def test_a_member_may_be_a_chain(
-    died: str,
-    purged: bool,
-    app: Celery,
-    sig: Any,
-    together: Any,
-    delayq: DelayQ,
-    scene: RetryScene,
-    delayq_worker: StartWorker,
+    died: str, purged: bool, sig: Any, together: Any, delayq: DelayQ, scene: RetryScene
 ) -> None:
-    start(delayq_worker)
+    scene.start()
     links = [sig(id, *(DIES if id == died else ["done"])) for id in ("first", "second", "last")]
     chord([chain(*links), sig("beside")])(together)
-    scene.wait_dead(delayq, died)
+    scene.wait_dead(died)
     scene.wait_empty()
-    assert state(app, "body") == "PENDING"
+    assert scene.state("body") == "PENDING"
 
     if purged:
         assert delayq.purge(died)
-        assert "a dead letter was purged" in str(wait_state(app, "body", "FAILURE"))
+        assert "a dead letter was purged" in str(scene.wait_state("body", "FAILURE"))
         scene.wait_empty()
         assert "last" not in scene.runs("id") or died == "last"
     else:
         assert delayq.replay(died, args=[["done"], died])
-        assert wait_state(app, "body", "SUCCESS") == ["last", "beside"]
+        assert scene.wait_state("body") == ["last", "beside"]
 
 
 @pytest.mark.parametrize("purged", [False, True], ids=["replayed", "purged"])
 def test_a_member_may_be_a_chain_that_ends_in_a_chord(
-    purged: bool,
-    app: Celery,
-    sig: Any,
-    together: Any,
-    delayq: DelayQ,
-    scene: RetryScene,
-    delayq_worker: StartWorker,
+    purged: bool, app: Celery, sig: Any, together: Any, delayq: DelayQ, scene: RetryScene
 ) -> None:
-    start(delayq_worker)
+    scene.start()
     inner = chord([sig("one"), sig("two")], app.tasks["together"].s().set(task_id="inner"))
     chord([chain(sig("first", *DIES), inner), sig("beside")])(together)
-    scene.wait_dead(delayq, "first")
+    scene.wait_dead("first")
     scene.wait_empty()
-    assert state(app, "body") == "PENDING"
+    assert scene.state("body") == "PENDING"
 
     if purged:
         assert delayq.purge("first")
-        assert "a dead letter was purged" in str(wait_state(app, "body", "FAILURE"))
+        assert "a dead letter was purged" in str(scene.wait_state("body", "FAILURE"))
     else:
         assert delayq.replay("first", **AGAIN)
-        assert wait_state(app, "body", "SUCCESS") == [["one", "two"], "beside"]
+        assert scene.wait_state("body") == [["one", "two"], "beside"]
 
 
 def test_a_chord_in_a_chord_is_completed_too(
-    app: Celery,
-    sig: Any,
-    together: Any,
-    delayq: DelayQ,
-    scene: RetryScene,
-    delayq_worker: StartWorker,
+    app: Celery, sig: Any, together: Any, delayq: DelayQ, scene: RetryScene
 ) -> None:
-    start(delayq_worker)
+    scene.start()
     inner = chord([sig("one", *DIES), sig("two")], app.tasks["together"].s().set(task_id="inner"))
     chord([inner, sig("three")])(together)
-    scene.wait_dead(delayq, "one")
+    scene.wait_dead("one")
     scene.wait_empty()
 
     assert delayq.replay("one", **AGAIN)
 
-    assert wait_state(app, "body", "SUCCESS") == [["again", "two"], "three"]
+    assert scene.wait_state("body") == [["again", "two"], "three"]
 
 
 @pytest.mark.parametrize("purged", [False, True], ids=["replayed", "purged"])
 @pytest.mark.parametrize("how", ["rejected", "unknown", "killed", "lost", "too late"])
 def test_members_that_die_in_other_ways_are_waited_for_too(
-    how: str,
-    purged: bool,
-    app: Celery,
-    sig: Any,
-    together: Any,
-    delayq: DelayQ,
-    scene: RetryScene,
-    delayq_worker: StartWorker,
+    how: str, purged: bool, app: Celery, sig: Any, together: Any, delayq: DelayQ, scene: RetryScene
 ) -> None:
     members = {
         "rejected": sig("one", "reject"),
@@ -242,21 +176,21 @@ def test_members_that_die_in_other_ways_are_waited_for_too(
     conf = {"task_reject_on_worker_lost": how == "killed"}
     chord([members[how], sig("two")])(together)
     scene.wait_past(scene.now() + 0.6)
-    start(delayq_worker, "prefork", conf=conf, delayq={"max_deliveries": 1})
-    scene.wait_dead(delayq, "one")
+    scene.start("prefork", conf=conf, delayq={"max_deliveries": 1})
+    scene.wait_dead("one")
     scene.wait_empty()
-    assert state(app, "body") == "PENDING"
+    assert scene.state("body") == "PENDING"
 
     [dead_letter] = delayq.dead_letters()
     if purged:
         assert delayq.purge(dead_letter)
-        assert "a dead letter was purged" in str(wait_state(app, "body", "FAILURE"))
+        assert "a dead letter was purged" in str(scene.wait_state("body", "FAILURE"))
     elif how == "unknown":
         assert delayq.replay(dead_letter)  # by now a worker may know it; this one does not
         wait_until(lambda: delayq.count_dead() == 1, TIMEOUT, "it has come back")
     else:
         assert delayq.replay(dead_letter, **AGAIN)
-        assert wait_state(app, "body", "SUCCESS") == ["again", "two"]
+        assert scene.wait_state("body") == ["again", "two"]
 
 
 @pytest.mark.parametrize(
@@ -267,19 +201,13 @@ def test_members_that_die_in_other_ways_are_waited_for_too(
     ],
 )
 def test_a_chord_is_told_at_once_of_a_member_without_a_policy_and_once(
-    does: str,
-    app: Celery,
-    sig: Any,
-    together: Any,
-    delayq: DelayQ,
-    scene: RetryScene,
-    delayq_worker: StartWorker,
+    does: str, app: Celery, sig: Any, together: Any, delayq: DelayQ, scene: RetryScene
 ) -> None:
     """As on stock Celery, where nobody can replay it."""
-    start(delayq_worker)
+    scene.start()
     chord([sig("one", does, task="plain"), sig("two")])(together)
-    scene.wait_dead(delayq, "one")
-    error = wait_state(app, "body", "FAILURE")
+    scene.wait_dead("one")
+    error = scene.wait_state("body", "FAILURE")
     assert type(error).__name__ == "ChordError"
 
     assert delayq.purge("one")
@@ -291,34 +219,34 @@ def test_a_chord_is_told_at_once_of_a_member_without_a_policy_and_once(
 
 
 def test_a_chain_goes_on_after_the_replay_of_a_link(
-    app: Celery, sig: Any, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
+    sig: Any, delayq: DelayQ, scene: RetryScene
 ) -> None:
-    start(delayq_worker)
+    scene.start()
     links = [sig("first"), sig("second", *DIES), sig("third"), sig("fourth")]
     chain(*links).apply_async()
-    scene.wait_dead(delayq, "second")
+    scene.wait_dead("second")
     scene.wait_empty()
     assert scene.attempts("third") == []
-    assert state(app, "fourth") == "FAILURE"  # as on stock Celery
+    assert scene.state("fourth") == "FAILURE"  # as on stock Celery
 
     assert delayq.replay("second", **AGAIN)
 
-    assert wait_state(app, "fourth", "SUCCESS") == "fourth"
-    assert wait_state(app, "third", "SUCCESS") == "third"
+    assert scene.wait_state("fourth") == "fourth"
+    assert scene.wait_state("third") == "third"
     assert scene.attempts("fourth") == [0]
 
 
 def test_what_is_linked_to_a_task_runs_after_its_replay(
-    app: Celery, sig: Any, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
+    sig: Any, delayq: DelayQ, scene: RetryScene
 ) -> None:
-    start(delayq_worker)
+    scene.start()
     sig("one", *DIES).apply_async(link=sig("linked"), link_error=sig("error"))
-    scene.wait_dead(delayq, "one")
-    wait_state(app, "error", "SUCCESS")
+    scene.wait_dead("one")
+    scene.wait_state("error")
 
     delayq.replay("one", **AGAIN)
 
-    wait_state(app, "linked", "SUCCESS")
+    scene.wait_state("linked")
     scene.wait_empty()
     assert scene.attempts("error") == [0]
 
@@ -327,13 +255,13 @@ def test_what_is_linked_to_a_task_runs_after_its_replay(
 
 
 def test_all_of_a_group_or_of_a_tree_are_replayed_together(
-    app: Celery, sig: Any, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
+    sig: Any, delayq: DelayQ, scene: RetryScene
 ) -> None:
-    start(delayq_worker)
+    scene.start()
     group([sig("a", *DIES), chain(sig("b", *DIES), sig("c2")), sig("c")]).apply_async()
     chain(sig("root"), group([sig("d", *DIES), sig("e", *DIES)])).apply_async()
     sig("alone", *DIES).apply_async()
-    scene.wait_dead(delayq, "a", "b", "d", "e", "alone")
+    scene.wait_dead("a", "b", "d", "e", "alone")
     scene.wait_empty()
     [together] = {
         dead_letter.group_id
@@ -347,5 +275,5 @@ def test_all_of_a_group_or_of_a_tree_are_replayed_together(
 
     assert (by_group.outcomes, by_root.outcomes) == ({Outcome.DONE: 2}, {Outcome.DONE: 2})
     for id in "ab":
-        assert wait_state(app, id, "SUCCESS") == "again"
+        assert scene.wait_state(id) == "again"
     assert [dead_letter.task_id for dead_letter in delayq.dead_letters()] == ["alone"]

@@ -16,8 +16,7 @@ from celery_delayq.model.dead_letter import TEXT, TRACEBACK, DeadLetter
 from celery_delayq.model.scheduled import Outcome
 from celery_delayq.testing import POOLS, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.apps.retry_tasks import TIMEOUT, Act, RetryScene, StartWorker, start, tasks_of
-from tests.integration.conftest import MakeApp
+from tests.apps.retry_tasks import TIMEOUT, RetryScene
 from tests.support.proxy import Proxy
 
 # Celery's result backend, with the newest redis-py.
@@ -27,20 +26,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:Depreca
 either_ack = pytest.mark.parametrize(
     "conf", [{"at_least_once": True}, {"at_least_once": False}], ids=["late", "early"]
 )
-
-
-@pytest.fixture
-def app(make_app: MakeApp) -> Celery:
-    return tasks_of(make_app())
-
-
-@pytest.fixture
-def scene(delayq_redis: RedisUnderTest) -> RetryScene:
-    return RetryScene(delayq_redis)
-
-
-def send(app: Celery, task: str, *acts: Act, id: str = "a", **options: Any) -> AsyncResult:
-    return app.tasks[task].apply_async((acts,), task_id=id, **options)
 
 
 def dead_letters(delayq: DelayQ) -> dict[str, DeadLetter]:
@@ -69,19 +54,14 @@ def assert_whole(dead_letter: DeadLetter, worker: WorkerProcess, scene: RetrySce
 @either_ack
 @pytest.mark.parametrize("pool", POOLS)
 def test_a_task_that_has_failed_for_good(
-    pool: str,
-    conf: dict[str, Any],
-    app: Celery,
-    delayq: DelayQ,
-    scene: RetryScene,
-    delayq_worker: StartWorker,
+    pool: str, conf: dict[str, Any], app: Celery, delayq: DelayQ, scene: RetryScene
 ) -> None:
-    worker = start(delayq_worker, pool, conf=conf)
-    send(app, "steps", ["KeyError", "no such ship"], id="tried again")
-    send(app, "plain", "ValueError", id="not tried again", countdown=0.2)
-    send(app, "auto.plain", "OSError", id="by Celery")
+    worker = scene.start(pool, conf=conf)
+    scene.send("steps", ["KeyError", "no such ship"], id="tried again")
+    scene.send("plain", "ValueError", id="not tried again", countdown=0.2)
+    scene.send("auto.plain", "OSError", id="by Celery")
 
-    scene.wait_dead(delayq, "tried again", "not tried again", "by Celery")
+    scene.wait_dead("tried again", "not tried again", "by Celery")
     scene.wait_empty()
 
     found = dead_letters(delayq)
@@ -111,28 +91,26 @@ def test_a_task_that_has_failed_for_good(
 
 
 def test_the_message_of_a_failed_task_is_kept_byte_for_byte(
-    app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
+    delayq: DelayQ, scene: RetryScene
 ) -> None:
-    send(app, "plain", "ValueError")
+    scene.send("plain", "ValueError")
     [sent] = scene.client.lrange("celery", 0, -1)
-    start(delayq_worker)
+    scene.start()
 
-    scene.wait_dead(delayq, "a")
+    scene.wait_dead("a")
 
     assert dead_letters(delayq)["a"].dead_lettered.message == sent
 
 
 @pytest.mark.parametrize("pool", ["solo", "prefork"])
-def test_what_a_dead_letter_tells_is_bounded(
-    pool: str, app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
-) -> None:
-    start(delayq_worker, pool)
-    send(app, "plain", ["long text", 1_000_000], id="long")
-    send(app, "plain", ["deep", 400], id="deep")
-    send(app, "plain", ["unpicklable", None], id="unpicklable")
-    send(app, "plain", ["ValueError", "two\nlines, a \0 and a \ud800"], id="odd")
+def test_what_a_dead_letter_tells_is_bounded(pool: str, delayq: DelayQ, scene: RetryScene) -> None:
+    scene.start(pool)
+    scene.send("plain", ["long text", 1_000_000], id="long")
+    scene.send("plain", ["deep", 400], id="deep")
+    scene.send("plain", ["unpicklable", None], id="unpicklable")
+    scene.send("plain", ["ValueError", "two\nlines, a \0 and a \ud800"], id="odd")
 
-    scene.wait_dead(delayq, "long", "deep", "unpicklable", "odd")
+    scene.wait_dead("long", "deep", "unpicklable", "odd")
 
     found = dead_letters(delayq)
     long = found["long"]
@@ -152,17 +130,11 @@ def test_what_a_dead_letter_tells_is_bounded(
 
 
 @either_ack
-def test_a_task_that_took_too_long(
-    conf: dict[str, Any],
-    app: Celery,
-    delayq: DelayQ,
-    scene: RetryScene,
-    delayq_worker: StartWorker,
-) -> None:
-    worker = start(delayq_worker, "prefork", conf=conf)
-    send(app, "quick", ["nap", 60], time_limit=0.5)
+def test_a_task_that_took_too_long(conf: dict[str, Any], delayq: DelayQ, scene: RetryScene) -> None:
+    worker = scene.start("prefork", conf=conf)
+    scene.send("quick", ["nap", 60], time_limit=0.5)
 
-    scene.wait_dead(delayq, "a")
+    scene.wait_dead("a")
     scene.wait_empty()
 
     [dead_letter] = delayq.dead_letters()
@@ -182,16 +154,12 @@ def test_a_task_that_took_too_long(
     ids=["early", "late"],
 )
 def test_a_task_whose_process_was_lost_and_that_does_not_come_back(
-    conf: dict[str, Any],
-    app: Celery,
-    delayq: DelayQ,
-    scene: RetryScene,
-    delayq_worker: StartWorker,
+    conf: dict[str, Any], delayq: DelayQ, scene: RetryScene
 ) -> None:
-    worker = start(delayq_worker, "prefork", conf=conf)
-    send(app, "quick", "die")
+    worker = scene.start("prefork", conf=conf)
+    scene.send("quick", "die")
 
-    scene.wait_dead(delayq, "a")
+    scene.wait_dead("a")
     scene.wait_empty()
 
     [dead_letter] = delayq.dead_letters()
@@ -201,13 +169,11 @@ def test_a_task_whose_process_was_lost_and_that_does_not_come_back(
     assert scene.attempts("a") == [0]
 
 
-def test_a_task_that_has_killed_too_many_processes(
-    app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
-) -> None:
-    send(app, "quick", "die", countdown=0.1)
-    start(delayq_worker, "prefork", delayq={"max_deliveries": 2})
+def test_a_task_that_has_killed_too_many_processes(delayq: DelayQ, scene: RetryScene) -> None:
+    scene.send("quick", "die", countdown=0.1)
+    scene.start("prefork", delayq={"max_deliveries": 2})
 
-    scene.wait_dead(delayq, "a")
+    scene.wait_dead("a")
     scene.wait_empty()
 
     [dead_letter] = delayq.dead_letters()
@@ -223,15 +189,13 @@ def test_a_task_that_has_killed_too_many_processes(
     assert scene.runs("retries", "deliveries") == [(0, 1), (0, 2), (0, 3)]
 
 
-def test_a_task_that_has_killed_too_many_workers(
-    app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
-) -> None:
-    send(app, "quick", "die")
+def test_a_task_that_has_killed_too_many_workers(delayq: DelayQ, scene: RetryScene) -> None:
+    scene.send("quick", "die")
     for _ in range(2):
-        assert start(delayq_worker, delayq={"max_deliveries": 1, "lease": 1}).wait() == -9
-    start(delayq_worker, delayq={"max_deliveries": 1, "lease": 1})
+        assert scene.start(delayq={"max_deliveries": 1, "lease": 1}).wait() == -9
+    scene.start(delayq={"max_deliveries": 1, "lease": 1})
 
-    scene.wait_dead(delayq, "a")
+    scene.wait_dead("a")
 
     [dead_letter] = delayq.dead_letters()
     assert dead_letter.reason == "its worker died 2 times, the last time with nothing else"
@@ -246,12 +210,12 @@ def test_a_task_that_has_killed_too_many_workers(
 
 @pytest.mark.parametrize("pool", ["solo", "threads", "prefork"])
 def test_what_cannot_go_back_is_kept(
-    pool: str, app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
+    pool: str, app: Celery, delayq: DelayQ, scene: RetryScene
 ) -> None:
     app.tasks["early"].apply_async((["put back"],), task_id="early")
-    start(delayq_worker, pool)
+    scene.start(pool)
 
-    scene.wait_dead(delayq, "early")
+    scene.wait_dead("early")
     scene.wait_empty()
 
     assert scene.attempts("early") == [0]
@@ -260,13 +224,13 @@ def test_what_cannot_go_back_is_kept(
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_handlers_that_fail_add_no_dead_letter_and_hide_none(
-    pool: str, app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
+    pool: str, app: Celery, delayq: DelayQ, scene: RetryScene
 ) -> None:
     app.tasks["clumsy"].apply_async((["ValueError"],), task_id="late")
     app.tasks["clumsy.early"].apply_async((["ValueError"],), task_id="early")
-    worker = start(delayq_worker, pool)
+    worker = scene.start(pool)
 
-    scene.wait_dead(delayq, "late", "early")
+    scene.wait_dead("late", "early")
     scene.wait_empty()
 
     assert [scene.attempts(id) for id in ("late", "early")] == [[0, 1, 2], [0, 1, 2]]
@@ -276,13 +240,11 @@ def test_handlers_that_fail_add_no_dead_letter_and_hide_none(
 
 @pytest.mark.parametrize("pool", ["threads", "gevent", "eventlet", "solo", "prefork"])
 def test_a_result_that_cannot_be_stored_costs_no_task_and_no_place_in_the_worker(
-    pool: str, app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest, scene: RetryScene,
-    delayq_worker: StartWorker,
-) -> None:  # fmt: skip
+    pool: str, app: Celery, delayq_redis: RedisUnderTest, scene: RetryScene
+) -> None:
     once = {"max_retries": 0, "interval_start": 0, "interval_step": 0, "interval_max": 0}
     with Proxy(delayq_redis.port) as proxy:
-        start(
-            delayq_worker,
+        scene.start(
             pool,
             conf={
                 "result_backend_transport_options": {"retry_policy": once},
@@ -299,7 +261,7 @@ def test_a_result_that_cannot_be_stored_costs_no_task_and_no_place_in_the_worker
         proxy.refuse()
         for id in ("a", "b"):
             scene.client.rpush(f"gate:{id}", "go")
-        scene.wait_dead(delayq, "a", "b")
+        scene.wait_dead("a", "b")
         proxy.accept()
 
         app.tasks["plain"].apply_async((["done"],), task_id="c")
@@ -313,15 +275,15 @@ def test_a_result_that_cannot_be_stored_costs_no_task_and_no_place_in_the_worker
 
 
 def test_what_was_rejected_or_not_known_or_late_or_no_message(
-    app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
+    app: Celery, delayq: DelayQ, scene: RetryScene
 ) -> None:
-    send(app, "quick", ["reject", "not to my taste"], id="rejected")
+    scene.send("quick", ["reject", "not to my taste"], id="rejected")
     app.send_task("who.knows", task_id="unknown", kwargs={"x": 1})
-    send(app, "brief", "done", id="late", countdown=0.01)
+    scene.send("brief", "done", id="late", countdown=0.01)
     scene.wait_past(scene.now() + 0.6)
     for junk in (b"\xff\x00 junk", b'"text"', b"{}", b""):
         scene.client.lpush("celery", junk)
-    worker = start(delayq_worker)
+    worker = scene.start()
     wait_until(lambda: delayq.count_dead() == 7, TIMEOUT, "all of them are dead")
     scene.wait_empty()
 
@@ -358,12 +320,12 @@ def test_what_was_rejected_or_not_known_or_late_or_no_message(
 
 
 def test_what_goes_on_or_was_ended_manual_is_no_dead_letter(
-    app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
+    delayq: DelayQ, scene: RetryScene
 ) -> None:
-    start(delayq_worker, "prefork")
-    send(app, "plain", "ignore", id="ignored")
-    send(app, "steps", "OSError", "done", id="tried again")
-    running = send(app, "plain", "wait", id="terminated")
+    scene.start("prefork")
+    scene.send("plain", "ignore", id="ignored")
+    scene.send("steps", "OSError", "done", id="tried again")
+    running = scene.send("plain", "wait", id="terminated")
     scene.wait_runs(4)
 
     running.revoke(terminate=True, signal="KILL")
@@ -379,15 +341,10 @@ def test_what_goes_on_or_was_ended_manual_is_no_dead_letter(
 @either_ack
 @pytest.mark.parametrize("how", ["setting", "task", "call"])
 def test_without_dead_letters_a_failure_is_the_end(
-    how: str,
-    conf: dict[str, Any],
-    app: Celery,
-    delayq: DelayQ,
-    scene: RetryScene,
-    delayq_worker: StartWorker,
+    how: str, conf: dict[str, Any], app: Celery, delayq: DelayQ, scene: RetryScene
 ) -> None:
     options: dict[str, Any] = {"delayq": {"dead_letters": False}} if how == "setting" else {}
-    start(delayq_worker, conf=conf, **options)
+    scene.start(conf=conf, **options)
     name = {"setting": "quick", "task": "unkept", "call": "unkept"}[how]
     more = {"retry_intervals": [0, 0]} if how == "call" else {}
     header = [app.tasks[name].si(["OSError"]).set(task_id="member", **more)]
@@ -396,8 +353,8 @@ def test_without_dead_letters_a_failure_is_the_end(
     with pytest.raises(ChordError, match="OSError"):
         AsyncResult(result.id, app=app).get(timeout=TIMEOUT)
 
-    send(app, name, "reject", id="rejected")
-    scene.wait_dead(delayq, "rejected")
+    scene.send(name, "reject", id="rejected")
+    scene.wait_dead("rejected")
     scene.wait_empty()
     assert [dead_letter.task_id for dead_letter in delayq.dead_letters()] == ["rejected"]
     assert len(scene.attempts("member")) == {"setting": 4, "task": 2, "call": 3}[how]

@@ -14,7 +14,7 @@ from celery import Celery, chain, chord, group
 from celery_delayq import DelayQ
 from celery_delayq.errors import InvalidContext
 from celery_delayq.model.context import context
-from celery_delayq.schedule.message_factory import Maker
+from celery_delayq.schedule.message_factory import MessageFactory
 from celery_delayq.schedule.schedule_many import Item
 from celery_delayq.testing import POOLS
 from celery_delayq.testing.fixtures import RedisUnderTest
@@ -260,8 +260,8 @@ def carried(messages: list[dict[str, Any]]) -> list[Any]:
 @pytest.fixture
 def made() -> Iterator[Any]:
     """Count the messages that Celery itself has made."""
-    make = Maker._by_celery
-    with patch.object(Maker, "_by_celery", autospec=True, side_effect=make) as made:
+    make = MessageFactory._by_celery
+    with patch.object(MessageFactory, "_by_celery", autospec=True, side_effect=make) as made:
         yield made
 
 

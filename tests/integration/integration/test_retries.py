@@ -12,48 +12,15 @@ from celery.result import AsyncResult
 from celery_delayq import DelayQ
 from celery_delayq.model.retry_policy import Exponential
 from celery_delayq.testing import POOLS, wait_until
-from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.apps.retry_tasks import TIMEOUT, Act, RetryScene, StartWorker, start, tasks_of
-from tests.integration.conftest import MakeApp
+from tests.apps.retry_tasks import TIMEOUT, Act, RetryScene
 
 # Celery's result backend, with the newest redis-py.
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
 
 
-@pytest.fixture
-def app(make_app: MakeApp) -> Celery:
-    return tasks_of(make_app())
-
-
-@pytest.fixture
-def scene(delayq_redis: RedisUnderTest) -> RetryScene:
-    return RetryScene(delayq_redis)
-
-
-def send(app: Celery, task: str, *acts: Act, id: str = "", **options: Any) -> AsyncResult:
+def send(scene: RetryScene, task: str, *acts: Act, id: str = "", **options: Any) -> AsyncResult:
     """Send a task that ends as told; its id is its name unless it has another."""
-    return app.tasks[task].apply_async((acts,), task_id=id or task, **options)
-
-
-def ends(results: list[AsyncResult]) -> dict[str, str]:
-    """Wait for the end of tasks, and return what became of them: a result or an exception."""
-    for result in results:
-        result.get(timeout=TIMEOUT, propagate=False)
-    return {each.id: repr(each.result) if each.failed() else str(each.result) for each in results}
-
-
-def assert_waits(scene: RetryScene, waits: dict[str, list[float]]) -> None:
-    """Check that no attempt was early, and that none was waited for much longer.
-
-    Machines are busy, too: see the benchmark of retries for 50 ms.
-    """
-    late = []
-    for id, expected in waits.items():
-        found = scene.waits(id)
-        assert len(found) == len(expected), (id, found)
-        late += [after - wait for after, wait in zip(found, expected, strict=True)]
-    assert min(late) >= 0, late
-    assert max(late) < 3.5, late
+    return scene.send(task, *acts, id=id or task, **options)
 
 
 # -- how often, and when
@@ -62,10 +29,10 @@ def assert_waits(scene: RetryScene, waits: dict[str, list[float]]) -> None:
 @pytest.mark.conformance
 @pytest.mark.parametrize("pool", POOLS)
 def test_attempts_and_waits_are_those_of_the_policy(
-    pool: str, app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
+    pool: str, delayq: DelayQ, scene: RetryScene
 ) -> None:
     """With late acknowledgement and, ``early``, with early one."""
-    start(delayq_worker, pool)
+    scene.start(pool)
     expected = {
         "steps": [0.1, 0.3, 0.2],
         "early": [0.1, 0.3, 0.2],
@@ -76,37 +43,35 @@ def test_attempts_and_waits_are_those_of_the_policy(
         "never": [],
         "plain": [],
     }
-    results = [send(app, name, "ValueError") for name in expected]
+    results = [send(scene, name, "ValueError") for name in expected]
     results += [
-        send(app, "steps", "OSError", "OSError", "done", id="late success"),
-        send(app, "early", "KeyError", "done", id="early success"),
+        send(scene, "steps", "OSError", "OSError", "done", id="late success"),
+        send(scene, "early", "KeyError", "done", id="early success"),
     ]
 
-    found = ends(results)
+    found = scene.ends(results)
 
     failed = dict.fromkeys(expected, "ValueError('as told')")
     assert found == failed | {"late success": "done", "early success": "done"}
-    scene.wait_dead(delayq, *expected)
+    scene.wait_dead(*expected)
     dead_letters = {dead_letter.task_id: dead_letter for dead_letter in delayq.dead_letters()}
     assert set(dead_letters) == set(expected)
     assert {id: dead_letter.retries for id, dead_letter in dead_letters.items()} == {
         id: len(waits) for id, waits in expected.items()
     }
     expected |= {"late success": [0.1, 0.3], "early success": [0.1]}
-    assert_waits(scene, expected)
+    scene.assert_waits(expected)
     assert {id: scene.attempts(id) for id in expected} == {
         id: list(range(len(waits) + 1)) for id, waits in expected.items()
     }
     scene.wait_empty()
 
 
-def test_waits_of_an_idle_worker_are_not_rounded_up_to_a_poll(
-    app: Celery, scene: RetryScene, delayq_worker: StartWorker
-) -> None:
-    start(delayq_worker)
+def test_waits_of_an_idle_worker_are_not_rounded_up_to_a_poll(scene: RetryScene) -> None:
+    scene.start()
     policy = [0.1, 0.25, 0.05, 0.3, 0.15, 0.2, 0.1, 0.35, 0.05, 0.2]
 
-    ends([send(app, "plain", "ValueError", retry_intervals=policy)])
+    scene.ends([send(scene, "plain", "ValueError", retry_intervals=policy)])
 
     late = [after - wait for after, wait in zip(scene.waits("plain"), policy, strict=True)]
     assert min(late) >= 0
@@ -114,14 +79,12 @@ def test_waits_of_an_idle_worker_are_not_rounded_up_to_a_poll(
     assert median(late) < 0.5, late
 
 
-def test_jitter_shortens_waits_within_its_part(
-    app: Celery, scene: RetryScene, delayq_worker: StartWorker
-) -> None:
-    start(delayq_worker, "threads", concurrency=4)
-    results = [send(app, "jittery", "ValueError", id=str(n)) for n in range(5)]
-    results.append(send(app, "jittery", "ValueError", id="none", retry_jitter=False))
+def test_jitter_shortens_waits_within_its_part(scene: RetryScene) -> None:
+    scene.start("threads", concurrency=4)
+    results = [send(scene, "jittery", "ValueError", id=str(n)) for n in range(5)]
+    results.append(send(scene, "jittery", "ValueError", id="none", retry_jitter=False))
 
-    ends(results)
+    scene.ends(results)
 
     waits = [wait for n in range(5) for wait in scene.waits(str(n))]
     assert len(waits) == 20
@@ -135,9 +98,9 @@ def test_jitter_shortens_waits_within_its_part(
 
 
 def test_what_is_covered_is_tried_again_and_nothing_else(
-    app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
+    app: Celery, delayq: DelayQ, scene: RetryScene
 ) -> None:
-    start(delayq_worker)
+    scene.start()
     cases: dict[str, tuple[str, list[Act], int]] = {
         # id: task, what it does, retries
         "covered": ("choosy", ["OSError"], 2),
@@ -155,7 +118,7 @@ def test_what_is_covered_is_tried_again_and_nothing_else(
         "ignored": ("steps", ["ignore"], 0),
     }
     for id, (task, acts, _) in cases.items():
-        send(app, task, *acts, id=id)
+        send(scene, task, *acts, id=id)
     count = sum(retries + 1 for _, _, retries in cases.values())
 
     scene.wait_runs(count)
@@ -180,39 +143,36 @@ def test_what_is_covered_is_tried_again_and_nothing_else(
     assert AsyncResult("false and a result", app=app).result is False
 
 
-def test_a_soft_time_limit_is_a_failure_like_others(
-    app: Celery, scene: RetryScene, delayq_worker: StartWorker
-) -> None:
-    start(delayq_worker, "prefork")
+def test_a_soft_time_limit_is_a_failure_like_others(scene: RetryScene) -> None:
+    scene.start("prefork")
 
-    assert send(app, "limited", ["nap", 1.8], "done").get(timeout=TIMEOUT) == "done"
+    assert send(scene, "limited", ["nap", 1.8], "done").get(timeout=TIMEOUT) == "done"
     assert scene.attempts("limited") == [0, 1]
 
 
 # -- manually
 
 
-def test_a_retry_manual_has_the_waits_and_the_limit_of_the_policy_unless_it_says_more(
-    app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
+def test_a_manual_retry_has_the_waits_and_the_limit_of_the_policy_unless_it_says_more(
+    delayq: DelayQ, scene: RetryScene
 ) -> None:
-    start(delayq_worker, "threads", concurrency=8)
+    scene.start("threads", concurrency=8)
     results = [
-        send(app, "steps", "retry", id="plain"),
-        send(app, "steps", "caught", id="with its reason"),
-        send(app, "steps", ["retry", {"countdown": 0.5}], "done", id="own wait"),
-        send(app, "steps", ["retry", {"countdown": 0}], "done", id="no wait"),
-        send(app, "steps", ["retry", {"max_retries": 1}], id="own limit"),
-        send(app, "steps", ["retry", {"max_retries": 5}], id="higher limit"),
-        send(app, "steps", ["caught", {"max_retries": 1}], id="own limit and reason"),
-        send(app, "auto", ["caught", {"max_retries": 1}], id="beside autoretry"),
-        send(app, "steps", ["retry", {"countdown": 0.3, "queue": "celery"}], "done", id="queue"),
-        send(app, "plain", ["retry", {"countdown": 0.2}], "done", id="no policy"),
+        send(scene, "steps", "retry", id="plain"),
+        send(scene, "steps", "caught", id="with its reason"),
+        send(scene, "steps", ["retry", {"countdown": 0.5}], "done", id="own wait"),
+        send(scene, "steps", ["retry", {"countdown": 0}], "done", id="no wait"),
+        send(scene, "steps", ["retry", {"max_retries": 1}], id="own limit"),
+        send(scene, "steps", ["retry", {"max_retries": 5}], id="higher limit"),
+        send(scene, "steps", ["caught", {"max_retries": 1}], id="own limit and reason"),
+        send(scene, "auto", ["caught", {"max_retries": 1}], id="beside autoretry"),
+        send(scene, "steps", ["retry", {"countdown": 0.3, "queue": "celery"}], "done", id="queue"),
+        send(scene, "plain", ["retry", {"countdown": 0.2}], "done", id="no policy"),
     ]
 
-    found = ends(results)
+    found = scene.ends(results)
 
-    assert_waits(
-        scene,
+    scene.assert_waits(
         {
             "plain": [0.1, 0.3, 0.2],
             "with its reason": [0.1, 0.3, 0.2],
@@ -232,7 +192,7 @@ def test_a_retry_manual_has_the_waits_and_the_limit_of_the_policy_unless_it_says
         assert found[id] == "OSError('as told')"
     for id in ("plain", "own limit", "higher limit"):
         assert found[id].startswith("MaxRetriesExceededError"), found[id]
-    scene.wait_dead(delayq, "plain", "own limit", "higher limit")
+    scene.wait_dead("plain", "own limit", "higher limit")
     dead_letters = {
         dead_letter.task_id: dead_letter.exception for dead_letter in delayq.dead_letters()
     }
@@ -242,10 +202,8 @@ def test_a_retry_manual_has_the_waits_and_the_limit_of_the_policy_unless_it_says
 # -- of one call
 
 
-def test_a_call_has_a_policy_of_its_own(
-    app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
-) -> None:
-    start(delayq_worker, "threads", concurrency=8)
+def test_a_call_has_a_policy_of_its_own(scene: RetryScene) -> None:
+    scene.start("threads", concurrency=8)
     cases: dict[str, tuple[str, dict[str, Any], list[float]]] = {
         "without one of the task": ("plain", {"retry_intervals": [0.1, 0.2]}, [0.1, 0.2]),
         "instead": ("steps", {"retry_intervals": [0.3]}, [0.3]),
@@ -273,29 +231,27 @@ def test_a_call_has_a_policy_of_its_own(
         "of an autoretry": ("auto.plain", {"max_retries": 3}, [0.1, 0.1, 0.1]),
     }
     results = [
-        send(app, task, "OSError", id=id, **options) for id, (task, options, _) in cases.items()
+        send(scene, task, "OSError", id=id, **options) for id, (task, options, _) in cases.items()
     ]
 
-    ends(results)
+    scene.ends(results)
 
-    assert_waits(scene, {id: waits for id, (_, _, waits) in cases.items()})
-    scene.wait_dead(delayq, *cases)
+    scene.assert_waits({id: waits for id, (_, _, waits) in cases.items()})
+    scene.wait_dead(*cases)
     scene.wait_empty()
 
 
-def test_what_is_refused_stays_refused_whatever_the_call_says(
-    app: Celery, scene: RetryScene, delayq_worker: StartWorker
-) -> None:
-    start(delayq_worker)
+def test_what_is_refused_stays_refused_whatever_the_call_says(scene: RetryScene) -> None:
+    scene.start()
     again: dict[str, Any] = {"retry_intervals": [0, 0]}
 
-    ends(
+    scene.ends(
         [
-            send(app, "choosy", "FileNotFoundError", id="refused", **again),
-            send(app, "choosy", "ValueError", id="not covered", **again),
-            send(app, "auto.plain", "FileNotFoundError", id="by us", **again),
-            send(app, "auto.plain", "ConnectionError", id="by Celery", **again),
-            send(app, "auto.plain", "ValueError", id="all others", **again),
+            send(scene, "choosy", "FileNotFoundError", id="refused", **again),
+            send(scene, "choosy", "ValueError", id="not covered", **again),
+            send(scene, "auto.plain", "FileNotFoundError", id="by us", **again),
+            send(scene, "auto.plain", "ConnectionError", id="by Celery", **again),
+            send(scene, "auto.plain", "ValueError", id="all others", **again),
         ]
     )
 
@@ -306,16 +262,16 @@ def test_what_is_refused_stays_refused_whatever_the_call_says(
 
 @pytest.mark.parametrize("task", ["plain", "steps"])
 def test_a_task_that_is_delivered_again_has_the_policy_of_its_call(
-    task: str, app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
+    task: str, scene: RetryScene
 ) -> None:
-    doomed = start(delayq_worker, delayq={"lease": 1})
-    send(app, task, "die once", id="first", retry_intervals=[0.3, 0.1])
+    doomed = scene.start(delayq={"lease": 1})
+    send(scene, task, "die once", id="first", retry_intervals=[0.3, 0.1])
     assert doomed.wait() == -9
-    start(delayq_worker, delayq={"lease": 1})
-    send(app, task, "ValueError", id="second", retry_intervals=[0.3, 0.1])
-    send(app, task, ["nap", 0], id="third", retry_intervals=[0.3, 0.1])
+    scene.start(delayq={"lease": 1})
+    send(scene, task, "ValueError", id="second", retry_intervals=[0.3, 0.1])
+    send(scene, task, ["nap", 0], id="third", retry_intervals=[0.3, 0.1])
 
-    scene.wait_dead(delayq, "second")
+    scene.wait_dead("second")
     scene.wait_empty()
 
     runs = scene.runs("id", "retries", "deliveries")
@@ -324,13 +280,13 @@ def test_a_task_that_is_delivered_again_has_the_policy_of_its_call(
 
 
 def test_a_retry_that_is_delivered_again_has_the_policy_of_its_call(
-    app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
+    app: Celery, scene: RetryScene
 ) -> None:
-    doomed = start(delayq_worker, delayq={"lease": 1})
+    doomed = scene.start(delayq={"lease": 1})
     acts: list[Act] = ["ValueError", "die once", "ValueError"]
-    send(app, "plain", *acts, id="a", retry_intervals=[0.1, 0.2, 0.3], retry_jitter=0.1)
+    send(scene, "plain", *acts, id="a", retry_intervals=[0.1, 0.2, 0.3], retry_jitter=0.1)
     assert doomed.wait() == -9
-    start(delayq_worker, delayq={"lease": 1})
+    scene.start(delayq={"lease": 1})
 
     assert AsyncResult("a", app=app).get(timeout=TIMEOUT) == "done"
 
@@ -340,22 +296,19 @@ def test_a_retry_that_is_delivered_again_has_the_policy_of_its_call(
 # -- by default
 
 
-def test_an_app_gives_its_tasks_a_policy_by_their_names(
-    app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
-) -> None:
+def test_an_app_gives_its_tasks_a_policy_by_their_names(scene: RetryScene) -> None:
     """The first pattern that matches counts; what tasks say goes before it."""
     defaults = {"steps": [0.5], "pl?in": [0.1, 0.2], "shoo.*": [1], "*": [0.3]}
-    worker = start(delayq_worker, "threads", concurrency=8, conf={"retry": defaults})
+    worker = scene.start("threads", concurrency=8, conf={"retry": defaults})
 
-    ends(
+    scene.ends(
         [
-            send(app, name, "OSError")
+            send(scene, name, "OSError")
             for name in ("plain", "steps", "exempt", "never", "auto", "strict.plain")
         ]
     )
 
-    assert_waits(
-        scene,
+    scene.assert_waits(
         {
             "plain": [0.1, 0.2],
             "steps": [0.1, 0.3, 0.2],
@@ -381,9 +334,9 @@ def test_an_app_gives_its_tasks_a_policy_by_their_names(
     ],
 )
 def test_a_worker_does_not_start_with_options_that_are_none(
-    options: dict[str, Any], problem: str, delayq_worker: StartWorker
+    options: dict[str, Any], problem: str, scene: RetryScene
 ) -> None:
-    worker = start(delayq_worker, conf={"invalid": options}, wait_ready=False)
+    worker = scene.start(conf={"invalid": options}, wait_ready=False)
 
     assert worker.wait() != 0
 
@@ -391,10 +344,10 @@ def test_a_worker_does_not_start_with_options_that_are_none(
     assert " ready." not in worker.log
 
 
-def test_a_call_with_options_that_are_none_sends_nothing(app: Celery, scene: RetryScene) -> None:
+def test_a_call_with_options_that_are_none_sends_nothing(scene: RetryScene) -> None:
     for options in ({"retry_intervals": [-1]}, {"max_retries": -1}, {"retry_budget": 0.5}):
         with pytest.raises(ValueError, match=r"^plain: "):
-            send(app, "plain", "done", **options)
+            send(scene, "plain", "done", **options)
 
     assert scene.left() == {}
 
@@ -403,11 +356,11 @@ def test_a_call_with_options_that_are_none_sends_nothing(app: Celery, scene: Ret
 
 
 def test_a_retry_that_waits_is_an_entry_like_others(
-    app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
+    app: Celery, delayq: DelayQ, scene: RetryScene
 ) -> None:
-    start(delayq_worker)
+    scene.start()
     for id in ("moved", "cancelled", "run"):
-        send(app, "plain", "OSError", "done", id=id, retry_intervals=[3600])
+        send(scene, "plain", "OSError", "done", id=id, retry_intervals=[3600])
     wait_until(lambda: delayq.count() == 3, TIMEOUT, "all wait")
 
     [found] = [each for each in delayq.list() if each.id == "cancelled"]
@@ -430,15 +383,15 @@ def test_a_retry_that_waits_is_an_entry_like_others(
 
 @pytest.mark.parametrize("pool", ["solo", "prefork", "threads"])
 def test_a_retry_is_made_once_although_its_worker_dies_before_it_acknowledges(
-    pool: str, app: Celery, scene: RetryScene, delayq_worker: StartWorker
+    pool: str, scene: RetryScene
 ) -> None:
-    doomed = start(delayq_worker, pool, delayq={"lease": 1})
+    doomed = scene.start(pool, delayq={"lease": 1})
     scene.client.set("hold:a", 1)
-    result = send(app, "telling", "OSError", "done", id="a")
+    result = send(scene, "telling", "OSError", "done", id="a")
     wait_until(lambda: ("on_retry", "a", 0) in scene.told(), TIMEOUT, "its retry is sent")
     doomed.kill()
     scene.client.delete("hold:a")
-    start(delayq_worker, pool, delayq={"lease": 1})
+    scene.start(pool, delayq={"lease": 1})
 
     assert result.get(timeout=TIMEOUT) == "done"
 

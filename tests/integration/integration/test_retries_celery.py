@@ -11,18 +11,12 @@ from celery.result import AsyncResult
 from celery_delayq import DelayQ
 from celery_delayq.errors import TaskReturnedFalse
 from celery_delayq.testing import wait_until
-from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.control_tasks import watching
-from tests.apps.retry_tasks import TIMEOUT, RetryScene, StartWorker, start, tasks_of
+from tests.apps.retry_tasks import TIMEOUT, RetryScene, tasks_of
 from tests.integration.conftest import MakeApp
 
 # Celery's result backend, with the newest redis-py.
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
-
-
-@pytest.fixture
-def app(make_app: MakeApp) -> Celery:
-    return tasks_of(make_app())
 
 
 @pytest.fixture
@@ -31,23 +25,18 @@ def eager(make_app: MakeApp) -> Celery:
     return tasks_of(make_app(task_always_eager=True))
 
 
-@pytest.fixture
-def scene(delayq_redis: RedisUnderTest) -> RetryScene:
-    return RetryScene(delayq_redis)
-
-
 # -- what is told
 
 
 @pytest.mark.parametrize("pool", ["solo", "prefork"])
 def test_events_signals_and_handlers_tell_of_each_retry_and_of_the_end(
-    pool: str, app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
+    pool: str, app: Celery, scene: RetryScene
 ) -> None:
-    start(delayq_worker, pool)
+    scene.start(pool)
     task = app.tasks["telling"]
     with watching(app, scene.client) as told:
         task.apply_async((["ValueError"],), task_id="dies")
-        scene.wait_dead(delayq, "dies")
+        scene.wait_dead("dies")
         task.apply_async((["ValueError", "done"],), task_id="lives")
         wait_until(lambda: ("task-succeeded", "lives") in told, TIMEOUT, lambda: f"{told}")
 
@@ -77,10 +66,8 @@ def test_events_signals_and_handlers_tell_of_each_retry_and_of_the_end(
     ]
 
 
-def test_a_result_is_retry_until_the_end(
-    app: Celery, delayq: DelayQ, delayq_worker: StartWorker
-) -> None:
-    start(delayq_worker)
+def test_a_result_is_retry_until_the_end(app: Celery, delayq: DelayQ, scene: RetryScene) -> None:
+    scene.start()
     result = app.tasks["far"].apply_async((["KeyError"],), task_id="a")
     wait_until(lambda: result.state == "RETRY", TIMEOUT, "it waits")
     assert isinstance(result.result, KeyError)
@@ -161,9 +148,9 @@ def test_a_task_that_is_called_like_a_function_is_one(app: Celery, scene: RetryS
 
 
 def test_a_task_that_a_task_calls_like_a_function_fails_that(
-    app: Celery, scene: RetryScene, delayq_worker: StartWorker
+    app: Celery, scene: RetryScene
 ) -> None:
-    start(delayq_worker)
+    scene.start()
 
     result = app.tasks["quick"].apply_async(([["call", "far"]],), task_id="caller")
 
@@ -188,11 +175,9 @@ def test_an_app_may_get_its_extension_after_its_tasks(make_app: MakeApp) -> None
 # -- beside Celery's own way
 
 
-def test_beside_autoretry_for_each_does_what_it_says(
-    app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
-) -> None:
+def test_beside_autoretry_for_each_does_what_it_says(app: Celery, scene: RetryScene) -> None:
     """Celery's own options go before the policy for what ``autoretry_for`` names."""
-    start(delayq_worker, "threads", concurrency=8)
+    scene.start("threads", concurrency=8)
     cases: dict[str, tuple[str, str, list[float]]] = {
         # id: task, what it raises, the waits
         "named": ("auto", "OSError", [0.1, 0.3]),
@@ -212,7 +197,7 @@ def test_beside_autoretry_for_each_does_what_it_says(
     for id, (task, error, _) in cases.items():
         app.tasks[task].apply_async(([error],), task_id=id)
 
-    scene.wait_dead(delayq, *cases)
+    scene.wait_dead(*cases)
 
     assert {id: len(scene.waits(id)) for id in cases} == {
         id: len(waits) for id, (_, _, waits) in cases.items()
@@ -225,17 +210,15 @@ def test_beside_autoretry_for_each_does_what_it_says(
     scene.wait_empty()
 
 
-def test_the_limit_of_one_message_is_not_that_of_another(
-    app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
-) -> None:
+def test_the_limit_of_one_message_is_not_that_of_another(app: Celery, scene: RetryScene) -> None:
     """Celery notes it on the task, which all threads share."""
-    start(delayq_worker, "threads", concurrency=8, conf={"worker_prefetch_multiplier": 4})
+    scene.start("threads", concurrency=8, conf={"worker_prefetch_multiplier": 4})
     limits = {f"{n}": n % 5 for n in range(60)}
     for id, limit in limits.items():
         options = {"max_retries": limit} if limit else {}
         app.tasks["auto.plain"].apply_async((["OSError"],), task_id=id, **options)
 
-    scene.wait_dead(delayq, *limits)
+    scene.wait_dead(*limits)
 
     assert {id: len(scene.waits(id)) for id in limits} == {
         id: limit or 2 for id, limit in limits.items()

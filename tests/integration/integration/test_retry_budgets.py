@@ -9,30 +9,18 @@ from celery import Celery, chain, chord, group
 
 from celery_delayq import DeadFilter, DelayQ
 from celery_delayq.testing import wait_until
-from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.apps.retry_tasks import TIMEOUT, Act, RetryScene, StartWorker, start, tasks_of
-from tests.integration.conftest import MakeApp
+from tests.apps.retry_tasks import TIMEOUT, Act, RetryScene
 
 # Celery's result backend, with the newest redis-py.
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
 
 
 @pytest.fixture
-def app(make_app: MakeApp) -> Celery:
-    return tasks_of(make_app())
-
-
-@pytest.fixture
-def scene(delayq_redis: RedisUnderTest) -> RetryScene:
-    return RetryScene(delayq_redis)
-
-
-@pytest.fixture
-def quick(app: Celery) -> Any:
+def quick(scene: RetryScene) -> Any:
     """Signatures of a task with three retries of its own."""
 
     def signature(id: str, *acts: Act, **options: Any) -> Any:
-        return app.tasks["quick"].si(acts).set(task_id=id, **options)
+        return scene.app.tasks["quick"].si(acts).set(task_id=id, **options)
 
     return signature
 
@@ -43,41 +31,31 @@ def retries(scene: RetryScene) -> int:
 
 
 @pytest.mark.parametrize("pool", ["solo", "threads"])
-def test_the_members_of_a_group_share_it(
-    pool: str,
-    quick: Any,
-    delayq: DelayQ,
-    scene: RetryScene,
-    delayq_worker: StartWorker,
-) -> None:
-    start(delayq_worker, pool)
+def test_the_members_of_a_group_share_it(pool: str, quick: Any, scene: RetryScene) -> None:
+    scene.start(pool)
     ids = [f"m{n}" for n in range(4)]
 
     group(quick(id, "OSError") for id in ids).apply_async(retry_budget=5)
 
-    scene.wait_dead(delayq, *ids)
+    scene.wait_dead(*ids)
     scene.wait_empty()
     assert retries(scene) == 5
     assert [len(scene.attempts(id)) <= 4 for id in ids] == [True] * 4
     assert len(scene.client.keys("delayq:budget:*")) == 1
 
 
-def test_two_groups_have_one_each(
-    quick: Any, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
-) -> None:
-    start(delayq_worker)
+def test_two_groups_have_one_each(quick: Any, scene: RetryScene) -> None:
+    scene.start()
 
     for name in "ab":
         group(quick(f"{name}{n}", "OSError") for n in range(2)).apply_async(retry_budget=2)
 
-    scene.wait_dead(delayq, "a0", "a1", "b0", "b1")
+    scene.wait_dead("a0", "a1", "b0", "b1")
     assert retries(scene) == 4
 
 
-def test_the_links_of_a_chain_share_it(
-    quick: Any, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
-) -> None:
-    start(delayq_worker)
+def test_the_links_of_a_chain_share_it(quick: Any, scene: RetryScene) -> None:
+    scene.start()
     links = [
         quick("first", "OSError", "OSError", "done"),
         quick("second", "done"),
@@ -87,34 +65,32 @@ def test_the_links_of_a_chain_share_it(
 
     chain(*links).apply_async(retry_budget=3)
 
-    scene.wait_dead(delayq, "third")
+    scene.wait_dead("third")
     assert [len(scene.attempts(id)) - 1 for id in ("first", "second", "third")] == [2, 0, 1]
     assert scene.attempts("fourth") == []
 
 
-def test_the_members_of_a_chord_and_its_body_share_it(
-    quick: Any, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
-) -> None:
-    start(delayq_worker)
+def test_the_members_of_a_chord_and_its_body_share_it(quick: Any, scene: RetryScene) -> None:
+    scene.start()
     header = [quick("one", "OSError", "done"), quick("two", "OSError", "done")]
 
     chord(header)(quick("body", "OSError"), retry_budget=3)
 
-    scene.wait_dead(delayq, "body")
+    scene.wait_dead("body")
     assert [len(scene.attempts(id)) - 1 for id in ("one", "two", "body")] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("with_body", [False, True])
 def test_chains_in_a_group_share_that_of_the_group(
-    with_body: bool, quick: Any, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
+    with_body: bool, quick: Any, scene: RetryScene
 ) -> None:
-    start(delayq_worker)
+    scene.start()
     links = [quick(id, "OSError", "done") for id in ("one", "two", "three")]
     members = group(chain(*links), quick("alone", "done"))
 
     if with_body:
         chord(members, quick("body", "OSError")).apply_async(retry_budget=3)
-        scene.wait_dead(delayq, "body")
+        scene.wait_dead("body")
     else:
         members.apply_async(retry_budget=3)
         scene.wait_runs(7)
@@ -127,15 +103,15 @@ def test_chains_in_a_group_share_that_of_the_group(
 
 
 def test_a_chord_whose_members_have_spent_it_waits_for_their_replay(
-    quick: Any, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
+    quick: Any, delayq: DelayQ, scene: RetryScene
 ) -> None:
-    start(delayq_worker)
+    scene.start()
     ids = ["one", "two", "three"]
 
     canvas = chord([quick(id, "OSError") for id in ids], quick("body", "done"))
     result = canvas.apply_async(retry_budget=2)
 
-    scene.wait_dead(delayq, *ids)
+    scene.wait_dead(*ids)
     assert retries(scene) == 2
     for id in ids:
         [dead_letter] = delayq.dead_letters(task_id=id)
@@ -144,16 +120,16 @@ def test_a_chord_whose_members_have_spent_it_waits_for_their_replay(
 
 
 def test_members_that_are_replayed_together_share_one_again(
-    quick: Any, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
+    quick: Any, delayq: DelayQ, scene: RetryScene
 ) -> None:
-    start(delayq_worker)
+    scene.start()
     ids = ["one", "two", "three"]
     canvas = group(quick(id, "OSError") for id in ids).apply_async(retry_budget=2)
-    scene.wait_dead(delayq, *ids)
+    scene.wait_dead(*ids)
 
     for spent in (4, 6):
         delayq.replay_all(DeadFilter(group_id=canvas.id))
-        scene.wait_dead(delayq, *ids)
+        scene.wait_dead(*ids)
         assert retries(scene) == spent
 
     names = scene.client.keys("delayq:budget:*")
@@ -161,29 +137,25 @@ def test_members_that_are_replayed_together_share_one_again(
     assert max(map(len, names)) < 120
 
 
-def test_what_a_member_sends_shares_it(
-    app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
-) -> None:
-    start(delayq_worker)
+def test_what_a_member_sends_shares_it(app: Celery, scene: RetryScene) -> None:
+    scene.start()
     child = ["send", ["quick", "child", ["OSError"]]]
 
     app.tasks["quick"].apply_async((["OSError", child],), task_id="parent", retry_budget=2)
 
-    scene.wait_dead(delayq, "child")
+    scene.wait_dead("child")
     assert [len(scene.attempts(id)) - 1 for id in ("parent", "child")] == [1, 1]
 
 
-def test_one_task_may_have_one_too(
-    app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
-) -> None:
-    start(delayq_worker)
+def test_one_task_may_have_one_too(app: Celery, scene: RetryScene) -> None:
+    scene.start()
 
     app.tasks["quick"].apply_async((["OSError"],), task_id="two", retry_budget=2)
     app.tasks["quick"].apply_async((["OSError"],), task_id="none", retry_budget=0)
     app.tasks["quick"].apply_async((["OSError"],), task_id="many", retry_budget=99)
     app.tasks["quick"].apply_async((["retry"],), task_id="manually", retry_budget=1)
 
-    scene.wait_dead(delayq, "two", "none", "many", "manually")
+    scene.wait_dead("two", "none", "many", "manually")
     assert {id: len(scene.attempts(id)) - 1 for id in ("two", "none", "many", "manually")} == {
         "two": 2,
         "none": 0,
@@ -192,14 +164,12 @@ def test_one_task_may_have_one_too(
     }
 
 
-def test_a_retry_that_is_delivered_again_spends_it_once(
-    app: Celery, delayq: DelayQ, scene: RetryScene, delayq_worker: StartWorker
-) -> None:
-    doomed = start(delayq_worker, delayq={"lease": 1})
+def test_a_retry_that_is_delivered_again_spends_it_once(app: Celery, scene: RetryScene) -> None:
+    doomed = scene.start(delayq={"lease": 1})
     acts: list[Act] = ["OSError", "die once", "OSError"]
     app.tasks["quick"].apply_async((acts,), task_id="a", retry_budget=2)
     assert doomed.wait() == -9
-    start(delayq_worker, delayq={"lease": 1})
+    scene.start(delayq={"lease": 1})
 
     wait_until(lambda: len(scene.attempts("a")) == 3, TIMEOUT, "it has come back")
 

@@ -102,21 +102,10 @@ def pushdown(spark: Any) -> Iterator[None]:
 
 
 class CommandLine:
-    """Runs a job of the package in a process of its own, which logs all.
+    """Runs a job of the package in a process of its own, which logs all."""
 
-    Attributes
-    ----------
-    database
-        The database in PostgreSQL that it is given.
-    """
-
-    def __init__(self, postgres: PostgresServer, url: str, folder: Path) -> None:
-        self.database = postgres.new_database().rpartition("/")[2]
+    def __init__(self, url: str, folder: Path) -> None:
         self._folder = folder
-        self._words = [
-            *("--jars", str(_driver_of_postgresql()), "--user", "tester"),
-            *("--jdbc-url", f"jdbc:postgresql://127.0.0.1:{postgres.port}/{self.database}"),
-        ]
         # Nothing of time zones: jobs see to that.
         conf = {"spark.master": "local[2]", "spark.driver.extraJavaOptions": QUICK}
         self._env = {
@@ -128,7 +117,7 @@ class CommandLine:
 
     def process(self, job: str, *words: str) -> ManagedProcess:
         """Return a process that runs a job."""
-        command = [sys.executable, "-m", "celery_delayq.spark", job, "--json", *self._words, *words]
+        command = [sys.executable, "-m", "celery_delayq.spark", job, "--json", *words]
         log = self._folder / "job.log"
         return ManagedProcess(command, env=self._env, cwd=self._folder, log_file=log)
 
@@ -143,22 +132,23 @@ class CommandLine:
             return json.loads(told[-1]), process.log
 
 
-def _driver_of_postgresql() -> Path:
-    """Return the JDBC driver, where Debian's libpostgresql-jdbc-java has it."""
+def jdbc_options(postgres: PostgresServer, database: str) -> list[str]:
+    """Return the options that name a database, where there is a JDBC driver for it."""
     jar = Path("/usr/share/java/postgresql.jar")
     if not jar.exists():
         reason = f"needs {jar}: apt install libpostgresql-jdbc-java"
         if os.environ.get("CI") == "true":
             pytest.fail(reason)
         pytest.skip(reason)
-    return jar
+    url = f"jdbc:postgresql://127.0.0.1:{postgres.port}/{database}"
+    return ["--jars", str(jar), "--user", "tester", "--jdbc-url", url]
 
 
 @pytest.fixture
-def command_line(postgres: PostgresServer, delayq_broker_url: str, tmp_path: Path) -> CommandLine:
-    """What runs jobs against a new database."""
+def command_line(delayq_broker_url: str, tmp_path: Path) -> CommandLine:
+    """What runs jobs against the test's Redis."""
     java()
-    return CommandLine(postgres, delayq_broker_url, tmp_path)
+    return CommandLine(delayq_broker_url, tmp_path)
 
 
 class Running:

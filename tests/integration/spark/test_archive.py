@@ -16,12 +16,14 @@ import pyarrow.dataset as ds
 from celery import Celery
 
 from celery_delayq import DelayQ
-from celery_delayq.spark.archives.adding import Options, Summary, archive
-from celery_delayq.spark.archives.commits import ArchiveError, Commit
-from celery_delayq.spark.archives.folders import Folder, FolderTarget
-from celery_delayq.spark.planning import RunsLost
+from celery_delayq.spark.archive.commits import ArchiveError, Commit
+from celery_delayq.spark.archive.folder import ArchivedTable, FolderTarget
+from celery_delayq.spark.archive.job import ArchiveOptions, ArchiveSummary, archive
+from celery_delayq.spark.read.history import RunsLost
+from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.transfer.dead_letter_row import DeadLetterRow
+from tests.integration.spark.conftest import CommandLine
 from tests.support.dead_letters import fill, message, stored
 from tests.support.runs import finished
 
@@ -31,16 +33,16 @@ pytestmark = pytest.mark.filterwarnings(
 
 NOON = datetime(2031, 5, 17, 12, tzinfo=timezone.utc)
 
-Archive = Callable[..., Summary]
+Archive = Callable[..., ArchiveSummary]
 
 
 @pytest.fixture
 def run(spark: Any, delayq_broker_url: str, tmp_path: Path) -> Archive:
     """Archive to a folder."""
 
-    def run(folder: Path | None = None, **options: Any) -> Summary:
+    def run(folder: Path | None = None, **options: Any) -> ArchiveSummary:
         target = FolderTarget(spark, str(folder or tmp_path / "archive"))
-        return archive(spark, target, Options(access={"url": delayq_broker_url}, **options))
+        return archive(spark, target, ArchiveOptions(access={"url": delayq_broker_url}, **options))
 
     return run
 
@@ -105,7 +107,7 @@ def test_runs_dead_letters_and_the_schedule_are_archived_once_each(
     (left / "part-0.parquet").write_bytes(b"half of a file")
 
     # Nothing new, then a little of it.
-    assert run() == Summary(told.source, history=0, dead_letters=0)
+    assert run() == ArchiveSummary(told.source, history=0, dead_letters=0)
     add_runs(delayq, range(3, 5))
     fill(delayq, 1, queue="new")
     again = run(tables=["history", "dead_letters", "scheduled"])
@@ -159,6 +161,35 @@ def test_dead_letters_are_removed_once_they_are_in_the_archive_wherever_a_job_ha
     assert delayq.count_dead() == 2
 
 
+@pytest.mark.timeout(600)
+def test_a_job_that_is_killed_loses_nothing_and_is_completed_by_the_next(
+    command_line: CommandLine, delayq: DelayQ, tmp_path: Path
+) -> None:
+    fill(delayq, 20)
+    folder = tmp_path / "archive"
+    words = ("archive", "--folder", str(folder), "--tables", "dead_letters", "--remove")
+
+    def dead_letters() -> set[str]:
+        return {DeadLetterRow.of(each).digest for each in delayq.dead_letters()}
+
+    def archived() -> list[str]:
+        return sorted(each["digest"] for each in rows_of(folder, "dead_letters"))
+
+    before = dead_letters()
+    with command_line.process(*words) as job:
+        staging = folder / "dead_letters" / "_staging"
+        wait_until(lambda: staging.exists() or not job.running, 280, lambda: job.log)
+        assert job.running, job.log
+        job.kill()
+    assert dead_letters().union(archived()) == before
+
+    told, _ = command_line.run(*words)
+
+    assert archived() == sorted(before)
+    assert dead_letters() == set()
+    assert told["gone"] == 0
+
+
 def test_dead_letters_that_would_come_back_under_another_id_stay(
     run: Archive, delayq: DelayQ
 ) -> None:
@@ -175,7 +206,7 @@ def test_dead_letters_that_would_come_back_under_another_id_stay(
 
 def test_of_two_jobs_at_once_one_adds_nothing(run: Archive, spark: Any, tmp_path: Path) -> None:
     target = FolderTarget(spark, str(tmp_path / "archive"))
-    one, other = (target.place("history", make=True) for _ in range(2))
+    one, other = (target.table("history", make=True) for _ in range(2))
     rows = spark.createDataFrame(
         [("here", "1-0", datetime(2031, 5, 17).date())], "source STRING, offset STRING, day DATE"
     )
@@ -208,7 +239,7 @@ def test_runs_that_may_be_lost_and_queues_of_another_name_are_told(
     told = run(**history, source="shop")
     assert told.history == 1
     assert "was read up to 1-0" in told.lost
-    assert run(**history, source="shop") == Summary("shop", history=0)
+    assert run(**history, source="shop") == ArchiveSummary("shop", history=0)
 
 
 @pytest.mark.parametrize("left", [1, 0])
@@ -219,14 +250,14 @@ def test_runs_that_are_forgotten_while_they_are_read_are_told(
     monkeypatch: pytest.MonkeyPatch,
     left: int,
 ) -> None:
-    stage = Folder.stage
+    stage = ArchivedTable.stage
 
-    def stage_when_some_are_gone(folder: Folder, rows: Any, commit: Commit) -> Commit:
+    def stage_when_some_are_gone(folder: ArchivedTable, rows: Any, commit: Commit) -> Commit:
         delayq_redis.client.xtrim("delayq:history", maxlen=left, approximate=False)
         return stage(folder, rows, commit)
 
     add_runs(delayq, range(5))
-    monkeypatch.setattr(Folder, "stage", stage_when_some_are_gone)
+    monkeypatch.setattr(ArchivedTable, "stage", stage_when_some_are_gone)
 
     begins = "begins with" if left else "is empty"
     with pytest.raises(RunsLost, match=f"the history {begins}.*Nothing was added"):
@@ -241,7 +272,7 @@ def test_runs_that_are_forgotten_while_they_are_read_are_told(
         (None, "there is no archive of celery_delayq in it"),
         ("{", "it is damaged"),
         ('{"format": "celery_delayq.archive", "version": 2}', "version 2 of the format"),
-        ('{"format": "x", "version": 1}', "it is of no archive of history"),
+        ('{"format": "x", "version": 1}', "it is no archive of history"),
     ],
 )
 def test_a_folder_that_is_no_archive_is_left_alone(

@@ -11,8 +11,8 @@ pytest.importorskip("pyspark")
 
 
 from celery_delayq import DelayQ
-from celery_delayq.spark.planning import START, RunsLost, plan_runs
-from celery_delayq.spark.tables import Rows
+from celery_delayq.spark.read.history import START, RunsLost, plan_runs
+from celery_delayq.spark.read.table_rows import TableRows
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.runs import numbered
 
@@ -87,7 +87,7 @@ def test_what_was_forgotten_before_it_was_read_is_told(
 def test_runs_that_are_forgotten_while_they_are_read_are_told(
     delayq: DelayQ, delayq_redis: RedisUnderTest, left: int
 ) -> None:
-    store, rows = delayq.store, Rows("history", ["id"])
+    store, rows = delayq.store, TableRows("history", ["id"])
     for n in range(60):
         store.history.add("me", n + 1, 1000, numbered(1, start=n))
         began = store.now_ms()
@@ -101,7 +101,7 @@ def test_runs_that_are_forgotten_while_they_are_read_are_told(
 
     def read_all() -> None:
         for part in parts:
-            for page in part.spans[0].pages(store, rows, 10):
+            for page in part.ranges[0].pages(store, rows, 10):
                 found.extend(page["id"])
             delayq_redis.client.xtrim("delayq:history", maxlen=left, approximate=False)
 

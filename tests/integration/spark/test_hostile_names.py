@@ -15,13 +15,12 @@ from celery import Celery
 
 from celery_delayq import DelayQ
 from celery_delayq.model.history import reason_of
-from celery_delayq.spark.archives.adding import Options as ArchiveOptions
-from celery_delayq.spark.archives.adding import archive
-from celery_delayq.spark.archives.commits import ArchiveError, Commit
-from celery_delayq.spark.archives.folders import FolderTarget
-from celery_delayq.spark.archives.restoring import Options, restore
+from celery_delayq.spark.archive.commits import ArchiveError, Commit
+from celery_delayq.spark.archive.folder import FolderTarget
+from celery_delayq.spark.archive.job import ArchiveOptions, archive
 from celery_delayq.spark.report import Options as ReportOptions
 from celery_delayq.spark.report import page, report
+from celery_delayq.spark.restore.job import RestoreOptions, restore
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.app.test_hostile_names import NAMES
 from tests.integration.spark.conftest import Read
@@ -76,7 +75,7 @@ def test_an_archive_in_a_folder_has_them_and_gives_them_back(
     told = archive(spark, target, ArchiveOptions(TABLES, source="../../etc", access=access))
     delayq_redis.client.flushall()
     for table in ("scheduled", "dead_letters"):
-        given = Options(table=table, source="../../etc", access=access)
+        given = RestoreOptions(table=table, source="../../etc", access=access)
         restore(spark, target, given)
 
     number = len(archived)
@@ -95,7 +94,7 @@ def test_a_log_cannot_have_files_of_others_moved(spark: Any, tmp_path: Path) -> 
     (log / "00000001.json").write_text(commit.pack())
 
     with pytest.raises(ArchiveError, match="is none of this archive"):
-        FolderTarget(spark, str(tmp_path / "archive")).place("history", make=False)
+        FolderTarget(spark, str(tmp_path / "archive")).table("history", make=False)
 
     assert [each.name for each in other.iterdir()] == ["theirs"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -20,7 +19,6 @@ from celery_delayq.model.dead_letter import DeadLetter
 from celery_delayq.model.history import Run
 from celery_delayq.model.scheduled import ScheduledTask
 from celery_delayq.store.keys import Layout
-from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
 from tests.integration.spark.conftest import Read
@@ -110,26 +108,19 @@ def later(days: int) -> datetime:
     return FAR + timedelta(days=days, microseconds=days)
 
 
-def test_the_schedule_is_what_the_api_lists(app: Celery, delayq: DelayQ, read: Read) -> None:
-    fill(app)
-
-    rows = read("scheduled").collect()
-
-    assert told(rows) == sorted(map(row_of, delayq.entries()), key=lambda row: row["id"])
-    assert len(rows) == 27 + len(HOSTILE) - 1
-
-
-def test_times_have_a_zone_whatever_spark_takes_for_a_timestamp(
-    app: Celery, delayq: DelayQ, read: Read, spark: Any
+@pytest.mark.parametrize("timestamps", ["TIMESTAMP_LTZ", "TIMESTAMP_NTZ"])
+def test_the_schedule_is_what_the_api_lists_whatever_spark_takes_for_a_timestamp(
+    app: Celery, delayq: DelayQ, read: Read, spark: Any, timestamps: str
 ) -> None:
     fill(app)
-    spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    spark.conf.set("spark.sql.timestampType", timestamps)
     try:
-        rows = told(read("scheduled").collect())
+        rows = read("scheduled").collect()
     finally:
         spark.conf.unset("spark.sql.timestampType")
 
-    assert rows == sorted(map(row_of, delayq.entries()), key=lambda fields: fields["id"])
+    assert told(rows) == sorted(map(row_of, delayq.entries()), key=lambda row: row["id"])
+    assert len(rows) == 27 + len(HOSTILE) - 1
 
 
 def test_headers_that_are_no_texts_are_told_as_json(app: Celery, read: Read) -> None:
@@ -344,90 +335,3 @@ def test_messages_of_other_producers_are_read_as_they_are(
     assert json.loads(rows["spaces"].args) == ["spaces", ""]
     assert rows["retries"].retries is None
     assert all(row.raw is None for row in rows.values())
-
-
-# -- each entry once
-
-
-def test_what_stays_is_read_exactly_once_while_others_come_and_go(
-    app: Celery, delayq: DelayQ, read: Read
-) -> None:
-    number = 50_000
-    items = ({"id": f"e{n}", "args": (n, n), "eta": later(n % 1000)} for n in range(number))
-    delayq.schedule_many(items, task=app.tasks["tasks.add"])
-    stays = {f"e{n}" for n in range(number) if n % 10}
-    done = threading.Event()
-
-    def disturb() -> None:
-        going = iter(range(0, number, 10))
-        added = 0
-        while not done.is_set():
-            delayq.cancel_ids([f"e{n}" for n, _ in zip(going, range(100), strict=False)])
-            more = ({"id": f"n{added + n}", "args": (1, 1), "eta": later(n)} for n in range(100))
-            delayq.schedule_many(more, task=app.tasks["tasks.add"])
-            added += 100
-
-    thread = threading.Thread(target=disturb)
-    thread.start()
-    try:
-        found = read("scheduled", schema="id STRING", partitions=7)
-        ids = [row.id for row in found.collect()]
-    finally:
-        done.set()
-        thread.join()
-
-    assert found.rdd.getNumPartitions() in (7, 8)
-    assert len(ids) == len(set(ids))
-    assert stays <= set(ids)
-
-
-def test_many_entries_of_one_moment_are_cut_as_well(
-    app: Celery, delayq: DelayQ, read: Read
-) -> None:
-    items = ({"id": f"e{n}", "args": (n, n), "eta": FAR} for n in range(5_000))
-    delayq.schedule_many(items, task=app.tasks["tasks.add"])
-
-    by_due = read("scheduled", schema="id STRING", partitions=5, batchsize=100)
-    by_task = read("scheduled", schema="id STRING", partitions=5, batchsize=100, task="tasks.add")
-
-    for found in (by_due, by_task):
-        assert found.rdd.getNumPartitions() == 5
-        assert sorted(row.id for row in found.collect()) == sorted(f"e{n}" for n in range(5_000))
-
-
-def test_plans_hold_no_entries(app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest) -> None:
-    from celery_delayq.spark.planning import plan
-    from celery_delayq.spark.wanted import Wanted
-
-    items = ({"id": f"e{n}", "args": (n, n), "eta": later(n)} for n in range(3_000))
-    delayq.schedule_many(items, task=app.tasks["tasks.add"])
-    delayq_redis.client.config_resetstat()
-
-    parts = plan(delayq.store, Wanted("scheduled"), 8, 1)
-
-    assert len(parts) == 8
-    stats = delayq_redis.client.info("commandstats")
-    assert stats["cmdstat_zrange"]["calls"] == 7
-    assert not {"cmdstat_hmget", "cmdstat_evalsha", "cmdstat_eval"} & stats.keys()
-
-
-def connections(redis: RedisUnderTest) -> set[str]:
-    return {each["id"] for each in redis.client.client_list()}
-
-
-def test_reading_leaves_no_connection_behind(
-    app: Celery, delayq: DelayQ, read: Read, delayq_redis: RedisUnderTest
-) -> None:
-    fill(app)
-    delayq.close()
-    before = connections(delayq_redis)
-
-    read("scheduled", batchsize=1, partitions=6).collect()
-
-    # Redis sees a bit later what was closed.
-    wait_until(lambda: connections(delayq_redis) <= before, what="no new ones")
-
-
-def test_an_empty_redis_is_read_as_no_rows(read: Read) -> None:
-    for table in ("scheduled", "ready", "leased", "dead_letters", "periodic", "history"):
-        assert read(table).collect() == []

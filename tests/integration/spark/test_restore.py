@@ -14,12 +14,11 @@ pytest.importorskip("pyspark")
 from celery import Celery
 
 from celery_delayq import DelayQ
-from celery_delayq.spark.archives import restoring
-from celery_delayq.spark.archives.adding import Options as ArchiveOptions
-from celery_delayq.spark.archives.adding import archive
-from celery_delayq.spark.archives.commits import ArchiveError
-from celery_delayq.spark.archives.folders import FolderTarget
-from celery_delayq.spark.archives.restoring import Options, Summary, restore
+from celery_delayq.spark.archive.commits import ArchiveError
+from celery_delayq.spark.archive.folder import FolderTarget
+from celery_delayq.spark.archive.job import ArchiveOptions, archive
+from celery_delayq.spark.restore import job as restoring
+from celery_delayq.spark.restore.job import RestoreOptions, RestoreSummary, restore
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.transfer.results import Imported
 from tests.support.dead_letters import fill
@@ -30,7 +29,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 NOON = datetime(2031, 5, 17, 12, tzinfo=timezone.utc)
 
-Restore = Callable[..., Summary]
+Restore = Callable[..., RestoreSummary]
 
 
 @pytest.fixture
@@ -40,8 +39,8 @@ def target(spark: Any, tmp_path: Path) -> FolderTarget:
 
 @pytest.fixture
 def run(spark: Any, delayq_broker_url: str, target: FolderTarget) -> Restore:
-    def run(**options: Any) -> Summary:
-        given = Options(access={"url": delayq_broker_url}, **options)
+    def run(**options: Any) -> RestoreSummary:
+        given = RestoreOptions(access={"url": delayq_broker_url}, **options)
         return restore(spark, target, given)
 
     return run
@@ -96,7 +95,7 @@ def test_a_snapshot_is_put_back_byte_for_byte_and_once(
     assert looked.outcomes == {"scheduled": 37}
     assert list(delayq_redis.client.scan_iter("*:due")) == []
     told = run(snapshot=snapshot)
-    assert told == Summary({"scheduled": 37}, snapshot)
+    assert told == RestoreSummary({"scheduled": 37}, snapshot)
     assert state(delayq_redis, *SCHEDULE) == before
 
     delayq.cancel(soon)
@@ -140,7 +139,7 @@ def test_rows_that_are_damaged_are_refused(delayq: DelayQ) -> None:
         (restoring._put_dead_letters, [dead_letter]),
     ):
         report = Imported()
-        put(delayq, rows, Options(), report)
+        put(delayq, rows, RestoreOptions(), report)
         assert report.outcomes == {"refused": len(rows)}
         assert all("'a'" in refusal.reason for refusal in report.refusals)
     assert (delayq.count(), delayq.count_dead()) == (0, 0)

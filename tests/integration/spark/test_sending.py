@@ -17,10 +17,10 @@ from kombu import Exchange, Queue
 from celery_delayq import DelayQ
 from celery_delayq.model.envelope import Record, decode
 from celery_delayq.spark.access import Access, opened
-from celery_delayq.spark.columns import Rows
 from celery_delayq.spark.options import WriteOptions
-from celery_delayq.spark.refusals import Refusals
-from celery_delayq.spark.sending import Sending
+from celery_delayq.spark.write.refused_rows import Refusals
+from celery_delayq.spark.write.rows import TaskRows
+from celery_delayq.spark.write.sender import Sending
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
 
@@ -97,7 +97,7 @@ def test_a_row_becomes_the_message_that_schedule_many_makes(
     sums = Sending(client, options, Refusals(None, "none")).send(iter([batch]))
     sent = records(delayq_redis)
     delayq_redis.client.flushdb()
-    rows = Rows(options, batch.schema)
+    rows = TaskRows(options, batch.schema)
     report = client.schedule_many(
         [rows.item(row) for row in rows.read(batch)],
         task="mail.remind",

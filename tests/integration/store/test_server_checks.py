@@ -11,7 +11,7 @@ from redis.exceptions import ResponseError
 
 from celery_delayq import DelayQ
 from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.errors import ConfigError, UnsupportedServer
+from celery_delayq.errors import ConfigError, EarlierLayout, UnsupportedServer
 from celery_delayq.store.server_checks import check_refusal, check_version
 from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
@@ -187,3 +187,16 @@ def test_a_full_server_lets_what_stock_producers_sent_pass(
         wait_until(lambda: client.hlen("{celery}:dead") == 1, what="the garbage is kept")
         assert worker.running
         client.config_set("maxmemory", 0)
+
+
+@pytest.mark.parametrize("prefix", ["", "shop:"])
+def test_a_database_with_keys_of_an_earlier_layout_is_refused(
+    make_app: MakeApp, delayq_redis: RedisUnderTest, prefix: str
+) -> None:
+    delayq_redis.client.zadd(f"{prefix}delayq:reaping", {"celery": 5})
+    app = make_app(broker_transport_options={"global_keyprefix": prefix})
+
+    with pytest.raises(EarlierLayout, match=f"{prefix}delayq:reaping.*drain"):
+        app.tasks["tasks.add"].apply_async((1, 2), countdown=9, retry_policy=NO_RETRY)
+
+    assert delayq_redis.client.keys() == [f"{prefix}delayq:reaping".encode()]

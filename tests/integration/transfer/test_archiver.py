@@ -87,8 +87,8 @@ def test_a_worker_moves_dead_letters_and_tells_nobody_the_password(
     worker.term()
     assert worker.wait(timeout=20) == 0
     address = f"127.0.0.1:{postgres.port}/{url.rpartition('/')[2]}"
-    assert f"Dead letters are moved to postgresql://{address} after 0 s" in worker.log
-    assert "1200 dead letters were moved" in worker.log
+    assert f"archiving dead letters: database=postgresql://{address} after_s=0" in worker.log
+    assert "archived dead letters: moved=1200" in worker.log
     for secret in ("hunter2", PASSWORD):
         assert secret not in worker.log
         assert secret not in shown
@@ -129,10 +129,10 @@ def test_what_is_missing_is_one_error_and_the_worker_works(
         "poor:app", pool="solo", extra_args=FAST_START, env={**env, "PYTHONPATH": f"{tmp_path}:."}
     )
 
-    wait_until(lambda: "cannot be archived" in worker.log, 30, "it is told")
+    wait_until(lambda: "cannot archive dead letters" in worker.log, 30, "it is told")
     assert app.send_task("add", (2, 3)).get(timeout=60) == 5
 
-    assert worker.log.count("cannot be archived") == 1
+    assert worker.log.count("cannot archive dead letters") == 1
     assert "pip install" in worker.log
     assert "hunter2" not in worker.log
     assert delayq.count_dead() == 3
@@ -228,19 +228,19 @@ def test_a_database_that_is_away_is_told_once_and_tried_again(
 
     allow(False)
     archiver = start(app, url, interval=0.05)
-    wait_until(lambda: archiver._pace.failures >= 3, 30, "it is tried again")
+    wait_until(lambda: archiver._backoff.failures >= 3, 30, "it is tried again")
     assert delayq.count_dead() == 10
-    assert archiver._pace.wait() >= 0.4
+    assert archiver._backoff.wait() >= 0.4
     # The turn of another worker tells nothing of the database.
     delayq.store.client.set(delayq.store.keys.archiving, "1", px=2_000)
     wait_until(lambda: not delayq.store.client.exists(delayq.store.keys.archiving), what="its end")
-    assert archiver._pace.failures >= 3
-    assert told("archived again") == 0
+    assert archiver._backoff.failures >= 3
+    assert told("works again") == 0
     allow(True)
     wait_until(lambda: delayq.count_dead() == 0, 60, "it goes on")
-    wait_until(lambda: told("archived again"), what="that is told")
+    wait_until(lambda: told("works again"), what="that is told")
 
-    assert told("archiving them failed") == 1
+    assert told("archiving failed") == 1
     [warning] = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert f"127.0.0.1:{postgres.port}" in warning.getMessage()
     assert "hunter2" not in caplog.text
@@ -262,8 +262,8 @@ def test_redis_away_is_nothing_to_tell_of(
         through = make_app(broker=f"delayq+redis://127.0.0.1:{proxy.port}/0")
         proxy.refuse()
         archiver = start(through, database)
-        wait_until(lambda: "are moved to" in caplog.text, 30, "it has begun")
-        assert archiver._pace.failures == 0
+        wait_until(lambda: "archiving dead letters" in caplog.text, 30, "it has begun")
+        assert archiver._backoff.failures == 0
         proxy.accept()
         wait_until(lambda: delayq.count_dead() == 0, 30, "it goes on")
     assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -15,16 +12,12 @@ import pytest
 from celery import Celery
 
 from celery_delayq import DelayQ
-from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.errors import ConfigError, TransferError
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.store.dead_letters import DeadLetterStore
-from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.transfer import dead_letter_archive
 from celery_delayq.transfer.results import Archived, Imported
 from tests.integration.conftest import MakeApp, query
-from tests.support.dead_letters import details, fill, message, stored
-from tests.support.postgres import PostgresServer
+from tests.support.dead_letters import AT, dead_letters, details, fill, message, stored
 
 HOSTILE = (
     "with space",
@@ -36,41 +29,8 @@ HOSTILE = (
     "-",
 )
 
-#: As many dead letters die in one moment as must not matter.
-AT = 1_700_000_000_000
 
-
-@pytest.fixture(params=["dead.jsonl", "dead.jsonl.gz", "sqlite", "postgresql"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where to export to."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/dead.db"
-    if request.param == "postgresql":
-        server: PostgresServer = request.getfixturevalue("postgres")
-        return server.new_database()
-    return str(tmp_path / request.param)
-
-
-@pytest.fixture
-def elsewhere(make_app: MakeApp, delayq_redis_factory: Callable[..., EmbeddedRedis]) -> DelayQ:
-    """The object of an app on a second server."""
-    return DelayQ.of(make_app(broker=delayq_redis_factory().url_for("delayq+redis")))
-
-
-def dead_letters(delayq: DelayQ) -> dict[tuple[str, bytes], tuple[bytes, float]]:
-    """All dead letters: what is stored, and when they died."""
-    store = delayq.store
-    found = {}
-    for queue in store.registry():
-        key = store.keys.queue(queue)
-        died = dict(store.client.zrange(key.dead_at, 0, -1, withscores=True))
-        for id, data in store.client.hgetall(key.dead).items():
-            found[queue, id] = data, died.pop(id)
-        assert not died
-    return found
-
-
-def add_dead_letter_hostile(delayq: DelayQ) -> None:
+def keep_hostile(delayq: DelayQ) -> None:
     """Something of each kind that there is, and of what is none."""
     keep = delayq.store.dead_letters.keep
     for n, text in enumerate(HOSTILE):
@@ -90,7 +50,7 @@ def add_dead_letter_hostile(delayq: DelayQ) -> None:
 def test_a_move_and_a_restore_lose_nothing(delayq: DelayQ, elsewhere: DelayQ, place: str) -> None:
     fill(delayq, 1_203)
     fill(delayq, 51, queue="mail")
-    add_dead_letter_hostile(delayq)
+    keep_hostile(delayq)
     before = dead_letters(delayq)
     number = len(before)
     move = "://" in place
@@ -116,7 +76,7 @@ def test_a_move_and_a_restore_lose_nothing(delayq: DelayQ, elsewhere: DelayQ, pl
 
 def test_archiving_again_what_was_restored_adds_nothing(delayq: DelayQ, database: str) -> None:
     fill(delayq, 700)
-    add_dead_letter_hostile(delayq)
+    keep_hostile(delayq)
     number = len(dead_letters(delayq))
 
     delayq.archive_dead(database)
@@ -224,7 +184,7 @@ def test_large_dead_letters_are_not_read_all_at_once_nor_written(
 # -- which ones
 
 
-def add_dead_letter_various(delayq: DelayQ) -> None:
+def keep_various(delayq: DelayQ) -> None:
     keep = delayq.store.dead_letters.keep
     kinds = (
         ("mail", "shop.mail", "failed: Timeout", "Timeout", "root", None),
@@ -260,7 +220,7 @@ def add_dead_letter_various(delayq: DelayQ) -> None:
 def test_both_ways_only_what_a_filter_means(
     delayq: DelayQ, elsewhere: DelayQ, tmp_path: Path, filter: dict[str, Any], wanted: set[int]
 ) -> None:
-    add_dead_letter_various(delayq)
+    keep_various(delayq)
     which = DeadFilter(**filter)
     ids = {f"dead_letter-{n}" for n in wanted}
     every, some = f"sqlite:///{tmp_path}/every.db", f"sqlite:///{tmp_path}/some.db"
@@ -335,135 +295,3 @@ def test_several_archive_at_once(make_app: MakeApp, delayq: DelayQ, database: st
         back: list[Imported] = [*pool.map(lambda each: each.import_dead(database), many)]
     assert sum(report.outcomes["restored"] for report in back) == 5_000
     assert dead_letters(delayq) == before
-
-
-# -- what people see
-
-
-def test_the_table_tells_people_what_died(delayq: DelayQ, database: str) -> None:
-    told = details()
-    data = stored(AT, "failed: ValueError", message("id-1", root_id="r", group="g"), told)
-    delayq.store.dead_letters.keep("mail", [("id-1", AT, data)])
-    made = delayq.archive_dead(database).made
-
-    columns = "queue, id, task, task_id, reason, exception, retries, worker, root_id, group_id"
-    [row] = query(database, f"SELECT {columns}, died_ms, data FROM dead_letters")
-    assert row[:4] == ("mail", "id-1", "shop.mail", "id-1")
-    assert row[4:8] == ("failed: ValueError", "ValueError", 3, "celery@one")
-    assert row[8:11] == ("r", "g", AT)
-    assert bytes(row[11]) == data
-    [[traceback]] = query(database, "SELECT traceback FROM dead_letters")
-    assert traceback == json.loads(told)["traceback"]
-    [[died, archived]] = query(database, "SELECT died, archived_at FROM dead_letters")
-    if database.startswith("postgresql"):
-        assert died == datetime.fromtimestamp(AT / 1000, timezone.utc)
-        assert archived == datetime.fromisoformat(made)
-    else:
-        assert died == "2023-11-14 22:13:20.000000"
-
-
-def test_a_row_that_was_spoiled_is_refused_by_its_id(
-    delayq: DelayQ, elsewhere: DelayQ, database: str
-) -> None:
-    ids = fill(delayq, 3)
-    delayq.archive_dead(database)
-    query(database, f"UPDATE dead_letters SET queue = 'other' WHERE id = '{ids[1]}'")
-
-    report = elsewhere.import_dead(database)
-
-    assert report.outcomes == {"restored": 2, "refused": 1}
-    [refusal] = report.refusals
-    assert refusal.line == 2
-    assert refusal.reason == f"id {ids[1]!r}: the row was changed manually"
-
-
-def test_bad_lines_do_not_stop_the_rest(delayq: DelayQ, tmp_path: Path) -> None:
-    ids = fill(delayq, 6)
-    file = tmp_path / "dead.jsonl"
-    delayq.export_dead(file)
-    lines = file.read_bytes().splitlines()
-    line = json.loads(lines[1])
-    lines[2] = b"garbage"
-    lines[3] = json.dumps({**line, "dead_letter": 7}).encode()
-    lines[4] = json.dumps({**line, "queue": ""}).encode()
-    lines[5] = json.dumps({**line, "dead_letter_base64": "?"}).encode()
-    del lines[-1]
-    lines.append(b'{"format": "celery_delayq.schedule", "version": 1}')
-    file.write_bytes(b"\n".join(lines))
-    delayq.purge_all(DeadFilter(), everything=True)
-
-    report = delayq.import_dead(file)
-
-    assert report.outcomes == {"restored": 2, "refused": 6}
-    assert {each.id for each in delayq.dead_letters()} == {ids[0], ids[5]}
-    reasons = {refusal.line: refusal.reason for refusal in report.refusals}
-    assert reasons[3].startswith("no JSON")
-    assert reasons[4] == "dead_letter: expected a text, got int"
-    assert reasons[5] == "queue: expected a text, got ''"
-    assert reasons[6].startswith("dead_letter_base64: it cannot be read")
-    assert reasons[8] == "format 'celery_delayq.schedule': expected 'celery_delayq.dead_letters'"
-    assert "was cut off" in reasons[9]
-
-
-def test_an_open_file_serves_too(delayq: DelayQ) -> None:
-    fill(delayq, 3)
-    file = io.BytesIO()
-
-    delayq.export_dead(file)
-    delayq.purge_all(DeadFilter(), everything=True)
-    file.seek(0)
-
-    assert delayq.import_dead(file).outcomes == {"restored": 3}
-
-
-def test_a_file_is_for_its_owner_and_a_gzipped_one_is_one(delayq: DelayQ, tmp_path: Path) -> None:
-    fill(delayq, 3)
-    for name in ("dead.jsonl", "dead.jsonl.gz"):
-        delayq.export_dead(tmp_path / name)
-        assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
-    assert gzip.decompress((tmp_path / "dead.jsonl.gz").read_bytes()).count(b"\n") == 5
-    delayq.archive_dead(f"sqlite:///{tmp_path}/dead.db")
-    assert (tmp_path / "dead.db").stat().st_mode & 0o777 == 0o600
-
-
-# -- what cannot be meant
-
-
-def test_a_place_that_is_none_is_refused(delayq: DelayQ, tmp_path: Path) -> None:
-    fill(delayq, 1)
-    for url, reason in (
-        (str(tmp_path / "dead.jsonl"), "an export writes them to a file"),
-        ("mysql://root:hunter2@localhost/db", "expected a path"),
-        ("sqlite://", "expected a file"),
-        (f"sqlite:///{tmp_path}/none/dead.db", "unable to open"),
-    ):
-        with pytest.raises(TransferError, match=reason) as caught:
-            delayq.archive_dead(url)
-        assert "hunter2" not in str(caught.value)
-    with pytest.raises(ConfigError, match="dead_letters_archive"):
-        delayq.archive_dead()
-    with pytest.raises(TransferError, match="no such file"):
-        delayq.import_dead(f"sqlite:///{tmp_path}/none.db")
-    assert len(dead_letters(delayq)) == 1
-    assert [*tmp_path.iterdir()] == []
-
-
-def test_a_table_of_others_is_left_alone(delayq: DelayQ, database: str) -> None:
-    fill(delayq, 1)
-    query(database, "CREATE TABLE dead_letters (id INTEGER, queue TEXT)")
-
-    for call in (delayq.archive_dead, delayq.export_dead, delayq.import_dead):
-        with pytest.raises(TransferError, match="is another one, it has no column died_ms"):
-            call(database)
-    assert len(dead_letters(delayq)) == 1
-
-
-def test_by_default_the_database_of_the_settings_is_meant(
-    make_app: MakeApp, delayq_redis: RedisUnderTest, database: str
-) -> None:
-    options = {"delayq": {"dead_letters_archive": database}}
-    delayq = DelayQ.of(make_app(broker_transport_options=options))
-    fill(delayq, 2)
-
-    assert delayq.archive_dead().moved == 2
-    assert delayq.import_dead().outcomes == {"restored": 2}

@@ -21,10 +21,9 @@ from celery_delayq.testing import ManagedProcess
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.testing.processes import ProcessFailed
 from celery_delayq.transfer.results import Archived, Imported
-from tests.integration.conftest import MakeApp, query
+from tests.integration.conftest import Through, query
 from tests.support.dead_letters import fill
 from tests.support.postgres import PostgresServer
-from tests.support.proxy import Proxy
 
 pytestmark = pytest.mark.full
 
@@ -169,12 +168,8 @@ def test_the_database_goes_away_in_the_middle(
     before = dead_letters(delayq_redis)
     url = postgres.new_database()
 
-    def end(report: Archived | Imported) -> None:
-        with postgres.connect() as connection:
-            connection.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s",
-                [url.rpartition("/")[2]],
-            )
+    def end(_: object) -> None:
+        postgres.disconnect_clients(url)
 
     stopped = r"stopped after [\d,]+ dead letters, run it again"
     with pytest.raises(TransferError, match=stopped) as caught:
@@ -220,40 +215,40 @@ def test_a_database_that_is_full_keeps_dead_letters_in_redis(
 
 
 def test_redis_goes_away_in_the_middle(
-    delayq: DelayQ, delayq_redis: RedisUnderTest, make_app: MakeApp, database: str
+    delayq: DelayQ, delayq_redis: RedisUnderTest, through: Through, database: str
 ) -> None:
     ids = {*fill(delayq, 2_000)}
     before = dead_letters(delayq_redis)
-    with Proxy(delayq_redis.port) as proxy:
-        through = DelayQ.of(make_app(broker=f"delayq+redis://127.0.0.1:{proxy.port}/0"))
+    proxy, proxied = through(delayq_redis.port)
 
-        def refuse(report: Archived | Imported) -> None:
-            proxy.refuse()
+    def refuse(report: Archived | Imported) -> None:
+        proxy.refuse()
 
-        with pytest.raises(TransferError, match=r"stopped after [\d,]+ dead letters, run it again"):
-            through.archive_dead(database, progress=refuse)
-        left = dead_letters(delayq_redis)
-        assert {*archived(database)} | {*left} == ids
-        proxy.accept()
-        through.archive_dead(database)
-        assert dead_letters(delayq_redis) == {}
-        with pytest.raises(TransferError, match="run it again"):
-            through.import_dead(database, progress=refuse)
-        proxy.accept()
-        through.import_dead(database)
+    with pytest.raises(TransferError, match=r"stopped after [\d,]+ dead letters, run it again"):
+        proxied.archive_dead(database, progress=refuse)
+    left = dead_letters(delayq_redis)
+    assert {*archived(database)} | {*left} == ids
+    proxy.accept()
+    proxied.archive_dead(database)
+    assert dead_letters(delayq_redis) == {}
+    with pytest.raises(TransferError, match="run it again"):
+        proxied.import_dead(database, progress=refuse)
+    proxy.accept()
+    proxied.import_dead(database)
     assert dead_letters(delayq_redis) == before
     assert sorted(archived(database)) == sorted(ids)
 
 
 def test_a_lost_connection_is_made_again(
-    delayq: DelayQ, delayq_redis: RedisUnderTest, make_app: MakeApp, database: str
+    delayq: DelayQ, delayq_redis: RedisUnderTest, through: Through, database: str
 ) -> None:
     fill(delayq, 300)
     before = dead_letters(delayq_redis)
-    with Proxy(delayq_redis.port) as proxy:
-        through = DelayQ.of(make_app(broker=f"delayq+redis://127.0.0.1:{proxy.port}/0"))
-        through.archive_dead(database)
-        report = through.import_dead(database, progress=lambda _: proxy.cut_all())
+    proxy, proxied = through(delayq_redis.port)
+
+    proxied.archive_dead(database)
+    report = proxied.import_dead(database, progress=lambda _: proxy.cut_all())
+
     assert report.looked == 300
     assert dead_letters(delayq_redis) == before
 

@@ -26,7 +26,7 @@ from tests.support.keyspace import snapshot
 
 def imported(store: Store, *entries: Entry, token: str = "mine") -> list[Any]:
     call = store.import_call(QUEUE, entries, token)
-    return store.import_entries([call])
+    return store.run_all([call])
 
 
 def test_each_is_told_as_by_the_schedule(store: Store) -> None:

@@ -37,7 +37,7 @@ PUBLISHING = {
     "interval_max": 0.2,
 }
 #: What tells Redis of an end.
-ENDS = ("ack", "reject", "retry", "requeue", "add_dead_letter")
+ENDS = ("leases/ack", "leases/dead_letter", "leases/replace", "leases/requeue", "deadletters/add")
 #: What ends only when it is told to, or by its own limit.
 UNGATED = ("soft_limit", "hard_limit", "terminate")
 

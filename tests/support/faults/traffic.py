@@ -52,9 +52,11 @@ class Traffic:
 
     def steps(self, script: str = "") -> list[Step]:
         """Return what may be done, first what makes the worker call *script*."""
-        rare = {"beat": self.hold, "requeue": self.term, "reclaim_expired": self.crash}.get(
-            script, self.load
-        )
+        rare = {
+            "leases/extend": self.hold,
+            "leases/requeue": self.term,
+            "leases/reclaim_expired": self.crash,
+        }.get(script, self.load)
         return [rare, *(s for s in (self.load, self.cut, self.crash, self.term) if s != rare)]
 
     def load(self) -> None:

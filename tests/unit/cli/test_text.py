@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_delayq.cli.words import (
+from celery_delayq.cli.text import (
     distance,
     number_of,
     quoted,
     read_stamp,
     seconds_of,
     span,
-    spelled,
     stamp,
 )
+from celery_delayq.utils.text import spelled
 from tests.support.cli import clock_of
 
 

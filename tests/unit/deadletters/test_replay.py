@@ -7,7 +7,7 @@ import json
 import pytest
 from celery import Celery
 
-from celery_delayq.deadletters.replay import Changes, replayed_in_place
+from celery_delayq.deadletters.replay import ReplayChanges, replayed
 from celery_delayq.errors import RecordError
 from celery_delayq.model.dead_letter import DeadLetter, DeadLettered
 from celery_delayq.model.envelope import Due, Record, encode
@@ -29,7 +29,7 @@ def test_what_was_cut_off_is_no_message(cut: int) -> None:
     text = encode({"body": "b", "properties": properties, "headers": headers})
 
     with pytest.raises(RecordError):
-        replayed_in_place(dead_letter_of(text[:-cut]), Layout(), Due(0), Changes(), MESSAGE_ID, RUN)
+        replayed(dead_letter_of(text[:-cut]), Layout(), Due(0), ReplayChanges(), MESSAGE_ID, RUN)
 
 
 # -- with other arguments
@@ -54,8 +54,8 @@ def described(argsrepr: str | None) -> DeadLetter:
 def test_new_arguments_are_described_only_where_the_old_ones_were(
     before: str | None, after: str
 ) -> None:
-    entry = replayed_in_place(
-        described(before), Layout(), Due(0), Changes(args=["bob"]), MESSAGE_ID, RUN
+    entry = replayed(
+        described(before), Layout(), Due(0), ReplayChanges(args=["bob"]), MESSAGE_ID, RUN
     )
 
     headers = json.loads(Record.unpack(entry.data).message)["headers"]
@@ -74,7 +74,7 @@ def test_other_spellings_in_one_message_mislead_nobody(text: bytes) -> None:
     properties = b'"properties": {"delivery_tag": "tag", "delivery_info": {}}'
     dead_letter = dead_letter_of(text % properties)
 
-    entry = replayed_in_place(dead_letter, Layout(), Due(0), Changes(), MESSAGE_ID, RUN)
+    entry = replayed(dead_letter, Layout(), Due(0), ReplayChanges(), MESSAGE_ID, RUN)
 
     message = json.loads(Record.unpack(entry.data).message)
     assert message["headers"]["retries"] == 0
@@ -89,4 +89,4 @@ def test_an_id_that_no_text_can_have_is_refused() -> None:
     )
 
     with pytest.raises(ValueError, match="surrogates"):
-        replayed_in_place(dead_letter, Layout(), Due(0), Changes(), MESSAGE_ID, RUN)
+        replayed(dead_letter, Layout(), Due(0), ReplayChanges(), MESSAGE_ID, RUN)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError, ResponseError
 
-from celery_delayq.dispatch.acks import MOST_FAILURES, Changes
+from celery_delayq.dispatch.acks import MOST_FAILURES, Changes, Tally
+from tests.support.leases import keeper, take
 
 STORE: Any = object()
 
@@ -99,3 +100,84 @@ def test_what_is_given_up_is_logged(changes: Changes, caplog: pytest.LogCaptureF
     changes.give_up()
 
     assert caplog.messages == ["Redis was away when this process ended. task-1 is lost"]
+
+
+# -- of a lease keeper
+
+
+def test_an_acknowledgement_waits_to_be_sent_by_queue() -> None:
+    one = keeper()
+    tags = [*take(one, "a", 2), *take(one, "b", 1)]
+    for tag in tags:
+        one.ack(tag)
+
+    assert one.held == {}
+    assert one.acks.take().fields == {"a": {"1:1": b"", "1:2": b""}, "b": {"2:1": b""}}
+    assert not one.acks.take()
+
+
+@pytest.mark.parametrize("end", ["ack", "drop"])
+def test_an_acknowledgement_for_what_is_not_held_does_nothing_and_is_counted(end: str) -> None:
+    one = keeper()
+    [tag] = take(one, "q", 1)
+    assert one.drop(tag) is not None  # requeued, say
+    assert one.tally == Tally()
+
+    for foreign in (tag, "me:7:1", "you:1:1"):
+        getattr(one, end)(foreign)
+
+    assert one.tally == Tally(foreign_acks=3)
+    assert not one.acks.take()
+
+
+def test_acknowledgements_whose_connection_was_lost_are_sent_again_in_their_order() -> None:
+    one = keeper()
+    tags = take(one, "q", 4)
+    for tag in tags[:2]:
+        one.ack(tag)
+    batch = one.acks.take()
+    for tag in tags[2:]:
+        one.ack(tag)
+    one.acks.put_back(batch)
+
+    again = one.acks.take()
+    assert sorted(again.fields["q"]) == ["1:1", "1:2", "1:3", "1:4"]
+    # Redis knew but the last two: the others had arrived, and their reply was lost.
+    one.acks.confirm(again, [[2, 4]])
+    assert one.tally == Tally()
+
+
+def test_what_redis_does_not_know_any_more_was_acknowledged_late() -> None:
+    one = keeper()
+    for tag in take(one, "q", 3):
+        one.ack(tag)
+    one.acks.confirm(one.acks.take(), [[1, 3]])
+
+    assert one.tally == Tally(late_acks=2)
+
+
+def test_acknowledgements_that_were_too_much_for_one_call_are_sent_next_in_their_order() -> None:
+    one = keeper()
+    for tag in take(one, "q", 4):
+        one.ack(tag)
+    batch = one.acks.take()
+    fields = [*batch.fields["q"]]
+    one.acks.confirm(batch, [[1, 1]])
+
+    assert [*one.acks.take().fields["q"]] == fields[1:]
+    assert one.tally == Tally()
+
+
+def test_putting_acknowledgements_back_wakes_the_thread() -> None:
+    """Who took them may be the last to come by for a long time."""
+    one = keeper()
+    [tag] = take(one, "q", 1)
+    one.ack(tag)
+    batch = one.acks.take()
+    # As the thread does when it wakes and finds nothing.
+    one._signal.wait(0)
+    one._signal.take_back()
+
+    one.acks.put_back(batch)
+
+    assert one._signal._given

@@ -14,7 +14,7 @@ from celery.schedules import BaseSchedule, crontab, schedule, solar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from celery_delayq.cli.words import seconds_of
+from celery_delayq.cli.text import seconds_of
 from celery_delayq.errors import InvalidSchedule, ScheduleNotImportable
 from celery_delayq.periodic.schedules import clocked, register, rrule
 from celery_delayq.periodic.serialization import describe, dumps_form, loads_form

@@ -1,25 +1,42 @@
-"""The tests that the documentation names: each is there, and runs in one of the two tiers."""
+"""The documentation: links lead somewhere, named tests run, all settings are on their page."""
 
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from celery_delayq.settings import Settings
+from celery_delayq.store.keys import Keys, QueueKeys
 from tests.run import ALL, TIERS
 
 ROOT = Path(__file__).parents[3]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+EXAMPLE = ROOT / "example_project" / "README.md"
 BLOCK = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"`([^`\n]+)`")
 #: A file of tests, and one of its tests. "…" stands for what was named before.
 NAMED = re.compile(r"(?P<file>(?:…/|tests/[\w/]*/)?test_\w+\.py|…)(?:::(?P<name>\w+))?")
+
+LINK = re.compile(r"\]\((?P<file>[^)#:\s]*)(?:#(?P<anchor>[^)\s]+))?\)")
+#: A source file, and a script by its folder and name.
+SOURCE = re.compile(r"\w+(?:/\w+)+\.(?:py|lua)")
+SCRIPT = re.compile(
+    r"(?:schedule|dispatch|leases|control|deadletters|periodic|history|migration|scan|repair)/\w+$"
+)
+IDENTIFIER = re.compile(r"(?:\w+\.)*([A-Za-z_]\w*)(?:\(\))?")
+DOTTED = re.compile(r"(?<![\w./])celery_delayq(?:\.\w+)+")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+#: Most lines of pages that are to be read in one go.
+LONGEST = {"README.md": 150, "docs/design.md": 250}
 
 
 class Named(NamedTuple):
@@ -55,7 +72,7 @@ ALL_NAMED = [named for page in PAGES for named in named_in(page)]
 
 
 def test_what_is_named_exists() -> None:
-    assert len(ALL_NAMED) > 60
+    assert len(ALL_NAMED) > 55
     missing = []
     for named in ALL_NAMED:
         path = ROOT / named.file
@@ -75,6 +92,108 @@ def test_every_file_of_tests_that_a_page_mentions_is_understood() -> None:
             text for named in named_in(page) for text in (Path(named.file).name, f"::{named.name}")
         ]
         assert set(mentioned) <= set(understood), page.name
+
+
+def anchors_of(page: Path) -> set[str]:
+    """Return the anchors that GitHub gives the headings of a page."""
+    headings = HEADING.findall(text_of(page))
+    return {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings}
+
+
+@pytest.mark.parametrize("page", [*PAGES, EXAMPLE], ids=lambda page: page.name)
+def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    wrong = []
+    for link in LINK.finditer(text_of(page)):
+        target = (page.parent / link["file"]).resolve() if link["file"] else page
+        if not target.exists() or (link["anchor"] and link["anchor"] not in anchors_of(target)):
+            wrong.append(link[0])
+
+    assert wrong == []
+
+
+def exists(name: str) -> bool:
+    """Return whether there is a module of that name, or something of that name in a module."""
+    path, _, attribute = name.rpartition(".")
+    if importlib.util.find_spec(path) is None:
+        return False
+    return hasattr(importlib.import_module(path), attribute) or (
+        importlib.util.find_spec(name) is not None
+    )
+
+
+@pytest.mark.parametrize("page", [*PAGES, EXAMPLE], ids=lambda page: page.name)
+def test_every_name_of_the_package_that_a_page_spells_exists(page: Path) -> None:
+    names = {name.rstrip(".") for name in DOTTED.findall(page.read_text("utf-8"))}
+
+    assert [name for name in sorted(names) if not exists(name)] == []
+
+
+def test_every_file_and_script_that_a_page_names_exists() -> None:
+    package = ROOT / "celery_delayq"
+    folders = (ROOT, package, package / "store" / "lua")
+    missing = []
+    for page in PAGES:
+        for code in CODE.findall(text_of(page)):
+            path = code if SOURCE.fullmatch(code) else f"{code}.lua" if SCRIPT.match(code) else None
+            if path and not any((folder / path).exists() for folder in folders):
+                missing.append((page.name, code))
+
+    assert missing == []
+
+
+@pytest.mark.parametrize("name", ["design.md", "internals.md"])
+def test_every_identifier_that_a_page_about_the_code_names_is_in_the_code(name: str) -> None:
+    package = ROOT / "celery_delayq"
+    files = [*package.rglob("*.py"), *package.rglob("*.lua")]
+    words = set(re.findall(r"\w+", "\n".join(file.read_text("utf-8") for file in files)))
+    named = [IDENTIFIER.fullmatch(code) for code in CODE.findall(text_of(ROOT / "docs" / name))]
+
+    assert [found[0] for found in named if found and found[1] not in words] == []
+
+
+def test_the_design_lists_every_key() -> None:
+    keys, text = Keys(database=7), (ROOT / "docs/design.md").read_text("utf-8")
+    of_queues = {f"{{q}}:{field.name}" for field in fields(QueueKeys)} - {"{q}:own"}
+    of_all = {
+        value
+        for name, member in vars(Keys).items()
+        if isinstance(member, property) and (value := getattr(keys, name)) != keys.periodic_wake
+    }
+
+    listed = set(re.findall(r"`((?:\{q\}|delayq):\w+)(?::<[\w ]+>)?`", text))
+    with_more = {f"{{q}}:{name}" for name in ("answer", "leased")}
+    with_more |= {f"delayq:{name}" for name in ("answer", "budget", "worker_id", "periodic_wake")}
+    assert listed == of_queues | {key.replace(":7", "") for key in of_all} | with_more
+
+
+def test_the_design_lists_every_script_but_includes_and_repairs() -> None:
+    lua = ROOT / "celery_delayq" / "store" / "lua"
+    rows = re.findall(
+        r"^\| `(\w+)/` \| (.*) \|$", (ROOT / "docs/design.md").read_text("utf-8"), re.M
+    )
+    listed = {folder: set(CODE.findall(scripts)) for folder, scripts in rows}
+    there = {each.name: {file.stem for file in each.glob("*.lua")} for each in lua.iterdir()}
+
+    assert listed.keys() == there.keys()
+    for folder in there.keys() - {"include", "repair"}:
+        assert listed[folder] == there[folder]
+
+
+def test_the_readme_leads_to_every_page() -> None:
+    linked = {link["file"] for link in LINK.finditer(PAGES[0].read_text("utf-8"))}
+
+    assert {page.relative_to(ROOT).as_posix() for page in PAGES[1:]} <= linked
+
+
+@pytest.mark.parametrize("name", LONGEST)
+def test_a_page_for_newcomers_is_short(name: str) -> None:
+    assert len((ROOT / name).read_text("utf-8").splitlines()) <= LONGEST[name]
+
+
+def test_every_setting_is_on_its_page() -> None:
+    named = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/settings.md").read_text("utf-8"), re.M)
+
+    assert sorted(named) == sorted(option.name for option in fields(Settings))
 
 
 @pytest.mark.full

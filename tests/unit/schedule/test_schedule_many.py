@@ -10,9 +10,9 @@ from celery import Celery
 
 from celery_delayq import DelayQ
 from celery_delayq.errors import ConfigError, DelayQError
-from celery_delayq.schedule.items import Reader
+from celery_delayq.schedule.items import ItemReader
 from celery_delayq.schedule.message_template import kind, message_id_of_id, new_id
-from celery_delayq.schedule.schedule_many import Item, ManyFailed, Report
+from celery_delayq.schedule.schedule_many import Item, ManyFailed, ManyReport
 
 
 def nothing() -> None:
@@ -46,7 +46,7 @@ def test_the_message_id_of_an_id_is_always_the_same() -> None:
 
 
 def test_a_call_without_an_id_gets_one_and_a_message_id(app: Celery) -> None:
-    reader = Reader(app, "one", {})
+    reader = ItemReader(app, "one", {})
 
     jobs = [reader.read(Item()) for _ in range(2)]
 
@@ -55,13 +55,13 @@ def test_a_call_without_an_id_gets_one_and_a_message_id(app: Celery) -> None:
 
 
 def test_a_call_with_an_id_has_the_message_id_of_that_id(app: Celery) -> None:
-    job = Reader(app, "one", {}).read({"id": "reminder-17"})
+    job = ItemReader(app, "one", {}).read({"id": "reminder-17"})
 
     assert (job.id, job.message_id) == ("reminder-17", message_id_of_id("reminder-17"))
 
 
 def test_what_is_said_for_all_fills_what_an_item_leaves_open(app: Celery) -> None:
-    reader = Reader(app, "one", {"countdown": 60, "queue": "all", "headers": {"x": 1}})
+    reader = ItemReader(app, "one", {"countdown": 60, "queue": "all", "headers": {"x": 1}})
 
     open_, own = reader.read(Item()), reader.read(Item(eta="2030-01-01", task="two", queue="own"))
 
@@ -76,7 +76,7 @@ def test_what_is_said_for_all_fills_what_an_item_leaves_open(app: Celery) -> Non
 
 
 def test_tasks_and_their_names_are_the_same_target(app: Celery) -> None:
-    reader = Reader(app, None, {})
+    reader = ItemReader(app, None, {})
     proxy = app.task(name="proxied", shared=False)(nothing)
 
     targets = [reader.read(Item(task=task)).target for task in ("one", app.tasks["one"])]
@@ -98,7 +98,7 @@ def test_tasks_and_their_names_are_the_same_target(app: Celery) -> None:
 def test_items_that_differ_in_what_templates_fill_in_are_of_one_kind(
     app: Celery, one: Item, other: Item
 ) -> None:
-    reader = Reader(app, "one", {})
+    reader = ItemReader(app, "one", {})
 
     assert kind(reader.read(one)) == kind(reader.read(other)) is not None
 
@@ -118,7 +118,7 @@ def test_items_that_differ_in_what_templates_fill_in_are_of_one_kind(
     ],
 )
 def test_items_that_differ_otherwise_are_of_another_kind(app: Celery, other: Item) -> None:
-    reader = Reader(app, "one", {})
+    reader = ItemReader(app, "one", {})
     seen = [
         kind(reader.read(item))
         for item in (Item(), Item(priority=2), Item(options={"headers": {"x": 2}}))
@@ -138,22 +138,22 @@ def test_items_that_differ_otherwise_are_of_another_kind(app: Celery, other: Ite
     ],
 )
 def test_what_cannot_be_filled_in_is_of_no_kind(app: Celery, item: Item) -> None:
-    assert kind(Reader(app, "one", {}).read(item._replace(queue=["unhashable"]))) is None
-    assert item.queue == [] or kind(Reader(app, "one", {}).read(item)) is None
+    assert kind(ItemReader(app, "one", {}).read(item._replace(queue=["unhashable"]))) is None
+    assert item.queue == [] or kind(ItemReader(app, "one", {}).read(item)) is None
 
 
 def test_a_report_says_how_many_came_to_what() -> None:
-    report = Report({"scheduled": 5, "ready": 1, "replaced": 1, "kept": 1, "full": 2}, taken=12)
+    report = ManyReport({"scheduled": 5, "ready": 1, "replaced": 1, "kept": 1, "full": 2}, taken=12)
 
     assert (report.stored, report.refused, report.uncertain) == (7, 2, 2)
     assert str(report) == (
         "12 items: 5 scheduled, 1 ready, 1 replaced, 1 kept, 2 full, 2 uncertain"
     )
-    assert str(Report()) == "0 items: none stored"
+    assert str(ManyReport()) == "0 items: none stored"
 
 
 def test_a_failure_is_an_error_of_ours_and_passes_through_result_backends() -> None:
-    error = ManyFailed("it ended", Report(taken=3))
+    error = ManyFailed("it ended", ManyReport(taken=3))
 
     again = pickle.loads(pickle.dumps(error))
 

@@ -13,19 +13,20 @@ from click.testing import CliRunner
 
 from celery_delayq.errors import ConfigError
 from celery_delayq.spark import archive, restore
-from celery_delayq.spark.archives.adding import Options
-from celery_delayq.spark.archives.commits import ArchiveError, Commit
-from celery_delayq.spark.archives.restoring import Options as RestoreOptions
+from celery_delayq.spark.archive.commits import ArchiveError, Commit
+from celery_delayq.spark.archive.job import ArchiveOptions
+from celery_delayq.spark.restore.job import RestoreOptions
 
 
 @pytest.mark.parametrize("command", [archive.command, restore.command])
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ([], "give either --folder or --jdbc-url"),
-        (["--folder", "f", "--jdbc-url", "jdbc:derby:x"], "give either --folder or --jdbc-url"),
-        (["--jdbc-url", "jdbc:postgresql://db/s?password=hunter2"], "the JDBC URL has a password"),
-        (["--jdbc-url", "jdbc:derby:x", "--table-prefix", "a;b"], "the prefix 'a;b' of tables"),
+        ([], "Missing option '--folder'"),
+        (
+            ["--folder", "s3a://me:hunter2@shop/delayq"],
+            "folder 's3a://…@shop/delayq': it has",
+        ),
         (["--folder", "f", "--url", "redis://:hunter2@h/0"], "the option url has a password"),
         (["--folder", "f", "--frobnicate"], "No such option"),
     ],
@@ -36,6 +37,24 @@ def test_what_cannot_be_meant_is_told_in_a_line(
     done = CliRunner().invoke(command, arguments)
     assert done.exit_code == 2
     assert problem in done.output
+    assert "hunter2" not in done.output
+
+
+@pytest.mark.parametrize("command", [archive.command, restore.command])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--jdbc-url", "jdbc:postgresql://db/shop?password=hunter2", "--user", "shop"],
+        ["--folder", "f", "--table-prefix", "ops.delayq_"],
+        ["--folder", "jdbc:derby:hunter2"],
+        ["--folder", "postgresql+psycopg://shop:hunter2@db/shop"],
+    ],
+)
+def test_a_database_is_refused_with_what_to_use(command: Any, arguments: list[str]) -> None:
+    done = CliRunner().invoke(command, arguments)
+    assert done.exit_code == 2
+    for expected in ("archives of Spark are folders", "--folder", "dead archive", "delayq export"):
+        assert expected in done.output
     assert "hunter2" not in done.output
 
 
@@ -60,9 +79,9 @@ def test_options_that_are_wrong_are_told(command: Any, arguments: list[str], pro
 @pytest.mark.parametrize(
     "options",
     [
-        Options(on_loss="ignore"),  # type: ignore[arg-type]
-        Options(partitions=0),
-        Options(older_than=-1),
+        ArchiveOptions(on_loss="ignore"),  # type: ignore[arg-type]
+        ArchiveOptions(partitions=0),
+        ArchiveOptions(older_than=-1),
         RestoreOptions(table="history"),  # type: ignore[arg-type]
         RestoreOptions(connections=0),
     ],
@@ -79,7 +98,7 @@ def test_a_commit_is_read_as_it_was_written() -> None:
     for text, problem in (
         (later, "here: version 2 of the format; this version of the package reads 1"),
         (commit.pack()[:-9], "here: it cannot be read"),
-        (commit.pack().replace("history", "scheduled"), "here: it is of no archive of history"),
+        (commit.pack().replace("history", "scheduled"), "here: it is no archive of history"),
         ("[]", "it is damaged"),
         ('{"format": "celery_delayq.archive", "version": 1, "table": "history"}', "is damaged"),
     ):

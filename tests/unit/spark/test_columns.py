@@ -14,8 +14,8 @@ from celery_delayq.model.unique import Key
 from celery_delayq.schedule.items import Item
 from celery_delayq.schedule.message_template import message_id_of_id
 from celery_delayq.spark.access import Access
-from celery_delayq.spark.columns import Row, Rows
 from celery_delayq.spark.options import WriteOptions
+from celery_delayq.spark.write.rows import TaskRow, TaskRows
 
 NOON = datetime(2031, 5, 17, 12, tzinfo=timezone.utc)
 
@@ -26,14 +26,14 @@ def options(**given: Any) -> WriteOptions:
     )
 
 
-def read(how: WriteOptions, /, **columns: Any) -> list[Row]:
+def read(how: WriteOptions, /, **columns: Any) -> list[TaskRow]:
     batch = pa.RecordBatch.from_pydict(columns)
-    return [*Rows(how, batch.schema).read(batch)]
+    return [*TaskRows(how, batch.schema).read(batch)]
 
 
 def items(how: WriteOptions, /, **columns: Any) -> list[Item]:
     batch = pa.RecordBatch.from_pydict(columns)
-    rows = Rows(how, batch.schema)
+    rows = TaskRows(how, batch.schema)
     return [rows.item(row) for row in rows.read(batch)]
 
 
@@ -61,11 +61,11 @@ def test_the_reason_of_a_refusal_is_no_argument() -> None:
 def test_two_columns_of_one_name_are_told() -> None:
     schema = pa.schema([("flight", pa.string()), ("gate", pa.string()), ("gate", pa.int64())])
     with pytest.raises(ConfigError, match="gate: several columns have this name; rename them"):
-        Rows(options(), schema)
+        TaskRows(options(), schema)
 
 
 def test_the_time_zone_of_a_session_makes_no_other_row() -> None:
-    def rows(zone: str) -> list[Row]:
+    def rows(zone: str) -> list[TaskRow]:
         time = pa.timestamp("us", zone)
         kinds = {
             "flight": time,
@@ -76,7 +76,7 @@ def test_the_time_zone_of_a_session_makes_no_other_row() -> None:
         crew = {"since": [NOON, None], "by": [("x", NOON)]}
         row = {"flight": NOON, "at": NOON, "crew": crew, "seen": [NOON]}
         batch = pa.RecordBatch.from_pylist([row], pa.schema(kinds))
-        return [*Rows(options(etacolumn="at"), batch.schema).read(batch)]
+        return [*TaskRows(options(etacolumn="at"), batch.schema).read(batch)]
 
     [row] = rows("UTC")
     assert row.id == "mail.remind:2031-05-17 12:00:00+00:00"
@@ -97,7 +97,7 @@ def test_a_row_is_a_call_with_its_other_columns_as_keyword_arguments() -> None:
         version=item.version,
     )
     when = int(NOON.timestamp() * 1_000_000)
-    assert row == Row(
+    assert row == TaskRow(
         0,
         "UA1",
         "mail.remind:UA1",
@@ -199,7 +199,7 @@ def test_a_row_that_cannot_be_scheduled_says_why_and_the_others_go_on(
     at = pa.array([*given["at"], 5], pa.int64()).cast(pa.timestamp("us", "UTC"))
     bad, good = read(options(etacolumn="at"), flight=pa.array(names, pa.string()), at=at)
 
-    assert bad == Row(0, error=reason)
+    assert bad == TaskRow(0, error=reason)
     assert good.id == "mail.remind:UA2"
 
 
@@ -223,7 +223,7 @@ def test_an_argument_that_cannot_be_sent_is_refused_and_the_others_go_on(
 ) -> None:
     bad, good = read(options(), flight=["UA1", "UA2"], given=column)
 
-    assert bad == Row(0, error=bad.error)
+    assert bad == TaskRow(0, error=bad.error)
     assert bad.error.startswith(reason)
     assert (good.id, good.error) == ("mail.remind:UA2", "")
 
@@ -255,4 +255,4 @@ def test_columns_that_are_missing_or_of_another_type_are_told_of_before_anything
         }
     )
     with pytest.raises(ConfigError, match=reason):
-        Rows(options(**given), batch.schema)
+        TaskRows(options(**given), batch.schema)

@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
-from celery_delayq.spark import messages as module
-from celery_delayq.spark.messages import COLUMNS, Messages, read
+from celery_delayq.spark.read import messages as module
+from celery_delayq.spark.read.messages import COLUMNS, Messages, read
 
 REST = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 

@@ -27,11 +27,13 @@ from pyspark.sql.types import ArrayType, MapType, StringType, StructType, Varian
 from celery_delayq.errors import ConfigError
 from celery_delayq.spark.arrow import arrow_schema
 from celery_delayq.spark.options import ReadOptions
-from celery_delayq.spark.planning import place_of, share
-from celery_delayq.spark.reading import Reader
-from celery_delayq.spark.streaming import StreamReader
-from celery_delayq.spark.tables import ARROW, TABLES, Rows, schema_of
-from celery_delayq.spark.wanted import Wanted
+from celery_delayq.spark.read.batch import BatchReader
+from celery_delayq.spark.read.filters import Wanted
+from celery_delayq.spark.read.history import place_of
+from celery_delayq.spark.read.partitions import share
+from celery_delayq.spark.read.stream import StreamReader
+from celery_delayq.spark.read.table_rows import TableRows
+from celery_delayq.spark.read.tables import ARROW, TABLES, schema_of
 
 NINE = datetime(2030, 1, 31, 9, tzinfo=timezone.utc)
 MS = int(NINE.timestamp() * 1000)
@@ -73,9 +75,9 @@ def schema(table: str, *names: str) -> StructType:
     return found
 
 
-def reader(table: str = "scheduled", *names: str, **options: str) -> Reader:
+def reader(table: str = "scheduled", *names: str, **options: str) -> BatchReader:
     given = ReadOptions.of({"table": table, "url": "delayq+redis://nowhere", **options})
-    return Reader(given, schema(table, *names))
+    return BatchReader(given, schema(table, *names))
 
 
 # -- parts
@@ -109,7 +111,7 @@ def test_offsets_are_in_the_order_of_redis() -> None:
 def test_columns_are_of_the_types_that_spark_expects(table: str) -> None:
     expected = arrow_schema(schema(table))
 
-    assert Rows(table, [*TABLES[table]])._schema.equals(expected)
+    assert TableRows(table, [*TABLES[table]])._schema.equals(expected)
     assert schema_of(table).count("`") == 2 * len(TABLES[table])
     assert {*TABLES[table].values()} <= ARROW.keys()
 
@@ -132,7 +134,7 @@ def test_spark_does_not_refuse_a_reader_while_it_pushes_no_filters() -> None:
 def test_a_schema_may_leave_columns_out_but_add_none() -> None:
     assert reader("scheduled", "due", "id")._names == ["id", "due"]
     with pytest.raises(ConfigError, match="offset string is no column of the table scheduled"):
-        Reader(ReadOptions.of({"url": "delayq+redis://nowhere"}), schema("history"))
+        BatchReader(ReadOptions.of({"url": "delayq+redis://nowhere"}), schema("history"))
 
 
 @pytest.mark.parametrize("after", ["soon", "-1", "1-2-3"])

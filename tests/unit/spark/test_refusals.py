@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from celery_delayq.errors import ConfigError
-from celery_delayq.spark.refusals import Refusals, RowsRefused, check, drop, keep
+from celery_delayq.spark.write.refused_rows import Refusals, RowsRefused, check, drop, keep
 
 FAR = 300_000_000_000_000_000  # µs: in the year 11476
 

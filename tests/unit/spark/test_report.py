@@ -15,19 +15,19 @@ from click.testing import CliRunner
 from rich.cells import cell_len
 
 from celery_delayq.spark.report import command, page
-from celery_delayq.spark.reports.charts import duration, nice
-from celery_delayq.spark.reports.figures import (
-    Ahead,
-    Attempts,
+from celery_delayq.spark.report.charts import duration, nice
+from celery_delayq.spark.report.figures import (
+    AttemptCount,
     Figures,
     Load,
+    LoadAhead,
     Quantiles,
     Reason,
-    Report,
+    RunReport,
     Step,
     step_for,
 )
-from celery_delayq.spark.reports.text import show
+from celery_delayq.spark.report.terminal import show
 
 pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support:FutureWarning")
 
@@ -114,7 +114,7 @@ class Reader(HTMLParser):
         self.texts.append(" ".join(data.split()))
 
 
-def made_up() -> Report:
+def made_up() -> RunReport:
     quantiles = Quantiles(3, 1, -2, 40, 90_000, 7_200_000)
     figures = Figures(
         3, 2, 1, failure_rate=1 / 3, per_minute=1.5, peak_minute=2, lateness=quantiles
@@ -124,7 +124,7 @@ def made_up() -> Report:
         Load(HOSTILE if n % 3 else "plain", f"task {n}", "due", NOON + timedelta(hours=n), n + 1)
         for n in range(24)
     ]
-    return Report(
+    return RunReport(
         source=HOSTILE,
         filters={"task": HOSTILE},
         first=NOON,
@@ -133,16 +133,16 @@ def made_up() -> Report:
         tasks={HOSTILE: figures, "none late": Figures(1)},
         queues={HOSTILE: figures},
         hours={NOON: figures},
-        attempts=(Attempts(HOSTILE, 1, 7), Attempts("b", 12, 2)),
+        attempts=(AttemptCount(HOSTILE, 1, 7), AttemptCount("b", 12, 2)),
         reasons=(Reason(HOSTILE, "FAILURE", HOSTILE, 1, NOON),),
         step=60,
         timeline=(*steps,),
-        ahead=Ahead(NOON, NOON, NOON + timedelta(days=1), 3600, (*loads,)),
+        ahead=LoadAhead(NOON, NOON, NOON + timedelta(days=1), 3600, (*loads,)),
     )
 
 
-@pytest.mark.parametrize("told", [made_up(), Report("history"), Report("s3a://archive")])
-def test_a_page_is_whole_and_needs_nothing_from_elsewhere(told: Report) -> None:
+@pytest.mark.parametrize("told", [made_up(), RunReport("history"), RunReport("s3a://archive")])
+def test_a_page_is_whole_and_needs_nothing_from_elsewhere(told: RunReport) -> None:
     text = page(told, HOSTILE)
 
     reader = Reader()

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from celery_delayq.errors import RecordError
 from celery_delayq.model.dead_letter import DeadLetter, DeadLettered
 from celery_delayq.transfer import jsonl
-from celery_delayq.transfer.archiver import PATIENCE, Pace
+from celery_delayq.transfer.archiver import PATIENCE, Backoff
 from celery_delayq.transfer.dead_letter_row import DEAD_LETTERS, DeadLetterRow
-from celery_delayq.transfer.dead_letter_sql import _told, _untold
-from celery_delayq.transfer.schedule_row import VERSION, Header
+from celery_delayq.transfer.dead_letter_sql import _escaped, _unescaped
+from celery_delayq.transfer.export_format import VERSION, Header
 from tests.support.dead_letters import details, message, stored
 
 HEADER = Header(VERSION, "2030-01-31T09:00:00+00:00", "localhost:6379/0", {}, 1)
@@ -55,9 +55,9 @@ def test_a_dead_letter_comes_back_byte_for_byte(queue: str, id: str, data: bytes
 
 @given(name=names)
 def test_a_name_comes_back_from_a_database(name: str) -> None:
-    told = _told(name)
+    told = _escaped(name)
 
-    assert _untold(told) == name
+    assert _unescaped(told) == name
     assert "\0" not in told
     told.encode()  # is text, without bytes that are none
     if name.isprintable() and name.isascii() and "%" not in name:
@@ -136,6 +136,6 @@ def test_what_is_no_object_is_refused(line: Any) -> None:
 
 
 def test_waits_grow_to_a_minute() -> None:
-    waits = [Pace(failures=failures).wait() for failures in (*range(6), 10_000)]
+    waits = [Backoff(failures=failures).wait() for failures in (*range(6), 10_000)]
 
     assert waits == [10, 20, 40, PATIENCE, PATIENCE, PATIENCE, PATIENCE]

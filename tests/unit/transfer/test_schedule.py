@@ -20,8 +20,9 @@ from celery_delayq.model.lookup import PAUSED_OFFSET, Listed, Name
 from celery_delayq.model.scheduled import Filter
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.session import Session
-from celery_delayq.transfer import jsonl, results, schedule
-from celery_delayq.transfer.schedule_row import SCHEDULE, VERSION, Header, Row
+from celery_delayq.transfer import export_format, jsonl, schedule
+from celery_delayq.transfer.export_format import VERSION, Header
+from celery_delayq.transfer.schedule_row import SCHEDULE, ScheduleRow
 
 HEADER = Header(VERSION, "2030-01-31T09:00:00+00:00", "localhost:6379/0", {}, 1)
 DUE = 1_900_000_000_123
@@ -38,12 +39,12 @@ def entry(id: str = "id-1", task: str = "t", retries: int = 0, **own: Any) -> En
     return Entry.of(message, 3, Due(DUE))
 
 
-def row(**changed: Any) -> Row:
+def row(**changed: Any) -> ScheduleRow:
     made = entry()
-    return Row.of_listed("q", Listed(Name(made.id), DUE, made.data))._replace(**changed)
+    return ScheduleRow.of_listed("q", Listed(Name(made.id), DUE, made.data))._replace(**changed)
 
 
-def written(*rows: Row) -> bytes:
+def written(*rows: ScheduleRow) -> bytes:
     file = io.BytesIO()
     with jsonl.writing(file, SCHEDULE) as target:
         target.begin(HEADER)
@@ -69,7 +70,7 @@ def test_an_entry_comes_back_byte_for_byte(
     made = entry(id, task)
     score = DUE + PAUSED_OFFSET if paused_due else DUE
 
-    row = Row.of_listed(queue, Listed(Name(made.id), score, made.data))
+    row = ScheduleRow.of_listed(queue, Listed(Name(made.id), score, made.data))
     data = written(row)
 
     assert data.count(b"\n") == 3
@@ -82,13 +83,13 @@ def test_an_entry_comes_back_byte_for_byte(
 def test_a_name_of_a_duplicate_is_its_id_and_message_id() -> None:
     made = entry()
 
-    row = Row.of_listed("q", Listed(Name("id-1\0" + "0123456789abcdef"), DUE, made.data))
+    row = ScheduleRow.of_listed("q", Listed(Name("id-1\0" + "0123456789abcdef"), DUE, made.data))
 
     assert (row.id, row.message_id) == ("id-1", "0123456789abcdef")
 
 
 def test_a_due_after_the_year_9999_has_no_date() -> None:
-    made = Row.of_fields(fields(due_ms=253_402_300_800_000, due=None))
+    made = ScheduleRow.of_fields(fields(due_ms=253_402_300_800_000, due=None))
 
     assert made.due is None
     assert read(written(made))[1] == (2, made)
@@ -102,7 +103,7 @@ def test_a_due_after_the_year_9999_has_no_date() -> None:
         ({"queue": "delayq:clock"}, "queue: expected another name"),
         ({"id": 7}, "id: expected a text, got int"),
         ({"id": "a\0b"}, "NUL"),
-        ({"id": "id-2"}, "label of the message is that of another"),
+        ({"id": "id-2"}, "label of the message has another"),
         ({"id": "\ud800"}, "no UTF-8"),
         ({"due_ms": "1"}, "due_ms: expected a whole number, got str"),
         ({"due_ms": 1.5, "due": None}, "got float"),
@@ -121,9 +122,12 @@ def test_a_due_after_the_year_9999_has_no_date() -> None:
         ({"message": "{"}, "the message is no JSON: Expecting property name"),
         ({"message": "[" * 100_000}, "no JSON"),
         ({"message": "[]"}, "no properties"),
-        ({"message": '{"properties": {"delivery_tag": 1, "delivery_info": {}}}'}, "none of a task"),
-        ({"message": " " + fields()["message"]}, "none of a task"),
-        ({"message": fields()["message"].replace(": ", ":")}, "written anew"),
+        (
+            {"message": '{"properties": {"delivery_tag": 1, "delivery_info": {}}}'},
+            "not that of a task",
+        ),
+        ({"message": " " + fields()["message"]}, "not that of a task"),
+        ({"message": fields()["message"].replace(": ", ":")}, "rewritten"),
     ],
 )
 def test_a_line_that_is_no_entry_is_refused_by_its_number(changed: Any, reason: str) -> None:
@@ -183,7 +187,7 @@ def test_what_was_cut_off_is_known_also_between_two_lines() -> None:
 def test_an_empty_file_is_no_export(data: bytes) -> None:
     [(_, told)] = read(data)
 
-    assert "nothing in it" in told
+    assert "no header" in told
 
 
 def test_an_export_of_nothing_is_one() -> None:
@@ -196,7 +200,7 @@ def test_a_packed_file_is_read_up_to_where_it_is_damaged(tmp_path: Path) -> None
         target.begin(HEADER)
         for n in range(300):
             made = entry(f"id-{n}")
-            target.write([Row.of_listed("q", Listed(Name(made.id), DUE, made.data))])
+            target.write([ScheduleRow.of_listed("q", Listed(Name(made.id), DUE, made.data))])
         target.end(300, 0)
     whole = path.read_bytes()
     assert gzip.decompress(whole).count(b"\n") == 302
@@ -205,7 +209,7 @@ def test_a_packed_file_is_read_up_to_where_it_is_damaged(tmp_path: Path) -> None
     with jsonl.reading(path, SCHEDULE) as lines:
         found = [told for _, told in lines]
 
-    assert sum(isinstance(told, Row) for told in found) > 50
+    assert sum(isinstance(told, ScheduleRow) for told in found) > 50
     assert [told for told in found if isinstance(told, str)] == [
         "the file is damaged from here on (Compressed file ended before the end-of-stream marker "
         "was reached)",
@@ -224,7 +228,9 @@ def test_an_import_never_replaces() -> None:
     unique: Any = {"unique": {"key": "dt:k", "policy": "replace"}}
 
     def policy(made: Entry) -> str:
-        return Row.of_listed("q", Listed(Name(made.id), DUE, made.data)).entry(Layout()).policy
+        return (
+            ScheduleRow.of_listed("q", Listed(Name(made.id), DUE, made.data)).entry(Layout()).policy
+        )
 
     assert policy(entry()) == ""
     assert policy(entry(**unique)) == "k 0 0"
@@ -249,7 +255,7 @@ def test_a_step_that_the_target_has_not_is_the_one_below() -> None:
 )
 def test_a_record_that_would_not_come_back_is_told(data: bytes, reason: str) -> None:
     with pytest.raises(RecordError, match=reason):
-        Row.of_listed("q", Listed(Name("id-1"), DUE, data))
+        ScheduleRow.of_listed("q", Listed(Name("id-1"), DUE, data))
 
 
 # -- files
@@ -345,7 +351,7 @@ def test_a_file_cannot_be_pruned() -> None:
 def test_a_filter_is_told_as_it_was_given() -> None:
     when = datetime(2030, 1, 1, tzinfo=timezone.utc)
 
-    assert results.shown_filter(Filter("q", due_from=when, priority=0)) == {
+    assert export_format.shown_filter(Filter("q", due_from=when, priority=0)) == {
         "queue": "q",
         "due_from": "2030-01-01T00:00:00+00:00",
         "priority": 0,

@@ -1,6 +1,6 @@
 -- Look at a batch of the records: each must be readable, in the schedule and in the index by task
--- and, where they say so, listed as paused and due, as a duplicate, and as owner of its unique key. Repairing adds
--- to these; what is not in the schedule is for repair/schedule.lua, and of what cannot be read
+-- and, where they say so, listed as paused and due and as a duplicate. Repairing adds to these.
+-- Entries that are not in the schedule are for repair/schedule.lua, and of unreadable ones
 -- dispatch/promote.lua makes dead letters.
 --
 -- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running
@@ -13,7 +13,6 @@
 -- @include few
 -- @include scan
 -- @include record
--- @include label
 -- @include tracking
 -- @include repair_report
 -- @include repair_state
@@ -40,7 +39,7 @@ end
 local cursor, page = scan_hash(ENTRIES, ARGV[1], tonumber(ARGV[2]))
 for i = 1, #page, 2 do
   local name, data = page[i], page[i + 1]
-  local priority, _, task, start = read_record(data)
+  local priority, _, task = read_record(data)
   local due = redis.call('ZSCORE', DUE, name)
   if not priority then
     note('unreadable', name, false)
@@ -57,11 +56,5 @@ for i = 1, #page, 2 do
     end
   end
   check_duplicate(name, repair)
-  if priority then
-    local id, message_id, _, unique = read_label(data, start)
-    if id then
-      check_key(id, message_id, unique, repair)
-    end
-  end
 end
 return {cursor, #page / 2, lost, unpack(found)}

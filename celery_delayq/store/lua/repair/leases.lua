@@ -1,10 +1,9 @@
 -- Look at the leases of some processes on a queue: what a process holds must end some day, and
 -- someone must look then.
 --
--- KEYS     1 leases  2 lease_ends  3 clock  4 request_numbers  5… leased of each process
--- ARGV     1 queue  2 '1' to repair  3 lease (ms), for a process that has none  4 for how long (ms)
---          a lease on nothing must have been over to be told; leases/reclaim_expired.lua removes it by then
---          5… worker ids, in the order of KEYS[5…]
+-- KEYS     1 leases  2 lease_ends  3 clock  4… leased of each process
+-- ARGV     1 queue  2 '1' to repair  3 lease (ms), for a process that has none
+--          4… worker ids, in the order of KEYS[4…]
 -- Returns  {0, looked at, {}, then for each kind {kind, found, repaired, some worker_ids…}}
 -- Repeat   finds what is left
 -- @include clock
@@ -14,8 +13,7 @@
 
 local queue, repair, lease = ARGV[1], ARGV[2] == '1', tonumber(ARGV[3])
 expect_type(KEYS[1], 'zset')
-expect_type(KEYS[4], 'hash')
-for i = 5, #KEYS do
+for i = 4, #KEYS do
   expect_type(KEYS[i], 'hash')
 end
 -- What a process holds must come back, so a full server must let it pass: see dispatch/promote.lua.
@@ -24,33 +22,14 @@ if repair then
 end
 local now = lease_now(KEYS[3], lease / 3)
 
-local function look_at(worker_id, held)
-  local ends = redis.call('ZSCORE', KEYS[1], worker_id)
-  if redis.call('EXISTS', held) == 1 then
-    if not ends then
-      note('unleased', worker_id, repair)
-      if repair then
-        hold_lease(KEYS[1], KEYS[2], queue, worker_id, now + lease)
-      end
+for i = 4, #KEYS do
+  local worker_id = ARGV[i]
+  if redis.call('EXISTS', KEYS[i]) == 1 and not redis.call('ZSCORE', KEYS[1], worker_id) then
+    note('unleased', worker_id, repair)
+    if repair then
+      hold_lease(KEYS[1], KEYS[2], queue, worker_id, now + lease)
     end
-    return
   end
-  if ends and tonumber(ends) > now - tonumber(ARGV[4]) then
-    return
-  end
-  if ends then
-    note('empty_lease', worker_id, repair)
-  elseif redis.call('HEXISTS', KEYS[4], worker_id) == 1 then
-    note('stale_message_id', worker_id, repair)
-  end
-  if repair then
-    redis.call('ZREM', KEYS[1], worker_id)
-    redis.call('HDEL', KEYS[4], worker_id)
-  end
-end
-
-for i = 5, #KEYS do
-  look_at(ARGV[i], KEYS[i])
 end
 
 -- An early look does no harm: leases/reclaim_expired.lua then says when the next one is to be.
@@ -61,10 +40,5 @@ if first[2] and (not look or tonumber(look) > tonumber(first[2])) then
   if repair then
     redis.call('ZADD', KEYS[2], first[2], queue)
   end
-elseif look and not first[2] then
-  note('idle_lease_ends', queue, repair)
-  if repair then
-    redis.call('ZREM', KEYS[2], queue)
-  end
 end
-return tell('0', #KEYS - 4)
+return tell('0', #KEYS - 3)

@@ -1,6 +1,6 @@
--- Look at a batch of what is listed as paused and due: each must belong to a paused and due entry, with its task
--- and its due. Repairing removes those that do not: when their task goes on, dispatch/promote.lua would give
--- the entry that due.
+-- Look at a batch of the entries that are listed as paused and due: one that is scheduled must be
+-- listed with its task and its due. Repairing removes wrong members: when the task goes on,
+-- dispatch/promote.lua would give the entry that due.
 --
 -- KEYS     1 due  2 entries  3 tasks  4 paused_due  5 unique  6 duplicate_ids  7 waiting  8 running
 -- ARGV     1 cursor  2 about how many to look at  3 '1' to repair  4… names left by an earlier call,
@@ -24,14 +24,17 @@ end
 return look_at_each(page, function(member)
   local told_task, name = string.match(member, '^([^%z]*)%z%d+%z(.*)$')
   local score = tonumber(name and redis.call('ZSCORE', DUE, name) or nil)
-  local data = score and redis.call('HGET', ENTRIES, name)
+  if not score then
+    return -- dispatch/promote.lua removes members without an entry
+  end
+  local data = redis.call('HGET', ENTRIES, name)
   take_room(data and #data or 0)
   local priority, _, task = read_record(data)
   -- Of an unreadable record nothing is known that a member could be wrong about.
-  local right = score and score >= PAUSED_OFFSET
+  local right = score >= PAUSED_OFFSET
     and task_member(priority and task or told_task, due_at(score), name)
   if member ~= right then
-    note(score and 'misplaced_paused' or 'idle_paused_due', name or member, repair)
+    note('misplaced_paused', name, repair)
     if repair then
       redis.call('ZREM', PAUSED_DUE, member)
     end

@@ -1,9 +1,8 @@
--- Look at a batch of the periodic entries, or of when to look at them: each that is to be fired must
--- be looked at. Repairing has it looked at now, which does no harm, and removes a moment without an
--- entry.
+-- Look at a batch of the periodic entries: each that is to be fired must be looked at. Repairing has
+-- it looked at now, which does no harm.
 --
 -- KEYS     1 periodic  2 periodic_at
--- ARGV     1 which of KEYS to look through  2 cursor  3 about how many to look at  4 '1' to repair
+-- ARGV     1 cursor  2 about how many to look at  3 '1' to repair
 -- Returns  {next cursor, looked at, {}, then for each kind {kind, found, repaired, some names…}}
 -- Repeat   finds what is left
 -- @include clock
@@ -15,36 +14,22 @@
 
 expect_type(KEYS[1], 'hash')
 expect_type(KEYS[2], 'zset')
-local repair = ARGV[4] == '1'
+local repair = ARGV[3] == '1'
 -- A full server must let it pass: see dispatch/promote.lua.
 if repair then
   redis.call('ZREM', KEYS[2], '')
 end
-local cursor, page
-if ARGV[1] == '1' then
-  cursor, page = scan_hash(KEYS[1], ARGV[2], tonumber(ARGV[3]))
-  for i = 1, #page, 2 do
-    local name = page[i]
-    local tick, state = string.match(
-      page[i + 1], '^1 %S+ %-?%d+ (%-?%d*) %-?%d* %d+ (%l+)\n')
-    if not tick then
-      note('unreadable_periodic', name, false)
-    elseif state == 'on' and not redis.call('ZSCORE', KEYS[2], name) then
-      note('unlisted_periodic', name, repair)
-      if repair then
-        redis.call('ZADD', KEYS[2], to_ms(now_us()), name)
-      end
-    end
-  end
-else
-  cursor, page = unpack(redis.call('ZSCAN', KEYS[2], ARGV[2], 'COUNT', ARGV[3]))
-  for i = 1, #page, 2 do
-    local name = page[i]
-    if redis.call('HEXISTS', KEYS[1], name) == 0 then
-      note('no_periodic', name, repair)
-      if repair then
-        redis.call('ZREM', KEYS[2], name)
-      end
+local cursor, page = scan_hash(KEYS[1], ARGV[1], tonumber(ARGV[2]))
+for i = 1, #page, 2 do
+  local name = page[i]
+  local tick, state = string.match(
+    page[i + 1], '^1 %S+ %-?%d+ (%-?%d*) %-?%d* %d+ (%l+)\n')
+  if not tick then
+    note('unreadable_periodic', name, false)
+  elseif state == 'on' and not redis.call('ZSCORE', KEYS[2], name) then
+    note('unlisted_periodic', name, repair)
+    if repair then
+      redis.call('ZADD', KEYS[2], to_ms(now_us()), name)
     end
   end
 end

@@ -54,8 +54,6 @@ if redis.call('HEXISTS', KEYS[10], 'q' .. queue) == 0 then
   local latest = next_due and math.max(next_due, now + tonumber(ARGV[4]))
   if latest and (not look or look > latest) then
     note('next_due_late', queue, repair)
-  elseif look and not latest then
-    note('idle_next_due', queue, repair)
   end
   if repair and #found > 0 then
     look_again(KEYS[4], queue, KEYS[1])

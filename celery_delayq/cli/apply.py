@@ -1,0 +1,268 @@
+"""Apply an action to ids or to all that a filter selects: ask, show progress, report outcomes."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from celery_delayq.app import DelayQ
+from celery_delayq.cli.options import Selection
+from celery_delayq.cli.screen import (
+    check_priority,
+    console,
+    new_table,
+    note_unknown_queue,
+    print_json,
+    progress_bar,
+)
+from celery_delayq.cli.text import number_of, shown_id, stamp
+from celery_delayq.errors import InvalidETA
+from celery_delayq.model.envelope import due_of_eta
+from celery_delayq.model.scheduled import Bulk, Filter, Outcome, moment
+from celery_delayq.utils.text import spelled
+
+#: How many a filter selects, by queue and task.
+Counts = Counter[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class ItemKind:
+    """What a command changes.
+
+    Attributes
+    ----------
+    one, many : str
+        The noun for one, and for several.
+    none : str
+        What the selection contains nothing of, when it is empty.
+    why : Mapping[Outcome, str]
+        Why one was not changed.
+    count : Callable[[DelayQ, Any], Counts]
+        Counts what a filter selects.
+    """
+
+    one: str
+    many: str
+    none: str
+    why: Mapping[Outcome, str]
+    count: Callable[[DelayQ, Any], Counts]
+
+    def number(self, number: int) -> str:
+        """Return ``1 entry``, ``1,204 entries``."""
+        return number_of(number, self.one, self.many)
+
+
+def count_entries(delayq: DelayQ, filter: Filter) -> Counts:
+    """Count the scheduled entries that a filter selects; unreadable ones are of task ``?``."""
+    check_priority(delayq, filter)
+    counts: Counts = Counter()
+    if filter.priority is not None:
+        counts.update((each.queue, each.task) for each in delayq.entries(filter))
+        return counts
+    store = delayq.store
+    for queue in store.registry() if filter.queue is None else [filter.queue]:
+        tasks = store.scheduled_tasks(queue) if filter.task is None else [filter.task]
+        for task in tasks:
+            counts[queue, task] = _count(delayq, replace(filter, queue=queue, task=task))
+        if filter.task is None:
+            readable = sum(number for (name, _), number in counts.items() if name == queue)
+            counts[queue, "?"] += max(0, _count(delayq, replace(filter, queue=queue)) - readable)
+    return +counts
+
+
+def _count(delayq: DelayQ, filter: Filter) -> int:
+    return delayq.count(
+        queue=filter.queue, task=filter.task, due_from=filter.due_from, due_to=filter.due_to
+    )
+
+
+ENTRIES = ItemKind(
+    "entry",
+    "entries",
+    "nothing that is scheduled",
+    {
+        Outcome.READY: "it waits for a worker already",
+        Outcome.RUNNING: "a worker has it",
+        Outcome.CHANGED: "it is due at another time, or others move it right now",
+        Outcome.PAST: "it would have been due in the past; run-now runs it at once",
+        Outcome.UNKNOWN: "it has finished, has no ETA or never was",
+    },
+    count_entries,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What to do: its words, and the methods for one id and for a filter.
+
+    *note* is called with the names of the selected tasks, before the question.
+    """
+
+    verb: str
+    done: str
+    one: Callable[..., Outcome]
+    many: Callable[..., Bulk]
+    how: str = ""
+    kind: ItemKind = ENTRIES
+    note: Callable[[Iterable[str]], object] = lambda _: None
+
+
+def future_eta(delayq: DelayQ, eta: str, instead: str) -> str:
+    """Return an ETA as it is shown; refuse one that has passed (click.UsageError)."""
+    when = due_of_eta(eta).ms
+    shown = stamp(moment(when))
+    if when <= delayq.store.now_ms():
+        raise click.UsageError(f"--eta {shown} has passed by Redis' clock; {instead}")
+    return shown
+
+
+class _OneLine(logging.Formatter):
+    """Formats log records without tracebacks."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        error = record.exc_info[1] if record.exc_info else None
+        return spelled(record.getMessage() + ("" if error is None else f": {error}"))
+
+
+@contextmanager
+def logging_in_one_line() -> Iterator[None]:
+    """Show what the package logs meanwhile, such as that the result backend cannot be reached."""
+    logger, handler = logging.getLogger("celery_delayq"), logging.StreamHandler()
+    handler.setFormatter(_OneLine())
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+def apply(delayq: DelayQ, action: Action, selection: Selection) -> None:
+    """Do it and report each outcome; exits with 1 when something was not done."""
+    with logging_in_one_line():
+        if selection.ids:
+            done = _apply_to_ids(action, selection)
+        else:
+            done = _apply_to_filter(delayq, action, selection)
+    if not done:
+        raise click.exceptions.Exit(1)
+
+
+def _apply_to_ids(action: Action, selection: Selection) -> bool:
+    """Return whether all were changed."""
+    output = console()
+    outcomes: dict[str, Outcome] = {}
+    try:
+        for id in selection.ids:
+            try:
+                outcome = action.one(id, queue=selection.filter.queue, if_eta=selection.if_eta)
+            except InvalidETA as exc:
+                if "in the past" not in str(exc):
+                    raise
+                outcome = Outcome.PAST
+            outcomes[id] = outcome
+            if not selection.as_json:
+                output.print(_outcome_text(id, action, outcome), soft_wrap=True)
+    finally:  # report what was done before an error
+        if selection.as_json:
+            found = [{"id": id, "outcome": str(outcome)} for id, outcome in outcomes.items()]
+            print_json({"outcomes": found})
+    return all(outcomes.values())
+
+
+def _outcome_text(id: str, action: Action, outcome: Outcome) -> Text:
+    if outcome:
+        return Text(action.done + action.how, "green").append(f"  {shown_id(id)}", "default")
+    text = Text(f"not {action.done}", "red").append(f"  {shown_id(id)}", "default")
+    return text.append(f"  {outcome}: {action.kind.why[outcome]}", "default")
+
+
+def _apply_to_filter(delayq: DelayQ, action: Action, selection: Selection) -> bool:
+    """Return whether all that the filter selects was changed."""
+    output, kind = console(), action.kind
+    counts = kind.count(delayq, selection.filter)
+    question = f"{action.verb} {_counts_text(counts, kind)}{action.how}"
+    action.note(task for _, task in counts)
+    if selection.dry_run and selection.as_json:
+        bulk, key = Bulk(True, counts.total()), kind.many.replace(" ", "_")
+        bulk.outcomes[Outcome.DONE] = counts.total()
+        by = [{"queue": q, "task": t, key: n} for (q, t), n in sorted(counts.items())]
+        print_json({**bulk.as_dict(), "meant": by})
+        return True
+    if not selection.as_json:
+        if not counts:
+            output.print(f"0 {kind.many}: the filter selects {kind.none}.")
+            note_unknown_queue(delayq, selection.filter.queue)
+            return True
+        if len(counts) > 1:
+            output.print(_counts_table(counts, kind))
+        if selection.dry_run:
+            output.print(Text(f"{question}: a dry run, nothing was changed."))
+            return True
+        if not selection.yes and not click.confirm(f"{question}?"):
+            output.print("Nothing was changed.")
+            return False
+    bulk = _with_progress(action, selection, counts.total())
+    if selection.as_json:
+        print_json(bulk.as_dict())
+    else:
+        print_bulk(action, bulk)
+    return bulk.done == bulk.looked
+
+
+def _with_progress(action: Action, selection: Selection, total: int) -> Bulk:
+    """Change all, with a bar on a terminal; an interruption reports how far it came."""
+    latest = Bulk(False)
+    try:
+        with progress_bar(hidden=selection.as_json) as bar:
+
+            def show(bulk: Bulk) -> None:
+                nonlocal latest
+                latest = bulk
+                bar(total, bulk.looked)
+
+            return action.many(selection.filter, everything=selection.everything, progress=show)
+    except BaseException as exc:
+        if latest.looked or isinstance(exc, KeyboardInterrupt):
+            # The outcome of the last batch is unknown.
+            were = f"{action.kind.number(latest.done)} {'was' if latest.done == 1 else 'were'}"
+            click.echo(f"Interrupted: at least {were} {action.done} before.", err=True)
+        raise
+
+
+def print_bulk(action: Action, bulk: Bulk) -> None:
+    """Print how many were changed, and why others were not."""
+    output, kind = console(), action.kind
+    output.print(Text(f"{kind.number(bulk.done)} {action.done}{action.how}.", "green"))
+    for outcome, number in sorted(bulk.outcomes.items()):
+        if not outcome:
+            output.print(Text(f"{number:,} not {action.done}, {outcome}: {kind.why[outcome]}."))
+
+
+def _counts_text(counts: Counts, kind: ItemKind) -> str:
+    """Return ``1,204 entries of 2 tasks in 3 queues``."""
+    queues, tasks = ({key[i] for key in counts} for i in (0, 1))
+    text = kind.number(counts.total())
+    if tasks:
+        text += f" of {spelled(*tasks)}" if len(tasks) == 1 else f" of {len(tasks):,} tasks"
+        text += (
+            f" in queue {spelled(*queues)}" if len(queues) == 1 else f" in {len(queues):,} queues"
+        )
+    return text
+
+
+def _counts_table(counts: Counts, kind: ItemKind) -> Table:
+    table = new_table()
+    table.add_column("task", overflow="fold")
+    table.add_column("queue", overflow="fold")
+    table.add_column(kind.many, justify="right", no_wrap=True)
+    for (queue, task), number in sorted(counts.items()):
+        table.add_row(Text(spelled(task)), Text(spelled(queue)), f"{number:,}")
+    return table

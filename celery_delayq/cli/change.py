@@ -1,0 +1,147 @@
+"""``cancel``, ``cancel-canvas``, ``reschedule`` and ``run-now``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import click
+
+from celery_delayq.app import DelayQ
+from celery_delayq.cli.apply import Action, apply, future_eta, logging_in_one_line, print_bulk
+from celery_delayq.cli.command import command
+from celery_delayq.cli.options import (
+    DurationType,
+    NameType,
+    Selection,
+    TimeType,
+    json_option,
+    option,
+    with_selection,
+)
+from celery_delayq.cli.screen import console, print_json
+from celery_delayq.cli.text import span
+
+
+def _cancelling(delayq: DelayQ) -> Action:
+    return Action("Cancel", "cancelled", delayq.cancel, delayq.cancel_all)
+
+
+@command()
+@with_selection
+def cancel(delayq: DelayQ, selection: Selection) -> None:
+    """Cancel tasks that no worker has yet; they never run then.
+
+    Give ids, or a filter: then the number of selected entries is shown, and you are asked. Exits
+    with 1 when something was not cancelled, as when a worker has it; `celery control revoke` is
+    for that.
+
+    \b
+    Examples:
+      celery -A shop delayq cancel 0d1b0f6e-9f5c-4f0e-a8f5-1f6d8cf1f1a5
+      celery -A shop delayq cancel mail-7 --if-eta 2030-01-31T09:00:00Z
+      celery -A shop delayq cancel --task shop.remind --dry-run
+      celery -A shop delayq cancel --queue mail --due-to 1h --yes --json
+    """
+    apply(delayq, _cancelling(delayq), selection)
+
+
+@command("cancel-canvas")
+@option(
+    "--root",
+    type=NameType(),
+    metavar="ID",
+    help="All that began with this task: a chain, chord or tree.",
+)
+@option("--group", type=NameType(), metavar="ID", help="All of this group.")
+@json_option
+def cancel_canvas(delayq: DelayQ, root: str | None, group: str | None, as_json: bool) -> None:
+    """Cancel all tasks of a chain, a chord or a group.
+
+    Its scheduled tasks are cancelled now; this reads the whole schedule. Workers refuse its tasks
+    that are ready, or are sent later by its running tasks.
+
+    \b
+    Examples:
+      celery -A shop delayq cancel-canvas --root order-7
+      celery -A shop delayq cancel-canvas --group 5c1f… --json
+    """
+    if (root is None) == (group is None):
+        raise click.UsageError("give either --root or --group")
+    with logging_in_one_line():
+        bulk = delayq.cancel_canvas(root_id=root, group_id=group)
+    if as_json:
+        print_json({"root": root, "group": group, **bulk.as_dict()})
+        return
+    print_bulk(_cancelling(delayq), bulk)
+    console().print("Workers refuse its tasks that are ready or are sent later.")
+
+
+@command()
+@option(
+    "--eta", type=TimeType(), metavar="TIME", help="To this time: ISO 8601, local without offset."
+)
+@option(
+    "--in",
+    "countdown",
+    type=DurationType(),
+    metavar="SPAN",
+    help="To this long from now: 90, 1h30m.",
+)
+@option(
+    "--by",
+    type=DurationType(negative=True, expected="a time another than none; run-now runs at once"),
+    metavar="SPAN",
+    help="By this much: 90 (seconds), 1h30m, 2d; -10m for earlier.",
+)
+@with_selection
+def reschedule(
+    delayq: DelayQ,
+    selection: Selection,
+    eta: str | None,
+    countdown: float | None,
+    by: float | None,
+) -> None:
+    """Move scheduled tasks to another time.
+
+    Give ids, or a filter: then the number of selected entries is shown, and you are asked. Exits
+    with 1 when something was not moved: it has left the schedule, or would have been due in the
+    past.
+
+    \b
+    Examples:
+      celery -A shop delayq reschedule mail-7 --eta 2030-01-31T09:00:00+01:00
+      celery -A shop delayq reschedule mail-7 --in 1h30m
+      celery -A shop delayq reschedule --task shop.remind --due-to 1h --by 15m
+      celery -A shop delayq reschedule --queue mail --by -10m --yes
+    """
+    if sum(each is not None for each in (eta, countdown, by)) != 1:
+        raise click.UsageError("give one of --eta, --in and --by")
+    if eta is not None:
+        how = f"to {future_eta(delayq, eta, 'run-now runs at once')}"
+    elif countdown is not None:
+        how = f"to {span(countdown)} from now"
+    else:
+        how = f"{span(by or 0)} {'earlier' if (by or 0) < 0 else 'later'}"
+    time: Mapping[str, Any] = {"eta": eta, "countdown": countdown, "by": by}
+    one, many = partial(delayq.reschedule, **time), partial(delayq.reschedule_all, **time)
+    apply(delayq, Action("Move", "moved", one, many, f" {how}"), selection)
+
+
+@command("run-now")
+@with_selection
+def run_now(delayq: DelayQ, selection: Selection) -> None:
+    """Run scheduled tasks at once.
+
+    They become ready and run next in their priority; paused ones run when they are resumed. Give
+    ids, or a filter: then the number of selected entries is shown, and you are asked. Exits with 1
+    when something had left the schedule.
+
+    \b
+    Examples:
+      celery -A shop delayq run-now 0d1b0f6e-9f5c-4f0e-a8f5-1f6d8cf1f1a5
+      celery -A shop delayq run-now --task shop.remind --due-to 10m
+    """
+    action = Action("Run now", "made ready", delayq.run_now, delayq.run_all_now)
+    apply(delayq, action, selection)

@@ -1,0 +1,62 @@
+"""How a command is declared, and how it gets the app's :class:`DelayQ`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import click
+from celery.bin.base import CeleryCommand
+
+from celery_delayq.admin.reporting import reporting_errors
+from celery_delayq.app import DelayQ
+
+
+def command(
+    name: str | None = None, *, group: click.Group | None = None
+) -> Callable[[Callable[..., None]], click.Command]:
+    """Declare a command. The function gets the app's DelayQ, and its options by name.
+
+    Goes above the decorators of the options. Errors are reported in one line.
+
+    Parameters
+    ----------
+    name : str | None
+        By default that of the function.
+    group : click.Group | None
+        The group that it belongs to; commands of ``delayq`` itself are in ``COMMANDS``.
+    """
+
+    def declare(function: Callable[..., None]) -> click.Command:
+        @functools.wraps(function)
+        def run(ctx: click.Context, /, **options: Any) -> None:
+            function(_delayq_of(ctx), **options)
+
+        # reporting_errors keeps the options, which click attached to the function.
+        make: Any = click.command(name or function.__name__, cls=CeleryCommand)
+        declared: click.Command = make(click.pass_context(reporting_errors(run)))
+        if group is not None:
+            group.add_command(declared)
+        return declared
+
+    return declare
+
+
+def _delayq_of(ctx: click.Context) -> DelayQ:
+    """Return the object of the app that ``-A`` names.
+
+    Raises
+    ------
+    click.UsageError
+        Neither an app nor a setting says which broker to use.
+    """
+    app = ctx.obj.app
+    if not ctx.find_root().params.get("app"):
+        conf = app.conf
+        if not (conf.broker_write_url or conf.broker_transport):
+            raise click.UsageError(
+                "which app? Give its module before the command, such as: celery -A shop "
+                f"{' '.join(ctx.command_path.split()[1:])}"
+            )
+    return DelayQ.of(app)

@@ -1,0 +1,345 @@
+"""``delayq dead``: one command for each thing to do with dead letters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import click
+
+from celery_delayq.app import DelayQ
+from celery_delayq.cli.apply import Action, Counts, ItemKind, apply, future_eta
+from celery_delayq.cli.command import command
+from celery_delayq.cli.dead_letters.options import (
+    DeadLetterSelection,
+    ReplayOptions,
+    place_argument,
+    with_dead_letter_filter,
+    with_dead_letter_selection,
+    with_replay_options,
+)
+from celery_delayq.cli.dead_letters.tables import print_archived, print_dead_letter, print_table
+from celery_delayq.cli.options import (
+    DurationType,
+    argument,
+    dry_run_option,
+    json_lines_option,
+    json_option,
+    option,
+    queue_option,
+    target_argument,
+)
+from celery_delayq.cli.screen import (
+    check_queue,
+    console,
+    known_tasks,
+    note_unknown_queue,
+    now_of,
+    print_json,
+)
+from celery_delayq.cli.text import shown_id, span
+from celery_delayq.cli.transfer import print_imported, progress_of_report
+from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
+from celery_delayq.model.scheduled import Outcome
+from celery_delayq.utils.text import spelled
+
+#: Dead letters that are shown by default.
+LIMIT = 100
+
+
+def _count(delayq: DelayQ, filter: DeadFilter) -> Counts:
+    return Counter((each.queue, each.task or "?") for each in delayq.dead_letters(filter))
+
+
+DEAD_LETTERS = ItemKind(
+    "dead letter",
+    "dead letters",
+    "no dead letter",
+    {
+        Outcome.UNKNOWN: "there is no such dead letter, or no more",
+        Outcome.CHANGED: "another dead letter has its id by now",
+        Outcome.CONFLICT: "another task has its unique key",
+        Outcome.UNREADABLE: "it is no message of a task, its arguments are no JSON, or it never "
+        "had a queue (--to-queue)",
+    },
+    _count,
+)
+
+
+@click.group()
+def dead() -> None:
+    """Manage dead letters: tasks that will not run any more.
+
+    A task that failed for good, that killed its workers or that nobody could read is a dead letter
+    until it is replayed, purged or archived.
+
+    \b
+    Examples:
+      celery -A shop delayq dead list
+      celery -A shop delayq dead replay --task shop.remind --died-from 1h
+      celery -A shop delayq dead purge --help
+    """
+
+
+@command("list", group=dead)
+@with_dead_letter_filter
+@option(
+    "--limit",
+    type=click.IntRange(1),
+    metavar="NUMBER",
+    help=f"Most dead letters to show; {LIMIT} by default.",
+)
+@option("--all", "all_", is_flag=True, help="Show all.")
+@json_lines_option
+def list_(delayq: DelayQ, filter: DeadFilter, limit: int | None, all_: bool, as_json: bool) -> None:
+    """Show dead letters, the oldest first.
+
+    Times are local, with their offset. Ids with special characters are quoted for a shell.
+
+    \b
+    Examples:
+      celery -A shop delayq dead list
+      celery -A shop delayq dead list --task shop.remind --died-from 1h
+      celery -A shop delayq dead list --exception ValueError --reason timeout
+      celery -A shop delayq dead list --all --json | jq -r .task_id
+    """
+    if all_ and limit is not None:
+        raise click.UsageError("--all shows everything: leave out --limit")
+    limit = None if all_ else limit or LIMIT
+    found = delayq.dead_letters(filter)
+    shown = print_table(found, lambda: now_of(delayq), limit, as_json=as_json)
+    output = console(stderr=as_json)
+    if limit is not None and shown == limit and next(found, None) is not None:
+        text = f"{DEAD_LETTERS.number(shown)}, and there are more: give --all or --limit."
+        output.print(text, soft_wrap=True)
+    elif shown and not as_json:
+        output.print(f"{DEAD_LETTERS.number(shown)}.")
+    elif not shown:
+        output.print(
+            "There are no dead letters."
+            if filter.is_everything
+            else "0 dead letters: the filter selects no dead letter."
+        )
+        note_unknown_queue(delayq, filter.queue, stderr=as_json)
+
+
+@command(group=dead)
+@argument("id", "ID", "Id of a dead letter; put -- before one that begins with a dash.")
+@queue_option
+@json_option
+def show(delayq: DelayQ, id: str, queue: str | None, as_json: bool) -> None:
+    """Show why a task died, its traceback and its arguments.
+
+    The arguments are JSON, as replay takes them. ID is that of a dead letter, as `dead list` shows
+    it, or that of a task: then all its dead letters are shown. Exits with 1 when there is none.
+
+    \b
+    Examples:
+      celery -A shop delayq dead show 0d1b0f6e-9f5c-4f0e-a8f5-1f6d8cf1f1a5
+      celery -A shop delayq dead show mail-7 --json | jq '.dead_letters[0].due'
+    """
+    dead_letter = _find(delayq, id, queue)
+    found = [] if dead_letter is None else [dead_letter]
+    if dead_letter is not None and dead_letter.id not in (id, id.replace("%00", "\0")):
+        found = [*delayq.dead_letters(queue=queue, task_id=id)]
+    if as_json:
+        values = [{**each.as_dict(), "message": each.message} for each in found]
+        print_json({"dead_letters": values})
+    if not found:
+        where = "" if queue is None else f" in queue {spelled(queue)}"
+        click.echo(f"There is no dead letter with the id {shown_id(id)}{where}.", err=True)
+        raise click.exceptions.Exit(1)
+    if as_json:
+        return
+    now = now_of(delayq)
+    for number, each in enumerate(found):
+        if number:
+            console().print()
+        print_dead_letter(each, now)
+
+
+@command(group=dead)
+@with_dead_letter_selection
+@with_replay_options
+def replay(delayq: DelayQ, selection: DeadLetterSelection, how: ReplayOptions) -> None:
+    """Run dead letters again, with all their attempts.
+
+    Give ids, or a filter: then the number of selected dead letters is shown, and you are asked.
+    One step takes a dead letter away and makes it scheduled or ready. Exits with 1 when something
+    was not replayed: others have replayed it, or another task has its unique key.
+
+    \b
+    Examples:
+      celery -A shop delayq dead replay 0d1b0f6e-9f5c-4f0e-a8f5-1f6d8cf1f1a5
+      celery -A shop delayq dead replay mail-7 --args '["ann@example.org"]'
+      celery -A shop delayq dead replay --task shop.remind --dry-run
+      celery -A shop delayq dead replay --exception TimeoutError --rate 10 --yes
+      celery -A shop delayq dead replay --all --to-queue slow
+    """
+    how.check(ids=bool(selection.ids))
+    apply(delayq, _replaying(delayq, how), selection)
+
+
+@command(group=dead)
+@with_dead_letter_selection
+def purge(delayq: DelayQ, selection: DeadLetterSelection) -> None:
+    """Delete dead letters; chords that wait for them fail.
+
+    Give ids, or a filter: then the number of selected dead letters is shown, and you are asked.
+    Exits with 1 when one did not exist any more.
+
+    \b
+    Examples:
+      celery -A shop delayq dead purge 0d1b0f6e-9f5c-4f0e-a8f5-1f6d8cf1f1a5
+      celery -A shop delayq dead purge --task shop.remind --died-to 30d
+      celery -A shop delayq dead purge --all --yes --json
+    """
+    one = _by_id(delayq, delayq.purge)
+    apply(delayq, Action("Purge", "purged", one, delayq.purge_all, "", DEAD_LETTERS), selection)
+
+
+@command(group=dead)
+@target_argument
+@with_dead_letter_filter
+@json_option
+def export(delayq: DelayQ, target: str, filter: DeadFilter, as_json: bool) -> None:
+    """Write dead letters to a file or a SQL database.
+
+    They stay in Redis; `archive` moves them. TARGET is a path (JSON Lines, gzipped if it ends in
+    .gz), - for standard output, or the URL of a database: sqlite:///path or
+    postgresql://user:password@host/name. A file appears when it is complete.
+
+    \b
+    Examples:
+      celery -A shop delayq dead export dead.jsonl
+      celery -A shop delayq dead export - --task shop.remind | jq .reason
+      celery -A shop delayq dead export sqlite:///dead.db
+    """
+    check_queue(delayq, filter.queue)
+    with progress_of_report(hidden=as_json) as progress:
+        report = delayq.export_dead(target, filter, progress=progress)
+    print_archived(report, "exported", as_json=as_json, stderr=target == "-")
+
+
+@command("import", group=dead)
+@place_argument("source", "[SOURCE]")
+@with_dead_letter_filter
+@dry_run_option
+@json_option
+def import_(
+    delayq: DelayQ, source: str | None, filter: DeadFilter, dry_run: bool, as_json: bool
+) -> None:
+    """Put archived or exported dead letters back.
+
+    SOURCE is as for export; - is standard input. May be repeated: dead letters that exist are left
+    as they are. A database keeps its rows. Exits with 1 when a line was refused.
+
+    \b
+    Examples:
+      celery -A shop delayq dead import --task shop.remind --died-from 30d
+      celery -A shop delayq dead import dead.jsonl --dry-run
+      celery -A shop delayq dead import postgresql://backup@db/shop
+    """
+    with progress_of_report(hidden=as_json) as progress:
+        report = delayq.import_dead(source, filter, dry_run=dry_run, progress=progress)
+    print_imported(report, DEAD_LETTERS, as_json=as_json)
+
+
+@command(group=dead)
+@place_argument("url", "[URL]")
+@with_dead_letter_filter
+@option(
+    "--older-than",
+    type=DurationType(),
+    metavar="SPAN",
+    help="Only those that died longer ago than this: 90 (seconds), 1h30m, 2d.",
+)
+@json_option
+def archive(
+    delayq: DelayQ, url: str | None, filter: DeadFilter, older_than: float | None, as_json: bool
+) -> None:
+    """Move dead letters to a SQL database.
+
+    URL is sqlite:///path or postgresql://user:password@host/name. A dead letter leaves Redis when
+    the database has it, and is stored once there: the command may be interrupted and repeated.
+    Workers archive by themselves to the database of the setting dead_letters_archive.
+
+    \b
+    Examples:
+      celery -A shop delayq dead archive sqlite:////var/lib/shop/dead.db
+      celery -A shop delayq dead archive --older-than 1d --task shop.remind
+      celery -A shop delayq dead archive postgresql://backup@db/shop --json
+    """
+    check_queue(delayq, filter.queue)
+    with progress_of_report(hidden=as_json) as progress:
+        report = delayq.archive_dead(url, filter, older_than=older_than or 0.0, progress=progress)
+    print_archived(report, "archived", as_json=as_json)
+
+
+def _find(delayq: DelayQ, id: str, queue: str | None) -> DeadLetter | None:
+    """Return a dead letter by its id as it is shown: with ``%00`` for a NUL."""
+    found = delayq.dead_letter(id, queue=queue)
+    if found is None and "%00" in id:
+        found = delayq.dead_letter(id.replace("%00", "\0"), queue=queue)
+    return found
+
+
+def _by_id(delayq: DelayQ, change: Callable[[DeadLetter], Outcome]) -> Callable[..., Outcome]:
+    """Return a function that changes a dead letter by its id, in one queue or all."""
+
+    def one(id: str, *, queue: str | None, **_: Any) -> Outcome:
+        dead_letter = _find(delayq, id, queue)
+        return Outcome.UNKNOWN if dead_letter is None else change(dead_letter)
+
+    return one
+
+
+def _replaying(delayq: DelayQ, how: ReplayOptions) -> Action:
+    """Return how to replay (click.UsageError if the ETA has passed)."""
+    parts = []
+    if how.args is not None or how.kwargs is not None:
+        parts.append("with other arguments")
+    if how.to_queue is not None:
+        parts.append(f"to queue {spelled(how.to_queue)}")
+        note_unknown_queue(delayq, how.to_queue, stderr=True)
+    if how.eta is not None:
+        parts.append(f"to run at {future_eta(delayq, how.eta, 'leave it out to run at once')}")
+    elif how.countdown is not None:
+        parts.append(f"to run {span(how.countdown)} from now")
+    elif how.rate is not None:
+        parts.append(f"at {how.rate:g} a second")
+    changes: Mapping[str, Any] = {"args": how.args, "kwargs": how.kwargs, "queue": how.to_queue}
+    warned: set[str] = set()
+
+    def note(tasks: Iterable[str]) -> None:
+        _note_unknown_tasks(delayq, {*tasks} - warned)
+        warned.update(tasks)
+
+    def one(dead_letter: DeadLetter) -> Outcome:
+        if dead_letter.task is not None:
+            note([dead_letter.task])
+        return delayq.replay(dead_letter, eta=how.eta, countdown=how.countdown, **changes)
+
+    return Action(
+        "Replay",
+        "replayed",
+        _by_id(delayq, one),
+        partial(delayq.replay_all, rate=how.rate, **changes),
+        "".join(f" {part}" for part in parts),
+        DEAD_LETTERS,
+        note,
+    )
+
+
+def _note_unknown_tasks(delayq: DelayQ, tasks: Iterable[str]) -> None:
+    """Warn of tasks that would only become dead letters again."""
+    known = known_tasks(delayq)
+    unknown = sorted({*tasks} - known - {"?"}) if known is not None else []
+    for name in unknown:
+        click.echo(
+            f"This app does not know the task {spelled(name)}: a worker that does not know it "
+            "either makes it a dead letter again.",
+            err=True,
+        )

@@ -1,0 +1,111 @@
+"""``pause``, ``resume`` and ``paused``."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from celery_delayq.app import DelayQ
+from celery_delayq.cli.command import command
+from celery_delayq.cli.options import json_option, with_queue_or_task
+from celery_delayq.cli.screen import (
+    console,
+    new_table,
+    note_unknown_queue,
+    note_unknown_task,
+    now_of,
+    print_json,
+    time_text,
+)
+from celery_delayq.utils.text import spelled
+
+
+@command()
+@with_queue_or_task
+@json_option
+def pause(delayq: DelayQ, queue: str | None, task: str | None, as_json: bool) -> None:
+    """Start nothing of a queue or a task until it is resumed.
+
+    Tasks that a worker has taken already still run; new ones are kept. Pausing twice changes
+    nothing and exits with 0.
+
+    \b
+    Examples:
+      celery -A shop delayq pause --queue mail
+      celery -A shop delayq pause --task shop.remind
+    """
+    changed = delayq.pause(queue=queue, task=task)
+    _note_unknown(delayq, queue, task)
+    _report(queue, task, paused=True, changed=changed, as_json=as_json)
+
+
+@command()
+@with_queue_or_task
+@json_option
+def resume(delayq: DelayQ, queue: str | None, task: str | None, as_json: bool) -> None:
+    """Resume a paused queue or task.
+
+    \b
+    Examples:
+      celery -A shop delayq resume --queue mail
+      celery -A shop delayq resume --task shop.remind
+    """
+    changed = delayq.resume(queue=queue, task=task)
+    _note_unknown(delayq, queue, None if changed else task)
+    _report(queue, task, paused=False, changed=changed, as_json=as_json)
+
+
+def _note_unknown(delayq: DelayQ, queue: str | None, task: str | None) -> None:
+    note_unknown_queue(delayq, queue, stderr=True)
+    if task is not None:
+        store = delayq.store
+        names = (name for each in store.registry() for name in store.scheduled_tasks(each))
+        note_unknown_task(delayq, task, {*names})
+
+
+def _report(
+    queue: str | None, task: str | None, *, paused: bool, changed: bool, as_json: bool
+) -> None:
+    if as_json:
+        print_json({"queue": queue, "task": task, "paused": paused, "changed": changed})
+        return
+    name = f"Task {spelled(task or '')}" if queue is None else f"Queue {spelled(queue)}"
+    if paused:
+        state = "is paused" if changed else "is paused already"
+    else:
+        state = "is resumed" if changed else "was not paused"
+    console().print(Text(f"{name} {state}."), soft_wrap=True)
+
+
+@command()
+@json_option
+def paused(delayq: DelayQ, as_json: bool) -> None:
+    """Show which queues and tasks are paused, and since when.
+
+    \b
+    Examples:
+      celery -A shop delayq paused
+      celery -A shop delayq paused --json | jq -r '.queues | keys[]'
+    """
+    found = delayq.paused()
+    kinds = {"queue": found.queues, "task": found.tasks}
+    if as_json:
+        print_json(
+            {
+                f"{kind}s": {name: since.isoformat() for name, since in names.items()}
+                for kind, names in kinds.items()
+            }
+        )
+        return
+    output = console()
+    if not any(kinds.values()):
+        output.print("Nothing is paused.")
+        return
+    now = now_of(delayq)
+    table = new_table()
+    table.add_column("what")
+    table.add_column("name", overflow="fold")
+    table.add_column("since", overflow="fold")
+    for kind, names in kinds.items():
+        for name, since in names.items():
+            table.add_row(kind, Text(spelled(name)), time_text(since, now))
+    output.print(table)

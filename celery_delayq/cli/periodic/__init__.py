@@ -1,0 +1,373 @@
+"""``delayq periodic``: one command for each thing to do with periodic entries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+
+import click
+from rich.text import Text
+
+from celery_delayq.admin.reporting import Refused
+from celery_delayq.app import DelayQ
+from celery_delayq.cli.command import command
+from celery_delayq.cli.options import (
+    NameType,
+    argument,
+    check_can_ask,
+    json_lines_option,
+    json_option,
+    option,
+)
+from celery_delayq.cli.periodic.import_periodic import import_
+from celery_delayq.cli.periodic.options import (
+    EntryOptions,
+    any_names_argument,
+    as_options,
+    name_argument,
+    names_argument,
+    unset_option,
+    with_entry,
+)
+from celery_delayq.cli.periodic.outcomes import EntryOutcome, change_each
+from celery_delayq.cli.periodic.tables import Entry, entries_table, entry_fields, source_of
+from celery_delayq.cli.screen import (
+    console,
+    note_unknown_task,
+    now_of,
+    print_fields,
+    print_json,
+    time_text,
+)
+from celery_delayq.cli.text import number_of, quoted
+from celery_delayq.errors import (
+    ConfigError,
+    InvalidSchedule,
+    PeriodicExists,
+    PeriodicUnknown,
+    RecordError,
+)
+from celery_delayq.periodic.definition import API
+from celery_delayq.periodic.state import Periodic
+from celery_delayq.periodic.unreadable import UnreadableEntry
+from celery_delayq.utils.text import spelled
+
+
+@click.group()
+def periodic() -> None:
+    """Manage periodic entries, which run without beat.
+
+    Workers write the entries in code (beat_schedule, add_periodic_task) when they start. Entries
+    made here stay until they are removed.
+
+    \b
+    Examples:
+      celery -A shop delayq periodic list
+      celery -A shop delayq periodic add poll shop.poll --every 30
+      celery -A shop delayq periodic pause --help
+    """
+
+
+periodic.add_command(import_)
+
+
+@command("list", group=periodic)
+@option("--source", type=NameType(), metavar="SOURCE", help="As it is shown: api, or 'code shop'.")
+@option(
+    "--status",
+    type=click.Choice(["on", "paused", "ended", "unreadable"]),
+    help="Only those with this status.",
+)
+@json_lines_option
+def list_(delayq: DelayQ, source: str | None, status: str | None, as_json: bool) -> None:
+    """Show all entries, by name.
+
+    "next" is the next tick that is not scheduled yet; `delayq list` shows those that are. An entry
+    is unreadable if the class of its schedule cannot be imported here, or if another version wrote
+    it; its reason is shown. It can be paused and removed, too.
+
+    \b
+    Examples:
+      celery -A shop delayq periodic list
+      celery -A shop delayq periodic list --status ended
+      celery -A shop delayq periodic list --source api --json | jq -r .name
+    """
+    entries = [
+        entry
+        for entry in delayq.periodic._all()
+        if source in (None, source_of(entry)) and status in (None, entry.status)
+    ]
+    if as_json:
+        for entry in entries:
+            print_json(entry.as_dict())
+        return
+    output = console()
+    if entries:
+        output.print(entries_table(entries, now_of(delayq), output.width))
+        output.print(f"{number_of(len(entries), 'entry', 'entries')}.")
+        return
+    filters = [] if source is None else [f"the source {spelled(source)}"]
+    filters += [] if status is None else [f"the status {status}"]
+    which = f" with {' and '.join(filters)}" if filters else ""
+    output.print(f"There are no periodic entries{which}.", soft_wrap=True)
+
+
+@command(group=periodic)
+@name_argument
+@json_option
+def show(delayq: DelayQ, name: str, as_json: bool) -> None:
+    """Show all fields of an entry. Exits with 1 when there is none.
+
+    \b
+    Examples:
+      celery -A shop delayq periodic show report
+      celery -A shop delayq periodic show report --json | jq .total_run_count
+    """
+    entry: Entry
+    try:
+        entry = _entry(delayq, name)
+    except (RecordError, InvalidSchedule):
+        found = [each for each in delayq.periodic.unreadable() if each.name == name]
+        if not found:  # removed meanwhile
+            raise
+        entry = found[0]
+    _print_entry(entry, now_of(delayq), as_json=as_json)
+
+
+@command("next", group=periodic)
+@name_argument
+@option(
+    "--count",
+    type=click.IntRange(1, 10_000),
+    default=5,
+    show_default=True,
+    metavar="NUMBER",
+    help="Ticks to show.",
+)
+@json_option
+def next_(delayq: DelayQ, name: str, count: int, as_json: bool) -> None:
+    """Show the next ticks of an entry that are not scheduled yet.
+
+    \b
+    Examples:
+      celery -A shop delayq periodic next report
+      celery -A shop delayq periodic next report --count 9 --json | jq .ticks
+    """
+    ticks = delayq.periodic.next(name, count)
+    if as_json:
+        print_json({"ticks": [tick.isoformat() for tick in ticks]})
+        return
+    output, now = console(), now_of(delayq)
+    for tick in ticks:
+        output.print(Text(time_text(tick, now)), soft_wrap=True)
+    if not ticks:
+        entry = _entry(delayq, name)
+        output.print(f"{quoted(name)} has no more ticks: it is {entry.status}.", soft_wrap=True)
+
+
+@command(group=periodic)
+@name_argument
+@argument("task", "TASK", "Name of a task.")
+@with_entry
+@option("--replace", is_flag=True, help="Replace an entry of that name.")
+@json_option
+def add(
+    delayq: DelayQ, name: str, task: str, given: EntryOptions, replace: bool, as_json: bool
+) -> None:
+    """Add an entry.
+
+    Give its schedule: one of --every, --crontab, --rrule, --at and --solar. Exits with 1 when
+    there is an entry of that name already.
+
+    \b
+    Examples:
+      celery -A shop delayq periodic add poll shop.poll --every 30
+      celery -A shop delayq periodic add report shop.report \\
+          --crontab '0 9 * * mon-fri' --timezone Europe/Berlin --overlap skip
+      celery -A shop delayq periodic add launch shop.launch --at 2030-01-01
+      celery -A shop delayq periodic add payday shop.pay \\
+          --rrule 'FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=9;BYMINUTE=0;BYSECOND=0'
+    """
+    if given.schedule is None:
+        raise click.UsageError("give one of --every, --crontab, --rrule, --at and --solar")
+    now = now_of(delayq)  # errors of Redis or the app are not wrong use
+    with _wrong_use():
+        try:
+            entry = delayq.periodic.add(
+                name, given.schedule, task, **given.others, **given.options, replace=replace
+            )
+        except PeriodicExists as exc:
+            raise Refused(
+                f"there is a periodic entry {quoted(name)} already: change it with `periodic "
+                "update`, or say --replace"
+            ) from exc
+    note_unknown_task(delayq, task)
+    _print_entry(entry, now, as_json=as_json)
+
+
+@command(group=periodic)
+@name_argument
+@option("--task", type=NameType(), metavar="TASK", help="Another task.")
+@with_entry
+@unset_option
+@json_option
+def update(
+    delayq: DelayQ,
+    name: str,
+    task: str | None,
+    given: EntryOptions,
+    unset: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Change the given options of an entry; all others stay.
+
+    An interval keeps its phase. A change to an entry in code holds until its code changes.
+
+    \b
+    Examples:
+      celery -A shop delayq periodic update report --crontab '30 9 * * *'
+      celery -A shop delayq periodic update poll --every 1m --queue slow
+      celery -A shop delayq periodic update poll --unset end --unset max-runs
+    """
+    if task is None and not unset and given == EntryOptions(None, {}, {}):
+        raise click.UsageError("give what is to be changed")
+    given = given.without(unset)
+    entry, now = _entry(delayq, name), now_of(delayq)
+    changes = dict(given.others)
+    if given.schedule is not None:
+        changes["schedule"] = given.schedule
+    if task is not None:
+        changes["task"] = task
+        note_unknown_task(delayq, task)
+    if given.options:
+        options = {**entry.definition.options, **given.options}
+        changes["options"] = {key: value for key, value in options.items() if value is not None}
+    with _wrong_use():
+        entry = delayq.periodic.update(name, **changes)
+    _print_entry(entry, now, as_json=as_json)
+
+
+@command(group=periodic)
+@any_names_argument
+@option("--ended", is_flag=True, help="All that have ended and are not in code.")
+@option("--yes", is_flag=True, help="Do not ask, with --ended.")
+@json_option
+def remove(delayq: DelayQ, names: Sequence[str], ended: bool, yes: bool, as_json: bool) -> None:
+    """Remove entries.
+
+    Their ticks that are not due yet are removed, too; running tasks go on. An entry in code comes
+    back when its code changes. You are asked only with --ended; a script has to say --yes then.
+    Exits with 1 when one did not exist.
+
+    \b
+    Examples:
+      celery -A shop delayq periodic remove launch
+      celery -A shop delayq periodic remove poll report
+      celery -A shop delayq periodic remove --ended --yes
+    """
+    if bool(names) == ended:
+        raise click.UsageError("give either names or --ended")
+    if ended:
+        # Not those in code: one that comes back would count its runs from zero.
+        names = [each.name for each in delayq.periodic.list(API) if each.status == "ended"]
+        if not names and not as_json:
+            click.echo("There are no entries that have ended.")
+        if names and not yes:
+            check_can_ask(as_json)
+            if not click.confirm(f"Remove {number_of(len(names), 'entry', 'entries')}?"):
+                click.echo("Nothing was changed.", err=True)
+                raise click.exceptions.Exit(1)
+
+    def one(name: str) -> EntryOutcome:
+        existed = delayq.periodic.remove(name)
+        return EntryOutcome(existed, "removed" if existed else "unknown")
+
+    change_each(names, one, as_json=as_json)
+
+
+@command(group=periodic)
+@names_argument
+@json_option
+def pause(delayq: DelayQ, names: Sequence[str], as_json: bool) -> None:
+    """Fire no ticks of entries until they are resumed.
+
+    They stay paused through deploys and restarts. Ticks that are not due yet are withdrawn.
+
+    \b
+    Example:
+      celery -A shop delayq periodic pause report
+    """
+
+    def one(name: str) -> EntryOutcome:
+        entry = delayq.periodic.pause(name)
+        return EntryOutcome(True, "paused" if isinstance(entry, UnreadableEntry) else entry.status)
+
+    change_each(names, one, as_json=as_json)
+
+
+@command(group=periodic)
+@names_argument
+@json_option
+def resume(delayq: DelayQ, names: Sequence[str], as_json: bool) -> None:
+    """Resume paused entries with their next tick.
+
+    Ticks that passed meanwhile are not caught up.
+
+    \b
+    Example:
+      celery -A shop delayq periodic resume report
+    """
+
+    def one(name: str) -> EntryOutcome:
+        entry = delayq.periodic.resume(name)
+        more = {} if entry.next is None else {"next": entry.next.isoformat()}
+        return EntryOutcome(True, entry.status, more)
+
+    change_each(names, one, as_json=as_json)
+
+
+@command("run-now", group=periodic)
+@names_argument
+@json_option
+def run_now(delayq: DelayQ, names: Sequence[str], as_json: bool) -> None:
+    """Run the task of entries once more, now.
+
+    Their ticks stay as they are. Exits with 1 when one was not run: it is unknown, or an earlier
+    run is not done and may not overlap.
+
+    \b
+    Example:
+      celery -A shop delayq periodic run-now report
+    """
+
+    def one(name: str) -> EntryOutcome:
+        id = delayq.periodic.run_now(name)
+        if id is None:
+            return EntryOutcome(False, "not sent: one runs, and may not overlap")
+        return EntryOutcome(True, "sent", {"id": id})
+
+    change_each(names, one, as_json=as_json)
+
+
+@contextmanager
+def _wrong_use() -> Iterator[None]:
+    """Report values that an entry cannot have as wrong use."""
+    try:
+        yield
+    except ConfigError as exc:
+        raise click.UsageError(spelled(as_options(str(exc)))) from exc
+
+
+def _print_entry(entry: Entry, now: datetime, *, as_json: bool) -> None:
+    if as_json:
+        print_json(entry.as_dict())
+    else:
+        print_fields(console(), entry_fields(entry, now))
+
+
+def _entry(delayq: DelayQ, name: str) -> Periodic:
+    entry = delayq.periodic.get(name)
+    if entry is None:
+        raise PeriodicUnknown(f"there is no periodic entry {quoted(name)}")
+    return entry

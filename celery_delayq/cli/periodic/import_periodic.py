@@ -1,0 +1,121 @@
+"""``periodic import``: entries of other schedulers, or a backup."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import click
+from rich.text import Text
+
+from celery_delayq.app import DelayQ
+from celery_delayq.cli.command import command
+from celery_delayq.cli.options import argument, dry_run_option, json_option, option
+from celery_delayq.cli.screen import console, print_json, schedule_text
+from celery_delayq.cli.text import number_of, quoted
+from celery_delayq.periodic.importers import FoundEntry, Result, take_over
+from celery_delayq.periodic.serialization import describe
+from celery_delayq.transfer.results import sqlalchemy_needed
+from celery_delayq.utils.text import spelled
+
+_STYLES: dict[Result, str] = {
+    "added": "green",
+    "replaced": "green",
+    "kept": "",
+    "skipped": "dim",
+    "refused": "red",
+}
+
+
+@command("import")
+@argument("place", "[PLACE]", "A path, - or a URL, as above.", required=False)
+@option(
+    "--from",
+    "source",
+    required=True,
+    type=click.Choice(["beat", "redbeat", "django-celery-beat", "list"]),
+    help="The scheduler to import from.",
+)
+@option("--replace", is_flag=True, help="Replace entries of the same name.")
+@dry_run_option
+@json_option
+def import_(
+    delayq: DelayQ, place: str | None, source: str, replace: bool, dry_run: bool, as_json: bool
+) -> None:
+    """Import the entries of another scheduler, or a backup.
+
+    Other schedulers are celery beat, RedBeat and django-celery-beat. Stop the beat first, and
+    import before the first worker starts. PLACE is the file of beat (by default that of the
+    setting beat_schedule_filename), RedBeat's Redis (by default as RedBeat's settings say, or the
+    broker), the URL of Django's database, or with --from list a file with the output of `periodic
+    list --json` (- is standard input). Intervals keep their phase, and ticks since the last run
+    are caught up. Entries in code are imported as the code has them. A backup restores the entries
+    that were made by calls, and those of other apps, as they were. The source is not changed, and
+    the command may be repeated: entries that exist are left as they are. Exits with 1 when one
+    could not be imported.
+
+    \b
+    Examples:
+      celery -A shop delayq periodic import --from beat celerybeat-schedule
+      celery -A shop delayq periodic import --from redbeat --dry-run
+      celery -A shop delayq periodic import --from django-celery-beat \\
+          postgresql://shop@db/shop
+      celery -A shop delayq periodic list --json > periodic.jsonl
+      celery -A shop delayq periodic import --from list periodic.jsonl
+    """
+    if source == "django-celery-beat" and place is None:
+        raise click.UsageError("give the URL of Django's database")
+    if source == "list" and place is None:
+        raise click.UsageError("give the file, or - for standard input")
+    output = console()
+    counts: Counter[Result] = Counter()
+    found = take_over(
+        delayq.session, _entries(delayq, source, place), dry_run=dry_run, replace=replace
+    )
+    for entry, result in found:
+        counts[result] += 1
+        when = None if entry.definition is None else describe(entry.definition.schedule)
+        if as_json:
+            values = {"name": entry.name, "result": result, "when": when, "why": entry.problem}
+            print_json({**values, "enabled": entry.enabled})
+            continue
+        text = Text(result, _STYLES[result]).append(f"  {quoted(entry.name)}", "default")
+        if entry.definition is not None:
+            text.append(f"  {spelled(schedule_text(entry.definition.schedule))}", "dim")
+        if not entry.enabled and result in ("added", "replaced"):
+            text.append("  paused", "yellow")
+        if entry.problem is not None:
+            text.append(f"  {spelled(entry.problem)}", "default")
+        output.print(text, soft_wrap=True)
+    if not as_json:
+        output.print(_summary(counts, dry_run=dry_run), soft_wrap=True)
+    if counts["refused"]:
+        raise click.exceptions.Exit(1)
+
+
+def _summary(counts: Counter[Result], *, dry_run: bool) -> str:
+    text = number_of(counts.total(), "entry", "entries")
+    parts = ", ".join(f"{number:,} {result}" for result, number in counts.items())
+    end = " A dry run, nothing was changed." if dry_run else ""
+    return f"{text}{': ' if parts else ''}{parts}.{end}"
+
+
+def _entries(delayq: DelayQ, source: str, place: str | None) -> Iterator[FoundEntry]:
+    # Each has requirements of its own, such as SQLAlchemy.
+    app = delayq.app
+    if source == "beat":
+        from celery_delayq.periodic.importers import beat
+
+        return beat.entries(app, place)
+    if source == "redbeat":
+        from celery_delayq.periodic.importers import redbeat
+
+        return redbeat.entries(app, place)
+    if source == "list":
+        from celery_delayq.periodic import exported
+
+        return exported.entries(app, str(place))
+    with sqlalchemy_needed():
+        from celery_delayq.periodic.importers import django
+
+    return django.entries(app, str(place))

@@ -1,0 +1,105 @@
+"""Durations, times, numbers and ids as people read and type them. No I/O."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from datetime import datetime, timezone
+
+from celery_delayq.model.envelope import entry_id, parse_iso
+from celery_delayq.utils.text import spelled
+
+#: Units of a duration in seconds, the longest first.
+UNITS = {"w": 604_800, "d": 86_400, "h": 3600, "m": 60, "s": 1}
+
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
+_DURATION = re.compile(
+    r"([+-]?)\s*" + r"\s*".join(f"(?:({_NUMBER}){unit})?" for unit in UNITS), re.IGNORECASE
+)
+_SECONDS = re.compile(rf"[+-]?{_NUMBER}")
+
+
+def quoted(text: str) -> str:
+    r"""Return a text as bash and zsh take it: ``mail-7``, ``'a b'``, ``$'a\nb'``."""
+    if text.isprintable():
+        return shlex.quote(text)
+    special = {"\\": r"\\", "'": r"\'"}
+    return f"$'{spelled(''.join(special.get(one, one) for one in text))}'"
+
+
+def shown_id(id: str) -> str:
+    """Return an id to be pasted into a command line, with ``%00`` for a NUL."""
+    return quoted(entry_id(id))
+
+
+def number_of(number: int, one: str, many: str) -> str:
+    """Return ``1 entry``, ``1,204 entries``."""
+    return f"{number:,} {one if number == 1 else many}"
+
+
+def span(seconds: float) -> str:
+    """Return a duration in its two largest units, ``2h 5m``."""
+    rest = round(abs(seconds))
+    parts = []
+    for unit, size in UNITS.items():
+        if unit == "w":
+            continue
+        number, rest = divmod(rest, size)
+        parts.append(f"{number:,}{unit}")
+    first = next((i for i, part in enumerate(parts) if part[0] != "0"), len(parts) - 1)
+    found = [part for part in parts[first : first + 2] if part[0] != "0"]
+    return " ".join(found) or "0s"
+
+
+def distance(seconds: float) -> str:
+    """Return how far away that is: ``in 2h 5m``, ``5m ago``, ``now``."""
+    if abs(seconds) < 0.5:
+        return "now"
+    return f"in {span(seconds)}" if seconds > 0 else f"{span(seconds)} ago"
+
+
+def stamp(moment: datetime) -> str:
+    """Return a point in time by this machine's clock, such as ``2030-01-31T09:00:00+01:00``.
+
+    It is exact, and one word for a shell: :func:`read_stamp` reads it as the same moment.
+    """
+    try:
+        there = moment.astimezone()
+    except (OverflowError, ValueError, OSError):  # the edges of what a datetime can be
+        there = moment.astimezone(timezone.utc)
+    whole = there.microsecond % 1000 == 0
+    return there.isoformat(timespec="milliseconds" if there.microsecond and whole else "auto")
+
+
+def read_stamp(text: str) -> datetime:
+    """Read ISO 8601; without an offset it is by this machine's clock, as :func:`stamp` shows it.
+
+    Raises
+    ------
+    ValueError
+        It is something else, or lies outside the years 1 to 9999.
+    """
+    try:
+        # A time that is twice, since clocks are set back, is the first one.
+        return parse_iso(text).astimezone(timezone.utc)
+    except (OverflowError, OSError) as exc:
+        raise ValueError(f"{text!r} lies outside the years 1 to 9999") from exc
+
+
+def seconds_of(text: str, *, bare: bool = True) -> float | None:
+    """Read a duration such as ``90``, ``90s``, ``1h30m`` or ``-10m``; None for anything else.
+
+    Parameters
+    ----------
+    bare : bool
+        Whether a number without a unit is one, of seconds.
+    """
+    text = text.strip()
+    if _SECONDS.fullmatch(text):
+        return float(text) if bare else None
+    match = _DURATION.fullmatch(text)
+    if match is None or not any(match.groups()[1:]):
+        return None
+    sign, *numbers = match.groups()
+    pairs = zip(numbers, UNITS.values(), strict=True)
+    return (-1 if sign == "-" else 1) * sum(float(n) * size for n, size in pairs if n is not None)

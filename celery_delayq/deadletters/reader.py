@@ -1,0 +1,135 @@
+"""Reading dead letters: iterate, get, count."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from celery_delayq.errors import InvalidFilter
+from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
+from celery_delayq.store.paging import queues_of
+from celery_delayq.store.schedule import Store
+from celery_delayq.store.session import Session
+
+
+class DeadLetterReader:
+    """The part of ``delayq.dead_letters`` that changes nothing."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._ask = session.ask
+
+    def __call__(
+        self,
+        filter: DeadFilter | None = None,
+        *,
+        queue: str | None = None,
+        task: str | None = None,
+        task_id: str | None = None,
+        reason: str | None = None,
+        exception: str | None = None,
+        died_from: datetime | str | None = None,
+        died_to: datetime | str | None = None,
+        root_id: str | None = None,
+        group_id: str | None = None,
+    ) -> Iterator[DeadLetter]:
+        """Return an iterator over dead letters, the first that died first.
+
+        Dead letters that come or go meanwhile are in it or not; all others are there once.
+
+        Parameters
+        ----------
+        filter : DeadFilter | None
+            Which; or its fields by name, see :class:`~celery_delayq.model.dead_letter.DeadFilter`.
+
+        Raises
+        ------
+        InvalidFilter, InvalidETA
+            The filter is none.
+        """
+        fields = {
+            "queue": queue,
+            "task": task,
+            "task_id": task_id,
+            "reason": reason,
+            "exception": exception,
+            "died_from": died_from,
+            "died_to": died_to,
+            "root_id": root_id,
+            "group_id": group_id,
+        }
+        return self._dead(_filter_of(filter, fields))
+
+    def _dead(self, filter: DeadFilter, *, ahead: bool = False) -> Iterator[DeadLetter]:
+        """Return an iterator; with *ahead* one that has a connection for itself, where all dead
+        letters are of one queue.
+        """
+        low, high = filter.range_ms()
+        all_match = filter.is_by_place
+
+        def with_dead_letters(store: Store) -> list[str]:
+            known = queues_of(store, filter.queue)
+            return [queue for queue in known if store.dead_letters.count(queue, low, high)]
+
+        queues = self._ask(with_dead_letters)
+        ahead = ahead and len(queues) == 1
+
+        def of_queue(queue: str) -> Iterator[DeadLetter]:
+            dead_letters = self._ask(lambda store: store.dead_letters)
+            for dead_lettered in dead_letters.all(queue, low, high, ahead=ahead, ask=self._ask):
+                dead_letter = DeadLetter.of(queue, dead_lettered)
+                if all_match or filter.matches(dead_letter):
+                    yield dead_letter
+
+        return heapq.merge(
+            *map(of_queue, queues), key=lambda dead_letter: dead_letter.dead_lettered.died_ms
+        )
+
+    def get(self, id: str, *, queue: str | None = None) -> DeadLetter | None:
+        """Return the dead letter with that id, or else the first one of a task with that id.
+
+        Their ids differ where several dead letters of a task died, or where nobody knew the id:
+        then all dead letters are read. None where there is none.
+        """
+        if not isinstance(id, str):
+            raise InvalidFilter(f"id={id!r}: expected the id of a dead letter")
+
+        def ask(store: Store) -> DeadLetter | None:
+            for name in queues_of(store, queue):
+                dead_lettered = store.dead_letters.get(name, id)
+                if dead_lettered is not None:
+                    return DeadLetter.of(name, dead_lettered)
+            return None
+
+        return self._ask(ask) or next(self._dead(DeadFilter(queue, task_id=id)), None)
+
+    def count(self, /, filter: DeadFilter | None = None, **fields: Any) -> int:
+        """Return how many dead letters a filter means, or its *fields* as for
+        ``delayq.dead_letters(…)``; all of them are read unless it is by queue and time alone.
+        """
+        filter = _filter_of(filter, fields)
+        if not filter.is_by_place:
+            return sum(1 for _ in self._dead(filter))
+        low, high = filter.range_ms()
+        return self._ask(
+            lambda store: sum(
+                store.dead_letters.count(queue, low, high)
+                for queue in queues_of(store, filter.queue)
+            )
+        )
+
+
+def _filter_of(filter: DeadFilter | None, fields: Mapping[str, Any]) -> DeadFilter:
+    """Return a filter, or one of the fields that are given."""
+    given = {name: value for name, value in fields.items() if value is not None}
+    if filter is not None and given:
+        raise InvalidFilter(f"filter={filter!r} and {', '.join(given)}: give one of them")
+    return DeadFilter(**given) if filter is None else check_filter(filter)
+
+
+def check_filter(filter: DeadFilter) -> DeadFilter:
+    if not isinstance(filter, DeadFilter):
+        raise InvalidFilter(f"filter={filter!r}: expected a DeadFilter(…)")
+    return filter

@@ -1,0 +1,298 @@
+"""An archive: a folder of Parquet files, on any file system that Spark knows.
+
+::
+
+    history/day=2031-05-17/part-….parquet
+    history/_log/00000001.json                a commit
+    history/_staging/2-5f0c…/                 rows that are not committed yet
+
+Readers of Parquet skip names that begin with ``_``. After a commit its files are moved one by one;
+a reader meanwhile sees some of them. Each job first moves files that the last commit left in its
+staging.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import date
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from pyspark.sql import functions as F
+
+from celery_delayq.errors import ConfigError
+from celery_delayq.spark.archive.commits import ArchiveError, Commit
+from celery_delayq.spark.archive.no_database import check_no_database
+from celery_delayq.spark.archive.rows import COLUMNS, PARTITION, died_since, schema_of
+from celery_delayq.spark.session import setting
+from celery_delayq.utils.credentials import check_folder
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_TIMES = "spark.sql.parquet.outputTimestampType"
+
+_LOG, _STAGING = "_log", "_staging"
+
+#: Staging folders. Nothing else is moved or removed, whatever a commit says.
+_STAGED = re.compile(rf"{_STAGING}/\d+-[0-9a-f]+")
+
+
+def check_archive_folder(folder: str) -> None:
+    """Raise :class:`ConfigError` for the URL of a database, or one with a password."""
+    check_no_database(folder)
+    check_folder(folder)
+
+
+class FolderTarget:
+    """The archive in a folder.
+
+    Parameters
+    ----------
+    folder : str
+        As ``spark.read.parquet`` takes it.
+    """
+
+    def __init__(self, spark: SparkSession, folder: str) -> None:
+        check_no_database(folder)
+        if not hasattr(spark, "_jsc"):
+            raise ConfigError("this needs a session of spark-submit or python, not Spark Connect")
+        self._spark, self._folder = spark, folder.rstrip("/") or "/"
+
+    def __str__(self) -> str:
+        return self._folder
+
+    def table(self, table: str, *, make: bool) -> ArchivedTable:
+        """Return a table, after publishing its committed rows.
+
+        Parameters
+        ----------
+        make : bool
+            Make the table if it is missing.
+
+        Raises
+        ------
+        ArchiveError
+            It is missing, is no archive of this package, or has another version.
+        """
+        return ArchivedTable(self._spark, f"{self._folder}/{table}", table, make=make)
+
+
+class ArchivedTable:
+    """One table of an archive.
+
+    Attributes
+    ----------
+    table : str
+        Its name.
+    last : Commit | None
+        The last commit, None if there is none.
+    """
+
+    def __init__(self, spark: SparkSession, path: str, table: str, *, make: bool) -> None:
+        self._spark, self._path, self.table = spark, path, table
+        self._files = Files(spark, path)
+        self._schema = schema_of(COLUMNS[table])
+        numbers = [_number(name) for name in self._files.names(_LOG) if name.endswith(".json")]
+        if not numbers and (not make or any(not n.startswith("_") for n in self._files.names())):
+            raise ArchiveError(f"{path}: there is no archive of celery_delayq in it")
+        self.last = self.commit_of(max(numbers)) if numbers else None
+        if self.last is not None:
+            self._publish(self.last)
+            self._tidy(self.last)
+
+    def commit_of(self, number: int) -> Commit | None:
+        """Return the commit with a number, None if there is none."""
+        name = _log_name(number)
+        text = self._files.text(name)
+        return None if text is None else Commit.unpack(text, f"{self._path}/{name}", self.table)
+
+    def stage(self, rows: DataFrame, commit: Commit) -> Commit:
+        """Write rows to a staging folder; return the commit with their number and files."""
+        commit = replace(commit, staging=f"{_STAGING}/{commit.number}-{uuid4().hex[:12]}")
+        where = f"{self._path}/{commit.staging}"
+        try:
+            # Parquet's standard type for times; Spark's default is an older one.
+            with setting(self._spark, _TIMES, "TIMESTAMP_MICROS"):
+                rows.write.partitionBy(PARTITION[self.table]).parquet(where)
+            # Counted from the files: counters would include repeated Spark tasks twice.
+            staged = self._spark.read.schema(self._schema).parquet(where)
+            [(number, unreadable)] = staged.agg(F.count("*"), F.count("raw")).collect()
+        except Exception:
+            self.discard(commit)
+            raise
+        files = self._files.all(commit.staging)
+        return replace(commit, rows=number, unreadable=unreadable, files=files)
+
+    def commit(self, staged: Commit) -> None:
+        """Commit staged rows, and move their files.
+
+        Raises
+        ------
+        ArchiveError
+            Another job has committed meanwhile; nothing was added.
+        """
+        if not self._files.create(_log_name(staged.number), staged.pack()):
+            self.discard(staged)
+            raise ArchiveError(
+                f"{self._path}: another job has archived to it meanwhile; nothing was added, "
+                "run it again"
+            )
+        self.last = staged
+        self._publish(staged)
+
+    def discard(self, staged: Commit) -> None:
+        """Remove staged rows."""
+        if _STAGED.fullmatch(staged.staging):
+            self._files.delete(staged.staging)
+
+    def read(self) -> DataFrame:
+        """Return all rows."""
+        return self._spark.read.schema(self._schema).parquet(self._path)
+
+    def known(self, since: date) -> DataFrame:
+        """Return the digests of dead letters that died on that day or later, or at an unknown
+        time."""
+        return self.read().where(died_since(since)).select("digest")
+
+    def _publish(self, commit: Commit) -> None:
+        if not _STAGED.fullmatch(commit.staging):
+            raise ArchiveError(
+                f"{self._path}/{_log_name(commit.number)}: staging={commit.staging!r} is none of "
+                "this archive: it is damaged"
+            )
+        there = self._files.all(commit.staging)
+        for name, size in commit.files.items():
+            if name in there:
+                self._files.move(f"{commit.staging}/{name}", name, size)
+        self.discard(commit)
+
+    def _tidy(self, last: Commit) -> None:
+        """Remove staging folders of killed jobs: later commits have taken their numbers."""
+        for name in self._files.names(_STAGING):
+            if _number(name) <= last.number:
+                self._files.delete(f"{_STAGING}/{name}")
+
+
+class Files:
+    """Files below a folder, by Hadoop's API for S3, HDFS and disks."""
+
+    def __init__(self, spark: SparkSession, folder: str) -> None:
+        hadoop: Any = spark._jvm.org.apache.hadoop.fs  # type: ignore[union-attr]
+        self._hadoop, self._conf = hadoop, spark._jsc.hadoopConfiguration()
+        self._gateway: Any = spark.sparkContext._gateway
+        self._files = hadoop.Path(folder).getFileSystem(self._conf)
+        self._root = self._files.makeQualified(hadoop.Path(folder))
+
+    def names(self, folder: str = "") -> list[str]:
+        """Return the names in a folder; none if there is no folder."""
+        path = self._at(folder)
+        if not self._files.exists(path):
+            return []
+        return [each.getPath().getName() for each in self._files.listStatus(path)]
+
+    def all(self, folder: str) -> dict[str, int]:
+        """Return the files below a folder that readers see, with their sizes in bytes."""
+        path = self._at(folder)
+        if not self._files.exists(path):
+            return {}
+        start = len(path.toUri().getPath()) + 1
+        found = {}
+        each = self._files.listFiles(path, True)
+        while each.hasNext():
+            status = each.next()
+            name = status.getPath().toUri().getPath()[start:]
+            if not any(part.startswith(("_", ".")) for part in name.split("/")):
+                found[name] = status.getLen()
+        return found
+
+    def text(self, name: str) -> str | None:
+        """Return the text of a file, None if there is no file."""
+        path = self._at(name)
+        if not self._files.exists(path):
+            return None
+        stream = self._files.open(path)
+        try:
+            return bytes(stream.readAllBytes()).decode("utf-8", "replace")
+        finally:
+            stream.close()
+
+    def create(self, name: str, text: str) -> bool:
+        """Create a file with its whole text at once; return False if it exists."""
+        draft = self._at(f"{name}.{uuid4().hex[:12]}")
+        stream = self._files.create(draft, False)
+        try:
+            stream.write(text.encode())
+        finally:
+            stream.close()
+        ways = (self._link, self._rename) if self._files.getScheme() == "file" else (self._rename,)
+        try:
+            for way in ways:
+                try:
+                    way(draft, self._at(name))
+                    return True
+                except _java_error() as exc:
+                    if "FileAlreadyExists" in exc.java_exception.getClass().getName():
+                        return False
+                    if way is ways[-1]:
+                        raise
+        finally:
+            self._files.delete(draft, False)
+        raise AssertionError("the last way returns or raises")
+
+    def _link(self, draft: Any, target: Any) -> None:
+        """Name a file by a hard link: atomic on a disk that supports links."""
+        java = self._gateway.jvm.java.nio.file
+        none = self._gateway.new_array(self._gateway.jvm.java.lang.String, 0)
+        paths = [java.Paths.get(each.toUri().getPath(), none) for each in (target, draft)]
+        java.Files.createLink(*paths)
+
+    def _rename(self, draft: Any, target: Any) -> None:
+        """Name a file by a FileContext, which never overwrites.
+
+        On a disk it checks first and renames then, which is not atomic.
+        """
+        context = self._hadoop.FileContext.getFileContext(self._root.toUri(), self._conf)
+        how = self._gateway.new_array(getattr(self._hadoop, "Options$Rename"), 0)
+        context.rename(draft, target, how)
+
+    def move(self, source: str, target: str, size: int) -> None:
+        """Move a file unless another job has moved it; an incomplete copy is replaced."""
+        one, other = self._at(source), self._at(target)
+        self._files.mkdirs(other.getParent())
+        if self._files.exists(other) and self._files.getFileStatus(other).getLen() != size:
+            self._files.delete(other, False)
+        try:
+            moved = self._files.rename(one, other)
+        except _java_error() as exc:
+            moved, why = False, f": {exc.java_exception}"
+        else:
+            why = ""
+        if not moved and not self._files.exists(other):
+            raise ArchiveError(
+                f"{one.toString()} cannot be moved to {other.toString()}{why}; nothing is lost: "
+                "the next job moves it"
+            )
+
+    def delete(self, name: str) -> None:
+        """Remove a file or a folder, if it is there."""
+        self._files.delete(self._at(name), True)
+
+    def _at(self, name: str) -> Any:
+        return self._hadoop.Path(self._root, name) if name else self._root
+
+
+def _java_error() -> Any:
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+    return Py4JJavaError
+
+
+def _log_name(number: int) -> str:
+    return f"{_LOG}/{number:08}.json"
+
+
+def _number(name: str) -> int:
+    head = name.partition(".")[0].partition("-")[0]
+    return int(head) if head.isdigit() else 0

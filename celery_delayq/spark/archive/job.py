@@ -1,0 +1,344 @@
+"""The job that archives: the same steps for each table.
+
+New rows are staged, committed and published, in this order. Only then archived dead letters are
+removed from Redis. Each step determines what is left to do, so a job may be killed anywhere.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+
+from celery_delayq.deadletters.bulk import BATCH
+from celery_delayq.errors import ConfigError
+from celery_delayq.model.lookup import StatusCode, to_text
+from celery_delayq.model.scheduled import moment
+from celery_delayq.spark.access import Access, opened
+from celery_delayq.spark.archive.commits import ArchiveError, Commit
+from celery_delayq.spark.archive.folder import ArchivedTable, FolderTarget
+from celery_delayq.spark.archive.rows import (
+    COLUMNS,
+    PLACE,
+    ArchiveRows,
+    Batches,
+    died_since,
+    frame,
+    schema_of,
+)
+from celery_delayq.spark.read.filters import Wanted
+from celery_delayq.spark.read.history import START, RunsLost, loss, place_of, plan_runs
+from celery_delayq.spark.read.partitions import plan
+from celery_delayq.spark.read.parts import ReadPart
+from celery_delayq.spark.session import MOST_CONNECTIONS, described
+from celery_delayq.store.paging import queues_of
+from celery_delayq.store.scan import ScanStore
+from celery_delayq.store.schedule import Store
+from celery_delayq.transfer.results import server_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True)
+class ArchiveOptions:
+    """What to archive.
+
+    Attributes
+    ----------
+    tables : Collection[str]
+        Of ``history``, ``dead_letters`` and ``scheduled``; of the last each job takes a snapshot.
+    source : str | None
+        Name of the queue in the archive; None: host, port and database.
+    older_than : float
+        Only dead letters that died at least so many seconds ago.
+    remove : bool
+        Remove archived dead letters from Redis.
+    on_loss : str
+        ``warn`` or ``fail`` when Redis dropped runs before they were archived.
+    partitions, batchsize : int
+        About how many parts to read in parallel, and entries per round trip.
+    access : Mapping[str, str]
+        How the queue is found: the options ``url``, ``app``, ``keyprefix`` of the data source.
+    """
+
+    tables: Collection[str] = ("history", "dead_letters")
+    source: str | None = None
+    older_than: float = 0.0
+    remove: bool = False
+    on_loss: Literal["warn", "fail"] = "warn"
+    partitions: int = 8
+    batchsize: int = 1000
+    access: Mapping[str, str] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Raise :class:`ConfigError` if an option is wrong."""
+        unknown = sorted({*self.tables} - COLUMNS.keys())
+        if unknown or not self.tables:
+            raise ConfigError(
+                f"tables={', '.join(unknown or self.tables)!r}; valid are: {', '.join(COLUMNS)}"
+            )
+        if self.on_loss not in ("warn", "fail"):
+            raise ConfigError(f"on_loss={self.on_loss!r}; valid are: warn, fail")
+        if self.older_than < 0:
+            raise ConfigError(f"older_than={self.older_than!r}: expected seconds, from 0")
+        for name in ("partitions", "batchsize"):
+            if not 1 <= getattr(self, name) <= 10_000:
+                raise ConfigError(f"{name}={getattr(self, name)!r}: expected 1 to 10000")
+        if self.source == "":
+            raise ConfigError("source='': expected a name")
+        Access.of(self.access)
+
+
+@dataclass(frozen=True)
+class ArchiveSummary:
+    """What was archived; None for tables that were not asked for.
+
+    Attributes
+    ----------
+    source : str
+        Name of the queue.
+    history, dead_letters, scheduled : int | None
+        Added runs, dead letters and entries.
+    removed, gone : int | None
+        Dead letters removed from Redis, and those that were gone already.
+    snapshot : str | None
+        The name of the snapshot of the schedule.
+    unreadable : int
+        Added rows of which the archive has only the bytes.
+    refused : int
+        Unreadable entries of the schedule, which cannot be restored.
+    lost : str
+        Why runs may be missing, ``""`` if none are missing.
+    """
+
+    source: str = ""
+    history: int | None = None
+    dead_letters: int | None = None
+    scheduled: int | None = None
+    removed: int | None = None
+    gone: int | None = None
+    snapshot: str | None = None
+    unreadable: int = 0
+    refused: int = 0
+    lost: str = ""
+
+    def sums(self) -> Iterator[tuple[str, int]]:
+        """Yield names and counts, line by line."""
+        for name in ("history", "dead_letters", "removed", "gone", "scheduled", "unreadable"):
+            value = getattr(self, name)
+            if value is not None:
+                yield name.replace("_", " "), value
+
+
+def archive(spark: SparkSession, target: FolderTarget, options: ArchiveOptions) -> ArchiveSummary:
+    """Add new rows to an archive.
+
+    Raises
+    ------
+    ConfigError
+        An option is wrong.
+    ArchiveError
+        The folder is no archive, or another job added to it meanwhile. Only archived dead letters
+        were removed from Redis.
+    RunsLost
+        Runs may be missing, and *on_loss* is ``fail``.
+    """
+    options.check()
+    return _ArchiveJob(spark, target, options).run()
+
+
+class _ArchiveJob:
+    def __init__(self, spark: SparkSession, target: FolderTarget, options: ArchiveOptions) -> None:
+        self._spark, self._target, self._options = spark, target, options
+        self._access = Access.of(options.access)
+        with opened(self._access) as delayq:
+            self._source = options.source or server_of(delayq.store)
+            self._now = delayq.store.now_ms()
+
+    def run(self) -> ArchiveSummary:
+        told = ArchiveSummary(self._source)
+        for table, step in (
+            ("history", self._history),
+            ("dead_letters", self._dead_letters),
+            ("scheduled", self._scheduled),
+        ):
+            if table in self._options.tables:
+                with described(self._spark, f"archive {table}"):
+                    told = step(told)
+        return told
+
+    # -- the tables
+
+    def _history(self, told: ArchiveSummary) -> ArchiveSummary:
+        archived = self._target.table("history", make=True)
+        last = archived.last
+        reached = dict(last.reached) if last is not None else {}
+        self._check_source(reached)
+        after, options = reached.get(self._source, START), self._options
+        with opened(self._access) as delayq:
+            history = delayq.store.history
+            upto, first = history.last() or START, history.first() or START
+            lost = loss(delayq.store, after)
+            parts = plan_runs(delayq.store, after, upto, options.partitions, options.batchsize)
+        rows = self._read("history", parts)
+        staged = archived.stage(rows, self._next(archived)) if parts else None
+        with opened(self._access) as delayq:  # runs that were dropped during the read
+            lost = lost or loss(delayq.store, max(after, first, key=place_of))
+        if lost and options.on_loss == "fail":
+            if staged is not None:
+                archived.discard(staged)
+            raise RunsLost(f"{lost}. Nothing was added; to continue anyway, set on_loss=warn")
+        if staged is not None:
+            archived.commit(replace(staged, reached={**reached, self._source: upto}))
+            told = _with(told, staged)
+        return replace(told, history=0 if staged is None else staged.rows, lost=lost)
+
+    def _dead_letters(self, told: ArchiveSummary) -> ArchiveSummary:
+        archived = self._target.table("dead_letters", make=True)
+        parts, since = self._parts_of_dead_letters()
+        number = 0
+        if parts:
+            # A dead letter is there twice only if somebody copied it.
+            rows = self._read("dead_letters", parts).dropDuplicates(["digest"])
+            if archived.last is not None:
+                # Older dead letters that came back meanwhile are left to the next job.
+                some = rows.where(died_since(since))
+                rows = some.join(archived.known(since), "digest", "left_anti")
+            # So that files of each day are neither too small nor too large.
+            staged = archived.stage(rows.hint("rebalance", "day"), self._next(archived))
+            number = staged.rows
+            if number:
+                archived.commit(staged)
+                told = _with(told, staged)
+            else:
+                archived.discard(staged)
+        told = replace(told, dead_letters=number)
+        if self._options.remove:
+            removed, gone = self._remove(archived)
+            told = replace(told, removed=removed, gone=gone)
+        return told
+
+    def _scheduled(self, told: ArchiveSummary) -> ArchiveSummary:
+        archived = self._target.table("scheduled", make=True)
+        commit = self._next(archived)
+        # The number makes the name unique.
+        name = f"{moment(self._now):%Y%m%dT%H%M%SZ}-{commit.number}"
+        with opened(self._access) as delayq:
+            parts = self._plan(delayq.store, Wanted("scheduled"))
+        # An entry that is moved meanwhile may be read twice.
+        rows = self._read("scheduled", parts, {"snapshot": name}).dropDuplicates(["digest"])
+        staged = archived.stage(rows, replace(commit, snapshot=name))
+        archived.commit(staged)
+        told = _with(told, staged)
+        return replace(told, scheduled=staged.rows, snapshot=name, refused=staged.unreadable)
+
+    # -- reading
+
+    def _read(
+        self, table: str, parts: Sequence[ReadPart], constant: Mapping[str, str] = {}
+    ) -> DataFrame:
+        given = {"source": self._source, **constant}
+        return self._frame(table, COLUMNS[table], parts, given)
+
+    def _frame(
+        self,
+        table: str,
+        columns: Mapping[str, str],
+        parts: Sequence[ReadPart],
+        constant: Mapping[str, str] = {},
+    ) -> DataFrame:
+        rows = partial(ArchiveRows, table, columns, constant)
+        limit = self._options.batchsize
+        return frame(self._spark, self._access, parts, rows, schema_of(columns), limit)
+
+    def _plan(self, store: Store, wanted: Wanted) -> list[ReadPart]:
+        return plan(store, wanted, self._options.partitions, self._options.batchsize)
+
+    def _parts_of_dead_letters(self) -> tuple[list[ReadPart], date]:
+        """Return the parts of selected dead letters, and the day on which the first one died."""
+        last = self._now - int(self._options.older_than * 1000)
+        with opened(self._access) as delayq:
+            store = delayq.store
+            parts = self._plan(store, Wanted("dead_letters", high=last))
+            scan = ScanStore(store)
+            died = [scan.died_ms(queue, None, 0) for queue in queues_of(store, None)]
+        first = min((each for each in died if each is not None), default=0)
+        return parts, moment(first).date()
+
+    def _next(self, archived: ArchivedTable) -> Commit:
+        last = archived.last
+        return Commit(
+            table=archived.table,
+            number=1 if last is None else last.number + 1,
+            made=moment(self._now).isoformat(),
+            source=self._source,
+            reached={} if last is None else last.reached,
+        )
+
+    def _check_source(self, reached: Mapping[str, str]) -> None:
+        """Raise :class:`ArchiveError` if this may be an archived queue under another name.
+
+        Its whole history would be archived again.
+        """
+        if reached and self._source not in reached and self._options.source is None:
+            raise ArchiveError(
+                f"the archive has the history of {', '.join(sorted(reached))}, and this queue is "
+                f"{self._source}: if it is the same under another name, give the name that the "
+                f"archive has by the option source, else give source={self._source!r}"
+            )
+
+    # -- removing
+
+    def _remove(self, archived: ArchivedTable) -> tuple[int, int]:
+        """Remove archived dead letters from Redis; return how many, and how many were gone."""
+        parts, since = self._parts_of_dead_letters()
+        if not parts or archived.last is None:
+            return 0, 0
+        dead_letters = self._frame("dead_letters", PLACE, parts)
+        removable = dead_letters.join(archived.known(since), "digest", "left_semi").coalesce(
+            MOST_CONNECTIONS
+        )
+        done = removable.mapInArrow(_removing(self._access), "removed BIGINT, gone BIGINT")
+        [(removed, gone)] = done.agg(F.sum("removed"), F.sum("gone")).collect()
+        return int(removed or 0), int(gone or 0)
+
+
+def _with(told: ArchiveSummary, staged: Commit) -> ArchiveSummary:
+    return replace(told, unreadable=told.unreadable + staged.unreadable)
+
+
+def _discarded(
+    queue: str, dead_letters: Sequence[tuple[str, int]], token: str, store: Store
+) -> list[StatusCode]:
+    return store.dead_letters.discard(queue, dead_letters, token)
+
+
+def _removing(access: Access) -> Callable[[Batches], Batches]:
+    """Return the function that removes dead letters on executors, each only if unchanged."""
+
+    def remove(batches: Batches) -> Batches:
+        states: Counter[StatusCode] = Counter()
+        with opened(access) as delayq:
+            for batch in batches:
+                by_queue: dict[str, list[tuple[str, int]]] = defaultdict(list)
+                rows = (batch.column(name).to_pylist() for name in ("queue", "name", "died_ms"))
+                for queue, name, died_ms in zip(*rows, strict=True):
+                    by_queue[queue].append((to_text(name), died_ms))
+                for queue, dead_letters in by_queue.items():
+                    for start in range(0, len(dead_letters), BATCH):
+                        part = dead_letters[start : start + BATCH]
+                        states.update(
+                            delayq.session.ask(partial(_discarded, queue, part, uuid4().hex))
+                        )
+        removed = states.pop("d", 0)
+        yield pa.RecordBatch.from_pydict({"removed": [removed], "gone": [states.total()]})
+
+    return remove

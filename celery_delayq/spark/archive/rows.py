@@ -1,0 +1,198 @@
+"""Rows of an archive: columns of the data source, and the bytes of Redis to restore them.
+
+A digest identifies each row. Everything here runs on executors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import date, datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+
+from celery_delayq.errors import RecordError
+from celery_delayq.model.dead_letter import DeadLetter, DeadLettered
+from celery_delayq.model.envelope import MAX_DUE_MS
+from celery_delayq.model.lookup import Listed, to_bytes, to_text
+from celery_delayq.model.scheduled import moment
+from celery_delayq.spark.access import Access, opened
+from celery_delayq.spark.read.history import place_of
+from celery_delayq.spark.read.messages import name_of, text_of
+from celery_delayq.spark.read.parts import ReadPart
+from celery_delayq.spark.read.table_rows import Page, TableRows
+from celery_delayq.spark.read.tables import ARROW, TABLES
+from celery_delayq.transfer.dead_letter_row import DeadLetterRow
+from celery_delayq.transfer.schedule_row import ScheduleRow
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+Batches = Iterator[pa.RecordBatch]
+
+#: The partition column of each table.
+PARTITION = {"history": "day", "dead_letters": "day", "scheduled": "snapshot"}
+
+#: The columns of each table with their SQL types. `data` is a whole dead letter; an entry has the
+#: fields of :class:`~celery_delayq.transfer.schedule_row.ScheduleRow`.
+COLUMNS: Mapping[str, Mapping[str, str]] = {
+    "history": {"source": "STRING", **TABLES["history"], "day": "DATE"},
+    "dead_letters": {
+        "digest": "STRING",
+        "source": "STRING",
+        **TABLES["dead_letters"],
+        "data": "BINARY",
+        "day": "DATE",
+    },
+    "scheduled": {
+        "digest": "STRING",
+        "source": "STRING",
+        "queue": "STRING",
+        "id": "STRING",
+        "duplicate": "BOOLEAN",
+        "task": "STRING",
+        "due": "TIMESTAMP_LTZ",
+        "due_ms": "BIGINT",
+        "step": "INT",
+        "message_id": "STRING",
+        "message": "STRING",
+        "problem": "STRING",
+        "raw": "BINARY",
+        "snapshot": "STRING",
+    },
+}
+
+#: Columns that identify a dead letter in Redis: its name, and its time of death in ms.
+PLACE = {"digest": "STRING", "queue": "STRING", "name": "BINARY", "died_ms": "BIGINT"}
+
+#: The day of dead letters without a time of death.
+UNKNOWN = date(1970, 1, 1)
+
+_KINDS = {**ARROW, "DATE": pa.date32()}
+
+
+def schema_of(columns: Mapping[str, str]) -> str:
+    """Return columns as DDL."""
+    return ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
+
+
+class ArchiveRows(TableRows):
+    """Makes rows of an archive.
+
+    Parameters
+    ----------
+    columns : Mapping[str, str]
+        Those of a table in :data:`COLUMNS`, or :data:`PLACE`.
+    constant : Mapping[str, str]
+        Columns with the same value in all rows.
+    """
+
+    def __init__(
+        self, table: str, columns: Mapping[str, str], constant: Mapping[str, str] = {}
+    ) -> None:
+        told = [name for name in columns if name in TABLES[table]] if table != "scheduled" else []
+        super().__init__(table, told)
+        self._kinds, self._names, self._constant = columns, [*columns], constant
+        self._schema = pa.schema([(name, _KINDS[kind]) for name, kind in columns.items()])
+
+    def scheduled(self, queue: str, entries: Sequence[tuple[bytes, bytes, bytes]]) -> Page:
+        """Return rows of entries: name, score and record of each."""
+        rows = [_entry(queue, *each) for each in entries]
+        page: Page = {name: [row.get(name) for row in rows] for name in self._names}
+        return self._whole(page, len(entries))
+
+    def dead_letters(self, queue: str, found: Sequence[DeadLettered]) -> Page:
+        """Return rows of dead letters; for removal only those whose id can be restored exactly."""
+        if "name" in self._kinds:
+            found = [each for each in found if text_of(each.id) == each.id]
+        page = super().dead_letters(queue, found)
+        dead_letters = [DeadLetterRow.of(DeadLetter.of(queue, each)) for each in found]
+        page["digest"] = [each.digest for each in dead_letters]
+        if "name" in self._kinds:
+            page["name"] = [to_bytes(each.id) for each in found]
+            page["died_ms"] = [each.died_ms for each in found]
+        else:
+            page["id"] = [text_of(each.id) for each in dead_letters]
+            page["data"] = [each.data for each in found]
+            page["day"] = _days(page["died"])
+        return self._whole(page, len(found))
+
+    def history(self, entries: Sequence[tuple[str, bytes]]) -> Page:
+        """Return rows of the history, from pairs of offset and record."""
+        page = super().history(entries)
+        added = [moment(place_of(offset)[0]) for offset, _ in entries]
+        ended = zip(page["ended"], added, strict=True)
+        page["day"] = _days([time or when for time, when in ended])
+        return self._whole(page, len(entries))
+
+    def _whole(self, page: Page, size: int) -> Page:
+        return {**page, **{name: [value] * size for name, value in self._constant.items()}}
+
+
+def _entry(queue: str, name: bytes, score: bytes, record: bytes) -> dict[str, Any]:
+    """Return a row of an entry of the schedule; an unreadable one has its bytes and the reason."""
+    duplicate = b"\0" in name
+    try:
+        row = ScheduleRow.of_listed(queue, Listed(to_text(name), int(float(score)), record))
+    except (RecordError, ValueError, OverflowError) as exc:
+        digest = _digest(queue, name, record)
+        id = name_of(name.partition(b"\0")[0])
+        problem = {"problem": text_of(str(exc)), "raw": record}
+        return {"digest": digest, "queue": queue, "id": id, "duplicate": duplicate, **problem}
+    due = moment(row.due_ms) if row.due_ms <= MAX_DUE_MS else None
+    digest = _digest(queue, to_bytes(row.id), row.message_id.encode())
+    return {**row._asdict(), "digest": digest, "duplicate": duplicate, "due": due}
+
+
+def died_since(day: date) -> Column:
+    """Return the condition: died on that day or later, or at an unknown time."""
+    return (F.col("day") >= F.lit(day)) | (F.col("day") == F.lit(UNKNOWN))
+
+
+def _digest(queue: str, *parts: bytes) -> str:
+    """Return a digest of several byte strings that does not confuse their bounds."""
+    found = hashlib.sha256()
+    for part in (to_bytes(queue), *parts):
+        found.update(b"%d " % len(part) + part)
+    return found.hexdigest()
+
+
+def _days(times: Sequence[datetime]) -> pa.Array:
+    """Return the days of times, in UTC."""
+    days: list[date] = [each.astimezone(timezone.utc).date() for each in times]
+    return pa.array(days, pa.date32())
+
+
+def frame(
+    spark: SparkSession,
+    access: Access,
+    parts: Sequence[ReadPart],
+    rows: Callable[[], ArchiveRows],
+    schema: str,
+    limit: int,
+) -> DataFrame:
+    """Return the rows of parts of a table; each part is one Spark task.
+
+    Parameters
+    ----------
+    rows : Callable[[], ArchiveRows]
+        Makes the object that makes rows.
+    limit : int
+        Entries per round trip.
+    """
+    if not parts:
+        return spark.createDataFrame([], schema)
+
+    def read(batches: Batches) -> Batches:
+        for batch in batches:
+            for place in batch.column(0).to_pylist():
+                made = rows()
+                with opened(access) as delayq:
+                    for range_ in parts[place].ranges:
+                        for page in range_.pages(delayq.store, made, limit):
+                            yield made.batch(page)
+
+    number = len(parts)
+    return spark.range(0, number, 1, number).mapInArrow(read, schema)

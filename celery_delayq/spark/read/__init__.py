@@ -1,0 +1,1 @@
+"""Reading: the tables of the data source, in batches and as a stream."""

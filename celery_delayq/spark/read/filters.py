@@ -1,0 +1,141 @@
+"""Which rows to read, by options and by filters that Spark pushes down. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from celery_delayq.errors import ConfigError, InvalidETA
+from celery_delayq.model.envelope import MAX_DUE_MS
+from celery_delayq.model.scheduled import bound_ms
+from celery_delayq.spark.options import ReadOptions
+from celery_delayq.spark.read.tables import TABLES, TIMES
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MS = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The rows of one table to read.
+
+    Attributes
+    ----------
+    queues : frozenset[str] | None
+        Only these queues, None for all.
+    task : str | None
+        Only this task, None for all.
+    low, high : int | None
+        Inclusive bounds in ms since 1970 of the column of :data:`.tables.TIMES`.
+    """
+
+    table: str
+    queues: frozenset[str] | None = None
+    task: str | None = None
+    low: int | None = None
+    high: int | None = None
+
+    @classmethod
+    def of(cls, options: ReadOptions) -> Wanted:
+        """Return the rows that options describe.
+
+        Raises
+        ------
+        ConfigError
+            A time cannot be read, or the table has no column for an option.
+        """
+        table = options.table
+        for name in ("queue", "task"):
+            if getattr(options, name) is not None and name not in TABLES[table]:
+                raise ConfigError(
+                    f"{name}={getattr(options, name)!r}: the table {table} has no {name}; leave "
+                    "the option out"
+                )
+        bounds = {name: _ms(name, getattr(options, name)) for name in ("since", "until")}
+        if table not in TIMES and bounds != {"since": None, "until": None}:
+            raise ConfigError(
+                f"since={options.since!r}, until={options.until!r}: the table {table} is in no "
+                f"order of time, but {', '.join(TIMES)} are; filter the rows instead"
+            )
+        until = bounds["until"]
+        return cls(
+            table,
+            None if options.queue is None else frozenset({options.queue}),
+            options.task,
+            bounds["since"],
+            None if until is None else until - 1,
+        )
+
+    def narrowed(self, filter: Filter) -> Wanted | None:
+        """Return the rows for which a filter holds, too; None for an unsupported filter."""
+        column = ".".join(getattr(filter, "attribute", ()))
+        value = getattr(filter, "value", None)
+        if column == "queue" and "queue" in TABLES[self.table]:
+            names: Iterable[Any] = filter.value if isinstance(filter, In) else (value,)
+            if isinstance(filter, (EqualTo, In)) and all(isinstance(each, str) for each in names):
+                queues = frozenset(names)
+                return replace(
+                    self, queues=queues & (queues if self.queues is None else self.queues)
+                )
+        elif column == "task" and isinstance(filter, EqualTo) and isinstance(value, str):
+            return replace(self, task=value) if self.task in (None, value) else None
+        elif column == TIMES.get(self.table) and isinstance(value, datetime):
+            return self._between(filter, value)
+        return None
+
+    def tests(self) -> Mapping[str, Callable[[Any], bool]]:
+        """Return the conditions, by column, that must be checked row by row."""
+        found: dict[str, Callable[[Any], bool]] = {}
+        if self.task is not None:
+            found["task"] = frozenset({self.task}).__contains__
+        if self.table == "history":
+            if self.queues is not None:
+                found["queue"] = self.queues.__contains__
+            if self.low is not None or self.high is not None:
+                found["ended"] = self._is_in_time
+        return found
+
+    def _is_in_time(self, time: datetime | None) -> bool:
+        if time is None:
+            return False
+        ms = (time - _EPOCH) // _MS
+        return (self.low is None or self.low <= ms) and (self.high is None or ms <= self.high)
+
+    def _between(self, filter: Filter, time: datetime) -> Wanted | None:
+        since = (time if time.tzinfo else time.replace(tzinfo=timezone.utc)) - _EPOCH
+        below, above = since // _MS, -(-since // _MS)
+        if not 0 <= above < MAX_DUE_MS:  # rows have no times that Python cannot represent
+            return None
+        if isinstance(filter, GreaterThanOrEqual):
+            return self._within(above, None)
+        if isinstance(filter, GreaterThan):
+            return self._within(below + 1, None)
+        if isinstance(filter, LessThan):
+            return self._within(None, above - 1)
+        if isinstance(filter, LessThanOrEqual):
+            return self._within(None, below)
+        return self._within(above, below) if isinstance(filter, EqualTo) else None
+
+    def _within(self, low: int | None, high: int | None) -> Wanted:
+        lows = [each for each in (self.low, low) if each is not None]
+        highs = [each for each in (self.high, high) if each is not None]
+        return replace(self, low=max(lows, default=None), high=min(highs, default=None))
+
+
+def _ms(name: str, text: str | None) -> int | None:
+    try:
+        return bound_ms(name, text)
+    except InvalidETA as exc:
+        raise ConfigError(str(exc)) from exc

@@ -1,0 +1,256 @@
+"""Cut a table into parts that Spark reads in parallel.
+
+A plan has bounds and no entries, so its size does not depend on the number of entries. Bounds are
+positions in an order: an entry that is not moved is in exactly one part, whatever else is added or
+removed. An entry that is moved meanwhile may be read twice or not at all.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
+
+from celery_delayq.spark.read.filters import Wanted
+from celery_delayq.spark.read.history import END, START, Runs, plan_runs
+from celery_delayq.spark.read.parts import ReadPart, ReadRange, ReadRanges
+from celery_delayq.spark.read.table_rows import (
+    Page,
+    TableRows,
+    TrackedMessage,
+    names_of,
+    split_held,
+)
+from celery_delayq.store.keys import Layout
+from celery_delayq.store.paging import queues_of
+from celery_delayq.store.periodic import PeriodicStore
+from celery_delayq.store.scan import Mark, ScanStore, Stretch, Where
+from celery_delayq.store.schedule import Store
+
+
+class _PartitionPlan(NamedTuple):
+    """The table to cut."""
+
+    store: Store
+    wanted: Wanted
+    queues: Mapping[str, Layout]
+    parts: int
+    least: int
+
+
+def plan(store: Store, wanted: Wanted, parts: int, least: int) -> list[ReadPart]:
+    """Return about *parts* parts of at least *least* rows."""
+    if wanted.table == "periodic":
+        return [ReadPart([Entries()])]
+    if wanted.table == "history":
+        upto = store.history.last() or START
+        # And runs that end meanwhile: they are in no other table any more.
+        rest = ReadPart([Runs(upto, END)])
+        return [*plan_runs(store, START, upto, parts, least), rest]
+    names = {**queues_of(store, None)}
+    if wanted.queues is not None:
+        names = {name: names.get(name, store.layout) for name in sorted(wanted.queues)}
+    found = _HOW[wanted.table](_PartitionPlan(store, wanted, names, parts, least))
+    return [ReadPart(ranges) for ranges in found if ranges]
+
+
+def share(sizes: Sequence[int], parts: int, least: int = 1) -> list[list[tuple[int, int, int]]]:
+    """Cut lists of these sizes into about *parts* parts of equal size, at least *least*.
+
+    Returns
+    -------
+    list[list[tuple[int, int, int]]]
+        For each part: index of the list, start, and end (exclusive).
+    """
+    most = max(least, -(-sum(sizes) // parts), 1)
+    found: list[list[tuple[int, int, int]]] = []
+    room = 0
+    for which, size in enumerate(sizes):
+        start = 0
+        while start < size:
+            if room == 0:
+                found.append([])
+                room = most
+            end = min(size, start + room)
+            found[-1].append((which, start, end))
+            room -= end - start
+            start = end
+    return found
+
+
+# -- the schedule ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """A range of the schedule of a queue."""
+
+    stretch: Stretch
+
+    def pages(self, store: Store, rows: TableRows, limit: int) -> Iterator[Page]:
+        """Yield its entries."""
+        for entries in ScanStore(store).entries(self.stretch, limit):
+            yield rows.scheduled(self.stretch.queue, entries)
+
+
+def _scheduled(plan: _PartitionPlan) -> ReadRanges:
+    store, wanted = plan.store, plan.wanted
+    scan = ScanStore(store)
+    stretches = [
+        each
+        for name in plan.queues
+        for each in Stretch.all_of(name, wanted.task, wanted.low, wanted.high)
+    ]
+    sizes = scan.sizes(stretches)
+    reached: dict[int, Mark | None] = {}
+    for pieces in share(sizes, plan.parts, plan.least):
+        ranges: list[ReadRange] = []
+        for which, _, end in pieces:
+            whole, after = stretches[which], reached.get(which)
+            upto = scan.mark(whole, end - 1) if end < sizes[which] else None
+            if upto is not None and after is not None and upto.key <= after.key:
+                continue  # enough entries were added before it meanwhile
+            if which not in reached or after is not None:
+                ranges.append(Scheduled(whole._replace(after=after, upto=upto)))
+                reached[which] = upto  # None at the end
+        yield ranges
+
+
+# -- ready and leased -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ready:
+    """Messages of one ready list, by position from the end that workers take from.
+
+    Positions shift while workers take messages, so one may be read twice or not at all.
+    """
+
+    queue: str
+    step: int | None
+    name: str
+    start: int
+    end: int
+
+    def pages(self, store: Store, rows: TableRows, limit: int) -> Iterator[Page]:
+        """Yield its messages."""
+        scan = ScanStore(store)
+        for found in scan.messages(self.name, self.start, self.end, limit):
+            if self.step is None:
+                messages = [split_held(each)[1] for each in found]
+                yield rows.quarantined(self.queue, found, _tracked(scan, self.queue, messages))
+            else:
+                tracked = _tracked(scan, self.queue, found)
+                yield rows.ready(self.queue, self.step, found, tracked)
+
+
+def _ready(plan: _PartitionPlan) -> ReadRanges:
+    store = plan.store
+    lists: list[tuple[str, int | None, str]] = []
+    for name, layout in plan.queues.items():
+        lists.append((name, None, store.keys.queue(name).quarantined))
+        lists += [(name, step, store.keys.ready(name, step, layout)) for step in layout.steps]
+    # Each list is read to its end at that time: messages that became ready are in no other table.
+    sizes = [max(1, size) for size in ScanStore(store).lengths([name for _, _, name in lists])]
+    for pieces in share(sizes, plan.parts, plan.least):
+        yield [
+            Ready(*lists[which], start, sys.maxsize if end == sizes[which] else end)
+            for which, start, end in pieces
+        ]
+
+
+@dataclass(frozen=True)
+class Leased:
+    """The leased messages of one process and queue."""
+
+    queue: str
+    worker_id: str
+
+    def pages(self, store: Store, rows: TableRows, limit: int) -> Iterator[Page]:
+        """Yield them, except those that a retry has replaced."""
+        scan = ScanStore(store)
+        held = (value for _, value in scan.held(self.queue, self.worker_id) if value)
+        while values := [*islice(held, limit)]:
+            messages = [split_held(each)[1] for each in values]
+            tracked = _tracked(scan, self.queue, messages, "running")
+            yield rows.leased(self.queue, self.worker_id, values, tracked)
+
+
+def _leased(plan: _PartitionPlan) -> ReadRanges:
+    held = [(name, *each) for name in plan.queues for each in plan.store.leases.leases(name)]
+    for pieces in share([1] * len(held), plan.parts):
+        yield [Leased(*held[which][:2]) for which, _, _ in pieces]
+
+
+def _tracked(
+    scan: ScanStore, queue: str, messages: Sequence[bytes], where: Where = "waiting"
+) -> list[TrackedMessage | None]:
+    """Return the message index entry of each message, None if there is none."""
+    names = [*map(names_of, messages)]
+    asked = [name for each in names if each is not None for name in each[:2]]
+    found = iter(scan.tracked(queue, where, asked))
+    tracked: list[TrackedMessage | None] = []
+    for each in names:
+        both = () if each is None else (TrackedMessage.read(next(found), each[2]) for _ in range(2))
+        tracked.append(next(filter(None, [*both]), None))
+    return tracked
+
+
+# -- dead letters, periodic entries ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Died:
+    """Dead letters of a queue that died within inclusive bounds in ms since 1970."""
+
+    queue: str
+    low: int | None
+    high: int | None
+
+    def pages(self, store: Store, rows: TableRows, limit: int) -> Iterator[Page]:
+        """Yield the dead letters."""
+        for found in store.dead_letters.pages(self.queue, self.low, self.high, limit):
+            yield rows.dead_letters(self.queue, found)
+
+
+def _dead_letters(plan: _PartitionPlan) -> ReadRanges:
+    store, wanted = plan.store, plan.wanted
+    names, scan = [*plan.queues], ScanStore(store)
+    sizes = [store.dead_letters.count(name, wanted.low, wanted.high) for name in names]
+    reached: dict[int, int | None] = {}
+    for pieces in share(sizes, plan.parts, plan.least):
+        ranges: list[ReadRange] = []
+        for which, _, end in pieces:
+            low, high = reached.get(which, wanted.low), None
+            if end < sizes[which]:
+                high = scan.died_ms(names[which], wanted.low, end - 1)
+            if high is None:
+                high = wanted.high
+            if low is None or high is None or low <= high:
+                ranges.append(Died(names[which], low, high))
+                reached[which] = None if high is None else high + 1
+        yield ranges
+
+
+@dataclass(frozen=True)
+class Entries:
+    """All periodic entries: they are few."""
+
+    def pages(self, store: Store, rows: TableRows, limit: int) -> Iterator[Page]:
+        """Yield them, each once."""
+        seen: set[str] = set()
+        found = PeriodicStore(store).all()
+        while batch := [*islice(found, limit)]:
+            records = {name: record for name, record in batch if name not in seen}
+            seen.update(records)
+            yield rows.periodic([*records.items()])
+
+
+_HOW: Mapping[str, Callable[[_PartitionPlan], ReadRanges]] = {
+    "scheduled": _scheduled,
+    "ready": _ready,
+    "leased": _leased,
+    "dead_letters": _dead_letters,
+}

@@ -1,0 +1,296 @@
+"""How data of Redis become rows of a table. No I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import lru_cache
+from itertools import starmap
+from typing import Any, NamedTuple
+from urllib.parse import unquote_to_bytes
+
+import pyarrow as pa
+
+from celery_delayq.errors import RecordError
+from celery_delayq.model.dead_letter import DeadLetter, DeadLettered
+from celery_delayq.model.envelope import MAX_DUE_MS, task_name
+from celery_delayq.model.history import RunRecord
+from celery_delayq.model.lookup import PAUSED_OFFSET, to_bytes
+from celery_delayq.model.scheduled import moment
+from celery_delayq.periodic.state import Periodic
+from celery_delayq.periodic.unreadable import UnreadableEntry
+from celery_delayq.spark.read.messages import TIME, Messages, name_of, text_of, time_of
+from celery_delayq.spark.read.tables import ARROW, TABLES
+
+#: Columns of a page, as lists or Arrow arrays, by name.
+Page = dict[str, Any]
+
+#: The formats of ``include/record.lua``, ``include/label.lua``, ``include/lease.lua`` and
+#: ``include/tracking.lua``.
+_RECORD = re.compile(rb"1 (\d+) \S+ (\S*)\n")
+_LABEL = re.compile(rb'{"properties": {"delayq": {"label": "(\S*) (\S+) \d+ \S+"')
+_HELD = re.compile(rb"(\d+)!?\n")
+_TRACKED = re.compile(rb"(!?)(\S+) (\d+) ")
+
+_RUN_TEXTS = ("id", "task", "queue", "worker", "state", "reason")
+
+_LARGEST = {"INT": 2**31, "BIGINT": 2**63}
+
+#: The last millisecond that a row can have; a score that was set manually may be infinite.
+_END = MAX_DUE_MS
+
+
+class TableRows:
+    """Makes rows of one table.
+
+    Parameters
+    ----------
+    names : Sequence[str]
+        The columns to make.
+    where : Mapping[str, Callable[[Any], bool]]
+        Conditions on columns that rows must meet; all other filters are applied before.
+    """
+
+    def __init__(
+        self, table: str, names: Sequence[str], where: Mapping[str, Callable[[Any], bool]] = {}
+    ) -> None:
+        self._kinds = TABLES[table]
+        self._names = names
+        self._where = where
+        self._schema = pa.schema([(name, ARROW[self._kinds[name]]) for name in names])
+        #: The columns that have to be made.
+        self.needed = {*names, *where}
+        says = {"id"} if "task_id" in self.needed else set()
+        self._messages = Messages(self.needed | says)
+
+    def batch(self, page: Page) -> pa.RecordBatch:
+        """Return the rows of a page as a batch."""
+        for name, is_meant in self._where.items():
+            column = page[name]
+            values = column.to_pylist() if isinstance(column, pa.Array) else column
+            found = [place for place, value in enumerate(values) if is_meant(value)]
+            if len(found) < len(values):
+                rows = pa.array(found, pa.int64())  # Arrow cannot infer the type of an empty list
+                kept = {*self._names, *self._where}
+                page = {each: self._array(each, page[each]).take(rows) for each in kept}
+        arrays = [self._array(name, page[name]) for name in self._names]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _array(self, name: str, column: Any) -> pa.Array:
+        if isinstance(column, pa.Array):
+            return column
+        return pa.array(column, ARROW[self._kinds[name]])
+
+    # -- from data of Redis
+
+    def scheduled(self, queue: str, entries: Sequence[tuple[bytes, bytes, bytes]]) -> Page:
+        """Return rows of entries: name, score and record of each."""
+        heads: list[tuple[int, str] | None] = []
+        messages = []
+        for _, _, data in entries:
+            match = _RECORD.match(data)
+            heads.append(_head(match[1], match[2]) if match else None)
+            messages.append(data[match.end() :] if match and heads[-1] else b"")
+        page, good = self._messages.columns(messages)
+        there = [head if is_good else None for head, is_good in zip(heads, good, strict=True)]
+        scores = [int(float(score)) if score[-1:] != b"f" else _END for _, score, _ in entries]
+        page["queue"] = [queue] * len(entries)
+        page["state"] = ["paused" if score >= PAUSED_OFFSET else "scheduled" for score in scores]
+        page["due"] = _moments(
+            [score - PAUSED_OFFSET if score >= PAUSED_OFFSET else score for score in scores]
+        )
+        page["priority"] = [head and head[0] for head in there]
+        page["task"] = [head and head[1] for head in there]
+        names = [name.partition(b"\0")[0] for name, _, _ in entries]
+        return _with_raw(page, good, [data for _, _, data in entries], names)
+
+    def ready(
+        self,
+        queue: str,
+        step: int,
+        messages: Sequence[bytes],
+        waiting: Sequence[TrackedMessage | None],
+    ) -> Page:
+        """Return rows of messages of a ready list, with the index entry of each."""
+        found = [(step, message) for message in messages]
+        return self._tracked(queue, "ready", found, waiting)
+
+    def quarantined(
+        self, queue: str, values: Sequence[bytes], waiting: Sequence[TrackedMessage | None]
+    ) -> Page:
+        """Return rows of quarantined messages, which are delivered alone."""
+        return self._tracked(queue, "ready", [*map(split_held, values)], waiting)
+
+    def leased(
+        self,
+        queue: str,
+        worker: str,
+        values: Sequence[bytes],
+        running: Sequence[TrackedMessage | None],
+    ) -> Page:
+        """Return rows of the leased messages of a process."""
+        page = self._tracked(queue, "running", [*map(split_held, values)], running)
+        return {**page, "worker": [text_of(worker)] * len(values)}
+
+    def _tracked(
+        self,
+        queue: str,
+        state: str,
+        found: Sequence[tuple[int | None, bytes]],
+        known: Sequence[TrackedMessage | None],
+    ) -> Page:
+        messages = [message for _, message in found]
+        page, readable = self._messages.columns(messages)
+        page["queue"], page["state"] = [queue] * len(found), [state] * len(found)
+        page["due"] = [moment(each.due_ms) if each and each.due_ms else None for each in known]
+        page["cancelled"] = [each is not None and each.cancelled for each in known]
+        page["priority"] = [
+            step if is_good else None for (step, _), is_good in zip(found, readable, strict=True)
+        ]
+        return _with_raw(page, readable, messages)
+
+    def dead_letters(self, queue: str, found: Sequence[DeadLettered]) -> Page:
+        """Return rows of dead letters."""
+        page, readable = self._messages.columns([each.message for each in found])
+        dead_letters = [*starmap(DeadLetter.of, ((queue, each) for each in found))]
+        page["task_id"] = page.pop("id", None)
+        page["id"] = [text_of(each.id) for each in dead_letters]
+        page["queue"] = [queue] * len(found)
+        page["died"] = [each.died for each in dead_letters]
+        page["reason"] = [text_of(each.reason) for each in dead_letters]
+        for name in ("exception", "error", "traceback", "worker"):
+            if name in self.needed:
+                page[name] = [text_of(getattr(each, name)) for each in dead_letters]
+        if "started" in self.needed:
+            page["started"] = [each.started for each in dead_letters]
+        if "deliveries" in self.needed:
+            page["deliveries"] = [_number(each.deliveries) for each in dead_letters]
+        if "retries" in self.needed:
+            page["retries"] = [_number(each.retries) for each in dead_letters]
+        if "due" in self.needed:
+            page["due"] = [each.due for each in dead_letters]
+        return _with_raw(page, readable, [each.data for each in found])
+
+    def history(self, entries: Sequence[tuple[str, bytes]]) -> Page:
+        """Return rows of the history, from pairs of offset and record."""
+        return _columns([_run(offset, data) for offset, data in entries], self._kinds)
+
+    def periodic(self, records: Sequence[tuple[str, str]]) -> Page:
+        """Return rows of periodic entries, from pairs of name and record."""
+        return _columns([_periodic(name, record) for name, record in records], self._kinds)
+
+
+class TrackedMessage(NamedTuple):
+    """The index entry of a message that has left the schedule."""
+
+    due_ms: int
+    cancelled: bool
+
+    @classmethod
+    def read(cls, value: bytes | None, message_id: bytes) -> TrackedMessage | None:
+        """Read an index entry (``include/tracking.lua``); None if it belongs to another message."""
+        match = _TRACKED.match(value or b"")
+        if match is None or match[2] != message_id:
+            return None
+        return cls(int(match[3]), match[1] == b"!")
+
+
+def names_of(message: bytes) -> tuple[bytes, bytes, bytes] | None:
+    """Return both possible index names of a message and its message id; None if it has no label."""
+    label = _LABEL.match(message)
+    if label is None:
+        return None
+    id = unquote_to_bytes(label[1])
+    return id, id + b"\0" + label[2], label[2]
+
+
+def split_held(value: bytes) -> tuple[int | None, bytes]:
+    """Return priority step and message of a leased or quarantined value."""
+    match = _HELD.match(value)
+    return (int(match[1]), value[match.end() :]) if match else (None, value)
+
+
+@lru_cache(maxsize=1024)
+def _head(step: bytes, task: bytes) -> tuple[int, str] | None:
+    """Return priority and task of the header line of a record."""
+    try:
+        return int(step), str(text_of(task_name(task.decode())))
+    except ValueError:
+        return None
+
+
+def _with_raw(
+    page: Page,
+    readable: Sequence[bool],
+    data: Sequence[bytes],
+    names: Sequence[bytes] | None = None,
+) -> Page:
+    """Add the bytes of unreadable data, and its name as the id."""
+    if all(readable):
+        page["raw"] = pa.nulls(len(data), pa.binary())
+        return page
+    pairs = zip(readable, data, strict=True)
+    page["raw"] = [None if is_good else each for is_good, each in pairs]
+    if names is not None and "id" in page:
+        ids = zip(page["id"].to_pylist(), names, strict=True)
+        page["id"] = [name_of(name) if id is None else id for id, name in ids]
+    return page
+
+
+def _moments(times: Sequence[int]) -> pa.Array:
+    """Return ms since 1970 as times, at most the latest that Python can represent."""
+    there = [min(each, _END) for each in times] if max(times, default=0) > _END else times
+    return pa.array(there, pa.timestamp("ms", "UTC")).cast(TIME)
+
+
+def _number(value: int | None) -> int | None:
+    return value if value is not None and abs(value) < 2**31 else None
+
+
+def _columns(rows: Sequence[Mapping[str, Any]], names: Collection[str]) -> Page:
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def _run(offset: str, data: bytes) -> Mapping[str, Any]:
+    """Return a run as a row."""
+    try:
+        record = RunRecord.unpack(data)
+    except RecordError:
+        return {"offset": offset, "raw": data}
+    row = record._asdict()
+    for name in ("due", "promoted", "started", "ended"):
+        row[name] = None if row[name] is None else moment(row[name])
+    for name in ("retries", "deliveries"):
+        row[name] = _number(row[name])
+    texts = {name: text_of(row[name]) for name in _RUN_TEXTS}
+    return {**row, **texts, "offset": offset}
+
+
+def _periodic(name: str, record: str) -> Mapping[str, Any]:
+    """Return a periodic entry as a row."""
+    raw = None
+    try:
+        found: Periodic | UnreadableEntry = Periodic.unpack(name, record)
+    except Exception as exc:  # a schedule may be of any class
+        found = UnreadableEntry.of(name, record, exc)
+        raw = to_bytes(record)
+    try:
+        given = found.as_dict()
+    except Exception as exc:
+        given = {"name": name, "status": "unreadable", "problem": str(exc)}
+        raw = to_bytes(record)
+    row: dict[str, Any] = {"raw": raw}
+    for column, kind in TABLES["periodic"].items():
+        value = given.get(column)
+        if kind == "TIMESTAMP_LTZ":
+            row[column] = time_of(value)
+        elif kind in ("INT", "BIGINT"):
+            row[column] = value if type(value) is int and abs(value) < _LARGEST[kind] else None
+        elif kind.startswith("MAP"):
+            pairs = value.items() if isinstance(value, Mapping) else ()
+            row[column] = [(str(text_of(key)), text_of(each)) for key, each in pairs]
+        elif column != "raw":
+            row[column] = text_of(value)
+    for column, empty in (("args", "[]"), ("kwargs", "{}")):
+        row[column] = row[column] or (None if raw else empty)
+    return row

@@ -1,0 +1,134 @@
+"""The tables of the data source and their columns. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from celery_delayq.errors import ConfigError
+from celery_delayq.spark.read.messages import MAP, NUMBER, TEXT, TIME
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+ARROW = {
+    "STRING": TEXT,
+    "TIMESTAMP_LTZ": TIME,
+    "INT": NUMBER,
+    "BIGINT": pa.int64(),
+    "BOOLEAN": pa.bool_(),
+    "BINARY": pa.binary(),
+    "MAP<STRING, STRING>": MAP,
+}
+
+#: Columns of a message besides its id and task; `raw` has the bytes of unreadable data.
+_SAYS = {
+    "args": "STRING",
+    "kwargs": "STRING",
+    "unique_key": "STRING",
+    "retries": "INT",
+    "expires": "TIMESTAMP_LTZ",
+    "root_id": "STRING",
+    "parent_id": "STRING",
+    "group_id": "STRING",
+    "origin": "STRING",
+    "headers": "MAP<STRING, STRING>",
+    "context": "MAP<STRING, STRING>",
+    "raw": "BINARY",
+}
+_NAMES = {"id": "STRING", "task": "STRING", "queue": "STRING"}
+_WAITS = {"state": "STRING", "due": "TIMESTAMP_LTZ", "eta": "TIMESTAMP_LTZ", "priority": "INT"}
+
+#: The columns of each table with their SQL types. The meaning of `TIMESTAMP` would depend on a
+#: setting.
+TABLES: Mapping[str, Mapping[str, str]] = {
+    "scheduled": {**_NAMES, **_WAITS, **_SAYS},
+    "ready": {**_NAMES, **_WAITS, "cancelled": "BOOLEAN", **_SAYS},
+    "leased": {**_NAMES, **_WAITS, "worker": "STRING", **_SAYS},
+    "dead_letters": {
+        "id": "STRING",
+        "task_id": "STRING",
+        "task": "STRING",
+        "queue": "STRING",
+        "died": "TIMESTAMP_LTZ",
+        "reason": "STRING",
+        "exception": "STRING",
+        "error": "STRING",
+        "traceback": "STRING",
+        "worker": "STRING",
+        "started": "TIMESTAMP_LTZ",
+        "deliveries": "INT",
+        "due": "TIMESTAMP_LTZ",
+        "eta": "TIMESTAMP_LTZ",
+        **_SAYS,
+    },
+    "history": {
+        "offset": "STRING",
+        **_NAMES,
+        "worker": "STRING",
+        "state": "STRING",
+        "due": "TIMESTAMP_LTZ",
+        "promoted": "TIMESTAMP_LTZ",
+        "started": "TIMESTAMP_LTZ",
+        "ended": "TIMESTAMP_LTZ",
+        "retries": "INT",
+        "deliveries": "INT",
+        "reason": "STRING",
+        "raw": "BINARY",
+    },
+    "periodic": {
+        "name": "STRING",
+        "task": "STRING",
+        "source": "STRING",
+        "status": "STRING",
+        "when": "STRING",
+        "schedule": "STRING",
+        "args": "STRING",
+        "kwargs": "STRING",
+        "options": "MAP<STRING, STRING>",
+        "timezone": "STRING",
+        "start": "TIMESTAMP_LTZ",
+        "end": "TIMESTAMP_LTZ",
+        "max_runs": "BIGINT",
+        "catch_up": "STRING",
+        "catch_up_max": "INT",
+        "overlap": "STRING",
+        "since": "TIMESTAMP_LTZ",
+        "next": "TIMESTAMP_LTZ",
+        "last_run_at": "TIMESTAMP_LTZ",
+        "total_run_count": "BIGINT",
+        "problem": "STRING",
+        "raw": "BINARY",
+    },
+}
+
+#: The column by which a table is sorted, for the tables that are in order of time.
+TIMES = {"scheduled": "due", "dead_letters": "died", "history": "ended"}
+
+
+def schema_of(table: str) -> str:
+    """Return the columns of a table as DDL."""
+    return ", ".join(f"`{name}` {kind}" for name, kind in TABLES[table].items())
+
+
+def columns_of(table: str, schema: StructType) -> list[str]:
+    """Return the names of the columns in a schema.
+
+    Raises
+    ------
+    ConfigError
+        The table has no such column, or it has another type.
+    """
+    known = TABLES[table]
+    for field in schema.fields:
+        kind = known.get(field.name)
+        plain = "" if kind is None else kind.removesuffix("_LTZ").lower().replace(" ", "")
+        if plain != field.dataType.simpleString():
+            expected = f"{kind}" if kind else f"one of {', '.join(known)}"
+            raise ConfigError(
+                f"schema: {field.name} {field.dataType.simpleString()} is no column of the table "
+                f"{table}; expected {expected}"
+            )
+    return [field.name for field in schema.fields]

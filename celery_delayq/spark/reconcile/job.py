@@ -1,0 +1,244 @@
+"""The job that compares rows with the queue: one join by id. The driver only gets sums."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+
+from celery_delayq.errors import ConfigError
+from celery_delayq.spark.access import opened
+from celery_delayq.spark.arrow import arrow_schema
+from celery_delayq.spark.options import WriteOptions
+from celery_delayq.spark.reconcile.options import (
+    ReconcileOptions,
+    ReconcileSummary,
+    TooManyOrphans,
+    check_columns,
+)
+from celery_delayq.spark.reconcile.verdicts import (
+    EPOCH,
+    ID,
+    OWN,
+    PRESENT,
+    RANKS,
+    VERDICT,
+    WHY,
+    cancelling,
+    judging,
+    missing,
+)
+from celery_delayq.spark.session import MOST_CONNECTIONS, setting
+from celery_delayq.spark.write.rows import TaskRows
+from celery_delayq.spark.write.sender import app_of, queue_of
+from celery_delayq.spark.write.writer import write
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+#: Without this setting a small cached result would keep 200 partitions.
+_COALESCE = "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning"
+
+
+def reconcile(spark: SparkSession, rows: DataFrame, options: ReconcileOptions) -> ReconcileSummary:
+    """Schedule missing tasks of pending rows, and replace those of changed rows.
+
+    Rows may come from any source. To cancel orphans they are read again: only tasks that still
+    have no row are cancelled.
+
+    Raises
+    ------
+    ConfigError
+        An option is wrong, a column is missing or of another type, or the task goes to an exchange
+        and no queue is given.
+    TooManyOrphans
+        There are more orphans than ``max_orphans``; nothing was changed.
+    """
+    return _ReconcileJob(spark, rows, options).run()
+
+
+class _ReconcileJob:
+    def __init__(self, spark: SparkSession, rows: DataFrame, options: ReconcileOptions) -> None:
+        if options.orphans not in ("report", "cancel"):
+            raise ConfigError(f"orphans={options.orphans!r}; valid are: report, cancel")
+        self._spark, self._options = spark, options
+        self._writing = WriteOptions.of(options.writing())
+        self._all = rows
+        check_columns(rows, options)
+        named = options.arguments
+        if named is None:
+            used = (options.key, options.eta, options.created, WHY)
+            named = [name for name in rows.columns if name not in used]
+        self._columns = [options.key, options.eta, *named]
+        TaskRows(self._writing, arrow_schema(rows.select(*map(_quoted, self._columns)).schema))
+        with opened(self._writing.access) as delayq:
+            queue = queue_of(app_of(delayq), self._writing)
+            if queue is None:
+                raise ConfigError(
+                    f"{options.task} goes to an exchange: name its queue by the option queue"
+                )
+            self._queue, self._now = queue, delayq.store.now_ms()
+
+    def run(self) -> ReconcileSummary:
+        from pyspark import StorageLevel
+
+        with setting(self._spark, _COALESCE, "true"):
+            judged = self._joined().persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            return self._done(judged)
+        finally:
+            judged.unpersist()
+
+    def _done(self, judged: DataFrame) -> ReconcileSummary:
+        found = judged.groupBy(VERDICT).agg(F.count("*"), F.min(WHY)).collect()
+        counts = {verdict: number for verdict, number, _ in found}
+        why = next((text for verdict, _, text in found if verdict == "refused"), "")
+
+        def number(*verdicts: str) -> int:
+            return sum(counts.get(each, 0) for each in verdicts)
+
+        told = {
+            "rows": sum(counts.values()) - number("orphan"),
+            "young": number("young"),
+            "present": {state: number(state) for state in PRESENT},
+            "refused": number("refused"),
+            "orphans": number("orphan"),
+            "why": why,
+        }
+        new, replaced, kept = number("new"), number("changed", "foreign"), number("kept")
+        if self._options.dry_run:
+            return ReconcileSummary(**told, new=new, replaced=replaced, kept=kept, dry_run=True)
+        most = self._options.max_orphans
+        if most is not None and number("orphan") > most:
+            raise TooManyOrphans(
+                f"{number('orphan'):,} scheduled tasks have no row, and max_orphans is {most:,}: "
+                "nothing was changed; look at what the query finds, or raise it"
+            )
+
+        def meant(*verdicts: str) -> DataFrame:
+            return judged.where(F.col(VERDICT).isin(*verdicts))
+
+        if number("refused") and self._options.refused is not None:
+            refused = meant("refused").select(*map(_quoted, self._columns), WHY)
+            refused.write.mode("append").parquet(self._options.refused)
+        # The writer would not replace these: they have no unique key, or another one.
+        made_way = self._cancel(meant("foreign").select(ID), True) if number("foreign") else 0
+        if new + replaced:
+            written = self._write(meant("new", "changed", "foreign"))
+            told["refused"] += written["refused"]
+            told["why"] = told["why"] or written.get("why", "")
+            kept += new + replaced - sum(written[name] for name in ("new", "replaced", "refused"))
+            new, replaced = written["new"] - made_way, written["replaced"] + made_way
+        cancelled = 0
+        if number("orphan") and self._options.orphans == "cancel":
+            still = self._ids(self._all)
+            orphans = meant("orphan").select(ID)
+            cancelled = self._cancel(orphans.join(still, ID, "left_anti"), False)
+        return ReconcileSummary(**told, new=new, replaced=replaced, kept=kept, cancelled=cancelled)
+
+    # -- what there is
+
+    def _joined(self) -> DataFrame:
+        """Return all rows and orphans with a verdict for each."""
+        from pyspark.sql import Window
+        from pyspark.sql.types import StringType, StructField, StructType
+
+        young = F.lit(False) if self._options.created is None else self._is_young()
+        rows = self._all.select(
+            *map(_quoted, self._columns),
+            self._id_column(self._all).alias(ID),
+            F.coalesce(young, F.lit(False)).alias(f"{OWN}young"),
+        ).withColumn(f"{OWN}times", F.count("*").over(Window.partitionBy(ID)))
+        entries = self._entries()
+        joined = rows.join(entries, F.col(ID) == F.col(f"{OWN}entry"), "full_outer")
+        fields = [
+            StructField(each.name, each.dataType)
+            for each in rows.select(*map(_quoted, self._columns)).schema.fields
+        ]
+        more = [StructField(name, StringType()) for name in (ID, VERDICT, WHY)]
+        judge = judging(self._writing, self._columns)
+        return joined.mapInArrow(judge, StructType([*fields, *more]))
+
+    def _is_young(self) -> Column:
+        from pyspark.sql.types import TimestampNTZType
+
+        created = self._options.created or ""
+        edge = EPOCH + timedelta(milliseconds=self._now) - timedelta(seconds=self._options.grace)
+        text = edge.replace(tzinfo=None).isoformat(" ")
+        is_naive = isinstance(self._all.schema[created].dataType, TimestampNTZType)
+        literal = f"TIMESTAMP_NTZ'{text}'" if is_naive else f"TIMESTAMP'{text} UTC'"
+        return F.col(_quoted(created)) > F.expr(literal)
+
+    def _id_column(self, rows: DataFrame) -> Column:
+        key = rows[_quoted(self._options.key)].cast("string")
+        return F.concat(F.lit(f"{self._options.task}:"), key)
+
+    def _ids(self, rows: DataFrame) -> DataFrame:
+        return rows.select(self._id_column(rows).alias(ID))
+
+    def _entries(self) -> DataFrame:
+        """Return the state of each task once.
+
+        Tables are read in the order in which tasks move through them, so a task that moves
+        meanwhile is read twice rather than missed.
+        """
+        says = ("eta", "args", "kwargs", "unique_key")
+        scheduled = self._table(
+            "scheduled",
+            "id STRING, queue STRING, due TIMESTAMP_LTZ, eta TIMESTAMP_LTZ, args STRING, "
+            "kwargs STRING, unique_key STRING, retries INT",
+        )
+        state = (
+            F.when(F.col("retries") > 0, "retry")
+            .when(F.col("queue") != self._queue, "elsewhere")
+            .otherwise("scheduled")
+        )
+        found = scheduled.select("id", state.alias("state"), *says)
+        ago = self._now - self._options.finished_within * 1000
+        since = EPOCH + timedelta(milliseconds=max(0, ago))
+        ended = self._table("history", "id STRING, state STRING", since=since.isoformat())
+        # A cancelled message stays in its ready list until a worker takes it.
+        ready = self._table("ready", "id STRING, cancelled BOOLEAN")
+        for state_name, frame in (
+            ("ready", ready.where(~F.col("cancelled"))),
+            ("leased", self._table("leased", "id STRING")),
+            ("dead", self._table("dead_letters", "task_id STRING")),
+            ("finished", ended.where(F.col("state") != "RETRY")),
+        ):
+            id = frame.columns[0]
+            some = frame.select(F.col(id).alias("id"), F.lit(state_name).alias("state"))
+            found = found.unionByName(some, allowMissingColumns=True)
+        rank = F.array_position(F.array(*map(F.lit, RANKS)), F.col("state"))
+        first = F.min_by(F.struct("state", *says), rank)
+        # Other ids of the task belong to no row: the app sent them by other ways.
+        ours = found.where(F.col("id").startswith(f"{self._options.task}:"))
+        grouped = ours.groupBy("id").agg(first.alias("first"))
+        return grouped.select(
+            F.col("id").alias(f"{OWN}entry"),
+            *(F.col(f"first.{name}").alias(f"{OWN}{name}") for name in ("state", *says)),
+        )
+
+    def _table(self, table: str, columns: str, **more: str) -> DataFrame:
+        given = {**self._options.access, "table": table, "task": self._options.task, **more}
+        reader = self._spark.read.schema(columns).format("celery_delayq")
+        return reader.options(**given).load()
+
+    # -- what is done
+
+    def _write(self, rows: DataFrame) -> Mapping[str, Any]:
+        still = rows.mapInArrow(missing(self._writing, self._queue), rows.schema)
+        return write(still.select(*map(_quoted, self._columns)), self._options.writing())
+
+    def _cancel(self, ids: DataFrame, ready: bool) -> int:
+        """Cancel scheduled tasks, with *ready* also ready ones; return how many were."""
+        done = ids.coalesce(MOST_CONNECTIONS).mapInArrow(
+            cancelling(self._writing, ready), "cancelled BIGINT"
+        )
+        [(number,)] = done.agg(F.sum("cancelled")).collect()
+        return int(number or 0)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

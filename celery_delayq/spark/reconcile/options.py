@@ -1,0 +1,170 @@
+"""Options and summary of `reconcile`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from celery_delayq.errors import ConfigError, DelayQError
+from celery_delayq.spark.reconcile.verdicts import OWN
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class TooManyOrphans(DelayQError):
+    """More tasks have no row than ``max_orphans`` allows; nothing was changed."""
+
+
+@dataclass(frozen=True)
+class ReconcileOptions:
+    """What to compare, and what to change.
+
+    Attributes
+    ----------
+    task : str
+        The name of the task.
+    key, eta : str
+        The column that identifies a row (text, a whole number or a date), and the one with the
+        ETA.
+    arguments : Sequence[str] | None
+        The columns that are keyword arguments; None: all others except *created*.
+    created : str | None
+        The column with the time of creation. None: all rows count as old.
+    grace : float
+        Rows newer than so many seconds are left alone.
+    finished_within : float
+        Rows whose task ended less than so many seconds ago, by the history, are left alone.
+    orphans : str
+        ``report`` or ``cancel`` scheduled tasks that have no row.
+    max_orphans : int | None
+        With more orphans an error is raised and nothing is changed, as the query may have found
+        too few rows. None for no limit.
+    dry_run : bool
+        Only count, change nothing.
+    queue, priority, batchsize, ratelimit : object
+        As in :class:`~celery_delayq.spark.options.WriteOptions`.
+    refused : str | None
+        Folder for Parquet files of refused rows.
+    access : Mapping[str, str]
+        How the queue is found: the options ``url``, ``app``, ``keyprefix`` of the data source.
+    """
+
+    task: str
+    key: str
+    eta: str
+    arguments: Sequence[str] | None = None
+    created: str | None = None
+    grace: float = 3600.0
+    finished_within: float = 86_400.0
+    orphans: Literal["report", "cancel"] = "report"
+    max_orphans: int | None = None
+    dry_run: bool = False
+    queue: str | None = None
+    priority: int | None = None
+    batchsize: int = 500
+    ratelimit: float | None = None
+    refused: str | None = None
+    access: Mapping[str, str] = field(default_factory=dict)
+
+    def writing(self) -> dict[str, str]:
+        """Return the options for the writer of the data source."""
+        given = {
+            **self.access,
+            "task": self.task,
+            "idcolumn": self.key,
+            "etacolumn": self.eta,
+            "onconflict": "replace",
+            "queue": self.queue,
+            "priority": self.priority,
+            "batchsize": self.batchsize,
+            "ratelimit": self.ratelimit,
+            "refused": self.refused or "count",
+        }
+        return {name: str(value) for name, value in given.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class ReconcileSummary:
+    """Outcomes of rows, or of a dry run.
+
+    Attributes
+    ----------
+    rows, young : int
+        All rows, and those that were left alone because they are new.
+    present : Mapping[str, int]
+        Rows that were left alone because of the state of their task: ``leased``, ``ready``,
+        waiting for a ``retry``, ``elsewhere`` (scheduled in another queue), ``dead`` or
+        ``finished``.
+    new, replaced, kept : int
+        Rows that were missing, that had changed, and that need no change, also because their task
+        appeared meanwhile.
+    refused : int
+        Rows that cannot be scheduled.
+    orphans, cancelled : int
+        Scheduled tasks without a row, and those of them that were cancelled.
+    why : str
+        Why one of the refused rows was.
+    """
+
+    rows: int = 0
+    young: int = 0
+    present: Mapping[str, int] = field(default_factory=dict)
+    new: int = 0
+    replaced: int = 0
+    kept: int = 0
+    refused: int = 0
+    orphans: int = 0
+    cancelled: int = 0
+    dry_run: bool = False
+    why: str = ""
+
+    def sums(self) -> Iterator[tuple[str, int]]:
+        """Yield names and counts, line by line."""
+        yield from (("rows", self.rows), ("young", self.young))
+        yield from self.present.items()
+        for name in ("new", "replaced", "kept", "refused", "orphans", "cancelled"):
+            yield name, getattr(self, name)
+
+
+def check_columns(rows: DataFrame, options: ReconcileOptions) -> None:
+    """Raise :class:`ConfigError` if a column is missing or has a wrong type."""
+    from pyspark.sql import types
+
+    for name, column in (
+        ("key", options.key),
+        ("eta", options.eta),
+        ("created", options.created),
+        *(("arguments", each) for each in options.arguments or ()),
+    ):
+        if column is not None and column not in rows.columns:
+            raise ConfigError(
+                f"{name}={column!r}: no such column; there are: {', '.join(rows.columns)}"
+            )
+    own = [name for name in rows.columns if name.startswith(OWN)]
+    if own:
+        raise ConfigError(f"{', '.join(own)}: names that begin with {OWN} are taken; rename them")
+    for name in ("key", "eta"):
+        column = getattr(options, name)
+        if column in (options.arguments or ()):
+            raise ConfigError(
+                f"arguments={column!r} is the {name} already: to have it as an argument, too, "
+                f"select it once more under another name"
+            )
+    kind = rows.schema[options.key].dataType
+    # Types that Spark and Python write as the same text.
+    if not isinstance(kind, (types.StringType, types.IntegralType, types.DateType)) and not (
+        isinstance(kind, types.DecimalType) and kind.scale == 0
+    ):
+        raise ConfigError(
+            f"key={options.key!r} is of type {kind.simpleString()}: expected text, a whole number "
+            "or a date; cast it to text where rows are written and here"
+        )
+    if options.created is not None:
+        kind = rows.schema[options.created].dataType
+        if not isinstance(kind, (types.TimestampType, types.TimestampNTZType)):
+            raise ConfigError(
+                f"created={options.created!r} is of type {kind.simpleString()}: "
+                "expected a timestamp"
+            )

@@ -1,0 +1,148 @@
+"""Verdicts on rows that were joined with the queue; runs on executors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from kombu.utils.json import loads
+
+from celery_delayq.model.lookup import Location
+from celery_delayq.model.unique import Key, unique_of
+from celery_delayq.spark.access import opened
+from celery_delayq.spark.options import WriteOptions
+from celery_delayq.spark.write import refused_rows as refusals
+from celery_delayq.spark.write.rows import TaskRow, TaskRows
+from celery_delayq.store.schedule import Store
+
+#: States of a task in which its row is left alone.
+PRESENT = ("leased", "ready", "retry", "elsewhere", "dead", "finished")
+
+#: Of several states the first one counts.
+RANKS = ("leased", "ready", "retry", "elsewhere", "scheduled", "dead", "finished")
+
+#: Prefix of columns that are added to rows.
+OWN = "_delayq_"
+ID, VERDICT, WHY = f"{OWN}id", f"{OWN}verdict", refusals.ERROR
+
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+#: Ids per round trip.
+_PAGE = 500
+
+Batches = Iterator[pa.RecordBatch]
+
+
+def judging(options: WriteOptions, columns: Sequence[str]) -> Callable[[Batches], Batches]:
+    """Return the function that adds verdicts to rows."""
+
+    def judge(batches: Batches) -> Batches:
+        for batch in batches:
+            yield _judged(options, columns, batch)
+
+    return judge
+
+
+def _judged(options: WriteOptions, columns: Sequence[str], batch: pa.RecordBatch) -> Any:
+    own = {
+        name: batch.column(f"{OWN}{name}").to_pylist()
+        for name in ("id", "entry", "young", "times", "state", "args", "kwargs", "unique_key")
+    }
+    etas = batch.column(f"{OWN}eta")
+    own["eta"] = etas.cast(pa.timestamp("us", etas.type.tz)).cast(pa.int64()).to_pylist()
+    says: list[dict[str, Any]] = [
+        dict(zip(own, cells, strict=True)) for cells in zip(*own.values(), strict=True)
+    ]
+    verdicts: list[str] = []
+    why: list[str | None] = [None] * len(says)
+    open_rows = []
+    for place, said in enumerate(says):
+        state = said["state"]
+        if said["young"] is None:  # no row
+            verdicts.append("orphan" if state in ("scheduled", "elsewhere") else "nothing")
+        elif said["young"]:
+            verdicts.append("young")
+        elif state in PRESENT:
+            verdicts.append(state)
+        else:
+            verdicts.append("")
+            open_rows.append(place)
+    rows = batch.select([*columns]).take(pa.array(open_rows, pa.int64()))
+    for place, row in zip(open_rows, TaskRows(options, rows.schema).read(rows), strict=True):
+        try:
+            verdicts[place] = _verdict(options, row, says[place])
+        except (ValueError, TypeError) as exc:
+            verdicts[place], why[place] = "refused", str(exc)
+    ids = [said["id"] or said["entry"] for said in says]
+    texts = [pa.array(each, pa.string()) for each in (ids, verdicts, why)]
+    arrays = [batch.column(name) for name in columns]
+    whole = pa.RecordBatch.from_arrays([*arrays, *texts], names=[*columns, ID, VERDICT, WHY])
+    return whole.filter(pa.array([verdict != "nothing" for verdict in verdicts]))
+
+
+def _verdict(options: WriteOptions, row: TaskRow, said: Mapping[str, Any]) -> str:
+    """Return the verdict on a row whose task is missing or scheduled."""
+    if row.error:
+        raise ValueError(row.error)
+    if said["times"] > 1:
+        raise ValueError(f"{options.idcolumn}: {said['times']} rows have the key of {row.id!r}")
+    if said["state"] is None:
+        return "new"
+    same = (
+        said["eta"] == row.when
+        and loads(said["args"] or "null") == []
+        and loads(said["kwargs"] or "null") == loads(row.kwargs)
+    )
+    if same:
+        return "kept"
+    key = {"unique_key": Key(row.key), "on_conflict": "replace", "unique_scope": "done"}
+    unique = unique_of(options.task, None, (), {}, {**key, "max_wait": None})
+    if unique is None:
+        raise AssertionError("a row has a key")
+    return "changed" if said["unique_key"] == unique.key[1:] else "foreign"
+
+
+def missing(options: WriteOptions, queue: str) -> Callable[[Batches], Batches]:
+    """Return the function that drops new rows whose task has appeared meanwhile.
+
+    A message that was taken from a ready list during the read may be missing in all tables.
+    """
+
+    def leave_out(batches: Batches) -> Batches:
+        with opened(options.access) as delayq:
+            for whole in batches:
+                for start in range(0, whole.num_rows, _PAGE):
+                    batch = whole.slice(start, _PAGE)
+                    ids = batch.column(ID).to_pylist()
+                    found = delayq.session.ask(partial(_found, queue, ids))
+                    there = {place.name.partition("\0")[0] for place in found}
+                    says = zip(ids, batch.column(VERDICT).to_pylist(), strict=True)
+                    wanted = [verdict != "new" or id not in there for id, verdict in says]
+                    yield batch.filter(pa.array(wanted, pa.bool_()))
+
+    return leave_out
+
+
+def _found(queue: str, ids: Sequence[str], store: Store) -> list[Location]:
+    return store.control.find(queue, ids)
+
+
+def cancelling(options: WriteOptions, ready: bool) -> Callable[[Batches], Batches]:
+    """Return the function that cancels ids, with *ready* also ready ones."""
+
+    def cancel(batches: Batches) -> Batches:
+        number = 0
+        with opened(options.access) as delayq:
+            for batch in batches:
+                ids = batch.column(0).to_pylist()
+                for start in range(0, len(ids), _PAGE):
+                    outcomes = delayq.cancel_ids(
+                        ids[start : start + _PAGE], reason="reconciled", ready=ready
+                    )
+                    number += sum(map(bool, outcomes))
+        yield pa.RecordBatch.from_pydict({"cancelled": [number]})
+
+    return cancel

@@ -1,0 +1,297 @@
+"""SVG charts. The style sheet of the page has the colours: classes ``s1`` to ``s7``.
+
+ElementTree escapes all texts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import NamedTuple
+from xml.etree import ElementTree as ET
+
+from celery_delayq.spark.report.figures import Quantiles
+from celery_delayq.utils.text import spelled
+
+#: Possible steps of a time axis, in seconds.
+_TICKS = (
+    *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800),
+    *(3600 * n for n in (1, 2, 3, 6, 12)),
+    *(86_400 * n for n in (1, 2, 7, 14, 28, 91, 182, 364)),
+)
+
+_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"), (1, "ms"))
+
+_TOP, _BOTTOM, _LEFT, _RIGHT = 12, 30, 54, 12
+
+#: Marks of an axis of durations, in ms.
+_DURATIONS = (
+    *(1, 10, 100, 1000, 10_000),
+    *(60_000, 600_000, 3_600_000, 36_000_000),
+    *(86_400_000 * n for n in (4, 40, 400, 4000)),
+)
+
+
+class Layer(NamedTuple):
+    """One value for each step, and its colour."""
+
+    name: str
+    style: str
+    values: Sequence[float]
+
+
+class Chart:
+    """A picture with an alternative text.
+
+    Parameters
+    ----------
+    label : str
+        The alternative text.
+    width, height : int
+        In units of the picture, which the page scales.
+    """
+
+    def __init__(self, label: str, width: int, height: int, left: int = _LEFT) -> None:
+        self.width, self.height = width, height
+        self.x0, self.x1 = left, width - _RIGHT
+        self.y0, self.y1 = height - _BOTTOM, _TOP
+        self.root = ET.Element(
+            "svg", {"viewBox": f"0 0 {width} {height}", "role": "img", "aria-label": label}
+        )
+
+    def svg(self) -> str:
+        """Return the SVG element for a page."""
+        return ET.tostring(self.root, "unicode")
+
+    def add(self, tag: str, style: str, tip: str = "", **attributes: object) -> None:
+        """Add an element; *tip* is its tooltip."""
+        given = {
+            name.replace("_", "-"): f"{value:.1f}" if isinstance(value, float) else str(value)
+            for name, value in attributes.items()
+        }
+        made = ET.SubElement(self.root, tag, {"class": style, **given})
+        if tip:
+            ET.SubElement(made, "title").text = tip
+
+    def text(
+        self, x: float, y: float, text: str, style: str = "tick", anchor: str = "middle"
+    ) -> None:
+        """Write something."""
+        made = ET.SubElement(
+            self.root,
+            "text",
+            {"class": style, "x": f"{x:.1f}", "y": f"{y:.1f}", "text-anchor": anchor},
+        )
+        made.text = spelled(text)
+
+    def across(self, y: float, text: str) -> None:
+        """Draw a line of the grid with its label."""
+        self.add("line", "grid", x1=self.x0, x2=self.x1, y1=y, y2=y)
+        self.text(self.x0 - 7, y + 4, text, anchor="end")
+
+    def heights(self, top: float) -> Callable[[float], float]:
+        """Draw a linear scale for counts; return the function from value to position."""
+        ticks = nice(top)
+        most = ticks[-1]
+        scale = (self.y0 - self.y1) / most
+        for each in ticks:
+            self.across(self.y0 - each * scale, f"{each:,g}")
+        return lambda value: self.y0 - value * scale
+
+    def times(self, begins: datetime, ends: datetime) -> Callable[[datetime], float]:
+        """Draw a time axis; return the function from time to position."""
+        length = max((ends - begins).total_seconds(), 1e-3)
+        scale = (self.x1 - self.x0) / length
+
+        def place(at: datetime) -> float:
+            return self.x0 + (at - begins).total_seconds() * scale
+
+        for at, text in _marks(begins, ends, max(2, round((self.x1 - self.x0) / 95))):
+            x = place(at)
+            self.add("line", "mark", x1=x, x2=x, y1=self.y0, y2=self.y0 + 4)
+            self.text(min(x, self.x1 - 14), self.y0 + 19, text)
+        self.add("line", "axis", x1=self.x0, x2=self.x1, y1=self.y0, y2=self.y0)
+        return place
+
+
+def bars(
+    label: str,
+    times: Sequence[datetime],
+    step: int,
+    layers: Sequence[Layer],
+    outline: Layer | None = None,
+    *,
+    width: int = 1060,
+    height: int = 260,
+) -> str:
+    """Draw stacked layers, a bar for each step of time, and the outline of another value."""
+    chart = Chart(label, width, height)
+    sums = [sum(values) for values in zip(*(layer.values for layer in layers), strict=True)]
+    high = chart.heights(max([*sums, *(outline.values if outline else ()), 1]))
+    wide = timedelta(seconds=step)
+    place = chart.times(times[0], times[-1] + wide)
+    names = [*layers, *([outline] if outline else [])]
+    for i, at in enumerate(times):
+        x, end = place(at), place(at + wide)
+        gap = min(1.5, (end - x) * 0.12)
+        base = 0.0
+        for layer in layers:
+            value = layer.values[i]
+            if value:
+                top = high(base + value)
+                chart.add("rect", f"fill {layer.style}", x=x + gap, y=top,
+                          width=max(end - x - 2 * gap, 0.5), height=high(base) - top)  # fmt: skip
+                base += value
+        if any(each.values[i] for each in names):
+            told = "\n".join(f"{spelled(each.name)}: {each.values[i]:,g}" for each in names)
+            chart.add("rect", "hover", f"{stamp(at)}\n{told}", x=x, y=chart.y1,
+                      width=end - x, height=chart.y0 - chart.y1)  # fmt: skip
+    if outline is not None:
+        path = [f"M{place(times[0]):.1f} {chart.y0}"]
+        for at, value in zip(times, outline.values, strict=True):
+            path.append(f"V{high(value):.1f}H{place(at + wide):.1f}")
+        chart.add("path", f"line {outline.style}", d="".join([*path, f"V{chart.y0}"]))
+    return chart.svg()
+
+
+def curves(
+    label: str,
+    times: Sequence[datetime],
+    step: int,
+    curves: Sequence[tuple[str, str, Sequence[int | None]]],
+    *,
+    width: int = 1060,
+    height: int = 240,
+) -> str:
+    """Draw durations in ms over time on a logarithmic scale; None is a gap."""
+    chart = Chart(label, width, height)
+    known = [each for _, _, values in curves for each in values if each is not None]
+    level = _Durations(known, chart.y0, chart.y1)
+    for mark in level.marks:
+        chart.across(level(mark), duration(mark))
+    wide = timedelta(seconds=step)
+    place = chart.times(times[0], times[-1] + wide)
+    for name, style, values in curves:
+        points = [
+            (place(at + wide / 2), level(ms), at, ms) if ms is not None else None
+            for at, ms in zip(times, values, strict=True)
+        ]
+        path, pen = "", "M"
+        for point in points:
+            if point is None:
+                pen = "M"
+            else:
+                path, pen = f"{path}{pen}{point[0]:.1f} {point[1]:.1f}", "L"
+        if path:
+            chart.add("path", f"line {style}", d=path)
+        for x, y, at, ms in filter(None, points):
+            tip = f"{stamp(at)}\n{name}: {duration(ms)}"
+            chart.add("circle", f"fill {style}", tip, cx=x, cy=y, r=2.6)
+    return chart.svg()
+
+
+def ranges(label: str, rows: Sequence[tuple[str, Quantiles]], *, width: int = 1060) -> str:
+    """Draw a line for each row: from p50 to p99 with p90 on it, and a ring at the maximum."""
+    left = 24 + min(240, max((7 * len(_cut(name)) for name, _ in rows), default=0))
+    chart = Chart(label, width, _TOP + _BOTTOM + 30 * len(rows), left)
+    known = [ms for _, each in rows for ms in (each.p50, each.max) if ms is not None]
+    place = _Durations(known, chart.x0 + 6, chart.x1 - 12)
+    for mark in place.marks:
+        x = place(mark)
+        chart.add("line", "grid", x1=x, x2=x, y1=chart.y1, y2=chart.y0)
+        chart.text(x, chart.y0 + 19, duration(mark))
+    for i, (name, each) in enumerate(rows):
+        y = chart.y1 + 30.0 * i + 15
+        chart.text(chart.x0 - 12, y + 4, _cut(name), "name", "end")
+        if each.p50 is None or each.p90 is None or each.p99 is None or each.max is None:
+            chart.text(chart.x0 + 6, y + 4, "-", anchor="start")
+            continue
+        p50, p90, p99, most = map(place, (each.p50, each.p90, each.p99, each.max))
+        chart.add("line", "whisker", x1=p99, x2=most, y1=y, y2=y)
+        chart.add("line", "range", x1=p50, x2=p99, y1=y, y2=y)
+        chart.add("circle", "ring", cx=most, cy=y, r=3.5)
+        chart.add("circle", "fill s2", cx=p99, cy=y, r=5.5)
+        chart.add("circle", "fill s3", cx=p90, cy=y, r=5.5)
+        chart.add("circle", "fill s1", cx=p50, cy=y, r=5.5)
+        told = ((n, getattr(each, n)) for n in ("p50", "p90", "p99", "max"))
+        tip = "\n".join([spelled(name), *(f"{n}: {duration(ms)}" for n, ms in told)])
+        chart.add("rect", "hover", tip, x=0, y=y - 15, width=width, height=30)
+    return chart.svg()
+
+
+def columns(
+    label: str, pairs: Sequence[tuple[str, int]], *, width: int = 500, height: int = 220
+) -> str:
+    """Draw a bar for each name, with its number on top."""
+    chart = Chart(label, width, height)
+    high = chart.heights(max([number for _, number in pairs] + [1]) * 1.12)
+    each = (chart.x1 - chart.x0) / max(len(pairs), 1)
+    for i, (name, number) in enumerate(pairs):
+        x, wide = chart.x0 + i * each, min(each * 0.7, 70)
+        top = high(number)
+        chart.add("rect", "fill s1", f"{name}: {number:,}", x=x + (each - wide) / 2, y=top,
+                  width=wide, height=chart.y0 - top)  # fmt: skip
+        chart.text(x + each / 2, top - 5, f"{number:,}", "value")
+        chart.text(x + each / 2, chart.y0 + 19, name)
+    chart.add("line", "axis", x1=chart.x0, x2=chart.x1, y1=chart.y0, y2=chart.y0)
+    return chart.svg()
+
+
+def nice(top: float, most: int = 5) -> list[float]:
+    """Return round whole numbers from 0 to *top* or a little more."""
+    rough = max(top / most, 0.2)
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = max(next(m * power for m in (1, 2, 5, 10) if m * power >= rough * 0.999), 1.0)
+    return [step * n for n in range(math.ceil(top / step * 0.999) + 1)]
+
+
+def duration(ms: float | None) -> str:
+    """Return a duration for people: ``7 ms``, ``1.9 s``, ``31 min``, ``2.5 h``, ``3 d``."""
+    if ms is None:
+        return "-"
+    size, unit = next(each for each in _UNITS if abs(ms) >= each[0] or each[0] == 1)
+    value = ms / size
+    return f"{value:,.0f} {unit}" if size == 1 or abs(value) >= 10 else f"{value:.2g} {unit}"
+
+
+def stamp(at: datetime) -> str:
+    """Return a point in time, in UTC."""
+    there = at.astimezone(timezone.utc)
+    return f"{there:%Y-%m-%d %H:%M}" if there.second == 0 else f"{there:%Y-%m-%d %H:%M:%S}"
+
+
+def _marks(begins: datetime, ends: datetime, most: int) -> Iterator[tuple[datetime, str]]:
+    """Yield marks of a time axis, at round times of UTC."""
+    length = (ends - begins).total_seconds()
+    step = next((each for each in _TICKS if each * most >= length), _TICKS[-1])
+    first = math.ceil(begins.timestamp() / step) * step
+    form = "%H:%M:%S" if step < 60 else "%H:%M" if step < 86_400 else "%b %d"
+    day = None
+    for seconds in range(first, math.floor(ends.timestamp()) + 1, step):
+        at = datetime.fromtimestamp(seconds, timezone.utc)
+        # The first mark of a day shows the date.
+        is_new = step < 86_400 and length > 86_400 * 0.75 and day not in (None, at.date())
+        yield at, f"{at:%b %d}" if is_new else f"{at:{form}}"
+        day = at.date()
+
+
+class _Durations:
+    """A logarithmic scale for durations in ms between two positions, and its marks."""
+
+    def __init__(self, known: Sequence[int], begins: float, ends: float) -> None:
+        least, most = min(known, default=1), max(known, default=1000)
+        low = max((n for n, ms in enumerate(_DURATIONS) if ms <= least), default=0)
+        high = next((n for n, ms in enumerate(_DURATIONS) if ms >= most), len(_DURATIONS) - 1)
+        self.marks = _DURATIONS[low : max(high, low + 2) + 1]
+        self._low, self._begins = math.log10(self.marks[0]), begins
+        self._scale = (ends - begins) / (math.log10(self.marks[-1]) - self._low)
+
+    def __call__(self, ms: float) -> float:
+        # There is no logarithm of 0: shorter durations are drawn at the first mark.
+        shown = min(max(ms, self.marks[0]), self.marks[-1])
+        return self._begins + (math.log10(shown) - self._low) * self._scale
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= 32 else f"…{name[-31:]}"

@@ -1,0 +1,332 @@
+"""The figures of a report: sums and quantiles as plain data. No Spark, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from datetime import datetime, timezone
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import pyarrow as pa
+
+#: Possible lengths of a step in seconds.
+STEPS = (
+    *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800),
+    *(3600 * n for n in (1, 2, 3, 6, 12)),
+    *(86_400 * n for n in (1, 2, 7, 14, 28, 91, 364)),
+)
+
+_TYPES: Mapping[Any, pa.DataType] = {
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    datetime: pa.timestamp("us", "UTC"),
+}
+
+
+@dataclass(frozen=True)
+class Quantiles:
+    """Quantiles of durations in ms.
+
+    Attributes
+    ----------
+    runs : int
+        Number of runs with a known duration.
+    early : int
+        Number of negative durations: the clocks of workers and Redis differ.
+    p50, p90, p99, max : int | None
+        50, 90, 99 of a hundred runs took no longer; None without runs.
+    """
+
+    runs: int = 0
+    early: int = 0
+    p50: int | None = None
+    p90: int | None = None
+    p99: int | None = None
+    max: int | None = None
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The figures of some runs.
+
+    Attributes
+    ----------
+    runs : int
+        All runs; each attempt is one.
+    succeeded, failed, retried, rejected, revoked, ignored : int
+        Runs by their end. A *retried* run failed and is tried again.
+    redelivered : int
+        Runs whose message had been delivered before.
+    immediate : int
+        Runs without a due time.
+    advanced : int
+        Runs that began before their ETA because of ``run_now`` or ``reschedule``. They have no
+        lateness.
+    failure_rate : float
+        *failed* / *runs*, 0 to 1.
+    per_minute, peak_minute : float, int
+        Ended runs per minute on average, and in the busiest minute.
+    promotion : Quantiles
+        From due to ready, by Redis' clock.
+    wait : Quantiles
+        From ready to the start.
+    lateness : Quantiles
+        From due to the start.
+    runtime : Quantiles
+        From the start to the end.
+    """
+
+    runs: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    retried: int = 0
+    rejected: int = 0
+    revoked: int = 0
+    ignored: int = 0
+    redelivered: int = 0
+    immediate: int = 0
+    advanced: int = 0
+    failure_rate: float = 0.0
+    per_minute: float = 0.0
+    peak_minute: int = 0
+    promotion: Quantiles = Quantiles()
+    wait: Quantiles = Quantiles()
+    lateness: Quantiles = Quantiles()
+    runtime: Quantiles = Quantiles()
+
+
+@dataclass(frozen=True)
+class Step:
+    """Planned and started runs in one step of time.
+
+    Attributes
+    ----------
+    at : datetime
+        Begin of the step.
+    planned, started : int
+        Runs that were due and runs that began in the step. Only runs that have both times count,
+        so both sums are equal in the end.
+    difference : int
+        *started* less *planned*.
+    behind : int
+        Runs that were due by the end of the step and had not begun.
+    ended, failed, retried : int
+        Runs that ended in the step, and how.
+    lateness : Quantiles
+        Lateness of the runs that were due in the step.
+    """
+
+    at: datetime
+    planned: int = 0
+    started: int = 0
+    difference: int = 0
+    behind: int = 0
+    ended: int = 0
+    failed: int = 0
+    retried: int = 0
+    lateness: Quantiles = Quantiles()
+
+
+@dataclass(frozen=True)
+class AttemptCount:
+    """Number of ids of a task that had this number of runs."""
+
+    task: str
+    attempts: int
+    ids: int
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A reason why runs of a task did not succeed, its count, and the last end."""
+
+    task: str
+    state: str
+    reason: str
+    runs: int
+    last: datetime
+
+
+@dataclass(frozen=True)
+class Load:
+    """Scheduled tasks of one queue, task and step.
+
+    Attributes
+    ----------
+    queue, task : str
+        The task is ``""`` for unreadable entries.
+    when : str
+        ``due`` in the step that begins *at*, ``overdue``, ``later``, or ``paused``.
+    at : datetime | None
+        Begin of the step, None unless ``due``.
+    """
+
+    queue: str
+    task: str
+    when: str
+    at: datetime | None
+    entries: int
+
+
+@dataclass(frozen=True)
+class LoadAhead:
+    """The load to come: tasks that were scheduled at one time.
+
+    Attributes
+    ----------
+    now : datetime
+        That time, by Redis' clock.
+    begins, ends, step : datetime, datetime, int
+        The time that the steps cover, and the seconds of a step.
+    loads : Sequence[Load]
+        The loads; steps without due tasks are left out.
+    """
+
+    now: datetime
+    begins: datetime
+    ends: datetime
+    step: int
+    loads: Sequence[Load] = ()
+
+    def sums(self, of: Callable[[Load], Any]) -> dict[Any, int]:
+        """Return the number of entries, grouped by *of*."""
+        found: dict[Any, int] = {}
+        for load in self.loads:
+            found[of(load)] = found.get(of(load), 0) + load.entries
+        return found
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """The result of a report.
+
+    Attributes
+    ----------
+    source : str
+        ``"history"``, or the folder of the archive.
+    filters : Mapping[str, str]
+        ``since``, ``until``, ``task``, ``queue`` that were given.
+    first, last : datetime | None
+        Begin of the first run and end of the last one.
+    unreadable : int
+        Unreadable lines of the history.
+    total, tasks, queues, hours : Figures
+        All runs; by task, by queue, and by the hour (UTC) of their end.
+    attempts : Sequence[AttemptCount]
+        Number of runs per id, within the time of the report.
+    reasons : Sequence[Reason]
+        The most frequent ones.
+    step : int
+        Seconds of a step of the timeline.
+    timeline : Sequence[Step]
+        Planned and started runs, without gaps. The first step includes all earlier due times.
+    ahead : LoadAhead | None
+        The load to come, if it was asked for.
+    """
+
+    source: str
+    filters: Mapping[str, str] = field(default_factory=dict)
+    first: datetime | None = None
+    last: datetime | None = None
+    unreadable: int = 0
+    total: Figures = Figures()
+    tasks: Mapping[str, Figures] = field(default_factory=dict)
+    queues: Mapping[str, Figures] = field(default_factory=dict)
+    hours: Mapping[datetime, Figures] = field(default_factory=dict)
+    attempts: Sequence[AttemptCount] = ()
+    reasons: Sequence[Reason] = ()
+    step: int = 1
+    timeline: Sequence[Step] = ()
+    ahead: LoadAhead | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report as JSON types; times in ISO 8601, durations in ms."""
+        told = {each.name: getattr(self, each.name) for each in fields(self)}
+        told.update({name: rows for name, rows, _ in self._rows()}, total=asdict(self.total))
+        del told["loads"]  # they are those of
+        told["ahead"] = None if self.ahead is None else asdict(self.ahead)
+        plain: dict[str, Any] = _plain({"notes": [*self.notes()], **told})
+        return plain
+
+    def tables(self) -> Iterator[tuple[str, pa.Table]]:
+        """Yield names and Arrow tables."""
+        for name, rows, kinds in self._rows():
+            schema = pa.schema([(column, _arrow(kind)) for column, kind in kinds.items()])
+            yield name, pa.Table.from_pylist(rows, schema)
+
+    def notes(self) -> Iterator[str]:
+        """Yield notes on the figures for readers."""
+        total = self.total
+        if not total.runs:
+            yield from self._empty()
+        early = max((total.lateness, total.wait), key=lambda each: each.early)
+        if early.early:
+            yield (
+                f"{early.early:,} run(s) began before they were due or ready: a worker's clock is "
+                "behind that of Redis. Lateness is as exact as the clocks are."
+            )
+        if total.advanced:
+            yield (
+                f"{total.advanced:,} run(s) were brought forward by run_now or reschedule; they "
+                "are left out of lateness and plan."
+            )
+        if self.unreadable:
+            yield f"{self.unreadable:,} line(s) of the history cannot be read."
+
+    def _empty(self) -> Iterator[str]:
+        if self.filters:
+            yield "No run is meant by " + ", ".join(f"{k}={v}" for k, v in self.filters.items())
+        elif self.source != "history":
+            yield "The archive has no runs."
+        else:
+            yield (
+                "The history is empty: no run has ended since it was switched on, or it is off. "
+                'broker_transport_options={"delayq": {"history": 100_000}} of the workers\' app '
+                "switches it on."
+            )
+
+    def _rows(self) -> Iterator[tuple[str, list[dict[str, Any]], dict[str, Any]]]:
+        """Yield the tables: name, rows, and types of columns."""
+        figures = get_type_hints(Figures)
+        yield "total", [asdict(self.total)], figures
+        keyed: Sequence[tuple[str, str, Any, Mapping[Any, Figures]]] = (
+            ("tasks", "task", str, self.tasks),
+            ("queues", "queue", str, self.queues),
+            ("hours", "hour", datetime, self.hours),
+        )
+        for name, key, kind, found in keyed:
+            rows = [{key: value, **asdict(each)} for value, each in found.items()]
+            yield name, rows, {key: kind, **figures}
+        loads = () if self.ahead is None else self.ahead.loads
+        several: Sequence[tuple[str, Any, Sequence[Any]]] = (
+            ("attempts", AttemptCount, self.attempts),
+            ("reasons", Reason, self.reasons),
+            ("timeline", Step, self.timeline),
+            ("loads", Load, loads),
+        )
+        for name, kind, told in several:
+            yield name, [asdict(each) for each in told], get_type_hints(kind)
+
+
+def step_for(seconds: float, most: int) -> int:
+    """Return the shortest of :data:`STEPS` with at most about *most* steps in *seconds*."""
+    return next((step for step in STEPS if step * most >= seconds), STEPS[-1])
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return value
+
+
+def _arrow(kind: Any) -> pa.DataType:
+    if get_origin(kind) is Union or type(kind).__name__ == "UnionType":
+        kind = next(each for each in get_args(kind) if each is not type(None))
+    if kind is Quantiles:
+        return pa.struct([(n, _arrow(each)) for n, each in get_type_hints(Quantiles).items()])
+    return _TYPES[kind]

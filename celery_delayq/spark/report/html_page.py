@@ -1,0 +1,182 @@
+"""A report as one HTML page with tables and charts, which needs no network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import partial
+from importlib.resources import files
+from typing import Any
+
+from celery_delayq.errors import ConfigError
+from celery_delayq.spark.report import charts
+from celery_delayq.spark.report.charts import Layer
+from celery_delayq.spark.report.figures import Figures, LoadAhead, RunReport
+from celery_delayq.utils.text import spelled
+
+#: Most rows of a table, and tasks or queues of a chart. Parquet and JSON have all.
+ROWS, SHOWN = 100, 12
+
+#: Colours of queues in the chart of the load; the last one is for all others.
+_COLOURS, _OTHERS = ("s1", "s7", "s3", "s5", "s2", "s6"), "all others"
+
+
+def page(told: RunReport, title: str = "How delayed tasks ran") -> str:
+    """Return a report as an HTML page.
+
+    Raises
+    ------
+    ConfigError
+        Jinja is missing.
+    """
+    check_jinja()
+    import jinja2
+    from markupsafe import Markup
+
+    environment = jinja2.Environment(
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=lambda value: spelled(value) if type(value) is str else value,
+    )
+    environment.filters.update(
+        duration=charts.duration, stamp=charts.stamp, percent=percent, number=number, rate=rate
+    )
+    template = environment.from_string(files(__package__).joinpath("page.html").read_text("utf-8"))
+    pictures = {name: Markup(svg) for name, svg in _pictures(told).items()}
+    return template.render(
+        title=title,
+        told=told,
+        total=told.total,
+        notes=[*told.notes()],
+        pictures=pictures,
+        attempts=runs_per_id(told),
+        loads=None if told.ahead is None else loads(told.ahead),
+        due_within=None if told.ahead is None else told.ahead.sums(lambda x: x.when),
+        rows=ROWS,
+        shown=SHOWN,
+        queues=[] if told.ahead is None else _queues(told.ahead),
+    )
+
+
+def check_jinja() -> None:
+    """Raise :class:`ConfigError` where Jinja is missing."""
+    try:
+        import jinja2  # noqa: F401
+    except ImportError as exc:
+        raise ConfigError(
+            f"{exc.name} is missing; install it with: pip install 'celery-delayq[spark]'"
+        ) from exc
+
+
+def runs_per_id(told: RunReport) -> list[tuple[str, int]]:
+    """Return the number of ids with one run, two runs, and so on; ten and more are one."""
+    sums: dict[int, int] = {}
+    for each in told.attempts:
+        number = min(each.attempts, 10)
+        sums[number] = sums.get(number, 0) + each.ids
+    return [
+        (f"{number}" if number < 10 else "10+", sums.get(number, 0))
+        for number in range(1, max(sums, default=0) + 1)
+    ]
+
+
+def loads(ahead: LoadAhead) -> list[tuple[str, str, dict[str, int], int]]:
+    """Return counts by queue and task: paused, overdue, due, later; and their sum."""
+    found: dict[tuple[str, str], dict[str, int]] = {}
+    for load in ahead.loads:
+        row = found.setdefault((load.queue, load.task), {})
+        row[load.when] = row.get(load.when, 0) + load.entries
+    rows = [(*names, row, sum(row.values())) for names, row in found.items()]
+    return sorted(rows, key=lambda row: (-row[3], row[:2]))
+
+
+def percent(part: float) -> str:
+    """Return 0 to 1 as per cent."""
+    if 0 < part < 1e-4:
+        return "< 0.01 %"
+    return f"{part * 100:.2g} %" if part < 0.1 else f"{part * 100:.1f} %"
+
+
+def rate(value: float) -> str:
+    """Return runs per minute."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2g}"
+
+
+def number(value: int) -> str:
+    """Return a number that may be large."""
+    return f"{value:,}"
+
+
+def _pictures(told: RunReport) -> dict[str, str]:
+    """Return the charts by name."""
+    found: dict[str, str] = {}
+    steps = told.timeline
+    if steps:
+        times = [each.at for each in steps]
+        over_time = partial(charts.bars, times=times, step=told.step)
+        planned = Layer("planned", "ink", [each.planned for each in steps])
+        started = Layer("started", "s1", [each.started for each in steps])
+        found["plan"] = over_time(
+            "Runs that were planned and runs that started, over time",
+            layers=[started], outline=planned,
+        )  # fmt: skip
+        behind = Layer("behind", "s2", [max(each.behind, 0) for each in steps])
+        found["behind"] = over_time(
+            "Runs that were due and had not started, over time", layers=[behind], height=150
+        )
+        found["lateness"] = charts.curves(
+            "Lateness over time: median and 99th percentile", times, told.step,
+            [("p99", "s2", [each.lateness.p99 for each in steps]),
+             ("p50", "s1", [each.lateness.p50 for each in steps])],
+        )  # fmt: skip
+        failed, retried = [e.failed for e in steps], [e.retried for e in steps]
+        others = [e.ended - e.failed - e.retried for e in steps]
+        found["ended"] = over_time(
+            "Runs that ended over time, by how they ended",
+            layers=[Layer("other", "s1", others), Layer("retried", "s3", retried),
+                    Layer("failed", "s4", failed)],
+            height=220,
+        )  # fmt: skip
+    total = told.total
+    if total.runs:
+        stages = (
+            ("due → ready", total.promotion),
+            ("ready → start", total.wait),
+            ("due → start", total.lateness),
+            ("start → end", total.runtime),
+        )
+        found["stages"] = charts.ranges("How long each stage took, for all runs", stages, width=500)
+        for name, rows in (("tasks", told.tasks), ("queues", told.queues)):
+            found[name] = charts.ranges(f"Lateness of the {name}", _late(rows), width=500)
+        found["attempts"] = charts.columns("Tasks by their number of runs", runs_per_id(told))
+    if told.ahead is not None and told.ahead.loads:
+        found["ahead"] = _load(told.ahead)
+    return found
+
+
+def _late(rows: Any) -> Sequence[tuple[str, Any]]:
+    pairs: Sequence[tuple[str, Figures]] = [*rows.items()]
+    return [(name, each.lateness) for name, each in pairs if each.lateness.runs][:SHOWN]
+
+
+def _queues(ahead: LoadAhead) -> list[tuple[str, str]]:
+    """Return queues with their colours in the chart of the load, the largest first."""
+    sums = ahead.sums(lambda load: load.queue)
+    largest = sorted(sums, key=lambda queue: (-sums[queue], queue))
+    most = len(_COLOURS)
+    names = largest if len(largest) <= most else [*largest[: most - 1], _OTHERS]
+    return [*zip(names, _COLOURS, strict=False)]
+
+
+def _load(ahead: LoadAhead) -> str:
+    queues = _queues(ahead)
+    own = {name for name, _ in queues}
+    sums = ahead.sums(lambda load: (load.queue if load.queue in own else _OTHERS, load.at))
+    steps = round((ahead.ends - ahead.begins).total_seconds() / ahead.step)
+    times = [ahead.begins + timedelta(seconds=ahead.step * n) for n in range(steps)]
+    layers = [
+        Layer(name, style, [sums.get((name, at), 0) for at in times]) for name, style in queues
+    ]
+    return charts.bars("Tasks that are scheduled, by when they are due", times, ahead.step, layers)

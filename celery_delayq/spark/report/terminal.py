@@ -1,0 +1,141 @@
+"""A report on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from celery_delayq.spark.report.charts import duration, stamp
+from celery_delayq.spark.report.figures import Figures, LoadAhead, Quantiles, RunReport
+from celery_delayq.spark.report.html_page import loads, percent, rate, runs_per_id
+from celery_delayq.utils.text import spelled
+
+#: Most rows of a table. JSON and Parquet have all.
+_ROWS = 20
+
+#: Width of a terminal from which each figure has a column of its own.
+WIDE = 120
+
+#: Longest name that is not wrapped.
+_SHORT = 24
+
+_HEADS = ("runs", "/min", "peak", "failed", "rate", "retried", "p50", "p90", "p99", "max")
+
+
+def show(told: RunReport) -> None:
+    """Print a report as tables."""
+    console = Console(highlight=False)
+    for table in _tables(told, narrow=console.width < WIDE):
+        console.print(table)
+        console.print()
+    for note in told.notes():
+        console.print(Text(f"Note: {spelled(note)}"))
+
+
+def _tables(told: RunReport, *, narrow: bool) -> Iterator[Table]:
+    if told.total.runs and told.first is not None and told.last is not None:
+        when = f"{stamp(told.first)} to {stamp(told.last)} UTC"
+        yield _by("", {"all": told.total}, f"Runs and lateness, {when}", narrow=narrow)
+        yield _by("task", told.tasks, narrow=narrow)
+        yield _by("queue", told.queues, narrow=narrow)
+        hours = {stamp(hour): each for hour, each in [*told.hours.items()][-_ROWS:]}
+        yield _by("hour (UTC)", hours, narrow=narrow)
+        total = told.total
+        stages = (
+            ("due to ready", total.promotion),
+            ("ready to start", total.wait),
+            ("due to start (lateness)", total.lateness),
+            ("start to end (run time)", total.runtime),
+        )
+        rows = [(name, f"{each.runs:,}", *_durations(each)) for name, each in stages]
+        yield _table("stage", ("runs", "p50", "p90", "p99", "max"), rows)
+        pairs = runs_per_id(told)
+        counts = [("tasks", *(f"{number:,}" for _, number in pairs))]
+        yield _table("runs of a task", [name for name, _ in pairs], counts)
+        if told.reasons:
+            yield _reasons(told)
+    if told.ahead is not None:
+        yield _loads(told.ahead, narrow=narrow)
+
+
+def _by(key: str, found: Mapping[str, Figures], title: str | None = None, *, narrow: bool) -> Table:
+    more = f"and {len(found) - _ROWS:,} more" if len(found) > _ROWS else ""
+    # On a narrow terminal there are two figures in a column.
+    laid_out = _paired if narrow else list[str]
+    shown = [*found.items()][:_ROWS]
+    heads, rows = laid_out(_HEADS), [(spelled(n), *laid_out([*_cells(f)])) for n, f in shown]
+    return _table(key, heads, rows, title, caption=more)
+
+
+def _paired(cells: Sequence[str]) -> list[str]:
+    """Return texts of two lines each."""
+    return [f"{first}\n{second}" for first, second in zip(cells[::2], cells[1::2], strict=True)]
+
+
+def _cells(each: Figures) -> Iterator[str]:
+    yield from (f"{each.runs:,}", rate(each.per_minute), f"{each.peak_minute:,}")
+    yield from (f"{each.failed:,}", percent(each.failure_rate), f"{each.retried:,}")
+    yield from _durations(each.lateness)
+
+
+def _durations(each: Quantiles) -> Iterator[str]:
+    return map(duration, (each.p50, each.p90, each.p99, each.max))
+
+
+def _reasons(told: RunReport) -> Table:
+    rows = [
+        (spelled(each.task), spelled(each.state), spelled(each.reason), f"{each.runs:,}")
+        for each in told.reasons[:10]
+    ]
+    return _table("task", ("state", "reason", "runs"), rows, "Why runs did not succeed", left=2)
+
+
+def _loads(ahead: LoadAhead, *, narrow: bool) -> Table:
+    states = ("overdue", "due", "later", "paused")
+    rows = [
+        (
+            spelled(queue),
+            spelled(task or "unreadable"),
+            *(f"{row.get(each, 0):,}" for each in states),
+            f"{number:,}",
+        )
+        for queue, task, row, number in loads(ahead)[:_ROWS]
+    ]
+    until = f"until {stamp(ahead.ends)}"
+    heads = ("task", "overdue", until, "later", "paused", "all")
+    title = f"Load to come, at {stamp(ahead.now)} UTC"
+    if not narrow:
+        return _table("queue", heads, rows, title, left=1)
+    figures = ("overdue", until.replace(" ", "\n"), *heads[3:])
+    merged = [(f"{queue}\n{task}", *cells) for queue, task, *cells in rows]
+    return _table("queue, task", figures, merged, title)
+
+
+def _table(
+    key: str,
+    heads: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    title: str | None = None,
+    *,
+    left: int = 0,
+    caption: str = "",
+) -> Table:
+    """Return a table; *left* columns after the first one have text, the others numbers."""
+    table = Table(
+        title=title, caption=caption or None, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False,
+        title_justify="left",
+    )  # fmt: skip
+    rows = [*rows]
+    is_short = all(len(line) <= _SHORT for row in rows for line in row[0].split("\n"))
+    table.add_column(key, overflow="fold", no_wrap=is_short)
+    for n, head in enumerate(heads):
+        is_text = n < left
+        table.add_column(head, justify="left" if is_text else "right", no_wrap=not is_text)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table

@@ -1,1 +1,0 @@
-"""What a report says, and how it looks."""

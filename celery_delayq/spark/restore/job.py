@@ -1,0 +1,288 @@
+"""The job that restores an archive, by the rules of ``import`` and ``dead import``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+
+from celery_delayq.errors import ConfigError, RecordError
+from celery_delayq.model.dead_letter import DeadFilter
+from celery_delayq.model.scheduled import Filter, moment
+from celery_delayq.spark.access import Access, opened
+from celery_delayq.spark.archive.commits import ArchiveError, Commit, source_of
+from celery_delayq.spark.archive.folder import ArchivedTable, FolderTarget
+from celery_delayq.spark.archive.rows import Batches, died_since
+from celery_delayq.spark.session import described
+from celery_delayq.transfer import dead_letter_restore, schedule
+from celery_delayq.transfer.dead_letter_row import DeadLetterRow, is_meant
+from celery_delayq.transfer.results import Imported, server_of
+from celery_delayq.transfer.schedule_row import ScheduleRow
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from celery_delayq.app import DelayQ
+
+Overdue = Literal["run", "skip"]
+
+#: Columns of rows to restore, and of their outcomes.
+_ENTRY = ("queue", "id", "task", "due_ms", "step", "message_id", "message", "problem")
+_DEAD_LETTER = ("queue", "id", "digest", "data")
+_BECAME = "outcome STRING, number BIGINT, why STRING"
+
+#: Rows per round trip.
+_PAGE = 500
+
+
+@dataclass(frozen=True)
+class RestoreOptions:
+    """What to restore.
+
+    Attributes
+    ----------
+    table : str
+        ``scheduled`` or ``dead_letters``.
+    snapshot : str | None
+        Name of the snapshot of the schedule; None: the last one of the source.
+    source : str | None
+        Name of the queue in the archive; None: the queue to restore to, or the only one in the
+        archive.
+    queue, task : str | None
+        Only this queue, only this task.
+    since, until : datetime | str | None
+        Only entries due, or dead letters died, within these inclusive bounds.
+    overdue : str
+        ``run`` overdue entries at once, or ``skip`` them.
+    dry_run : bool
+        Only count outcomes, change nothing.
+    connections : int
+        Most connections to Redis in parallel.
+    access : Mapping[str, str]
+        How the queue is found: the options ``url``, ``app``, ``keyprefix`` of the data source.
+    """
+
+    table: Literal["scheduled", "dead_letters"] = "scheduled"
+    snapshot: str | None = None
+    source: str | None = None
+    queue: str | None = None
+    task: str | None = None
+    since: datetime | str | None = None
+    until: datetime | str | None = None
+    overdue: Overdue = "run"
+    dry_run: bool = False
+    connections: int = 8
+    access: Mapping[str, str] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Raise :class:`ConfigError`, or the error of a filter, if an option is wrong."""
+        for name, valid in (
+            ("table", ("scheduled", "dead_letters")),
+            ("overdue", ("run", "skip")),
+        ):
+            if getattr(self, name) not in valid:
+                raise ConfigError(f"{name}={getattr(self, name)!r}; valid are: {', '.join(valid)}")
+        if self.table == "dead_letters" and (self.snapshot is not None or self.overdue != "run"):
+            raise ConfigError("snapshot and overdue are for the table scheduled")
+        if not 1 <= self.connections <= 10_000:
+            raise ConfigError(f"connections={self.connections!r}: expected 1 to 10000")
+        self.filter().where()
+        self.dead_filter()
+        Access.of(self.access)
+
+    def filter(self) -> Filter:
+        """Return the filter of entries."""
+        return Filter(self.queue, self.task, self.since, self.until)
+
+    def dead_filter(self) -> DeadFilter:
+        """Return the filter of dead letters."""
+        return DeadFilter(self.queue, self.task, died_from=self.since, died_to=self.until)
+
+
+@dataclass(frozen=True)
+class RestoreSummary:
+    """Outcomes of a restore, or of a dry run.
+
+    Attributes
+    ----------
+    outcomes : Mapping[str, int]
+        Counts, named as by ``import``: ``scheduled``, ``ready``, ``restored``, ``duplicate``,
+        ``kept``, ``full``, ``overdue``, ``filtered`` and ``refused``.
+    snapshot : str | None
+        The name of the snapshot.
+    missing : int
+        Rows of a snapshot that the archive has lost.
+    dry_run : bool
+        Whether nothing was done.
+    why : str
+        Why one of the refused was.
+    """
+
+    outcomes: Mapping[str, int] = field(default_factory=dict)
+    snapshot: str | None = None
+    missing: int = 0
+    dry_run: bool = False
+    why: str = ""
+
+    @property
+    def total(self) -> int:
+        """Number of rows."""
+        return sum(self.outcomes.values())
+
+    @property
+    def failed(self) -> int:
+        """Number of selected rows that could not be restored."""
+        return self.outcomes.get("refused", 0) + self.outcomes.get("full", 0) + self.missing
+
+
+def restore(spark: SparkSession, target: FolderTarget, options: RestoreOptions) -> RestoreSummary:
+    """Restore missing entries. May be repeated: entries that are in Redis stay as they are.
+
+    Raises
+    ------
+    ConfigError, InvalidFilter, InvalidETA
+        An option is wrong.
+    ArchiveError
+        The folder is no archive, has no such snapshot, or has several queues and none is chosen.
+    """
+    options.check()
+    with described(spark, f"restore {options.table}"):
+        archived = target.table(options.table, make=False)
+        with opened(Access.of(options.access)) as delayq:
+            own = server_of(delayq.store)
+        if options.table == "scheduled":
+            return _entries(archived, options, own)
+        return _put(_dead_letters(archived, options, own).select(*_DEAD_LETTER), options)
+
+
+def _entries(archived: ArchivedTable, options: RestoreOptions, own: str) -> RestoreSummary:
+    """Restore a snapshot."""
+    commit = _snapshot(archived, options, own)
+    rows = archived.read().where(F.col("snapshot") == F.lit(commit.snapshot))
+    told = _put(rows.where(~F.col("duplicate")).select(*_ENTRY), options)
+    if told.total < commit.rows:
+        # Last, so that of two entries with one id the same one as before is stored under the id.
+        duplicate_ids = _put(rows.where(F.col("duplicate")).select(*_ENTRY), options)
+        both = Counter(told.outcomes) + Counter(duplicate_ids.outcomes)
+        told = replace(told, outcomes=dict(sorted(both.items())), why=told.why or duplicate_ids.why)
+    return replace(told, snapshot=commit.snapshot, missing=max(0, commit.rows - told.total))
+
+
+def _put(rows: DataFrame, options: RestoreOptions) -> RestoreSummary:
+    """Restore rows."""
+    done = rows.coalesce(options.connections).mapInArrow(_putting(options), _BECAME)
+    sums = done.groupBy("outcome").agg(F.sum("number"), F.max("why")).collect()
+    return RestoreSummary(
+        {name: int(number) for name, number, _ in sorted(sums)},
+        dry_run=options.dry_run,
+        why=next((why for name, _, why in sums if name == "refused"), None) or "",
+    )
+
+
+def _snapshot(archived: ArchivedTable, options: RestoreOptions, own: str) -> Commit:
+    """Return the commit of a snapshot, or of the last one of its source."""
+    name = options.snapshot
+    if name is None:
+        return _last(archived, options.source, own)
+    number = name.rpartition("-")[2]
+    found = archived.commit_of(int(number)) if number.isdigit() else None
+    if found is None or name != found.snapshot or options.source not in (None, found.source):
+        last = f"; the last one is {archived.last.snapshot}" if archived.last else ""
+        raise ArchiveError(f"snapshot={name!r}: there is none of that name{last}")
+    return found
+
+
+def _last(archived: ArchivedTable, source: str | None, own: str) -> Commit:
+    """Return the last commit of a source."""
+    lasts: dict[str, Commit] = {}
+    wanted = own if source is None else source
+    number = archived.last.number if archived.last is not None else 0
+    while number and wanted not in lasts:
+        commit = archived.commit_of(number)
+        if commit is not None:
+            lasts.setdefault(commit.source, commit)
+        number -= 1
+    return lasts[source_of(lasts, source, own)]
+
+
+def _dead_letters(archived: ArchivedTable, options: RestoreOptions, own: str) -> DataFrame:
+    """Return dead letters of one source, only of the selected days."""
+    rows = archived.read()
+    sources = [source for (source,) in rows.select("source").distinct().collect()]
+    if sources:
+        rows = rows.where(F.col("source") == F.lit(source_of(sources, options.source, own)))
+    low, high = options.dead_filter().range_ms()
+    if low is not None:
+        rows = rows.where(died_since(moment(low).date()))
+    return rows if high is None else rows.where(F.col("day") <= F.lit(moment(high).date()))
+
+
+def _putting(options: RestoreOptions) -> Callable[[Batches], Batches]:
+    """Return the function that restores rows on executors, over one connection each."""
+    put = _put_entries if options.table == "scheduled" else _put_dead_letters
+
+    def run(batches: Batches) -> Batches:
+        report = Imported(options.dry_run)
+        rows = (row for batch in batches for row in batch.to_pylist())
+        with opened(Access.of(options.access)) as delayq:
+            while page := [*islice(rows, _PAGE)]:
+                put(delayq, page, options, report)
+        outcomes: Counter[Any] = +report.outcomes
+        why = [
+            report.refusals[0].reason if name == "refused" and report.refusals else None
+            for name in outcomes
+        ]
+        yield pa.RecordBatch.from_arrays(
+            [
+                pa.array([*outcomes], pa.string()),
+                pa.array(outcomes.values(), pa.int64()),
+                pa.array(why, pa.string()),
+            ],
+            names=["outcome", "number", "why"],
+        )
+
+    return run
+
+
+def _put_entries(
+    delayq: DelayQ, page: Sequence[dict[str, Any]], options: RestoreOptions, report: Imported
+) -> None:
+    filter = options.filter()
+    where = filter.where()
+    rows = []
+    for fields in page:
+        try:
+            if fields["problem"] is not None:
+                raise RecordError(fields["problem"])
+            row = ScheduleRow.of_fields(fields)
+        except ValueError as exc:
+            report.refuse(0, f"{fields['queue']} {str(fields['id'])[:80]!r}: {exc}")
+            continue
+        if schedule.is_meant(row, filter.queue, where):
+            rows.append(row)
+        else:
+            report.outcomes["filtered"] += 1
+    if rows:
+        schedule.put(delayq.session, rows, report, skip=options.overdue == "skip")
+
+
+def _put_dead_letters(
+    delayq: DelayQ, page: Sequence[dict[str, Any]], options: RestoreOptions, report: Imported
+) -> None:
+    filter = options.dead_filter()
+    rows = []
+    for fields in page:
+        row = DeadLetterRow.of_data(fields["queue"], fields["id"], fields["data"])
+        if row.digest != fields["digest"]:
+            report.refuse(0, f"id {row.id[:80]!r}: the row is not as it was written")
+        elif is_meant(row.dead_letter, filter):
+            rows.append(row)
+        else:
+            report.outcomes["filtered"] += 1
+    dead_letter_restore.put(delayq.session, rows, report)

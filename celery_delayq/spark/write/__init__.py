@@ -1,0 +1,1 @@
+"""Writing: each row becomes a scheduled task."""

@@ -1,0 +1,301 @@
+"""Arrow batches become calls of a task, encoded column by column. No I/O."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from kombu.utils.json import JSONEncoder, loads
+
+from celery_delayq.errors import ConfigError
+from celery_delayq.model.envelope import Due
+from celery_delayq.model.unique import Key
+from celery_delayq.schedule.items import Item
+from celery_delayq.schedule.message_template import EncodedCall, message_id_of_id
+from celery_delayq.spark.options import WriteOptions
+from celery_delayq.spark.write.refused_rows import ERROR
+
+#: Keys are sorted, so equal rows have equal texts.
+_encode: Callable[[Any], str] = JSONEncoder(sort_keys=True).encode
+_encode_text: Callable[[Any], str] = json.JSONEncoder().encode
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+#: The last moment of the year 9999, in µs.
+_LATEST = 253_402_300_799_999_999
+
+
+class TaskRow(NamedTuple):
+    """The call for a row, or the reason why there is none.
+
+    Attributes
+    ----------
+    place : int
+        Index in its batch.
+    key, id, message_id : str
+        Identify the row and its task.
+    when : int | float | None
+        The ETA, in µs since 1970, or a delay in seconds.
+    kwargs : str
+        The keyword arguments as JSON.
+    shown : str | None
+        Their ``repr``, if it is known.
+    error : str
+        Why the row is refused, ``""`` if it is not.
+    """
+
+    place: int
+    key: str = ""
+    id: str = ""
+    message_id: str = ""
+    when: Any = None
+    kwargs: str = "{}"
+    shown: str | None = None
+    error: str = ""
+
+
+class TaskRows:
+    """Makes items of rows.
+
+    Parameters
+    ----------
+    schema : pa.Schema
+        Schema of the rows. Columns that no option names are keyword arguments, except the column
+        with the reason of refused rows.
+
+    Raises
+    ------
+    ConfigError
+        A column that an option names is missing, or of another type.
+    """
+
+    def __init__(self, options: WriteOptions, schema: pa.Schema) -> None:
+        self._options = options
+        self._schema = pa.schema([each.with_type(_in_utc(each.type)) for each in schema])
+        self._id, self._eta, self._delay = (
+            options.idcolumn,
+            options.etacolumn,
+            options.delaycolumn,
+        )
+        twice = [name for name, number in Counter(schema.names).items() if number > 1]
+        if twice:
+            raise ConfigError(f"{', '.join(twice)}: several columns have this name; rename them")
+        used = [name for name in (self._id, self._eta, self._delay, ERROR) if name is not None]
+        for option in ("idcolumn", "etacolumn", "delaycolumn"):
+            name = getattr(options, option)
+            if name is not None and name not in schema.names:
+                raise ConfigError(
+                    f"{option}={name!r}: no such column; there are: {', '.join(schema.names)}"
+                )
+        if self._eta is not None and not pa.types.is_timestamp(
+            kind := schema.field(self._eta).type
+        ):
+            raise ConfigError(f"etacolumn={self._eta!r} is of type {kind}: expected a timestamp")
+        if self._delay is not None and not _is_delay(kind := schema.field(self._delay).type):
+            raise ConfigError(
+                f"delaycolumn={self._delay!r} is of type {kind}: expected seconds or an interval"
+            )
+        if not _is_text(kind := schema.field(self._id).type):
+            raise ConfigError(
+                f"idcolumn={self._id!r} is of type {kind}: expected text, a number or a time; "
+                "several columns make one by concat_ws"
+            )
+        # Sorted, so the order of columns does not change the version.
+        self._names = sorted(name for name in schema.names if name not in used)
+        texts = [_encode_text(name).replace("%", "%%") for name in self._names]
+        self._json = f"{{{', '.join(f'{text}: %s' for text in texts)}}}"
+        shown = [repr(name).replace("%", "%%") for name in self._names]
+        self._shown = f"{{{', '.join(f'{text}: %r' for text in shown)}}}"
+        if not all(_is_flat(schema.field(name).type) for name in self._names):
+            self._shown = ""
+
+    def read(self, batch: pa.RecordBatch) -> Iterator[TaskRow]:
+        """Yield the call of each row of a batch, whatever the time zone of Spark's session."""
+        batch = batch.cast(self._schema)
+        wrong: dict[int, str] = {}
+        keys = _values(self._id, batch.column(self._id), wrong)
+        values, texts = [], []
+        for name in self._names:
+            column = batch.column(name)
+            values.append(_values(name, column, wrong))
+            texts.append(_texts(column.type, values[-1], wrong))
+        none = [()] * batch.num_rows
+        cells = zip(*values, strict=True) if values else none
+        encoded = zip(*texts, strict=True) if texts else none
+        rows = zip(keys, self._whens(batch), cells, encoded, strict=True)
+        for place, (key, when, given, kwargs) in enumerate(rows):
+            error = wrong.get(place) or self._wrong(key, when)
+            if error:
+                yield TaskRow(place, error=error)
+            else:
+                yield self._row(place, str(key), when, given, kwargs)
+
+    def encoded(self, row: TaskRow) -> EncodedCall:
+        """Return the call of a row that has an ETA, for a template."""
+        eta = (_EPOCH + timedelta(microseconds=row.when)).isoformat()
+        due = Due(-(-row.when // 1000))
+        return EncodedCall(row.id, row.message_id, due, eta, row.key, row.kwargs, row.shown)
+
+    def item(self, row: TaskRow) -> Item:
+        """Return the call of a row as an item of ``schedule_many``."""
+        eta = countdown = None
+        if self._eta is not None:
+            eta = _EPOCH + timedelta(microseconds=row.when)
+        else:
+            countdown = row.when
+        return Item(
+            kwargs=loads(row.kwargs),
+            eta=eta,
+            countdown=countdown,
+            id=row.id,
+            unique_key=Key(row.key),
+            version=self._version(row.when, row.kwargs),
+        )
+
+    def _wrong(self, key: Any, when: Any) -> str:
+        """Return why a row cannot be scheduled, ``""`` if it can."""
+        if key is None or (isinstance(key, str) and not key.strip()):
+            return f"{self._id} is {key!r}: nothing identifies the row"
+        column = self._eta or self._delay
+        if column is not None and when is None:
+            return f"{column} is null: nothing says when"
+        if self._eta is not None and not 0 <= when <= _LATEST:
+            return f"{self._eta} lies outside the years 1970 to 9999"
+        return ""
+
+    def _row(self, place: int, key: str, when: Any, given: Any, encoded: Any) -> TaskRow:
+        id = f"{self._options.task}:{key}"
+        kwargs = self._json % encoded
+        message_id = message_id_of_id(id, self._version(when, kwargs))
+        shown = self._shown % given if self._shown else None
+        return TaskRow(place, key, id, message_id, when, kwargs, shown)
+
+    def _version(self, when: Any, kwargs: str) -> str:
+        return f"{self._options.priority} {when} {kwargs}"
+
+    def _whens(self, batch: pa.RecordBatch) -> Sequence[Any]:
+        """Return the times of rows: µs since 1970, or seconds."""
+        if self._eta is not None:
+            # Without a zone (TIMESTAMP_NTZ) it is UTC, as in Celery.
+            column = batch.column(self._eta)
+            micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+            return micros.to_pylist()  # type: ignore[no-any-return]
+        if self._delay is not None:
+            return [*map(_seconds, batch.column(self._delay).to_pylist())]
+        return [None] * batch.num_rows
+
+
+def _in_utc(kind: pa.DataType) -> pa.DataType:
+    """Return a type with UTC in place of all other time zones."""
+    types = pa.types
+
+    def inner(field: pa.Field) -> pa.Field:
+        return field.with_type(_in_utc(field.type))
+
+    if types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit, "UTC")
+    if types.is_struct(kind):
+        return pa.struct([inner(kind.field(place)) for place in range(kind.num_fields)])
+    if types.is_list(kind):
+        return pa.list_(inner(kind.value_field))
+    if types.is_large_list(kind):
+        return pa.large_list(inner(kind.value_field))
+    if types.is_map(kind):
+        return pa.map_(inner(kind.key_field), inner(kind.item_field))
+    return kind
+
+
+def _seconds(delay: Any) -> float | None:
+    if delay is None:
+        return None
+    return delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
+
+
+#: Errors of Arrow for a cell that has no Python value, such as a map whose keys are maps.
+_NO_VALUE = (ValueError, KeyError, OverflowError, TypeError)
+
+
+def _values(name: str, column: pa.Array, wrong: dict[int, str]) -> list[Any]:
+    """Return the Python values of a column; add errors of cells without one to *wrong*."""
+    try:
+        return column.to_pylist(maps_as_pydicts="strict")  # type: ignore[no-any-return]
+    except _NO_VALUE:
+        pass
+    values: list[Any] = []
+    for place, cell in enumerate(column):
+        try:
+            values.append(cell.as_py(maps_as_pydicts="strict"))
+        except _NO_VALUE as exc:
+            wrong.setdefault(place, f"{name}: {exc}")
+            values.append(None)
+    return values
+
+
+_OF_BOOLEANS = {True: "true", False: "false", None: "null"}
+
+
+def _texts(kind: pa.DataType, values: list[Any], wrong: dict[int, str]) -> list[str]:
+    """Return values of a column as JSON; add errors to *wrong*."""
+    types = pa.types
+    if types.is_string(kind) or types.is_large_string(kind):
+        encode: Callable[[Any], str] = _encode_text
+    elif types.is_boolean(kind):
+        encode = _OF_BOOLEANS.__getitem__
+    elif types.is_integer(kind) and None not in values:
+        encode = str
+    elif types.is_floating(kind) and None not in values and all(map(math.isfinite, values)):
+        encode = repr
+    else:
+        encode = _encode
+    try:
+        return [*map(encode, values)]
+    except (ValueError, TypeError):
+        return [_text(encode, value, place, wrong) for place, value in enumerate(values)]
+
+
+def _text(encode: Callable[[Any], str], value: Any, place: int, wrong: dict[int, str]) -> str:
+    try:
+        return encode(value)
+    except (ValueError, TypeError) as exc:
+        wrong.setdefault(place, str(exc))
+        return ""
+
+
+def _is_flat(kind: pa.DataType) -> bool:
+    """Return whether Python writes values of a type as Celery's ``saferepr`` does."""
+    types = pa.types
+    checks = (
+        types.is_string,
+        types.is_large_string,
+        types.is_integer,
+        types.is_floating,
+        types.is_boolean,
+    )
+    return any(check(kind) for check in checks)
+
+
+def _is_delay(kind: pa.DataType) -> bool:
+    types = pa.types
+    return any(
+        check(kind)
+        for check in (types.is_integer, types.is_floating, types.is_decimal, types.is_duration)
+    )
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    types = pa.types
+    return any(
+        check(kind)
+        for check in (
+            types.is_string,
+            types.is_large_string,
+            types.is_integer,
+            types.is_decimal,
+            types.is_temporal,
+        )
+    )

@@ -1,0 +1,200 @@
+"""The writers of the data source: one row, one task, however often a row is written.
+
+The id of a task is ``<task>:<key>``, and the content of its row is its version. The same row again
+is a duplicate; ``onconflict`` decides about another version. So repeated and parallel attempts of
+Spark add nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from celery_delayq.errors import ConfigError
+from celery_delayq.spark.access import opened
+from celery_delayq.spark.arrow import arrow_schema
+from celery_delayq.spark.options import WriteOptions
+from celery_delayq.spark.write import refused_rows as refusals
+from celery_delayq.spark.write.refused_rows import Refusals
+from celery_delayq.spark.write.rows import TaskRows
+from celery_delayq.spark.write.sender import SUMS, Sending, app_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What one Spark task has written.
+
+    Attributes
+    ----------
+    counts : dict[str, int]
+        Numbers of new, kept, replaced and refused rows.
+    refused : str | None
+        The file with refused rows.
+    why : str
+        Why the first of them was refused.
+    """
+
+    counts: dict[str, int] = field(default_factory=dict)
+    refused: str | None = None
+    why: str = ""
+
+
+class _Writing:
+    """Shared by the writers of batches and streams. Executors get a copy.
+
+    Raises
+    ------
+    ConfigError
+        A column is missing or of another type, or the app does not know the task.
+    """
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        if overwrite:
+            raise ConfigError(
+                "mode 'overwrite' would remove what is scheduled: use mode 'append', with "
+                "onconflict='replace' for rows that have changed"
+            )
+        self._options = options
+        TaskRows(options, arrow_schema(schema))
+        if options.keeps_refused:
+            refusals.check(options.refused)
+        if options.access.app is not None:
+            _check_task(options)
+        self._run = uuid.uuid4().hex
+
+    @property
+    def _pending(self) -> str | None:
+        """The folder of refused rows until the job is committed."""
+        options = self._options
+        return f"{options.refused}/_pending-{self._run}" if options.keeps_refused else None
+
+    def _write(self, batches: Iterator[pa.RecordBatch]) -> Written:
+        context = TaskContext.get()
+        attempt = (
+            "0-0" if context is None else f"{context.partitionId():05}-{context.taskAttemptId()}"
+        )
+        name = f"part-{attempt}-{uuid.uuid4().hex[:8]}.parquet"
+        with (
+            opened(self._options.access) as delayq,
+            Refusals(self._pending, name, self._options.refused == "count") as refused,
+        ):
+            counts = Sending(delayq, self._options, refused).send(batches)
+        return Written(counts, refused.file, refused.why)
+
+    def _commit(self, messages: list[Any], **more: object) -> None:
+        sums = _sums(messages)
+        pending = self._pending
+        if pending is not None:
+            files = [each.refused for each in messages if each is not None and each.refused]
+            refusals.keep(self._options.refused, pending, files)
+        logger.info("write committed: task=%s %s", self._options.task, _said(sums))
+        why = [each.why for each in messages if each is not None and each.why]
+        self._report({"state": "committed", **more, **sums, **({"why": why[0]} if why else {})})
+
+    def _abort(self, messages: list[Any], **more: object) -> None:
+        sums = _sums(messages)
+        pending = self._pending
+        if pending is not None:
+            refusals.drop(pending)
+        logger.warning(
+            "write failed, written tasks stay and running it again adds the rest: task=%s %s",
+            self._options.task,
+            _said(sums),
+        )
+        self._report({"state": "aborted", **more, **sums})
+
+    def _report(self, said: Mapping[str, object]) -> None:
+        if self._options.report is not None:
+            path = Path(self._options.report)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps({"task": self._options.task, **said}) + "\n")
+
+
+class Writer(_Writing, DataSourceArrowWriter):
+    """Writes a data frame."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Schedule the rows of one partition; runs on an executor."""
+        return self._write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Keep refused rows and report the sums; runs on the driver."""
+        self._commit(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Report the sums of a failed job; runs on the driver."""
+        self._abort(messages)
+
+
+class StreamWriter(_Writing, DataSourceStreamArrowWriter):
+    """Writes each batch of a stream; one that is written again adds nothing."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Schedule the rows of one partition; runs on an executor."""
+        return self._write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Keep refused rows and report the sums of a batch."""
+        self._commit(messages, batch=batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Report the sums of a failed batch."""
+        self._abort(messages, batch=batchId)
+
+
+def write(rows: DataFrame, options: Mapping[str, str]) -> Mapping[str, Any]:
+    """Write rows by the data source, and return its report: the sums by outcome.
+
+    Parameters
+    ----------
+    options : Mapping[str, str]
+        Options of the data source, except ``report``.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder, "report.json")
+        writer = rows.write.format("celery_delayq").mode("append")
+        writer.options(**options, report=str(report)).save()
+        said: Mapping[str, Any] = json.loads(report.read_text())
+        return said
+
+
+def _check_task(options: WriteOptions) -> None:
+    """Raise :class:`ConfigError` if the app has no task of that name."""
+    with opened(options.access) as delayq:
+        app = app_of(delayq)
+        app.loader.import_default_modules()
+        if options.task not in app.tasks:
+            known = sorted(name for name in app.tasks if not name.startswith("celery."))
+            raise ConfigError(
+                f"task={options.task!r} is no task of the app {options.access.app}; it knows: "
+                f"{', '.join(known)}"
+            )
+
+
+def _sums(messages: list[Any]) -> dict[str, int]:
+    there = [each.counts for each in messages if each is not None]
+    return {name: sum(counts[name] for counts in there) for name in SUMS}
+
+
+def _said(sums: Mapping[str, int]) -> str:
+    return " ".join(f"{name}={count}" for name, count in sums.items())

@@ -1,0 +1,68 @@
+"""Errors of the broker as sentences for people, without users and passwords."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from celery import Celery
+from kombu.exceptions import OperationalError
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    BusyLoadingError,
+    ConnectionError,
+    RedisError,
+    TimeoutError,
+)
+
+from celery_delayq.errors import DelayQError
+from celery_delayq.store.scripting.runner import is_denied
+
+#: What the broker, or the way to it, may raise.
+BROKER_ERRORS = (OperationalError, RedisError)
+
+#: redis-py's message when it cannot connect: address and reason.
+_CONNECTING = re.compile(r"Error -?\w+ connecting to (?:unix socket: )?(\S+)\. (.*?)\.?")
+
+#: Connection errors of a server that is up and refuses the login.
+_REFUSALS = (AuthenticationError, AuthorizationError)
+
+
+def is_away(exc: BaseException) -> bool:
+    """Return whether a server could not be reached, or is still starting."""
+    if isinstance(exc, DelayQError) or any(isinstance(each, _REFUSALS) for each in _causes(exc)):
+        return False
+    return isinstance(exc, (ConnectionError, TimeoutError, BusyLoadingError, OperationalError))
+
+
+def describe_error(exc: BaseException, app: Celery | None = None) -> str:
+    """Return an error as a sentence; a failed connection with its address, without password."""
+    if is_denied(exc):
+        return f"docs/accounts.md lists the rights that an account of Redis needs: {exc}"
+    if not is_away(exc):
+        return str(exc)
+    match = _CONNECTING.fullmatch(str(exc))
+    if match:
+        return f"cannot reach Redis at {match[1]}: {match[2]}"
+    where = "" if app is None else _address(app)
+    causes = [each.strerror for each in _causes(exc) if isinstance(each, OSError)]
+    why = next(filter(None, causes), str(exc).rstrip("."))
+    return f"cannot reach the broker{where and f' at {where}'}: {why}"
+
+
+def _causes(exc: BaseException | None) -> Iterator[BaseException]:
+    while exc is not None:
+        yield exc
+        exc = exc.__cause__ or exc.__context__
+
+
+def _address(app: Celery) -> str:
+    """Return the address of an app's broker, without users and passwords."""
+    try:
+        with app.connection_for_write() as connection:
+            uri = connection.as_uri()
+    except Exception:  # a URL may be anything
+        return ""
+    # Up to the last @: a password that should have been quoted may have anything in it.
+    return ";".join(re.sub(r"//.*@", "//", each) for each in uri.split(";"))

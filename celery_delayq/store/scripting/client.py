@@ -1,0 +1,98 @@
+"""The client for our data: redis-py's, with errors that other rooms can catch without redis-py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from redis import Redis
+from redis.client import Pipeline
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    ConnectionError,
+    NoScriptError,
+    RedisError,
+    ResponseError,
+    TimeoutError,
+)
+
+from celery_delayq.errors import BrokerTimeout, BrokerUnavailable, CommandRefused
+
+# Each is of redis-py's class too: kombu and Celery reconnect and retry by that.
+
+
+class _Unavailable(BrokerUnavailable, ConnectionError):
+    __doc__ = BrokerUnavailable.__doc__
+
+
+class _TimedOut(BrokerTimeout, TimeoutError):
+    __doc__ = BrokerTimeout.__doc__
+
+
+class _Refused(CommandRefused, ResponseError):
+    __doc__ = CommandRefused.__doc__
+
+
+class _LoginRefused(CommandRefused, AuthenticationError):
+    __doc__ = CommandRefused.__doc__
+
+
+def error_of(exc: RedisError) -> RedisError:
+    """Return one of our errors for one of redis-py's; the same where we have none."""
+    # Those of redis-py's that a script call answers by sending the source stay as they are.
+    if isinstance(exc, (BrokerUnavailable, CommandRefused, NoScriptError)):
+        return exc
+    if isinstance(exc, (AuthenticationError, AuthorizationError)):
+        return _LoginRefused(*exc.args)
+    if isinstance(exc, TimeoutError):
+        return _TimedOut(*exc.args)
+    if isinstance(exc, ConnectionError):
+        return _Unavailable(*exc.args)
+    return _Refused(*exc.args) if isinstance(exc, ResponseError) else exc
+
+
+def unavailable(exc: Exception) -> BrokerUnavailable:
+    """Return the error for a server that is to be asked no more, such as a former master."""
+    return _Unavailable(str(exc))
+
+
+@contextmanager
+def translating() -> Iterator[None]:
+    """Raise our errors in place of redis-py's, where a connection is used without a client."""
+    try:
+        yield
+    except RedisError as exc:
+        error = error_of(exc)
+        if error is exc:
+            raise
+        raise error from exc
+
+
+class Client(Redis):
+    """A client that raises :class:`BrokerUnavailable` and :class:`CommandRefused`."""
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Run a command."""
+        try:
+            return super().execute_command(*args, **options)
+        except RedisError as exc:
+            error = error_of(exc)
+            if error is exc:
+                raise
+            raise error from exc
+
+    def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> _ClientPipeline:
+        """Return a pipeline that raises our errors too."""
+        return _ClientPipeline(
+            self.connection_pool, self.response_callbacks, transaction, shard_hint
+        )
+
+
+class _ClientPipeline(Pipeline):
+    def execute(self, raise_on_error: bool = True) -> list[Any]:
+        """Run the commands; without *raise_on_error* a refusal is among the replies."""
+        with translating():
+            replies = super().execute(raise_on_error)
+        return [error_of(each) if isinstance(each, RedisError) else each for each in replies]

@@ -1,0 +1,203 @@
+"""Runs scripts on one Redis database: client, names of keys, layout, and what errors mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from redis import Redis
+from redis.exceptions import ResponseError
+
+from celery_delayq.errors import NotReplicated, StoreFull
+from celery_delayq.settings import Limits
+from celery_delayq.store.keys import Keys, Layout
+from celery_delayq.store.scripting import scripts
+from celery_delayq.store.scripting.calls import Call, Puts
+from celery_delayq.store.scripting.client import Client, unavailable
+
+#: A master without its replicas, one that cannot write to its disk, one that runs a script.
+_FOR_NOW = re.compile(r"\b(NOREPLICAS|MISCONF|CLUSTERDOWN|TRYAGAIN)\b|^BUSY ")
+
+#: Texts of Lua's errors about a value that it cannot work with.
+_LUA_FAULTS = ("bad argument", "attempt to", "malformed")
+
+#: Texts of Redis 6.2 and 7.0, in scripts and outside of them, and of newer servers and Valkey.
+_DENIALS = ("user executing the script can't", "ACL failure", "no permissions to", "NOPERM")
+
+
+class ScriptRunner:
+    """What all parts of the store work with.
+
+    Parameters
+    ----------
+    client : redis.Redis
+        A client that adds no prefix and does not decode replies; its connections are used.
+    keys : Keys
+        Names of the keys.
+    layout : Layout
+        How this connection lays out the ready lists of its queues.
+    limits : Callable[[str], Limits]
+        Returns the limits of a queue.
+    """
+
+    def __init__(
+        self,
+        client: Redis,
+        keys: Keys,
+        layout: Layout,
+        limits: Callable[[str], Limits] = lambda _queue: Limits(),
+    ) -> None:
+        plain = type(client) is Redis
+        self.client = Client(connection_pool=client.connection_pool) if plain else client
+        self.keys = keys
+        self.layout = layout
+        self.limits = limits
+
+    def run(self, call: Call) -> Any:
+        """Run a script.
+
+        Raises
+        ------
+        StoreFull
+            Redis has no memory left; nothing was stored.
+        BrokerUnavailable
+            The server is gone, or is no master any more.
+        CommandRefused
+            The server or the script refused.
+        """
+        try:
+            return call.script(self.client, call.keys, call.args)
+        except ResponseError as exc:
+            error = self._error_of(exc)
+            raise error from (None if error is exc else exc)
+
+    def run_all(self, calls: Sequence[Call], *, transaction: bool = False) -> list[Any]:
+        """Run scripts in one round trip, and return the reply to each; an error is a reply too.
+
+        Raises
+        ------
+        BrokerUnavailable
+            The server is gone, or is no master any more.
+        """
+        known: set[str] = set()
+        with self.client.pipeline(transaction=transaction) as pipe:
+            for call in calls:
+                pipe.execute_command(*call.command(source=call.script.name not in known))
+                known.add(call.script.name)
+            try:
+                found = pipe.execute(raise_on_error=False)
+            except ResponseError as exc:
+                raise self._error_of(exc) from exc
+        return [self._error_of(each) if isinstance(each, ResponseError) else each for each in found]
+
+    def run_replicated(self, call: Call, replicas: int, seconds: float) -> Any:
+        """Run a script, and wait at most so many *seconds* until so many *replicas* have it.
+
+        Raises
+        ------
+        NotReplicated
+            Fewer have it.
+        StoreFull
+            Redis has no memory left; nothing was stored.
+        """
+        with self.client.pipeline(transaction=False) as pipe:
+            pipe.execute_command(*call.command(source=True))
+            pipe.execute_command("WAIT", replicas, int(seconds * 1000))
+            try:
+                reply, there = pipe.execute()
+            except ResponseError as exc:
+                raise full(exc) if is_full(exc) else exc from exc
+        if there < replicas:
+            raise few_replicas(there, replicas, seconds)
+        return reply
+
+    def puts(self, queue: str, *, limited: bool = True, alone: bool = False) -> Puts:
+        """Return an empty call that schedules what is added to it: all or, after an error, none.
+
+        Parameters
+        ----------
+        limited : bool
+            Whether ``max_scheduled`` counts: not for retries, which are no new work.
+        alone : bool
+            For one message of a script that takes more keys behind its ready list.
+        """
+        key = self.keys.queue(queue)
+        most = self.limits(queue).max_scheduled if limited else 0
+        return Puts(
+            scripts.load("schedule/add"),
+            [*key.state, self.keys.next_due, self.keys.queues, key.wake],
+            [queue, self.layout.text, self.keys.wake, most],
+            lambda step: self.keys.ready(queue, step, self.layout),
+            lists=() if alone else (key.quarantined, *self.keys.ready_lists(queue, self.layout)),
+        )
+
+    def layout_of(self, queue: str) -> Layout:
+        """Return the layout of a queue that this connection consumes, with its limits."""
+        limits = self.limits(queue)
+        return replace(
+            self.layout,
+            rate=limits.promote_rate,
+            max_ready=limits.max_ready,
+            dead_age=limits.dead_letters_age,
+            dead_max=limits.dead_letters_max,
+            archived=limits.archived,
+            history=bool(limits.history),
+        )
+
+    def _error_of(self, exc: ResponseError) -> Exception:
+        """Return what to raise for a refusal; raises it where a new master is to be asked."""
+        if is_full(exc):
+            return full(exc)
+        if is_demoted(exc):
+            self.client.connection_pool.disconnect()
+            raise unavailable(exc) from exc
+        error: Exception = exc
+        return error
+
+
+def is_full(exc: BaseException) -> bool:
+    """Return whether an error says that the server has no memory left.
+
+    Not by class: Redis 6.2 wraps what a script met, and old redis-py has no class for it.
+    """
+    return "maxmemory" in str(exc)
+
+
+def is_demoted(exc: ResponseError) -> bool:
+    """Return whether an error says that the server is no master: connect anew."""
+    text = str(exc)
+    return "READONLY" in text or text.startswith(("UNBLOCKED", "MASTERDOWN"))
+
+
+def is_denied(exc: BaseException) -> bool:
+    """Return whether an error says that the account lacks a right, also inside a script."""
+    text = str(exc)
+    return isinstance(exc, ResponseError) and any(each in text for each in _DENIALS)
+
+
+def is_refusal_for_now(exc: BaseException) -> bool:
+    """Return whether an error says that the server refuses all writes at the moment."""
+    return isinstance(exc, ResponseError) and _FOR_NOW.search(str(exc)) is not None
+
+
+def is_fault_of_script(exc: BaseException) -> bool:
+    """Return whether a script has failed in Lua on its arguments: a repeat would fail too."""
+    return "user_script" in str(exc) and any(text in str(exc) for text in _LUA_FAULTS)
+
+
+def few_replicas(replicas: int, wanted: int, seconds: float) -> NotReplicated:
+    """Return the error for *replicas* that have a task where more are *wanted*."""
+    return NotReplicated(
+        f"the task is stored, but {replicas} of {wanted} replicas have it after {seconds:g} s; "
+        "it may be lost in a failover. Sending it again may run it twice"
+    )
+
+
+def full(exc: BaseException) -> StoreFull:
+    """Return the error for a server that has no memory left."""
+    return StoreFull(
+        f"Redis has no memory left and refused to store the task ({exc}); "
+        "raise maxmemory or let tasks be consumed, then send it again"
+    )

@@ -1,0 +1,160 @@
+"""The export format: header, rows and their readers and writers. No I/O."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, BinaryIO, NamedTuple, Protocol, TypeGuard, TypeVar
+
+from celery_delayq.errors import RecordError, TransferError
+from celery_delayq.transfer.results import Imported
+from celery_delayq.utils.portions import portions
+
+#: The version of the format, for files and databases. Readers accept all versions up to theirs.
+VERSION = 1
+
+#: Rows of one round trip.
+PAGE = 500
+
+#: A path, ``"-"`` for stdin or stdout, a file that is open for bytes, or the URL of a database.
+FileOrUrl = str | os.PathLike[str] | BinaryIO
+
+
+class Header(NamedTuple):
+    """The first line of an export; *about* is the approximate number of its rows."""
+
+    version: int
+    made: str
+    server: str
+    filter: Mapping[str, Any]
+    about: int | None
+
+
+class ExportRow(Protocol):
+    """An entry or a dead letter."""
+
+    @property
+    def queue(self) -> str:
+        """The name of its queue."""
+
+    @property
+    def size(self) -> int:
+        """Its approximate bytes in a call."""
+
+
+R = TypeVar("R", bound=ExportRow)
+
+#: A parsed line or database row: the header, an :class:`ExportRow`, or a text that says why it
+#: cannot be read.
+Parsed = Any
+
+#: Parsed lines with their numbers.
+ParsedLines = Iterator[tuple[int, Parsed]]
+
+
+class RowFormat(NamedTuple):
+    """How the rows of one kind are written to a file.
+
+    Attributes
+    ----------
+    name : str
+        The ``format`` of the first and the last line.
+    fields : Callable[[Any], Mapping[str, Any]]
+        Returns the fields of a row.
+    row : Callable[[Any], Any]
+        Makes a row of the fields; raises ``ValueError`` where it cannot.
+    """
+
+    name: str
+    fields: Callable[[Any], Mapping[str, Any]]
+    row: Callable[[Any], Any]
+
+
+class RowWriter(Protocol):
+    """Writes an export."""
+
+    #: Whether names of queues and tasks may hold a NUL.
+    takes_nul: bool
+
+    def begin(self, header: Header) -> None:
+        """Write the header."""
+
+    def write(self, rows: Sequence[Any]) -> None:
+        """Write rows."""
+
+    def end(self, entries: int, left_out: int) -> int:
+        """Write the number of rows, and return how many others were removed."""
+
+
+def is_url(place: object) -> TypeGuard[str]:
+    """Return whether a place is the URL of a database."""
+    return isinstance(place, str) and "://" in place
+
+
+def meant_rows(
+    lines: ParsedLines, report: Imported, is_meant: Callable[[R], bool]
+) -> Iterator[list[R]]:
+    """Yield the rows that a filter means, by the page; the report counts all others."""
+    for page in portions(lines, PAGE, lambda line: getattr(line[1], "size", 0)):
+        rows = []
+        for number, parsed in page:
+            if isinstance(parsed, Header):
+                report.expect(parsed.about)
+            elif isinstance(parsed, str):
+                report.refuse(number, parsed)
+            elif is_meant(parsed):
+                rows.append(parsed)
+            else:
+                report.outcomes["filtered"] += 1
+        yield rows
+
+
+def by_queue(rows: Iterable[R], most: int) -> Iterator[tuple[str, list[R]]]:
+    """Yield the rows of one queue, as many as one script call takes."""
+    found: dict[str, list[R]] = defaultdict(list)
+    for row in rows:
+        found[row.queue].append(row)
+    for queue, those in found.items():
+        for some in portions(those, most, lambda row: row.size):
+            yield queue, some
+
+
+def shown_filter(filter: Any) -> dict[str, Any]:
+    """Return the fields of a filter that are set, as JSON types."""
+    given = {each.name: getattr(filter, each.name) for each in fields(filter)}
+    return {
+        name: value if isinstance(value, (int, str)) else value.isoformat()
+        for name, value in given.items()
+        if value is not None
+    }
+
+
+def check_object(given: Any) -> None:
+    """Raise :class:`RecordError` unless the fields of a row are an object."""
+    if not isinstance(given, dict):
+        raise RecordError(f"expected an object, got {type(given).__name__}")
+
+
+def check_version(version: Any) -> None:
+    """Check that this version can read an export.
+
+    Raises
+    ------
+    TransferError
+        A later version wrote it.
+    """
+    if type(version) is not int or not 1 <= version <= VERSION:
+        raise TransferError(
+            f"version {version!r} of the format: this version of the package reads "
+            f"{VERSION} and earlier"
+        )
+
+
+def not_json(exc: ValueError | RecursionError) -> str:
+    """Return why something is not JSON, without the line number of the error."""
+    if isinstance(exc, json.JSONDecodeError):
+        return f"no JSON: {exc.msg} at character {exc.pos + 1}"
+    return f"no JSON: {exc}"

@@ -1,0 +1,21 @@
+"""Texts that others chose, made safe to print. No I/O."""
+
+from __future__ import annotations
+
+_SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
+
+
+def spelled(text: str) -> str:
+    r"""Return a text with ``\n`` for a newline, ``\x1b`` for an escape, and so on."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else _code(one) for one in text)
+
+
+def _code(one: str) -> str:
+    number = ord(one)
+    if 0xDC80 <= number <= 0xDCFF:  # a byte that is not UTF-8
+        return f"\\x{number - 0xDC00:02x}"
+    if number < 0x80:
+        return _SHORT.get(one, f"\\x{number:02x}")
+    return f"\\u{number:04x}" if number <= 0xFFFF else f"\\U{number:08x}"

@@ -1,0 +1,149 @@
+"""Tables and files of dead letters: columns, rows that are wrong, places that are refused."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from celery_delayq import DelayQ
+from celery_delayq.errors import ConfigError, TransferError
+from celery_delayq.model.dead_letter import DeadFilter
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.integration.conftest import MakeApp, query
+from tests.support.dead_letters import AT, dead_letters, details, fill, message, stored
+
+# -- what people see
+
+
+def test_the_table_tells_people_what_died(delayq: DelayQ, database: str) -> None:
+    told = details()
+    data = stored(AT, "failed: ValueError", message("id-1", root_id="r", group="g"), told)
+    delayq.store.dead_letters.keep("mail", [("id-1", AT, data)])
+    made = delayq.archive_dead(database).made
+
+    columns = "queue, id, task, task_id, reason, exception, retries, worker, root_id, group_id"
+    [row] = query(database, f"SELECT {columns}, died_ms, data FROM dead_letters")
+    assert row[:4] == ("mail", "id-1", "shop.mail", "id-1")
+    assert row[4:8] == ("failed: ValueError", "ValueError", 3, "celery@one")
+    assert row[8:11] == ("r", "g", AT)
+    assert bytes(row[11]) == data
+    [[traceback]] = query(database, "SELECT traceback FROM dead_letters")
+    assert traceback == json.loads(told)["traceback"]
+    [[died, archived]] = query(database, "SELECT died, archived_at FROM dead_letters")
+    if database.startswith("postgresql"):
+        assert died == datetime.fromtimestamp(AT / 1000, timezone.utc)
+        assert archived == datetime.fromisoformat(made)
+    else:
+        assert died == "2023-11-14 22:13:20.000000"
+
+
+def test_a_row_that_was_spoiled_is_refused_by_its_id(
+    delayq: DelayQ, elsewhere: DelayQ, database: str
+) -> None:
+    ids = fill(delayq, 3)
+    delayq.archive_dead(database)
+    query(database, f"UPDATE dead_letters SET queue = 'other' WHERE id = '{ids[1]}'")
+
+    report = elsewhere.import_dead(database)
+
+    assert report.outcomes == {"restored": 2, "refused": 1}
+    [refusal] = report.refusals
+    assert refusal.line == 2
+    assert refusal.reason == f"id {ids[1]!r}: the row was changed manually"
+
+
+def test_bad_lines_do_not_stop_the_rest(delayq: DelayQ, tmp_path: Path) -> None:
+    ids = fill(delayq, 6)
+    file = tmp_path / "dead.jsonl"
+    delayq.export_dead(file)
+    lines = file.read_bytes().splitlines()
+    line = json.loads(lines[1])
+    lines[2] = b"garbage"
+    lines[3] = json.dumps({**line, "dead_letter": 7}).encode()
+    lines[4] = json.dumps({**line, "queue": ""}).encode()
+    lines[5] = json.dumps({**line, "dead_letter_base64": "?"}).encode()
+    del lines[-1]
+    lines.append(b'{"format": "celery_delayq.schedule", "version": 1}')
+    file.write_bytes(b"\n".join(lines))
+    delayq.purge_all(DeadFilter(), everything=True)
+
+    report = delayq.import_dead(file)
+
+    assert report.outcomes == {"restored": 2, "refused": 6}
+    assert {each.id for each in delayq.dead_letters()} == {ids[0], ids[5]}
+    reasons = {refusal.line: refusal.reason for refusal in report.refusals}
+    assert reasons[3].startswith("no JSON")
+    assert reasons[4] == "dead_letter: expected a text, got int"
+    assert reasons[5] == "queue: expected a text, got ''"
+    assert reasons[6].startswith("dead_letter_base64: it cannot be read")
+    assert reasons[8] == "format 'celery_delayq.schedule': expected 'celery_delayq.dead_letters'"
+    assert "was cut off" in reasons[9]
+
+
+def test_an_open_file_serves_too(delayq: DelayQ) -> None:
+    fill(delayq, 3)
+    file = io.BytesIO()
+
+    delayq.export_dead(file)
+    delayq.purge_all(DeadFilter(), everything=True)
+    file.seek(0)
+
+    assert delayq.import_dead(file).outcomes == {"restored": 3}
+
+
+def test_a_file_is_for_its_owner_and_a_gzipped_one_is_one(delayq: DelayQ, tmp_path: Path) -> None:
+    fill(delayq, 3)
+    for name in ("dead.jsonl", "dead.jsonl.gz"):
+        delayq.export_dead(tmp_path / name)
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
+    assert gzip.decompress((tmp_path / "dead.jsonl.gz").read_bytes()).count(b"\n") == 5
+    delayq.archive_dead(f"sqlite:///{tmp_path}/dead.db")
+    assert (tmp_path / "dead.db").stat().st_mode & 0o777 == 0o600
+
+
+# -- what cannot be meant
+
+
+def test_a_place_that_is_none_is_refused(delayq: DelayQ, tmp_path: Path) -> None:
+    fill(delayq, 1)
+    for url, reason in (
+        (str(tmp_path / "dead.jsonl"), "an export writes them to a file"),
+        ("mysql://root:hunter2@localhost/db", "expected a path"),
+        ("sqlite://", "expected a file"),
+        (f"sqlite:///{tmp_path}/none/dead.db", "unable to open"),
+    ):
+        with pytest.raises(TransferError, match=reason) as caught:
+            delayq.archive_dead(url)
+        assert "hunter2" not in str(caught.value)
+    with pytest.raises(ConfigError, match="dead_letters_archive"):
+        delayq.archive_dead()
+    with pytest.raises(TransferError, match="no such file"):
+        delayq.import_dead(f"sqlite:///{tmp_path}/none.db")
+    assert len(dead_letters(delayq)) == 1
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_table_of_others_is_left_alone(delayq: DelayQ, database: str) -> None:
+    fill(delayq, 1)
+    query(database, "CREATE TABLE dead_letters (id INTEGER, queue TEXT)")
+
+    for call in (delayq.archive_dead, delayq.export_dead, delayq.import_dead):
+        with pytest.raises(TransferError, match="is another one, it has no column died_ms"):
+            call(database)
+    assert len(dead_letters(delayq)) == 1
+
+
+def test_by_default_the_database_of_the_settings_is_meant(
+    make_app: MakeApp, delayq_redis: RedisUnderTest, database: str
+) -> None:
+    options = {"delayq": {"dead_letters_archive": database}}
+    delayq = DelayQ.of(make_app(broker_transport_options=options))
+    fill(delayq, 2)
+
+    assert delayq.archive_dead().moved == 2
+    assert delayq.import_dead().outcomes == {"restored": 2}

@@ -1,0 +1,30 @@
+"""Items for ``schedule_many``, and what it has stored."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from typing import Any
+
+from celery_delayq.schedule.schedule_many import Item
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.integration.conftest import stored
+
+UTC = dt.timezone.utc
+FAR = dt.datetime(2100, 1, 1, 12, tzinfo=UTC)
+TOKYO = dt.timezone(dt.timedelta(hours=9))
+
+
+def entries(redis: RedisUnderTest, queue: str = "celery") -> list[tuple[int, dict[str, Any]]]:
+    """Return due (ms) and message of what is scheduled, by due."""
+    found = redis.client.zrange(f"{{{queue}}}:due", 0, -1, withscores=True)
+    return list(zip((int(score) for _, score in found), stored(redis, queue), strict=True))
+
+
+def one(number: Any, note: Any = None) -> None:
+    """Stand for a task with other arguments."""
+
+
+def numbered(count: int, **more: Any) -> Iterator[Item]:
+    """Yield items with ids of their own."""
+    return (Item((n, n), countdown=60, id=f"n{n}", **more) for n in range(count))

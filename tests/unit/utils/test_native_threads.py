@@ -1,0 +1,81 @@
+"""A signal wakes one native thread and is never lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from functools import partial
+
+from celery_delayq.testing import wait_until
+from celery_delayq.utils import native_threads
+
+
+def waited(signal: native_threads.Signal, seconds: float) -> float:
+    start = time.monotonic()
+    signal.wait(seconds)
+    return time.monotonic() - start
+
+
+def test_a_signal_that_was_given_before_lets_one_wait_return_at_once() -> None:
+    signal = native_threads.Signal()
+    signal.give()
+    signal.give()
+
+    assert waited(signal, 5) < 1
+    assert waited(signal, 0.05) >= 0.05
+
+
+def test_a_signal_wakes_the_thread_that_waits() -> None:
+    signal = native_threads.Signal()
+    took: list[float] = []
+    thread = threading.Thread(target=lambda: took.append(waited(signal, 10)))
+    thread.start()
+    signal.give()
+    thread.join(5)
+
+    assert len(took) == 1
+    assert took[0] < 5
+
+
+def test_a_signal_can_be_given_again_after_it_was_taken_back() -> None:
+    signal = native_threads.Signal()
+    for _ in range(3):
+        signal.give()
+        assert waited(signal, 5) < 1
+        signal.take_back()
+    assert waited(signal, 0.05) >= 0.05
+
+
+def test_no_signal_is_lost_between_threads() -> None:
+    """The thread takes back, looks, and waits; what is given in between must wake it."""
+    signal = native_threads.Signal()
+    given, seen = 0, 0
+    done = threading.Event()
+
+    def work() -> None:
+        nonlocal seen
+        while not done.is_set():
+            signal.take_back()
+            if seen < given:
+                seen = given
+            else:
+                signal.wait(10)
+
+    def all_seen(number: int) -> bool:
+        return seen == number
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    for number in range(1, 301):
+        given = number
+        signal.give()
+        if number % 10 == 0:
+            wait_until(partial(all_seen, number), timeout=3, what="it is seen", interval=0.0005)
+    done.set()
+    signal.give()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+def test_a_negative_wait_returns_at_once() -> None:
+    assert waited(native_threads.Signal(), -1) < 1
