@@ -315,8 +315,8 @@ class ContextChange:
 def _checked_name(name: Any) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidContext(
-            f"context name {short_repr(name)}: expected at most 100 letters, digits, '_', "
-            "'.' and '-', of which the first is A to Z, a to z or '_'"
+            f"context name {short_repr(name)}: expected letters, digits, '_', '.' and '-', "
+            "at most 100 of them, the first A to Z, a to z or '_'"
         )
     return name
 
