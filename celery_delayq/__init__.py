@@ -16,7 +16,7 @@ from celery_delayq.model.retry_policy import STEPPED, TEN_RETRIES, Exponential, 
 from celery_delayq.model.scheduled import Bulk, Filter, Outcome, Page, Paused, ScheduledTask
 from celery_delayq.model.unique import Key
 from celery_delayq.periodic.client import PeriodicTasks
-from celery_delayq.periodic.policy import Periodic
+from celery_delayq.periodic.state import Periodic
 from celery_delayq.schedule.client import Schedule
 from celery_delayq.schedule.items import InvalidItem, Item, ItemOutcome, ManyFailed, ManyReport
 from celery_delayq.schedule.runs import Runs

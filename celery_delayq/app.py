@@ -15,7 +15,7 @@ from celery_delayq.errors import ConfigError
 from celery_delayq.integration.context import ContextValues
 from celery_delayq.integration.install import install
 from celery_delayq.integration.services import Services
-from celery_delayq.model.retry_policy import defaults_of
+from celery_delayq.model.retry_options import defaults_of
 from celery_delayq.periodic import runner
 from celery_delayq.periodic.client import PeriodicTasks
 from celery_delayq.schedule.client import Schedule

@@ -17,7 +17,7 @@ from celery_delayq.cli import complete
 from celery_delayq.cli.text import read_stamp, seconds_of
 from celery_delayq.errors import InvalidETA
 from celery_delayq.model.envelope import due_of_countdown, due_of_eta
-from celery_delayq.model.lookup import is_utf8
+from celery_delayq.model.names import is_utf8
 from celery_delayq.model.scheduled import Filter, moment
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -15,8 +15,8 @@ from celery_delayq.errors import ConfigError, RecordError
 from celery_delayq.model import envelope
 from celery_delayq.model.dead_letter import DeadLetter
 from celery_delayq.model.envelope import PROPERTY, Due, Entry, entry_id, is_task, unique_key
+from celery_delayq.model.names import check_name
 from celery_delayq.model.payload import body_of
-from celery_delayq.model.scheduled import check_name
 from celery_delayq.model.task_options import check_own
 from celery_delayq.store.keys import Layout
 

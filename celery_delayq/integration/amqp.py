@@ -15,18 +15,12 @@ from kombu.utils.imports import symbol_by_name
 from celery_delayq.errors import ConfigError
 from celery_delayq.integration import context
 from celery_delayq.integration.worker_checks import warn_of_stock
-from celery_delayq.model import canvas, retry_policy, task_options, unique
-from celery_delayq.model.envelope import (
-    PROPERTY,
-    HeldBy,
-    due_of_countdown,
-    due_of_eta,
-    own_of,
-    unique_key,
-)
+from celery_delayq.model import canvas, retry_options, task_options, unique
+from celery_delayq.model.delivery import HeldBy
+from celery_delayq.model.envelope import PROPERTY, due_of_countdown, due_of_eta, own_of, unique_key
 
 #: All our options of one call.
-OPTIONS = frozenset({*unique.OPTIONS, *retry_policy.OPTIONS, *retry_policy.TASK_OPTIONS})
+OPTIONS = frozenset({*unique.OPTIONS, *retry_options.OPTIONS, *retry_options.TASK_OPTIONS})
 
 #: What a task's message says that its retry says too.
 _INHERITED = ("unique", "skip_after", "retry", "budget")
@@ -106,7 +100,7 @@ class AMQPMixin:
         if own is None:
             args, kwargs, _ = message.body
             own = unique.own_properties(name, task, args, kwargs, unique.options_of(task, given))
-            own.update(retry_policy.of_call(name, given))
+            own.update(retry_options.of_call(name, given))
             _share_budget(request, headers, own_of(message.properties), own)
         if own:
             message.properties.setdefault(PROPERTY, {}).update(own)

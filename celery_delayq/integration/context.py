@@ -23,8 +23,8 @@ from celery_delayq.model.context import (
     NO_VALUES,
     RECORD_ATTRIBUTE,
     Binding,
-    Change,
-    Encoded,
+    ContextChange,
+    EncodedContext,
     bound,
     current_context,
     enter,
@@ -101,7 +101,7 @@ def to_send(app: Celery, given: Any = None, request: Any = None) -> Sent | None:
             )
         if names := app.__dict__.get(_PROVIDERS):
             _refuse_provided(names, given)
-        encoded, trace = Change(given).over(encoded, trace)
+        encoded, trace = ContextChange(given).over(encoded, trace)
     return Sent(encoded.text, trace) if encoded.text or trace is not None else None
 
 
@@ -142,16 +142,18 @@ def _retried(headers: Mapping[str, Any]) -> Any:
     return request
 
 
-def _captured(providers: Mapping[str, Provider], encoded: Encoded) -> Encoded:
+def _captured(providers: Mapping[str, Provider], encoded: EncodedContext) -> EncodedContext:
     """Return values with those of the providers. What one of them does wrong costs its own only."""
     for name, (capture, bind) in providers.items():
         try:
             value = capture()
             if value is not None:
-                encoded = Encoded.of({**encoded.pieces, name: piece(name, value)})
+                encoded = EncodedContext.of({**encoded.pieces, name: piece(name, value)})
             elif bind is not None and name in encoded.pieces:
                 # In a worker: what it has bound is not there any more.
-                encoded = Encoded.of({n: text for n, text in encoded.pieces.items() if n != name})
+                encoded = EncodedContext.of(
+                    {n: text for n, text in encoded.pieces.items() if n != name}
+                )
         except Exception:
             logger.exception("The context provider %r failed; a task is sent without it", name)
     return encoded
@@ -334,7 +336,7 @@ class ContextValues:
             There is a provider of that name, the name is none, or one of both is not callable.
         """
         try:
-            Change({name: ""})
+            ContextChange({name: ""})
         except InvalidContext as exc:
             raise ConfigError(f"add_context_provider({name!r}, …): {exc}") from exc
         if name in (trace_context.PARENT, trace_context.STATE):

@@ -21,7 +21,7 @@ from kombu.utils.imports import symbol_by_name
 from celery_delayq.integration.pauses_and_revokes import REVOKED_CANVASES
 from celery_delayq.integration.retries import attempts_of, hold_chord
 from celery_delayq.integration.run_history import RequestBase, RunMixin
-from celery_delayq.model import envelope
+from celery_delayq.model import delivery, envelope
 from celery_delayq.model.canvas import Canvas
 from celery_delayq.model.dead_letter import details_of, pack_details
 from celery_delayq.model.envelope import own_of
@@ -230,7 +230,7 @@ class RequestMixin(RequestBase):
         # The acknowledgement may be still to come: on solo it waits for the end of the task.
         is_held = channel.note_failure(tag, reason=ending.reason, details=details)
         if not (is_held and channel.add_dead_letter(tag, id, ending.reason)):
-            data = envelope.encode(envelope.without_delivery(message._raw))
+            data = envelope.encode(delivery.without_delivery(message._raw))
             channel.add_dead_letter_copy(queue, id, ending.reason, data, details)
 
 

@@ -18,7 +18,7 @@ from celery.exceptions import Ignore, Reject
 from celery.exceptions import Retry as Retrying
 
 from celery_delayq.errors import InvalidRetry, TaskReturnedFalse
-from celery_delayq.model import retry_policy as retry
+from celery_delayq.model import retry_options
 from celery_delayq.model.canvas import without_chord
 from celery_delayq.model.envelope import own_of
 from celery_delayq.model.retry_policy import RetryPolicy
@@ -45,7 +45,7 @@ def prepare(app: Celery, tasks: Mapping[str, Any], defaults: Mapping[str, RetryP
     for name, task in tasks.items():
         if not name.startswith("celery.") and not has_attempts(task):
             try:
-                task._delayq_attempts = Attempts(app, task, retry.of_task(task, defaults))
+                task._delayq_attempts = Attempts(app, task, retry_options.of_task(task, defaults))
             except InvalidRetry as exc:
                 wrong = wrong or exc
     # Where Celery only logs it, as it does outside workers, the others have their policies.
@@ -66,7 +66,7 @@ def attempts_of(task: Any) -> Attempts | None:
 
 def warn_of_unmatched(defaults: Mapping[str, RetryPolicy], tasks: Mapping[str, Any]) -> None:
     """Warn of patterns that match no task: most likely they are misspelt."""
-    for pattern in retry.unmatched(defaults, tasks):
+    for pattern in retry_options.unmatched(defaults, tasks):
         logger.warning("DelayQ(retry={%r: …}) matches no task of this app", pattern)
 
 
@@ -84,7 +84,7 @@ class Attempts:
         self._task = task
         self._policy = policy
         also = tuple(getattr(task, "dont_autoretry_for", None) or ())
-        self._refused = retry.refused_by(task) + also
+        self._refused = retry_options.refused_by(task) + also
         self._retry: Callable[..., Any] = task.retry
 
     def policy_of(self, request: Context) -> RetryPolicy | None:

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from typing import Any
 
-from celery_delayq.model import envelope, retry_policy, unique
+from celery_delayq.model import envelope, retry_options, unique
 from celery_delayq.utils.once import warn_once
 
 logger = logging.getLogger(__name__)
 
 #: Options of one call. ``DelayQ(app)`` takes them out of the message's properties.
-_OF_CALLS = frozenset({*unique.OPTIONS, *retry_policy.OPTIONS, *retry_policy.TASK_OPTIONS})
+_OF_CALLS = frozenset({*unique.OPTIONS, *retry_options.OPTIONS, *retry_options.TASK_OPTIONS})
 
 #: Options of a task that Celery does not know itself.
 _OF_TASKS = _OF_CALLS - {"max_retries", "retry_jitter"}

@@ -39,14 +39,14 @@ _PLAIN = frozenset({str, int, float, bool, type(None)})
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
-class Encoded(NamedTuple):
+class EncodedContext(NamedTuple):
     """Values in JSON: each of them, and all of them as one object, ``""`` where there are none."""
 
     pieces: Mapping[str, str]
     text: str
 
     @classmethod
-    def of(cls, pieces: Mapping[str, str]) -> Encoded:
+    def of(cls, pieces: Mapping[str, str]) -> EncodedContext:
         """Put values together.
 
         Raises
@@ -67,7 +67,7 @@ class Encoded(NamedTuple):
         return cls(pieces, text)
 
 
-NO_VALUES = Encoded(MappingProxyType({}), "")
+NO_VALUES = EncodedContext(MappingProxyType({}), "")
 
 
 class State:
@@ -77,7 +77,7 @@ class State:
     ----------
     owner : object
         Who has bound it, and may end it.
-    encoded : Encoded
+    encoded : EncodedContext
     trace : Trace | None
     outer : State | None
         What was bound before.
@@ -90,7 +90,7 @@ class State:
     def __init__(
         self,
         owner: object,
-        encoded: Encoded,
+        encoded: EncodedContext,
         trace: Trace | None,
         outer: State | None,
         undo: Callable[[], None] | None = None,
@@ -143,7 +143,7 @@ def current_context() -> Mapping[str, Any]:
 
 def enter(
     owner: object,
-    encoded: Encoded,
+    encoded: EncodedContext,
     trace: Trace | None,
     undo: Callable[[], None] | None = None,
 ) -> None:
@@ -209,7 +209,7 @@ class Binding:
     """What :func:`context` returns: to be entered, any number of times and in any thread."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        self._change = Change(values)
+        self._change = ContextChange(values)
         # Of no use anywhere; known here, where it is written.
         self._change.over(NO_VALUES, None)
 
@@ -263,7 +263,7 @@ class Binding:
         return cast(F, called)
 
 
-class Change:
+class ContextChange:
     """Values to be bound over others: checked and in JSON.
 
     Raises
@@ -290,7 +290,9 @@ class Change:
                 continue
             self._pieces[_checked_name(name)] = None if value is None else piece(name, value)
 
-    def over(self, encoded: Encoded, trace: Trace | None) -> tuple[Encoded, Trace | None]:
+    def over(
+        self, encoded: EncodedContext, trace: Trace | None
+    ) -> tuple[EncodedContext, Trace | None]:
         """Return what comes of binding them over others.
 
         Raises
@@ -302,7 +304,9 @@ class Change:
             trace = self._trace or None
         if self._pieces:
             merged = {**encoded.pieces, **self._pieces}
-            encoded = Encoded.of({name: text for name, text in merged.items() if text is not None})
+            encoded = EncodedContext.of(
+                {name: text for name, text in merged.items() if text is not None}
+            )
         return encoded, trace
 
 
@@ -310,8 +314,8 @@ class Change:
 def _checked_name(name: Any) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidContext(
-            f"context name {short_repr(name)}: expected letters, digits, '_', '.' and '-', a "
-            "dead letter first, at most 100 of them"
+            f"context name {short_repr(name)}: expected letters, digits, '_', '.' and '-', "
+            "at most 100 of them, the first A to Z, a to z or '_'"
         )
     return name
 
@@ -338,7 +342,7 @@ def piece(name: str, value: Any) -> str:
     return text
 
 
-def read(given: Any) -> Encoded:
+def read(given: Any) -> EncodedContext:
     """Read the text of values, which anybody may have written.
 
     Raises
@@ -360,7 +364,7 @@ def read(given: Any) -> Encoded:
     if not _HEADERS.isdisjoint(pieces):
         names = f"{trace_context.PARENT} and {trace_context.STATE}"
         raise InvalidContext(f"{names} belong into headers")
-    return Encoded.of(pieces)
+    return EncodedContext.of(pieces)
 
 
 # -- log records ----------------------------------------------------------------------------------

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 from celery_delayq.model.canvas import group_of
 from celery_delayq.model.envelope import due_of_eta
+from celery_delayq.model.names import check_name
 from celery_delayq.model.payload import Readable
-from celery_delayq.model.scheduled import bound_ms, check_name, moment
+from celery_delayq.model.scheduled import bound_ms, moment
 
 #: Characters of a traceback that are kept: its end says most.
 TRACEBACK = 8000

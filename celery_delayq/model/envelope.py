@@ -307,7 +307,7 @@ def label_in(message: bytes) -> bytes | None:
 def unique_key(own: Mapping[str, Any]) -> str:
     """Return the unique key in our data of a message, ``""`` without one.
 
-    It begins with the dead letter of its scope. It stands in the label once there is one.
+    It begins with the first character of its scope, and stands in the label once there is one.
     """
     key: str = own.get("unique", {}).get("key") or own.get("label", "-").rpartition(" ")[2]
     return "" if key == "-" else key
@@ -328,69 +328,10 @@ def is_special(message: Mapping[str, Any]) -> bool:
     return bool(own) and ("unique" in own or "skip_after" in own) and is_task(message)
 
 
-class HeldBy(NamedTuple):
-    """Where a message is held while it is being worked on: Redis, queue and delivery tag."""
-
-    place: str
-    queue: str
-    tag: str
-
-
-def retry_of(message: Mapping[str, Any]) -> HeldBy | None:
-    """Return where the message is held whose retry this is, None for no retry.
-
-    :class:`~celery_delayq.DelayQ` notes it where the task acknowledges late.
-    """
-    own = message["properties"].get(PROPERTY)
-    found = own.get("retry_of") if own else None
-    return None if found is None else HeldBy(*found)
-
-
-def without_retry_of(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a message that is to be sent like any other."""
-    properties = dict(message["properties"])
-    own = dict(properties.pop(PROPERTY))
-    for name in ("retry_of", "retried_to"):
-        own.pop(name, None)
-    if own:
-        properties[PROPERTY] = own
-    return {**message, "properties": properties}
-
-
 def for_stock(message: Mapping[str, Any], eta: str | None) -> dict[str, Any]:
     """Return a copy of *message* as a stock producer sends it, with the ETA that it has by now."""
     properties = {name: value for name, value in message["properties"].items() if name != PROPERTY}
     return {**message, "headers": {**message["headers"], "eta": eta}, "properties": properties}
-
-
-def note_delivery(
-    message: dict[str, Any], held: HeldBy, number: int, promoted: int | None = None
-) -> None:
-    """Note in a message where it is held, that this is its delivery *number* (from 1), and when it
-    was *promoted*, in ms since 1970, where that is known.
-
-    The bytes in Redis stay as they are.
-    """
-    properties = message["properties"]
-    own = properties.get(PROPERTY)
-    properties["delivery_tag"] = held.tag
-    own = {**(own or {}), "place": held.place, "queue": held.queue, "deliveries": number}
-    if promoted is not None:
-        own["promoted"] = promoted
-    properties[PROPERTY] = own
-    if number > 1:
-        properties["delivery_info"]["redelivered"] = True
-
-
-def without_delivery(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a message without what :func:`note_delivery` has noted in it."""
-    properties = dict(message["properties"])
-    own = dict(properties.pop(PROPERTY, {}))
-    for name in ("place", "queue", "deliveries", "promoted"):
-        own.pop(name, None)
-    if "label" in own:  # first, where scripts look for it
-        return {**message, "properties": {PROPERTY: own, **properties}}
-    return {**message, "properties": {**properties, **({PROPERTY: own} if own else {})}}
 
 
 # Body and headers are serialized or flat by now; looking for circles costs a tenth.

@@ -7,9 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from celery_delayq.errors import InvalidFilter
 from celery_delayq.model.canvas import Canvas
-
-#: The text of errors about a text that is not :func:`is_utf8`.
-UTF8 = "a text that UTF-8 can hold, without lone surrogates"
+from celery_delayq.model.names import UTF8
 
 #: Scores of paused and due entries are their due and this (``include/record.lua``).
 PAUSED_OFFSET = 10**15
@@ -36,7 +34,7 @@ class Name(str):
     __slots__ = ()
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Where something with an id is, and under which :class:`Name`; *due_ms* is since 1970.
 
     *record* is there while it is scheduled, *holder*, a worker id, while it is running.
@@ -76,7 +74,7 @@ class Listed(NamedTuple):
         return self.score - PAUSED_OFFSET if self.score >= PAUSED_OFFSET else self.score
 
 
-class Found(NamedTuple):
+class FoundPage(NamedTuple):
     """A page of the schedule of one queue; *more* says that there may be another one behind it."""
 
     entries: list[Listed]
@@ -102,21 +100,12 @@ class Revoked(NamedTuple):
     last_ms: int
 
 
-class Controls(NamedTuple):
+class PausedNames(NamedTuple):
     """What is paused: the revision, and queues and tasks by name with since when (ms)."""
 
     revision: int
     queues: dict[str, int]
     tasks: dict[str, int]
-
-
-def is_utf8(text: str) -> bool:
-    """Return whether UTF-8 can hold a text: no key of Redis can hold lone surrogates."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def worst(codes: Iterable[StatusCode]) -> StatusCode:

@@ -9,13 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from celery_delayq.errors import DelayQError, QueueFull, UniqueConflict
-from celery_delayq.store.scripting.replies import Put
+
+Stored = Literal[
+    "scheduled", "ready", "duplicate", "full", "replaced", "kept", "conflict", "superseded"
+]
 
 
-class Outcome(NamedTuple):
+class Put(NamedTuple):
+    """What became of a message that was to be stored, and the id of the other one, if any."""
+
+    state: Stored
+    other: str = ""
+
+
+class PublishOutcome(NamedTuple):
     """What became of one message."""
 
     task_id: str
@@ -25,13 +35,13 @@ class Outcome(NamedTuple):
     replaced: bytes = b""
 
 
-_collected: ContextVar[list[Outcome] | None] = ContextVar("delayq_outcomes", default=None)
+_collected: ContextVar[list[PublishOutcome] | None] = ContextVar("delayq_outcomes", default=None)
 
 
 @contextmanager
-def collecting() -> Iterator[list[Outcome]]:
+def collecting() -> Iterator[list[PublishOutcome]]:
     """Collect the outcomes of what is sent inside."""
-    outcomes: list[Outcome] = []
+    outcomes: list[PublishOutcome] = []
     token = _collected.set(outcomes)
     try:
         yield outcomes
@@ -52,7 +62,7 @@ def note(queue: str, task_id: str, put: Put, replaced: bytes = b"") -> None:
         raise error
     collected = _collected.get()
     if collected is not None and (put.other or put.state == "superseded"):
-        collected.append(Outcome(task_id, put, queue, replaced))
+        collected.append(PublishOutcome(task_id, put, queue, replaced))
 
 
 def refusal(queue: str, task_id: str, put: Put) -> DelayQError | None:

@@ -22,18 +22,9 @@ from celery_delayq.model.envelope import (
     parse_iso,
     unique_key,
 )
-from celery_delayq.model.lookup import (
-    UTF8,
-    Controls,
-    Place,
-    State,
-    StatusCode,
-    Where,
-    is_utf8,
-    worst,
-)
+from celery_delayq.model.lookup import Location, PausedNames, State, StatusCode, Where, worst
+from celery_delayq.model.names import check_name
 from celery_delayq.model.payload import Readable
-from celery_delayq.store.keys import NOT_OWN_KEY, is_own_key
 
 #: The first millisecond that a datetime can name, year 1.
 _MIN_MS = -62_135_596_800_000
@@ -95,7 +86,7 @@ class Paused(NamedTuple):
     tasks: dict[str, datetime]
 
     @classmethod
-    def of(cls, controls: Controls) -> Paused:
+    def of(cls, controls: PausedNames) -> Paused:
         """Make one of what Redis keeps."""
         return cls(
             *(
@@ -171,7 +162,7 @@ class ScheduledTask(Readable):
             return cls(id, "?", queue, state, moment(due_ms), _name=name)
 
     @classmethod
-    def of_place(cls, queue: str, place: Place) -> Any:
+    def of_place(cls, queue: str, place: Location) -> Any:
         """Make one of what was found."""
         if place.record is not None:
             return cls.of_record(queue, place.name, place.state, place.due_ms, place.record)
@@ -220,27 +211,6 @@ def _with_offset(eta: str | None) -> str | None:
     if moment is None or moment.tzinfo is not None:
         return eta
     return moment.replace(tzinfo=timezone.utc).isoformat()
-
-
-def check_name(what: str, name: Any, *, as_key: bool = True) -> None:
-    """Check that a queue or task is named, or nothing is.
-
-    Parameters
-    ----------
-    as_key : bool
-        Whether it is, or would be, part of a key in Redis.
-
-    Raises
-    ------
-    InvalidFilter
-        It is empty or no text, or no key can hold it.
-    """
-    if name is not None and (not isinstance(name, str) or not name):
-        raise InvalidFilter(f"{what}={name!r}: expected a name, or None for any")
-    if as_key and name is not None and not is_utf8(name):
-        raise InvalidFilter(f"{what}={name!r}: expected {UTF8}")
-    if what == "queue" and name is not None and is_own_key(name):
-        raise InvalidFilter(f"queue={name!r}: expected {NOT_OWN_KEY}")
 
 
 def bound_ms(what: str, time: Any) -> int | None:

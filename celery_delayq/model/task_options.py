@@ -10,7 +10,7 @@ from typing import Any
 
 from celery_delayq.errors import InvalidOption
 from celery_delayq.model.envelope import MAX_DUE_MS, due_of_eta, own_of, unique_key
-from celery_delayq.model.lookup import UTF8, is_utf8
+from celery_delayq.model.names import UTF8, is_utf8
 from celery_delayq.model.unique import POLICIES
 
 #: What the two numbers of the header ``timelimit`` are called in a call.

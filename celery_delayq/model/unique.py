@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from celery_delayq.errors import InvalidETA, InvalidUnique
 from celery_delayq.model.envelope import percent
-from celery_delayq.model.lookup import UTF8, is_utf8
+from celery_delayq.model.names import UTF8, is_utf8
 
 #: What becomes of a task whose key another one has: it takes its place, is refused, is not sent, or
 #: takes its place at the later of both times.
@@ -41,7 +41,7 @@ class Key(str):
 
 
 class Unique(NamedTuple):
-    """A unique key as messages carry it: the dead letter of its scope, task name and key.
+    """A unique key as messages carry it: its scope (one character), task name and key.
 
     *max_wait* is in ms, 0 for no limit.
     """
@@ -79,7 +79,7 @@ def options_of(task: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     return {**options, **{name: value for name, value in given.items() if name in OPTIONS}}
 
 
-class Rule(NamedTuple):
+class UniqueRule(NamedTuple):
     """What our options come to that all calls of one kind have in common.
 
     *prefix* is how their keys begin, *max_wait* is in ms, 0 for none.
@@ -171,7 +171,7 @@ def unique_of(
     return None if rule is None else rule.of(args, kwargs)
 
 
-def rule_of(task_name: str, task: Any, options: Mapping[str, Any]) -> Rule | None:
+def rule_of(task_name: str, task: Any, options: Mapping[str, Any]) -> UniqueRule | None:
     """Return how calls with these options get their unique keys, None for without one.
 
     Parameters
@@ -219,7 +219,7 @@ def rule_of(task_name: str, task: Any, options: Mapping[str, Any]) -> Rule | Non
         )
     wait = 0 if max_wait is None else _milliseconds("max_wait", max_wait, InvalidUnique)
     prefix = f"{scope[0]}{quote(task_name)}:"
-    return Rule(task_name, task, template, prefix, policy, wait)
+    return UniqueRule(task_name, task, template, prefix, policy, wait)
 
 
 def _render(

@@ -1,20 +1,19 @@
-"""Periodic entries: what people call as ``delayq.periodic``."""
+"""Public API of periodic entries: ``delayq.periodic``."""
 
 from __future__ import annotations
 
 import builtins
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, fields, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 from celery.canvas import Signature
 
 from celery_delayq.errors import (
     ConfigError,
-    InvalidSchedule,
     PeriodicExists,
     PeriodicUnknown,
     RecordError,
@@ -22,10 +21,16 @@ from celery_delayq.errors import (
 from celery_delayq.model.scheduled import Outcome
 from celery_delayq.periodic import policy
 from celery_delayq.periodic.code_entries import register_schedules
-from celery_delayq.periodic.definition import CatchUp, Definition, Overlap
-from celery_delayq.periodic.policy import Firing, Periodic, PeriodicState
-from celery_delayq.periodic.serialization import describe
-from celery_delayq.periodic.unreadable import Unreadable
+from celery_delayq.periodic.definition import CatchUp, Definition, Overlap, changed_definition
+from celery_delayq.periodic.policy import Firing
+from celery_delayq.periodic.state import Periodic, PeriodicState
+from celery_delayq.periodic.unreadable import (
+    UnreadableEntry,
+    by_name,
+    paused_record,
+    read_entry,
+    required,
+)
 from celery_delayq.periodic.wall_clock import moment_of
 from celery_delayq.schedule.client import Schedule
 from celery_delayq.store.periodic import PeriodicStore, Writing
@@ -40,15 +45,13 @@ logger = logging.getLogger(__name__)
 
 _UNCHANGED: Any = object()
 
-E = TypeVar("E", bound="Periodic | Unreadable")
-
 
 class PeriodicTasks:
     """The periodic entries of the app's broker.
 
-    All of one Redis database share one schedule. Entries in code, from ``beat_schedule`` and
-    ``add_periodic_task``, are written by workers when they start, and are read, paused and run like
-    others; what else is changed in an entry holds until it changes in the code.
+    All apps of one Redis database share them. Workers write the entries in code
+    (``beat_schedule``, ``add_periodic_task``) when they start. A change to such an entry holds
+    until its code changes.
     """
 
     def __init__(self, session: Session) -> None:
@@ -130,26 +133,24 @@ class PeriodicTasks:
 
         tried: PeriodicState | None = None
 
-        def edit(there: Periodic | Unreadable | None, now: int) -> Periodic:
+        def edit(there: Periodic | UnreadableEntry | None, now: int) -> Periodic:
             nonlocal tried
-            if there is None or (replace and isinstance(there, Unreadable)):
-                begun = _due(policy.begin(definition, now, self._zone))
+            if there is None or (replace and isinstance(there, UnreadableEntry)):
+                begun = policy.must_be_due(policy.begin(definition, now, self._zone))
                 tried = begun.state
                 return begun
-            if isinstance(there, Unreadable):
+            if isinstance(there, UnreadableEntry):
                 raise PeriodicExists(
                     f"there is a periodic entry {name!r} already, which cannot be read here; give "
                     "another name, or replace=True"
                 )
             if replace:
                 changed = policy.change(there, definition, now, self._zone)
-                return changed if there.status == "ended" else _due(changed)
+                return changed if there.status == "ended" else policy.must_be_due(changed)
             state = there.state
-            if tried and (state.definition_hash, state.anchor) == (
-                tried.definition_hash,
-                tried.anchor,
-            ):
-                return there  # the answer to a first attempt was lost
+            written = tried and (tried.definition_hash, tried.anchor)
+            if written == (state.definition_hash, state.anchor):
+                return there  # the reply to a first attempt was lost
             raise PeriodicExists(
                 f"there is a periodic entry {name!r} already, made by {there.definition.source}; "
                 "give another name, or replace=True"
@@ -160,12 +161,11 @@ class PeriodicTasks:
     def update(self, name: str, *, schedule: Any = _UNCHANGED, **changes: Any) -> Periodic:
         """Change some of what :meth:`add` takes; ``options`` as a mapping, which replaces all.
 
-        None makes it what it is where :meth:`add` is not told: ``end=None`` takes the end away,
+        None makes it what it is without it in :meth:`add`: ``end=None`` takes the end away,
         ``catch_up=None`` is ``"one"``. ``catch_up_max`` goes with a ``catch_up`` other than
         ``"all"``.
 
-        An interval keeps its phase: it goes on from the last tick. Ticks of the next two seconds
-        may be scheduled already, and stay as they were.
+        An interval goes on from the last tick. Scheduled ticks (of the next two seconds) stay.
 
         Raises
         ------
@@ -180,39 +180,27 @@ class PeriodicTasks:
             changes["task"] = getattr(changes["task"], "name", changes["task"])
 
         def edit(there: Periodic | None, now: int) -> Periodic:
-            entry = self._required(name, there)
-            unknown = sorted(changes.keys() - _CHANGEABLE)
-            if unknown:
-                raise ConfigError(
-                    f"unknown: {', '.join(unknown)}; valid are: schedule, "
-                    f"{', '.join(sorted(_CHANGEABLE))}"
-                )
-            old = entry.definition
-            given = {each: getattr(old, each) for each in (*_CHANGEABLE, "source")} | {
-                what: _default(what) if value is None else value for what, value in changes.items()
-            }
-            if given["catch_up"] != "all" and changes.get("catch_up_max") is None:
-                del given["catch_up_max"]
-            new_schedule = old.schedule if schedule is _UNCHANGED else schedule
-            definition = Definition.checked(new_schedule, zone=self._zone, name=name, **given)
+            entry = required(name, there)
+            new = None if schedule is _UNCHANGED else (schedule,)
+            definition = changed_definition(entry.definition, new, changes, self._zone)
             changed = policy.change(entry, definition, now, self._zone)
-            return changed if schedule is _UNCHANGED else _due(changed)
+            return changed if schedule is _UNCHANGED else policy.must_be_due(changed)
 
         return cast(Periodic, self._edit(name, edit))
 
     def remove(self, name: str) -> bool:
         """Remove an entry, with its ticks that are scheduled and not due yet; whether it was there.
 
-        Tasks that are ready or run are left to run. An entry in code comes back when it
-        changes there. Of one that cannot be read here, ticks of the next two seconds may stay.
+        Tasks that are ready or running still run. An entry in code comes back when its code
+        changes. Ticks of the next two seconds may stay of an entry that cannot be read here.
         """
-        entry: Periodic | Unreadable | None = None
+        entry: Periodic | UnreadableEntry | None = None
 
         def edit(there: str | None) -> Writing | None:
             nonlocal entry
             if there is None:
                 return None  # or a first attempt has removed it
-            entry = _read(name, there)
+            entry = read_entry(name, there)
             return Writing(name, there.partition("\n")[0], "")
 
         self._session.ask(lambda store: PeriodicStore(store).edit(name, edit))
@@ -220,22 +208,22 @@ class PeriodicTasks:
             self._withdraw(entry)
         return entry is not None
 
-    def pause(self, name: str) -> Periodic | Unreadable:
-        """Fire no ticks of an entry until :meth:`resume`; those that are not due yet are withdrawn.
+    def pause(self, name: str) -> Periodic | UnreadableEntry:
+        """Pause an entry until :meth:`resume`; its scheduled ticks that are not due are cancelled.
 
-        Of one that cannot be read here, ticks of the next two seconds may stay.
+        Ticks of the next two seconds may stay of an entry that cannot be read here.
 
         Raises
         ------
         PeriodicUnknown
             There is none of that name.
         RecordError
-            Not even how it stands can be read.
+            Its state cannot be read either.
         """
         before: list[Periodic] = []
 
         def edit(there: Periodic | None, _: int) -> Periodic:
-            entry = self._required(name, there)
+            entry = required(name, there)
             before[:] = [entry]
             return entry if entry.status == "paused" else policy.pause(entry)
 
@@ -254,23 +242,21 @@ class PeriodicTasks:
             paused = self._edit(name, correct) or paused
         return cast(Periodic, paused)
 
-    def _pause_unread(self, name: str, problem: Exception) -> Unreadable:
+    def _pause_unread(self, name: str, problem: Exception) -> UnreadableEntry:
         after = ""
 
         def change(there: str | None) -> Writing | None:
             nonlocal after
             if there is None:
                 raise PeriodicUnknown(f"there is no periodic entry {name!r}")
-            line, _, text = there.partition("\n")
-            state = replace(PeriodicState.read(line), tick=None, status="paused")
-            after = f"{state.line}\n{text}"
+            line, after = paused_record(there)
             return None if after == there else Writing(name, line, after)
 
         self._session.ask(lambda store: PeriodicStore(store).edit(name, change))
-        return Unreadable.of(name, after, problem)
+        return UnreadableEntry.of(name, after, problem)
 
     def resume(self, name: str) -> Periodic:
-        """Go on with the next tick; those that passed meanwhile are not caught up.
+        """Resume an entry with its next tick; ticks of the pause are not caught up.
 
         Raises
         ------
@@ -281,7 +267,7 @@ class PeriodicTasks:
         """
 
         def edit(there: Periodic | None, now: int) -> Periodic:
-            entry = self._required(name, there)
+            entry = required(name, there)
             return policy.resume(entry, now, self._zone) if entry.status == "paused" else entry
 
         return cast(Periodic, self._edit(name, edit))
@@ -309,7 +295,7 @@ class PeriodicTasks:
             with TickScheduler(self._session.app) as scheduler:
                 while True:
                     record = PeriodicStore(store).get(name)
-                    entry = self._required(name, record and Periodic.unpack(name, record))
+                    entry = required(name, record and Periodic.unpack(name, record))
                     state = entry.state
                     if state.hand == hand:
                         return id  # the answer to a first attempt was lost
@@ -338,31 +324,28 @@ class PeriodicTasks:
 
         What cannot be read here is left out with a warning: see :meth:`unreadable`.
         """
-        return _by_name(
+        return by_name(
             entry for entry in self.iterate() if source is None or entry.definition.source == source
         )
 
     def iterate(self) -> Iterator[Periodic]:
-        """Yield all entries, in no order and some perhaps twice.
-
-        What cannot be read here is left out with a warning: see :meth:`unreadable`.
-        """
+        """Yield all entries, unordered, some perhaps twice; unreadable ones as in :meth:`list`."""
         for name, record in self._gate().all():
-            entry = _read(name, record)
+            entry = read_entry(name, record)
             if isinstance(entry, Periodic):
                 yield entry
             else:
                 logger.warning("Periodic entry %r is left out: %s", name, entry.problem)
 
-    def unreadable(self) -> builtins.list[Unreadable]:
+    def unreadable(self) -> builtins.list[UnreadableEntry]:
         """Return the entries that cannot be read here, by name, and why.
 
-        :meth:`pause` and :meth:`remove` take them all the same.
+        :meth:`pause` and :meth:`remove` accept them.
         """
-        return [entry for entry in self._all() if isinstance(entry, Unreadable)]
+        return [entry for entry in self._all() if isinstance(entry, UnreadableEntry)]
 
-    def _all(self) -> builtins.list[Periodic | Unreadable]:
-        return _by_name(_read(name, record) for name, record in self._gate().all())
+    def _all(self) -> builtins.list[Periodic | UnreadableEntry]:
+        return by_name(read_entry(name, record) for name, record in self._gate().all())
 
     def next(self, name: str, count: int = 1) -> Sequence[datetime]:
         """Return the next ticks of an entry that are not scheduled yet, none where it is paused.
@@ -374,9 +357,8 @@ class PeriodicTasks:
         RecordError, InvalidSchedule, ScheduleNotImportable
             It cannot be read here, or its schedule cannot say.
         """
-        entry = self._required(name, self.get(name))
-        ticks = policy.upcoming(entry, count, self._zone)
-        return [moment_of(tick) for tick in ticks]
+        entry = required(name, self.get(name))
+        return [moment_of(tick) for tick in policy.upcoming(entry, count, self._zone)]
 
     @property
     def _zone(self) -> Any:
@@ -393,7 +375,7 @@ class PeriodicTasks:
         def write(store: Store) -> Any:
             def change(there: str | None) -> Writing | None:
                 nonlocal result
-                before = None if there is None else _read(name, there)
+                before = None if there is None else read_entry(name, there)
                 result = edit(before, store.now_ms())
                 if result is None or result == before:
                     return None
@@ -405,60 +387,13 @@ class PeriodicTasks:
         self._session.ask(write)
         return result
 
-    def _required(self, name: str, entry: Any) -> Periodic:
-        if isinstance(entry, Unreadable):
-            raise entry.error
-        if not isinstance(entry, Periodic):
-            raise PeriodicUnknown(f"there is no periodic entry {name!r}")
-        return entry
-
     def _withdraw(self, entry: Periodic) -> Sequence[int]:
         """Cancel what is scheduled of an entry and not due yet, and return its ticks."""
         now = self._session.ask(lambda store: store.now_ms())
         ahead = policy.ahead_of(entry, now, self._zone)
         ids = [policy.tick_id(entry.name, tick) for tick in ahead]
-        outcomes = self._schedule.cancel_ids(
-            ids, reason="its periodic entry fires no more", ready=False
-        )
+        reason = "its periodic entry fires no more"
+        outcomes = self._schedule.cancel_ids(ids, reason=reason, ready=False)
         return [
             tick for tick, outcome in zip(ahead, outcomes, strict=True) if outcome is Outcome.DONE
         ]
-
-
-def _due(entry: Periodic) -> Periodic:
-    """Return an entry that has a tick (InvalidSchedule)."""
-    definition = entry.definition
-    if entry.status == "ended":
-        raise InvalidSchedule(
-            f"{entry.name}: {describe(definition.schedule)} is never due from now on"
-            + ("" if definition.end is None else f" until end={definition.end.isoformat()}")
-        )
-    return entry
-
-
-def _read(name: str, record: str) -> Periodic | Unreadable:
-    try:
-        return Periodic.unpack(name, record)
-    except ValueError as exc:
-        return Unreadable.of(name, record, exc)
-
-
-def _by_name(entries: Iterable[E]) -> list[E]:
-    """Return each once, by name."""
-    return sorted({each.name: each for each in entries}.values(), key=lambda each: each.name)
-
-
-def _default(what: str) -> Any:
-    """Return what a field of a definition is by default; None where it has to be said."""
-    [found] = [each for each in fields(Definition) if each.name == what]
-    if found.default_factory is not MISSING:
-        return found.default_factory()
-    return None if found.default is MISSING else found.default
-
-
-#: What a definition says, but for what has its own parameter and what it is known by.
-_CHANGEABLE = frozenset(
-    each.name
-    for each in fields(Definition)
-    if each.init and each.name not in ("name", "source", "schedule")
-)

@@ -1,23 +1,13 @@
-"""Periodic entries in code: ``beat_schedule`` and ``add_periodic_task``.
-
-Workers write them when they start. Of the versions of the code that are about, the one that came
-last counts: what an older one finds changed, it leaves so, until the newer one is gone. An entry
-that is wrong, or cannot be read on this host, stays in Redis as it is.
-
-What the code said is noted beside the entries when they are written. An entry of which the code
-says the same as then is left as calls have changed it, also where they have removed it.
-"""
+"""Periodic entries in code: ``beat_schedule`` and ``add_periodic_task``."""
 
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timezone, tzinfo
 from hashlib import blake2b
-from typing import Any, Literal, get_args
-from uuid import uuid4
+from typing import Any
 
 from celery import Celery
 from celery.backends.base import DisabledBackend
@@ -25,34 +15,16 @@ from celery.beat import ScheduleEntry
 from celery.schedules import BaseSchedule, crontab, maybe_schedule
 
 from celery_delayq.errors import ConfigError, DelayQError, InvalidSchedule
-from celery_delayq.periodic import policy
-from celery_delayq.periodic.definition import Definition, definition_hash_of, source_in
-from celery_delayq.periodic.policy import Periodic
+from celery_delayq.periodic.definition import Definition, definition_hash_of
 from celery_delayq.periodic.schedules import Interval, Once, register
-from celery_delayq.schedule.client import Schedule
-from celery_delayq.store.periodic import Deploy, Deployed, PeriodicStore, Writing
-from celery_delayq.store.schedule import Store
-from celery_delayq.store.scripting.pipelining import LOST
-from celery_delayq.store.session import Session
 
 logger = logging.getLogger(__name__)
-
-#: Seconds after which a version says again that it is about, and for which it counts as being so.
-KEEP = 20.0
-ALIVE = 60.0
-
-#: Most names that are told when entries are written, and ids that are cancelled together.
-TOLD = 20
-BATCH = 1000
 
 #: What entries in code may say beside what beat knows.
 OURS = ("timezone", "start", "end", "max_runs", "catch_up", "catch_up_max", "overlap")
 
 #: What beat keeps in an entry, and here has its place in Redis.
 _IGNORED = frozenset({"name", "app", "last_run_at", "total_run_count"})
-
-
-Change = Literal["added", "changed", "removed"]
 
 
 def source_of(app: Celery) -> str:
@@ -152,266 +124,3 @@ def _named(zone: tzinfo) -> str:
     # Such as that of the host, which has none.
     offsets = [zone.utcoffset(datetime(2024, month, 1)) for month in (1, 7)]
     return f"{type(zone).__qualname__} {offsets[0]} {offsets[1]}"
-
-
-class Deployment:
-    """The entries in the code of an app, as one process has them."""
-
-    def __init__(self, app: Celery) -> None:
-        self.app = app
-        self.source = source_of(app)
-        self.definitions: dict[str, Definition] = {}
-        #: What the code says of each, in short.
-        self.definition_hashes: dict[str, str] = {}
-        #: Those of which it cannot be told here what the code says: they stay as they are.
-        self.left_out: set[str] = set()
-        self.version = ""
-        self._since: int | None = None
-        self._first = True
-        self._kept = float("-inf")
-
-    def keep(self, store: Store) -> None:
-        """Say now and then that these are about, and write them if they count and are not there.
-
-        Raises
-        ------
-        BrokerUnavailable, CommandRefused
-            Redis is away, or refused something.
-        """
-        if time.monotonic() - self._kept < KEEP:
-            return
-        self._kept = time.monotonic()
-        try:
-            self._keep(store, self._first)
-        except LOST:
-            self.look_again()
-            raise
-        self._first = False
-
-    def look_again(self) -> None:
-        """Let :meth:`keep` look at once: Redis was away, and may be back without the entries."""
-        self._kept = float("-inf")
-
-    def _keep(self, store: Store, first: bool) -> None:
-        if not self.version:
-            self._read()
-        gate = PeriodicStore(store)
-        deploy = self.say(gate)
-        if first:
-            self._warn_of_others(gate, deploy.others)
-        if deploy.counts != self.version:
-            if first:
-                logger.info("Periodic entries stay as a newer version of the code has them")
-        elif deploy.mark != self.version:
-            _Rewrite(self, gate, store.now_ms()).run()
-
-    def say(self, gate: PeriodicStore, before: str = "", then: Deployed | None = None) -> Deploy:
-        """Say that this version is about; the rest as for :meth:`PeriodicStore.deploy`."""
-        alive = int(ALIVE * 1000)
-        deploy = gate.announce_version(
-            self.source, self.version, self._since, alive, before=before, then=then
-        )
-        self._since = deploy.since
-        return deploy
-
-    def _read(self) -> None:
-        self.left_out.clear()
-        for name, found in definitions_of(self.app):
-            if isinstance(found, Definition):
-                self.definitions[name] = found
-                self.definition_hashes[name] = said_of(found, self.app.timezone)
-            else:
-                self.left_out.add(name)
-                logger.error("Periodic entry %r in code is left out: %s", name, found)
-        hashed = blake2b(digest_size=8)
-        for name, definition in sorted(self.definitions.items()):
-            hashed.update(
-                f"{name}\0{definition.dumps()}\0{self.definition_hashes[name]}\0".encode()
-            )
-        for name in sorted(self.left_out):
-            hashed.update(f"{name}\0\0".encode("utf-8", "surrogatepass"))
-        self.version = hashed.hexdigest()
-
-    def _warn_of_others(self, gate: PeriodicStore, others: Collection[str]) -> None:
-        """Warn where apps fire entries of each other that do not say to which queue."""
-        if others and any(
-            "queue" not in each.options for each in self._with_those_of(gate, others)
-        ):
-            logger.warning(
-                "Other apps fire periodic entries of this Redis database too (%s): each those of "
-                "all, routed by its own settings. Give apps different databases or "
-                "global_keyprefixes, or all entries a queue, see docs/periodic.md",
-                ", ".join(others),
-            )
-
-    def _with_those_of(self, gate: PeriodicStore, others: Collection[str]) -> Iterator[Definition]:
-        yield from self.definitions.values()
-        for name, record in gate.all():
-            if _source_in(record) in others:
-                with suppress(DelayQError):
-                    yield Definition.loads(name, record.partition("\n")[2])
-
-
-class _Rewrite:
-    """Writes once what is new or changed in code, and removes what is in it no more.
-
-    Others may do so at the same time, of this version or another one. So each notes that it is
-    writing, by a mark of its own, and only one that finds it there at the end has written all. What
-    it may change is taken out of what is noted of the code: if it dies meanwhile, nothing that it
-    wrote is taken for what calls have changed.
-    """
-
-    def __init__(self, code: Deployment, gate: PeriodicStore, now: int) -> None:
-        self._code = code
-        self._gate = gate
-        self._now = now
-        self._mark = f"{code.version} {uuid4().hex}"
-        #: What the code says, without what is left out.
-        self._definition_hashes = {**code.definition_hashes}
-        #: What it said before of what is left out now.
-        self._left: Mapping[str, str] = {}
-        #: Of which the code says what it said when it was written last.
-        self._same: Mapping[str, str] = {}
-        self._changes: dict[str, Change] = {}
-        self._removed: dict[str, str] = {}
-
-    def run(self) -> None:
-        """Write, until that is done or another one does it."""
-        self._begin()
-        try:
-            if self._edit(self._gone(), self._remove) and self._edit(
-                [*self._code.definitions], self._write
-            ):
-                self._may_go_on(
-                    Deployed(self._code.version, {**self._left, **self._definition_hashes})
-                )
-        finally:
-            self._tell()
-
-    def _begin(self) -> None:
-        """Note that these are being written."""
-        deploy = None
-        while deploy is None or deploy.mark != self._mark:
-            there = self._gate.deployed(self._code.source)
-            ours = self._code.definition_hashes
-            self._same = {
-                name: said
-                for name, said in there.definition_hashes.items()
-                if ours.get(name) == said
-            }
-            self._left = {
-                name: said
-                for name, said in there.definition_hashes.items()
-                if name in self._code.left_out
-            }
-            then = Deployed(self._mark, {**self._left, **self._same})
-            deploy = self._code.say(self._gate, there.mark, then)
-
-    def _may_go_on(self, then: Deployed | None = None) -> bool:
-        deploy = self._code.say(self._gate, self._mark, then)
-        if deploy.counts == self._code.version:
-            return deploy.mark == self._mark  # else another one writes all of it
-        # A newer version came meanwhile, and may have been written before this: to be done again.
-        self._begin()
-        return False
-
-    def _gone(self) -> list[str]:
-        there_still = self._code.definitions.keys() | self._code.left_out
-        return [
-            name
-            for name, record in self._gate.all()
-            if name not in there_still and _source_in(record) == self._code.source
-        ]
-
-    def _edit(
-        self, names: Sequence[str], edit: Callable[[str, str | None], Writing | None]
-    ) -> bool:
-        goes_on = True
-
-        def may_write() -> bool:
-            nonlocal goes_on
-            goes_on = self._may_go_on()
-            return goes_on
-
-        for _ in self._gate.edit_many(names, edit, may_write):
-            self._withdraw()
-        return goes_on
-
-    def _remove(self, name: str, there: str | None) -> Writing | None:
-        self._changes.pop(name, None)
-        self._removed.pop(name, None)
-        if there is None or _source_in(there) != self._code.source:
-            return None
-        self._changes[name] = "removed"
-        self._removed[name] = there
-        return Writing(name, there.partition("\n")[0], "")
-
-    def _write(self, name: str, there: str | None) -> Writing | None:
-        self._changes.pop(name, None)
-        if name in self._same:
-            return None  # as calls have changed it since
-        try:
-            return self._edited(self._code.definitions[name], there)
-        except Exception as exc:  # schedules are anybody's
-            logger.error("Periodic entry %r in code is left out: %s", name, exc)
-            self._definition_hashes.pop(name, None)
-            return None
-
-    def _edited(self, new: Definition, there: str | None) -> Writing | None:
-        name, zone = new.name, self._code.app.timezone
-        line = "" if there is None else there.partition("\n")[0]
-        old = None
-        if there is not None:
-            if _source_in(there) != self._code.source:
-                logger.warning(
-                    "Periodic entry %r in code is left out: there is one of that name that was not "
-                    "made by this code; give one of them another name",
-                    name,
-                )
-                self._definition_hashes.pop(name, None)
-                return None
-            with suppress(DelayQError):  # another version of the code made it
-                old = Periodic.unpack(name, there)
-        if old is None:
-            entry = policy.begin(new, self._now, zone)
-        else:
-            entry = policy.change(old, new, self._now, zone)
-            # The same definition may have other ticks: the app has another time zone now.
-            if entry.state == old.state:
-                return None
-        self._changes[name] = "added" if there is None else "changed"
-        return Writing(name, line, entry.pack(), entry.look)
-
-    def _withdraw(self) -> None:
-        """Cancel what is scheduled of entries that were removed and not due yet."""
-        ids = []
-        for name, record in self._removed.items():
-            try:
-                entry = Periodic.unpack(name, record)
-                ahead = policy.ahead_of(entry, self._now, self._code.app.timezone)
-            except Exception as exc:  # schedules are anybody's
-                logger.warning("Ticks of %r that are scheduled stay so: %s", name, exc)
-            else:
-                ids += [policy.tick_id(name, tick) for tick in ahead]
-        self._removed.clear()
-        if ids:
-            with Session(self._code.app) as session:
-                schedule = Schedule(session)
-                for start in range(0, len(ids), BATCH):
-                    some = ids[start : start + BATCH]
-                    schedule.cancel_ids(some, reason="its periodic entry is gone", ready=False)
-
-    def _tell(self) -> None:
-        told = []
-        for change in get_args(Change):
-            names = [name for name, its in self._changes.items() if its == change]
-            if names:
-                more = f" and {len(names) - TOLD} more" if len(names) > TOLD else ""
-                told.append(f"{change} {', '.join(map(repr, names[:TOLD]))}{more}")
-        if told:
-            logger.info("Periodic entries in code: %s", "; ".join(told))
-
-
-def _source_in(record: str) -> str | None:
-    """Return the source that a record names, also where its schedule is not known here."""
-    return source_in(record.partition("\n")[2])

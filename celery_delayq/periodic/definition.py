@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from datetime import MAXYEAR, datetime, timedelta, tzinfo
 from datetime import timezone as timezones
 from difflib import get_close_matches
@@ -17,12 +17,11 @@ from celery.schedules import BaseSchedule, maybe_schedule
 from kombu.utils.json import dumps, loads
 
 from celery_delayq.errors import ConfigError, InvalidSchedule, RecordError
-from celery_delayq.model.lookup import UTF8, is_utf8
+from celery_delayq.model.names import NOT_OWN_KEY, UTF8, is_own_key, is_utf8
 from celery_delayq.model.retry_policy import LONGEST
 from celery_delayq.periodic.schedules import Rule, clocked, rule_of
 from celery_delayq.periodic.serialization import dumps_form, loads_form
 from celery_delayq.periodic.wall_clock import moment_of, ms_of, tick_at
-from celery_delayq.store.keys import NOT_OWN_KEY, is_own_key
 
 CatchUp = Literal["skip", "one", "all"]
 Overlap = Literal["allow", "skip", "queue_one"]
@@ -354,3 +353,44 @@ def _schedule_of(given: Any) -> BaseSchedule:
     except (OverflowError, ValueError) as exc:
         raise InvalidSchedule(f"schedule={given!r}: {exc}") from exc
     return found
+
+
+#: What a definition says, but for what has its own parameter and what it is known by.
+_CHANGEABLE = frozenset(
+    each.name
+    for each in fields(Definition)
+    if each.init and each.name not in ("name", "source", "schedule")
+)
+
+
+def changed_definition(
+    old: Definition, schedule: tuple[Any] | None, changes: Mapping[str, Any], zone: tzinfo
+) -> Definition:
+    """Return a definition with another schedule (None: the same) and other fields.
+
+    A field that is changed to None gets its default.
+
+    Raises
+    ------
+    InvalidSchedule, ConfigError
+        As :meth:`Definition.checked`; ConfigError also for an unknown field.
+    """
+    if unknown := sorted(changes.keys() - _CHANGEABLE):
+        raise ConfigError(
+            f"unknown: {', '.join(unknown)}; valid are: schedule, {', '.join(sorted(_CHANGEABLE))}"
+        )
+    given = {each: getattr(old, each) for each in ("name", "source", *_CHANGEABLE)}
+    for what, value in changes.items():
+        given[what] = _default(what) if value is None else value
+    if given["catch_up"] != "all" and changes.get("catch_up_max") is None:
+        del given["catch_up_max"]
+    [new] = schedule or [old.schedule]
+    return Definition.checked(new, zone=zone, **given)
+
+
+def _default(what: str) -> Any:
+    """Return what a field of a definition is by default; None where it has to be said."""
+    [found] = [each for each in fields(Definition) if each.name == what]
+    if found.default_factory is not MISSING:
+        return found.default_factory()
+    return None if found.default is MISSING else found.default

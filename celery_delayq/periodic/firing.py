@@ -14,7 +14,8 @@ from celery import Celery
 
 from celery_delayq.model.envelope import Entry
 from celery_delayq.periodic import policy
-from celery_delayq.periodic.policy import Firing, Periodic
+from celery_delayq.periodic.policy import Firing
+from celery_delayq.periodic.state import Periodic
 from celery_delayq.periodic.wall_clock import moment_of
 from celery_delayq.schedule.items import Item, ItemReader
 from celery_delayq.schedule.message_factory import MessageFactory

@@ -1,9 +1,8 @@
 """Fire periodic entries: any number of processes may, without a leader.
 
-``periodic/claim_due.lua`` hands entries out to look at, ``periodic/fire.lua`` schedules their ticks
-if nobody else has
-by then. Ticks are scheduled ahead, so a dispatcher that dies meanwhile makes none late: what it was
-given comes to another one after :data:`LEAVE`.
+``periodic/claim_due.lua`` claims entries, ``periodic/fire.lua`` schedules their ticks unless
+another dispatcher has. Ticks are scheduled ahead: when a dispatcher dies, another one gets its
+entries after :data:`LEAVE` and no tick is late.
 """
 
 from __future__ import annotations
@@ -22,10 +21,12 @@ from celery import Celery
 from celery_delayq.errors import BrokerUnavailable, CommandRefused, NoStore, StoreFull
 from celery_delayq.integration import beat_guard
 from celery_delayq.periodic import policy
-from celery_delayq.periodic.code_entries import Deployment, register_schedules
+from celery_delayq.periodic.code_entries import register_schedules
+from celery_delayq.periodic.code_version import Deployment
 from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.firing import TickScheduler, stored
-from celery_delayq.periodic.policy import Firing, Periodic, PeriodicState
+from celery_delayq.periodic.policy import Firing
+from celery_delayq.periodic.state import Periodic, PeriodicState
 from celery_delayq.settings import Settings
 from celery_delayq.store.periodic import PeriodicStore, Writing
 from celery_delayq.store.schedule import Store
@@ -48,8 +49,7 @@ GATHER = 0.02
 #: For how many ms others leave alone what one looks at.
 LEAVE = 400
 
-#: Seconds after which an entry is tried again whose ticks cannot be worked out, or sent, here, and
-#: after which it is told of again.
+#: Seconds after which an entry that failed is tried again, and after which it is logged again.
 AGAIN, TELL = 5.0, 60.0
 
 #: Seconds for which one that goes waits for what is under way.
@@ -62,7 +62,7 @@ _MOST_FAILING = 1000
 
 
 class Ticker:
-    """Fires periodic entries until it is told to stop, in a thread or greenlet of its own.
+    """Fires periodic entries until :meth:`stop`, in a thread or greenlet of its own.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ class Ticker:
         try:
             beat_guard.warn(store, self._app)
         except CommandRefused as exc:  # an account may not read what is not ours
-            logger.warning("It cannot be told whether celery beat runs: %s", exc)
+            logger.warning("Cannot check whether celery beat runs: %s", exc)
 
     def _listen(self, store: Store, pubsub: Any) -> float:
         """Have it told when calls have written entries; return how long to wait at most."""
@@ -157,7 +157,7 @@ class Ticker:
         return LOOK
 
     def _sleep(self, pubsub: Any, seconds: float) -> None:
-        """Wait so long, or until something is told."""
+        """Wait so long, or until calls have written entries."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and not self._stopping.is_set():
             if not pubsub.subscribed:

@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import copy
 import math
-from calendar import monthrange
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta, timezone, tzinfo
+from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any, Protocol, TypeVar
 
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule
 
 from celery_delayq.errors import InvalidSchedule
+from celery_delayq.periodic.crontab import Crontab
 from celery_delayq.periodic.rrule import Recurrence, rrule
 from celery_delayq.periodic.wall_clock import LONGEST, MS, YEARS, moment_of, ms_of, tick_at, wall_of
 
@@ -192,67 +191,6 @@ class Once:
     def after(self, ms: int) -> int | None:
         """Return it, if it is still to come."""
         return self.at if self.at > ms else None
-
-
-class Crontab:
-    """By minutes, hours and days of the wall clock."""
-
-    def __init__(self, given: crontab, zone: tzinfo) -> None:
-        self._minutes, self._hours = sorted(given.minute), sorted(given.hour)
-        self._given = given
-        self._zone = zone
-        every = (self._minutes, self._hours, given.month_of_year)
-        if not all(every) or self._day_from(date(2000, 1, 1)) is None:
-            raise InvalidSchedule(f"{given!r} never matches: there is no such time")
-
-    def after(self, ms: int) -> int | None:
-        """Return the next one."""
-        for candidate in self._walls(wall_of(ms, self._zone)):
-            tick = tick_at(candidate, self._zone)
-            if tick > ms:
-                return tick
-        return None
-
-    def _walls(self, wall: datetime) -> Iterator[datetime]:
-        """Yield the times of the wall clock that match, after that one."""
-        day: date | None = wall.date()
-        first = True
-        while day is not None:
-            day = self._day_from(day)
-            if day is None:
-                return
-            today = first and day == wall.date()
-            for hour in self._hours:
-                if today and hour < wall.hour:
-                    continue
-                for minute in self._minutes:
-                    if today and hour == wall.hour and minute <= wall.minute:
-                        continue
-                    yield datetime(day.year, day.month, day.day, hour, minute)
-            first = False
-            day = day + timedelta(days=1)
-
-    def _day_from(self, day: date) -> date | None:
-        """Return the first day that matches from that one on."""
-        given = self._given
-        last = day.year + YEARS
-        while day.year <= min(last, 9998):
-            if day.month not in given.month_of_year:
-                month = min((m for m in given.month_of_year if m > day.month), default=None)
-                day = (
-                    date(day.year + 1, min(given.month_of_year), 1)
-                    if month is None
-                    else date(day.year, month, 1)
-                )
-                continue
-            length = monthrange(day.year, day.month)[1]
-            for number in range(day.day, length + 1):
-                if number in given.day_of_month:
-                    found = date(day.year, day.month, number)
-                    if found.isoweekday() % 7 in given.day_of_week:
-                        return found
-            day = date(day.year, day.month, length) + timedelta(days=1)
-        return None
 
 
 class Polled:

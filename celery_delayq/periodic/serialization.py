@@ -11,11 +11,10 @@ from celery.schedules import BaseSchedule, crontab, schedule, solar
 from kombu.utils.json import dumps, loads
 
 from celery_delayq.errors import InvalidSchedule, ScheduleNotImportable
+from celery_delayq.periodic.crontab import crontab_text, read_crontab
 from celery_delayq.periodic.schedules import clocked, path_of, register, registered, rrule
 
 _UNITS = {"d": timedelta(days=1), "h": timedelta(hours=1), "m": timedelta(minutes=1)}
-
-_FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
 
 
 def dumps_form(given: BaseSchedule) -> dict[str, Any]:
@@ -35,7 +34,7 @@ def dumps_form(given: BaseSchedule) -> dict[str, Any]:
         seconds = int(every) if every == int(every) else every
         return {"every": seconds, **({"relative": True} if given.relative else {})}
     if kind is crontab:
-        return {"crontab": " ".join(_field(given, name) for name in _FIELDS)}
+        return {"crontab": crontab_text(given)}
     if kind is solar:
         return {"solar": [given.event, given.lat, given.lon]}
     if kind is clocked:
@@ -65,8 +64,7 @@ def loads_form(data: Any) -> BaseSchedule:
                 raise InvalidSchedule(f"every {every!r}: expected a number of seconds")
             return schedule(every, bool(data.get("relative")))
         if "crontab" in data:
-            minute, hour, day, month, weekday = data["crontab"].split(" ")
-            return crontab(minute, hour, weekday, day, month)
+            return read_crontab(data["crontab"])
         if "solar" in data:
             return solar(*data["solar"])
         if "clocked" in data:
@@ -112,13 +110,6 @@ def _span(every: timedelta) -> str:
     if rest or not parts:
         parts.append(f"{seconds}s")
     return " ".join(parts)
-
-
-def _field(given: crontab, name: str) -> str:
-    said = getattr(given, f"_orig_{name}")
-    if isinstance(said, (str, int)) and not isinstance(said, bool):
-        return "".join(str(said).split())
-    return ",".join(str(int(number)) for number in sorted(getattr(given, name)))
 
 
 def _form_of_class(given: BaseSchedule) -> dict[str, Any]:

@@ -1,21 +1,23 @@
-"""Periodic entries that cannot be read here: they are shown, paused and removed all the same."""
+"""Periodic entries that cannot be read here. They can be shown, paused and removed."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar
 
-from celery_delayq.errors import RecordError
+from celery_delayq.errors import PeriodicUnknown, RecordError
 from celery_delayq.periodic.definition import source_in
-from celery_delayq.periodic.policy import PeriodicState
+from celery_delayq.periodic.state import Periodic, PeriodicState
 from celery_delayq.periodic.wall_clock import moment_of
+
+E = TypeVar("E", bound="Periodic | UnreadableEntry")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unreadable:
+class UnreadableEntry:
     """A periodic entry that cannot be read here.
 
     Its schedule is of a class that is not here, or its record is not one of this version.
@@ -40,7 +42,7 @@ class Unreadable:
     data: Mapping[str, Any]
 
     @classmethod
-    def of(cls, name: str, record: str, error: Exception) -> Unreadable:
+    def of(cls, name: str, record: str, error: Exception) -> UnreadableEntry:
         """Return what there is to read in a record all the same."""
         line, _, text = record.partition("\n")
         state, data = None, {}
@@ -82,6 +84,49 @@ class Unreadable:
             "total_run_count": state.count + state.manual if state else 0,
             "manual_runs": state.manual if state else 0,
         }
+
+
+def read_entry(name: str, record: str) -> Periodic | UnreadableEntry:
+    """Return the entry of a record, whether it can be read here or not."""
+    try:
+        return Periodic.unpack(name, record)
+    except ValueError as exc:
+        return UnreadableEntry.of(name, record, exc)
+
+
+def required(name: str, entry: Any) -> Periodic:
+    """Return an entry that was found and can be read.
+
+    Raises
+    ------
+    PeriodicUnknown
+        There is none of that name.
+    Exception
+        It cannot be read here: :attr:`UnreadableEntry.error`.
+    """
+    if isinstance(entry, UnreadableEntry):
+        raise entry.error
+    if not isinstance(entry, Periodic):
+        raise PeriodicUnknown(f"there is no periodic entry {name!r}")
+    return entry
+
+
+def by_name(entries: Iterable[E]) -> list[E]:
+    """Return each once, by name."""
+    return sorted({each.name: each for each in entries}.values(), key=lambda each: each.name)
+
+
+def paused_record(record: str) -> tuple[str, str]:
+    """Return the state line of a record, and the record with a paused state.
+
+    Raises
+    ------
+    RecordError
+        Its state cannot be read.
+    """
+    line, _, text = record.partition("\n")
+    state = replace(PeriodicState.read(line), tick=None, status="paused")
+    return line, f"{state.line}\n{text}"
 
 
 def _told(ms: int | None) -> str | None:

@@ -13,13 +13,8 @@ from celery_delayq.errors import ConfigError, InvalidETA
 from celery_delayq.integration.not_run import note_cancelled
 from celery_delayq.model.envelope import Due, due_of_eta
 from celery_delayq.model.lookup import StatusCode
-from celery_delayq.model.scheduled import (
-    Outcome,
-    Paused,
-    ScheduledTask,
-    check_name,
-    outcome_of,
-)
+from celery_delayq.model.names import check_name
+from celery_delayq.model.scheduled import Outcome, Paused, ScheduledTask, outcome_of
 from celery_delayq.schedule.bulk import BulkChanges, new_due, shift_ms, shifted
 from celery_delayq.schedule.items import Item, ItemOutcome, ManyReport
 from celery_delayq.schedule.reader import id_of

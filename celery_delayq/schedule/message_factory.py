@@ -12,7 +12,7 @@ from celery.app.routes import MapRoute
 
 from celery_delayq.integration import amqp
 from celery_delayq.integration.context import OPTION, Sent, to_send
-from celery_delayq.model import envelope
+from celery_delayq.model import delivery, envelope
 from celery_delayq.model.envelope import PROPERTY, Due, Entry
 from celery_delayq.schedule.items import InvalidItem
 from celery_delayq.schedule.message_template import Job, Routed, Template, kind
@@ -151,8 +151,8 @@ class MessageFactory:
                 "deleted by itself, expires or belongs to a fanout exchange; send it by apply_async"
             )
         message = kept[0][1]
-        if envelope.retry_of(message) is not None:
-            message = envelope.without_retry_of(message)
+        if delivery.retry_of(message) is not None:
+            message = delivery.without_retry_of(message)
         # The tag begins with the message id, as always.
         properties = message["properties"]
         properties["delivery_tag"] = job.message_id + properties["delivery_tag"][16:]

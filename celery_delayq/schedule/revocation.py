@@ -10,7 +10,8 @@ from kombu.utils.functional import maybe_list
 
 from celery_delayq.errors import ConfigError
 from celery_delayq.model.canvas import Canvas
-from celery_delayq.model.scheduled import Bulk, Outcome, ScheduledTask, check_name
+from celery_delayq.model.names import check_name
+from celery_delayq.model.scheduled import Bulk, Outcome, ScheduledTask
 from celery_delayq.schedule.client import Schedule
 from celery_delayq.settings import Settings
 from celery_delayq.store.session import Session

@@ -11,6 +11,7 @@ from celery import Signature
 from celery_delayq.errors import CommandRefused, ConfigError
 from celery_delayq.integration.not_run import note_revoked
 from celery_delayq.model import publish_outcome
+from celery_delayq.model.publish_outcome import Put
 from celery_delayq.schedule.items import (
     COMMON,
     NOT_OPTIONS,
@@ -26,7 +27,6 @@ from celery_delayq.schedule.message_factory import MessageFactory
 from celery_delayq.schedule.message_template import Routed
 from celery_delayq.store.scripting.calls import Puts
 from celery_delayq.store.scripting.pipelining import LOST, EntryPipeline
-from celery_delayq.store.scripting.replies import Put
 from celery_delayq.store.session import Session
 
 if TYPE_CHECKING:

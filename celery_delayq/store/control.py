@@ -15,12 +15,12 @@ from celery_delayq.model.canvas import Canvas
 from celery_delayq.model.envelope import Due, entry_id, task_field, task_name
 from celery_delayq.model.lookup import (
     PAUSED_OFFSET,
-    Controls,
-    Found,
+    FoundPage,
     IfDue,
     Listed,
+    Location,
     Name,
-    Place,
+    PausedNames,
     Position,
     Revoked,
     State,
@@ -79,10 +79,10 @@ class ControlStore:
             part = part[len(codes[-1]) :]
         return "".join(codes)
 
-    def find(self, queue: str, ids: Sequence[str]) -> list[Place]:
+    def find(self, queue: str, ids: Sequence[str]) -> list[Location]:
         """Return the places of all messages of a queue with one of *ids*."""
         script, keys = scripts.load("control/find"), [*self._keys.queue(queue).state]
-        places: list[Place] = []
+        places: list[Location] = []
         number, start = 0, _FIRST
         while number < len(ids):
             args = [BATCH, start, *map(_target, ids[number : number + BATCH])]
@@ -99,7 +99,7 @@ class ControlStore:
         after: Position | None = None,
         *,
         records: bool = True,
-    ) -> Found:
+    ) -> FoundPage:
         """Return up to *limit* entries in order of due, what is paused last.
 
         Without *records* these are empty. There may be fewer and more behind them, where a priority
@@ -111,11 +111,11 @@ class ControlStore:
             entries += part.entries
             after = part.last or after
             if not part.more or len(entries) == limit or not part.entries:
-                return Found(entries, part.more, after)
+                return FoundPage(entries, part.more, after)
 
     def _page(
         self, queue: str, where: Where, limit: int, after: Position | None, records: bool
-    ) -> Found:
+    ) -> FoundPage:
         args = [
             "" if where.task is None else task_field(where.task),
             *("" if each is None else each for each in (where.due_from, where.due_to, where.step)),
@@ -132,7 +132,7 @@ class ControlStore:
             for name, score, data in zip(*[iter(flat)] * 3, strict=True)
         ]
         last = Position(_score(last_score), to_text(last_name)) if last_score else None
-        return Found(entries, more == b"1", last)
+        return FoundPage(entries, more == b"1", last)
 
     def records(self, queue: str, names: Sequence[str]) -> dict[str, bytes]:
         """Return the records of those entries that are still scheduled, by name."""
@@ -157,14 +157,14 @@ class ControlStore:
                 pipe.zcount(key.due, first, base + (PAUSED_OFFSET - 1 if high is None else high))
             return sum(pipe.execute())
 
-    def controls(self) -> Controls:
+    def controls(self) -> PausedNames:
         """Return what is paused."""
         found = cast("dict[bytes, bytes]", self._runner.client.hgetall(self._keys.control))
         revision = _number(found.pop(b"revision", b"0"))
         names = {to_text(name): _number(since) for name, since in found.items()}
         queues = {name[1:]: since for name, since in names.items() if name[:1] == "q"}
         tasks = {task_name(name[1:]): since for name, since in names.items() if name[:1] == "t"}
-        return Controls(revision, queues, tasks)
+        return PausedNames(revision, queues, tasks)
 
     # -- to change
 
@@ -335,19 +335,19 @@ def _each(ids: Sequence[str], if_due: IfDue) -> list[tuple[str, int | None]]:
     return [*zip(ids, dues, strict=True)]
 
 
-def _place(found: bytes, code: bytes, score: bytes, value: bytes) -> Place:
+def _place(found: bytes, code: bytes, score: bytes, value: bytes) -> Location:
     name = Name(to_text(found))
     if code == b"s":
         at = _score(score or b"0")
         paused_due = at >= PAUSED_OFFSET
         state: State = "paused" if paused_due else "scheduled"
-        return Place(name, state, at - PAUSED_OFFSET if paused_due else at, value)
+        return Location(name, state, at - PAUSED_OFFSET if paused_due else at, value)
     match = _TRACKED.fullmatch(value)
     if match is None:
-        return Place(name, "ready", 0, None)
+        return Location(name, "ready", 0, None)
     _, _, due, unique, task, holder = match.groups()
     state = "ready" if code == b"w" else "running"
-    return Place(
+    return Location(
         name, state, int(due), None, task_name(task.decode()), unique.decode(), to_text(holder)
     )
 

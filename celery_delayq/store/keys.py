@@ -8,10 +8,9 @@ and Flower use the same lists.
 from __future__ import annotations
 
 import json
-import re
 from bisect import bisect
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache, lru_cache
 
 from celery_delayq.errors import RecordError
@@ -190,24 +189,6 @@ class QueueKeys:
     def leased(self, worker_id: str) -> str:
         """Hash: field to message of all that a process holds (``include/lease.lua``)."""
         return f"{self.own}leased:{worker_id}"
-
-
-#: How the names of a queue's keys end; some names continue after that.
-_OF_QUEUES = frozenset({*(each.name for each in fields(QueueKeys)), "answer", "leased"} - {"own"})
-
-#: The text of errors about a queue whose ready list :func:`is_own_key`.
-NOT_OWN_KEY = (
-    "another name, the list of that queue would be a key of celery_delayq: those begin with "
-    "'delayq:', or are '{…}:due' and the like"
-)
-
-_OF_QUEUE = re.compile(r"\{.*\}:(\w+)(:.*)?", re.DOTALL)
-
-
-def is_own_key(queue: str) -> bool:
-    """Return whether the ready list of a queue of that name would be one of our keys."""
-    match = _OF_QUEUE.fullmatch(queue)
-    return queue.startswith("delayq:") or (match is not None and match[1] in _OF_QUEUES)
 
 
 @dataclass(frozen=True, slots=True)

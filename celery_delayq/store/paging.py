@@ -6,7 +6,8 @@ import heapq
 from collections.abc import Mapping, Sequence
 
 from celery_delayq.model.lookup import Listed, Position, State, Where
-from celery_delayq.model.scheduled import Cursor, Filter, Page, ScheduledTask, check_name
+from celery_delayq.model.names import check_name
+from celery_delayq.model.scheduled import Cursor, Filter, Page, ScheduledTask
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store, layouts
 

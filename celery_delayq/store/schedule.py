@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from celery_delayq.errors import CommandRefused
 from celery_delayq.model.envelope import Entry, task_field, task_name
+from celery_delayq.model.publish_outcome import Stored
 from celery_delayq.store.control import ControlStore
 from celery_delayq.store.dead_letters import DeadLetterStore
 from celery_delayq.store.history import HistoryStore
@@ -16,7 +17,7 @@ from celery_delayq.store.leases import LeaseStore
 from celery_delayq.store.scan import PAGE, ScanStore
 from celery_delayq.store.scripting import replies, scripts
 from celery_delayq.store.scripting.calls import Call, Puts, Readies
-from celery_delayq.store.scripting.replies import Adopted, Held, Look, Promoted, Sizes, Stored
+from celery_delayq.store.scripting.replies import Adopted, Held, Look, Promoted, Sizes
 from celery_delayq.store.scripting.runner import ScriptRunner
 
 logger = logging.getLogger(__name__)

@@ -19,8 +19,9 @@ from celery_delayq.model.envelope import (
     is_task,
 )
 from celery_delayq.model.lookup import PAUSED_OFFSET, Listed
+from celery_delayq.model.names import NOT_OWN_KEY, is_own_key
 from celery_delayq.model.scheduled import moment
-from celery_delayq.store.keys import NOT_OWN_KEY, Layout, is_own_key
+from celery_delayq.store.keys import Layout
 from celery_delayq.transfer.export_format import RowFormat, check_object, not_json
 
 #: As scripts read it, see ``include/label.lua``.

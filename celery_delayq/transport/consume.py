@@ -20,8 +20,8 @@ from kombu.transport import virtual
 from celery_delayq.dispatch.lease_keeper import KEEPERS, LeaseKeeper
 from celery_delayq.integration import worker
 from celery_delayq.integration.install import change_consumer
-from celery_delayq.model import envelope
-from celery_delayq.model.envelope import HeldBy
+from celery_delayq.model import delivery, envelope
+from celery_delayq.model.delivery import HeldBy
 from celery_delayq.transport import qos
 from celery_delayq.transport.fair_share import QUICK
 from celery_delayq.transport.fetcher import Fetcher
@@ -298,7 +298,7 @@ class ConsumeChannel(NotYetChannel):
             raw = envelope.decode(taken.message)
             envelope.check_envelope(raw)
             held = HeldBy(self.place, taken.queue, taken.tag)
-            envelope.note_delivery(raw, held, sum(taken.deliveries) + 1, taken.promoted)
+            delivery.note_delivery(raw, held, sum(taken.deliveries) + 1, taken.promoted)
             message = self.Message(raw, channel=self)
         except Exception as exc:
             log_undecodable(taken.queue, taken.message, exc)

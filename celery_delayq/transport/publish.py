@@ -18,15 +18,18 @@ from redis.exceptions import ResponseError
 
 from celery_delayq.errors import InvalidOption, NotAllowed
 from celery_delayq.integration import run_history, worker_checks
-from celery_delayq.model import envelope, publish_outcome
+from celery_delayq.model import delivery, envelope, publish_outcome
 from celery_delayq.model.dead_letter import pack_details
-from celery_delayq.model.envelope import Due, Entry, HeldBy
+from celery_delayq.model.delivery import HeldBy
+from celery_delayq.model.envelope import Due, Entry
+from celery_delayq.model.names import NOT_OWN_KEY, is_own_key
+from celery_delayq.model.publish_outcome import Put
 from celery_delayq.model.task_options import check_identity, check_text
 from celery_delayq.settings import Settings
-from celery_delayq.store.keys import NOT_OWN_KEY, Keys, Layout, is_own_key
+from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call
-from celery_delayq.store.scripting.replies import Put, Puts
+from celery_delayq.store.scripting.replies import Puts
 from celery_delayq.store.scripting.runner import is_denied
 from celery_delayq.transport.batch import PublishBatch
 
@@ -163,13 +166,13 @@ class PublishChannel(stock.Channel):
         if self.connection is None:
             # Closed by a failover; kombu connects and publishes again.
             raise RecoverableConnectionError("channel disconnected")
-        retry_of = envelope.retry_of(message)
+        retry_of = delivery.retry_of(message)
         lasts = self.can_schedule(queue)
         batch = kwargs.get("_publish_batch")
         if retry_of is not None and not (
             lasts and batch is None and retry_of.place == self.place and _is_first(message, queue)
         ):
-            retry_of, message = None, envelope.without_retry_of(message)
+            retry_of, message = None, delivery.without_retry_of(message)
         if not lasts:
             super()._put(queue, message, **kwargs)
             return

@@ -40,7 +40,7 @@ from celery_delayq.utils.credentials import hide
 from celery_delayq.webhook.addresses import (
     Host,
     Network,
-    Target,
+    WebhookUrl,
     is_allowed,
     network,
     parse,
@@ -126,7 +126,7 @@ class Webhook:
         object.__setattr__(self, "hosts", tuple(Host.of(entry) for entry in self.allow))
         object.__setattr__(self, "networks", tuple(network(text) for text in self.allow_networks))
         for entry, host in zip(self.allow, self.hosts, strict=True):
-            literal = Target("https", host.name, 443, "/", "/").literal
+            literal = WebhookUrl("https", host.name, 443, "/", "/").literal
             if literal is not None and not is_allowed(literal, self.networks):
                 raise ConfigError(
                     f"Webhook(allow=[{entry!r}]): that is no public address; if it is meant, add "
@@ -174,7 +174,7 @@ def settings_of(app: Any) -> Webhook | None:
     return settings
 
 
-def check_url(url: Any, settings: Webhook) -> Target:
+def check_url(url: Any, settings: Webhook) -> WebhookUrl:
     """Return the parts of a URL that may be asked, as far as that can be told without a look-up.
 
     Raises

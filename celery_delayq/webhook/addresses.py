@@ -56,7 +56,7 @@ _PRINTABLE = re.compile(r"[!-~]+")
 _HOST_PORT = re.compile(r"(?P<host>\[[^\]]*\]|[^:\[\]]+)(?::(?P<port>[0-9]{1,5}|\*))?")
 
 
-class Target(NamedTuple):
+class WebhookUrl(NamedTuple):
     """A URL in parts.
 
     *host* is in lower case, IPv6 without brackets; *request* is path and query as they are sent.
@@ -120,7 +120,7 @@ class Host(NamedTuple):
             raise wrong
         return cls(name, wildcard, port)
 
-    def covers(self, target: Target) -> bool:
+    def covers(self, target: WebhookUrl) -> bool:
         """Return whether a URL is meant by this entry."""
         port = PORTS[target.scheme] if self.port is None else self.port
         if port not in (0, target.port):
@@ -130,7 +130,7 @@ class Host(NamedTuple):
         return target.host == self.name
 
 
-def parse(url: Any) -> Target:
+def parse(url: Any) -> WebhookUrl:
     """Return the parts of a URL.
 
     Raises
@@ -174,7 +174,7 @@ def parse(url: Any) -> Target:
         raise wrong("expected a port from 1 to 65535")
     path = parts.path or "/"
     request = f"{path}?{parts.query}" if parts.query else path
-    return Target(parts.scheme, host, port, path, request)
+    return WebhookUrl(parts.scheme, host, port, path, request)
 
 
 def network(text: Any) -> Network:
@@ -213,7 +213,7 @@ def is_allowed(address: Address, networks: Iterable[Network] = ()) -> bool:
     return address.is_global
 
 
-def resolve(target: Target, networks: Iterable[Network], deadline: float) -> list[str]:
+def resolve(target: WebhookUrl, networks: Iterable[Network], deadline: float) -> list[str]:
     """Return the addresses of a host. Each may be connected to.
 
     Parameters
@@ -240,7 +240,7 @@ def resolve(target: Target, networks: Iterable[Network], deadline: float) -> lis
     return [str(address) for address in addresses]
 
 
-def _look_up(target: Target, deadline: float) -> list[Address]:
+def _look_up(target: WebhookUrl, deadline: float) -> list[Address]:
     """Ask the system, in a thread: it has no timeout that could be given."""
     found: list[Any] = []
 

@@ -16,7 +16,7 @@ import httpcore
 import httpx
 
 from celery_delayq.errors import ConfigError
-from celery_delayq.webhook.addresses import Target
+from celery_delayq.webhook.addresses import WebhookUrl
 from celery_delayq.webhook.request import Answer
 
 #: What ends a request without an answer.
@@ -33,7 +33,7 @@ _CHUNK = 16_384
 
 
 def send(
-    target: Target,
+    target: WebhookUrl,
     addresses: Sequence[str],
     headers: Mapping[str, str],
     body: bytes,

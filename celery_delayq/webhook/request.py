@@ -16,7 +16,7 @@ from uuid import UUID
 
 from celery_delayq.errors import DeliveryFailed, DeliveryRefused, InvalidWebhook
 from celery_delayq.utils.credentials import hide
-from celery_delayq.webhook.addresses import Target
+from celery_delayq.webhook.addresses import WebhookUrl
 from celery_delayq.webhook.signing import ID, SIGNATURE, TIMESTAMP, sign
 
 #: Answers that are tried again beside those from 500: too slow, too early, too many.
@@ -143,7 +143,7 @@ def headers_of(id: str, body: bytes, secret: str | bytes | None, user_agent: str
     return headers
 
 
-def judge(answer: Answer, target: Target, max_retry_after: float) -> int:
+def judge(answer: Answer, target: WebhookUrl, max_retry_after: float) -> int:
     """Return the status of a success.
 
     Raises

@@ -19,8 +19,8 @@ from kombu import pools
 
 from celery_delayq import DelayQ
 from celery_delayq.periodic import policy as policy
-from celery_delayq.periodic.policy import Periodic
 from celery_delayq.periodic.schedules import rrule
+from celery_delayq.periodic.state import Periodic
 from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.periodic_tasks import Diary, start, tasks_of

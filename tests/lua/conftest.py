@@ -11,12 +11,13 @@ import pytest
 
 from celery_delayq.model.envelope import Due, Entry, Record, entry_id, task_field
 from celery_delayq.model.lookup import PAUSED_OFFSET
+from celery_delayq.model.publish_outcome import Put
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.leases import Reserved
 from celery_delayq.store.repair import Release, RepairStore
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call
-from celery_delayq.store.scripting.replies import Put, Puts
+from celery_delayq.store.scripting.replies import Puts
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.keyspace import snapshot
 from tests.support.model_clock import lease_now, relative

@@ -12,9 +12,10 @@ from hypothesis.stateful import initialize, precondition, rule
 
 from celery_delayq.model.envelope import Due, Entry, Record
 from celery_delayq.model.lookup import Name
+from celery_delayq.model.publish_outcome import Put
 from celery_delayq.store import control
 from celery_delayq.store.schedule import Store
-from celery_delayq.store.scripting.replies import Put, Puts
+from celery_delayq.store.scripting.replies import Puts
 from tests.lua.conftest import repeating
 from tests.lua.machine import FAR, LAYOUT, QUEUE, SKIP, LeaseMachine, ids, limits, steps
 from tests.support.model_tracking import Label

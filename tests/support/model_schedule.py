@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from celery_delayq.model.envelope import Record, task_field
 from celery_delayq.model.lookup import StatusCode as Outcome
+from celery_delayq.model.publish_outcome import Put
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.leases import Deliveries
-from celery_delayq.store.scripting.replies import Put
 from tests.support.model_tracking import NOW, Label, Place, Plan, Scheduled, Tracked, Tracking
 
 #: What is due then has been due for long, ms.

@@ -10,7 +10,8 @@ from zoneinfo import ZoneInfo
 from celery.schedules import crontab, schedule
 
 from celery_delayq.periodic.definition import Definition
-from celery_delayq.periodic.policy import Periodic, PeriodicState, begin, fire
+from celery_delayq.periodic.policy import begin, fire
+from celery_delayq.periodic.state import Periodic, PeriodicState
 
 UTC = timezone.utc
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -49,8 +49,8 @@ from celery_delayq.errors import (
     RecordError,
 )
 from celery_delayq.periodic.definition import API
-from celery_delayq.periodic.policy import Periodic
-from celery_delayq.periodic.unreadable import Unreadable
+from celery_delayq.periodic.state import Periodic
+from celery_delayq.periodic.unreadable import UnreadableEntry
 from celery_delayq.utils.text import spelled
 
 
@@ -301,7 +301,7 @@ def pause(delayq: DelayQ, names: Sequence[str], as_json: bool) -> None:
 
     def one(name: str) -> EntryOutcome:
         entry = delayq.periodic.pause(name)
-        return EntryOutcome(True, "paused" if isinstance(entry, Unreadable) else entry.status)
+        return EntryOutcome(True, "paused" if isinstance(entry, UnreadableEntry) else entry.status)
 
     change_each(names, one, as_json=as_json)
 

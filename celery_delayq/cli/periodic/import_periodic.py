@@ -13,7 +13,7 @@ from celery_delayq.cli.command import command
 from celery_delayq.cli.options import argument, dry_run_option, json_option, option
 from celery_delayq.cli.screen import console, print_json, schedule_text
 from celery_delayq.cli.text import number_of, quoted
-from celery_delayq.periodic.importers import Found, Result, take_over
+from celery_delayq.periodic.importers import FoundEntry, Result, take_over
 from celery_delayq.periodic.serialization import describe
 from celery_delayq.transfer.results import sqlalchemy_needed
 from celery_delayq.utils.text import spelled
@@ -100,7 +100,7 @@ def _summary(counts: Counter[Result], *, dry_run: bool) -> str:
     return f"{text}{': ' if parts else ''}{parts}.{end}"
 
 
-def _entries(delayq: DelayQ, source: str, place: str | None) -> Iterator[Found]:
+def _entries(delayq: DelayQ, source: str, place: str | None) -> Iterator[FoundEntry]:
     # Each has requirements of its own, such as SQLAlchemy.
     app = delayq.app
     if source == "beat":
@@ -112,9 +112,9 @@ def _entries(delayq: DelayQ, source: str, place: str | None) -> Iterator[Found]:
 
         return redbeat.entries(app, place)
     if source == "list":
-        from celery_delayq.periodic.importers import json_list
+        from celery_delayq.periodic import exported
 
-        return json_list.entries(app, str(place))
+        return exported.entries(app, str(place))
     with sqlalchemy_needed():
         from celery_delayq.periodic.importers import django
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import click
 from celery.exceptions import ImproperlyConfigured
-from celery.schedules import BaseSchedule, ParseException, crontab, schedule, solar
+from celery.schedules import BaseSchedule, ParseException, schedule, solar
 
 from celery_delayq.cli import complete
 from celery_delayq.cli.options import (
@@ -22,6 +22,7 @@ from celery_delayq.cli.options import (
     option,
     stacked,
 )
+from celery_delayq.periodic.crontab import read_crontab
 from celery_delayq.periodic.definition import CATCH_UPS, OVERLAPS
 from celery_delayq.periodic.schedules import rrule
 
@@ -48,21 +49,11 @@ Schedule: TypeAlias = "BaseSchedule | datetime"
 
 _SCHEDULES: Mapping[str, Callable[[Any], Schedule]] = {
     "every": schedule,
-    "crontab": lambda text: _crontab(text),
+    "crontab": read_crontab,
     "rrule": rrule,
     "at": datetime.fromisoformat,
     "solar": lambda parts: solar(parts[0], float(parts[1]), float(parts[2])),
 }
-
-
-def _crontab(text: str) -> crontab:
-    fields = text.split()
-    if len(fields) != 5:
-        raise ValueError(
-            f"{text!r}: expected minute, hour, day of month, month and weekday, such as '0 9 * * *'"
-        )
-    minute, hour, day, month, weekday = fields
-    return crontab(minute, hour, weekday, day, month)
 
 
 _WHEN = (

@@ -18,11 +18,11 @@ from celery_delayq.cli.screen import (
     time_text,
 )
 from celery_delayq.cli.text import distance, quoted, stamp
-from celery_delayq.periodic.policy import Periodic
-from celery_delayq.periodic.unreadable import Unreadable
+from celery_delayq.periodic.state import Periodic
+from celery_delayq.periodic.unreadable import UnreadableEntry
 from celery_delayq.utils.text import spelled
 
-Entry = Periodic | Unreadable
+Entry = Periodic | UnreadableEntry
 
 #: Fields that are times, beside the next and the last tick.
 _TIMES = ("start", "end", "since")
@@ -68,27 +68,27 @@ def entries_table(entries: Sequence[Entry], now: datetime, width: int) -> Table:
 
 def _when(entry: Entry) -> str:
     """Return its schedule, or why it cannot be read."""
-    if isinstance(entry, Unreadable):
+    if isinstance(entry, UnreadableEntry):
         return entry.problem
     zone = entry.definition.timezone
     return schedule_text(entry.definition.schedule) + ("" if zone is None else f", {zone}")
 
 
 def _task(entry: Entry) -> str:
-    if isinstance(entry, Unreadable):
+    if isinstance(entry, UnreadableEntry):
         return str(entry.data.get("task", "?"))
     return entry.definition.task
 
 
 def source_of(entry: Entry) -> str:
     """Return the source of an entry, ``?`` if it cannot be read."""
-    if isinstance(entry, Unreadable):
+    if isinstance(entry, UnreadableEntry):
         return "?" if entry.source is None else entry.source
     return entry.definition.source
 
 
 def _state(entry: Entry) -> Text:
-    paused = isinstance(entry, Unreadable) and entry.paused
+    paused = isinstance(entry, UnreadableEntry) and entry.paused
     return Text(entry.status + (", paused" if paused else ""), _STYLES[entry.status])
 
 
@@ -97,7 +97,7 @@ def entry_fields(entry: Entry, now: datetime) -> Iterator[tuple[str, Text]]:
     values = entry.as_dict()
     yield "name", Text(quoted(entry.name))
     yield "state", _state(entry)
-    yield "problem" if isinstance(entry, Unreadable) else "when", Text(spelled(_when(entry)))
+    yield "problem" if isinstance(entry, UnreadableEntry) else "when", Text(spelled(_when(entry)))
     yield "task", Text(spelled(_task(entry)))
     for title, what in (("next", "next"), ("last tick", "last_run_at")):
         if values[what] is not None:
@@ -105,7 +105,9 @@ def entry_fields(entry: Entry, now: datetime) -> Iterator[tuple[str, Text]]:
     yield "runs", Text(f"{values['total_run_count']:,}")
     yield "source", Text(spelled(source_of(entry)))
     shown = {"name", "source", "when", "task", "status", "next", "last_run_at", "total_run_count"}
-    shown |= {"problem", "paused"} if isinstance(entry, Unreadable) else {"schedule", "timezone"}
+    shown |= (
+        {"problem", "paused"} if isinstance(entry, UnreadableEntry) else {"schedule", "timezone"}
+    )
     for name, value in values.items():
         if name in _TIMES and value is not None:
             yield name, Text(time_text(datetime.fromisoformat(value), now))

@@ -18,8 +18,8 @@ from celery_delayq.errors import DelayQError, InvalidSchedule
 from celery_delayq.periodic import policy
 from celery_delayq.periodic.code_entries import definitions_of
 from celery_delayq.periodic.definition import Definition, definition_hash_of
-from celery_delayq.periodic.policy import Periodic, PeriodicState
 from celery_delayq.periodic.serialization import describe
+from celery_delayq.periodic.state import Periodic, PeriodicState
 from celery_delayq.periodic.wall_clock import moment_of, ms_of
 from celery_delayq.store.periodic import PeriodicStore, Writing
 from celery_delayq.store.schedule import Store
@@ -34,7 +34,7 @@ _CLEANUP = "celery.backend_cleanup"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundEntry:
     """An entry as another scheduler has it.
 
     Attributes
@@ -79,8 +79,8 @@ class Found:
 
 
 def take_over(
-    session: Session, found: Iterable[Found], *, dry_run: bool = False, replace: bool = False
-) -> Iterator[tuple[Found, Result]]:
+    session: Session, found: Iterable[FoundEntry], *, dry_run: bool = False, replace: bool = False
+) -> Iterator[tuple[FoundEntry, Result]]:
     """Add entries that another scheduler has, each as it is asked for; twice does no harm.
 
     Stop the other scheduler before: what it sends meanwhile may be sent here as well.
@@ -90,7 +90,7 @@ def take_over(
 
     Parameters
     ----------
-    found : Iterable[Found]
+    found : Iterable[FoundEntry]
         What :func:`.beat.entries`, :func:`.redbeat.entries` or :func:`.django.entries` return.
     dry_run : bool
         Only tell what would become of them.
@@ -100,7 +100,7 @@ def take_over(
 
     Yields
     ------
-    tuple[Found, Result]
+    tuple[FoundEntry, Result]
         Each with the definition that counts, and the problem if there is one.
 
     Raises
@@ -125,7 +125,7 @@ def code_of(app: Celery) -> dict[str, Definition | DelayQError]:
     return {str(name): each for name, each in definitions_of(app)}
 
 
-def begin_from(found: Found, definition: Definition, now: int, zone: tzinfo) -> Periodic:
+def begin_from(found: FoundEntry, definition: Definition, now: int, zone: tzinfo) -> Periodic:
     """Return a new entry that goes on from where another scheduler was, *now* in ms.
 
     Its next tick is the first one after the last run, or where it is known what was next, that one:
@@ -162,7 +162,7 @@ def _ended(entry: Periodic) -> Periodic:
     return replace(entry, state=replace(entry.state, status="ended"))
 
 
-def _counting(found: Found, code: dict[str, Definition | DelayQError]) -> Found:
+def _counting(found: FoundEntry, code: dict[str, Definition | DelayQError]) -> FoundEntry:
     """Return it as it counts in an app with that code."""
     in_code = None if found.as_is else code.get(found.name)
     if in_code is not None and found.problem and not (found.last_run_at or found.since):
@@ -180,8 +180,8 @@ def _counting(found: Found, code: dict[str, Definition | DelayQError]) -> Found:
 
 
 def _take(
-    session: Session, found: Found, zone: tzinfo, dry_run: bool, replacing: bool
-) -> tuple[Found, Result]:
+    session: Session, found: FoundEntry, zone: tzinfo, dry_run: bool, replacing: bool
+) -> tuple[FoundEntry, Result]:
     if found.problem is not None or found.definition is None:
         return found, "skipped" if found.over else "refused"
     work = partial(_write, found, found.definition, zone, dry_run, replacing, {})
@@ -199,7 +199,7 @@ class _Over(Exception):
 
 
 def _write(
-    found: Found,
+    found: FoundEntry,
     definition: Definition,
     zone: tzinfo,
     dry_run: bool,
@@ -239,7 +239,7 @@ def _write(
     return result
 
 
-def _later(found: Found, there: str | None) -> Found:
+def _later(found: FoundEntry, there: str | None) -> FoundEntry:
     """Return it with what the entry that is there has fired beyond that; phase as it was found."""
     try:
         state = PeriodicState.read((there or "").partition("\n")[0])

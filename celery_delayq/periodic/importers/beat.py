@@ -25,14 +25,14 @@ from dateutil.tz import tz as dateutil_tz
 
 from celery_delayq.errors import ConfigError
 from celery_delayq.periodic.definition import Definition
-from celery_delayq.periodic.importers import Found, code_of
+from celery_delayq.periodic.importers import FoundEntry, code_of
 from celery_delayq.utils.credentials import path_of
 
 #: What kinds of dbm add to the name of a file.
 _SUFFIXES = ("", ".db", ".dat", ".dir", ".bak", ".pag", "-wal")
 
 
-def entries(app: Celery, path: str | Path | None = None) -> Iterator[Found]:
+def entries(app: Celery, path: str | Path | None = None) -> Iterator[FoundEntry]:
     """Read the file of ``celery beat``, which is not changed.
 
     Parameters
@@ -52,16 +52,16 @@ def entries(app: Celery, path: str | Path | None = None) -> Iterator[Found]:
     return (_found(str(name), entry, code.get(str(name))) for name, entry in kept.items())
 
 
-def _found(name: str, entry: Any, in_code: Any) -> Found:
+def _found(name: str, entry: Any, in_code: Any) -> FoundEntry:
     if in_code is None:
         problem = "it is not in the code any more, for which beat forgets it as well"
-        return Found(name=name, problem=problem, over=True)
+        return FoundEntry(name=name, problem=problem, over=True)
     if not isinstance(in_code, Definition):
-        return Found(name=name, problem=f"its code is wrong: {in_code}")
+        return FoundEntry(name=name, problem=f"its code is wrong: {in_code}")
     if not isinstance(entry, _Entry):
         told = entry.path if isinstance(entry, _Stranger) else type(entry).__name__
         problem = f"it is a {told}, of which nothing was read: expected celery.beat.ScheduleEntry"
-        return Found(name=name, definition=in_code, problem=problem)
+        return FoundEntry(name=name, definition=in_code, problem=problem)
     last, count = entry.last_run_at, entry.total_run_count
     try:
         if not isinstance(last, datetime) or not isinstance(count, int):
@@ -69,9 +69,9 @@ def _found(name: str, entry: Any, in_code: Any) -> Found:
         last = _aware(last)
     except Exception as exc:  # time zones are anybody's
         problem = f"last_run_at and total_run_count of it are unreadable: {exc}"
-        return Found(name=name, definition=in_code, problem=problem)
+        return FoundEntry(name=name, definition=in_code, problem=problem)
     # When it has not run, beat notes when it was made.
-    return Found(
+    return FoundEntry(
         name=name,
         definition=in_code,
         last_run_at=last if count else None,

@@ -14,7 +14,7 @@ from sqlalchemy import ColumnClause, Connection, column, inspect, select, table
 
 from celery_delayq.errors import ConfigError, TransferError
 from celery_delayq.periodic.definition import Definition
-from celery_delayq.periodic.importers import Found
+from celery_delayq.periodic.importers import FoundEntry
 from celery_delayq.periodic.schedules import clocked
 from celery_delayq.periodic.wall_clock import MS
 from celery_delayq.utils.sql import Database
@@ -45,7 +45,7 @@ _COLUMNS = {
 Row = Mapping[str, Any]
 
 
-def entries(app: Celery, url: str) -> Iterator[Found]:  # noqa: ARG001 - as of other sources
+def entries(app: Celery, url: str) -> Iterator[FoundEntry]:  # noqa: ARG001 - as of other sources
     """Read the tables of django-celery-beat, which are not changed.
 
     Parameters
@@ -87,8 +87,8 @@ def _rows(connection: Connection, name: str, there: set[str]) -> list[Row]:
     return [dict(row._mapping) for row in connection.execute(statement)]
 
 
-def _found(row: Row, schedules: Mapping[str, Mapping[Any, Row]]) -> Found:
-    found = Found(name=str(row.get("name")), enabled=bool(row.get("enabled", True)))
+def _found(row: Row, schedules: Mapping[str, Mapping[Any, Row]]) -> FoundEntry:
+    found = FoundEntry(name=str(row.get("name")), enabled=bool(row.get("enabled", True)))
     try:
         if over := _over(row, found.enabled):
             return replace(found, problem=over, over=True)
@@ -130,7 +130,7 @@ def _over(row: Row, enabled: bool) -> str | None:
     return None if enabled else "it was to run once, and is disabled, as it is when it has run"
 
 
-def _since(found: Found, when: BaseSchedule, start: datetime | None) -> datetime | None:
+def _since(found: FoundEntry, when: BaseSchedule, start: datetime | None) -> datetime | None:
     """Return from when ticks are counted: one is at the start itself."""
     if start is not None and (found.last_run_at is None or found.last_run_at < start):
         return start - (when.run_every if isinstance(when, schedule) else MS)

@@ -16,7 +16,7 @@ from redis.sentinel import Sentinel
 
 from celery_delayq.errors import ConfigError
 from celery_delayq.periodic.definition import Definition
-from celery_delayq.periodic.importers import Found, code_of
+from celery_delayq.periodic.importers import FoundEntry, code_of
 from celery_delayq.periodic.schedules import rrule
 from celery_delayq.store.session import Session
 from celery_delayq.utils.credentials import hide
@@ -48,7 +48,7 @@ _NUMBERS = (
 )
 
 
-def entries(app: Celery, url: str | None = None, prefix: str | None = None) -> Iterator[Found]:
+def entries(app: Celery, url: str | None = None, prefix: str | None = None) -> Iterator[FoundEntry]:
     """Read the keys of RedBeat, which are not changed.
 
     Parameters
@@ -85,7 +85,7 @@ def entries(app: Celery, url: str | None = None, prefix: str | None = None) -> I
                 found = _found(name, record, app.timezone)
                 if found.name in statics and found.name not in code:
                     problem = "it was in the code, and is no more: RedBeat forgets it as well"
-                    found = Found(name=found.name, problem=problem, over=True)
+                    found = FoundEntry(name=found.name, problem=problem, over=True)
                 yield found
     finally:
         client.close()
@@ -125,14 +125,14 @@ def _text(given: bytes | str) -> str:
 # -- records
 
 
-def _found(name: str, record: Any, zone: tzinfo) -> Found:
+def _found(name: str, record: Any, zone: tzinfo) -> FoundEntry:
     if isinstance(record, Exception):
-        return Found(name=name, problem=f"its key is none of RedBeat's: {record}")
+        return FoundEntry(name=name, problem=f"its key is none of RedBeat's: {record}")
     text, meta_text = record
     if text is None:
         problem = "its key is gone, for which RedBeat forgets it as well"
-        return Found(name=name, problem=problem, over=True)
-    found = Found(name=name)
+        return FoundEntry(name=name, problem=problem, over=True)
+    found = FoundEntry(name=name)
     try:
         data = _decoded(text)
         found = replace(

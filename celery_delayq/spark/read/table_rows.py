@@ -17,8 +17,8 @@ from celery_delayq.model.envelope import MAX_DUE_MS, task_name
 from celery_delayq.model.history import RunRecord
 from celery_delayq.model.lookup import PAUSED_OFFSET, to_bytes
 from celery_delayq.model.scheduled import moment
-from celery_delayq.periodic.policy import Periodic
-from celery_delayq.periodic.unreadable import Unreadable
+from celery_delayq.periodic.state import Periodic
+from celery_delayq.periodic.unreadable import UnreadableEntry
 from celery_delayq.spark.read.messages import TIME, Messages, name_of, text_of, time_of
 from celery_delayq.spark.read.tables import ARROW, TABLES
 
@@ -270,9 +270,9 @@ def _periodic(name: str, record: str) -> Mapping[str, Any]:
     """Return a periodic entry as a row."""
     raw = None
     try:
-        found: Periodic | Unreadable = Periodic.unpack(name, record)
+        found: Periodic | UnreadableEntry = Periodic.unpack(name, record)
     except Exception as exc:  # a schedule may be of any class
-        found = Unreadable.of(name, record, exc)
+        found = UnreadableEntry.of(name, record, exc)
         raw = to_bytes(record)
     try:
         given = found.as_dict()

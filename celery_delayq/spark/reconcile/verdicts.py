@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 from kombu.utils.json import loads
 
-from celery_delayq.model.lookup import Place
+from celery_delayq.model.lookup import Location
 from celery_delayq.model.unique import Key, unique_of
 from celery_delayq.spark.access import opened
 from celery_delayq.spark.options import WriteOptions
@@ -126,7 +126,7 @@ def missing(options: WriteOptions, queue: str) -> Callable[[Batches], Batches]:
     return leave_out
 
 
-def _found(queue: str, ids: Sequence[str], store: Store) -> list[Place]:
+def _found(queue: str, ids: Sequence[str], store: Store) -> list[Location]:
     return store.control.find(queue, ids)
 
 

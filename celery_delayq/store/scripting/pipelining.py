@@ -23,9 +23,9 @@ from redis.exceptions import (
 )
 
 from celery_delayq.model.envelope import Entry
+from celery_delayq.model.publish_outcome import Put
 from celery_delayq.store.scripting.calls import Call, Puts, pack
 from celery_delayq.store.scripting.client import translating, unavailable
-from celery_delayq.store.scripting.replies import Put
 from celery_delayq.store.scripting.replies import Puts as Reply
 from celery_delayq.store.scripting.runner import (
     ScriptRunner,

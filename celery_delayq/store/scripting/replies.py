@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
-Stored = Literal[
-    "scheduled", "ready", "duplicate", "full", "replaced", "kept", "conflict", "superseded"
-]
+from celery_delayq.model.publish_outcome import Put, Stored
+
 Adopted = Literal["scheduled", "ready", "gone"]
 
 #: The codes in which ``schedule/add.lua`` tells what became of each message; capital ones come
@@ -23,13 +22,6 @@ STATES: dict[str, Stored] = {
     "E": "conflict",
     "O": "superseded",
 }
-
-
-class Put(NamedTuple):
-    """What became of a message that was to be stored, and the id of the other one, if any."""
-
-    state: Stored
-    other: str = ""
 
 
 #: Those that are about no other message, which most are.

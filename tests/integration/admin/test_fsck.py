@@ -11,7 +11,7 @@ from redis import Redis
 from celery_delayq.model.envelope import Due, Entry, Record
 from celery_delayq.periodic import policy as periodic
 from celery_delayq.periodic.definition import Definition
-from celery_delayq.periodic.policy import Periodic
+from celery_delayq.periodic.state import Periodic
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.periodic import PeriodicStore, Writing
 from celery_delayq.store.schedule import Store

@@ -22,7 +22,7 @@ from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.scheduled import Filter
 from celery_delayq.periodic.client import PeriodicTasks
 from celery_delayq.periodic.definition import Definition
-from celery_delayq.periodic.importers import Found, take_over
+from celery_delayq.periodic.importers import FoundEntry, take_over
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
 from tests.support.dead_letters import fill
@@ -128,7 +128,7 @@ def taken_over(delayq: DelayQ, _: Stage) -> list[str]:
     definition = Definition.checked(
         3600, zone=timezone.utc, name="found", task="tasks.add", start=ETA
     )
-    found = Found(name="found", definition=definition)
+    found = FoundEntry(name="found", definition=definition)
     return [result for _, result in take_over(delayq.session, [found])]
 
 

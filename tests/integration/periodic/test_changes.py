@@ -14,8 +14,9 @@ from celery_delayq import DelayQ
 from celery_delayq.errors import ConfigError
 from celery_delayq.periodic.code_entries import source_of
 from celery_delayq.periodic.definition import Definition
-from celery_delayq.periodic.policy import Periodic, begin
+from celery_delayq.periodic.policy import begin
 from celery_delayq.periodic.schedules import clocked
+from celery_delayq.periodic.state import Periodic
 from celery_delayq.store.periodic import PeriodicStore, Writing
 from tests.integration.conftest import MakeApp
 from tests.support.cli import CommandLine

@@ -16,11 +16,11 @@ from celery.schedules import crontab
 from kombu import pools
 
 from celery_delayq import DelayQ
-from celery_delayq.periodic import code_entries, definition
-from celery_delayq.periodic.code_entries import Deployment
+from celery_delayq.periodic import code_entries, code_version, definition
+from celery_delayq.periodic.code_version import Deployment
 from celery_delayq.periodic.definition import Overlap
-from celery_delayq.periodic.policy import Periodic
 from celery_delayq.periodic.runner import Ticker
+from celery_delayq.periodic.state import Periodic
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.periodic_tasks import TIMEOUT, Diary, StartWorker, start, tasks_of
@@ -245,7 +245,7 @@ def test_what_is_noted_of_the_code_is_small(
 def test_what_a_deploy_changed_is_told_by_name(
     make_app: MakeApp, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, code_entries.__name__)
+    caplog.set_level(logging.INFO, code_version.__name__)
     deploy(make_app(same=TASK, other=TASK, gone=TASK))
     deploy(make_app(same=TASK, other={**TASK, "args": [1]}, new=TASK))
     deploy(make_app(same=TASK, other={**TASK, "args": [1]}, new=TASK))
@@ -259,7 +259,7 @@ def test_what_a_deploy_changed_is_told_by_name(
 def test_of_many_the_first_names_are_told(
     make_app: MakeApp, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, code_entries.__name__)
+    caplog.set_level(logging.INFO, code_version.__name__)
     deploy(make_app(**{f"n{n}": TASK for n in range(250)}))
 
     [told] = caplog.messages
@@ -335,7 +335,7 @@ def test_a_name_that_is_no_text_is_taken_as_one(make_app: MakeApp) -> None:
 def test_what_has_become_wrong_in_code_stays_as_it_is(
     make_app: MakeApp, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, code_entries.__name__)
+    caplog.set_level(logging.INFO, code_version.__name__)
     names = "plain", "updated", "removed"
     right = dict.fromkeys(names, TASK)
     one = make_app(**right)

@@ -16,7 +16,7 @@ from celery import Celery
 from kombu import pools
 
 from celery_delayq import DelayQ
-from celery_delayq.periodic.code_entries import Deployment
+from celery_delayq.periodic.code_version import Deployment
 from celery_delayq.store import periodic as periodic_store
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call
@@ -322,7 +322,7 @@ def test_what_was_written_before_one_died_is_undone_by_the_version_that_was_ther
 
 PROCESS = f"""{CODE}
 import json
-from celery_delayq.periodic.code_entries import Deployment
+from celery_delayq.periodic.code_version import Deployment
 
 url, schedule = sys.argv[1], json.load(open(sys.argv[2]))
 app = app_of(url, schedule)

@@ -20,8 +20,9 @@ from celery_delayq.errors import StoreFull
 from celery_delayq.periodic import policy
 from celery_delayq.periodic.definition import AHEAD
 from celery_delayq.periodic.firing import TickScheduler
-from celery_delayq.periodic.policy import GRACE, Firing, Periodic
+from celery_delayq.periodic.policy import GRACE, Firing
 from celery_delayq.periodic.runner import BATCH
+from celery_delayq.periodic.state import Periodic
 from celery_delayq.store.periodic import PeriodicStore, Writing
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest

@@ -30,11 +30,11 @@ from sqlalchemy.engine import make_url
 from celery_delayq import DelayQ
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.errors import ConfigError, TransferError
-from celery_delayq.periodic.code_entries import Deployment
+from celery_delayq.periodic.code_version import Deployment
 from celery_delayq.periodic.definition import Definition, definition_hash_of
-from celery_delayq.periodic.importers import Found, beat, django, redbeat, take_over
-from celery_delayq.periodic.policy import Periodic, PeriodicState, Status
+from celery_delayq.periodic.importers import FoundEntry, beat, django, redbeat, take_over
 from celery_delayq.periodic.schedules import clocked
+from celery_delayq.periodic.state import Periodic, PeriodicState, Status
 from celery_delayq.periodic.wall_clock import moment_of, ms_of
 from celery_delayq.store.session import Session
 from celery_delayq.testing import wait_until
@@ -89,11 +89,11 @@ def ago(**spans: float) -> datetime:
     return now.replace(microsecond=now.microsecond // 1000 * 1000)
 
 
-def results(app: Celery, found: Iterable[Found], **options: Any) -> dict[str, str]:
+def results(app: Celery, found: Iterable[FoundEntry], **options: Any) -> dict[str, str]:
     return {each.name: said for each, said in take_over(Session(app), found, **options)}
 
 
-def problems(found: Iterable[Found]) -> dict[str, str]:
+def problems(found: Iterable[FoundEntry]) -> dict[str, str]:
     return {each.name: each.problem or "" for each in found}
 
 

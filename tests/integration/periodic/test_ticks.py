@@ -11,7 +11,8 @@ from celery import Celery
 
 from celery_delayq import DelayQ
 from celery_delayq.model.scheduled import Outcome
-from celery_delayq.periodic.policy import Periodic, upcoming
+from celery_delayq.periodic.policy import upcoming
+from celery_delayq.periodic.state import Periodic
 from celery_delayq.periodic.wall_clock import moment_of
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest

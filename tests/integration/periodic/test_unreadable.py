@@ -14,7 +14,7 @@ from celery_delayq import DelayQ
 from celery_delayq.cli import complete
 from celery_delayq.errors import PeriodicExists, RecordError, ScheduleNotImportable
 from celery_delayq.periodic import schedules
-from celery_delayq.periodic.unreadable import Unreadable
+from celery_delayq.periodic.unreadable import UnreadableEntry
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.cli import CommandLine
 
@@ -128,7 +128,7 @@ def test_what_cannot_be_read_is_paused_and_goes_on_where_it_can_be(
     assert cli("periodic", "pause", gone).out == "paused  ebb\n"
     again = delayq.periodic.pause(gone)
 
-    assert isinstance(again, Unreadable)
+    assert isinstance(again, UnreadableEntry)
     assert again.paused
     assert "unreadable, paused" in cli("periodic", "show", gone).out
     after = record_of(delayq_redis, gone)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from redis.exceptions import ResponseError
 
-from celery_delayq.model.lookup import Name, Place
+from celery_delayq.model.lookup import Location, Name
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store
 from tests.lua.conftest import (
@@ -27,7 +27,7 @@ from tests.support.model_clock import pass_time
 pytestmark = pytest.mark.usefixtures("watched")
 
 
-def find(store: Store, *ids: str) -> list[Place]:
+def find(store: Store, *ids: str) -> list[Location]:
     return sorted(store.control.find(QUEUE, ids), key=lambda place: (place.name, place.state))
 
 
@@ -35,7 +35,7 @@ def find(store: Store, *ids: str) -> list[Place]:
 def test_a_scheduled_entry_is_found_with_its_record(store: Store, what: object) -> None:
     put(store, what)  # type: ignore[arg-type]
 
-    assert find(store, "a") == [Place("a", "scheduled", FAR, what.data)]  # type: ignore[attr-defined]
+    assert find(store, "a") == [Location("a", "scheduled", FAR, what.data)]  # type: ignore[attr-defined]
 
 
 def test_of_a_paused_due_entry_the_due_is_told(store: Store) -> None:
@@ -44,13 +44,13 @@ def test_of_a_paused_due_entry_the_due_is_told(store: Store) -> None:
     become_due(store, "a", 7)
     store.promote(QUEUE, Layout(), 100)
 
-    assert find(store, "a") == [Place("a", "paused", 7, labelled("a").data)]
+    assert find(store, "a") == [Location("a", "paused", 7, labelled("a").data)]
 
 
 def test_a_ready_one_is_found_with_what_is_known_of_it(store: Store) -> None:
     make_ready(store, labelled("a", unique="dk", task="shop.send mail"), due_ms=7)
 
-    assert find(store, "a") == [Place("a", "ready", 7, None, "shop.send mail", "dk")]
+    assert find(store, "a") == [Location("a", "ready", 7, None, "shop.send mail", "dk")]
 
 
 def test_one_that_was_due_when_it_was_sent_is_due_then(store: Store) -> None:
@@ -65,7 +65,7 @@ def test_a_running_one_is_found_with_its_holder(store: Store) -> None:
     make_ready(store, labelled("a"), due_ms=7)
     reserve(store, who="host 1:x y")
 
-    assert find(store, "a") == [Place("a", "running", 7, None, "tasks.t", "-", "host 1:x y")]
+    assert find(store, "a") == [Location("a", "running", 7, None, "tasks.t", "-", "host 1:x y")]
 
 
 def test_what_came_back_is_ready_with_its_due(store: Store) -> None:
@@ -76,8 +76,8 @@ def test_what_came_back_is_ready_with_its_due(store: Store) -> None:
     store.leases.reclaim_expired(QUEUE, Layout(), "me", 100, 1)
 
     assert find(store, "a", "b") == [
-        Place("a", "ready", 7, None, "tasks.t"),
-        Place("b", "ready", 7, None, "tasks.t"),
+        Location("a", "ready", 7, None, "tasks.t"),
+        Location("b", "ready", 7, None, "tasks.t"),
     ]
 
 
@@ -124,7 +124,7 @@ def test_a_name_that_is_no_text_is_found(store: Store) -> None:
     store.client.hset("{q}:entries", b"\xff\xfe", b"\x00")
 
     assert find(store, Name(b"\xff\xfe".decode(errors="surrogateescape"))) == [
-        Place("\udcff\udcfe", "scheduled", 7, b"\x00")
+        Location("\udcff\udcfe", "scheduled", 7, b"\x00")
     ]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from celery_delayq.model.envelope import Due
-from celery_delayq.model.lookup import Found, Listed, Position, Where
+from celery_delayq.model.lookup import FoundPage, Listed, Position, Where
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store
 from tests.lua.conftest import FAR, QUEUE, become_due, entry, fill, labelled, put, state
@@ -39,7 +39,7 @@ def pages(
     store: Store,
     where: Where = ALL_OF_IT,
     limit: int = 3,
-    between: Callable[[Found], object] = lambda _: None,
+    between: Callable[[FoundPage], object] = lambda _: None,
 ) -> Iterator[list[str]]:
     """Yield the names of each page."""
     after: Position | None = None
@@ -81,8 +81,8 @@ ALL = [f"e{n:02}" for n in range(100)]
 
 
 def test_an_empty_queue_is_an_empty_page(store: Store) -> None:
-    assert store.control.page(QUEUE, Where(), 10) == Found([], False, None)
-    assert store.control.page(QUEUE, Where("t"), 10) == Found([], False, None)
+    assert store.control.page(QUEUE, Where(), 10) == FoundPage([], False, None)
+    assert store.control.page(QUEUE, Where("t"), 10) == FoundPage([], False, None)
 
 
 @pytest.mark.usefixtures("_hundred")
@@ -130,7 +130,7 @@ def test_what_is_removed_between_pages_moves_nothing_else(
     expected = ALL[::3] if task else ALL
     removed: list[str] = []
 
-    def remove(found: Found) -> None:
+    def remove(found: FoundPage) -> None:
         here = [each.name for each in found.entries]
         end = expected.index(here[-1])
         gone = {"last": here[-1:], "all": here, "next": expected[end + 1 : end + 2]}[which]
@@ -146,7 +146,7 @@ def test_what_is_removed_between_pages_moves_nothing_else(
 def test_what_is_added_between_pages_moves_nothing_else(store: Store) -> None:
     numbers = iter(range(1000))
 
-    def add(found: Found) -> None:
+    def add(found: FoundPage) -> None:
         n = next(numbers)
         put(store, labelled(f"a{n}", FAR - 1), labelled(f"d{n}", FAR + 3), labelled(f"f{n}", FAR))
 

@@ -7,9 +7,9 @@ from redis.exceptions import ResponseError
 
 from celery_delayq.errors import StoreFull
 from celery_delayq.model.envelope import Due
+from celery_delayq.model.publish_outcome import Put
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.schedule import Store
-from celery_delayq.store.scripting.replies import Put
 from tests.lua.conftest import (
     FAR,
     QUEUE,

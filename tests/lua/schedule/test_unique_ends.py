@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from celery_delayq.model.envelope import Due, Entry
+from celery_delayq.model.publish_outcome import Put
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.leases import Retried
 from celery_delayq.store.schedule import Store
-from celery_delayq.store.scripting.replies import Put
 from tests.lua.conftest import (
     FAR,
     LAYOUT,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from celery_delayq.model.envelope import HeldBy, note_delivery
+from celery_delayq.model.delivery import HeldBy, note_delivery
 
 HELD = HeldBy("here", "q", "me:1:1")
 

@@ -10,7 +10,8 @@ import pytest
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 
 from celery_delayq.periodic.definition import definition_hash_of
-from celery_delayq.periodic.policy import Periodic, begin, change, fire, pause, resume, upcoming
+from celery_delayq.periodic.policy import begin, change, fire, pause, resume, upcoming
+from celery_delayq.periodic.state import Periodic
 from tests.support.periodic import (
     BERLIN,
     HOUR,

@@ -20,8 +20,9 @@ from dateutil import tz as dateutil_tz
 
 from celery_delayq import DelayQ
 from celery_delayq.errors import ConfigError, NoStore
+from celery_delayq.periodic import exported
 from celery_delayq.periodic.definition import Definition
-from celery_delayq.periodic.importers import Found, beat, begin_from, json_list, redbeat, take_over
+from celery_delayq.periodic.importers import FoundEntry, beat, begin_from, redbeat, take_over
 from celery_delayq.periodic.importers.django import _moment, _since
 from celery_delayq.periodic.policy import begin, fire
 from celery_delayq.periodic.schedules import clocked
@@ -39,7 +40,7 @@ def hourly(**given: Any) -> Definition:
 
 def ticks_at(definition: Definition, now: int = NOW, **given: Any) -> list[float]:
     """Return which ticks the first look comes to, in minutes from now."""
-    firing = fire(begin_from(Found(name="a", **given), definition, now, UTC), now, UTC)
+    firing = fire(begin_from(FoundEntry(name="a", **given), definition, now, UTC), now, UTC)
     return [] if firing is None else [(tick - now) / MINUTE for tick in firing.ticks]
 
 
@@ -48,7 +49,9 @@ def ticks_at(definition: Definition, now: int = NOW, **given: Any) -> list[float
 
 def test_an_interval_goes_on_in_its_phase() -> None:
     last = NOON - timedelta(minutes=45)
-    entry = begin_from(Found(name="a", last_run_at=last, total_run_count=9), hourly(), NOW, UTC)
+    entry = begin_from(
+        FoundEntry(name="a", last_run_at=last, total_run_count=9), hourly(), NOW, UTC
+    )
 
     assert (entry.state.tick, entry.state.last) == (NOW + 15 * MINUTE, ms_of(last))
     assert entry.total_run_count == 9
@@ -81,18 +84,18 @@ def test_a_run_of_ages_ago_is_caught_up_by_one(when: Any) -> None:
 
 
 def test_one_that_has_not_run_counts_from_when_it_was_made() -> None:
-    entry = begin_from(Found(name="a", since=NOON - timedelta(minutes=20)), hourly(), NOW, UTC)
+    entry = begin_from(FoundEntry(name="a", since=NOON - timedelta(minutes=20)), hourly(), NOW, UTC)
 
     assert entry.state.tick == NOW + 40 * MINUTE
     assert entry.last_run_at is None
 
 
 def test_one_of_which_nothing_is_known_begins_now() -> None:
-    assert begin_from(Found(name="a"), hourly(), NOW, UTC).state.tick == NOW + HOUR
+    assert begin_from(FoundEntry(name="a"), hourly(), NOW, UTC).state.tick == NOW + HOUR
 
 
 def test_one_that_is_not_enabled_is_paused() -> None:
-    found = Found(name="a", enabled=False, last_run_at=NOON - timedelta(hours=5))
+    found = FoundEntry(name="a", enabled=False, last_run_at=NOON - timedelta(hours=5))
     entry = begin_from(found, hourly(), NOW, UTC)
 
     assert (entry.status, entry.state.tick) == ("paused", None)
@@ -100,7 +103,7 @@ def test_one_that_is_not_enabled_is_paused() -> None:
 
 @pytest.mark.parametrize("enabled", [True, False])
 def test_one_that_has_run_as_often_as_it_should_is_over(enabled: bool) -> None:
-    found = Found(name="a", enabled=enabled, last_run_at=NOON, total_run_count=1)
+    found = FoundEntry(name="a", enabled=enabled, last_run_at=NOON, total_run_count=1)
 
     assert begin_from(found, hourly(max_runs=1), NOW, UTC).status == "ended"
 
@@ -108,14 +111,14 @@ def test_one_that_has_run_as_often_as_it_should_is_over(enabled: bool) -> None:
 def test_a_moment_that_has_passed_while_it_was_off_is_over() -> None:
     definition = Definition.checked(NOON - timedelta(days=1), name="a", task="t")
 
-    assert begin_from(Found(name="a", enabled=False), definition, NOW, UTC).status == "ended"
+    assert begin_from(FoundEntry(name="a", enabled=False), definition, NOW, UTC).status == "ended"
 
 
 def test_a_broker_of_another_kind_is_told() -> None:
     delayq = DelayQ(Celery("x", broker="memory://", set_as_current=False))
 
     with pytest.raises(NoStore, match="the broker is memory://"):
-        list(take_over(delayq.session, [Found(name="a", definition=hourly())]))
+        list(take_over(delayq.session, [FoundEntry(name="a", definition=hourly())]))
 
 
 # -- beat's pickles
@@ -257,14 +260,14 @@ def test_the_first_tick_is_at_the_start() -> None:
     for when in (schedule(7200), crontab(minute=0, hour="*/2")):
         definition = Definition.checked(when, name="a", task="t", start=start)
         for last in (None, NOON - timedelta(minutes=5)):
-            since = _since(Found(name="a", last_run_at=last), when, start)
-            found = Found(name="a", last_run_at=last, since=since)
+            since = _since(FoundEntry(name="a", last_run_at=last), when, start)
+            found = FoundEntry(name="a", last_run_at=last, since=since)
             assert begin_from(found, definition, NOW, UTC).state.tick == ms_of(start)
 
 
 def test_a_moment_that_has_passed_unseen_is_caught_up() -> None:
     at = NOON - timedelta(minutes=5)
-    found = Found(name="a", since=NOON - timedelta(minutes=1))
+    found = FoundEntry(name="a", since=NOON - timedelta(minutes=1))
     since = _since(found, clocked(at), None)
 
     definition = Definition.checked(at, name="a", task="t", max_runs=1)
@@ -276,12 +279,12 @@ def test_a_moment_that_has_passed_unseen_is_caught_up() -> None:
 
 def listed_again(
     definition: Definition, made: datetime, code: Any = None, **told: Any
-) -> tuple[Found, Definition]:
+) -> tuple[FoundEntry, Definition]:
     """Return what a list says of an entry, and what counts then."""
     entry = begin(definition, ms_of(made), UTC)
     line = json.dumps({**entry.as_dict(), **told})
     own = "code shop"
-    (found,) = json_list._found([line], own, {} if code is None else {definition.name: code})
+    (found,) = exported._found([line], own, {} if code is None else {definition.name: code})
     assert found.problem is None, found.problem
     counts = code or found.definition
     assert counts is not None
@@ -368,7 +371,7 @@ def test_what_is_wrong_in_a_line_of_a_list_is_a_problem_of_that_line(told: str, 
         line = good.replace("SOURCE", source) % told
         code = {"a": hourly(source="code shop")}
         other = good % '"name": "b"'
-        wrong, right = json_list._found([line, other], "code shop", code)
+        wrong, right = exported._found([line, other], "code shop", code)
         assert wrong.name == name
         assert wrong.problem is not None
         assert wrong.problem.startswith("expected a line of `periodic list --json`: ")

@@ -9,7 +9,8 @@ import pytest
 from celery.schedules import crontab
 
 from celery_delayq.periodic.definition import AHEAD
-from celery_delayq.periodic.policy import Periodic, begin, change, pause, resume, upcoming
+from celery_delayq.periodic.policy import begin, change, pause, resume, upcoming
+from celery_delayq.periodic.state import Periodic
 from tests.support.periodic import (
     BERLIN,
     DAY,

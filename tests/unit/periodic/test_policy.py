@@ -11,19 +11,10 @@ import pytest
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 
 from celery_delayq.periodic.definition import AHEAD, Definition, definition_hash_of
-from celery_delayq.periodic.policy import (
-    Firing,
-    Periodic,
-    PeriodicState,
-    ahead_of,
-    begin,
-    fire,
-    pause,
-    tick_id,
-    upcoming,
-)
+from celery_delayq.periodic.policy import Firing, ahead_of, begin, fire, pause, tick_id, upcoming
 from celery_delayq.periodic.schedules import rrule
 from celery_delayq.periodic.serialization import describe
+from celery_delayq.periodic.state import Periodic, PeriodicState
 from tests.support.periodic import (
     BERLIN,
     DAY,

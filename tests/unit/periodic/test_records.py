@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from celery_delayq.errors import ConfigError, InvalidSchedule, RecordError, ScheduleNotImportable
 from celery_delayq.periodic.definition import Definition, definition_hash_of
-from celery_delayq.periodic.policy import Periodic, PeriodicState, begin, fire
+from celery_delayq.periodic.policy import begin, fire
 from celery_delayq.periodic.schedules import clocked, rrule
+from celery_delayq.periodic.state import Periodic, PeriodicState
 from tests.support.periodic import NOON_MS, UTC, defined
 
 json_values = st.recursive(

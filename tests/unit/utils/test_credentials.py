@@ -14,7 +14,8 @@ from celery import Celery
 
 from celery_delayq import DelayQ
 from celery_delayq.errors import DelayQError
-from celery_delayq.periodic.importers import beat, django, json_list, redbeat
+from celery_delayq.periodic import exported
+from celery_delayq.periodic.importers import beat, django, redbeat
 from celery_delayq.settings import Settings
 from celery_delayq.spark.access import Access
 from celery_delayq.spark.jdbc import connecting
@@ -61,7 +62,7 @@ TAKERS: dict[str, Callable[[str], object]] = {
     "file to read": read,
     "archive": dead_letter_archive.database_of,
     "file of celery beat": lambda given: beat.entries(Celery(set_as_current=False), given),
-    "list of entries": lambda given: list(json_list.entries(Celery(set_as_current=False), given)),
+    "list of entries": lambda given: list(exported.entries(Celery(set_as_current=False), given)),
     "database of Django": lambda given: list(django.entries(Celery(set_as_current=False), given)),
     "Redis of RedBeat": lambda given: list(redbeat.entries(Celery(set_as_current=False), given)),
     "broker": broker.plain_url,

@@ -1,7 +1,9 @@
-"""Entries as ``delayq periodic list --json`` has told them: a backup, or those of another Redis.
+"""Import of periodic entries that ``delayq periodic list --json`` has exported.
 
-Those of the app's code are as the code is now; of a list only how they stood counts, such as
-whether they were paused. Those made by calls, and in the code of other apps, are as they were.
+A line is ``as_dict()`` of a :class:`~celery_delayq.periodic.state.Periodic` or an
+:class:`~celery_delayq.periodic.unreadable.UnreadableEntry`. Of an entry in the app's code only the
+state is imported, such as whether it was paused; its definition is that of the code now. Entries
+made by calls, and in the code of other apps, are imported as they were.
 """
 
 from __future__ import annotations
@@ -18,20 +20,20 @@ from celery import Celery
 from celery_delayq.errors import ConfigError, DelayQError
 from celery_delayq.periodic.code_entries import source_of
 from celery_delayq.periodic.definition import API, Definition
-from celery_delayq.periodic.importers import Found, code_of
+from celery_delayq.periodic.importers import FoundEntry, code_of
 from celery_delayq.periodic.serialization import dumps_form
 from celery_delayq.periodic.wall_clock import ms_of
 from celery_delayq.utils.credentials import path_of
 
-#: What is told of how an entry stands, and not of what it is.
+#: Fields of the state of an entry; the others are its definition.
 _STATE = (
     *("when", "status", "next", "since", "last_run_at", "total_run_count", "manual_runs"),
     *("problem", "paused"),  # of one that was unreadable there, and may not be here
 )
 
 
-def entries(app: Celery, path: str | Path) -> Iterator[Found]:
-    """Read what was told, a line for each.
+def entries(app: Celery, path: str | Path) -> Iterator[FoundEntry]:
+    """Read exported entries, one from each line.
 
     Parameters
     ----------
@@ -47,13 +49,13 @@ def entries(app: Celery, path: str | Path) -> Iterator[Found]:
         place = path_of(path, "a file or '-'", ConfigError)
         text = sys.stdin.read() if str(path) == "-" else place.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as exc:
-        raise ConfigError(f"{path}: expected what `periodic list --json` has told, {exc}") from exc
+        raise ConfigError(f"{path}: expected the output of `periodic list --json`, {exc}") from exc
     return _found(text.splitlines(), source_of(app), code_of(app))
 
 
 def _found(
     lines: Iterable[str], own: str, code: Mapping[str, Definition | DelayQError]
-) -> Iterator[Found]:
+) -> Iterator[FoundEntry]:
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -64,11 +66,11 @@ def _found(
             told = {what: data.pop(what, None) for what in _STATE}
             in_code = data.get("source", API) == own
             if in_code and name not in code:
-                yield Found(name=name, problem="it is not in the code any more", over=True)
+                yield FoundEntry(name=name, problem="it is not in the code any more", over=True)
                 continue
             text = json.dumps(data)
             definition = None if in_code else Definition.loads(name, text)
-            yield Found(
+            yield FoundEntry(
                 name=name,
                 definition=definition,
                 last_run_at=_moment(told["last_run_at"]),
@@ -81,12 +83,14 @@ def _found(
                 as_is=not in_code,
             )
         except DelayQError as exc:
-            yield Found(name=name, problem=str(exc))
+            yield FoundEntry(name=name, problem=str(exc))
         except (
             *(ValueError, TypeError, KeyError),
             *(AttributeError, OverflowError, RecursionError),
         ) as exc:
-            yield Found(name=name, problem=f"expected a line of `periodic list --json`: {exc!r}")
+            yield FoundEntry(
+                name=name, problem=f"expected a line of `periodic list --json`: {exc!r}"
+            )
 
 
 def _name(given: Any) -> str:

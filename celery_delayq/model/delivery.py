@@ -1,0 +1,67 @@
+"""Where a message is held while a worker has it: what a delivery notes in its message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from celery_delayq.model.envelope import PROPERTY
+
+
+class HeldBy(NamedTuple):
+    """Where a message is held while it is being worked on: Redis, queue and delivery tag."""
+
+    place: str
+    queue: str
+    tag: str
+
+
+def retry_of(message: Mapping[str, Any]) -> HeldBy | None:
+    """Return where the message is held whose retry this is, None for no retry.
+
+    :class:`~celery_delayq.DelayQ` notes it where the task acknowledges late.
+    """
+    own = message["properties"].get(PROPERTY)
+    found = own.get("retry_of") if own else None
+    return None if found is None else HeldBy(*found)
+
+
+def without_retry_of(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a message that is to be sent like any other."""
+    properties = dict(message["properties"])
+    own = dict(properties.pop(PROPERTY))
+    for name in ("retry_of", "retried_to"):
+        own.pop(name, None)
+    if own:
+        properties[PROPERTY] = own
+    return {**message, "properties": properties}
+
+
+def note_delivery(
+    message: dict[str, Any], held: HeldBy, number: int, promoted: int | None = None
+) -> None:
+    """Note in a message where it is held, that this is its delivery *number* (from 1), and when it
+    was *promoted*, in ms since 1970, where that is known.
+
+    The bytes in Redis stay as they are.
+    """
+    properties = message["properties"]
+    own = properties.get(PROPERTY)
+    properties["delivery_tag"] = held.tag
+    own = {**(own or {}), "place": held.place, "queue": held.queue, "deliveries": number}
+    if promoted is not None:
+        own["promoted"] = promoted
+    properties[PROPERTY] = own
+    if number > 1:
+        properties["delivery_info"]["redelivered"] = True
+
+
+def without_delivery(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a message without what :func:`note_delivery` has noted in it."""
+    properties = dict(message["properties"])
+    own = dict(properties.pop(PROPERTY, {}))
+    for name in ("place", "queue", "deliveries", "promoted"):
+        own.pop(name, None)
+    if "label" in own:  # first, where scripts look for it
+        return {**message, "properties": {PROPERTY: own, **properties}}
+    return {**message, "properties": {**properties, **({PROPERTY: own} if own else {})}}

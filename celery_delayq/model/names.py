@@ -1,0 +1,64 @@
+"""Names of queues and tasks: what Redis can hold, and what is left to our own keys."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from celery_delayq.errors import InvalidFilter
+
+#: The text of errors about a text that is not :func:`is_utf8`.
+UTF8 = "a text that UTF-8 can hold, without lone surrogates"
+
+#: The text of errors about a queue whose ready list :func:`is_own_key`.
+NOT_OWN_KEY = (
+    "another name, the list of that queue would be a key of celery_delayq: those begin with "
+    "'delayq:', or are '{…}:due' and the like"
+)
+
+#: What follows ``{queue}:`` in the keys of a queue (``store.keys.QueueKeys``).
+QUEUE_KEYS = frozenset(
+    {
+        *("answer", "dead", "dead_at", "deliveries", "due", "duplicate_ids", "entries"),
+        *("leased", "leases", "pace", "paused_due", "quarantine_turn", "quarantined"),
+        *("request_numbers", "running", "tasks", "unique", "waiting", "wake"),
+    }
+)
+
+_OF_QUEUE = re.compile(r"\{.*\}:(\w+)(:.*)?", re.DOTALL)
+
+
+def is_utf8(text: str) -> bool:
+    """Return whether UTF-8 can hold a text: no key in Redis can hold lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def is_own_key(queue: str) -> bool:
+    """Return whether the ready list of a queue of that name would be one of our keys."""
+    match = _OF_QUEUE.fullmatch(queue)
+    return queue.startswith("delayq:") or (match is not None and match[1] in QUEUE_KEYS)
+
+
+def check_name(what: str, name: Any, *, as_key: bool = True) -> None:
+    """Check that a queue or task is named, or nothing is.
+
+    Parameters
+    ----------
+    as_key : bool
+        Whether it is, or would be, part of a key in Redis.
+
+    Raises
+    ------
+    InvalidFilter
+        It is empty or no text, or no key can hold it.
+    """
+    if name is not None and (not isinstance(name, str) or not name):
+        raise InvalidFilter(f"{what}={name!r}: expected a name, or None for any")
+    if as_key and name is not None and not is_utf8(name):
+        raise InvalidFilter(f"{what}={name!r}: expected {UTF8}")
+    if what == "queue" and name is not None and is_own_key(name):
+        raise InvalidFilter(f"queue={name!r}: expected {NOT_OWN_KEY}")

@@ -1,0 +1,176 @@
+"""A periodic entry and its state, as Redis keeps them.
+
+A record is ``<line>\\n<definition in JSON>``. Scripts compare and replace the line:
+``1 <definition_hash>[+<manual runs>[+<the last one>]] <anchor> <tick> <last tick> <ticks fired>
+<status>``. Times are ms since 1970.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from celery_delayq.errors import RecordError
+from celery_delayq.periodic.definition import Definition
+from celery_delayq.periodic.serialization import describe
+from celery_delayq.periodic.wall_clock import LAST, moment_of
+
+#: Fired; not fired until it is resumed; never again, by its end or its number of runs.
+Status = Literal["on", "paused", "ended"]
+
+#: Entries that are scheduled ahead are looked at together, at multiples of so many ms.
+MARK = 200
+
+_VERSION = "1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeriodicState:
+    """How an entry stands.
+
+    Attributes
+    ----------
+    definition_hash : str
+        Of the definition: another one, another definition hash.
+    anchor : int
+        A moment from which intervals are counted (ms).
+    tick, last : int | None
+        The next tick that is not scheduled yet, and the last one that was (ms).
+    count : int
+        How many ticks were scheduled.
+    manual : int
+        How many runs more there were, by ``run_now``: these are no ticks.
+    hand : str
+        Names the last one of these.
+    """
+
+    definition_hash: str
+    anchor: int
+    tick: int | None = None
+    last: int | None = None
+    count: int = 0
+    manual: int = 0
+    hand: str = ""
+    status: Status = "on"
+
+    @property
+    def line(self) -> str:
+        """The first line of its record."""
+        tick, last = ("-" if each is None else each for each in (self.tick, self.last))
+        definition_hash = self.definition_hash
+        if self.manual:
+            definition_hash += f"+{self.manual}" + (f"+{self.hand}" if self.hand else "")
+        return (
+            f"{_VERSION} {definition_hash} {self.anchor} {tick} {last} {self.count} {self.status}"
+        )
+
+    @classmethod
+    def read(cls, line: str) -> PeriodicState:
+        """Undo :attr:`line`.
+
+        Raises
+        ------
+        RecordError
+            It is no line of ours.
+        """
+        try:
+            version, definition_hash, anchor, tick, last, count, status = line.split(" ")
+            if version != _VERSION or status not in ("on", "paused", "ended"):
+                raise ValueError("another version")
+            definition_hash, _, manual = definition_hash.partition("+")
+            manual, _, hand = manual.partition("+")
+            return cls(
+                definition_hash=definition_hash,
+                anchor=_ms(anchor),
+                tick=None if tick == "-" else _ms(tick),
+                last=None if last == "-" else _ms(last),
+                count=int(count),
+                manual=int(manual or 0),
+                hand=hand,
+                status=status,  # type: ignore[arg-type]
+            )
+        except ValueError as exc:
+            raise RecordError(f"unreadable line {line!r} of a periodic entry: {exc}") from exc
+
+
+@dataclass(frozen=True, slots=True)
+class Periodic:
+    """A periodic entry."""
+
+    definition: Definition
+    state: PeriodicState
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.definition.name
+
+    @property
+    def next(self) -> datetime | None:
+        """The next tick that is not scheduled yet."""
+        return _moment(self.state.tick)
+
+    @property
+    def last_run_at(self) -> datetime | None:
+        """The last tick that was scheduled: it may still be some time ahead."""
+        return _moment(self.state.last)
+
+    @property
+    def total_run_count(self) -> int:
+        """How many ticks were scheduled, and runs by ``run_now``, which ``max_runs`` does not
+        count.
+        """
+        return self.state.count + self.state.manual
+
+    @property
+    def status(self) -> Status:
+        """Whether it is fired."""
+        return self.state.status
+
+    @property
+    def look(self) -> int | None:
+        """When dispatchers are to look at it (ms), None for never."""
+        tick, ahead = self.state.tick, self.definition.ahead
+        if tick is None or not ahead:
+            return tick
+        return -((ahead - tick) // MARK) * MARK
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON can have it."""
+        data = json.loads(self.definition.dumps())
+        return {
+            "name": self.name,
+            "source": self.definition.source,
+            "when": describe(self.definition.schedule),
+            **data,
+            "status": self.status,
+            "since": moment_of(self.state.anchor).isoformat(),
+            "next": self.next and self.next.isoformat(),
+            "last_run_at": self.last_run_at and self.last_run_at.isoformat(),
+            "total_run_count": self.total_run_count,
+            "manual_runs": self.state.manual,
+        }
+
+    def pack(self) -> str:
+        """Return its record."""
+        return f"{self.state.line}\n{self.definition.dumps()}"
+
+    @classmethod
+    def unpack(cls, name: str, record: str) -> Periodic:
+        """Undo :meth:`pack`; raises what reading its parts does."""
+        line, _, text = record.partition("\n")
+        return cls(Definition.loads(name, text), PeriodicState.read(line))
+
+
+def _ms(text: str) -> int:
+    """Return a time (ms) that a datetime can name."""
+    ms = int(text)
+    if not 0 <= ms <= LAST:
+        raise ValueError(f"{ms} lies outside the years 1970 to 9999")
+    return ms
+
+
+def _moment(ms: int | None) -> datetime | None:
+    return None if ms is None else moment_of(ms)

@@ -1,0 +1,307 @@
+"""Retry options of tasks, apps and calls."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from celery import Celery, Task
+
+from celery_delayq import DelayQ
+from celery_delayq.errors import InvalidRetry
+from celery_delayq.integration.retries import attempts_of
+from celery_delayq.model.retry_options import (
+    LARGEST_BUDGET,
+    defaults_of,
+    of_call,
+    of_task,
+    unmatched,
+)
+from celery_delayq.model.retry_policy import (
+    TEN_RETRIES,
+    Exponential,
+    RetryPolicy,
+)
+from tests.unit.model.test_retry_policy import HOUR, double, nothing, waits
+
+# -- of a task
+
+
+@pytest.fixture
+def app() -> Celery:
+    app = Celery("app", broker="memory://", set_as_current=False)
+    app.finalize()
+    return app
+
+
+def policy_of(
+    app: Celery, defaults: Mapping[str, RetryPolicy] | None = None, **options: Any
+) -> RetryPolicy | None:
+    """Return the policy of a new task ``shop.mail`` with these options."""
+    app.tasks.pop("shop.mail", None)
+    return of_task(app.task(name="shop.mail", shared=False, **options)(nothing), defaults or {})
+
+
+def test_a_task_without_options_has_no_policy(app: Celery) -> None:
+    assert policy_of(app) is None
+    assert policy_of(app, max_retries=7) is None
+
+
+def test_a_task_has_what_it_says(app: Celery) -> None:
+    policy = policy_of(
+        app,
+        retry_intervals=(1, 2),
+        max_retries=9,
+        retry_jitter=0.5,
+        retry_for=(OSError,),
+        dont_retry_for=(FileNotFoundError,),
+    )
+
+    assert policy == RetryPolicy((1, 2), 9, 0.5, (OSError,), (FileNotFoundError,))
+
+
+def test_a_limit_counts_only_when_the_task_was_given_one(app: Celery) -> None:
+    class Patient(Task):
+        max_retries = 8
+
+    assert policy_of(app, retry_intervals=(1, 2)) == RetryPolicy((1, 2))
+    assert policy_of(app, retry_intervals=(1, 2), base=Patient) == RetryPolicy((1, 2), 8)
+    both = policy_of(app, retry_intervals=(1, 2), base=Patient, max_retries=3)
+    assert both == RetryPolicy((1, 2), 3)
+
+
+def test_none_for_a_limit_is_none(app: Celery) -> None:
+    policy = policy_of(app, retry_intervals=(1, 2), max_retries=None)
+
+    assert policy is not None
+    assert policy.limit is None
+
+
+def test_a_class_gives_its_tasks_a_policy(app: Celery) -> None:
+    class Stubborn(Task):
+        retry_intervals = (5, 50)
+        dont_retry_for = (KeyError,)
+
+    policy = policy_of(app, base=Stubborn)
+
+    assert policy == RetryPolicy((5, 50), dont_retry_for=(KeyError,))
+
+
+def test_annotations_give_tasks_a_policy_and_a_limit() -> None:
+    app = Celery("app", broker="memory://", set_as_current=False)
+    app.conf.task_annotations = {
+        "shop.mail": {"retry_intervals": (5,), "max_retries": 4},
+        "*": {"retry_jitter": 0.1},
+    }
+
+    task = app.task(name="shop.mail", shared=False)(nothing)
+    app.finalize()
+
+    assert of_task(app.tasks[task.name], {}) == RetryPolicy((5,), 4, 0.1)
+
+
+def test_the_intervals_of_a_method_are_a_function(app: Celery) -> None:
+    class Own(Task):
+        def retry_intervals(self, retries: int) -> float:
+            return retries + 0.5
+
+    policy = policy_of(app, base=Own)
+
+    assert policy is not None
+    assert waits(policy, 2) == [0.5, 1.5]
+
+
+def test_an_option_that_is_a_function_is_no_method(app: Celery) -> None:
+    policy = policy_of(app, retry_intervals=double)
+
+    assert policy is not None
+    assert waits(policy, 3) == [0, 2, 4]
+
+
+def test_false_is_for_none_whatever_the_app_says(app: Celery) -> None:
+    assert policy_of(app, {"*": TEN_RETRIES}, retry_intervals=False) is None
+
+
+def test_what_is_to_be_tried_again_is_a_policy_with_celerys_own_delay(app: Celery) -> None:
+    policy = policy_of(app, retry_for=OSError, default_retry_delay=7, max_retries=2)
+
+    assert policy == RetryPolicy(7, 2, retry_for=(OSError,))
+
+
+def test_what_celery_does_not_try_again_is_not_tried_again_by_policy(app: Celery) -> None:
+    policy = policy_of(
+        app, retry_intervals=(1,), dont_retry_for=(KeyError,), dont_autoretry_for=(OSError,)
+    )
+
+    assert policy is not None
+    assert policy.dont_retry_for == (KeyError, OSError)
+
+
+def test_a_task_that_is_tried_again_by_celery_has_no_default_policy(app: Celery) -> None:
+    defaults = {"*": TEN_RETRIES}
+
+    assert policy_of(app, defaults, autoretry_for=(OSError,)) is None
+    own = policy_of(app, defaults, autoretry_for=(OSError,), retry_intervals=(1, 2))
+    assert own == RetryPolicy((1, 2))
+
+
+def test_the_first_pattern_that_matches_is_the_default(app: Celery) -> None:
+    defaults = defaults_of({"shop.[a-f]*": 1, "shop.m*": 2, "*": 3})
+
+    assert policy_of(app, defaults) == RetryPolicy(2)
+    assert policy_of(app, defaults_of({"SHOP.*": 1})) is None
+
+
+def test_a_task_changes_what_it_says_of_a_default(app: Celery) -> None:
+    policy = policy_of(app, {"*": TEN_RETRIES}, max_retries=2, dont_retry_for=(KeyError,))
+
+    assert policy is not None
+    assert (policy.limit, policy.dont_retry_for) == (2, (KeyError,))
+    assert policy.intervals == TEN_RETRIES.intervals
+
+
+def test_a_tasks_own_jitter_goes_before_that_of_a_default(app: Celery) -> None:
+    policy = policy_of(app, {"*": TEN_RETRIES}, retry_jitter=0.3)
+
+    assert policy is not None
+    assert policy.jitter == 0.3
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"retry_intervals": ()},
+        {"retry_intervals": -1},
+        {"retry_intervals": "15 s"},
+        {"retry_intervals": True},
+        {"retry_intervals": (1,), "max_retries": -1},
+        {"retry_intervals": (1,), "max_retries": "3"},
+        {"retry_intervals": (1,), "retry_jitter": 2},
+        {"retry_for": "OSError"},
+        {"retry_intervals": 1, "dont_retry_for": (5,)},
+        {"dont_retry_for": "OSError"},
+        {"dont_retry_for": "OSError", "autoretry_for": (OSError,)},
+    ],
+    ids=str,
+)
+def test_a_task_whose_options_are_none_is_named(app: Celery, options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRetry, match=r"^task shop\.mail: "):
+        policy_of(app, **options)
+
+
+@pytest.mark.parametrize("limit", [3.0, math.inf, -1])
+def test_what_celery_takes_is_not_refused_where_there_is_no_policy(app: Celery, limit: Any) -> None:
+    assert policy_of(app, max_retries=limit) is None
+    assert policy_of(app, {"*": TEN_RETRIES}, max_retries=limit, autoretry_for=(OSError,)) is None
+    assert policy_of(app, max_retries=limit, retry_intervals=False) is None
+
+
+def test_an_app_tells_of_them_when_it_knows_its_tasks(caplog: pytest.LogCaptureFixture) -> None:
+    """A worker does not start; others may not need that task at all."""
+    app = Celery("app", broker="memory://", set_as_current=False)
+    DelayQ(app)
+    app.task(name="shop.mail", shared=False, retry_intervals=(1, math.nan))(nothing)
+    app.task(name="shop.other", shared=False, retry_intervals=(1, 2))(nothing)
+
+    app.finalize()
+
+    assert attempts_of(app.tasks["shop.mail"]) is None
+    assert attempts_of(app.tasks["shop.other"]) is not None
+    assert "task shop.mail: retry_intervals=(1, nan): step nan: expected" in caplog.text
+
+
+# -- of an app
+
+
+def test_one_default_is_for_all_tasks() -> None:
+    assert defaults_of(None) == {}
+    assert defaults_of({}) == {}
+    assert defaults_of(TEN_RETRIES) == {"*": TEN_RETRIES}
+    assert defaults_of((1, 2)) == {"*": RetryPolicy((1, 2))}
+    assert defaults_of({"a.*": 5, "b.?": TEN_RETRIES}) == {
+        "a.*": RetryPolicy(5),
+        "b.?": TEN_RETRIES,
+    }
+
+
+@pytest.mark.parametrize("given", [{"": 1}, {5: 1}, {None: 1}, {"a": -1}, {"a": ()}, -1, (), "x"])
+def test_defaults_that_are_none_are_refused_when_the_extension_is_made(given: Any) -> None:
+    with pytest.raises(InvalidRetry, match="retry"):
+        DelayQ(retry=given)
+
+
+def test_patterns_that_match_nothing_are_found() -> None:
+    defaults = defaults_of({"shop.*": 1, "shoo.*": 1, "celery.*": 1, "*": 1})
+
+    assert unmatched(defaults, ["shop.mail", "celery.chord"]) == ["shoo.*", "celery.*"]
+    assert unmatched(defaults_of(5), ["celery.chord"]) == ["*"]
+
+
+# -- of a call
+
+
+@pytest.mark.parametrize(
+    ("options", "own"),
+    [
+        ({}, {}),
+        ({"retry_intervals": None, "retry_jitter": None}, {}),
+        ({"max_retries": None}, {"retry": {"max": None}}),
+        ({"retry_intervals": 5, "max_retries": None}, {"retry": {"intervals": 5, "max": None}}),
+        ({"retry_intervals": (1, 2)}, {"retry": {"intervals": [1, 2]}}),
+        ({"retry_intervals": HOUR}, {"retry": {"intervals": 3600}}),
+        ({"retry_intervals": 5, "max_retries": 2}, {"retry": {"intervals": 5, "max": 2}}),
+        ({"retry_intervals": False}, {"retry": {"intervals": False}}),
+        ({"retry_intervals": Exponential(1, 2, 9)}, {"retry": {"exponential": [1, 2, 9]}}),
+        ({"max_retries": 0}, {"retry": {"max": 0}}),
+        ({"retry_jitter": 0.5}, {"retry": {"jitter": 0.5}}),
+        ({"retry_budget": 3}, {"budget": 3}),
+        ({"retry_budget": 0}, {"budget": 0}),
+        ({"retry_budget": 3, "max_retries": 1}, {"budget": 3, "retry": {"max": 1}}),
+        ({"unique_key": "x"}, {}),
+    ],
+    ids=str,
+)
+def test_a_message_carries_what_a_call_says_and_no_more(
+    options: dict[str, Any], own: dict[str, Any]
+) -> None:
+    assert of_call("shop.mail", options) == own
+
+
+def test_no_jitter_may_be_asked_for_by_a_call_of_a_task_that_has_some() -> None:
+    own = of_call("shop.mail", {"retry_jitter": False})["retry"]
+
+    assert RetryPolicy((1, 2), jitter=0.5).with_property(own) == RetryPolicy((1, 2))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"retry_intervals": double},
+        {"retry_intervals": ()},
+        {"retry_intervals": -1},
+        {"retry_intervals": math.nan},
+        {"retry_intervals": "15"},
+        {"retry_intervals": True},
+        {"retry_intervals": {"a": 1}},
+        {"max_retries": -1},
+        {"max_retries": 1.0},
+        {"max_retries": True},
+        {"retry_jitter": 1.5},
+        {"retry_jitter": "much"},
+        {"retry_budget": -1},
+        {"retry_budget": 1.5},
+        {"retry_budget": True},
+        {"retry_budget": "3"},
+        {"retry_budget": LARGEST_BUDGET + 1},
+        {"retry_for": (ValueError,)},
+        {"dont_retry_for": (ValueError,)},
+        {"false_is_failure": True},
+        {"dead_letter": False},
+    ],
+)
+def test_a_call_whose_options_are_none_is_refused_with_their_name(options: dict[str, Any]) -> None:
+    [name] = options
+    with pytest.raises(InvalidRetry, match=rf"^shop\.mail: {name}"):
+        of_call("shop.mail", options)
