@@ -42,10 +42,12 @@ bench: .venv/installed ## this package beside stock Celery, same run, same Redis
 soak: .venv/installed servers ## faults in their long form, 30 minutes; their table goes into docs/guarantees.md
 	$(BIN)/python -m tests.soak --markdown $(SOAK_ARGS)
 
-lint: .venv/installed ## ruff and mypy --strict
+lint: .venv/installed ## ruff, mypy --strict, the rooms (import-linter) and the words
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy celery_delayq example_project tests
+	$(BIN)/lint-imports
+	.ci/words
 
 format: .venv/installed ## let ruff format and sort
 	$(BIN)/ruff format .

@@ -64,7 +64,7 @@ class DeadLetterReader:
 
     def _dead(self, filter: DeadFilter, *, ahead: bool = False) -> Iterator[DeadLetter]:
         """Return an iterator; with *ahead* one that has a connection for itself, where all dead
-        letters are of one queue.
+        dead letters are of one queue.
         """
         low, high = filter.range_ms()
         all_match = filter.is_by_place

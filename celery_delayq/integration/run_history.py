@@ -25,7 +25,7 @@ from celery_delayq.model.history import SUCCEEDED, Ending, pack, reason_of
 
 logger = logging.getLogger(__name__)
 
-#: The base of mixins for requests. To mypy it has every attribute, as Celery's untyped classes do.
+#: The base of mixins for requests. To mypy it has any attribute, as Celery's untyped classes do.
 RequestBase: Any = object
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)

@@ -1,7 +1,7 @@
 """Dead letters in a table of SQLite or PostgreSQL, by SQLAlchemy.
 
-Columns are for people; ``data`` is the dead letter byte for byte. The key is made of the dead
-letter, so that each has one row, also when several processes write it.
+Columns are for people; ``data`` is the dead letter byte for byte, and the key is made of it. So
+each has one row, also when several processes write it.
 """
 
 from __future__ import annotations
