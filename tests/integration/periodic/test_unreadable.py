@@ -109,7 +109,7 @@ def test_commands_show_what_cannot_be_read(gone: str, delayq: DelayQ, cli: Comma
     assert told[0]["schedule"] == {"class": "harbours:tides", "args": ["Dover"]}
     assert "harbours:tides is not registered here" in told[0]["problem"]
     assert (shown.code, shown.err) == (0, "")
-    assert "problem       harbours:tides is not registered here" in shown.out
+    assert "problem      harbours:tides is not registered here" in shown.out
     assert '"queue": "sea"' in shown.out
     assert cli("periodic", "show", gone, "--json").json == told[0]
     assert cli("periodic", "list", "--status", "unreadable").out.count("\nebb") == 1
