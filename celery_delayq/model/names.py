@@ -20,8 +20,16 @@ NOT_OWN_KEY = (
 QUEUE_KEYS = frozenset(
     {
         *("answer", "dead", "dead_at", "deliveries", "due", "duplicate_ids", "entries"),
-        *("leased", "leases", "pace", "paused_due", "quarantine_turn", "quarantined"),
-        *("request_numbers", "running", "tasks", "unique", "waiting", "wake"),
+        *(
+            "leased",
+            "leased_index",
+            "leases",
+            "pace",
+            "paused_due",
+            "quarantine_turn",
+            "quarantined",
+        ),
+        *("quarantined", "ready_index", "request_numbers", "tasks", "unique", "wake"),
     }
 )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from celery_delayq.errors import BrokerTimeout, BrokerUnavailable, ConfigError, NoStore
 from celery_delayq.store.schedule import Store
+from celery_delayq.store.server_checks import check_layout
 from celery_delayq.utils import native_threads
 
 if TYPE_CHECKING:
@@ -79,7 +80,9 @@ class Session:
                             "with delayq+, such as delayq+redis://localhost:6379/0, or "
                             "broker_transport='celery_delayq.transport:Transport'"
                         )
-                    self._store = channel.new_store()
+                    store = channel.new_store()
+                    check_layout(store.client, store.keys)
+                    self._store = store
             return self._store
 
     @property

@@ -135,15 +135,14 @@ class Transport(stock.Transport):
         except ResponseError as exc:
             server_checks.check_refusal(exc)
             raise
-        store = self._avail_channels[0].store
-        server_checks.check_version(store.client)
-        server_checks.check_layout(store.client, store.keys)
+        server_checks.check_version(self._avail_channels[0].store.client)
         return connection
 
     def start_dispatcher(self, channel: ConsumeChannel) -> None:
         """Promote due entries while *channel* consumes."""
         self._dispatching_channels += 1
         if self._dispatcher is None and self.settings.dispatch:
+            server_checks.check_layout(channel.store.client, channel.store.keys)
             server_checks.warn_of_settings(channel.store.client)
             self._dispatcher = DispatcherThread(channel.new_store(), self.settings)
             self._dispatcher.start()

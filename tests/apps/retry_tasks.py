@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import itertools
 import json
 import os
 import signal
@@ -10,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
-from uuid import uuid4
 
 from celery import Celery, Task, signals
 from celery.exceptions import Ignore, Reject
@@ -277,6 +277,10 @@ def start(delayq_worker: StartWorker, pool: str = "solo", **options: Any) -> Wor
     )
 
 
+#: Numbers of requests for messages: each is higher than the one before.
+REQUESTS = itertools.count(1)
+
+
 class RetryScene(Scene):
     """Sends tasks that are tried again, starts their workers, and shows their attempts."""
 
@@ -308,7 +312,7 @@ class RetryScene(Scene):
     def dead_letter_ready(self) -> list[str]:
         """Dead-letter all ready tasks, as a worker does it; return their ids."""
         leases, ids = DelayQ.of(self.app).store.leases, []
-        while messages := leases.acquire("celery", "me", 600, uuid4().hex, 100).messages:
+        while messages := leases.acquire("celery", "me", 600, str(next(REQUESTS)), 100).messages:
             for field, message, _ in messages:
                 ids.append(str(json.loads(message)["headers"]["id"]))
                 leases.dead_letter("celery", "me", field, ids[-1], "failed")

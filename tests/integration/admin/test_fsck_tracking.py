@@ -274,7 +274,7 @@ def test_keys_of_another_type_are_told(store: Store, redis: Redis) -> None:
 
     report = look(store, repair=True)
 
-    assert numbers(report) == {"wrong_type": 8, "unindexed": 1}
+    assert numbers(report) == {"wrong_type": 6, "unindexed": 1}
     shared = [each for each in report.findings if each.queue == ""]
     assert [each.examples for each in shared] == [
         [

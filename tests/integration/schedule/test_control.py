@@ -7,10 +7,15 @@ from typing import Any
 
 import pytest
 from celery import Celery, chord
-from redis.exceptions import ConnectionError
 
 from celery_delayq import DelayQ, Filter, Outcome
-from celery_delayq.errors import ConfigError, InvalidCursor, InvalidETA, InvalidFilter
+from celery_delayq.errors import (
+    BrokerUnavailable,
+    ConfigError,
+    InvalidCursor,
+    InvalidETA,
+    InvalidFilter,
+)
 from celery_delayq.schedule.client import Schedule
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing.fixtures import RedisUnderTest
@@ -43,7 +48,7 @@ def lose_one_reply(delayq: DelayQ, monkeypatch: pytest.MonkeyPatch, script: str)
         reply = run(store, call)
         if call.script.name == script and not lost:
             lost.append(script)
-            raise ConnectionError("the reply is lost")
+            raise BrokerUnavailable("the reply is lost")
         return reply
 
     monkeypatch.setattr(Store, "run", run_and_lose)

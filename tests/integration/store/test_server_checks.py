@@ -197,6 +197,6 @@ def test_a_database_with_keys_of_an_earlier_layout_is_refused(
     app = make_app(broker_transport_options={"global_keyprefix": prefix})
 
     with pytest.raises(EarlierLayout, match=f"{prefix}delayq:reaping.*drain"):
-        app.tasks["tasks.add"].apply_async((1, 2), countdown=9, retry_policy=NO_RETRY)
+        DelayQ.of(app).count()
 
     assert delayq_redis.client.keys() == [f"{prefix}delayq:reaping".encode()]

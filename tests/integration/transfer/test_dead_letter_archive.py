@@ -266,7 +266,7 @@ def test_what_is_replayed_in_between_is_not_forgotten_twice(
         self.add_dead_letter(queue, ids[2], "failed again", message(ids[2]))
         return discard(self, queue, names, token)
 
-    monkeypatch.setattr(DeadLetterStore, "discard", late)
+    monkeypatch.setattr(DeadLetterStore, "delete", late)
     report = delayq.archive_dead(database)
 
     assert (report.dead_letters, report.moved, report.gone) == (4, 2, 2)

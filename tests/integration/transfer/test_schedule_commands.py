@@ -59,7 +59,7 @@ def test_the_command_line_takes_filters_and_tells_in_words(
     assert "no queue nowhere" in run("export", str(file), "--queue", "nowhere", code=1)
     told = run("import", str(file), "--dry-run", "--task", "shop.0")
     assert "10 entries, a dry run: 3 left as they are: they are there already" in told
-    assert "7 not meant by the filter" in told
+    assert "7 not selected by the filter" in told
     assert "2 for one" not in told
     assert "Invalid value" in run("import", str(file), "--overdue", "maybe", code=2)
     assert "pruned" in run("export", str(file), "--prune", code=1)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from redis.exceptions import ConnectionError, ResponseError
+from redis.exceptions import ResponseError
 
 from celery_delayq.dispatch.acks import Changes
 from celery_delayq.embedded import EmbeddedRedis
+from celery_delayq.errors import BrokerUnavailable
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.schedule import Store
 
@@ -27,7 +28,7 @@ def test_a_dead_letter_waits_until_a_master_has_its_replicas_again(
             store.add_dead_letter("q", "other", "failed", b"{}")
 
         for _ in range(20):
-            with pytest.raises(ConnectionError, match="NOREPLICAS"):
+            with pytest.raises(BrokerUnavailable, match="NOREPLICAS"):
                 changes.flush(store)
         client.config_set("min-replicas-to-write", 0)
         changes.flush(store)
