@@ -49,6 +49,8 @@ class ScriptRunner:
         layout: Layout,
         limits: Callable[[str], Limits] = lambda _queue: Limits(),
     ) -> None:
+        # Kept alive: redis-py closes the pool of a client that is collected.
+        self._given = client
         plain = type(client) is Redis
         self.client = Client(connection_pool=client.connection_pool) if plain else client
         self.keys = keys

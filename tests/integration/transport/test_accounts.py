@@ -9,12 +9,11 @@ import pytest
 from celery import Celery
 from kombu import Consumer, Queue
 from redis import Redis
-from redis.exceptions import NoPermissionError
 
 from celery_delayq import DelayQ, Outcome
 from celery_delayq.admin import accounts
 from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.errors import NotAllowed
+from celery_delayq.errors import CommandRefused, NotAllowed
 from celery_delayq.testing import WorkerProcess, wait_until
 from tests.integration.conftest import MakeApp
 from tests.support.accounts_page import PAGE, ROLES, with_rules
@@ -84,7 +83,7 @@ def test_a_producer_publishes_and_can_do_nothing_else(
         lambda: delayq.store.client.flushdb(),
         lambda: delayq.store.client.config_get("*"),
     ):
-        with pytest.raises(NoPermissionError):
+        with pytest.raises(CommandRefused):
             denied()
     with pytest.raises(Exception, match="permission"):
         app.send_task("tasks.add", (1, 2), countdown=60, queue="other")
