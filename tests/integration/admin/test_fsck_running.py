@@ -330,7 +330,7 @@ def test_a_queue_that_does_not_exist_is_refused(shop: list[str], store: Store) -
 
     with ManagedProcess([*shop, "fsck", "--queue", "mial"]) as process:
         assert process.wait() == 1
-        assert "no queue 'mial'" in process.log
+        assert "no queue mial" in process.log
         assert "mail" in process.log
     with ManagedProcess([*shop, "fsck", "--queue", "celery"]) as process:
         assert process.wait() == 0

@@ -236,7 +236,7 @@ def test_runs_that_may_be_lost_and_queues_of_another_name_are_told(
 
     with pytest.raises(ArchiveError, match="the archive has the history of shop, and this queue"):
         run(**history)
-    with pytest.raises(RunsLost, match="was read up to 1-0: runs after that may be forgotten"):
+    with pytest.raises(RunsLost, match="was read up to 1-0: runs after that may be lost"):
         run(**history, source="shop", on_loss="fail")
     told = run(**history, source="shop")
     assert told.history == 1

@@ -79,7 +79,7 @@ def test_what_was_forgotten_before_it_was_read_is_told(
     if onloss == "warn":
         assert stream(onloss=onloss) == ["id 6", "id 7"]
     else:
-        with pytest.raises(Exception, match="may be forgotten"):
+        with pytest.raises(Exception, match="may be lost"):
             stream(onloss=onloss)
 
 
@@ -105,7 +105,7 @@ def test_runs_that_are_forgotten_while_they_are_read_are_told(
                 found.extend(page["id"])
             delayq_redis.client.xtrim("delayq:history", maxlen=left, approximate=False)
 
-    with pytest.raises(RunsLost, match="runs after that may be forgotten"):
+    with pytest.raises(RunsLost, match="runs after that may be lost"):
         read_all()
     assert 0 < len(found) < 60
 
