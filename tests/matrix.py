@@ -27,7 +27,14 @@ SIDE_BY_SIDE = 2
 LOG_LINES = 40
 
 #: These need packages that only Spark and the example have.
-IGNORED = ("--ignore", "tests/unit/spark", "--ignore", "tests/unit/example")
+IGNORED = (
+    "--ignore",
+    "tests/unit/spark",
+    "--ignore",
+    "tests/unit/example",
+    "--ignore",
+    "tests/unit/project",
+)
 #: Properties are checked where one version is enough, unless they compare with Celery.
 CHEAP = "not full and (conformance or not hypothesis)"
 #: To collect all others would take longer than some of the tests.

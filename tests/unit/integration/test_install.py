@@ -41,8 +41,17 @@ def targets(changes: Iterable[Change]) -> list[str]:
         if isinstance(change, Register):
             named += (f"{target}[{key}]" for key in change.keys)
         elif change.is_needed:
-            named.append(target)
+            named.append(canonical(target))
     return sorted(named)
+
+
+def canonical(target: str) -> str:
+    """Return a class's attribute under the module that defines it: versions of Celery differ."""
+    owner, _, attribute = target.partition(":")[2].rpartition(".")
+    if not owner or "[" in target:
+        return target
+    module = symbol_by_name(f"{target.partition(':')[0]}:{owner.partition('.')[0]}").__module__
+    return f"{module}:{owner}.{attribute}"
 
 
 def test_the_table_lists_what_importing_the_transport_changes(found: dict[str, list[str]]) -> None:
