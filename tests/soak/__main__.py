@@ -40,6 +40,8 @@ OTHERS = (
 )
 #: Where the table of the last soak stands.
 PAGE = ROOT / "docs" / "guarantees.md"
+#: Tests side by side: most of the time each waits for a lease, a delay or a process to start.
+SIDE_BY_SIDE = 3
 LOG_LINES = 60
 #: Columns where there is no terminal.
 WIDTH = 120
@@ -71,6 +73,7 @@ class Soak:
 
     def _started(self, seed: int, log: Any) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "pytest", "-p", collector.__name__]
+        command += ["-n", str(SIDE_BY_SIDE), "--maxschedchunk", "1"]  # so they begin in this order
         command += ["-p", "no:cacheprovider", "--tb=short", *map(str, files()), *self._options]
         env = {
             **os.environ,

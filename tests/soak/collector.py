@@ -22,8 +22,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Write one line of JSON for each test, and for each set-up or tear-down that went wrong."""
-    if report.when != "call" and report.passed:
-        return
+    if "PYTEST_XDIST_WORKER" in os.environ or (report.when != "call" and report.passed):
+        return  # the process that started the workers writes
     line: dict[str, Any] = {
         "test": report.nodeid,
         "failed": report.failed,
