@@ -69,7 +69,7 @@ class DelayQ:
 
     Notes
     -----
-    All methods that ask Redis raise ``ConfigError`` before :meth:`init_app`, ``NoStore`` where the
+    All methods that ask Redis raise ``ConfigError`` before :meth:`init_app`, ``NotSupported`` where the
     app's broker is not one of ours, and what redis-py raises (``redis.exceptions.RedisError``)
     where Redis is away, or refuses something. A lost connection is tried once more. What they
     raise else, they say.
@@ -147,7 +147,7 @@ class DelayQ:
 
         Raises
         ------
-        NoStore
+        NotSupported
             The app's broker is not one of ours.
         ConfigError
             There is no app yet.

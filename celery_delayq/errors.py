@@ -13,8 +13,8 @@ class ConfigError(DelayQError, ValueError):
     """A ``delayq`` setting or broker URL is unknown, ill-typed or out of range."""
 
 
-class NoStore(ConfigError):
-    """The broker is not one of ours."""
+class NotSupported(ConfigError):
+    """The app's broker cannot do this: only those of ours can."""
 
 
 class PeriodicExists(ConfigError):

@@ -30,7 +30,7 @@ class Admin:
         ------
         ConfigError
             There is no app yet.
-        NoStore
+        NotSupported
             The app's broker is not one of ours.
         BrokerUnavailable, CommandRefused
             Redis is away, or refused something.

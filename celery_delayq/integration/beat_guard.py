@@ -11,7 +11,7 @@ from typing import Any
 
 from celery import Celery
 
-from celery_delayq.errors import NoStore
+from celery_delayq.errors import NotSupported
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.session import Session
 from celery_delayq.utils.reconnecting import ReconnectingLoop
@@ -71,7 +71,7 @@ def begin(sender: Any, **_: Any) -> None:
                 _never.wait(KEEP)
 
     def run() -> None:
-        with suppress(NoStore):  # a broker of another kind
+        with suppress(NotSupported):  # a broker of another kind
             loop.run(announce)
 
     loop = ReconnectingLoop(
@@ -81,7 +81,7 @@ def begin(sender: Any, **_: Any) -> None:
         wait=_never.wait,
         retry=KEEP,
         outages={"Redis is away": (Exception,)},  # beat goes on in any case
-        fatal=(NoStore,),
+        fatal=(NotSupported,),
     )
     threading.Thread(target=run, name="delayq-beat", daemon=True).start()
 

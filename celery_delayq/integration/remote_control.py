@@ -33,7 +33,7 @@ TIMER_PRIORITY = 6
 def _read(state: Any, read: Callable[[Store, str], list[ScheduledTask]]) -> list[ScheduledTask]:
     """Read the schedule of each of the worker's queues; [] where there is none, or no Redis."""
     consumer = state.consumer.task_consumer
-    if consumer is None or not hasattr(consumer.channel, "new_store"):
+    if consumer is None or not hasattr(consumer.channel, "capabilities"):
         return []
     try:
         store = consumer.channel.store

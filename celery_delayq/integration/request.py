@@ -22,6 +22,7 @@ from celery_delayq.integration.pauses_and_revokes import REVOKED_CANVASES
 from celery_delayq.integration.retries import attempts_of, hold_chord
 from celery_delayq.integration.run_history import RequestBase, RunMixin
 from celery_delayq.model import delivery, envelope
+from celery_delayq.model.broker import Delivery
 from celery_delayq.model.canvas import Canvas
 from celery_delayq.model.dead_letter import details_of, pack_details
 from celery_delayq.model.envelope import own_of
@@ -59,14 +60,15 @@ class RequestMixin(RequestBase):
         exc = exc_info.exception
         if isinstance(exc, ExceptionWithTraceback):
             exc = exc.exc
-        message = self.message
-        note = getattr(message.channel, "note_failure", None)
         self._end(exc, exc_info.traceback)
-        if note is not None and isinstance(exc, (WorkerLostError, SystemExit)):
+        channel = self._delivery
+        if channel is not None and isinstance(exc, (WorkerLostError, SystemExit)):
             told = {} if self._ending is None else self._ending.details
             # A message that comes back has not ended, and no chord was notified.
             details = {name: value for name, value in told.items() if name != "told"}
-            note(message.delivery_tag, crashed=True, details=pack_details(details))
+            channel.note_failure(
+                self.message.delivery_tag, crashed=True, details=pack_details(details)
+            )
         try:
             return super().on_failure(exc_info, *args, **kwargs)
         except Exception:
@@ -103,10 +105,8 @@ class RequestMixin(RequestBase):
         # like one that has succeeded, and a solo task like one that has failed.
         self._is_killed = pool.is_green or isinstance(pool, SoloPool)
         result = super().cancel(pool, *args, **kwargs)
-        message = self.message
-        note = getattr(message.channel, "note_cancelled", None)
-        if note is not None:
-            note(message.delivery_tag)
+        if self._delivery is not None:
+            self._delivery.note_cancelled(self.message.delivery_tag)
         return result
 
     def acknowledge(self) -> None:
@@ -152,6 +152,12 @@ class RequestMixin(RequestBase):
         self._ending = None
         return super()._announce_revoked(*args)
 
+    @property
+    def _delivery(self) -> Delivery | None:
+        """The channel by which the message came, or None where it is not one of ours."""
+        channel = self.message.channel
+        return channel if hasattr(channel, "note_failure") else None
+
     def _end(self, exc: BaseException, traceback: str | None) -> None:
         """Take note of a failure that is the last one; whatever it is, Celery is to go on."""
         try:
@@ -162,10 +168,10 @@ class RequestMixin(RequestBase):
 
     def _note_last(self, exc: BaseException, traceback: str | None) -> None:
         message = self.message
-        settings = getattr(message.channel, "settings", None)
+        channel = self._delivery
         task = self.task
         if (
-            settings is None
+            channel is None
             or self._is_dead_lettered
             or self._is_killed
             or getattr(self, "_already_revoked", False)
@@ -177,7 +183,7 @@ class RequestMixin(RequestBase):
         if isinstance(exc, Reject):
             reason = _text(exc.reason)
         elif (
-            settings.dead_letters
+            channel.settings.dead_letters
             and getattr(task, "dead_letter", True)
             and "queue" in own_of(message.properties)  # else it was not leased
         ):
@@ -209,10 +215,12 @@ class RequestMixin(RequestBase):
             return
         ending, self._ending = self._ending, None
         self._is_dead_lettered = True
-        message = self.message
-        message.channel.note_failure(
-            message.delivery_tag, reason=ending.reason, details=pack_details(ending.details)
-        )
+        if self._delivery is not None:
+            self._delivery.note_failure(
+                self.message.delivery_tag,
+                reason=ending.reason,
+                details=pack_details(ending.details),
+            )
 
     def _add_dead_letter_copy(self) -> None:
         """Make a dead letter of a message that was acknowledged before its task ran."""
@@ -221,10 +229,10 @@ class RequestMixin(RequestBase):
             return
         self._is_dead_lettered = True
         message = self.message
+        channel, tag = self._delivery, message.delivery_tag
         queue = own_of(message.properties).get("queue")
-        if queue is None:
+        if queue is None or channel is None:
             return
-        channel, tag = message.channel, message.delivery_tag
         id = str(self.id)
         details = pack_details(ending.details)
         # The acknowledgement may be still to come: on solo it waits for the end of the task.

@@ -18,7 +18,7 @@ from typing import Any
 
 from celery import Celery
 
-from celery_delayq.errors import BrokerUnavailable, CommandRefused, NoStore, StoreFull
+from celery_delayq.errors import BrokerUnavailable, CommandRefused, NotSupported, StoreFull
 from celery_delayq.integration import beat_guard
 from celery_delayq.periodic import policy
 from celery_delayq.periodic.code_entries import register_schedules
@@ -87,7 +87,7 @@ class Ticker:
             retry_error=AGAIN,
             outages={"Redis is away": LOST, "Redis is full": (StoreFull,)},
             on_failure=self._after_failure,
-            fatal=(NoStore,),
+            fatal=(NotSupported,),
         )
         self._thread = threading.Thread(target=self.run, name="delayq-ticker", daemon=True)
         #: Entries that cannot be fired here: when to try again, when it was told. Till then they
@@ -112,7 +112,7 @@ class Ticker:
 
     def run(self) -> None:
         """Fire until :meth:`stop`; outlives every error."""
-        with suppress(NoStore):  # a broker of another kind, which has a beat of its own
+        with suppress(NotSupported):  # a broker of another kind, which has a beat of its own
             self._loop.run(self._connected)
 
     def _connected(self) -> None:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from celery_delayq.errors import BrokerTimeout, BrokerUnavailable, ConfigError, NoStore
+from celery_delayq.errors import BrokerTimeout, BrokerUnavailable, ConfigError, NotSupported
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.server_checks import check_layout
 from celery_delayq.utils import native_threads
@@ -65,7 +65,7 @@ class Session:
 
         Raises
         ------
-        NoStore
+        NotSupported
             The app's broker is not one of ours.
         ConfigError
             There is no app yet.
@@ -74,8 +74,8 @@ class Session:
             if self._store is None:
                 with self.app.connection_for_write() as connection:
                     channel = connection.default_channel
-                    if not hasattr(channel, "new_store"):
-                        raise NoStore(
+                    if not getattr(channel, "capabilities", ()):
+                        raise NotSupported(
                             f"the broker is {connection.as_uri()}; DelayQ needs a URL that begins "
                             "with delayq+, such as delayq+redis://localhost:6379/0, or "
                             "broker_transport='celery_delayq.transport:Transport'"
@@ -90,7 +90,7 @@ class Session:
         """Whether the app's broker is one of ours."""
         try:
             return self.store is not None
-        except NoStore:
+        except NotSupported:
             return False
 
     def ask(self, question: Callable[[Store], T]) -> T:

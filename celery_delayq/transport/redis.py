@@ -14,6 +14,7 @@ from redis.exceptions import ResponseError
 from celery_delayq.dispatch.dispatcher import DispatcherThread
 from celery_delayq.integration.install import TRANSPORT
 from celery_delayq.integration.replace import make
+from celery_delayq.model.broker import Capability
 from celery_delayq.settings import Settings, misplaced
 from celery_delayq.store import server_checks
 from celery_delayq.store.repair import RepairStore
@@ -28,7 +29,9 @@ logger = logging.getLogger(__name__)
 
 
 class Channel(ConsumeChannel):
-    """A channel to one Redis server."""
+    """A channel to one Redis server, which can do all."""
+
+    capabilities = frozenset(Capability)
 
     def _size(self, queue: str) -> int:
         """Return how many messages wait in *queue*, ready and scheduled, as on stock."""

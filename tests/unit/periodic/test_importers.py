@@ -19,7 +19,7 @@ from celery.utils.time import LocalTimezone
 from dateutil import tz as dateutil_tz
 
 from celery_delayq import DelayQ
-from celery_delayq.errors import ConfigError, NoStore
+from celery_delayq.errors import ConfigError, NotSupported
 from celery_delayq.periodic import exported
 from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.importers import FoundEntry, beat, begin_from, redbeat, take_over
@@ -117,7 +117,7 @@ def test_a_moment_that_has_passed_while_it_was_off_is_over() -> None:
 def test_a_broker_of_another_kind_is_told() -> None:
     delayq = DelayQ(Celery("x", broker="memory://", set_as_current=False))
 
-    with pytest.raises(NoStore, match="the broker is memory://"):
+    with pytest.raises(NotSupported, match="the broker is memory://"):
         list(take_over(delayq.session, [FoundEntry(name="a", definition=hourly())]))
 
 

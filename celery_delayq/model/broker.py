@@ -1,0 +1,176 @@
+"""What each broker offers to the rest of the code: Redis today, RabbitMQ next.
+
+A channel of ours is a :class:`Publisher` and a :class:`Delivery`. ``tests/contract/test_broker.py``
+says what they promise, and runs for each broker. Pauses, revokes, periodic entries, the history and
+the next-due index are always in Redis, so they have no protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from enum import Enum
+from typing import Any, Protocol, runtime_checkable
+
+from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
+from celery_delayq.model.scheduled import Bulk, Outcome
+from celery_delayq.settings import Settings
+
+
+class Capability(Enum):
+    """What a broker may be unable to do; then the call raises ``NotSupported``."""
+
+    LIST = "list scheduled tasks"
+    CANCEL = "cancel scheduled tasks"
+    RESCHEDULE = "reschedule tasks"
+    UNIQUE = "unique keys"
+    PAUSE = "pause a queue or a task name"
+    PERIODIC = "periodic entries"
+    MAX_SCHEDULED = "a limit of scheduled tasks"
+
+
+class Batch(Protocol):
+    """Messages that are sent together."""
+
+    def publish(self, message: dict[str, Any], *, exchange: str, routing_key: str) -> Any:
+        """Add a message."""
+        ...
+
+    def flush(self) -> Any:
+        """Send what was added, and raise what the broker refused."""
+        ...
+
+
+@runtime_checkable
+class Publisher(Protocol):
+    """A kombu channel that keeps a task until it is due."""
+
+    capabilities: frozenset[Capability]
+    settings: Settings
+
+    def can_schedule(self, queue: str) -> bool:
+        """Return whether *queue* lasts, so that a task may wait for it for a year."""
+        ...
+
+    def basic_publish(
+        self, message: dict[str, Any], exchange: str, routing_key: str, **options: Any
+    ) -> Any:
+        """Send a message: it is delivered when its ``eta`` or countdown is over, never before."""
+        ...
+
+    def create_publish_batch(self, max_size: int) -> Batch:
+        """Return a batch that is sent when it has *max_size* messages, and by ``flush``."""
+        ...
+
+
+@runtime_checkable
+class Delivery(Protocol):
+    """The kombu channel by which a task's message came, also after its connection was lost.
+
+    A delivery tag names the message. It ends in one of: acknowledged, given back, dead letter.
+    """
+
+    settings: Settings
+
+    def basic_ack(self, delivery_tag: str) -> Any:
+        """The task is done."""
+        ...
+
+    def basic_reject(self, delivery_tag: str, requeue: bool = False) -> Any:
+        """Give the message back with *requeue*; otherwise make a dead letter of it."""
+        ...
+
+    def note_failure(
+        self, tag: str, *, crashed: bool = False, reason: str | None = None, details: bytes = b""
+    ) -> bool:
+        """Note why a message is about to be given back or rejected.
+
+        Parameters
+        ----------
+        crashed : bool
+            Whether its process died; so many deaths make a dead letter of it (``max_deliveries``).
+        reason : str | None
+            The reason of the dead letter.
+        details : bytes
+            Its details, by ``pack_details``.
+
+        Returns
+        -------
+        bool
+            Whether this process has the message.
+        """
+        ...
+
+    def note_cancelled(self, tag: str) -> None:
+        """Note that nobody works on a message any more: it may be given back."""
+        ...
+
+    def add_dead_letter(self, tag: str, id: str, reason: str) -> bool:
+        """Make a dead letter of a message; return whether this process had it."""
+        ...
+
+    def add_dead_letter_copy(
+        self, queue: str, id: str, reason: str, message: bytes, details: bytes
+    ) -> None:
+        """Make a dead letter of a message that is acknowledged already."""
+        ...
+
+
+@runtime_checkable
+class DeadLetters(Protocol):
+    """The dead letters of all queues, as ``delayq.dead_letters`` offers them."""
+
+    def __call__(self, filter: DeadFilter | None = None) -> Iterator[DeadLetter]:
+        """Return an iterator over dead letters, oldest first."""
+        ...
+
+    def get(self, id: str, *, queue: str | None = None) -> DeadLetter | None:
+        """Return one by its id or by that of its task, or None."""
+        ...
+
+    def count(self, filter: DeadFilter | None = None, /) -> int:
+        """Return how many match."""
+        ...
+
+    def replay(
+        self,
+        dead_letter: DeadLetter | str,
+        *,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        queue: str | None = None,
+        eta: datetime | str | None = None,
+        countdown: float | None = None,
+    ) -> Outcome:
+        """Run a task again, with changes."""
+        ...
+
+    def replay_all(
+        self,
+        filter: DeadFilter,
+        *,
+        rate: float | None = None,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        queue: str | None = None,
+        dry_run: bool = False,
+        everything: bool = False,
+        progress: Callable[[Bulk], object] | None = None,
+    ) -> Bulk:
+        """Replay all that match."""
+        ...
+
+    def purge(self, dead_letter: DeadLetter | str) -> Outcome:
+        """Delete one."""
+        ...
+
+    def purge_all(
+        self,
+        filter: DeadFilter,
+        *,
+        dry_run: bool = False,
+        everything: bool = False,
+        progress: Callable[[Bulk], object] | None = None,
+    ) -> Bulk:
+        """Delete all that match."""
+        ...

@@ -1,0 +1,318 @@
+"""What every broker of ours promises, by the protocols of ``celery_delayq.model.broker``.
+
+A new broker is a line in `BROKERS`. Where it keeps a promise otherwise, the difference stands here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import datetime, timedelta, timezone
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from celery import Celery
+from celery.schedules import crontab
+from kombu import Connection, Consumer, Exchange, Queue
+
+from celery_delayq import DelayQ
+from celery_delayq.errors import NotSupported, QueueFull
+from celery_delayq.model import broker, envelope
+from celery_delayq.model.broker import Capability
+from celery_delayq.model.dead_letter import DeadFilter, pack_details
+from celery_delayq.model.scheduled import Outcome
+from celery_delayq.testing import wait_until
+from celery_delayq.testing.fixtures import RedisUnderTest
+
+#: Each broker, and the fixture that gives the URL of an empty one.
+BROKERS = {"redis": "delayq_broker_url"}
+
+QUEUE = "orders"
+DELAY = 0.3  # seconds
+TIMEOUT = 30.0
+
+
+class Scene:
+    """An app on a broker, and a consumer of one of its queues that is no worker."""
+
+    def __init__(self, url: str) -> None:
+        self.app = Celery("shop", broker=url, set_as_current=False)
+        self.app.conf.task_default_queue = QUEUE
+        self.delayq = DelayQ(self.app)
+        self.connection = Connection(url)
+        self.received: list[Any] = []
+
+    @property
+    def channel(self) -> Any:
+        return self.connection.default_channel
+
+    def send(self, id: str, **options: Any) -> None:
+        self.app.send_task("shop.work", (id,), task_id=id, **options)
+
+    def receive(self, number: int = 1) -> list[Any]:
+        """Return so many messages, not acknowledged, as soon as they are there."""
+        messages: list[Any] = []
+        queue = Queue(QUEUE, Exchange(QUEUE), QUEUE)
+
+        def note(message: Any) -> None:
+            message.received = time.time()
+            messages.append(message)
+
+        consumer = Consumer(self.connection, [queue], on_message=note)
+        with consumer:
+            wait_until(lambda: self._drained(messages, number), TIMEOUT, "messages")
+        return messages
+
+    def _drained(self, messages: list[Any], number: int) -> bool:
+        if len(messages) < number:
+            with suppress(TimeoutError):
+                self.connection.drain_events(timeout=0.2)
+        return len(messages) >= number
+
+    def has_more(self) -> bool:
+        """Return whether a message is ready that nobody has."""
+        message = self.channel.basic_get(QUEUE)
+        if message is not None:
+            message.requeue()
+        return message is not None
+
+    def dead_letters(self) -> list[tuple[str, str | None, str, str | None]]:
+        """Return of each dead letter its id, queue, reason and exception."""
+        found = self.delayq.dead_letters()
+        return sorted((each.id, each.queue, each.reason, each.exception) for each in found)
+
+
+@pytest.fixture(params=BROKERS)
+def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
+    scene = Scene(request.getfixturevalue(BROKERS[request.param]))
+    try:
+        yield scene
+    finally:
+        scene.connection.release()
+        scene.delayq.close()
+        scene.app.close()
+
+
+def test_it_has_what_the_protocols_name(scene: Scene) -> None:
+    parts = {
+        broker.Publisher: scene.channel,
+        broker.Delivery: scene.channel,
+        broker.DeadLetters: scene.delayq.dead_letters,
+    }
+    for protocol, part in parts.items():
+        assert isinstance(part, protocol)
+        for name, promised in inspect.getmembers(protocol, inspect.isfunction):
+            if name.startswith("_") and name != "__call__":
+                continue
+            # Each call that the protocol allows must be one that the part takes.
+            wanted = inspect.signature(promised).parameters.values()
+            actual = inspect.signature(getattr(part, name))
+            named = {each.name: None for each in wanted if each.kind is each.KEYWORD_ONLY}
+            by_place = [each for each in wanted if each.kind is each.POSITIONAL_OR_KEYWORD]
+            actual.bind(*by_place[1:], **named)
+
+
+# -- Publisher
+
+
+def _soon() -> datetime:
+    return datetime.now(timezone.utc) + timedelta(seconds=DELAY)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(lambda: {}, id="at once"),
+        pytest.param(lambda: {"countdown": DELAY}, id="countdown"),
+        pytest.param(lambda: {"eta": _soon()}, id="eta"),
+        pytest.param(lambda: {"countdown": DELAY, "priority": 5}, id="priority"),
+        pytest.param(lambda: {"eta": datetime(2001, 1, 1, tzinfo=timezone.utc)}, id="past eta"),
+    ],
+)
+def test_a_task_comes_once_and_never_early(
+    scene: Scene, options: Callable[[], dict[str, Any]]
+) -> None:
+    given = options()
+    sent = time.time()
+    due = given["eta"].timestamp() if "eta" in given else sent + given.get("countdown", 0)
+    scene.send("a", **given)
+
+    [message] = scene.receive()
+
+    assert message.headers["id"] == "a"
+    assert message.received >= due
+    message.ack()
+    assert not scene.has_more()
+
+
+def test_a_batch_is_sent_when_it_is_flushed(scene: Scene) -> None:
+    channel = scene.channel
+    scene.send("template")
+    [template] = scene.receive()
+    template.ack()
+    batch = channel.create_publish_batch(100)
+    for number in range(10):
+        message = channel.prepare_message(
+            template.body,
+            headers={**template.headers, "id": f"{number}"},
+            content_type=template.content_type,
+            content_encoding=template.content_encoding,
+            properties={"delivery_mode": 2, "delivery_tag": uuid4().hex},
+        )
+        batch.publish(message, exchange=QUEUE, routing_key=QUEUE)
+    assert not scene.has_more()
+
+    batch.flush()
+
+    messages = scene.receive(10)
+    assert [message.headers["id"] for message in messages] == [f"{n}" for n in range(10)]
+
+
+def test_only_a_queue_that_lasts_can_have_a_schedule(scene: Scene) -> None:
+    fleeting = Queue("fleeting", Exchange("fleeting"), "fleeting", auto_delete=True)
+    lasting = Queue(QUEUE, Exchange(QUEUE), QUEUE)
+    for queue in (fleeting, lasting):
+        queue(scene.channel).declare()
+
+    assert [scene.channel.can_schedule(name) for name in (QUEUE, "fleeting")] == [True, False]
+
+
+# -- Delivery
+
+DETAILS = pack_details({"exception": "ValueError", "message": "no stock"})
+
+
+def _fail(channel: Any, message: Any) -> None:
+    assert channel.note_failure(message.delivery_tag, reason="failed: no stock", details=DETAILS)
+    message.reject()
+
+
+def _fail_after_ack(channel: Any, message: Any) -> None:
+    data = envelope.encode(message._raw)
+    message.ack()
+    channel.add_dead_letter_copy(QUEUE, "a", "failed: no stock", data, DETAILS)
+
+
+#: How a delivery ends: what is done, the dead letter that there is then, and whether it comes back.
+ENDINGS: dict[str, tuple[Callable[[Any, Any], Any], list[Any], bool]] = {
+    "acknowledged": (lambda _, message: message.ack(), [], False),
+    "rejected": (lambda _, message: message.reject(), [("a", QUEUE, "rejected", None)], False),
+    "given back": (lambda _, message: message.requeue(), [], True),
+    "failed": (_fail, [("a", QUEUE, "failed: no stock", "ValueError")], False),
+    "dead-lettered": (
+        lambda channel, message: channel.add_dead_letter(message.delivery_tag, "a", "too old"),
+        [("a", QUEUE, "too old", None)],
+        False,
+    ),
+    "failed after its acknowledgement": (
+        _fail_after_ack,
+        [("a", QUEUE, "failed: no stock", "ValueError")],
+        False,
+    ),
+    "connection closed": (lambda channel, _: channel.connection.client.release(), [], True),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_delivery_ends_in_one_place(scene: Scene, ending: str) -> None:
+    end, dead_letters, comes_back = ENDINGS[ending]
+    scene.send("a")
+    [message] = scene.receive()
+
+    end(scene.channel, message)
+
+    if comes_back:
+        [again] = scene.receive()
+        assert again.headers["id"] == "a"
+        assert envelope.own_of(again.properties)["deliveries"] == 2
+        again.ack()
+    assert scene.dead_letters() == dead_letters
+    assert not scene.has_more()
+
+
+def test_a_tag_that_is_not_held_is_said_to_be_none(scene: Scene) -> None:
+    channel = scene.channel
+
+    assert not channel.note_failure("unknown", reason="failed")
+    assert not channel.add_dead_letter("unknown", "a", "failed")
+    channel.note_cancelled("unknown")
+    assert scene.dead_letters() == []
+
+
+# -- DeadLetters
+
+
+def test_dead_letters_are_read_replayed_and_purged(scene: Scene) -> None:
+    dead_letters = scene.delayq.dead_letters
+    for id in ("a", "b", "c", "d"):
+        scene.send(id)
+    for message in scene.receive(4):
+        message.reject()
+
+    assert [each.id for each in dead_letters()] == ["a", "b", "c", "d"]
+    assert dead_letters.count() == dead_letters.count(DeadFilter(queue=QUEUE)) == 4
+    found = dead_letters.get("b")
+    assert found is not None
+    assert (found.task, found.args) == ("shop.work", ["b"])
+    assert dead_letters.purge(found) is Outcome.DONE
+    assert dead_letters.replay("c", args=["changed"]) is Outcome.DONE
+    everything = DeadFilter(task="shop.work")
+    assert dead_letters.replay_all(everything, dry_run=True).done == 2
+    assert dead_letters.replay_all(everything).done == 2
+    assert [dead_letters.purge("b"), dead_letters.replay("c")] == [Outcome.UNKNOWN] * 2
+    replayed = scene.receive(3)
+    arguments = {message.headers["id"]: message.payload[0] for message in replayed}
+    assert arguments == {"c": ["changed"], "a": ["a"], "d": ["d"]}
+    for message in replayed:
+        message.reject()
+    assert dead_letters.purge_all(DeadFilter(), everything=True).done == 3
+    assert scene.dead_letters() == []
+    assert not scene.has_more()
+
+
+# -- capabilities
+
+
+def _exceed_limit(scene: Scene) -> None:
+    scene.app.conf.broker_transport_options = {"delayq": {"max_scheduled": 1}}
+    scene.send("a", countdown=60)
+    with pytest.raises(QueueFull):
+        scene.send("b", countdown=60)
+
+
+#: A call that needs each capability.
+TRIALS: dict[Capability, Callable[[Scene], Any]] = {
+    Capability.LIST: lambda scene: scene.delayq.count(),
+    Capability.CANCEL: lambda scene: scene.delayq.cancel("a"),
+    Capability.RESCHEDULE: lambda scene: scene.delayq.reschedule("a", countdown=1),
+    Capability.UNIQUE: lambda scene: scene.send("a", unique_key="k", on_conflict="error"),
+    Capability.PAUSE: lambda scene: scene.delayq.pause(task="shop.work"),
+    Capability.PERIODIC: lambda scene: scene.delayq.periodic.add(
+        "nightly", crontab(hour=3), "shop.work"
+    ),
+    Capability.MAX_SCHEDULED: _exceed_limit,
+}
+
+
+@pytest.mark.parametrize("capability", Capability, ids=lambda each: each.name.lower())
+def test_what_a_broker_can_do_it_does_and_what_not_it_refuses(
+    scene: Scene, capability: Capability
+) -> None:
+    if capability in scene.channel.capabilities:
+        TRIALS[capability](scene)
+        return
+    with pytest.raises(NotSupported, match=scene.connection.transport.driver_type):
+        TRIALS[capability](scene)
+
+
+def test_a_broker_that_is_not_ours_is_named_with_what_to_write(
+    delayq_redis: RedisUnderTest,
+) -> None:
+    with (
+        Celery("stock", broker=delayq_redis.url, set_as_current=False) as app,
+        pytest.raises(NotSupported, match=r"redis://.*begins with delayq\+"),
+    ):
+        DelayQ(app).count()
