@@ -41,6 +41,9 @@ ORPHAN_INTERVAL = 0.5
 #: Seconds for which a process that ends waits for Redis, where it has something to send.
 PATIENCE = 5.0
 
+#: Seconds for which it waits then for the end of the thread.
+END_PATIENCE = 1.0
+
 
 def new_worker_id() -> str:
     """Return a name for this process that no other has or had."""
@@ -87,6 +90,7 @@ class LeaseKeeper(Heartbeat):
         self._lock = native_threads.lock()
         self._thread_lock = native_threads.lock()
         self._running = False
+        self._is_ending = False
         self._extend_at = 0.0
         self._orphans_at = 0.0
         self._quiet_at = 0.0
@@ -155,6 +159,17 @@ class LeaseKeeper(Heartbeat):
             until,
         )
         self.changes.give_up()
+        self._end_thread()
+
+    def _end_thread(self) -> None:
+        """Wait for the end of the thread, which the interpreter would end while it runs.
+
+        With gevent and eventlet that thread may be in a greenlet, and the process would crash.
+        """
+        self._is_ending = True
+        self._signal.give()
+        if self._thread_lock.acquire(True, END_PATIENCE):
+            self._thread_lock.release()
 
     def _wait_while(self, is_left: Callable[[], object], until: float) -> None:
         while is_left() and time.monotonic() < until:
@@ -235,7 +250,7 @@ class LeaseKeeper(Heartbeat):
             # First: whoever adds something from now on finds that the thread may be ending.
             self._running = False
             work = (self.held, self.acks, self.changes, self._abandoned, self._orphans, self.runs)
-            self._running = bool(self._users or any(work))
+            self._running = not self._is_ending and bool(self._users or any(work))
             return self._running
 
     def _turn(self) -> None:
