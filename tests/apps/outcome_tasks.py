@@ -19,6 +19,7 @@ from redis import Redis
 
 from celery_delayq import DelayQ
 from celery_delayq.dispatch import lease_keeper
+from tests.apps import green_stacks  # noqa: F401, so that a worker which does not end says why
 from tests.support.faults.ledger import Ledger
 
 # Where solo workers end side by side, the connection comes back when the last has ended its task.
