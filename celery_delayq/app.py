@@ -69,10 +69,10 @@ class DelayQ:
 
     Notes
     -----
-    All methods that ask Redis raise ``ConfigError`` before :meth:`init_app`, ``NotSupported`` where the
-    app's broker is not one of ours, and what redis-py raises (``redis.exceptions.RedisError``)
-    where Redis is away, or refuses something. A lost connection is tried once more. What they
-    raise else, they say.
+    All methods that ask Redis raise ``ConfigError`` before :meth:`init_app`, ``NotSupported`` where
+    the app's broker is not one of ours, ``BrokerUnavailable`` where Redis is away, and
+    ``CommandRefused`` where it refuses something. A lost connection is tried once more. What else
+    they raise, they say.
 
     Examples
     --------

@@ -15,6 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from celery_delayq.embedded import EmbeddedRedis
+from celery_delayq.embedded.ports import free_port
 from example_project import show
 from example_project.command import WrongSums, log_folder
 from example_project.deliveries import Deliveries, add_up_webhooks, webhook_problems
@@ -24,7 +25,7 @@ from example_project.news import changes_after, news_of
 from example_project.picture import Story, draw
 from example_project.plan import CompressedClock, in_whole_hours, plan
 from example_project.records import Records
-from example_project.services import ServiceError, Services, free_port
+from example_project.services import ServiceError, Services
 from example_project.settings import (
     BROKER_URL_VARIABLE,
     LEDGER_URL_VARIABLE,

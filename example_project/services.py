@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
-import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from urllib.parse import urlsplit
 
-from celery_delayq.embedded.parent_watch import Lifeline
+from celery_delayq.embedded.ports import free_port
+from celery_delayq.testing import ManagedProcess, ProcessFailed
 
 _CHECKOUT = Path(__file__).resolve().parent.parent
 _APP = "example_project.app"
@@ -26,63 +25,6 @@ class ServiceError(Exception):
     """A process of the demonstration did not start, or ended before its time."""
 
 
-def free_port() -> int:
-    """Give a port of the loopback interface on which nothing listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-class Service:
-    """One child process in its own session; what it prints goes to ``<name>.log``."""
-
-    def __init__(
-        self, name: str, command: Sequence[str], environment: Mapping[str, str], logs: Path
-    ) -> None:
-        self.name = name
-        self.log = logs / f"{name}.log"
-        with self.log.open("wb") as output:
-            # Its own session: Ctrl-C reaches the demonstration only, which then ends the others
-            # in order, the workers while Redis is still there.
-            self._process = subprocess.Popen(
-                command,
-                cwd=_CHECKOUT,
-                env={**os.environ, **environment},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        self._lifeline = Lifeline(self._process.pid, "KILL")
-
-    def check(self) -> None:
-        """Raise `ServiceError` with the end of the log when the process has ended."""
-        code = self._process.poll()
-        if code is not None:
-            lines = self.log.read_text(errors="replace").splitlines()[-_LOG_TAIL:]
-            raise ServiceError("\n".join([f"{self.name} ended with exit code {code}:", *lines]))
-
-    def terminate(self) -> None:
-        """Ask the process to end, as ``kill`` does; a worker finishes its tasks first."""
-        if self._process.poll() is None:
-            self._process.terminate()
-
-    def wait(self, seconds: float) -> bool:
-        """Wait for the end of the process; `False` when it is still there after `seconds`."""
-        try:
-            self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
-
-    def kill(self) -> None:
-        """End the process and its children at once if it is still there."""
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-        self._lifeline.release()
-
-
 class Services:
     """All child processes; leaving the context ends them, whatever the reason."""
 
@@ -90,7 +32,7 @@ class Services:
         self._environment = environment
         self._logs = logs
         self._app = app
-        self._running: list[Service] = []
+        self._running: list[ManagedProcess] = []
 
     def __enter__(self) -> Services:
         return self
@@ -140,24 +82,36 @@ class Services:
 
     def check(self) -> None:
         """Raise `ServiceError` when one of the processes has ended."""
-        for service in self._running:
-            service.check()
+        for process in self._running:
+            if not process.running:
+                lines = process.log.splitlines()[-_LOG_TAIL:]
+                ended = f"{process.name} ended with exit code {process.returncode}:"
+                raise ServiceError("\n".join([ended, *lines]))
 
     def stop(self) -> None:
         """End all processes: politely, and after some seconds at once."""
         deadline = time.monotonic() + _WARM_SHUTDOWN_S
         try:
-            for service in self._running:
-                service.terminate()
-            for service in self._running:
-                service.wait(max(0.0, deadline - time.monotonic()))
+            for process in self._running:
+                if process.running:
+                    process.term()
+            for process in self._running:
+                with suppress(ProcessFailed):  # it still runs
+                    process.wait(max(0.0, deadline - time.monotonic()))
         finally:
-            for service in self._running:
-                service.kill()
+            for process in self._running:
+                process.kill()
             self._running.clear()
 
     def _start_celery(self, name: str, *arguments: str) -> None:
         self._start(name, sys.executable, "-m", "celery", "-A", self._app, *arguments)
 
     def _start(self, name: str, *command: str) -> None:
-        self._running.append(Service(name, command, self._environment, self._logs))
+        log_file = self._logs / f"{name}.log"
+        log_file.unlink(missing_ok=True)
+        # Its own session: Ctrl-C reaches the demonstration only, which then ends the others in
+        # order, the workers while Redis is still there.
+        process = ManagedProcess(
+            command, env=self._environment, cwd=_CHECKOUT, log_file=log_file, name=name
+        )
+        self._running.append(process.start())

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import signal
 import subprocess
-import tempfile
-import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from redis import Redis
@@ -22,8 +17,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
+from celery_delayq.embedded.child_process import ChildProcess
 from celery_delayq.embedded.find import find_redis_server
-from celery_delayq.embedded.parent_watch import Lifeline
 from celery_delayq.embedded.ports import HOST, free_port
 from celery_delayq.embedded.settings import (
     ConfigValue,
@@ -40,41 +35,6 @@ if TYPE_CHECKING:
 _PORT_ATTEMPTS: Final = 20
 _SOCKET_PATH_LIMIT: Final = 100
 _POLL_SECONDS: Final = 0.01
-_LOG_TAIL_LINES: Final = 20
-
-
-@dataclass
-class _Resources:
-    """What must be given back; apart from `EmbeddedRedis` so that a finalizer can hold it."""
-
-    owner: int
-    temp_dir: Path | None = None
-    process: subprocess.Popen[bytes] | None = None
-    lifeline: Lifeline | None = None
-    returncode: int | None = None
-
-    def end_process(self, timeout: float, *, at_once: bool = False) -> None:
-        # A forked child has a copy of this object and no right to end its parent's server.
-        if self.process is None or self.owner != os.getpid():
-            return
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGKILL if at_once else signal.SIGTERM)
-            try:
-                self.process.wait(timeout)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-        if self.lifeline is not None:
-            self.lifeline.release()
-        self.returncode = self.process.returncode
-        self.process = self.lifeline = None
-
-    def release(self) -> None:
-        if self.owner != os.getpid():
-            return
-        self.end_process(10.0)
-        if self.temp_dir is not None:
-            shutil.rmtree(self.temp_dir, ignore_errors=True)
 
 
 class EmbeddedRedis:
@@ -139,13 +99,9 @@ class EmbeddedRedis:
         self._port = port
         self._timeout = timeout
         self._launched = False
-        self._log_start = 0
         self.executable = find_redis_server(executable)
-        self._resources = _Resources(owner=os.getpid())
-        self._finalizer = weakref.finalize(self, self._resources.release)
-        if data_dir is None:
-            self._resources.temp_dir = Path(tempfile.mkdtemp(prefix="delayq-redis-"))
-        self.data_dir = (self._resources.temp_dir or Path(os.fspath(data_dir or "."))).absolute()
+        self._child = ChildProcess(self, "TERM", "delayq-redis-" if data_dir is None else "")
+        self.data_dir = (self._child.temp_dir or Path(os.fspath(data_dir or "."))).absolute()
         self.unix_socket = self._socket_path(unix_socket)
 
     def _socket_path(self, wish: bool | str | os.PathLike[str]) -> Path | None:
@@ -186,9 +142,8 @@ class EmbeddedRedis:
         """
         if self.running:
             return self
-        if not self._finalizer.alive:
+        if not self._child.close.alive:
             raise EmbeddedRedisError(f"{self!r} was closed; make a new one")
-        self._resources.end_process(0)
         self.data_dir.mkdir(parents=True, exist_ok=True)
         may_choose = not self._port_is_given and not self._launched
         for attempt in range(_PORT_ATTEMPTS):
@@ -198,8 +153,8 @@ class EmbeddedRedis:
             try:
                 self.wait_ready()
             except EmbeddedRedisError:
-                taken = "Address already in use" in self._log_since_launch()
-                self._resources.end_process(self._timeout, at_once=True)
+                taken = "Address already in use" in self._child.log_since_start(self.log_file)
+                self._child.end()
                 if not (taken and may_choose) or attempt == _PORT_ATTEMPTS - 1:
                     raise
             else:
@@ -215,11 +170,11 @@ class EmbeddedRedis:
         timeout
             Seconds after which it is killed; the default is that of the constructor.
         """
-        self._resources.end_process(self._timeout if timeout is None else timeout)
+        self._child.end(self._timeout if timeout is None else timeout)
 
     def kill(self) -> None:
         """End the server with SIGKILL, as a crash would, and keep its data."""
-        self._resources.end_process(self._timeout, at_once=True)
+        self._child.end()
 
     def restart(self, timeout: float | None = None) -> Self:
         """Stop the server as `stop` does, and start it on the same port and data."""
@@ -228,7 +183,7 @@ class EmbeddedRedis:
 
     def close(self) -> None:
         """Stop the server for good and remove a temporary data folder."""
-        self._finalizer()
+        self._child.close()
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait until the server ends by itself or another's doing; return its exit code.
@@ -282,30 +237,29 @@ class EmbeddedRedis:
                 raise self._failure(f"ended with code {code}") from last
 
     def _launch(self) -> None:
-        log_file = self.log_file
-        self._log_start = log_file.stat().st_size if log_file.exists() else 0
-        with log_file.open("ab") as log:
-            try:
-                process = subprocess.Popen(
-                    # Settings by standard input: a password stays out of the process list.
-                    [self.executable, "-"],
-                    stdin=subprocess.PIPE,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    cwd=self.data_dir,
-                    # A Ctrl-C meant for Python must not end the server under it.
-                    start_new_session=True,
-                )
-            except OSError as error:
-                raise EmbeddedRedisError(f"{self.executable} cannot be run: {error}") from error
-        self._resources.process = process
-        self._resources.lifeline = Lifeline(process.pid, "TERM", self._resources.temp_dir)
-        assert process.stdin is not None
         try:
-            with process.stdin as settings:
+            self._child.start(self._spawn, self.log_file)
+        except OSError as error:
+            raise EmbeddedRedisError(f"{self.executable} cannot be run: {error}") from error
+        stdin = self._process().stdin
+        assert stdin is not None
+        try:
+            with stdin as settings:
                 settings.write(self._settings().encode())
         except BrokenPipeError:
             pass  # It has ended already; wait_ready says why.
+
+    def _spawn(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            # Settings by standard input: a password stays out of the process list.
+            [self.executable, "-"],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=self.data_dir,
+            # A Ctrl-C meant for Python must not end the server under it.
+            start_new_session=True,
+        )
 
     def _settings(self) -> str:
         lines: dict[str, ConfigValue] = {
@@ -322,7 +276,7 @@ class EmbeddedRedis:
         return "".join(f"{name} {written(value)}\n" for name, value in lines.items())
 
     def _process(self) -> subprocess.Popen[bytes]:
-        process = self._resources.process
+        process = self._child.process
         if process is None:
             raise EmbeddedRedisError("the server is not running: call start()")
         return process
@@ -332,18 +286,18 @@ class EmbeddedRedis:
     @property
     def running(self) -> bool:
         """Whether the server process is alive."""
-        process = self._resources.process
-        return process is not None and process.poll() is None
+        return self._child.running
 
     @property
     def returncode(self) -> int | None:
         """Exit code of the last run, or minus the signal's number; None while it runs."""
-        process = self._resources.process
-        return self._resources.returncode if process is None else process.poll()
+        return self._child.returncode
 
     @property
     def pid(self) -> int:
         """Process id of the running server (EmbeddedRedisError if it does not run)."""
+        if not self.running:
+            raise EmbeddedRedisError("the server is not running: call start()")
         return self._process().pid
 
     @property
@@ -397,14 +351,8 @@ class EmbeddedRedis:
         """Return a new client; `options` are those of ``redis.Redis``."""
         return Redis(**{"host": HOST, "port": self.port, "password": self._password, **options})
 
-    def _log_since_launch(self) -> str:
-        with self.log_file.open("rb") as log:
-            log.seek(self._log_start)
-            return log.read().decode(errors="replace")
-
     def _failure(self, reason: str) -> EmbeddedRedisError:
-        tail = "\n".join(self._log_since_launch().splitlines()[-_LOG_TAIL_LINES:])
         return EmbeddedRedisError(
             f"{self.executable} on port {self.port} {reason}. The end of its log:\n"
-            f"{tail or '(it logged nothing)'}"
+            f"{self._child.log_tail(self.log_file)}"
         )

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
-import tempfile
-import weakref
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING
 
-from celery_delayq.embedded.parent_watch import Lifeline
+from celery_delayq.embedded.child_process import ChildProcess, log_from
 from celery_delayq.testing.wait import DEFAULT_TIMEOUT, wait_until
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-_LOG_TAIL_LINES = 40
 
 
 class ProcessFailed(RuntimeError):
@@ -37,45 +30,6 @@ def has_ended(pid: int) -> bool:
         return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return True
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass  # of another user
-    return True
-
-
-@dataclass
-class _Handle:
-    owner: int
-    temp_dir: Path | None = None
-    process: subprocess.Popen[bytes] | None = None
-    lifeline: Lifeline | None = None
-
-    def kill_group(self) -> None:
-        if self.process is None or self.owner != os.getpid():
-            return
-        # A process id is given to another process when this one has ended and its group is empty.
-        is_of_another = self.process.poll() is not None and _exists(self.process.pid)
-        if not is_of_another:
-            # macOS answers EPERM where only a zombie is left.
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        if self.lifeline is not None:
-            self.lifeline.release()
-            self.lifeline = None
-
-    def release(self) -> None:
-        if self.owner != os.getpid():
-            return
-        self.kill_group()
-        if self.temp_dir is not None:
-            shutil.rmtree(self.temp_dir, ignore_errors=True)
 
 
 class ManagedProcess:
@@ -108,12 +62,8 @@ class ManagedProcess:
         self.env = {"PYTHONUNBUFFERED": "1", **(env or {})}
         self.cwd = Path(cwd or Path.cwd())
         self.name = name or Path(self.command[0]).name
-        self._log_start = 0
-        self._handle = _Handle(owner=os.getpid())
-        self._finalizer = weakref.finalize(self, self._handle.release)
-        if log_file is None:
-            self._handle.temp_dir = Path(tempfile.mkdtemp(prefix="delayq-process-"))
-        self.log_file = Path(log_file or (self._handle.temp_dir or self.cwd) / "output.log")
+        self._child = ChildProcess(self, "KILL", "" if log_file else "delayq-process-")
+        self.log_file = Path(log_file or (self._child.temp_dir or self.cwd) / "output.log")
 
     def __enter__(self) -> Self:
         return self.start()
@@ -132,14 +82,8 @@ class ManagedProcess:
 
     def start(self) -> Self:
         """Start the program; do nothing if it already runs."""
-        if self.running:
-            return self
-        self._handle.kill_group()
-        self._log_start = self.log_file.stat().st_size if self.log_file.exists() else 0
-        with self.log_file.open("ab") as log:
-            process = self._spawn(log)
-        self._handle.process = process
-        self._handle.lifeline = Lifeline(process.pid, "KILL", self._handle.temp_dir)
+        if not self.running:
+            self._child.start(self._spawn, self.log_file)
         return self
 
     def _spawn(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
@@ -158,7 +102,7 @@ class ManagedProcess:
     @property
     def running(self) -> bool:
         """Whether the main process is alive."""
-        return self._handle.process is not None and self._handle.process.poll() is None
+        return self._child.running
 
     @property
     def pid(self) -> int:
@@ -168,17 +112,17 @@ class ManagedProcess:
     @property
     def returncode(self) -> int | None:
         """Exit code, or minus the signal's number; None while it runs or was never started."""
-        return self._handle.process.poll() if self._handle.process else None
+        return self._child.returncode
 
     @property
     def log(self) -> str:
         """All that it has written, over all starts."""
-        return self._log_from(0)
+        return log_from(self.log_file, 0)
 
     @property
     def log_since_start(self) -> str:
         """All that it has written since it was last started."""
-        return self._log_from(self._log_start)
+        return self._child.log_since_start(self.log_file)
 
     def wait_log(self, pattern: str, timeout: float = DEFAULT_TIMEOUT) -> re.Match[str]:
         """Wait until `pattern` is found in what it has written since its start.
@@ -239,7 +183,7 @@ class ManagedProcess:
 
     def kill(self) -> None:
         """End it and its children at once (SIGKILL), as a power cut would."""
-        self._handle.kill_group()
+        self._child.end()
 
     def kill_parent(self) -> None:
         """End the main process alone (SIGKILL), as the out-of-memory killer does."""
@@ -251,11 +195,7 @@ class ManagedProcess:
 
         Children that outlive it are killed.
         """
-        if self.running:
-            self.term()
-            with suppress(subprocess.TimeoutExpired):
-                self._popen().wait(timeout)
-        self._handle.kill_group()
+        self._child.end(timeout)
         return self.returncode
 
     def restart(self, timeout: float = DEFAULT_TIMEOUT) -> Self:
@@ -264,19 +204,10 @@ class ManagedProcess:
         return self.start()
 
     def _popen(self) -> subprocess.Popen[bytes]:
-        if self._handle.process is None:
+        if self._child.process is None:
             raise ProcessFailed(f"{self.name} was not started: call start()")
-        return self._handle.process
-
-    def _log_from(self, position: int) -> str:
-        if not self.log_file.exists():
-            return ""
-        with self.log_file.open("rb") as log:
-            log.seek(position)
-            return log.read().decode(errors="replace")
+        return self._child.process
 
     def _failure(self, reason: str) -> ProcessFailed:
-        tail = "\n".join(self.log_since_start.splitlines()[-_LOG_TAIL_LINES:])
-        return ProcessFailed(
-            f"{self.name}: {reason}. The end of its output:\n{tail or '(it wrote nothing)'}"
-        )
+        tail = self._child.log_tail(self.log_file)
+        return ProcessFailed(f"{self.name}: {reason}. The end of its output:\n{tail}")

@@ -25,10 +25,8 @@ def log_on_signal(sender: object = None, **_: object) -> None:
 
 
 def _log_greenlets(_signal: int, _frame: FrameType | None) -> None:
-    from greenlet import greenlet
-
     for each in gc.get_objects():
-        if isinstance(each, greenlet) and each.gr_frame is not None:
+        if isinstance(each, sys.modules["greenlet"].greenlet) and each.gr_frame is not None:
             stack = "".join(traceback.format_stack(each.gr_frame))
             print(f"-- {each!r}\n{stack}", file=sys.stderr)
     print("LOCAL VARIABLES are not logged", file=sys.stderr)

@@ -1,0 +1,125 @@
+"""A child process that cannot outlive this process, with its output in a file."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from celery_delayq.embedded.parent_watch import Lifeline
+
+#: Seconds for the end of a process by SIGTERM, where Python ends or the object is collected.
+_LAST_PATIENCE = 10.0
+
+
+class ChildProcess:
+    """A process group and its temporary folder, if it has one.
+
+    It refers to nothing of its owner, so that the finalizer of an owner may hold it.
+
+    Parameters
+    ----------
+    owner : object
+        When it is collected, or Python ends, the group is ended and the folder removed.
+    signal_name : str
+        How to end the group where this process is killed: ``"TERM"`` or ``"KILL"``.
+    temp_prefix : str
+        Prefix of the name of a temporary folder; none is made where it is empty.
+    """
+
+    def __init__(self, owner: object, signal_name: str, temp_prefix: str = "") -> None:
+        self._pid = os.getpid()
+        self._signal_name = signal_name
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lifeline: Lifeline | None = None
+        self._log_start = 0
+        self.temp_dir = Path(tempfile.mkdtemp(prefix=temp_prefix)) if temp_prefix else None
+        #: Ends all for good.
+        self.close = weakref.finalize(owner, self._release)
+
+    def start(self, spawn: Callable[[IO[bytes]], subprocess.Popen[bytes]], log_file: Path) -> None:
+        """Start a process by *spawn*, which is given its log file, and end what is left of the last
+        one.
+        """
+        self.end()
+        self._log_start = log_file.stat().st_size if log_file.exists() else 0
+        with log_file.open("ab") as log:
+            self._process = spawn(log)
+        self._lifeline = Lifeline(self._process.pid, self._signal_name, self.temp_dir)
+
+    @property
+    def process(self) -> subprocess.Popen[bytes] | None:
+        """The main process, running or ended; None before the first start."""
+        return self._process
+
+    @property
+    def running(self) -> bool:
+        """Whether the main process is alive."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def returncode(self) -> int | None:
+        """Exit code, or minus the signal's number; None while it runs or was never started."""
+        return self._process.poll() if self._process else None
+
+    def end(self, patience: float = 0.0) -> None:
+        """End the main process by SIGTERM, after *patience* seconds the whole group by SIGKILL."""
+        process = self._process
+        # A forked child has a copy of this object and no right to end its parent's process.
+        if process is None or self._pid != os.getpid():
+            return
+        if patience and process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(patience)
+        # A process id is given to another process when this one has ended and its group is empty.
+        is_of_another = process.poll() is not None and _exists(process.pid)
+        if not is_of_another:
+            # macOS answers EPERM where only a zombie is left.
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if self._lifeline is not None:
+            self._lifeline.release()
+            self._lifeline = None
+
+    def log_since_start(self, log_file: Path) -> str:
+        """Return what it has written since its start."""
+        return log_from(log_file, self._log_start)
+
+    def log_tail(self, log_file: Path, lines: int = 40) -> str:
+        """Return the last lines of that, for an error."""
+        return "\n".join(self.log_since_start(log_file).splitlines()[-lines:]) or "(nothing)"
+
+    def _release(self) -> None:
+        if self._pid != os.getpid():
+            return
+        self.end(_LAST_PATIENCE if self._signal_name == "TERM" else 0.0)
+        if self.temp_dir is not None:
+            shutil.rmtree(self.temp_dir, ignore_errors=True)
+
+
+def log_from(log_file: Path, position: int) -> str:
+    """Return the text of a log file from a position in bytes."""
+    if not log_file.exists():
+        return ""
+    with log_file.open("rb") as log:
+        log.seek(position)
+        return log.read().decode(errors="replace")
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # of another user
+    return True
