@@ -364,7 +364,7 @@ def constants(text: str) -> set[str]:
 def includes_of(name: str) -> list[Functions]:
     """Return the includes of a script, in order."""
     found = []
-    for include in re.findall(r"^-- @include (\w+)$", source(name), re.M):
+    for include in re.findall(r"^-- @include ([\w/]+)$", source(name), re.M):
         text = code(source(f"include/{include}"))
         parts = re.split(r"^local function (\w+)", text, flags=re.M)
         calls: dict[str, set[str]] = {constant: set() for constant in constants(text)}
@@ -387,7 +387,7 @@ def reached(first: Iterable[str], calls: dict[str, set[str]]) -> set[str]:
 
 ALL_FUNCTIONS = {
     name
-    for path in LUA.joinpath("include").iterdir()
+    for path in LUA.joinpath("include").rglob("*.lua")
     for text in [code(path.read_text("utf-8"))]
     for name in {*re.findall(r"^local function (\w+)", text, re.M), *constants(text)}
 }

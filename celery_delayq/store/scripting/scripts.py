@@ -13,7 +13,7 @@ from redis import Redis
 from redis.exceptions import NoScriptError
 
 _LUA = files("celery_delayq").joinpath("store", "lua")
-_INCLUDE = re.compile(r"^-- @include (\w+)$", re.MULTILINE)
+_INCLUDE = re.compile(r"^-- @include ([\w/]+)$", re.MULTILINE)
 
 
 class Script:

@@ -10,7 +10,6 @@
 -- @include types
 -- @include room
 -- @include record
--- @include label
 -- @include tracking
 -- @include next_due
 -- @include idempotent_reply

@@ -14,7 +14,6 @@
 -- @include types
 -- @include room
 -- @include record
--- @include label
 -- @include tracking
 -- @include wake
 -- @include next_due

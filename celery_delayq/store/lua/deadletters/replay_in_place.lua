@@ -13,7 +13,92 @@
 -- @include room
 -- @include wake
 -- @include idempotent_reply
--- @include replay_edit
+
+-- A dead letter's message as it starts anew. Where it is spelled as Celery and kombu spell it, with
+-- the names of the headers in Celery's order (celery.app.amqp), each once, three values are replaced
+-- where they stand: nothing is parsed or encoded. nil for all others, and for what has to say more.
+
+local function once(text, name, from)
+  local first, last = string.find(text, name, from, true)
+  if first and not string.find(text, name, last + 1, true) then
+    return first
+  end
+  return nil
+end
+
+-- Where what follows 'null' or a plain text begins.
+local function behind(text, at)
+  return string.match(text, '^null, ()', at) or string.match(text, '^"[^"\\]*", ()', at)
+end
+
+-- Where the message begins in a dead letter (see include/dead_letter.lua).
+local function message_in(dead_letter)
+  local size, first = string.match(dead_letter, '^2 %d+ %-?%d+ (%d+) [^\n]*\n()')
+  if size then
+    return first + tonumber(size)
+  end
+  return string.match(dead_letter, '^1 %d+ %-?%d+ [^\n]*\n()')
+end
+
+-- Where the number of retries is, for a task that has no ETA and does not expire.
+local function retries_in(text, first)
+  local at = once(text, 'task": ', first)
+  if not (at and once(text, 'retries": ', first)) then
+    return nil
+  end
+  at = string.match(text, '^task": "[^"\\]+", "id": "[^"\\]+", "shadow": ()', at)
+  at = at and behind(text, at)
+  at = at and string.match(text, '^"eta": null, "expires": null, "group": ()', at)
+  at = at and behind(text, at)
+  if at then
+    return string.match(text, '^"group_index": %w+, "retries": ()%d+(), "timelimit": ', at)
+  end
+end
+
+-- The message with that delivery tag, and its priority.
+local function edit_for_replay(dead_letter, tag)
+  local first = message_in(dead_letter)
+  if not first or string.sub(dead_letter, -2) ~= '}}' or string.find(dead_letter, '"unbound"', 1, true) then
+    return nil
+  end
+  -- A name may be hidden by spelling plain dead letters as numbers.
+  if string.find(dead_letter, '\\u00', first, true) and string.find(dead_letter, '\\u00[2-7]', first) then
+    return nil
+  end
+  local from, to = retries_in(dead_letter, first)
+  local at = from and once(dead_letter, 'delivery_tag": ', first) and once(dead_letter, 'priority": ', first)
+  if not at then
+    return nil
+  end
+  local priority, tag_from, tag_to = string.match(
+    dead_letter, '^priority": (%d), "body_encoding": "?%w+"?, "delivery_tag": "()[^"\\]*()"', at)
+  if not priority then
+    return nil
+  end
+  local edits = {{from, to, '0'}, {tag_from, tag_to, tag}}
+  local own = string.find(dead_letter, '"delayq": ', first, true)
+  if own then
+    -- All that it may say is of the past.
+    local own_from, own_to = string.match(
+      dead_letter, '^"delayq": (){"label": "[^"\\]*", "eta": "[^"\\]*"}()', own)
+    if not own_from then
+      own_from, own_to = string.match(dead_letter, '^"delayq": (){"label": "[^"\\]*"}()', own)
+    end
+    if not own_from or string.find(dead_letter, '"delayq": ', own_to, true) then
+      return nil
+    end
+    edits[3] = {own_from, own_to, '{}'}
+  end
+  table.sort(edits, function(a, b) return a[1] < b[1] end)
+  local parts, done = {}, first
+  for _, edit in ipairs(edits) do
+    parts[#parts + 1] = string.sub(dead_letter, done, edit[1] - 1)
+    parts[#parts + 1] = edit[3]
+    done = edit[2]
+  end
+  parts[#parts + 1] = string.sub(dead_letter, done)
+  return table.concat(parts), tonumber(priority)
+end
 
 local before = answered(KEYS[4])
 if before then

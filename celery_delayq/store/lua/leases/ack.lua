@@ -9,7 +9,6 @@
 -- @include types
 -- @include room
 -- @include record
--- @include label
 -- @include tracking
 -- @include lease
 -- @include history

@@ -19,7 +19,6 @@
 -- @include types
 -- @include room
 -- @include record
--- @include label
 -- @include tracking
 -- @include wake
 -- @include lease

@@ -10,7 +10,6 @@
 -- @include clock
 -- @include types
 -- @include record
--- @include label
 -- @include tracking
 -- @include lease
 -- @include dead_letter

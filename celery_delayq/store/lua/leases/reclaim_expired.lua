@@ -15,12 +15,10 @@
 -- @include types
 -- @include room
 -- @include record
--- @include label
 -- @include tracking
 -- @include wake
--- @include lease
 -- @include dead_letter
--- @include death
+-- @include lease
 
 -- The last delivered message goes back first, so that all run in the order of their delivery. The
 -- script sorts so many; if a process held more, their order is not kept.

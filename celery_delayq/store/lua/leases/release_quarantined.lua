@@ -8,7 +8,6 @@
 -- @include clock
 -- @include types
 -- @include room
--- @include few
 -- @include lease
 -- @include wake
 -- @include dead_letter

@@ -14,12 +14,10 @@
 -- @include types
 -- @include room
 -- @include record
--- @include label
 -- @include tracking
 -- @include wake
--- @include lease
 -- @include dead_letter
--- @include death
+-- @include lease
 
 local most, lists = tonumber(ARGV[3]), tonumber(ARGV[6])
 local list_of = {}

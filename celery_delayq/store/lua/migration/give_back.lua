@@ -8,7 +8,6 @@
 -- Repeat   the same, for a minute
 -- @include types
 -- @include record
--- @include label
 -- @include tracking
 -- @include next_due
 -- @include wake

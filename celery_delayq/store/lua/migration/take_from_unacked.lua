@@ -11,7 +11,6 @@
 -- @include clock
 -- @include types
 -- @include record
--- @include label
 -- @include tracking
 -- @include wake
 -- @include entry_store

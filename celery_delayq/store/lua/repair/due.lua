@@ -10,7 +10,7 @@
 -- @include record
 -- @include next_due
 -- @include dead_letter
--- @include repair_report
+-- @include repair/report
 
 expect_type(KEYS[1], 'zset')
 expect_type(KEYS[2], 'hash')

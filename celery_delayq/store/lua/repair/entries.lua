@@ -10,12 +10,11 @@
 -- Repeat   finds what is left
 -- @include types
 -- @include room
--- @include few
 -- @include scan
 -- @include record
 -- @include tracking
--- @include repair_report
--- @include repair_state
+-- @include repair/report
+-- @include repair/state
 
 expect_state()
 local repair = ARGV[3] == '1'

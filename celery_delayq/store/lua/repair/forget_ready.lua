@@ -8,7 +8,6 @@
 -- Repeat   0
 -- @include types
 -- @include record
--- @include label
 -- @include tracking
 
 expect_state()

@@ -9,13 +9,11 @@
 -- Repeat   finds what is left
 -- @include types
 -- @include room
--- @include few
 -- @include scan
 -- @include record
--- @include label
 -- @include tracking
 -- @include lease
--- @include repair_report
+-- @include repair/report
 
 -- A message is gone only if it is in none of these places, so one call must read them all. It has
 -- more room than other calls.

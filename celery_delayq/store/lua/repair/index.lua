@@ -12,8 +12,8 @@
 -- @include room
 -- @include record
 -- @include next_due
--- @include repair_report
--- @include repair_page
+-- @include repair/report
+-- @include repair/page
 
 expect_type(KEYS[1], 'zset')
 expect_type(KEYS[2], 'hash')

@@ -9,7 +9,7 @@
 -- @include clock
 -- @include types
 -- @include lease
--- @include repair_report
+-- @include repair/report
 
 local queue, repair, lease = ARGV[1], ARGV[2] == '1', tonumber(ARGV[3])
 expect_type(KEYS[1], 'zset')

@@ -12,8 +12,8 @@
 -- @include room
 -- @include record
 -- @include tracking
--- @include repair_report
--- @include repair_page
+-- @include repair/report
+-- @include repair/page
 
 expect_state()
 local repair = ARGV[3] == '1'

@@ -8,9 +8,8 @@
 -- @include clock
 -- @include types
 -- @include room
--- @include few
 -- @include scan
--- @include repair_report
+-- @include repair/report
 
 expect_type(KEYS[1], 'hash')
 expect_type(KEYS[2], 'zset')

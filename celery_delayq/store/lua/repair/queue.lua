@@ -10,7 +10,7 @@
 -- @include types
 -- @include record
 -- @include next_due
--- @include repair_report
+-- @include repair/report
 
 local queue, repair = ARGV[1], ARGV[3] == '1'
 expect_type(KEYS[1], 'zset')

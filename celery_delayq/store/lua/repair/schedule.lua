@@ -8,7 +8,7 @@
 -- @include types
 -- @include record
 -- @include next_due
--- @include repair_report
+-- @include repair/report
 
 expect_type(KEYS[1], 'zset')
 expect_type(KEYS[3], 'zset')

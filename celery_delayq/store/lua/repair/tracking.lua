@@ -8,8 +8,8 @@
 -- Repeat   finds what is left
 -- @include types
 -- @include tracking
--- @include repair_report
--- @include repair_state
+-- @include repair/report
+-- @include repair/state
 
 expect_state()
 local index = ARGV[1] == 'running' and LEASED_INDEX or READY_INDEX

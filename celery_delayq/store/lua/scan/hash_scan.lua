@@ -8,7 +8,6 @@
 -- Repeat   reads only
 -- @include types
 -- @include room
--- @include few
 -- @include scan
 
 expect_type(KEYS[1], 'hash')

@@ -8,7 +8,6 @@
 -- Repeat   reads only
 -- @include types
 -- @include room
--- @include few
 
 expect_type(KEYS[1], 'list')
 local from, left = tonumber(ARGV[1]), tonumber(ARGV[2])

@@ -12,7 +12,6 @@
 -- Repeat   reads only
 -- @include record
 -- @include room
--- @include few
 
 local limit = tonumber(ARGV[8])
 
