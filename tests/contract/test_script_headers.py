@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -29,7 +30,7 @@ TO = "q"
 DATA = Record(3, "message_id", "task", b"{}").pack()
 ENTRY = Entry("id", Due(5), 3, DATA)
 TRACKED = Tracked(b"id", b"m1 5 - task")
-LUA = files("celery_delayq").joinpath("store", "lua")
+LUA = Path(str(files("celery_delayq").joinpath("store", "lua")))
 
 
 def ready(store: Store) -> object:
