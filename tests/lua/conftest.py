@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+from redis.exceptions import ResponseError
 
 from celery_delayq.model.envelope import Due, Entry, Record, entry_id, task_field
-from celery_delayq.model.lookup import PAUSED_OFFSET
+from celery_delayq.model.lookup import PAUSED_OFFSET, StatusCode
 from celery_delayq.model.publish_outcome import Put
+from celery_delayq.settings import Limits
 from celery_delayq.store.keys import Keys, Layout
-from celery_delayq.store.leases import Reserved
+from celery_delayq.store.leases import Reclaimed, Reserved, Retried, WhenDue
 from celery_delayq.store.repair import Release, RepairStore
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call
-from celery_delayq.store.scripting.replies import Puts
+from celery_delayq.store.scripting.replies import Promoted, Puts
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.keyspace import snapshot
-from tests.support.model_clock import lease_now, relative
+from tests.support.model_clock import lease_now, pass_time, relative
 
 QUEUE = "q"
 
@@ -30,8 +33,11 @@ LEASE = 600.0
 #: A due that does not come, ms.
 FAR = 4_000_000_000_000
 
-#: What the registry keeps of a queue.
-LAYOUT = Layout().text.encode()
+DEFAULT = Layout()
+
+#: The layout of a queue in the registry.
+LAYOUT = DEFAULT.text.encode()
+REGISTERED = {"delayq:queues": {b"q": LAYOUT}}
 
 #: The keys with which scripts about entries begin.
 STATE_KEYS = Keys().queue(QUEUE).state
@@ -55,14 +61,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 @pytest.fixture
-def store(delayq_redis: RedisUnderTest) -> Store:
-    return Store(delayq_redis.client, Keys(), Layout())
-
-
-@pytest.fixture
-def watched(store: Store) -> None:
-    """A dispatcher has looked just now, so lease time passes."""
-    store.next_queue()
+def store(delayq_redis: RedisUnderTest) -> Bench:
+    return bench(delayq_redis)
 
 
 def entry(
@@ -125,50 +125,9 @@ def message_of(what: Entry) -> bytes:
     return Record.unpack(what.data).message
 
 
-def put(store: Store, *entries: Entry, queue: str = QUEUE) -> list[Put]:
-    """Publish in one call, and tell what became of each."""
-    call = store.puts(queue)
-    for each in entries:
-        call.add(each)
-    return Puts.read(store.run(call)).puts
-
-
-def states(store: Store, *entries: Entry) -> list[str]:
-    """Publish in one call, and tell only in which state each is."""
-    return [each.state for each in put(store, *entries)]
-
-
-def become_due(store: Store, name: str, due_ms: int = 1) -> None:
-    """Let the moment of an entry have passed, as after a time without any dispatcher."""
-    key, field = store.keys.queue(QUEUE), name.encode()
-    with store.client.pipeline(transaction=False) as pipe:
-        pipe.hget(key.entries, field)
-        pipe.zscore(key.due, field)
-        data, score = pipe.execute()
-        task = Record.unpack(data or b"").task
-        before = member(task, int(score or 0) % PAUSED_OFFSET, name)
-        pipe.zadd(key.due, {field: due_ms})
-        pipe.zrem(key.tasks, before)
-        pipe.zrem(key.paused_due, before)
-        pipe.zadd(key.tasks, {member(task, due_ms, name): 0})
-        pipe.zadd("delayq:next_due", {"q": due_ms}, lt=True)
-        pipe.execute()
-
-
 def member(task: str, due_ms: int, name: str) -> bytes:
     """Return the member of the index by task that belongs to an entry."""
     return f"{task_field(task)}\0{due_ms:015d}\0{name}".encode()
-
-
-def make_ready(store: Store, *entries: Entry, due_ms: int = 1) -> None:
-    """Publish entries for later, and promote them when they are due."""
-    for each in entries:
-        before = set(store.client.hkeys("{q}:entries"))
-        put(store, each._replace(due=Due(FAR)))
-        [name] = set(store.client.hkeys("{q}:entries")) - before
-        become_due(store, name.decode(), due_ms)
-        assert store.promote(QUEUE, Layout(), 100).moved == 1
-    store.client.delete("{q}:wake")
 
 
 def as_scheduled(*entries: Entry, **names: Entry) -> dict[str, Any]:
@@ -187,7 +146,235 @@ def as_scheduled(*entries: Entry, **names: Entry) -> dict[str, Any]:
     }
 
 
-class Repeating(Store):
+def bodies(reserved: Reserved) -> list[bytes]:
+    """Return the messages alone."""
+    return [message for _, message, _ in reserved.messages]
+
+
+def counts(message: bytes, text: bytes) -> dict[bytes, bytes]:
+    """Return what the hash of deliveries keeps for one message."""
+    return {hashlib.sha1(message, usedforsecurity=False).hexdigest().encode(): text}
+
+
+class Bench(Store):
+    """A store whose queue ``q`` is brought into each state in one step.
+
+    Messages are leased by the process ``me``, with the requests ``1``, ``2`` and so on.
+    """
+
+    # -- publish and promote
+
+    def put(self, *entries: Entry, queue: str = QUEUE) -> list[Put]:
+        """Publish in one call, and return the outcome of each."""
+        call = self.puts(queue)
+        for each in entries:
+            call.add(each)
+        return Puts.read(self.run(call)).puts
+
+    def states(self, *entries: Entry) -> list[str]:
+        """Publish in one call, and return the state of each."""
+        return [each.state for each in self.put(*entries)]
+
+    def push(self, *messages: bytes, step: int = 0, queue: str = QUEUE) -> None:
+        """Make messages ready, the first to run first."""
+        call = self.ready_call(queue)
+        for message in messages:
+            call.add(step, message)
+        self.run(call)
+
+    def become_due(self, name: str, due_ms: int = 1) -> None:
+        """Move the due of an entry to the past, as after a time without any dispatcher."""
+        key, field = self.keys.queue(QUEUE), name.encode()
+        with self.client.pipeline(transaction=False) as pipe:
+            pipe.hget(key.entries, field)
+            pipe.zscore(key.due, field)
+            data, score = pipe.execute()
+            task = Record.unpack(data or b"").task
+            before = member(task, int(score or 0) % PAUSED_OFFSET, name)
+            pipe.zadd(key.due, {field: due_ms})
+            pipe.zrem(key.tasks, before)
+            pipe.zrem(key.paused_due, before)
+            pipe.zadd(key.tasks, {member(task, due_ms, name): 0})
+            pipe.zadd("delayq:next_due", {"q": due_ms}, lt=True)
+            pipe.execute()
+
+    def overdue(self, *ids: str, due_ms: int = 1, task: str = "tasks.t") -> None:
+        """Publish entries that are due, each a millisecond after the one before."""
+        for n, id in enumerate(ids):
+            self.put(labelled(id, task=task))
+            self.become_due(id, due_ms + n)
+
+    def promote(self, queue: str = QUEUE, layout: Layout = DEFAULT, limit: int = 100) -> Promoted:
+        return super().promote(queue, layout, limit)
+
+    def promote_soon(self) -> None:
+        """Promote what becomes due within a moment."""
+        while not self.promote().moved:
+            pass
+
+    def make_ready(self, *entries: Entry, due_ms: int = 1) -> None:
+        """Publish entries for later, and promote them when they are due."""
+        for each in entries:
+            before = set(self.client.hkeys("{q}:entries"))
+            self.put(each._replace(due=Due(FAR)))
+            [name] = set(self.client.hkeys("{q}:entries")) - before
+            self.become_due(name.decode(), due_ms)
+            assert self.promote().moved == 1
+        self.client.delete("{q}:wake")
+
+    # -- manage
+
+    def cancel(self, *ids: str, if_due: int | None = None) -> list[StatusCode]:
+        return self.control.cancel(QUEUE, DEFAULT, ids, if_due=if_due)
+
+    def run_now(self, *ids: str, if_due: int | None = None) -> list[StatusCode]:
+        return self.control.run_now(QUEUE, DEFAULT, ids, if_due=if_due)
+
+    def pause(self, *, queue: str | None = None, task: str | None = "tasks.t") -> bool:
+        return self.control.pause([], queue=queue, task=None if queue else task)
+
+    def resume(self, *, queue: str | None = None, task: str | None = "tasks.t") -> bool:
+        task = None if queue else task
+        return self.control.pause([QUEUE], queue=queue, task=task, resume=True)
+
+    def pause_due(self, *names: str, due_ms: int = 1, task: str = "tasks.t") -> None:
+        """Pause a task, and let entries of it become due."""
+        self.pause(task=task)
+        for name in names:
+            self.become_due(name, due_ms)
+        self.promote(limit=1000)
+
+    # -- lease and settle
+
+    def reserve(
+        self,
+        number: str = "1",
+        limit: int = 10,
+        *,
+        who: str = "me",
+        lists: int = 4,
+        others: int = 0,
+        queue: str = QUEUE,
+    ) -> Reserved:
+        """Lease messages by a request."""
+        call = self.leases.acquire_call(queue, who, LEASE, number, limit, lists, others)
+        return Reserved.read(self.run(call))
+
+    def hold(
+        self, *messages: bytes, step: int = 0, who: str = "me", number: str = "1"
+    ) -> list[str]:
+        """Push messages to an empty queue, lease them all, and return their fields."""
+        self.push(*messages, step=step)
+        reserved = self.reserve(number, len(messages), who=who)
+        assert bodies(reserved) == list(messages)
+        self.client.delete("{q}:wake")
+        return [f"{number}:{place}" for place in range(1, len(messages) + 1)]
+
+    def quarantine(self, message: bytes, step: int = 0) -> None:
+        """Make a message wait to be delivered alone."""
+        self.client.lpush("{q}:quarantined", b"%d\n" % step + message)
+        self.delivered(message, b"5 0 0")
+
+    def delivered(self, message: bytes, text: bytes) -> None:
+        """Set how often a message was reclaimed, crashed its process and was requeued."""
+        self.client.hset("{q}:deliveries", mapping=counts(message, text))
+
+    def ack(self, *fields: str) -> int:
+        return self.leases.ack(QUEUE, "me", fields)
+
+    def requeue(self, *fields: str, **how: Any) -> tuple[int, int]:
+        return self.leases.requeue(QUEUE, "me", fields, **how)
+
+    def replace(
+        self,
+        what: Entry,
+        *,
+        field: str = "1:1",
+        who: str = "me",
+        to: str = QUEUE,
+        when_due: WhenDue = "push",
+    ) -> Retried:
+        """Put an entry in the place of a leased message."""
+        return self.leases.replace(to, what, QUEUE, who, field, when_due=when_due)
+
+    def reclaim_expired(self, *, who: str = "me", limit: int = 100, most: int = 5) -> Reclaimed:
+        return self.leases.reclaim_expired(QUEUE, DEFAULT, who, limit, most)
+
+    def pass_time(self, seconds: float = LEASE + 60) -> None:
+        """Let lease time pass: by default until all leases have ended."""
+        pass_time(self.client, seconds)
+
+    # -- give back
+
+    def read(self, name: str, message: bytes = b"{}") -> Release:
+        """Return an entry as it is, with the message that takes its place on stock."""
+        [(_, score, record)] = RepairStore(self).scheduled(QUEUE, [name])
+        assert score is not None
+        assert record is not None
+        return Release(name, score, record, message)
+
+    def release(self, *some: Release, token: str | None = None) -> str:
+        """Give entries back to stock workers, and return the status code of each."""
+        return "".join(RepairStore(self).give_back(QUEUE, DEFAULT, some, token))
+
+    # -- what is there
+
+    def state(self) -> dict[str, Any]:
+        """Return all keys but request numbers, with the ends of leases in minutes from now.
+
+        A request number stays until the lease is reclaimed; its own tests read it.
+        """
+        found = relative(snapshot(self.client), lease_now(self.client))
+        return {key: value for key, value in found.items() if not key.endswith(":request_numbers")}
+
+    def dead_messages(self) -> list[bytes]:
+        """Return the messages of all dead letters."""
+        return [each.message for each in self.dead_letters.all(QUEUE)]
+
+    def ready_index_due(self, name: str) -> int:
+        """Return the due in the ready index."""
+        return int((self.client.hget("{q}:ready_index", name) or b"").split(b" ")[1])
+
+    @contextmanager
+    def wakeups(self) -> Iterator[list[tuple[int, str]]]:
+        """Collect the wake-ups of dispatchers: microseconds to wait, and queue."""
+        found: list[tuple[int, str]] = []
+        with self.client.pubsub(ignore_subscribe_messages=True) as ears:
+            ears.subscribe(self.keys.wake)
+            ears.get_message(timeout=5)
+            yield found
+            self.client.publish(self.keys.wake, "0 end")
+            while not found or found[-1][1] != "end":
+                if heard := ears.get_message(timeout=5):
+                    wait, _, queue = heard["data"].decode().partition(" ")
+                    found.append((int(wait), queue))
+            found.pop()
+
+    # -- what is in the way
+
+    def fill(self) -> None:
+        """Leave the server no memory for anything new."""
+        self.client.config_set("maxmemory-policy", "noeviction")
+        self.client.config_set("maxmemory", 1)
+
+    def make_room(self) -> None:
+        """Undo :meth:`fill`."""
+        self.client.config_set("maxmemory", 0)
+
+    @contextmanager
+    def wrong_type(self, key: str) -> Iterator[None]:
+        """Expect an error, and no change, since a key is of another type."""
+        self.client.delete(key)
+        self.client.rpush(key, "not ours") if ":answer:" in key else self.client.set(
+            key, "not ours"
+        )
+        before = snapshot(self.client)
+        with pytest.raises(ResponseError, match="WRONGTYPE"):
+            yield
+        assert snapshot(self.client) == before
+
+
+class Repeating(Bench):
     """A store that loses the reply of each call, and makes it again.
 
     *between* is done after the first time.
@@ -204,79 +391,14 @@ class Repeating(Store):
 
 def repeating(store: Store, between: Callable[[], object] | None = None) -> Repeating:
     """Return a store on the same server that makes each call twice."""
-    other = Repeating(store.client, store.keys, store.layout)
+    other = Repeating(store.client, store.keys, store.layout, store.limits)
     if between is not None:
         other.between = between
     return other
 
 
-def fill(store: Store) -> None:
-    """Leave the server no memory for anything new."""
-    store.client.config_set("maxmemory-policy", "noeviction")
-    store.client.config_set("maxmemory", 1)
-
-
-def state(store: Store) -> dict[str, Any]:
-    """Return the whole key space but the message ids, ends of leases in minutes from now.
-
-    A message id stays until the lease is reclaimed; its own tests look at it.
-    """
-    found = relative(snapshot(store.client), lease_now(store.client))
-    return {key: value for key, value in found.items() if not key.endswith(":request_numbers")}
-
-
-def read(store: Store, name: str, message: bytes = b"{}") -> Release:
-    """Return an entry as it is, and what is to take its place when it goes back to stock."""
-    [(_, score, record)] = RepairStore(store).scheduled(QUEUE, [name])
-    assert score is not None
-    assert record is not None
-    return Release(name, score, record, message)
-
-
-def release(store: Store, *some: Release, token: str | None = None) -> str:
-    """Give entries back to stock workers, and tell what became of each."""
-    return "".join(RepairStore(store).give_back(QUEUE, Layout(), some, token))
-
-
-def push(store: Store, *messages: bytes, step: int = 0, queue: str = QUEUE) -> None:
-    """Make messages ready, the first to run first."""
-    call = store.ready_call(queue)
-    for message in messages:
-        call.add(step, message)
-    store.run(call)
-
-
-def reserve(
-    store: Store,
-    message_id: str = "1",
-    limit: int = 10,
-    *,
-    who: str = "me",
-    lists: int = 4,
-    others: int = 0,
-    queue: str = QUEUE,
-) -> Reserved:
-    """Lease messages."""
-    call = store.leases.acquire_call(queue, who, LEASE, message_id, limit, lists, others)
-    return Reserved.read(store.run(call))
-
-
-def hold(
-    store: Store, *messages: bytes, step: int = 0, who: str = "me", message_id: str = "1"
-) -> list[str]:
-    """Push messages to an empty queue, lease them all, and return their fields."""
-    push(store, *messages, step=step)
-    reserved = reserve(store, message_id, len(messages), who=who)
-    assert [message for _, message, _ in reserved.messages] == list(messages)
-    store.client.delete(store.keys.queue(QUEUE).wake)
-    return [f"{message_id}:{place}" for place in range(1, len(messages) + 1)]
-
-
-def bodies(reserved: Reserved) -> list[bytes]:
-    """Return the messages alone."""
-    return [message for _, message, _ in reserved.messages]
-
-
-def counts(message: bytes, text: bytes) -> dict[bytes, bytes]:
-    """Return what the hash of deliveries keeps for one message."""
-    return {hashlib.sha1(message, usedforsecurity=False).hexdigest().encode(): text}
+def bench(server: RedisUnderTest, **limits: Any) -> Bench:
+    """Return a store with limits; a dispatcher has looked just now, so lease time passes."""
+    store = Bench(server.client, Keys(), DEFAULT, lambda _queue: Limits(**limits))
+    store.next_queue()
+    return store

@@ -9,8 +9,7 @@ from celery_delayq.model.envelope import Entry
 from celery_delayq.model.lookup import StatusCode
 from celery_delayq.store.dead_letters import Replay
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.schedule import Store
-from tests.lua.conftest import LAYOUT, QUEUE
+from tests.lua.conftest import LAYOUT, QUEUE, Bench
 
 #: When dead letters died, ms.
 DIED = 1_700_000_000_000
@@ -25,7 +24,7 @@ def stored(message: bytes, died_ms: int = DIED, *, details: bytes = b"") -> byte
     return b"1 %d 0 failed\n%b" % (died_ms, message)
 
 
-def seed(store: Store, *ids: str, died_ms: int = DIED, queue: str = QUEUE, **more: Any) -> None:
+def seed(store: Bench, *ids: str, died_ms: int = DIED, queue: str = QUEUE, **more: Any) -> None:
     """Leave dead letters, one a millisecond after the other, whose messages name their ids."""
     for n, id in enumerate(ids):
         message = more.get("message", b'{"dead": "%b"}' % id.encode())
@@ -52,7 +51,7 @@ def as_dead(dead_letters: dict[str, bytes]) -> dict[str, Any]:
 
 
 def replay(
-    store: Store,
+    store: Bench,
     *dead_letters: tuple[str, int, Entry],
     queue: str = QUEUE,
     to: str = QUEUE,
@@ -64,7 +63,7 @@ def replay(
     )
 
 
-def dead_letters_left(store: Store, queue: str = QUEUE) -> set[str]:
+def dead_letters_left(store: Bench, queue: str = QUEUE) -> set[str]:
     """Return the ids of the dead letters, which both keys have."""
     ids: Iterable[Any] = store.client.hkeys(f"{{{queue}}}:dead")
     times: Iterable[Any] = store.client.zrange(f"{{{queue}}}:dead_at", 0, -1)

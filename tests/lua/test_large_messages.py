@@ -15,22 +15,7 @@ from celery_delayq.store.periodic import PeriodicStore
 from celery_delayq.store.repair import Batch, RepairStore
 from celery_delayq.store.repair_tracking import MOST_BYTES, RepairTracking, Tracked
 from celery_delayq.store.scan import ScanStore, Stretch
-from celery_delayq.store.schedule import Store
-from tests.lua.conftest import (
-    FAR,
-    LEASE,
-    QUEUE,
-    bodies,
-    entry,
-    hold,
-    labelled,
-    member,
-    push,
-    reserve,
-)
-from tests.support.model_clock import pass_time
-
-pytestmark = pytest.mark.usefixtures("watched")
+from tests.lua.conftest import FAR, QUEUE, Bench, bodies, entry, labelled, member
 
 #: How many messages there are, and how large they are.
 COUNT, SIZE = 48, 150_000
@@ -45,7 +30,7 @@ HUGE = 3_000_000
 NAMES = [f"id{n:02}" for n in range(COUNT)]
 MESSAGES = [b"{%02d" % n + b"." * SIZE for n in range(COUNT)]
 
-Step = Callable[[Store], Any]
+Step = Callable[[Bench], Any]
 
 
 def in_steps(step: Callable[[], int]) -> list[int]:
@@ -74,28 +59,28 @@ def labelled_entries(unique: str | None = None) -> list[Entry]:
     return entries
 
 
-def schedule(store: Store, entries: list[Entry] | None = None) -> None:
+def schedule(store: Bench, entries: list[Entry] | None = None) -> None:
     for each in entries or entries_of():
         store.schedule(QUEUE, each)
 
 
-def make_due(store: Store) -> None:
+def make_due(store: Bench) -> None:
     key = store.keys.queue(QUEUE)
     for n in range(COUNT):
         store.client.zadd(key.due, {f"id{n:02}": n + 1})
     store.client.zadd(store.keys.next_due, {QUEUE: 1})
 
 
-def ready(store: Store) -> list[bytes]:
+def ready(store: Bench) -> list[bytes]:
     """Return what is ready, the next to run first."""
     return cast("list[bytes]", store.client.lrange(QUEUE, 0, -1))[::-1]
 
 
-def test_promote_takes_about_a_megabyte_and_says_that_more_is_due(store: Store) -> None:
+def test_promote_takes_about_a_megabyte_and_says_that_more_is_due(store: Bench) -> None:
     schedule(store)
     make_due(store)
     steps = []
-    while moved := (promoted := store.promote(QUEUE, Layout(), 100)).moved:
+    while moved := (promoted := store.promote()).moved:
         steps.append(moved)
         # So a dispatcher goes on at once.
         assert (promoted.look.wait == 0) == (sum(steps) < COUNT)
@@ -104,34 +89,34 @@ def test_promote_takes_about_a_megabyte_and_says_that_more_is_due(store: Store) 
     assert ready(store) == MESSAGES
 
 
-def test_reserve_takes_about_a_megabyte_and_says_that_more_is_ready(store: Store) -> None:
-    push(store, *MESSAGES)
+def test_reserve_takes_about_a_megabyte_and_says_that_more_is_ready(store: Bench) -> None:
+    store.push(*MESSAGES)
     taken: list[bytes] = []
     steps, message_id = [], 0
     while len(taken) < COUNT:
         message_id += 1
-        reserved = reserve(store, str(message_id), 100)
+        reserved = store.reserve(str(message_id), 100)
         taken += bodies(reserved)
         steps.append(len(reserved.messages))
         assert (reserved.more > 0) == (len(taken) < COUNT)
         # The same call again tells the same.
-        assert bodies(reserve(store, str(message_id), 100)) == bodies(reserved)
+        assert bodies(store.reserve(str(message_id), 100)) == bodies(reserved)
 
     assert (steps, taken) == (STEPS, MESSAGES)
 
 
 @pytest.mark.parametrize("last", [False, True])
-def test_requeue_keeps_the_order_over_its_calls(store: Store, last: bool) -> None:
+def test_requeue_keeps_the_order_over_its_calls(store: Bench, last: bool) -> None:
     fields = lease_all(store)
     calls = count_calls(store)
 
-    assert store.leases.requeue(QUEUE, "me", fields, last=last) == (COUNT, 0)
+    assert store.requeue(*fields, last=last) == (COUNT, 0)
 
     assert ready(store) == MESSAGES
     assert calls() == len(STEPS)
 
 
-def test_requeue_goes_on_after_a_reply_was_lost(store: Store) -> None:
+def test_requeue_goes_on_after_a_reply_was_lost(store: Bench) -> None:
     fields = lease_all(store)
     run = store.run
     lost: list[Any] = []
@@ -145,17 +130,17 @@ def test_requeue_goes_on_after_a_reply_was_lost(store: Store) -> None:
         return reply
 
     store.run = lose_one  # type: ignore[method-assign]
-    store.leases.requeue(QUEUE, "me", fields)
+    store.requeue(*fields)
 
     assert ready(store) == MESSAGES
 
 
-def test_reclaim_takes_about_a_megabyte_and_says_that_there_is_more(store: Store) -> None:
+def test_reclaim_takes_about_a_megabyte_and_says_that_there_is_more(store: Bench) -> None:
     lease_all(store)
-    pass_time(store.client, LEASE + 60)
+    store.pass_time()
     steps, more = [], True
     while more:
-        reclaimed = store.leases.reclaim_expired(QUEUE, Layout(), "me", 100, 5)
+        reclaimed = store.reclaim_expired()
         steps.append(reclaimed.requeued)
         more = reclaimed.more
 
@@ -163,14 +148,14 @@ def test_reclaim_takes_about_a_megabyte_and_says_that_there_is_more(store: Store
     assert ready(store) == MESSAGES
 
 
-def test_release_quarantined_takes_about_a_megabyte(store: Store) -> None:
+def test_release_quarantined_takes_about_a_megabyte(store: Bench) -> None:
     store.client.lpush("{q}:quarantined", *(b"0\n" + message for message in MESSAGES))
 
     assert in_steps(lambda: RepairStore(store).release_quarantined(QUEUE, Layout())[0]) == STEPS
     assert ready(store) == MESSAGES
 
 
-def test_pages_have_about_a_megabyte_of_records_and_no_call_more(store: Store) -> None:
+def test_pages_have_about_a_megabyte_of_records_and_no_call_more(store: Bench) -> None:
     schedule(store)
     calls = count_calls(store)
 
@@ -180,7 +165,7 @@ def test_pages_have_about_a_megabyte_of_records_and_no_call_more(store: Store) -
     assert calls() == len(STEPS)
 
 
-def test_dead_letters_are_told_about_a_megabyte_at_once(store: Store) -> None:
+def test_dead_letters_are_told_about_a_megabyte_at_once(store: Bench) -> None:
     for n, message in enumerate(MESSAGES):
         store.add_dead_letter(QUEUE, f"id{n:02}", "why", message)
 
@@ -191,9 +176,9 @@ def test_dead_letters_are_told_about_a_megabyte_at_once(store: Store) -> None:
 
 @pytest.mark.parametrize(("newest", "order"), [(False, MESSAGES), (True, MESSAGES[::-1])])
 def test_a_list_is_read_about_a_megabyte_at_once(
-    store: Store, newest: bool, order: list[bytes]
+    store: Bench, newest: bool, order: list[bytes]
 ) -> None:
-    push(store, *MESSAGES)
+    store.push(*MESSAGES)
 
     parts = list(ScanStore(store).messages(QUEUE, 0, COUNT, 100, newest=newest))
 
@@ -201,16 +186,16 @@ def test_a_list_is_read_about_a_megabyte_at_once(
     assert [len(part) for part in parts] == STEPS
 
 
-def test_acknowledgements_are_settled_about_a_megabyte_at_once(store: Store) -> None:
+def test_acknowledgements_are_settled_about_a_megabyte_at_once(store: Bench) -> None:
     entries = labelled_entries("-")
     schedule(store, entries)
     make_due(store)
-    while store.promote(QUEUE, Layout(), 100).moved:
+    while store.promote().moved:
         pass
     fields = lease(store)
     calls = count_calls(store)
 
-    assert store.leases.ack(QUEUE, "me", fields) == COUNT
+    assert store.ack(*fields) == COUNT
 
     assert calls() == len(STEPS)
     assert not store.client.exists("{q}:leased:me", "{q}:leased_index")
@@ -228,9 +213,9 @@ def most_of(what: str) -> int:
 
 
 #: By name: how to store the messages, and a call that reads and returns them.
-READS: dict[str, tuple[Callable[[Store], None], Callable[[Store], list[bytes]]]] = {
+READS: dict[str, tuple[Callable[[Bench], None], Callable[[Bench], list[bytes]]]] = {
     "ready": (
-        lambda store: push(store, *MESSAGES),
+        lambda store: store.push(*MESSAGES),
         lambda store: [*store.ready_messages(QUEUE, Layout(), 100)],
     ),
     "records": (
@@ -277,7 +262,7 @@ READS: dict[str, tuple[Callable[[Store], None], Callable[[Store], list[bytes]]]]
 
 
 @pytest.mark.parametrize("what", READS)
-def test_no_reply_has_much_more_than_a_megabyte(store: Store, what: str) -> None:
+def test_no_reply_has_much_more_than_a_megabyte(store: Bench, what: str) -> None:
     prepare, read = READS[what]
     prepare(store)
     replies = record_replies(store)
@@ -290,11 +275,11 @@ def test_no_reply_has_much_more_than_a_megabyte(store: Store, what: str) -> None
     assert sum(sizes) > COUNT * SIZE
 
 
-def test_digests_of_all_messages_are_made_a_megabyte_at_once(store: Store) -> None:
+def test_digests_of_all_messages_are_made_a_megabyte_at_once(store: Bench) -> None:
     hold_all(store)
     other = [b"ready" + message for message in MESSAGES]
     alone = [b"alone" + message for message in MESSAGES]
-    push(store, *other)
+    store.push(*other)
     store.client.lpush("{q}:quarantined", *(b"0\n" + message for message in alone))
     replies = record_replies(store)
 
@@ -309,7 +294,7 @@ def test_digests_of_all_messages_are_made_a_megabyte_at_once(store: Store) -> No
 # -- to repair
 
 #: What looks at all members of a key, and reads a message for each.
-LOOKS: dict[str, tuple[Callable[[Store], None], Callable[[Store], Callable[..., Any]]]] = {
+LOOKS: dict[str, tuple[Callable[[Bench], None], Callable[[Bench], Callable[..., Any]]]] = {
     "index": (lambda store: schedule(store), lambda store: RepairStore(store).index),
     "entries": (lambda store: schedule(store), lambda store: RepairStore(store).entries),
     "dead_letters": (
@@ -326,7 +311,7 @@ LOOKS: dict[str, tuple[Callable[[Store], None], Callable[[Store], Callable[..., 
 
 @pytest.mark.parametrize("repair", [False, True])
 @pytest.mark.parametrize("what", LOOKS)
-def test_a_look_reads_about_a_megabyte(store: Store, what: str, repair: bool) -> None:
+def test_a_look_reads_about_a_megabyte(store: Bench, what: str, repair: bool) -> None:
     prepare, looks = LOOKS[what]
     prepare(store)
     replies = record_replies(store)
@@ -340,7 +325,7 @@ def test_a_look_reads_about_a_megabyte(store: Store, what: str, repair: bool) ->
     assert max(int(reply[1]) for reply in replies) <= most_of(what)
 
 
-def test_what_is_gone_is_told_when_all_can_be_read_at_one_moment(store: Store) -> None:
+def test_what_is_gone_is_told_when_all_can_be_read_at_one_moment(store: Bench) -> None:
     hold_all(store)
     seen = [Tracked(b"id", b"m1 5 - task me")]
     store.client.hset("{q}:leased_index", *seen[0])
@@ -352,39 +337,39 @@ def test_what_is_gone_is_told_when_all_can_be_read_at_one_moment(store: Store) -
     assert found is not None
     assert [(each.kind, each.number) for each in found.found] == [("gone_running", 1)]
     for n in range(MOST_BYTES // HUGE):
-        hold(store, b"%d" % n + b"." * HUGE, message_id=f"{100 + n}")
+        store.hold(b"%d" % n + b"." * HUGE, number=f"{100 + n}")
     assert look() is None
 
 
 @pytest.mark.parametrize("number", [1, 3])
-def test_one_that_is_too_large_is_moved_alone(store: Store, number: int) -> None:
+def test_one_that_is_too_large_is_moved_alone(store: Bench, number: int) -> None:
     huge = [b"%d" % n + b"." * HUGE for n in range(number)]
     fields = []
     for n in range(number):
-        fields += hold(store, huge[n], message_id=str(n + 1))
-    store.leases.requeue(QUEUE, "me", fields)
+        fields += store.hold(huge[n], number=str(n + 1))
+    store.requeue(*fields)
 
     assert [hashlib.sha1(one).digest() for one in ready(store)] == [
         hashlib.sha1(one).digest() for one in huge
     ]
-    assert [len(bodies(reserve(store, str(n)))) for n in range(10, 10 + number)] == [1] * number
+    assert [len(bodies(store.reserve(str(n)))) for n in range(10, 10 + number)] == [1] * number
 
 
-def add_dead_letter(store: Store) -> None:
+def add_dead_letter(store: Bench) -> None:
     for name, message in zip(NAMES, MESSAGES, strict=True):
         store.add_dead_letter(QUEUE, name, "why", message)
 
 
-def put_hash(store: Store, name: str) -> None:
+def put_hash(store: Bench, name: str) -> None:
     store.client.hset(name, mapping=dict(zip(NAMES, MESSAGES, strict=True)))
 
 
-def put_periodic(store: Store) -> None:
+def put_periodic(store: Bench) -> None:
     put_hash(store, store.keys.periodic)
     store.client.zadd(store.keys.periodic_at, dict.fromkeys(NAMES, 1))
 
 
-def read_upcoming(store: Store) -> list[bytes]:
+def read_upcoming(store: Bench) -> list[bytes]:
     """Return the records of all entries that are to be looked at."""
     found: list[bytes] = []
     while records := PeriodicStore(store).claim_due(100, 1_000_000).records:
@@ -392,7 +377,7 @@ def read_upcoming(store: Store) -> list[bytes]:
     return found
 
 
-def pause_due(store: Store) -> None:
+def pause_due(store: Bench) -> None:
     schedule(store)
     key = store.keys.queue(QUEUE)
     for n, name in enumerate(NAMES):
@@ -400,19 +385,19 @@ def pause_due(store: Store) -> None:
         store.client.zadd(key.paused_due, {member("tasks.t", FAR + n, name): 0})
 
 
-def hold_all(store: Store) -> None:
+def hold_all(store: Bench) -> None:
     lease_all(store)
 
 
-def lease_all(store: Store) -> list[str]:
-    push(store, *MESSAGES)
+def lease_all(store: Bench) -> list[str]:
+    store.push(*MESSAGES)
     return lease(store)
 
 
-def lease(store: Store) -> list[str]:
+def lease(store: Bench) -> list[str]:
     fields: list[str] = []
     while len(fields) < COUNT:
-        got = reserve(store, str(len(fields) + 1), 100)
+        got = store.reserve(str(len(fields) + 1), 100)
         fields += [field for field, _, _ in got.messages]
     store.client.delete(store.keys.queue(QUEUE).wake)
     return fields
@@ -425,7 +410,7 @@ def size_of(reply: Any) -> int:
     return len(reply) if isinstance(reply, bytes) else 0
 
 
-def record_replies(store: Store) -> list[Any]:
+def record_replies(store: Bench) -> list[Any]:
     """Return a list that gets the replies of all scripts from now on."""
     run, replies = store.run, []
 
@@ -437,7 +422,7 @@ def record_replies(store: Store) -> list[Any]:
     return replies
 
 
-def count_calls(store: Store) -> Callable[[], int]:
+def count_calls(store: Bench) -> Callable[[], int]:
     """Return what tells how many calls of scripts were made since."""
     run, calls = store.run, []
 

@@ -12,18 +12,16 @@ from redis.exceptions import ResponseError
 from celery_delayq.errors import StoreFull
 from celery_delayq.model.envelope import Entry
 from celery_delayq.store.periodic import EntryTicks, PeriodicStore, Writing
-from celery_delayq.store.schedule import Store
-from tests.lua.conftest import FAR, entry, fill, labelled, message_of, repeating
-from tests.support.keyspace import snapshot
+from tests.lua.conftest import FAR, Bench, entry, labelled, message_of, repeating
 
 ENTRIES, LOOKS = "delayq:periodic", "delayq:periodic_at"
 
 
-def gate(store: Store) -> PeriodicStore:
+def gate(store: Bench) -> PeriodicStore:
     return PeriodicStore(store)
 
 
-def put(store: Store, name: str = "a", line: str = "old", look: int | None = 5) -> None:
+def put(store: Bench, name: str = "a", line: str = "old", look: int | None = 5) -> None:
     assert gate(store).write([Writing(name, "", f"{line}\n{{}}", look)]) == ["done"]
 
 
@@ -31,31 +29,31 @@ def shot(*entries: Entry, name: str = "a", line: str = "old", refused: str = "ol
     return EntryTicks(name, line, "new", 70, refused, 60, entries)
 
 
-def fire(store: Store, *shots: EntryTicks) -> Sequence[str]:
+def fire(store: Bench, *shots: EntryTicks) -> Sequence[str]:
     return gate(store).fire("q", shots)
 
 
-def kept(store: Store) -> tuple[object, object]:
-    found = snapshot(store.client)
+def kept(store: Bench) -> tuple[object, object]:
+    found = store.state()
     return found.get(ENTRIES), found.get(LOOKS)
 
 
 # -- writing
 
 
-def test_an_entry_is_written_once(store: Store) -> None:
+def test_an_entry_is_written_once(store: Bench) -> None:
     put(store)
 
     assert gate(store).write([Writing("a", "", "other\n{}", 6)]) == ["changed"]
     assert kept(store) == ({b"a": b"old\n{}"}, {b"a": 5.0})
 
 
-def test_the_same_again_is_done(store: Store) -> None:
+def test_the_same_again_is_done(store: Bench) -> None:
     assert gate(repeating(store)).write([Writing("a", "", "old\n{}", 5)]) == ["done"]
     assert kept(store) == ({b"a": b"old\n{}"}, {b"a": 5.0})
 
 
-def test_an_entry_changes_only_from_how_it_is_known(store: Store) -> None:
+def test_an_entry_changes_only_from_how_it_is_known(store: Bench) -> None:
     for name in ("a", "b", "c"):
         put(store, name)
 
@@ -72,7 +70,7 @@ def test_an_entry_changes_only_from_how_it_is_known(store: Store) -> None:
     assert kept(store) == ({b"a": b"new\n{}", b"b": b"old\n{}"}, {b"b": 5.0})
 
 
-def test_an_edit_is_repeated_when_another_came_between(store: Store) -> None:
+def test_an_edit_is_repeated_when_another_came_between(store: Bench) -> None:
     put(store)
     seen = []
 
@@ -90,7 +88,7 @@ def test_an_edit_is_repeated_when_another_came_between(store: Store) -> None:
 # -- who looks at what
 
 
-def test_what_is_handed_out_is_left_alone_for_a_while(store: Store) -> None:
+def test_what_is_handed_out_is_left_alone_for_a_while(store: Bench) -> None:
     now = store.now_ms()
     for n, look in enumerate((now - 20, now - 10, now - 30, FAR)):
         put(store, f"e{n}", look=look)
@@ -107,7 +105,7 @@ def test_what_is_handed_out_is_left_alone_for_a_while(store: Store) -> None:
     assert now <= first.now // 1000
 
 
-def test_what_is_left_to_others_keeps_its_time_and_is_not_waited_for(store: Store) -> None:
+def test_what_is_left_to_others_keeps_its_time_and_is_not_waited_for(store: Bench) -> None:
     now = store.now_ms()
     for n, look in enumerate((now - 30, now - 20, now - 10, FAR)):
         put(store, f"e{n}", look=look)
@@ -125,16 +123,16 @@ def test_what_is_left_to_others_keeps_its_time_and_is_not_waited_for(store: Stor
     assert [name for name, _ in gate(store).claim_due(10, 100_000).records] == ["e0", "e2"]
 
 
-def test_without_entries_there_is_nothing_to_look_at(store: Store) -> None:
+def test_without_entries_there_is_nothing_to_look_at(store: Bench) -> None:
     assert gate(store).claim_due(10, 100)[1:] == (None, [], "")
-    assert snapshot(store.client) == {}
+    assert store.state() == {}
 
 
-def test_a_look_at_what_is_gone_is_forgotten(store: Store) -> None:
+def test_a_look_at_what_is_gone_is_forgotten(store: Bench) -> None:
     store.client.zadd(LOOKS, {"gone": 5})
 
     assert gate(store).claim_due(10, 100)[1:] == (None, [], "")
-    assert snapshot(store.client) == {}
+    assert store.state() == {}
 
 
 # -- a clock that is set back
@@ -143,7 +141,7 @@ AHEAD = 3_600_000
 
 
 def test_a_clock_that_is_set_back_is_told_until_somebody_has_put_right_what_it_left(
-    store: Store,
+    store: Bench,
 ) -> None:
     put(store, "a", look=FAR)
     assert gate(store).claim_due(10, 100).set_back == ""
@@ -160,7 +158,7 @@ def test_a_clock_that_is_set_back_is_told_until_somebody_has_put_right_what_it_l
 
 @pytest.mark.parametrize(("ahead", "told"), [(-AHEAD, False), (500, False), (60_000, True)])
 def test_a_clock_that_goes_on_or_is_corrected_by_little_is_not_told(
-    store: Store, ahead: int, told: bool
+    store: Bench, ahead: int, told: bool
 ) -> None:
     put(store, "a", look=FAR)
     then = str(store.now_ms() + ahead)
@@ -169,7 +167,7 @@ def test_a_clock_that_goes_on_or_is_corrected_by_little_is_not_told(
     assert gate(store).claim_due(10, 100).set_back == (then if told else "")
 
 
-def test_entries_are_put_right_where_they_stand_as_read(store: Store) -> None:
+def test_entries_are_put_right_where_they_stand_as_read(store: Bench) -> None:
     now = store.now_ms()
     for name in ("moved", "left", "same", "late"):
         put(store, name, look=FAR)
@@ -197,12 +195,12 @@ def test_entries_are_put_right_where_they_stand_as_read(store: Store) -> None:
 # -- firing
 
 
-def test_ticks_are_scheduled_and_the_entry_stands_anew(store: Store) -> None:
+def test_ticks_are_scheduled_and_the_entry_stands_anew(store: Bench) -> None:
     put(store)
 
     assert fire(store, shot(entry("a:1", 1), entry("a:2", FAR))) == ["rs"]
 
-    found = snapshot(store.client)
+    found = store.state()
     assert found[ENTRIES] == {b"a": b"new\n{}"}
     assert found[LOOKS] == {b"a": 70.0}
     assert found["q"] == [message_of(entry("a:1"))]
@@ -211,27 +209,27 @@ def test_ticks_are_scheduled_and_the_entry_stands_anew(store: Store) -> None:
     assert found["delayq:next_due"] == {b"q": float(FAR)}
 
 
-def test_who_comes_second_schedules_nothing(store: Store) -> None:
+def test_who_comes_second_schedules_nothing(store: Bench) -> None:
     put(store)
     fire(store, shot(entry("a:1", FAR)))
-    before = snapshot(store.client)
+    before = store.state()
 
     assert fire(store, shot(entry("a:1", FAR, message_id="other"))) == ["-"]
     assert fire(store, shot(entry("b:1", FAR), name="b")) == ["-"]
-    assert snapshot(store.client) == before
+    assert store.state() == before
 
 
-def test_a_repeat_schedules_nothing_more(store: Store) -> None:
+def test_a_repeat_schedules_nothing_more(store: Bench) -> None:
     put(store)
 
     assert fire(repeating(store), shot(entry("a:1", FAR), entry("a:2", 1))) == ["-"]
 
-    found = snapshot(store.client)
+    found = store.state()
     assert found["{q}:due"] == {b"a:1": float(FAR)}
     assert found["q"] == [message_of(entry("a:2"))]
 
 
-def test_of_several_entries_each_stands_for_itself(store: Store) -> None:
+def test_of_several_entries_each_stands_for_itself(store: Bench) -> None:
     put(store, "a")
     put(store, "c")
 
@@ -243,12 +241,12 @@ def test_of_several_entries_each_stands_for_itself(store: Store) -> None:
     )
 
     assert fired == ["s", "-", "ss"]
-    assert snapshot(store.client)["{q}:due"].keys() == {b"a:1", b"c:1", b"c:2"}
+    assert store.state()["{q}:due"].keys() == {b"a:1", b"c:1", b"c:2"}
 
 
 @pytest.mark.parametrize(("refused", "stands"), [("old", b"old\n{}"), ("passed", b"passed\n{}")])
 def test_what_another_tick_holds_back_leaves_the_entry_as_said(
-    refused: str, stands: bytes, store: Store
+    refused: str, stands: bytes, store: Bench
 ) -> None:
     held: dict[str, Any] = {"unique": "dperiodic", "policy": "k 0 0"}
     put(store)
@@ -257,30 +255,30 @@ def test_what_another_tick_holds_back_leaves_the_entry_as_said(
 
     assert fire(store, shot(labelled("a:2", **held), refused=refused)) == ["K"]
     assert kept(store) == ({b"a": stands}, {b"a": 60.0})
-    assert snapshot(store.client)["{q}:due"].keys() == {b"a:1"}
+    assert store.state()["{q}:due"].keys() == {b"a:1"}
 
 
-def test_a_full_server_leaves_the_tick_to_be_fired(store: Store) -> None:
+def test_a_full_server_leaves_the_tick_to_be_fired(store: Bench) -> None:
     put(store)
-    before = snapshot(store.client)
-    fill(store)
+    before = store.state()
+    store.fill()
     with pytest.raises(StoreFull):
         fire(store, shot(entry("a:1", FAR)))
 
-    assert snapshot(store.client) == before
-    store.client.config_set("maxmemory", 0)
+    assert store.state() == before
+    store.make_room()
     assert fire(store, shot(entry("a:1", FAR))) == ["s"]
 
 
 @pytest.mark.parametrize("key", [ENTRIES, LOOKS, "{q}:due", "{q}:entries", "q"])
 def test_a_key_of_another_type_is_refused_before_anything_is_written(
-    key: str, store: Store
+    key: str, store: Bench
 ) -> None:
     put(store)
     store.client.delete(key)
     store.client.set(key, "taken")
-    before = snapshot(store.client)
+    before = store.state()
 
     with pytest.raises(ResponseError, match=f"WRONGTYPE {key.replace('{', '.').replace('}', '.')}"):
         fire(store, shot(entry("a:1", 1)))
-    assert snapshot(store.client) == before
+    assert store.state() == before

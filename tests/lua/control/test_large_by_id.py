@@ -9,9 +9,8 @@ import pytest
 
 from celery_delayq.model.envelope import Due
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import Call
-from tests.lua.conftest import FAR, QUEUE, entry
+from tests.lua.conftest import FAR, QUEUE, Bench, entry
 
 #: How many messages there are, and how large they are: four of them make a call.
 COUNT, SIZE, CALLS = 12, 300_000, 3
@@ -19,7 +18,7 @@ COUNT, SIZE, CALLS = 12, 300_000, 3
 IDS = [f"id{n:02}" for n in range(COUNT)]
 
 
-class Counting(Store):
+class Counting(Bench):
     """A store that counts its calls."""
 
     calls = 0
@@ -31,11 +30,11 @@ class Counting(Store):
 
 
 @pytest.fixture
-def counting(store: Store) -> Counting:
+def counting(store: Bench) -> Counting:
     return Counting(store.client, store.keys, store.layout)
 
 
-def schedule(store: Store, ids: list[str]) -> None:
+def schedule(store: Bench, ids: list[str]) -> None:
     """Schedule the messages under these ids, one after the other."""
     for n in range(COUNT):
         message = b"{%02d" % n + b"." * SIZE
@@ -44,7 +43,7 @@ def schedule(store: Store, ids: list[str]) -> None:
         )
 
 
-CHANGES: dict[str, Callable[[Store, list[str]], list[Any]]] = {
+CHANGES: dict[str, Callable[[Bench, list[str]], list[Any]]] = {
     "find": lambda store, ids: store.control.find(QUEUE, ids),
     "reschedule": lambda store, ids: store.control.reschedule(
         QUEUE, [(id, Due(FAR), None) for id in ids]
@@ -57,7 +56,7 @@ CHANGES: dict[str, Callable[[Store, list[str]], list[Any]]] = {
 @pytest.mark.parametrize("ids", [IDS, ["id"]], ids=["of their own", "one for all"])
 @pytest.mark.parametrize("name", CHANGES)
 def test_entries_are_found_about_a_megabyte_at_once(
-    store: Store, counting: Counting, name: str, ids: list[str]
+    store: Bench, counting: Counting, name: str, ids: list[str]
 ) -> None:
     schedule(store, ids)
 
@@ -67,7 +66,7 @@ def test_entries_are_found_about_a_megabyte_at_once(
     assert counting.calls == CALLS
 
 
-def test_messages_are_known_about_a_megabyte_at_once(store: Store, counting: Counting) -> None:
+def test_messages_are_known_about_a_megabyte_at_once(store: Bench, counting: Counting) -> None:
     schedule(store, IDS)
     asked = [(id, "other" if n % 3 == 0 else f"n{n:02}") for n, id in enumerate(IDS)]
 

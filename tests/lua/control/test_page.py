@@ -9,8 +9,7 @@ import pytest
 from celery_delayq.model.envelope import Due
 from celery_delayq.model.lookup import FoundPage, Listed, Position, Where
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.schedule import Store
-from tests.lua.conftest import FAR, QUEUE, become_due, entry, fill, labelled, put, state
+from tests.lua.conftest import FAR, QUEUE, Bench, entry, labelled
 
 ALL_OF_IT = Where()
 
@@ -36,7 +35,7 @@ HOSTILE = [
 
 
 def pages(
-    store: Store,
+    store: Bench,
     where: Where = ALL_OF_IT,
     limit: int = 3,
     between: Callable[[FoundPage], object] = lambda _: None,
@@ -54,22 +53,21 @@ def pages(
         between(found)
 
 
-def names(store: Store, where: Where = ALL_OF_IT, limit: int = 3) -> list[str]:
+def names(store: Bench, where: Where = ALL_OF_IT, limit: int = 3) -> list[str]:
     return [name for page in pages(store, where, limit) for name in page]
 
 
-def pause_due(store: Store, *ids: str, task: str = "tasks.t") -> None:
+def pause_due(store: Bench, *ids: str, task: str = "tasks.t") -> None:
     store.control.pause([], task=task)
     for id in ids:
-        become_due(store, id, 5)
-    store.promote(QUEUE, Layout(), 1000)
+        store.become_due(id, 5)
+    store.promote(limit=1000)
 
 
 @pytest.fixture
-def _hundred(store: Store) -> None:
+def _hundred(store: Bench) -> None:
     """A hundred entries, of three tasks and two priorities, with ten different dues."""
-    put(
-        store,
+    store.put(
         *(
             labelled(f"e{n:02}", FAR + n // 10, task=f"t{n % 3}", priority=n % 2 * 3)
             for n in range(100)
@@ -80,14 +78,14 @@ def _hundred(store: Store) -> None:
 ALL = [f"e{n:02}" for n in range(100)]
 
 
-def test_an_empty_queue_is_an_empty_page(store: Store) -> None:
+def test_an_empty_queue_is_an_empty_page(store: Bench) -> None:
     assert store.control.page(QUEUE, Where(), 10) == FoundPage([], False, None)
     assert store.control.page(QUEUE, Where("t"), 10) == FoundPage([], False, None)
 
 
 @pytest.mark.usefixtures("_hundred")
 @pytest.mark.parametrize("limit", [1, 3, 7, 99, 100, 101, 1000])
-def test_the_pages_together_are_all_in_order_of_due(store: Store, limit: int) -> None:
+def test_the_pages_together_are_all_in_order_of_due(store: Bench, limit: int) -> None:
     assert names(store, limit=limit) == ALL
     assert names(store, Where("t1"), limit) == ALL[1::3]
 
@@ -95,16 +93,16 @@ def test_the_pages_together_are_all_in_order_of_due(store: Store, limit: int) ->
 @pytest.mark.parametrize("limit", [1, 3, 10])
 @pytest.mark.parametrize("task", [None, "tasks.t"])
 def test_many_with_the_same_due_are_paged_by_name(
-    store: Store, limit: int, task: str | None
+    store: Bench, limit: int, task: str | None
 ) -> None:
-    put(store, *(labelled(id) for id in HOSTILE))
-    put(store, *(labelled(id, message_id=f"duplicate{n}") for n, id in enumerate(HOSTILE)))
+    store.put(*(labelled(id) for id in HOSTILE))
+    store.put(*(labelled(id, message_id=f"duplicate{n}") for n, id in enumerate(HOSTILE)))
 
     expected = [*HOSTILE, *(f"{id}\0duplicate{n}" for n, id in enumerate(HOSTILE))]
     assert names(store, Where(task), limit) == sorted(expected, key=str.encode)
 
 
-def test_names_that_are_no_text_are_paged_too(store: Store) -> None:
+def test_names_that_are_no_text_are_paged_too(store: Bench) -> None:
     raw = [b"\x80", b"\xff", b"\xff\x00", b"a", b"\xc3"]
     store.client.zadd("{q}:due", dict.fromkeys(raw, 7))
 
@@ -112,9 +110,9 @@ def test_names_that_are_no_text_are_paged_too(store: Store) -> None:
     assert found == sorted(raw)
 
 
-def test_an_entry_comes_with_score_and_record_or_without(store: Store) -> None:
+def test_an_entry_comes_with_score_and_record_or_without(store: Bench) -> None:
     what = labelled("a")
-    put(store, what)
+    store.put(what)
 
     assert store.control.page(QUEUE, Where(), 5).entries == [Listed("a", FAR, what.data)]
     bare = store.control.page(QUEUE, Where("tasks.t"), 5, records=False).entries
@@ -125,7 +123,7 @@ def test_an_entry_comes_with_score_and_record_or_without(store: Store) -> None:
 @pytest.mark.parametrize("task", [None, "t0"])
 @pytest.mark.parametrize("which", ["last", "all", "next"])
 def test_what_is_removed_between_pages_moves_nothing_else(
-    store: Store, task: str | None, which: str
+    store: Bench, task: str | None, which: str
 ) -> None:
     expected = ALL[::3] if task else ALL
     removed: list[str] = []
@@ -143,12 +141,12 @@ def test_what_is_removed_between_pages_moves_nothing_else(
 
 
 @pytest.mark.usefixtures("_hundred")
-def test_what_is_added_between_pages_moves_nothing_else(store: Store) -> None:
+def test_what_is_added_between_pages_moves_nothing_else(store: Bench) -> None:
     numbers = iter(range(1000))
 
     def add(found: FoundPage) -> None:
         n = next(numbers)
-        put(store, labelled(f"a{n}", FAR - 1), labelled(f"d{n}", FAR + 3), labelled(f"f{n}", FAR))
+        store.put(labelled(f"a{n}", FAR - 1), labelled(f"d{n}", FAR + 3), labelled(f"f{n}", FAR))
 
     found = [name for page in pages(store, limit=7, between=add) for name in page]
 
@@ -161,7 +159,7 @@ def test_what_is_added_between_pages_moves_nothing_else(store: Store) -> None:
 
 @pytest.mark.usefixtures("_hundred")
 @pytest.mark.parametrize("limit", [1, 7, 100])
-def test_what_is_paused_due_comes_last_and_by_task_in_its_place(store: Store, limit: int) -> None:
+def test_what_is_paused_due_comes_last_and_by_task_in_its_place(store: Bench, limit: int) -> None:
     paused_due = ALL[1:60:3]
     pause_due(store, *paused_due, task="t1")
 
@@ -171,11 +169,11 @@ def test_what_is_paused_due_comes_last_and_by_task_in_its_place(store: Store, li
     assert (first.due_ms, first.score) == (5, 10**15 + 5)
 
 
-def test_what_is_paused_due_is_in_the_range_of_its_due(store: Store) -> None:
-    put(store, labelled("a"), labelled("b"), labelled("c", FAR + 5))
+def test_what_is_paused_due_is_in_the_range_of_its_due(store: Bench) -> None:
+    store.put(labelled("a"), labelled("b"), labelled("c", FAR + 5))
     pause_due(store, "a", "b")
-    become_due(store, "b", 9)  # moved manually
-    store.promote(QUEUE, Layout(), 100)
+    store.become_due("b", 9)  # moved manually
+    store.promote()
 
     for task in (None, "tasks.t"):
         assert names(store, Where(task, 5, 5)) == ["a"]
@@ -202,7 +200,7 @@ def test_what_is_paused_due_is_in_the_range_of_its_due(store: Store) -> None:
     ],
 )
 def test_a_range_of_dues_is_inclusive(
-    store: Store, low: int | None, high: int | None, expected: list[str], limit: int
+    store: Bench, low: int | None, high: int | None, expected: list[str], limit: int
 ) -> None:
     assert names(store, Where(None, low, high), limit) == expected
     by_task = [name for name in expected if int(name[1:]) % 3 == 0]
@@ -213,33 +211,33 @@ def test_a_range_of_dues_is_inclusive(
 
 @pytest.mark.usefixtures("_hundred")
 @pytest.mark.parametrize("limit", [1, 4, 1000])
-def test_one_priority_only(store: Store, limit: int) -> None:
+def test_one_priority_only(store: Bench, limit: int) -> None:
     assert names(store, Where(step=3), limit) == ALL[1::2]
     assert names(store, Where("t0", step=3), limit) == ALL[3::6]
     assert names(store, Where(step=9), limit) == []
 
 
-def test_a_page_of_one_priority_looks_at_ten_times_as_many_at_most(store: Store) -> None:
+def test_a_page_of_one_priority_looks_at_ten_times_as_many_at_most(store: Bench) -> None:
     for n in range(45):
-        put(store, labelled(f"e{n:02}", FAR + n, priority=9 if n == 44 else 0))
+        store.put(labelled(f"e{n:02}", FAR + n, priority=9 if n == 44 else 0))
 
     found = [*pages(store, Where(step=9), 2)]
 
     assert found == [[], [], ["e44"]]
 
 
-def test_a_large_page_of_one_priority_does_not_hold_redis_up(store: Store) -> None:
+def test_a_large_page_of_one_priority_does_not_hold_redis_up(store: Bench) -> None:
     for start in range(0, 5600, 400):
-        put(store, *(labelled(f"e{n:04}", FAR) for n in range(start, start + 400)))
-    put(store, labelled("last", FAR + 1, priority=9))
+        store.put(*(labelled(f"e{n:04}", FAR) for n in range(start, start + 400)))
+    store.put(labelled("last", FAR + 1, priority=9))
 
     *before, last = pages(store, Where(step=9), 1000)
     assert (before, last) == ([[]] * len(before), ["last"])
 
 
-def test_a_task_whose_name_begins_like_another(store: Store) -> None:
+def test_a_task_whose_name_begins_like_another(store: Bench) -> None:
     for task in ("t", "t2", "t.x", "u t", ""):
-        put(store, labelled(f"of {task}", task=task))
+        store.put(labelled(f"of {task}", task=task))
 
     for task in ("t", "t2", "t.x", "u t"):
         assert names(store, Where(task)) == [f"of {task}"]
@@ -249,26 +247,26 @@ def test_a_task_whose_name_begins_like_another(store: Store) -> None:
 # -- what is out of step
 
 
-def test_entries_that_cannot_be_read_are_there_too(store: Store) -> None:
+def test_entries_that_cannot_be_read_are_there_too(store: Bench) -> None:
     store.client.zadd("{q}:due", {"no record": 1, "garbage": 2})
     store.client.hset("{q}:entries", "garbage", b"\xff")
-    put(store, entry("a", FAR))
+    store.put(entry("a", FAR))
 
     found = store.control.page(QUEUE, Where(), 10).entries
     assert found[:2] == [Listed("no record", 1, b""), Listed("garbage", 2, b"\xff")]
     assert names(store, Where(step=0)) == ["a"]
 
 
-def test_an_index_that_is_out_of_step_ends_all_the_same(store: Store) -> None:
-    put(store, labelled("a", FAR), labelled("b", FAR + 1), labelled("c", FAR + 2))
+def test_an_index_that_is_out_of_step_ends_all_the_same(store: Bench) -> None:
+    store.put(labelled("a", FAR), labelled("b", FAR + 1), labelled("c", FAR + 2))
     store.client.zadd("{q}:due", {"b": 3})
     store.client.zrem("{q}:due", "c")
 
     assert names(store, Where("tasks.t"), 1) == ["a", "b", "c"]
 
 
-def test_a_page_takes_what_has_moved_since_at_its_new_place(store: Store) -> None:
-    put(store, *(labelled(f"e{n}", FAR + n) for n in range(4)))
+def test_a_page_takes_what_has_moved_since_at_its_new_place(store: Bench) -> None:
+    store.put(*(labelled(f"e{n}", FAR + n) for n in range(4)))
     first = store.control.page(QUEUE, Where(), 2)
     store.control.reschedule(QUEUE, [("e1", Due(FAR + 9), None), ("e3", Due(FAR - 9), None)])
 
@@ -276,10 +274,10 @@ def test_a_page_takes_what_has_moved_since_at_its_new_place(store: Store) -> Non
     assert [each.name for each in rest] == ["e2", "e1"]
 
 
-def test_looking_changes_nothing_and_passes_on_a_full_server(store: Store) -> None:
-    put(store, labelled("a"))
-    fill(store)
-    before = state(store)
+def test_looking_changes_nothing_and_passes_on_a_full_server(store: Bench) -> None:
+    store.put(labelled("a"))
+    store.fill()
+    before = store.state()
 
     assert names(store) == ["a"]
-    assert state(store) == before
+    assert store.state() == before

@@ -3,61 +3,50 @@
 from __future__ import annotations
 
 import pytest
-from redis.exceptions import ResponseError
 
 from celery_delayq.model.envelope import Due
 from celery_delayq.model.lookup import Name, StatusCode
-from celery_delayq.store.keys import Layout
-from celery_delayq.store.schedule import Store
 from tests.lua.conftest import (
     FAR,
     QUEUE,
     STATE_KEYS,
+    Bench,
     as_scheduled,
-    become_due,
     entry,
-    fill,
     labelled,
-    make_ready,
-    put,
     repeating,
-    reserve,
-    state,
     taken_by,
 )
-from tests.support.keyspace import snapshot
-
-pytestmark = pytest.mark.usefixtures("watched")
 
 LATER = Due(FAR + 100)
 
 
-def move(store: Store, id: str, due: Due = LATER, if_due: int | None = None) -> StatusCode:
+def move(store: Bench, id: str, due: Due = LATER, if_due: int | None = None) -> StatusCode:
     [dead_letter] = store.control.reschedule(QUEUE, [(id, due, if_due)])
     return dead_letter
 
 
 @pytest.mark.parametrize("what", [labelled("a"), entry("a", FAR)], ids=["labelled", "unlabelled"])
-def test_an_entry_has_a_new_place_everywhere(store: Store, what: object) -> None:
-    put(store, what)  # type: ignore[arg-type]
+def test_an_entry_has_a_new_place_everywhere(store: Bench, what: object) -> None:
+    store.put(what)  # type: ignore[arg-type]
 
     assert move(store, "a", Due(FAR - 5)) == "d"
-    assert state(store) == as_scheduled(what._replace(due=Due(FAR - 5)))  # type: ignore[attr-defined]
+    assert store.state() == as_scheduled(what._replace(due=Due(FAR - 5)))  # type: ignore[attr-defined]
 
 
-def test_where_it_is_due_later_the_next_due_may_be_early_once(store: Store) -> None:
-    put(store, labelled("a"))
+def test_where_it_is_due_later_the_next_due_may_be_early_once(store: Bench) -> None:
+    store.put(labelled("a"))
 
     assert move(store, "a") == "d"
     moved = as_scheduled(labelled("a", FAR + 100))
-    assert state(store) == moved | {"delayq:next_due": {b"q": FAR}}
+    assert store.state() == moved | {"delayq:next_due": {b"q": FAR}}
 
-    store.promote(QUEUE, Layout(), 100)
-    assert state(store) == moved
+    store.promote()
+    assert store.state() == moved
 
 
-def test_an_earlier_due_wakes_the_dispatchers(store: Store) -> None:
-    put(store, labelled("a"))
+def test_an_earlier_due_wakes_the_dispatchers(store: Bench) -> None:
+    store.put(labelled("a"))
     with store.client.pubsub(ignore_subscribe_messages=True) as ears:
         ears.subscribe(store.keys.wake)
         ears.get_message(timeout=5)
@@ -73,74 +62,74 @@ def test_an_earlier_due_wakes_the_dispatchers(store: Store) -> None:
 
 
 @pytest.mark.parametrize("due", [Due(1), Due(-5), Due(0, relative=True), Due(-9, relative=True)])
-def test_the_past_is_refused(store: Store, due: Due) -> None:
-    put(store, labelled("a"))
-    before = state(store)
+def test_the_past_is_refused(store: Bench, due: Due) -> None:
+    store.put(labelled("a"))
+    before = store.state()
 
     assert move(store, "a", due) == "p"
-    assert state(store) == before
+    assert store.state() == before
 
 
-def test_what_has_left_the_schedule_is_told_and_left_alone(store: Store) -> None:
-    make_ready(store, labelled("running"))
-    reserve(store)
-    make_ready(store, labelled("ready"))
-    before = state(store)
+def test_what_has_left_the_schedule_is_told_and_left_alone(store: Bench) -> None:
+    store.make_ready(labelled("running"))
+    store.reserve()
+    store.make_ready(labelled("ready"))
+    before = store.state()
 
     moves = [("running", LATER, None), ("ready", LATER, 5), ("never was", LATER, None)]
     assert store.control.reschedule(QUEUE, moves) == ["r", "w", "u"]
-    assert state(store) == before
+    assert store.state() == before
 
 
-def test_what_was_cancelled_is_unknown(store: Store) -> None:
-    put(store, labelled("a"))
-    make_ready(store, labelled("b"))
-    store.control.cancel(QUEUE, Layout(), ["a", "b"])
+def test_what_was_cancelled_is_unknown(store: Bench) -> None:
+    store.put(labelled("a"))
+    store.make_ready(labelled("b"))
+    store.cancel("a", "b")
 
     assert move(store, "a") == move(store, "b") == "u"
 
 
-def test_only_what_is_due_then_is_moved(store: Store) -> None:
-    put(store, labelled("a"))
-    before = state(store)
+def test_only_what_is_due_then_is_moved(store: Bench) -> None:
+    store.put(labelled("a"))
+    before = store.state()
 
     assert move(store, "a", if_due=FAR + 1) == "c"
-    assert state(store) == before
+    assert store.state() == before
     assert move(store, "a", Due(FAR - 1), if_due=FAR) == "d"
     assert move(store, "a", Due(FAR - 2), if_due=FAR) == "c"
-    assert state(store) == as_scheduled(labelled("a", FAR - 1))
+    assert store.state() == as_scheduled(labelled("a", FAR - 1))
 
 
-def test_what_is_paused_due_goes_back_to_where_it_waits_for_a_time(store: Store) -> None:
+def test_what_is_paused_due_goes_back_to_where_it_waits_for_a_time(store: Bench) -> None:
     store.control.pause([], task="tasks.t")
-    put(store, labelled("a"))
-    become_due(store, "a", 7)
-    store.promote(QUEUE, Layout(), 100)
+    store.put(labelled("a"))
+    store.become_due("a", 7)
+    store.promote()
 
     assert move(store, "a", if_due=6) == "c"
     assert move(store, "a", Due(FAR), if_due=7) == "d"
-    found = state(store)
+    found = store.state()
     assert found.pop("delayq:control")
     assert found == as_scheduled(labelled("a"))
 
 
-def test_all_that_have_the_id_are_moved_or_a_name_alone(store: Store) -> None:
+def test_all_that_have_the_id_are_moved_or_a_name_alone(store: Bench) -> None:
     one, two = labelled("a", FAR, message_id="n1"), labelled("a", FAR + 9, message_id="n2")
-    put(store, one, two)
+    store.put(one, two)
 
     assert move(store, Name("a\0n2"), Due(FAR + 5)) == "d"
-    assert state(store) == as_scheduled(one, **{"a\0n2": two._replace(due=Due(FAR + 5))}) | {
+    assert store.state() == as_scheduled(one, **{"a\0n2": two._replace(due=Due(FAR + 5))}) | {
         "{q}:duplicate_ids": {b"a\0n2": 0}
     }
     assert move(store, Name("a"), Due(FAR - 1)) == "d"
     assert store.client.zscore("{q}:due", "a\0n2") == FAR + 5
     assert move(store, "a", Due(FAR - 3)) == "d"
-    assert state(store) == as_scheduled(
+    assert store.state() == as_scheduled(
         one._replace(due=Due(FAR - 3)), **{"a\0n2": two._replace(due=Due(FAR - 3))}
     ) | {"{q}:duplicate_ids": {b"a\0n2": 0}}
 
 
-def test_an_unreadable_record_is_moved_too(store: Store) -> None:
+def test_an_unreadable_record_is_moved_too(store: Bench) -> None:
     store.client.zadd("{q}:due", {"a": FAR})
     store.client.hset("{q}:entries", "a", b"\xff no record")
 
@@ -148,40 +137,36 @@ def test_an_unreadable_record_is_moved_too(store: Store) -> None:
     assert store.client.zscore("{q}:due", "a") == FAR + 1
 
 
-def test_its_unique_key_stays_taken(store: Store) -> None:
-    put(store, labelled("a", unique="sk"))
+def test_its_unique_key_stays_taken(store: Bench) -> None:
+    store.put(labelled("a", unique="sk"))
 
     move(store, "a")
-    assert state(store)["{q}:unique"] == {b"k": taken_by("a")}
+    assert store.state()["{q}:unique"] == {b"k": taken_by("a")}
 
 
 def test_a_repeat_gets_the_same_answer_and_does_not_move_what_others_have_moved(
-    store: Store,
+    store: Bench,
 ) -> None:
-    put(store, labelled("a"))
+    store.put(labelled("a"))
     again = repeating(store, lambda: move(store, "a", Due(FAR - 9)))
 
     assert move(again, "a", Due(FAR - 1), if_due=FAR) == "d"
-    assert state(store) == as_scheduled(labelled("a", FAR - 9))
+    assert store.state() == as_scheduled(labelled("a", FAR - 9))
 
 
-def test_a_full_server_lets_it_pass(store: Store) -> None:
-    put(store, labelled("a"))
-    fill(store)
+def test_a_full_server_lets_it_pass(store: Bench) -> None:
+    store.put(labelled("a"))
+    store.fill()
 
     assert move(repeating(store), "a", Due(FAR - 1)) == "d"
-    assert state(store) == as_scheduled(labelled("a", FAR - 1))
+    assert store.state() == as_scheduled(labelled("a", FAR - 1))
 
 
 @pytest.mark.parametrize("key", ["delayq:next_due", *STATE_KEYS])
 def test_a_key_of_another_type_is_an_error_before_anything_is_written(
-    store: Store, key: str
+    store: Bench, key: str
 ) -> None:
-    put(store, labelled("a"))
-    store.client.set(key, "not ours")
-    before = snapshot(store.client)
+    store.put(labelled("a"))
 
-    with pytest.raises(ResponseError, match="WRONGTYPE"):
+    with store.wrong_type(key):
         move(store, "a")
-
-    assert snapshot(store.client) == before

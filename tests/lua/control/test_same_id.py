@@ -12,47 +12,32 @@ import pytest
 from celery_delayq.model.envelope import Due, Entry, Record
 from celery_delayq.store import control
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting import scripts
 from celery_delayq.store.scripting.calls import Call
-from tests.lua.conftest import (
-    FAR,
-    QUEUE,
-    become_due,
-    labelled,
-    make_ready,
-    message_of,
-    put,
-    repeating,
-    reserve,
-    state,
-    states,
-)
+from tests.lua.conftest import FAR, QUEUE, Bench, labelled, message_of, repeating
 from tests.lua.uniques import owned, where_it_is
 from tests.support.model_state import observed
 
-pytestmark = pytest.mark.usefixtures("watched")
 
-
-def put_many(store: Store, count: int, id: str = "a") -> None:
+def put_many(store: Bench, count: int, id: str = "a") -> None:
     """Schedule messages with one id."""
     for start in range(0, count, 500):
         numbers = range(start, min(start + 500, count))
-        put(store, *(labelled(id, FAR + n, message_id=f"n{n:06}") for n in numbers))
+        store.put(*(labelled(id, FAR + n, message_id=f"n{n:06}") for n in numbers))
 
 
-def commands(store: Store) -> int:
+def commands(store: Bench) -> int:
     """Return how many commands the server has run, also those of scripts."""
     stats = store.client.info("commandstats")
     return sum(stat["calls"] for name, stat in stats.items() if name != "cmdstat_info")
 
 
-class Watching(Store):
+class Watching(Bench):
     """A store that notes how many commands each of its calls takes, and may do something before."""
 
     before: Callable[[], object] = staticmethod(lambda: None)
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Bench) -> None:
         super().__init__(store.client, store.keys, store.layout)
         self.costs: list[int] = []
 
@@ -68,21 +53,21 @@ class Watching(Store):
 # -- unique keys
 
 
-def leave(store: Store, place: str) -> None:
+def leave(store: Bench, place: str) -> None:
     """Have the owner of a key leave its place."""
     if place == "scheduled":
-        become_due(store, "a")
-        assert store.promote(QUEUE, Layout(), 100).moved == 1
+        store.become_due("a")
+        assert store.promote().moved == 1
     elif place == "ready":
-        assert len(reserve(store).messages) == 1
+        assert len(store.reserve().messages) == 1
     else:
-        assert store.leases.ack(QUEUE, "me", ["1:1"]) == 1
+        assert store.ack("1:1") == 1
 
 
 @where_it_is
 @pytest.mark.parametrize("policy", ["r 0 0", "l 0 0", "k 0 0", ""])
 def test_a_key_takes_no_more_commands_when_many_have_the_id_of_its_owner(
-    store: Store, place: str, policy: str
+    store: Bench, place: str, policy: str
 ) -> None:
     """Another wants to have it or, without a policy, the owner leaves its place."""
 
@@ -94,7 +79,7 @@ def test_a_key_takes_no_more_commands_when_many_have_the_id_of_its_owner(
         put_many(store, number)
         watching = Watching(store)
         if policy:
-            [became] = states(watching, labelled("new", unique="dk", policy=policy))
+            [became] = watching.states(labelled("new", unique="dk", policy=policy))
             assert became in ("kept", "replaced", "scheduled")
         else:
             leave(watching, place)
@@ -108,7 +93,7 @@ def test_a_key_takes_no_more_commands_when_many_have_the_id_of_its_owner(
 
 LATER = FAR + 10**9
 
-Change = Callable[[Store, Sequence[str]], Sequence[Any]]
+Change = Callable[[Bench, Sequence[str]], Sequence[Any]]
 
 #: Calls by id; `cancel` comes last, since it leaves nothing to change.
 CHANGES: dict[str, Change] = {
@@ -121,12 +106,12 @@ CHANGES: dict[str, Change] = {
 }
 
 
-def learn_scripts(store: Store) -> None:
+def learn_scripts(store: Bench) -> None:
     for name in ("find", "reschedule", "run_now", "cancel"):
         store.client.script_load(scripts.load(f"control/{name}").source)
 
 
-def change_all(store: Store, name: str, ids: Sequence[str], number: int) -> list[int]:
+def change_all(store: Bench, name: str, ids: Sequence[str], number: int) -> list[int]:
     """Make a change of all that have *ids*, and return how many commands each call took."""
     watching = Watching(store)
     found = CHANGES[name](watching, ids)
@@ -137,11 +122,11 @@ def change_all(store: Store, name: str, ids: Sequence[str], number: int) -> list
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize("number", [1000, pytest.param(100_000, marks=pytest.mark.full)])
 def test_a_call_does_not_much_more_for_one_id_that_many_have_than_for_many_ids(
-    store: Store, name: str, number: int
+    store: Bench, name: str, number: int
 ) -> None:
     learn_scripts(store)
     ids = [f"id{n}" for n in range(100)]
-    put(store, *map(labelled, ids))
+    store.put(*map(labelled, ids))
     [most] = change_all(store, name, ids, 100)
     put_many(store, number)
 
@@ -155,7 +140,7 @@ def test_a_call_does_not_much_more_for_one_id_that_many_have_than_for_many_ids(
 @pytest.mark.parametrize("names", [1, 2, 3, 7])
 @pytest.mark.parametrize("name", CHANGES)
 def test_calls_that_look_at_few_names_do_the_same_as_one(
-    store: Store, monkeypatch: pytest.MonkeyPatch, name: str, names: int
+    store: Bench, monkeypatch: pytest.MonkeyPatch, name: str, names: int
 ) -> None:
     """With each reply lost, too. Some of the messages run, some are ready, some scheduled."""
     found = []
@@ -164,16 +149,15 @@ def test_calls_that_look_at_few_names_do_the_same_as_one(
         store.next_queue()
         monkeypatch.setattr(control, "BATCH", 100)
         for n in (5, 2, 8):
-            make_ready(store, labelled("a", message_id=f"n{n}", unique=f"d{n}"))
-        reserve(store, limit=2)
-        put(
-            store,
+            store.make_ready(labelled("a", message_id=f"n{n}", unique=f"d{n}"))
+        store.reserve(limit=2)
+        store.put(
             *(labelled("a", FAR + n, message_id=f"n{n}", unique=f"s{n}") for n in (4, 9, 1, 6)),
         )
-        put(store, *map(labelled, "bc"), labelled("b", message_id="b2"))
+        store.put(*map(labelled, "bc"), labelled("b", message_id="b2"))
         monkeypatch.setattr(control, "BATCH", number)
         told = CHANGES[name](repeating(store), ["b", "a", "never was", "c", "a"])
-        found.append((told, observed(QUEUE, state(store))))
+        found.append((told, observed(QUEUE, store.state())))
 
     assert found[0] == found[1]
 
@@ -184,7 +168,7 @@ class Meanwhile:
     *touched* are the message ids of all messages that the worker has held at any moment.
     """
 
-    def __init__(self, store: Store, seed: int) -> None:
+    def __init__(self, store: Bench, seed: int) -> None:
         self.store, self.random = store, random.Random(seed)
         self.requests = count(1)
         self.held: dict[str, Entry] = {}
@@ -198,7 +182,7 @@ class Meanwhile:
         for number, message_id in enumerate(message_ids):
             one = labelled("a", FAR, message_id=message_id)
             self.entries[message_of(one)] = one
-            (make_ready if number % 3 == 0 else put)(self.store, one)
+            (self.store.put if number % 3 else self.store.make_ready)(one)
         for _ in range(4):
             self.reserve()
 
@@ -209,11 +193,11 @@ class Meanwhile:
 
     def promote(self) -> None:
         if names := self.store.client.zrange("{q}:due", 0, -1):
-            become_due(self.store, self.random.choice(names).decode())
-            self.store.promote(QUEUE, Layout(), 100)
+            self.store.become_due(self.random.choice(names).decode())
+            self.store.promote()
 
     def reserve(self) -> None:
-        for field, message, _ in reserve(self.store, str(next(self.requests)), 1).messages:
+        for field, message, _ in self.store.reserve(str(next(self.requests)), 1).messages:
             self.held[field] = self.entries[message]
             self.touched.add(message_id_of(self.held[field]))
 
@@ -223,25 +207,25 @@ class Meanwhile:
 
     def requeue(self) -> None:
         if one := self.take():
-            self.store.leases.requeue(QUEUE, "me", [one[0]])
+            self.store.requeue(one[0])
 
     def put_off(self) -> None:
         """Its task is paused."""
         if one := self.take():
             field, entry = one
-            self.store.leases.replace(QUEUE, entry, QUEUE, "me", field, when_due="keep")
-            self.store.leases.ack(QUEUE, "me", [field])
+            self.store.replace(entry, field=field, when_due="keep")
+            self.store.ack(field)
 
     def ack(self) -> None:
         if one := self.take():
-            self.store.leases.ack(QUEUE, "me", [one[0]])
+            self.store.ack(one[0])
 
 
 def message_id_of(entry: Entry) -> str:
     return Record.unpack(entry.data).message_id
 
 
-def unchanged(store: Store, name: str) -> set[str]:
+def unchanged(store: Bench, name: str) -> set[str]:
     """Return the message ids of messages without the change."""
     scheduled = {
         Record.unpack(data).message_id
@@ -255,7 +239,7 @@ def unchanged(store: Store, name: str) -> set[str]:
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("name", ["reschedule", "run_now", "cancel"])
 def test_what_moves_between_two_calls_is_changed_unless_a_worker_has_had_it(
-    store: Store, monkeypatch: pytest.MonkeyPatch, name: str, seed: int
+    store: Bench, monkeypatch: pytest.MonkeyPatch, name: str, seed: int
 ) -> None:
     meanwhile = Meanwhile(store, seed)
     meanwhile.put_all()

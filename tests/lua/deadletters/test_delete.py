@@ -3,51 +3,46 @@
 from __future__ import annotations
 
 import pytest
-from redis.exceptions import ResponseError
 
-from celery_delayq.store.schedule import Store
-from tests.lua.conftest import LAYOUT, QUEUE, fill, repeating, state
+from tests.lua.conftest import QUEUE, REGISTERED, Bench, repeating
 from tests.lua.dead_letters import DETAILS, DIED, dead, dead_letters_left, seed
-from tests.support.keyspace import snapshot
-
-REGISTERED = {"delayq:queues": {b"q": LAYOUT}}
 
 
-def test_dead_letters_are_forgotten_and_others_stay(store: Store) -> None:
+def test_dead_letters_are_forgotten_and_others_stay(store: Bench) -> None:
     seed(store, "a", "b", "c")
 
     assert store.dead_letters.delete(QUEUE, [("a", DIED), ("c", DIED + 2)]) == ["d", "d"]
-    assert state(store) == REGISTERED | dead("b", died_ms=DIED + 1)
+    assert store.state() == REGISTERED | dead("b", died_ms=DIED + 1)
 
 
-def test_the_last_one_leaves_nothing(store: Store) -> None:
+def test_the_last_one_leaves_nothing(store: Bench) -> None:
     seed(store, "a", details=DETAILS)
 
     assert store.dead_letters.delete(QUEUE, [("a", DIED)]) == ["d"]
-    assert state(store) == REGISTERED
+    assert store.state() == REGISTERED
 
 
-def test_another_dead_letter_with_that_id_stays(store: Store) -> None:
+def test_another_dead_letter_with_that_id_stays(store: Bench) -> None:
     seed(store, "a", died_ms=DIED + 1)
-    before = state(store)
+    before = store.state()
 
     assert store.dead_letters.delete(QUEUE, [("a", DIED), ("never", DIED)]) == ["c", "u"]
-    assert state(store) == before
+    assert store.state() == before
 
 
-def test_what_does_not_say_when_it_died_is_meant_all_the_same(store: Store) -> None:
+def test_what_does_not_say_when_it_died_is_meant_all_the_same(store: Bench) -> None:
     seed(store, "a")
     store.client.hset("{q}:dead", "a", b"\xff not what we write")
 
     assert store.dead_letters.delete(QUEUE, [("a", 0)]) == ["d"]
-    assert state(store) == REGISTERED
+    assert store.state() == REGISTERED
 
 
-def test_no_dead_letters_are_no_call(store: Store) -> None:
+def test_no_dead_letters_are_no_call(store: Bench) -> None:
     assert store.dead_letters.delete(QUEUE, []) == []
 
 
-def test_a_repeat_gives_the_same_answer_and_takes_no_other(store: Store) -> None:
+def test_a_repeat_gives_the_same_answer_and_takes_no_other(store: Bench) -> None:
     seed(store, "a")
 
     again = repeating(store, lambda: seed(store, "a", died_ms=DIED + 1))
@@ -55,17 +50,17 @@ def test_a_repeat_gives_the_same_answer_and_takes_no_other(store: Store) -> None
     assert again.dead_letters.delete(QUEUE, [("a", DIED)]) == ["d"]
     assert dead_letters_left(store) == {"a"}
     assert repeating(store).dead_letters.delete(QUEUE, [("a", DIED + 1)]) == ["d"]
-    assert state(store) == REGISTERED
+    assert store.state() == REGISTERED
 
 
-def test_a_full_server_lets_it_pass(store: Store) -> None:
+def test_a_full_server_lets_it_pass(store: Bench) -> None:
     seed(store, "a")
-    fill(store)
+    store.fill()
 
     assert store.dead_letters.delete(QUEUE, [("a", DIED)]) == ["d"]
 
 
-def test_an_answer_is_not_kept_for_long(store: Store) -> None:
+def test_an_answer_is_not_kept_for_long(store: Bench) -> None:
     seed(store, "a")
     store.dead_letters.delete(QUEUE, [("a", DIED)], "mine")
 
@@ -74,17 +69,8 @@ def test_an_answer_is_not_kept_for_long(store: Store) -> None:
 
 @pytest.mark.parametrize("key", ["{q}:dead", "{q}:dead_at", "{q}:answer:t"])
 def test_a_key_of_another_type_is_an_error_before_anything_is_written(
-    store: Store, key: str
+    store: Bench, key: str
 ) -> None:
     seed(store, "a", "b")
-    store.client.delete(key)
-    if key.endswith(":t"):
-        store.client.lpush(key, "not ours")
-    else:
-        store.client.set(key, "not ours")
-    before = snapshot(store.client)
-
-    with pytest.raises(ResponseError, match="WRONGTYPE"):
+    with store.wrong_type(key):
         store.dead_letters.delete(QUEUE, [("a", DIED), ("b", DIED + 1)], "t")
-
-    assert snapshot(store.client) == before

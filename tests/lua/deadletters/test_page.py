@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 from redis.exceptions import ResponseError
 
-from celery_delayq.store.schedule import Store
-from tests.lua.conftest import QUEUE, state
+from tests.lua.conftest import QUEUE, Bench
 from tests.lua.dead_letters import seed, stored
 
 
-def pages(store: Store, low: int | None = None, high: int | None = None) -> list[list[str]]:
+def pages(store: Bench, low: int | None = None, high: int | None = None) -> list[list[str]]:
     one, other = (
         [
             [dead_letter.id for dead_letter in part]
@@ -22,7 +21,7 @@ def pages(store: Store, low: int | None = None, high: int | None = None) -> list
     return one
 
 
-def test_those_that_died_first_come_first(store: Store) -> None:
+def test_those_that_died_first_come_first(store: Bench) -> None:
     seed(store, "c", died_ms=30)
     seed(store, "a", died_ms=10)
     seed(store, "d", died_ms=40)
@@ -33,7 +32,7 @@ def test_those_that_died_first_come_first(store: Store) -> None:
     assert pages(store, 41, None) == []
 
 
-def test_each_comes_once_also_when_many_died_at_one_moment(store: Store) -> None:
+def test_each_comes_once_also_when_many_died_at_one_moment(store: Bench) -> None:
     names = [f"{n:02}" for n in range(20)]
     for name in names:
         seed(store, name, died_ms=10)
@@ -46,13 +45,13 @@ def test_each_comes_once_also_when_many_died_at_one_moment(store: Store) -> None
     assert [len(part) for part in found] == [3] * 7 + [1]
 
 
-def test_a_page_ends_after_a_megabyte(store: Store) -> None:
+def test_a_page_ends_after_a_megabyte(store: Bench) -> None:
     seed(store, *"abcde", died_ms=10, message=b"." * 1_000_000)
 
     assert pages(store) == [[id] for id in "abcde"]
 
 
-def test_what_is_no_dead_letter_or_gone_holds_nothing_up(store: Store) -> None:
+def test_what_is_no_dead_letter_or_gone_holds_nothing_up(store: Bench) -> None:
     seed(store, *"abcde", died_ms=10)
     key = store.keys.queue(QUEUE)
     store.client.hdel(key.dead, "a", "b", "c")
@@ -61,7 +60,7 @@ def test_what_is_no_dead_letter_or_gone_holds_nothing_up(store: Store) -> None:
     assert pages(store) == [["d", "e"]]
 
 
-def test_what_dies_and_goes_meanwhile_is_there_or_not(store: Store) -> None:
+def test_what_dies_and_goes_meanwhile_is_there_or_not(store: Bench) -> None:
     seed(store, *"abcdef", died_ms=10)
     found = store.dead_letters.pages(QUEUE, page=2, ahead=True)
 
@@ -75,7 +74,7 @@ def test_what_dies_and_goes_meanwhile_is_there_or_not(store: Store) -> None:
     assert rest == ["c", "d", "g"]
 
 
-def test_who_stops_in_the_middle_leaves_a_connection_that_works(store: Store) -> None:
+def test_who_stops_in_the_middle_leaves_a_connection_that_works(store: Bench) -> None:
     seed(store, *"abcdef", died_ms=10)
 
     for _ in range(50):
@@ -85,23 +84,23 @@ def test_who_stops_in_the_middle_leaves_a_connection_that_works(store: Store) ->
         assert store.dead_letters.count(QUEUE) == 6
 
 
-def test_reading_changes_nothing(store: Store) -> None:
+def test_reading_changes_nothing(store: Bench) -> None:
     seed(store, *"abc", died_ms=10)
-    before = state(store)
+    before = store.state()
 
     pages(store)
 
-    assert state(store) == before
+    assert store.state() == before
 
 
-def test_keys_of_another_type_are_an_error(store: Store) -> None:
+def test_keys_of_another_type_are_an_error(store: Bench) -> None:
     store.client.set(store.keys.queue(QUEUE).dead_at, "no zset")
 
     with pytest.raises(ResponseError, match="WRONGTYPE"):
         pages(store)
 
 
-def test_a_dead_letter_without_an_id_is_one_like_all(store: Store) -> None:
+def test_a_dead_letter_without_an_id_is_one_like_all(store: Bench) -> None:
     for _ in range(2):  # as when the first reply was lost
         store.dead_letters.add_dead_letter(QUEUE, " ", "unreadable", b"a")
     store.dead_letters.add_dead_letter(QUEUE, "\n", "unreadable", b"b")

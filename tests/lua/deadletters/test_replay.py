@@ -3,64 +3,50 @@
 from __future__ import annotations
 
 import pytest
-from redis.exceptions import ResponseError
 
-from celery_delayq.store.schedule import Store
 from tests.lua.conftest import (
     FAR,
     LAYOUT,
     QUEUE,
+    REGISTERED,
     STATE_KEYS,
+    Bench,
     as_scheduled,
     bodies,
-    fill,
     labelled,
     message_of,
-    put,
     repeating,
-    reserve,
     retried,
-    state,
     taken_by,
 )
 from tests.lua.dead_letters import DETAILS, DIED, dead, dead_letters_left, replay, seed
 from tests.lua.uniques import KEY, owned, run_all, where_it_is
-from tests.support.keyspace import snapshot
-
-pytestmark = pytest.mark.usefixtures("watched")
-
-REGISTERED = {"delayq:queues": {b"q": LAYOUT}}
 
 
-def due_of_ready(store: Store, name: str) -> int:
-    """Return the due that WAITING tells."""
-    return int((store.client.hget("{q}:ready_index", name) or b"").split(b" ")[1])
-
-
-def test_a_dead_letter_is_ready_and_dead_no_more(store: Store) -> None:
+def test_a_dead_letter_is_ready_and_dead_no_more(store: Bench) -> None:
     seed(store, "a", "b")
     before = store.now_ms()
 
     assert replay(store, ("a", DIED, labelled("a", 0, priority=3))) == ["d"]
 
-    due = due_of_ready(store, "a")
+    due = store.ready_index_due("a")
     assert before <= due <= store.now_ms()
-    assert state(store) == REGISTERED | dead("b", died_ms=DIED + 1) | {
+    assert store.state() == REGISTERED | dead("b", died_ms=DIED + 1) | {
         "q\x06\x163": [message_of(labelled("a"))],
         "{q}:ready_index": {b"a": b"n-a %d - tasks.t" % due},
         "{q}:wake": [b""],
     }
 
 
-def test_one_that_is_to_run_later_is_scheduled(store: Store) -> None:
+def test_one_that_is_to_run_later_is_scheduled(store: Bench) -> None:
     seed(store, "a", "b")
     one, two = labelled("a", FAR + 5), labelled("b", FAR)
 
     assert replay(store, ("a", DIED, one), ("b", DIED + 1, two)) == ["d", "d"]
-    assert state(store) == as_scheduled(one, two)
+    assert store.state() == as_scheduled(one, two)
 
 
-def test_a_countdown_counts_from_redis_clock(store: Store) -> None:
+def test_a_countdown_counts_from_redis_clock(store: Bench) -> None:
     seed(store, "a")
     before = store.now_ms()
 
@@ -68,47 +54,47 @@ def test_a_countdown_counts_from_redis_clock(store: Store) -> None:
 
     due = int(store.client.zscore("{q}:due", "a") or 0)
     assert before + 60_000 <= due <= store.now_ms() + 60_001
-    assert state(store) == as_scheduled(labelled("a", due))
+    assert store.state() == as_scheduled(labelled("a", due))
 
 
-def test_several_run_in_the_order_in_which_they_are_told(store: Store) -> None:
+def test_several_run_in_the_order_in_which_they_are_told(store: Bench) -> None:
     seed(store, "a", "b", "c")
     entries = {id: labelled(id, 0) for id in "cab"}
     died = {"a": DIED, "b": DIED + 1, "c": DIED + 2}
 
     assert replay(store, *((id, died[id], each) for id, each in entries.items())) == ["d"] * 3
-    assert bodies(reserve(store)) == [message_of(each) for each in entries.values()]
+    assert bodies(store.reserve()) == [message_of(each) for each in entries.values()]
 
 
-def test_a_dead_letter_with_details_is_known_by_when_it_died_too(store: Store) -> None:
+def test_a_dead_letter_with_details_is_known_by_when_it_died_too(store: Bench) -> None:
     seed(store, "a", details=DETAILS)
 
     assert replay(store, ("a", DIED + 1, labelled("a", FAR))) == ["c"]
     assert replay(store, ("a", DIED, labelled("a", FAR)), token="t2") == ["d"]
-    assert state(store) == as_scheduled(labelled("a", FAR))
+    assert store.state() == as_scheduled(labelled("a", FAR))
 
 
-def test_another_dead_letter_with_that_id_stays(store: Store) -> None:
+def test_another_dead_letter_with_that_id_stays(store: Bench) -> None:
     """It died after the one that is meant was read, and was replayed by others."""
     seed(store, "a", died_ms=DIED + 1000)
-    before = state(store)
+    before = store.state()
 
     assert replay(store, ("a", DIED, labelled("a", 0)), ("never", DIED, labelled("b"))) == [
         "c",
         "u",
     ]
-    assert state(store) == before
+    assert store.state() == before
 
 
-def test_what_does_not_say_when_it_died_is_meant_all_the_same(store: Store) -> None:
+def test_what_does_not_say_when_it_died_is_meant_all_the_same(store: Bench) -> None:
     seed(store, "a")
     store.client.hset("{q}:dead", "a", b"\xff not what we write")
 
     assert replay(store, ("a", 0, labelled("a", FAR))) == ["d"]
-    assert state(store) == as_scheduled(labelled("a", FAR))
+    assert store.state() == as_scheduled(labelled("a", FAR))
 
 
-def test_dead_letters_with_one_task_id_all_run(store: Store) -> None:
+def test_dead_letters_with_one_task_id_all_run(store: Bench) -> None:
     seed(store, "a", "a\0second", "a\0third")
     first, second, third = (labelled("a", 0, message_id=f"n{n}") for n in (1, 2, 3))
 
@@ -116,18 +102,18 @@ def test_dead_letters_with_one_task_id_all_run(store: Store) -> None:
         store, ("a", DIED, first), ("a\0second", DIED + 1, second), ("a\0third", DIED + 2, third)
     ) == ["d", "d", "d"]
     assert not dead_letters_left(store)
-    assert set(state(store)["{q}:ready_index"]) == {b"a", b"a\0n2", b"a\0n3"}
+    assert set(store.state()["{q}:ready_index"]) == {b"a", b"a\0n2", b"a\0n3"}
     assert run_all(store) == [message_of(each) for each in (first, second, third)]
-    assert state(store).keys() == {"delayq:queues", "delayq:lease_ends", "{q}:leases"}
+    assert store.state().keys() == {"delayq:queues", "delayq:lease_ends", "{q}:leases"}
 
 
-def test_a_scheduled_entry_with_that_id_stays_beside_it(store: Store) -> None:
+def test_a_scheduled_entry_with_that_id_stays_beside_it(store: Bench) -> None:
     seed(store, "a")
     there, again = labelled("a", FAR, message_id="n1"), labelled("a", FAR + 1, message_id="n2")
-    put(store, there)
+    store.put(there)
 
     assert replay(store, ("a", DIED, again)) == ["d"]
-    assert state(store) == as_scheduled(there, **{"a\0n2": again}) | {
+    assert store.state() == as_scheduled(there, **{"a\0n2": again}) | {
         "{q}:duplicate_ids": {b"a\0n2": 0}
     }
 
@@ -135,7 +121,7 @@ def test_a_scheduled_entry_with_that_id_stays_beside_it(store: Store) -> None:
 # -- to another queue
 
 
-def test_it_may_go_to_another_queue(store: Store) -> None:
+def test_it_may_go_to_another_queue(store: Bench) -> None:
     seed(store, "a", "b", queue="p")
 
     found = replay(store, ("a", DIED, labelled("a", FAR)), queue="p", to=QUEUE)
@@ -144,10 +130,10 @@ def test_it_may_go_to_another_queue(store: Store) -> None:
     assert dead_letters_left(store, "p") == {"b"}
     expected = as_scheduled(labelled("a", FAR))
     expected["delayq:queues"] = {b"q": LAYOUT, b"p": LAYOUT}
-    assert {name: value for name, value in state(store).items() if "{p}" not in name} == expected
+    assert {name: value for name, value in store.state().items() if "{p}" not in name} == expected
 
 
-def test_a_queue_that_has_only_got_dead_letters_is_made_known(store: Store) -> None:
+def test_a_queue_that_has_only_got_dead_letters_is_made_known(store: Bench) -> None:
     seed(store, "a", queue="p")
 
     replay(store, ("a", DIED, labelled("a", FAR)), queue="p", to=QUEUE)
@@ -161,10 +147,10 @@ def test_a_queue_that_has_only_got_dead_letters_is_made_known(store: Store) -> N
 
 @where_it_is
 @pytest.mark.parametrize("due", [0, FAR])
-def test_a_dead_letter_whose_unique_key_is_taken_stays(store: Store, place: str, due: int) -> None:
+def test_a_dead_letter_whose_unique_key_is_taken_stays(store: Bench, place: str, due: int) -> None:
     seed(store, "a", "free")
     owned(store, place)
-    before = state(store)
+    before = store.state()
 
     told = replay(
         store,
@@ -175,10 +161,10 @@ def test_a_dead_letter_whose_unique_key_is_taken_stays(store: Store, place: str,
     assert told == ["k", "d"]
     assert dead_letters_left(store) == {"a"}
     for name in ("{q}:unique", "{q}:ready_index", "{q}:leased_index"):
-        assert state(store).get(name) == before.get(name)
+        assert store.state().get(name) == before.get(name)
 
 
-def test_a_key_that_is_free_is_taken(store: Store) -> None:
+def test_a_key_that_is_free_is_taken(store: Bench) -> None:
     seed(store, "a", "b")
     policy = "e 0 0"
 
@@ -189,39 +175,39 @@ def test_a_key_that_is_free_is_taken(store: Store) -> None:
     )
 
     assert told == ["d", "k"]
-    assert state(store)[KEY] == {b"k": taken_by("a")}
+    assert store.state()[KEY] == {b"k": taken_by("a")}
     assert run_all(store) == [message_of(labelled("a", unique="dk"))]
-    assert KEY not in state(store)
+    assert KEY not in store.state()
     assert dead_letters_left(store) == {"b"}
 
 
-def test_a_key_of_what_a_stock_worker_took_is_free(store: Store) -> None:
+def test_a_key_of_what_a_stock_worker_took_is_free(store: Bench) -> None:
     owned(store, "ready")
     store.client.delete("q")  # as a stock worker does it: nobody is told
     seed(store, "a")
 
     assert replay(store, ("a", DIED, labelled("a", FAR, unique="dk", policy="e 0 0"))) == ["d"]
-    assert state(store)[KEY] == {b"k": taken_by("a")}
+    assert store.state()[KEY] == {b"k": taken_by("a")}
 
 
-def test_the_retry_of_what_was_replayed_keeps_its_key(store: Store) -> None:
+def test_the_retry_of_what_was_replayed_keeps_its_key(store: Bench) -> None:
     seed(store, "a")
     what = labelled("a", 0, unique="dk", policy="e 0 0")
     replay(store, ("a", DIED, what))
-    reserve(store)
+    store.reserve()
 
     again = retried(what, "n2")
-    assert store.leases.replace(QUEUE, again, QUEUE, "me", "1:1", when_due="push") == "scheduled"
-    assert state(store)[KEY] == {b"k": taken_by("a", "n2")}
+    assert store.replace(again) == "scheduled"
+    assert store.state()[KEY] == {b"k": taken_by("a", "n2")}
 
 
 # -- repeats, and what may be in the way
 
 
 @pytest.mark.parametrize("due", [0, FAR])
-def test_a_repeat_gets_the_same_answer_and_makes_nothing_more(store: Store, due: int) -> None:
+def test_a_repeat_gets_the_same_answer_and_makes_nothing_more(store: Bench, due: int) -> None:
     seed(store, "a", "b")
-    put(store, labelled("owner", unique="dk"))
+    store.put(labelled("owner", unique="dk"))
 
     told = replay(
         repeating(store),
@@ -235,11 +221,11 @@ def test_a_repeat_gets_the_same_answer_and_makes_nothing_more(store: Store, due:
     assert len(run_all(store)) == 2
 
 
-def test_a_repeat_finds_nothing_new_even_when_it_has_run_and_died_again(store: Store) -> None:
+def test_a_repeat_finds_nothing_new_even_when_it_has_run_and_died_again(store: Bench) -> None:
     seed(store, "a")
 
     def run_and_die() -> None:
-        reserve(store)
+        store.reserve()
         store.leases.dead_letter(QUEUE, "me", "1:1", "a", "failed")
 
     assert replay(repeating(store, run_and_die), ("a", DIED, labelled("a", 0))) == ["d"]
@@ -247,14 +233,14 @@ def test_a_repeat_finds_nothing_new_even_when_it_has_run_and_died_again(store: S
     assert store.client.llen("q") == 0
 
 
-def test_an_answer_is_not_kept_for_long(store: Store) -> None:
+def test_an_answer_is_not_kept_for_long(store: Bench) -> None:
     seed(store, "a")
     replay(store, ("a", DIED, labelled("a", FAR)), token="mine")
 
     assert 0 < store.client.ttl("{q}:answer:mine") <= 60
 
 
-def test_a_second_call_finds_no_dead_letter(store: Store) -> None:
+def test_a_second_call_finds_no_dead_letter(store: Bench) -> None:
     seed(store, "a")
     replay(store, ("a", DIED, labelled("a", 0)), token="one")
 
@@ -262,7 +248,7 @@ def test_a_second_call_finds_no_dead_letter(store: Store) -> None:
     assert store.client.llen("q") == 1
 
 
-def test_one_call_takes_a_hundred(store: Store) -> None:
+def test_one_call_takes_a_hundred(store: Bench) -> None:
     ids = [f"e{n}" for n in range(100)]
     seed(store, *ids)
 
@@ -278,9 +264,9 @@ def test_one_call_takes_a_hundred(store: Store) -> None:
 
 
 @pytest.mark.parametrize("due", [0, FAR])
-def test_a_full_server_lets_it_pass(store: Store, due: int) -> None:
+def test_a_full_server_lets_it_pass(store: Bench, due: int) -> None:
     seed(store, "a", "b")
-    fill(store)
+    store.fill()
 
     told = replay(
         repeating(store),
@@ -290,7 +276,7 @@ def test_a_full_server_lets_it_pass(store: Store, due: int) -> None:
 
     assert told == ["d", "d"]
     assert not dead_letters_left(store)
-    store.client.config_set("maxmemory", 0)
+    store.make_room()
     assert len(run_all(store)) == 2
 
 
@@ -309,23 +295,14 @@ def test_a_full_server_lets_it_pass(store: Store, due: int) -> None:
 )
 @pytest.mark.parametrize("due", [0, FAR])
 def test_a_key_of_another_type_is_an_error_before_anything_is_written(
-    store: Store, key: str, due: int
+    store: Bench, key: str, due: int
 ) -> None:
     seed(store, "a", "b", queue="p")
-    put(store, labelled("c", unique="dk", priority=3))
-    store.client.delete(key)
-    if key.startswith("{q}:answer"):
-        store.client.lpush(key, "not ours")
-    else:
-        store.client.set(key, "not ours")
-    before = snapshot(store.client)
-
-    with pytest.raises(ResponseError, match="WRONGTYPE"):
+    store.put(labelled("c", unique="dk", priority=3))
+    with store.wrong_type(key):
         replay(
             store,
             ("a", DIED, labelled("a", due, priority=3)),
             ("b", DIED + 1, labelled("b", due)),
             queue="p",
         )
-
-    assert snapshot(store.client) == before

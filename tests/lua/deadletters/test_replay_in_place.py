@@ -15,8 +15,7 @@ from celery_delayq.errors import RecordError
 from celery_delayq.model.dead_letter import DeadLetter
 from celery_delayq.model.envelope import Due, Record, decode, encode
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.schedule import Store
-from tests.lua.conftest import LAYOUT, QUEUE, state
+from tests.lua.conftest import LAYOUT, QUEUE, Bench
 from tests.lua.dead_letters import DETAILS, DIED
 from tests.support.spelled import messages, sent
 
@@ -24,10 +23,8 @@ TOKEN = "0000" + "f" * 28
 LABEL = {"label": "id 0123456789abcdef 0 -"}
 ETA = {"eta": "2026-01-01T00:00:00+00:00"}
 
-pytestmark = pytest.mark.usefixtures("watched")
 
-
-def add_dead_letter(store: Store, *dead_letters: bytes, details: bytes = DETAILS) -> None:
+def add_dead_letter(store: Bench, *dead_letters: bytes, details: bytes = DETAILS) -> None:
     """Keep dead letters that died one ms after the other, with ids from 0 on."""
     store.register(QUEUE)
     for n, message in enumerate(dead_letters):
@@ -36,7 +33,7 @@ def add_dead_letter(store: Store, *dead_letters: bytes, details: bytes = DETAILS
 
 
 def replay_in_place(
-    store: Store, died_from: float | str = "-inf", *told: bytes, **options: Any
+    store: Bench, died_from: float | str = "-inf", *told: bytes, **options: Any
 ) -> Any:
     """Revive dead letters, and return how many, the ids of those that are left, and whether more
     are."""
@@ -54,7 +51,7 @@ def numbered(n: int, **tail: Any) -> bytes:
     return encode(message)
 
 
-def ids_in(store: Store, name: str) -> list[str]:
+def ids_in(store: Bench, name: str) -> list[str]:
     """Return the ids of a ready list, the next one first."""
     return [decode(each)["headers"]["id"] for each in reversed(store.client.lrange(name, 0, -1))]
 
@@ -62,7 +59,7 @@ def ids_in(store: Store, name: str) -> list[str]:
 @pytest.mark.parametrize("argsrepr", ["()", "('Gr\u00fc\u00dfe, 3 \u20ac', '}}')"])
 @pytest.mark.parametrize(("own", "then"), [(None, None), (LABEL, {}), (LABEL | ETA, {})])
 def test_three_values_are_replaced_where_they_stand(
-    store: Store, own: dict[str, str] | None, then: dict[str, str] | None, argsrepr: str
+    store: Bench, own: dict[str, str] | None, then: dict[str, str] | None, argsrepr: str
 ) -> None:
     add_dead_letter(store, encode(sent(argsrepr, own)))
     expected = sent(argsrepr, then, delivery_tag="0001" + "f" * 28)
@@ -70,12 +67,12 @@ def test_three_values_are_replaced_where_they_stand(
 
     assert replay_in_place(store) == (1, [], False)
 
-    left = state(store)
+    left = store.state()
     assert left.pop("{q}:wake") == [b""]
     assert left == {"delayq:queues": {b"q": LAYOUT}, "q\x06\x163": [encode(expected)]}
 
 
-def test_the_first_that_died_is_the_first_to_run(store: Store) -> None:
+def test_the_first_that_died_is_the_first_to_run(store: Bench) -> None:
     add_dead_letter(store, *(numbered(n, priority=n % 10) for n in range(20)))
 
     assert replay_in_place(store, limit=12) == (12, [], True)
@@ -91,7 +88,7 @@ def test_the_first_that_died_is_the_first_to_run(store: Store) -> None:
     assert len({tag[:16] for tag in tags}) == 20
 
 
-def test_the_lists_are_those_of_the_queues_own_steps(store: Store) -> None:
+def test_the_lists_are_those_of_the_queues_own_steps(store: Bench) -> None:
     add_dead_letter(store, *(numbered(n, priority=n) for n in range(4)))
 
     assert replay_in_place(store, layout=Layout(":", (0, 2))) == (4, [], False)
@@ -99,17 +96,17 @@ def test_the_lists_are_those_of_the_queues_own_steps(store: Store) -> None:
     assert (ids_in(store, "q"), ids_in(store, "q:2")) == (["0", "1"], ["2", "3"])
 
 
-def test_the_same_call_again_gives_the_same_answer(store: Store) -> None:
+def test_the_same_call_again_gives_the_same_answer(store: Bench) -> None:
     add_dead_letter(store, numbered(0), b"{}", numbered(2))
 
     first = replay_in_place(store, limit=2)
-    before = state(store)
+    before = store.state()
 
     assert first == replay_in_place(store, limit=2) == (1, [b"1"], True)
-    assert state(store) == before
+    assert store.state() == before
 
 
-def test_what_was_told_is_not_told_again(store: Store) -> None:
+def test_what_was_told_is_not_told_again(store: Bench) -> None:
     store.register(QUEUE)
     for n in range(5):
         store.dead_letters.restore(QUEUE, [(str(n), DIED, b"1 %d 0 why\n{}" % DIED)])
@@ -122,7 +119,7 @@ def test_what_was_told_is_not_told_again(store: Store) -> None:
     )
 
 
-def test_large_dead_letters_are_fewer_at_once(store: Store) -> None:
+def test_large_dead_letters_are_fewer_at_once(store: Bench) -> None:
     add_dead_letter(store, *(numbered(n, argsrepr="x" * 600_000) for n in range(5)))
 
     assert replay_in_place(store) == (2, [], True)
@@ -145,16 +142,16 @@ _WRONG = {
 
 
 @pytest.mark.parametrize("message", _WRONG.values(), ids=_WRONG)
-def test_what_has_to_be_read_is_left_as_it_is(store: Store, message: bytes) -> None:
+def test_what_has_to_be_read_is_left_as_it_is(store: Bench, message: bytes) -> None:
     add_dead_letter(store, message)
-    before = state(store)
+    before = store.state()
 
     assert replay_in_place(store) == (0, [b"0"], False)
 
-    assert state(store) == before
+    assert store.state() == before
 
 
-def test_what_never_had_a_queue_is_left(store: Store) -> None:
+def test_what_never_had_a_queue_is_left(store: Bench) -> None:
     add_dead_letter(store, encode(sent()), details=b'{"unbound": "exchange"}')
 
     assert replay_in_place(store) == (0, [b"0"], False)
@@ -172,7 +169,7 @@ def parsed(record: Record, message: bytes) -> Any:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(messages(), st.booleans())
 def test_it_is_what_reading_it_would_come_to(
-    store: Store, message: dict[str, Any], compact: bool
+    store: Bench, message: dict[str, Any], compact: bool
 ) -> None:
     store.client.flushdb()
     store.next_queue()

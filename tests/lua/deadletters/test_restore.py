@@ -5,18 +5,13 @@ from __future__ import annotations
 import hashlib
 
 import pytest
-from redis.exceptions import ResponseError
 
 from celery_delayq.errors import StoreFull
-from celery_delayq.store.schedule import Store
-from tests.lua.conftest import LAYOUT, QUEUE, any_bytes, fill, repeating, state
+from tests.lua.conftest import QUEUE, REGISTERED, Bench, any_bytes, repeating
 from tests.lua.dead_letters import DETAILS, DIED, as_dead, stored
-from tests.support.keyspace import snapshot
-
-REGISTERED = {"delayq:queues": {b"q": LAYOUT}}
 
 
-def test_dead_letters_are_kept_with_the_time_of_their_death(store: Store) -> None:
+def test_dead_letters_are_kept_with_the_time_of_their_death(store: Bench) -> None:
     dead_letters = {"a": stored(b"{}", DIED), "b": stored(b"{}", DIED + 5, details=DETAILS)}
 
     told = store.dead_letters.restore(
@@ -24,11 +19,11 @@ def test_dead_letters_are_kept_with_the_time_of_their_death(store: Store) -> Non
     )
 
     assert told == ["d", "d"]
-    assert state(store) == REGISTERED | as_dead(dead_letters)
+    assert store.state() == REGISTERED | as_dead(dead_letters)
 
 
 @any_bytes
-def test_they_are_kept_byte_for_byte(store: Store, message: bytes) -> None:
+def test_they_are_kept_byte_for_byte(store: Bench, message: bytes) -> None:
     data = stored(message, details=DETAILS)
 
     store.dead_letters.restore(QUEUE, [("a", DIED, data)])
@@ -37,17 +32,17 @@ def test_they_are_kept_byte_for_byte(store: Store, message: bytes) -> None:
     assert (dead_letter.message, dead_letter.details, dead_letter.data) == (message, DETAILS, data)
 
 
-def test_what_is_there_already_is_told(store: Store) -> None:
+def test_what_is_there_already_is_told(store: Bench) -> None:
     data = stored(b"{}")
     store.dead_letters.restore(QUEUE, [("a", DIED, data)])
-    before = state(store)
+    before = store.state()
 
     assert store.dead_letters.restore(QUEUE, [("a", DIED, data), ("b", DIED, data)]) == ["k", "d"]
     assert store.dead_letters.restore(QUEUE, [("a", DIED, data), ("b", DIED, data)]) == ["k", "k"]
-    assert state(store).keys() == before.keys()
+    assert store.state().keys() == before.keys()
 
 
-def test_another_dead_letter_with_that_id_is_kept_beside_it(store: Store) -> None:
+def test_another_dead_letter_with_that_id_is_kept_beside_it(store: Bench) -> None:
     there, other = stored(b"there"), stored(b"other", DIED - 9)
     store.dead_letters.restore(QUEUE, [("a", DIED, there)])
 
@@ -55,28 +50,28 @@ def test_another_dead_letter_with_that_id_is_kept_beside_it(store: Store) -> Non
     assert store.dead_letters.restore(QUEUE, [("a", DIED - 9, other)]) == ["k"]
 
     digest = hashlib.sha1(other, usedforsecurity=False).hexdigest()
-    assert state(store) == REGISTERED | as_dead({"a": there, f"a\0{digest}": other})
+    assert store.state() == REGISTERED | as_dead({"a": there, f"a\0{digest}": other})
 
 
-def test_it_is_not_kept_twice_when_the_other_one_has_gone(store: Store) -> None:
+def test_it_is_not_kept_twice_when_the_other_one_has_gone(store: Bench) -> None:
     there, other = stored(b"there"), stored(b"other", DIED - 9)
     store.dead_letters.restore(QUEUE, [("a", DIED, there), ("a", DIED - 9, other)])
     store.dead_letters.delete(QUEUE, [("a", DIED)])
-    before = state(store)
+    before = store.state()
 
     assert store.dead_letters.restore(QUEUE, [("a", DIED - 9, other)]) == ["k"]
-    assert state(store) == before
+    assert store.state() == before
 
 
-def test_what_has_lost_its_place_by_time_gets_it_back(store: Store) -> None:
+def test_what_has_lost_its_place_by_time_gets_it_back(store: Bench) -> None:
     data = stored(b"{}")
     store.client.hset("{q}:dead", "a", data)
 
     assert store.dead_letters.restore(QUEUE, [("a", DIED, data)]) == ["k"]
-    assert state(store) == REGISTERED | as_dead({"a": data})
+    assert store.state() == REGISTERED | as_dead({"a": data})
 
 
-def test_a_layout_that_is_known_stays(store: Store) -> None:
+def test_a_layout_that_is_known_stays(store: Bench) -> None:
     store.client.hset("delayq:queues", "q", "its own")
 
     store.dead_letters.restore(QUEUE, [("a", DIED, stored(b"{}"))])
@@ -84,36 +79,31 @@ def test_a_layout_that_is_known_stays(store: Store) -> None:
     assert store.registry() == {"q": b"its own"}
 
 
-def test_no_dead_letters_are_no_call(store: Store) -> None:
+def test_no_dead_letters_are_no_call(store: Bench) -> None:
     assert store.dead_letters.restore(QUEUE, []) == []
-    assert state(store) == {}
+    assert store.state() == {}
 
 
-def test_a_repeat_keeps_one_of_each_and_gets_the_same_answer(store: Store) -> None:
+def test_a_repeat_keeps_one_of_each_and_gets_the_same_answer(store: Bench) -> None:
     dead_letters = [("a", DIED, stored(b"{}")), ("a", DIED + 1, stored(b"other", DIED + 1))]
 
     assert repeating(store).dead_letters.restore(QUEUE, dead_letters) == ["d", "d"]
     assert len(list(store.dead_letters.all(QUEUE))) == 2
 
 
-def test_a_full_server_refuses_all_of_them(store: Store) -> None:
-    fill(store)
+def test_a_full_server_refuses_all_of_them(store: Bench) -> None:
+    store.fill()
 
     with pytest.raises(StoreFull):
         store.dead_letters.restore(QUEUE, [("a", DIED, stored(b"{}"))])
 
-    store.client.config_set("maxmemory", 0)
-    assert state(store) == {}
+    store.make_room()
+    assert store.state() == {}
 
 
 @pytest.mark.parametrize("key", ["delayq:queues", "{q}:dead", "{q}:dead_at"])
 def test_a_key_of_another_type_is_an_error_before_anything_is_written(
-    store: Store, key: str
+    store: Bench, key: str
 ) -> None:
-    store.client.set(key, "not ours")
-    before = snapshot(store.client)
-
-    with pytest.raises(ResponseError, match="WRONGTYPE"):
+    with store.wrong_type(key):
         store.dead_letters.restore(QUEUE, [("a", DIED, stored(b"{}"))])
-
-    assert snapshot(store.client) == before

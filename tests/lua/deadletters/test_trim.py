@@ -3,60 +3,57 @@
 from __future__ import annotations
 
 import pytest
-from redis.exceptions import ResponseError
 
-from celery_delayq.store.schedule import Store
-from tests.lua.conftest import QUEUE, fill, repeating, state
+from tests.lua.conftest import QUEUE, Bench, repeating
 from tests.lua.dead_letters import DIED, dead_letters_left, seed
-from tests.support.keyspace import snapshot
 
 HOUR = 3600.0
 
 
-def seed_by_age(store: Store, **seconds_ago: float) -> None:
+def seed_by_age(store: Bench, **seconds_ago: float) -> None:
     now = store.now_ms()
     for id, ago in seconds_ago.items():
         seed(store, id, died_ms=now - int(ago * 1000))
 
 
-def test_those_that_died_too_long_ago_are_forgotten(store: Store) -> None:
+def test_those_that_died_too_long_ago_are_forgotten(store: Bench) -> None:
     seed_by_age(store, oldest=3 * HOUR, older=HOUR + 1, newer=HOUR - 60, new=0)
 
     assert store.dead_letters.trim(QUEUE, HOUR, 0, 100) == (2, 0)
     assert dead_letters_left(store) == {"newer", "new"}
 
 
-def test_of_those_that_are_too_many_the_oldest_go_first(store: Store) -> None:
+def test_of_those_that_are_too_many_the_oldest_go_first(store: Bench) -> None:
     seed_by_age(store, new=0, oldest=30, older=20, newer=10)
 
     assert store.dead_letters.trim(QUEUE, 0, 2, 100) == (0, 2)
     assert dead_letters_left(store) == {"newer", "new"}
 
 
-def test_age_goes_before_number(store: Store) -> None:
+def test_age_goes_before_number(store: Bench) -> None:
     seed_by_age(store, a=3 * HOUR, b=2 * HOUR, c=3, d=2, e=1)
 
     assert store.dead_letters.trim(QUEUE, HOUR, 2, 100) == (2, 1)
     assert dead_letters_left(store) == {"d", "e"}
 
 
-def test_without_limits_all_stay(store: Store) -> None:
+def test_without_limits_all_stay(store: Bench) -> None:
     seed(store, *"abc", died_ms=1)
-    before = state(store)
+    before = store.state()
 
     assert store.dead_letters.trim(QUEUE, 0, 0, 100) == (0, 0)
-    assert state(store) == before
+    assert store.state() == before
 
 
-def test_within_the_limits_all_stay(store: Store) -> None:
+def test_within_the_limits_all_stay(store: Bench) -> None:
     seed_by_age(store, a=10, b=5)
-    before = state(store)
+    before = store.state()
 
     assert store.dead_letters.trim(QUEUE, HOUR, 2, 100) == (0, 0)
-    assert state(store) == before
+    assert store.state() == before
 
 
-def test_so_many_are_forgotten_at_once_and_the_next_call_goes_on(store: Store) -> None:
+def test_so_many_are_forgotten_at_once_and_the_next_call_goes_on(store: Bench) -> None:
     now = store.now_ms()
     seed(store, *(f"old {n}" for n in range(5)), died_ms=1000)
     seed(store, *(f"new {n}" for n in range(5)), died_ms=now - 10_000)
@@ -67,7 +64,7 @@ def test_so_many_are_forgotten_at_once_and_the_next_call_goes_on(store: Store) -
     assert dead_letters_left(store) == {"new 3", "new 4"}
 
 
-def test_the_whole_of_a_batch_is_one_call(store: Store) -> None:
+def test_the_whole_of_a_batch_is_one_call(store: Bench) -> None:
     count = 2000
     with store.client.pipeline() as pipe:
         for n in range(count):
@@ -76,15 +73,15 @@ def test_the_whole_of_a_batch_is_one_call(store: Store) -> None:
         pipe.execute()
 
     assert store.dead_letters.trim(QUEUE, HOUR, 0, count) == (count, 0)
-    assert state(store) == {}
+    assert store.state() == {}
 
 
-def test_nothing_there_is_nothing_to_forget(store: Store) -> None:
+def test_nothing_there_is_nothing_to_forget(store: Bench) -> None:
     assert store.dead_letters.trim(QUEUE, HOUR, 1, 100) == (0, 0)
-    assert state(store) == {}
+    assert store.state() == {}
 
 
-def test_a_dead_letter_without_content_leaves_the_index_too(store: Store) -> None:
+def test_a_dead_letter_without_content_leaves_the_index_too(store: Bench) -> None:
     seed(store, "a", died_ms=1)
     store.client.zadd("{q}:dead_at", {"not there": 2})
 
@@ -92,16 +89,16 @@ def test_a_dead_letter_without_content_leaves_the_index_too(store: Store) -> Non
     assert dead_letters_left(store) == set()
 
 
-def test_a_repeat_goes_on(store: Store) -> None:
+def test_a_repeat_goes_on(store: Bench) -> None:
     seed(store, *"abcd", died_ms=1000)
 
     assert repeating(store).dead_letters.trim(QUEUE, HOUR, 0, 2) == (2, 0)
     assert dead_letters_left(store) == set()
 
 
-def test_a_full_server_lets_it_pass(store: Store) -> None:
+def test_a_full_server_lets_it_pass(store: Bench) -> None:
     seed(store, *"abcd", died_ms=DIED)
-    fill(store)
+    store.fill()
 
     assert store.dead_letters.trim(QUEUE, 0, 1, 100) == (0, 3)
     assert dead_letters_left(store) == {"d"}
@@ -109,13 +106,9 @@ def test_a_full_server_lets_it_pass(store: Store) -> None:
 
 @pytest.mark.parametrize("key", ["{q}:dead", "{q}:dead_at"])
 def test_a_key_of_another_type_is_an_error_before_anything_is_written(
-    store: Store, key: str
+    store: Bench, key: str
 ) -> None:
     seed(store, *"abcd", died_ms=1)
-    store.client.set(key, "not ours")
-    before = snapshot(store.client)
 
-    with pytest.raises(ResponseError, match="WRONGTYPE"):
+    with store.wrong_type(key):
         store.dead_letters.trim(QUEUE, HOUR, 1, 100)
-
-    assert snapshot(store.client) == before

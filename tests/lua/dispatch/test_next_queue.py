@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting import scripts
-from tests.lua.conftest import QUEUE, entry, fill
-from tests.support.keyspace import snapshot
-
-FAR = 4_000_000_000_000
+from tests.lua.conftest import FAR, QUEUE, Bench, entry
 
 
-def test_an_empty_next_due_has_nothing_to_look_at(store: Store) -> None:
+def test_an_empty_next_due_has_nothing_to_look_at(store: Bench) -> None:
     look = store.next_queue()
 
     assert (look.queue, look.due, look.wait) == (None, None, None)
     assert abs(look.now / 1000 - store.now_ms()) < 1000
 
 
-def test_a_deferred_queue_comes_later_but_a_new_entry_brings_it_forward(store: Store) -> None:
+def test_a_deferred_queue_comes_later_but_a_new_entry_brings_it_forward(store: Bench) -> None:
     store.schedule(QUEUE, entry("a", 100, relative=True))
 
     deferred = store.defer_queue("q", 60)
@@ -31,13 +27,13 @@ def test_a_deferred_queue_comes_later_but_a_new_entry_brings_it_forward(store: S
     assert soon.due - soon.now / 1000 <= 201
 
 
-def test_a_queue_without_a_schedule_is_not_put_on_the_next_due_by_deferring(store: Store) -> None:
+def test_a_queue_without_a_schedule_is_not_put_on_the_next_due_by_deferring(store: Bench) -> None:
     store.defer_queue("q", 60)
 
-    assert snapshot(store.client) == {}
+    assert store.state() == {}
 
 
-def test_scheduled_entries_are_counted_by_task(store: Store) -> None:
+def test_scheduled_entries_are_counted_by_task(store: Bench) -> None:
     for n in range(3):
         store.schedule(QUEUE, entry(f"m{n}", FAR, task="mail"))
     store.schedule(QUEUE, entry("x", FAR, task="mail.other"))
@@ -50,14 +46,14 @@ def test_scheduled_entries_are_counted_by_task(store: Store) -> None:
     assert store.scheduled("q") == 5
 
 
-def test_a_script_that_the_server_forgot_is_sent_again(store: Store) -> None:
+def test_a_script_that_the_server_forgot_is_sent_again(store: Bench) -> None:
     store.schedule(QUEUE, entry("a", FAR))
     store.client.script_flush()
 
     assert store.schedule(QUEUE, entry("b", FAR))[0] == "scheduled"
 
 
-def test_every_script_is_loaded_and_refers_to_no_key_by_name(store: Store) -> None:
+def test_every_script_is_loaded_and_refers_to_no_key_by_name(store: Bench) -> None:
     for name in scripts.names():
         source = scripts.load(name).source
         assert "@include" not in source
@@ -66,13 +62,13 @@ def test_every_script_is_loaded_and_refers_to_no_key_by_name(store: Store) -> No
         assert store.client.script_load(source) == scripts.load(name).sha
 
 
-def test_sizes_are_told_even_by_a_full_server(store: Store) -> None:
+def test_sizes_are_told_even_by_a_full_server(store: Bench) -> None:
     store.schedule(QUEUE, entry("a", FAR))
     store.schedule(QUEUE, entry("b", FAR + 1))
     store.schedule(QUEUE, entry("c", 0, priority=3))
     store.add_dead_letter("q", "d", "undecodable", b"")
     store.client.zadd("{q}:due", {"b": 5})
-    fill(store)
+    store.fill()
 
     sizes = store.sizes("q", Layout())
 
@@ -80,7 +76,7 @@ def test_sizes_are_told_even_by_a_full_server(store: Store) -> None:
     assert sizes[1:] == (2, 1, 1, 1, 5, 0)
 
 
-def test_what_waits_to_be_delivered_alone_counts_as_ready(store: Store) -> None:
+def test_what_waits_to_be_delivered_alone_counts_as_ready(store: Bench) -> None:
     store.client.lpush("q", b"a")
     store.client.lpush("{q}:quarantined", b"0\nb", b"3\nc")
 

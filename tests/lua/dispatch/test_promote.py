@@ -3,48 +3,43 @@
 from __future__ import annotations
 
 import pytest
-from redis.exceptions import ResponseError
 
 from celery_delayq.store.keys import Keys, Layout
-from celery_delayq.store.schedule import Store
-from tests.lua.conftest import QUEUE, become_due, entry
-from tests.support.keyspace import snapshot
-
-FAR = 4_000_000_000_000
+from tests.lua.conftest import FAR, LAYOUT, QUEUE, Bench, entry
 
 
-def overdue(store: Store, id: str, due_ms: int, **options: object) -> None:
-    """Store an entry whose moment has passed, as after a time without any dispatcher."""
+def overdue(store: Bench, id: str, due_ms: int, **options: object) -> None:
+    """Bench an entry whose moment has passed, as after a time without any dispatcher."""
     store.schedule(QUEUE, entry(id, FAR + due_ms, **options))  # type: ignore[arg-type]
-    become_due(store, id, due_ms)
+    store.become_due(id, due_ms)
 
 
-def test_what_is_due_is_consumed_in_order_and_nothing_of_it_is_left(store: Store) -> None:
+def test_what_is_due_is_consumed_in_order_and_nothing_of_it_is_left(store: Bench) -> None:
     for id, due in (("c", 3), ("a", 1), ("b", 2)):
         overdue(store, id, due)
 
-    promoted = store.promote(QUEUE, Layout(), 100)
+    promoted = store.promote()
 
     assert (promoted.moved, promoted.dead_lettered, promoted.look.queue) == (3, 0, None)
     # Consumers pop from the right.
-    assert snapshot(store.client) == {
-        "delayq:queues": {b"q": Layout().text.encode()},
+    assert store.state() == {
+        "delayq:queues": {b"q": LAYOUT},
         "q": [b'{"id": "c"}', b'{"id": "b"}', b'{"id": "a"}'],
         "{q}:wake": [b""],
     }
 
 
-def test_what_is_not_due_stays_and_is_what_to_look_at_next(store: Store) -> None:
+def test_what_is_not_due_stays_and_is_what_to_look_at_next(store: Bench) -> None:
     overdue(store, "now", 1)
     store.schedule(QUEUE, entry("later", FAR))
 
-    promoted = store.promote(QUEUE, Layout(), 100)
+    promoted = store.promote()
 
     assert promoted.moved == 1
     assert (promoted.look.queue, promoted.look.due) == ("q", FAR)
-    assert snapshot(store.client) == {
+    assert store.state() == {
         "delayq:next_due": {b"q": FAR},
-        "delayq:queues": {b"q": Layout().text.encode()},
+        "delayq:queues": {b"q": LAYOUT},
         "q": [b'{"id": "now"}'],
         "{q}:due": {b"later": FAR},
         "{q}:entries": {b"later": b'1 0 n-later tasks.t\n{"id": "later"}'},
@@ -53,23 +48,23 @@ def test_what_is_not_due_stays_and_is_what_to_look_at_next(store: Store) -> None
     }
 
 
-def test_the_marker_tells_of_what_was_moved_and_of_nothing_else(store: Store) -> None:
+def test_the_marker_tells_of_what_was_moved_and_of_nothing_else(store: Bench) -> None:
     store.client.zadd("{q}:due", {"no record": 1})
-    assert store.promote(QUEUE, Layout(), 100).dead_lettered == 1
+    assert store.promote().dead_lettered == 1
     assert not store.client.exists("{q}:wake")
 
     overdue(store, "a", 1)
-    store.promote(QUEUE, Layout(), 100)
+    store.promote()
     assert store.client.lrange("{q}:wake", 0, -1) == [b""]
 
 
-def test_each_priority_goes_to_its_list(store: Store) -> None:
+def test_each_priority_goes_to_its_list(store: Bench) -> None:
     for step in (0, 3, 6, 9):
         overdue(store, f"p{step}", 1, priority=step)
 
-    store.promote(QUEUE, Layout(), 100)
+    store.promote()
 
-    lists = {key: value for key, value in snapshot(store.client).items() if key.startswith("q")}
+    lists = {key: value for key, value in store.state().items() if key.startswith("q")}
     assert lists == {
         "q": [b'{"id": "p0"}'],
         "q\x06\x163": [b'{"id": "p3"}'],
@@ -78,32 +73,32 @@ def test_each_priority_goes_to_its_list(store: Store) -> None:
     }
 
 
-def test_a_call_moves_no_more_than_its_batch_the_earliest_first(store: Store) -> None:
+def test_a_call_moves_no_more_than_its_batch_the_earliest_first(store: Bench) -> None:
     for n in range(1, 251):
         overdue(store, f"e{n:03}", n)
 
-    moved = [store.promote(QUEUE, Layout(), 100).moved for _ in range(4)]
+    moved = [store.promote().moved for _ in range(4)]
 
     assert moved == [100, 100, 50, 0]
     popped = [store.client.rpop("q") for _ in range(250)]
     assert popped == [b'{"id": "e%03d"}' % n for n in range(1, 251)]
 
 
-def test_the_biggest_batch_does_not_overflow_the_stack_of_lua(store: Store) -> None:
+def test_the_biggest_batch_does_not_overflow_the_stack_of_lua(store: Bench) -> None:
     for n in range(1000):
         overdue(store, f"e{n}", 1)
 
-    assert store.promote(QUEUE, Layout(), 1000).moved == 1000
+    assert store.promote(limit=1000).moved == 1000
 
 
-def test_a_thousand_corrupt_entries_at_the_head_do_not_hold_up_valid_ones(store: Store) -> None:
+def test_a_thousand_corrupt_entries_at_the_head_do_not_hold_up_valid_ones(store: Bench) -> None:
     for n in range(500):
         store.client.zadd("{q}:due", {f"no-record-{n}": 1})
         store.client.zadd("{q}:due", {f"garbage-{n}": 1})
         store.client.hset("{q}:entries", f"garbage-{n}", b"\xff\x00 not a record %d" % n)
     overdue(store, "valid", 2)
 
-    promoted = [store.promote(QUEUE, Layout(), 100) for _ in range(11)]
+    promoted = [store.promote() for _ in range(11)]
 
     assert sum(p.dead_lettered for p in promoted) == 1000
     assert store.client.lrange("q", 0, -1) == [b'{"id": "valid"}']
@@ -115,7 +110,7 @@ def test_a_thousand_corrupt_entries_at_the_head_do_not_hold_up_valid_ones(store:
         "no record",
         1,
     )
-    assert {"{q}:due", "{q}:entries", "{q}:tasks"}.isdisjoint(snapshot(store.client))
+    assert {"{q}:due", "{q}:entries", "{q}:tasks"}.isdisjoint(store.state())
 
 
 @pytest.mark.parametrize(
@@ -129,22 +124,22 @@ def test_a_thousand_corrupt_entries_at_the_head_do_not_hold_up_valid_ones(store:
         b'{"body": ""}',
     ],
 )
-def test_a_record_that_cannot_be_read_is_kept_as_a_dead_letter(store: Store, record: bytes) -> None:
+def test_a_record_that_cannot_be_read_is_kept_as_a_dead_letter(store: Bench, record: bytes) -> None:
     store.client.zadd("{q}:due", {"bad": 7})
     store.client.hset("{q}:entries", "bad", record)
 
-    promoted = store.promote(QUEUE, Layout(), 100)
+    promoted = store.promote()
 
     assert (promoted.moved, promoted.dead_lettered) == (0, 1)
     [dead_letter] = store.dead_letters.all("q")
     assert (dead_letter.id, dead_letter.due_ms, dead_letter.message) == ("bad", 7, record)
 
 
-def test_two_dead_letters_with_one_id_are_both_kept(store: Store) -> None:
+def test_two_dead_letters_with_one_id_are_both_kept(store: Bench) -> None:
     for record in (b"first", b"second"):
         store.client.zadd("{q}:due", {"bad": 7})
         store.client.hset("{q}:entries", "bad", record)
-        store.promote(QUEUE, Layout(), 100)
+        store.promote()
 
     assert sorted(dead_letter.message for dead_letter in store.dead_letters.all("q")) == [
         b"first",
@@ -154,32 +149,27 @@ def test_two_dead_letters_with_one_id_are_both_kept(store: Store) -> None:
 
 
 @pytest.mark.parametrize("key", ["q", "q\x06\x163", "{q}:dead", "{q}:dead_at"])
-def test_a_destination_of_another_type_leaves_everything_scheduled(store: Store, key: str) -> None:
+def test_a_destination_of_another_type_leaves_everything_scheduled(store: Bench, key: str) -> None:
     overdue(store, "a", 1, priority=0)
     overdue(store, "b", 1, priority=3)
-    store.client.set(key, "not ours")
-    before = snapshot(store.client)
 
-    with pytest.raises(ResponseError, match="WRONGTYPE"):
-        store.promote(QUEUE, Layout(), 100)
-
-    assert snapshot(store.client) == before
+    with store.wrong_type(key):
+        store.promote()
 
 
-def test_promotion_goes_on_when_the_server_is_full(store: Store) -> None:
+def test_promotion_goes_on_when_the_server_is_full(store: Bench) -> None:
     for n in range(50):
         overdue(store, f"e{n}", 1)
     store.client.zadd("{q}:due", {"bad": 1})
-    store.client.config_set("maxmemory-policy", "noeviction")
-    store.client.config_set("maxmemory", 1)
+    store.fill()
 
-    promoted = store.promote(QUEUE, Layout(), 100)
+    promoted = store.promote()
 
     assert (promoted.moved, promoted.dead_lettered) == (50, 1)
     assert store.client.llen("q") == 50
 
 
-def test_a_priority_that_this_layout_lacks_is_not_lost(store: Store) -> None:
+def test_a_priority_that_this_layout_lacks_is_not_lost(store: Bench) -> None:
     overdue(store, "a", 1, priority=6)
     two_steps = Layout(steps=(0, 9))
 
@@ -188,33 +178,43 @@ def test_a_priority_that_this_layout_lacks_is_not_lost(store: Store) -> None:
     assert store.client.lrange("q", 0, -1) == [b'{"id": "a"}']
 
 
-def test_the_earliest_of_all_queues_is_what_to_look_at_next(store: Store) -> None:
+def test_the_earliest_of_all_queues_is_what_to_look_at_next(store: Bench) -> None:
     overdue(store, "a", 1)
     store.schedule("other", entry("b", FAR - 5))
     store.schedule(QUEUE, entry("c", FAR))
 
-    look = store.promote(QUEUE, Layout(), 100).look
+    look = store.promote().look
 
     assert (look.queue, look.due) == ("other", FAR - 5)
     assert store.next_queue()[1:] == look[1:]
 
 
-def test_every_key_carries_the_prefix(store: Store) -> None:
-    prefixed = Store(store.client, Keys("app1."), Layout())
+def test_every_key_carries_the_prefix(store: Bench) -> None:
+    prefixed = Bench(store.client, Keys("app1."), Layout())
+    prefixed.next_queue()
     prefixed.schedule(QUEUE, entry("a", 1, relative=True))
     prefixed.schedule(QUEUE, entry("b", FAR))
     prefixed.client.zadd("app1.{q}:due", {"bad": 0})
-    while not prefixed.promote(QUEUE, Layout(), 100).moved:
-        pass
+    prefixed.promote_soon()
+    prefixed.push(b"c", step=3)
+    prefixed.reserve(limit=1)
 
-    assert set(snapshot(store.client)) == {
-        "app1.delayq:next_due",
-        "app1.delayq:queues",
-        "app1.q",
-        "app1.{q}:due",
-        "app1.{q}:entries",
-        "app1.{q}:tasks",
-        "app1.{q}:dead",
-        "app1.{q}:dead_at",
-        "app1.{q}:wake",
+    assert set(store.client.keys()) - {b"delayq:clock"} == {
+        b"app1." + key
+        for key in (
+            b"delayq:clock",
+            b"delayq:lease_ends",
+            b"delayq:next_due",
+            b"delayq:queues",
+            b"q\x06\x163",
+            b"{q}:dead",
+            b"{q}:dead_at",
+            b"{q}:due",
+            b"{q}:entries",
+            b"{q}:leased:me",
+            b"{q}:leases",
+            b"{q}:request_numbers",
+            b"{q}:tasks",
+            b"{q}:wake",
+        )
     }

@@ -5,50 +5,34 @@ from __future__ import annotations
 import pytest
 
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.replies import Promoted
-from tests.lua.conftest import (
-    FAR,
-    QUEUE,
-    become_due,
-    bodies,
-    entry,
-    fill,
-    labelled,
-    message_of,
-    push,
-    put,
-    reserve,
-    state,
-)
-
-pytestmark = pytest.mark.usefixtures("watched")
+from tests.lua.conftest import FAR, QUEUE, Bench, bodies, entry, labelled, message_of
 
 PACE = "{q}:pace"
 
 
-def overdue(store: Store, number: int, first: int = 0, *, task: str = "tasks.t") -> None:
-    """Store entries that are due, of which the first is due first."""
-    put(store, *(labelled(f"e{n:03}", task=task) for n in range(first, first + number)))
+def overdue(store: Bench, number: int, first: int = 0, *, task: str = "tasks.t") -> None:
+    """Bench entries that are due, of which the first is due first."""
+    store.put(*(labelled(f"e{n:03}", task=task) for n in range(first, first + number)))
     for n in range(first, first + number):
-        become_due(store, f"e{n:03}", n + 1)
+        store.become_due(f"e{n:03}", n + 1)
 
 
-def promote(store: Store, *, rate: float = 0, max_ready: int = 0, limit: int = 100) -> Promoted:
+def promote(store: Bench, *, rate: float = 0, max_ready: int = 0, limit: int = 100) -> Promoted:
     return store.promote(QUEUE, Layout(rate=rate, max_ready=max_ready), limit)
 
 
-def last_us(store: Store) -> float:
+def last_us(store: Bench) -> float:
     """Return when the last promotion was, by Redis' clock."""
     return float(store.client.hget(PACE, "at") or 0)
 
 
-def pass_time(store: Store, seconds: float) -> None:
+def pass_time(store: Bench, seconds: float) -> None:
     """Make it as if the last promotion had been so much earlier."""
     store.client.hset(PACE, "at", f"{last_us(store) - seconds * 1e6:.0f}")
 
 
-def ready(store: Store) -> list[bytes]:
+def ready(store: Bench) -> list[bytes]:
     """Return what is ready, the next to run first."""
     messages: list[bytes] = store.client.lrange("q", 0, -1)
     return messages[::-1]
@@ -61,21 +45,21 @@ def expected(number: int, first: int = 0) -> list[bytes]:
 # -- most entries a second
 
 
-def test_without_limits_nothing_is_kept(store: Store) -> None:
+def test_without_limits_nothing_is_kept(store: Bench) -> None:
     overdue(store, 5)
 
     assert promote(store).moved == 5
-    assert PACE not in state(store)
+    assert PACE not in store.state()
 
 
-def test_at_first_a_tenth_of_a_second_is_allowed(store: Store) -> None:
+def test_at_first_a_tenth_of_a_second_is_allowed(store: Bench) -> None:
     overdue(store, 100)
 
     assert promote(store, rate=100).moved == 10
     assert ready(store) == expected(10)
 
 
-def test_later_as_many_as_the_time_allows_in_order_of_due(store: Store) -> None:
+def test_later_as_many_as_the_time_allows_in_order_of_due(store: Bench) -> None:
     overdue(store, 100)
     promote(store, rate=100)
     total = 10
@@ -90,7 +74,7 @@ def test_later_as_many_as_the_time_allows_in_order_of_due(store: Store) -> None:
         assert ready(store) == expected(total)
 
 
-def test_what_was_not_used_is_lost_so_that_no_flood_follows(store: Store) -> None:
+def test_what_was_not_used_is_lost_so_that_no_flood_follows(store: Bench) -> None:
     overdue(store, 100)
     promote(store, rate=100)
     pass_time(store, 3600)
@@ -98,7 +82,7 @@ def test_what_was_not_used_is_lost_so_that_no_flood_follows(store: Store) -> Non
     assert promote(store, rate=100).moved == 10
 
 
-def test_a_clock_that_was_set_back_makes_nobody_wait_longer_than_once(store: Store) -> None:
+def test_a_clock_that_was_set_back_makes_nobody_wait_longer_than_once(store: Bench) -> None:
     overdue(store, 100)
     promote(store, rate=100)
     pass_time(store, -3600)
@@ -112,7 +96,7 @@ def test_a_clock_that_was_set_back_makes_nobody_wait_longer_than_once(store: Sto
 
 @pytest.mark.parametrize(("rate", "wait"), [(100.0, 0.02), (1000.0, 0.02), (1.0, 1.1), (0.1, 11)])
 def test_dispatchers_look_again_when_the_next_are_allowed(
-    store: Store, rate: float, wait: float
+    store: Bench, rate: float, wait: float
 ) -> None:
     overdue(store, 400)
     promote(store, rate=rate)
@@ -127,7 +111,7 @@ def test_dispatchers_look_again_when_the_next_are_allowed(
 
 
 @pytest.mark.parametrize("rate", [0.5, 3.0, 7.5, 100.0, 12345.6])
-def test_over_time_it_is_the_rate(store: Store, rate: float) -> None:
+def test_over_time_it_is_the_rate(store: Bench, rate: float) -> None:
     overdue(store, 500)
     promote(store, rate=rate)
     moved = 0
@@ -146,8 +130,8 @@ def test_over_time_it_is_the_rate(store: Store, rate: float) -> None:
     assert moved >= min(500, rate * seconds * 0.8 - 1)
 
 
-def test_what_is_not_due_uses_nothing_up(store: Store) -> None:
-    put(store, labelled("later"))
+def test_what_is_not_due_uses_nothing_up(store: Bench) -> None:
+    store.put(labelled("later"))
     for _ in range(5):
         promote(store, rate=10)
     assert store.next_queue().due == FAR
@@ -156,7 +140,7 @@ def test_what_is_not_due_uses_nothing_up(store: Store) -> None:
     assert promote(store, rate=10).moved == 1
 
 
-def test_paused_and_unreadable_ones_do_not_make_others_wait(store: Store) -> None:
+def test_paused_and_unreadable_ones_do_not_make_others_wait(store: Bench) -> None:
     overdue(store, 50, task="paused")
     store.client.zadd("{q}:due", {f"bad{n}": 51 for n in range(50)})
     overdue(store, 1, first=100)
@@ -176,8 +160,8 @@ def test_paused_and_unreadable_ones_do_not_make_others_wait(store: Store) -> Non
 # -- most ready messages
 
 
-def test_no_more_are_ready_than_allowed(store: Store) -> None:
-    push(store, b"{}", b"{}", step=3)
+def test_no_more_are_ready_than_allowed(store: Bench) -> None:
+    store.push(b"{}", b"{}", step=3)
     overdue(store, 20)
 
     assert promote(store, max_ready=10).moved == 8
@@ -185,82 +169,82 @@ def test_no_more_are_ready_than_allowed(store: Store) -> None:
     assert ready(store) == expected(8)
 
 
-def test_more_than_allowed_is_no_error(store: Store) -> None:
-    push(store, *[b"{}"] * 30)
+def test_more_than_allowed_is_no_error(store: Bench) -> None:
+    store.push(*[b"{}"] * 30)
     overdue(store, 3)
 
     assert promote(store, max_ready=10).moved == 0
 
 
-def test_while_it_is_full_dispatchers_look_each_second(store: Store) -> None:
+def test_while_it_is_full_dispatchers_look_each_second(store: Bench) -> None:
     overdue(store, 20)
     promote(store, max_ready=10)
 
     look = promote(store, max_ready=10).look
     assert (look.queue, round(look.wait or 0)) == ("q", 1)
-    assert state(store)[PACE] == {b"below": b"5"}
+    assert store.state()[PACE] == {b"below": b"5"}
 
 
-def test_other_queues_do_not_wait_for_it(store: Store) -> None:
+def test_other_queues_do_not_wait_for_it(store: Bench) -> None:
     overdue(store, 20)
     store.schedule("other", entry("x", store.now_ms() + 500))
 
     assert promote(store, max_ready=10).look.queue == "other"
 
 
-def test_once_half_of_it_is_gone_dispatchers_are_woken(store: Store) -> None:
+def test_once_half_of_it_is_gone_dispatchers_are_woken(store: Bench) -> None:
     overdue(store, 20)
     promote(store, max_ready=10)
     with store.client.pubsub(ignore_subscribe_messages=True) as ears:
         ears.subscribe(store.keys.wake)
         ears.get_message(timeout=5)
 
-        reserve(store, "1", 5)
+        store.reserve("1", 5)
         assert store.next_queue().wait != 0
-        reserve(store, "2", 1)
+        store.reserve("2", 1)
         heard = ears.get_message(timeout=5)
 
     assert heard
     assert heard["data"].endswith(b" q")
     assert store.next_queue()[1:] == ("q", store.next_queue().due, ())
     assert store.next_queue().wait == 0
-    assert "below" not in state(store).get(PACE, {})
+    assert "below" not in store.state().get(PACE, {})
     assert promote(store, max_ready=10).moved == 6
     assert ready(store) == expected(10, 6)
 
 
-def test_one_at_a_time(store: Store) -> None:
+def test_one_at_a_time(store: Bench) -> None:
     overdue(store, 4)
 
     got = []
     for n in range(4):
         assert promote(store, max_ready=1).moved == 1
         promote(store, max_ready=1)
-        got += bodies(reserve(store, str(n + 1)))
+        got += bodies(store.reserve(str(n + 1)))
         assert store.next_queue().queue is None or store.next_queue().wait == 0
     assert got == expected(4)
 
 
-def test_where_there_is_room_again_nobody_is_woken(store: Store) -> None:
+def test_where_there_is_room_again_nobody_is_woken(store: Bench) -> None:
     overdue(store, 20)
     promote(store, max_ready=10)
     store.client.ltrim("q", 0, 0)  # stock workers took them
     promote(store, max_ready=30, limit=10)
 
-    assert PACE not in state(store)
+    assert PACE not in store.state()
 
 
-def test_cancelled_ones_make_room(store: Store) -> None:
+def test_cancelled_ones_make_room(store: Bench) -> None:
     overdue(store, 20)
     promote(store, max_ready=10)
-    store.control.cancel(QUEUE, Layout(), [f"e{n:03}" for n in range(10)])
+    store.cancel(*(f"e{n:03}" for n in range(10)))
 
-    assert reserve(store).messages == []
+    assert store.reserve().messages == []
     assert store.next_queue().wait == 0
     assert promote(store, max_ready=10).moved == 10
 
 
-def test_both_limits_together(store: Store) -> None:
+def test_both_limits_together(store: Bench) -> None:
     overdue(store, 50)
 
     assert promote(store, rate=50, max_ready=3).moved == 3
@@ -270,21 +254,21 @@ def test_both_limits_together(store: Store) -> None:
     assert round(look.wait or 0) == 1
 
 
-def test_it_goes_on_when_the_server_is_full(store: Store) -> None:
+def test_it_goes_on_when_the_server_is_full(store: Bench) -> None:
     overdue(store, 20)
-    fill(store)
+    store.fill()
 
     assert promote(store, rate=100, max_ready=5).moved == 5
-    reserve(store)
+    store.reserve()
     assert promote(store, rate=100, max_ready=5).moved == 5
 
 
-def test_a_queue_that_was_cleared_begins_anew(store: Store) -> None:
+def test_a_queue_that_was_cleared_begins_anew(store: Bench) -> None:
     overdue(store, 20)
     promote(store, rate=100)
     store.client.delete("q")
     store.purge(QUEUE)
 
-    assert PACE not in state(store)
+    assert PACE not in store.state()
     overdue(store, 20)
     assert promote(store, rate=100).moved == 10

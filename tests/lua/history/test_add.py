@@ -9,36 +9,19 @@ import pytest
 from celery_delayq.settings import Limits
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.leases import Acked
-from celery_delayq.store.schedule import Store
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.lua.conftest import (
-    FAR,
-    QUEUE,
-    become_due,
-    counts,
-    entry,
-    fill,
-    hold,
-    labelled,
-    message_of,
-    put,
-    repeating,
-    reserve,
-    retried,
-)
-
-pytestmark = pytest.mark.usefixtures("watched")
+from tests.lua.conftest import FAR, QUEUE, Bench, entry, labelled, message_of, repeating, retried
 
 KEY = "delayq:history"
 
 
 @pytest.fixture
-def store(delayq_redis: RedisUnderTest, store: Store) -> Store:
-    return Store(store.client, store.keys, store.layout, lambda _queue: Limits(history=1000))
+def store(delayq_redis: RedisUnderTest, store: Bench) -> Bench:
+    return Bench(store.client, store.keys, store.layout, lambda _queue: Limits(history=1000))
 
 
 @pytest.fixture(params=["once", "lost reply"])
-def caller(request: pytest.FixtureRequest, store: Store) -> Store:
+def caller(request: pytest.FixtureRequest, store: Bench) -> Bench:
     """A store whose calls are made once, or twice since their reply is lost."""
     if request.param == "once":
         return store
@@ -47,11 +30,11 @@ def caller(request: pytest.FixtureRequest, store: Store) -> Store:
     return again
 
 
-def lines(store: Store) -> list[bytes]:
+def lines(store: Bench) -> list[bytes]:
     return [line for _, line in store.history.read("0", "+", 1000)]
 
 
-def ack(store: Store, **runs: bytes) -> int:
+def ack(store: Bench, **runs: bytes) -> int:
     """Acknowledge the messages in places that are named, with their lines."""
     call = store.leases.ack_call(QUEUE, "me", {f"1:{n[1:]}": run for n, run in runs.items()})
     return Acked(*store.run(call)).known
@@ -60,8 +43,8 @@ def ack(store: Store, **runs: bytes) -> int:
 # -- ack
 
 
-def test_what_is_done_is_told_in_order(store: Store, caller: Store) -> None:
-    hold(store, b"a", b"b", b"c")
+def test_what_is_done_is_told_in_order(store: Bench, caller: Bench) -> None:
+    store.hold(b"a", b"b", b"c")
 
     ack(caller, _1=b"run of a", _3=b"run of c")
 
@@ -69,11 +52,11 @@ def test_what_is_done_is_told_in_order(store: Store, caller: Store) -> None:
     assert store.client.hgetall("{q}:leased:me") == {b"1:2": b"0\nb"}
 
 
-def test_the_line_tells_also_of_what_is_tracked_and_counted(store: Store, caller: Store) -> None:
+def test_the_line_tells_also_of_what_is_tracked_and_counted(store: Bench, caller: Bench) -> None:
     one = labelled("one")
-    hold(store, message_of(one), b"other")
+    store.hold(message_of(one), b"other")
     store.client.hset("{q}:leased_index", "one", "n-one 5 - tasks.t me")
-    store.client.hset("{q}:deliveries", mapping=counts(message_of(one), b"1 0 0"))
+    store.delivered(message_of(one), b"1 0 0")
 
     ack(caller, _1=b"run of one", _2=b"run of other")
 
@@ -81,30 +64,30 @@ def test_the_line_tells_also_of_what_is_tracked_and_counted(store: Store, caller
     assert not store.client.exists("{q}:leased_index", "{q}:deliveries", "{q}:leased:me")
 
 
-def test_what_is_done_without_a_run_is_not_told(store: Store) -> None:
-    hold(store, b"a", b"b")
+def test_what_is_done_without_a_run_is_not_told(store: Bench) -> None:
+    store.hold(b"a", b"b")
 
     assert ack(store, _1=b"", _2=b"run of b") == 2
     assert lines(store) == [b"run of b"]
 
 
-def test_what_is_not_held_any_more_is_not_told(store: Store) -> None:
-    hold(store, b"a", who="other")
+def test_what_is_not_held_any_more_is_not_told(store: Bench) -> None:
+    store.hold(b"a", who="other")
 
     assert ack(store, _1=b"run of a") == 0
     assert lines(store) == []
 
 
-def test_without_a_history_nothing_is_told(store: Store) -> None:
+def test_without_a_history_nothing_is_told(store: Bench) -> None:
     store.limits = lambda _queue: Limits()
-    hold(store, b"a")
+    store.hold(b"a")
 
     assert ack(store, _1=b"run of a") == 1
     assert not store.client.exists(KEY)
 
 
-def test_many_at_once(store: Store) -> None:
-    hold(store, *(b"%d" % n for n in range(500)))
+def test_many_at_once(store: Bench) -> None:
+    store.hold(*(b"%d" % n for n in range(500)))
 
     assert ack(store, **{f"_{n}": b"run %d" % n for n in range(1, 501)}) == 500
     assert lines(store) == [b"run %d" % n for n in range(1, 501)]
@@ -114,9 +97,9 @@ def test_many_at_once(store: Store) -> None:
 
 
 def test_a_retry_tells_of_its_run_and_the_ack_does_not_tell_again(
-    store: Store, caller: Store
+    store: Bench, caller: Bench
 ) -> None:
-    [field] = hold(store, b"a")
+    [field] = store.hold(b"a")
     call = caller.leases.replace_call(
         QUEUE, entry("r", FAR), QUEUE, "me", field, when_due="push", run=b"tried"
     )
@@ -129,7 +112,7 @@ def test_a_retry_tells_of_its_run_and_the_ack_does_not_tell_again(
     assert not store.client.exists("{q}:leased:me")
 
 
-def test_a_retry_whose_lease_is_gone_is_not_told(store: Store) -> None:
+def test_a_retry_whose_lease_is_gone_is_not_told(store: Bench) -> None:
     call = store.leases.replace_call(
         QUEUE, entry("r", FAR), QUEUE, "me", "1:1", when_due="push", run=b"tried"
     )
@@ -138,13 +121,13 @@ def test_a_retry_whose_lease_is_gone_is_not_told(store: Store) -> None:
     assert lines(store) == []
 
 
-def test_a_retry_that_lost_its_unique_key_is_told(store: Store) -> None:
+def test_a_retry_that_lost_its_unique_key_is_told(store: Bench) -> None:
     one, other = labelled("one", unique="dk"), labelled("other", unique="dk")
-    put(store, one)
-    become_due(store, "one")
-    store.promote(QUEUE, Layout(), 1)
-    [(field, _, _)] = reserve(store).messages
-    put(store, other)
+    store.put(one)
+    store.become_due("one")
+    store.promote(limit=1)
+    [(field, _, _)] = store.reserve().messages
+    store.put(other)
     again = retried(one, "again")
     call = store.leases.replace_call(
         QUEUE, again, QUEUE, "me", field, when_due="push", run=b"tried"
@@ -154,8 +137,8 @@ def test_a_retry_that_lost_its_unique_key_is_told(store: Store) -> None:
     assert lines(store) == [b"tried"]
 
 
-def test_a_dead_letter_tells_of_its_run(store: Store, caller: Store) -> None:
-    hold(store, b"a")
+def test_a_dead_letter_tells_of_its_run(store: Bench, caller: Bench) -> None:
+    store.hold(b"a")
 
     caller.leases.dead_letter(QUEUE, "me", "1:1", "id", "failed", b"", b"run of a")
 
@@ -163,8 +146,8 @@ def test_a_dead_letter_tells_of_its_run(store: Store, caller: Store) -> None:
     assert len(list(store.dead_letters.all(QUEUE))) == 1
 
 
-def test_a_dead_letter_without_a_run_is_not_told(store: Store) -> None:
-    hold(store, b"a")
+def test_a_dead_letter_without_a_run_is_not_told(store: Bench) -> None:
+    store.hold(b"a")
 
     assert store.leases.dead_letter(QUEUE, "me", "1:1", "id", "unknown task")
     assert not store.client.exists(KEY)
@@ -173,7 +156,7 @@ def test_a_dead_letter_without_a_run_is_not_told(store: Store) -> None:
 # -- early acks
 
 
-def test_runs_that_were_acknowledged_before_are_told_once(store: Store, caller: Store) -> None:
+def test_runs_that_were_acknowledged_before_are_told_once(store: Bench, caller: Bench) -> None:
     store.leases.claim("me", 60.0)
 
     caller.history.add("me", 2, 1000, [b"a", b"b"])
@@ -183,7 +166,7 @@ def test_runs_that_were_acknowledged_before_are_told_once(store: Store, caller: 
     assert 0 < store.client.pttl("delayq:worker_id:me") <= 60_000
 
 
-def test_the_same_numbers_of_another_process_are_other_calls(store: Store) -> None:
+def test_the_same_numbers_of_another_process_are_other_calls(store: Bench) -> None:
     for who in ("me", "you"):
         store.leases.claim(who, 60.0)
         assert store.history.add(who, 2, 1000, [who.encode()]) == 1
@@ -191,7 +174,7 @@ def test_the_same_numbers_of_another_process_are_other_calls(store: Store) -> No
     assert lines(store) == [b"me", b"you"]
 
 
-def test_a_process_that_counts_as_gone_tells_and_does_not_come_back_by_it(store: Store) -> None:
+def test_a_process_that_counts_as_gone_tells_and_does_not_come_back_by_it(store: Bench) -> None:
     assert store.history.add("me", 2, 1000, [b"a"]) == 1
     assert not store.client.exists("delayq:worker_id:me")
     assert lines(store) == [b"a"]
@@ -200,26 +183,26 @@ def test_a_process_that_counts_as_gone_tells_and_does_not_come_back_by_it(store:
 # -- how much is kept, and what stands in the way
 
 
-def test_about_as_many_are_kept_as_wanted(store: Store) -> None:
+def test_about_as_many_are_kept_as_wanted(store: Bench) -> None:
     store.limits = lambda _queue: Limits(history=200)
     for number in range(10):
         message_id = str(number + 1)
-        fields = hold(store, *(b"%d" % n for n in range(100)), message_id=message_id)
+        fields = store.hold(*(b"%d" % n for n in range(100)), number=message_id)
         store.run(store.leases.ack_call(QUEUE, "me", dict.fromkeys(fields, b"run")))
 
     assert 200 <= len(lines(store)) < 400
     assert store.history.first() is not None
 
 
-def end_by_ack(store: Store) -> object:
+def end_by_ack(store: Bench) -> object:
     return ack(store, _1=b"run")
 
 
-def end_by_dead_letter(store: Store) -> object:
+def end_by_dead_letter(store: Bench) -> object:
     return store.leases.dead_letter(QUEUE, "me", "1:1", "id", "why", b"", b"run")
 
 
-def end_by_retry(store: Store) -> object:
+def end_by_retry(store: Bench) -> object:
     return store.run(
         store.leases.replace_call(
             QUEUE, entry("r", FAR), QUEUE, "me", "1:1", when_due="push", run=b"run"
@@ -229,10 +212,10 @@ def end_by_retry(store: Store) -> object:
 
 @pytest.mark.parametrize("end", [end_by_ack, end_by_dead_letter, end_by_retry])
 def test_a_history_of_another_type_keeps_no_message_held(
-    store: Store, end: Callable[[Store], object]
+    store: Bench, end: Callable[[Bench], object]
 ) -> None:
     store.client.set(KEY, "not ours")
-    hold(store, b"a")
+    store.hold(b"a")
 
     assert end(store)
     assert store.client.hgetall("{q}:leased:me") in ({}, {b"1:1": b""})
@@ -240,16 +223,16 @@ def test_a_history_of_another_type_keeps_no_message_held(
 
 
 @pytest.mark.parametrize("end", [end_by_ack, end_by_dead_letter, end_by_retry])
-def test_a_full_server_keeps_no_message_held(store: Store, end: Callable[[Store], object]) -> None:
-    hold(store, b"a")
-    fill(store)
+def test_a_full_server_keeps_no_message_held(store: Bench, end: Callable[[Bench], object]) -> None:
+    store.hold(b"a")
+    store.fill()
 
     assert end(store)
     assert store.client.hgetall("{q}:leased:me") in ({}, {b"1:1": b""})
 
 
-def test_a_full_server_has_no_room_for_runs_that_free_none(store: Store) -> None:
-    fill(store)
+def test_a_full_server_has_no_room_for_runs_that_free_none(store: Bench) -> None:
+    store.fill()
 
     assert store.history.add("me", 2, 1000, [b"a"]) == 1
     assert lines(store) == []
@@ -258,33 +241,33 @@ def test_a_full_server_has_no_room_for_runs_that_free_none(store: Store) -> None
 # -- when an entry became ready
 
 
-def test_a_message_tells_when_it_became_ready(store: Store) -> None:
-    put(store, labelled("a"), labelled("b"))
-    become_due(store, "a")
+def test_a_message_tells_when_it_became_ready(store: Bench) -> None:
+    store.put(labelled("a"), labelled("b"))
+    store.become_due("a")
     before = store.now_ms()
     store.promote(QUEUE, Layout(history=True), 1)
-    become_due(store, "b")
-    store.promote(QUEUE, Layout(), 1)
+    store.become_due("b")
+    store.promote(limit=1)
 
-    reserved = reserve(store)
+    reserved = store.reserve()
 
     assert list(reserved.promoted) == ["1:1"]
     assert before <= reserved.promoted["1:1"] <= store.now_ms()
     assert [field for field, _, _ in reserved.messages] == ["1:1", "1:2"]
-    assert reserve(store).promoted == {}, "a repeat does not know"
+    assert store.reserve().promoted == {}, "a repeat does not know"
     assert store.client.hget("{q}:leased_index", "a") == b"n-a 1 - tasks.t me"
 
 
-def test_one_that_was_cancelled_or_came_back_does_not_tell(store: Store) -> None:
-    put(store, labelled("a"), labelled("b"))
-    become_due(store, "a")
-    become_due(store, "b")
+def test_one_that_was_cancelled_or_came_back_does_not_tell(store: Bench) -> None:
+    store.put(labelled("a"), labelled("b"))
+    store.become_due("a")
+    store.become_due("b")
     store.promote(QUEUE, Layout(history=True), 2)
-    store.control.cancel(QUEUE, Layout(), ["a"])
-    fields = [field for field, _, _ in reserve(store).messages]
-    store.leases.requeue(QUEUE, "me", fields)
+    store.cancel("a")
+    fields = [field for field, _, _ in store.reserve().messages]
+    store.requeue(*fields)
 
-    again = reserve(store, "2")
+    again = store.reserve("2")
 
     assert [message for _, message, _ in again.messages] == [message_of(labelled("b"))]
     assert again.promoted == {}

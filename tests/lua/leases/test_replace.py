@@ -3,54 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from redis.exceptions import ResponseError
 
-from celery_delayq.model.envelope import Entry
-from celery_delayq.store.keys import Layout
 from celery_delayq.store.leases import Retried, WhenDue
-from celery_delayq.store.schedule import Store
-from tests.lua.conftest import (
-    LEASE,
-    QUEUE,
-    any_bytes,
-    bodies,
-    counts,
-    entry,
-    fill,
-    hold,
-    push,
-    reserve,
-    state,
-)
-from tests.support.keyspace import snapshot
-from tests.support.model_clock import pass_time
-
-pytestmark = pytest.mark.usefixtures("watched")
-
-FAR = 4_000_000_000_000
-LAYOUT = Layout().text.encode()
-
-
-def retry(
-    store: Store,
-    what: Entry,
-    field: str = "1:1",
-    *,
-    who: str = "me",
-    to: str = QUEUE,
-    when_due: WhenDue = "push",
-) -> Retried:
-    return store.leases.replace(to, what, QUEUE, who, field, when_due=when_due)
+from tests.lua.conftest import FAR, LAYOUT, QUEUE, Bench, any_bytes, bodies, counts, entry
 
 
 def test_a_retry_is_scheduled_and_an_empty_value_stays_until_the_acknowledgement(
-    store: Store,
+    store: Bench,
 ) -> None:
-    hold(store, b"a", b"b")
+    store.hold(b"a", b"b")
 
-    assert retry(store, entry("r", FAR)) == "scheduled"
+    assert store.replace(entry("r", FAR)) == "scheduled"
 
-    assert state(store) == {
+    assert store.state() == {
         "delayq:next_due": {b"q": FAR},
         "delayq:queues": {b"q": LAYOUT},
         "delayq:lease_ends": {b"q": 10},
@@ -62,13 +27,13 @@ def test_a_retry_is_scheduled_and_an_empty_value_stays_until_the_acknowledgement
     }
 
 
-def test_a_retry_that_is_due_is_ready_at_once(store: Store) -> None:
-    hold(store, b"a")
-    push(store, b"waiting", step=3)
+def test_a_retry_that_is_due_is_ready_at_once(store: Bench) -> None:
+    store.hold(b"a")
+    store.push(b"waiting", step=3)
 
-    assert retry(store, entry("r", 1, priority=3)) == "ready"
+    assert store.replace(entry("r", 1, priority=3)) == "ready"
 
-    assert state(store) == {
+    assert store.state() == {
         "delayq:lease_ends": {b"q": 10},
         "q\x06\x163": [b'{"id": "r"}', b"waiting"],
         "{q}:leased:me": {b"1:1": b""},
@@ -77,55 +42,55 @@ def test_a_retry_that_is_due_is_ready_at_once(store: Store) -> None:
     }
 
 
-def test_a_retry_that_is_due_wakes_who_waits(store: Store) -> None:
-    hold(store, b"a")
+def test_a_retry_that_is_due_wakes_who_waits(store: Bench) -> None:
+    store.hold(b"a")
 
-    retry(store, entry("r", 1))
+    store.replace(entry("r", 1))
 
     assert store.client.lrange("{q}:wake", 0, -1) == [b""]
 
 
-def test_what_is_due_is_left_alone_where_it_is_not_to_be_handed_out(store: Store) -> None:
-    hold(store, b"a")
-    before = state(store)
+def test_what_is_due_is_left_alone_where_it_is_not_to_be_handed_out(store: Bench) -> None:
+    store.hold(b"a")
+    before = store.state()
 
-    assert retry(store, entry("r", 1), when_due="leave") == "due"
-    assert state(store) == before
+    assert store.replace(entry("r", 1), when_due="leave") == "due"
+    assert store.state() == before
 
 
-def test_what_is_not_due_is_scheduled_also_where_it_is_not_to_be_handed_out(store: Store) -> None:
-    hold(store, b"a")
+def test_what_is_not_due_is_scheduled_also_where_it_is_not_to_be_handed_out(store: Bench) -> None:
+    store.hold(b"a")
 
-    assert retry(store, entry("r", FAR), when_due="leave") == "scheduled"
+    assert store.replace(entry("r", FAR), when_due="leave") == "scheduled"
     assert store.client.hgetall("{q}:leased:me") == {b"1:1": b""}
 
 
-def test_a_countdown_counts_from_the_clock_of_redis(store: Store) -> None:
-    hold(store, b"a")
+def test_a_countdown_counts_from_the_clock_of_redis(store: Bench) -> None:
+    store.hold(b"a")
     before = store.now_ms()
 
-    assert retry(store, entry("r", 60_000, relative=True)) == "scheduled"
+    assert store.replace(entry("r", 60_000, relative=True)) == "scheduled"
 
     due = store.client.zscore("{q}:due", "r")
     assert before + 60_000 <= due <= store.now_ms() + 60_001
     assert store.client.zscore("delayq:next_due", "q") == due
 
 
-def test_how_often_the_message_was_delivered_is_forgotten_with_it(store: Store) -> None:
-    hold(store, b"a", b"b")
+def test_how_often_the_message_was_delivered_is_forgotten_with_it(store: Bench) -> None:
+    store.hold(b"a", b"b")
     store.client.hset("{q}:deliveries", mapping=counts(b"a", b"1 0 0") | counts(b"b", b"2 0 0"))
 
-    retry(store, entry("r", FAR))
+    store.replace(entry("r", FAR))
 
-    assert state(store)["{q}:deliveries"] == counts(b"b", b"2 0 0")
+    assert store.state()["{q}:deliveries"] == counts(b"b", b"2 0 0")
 
 
-def test_a_retry_may_go_to_another_queue(store: Store) -> None:
-    hold(store, b"a")
+def test_a_retry_may_go_to_another_queue(store: Bench) -> None:
+    store.hold(b"a")
 
-    assert retry(store, entry("r", FAR), to="other") == "scheduled"
+    assert store.replace(entry("r", FAR), to="other") == "scheduled"
 
-    assert state(store) == {
+    assert store.state() == {
         "delayq:next_due": {b"other": FAR},
         "delayq:queues": {b"other": LAYOUT},
         "delayq:lease_ends": {b"q": 10},
@@ -138,23 +103,23 @@ def test_a_retry_may_go_to_another_queue(store: Store) -> None:
 
 
 def test_a_retry_has_the_id_of_its_task_and_does_not_take_the_place_of_an_entry_of_it(
-    store: Store,
+    store: Bench,
 ) -> None:
     store.schedule(QUEUE, entry("r", FAR, message_id="first"))
-    hold(store, b"a")
+    store.hold(b"a")
 
-    assert retry(store, entry("r", FAR + 1, message_id="second")) == "scheduled"
+    assert store.replace(entry("r", FAR + 1, message_id="second")) == "scheduled"
 
     assert store.client.zrange("{q}:due", 0, -1) == [b"r", b"r\x00second"]
     assert store.scheduled(QUEUE, "tasks.t") == 2
 
 
-def test_a_retry_wakes_the_dispatchers(store: Store) -> None:
-    hold(store, b"a")
+def test_a_retry_wakes_the_dispatchers(store: Bench) -> None:
+    store.hold(b"a")
     with store.client.pubsub(ignore_subscribe_messages=True) as ears:
         ears.subscribe(store.keys.wake)
         ears.get_message(timeout=5)
-        retry(store, entry("r", 60_000, relative=True))
+        store.replace(entry("r", 60_000, relative=True))
         heard = ears.get_message(timeout=5)
 
     assert heard
@@ -164,29 +129,28 @@ def test_a_retry_wakes_the_dispatchers(store: Store) -> None:
 
 
 @any_bytes
-def test_the_place_of_any_message_can_be_taken(store: Store, message: bytes) -> None:
-    hold(store, message)
-    store.client.hset("{q}:deliveries", mapping=counts(message, b"1 0 0"))
+def test_the_place_of_any_message_can_be_taken(store: Bench, message: bytes) -> None:
+    store.hold(message)
+    store.delivered(message, b"1 0 0")
     large = b'{"n": 12345678901234567, "empty": [], "x": "' + message + b'"}'
 
-    assert retry(store, entry("r", 20, relative=True, message=large)) == "scheduled"
-    assert store.leases.ack(QUEUE, "me", ["1:1"]) == 1
-    while not store.promote(QUEUE, Layout(), 100).moved:
-        pass
+    assert store.replace(entry("r", 20, relative=True, message=large)) == "scheduled"
+    assert store.ack("1:1") == 1
+    store.promote_soon()
 
-    assert bodies(reserve(store, "2")) == [large]
+    assert bodies(store.reserve("2")) == [large]
     assert not store.client.exists("{q}:deliveries")
 
 
-def test_a_quarantined_may_be_retried(store: Store) -> None:
+def test_a_quarantined_may_be_retried(store: Bench) -> None:
     store.client.lpush("{q}:quarantined", b"3\ndeadly")
-    store.client.hset("{q}:deliveries", mapping=counts(b"deadly", b"5 0 0"))
-    assert reserve(store).alone
+    store.delivered(b"deadly", b"5 0 0")
+    assert store.reserve().alone
 
-    assert retry(store, entry("r", FAR)) == "scheduled"
+    assert store.replace(entry("r", FAR)) == "scheduled"
 
-    assert state(store)["{q}:leased:me"] == {b"1:1": b""}
-    assert "{q}:deliveries" not in state(store)
+    assert store.state()["{q}:leased:me"] == {b"1:1": b""}
+    assert "{q}:deliveries" not in store.state()
 
 
 # -- a lease that is gone
@@ -195,26 +159,26 @@ def test_a_quarantined_may_be_retried(store: Store) -> None:
 @pytest.mark.parametrize("due_ms", [1, FAR])
 @pytest.mark.parametrize("when_due", ["push", "leave"])
 def test_without_the_message_nothing_is_stored(
-    store: Store, due_ms: int, when_due: WhenDue
+    store: Bench, due_ms: int, when_due: WhenDue
 ) -> None:
-    hold(store, b"a", b"b")
-    store.leases.ack(QUEUE, "me", ["1:1"])
-    before = state(store)
+    store.hold(b"a", b"b")
+    store.ack("1:1")
+    before = store.state()
 
-    assert retry(store, entry("r", due_ms), when_due=when_due) == "gone"
-    assert state(store) == before
+    assert store.replace(entry("r", due_ms), when_due=when_due) == "gone"
+    assert store.state() == before
 
 
-def test_what_was_given_to_others_meanwhile_is_theirs_to_retry(store: Store) -> None:
-    hold(store, b"a")
-    pass_time(store.client, LEASE + 60)
-    store.leases.reclaim_expired(QUEUE, Layout(), "me", 100, 5)
-    reserve(store, "1", who="other")
-    before = state(store)
+def test_what_was_given_to_others_meanwhile_is_theirs_to_retry(store: Bench) -> None:
+    store.hold(b"a")
+    store.pass_time()
+    store.reclaim_expired()
+    store.reserve("1", who="other")
+    before = store.state()
 
-    assert retry(store, entry("r", FAR)) == "gone"
-    assert state(store) == before
-    assert retry(store, entry("r", FAR), who="other") == "scheduled"
+    assert store.replace(entry("r", FAR)) == "gone"
+    assert store.state() == before
+    assert store.replace(entry("r", FAR), who="other") == "scheduled"
 
 
 # -- a reply was lost
@@ -222,52 +186,51 @@ def test_what_was_given_to_others_meanwhile_is_theirs_to_retry(store: Store) -> 
 
 @pytest.mark.parametrize("due_ms", [1, FAR])
 @pytest.mark.parametrize("when_due", ["push", "leave"])
-def test_doing_it_again_stores_nothing_more(store: Store, due_ms: int, when_due: WhenDue) -> None:
-    hold(store, b"a")
-    retry(store, entry("r", due_ms))
-    before = state(store)
+def test_doing_it_again_stores_nothing_more(store: Bench, due_ms: int, when_due: WhenDue) -> None:
+    store.hold(b"a")
+    store.replace(entry("r", due_ms))
+    before = store.state()
 
-    assert retry(store, entry("r", due_ms), when_due=when_due) == "duplicate"
-    assert state(store) == before
-
-
-def test_doing_it_again_after_the_retry_was_promoted_stores_nothing_more(store: Store) -> None:
-    hold(store, b"a")
-    retry(store, entry("r", 5, relative=True))
-    while not store.promote(QUEUE, Layout(), 100).moved:
-        pass
-    before = state(store)
-
-    assert retry(store, entry("r", 5, relative=True)) == "duplicate"
-    assert state(store) == before
+    assert store.replace(entry("r", due_ms), when_due=when_due) == "duplicate"
+    assert store.state() == before
 
 
-def test_doing_it_again_after_the_retry_was_done_stores_nothing_more(store: Store) -> None:
-    hold(store, b"a")
-    retry(store, entry("r", 1))
-    reserve(store, "2")
-    store.leases.ack(QUEUE, "me", ["2:1"])
-    before = state(store)
+def test_doing_it_again_after_the_retry_was_promoted_stores_nothing_more(store: Bench) -> None:
+    store.hold(b"a")
+    store.replace(entry("r", 5, relative=True))
+    store.promote_soon()
+    before = store.state()
 
-    assert retry(store, entry("r", 1)) == "duplicate"
-    assert state(store) == before
-
-
-def test_doing_it_again_after_the_acknowledgement_stores_nothing_more(store: Store) -> None:
-    hold(store, b"a")
-    retry(store, entry("r", FAR))
-    store.leases.ack(QUEUE, "me", ["1:1"])
-    before = state(store)
-
-    assert retry(store, entry("r", FAR)) == "gone"
-    assert state(store) == before
+    assert store.replace(entry("r", 5, relative=True)) == "duplicate"
+    assert store.state() == before
 
 
-def test_what_was_published_as_usual_before_is_stored_once(store: Store) -> None:
-    hold(store, b"a")
+def test_doing_it_again_after_the_retry_was_done_stores_nothing_more(store: Bench) -> None:
+    store.hold(b"a")
+    store.replace(entry("r", 1))
+    store.reserve("2")
+    store.ack("2:1")
+    before = store.state()
+
+    assert store.replace(entry("r", 1)) == "duplicate"
+    assert store.state() == before
+
+
+def test_doing_it_again_after_the_acknowledgement_stores_nothing_more(store: Bench) -> None:
+    store.hold(b"a")
+    store.replace(entry("r", FAR))
+    store.ack("1:1")
+    before = store.state()
+
+    assert store.replace(entry("r", FAR)) == "gone"
+    assert store.state() == before
+
+
+def test_what_was_published_as_usual_before_is_stored_once(store: Bench) -> None:
+    store.hold(b"a")
     store.schedule(QUEUE, entry("r", FAR))
 
-    assert retry(store, entry("r", FAR)) == "scheduled"
+    assert store.replace(entry("r", FAR)) == "scheduled"
 
     assert store.client.zrange("{q}:due", 0, -1) == [b"r"]
     assert store.scheduled(QUEUE, "tasks.t") == 1
@@ -291,25 +254,21 @@ def test_what_was_published_as_usual_before_is_stored_once(store: Store) -> None
     ],
 )
 def test_a_key_of_another_type_leaves_the_message_held_and_stores_nothing(
-    store: Store, key: str, due_ms: int
+    store: Bench, key: str, due_ms: int
 ) -> None:
-    hold(store, b"a")
-    store.client.set(key, "not ours")
-    before = snapshot(store.client)
+    store.hold(b"a")
 
-    with pytest.raises(ResponseError, match="WRONGTYPE"):
-        retry(store, entry("r", due_ms, priority=3))
-
-    assert snapshot(store.client) == before
+    with store.wrong_type(key):
+        store.replace(entry("r", due_ms, priority=3))
 
 
 @pytest.mark.parametrize(("due_ms", "expected"), [(1, "ready"), (FAR, "scheduled")])
 def test_a_full_server_lets_one_take_the_place_of_the_other(
-    store: Store, due_ms: int, expected: Retried
+    store: Bench, due_ms: int, expected: Retried
 ) -> None:
-    hold(store, b"a")
-    fill(store)
+    store.hold(b"a")
+    store.fill()
 
-    assert retry(store, entry("r", due_ms)) == expected
-    assert retry(store, entry("r", due_ms)) == "duplicate"
-    assert state(store)["{q}:leased:me"] == {b"1:1": b""}
+    assert store.replace(entry("r", due_ms)) == expected
+    assert store.replace(entry("r", due_ms)) == "duplicate"
+    assert store.state()["{q}:leased:me"] == {b"1:1": b""}

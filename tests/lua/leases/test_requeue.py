@@ -3,70 +3,52 @@
 from __future__ import annotations
 
 import pytest
-from redis.exceptions import ResponseError
 
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.leases import Counted
-from celery_delayq.store.schedule import Store
-from tests.lua.conftest import (
-    QUEUE,
-    any_bytes,
-    bodies,
-    counts,
-    entry,
-    fill,
-    hold,
-    push,
-    reserve,
-    state,
-)
-from tests.support.keyspace import snapshot
-
-pytestmark = pytest.mark.usefixtures("watched")
-
-FAR = 4_000_000_000_000
+from tests.lua.conftest import FAR, QUEUE, Bench, any_bytes, bodies, counts, entry
 
 
-def test_messages_go_back_to_where_they_were_in_the_same_order(store: Store) -> None:
-    push(store, b"a", b"b", b"c", b"d")
-    ready = state(store)
-    reserve(store, "1", 3)
+def test_messages_go_back_to_where_they_were_in_the_same_order(store: Bench) -> None:
+    store.push(b"a", b"b", b"c", b"d")
+    ready = store.state()
+    store.reserve("1", 3)
 
-    assert store.leases.requeue(QUEUE, "me", ["1:1", "1:2", "1:3"]) == (3, 0)
+    assert store.requeue("1:1", "1:2", "1:3") == (3, 0)
 
     # What is left of the lease ends by itself.
-    assert state(store) == ready | {"delayq:lease_ends": {b"q": 10}, "{q}:leases": {b"me": 10}}
+    assert store.state() == ready | {"delayq:lease_ends": {b"q": 10}, "{q}:leases": {b"me": 10}}
 
 
-def test_messages_may_go_behind_all_that_is_ready_in_the_same_order(store: Store) -> None:
-    push(store, b"a", b"b", b"c")
-    reserve(store, "1", 2)
+def test_messages_may_go_behind_all_that_is_ready_in_the_same_order(store: Bench) -> None:
+    store.push(b"a", b"b", b"c")
+    store.reserve("1", 2)
 
-    assert store.leases.requeue(QUEUE, "me", ["1:1", "1:2"], last=True) == (2, 0)
+    assert store.requeue("1:1", "1:2", last=True) == (2, 0)
 
-    assert bodies(reserve(store, "2")) == [b"c", b"a", b"b"]
+    assert bodies(store.reserve("2")) == [b"c", b"a", b"b"]
 
 
 @pytest.mark.parametrize("last", [False, True])
-def test_each_message_goes_to_the_list_of_its_step(store: Store, last: bool) -> None:
+def test_each_message_goes_to_the_list_of_its_step(store: Bench, last: bool) -> None:
     for step in (0, 3, 6, 9):
-        push(store, b"first %d" % step, b"second %d" % step, step=step)
-    ready = snapshot(store.client)
-    reserve(store, "1", 8)
+        store.push(b"first %d" % step, b"second %d" % step, step=step)
+    ready = store.state()
+    store.reserve("1", 8)
 
     fields = [f"1:{place}" for place in range(1, 9)]
-    assert store.leases.requeue(QUEUE, "me", fields, last=last) == (8, 0)
+    assert store.requeue(*fields, last=last) == (8, 0)
 
-    lists = {key: value for key, value in snapshot(store.client).items() if key.startswith("q")}
+    lists = {key: value for key, value in store.state().items() if key.startswith("q")}
     assert lists == {key: value for key, value in ready.items() if key.startswith("q")}
 
 
-def test_only_what_is_named_goes_back(store: Store) -> None:
-    hold(store, b"a", b"b", b"c")
+def test_only_what_is_named_goes_back(store: Bench) -> None:
+    store.hold(b"a", b"b", b"c")
 
-    assert store.leases.requeue(QUEUE, "me", ["1:2"]) == (1, 0)
+    assert store.requeue("1:2") == (1, 0)
 
-    assert state(store) == {
+    assert store.state() == {
         "delayq:lease_ends": {b"q": 10},
         "q": [b"b"],
         "{q}:leased:me": {b"1:1": b"0\na", b"1:3": b"0\nc"},
@@ -77,57 +59,57 @@ def test_only_what_is_named_goes_back(store: Store) -> None:
 
 @pytest.mark.parametrize("counted", ["nothing", "requeued", "crashed"])
 @pytest.mark.parametrize("last", [False, True])
-def test_doing_it_again_changes_nothing(store: Store, last: bool, counted: Counted) -> None:
-    fields = hold(store, b"a", b"b")
-    store.leases.requeue(QUEUE, "me", fields, last=last, counted=counted, most=5)
-    before = state(store)
+def test_doing_it_again_changes_nothing(store: Bench, last: bool, counted: Counted) -> None:
+    fields = store.hold(b"a", b"b")
+    store.requeue(*fields, last=last, counted=counted, most=5)
+    before = store.state()
 
-    again = store.leases.requeue(QUEUE, "me", fields, last=last, counted=counted, most=5)
+    again = store.requeue(*fields, last=last, counted=counted, most=5)
 
     assert again == (0, 0)
-    assert state(store) == before
+    assert store.state() == before
 
 
-def test_what_others_hold_is_not_touched(store: Store) -> None:
-    hold(store, b"a", who="other")
-    before = state(store)
+def test_what_others_hold_is_not_touched(store: Bench) -> None:
+    store.hold(b"a", who="other")
+    before = store.state()
 
-    assert store.leases.requeue(QUEUE, "me", ["1:1"], counted="requeued") == (0, 0)
-    assert state(store) == before
+    assert store.requeue("1:1", counted="requeued") == (0, 0)
+    assert store.state() == before
 
 
 @any_bytes
-def test_any_bytes_go_back_as_they_are(store: Store, message: bytes) -> None:
-    fields = hold(store, message, step=6)
+def test_any_bytes_go_back_as_they_are(store: Bench, message: bytes) -> None:
+    fields = store.hold(message, step=6)
 
-    store.leases.requeue(QUEUE, "me", fields, counted="requeued")
+    store.requeue(*fields, counted="requeued")
 
     assert store.client.lrange("q\x06\x166", 0, -1) == [message]
-    assert state(store)["{q}:deliveries"] == counts(message, b"0 0 1")
+    assert store.state()["{q}:deliveries"] == counts(message, b"0 0 1")
 
 
-def test_a_step_that_the_layout_lacks_goes_to_the_first_list(store: Store) -> None:
-    fields = hold(store, b"a", step=6)
+def test_a_step_that_the_layout_lacks_goes_to_the_first_list(store: Bench) -> None:
+    fields = store.hold(b"a", step=6)
 
-    moved = store.leases.requeue(QUEUE, "me", fields, layout=Layout(steps=(0, 9)))
+    moved = store.requeue(*fields, layout=Layout(steps=(0, 9)))
 
     assert moved == (1, 0)
     assert store.client.lrange("q", 0, -1) == [b"a"]
 
 
-def test_many_messages_at_once(store: Store) -> None:
+def test_many_messages_at_once(store: Bench) -> None:
     messages = [b"%d" % n for n in range(1000)]
-    fields = hold(store, *messages)
+    fields = store.hold(*messages)
 
-    assert store.leases.requeue(QUEUE, "me", fields, counted="requeued") == (1000, 0)
+    assert store.requeue(*fields, counted="requeued") == (1000, 0)
     assert store.client.lrange("q", 0, -1) == messages[::-1]
 
 
-def test_a_retried_message_is_not_put_back(store: Store) -> None:
-    fields = hold(store, b"a", b"b")
-    store.leases.replace(QUEUE, entry("r", FAR), QUEUE, "me", fields[0], when_due="push")
+def test_a_retried_message_is_not_put_back(store: Bench) -> None:
+    fields = store.hold(b"a", b"b")
+    store.replace(entry("r", FAR), field=fields[0])
 
-    assert store.leases.requeue(QUEUE, "me", fields) == (1, 0)
+    assert store.requeue(*fields) == (1, 0)
 
     assert store.client.lrange("q", 0, -1) == [b"b"]
     assert not store.client.exists("{q}:leased:me")
@@ -136,20 +118,20 @@ def test_a_retried_message_is_not_put_back(store: Store) -> None:
 # -- the marker
 
 
-def test_the_marker_tells_of_what_went_back(store: Store) -> None:
-    fields = hold(store, b"a")
+def test_the_marker_tells_of_what_went_back(store: Bench) -> None:
+    fields = store.hold(b"a")
     assert not store.client.exists("{q}:wake")
 
-    store.leases.requeue(QUEUE, "me", fields)
+    store.requeue(*fields)
 
     assert store.client.lrange("{q}:wake", 0, -1) == [b""]
 
 
-def test_the_marker_does_not_tell_of_what_died(store: Store) -> None:
-    fields = hold(store, b"a")
-    store.client.hset("{q}:deliveries", mapping=counts(b"a", b"0 3 0"))
+def test_the_marker_does_not_tell_of_what_died(store: Bench) -> None:
+    fields = store.hold(b"a")
+    store.delivered(b"a", b"0 3 0")
 
-    assert store.leases.requeue(QUEUE, "me", fields, counted="crashed", most=3) == (0, 1)
+    assert store.requeue(*fields, counted="crashed", most=3) == (0, 1)
 
     assert not store.client.exists("{q}:wake")
 
@@ -166,50 +148,48 @@ def test_the_marker_does_not_tell_of_what_died(store: Store) -> None:
         ("died", b"2 2 3"),
     ],
 )
-def test_what_is_asked_for_is_counted(store: Store, counted: Counted, expected: bytes) -> None:
-    fields = hold(store, b"a")
-    store.client.hset("{q}:deliveries", mapping=counts(b"a", b"1 2 3"))
+def test_what_is_asked_for_is_counted(store: Bench, counted: Counted, expected: bytes) -> None:
+    fields = store.hold(b"a")
+    store.delivered(b"a", b"1 2 3")
 
-    store.leases.requeue(QUEUE, "me", fields, counted=counted, most=100)
+    store.requeue(*fields, counted=counted, most=100)
 
-    assert state(store)["{q}:deliveries"] == counts(b"a", expected)
+    assert store.state()["{q}:deliveries"] == counts(b"a", expected)
 
 
-def test_nothing_is_counted_unless_it_is_asked_for(store: Store) -> None:
-    fields = hold(store, b"a")
+def test_nothing_is_counted_unless_it_is_asked_for(store: Bench) -> None:
+    fields = store.hold(b"a")
 
-    store.leases.requeue(QUEUE, "me", fields)
+    store.requeue(*fields)
 
     assert not store.client.exists("{q}:deliveries")
 
 
 def test_what_was_held_too_often_when_its_worker_died_is_delivered_alone_and_then_dead(
-    store: Store,
+    store: Bench,
 ) -> None:
-    push(store, b"innocent", b"deadly", step=3)
+    store.push(b"innocent", b"deadly", step=3)
     results = []
     for message_id, fields in (("1", ["1:1", "1:2"]), ("2", ["2:1", "2:2"]), ("3", ["3:1"])):
-        reserve(store, message_id)
-        results.append(store.leases.requeue(QUEUE, "me", fields, counted="died", most=2))
+        store.reserve(message_id)
+        results.append(store.requeue(*fields, counted="died", most=2))
 
     assert results == [(2, 0), (2, 0), (0, 1)]
-    assert state(store)["{q}:quarantined"] == [b"3\ninnocent"]
-    assert state(store)["{q}:deliveries"] == counts(b"innocent", b"2 0 0")
+    assert store.state()["{q}:quarantined"] == [b"3\ninnocent"]
+    assert store.state()["{q}:deliveries"] == counts(b"innocent", b"2 0 0")
     [dead_letter] = store.dead_letters.all(QUEUE)
     assert dead_letter.message == b"deadly"
     assert dead_letter.reason == "its worker died 3 times, the last time with nothing else"
     assert dead_letter.details == b'{"worker": "me", "deliveries": 3}'
 
 
-def test_a_message_that_killed_its_process_too_often_is_dead(store: Store) -> None:
-    push(store, b"deadly\nbytes", step=3)
+def test_a_message_that_killed_its_process_too_often_is_dead(store: Bench) -> None:
+    store.push(b"deadly\nbytes", step=3)
     results = []
     for message_id in ("1", "2", "3"):
-        reserve(store, message_id)
+        store.reserve(message_id)
         fields = [f"{message_id}:1"]
-        results.append(
-            store.leases.requeue(QUEUE, "me", fields, counted="crashed", most=2, details=b"{}")
-        )
+        results.append(store.requeue(*fields, counted="crashed", most=2, details=b"{}"))
 
     assert results == [(1, 0), (1, 0), (0, 1)]
     [dead_letter] = store.dead_letters.all(QUEUE)
@@ -219,59 +199,59 @@ def test_a_message_that_killed_its_process_too_often_is_dead(store: Store) -> No
         b"deadly\nbytes",
     )
     assert abs(dead_letter.died_ms - store.now_ms()) < 5000
-    assert set(state(store)) == {"delayq:lease_ends", "{q}:leases", "{q}:dead", "{q}:dead_at"}
+    assert set(store.state()) == {"delayq:lease_ends", "{q}:leases", "{q}:dead", "{q}:dead_at"}
 
 
 @any_bytes
-def test_what_is_dead_is_kept_byte_for_byte(store: Store, message: bytes) -> None:
-    fields = hold(store, message)
-    store.client.hset("{q}:deliveries", mapping=counts(message, b"0 1 0"))
+def test_what_is_dead_is_kept_byte_for_byte(store: Bench, message: bytes) -> None:
+    fields = store.hold(message)
+    store.delivered(message, b"0 1 0")
 
-    assert store.leases.requeue(QUEUE, "me", fields, counted="crashed", most=1) == (0, 1)
+    assert store.requeue(*fields, counted="crashed", most=1) == (0, 1)
 
-    assert [dead_letter.message for dead_letter in store.dead_letters.all(QUEUE)] == [message]
+    assert store.dead_messages() == [message]
 
 
-def test_the_others_of_a_batch_go_back_when_one_is_dead(store: Store) -> None:
-    fields = hold(store, b"a", b"deadly", b"c")
-    store.client.hset("{q}:deliveries", mapping=counts(b"deadly", b"0 1 0"))
+def test_the_others_of_a_batch_go_back_when_one_is_dead(store: Bench) -> None:
+    fields = store.hold(b"a", b"deadly", b"c")
+    store.delivered(b"deadly", b"0 1 0")
 
-    moved = store.leases.requeue(QUEUE, "me", fields, counted="crashed", most=1)
+    moved = store.requeue(*fields, counted="crashed", most=1)
 
     assert moved == (2, 1)
-    assert bodies(reserve(store, "2")) == [b"a", b"c"]
+    assert bodies(store.reserve("2")) == [b"a", b"c"]
 
 
-def test_without_a_limit_nothing_dies_of_crashes(store: Store) -> None:
-    fields = hold(store, b"a")
-    store.client.hset("{q}:deliveries", mapping=counts(b"a", b"0 999 0"))
+def test_without_a_limit_nothing_dies_of_crashes(store: Bench) -> None:
+    fields = store.hold(b"a")
+    store.delivered(b"a", b"0 999 0")
 
-    assert store.leases.requeue(QUEUE, "me", fields, counted="crashed", most=0) == (1, 0)
-    assert state(store)["{q}:deliveries"] == counts(b"a", b"0 1000 0")
+    assert store.requeue(*fields, counted="crashed", most=0) == (1, 0)
+    assert store.state()["{q}:deliveries"] == counts(b"a", b"0 1000 0")
 
 
-def test_crashes_before_do_not_add_dead_letter_what_is_only_put_back(store: Store) -> None:
-    fields = hold(store, b"a")
-    store.client.hset("{q}:deliveries", mapping=counts(b"a", b"9 9 9"))
+def test_crashes_before_do_not_add_dead_letter_what_is_only_put_back(store: Bench) -> None:
+    fields = store.hold(b"a")
+    store.delivered(b"a", b"9 9 9")
 
-    assert store.leases.requeue(QUEUE, "me", fields, counted="requeued", most=1) == (1, 0)
+    assert store.requeue(*fields, counted="requeued", most=1) == (1, 0)
 
 
 @pytest.mark.parametrize("last", [False, True])
-def test_a_quarantined_that_goes_back_is_still_delivered_alone(store: Store, last: bool) -> None:
+def test_a_quarantined_that_goes_back_is_still_delivered_alone(store: Bench, last: bool) -> None:
     # A worker that shuts down gives it back before it has started it.
-    push(store, b"a")
+    store.push(b"a")
     store.client.lpush("{q}:quarantined", b"0\ndeadly")
-    store.client.hset("{q}:deliveries", mapping=counts(b"deadly", b"5 0 0"))
-    assert bodies(reserve(store, "1")) == [b"deadly"]
+    store.delivered(b"deadly", b"5 0 0")
+    assert bodies(store.reserve("1")) == [b"deadly"]
 
-    assert store.leases.requeue(QUEUE, "me", ["1:1"], last=last) == (1, 0)
+    assert store.requeue("1:1", last=last) == (1, 0)
     assert store.client.exists("{q}:wake")
 
     batches = []
     for message_id in ("2", "3"):
-        batches.append(bodies(reserve(store, message_id)))
-        store.leases.ack(QUEUE, "me", [f"{message_id}:1", f"{message_id}:2"])
+        batches.append(bodies(store.reserve(message_id)))
+        store.ack(f"{message_id}:1", f"{message_id}:2")
     assert sorted(batches) == [[b"a"], [b"deadly"]]
 
 
@@ -290,37 +270,31 @@ def test_a_quarantined_that_goes_back_is_still_delivered_alone(store: Store, las
         "{q}:quarantined",
     ],
 )
-def test_a_key_of_another_type_leaves_everything_held(store: Store, key: str) -> None:
-    fields = hold(store, b"a", b"b", step=6)
-    store.client.set(key, "not ours")
-    before = snapshot(store.client)
+def test_a_key_of_another_type_leaves_everything_held(store: Bench, key: str) -> None:
+    fields = store.hold(b"a", b"b", step=6)
 
-    with pytest.raises(ResponseError, match="WRONGTYPE"):
-        store.leases.requeue(QUEUE, "me", fields, counted="crashed", most=5)
-
-    assert snapshot(store.client) == before
+    with store.wrong_type(key):
+        store.requeue(*fields, counted="crashed", most=5)
 
 
-def test_what_is_held_and_unreadable_is_a_dead_letter(store: Store) -> None:
-    hold(store, b"a")
+def test_what_is_held_and_unreadable_is_a_dead_letter(store: Bench) -> None:
+    store.hold(b"a")
     store.client.hset("{q}:leased:me", "1:2", b"\xff not what we write")
 
-    assert store.leases.requeue(QUEUE, "me", ["1:1", "1:2"]) == (1, 1)
+    assert store.requeue("1:1", "1:2") == (1, 1)
 
     assert not store.client.exists("{q}:leased:me")
-    assert [dead_letter.message for dead_letter in store.dead_letters.all(QUEUE)] == [
-        b"\xff not what we write"
-    ]
+    assert store.dead_messages() == [b"\xff not what we write"]
 
 
-def test_a_full_server_lets_messages_go_back(store: Store) -> None:
-    fields = hold(store, b"a", b"deadly")
-    store.client.hset("{q}:deliveries", mapping=counts(b"deadly", b"0 1 0"))
-    fill(store)
+def test_a_full_server_lets_messages_go_back(store: Bench) -> None:
+    fields = store.hold(b"a", b"deadly")
+    store.delivered(b"deadly", b"0 1 0")
+    store.fill()
 
-    moved = store.leases.requeue(QUEUE, "me", fields, counted="crashed", most=1)
+    moved = store.requeue(*fields, counted="crashed", most=1)
 
     assert moved == (1, 1)
-    assert state(store)["q"] == [b"a"]
-    assert state(store)["{q}:deliveries"] == counts(b"a", b"0 1 0")
-    assert [dead_letter.message for dead_letter in store.dead_letters.all(QUEUE)] == [b"deadly"]
+    assert store.state()["q"] == [b"a"]
+    assert store.state()["{q}:deliveries"] == counts(b"a", b"0 1 0")
+    assert store.dead_messages() == [b"deadly"]

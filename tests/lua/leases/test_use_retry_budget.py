@@ -6,43 +6,41 @@ import pytest
 from redis.exceptions import ResponseError
 
 from celery_delayq.errors import StoreFull
-from celery_delayq.store.schedule import Store
-from tests.lua.conftest import fill, repeating
-from tests.support.keyspace import snapshot
+from tests.lua.conftest import Bench, repeating
 
 KEY = "delayq:budget:root"
 
 
-def spend(store: Store, *members: str, most: int = 2, name: str = "root") -> list[bool]:
+def spend(store: Bench, *members: str, most: int = 2, name: str = "root") -> list[bool]:
     return [bool(store.control.use_retry_budget(name, most, member, 60)) for member in members]
 
 
-def test_so_many_may_be_spent_and_no_more(store: Store) -> None:
+def test_so_many_may_be_spent_and_no_more(store: Bench) -> None:
     assert spend(store, "a 0", "b 0", "a 1", "c 0") == [True, True, False, False]
-    assert snapshot(store.client) == {KEY: {b"a 0", b"b 0"}}
+    assert store.state() == {KEY: {b"a 0", b"b 0"}}
 
 
-def test_what_is_spent_may_be_asked_for_again(store: Store) -> None:
+def test_what_is_spent_may_be_asked_for_again(store: Bench) -> None:
     """A task that is delivered again has the retry that it had before."""
     assert spend(store, "a 0", "b 0", "c 0", "a 0", "b 0") == [True, True, False, True, True]
 
 
-def test_a_repeat_spends_it_once(store: Store) -> None:
+def test_a_repeat_spends_it_once(store: Bench) -> None:
     assert spend(repeating(store), "a 0", "b 0", "c 0") == [True, True, False]
 
 
-def test_of_nothing_nothing_is_spent(store: Store) -> None:
+def test_of_nothing_nothing_is_spent(store: Bench) -> None:
     assert spend(store, "a 0", most=0) == [False]
-    assert snapshot(store.client) == {}
+    assert store.state() == {}
 
 
-def test_each_canvas_has_its_own(store: Store) -> None:
+def test_each_canvas_has_its_own(store: Bench) -> None:
     assert spend(store, "a 0", "b 0", "c 0") == [True, True, False]
     assert spend(store, "c 0", name="another") == [True]
     assert spend(store, "d 0", name="binary \xff {}") == [True]
 
 
-def test_it_is_remembered_from_the_last_one_on(store: Store) -> None:
+def test_it_is_remembered_from_the_last_one_on(store: Bench) -> None:
     spend(store, "a 0")
     assert 0 < store.client.ttl(KEY) <= 60
     store.client.expire(KEY, 5)
@@ -53,18 +51,18 @@ def test_it_is_remembered_from_the_last_one_on(store: Store) -> None:
     assert store.client.ttl(KEY) > 5
 
 
-def test_a_full_server_refuses_what_is_new(store: Store) -> None:
+def test_a_full_server_refuses_what_is_new(store: Bench) -> None:
     spend(store, "a 0")
-    fill(store)
+    store.fill()
 
     assert spend(store, "a 0") == [True]
     with pytest.raises(StoreFull):
         spend(store, "b 0")
 
-    assert snapshot(store.client) == {KEY: {b"a 0"}}
+    assert store.state() == {KEY: {b"a 0"}}
 
 
-def test_a_key_of_another_type_is_an_error(store: Store) -> None:
+def test_a_key_of_another_type_is_an_error(store: Bench) -> None:
     store.client.set(KEY, "not ours")
 
     with pytest.raises(ResponseError, match="WRONGTYPE"):

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from celery_delayq.store.keys import Layout
-from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.replies import Held
-from tests.lua.conftest import QUEUE, entry
-from tests.support.keyspace import snapshot
+from tests.lua.conftest import FAR, LAYOUT, QUEUE, Bench, entry
 
-FAR = 4_000_000_000_000
 HELD = Held("unacked", "unacked_index", "tag-1")
 
 
 @pytest.fixture
-def held(store: Store) -> None:
+def held(store: Bench) -> None:
     """A message that a stock worker holds."""
     store.client.hset("unacked", "tag-1", b"[{}, '', 'q']")
     store.client.zadd("unacked_index", {"tag-1": 5})
 
 
 @pytest.mark.usefixtures("held")
-def test_a_held_message_with_a_future_eta_moves_to_the_schedule(store: Store) -> None:
+def test_a_held_message_with_a_future_eta_moves_to_the_schedule(store: Bench) -> None:
     assert store.take_from_unacked(QUEUE, entry("a", FAR), HELD) == "scheduled"
 
-    assert snapshot(store.client) == {
+    assert store.state() == {
         "delayq:next_due": {b"q": FAR},
-        "delayq:queues": {b"q": Layout().text.encode()},
+        "delayq:queues": {b"q": LAYOUT},
         "{q}:due": {b"a": FAR},
         "{q}:entries": {b"a": b'1 0 n-a tasks.t\n{"id": "a"}'},
         "{q}:tasks": {b"tasks.t\x00004000000000000\x00a": 0},
@@ -35,26 +31,25 @@ def test_a_held_message_with_a_future_eta_moves_to_the_schedule(store: Store) ->
 
 
 @pytest.mark.usefixtures("held")
-def test_a_held_message_that_is_due_goes_to_ready(store: Store) -> None:
+def test_a_held_message_that_is_due_goes_to_ready(store: Bench) -> None:
     assert store.take_from_unacked(QUEUE, entry("a", 1, priority=9), HELD) == "ready"
 
-    assert snapshot(store.client) == {"q\x06\x169": [b'{"id": "a"}'], "{q}:wake": [b""]}
+    assert store.state() == {"q\x06\x169": [b'{"id": "a"}'], "{q}:wake": [b""]}
 
 
 @pytest.mark.usefixtures("held")
 @pytest.mark.parametrize("due_ms", [1, FAR])
-def test_adopting_again_after_a_lost_reply_changes_nothing(store: Store, due_ms: int) -> None:
+def test_adopting_again_after_a_lost_reply_changes_nothing(store: Bench, due_ms: int) -> None:
     store.take_from_unacked(QUEUE, entry("a", due_ms), HELD)
-    before = snapshot(store.client)
+    before = store.state()
 
     assert store.take_from_unacked(QUEUE, entry("a", due_ms), HELD) == "gone"
-    assert snapshot(store.client) == before
+    assert store.state() == before
 
 
 @pytest.mark.usefixtures("held")
-def test_a_full_server_lets_a_held_message_move(store: Store) -> None:
-    store.client.config_set("maxmemory-policy", "noeviction")
-    store.client.config_set("maxmemory", 1)
+def test_a_full_server_lets_a_held_message_move(store: Bench) -> None:
+    store.fill()
 
     assert store.take_from_unacked(QUEUE, entry("a", FAR), HELD) == "scheduled"
     store.add_dead_letter(QUEUE, "b", "two\nlines", b"bytes")

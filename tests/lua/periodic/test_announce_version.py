@@ -6,9 +6,7 @@ from __future__ import annotations
 import pytest
 
 from celery_delayq.store.periodic import Deployed, PeriodicStore
-from celery_delayq.store.schedule import Store
-from tests.lua.conftest import repeating
-from tests.support.keyspace import snapshot
+from tests.lua.conftest import Bench, repeating
 
 KEY = "delayq:code_versions"
 LONG = 100_000
@@ -16,39 +14,39 @@ DAY = 24 * 3600 * 1000
 
 
 def deploy(
-    store: Store, version: str, since: int | None = None, *, source: str = "code", alive: int = LONG
+    store: Bench, version: str, since: int | None = None, *, source: str = "code", alive: int = LONG
 ) -> str:
     """Say that a version is about; return which one counts."""
     return PeriodicStore(store).announce_version(source, version, since, alive).counts
 
 
-def be_silent(store: Store, version: str, ms: int = 2 * LONG) -> None:
+def be_silent(store: Bench, version: str, ms: int = 2 * LONG) -> None:
     """Make it as if nobody had said for so long that a version is about."""
     field = f"code\0{version}"
     since, _, last = (store.client.hget(KEY, field) or b"").partition(b" ")
     store.client.hset(KEY, field, f"{int(since)} {int(last) - ms}")
 
 
-def versions(store: Store) -> set[bytes]:
+def versions(store: Bench) -> set[bytes]:
     return {field.removeprefix(b"code\0") for field in store.client.hkeys(KEY)}
 
 
 # -- which counts
 
 
-def test_the_first_one_counts(store: Store) -> None:
+def test_the_first_one_counts(store: Bench) -> None:
     assert deploy(store, "one") == "one"
     assert deploy(store, "one") == "one"
 
 
-def test_of_two_the_one_that_came_last_counts(store: Store) -> None:
+def test_of_two_the_one_that_came_last_counts(store: Bench) -> None:
     deploy(store, "two")
 
     assert deploy(store, "one") == "one"
     assert deploy(store, "two") == "one"
 
 
-def test_an_old_one_that_starts_again_changes_nothing(store: Store) -> None:
+def test_an_old_one_that_starts_again_changes_nothing(store: Bench) -> None:
     deploy(store, "one")
     deploy(store, "two")
 
@@ -57,7 +55,7 @@ def test_an_old_one_that_starts_again_changes_nothing(store: Store) -> None:
 
 @pytest.mark.parametrize("away", [2 * LONG, DAY, 7 * DAY - LONG])
 def test_an_old_one_of_which_none_was_there_for_long_is_an_old_one_still(
-    away: int, store: Store
+    away: int, store: Bench
 ) -> None:
     """Its one worker crashes while another version is tried, or an old host is started again."""
     deploy(store, "one")
@@ -68,7 +66,7 @@ def test_an_old_one_of_which_none_was_there_for_long_is_an_old_one_still(
     assert deploy(store, "two") == "two"
 
 
-def test_after_a_week_it_is_known_no_more_and_comes_last(store: Store) -> None:
+def test_after_a_week_it_is_known_no_more_and_comes_last(store: Bench) -> None:
     deploy(store, "one")
     be_silent(store, "one", 7 * DAY + LONG)
     deploy(store, "two")
@@ -77,7 +75,7 @@ def test_after_a_week_it_is_known_no_more_and_comes_last(store: Store) -> None:
     assert deploy(store, "one") == "one"
 
 
-def test_rolling_back_the_old_one_counts_when_the_new_one_has_gone(store: Store) -> None:
+def test_rolling_back_the_old_one_counts_when_the_new_one_has_gone(store: Bench) -> None:
     deploy(store, "one")
     deploy(store, "two")
     be_silent(store, "two")
@@ -85,7 +83,7 @@ def test_rolling_back_the_old_one_counts_when_the_new_one_has_gone(store: Store)
     assert deploy(store, "one") == "one"
 
 
-def test_rolled_out_again_the_new_one_counts_at_once(store: Store) -> None:
+def test_rolled_out_again_the_new_one_counts_at_once(store: Bench) -> None:
     deploy(store, "one")
     deploy(store, "two")
     be_silent(store, "two")
@@ -94,7 +92,7 @@ def test_rolled_out_again_the_new_one_counts_at_once(store: Store) -> None:
     assert deploy(store, "two") == "two"
 
 
-def test_one_that_is_new_comes_last_also_where_the_clock_was_set_back(store: Store) -> None:
+def test_one_that_is_new_comes_last_also_where_the_clock_was_set_back(store: Bench) -> None:
     deploy(store, "one")
     ahead = store.now_ms() + DAY
     store.client.hset(KEY, "code\0one", f"{ahead} {store.now_ms()}")
@@ -104,7 +102,7 @@ def test_one_that_is_new_comes_last_also_where_the_clock_was_set_back(store: Sto
 
 
 def test_one_that_was_about_before_the_clock_was_set_back_is_so_until_it_is_silent(
-    store: Store,
+    store: Bench,
 ) -> None:
     deploy(store, "one")
     deploy(store, "two")
@@ -118,7 +116,7 @@ def test_one_that_was_about_before_the_clock_was_set_back_is_so_until_it_is_sile
 
 @pytest.mark.parametrize("away", [LONG * 2 // 3, 2 * LONG, DAY, -DAY])
 def test_a_time_in_which_nobody_spoke_takes_nothing_from_the_new_one(
-    away: int, store: Store
+    away: int, store: Bench
 ) -> None:
     """Redis is away in a rolling deploy, or its clock is set; several old workers speak first."""
     deploy(store, "one")
@@ -134,7 +132,7 @@ def test_a_time_in_which_nobody_spoke_takes_nothing_from_the_new_one(
 
 @pytest.mark.parametrize("pause", [LONG // 3 + 1, LONG // 2, 10 * LONG])
 def test_rolling_back_after_all_had_gone_the_old_one_counts_in_the_end(
-    pause: int, store: Store
+    pause: int, store: Bench
 ) -> None:
     """One worker of it, which speaks as seldom as that."""
     deploy(store, "one")
@@ -149,7 +147,7 @@ def test_rolling_back_after_all_had_gone_the_old_one_counts_in_the_end(
 
 
 @pytest.mark.parametrize("back", [LONG, DAY])
-def test_one_that_had_gone_before_the_clock_was_set_back_has_gone(back: int, store: Store) -> None:
+def test_one_that_had_gone_before_the_clock_was_set_back_has_gone(back: int, store: Bench) -> None:
     deploy(store, "one")
     deploy(store, "two")
     be_silent(store, "two", LONG + 10_000)
@@ -160,7 +158,7 @@ def test_one_that_had_gone_before_the_clock_was_set_back_has_gone(back: int, sto
         assert deploy(store, "one") == "one"
 
 
-def test_a_process_remembers_since_when_its_version_is_known(store: Store) -> None:
+def test_a_process_remembers_since_when_its_version_is_known(store: Bench) -> None:
     """When Redis has lost all, order stays."""
     now = store.now_ms()
 
@@ -168,14 +166,14 @@ def test_a_process_remembers_since_when_its_version_is_known(store: Store) -> No
     assert deploy(store, "one", now - 5000) == "two"
 
 
-def test_each_source_has_its_own(store: Store) -> None:
+def test_each_source_has_its_own(store: Bench) -> None:
     deploy(store, "one", source="a")
 
     assert deploy(store, "two", source="b") == "two"
     assert deploy(store, "one", source="a") == "one"
 
 
-def test_other_sources_that_are_about_are_told(store: Store) -> None:
+def test_other_sources_that_are_about_are_told(store: Bench) -> None:
     gate = PeriodicStore(store)
     deploy(store, "two", source="b")
     deploy(store, "one", source="c")
@@ -189,7 +187,7 @@ def test_other_sources_that_are_about_are_told(store: Store) -> None:
 
 @pytest.mark.parametrize("garbage", ["", "x y", "9", f"{10**15} 9", f"{10**12} {10**15}"])
 @pytest.mark.parametrize("version", ["one", "odd"])
-def test_what_is_no_record_is_passed_over(version: str, garbage: str, store: Store) -> None:
+def test_what_is_no_record_is_passed_over(version: str, garbage: str, store: Bench) -> None:
     store.client.hset(KEY, "code\0odd", garbage)
 
     assert deploy(store, version) == version
@@ -199,7 +197,7 @@ def test_what_is_no_record_is_passed_over(version: str, garbage: str, store: Sto
 # -- what is written
 
 
-def test_what_is_noted_about_writing_is_told(store: Store) -> None:
+def test_what_is_noted_about_writing_is_told(store: Bench) -> None:
     gate = PeriodicStore(store)
     assert gate.announce_version("code", "one", None, LONG).mark == ""
     assert gate.deployed("code") == Deployed("", {})
@@ -212,10 +210,10 @@ def test_what_is_noted_about_writing_is_told(store: Store) -> None:
     assert gate.deployed("other") == Deployed("", {})
 
 
-def test_nothing_is_noted_where_another_one_has_noted_something_since(store: Store) -> None:
+def test_nothing_is_noted_where_another_one_has_noted_something_since(store: Bench) -> None:
     gate = PeriodicStore(store)
     gate.announce_version("code", "one", None, LONG, then=Deployed("one", {"a": "1"}))
-    before = snapshot(store.client)[KEY]
+    before = store.state()[KEY]
 
     for read in ("", "two"):
         found = gate.announce_version(
@@ -223,11 +221,11 @@ def test_nothing_is_noted_where_another_one_has_noted_something_since(store: Sto
         )
         assert found.mark == "one"
 
-    after = snapshot(store.client)[KEY]
+    after = store.state()[KEY]
     assert {**after, b"code\0one": b""} == {**before, b"code\0one": b""}
 
 
-def test_a_repeated_call_does_the_same(store: Store) -> None:
+def test_a_repeated_call_does_the_same(store: Bench) -> None:
     gate = PeriodicStore(repeating(store))
 
     first = gate.announce_version("code", "one", None, LONG, then=Deployed("me", {"a": "1"}))
@@ -239,7 +237,7 @@ def test_a_repeated_call_does_the_same(store: Store) -> None:
 
 
 @pytest.mark.parametrize("garbage", ["", "{", "[]", "\xff"])
-def test_definition_hashes_that_cannot_be_read_are_none(garbage: str, store: Store) -> None:
+def test_definition_hashes_that_cannot_be_read_are_none(garbage: str, store: Bench) -> None:
     store.client.hset(KEY, "code\0\0", garbage.encode("latin-1"))
 
     assert PeriodicStore(store).deployed("code") == Deployed("", {})

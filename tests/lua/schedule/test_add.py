@@ -6,21 +6,16 @@ import pytest
 from redis.exceptions import ResponseError
 
 from celery_delayq.errors import StoreFull
-from celery_delayq.store.keys import Layout
-from celery_delayq.store.schedule import Store
-from tests.lua.conftest import QUEUE, entry, read, release
-from tests.support.keyspace import snapshot
-
-FAR = 4_000_000_000_000
+from tests.lua.conftest import FAR, LAYOUT, QUEUE, Bench, entry
 
 
-def test_a_message_for_later_is_stored_indexed_and_put_on_the_next_due(store: Store) -> None:
+def test_a_message_for_later_is_stored_indexed_and_put_on_the_next_due(store: Bench) -> None:
     state = store.schedule(QUEUE, entry("a", FAR, task="shop.send mail"))
 
     assert state == ("scheduled", FAR)
-    assert snapshot(store.client) == {
+    assert store.state() == {
         "delayq:next_due": {b"q": FAR},
-        "delayq:queues": {b"q": Layout().text.encode()},
+        "delayq:queues": {b"q": LAYOUT},
         "{q}:due": {b"a": FAR},
         "{q}:entries": {b"a": b'1 0 n-a shop.send%20mail\n{"id": "a"}'},
         "{q}:tasks": {b"shop.send%20mail\x00004000000000000\x00a": 0},
@@ -29,18 +24,18 @@ def test_a_message_for_later_is_stored_indexed_and_put_on_the_next_due(store: St
 
 @pytest.mark.parametrize("due_ms", [-62_135_596_800_000, 0, 1])
 def test_a_message_for_the_past_is_ready_at_once_without_its_header(
-    store: Store, due_ms: int
+    store: Bench, due_ms: int
 ) -> None:
     state = store.schedule(QUEUE, entry("a", due_ms, priority=3))
 
     assert state == ("ready", due_ms)
-    assert snapshot(store.client) == {
+    assert store.state() == {
         "q\x06\x163": [b'{"id": "a"}'],
         "{q}:wake": [b""],
     }
 
 
-def test_a_countdown_counts_from_the_clock_of_redis(store: Store) -> None:
+def test_a_countdown_counts_from_the_clock_of_redis(store: Bench) -> None:
     before = store.now_ms()
     _, due = store.schedule(QUEUE, entry("a", 60_000, relative=True))
     after = store.now_ms()
@@ -49,16 +44,16 @@ def test_a_countdown_counts_from_the_clock_of_redis(store: Store) -> None:
     assert store.client.zscore("{q}:due", "a") == due
 
 
-def test_a_repeated_call_changes_nothing(store: Store) -> None:
+def test_a_repeated_call_changes_nothing(store: Bench) -> None:
     store.schedule(QUEUE, entry("a", FAR))
-    before = snapshot(store.client)
+    before = store.state()
 
     assert store.schedule(QUEUE, entry("a", FAR))[0] == "duplicate"
     assert store.schedule(QUEUE, entry("a", FAR + 5))[0] == "duplicate"
-    assert snapshot(store.client) == before
+    assert store.state() == before
 
 
-def test_the_same_id_sent_twice_on_purpose_is_two_entries(store: Store) -> None:
+def test_the_same_id_sent_twice_on_purpose_is_two_entries(store: Bench) -> None:
     store.schedule(QUEUE, entry("a", FAR, message_id="first"))
     store.schedule(QUEUE, entry("a", FAR + 1, message_id="second"))
 
@@ -68,16 +63,16 @@ def test_the_same_id_sent_twice_on_purpose_is_two_entries(store: Store) -> None:
     assert store.scheduled("q", "tasks.t") == 2
 
 
-def test_a_repeat_is_a_duplicate_whatever_became_of_an_entry_of_the_same_id(store: Store) -> None:
+def test_a_repeat_is_a_duplicate_whatever_became_of_an_entry_of_the_same_id(store: Bench) -> None:
     store.schedule(QUEUE, entry("a", FAR, message_id="first"))
     store.schedule(QUEUE, entry("a", FAR + 1, message_id="second"))
-    release(store, read(store, "a", b"the first"))  # or it was promoted
+    store.release(store.read("a", b"the first"))  # or it was promoted
 
     assert store.schedule(QUEUE, entry("a", FAR + 1, message_id="second"))[0] == "duplicate"
     assert store.scheduled("q") == 1
 
 
-def test_only_what_is_earliest_of_all_wakes_the_dispatchers(store: Store) -> None:
+def test_only_what_is_earliest_of_all_wakes_the_dispatchers(store: Bench) -> None:
     now = store.now_ms()
     with store.client.pubsub(ignore_subscribe_messages=True) as ears:
         ears.subscribe(store.keys.wake)
@@ -94,20 +89,20 @@ def test_only_what_is_earliest_of_all_wakes_the_dispatchers(store: Store) -> Non
     assert 790_000_000 < waits[1] <= 800_000_000
 
 
-def test_the_next_due_names_the_earliest_entry_of_each_queue(store: Store) -> None:
+def test_the_next_due_names_the_earliest_entry_of_each_queue(store: Bench) -> None:
     for id, due in (("b", FAR + 2), ("a", FAR + 1), ("c", FAR + 3)):
         store.schedule(QUEUE, entry(id, due))
 
     assert store.client.zscore("delayq:next_due", "q") == FAR + 1
 
 
-def test_a_message_for_later_wakes_no_consumer(store: Store) -> None:
+def test_a_message_for_later_wakes_no_consumer(store: Bench) -> None:
     store.schedule(QUEUE, entry("a", FAR))
 
     assert not store.client.exists("{q}:wake")
 
 
-def test_the_marker_stays_one_element(store: Store) -> None:
+def test_the_marker_stays_one_element(store: Bench) -> None:
     store.schedule(QUEUE, entry("a", 1))
     store.schedule(QUEUE, entry("b", 1, priority=3))
 
@@ -116,42 +111,40 @@ def test_the_marker_stays_one_element(store: Store) -> None:
 
 @pytest.mark.parametrize("suffix", ["due", "entries", "tasks"])
 def test_a_key_of_another_type_is_an_error_before_anything_is_written(
-    store: Store, suffix: str
+    store: Bench, suffix: str
 ) -> None:
     store.client.set(f"{{q}}:{suffix}", "not ours")
-    before = snapshot(store.client)
+    before = store.state()
 
     with pytest.raises(ResponseError, match="WRONGTYPE"):
         store.schedule(QUEUE, entry("a", FAR))
 
-    assert snapshot(store.client) == before
+    assert store.state() == before
 
 
 @pytest.mark.parametrize("due_ms", [FAR, 0])
-def test_a_full_server_refuses_the_whole_entry(store: Store, due_ms: int) -> None:
-    store.client.config_set("maxmemory-policy", "noeviction")
-    store.client.config_set("maxmemory", 1)
+def test_a_full_server_refuses_the_whole_entry(store: Bench, due_ms: int) -> None:
+    store.fill()
 
     with pytest.raises(StoreFull, match="no memory left"):
         store.schedule(QUEUE, entry("a", due_ms))
 
-    store.client.config_set("maxmemory", 0)
-    assert snapshot(store.client) == {}
+    store.make_room()
+    assert store.state() == {}
 
 
-def test_large_messages_and_any_bytes_pass_unchanged(store: Store) -> None:
+def test_large_messages_and_any_bytes_pass_unchanged(store: Bench) -> None:
     message = (
         b'{"n": 12345678901234567, "empty": [], "x": "' + bytes(range(128, 256)) * 8192 + b'"}'
     )
     store.schedule(QUEUE, entry("a", 5, relative=True, message=message))
 
-    while not store.promote(QUEUE, Layout(), 100).moved:
-        pass
+    store.promote_soon()
 
     assert store.client.lrange("q", 0, -1) == [message]
 
 
-def test_one_call_takes_many_messages(store: Store) -> None:
+def test_one_call_takes_many_messages(store: Bench) -> None:
     entries = [entry(f"e{n}", FAR - n, priority=n % 10 // 3 * 3) for n in range(500)]
     entries.insert(3, entry("past", 5, priority=9))
     entries.insert(7, entries[0])

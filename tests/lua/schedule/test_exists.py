@@ -7,36 +7,35 @@ from collections.abc import Callable
 import pytest
 
 from celery_delayq.model.envelope import Entry
-from celery_delayq.store.schedule import Store
-from tests.lua.conftest import QUEUE, labelled, make_ready, put, reserve, state
+from tests.lua.conftest import QUEUE, Bench, labelled
 
 
-def hold(store: Store, *entries: Entry) -> None:
-    make_ready(store, *entries)
-    reserve(store)
+def hold(store: Bench, *entries: Entry) -> None:
+    store.make_ready(*entries)
+    store.reserve()
 
 
-@pytest.mark.parametrize("bring", [put, make_ready, hold], ids=["scheduled", "ready", "held"])
-def test_one_is_known_wherever_it_is(store: Store, bring: Callable[..., object]) -> None:
+@pytest.mark.parametrize("bring", [Bench.put, Bench.make_ready, hold])
+def test_one_is_known_wherever_it_is(store: Bench, bring: Callable[..., object]) -> None:
     bring(store, labelled("a"))
-    before = state(store)
+    before = store.state()
 
     assert store.control.exists(QUEUE, [("a", "n-a"), ("a", "another"), ("b", "n-b")]) == "d--"
-    assert state(store) == before
+    assert store.state() == before
 
 
-def test_each_of_several_with_one_id_is_known(store: Store) -> None:
-    put(store, labelled("a"), labelled("a", message_id="second"))
+def test_each_of_several_with_one_id_is_known(store: Bench) -> None:
+    store.put(labelled("a"), labelled("a", message_id="second"))
 
     assert store.control.exists(QUEUE, [("a", "n-a"), ("a", "second"), ("a", "third")]) == "dd-"
 
 
-def test_none_is_known_of_an_empty_queue(store: Store) -> None:
+def test_none_is_known_of_an_empty_queue(store: Bench) -> None:
     assert store.control.exists(QUEUE, [("a", "n-a")]) == "-"
 
 
-def test_many_are_looked_for_in_parts(store: Store) -> None:
-    put(store, *(labelled(f"{n}") for n in range(0, 1200, 2)))
+def test_many_are_looked_for_in_parts(store: Bench) -> None:
+    store.put(*(labelled(f"{n}") for n in range(0, 1200, 2)))
 
     asked = [(f"{n}", f"n-{n}") for n in range(1200)]
     assert store.control.exists(QUEUE, asked) == "d-" * 600

@@ -9,39 +9,27 @@ from redis.exceptions import ResponseError
 
 from celery_delayq.errors import StoreFull
 from celery_delayq.model.envelope import Entry
-from celery_delayq.store.schedule import Store
-from tests.lua.conftest import (
-    FAR,
-    QUEUE,
-    as_scheduled,
-    entry,
-    fill,
-    labelled,
-    put,
-    repeating,
-    state,
-)
-from tests.support.keyspace import snapshot
+from tests.lua.conftest import FAR, QUEUE, Bench, as_scheduled, entry, labelled, repeating
 
 
-def imported(store: Store, *entries: Entry, token: str = "mine") -> list[Any]:
+def imported(store: Bench, *entries: Entry, token: str = "mine") -> list[Any]:
     call = store.import_call(QUEUE, entries, token)
     return store.run_all([call])
 
 
-def test_each_is_told_as_by_the_schedule(store: Store) -> None:
-    put(store, labelled("other", unique="sk"), entry("b", FAR))
+def test_each_is_told_as_by_the_schedule(store: Bench) -> None:
+    store.put(labelled("other", unique="sk"), entry("b", FAR))
     kept = labelled("a", unique="sk", policy="k 0 0")
 
     answers = imported(store, kept, entry("b", FAR), entry("c", FAR + 1), entry("d", 1))
 
     assert answers == [b"Kdsr"]
-    assert set(state(store)["{q}:due"]) == {b"other", b"b", b"c"}
-    assert state(store)["q"] == [b'{"id": "d"}']
+    assert set(store.state()["{q}:due"]) == {b"other", b"b", b"c"}
+    assert store.state()["q"] == [b'{"id": "d"}']
 
 
 @pytest.mark.parametrize("between", ["nothing", "cancelled"])
-def test_a_repeat_gets_the_same_answer_and_stores_nothing_more(store: Store, between: str) -> None:
+def test_a_repeat_gets_the_same_answer_and_stores_nothing_more(store: Bench, between: str) -> None:
     one, two = entry("a", FAR), entry("b", FAR)
     call = store.import_call(QUEUE, [one, two], "mine")
 
@@ -50,40 +38,40 @@ def test_a_repeat_gets_the_same_answer_and_stores_nothing_more(store: Store, bet
             store.control.cancel(QUEUE, store.layout, ["b"])
 
     assert repeating(store, cancel).run(call) == b"ss"
-    assert state(store) == as_scheduled(one, *([two] if between == "nothing" else []))
+    assert store.state() == as_scheduled(one, *([two] if between == "nothing" else []))
 
 
-def test_another_import_meets_duplicates(store: Store) -> None:
+def test_another_import_meets_duplicates(store: Bench) -> None:
     imported(store, entry("a", FAR))
 
     assert imported(store, entry("a", FAR), token="another") == [b"d"]
 
 
-def test_an_answer_is_kept_for_a_minute(store: Store) -> None:
+def test_an_answer_is_kept_for_a_minute(store: Bench) -> None:
     imported(store, entry("a", FAR))
 
     assert 0 < store.client.ttl("{q}:answer:mine") <= 60
 
 
-def test_a_full_server_refuses_one_call_and_not_the_others(store: Store) -> None:
-    fill(store)
+def test_a_full_server_refuses_one_call_and_not_the_others(store: Bench) -> None:
+    store.fill()
 
     [answer] = imported(store, entry("a", FAR))
 
     assert isinstance(answer, StoreFull)
-    store.client.config_set("maxmemory", 0)
-    assert state(store) == {}
+    store.make_room()
+    assert store.state() == {}
 
 
 @pytest.mark.parametrize("key", ["q", "{q}:due", "{q}:unique"])
 def test_a_key_of_another_type_is_an_error_before_anything_is_written(
-    store: Store, key: str
+    store: Bench, key: str
 ) -> None:
     store.client.set(key, "not ours")
-    before = snapshot(store.client)
+    before = store.state()
 
     [answer] = imported(store, entry("a", FAR))
 
     assert isinstance(answer, ResponseError)
     assert "WRONGTYPE" in str(answer)
-    assert snapshot(store.client) == before
+    assert store.state() == before

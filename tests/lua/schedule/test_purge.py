@@ -3,40 +3,31 @@
 from __future__ import annotations
 
 import pytest
-from redis.exceptions import ResponseError
 
-from celery_delayq.store.keys import Layout
-from celery_delayq.store.schedule import Store
-from tests.lua.conftest import QUEUE, counts, entry, fill, hold, state
-from tests.support.keyspace import snapshot
-
-pytestmark = pytest.mark.usefixtures("watched")
-
-FAR = 4_000_000_000_000
-LAYOUT = Layout().text.encode()
+from tests.lua.conftest import FAR, LAYOUT, QUEUE, Bench, entry
 
 
 @pytest.fixture
-def _full_queue(store: Store) -> None:
+def _full_queue(store: Bench) -> None:
     """A queue with something in every state; kombu has emptied the ready lists."""
-    hold(store, b"held")
+    store.hold(b"held")
     store.schedule(QUEUE, entry("a", FAR))
     store.schedule(QUEUE, entry("b", FAR + 1))
     store.schedule("other", entry("c", FAR + 2))
     store.add_dead_letter(QUEUE, "d", "undecodable", b"bytes\nof it")
     store.client.lpush("{q}:quarantined", b"0\nx", b"3\ny", b"0\nz")
-    store.client.hset("{q}:deliveries", mapping=counts(b"held", b"1 0 0"))
+    store.delivered(b"held", b"1 0 0")
     store.client.lpush("{q}:wake", b"")
 
 
 @pytest.mark.usefixtures("_full_queue")
-def test_what_waits_is_forgotten_and_counted(store: Store) -> None:
-    before = state(store)
+def test_what_waits_is_forgotten_and_counted(store: Bench) -> None:
+    before = store.state()
 
     assert store.purge(QUEUE) == 5
 
     gone = {"{q}:due", "{q}:entries", "{q}:tasks", "{q}:quarantined", "{q}:wake"}
-    assert state(store) == {key: value for key, value in before.items() if key not in gone} | {
+    assert store.state() == {key: value for key, value in before.items() if key not in gone} | {
         "delayq:next_due": {b"other": FAR + 2},
     }
     assert store.registry() == {"q": LAYOUT, "other": LAYOUT}
@@ -49,11 +40,11 @@ def test_what_waits_is_forgotten_and_counted(store: Store) -> None:
 
 
 @pytest.mark.usefixtures("_full_queue")
-def test_a_deleted_queue_leaves_the_registry_and_its_counts_go(store: Store) -> None:
+def test_a_deleted_queue_leaves_the_registry_and_its_counts_go(store: Bench) -> None:
     """It stays there as long as it has dead letters, which nobody would find else."""
     assert store.purge(QUEUE, deleted=True) == 5
 
-    found = state(store)
+    found = store.state()
     assert found["delayq:queues"] == {QUEUE.encode(): LAYOUT, b"other": LAYOUT}
     assert found["{q}:leased:me"] == {b"1:1": b"0\nheld"}
     assert {key for key in found if key.startswith("{q}:")} == {
@@ -65,32 +56,32 @@ def test_a_deleted_queue_leaves_the_registry_and_its_counts_go(store: Store) -> 
 
 
 @pytest.mark.usefixtures("_full_queue")
-def test_a_deleted_queue_without_dead_letters_leaves_the_registry(store: Store) -> None:
+def test_a_deleted_queue_without_dead_letters_leaves_the_registry(store: Bench) -> None:
     for dead_letter in [*store.dead_letters.all(QUEUE)]:
         store.dead_letters.delete(QUEUE, [(dead_letter.id, dead_letter.died_ms)])
 
     store.purge(QUEUE, deleted=True)
 
-    assert state(store)["delayq:queues"] == {b"other": LAYOUT}
+    assert store.state()["delayq:queues"] == {b"other": LAYOUT}
 
 
 @pytest.mark.usefixtures("_full_queue")
 @pytest.mark.parametrize("deleted", [False, True])
-def test_doing_it_again_changes_nothing(store: Store, deleted: bool) -> None:
+def test_doing_it_again_changes_nothing(store: Bench, deleted: bool) -> None:
     store.purge(QUEUE, deleted=deleted)
-    before = state(store)
+    before = store.state()
 
     assert store.purge(QUEUE, deleted=deleted) == 0
-    assert state(store) == before
+    assert store.state() == before
 
 
-def test_a_queue_that_never_was_is_no_error(store: Store) -> None:
+def test_a_queue_that_never_was_is_no_error(store: Bench) -> None:
     assert store.purge(QUEUE, deleted=True) == 0
 
-    assert state(store) == {}
+    assert store.state() == {}
 
 
-def test_what_is_scheduled_afterwards_is_found(store: Store) -> None:
+def test_what_is_scheduled_afterwards_is_found(store: Bench) -> None:
     store.schedule(QUEUE, entry("a", FAR))
     store.purge(QUEUE, deleted=True)
 
@@ -103,20 +94,16 @@ def test_what_is_scheduled_afterwards_is_found(store: Store) -> None:
 
 @pytest.mark.parametrize("key", ["{q}:due", "{q}:quarantined"])
 def test_a_key_of_another_type_is_an_error_before_anything_is_forgotten(
-    store: Store, key: str
+    store: Bench, key: str
 ) -> None:
     store.schedule(QUEUE, entry("a", FAR))
-    store.client.set(key, "not ours")
-    before = snapshot(store.client)
 
-    with pytest.raises(ResponseError, match="WRONGTYPE"):
+    with store.wrong_type(key):
         store.purge(QUEUE)
-
-    assert snapshot(store.client) == before
 
 
 @pytest.mark.usefixtures("_full_queue")
-def test_a_full_server_can_be_emptied(store: Store) -> None:
-    fill(store)
+def test_a_full_server_can_be_emptied(store: Bench) -> None:
+    store.fill()
 
     assert store.purge(QUEUE, deleted=True) == 5

@@ -6,12 +6,10 @@ import pytest
 from redis.exceptions import ResponseError
 
 from celery_delayq.errors import StoreFull
-from celery_delayq.store.schedule import Store
-from tests.lua.conftest import any_bytes, bodies, fill, push, reserve
-from tests.support.keyspace import snapshot
+from tests.lua.conftest import Bench, any_bytes, bodies
 
 
-def test_messages_go_to_their_lists_behind_what_is_there(store: Store) -> None:
+def test_messages_go_to_their_lists_behind_what_is_there(store: Bench) -> None:
     store.client.lpush("q", b"there")
     call = store.ready_call("q")
     for step, message in ((0, b"a"), (9, b"b"), (0, b"c"), (3, b"d")):
@@ -19,7 +17,7 @@ def test_messages_go_to_their_lists_behind_what_is_there(store: Store) -> None:
 
     assert store.run(call) == 4
 
-    assert snapshot(store.client) == {
+    assert store.state() == {
         # Consumers pop from the right.
         "q": [b"c", b"a", b"there"],
         "q\x06\x163": [b"d"],
@@ -28,37 +26,37 @@ def test_messages_go_to_their_lists_behind_what_is_there(store: Store) -> None:
     }
 
 
-def test_the_marker_stays_one_element(store: Store) -> None:
-    push(store, b"a")
-    push(store, b"b")
+def test_the_marker_stays_one_element(store: Bench) -> None:
+    store.push(b"a")
+    store.push(b"b")
 
     assert store.client.lrange("{q}:wake", 0, -1) == [b""]
 
 
 @any_bytes
-def test_any_bytes_are_pushed_as_they_are(store: Store, message: bytes) -> None:
-    push(store, message, message)
+def test_any_bytes_are_pushed_as_they_are(store: Bench, message: bytes) -> None:
+    store.push(message, message)
 
     assert store.client.lrange("q", 0, -1) == [message, message]
 
 
-def test_a_repeat_pushes_again(store: Store) -> None:
-    push(store, b"a")
-    push(store, b"a")
+def test_a_repeat_pushes_again(store: Bench) -> None:
+    store.push(b"a")
+    store.push(b"a")
 
-    assert bodies(reserve(store)) == [b"a", b"a"]
+    assert bodies(store.reserve()) == [b"a", b"a"]
 
 
-def test_many_messages_at_once(store: Store) -> None:
+def test_many_messages_at_once(store: Bench) -> None:
     messages = [b"%d" % n for n in range(5000)]
-    push(store, *messages)
+    store.push(*messages)
 
     assert store.client.lrange("q", 0, -1) == messages[::-1]
 
 
-def test_a_list_of_another_type_is_an_error_before_anything_is_written(store: Store) -> None:
+def test_a_list_of_another_type_is_an_error_before_anything_is_written(store: Bench) -> None:
     store.client.set("q\x06\x163", "not ours")
-    before = snapshot(store.client)
+    before = store.state()
     call = store.ready_call("q")
     call.add(0, b"a")
     call.add(3, b"b")
@@ -66,14 +64,14 @@ def test_a_list_of_another_type_is_an_error_before_anything_is_written(store: St
     with pytest.raises(ResponseError, match="WRONGTYPE"):
         store.run(call)
 
-    assert snapshot(store.client) == before
+    assert store.state() == before
 
 
-def test_a_full_server_refuses_all(store: Store) -> None:
-    fill(store)
+def test_a_full_server_refuses_all(store: Bench) -> None:
+    store.fill()
 
     with pytest.raises(StoreFull, match="no memory left"):
-        push(store, b"a", b"b")
+        store.push(b"a", b"b")
 
-    store.client.config_set("maxmemory", 0)
-    assert snapshot(store.client) == {}
+    store.make_room()
+    assert store.state() == {}

@@ -8,187 +8,176 @@ from redis.exceptions import ResponseError
 from celery_delayq.errors import StoreFull
 from celery_delayq.model.envelope import Due
 from celery_delayq.model.publish_outcome import Put
-from celery_delayq.store.keys import Layout
-from celery_delayq.store.schedule import Store
 from tests.lua.conftest import (
     FAR,
     QUEUE,
     STATE_KEYS,
+    Bench,
     as_scheduled,
-    become_due,
     bodies,
-    fill,
     labelled,
-    make_ready,
     message_of,
-    put,
-    reserve,
-    state,
-    states,
     taken_by,
 )
 from tests.lua.uniques import KEY, either_scope, owned, run_all, where_it_is
-from tests.support.keyspace import snapshot
-
-pytestmark = pytest.mark.usefixtures("watched")
 
 # -- the first
 
 
 @either_scope
-def test_the_first_has_the_key_while_it_is_scheduled(store: Store, scope: str) -> None:
+def test_the_first_has_the_key_while_it_is_scheduled(store: Bench, scope: str) -> None:
     what = labelled("a", unique=f"{scope}k")
 
-    assert states(store, what) == ["scheduled"]
-    assert state(store) == as_scheduled(what) | {KEY: {b"k": taken_by("a")}}
+    assert store.states(what) == ["scheduled"]
+    assert store.state() == as_scheduled(what) | {KEY: {b"k": taken_by("a")}}
 
 
-def test_one_that_is_due_has_it_until_it_is_done(store: Store) -> None:
-    assert states(store, labelled("a", 1, unique="dk")) == ["ready"]
-    assert state(store)[KEY] == {b"k": taken_by("a")}
+def test_one_that_is_due_has_it_until_it_is_done(store: Bench) -> None:
+    assert store.states(labelled("a", 1, unique="dk")) == ["ready"]
+    assert store.state()[KEY] == {b"k": taken_by("a")}
 
 
-def test_one_that_is_due_has_it_no_longer_where_it_counts_while_scheduled(store: Store) -> None:
-    assert states(store, labelled("a", 1, unique="sk"), labelled("b", 1, unique="sk")) == [
+def test_one_that_is_due_has_it_no_longer_where_it_counts_while_scheduled(store: Bench) -> None:
+    assert store.states(labelled("a", 1, unique="sk"), labelled("b", 1, unique="sk")) == [
         "ready",
         "ready",
     ]
-    assert KEY not in state(store)
+    assert KEY not in store.state()
 
 
 @either_scope
 @pytest.mark.parametrize("policy", ["r 0 0", "l 0 0", "k 0 0", "e 0 0"])
-def test_different_keys_are_strangers(store: Store, scope: str, policy: str) -> None:
+def test_different_keys_are_strangers(store: Bench, scope: str, policy: str) -> None:
     entries = [
         labelled(f"e{n}", unique=f"{scope}{key}", policy=policy)
         for n, key in enumerate(("k", "kk", "K", "%6B", "-", "d"))
     ]
 
-    assert states(store, *entries) == ["scheduled"] * 6
+    assert store.states(*entries) == ["scheduled"] * 6
 
 
-def test_queues_are_strangers(store: Store) -> None:
-    put(store, labelled("a", unique="dk"))
-    assert put(store, labelled("b", unique="dk", policy="e 0 0"), queue="p") == [Put("scheduled")]
+def test_queues_are_strangers(store: Bench) -> None:
+    store.put(labelled("a", unique="dk"))
+    assert store.put(labelled("b", unique="dk", policy="e 0 0"), queue="p") == [Put("scheduled")]
 
 
 # -- replace
 
 
 @either_scope
-def test_a_scheduled_one_makes_way(store: Store, scope: str) -> None:
+def test_a_scheduled_one_makes_way(store: Bench, scope: str) -> None:
     owned(store, "scheduled", f"{scope}k")
     new = labelled("new", FAR, unique=f"{scope}k")
 
-    assert put(store, new) == [Put("replaced", "old")]
-    assert state(store) == as_scheduled(new) | {KEY: {b"k": taken_by("new")}}
+    assert store.put(new) == [Put("replaced", "old")]
+    assert store.state() == as_scheduled(new) | {KEY: {b"k": taken_by("new")}}
 
 
-def test_a_ready_one_is_dropped_when_its_turn_comes(store: Store) -> None:
+def test_a_ready_one_is_dropped_when_its_turn_comes(store: Bench) -> None:
     owned(store, "ready")
     new = labelled("new", FAR, unique="dk")
 
-    assert put(store, new) == [Put("replaced", "old")]
-    assert state(store)["{q}:ready_index"] == {b"old": b"!n-old 1 dk tasks.t"}
+    assert store.put(new) == [Put("replaced", "old")]
+    assert store.state()["{q}:ready_index"] == {b"old": b"!n-old 1 dk tasks.t"}
 
-    assert reserve(store).messages == []
-    assert state(store) == as_scheduled(new) | {KEY: {b"k": taken_by("new")}}
+    assert store.reserve().messages == []
+    assert store.state() == as_scheduled(new) | {KEY: {b"k": taken_by("new")}}
 
 
-def test_a_running_one_runs_on_and_the_key_is_that_of_the_new_one(store: Store) -> None:
+def test_a_running_one_runs_on_and_the_key_is_that_of_the_new_one(store: Bench) -> None:
     owned(store, "running")
     new = labelled("new", FAR, unique="dk")
 
-    assert put(store, new) == [Put("scheduled")]
-    assert state(store)[KEY] == {b"k": taken_by("new")}
+    assert store.put(new) == [Put("scheduled")]
+    assert store.state()[KEY] == {b"k": taken_by("new")}
 
-    store.leases.ack(QUEUE, "me", ["1:1"])
-    assert state(store)[KEY] == {b"k": taken_by("new")}
+    store.ack("1:1")
+    assert store.state()[KEY] == {b"k": taken_by("new")}
     assert run_all(store) == [message_of(new)]
-    assert KEY not in state(store)
+    assert KEY not in store.state()
 
 
 @pytest.mark.parametrize("place", ["ready", "running"])
 def test_where_it_counts_while_scheduled_what_has_left_is_a_stranger(
-    store: Store, place: str
+    store: Bench, place: str
 ) -> None:
     owned(store, place, "sk")
     new = labelled("new", FAR, unique="sk", policy="e 0 0")
 
-    assert states(store, new) == ["scheduled"]
-    assert state(store)[KEY] == {b"k": taken_by("new")}
+    assert store.states(new) == ["scheduled"]
+    assert store.state()[KEY] == {b"k": taken_by("new")}
     assert len(run_all(store)) == (2 if place == "ready" else 1)
 
 
-def test_one_that_is_due_replaces_too(store: Store) -> None:
+def test_one_that_is_due_replaces_too(store: Bench) -> None:
     owned(store, "scheduled")
-    assert put(store, labelled("new", 1, unique="dk")) == [Put("replaced", "old")]
-    assert put(store, labelled("newer", 1, unique="dk")) == [Put("replaced", "new")]
+    assert store.put(labelled("new", 1, unique="dk")) == [Put("replaced", "old")]
+    assert store.put(labelled("newer", 1, unique="dk")) == [Put("replaced", "new")]
 
-    assert bodies(reserve(store)) == [message_of(labelled("newer", unique="dk"))]
-    assert state(store)[KEY] == {b"k": taken_by("newer")}
+    assert bodies(store.reserve()) == [message_of(labelled("newer", unique="dk"))]
+    assert store.state()[KEY] == {b"k": taken_by("newer")}
 
 
 @where_it_is
-def test_the_same_id_may_replace_itself(store: Store, place: str) -> None:
+def test_the_same_id_may_replace_itself(store: Bench, place: str) -> None:
     """A debounce with an id of its own: duplicate ids, of which one has the key."""
     owned(store, place, id="a")
     new = labelled("a", FAR, message_id="new", unique="dk")
 
-    put(store, new)
-    assert state(store)[KEY] == {b"k": taken_by("a", "new")}
+    store.put(new)
+    assert store.state()[KEY] == {b"k": taken_by("a", "new")}
     if place == "running":
-        store.leases.ack(QUEUE, "me", ["1:1"])
-    assert state(store)[KEY] == {b"k": taken_by("a", "new")}
+        store.ack("1:1")
+    assert store.state()[KEY] == {b"k": taken_by("a", "new")}
 
     assert run_all(store) == [message_of(new)]
     left = {"delayq:queues", "delayq:lease_ends", "{q}:leases"}
-    assert state(store).keys() <= left
+    assert store.state().keys() <= left
 
 
 @where_it_is
 @pytest.mark.parametrize(("policy", "became"), [("k 0 0", "kept"), ("e 0 0", "conflict")])
 def test_another_message_with_the_same_id_gives_way_as_any_other(
-    store: Store, place: str, policy: str, became: str
+    store: Bench, place: str, policy: str, became: str
 ) -> None:
     owned(store, place, id="a")
-    before = state(store)
+    before = store.state()
 
     new = labelled("a", message_id="new", unique="dk", policy=policy)
-    assert put(store, new) == [Put(became, "a")]  # type: ignore[arg-type]
-    assert state(store) == before
+    assert store.put(new) == [Put(became, "a")]  # type: ignore[arg-type]
+    assert store.state() == before
 
 
 def test_a_replaced_one_that_is_dropped_leaves_the_key_to_a_ready_one_of_its_id(
-    store: Store,
+    store: Bench,
 ) -> None:
     owned(store, "ready", id="a")
-    make_ready(store, labelled("a", message_id="new", unique="dk"))
-    reserve(store, limit=1)  # drops the old one
+    store.make_ready(labelled("a", message_id="new", unique="dk"))
+    store.reserve(limit=1)  # drops the old one
 
-    assert state(store)[KEY] == {b"k": taken_by("a", "new")}
-    assert states(store, labelled("b", unique="dk", policy="e 0 0")) == ["conflict"]
+    assert store.state()[KEY] == {b"k": taken_by("a", "new")}
+    assert store.states(labelled("b", unique="dk", policy="e 0 0")) == ["conflict"]
 
 
-def test_many_in_a_row_leave_one(store: Store) -> None:
+def test_many_in_a_row_leave_one(store: Bench) -> None:
     entries = [labelled(f"e{n}", FAR + n % 3, unique="dk") for n in range(20)]
     for each in entries:
-        put(store, each)
+        store.put(each)
 
-    assert state(store) == as_scheduled(entries[-1]) | {KEY: {b"k": taken_by("e19")}} | {
+    assert store.state() == as_scheduled(entries[-1]) | {KEY: {b"k": taken_by("e19")}} | {
         "delayq:next_due": {b"q": FAR}
     }
 
 
-def test_what_is_paused_due_makes_way(store: Store) -> None:
+def test_what_is_paused_due_makes_way(store: Bench) -> None:
     owned(store, "scheduled")
     store.control.pause([], task="tasks.t")
-    become_due(store, "old")
-    store.promote(QUEUE, Layout(), 100)
+    store.become_due("old")
+    store.promote()
     new = labelled("new", unique="dk")
 
-    assert put(store, new) == [Put("replaced", "old")]
-    found = state(store)
+    assert store.put(new) == [Put("replaced", "old")]
+    found = store.state()
     del found["delayq:control"]
     assert found == as_scheduled(new) | {KEY: {b"k": taken_by("new")}}
 
@@ -201,30 +190,30 @@ def test_what_is_paused_due_makes_way(store: Store) -> None:
 @pytest.mark.parametrize(("policy", "answer"), [("k 0 0", "kept"), ("e 0 0", "conflict")])
 @pytest.mark.parametrize("due_ms", [1, FAR])
 def test_keep_and_error_store_nothing(
-    store: Store, scope: str, place: str, policy: str, answer: str, due_ms: int
+    store: Bench, scope: str, place: str, policy: str, answer: str, due_ms: int
 ) -> None:
     owned(store, place, f"{scope}k")
-    before = state(store)
+    before = store.state()
 
-    found = put(store, labelled("new", due_ms, unique=f"{scope}k", policy=policy))
+    found = store.put(labelled("new", due_ms, unique=f"{scope}k", policy=policy))
 
     if scope == "s" and place != "scheduled":
         assert found[0].state in ("scheduled", "ready")
     else:
         assert found == [Put(answer, "old")]  # type: ignore[arg-type]
-        assert state(store) == before
+        assert store.state() == before
 
 
 # -- later
 
 
-def since(store: Store) -> int:
+def since(store: Bench) -> int:
     [owner] = store.client.hvals(KEY)
     return int(owner.partition(b"=")[0])
 
 
-def test_later_moves_to_the_later_of_both_dues(store: Store) -> None:
-    put(store, labelled("a", FAR + 10, unique="sk", policy="l 0 0"))
+def test_later_moves_to_the_later_of_both_dues(store: Bench) -> None:
+    store.put(labelled("a", FAR + 10, unique="sk", policy="l 0 0"))
     began = since(store)
     for id, due, expected in (
         ("b", FAR + 20, FAR + 20),
@@ -232,46 +221,46 @@ def test_later_moves_to_the_later_of_both_dues(store: Store) -> None:
         ("d", 1, FAR + 20),
     ):
         new = labelled(id, due, unique="sk", policy="l 0 0")
-        assert [each.state for each in put(store, new)] == ["replaced"]
-        assert state(store) == as_scheduled(new._replace(due=Due(expected))) | {
+        assert [each.state for each in store.put(new)] == ["replaced"]
+        assert store.state() == as_scheduled(new._replace(due=Due(expected))) | {
             "delayq:next_due": {b"q": FAR + 10},
             KEY: {b"k": taken_by(id, since=began)},
         }
 
 
-def test_later_waits_no_longer_than_max_wait_after_the_first(store: Store) -> None:
+def test_later_waits_no_longer_than_max_wait_after_the_first(store: Bench) -> None:
     policy = "l 60000 0"
-    put(store, labelled("a", 50_000, relative=True, unique="sk", policy=policy))
+    store.put(labelled("a", 50_000, relative=True, unique="sk", policy=policy))
     began = since(store)
-    put(store, labelled("b", 55_000, relative=True, unique="sk", policy=policy))
+    store.put(labelled("b", 55_000, relative=True, unique="sk", policy=policy))
     assert int(store.client.zscore("{q}:due", "b") or 0) >= began + 55_000
 
-    put(store, labelled("c", 90_000, relative=True, unique="sk", policy=policy))
+    store.put(labelled("c", 90_000, relative=True, unique="sk", policy=policy))
     assert store.client.zscore("{q}:due", "c") == began + 60_000
 
     store.client.hset(KEY, "k", taken_by("c", since=began - 70_000))  # it began that much earlier
     last = labelled("d", FAR, unique="sk", policy=policy)
-    assert put(store, last) == [Put("replaced", "c")]
-    assert bodies(reserve(store)) == [message_of(last)]
-    assert {KEY, "{q}:due", "{q}:ready_index"}.isdisjoint(state(store))
+    assert store.put(last) == [Put("replaced", "c")]
+    assert bodies(store.reserve()) == [message_of(last)]
+    assert {KEY, "{q}:due", "{q}:ready_index"}.isdisjoint(store.state())
 
 
-def test_later_takes_the_place_of_a_ready_one(store: Store) -> None:
+def test_later_takes_the_place_of_a_ready_one(store: Bench) -> None:
     owned(store, "ready")
     new = labelled("new", unique="dk", policy="l 0 0")
 
-    assert put(store, new) == [Put("replaced", "old")]
-    assert reserve(store).messages == []
+    assert store.put(new) == [Put("replaced", "old")]
+    assert store.reserve().messages == []
     assert store.client.zscore("{q}:due", "new") == FAR
 
 
-def test_later_begins_anew_when_the_other_runs(store: Store) -> None:
+def test_later_begins_anew_when_the_other_runs(store: Bench) -> None:
     what = labelled("a", unique="dk", policy="l 60000 0")
-    make_ready(store, what)
-    reserve(store)
+    store.make_ready(what)
+    store.reserve()
     store.client.hset(KEY, "k", taken_by("a", since=5))  # long ago
 
-    assert states(store, labelled("b", unique="dk", policy="l 60000 0")) == ["scheduled"]
+    assert store.states(labelled("b", unique="dk", policy="l 60000 0")) == ["scheduled"]
     assert store.client.zscore("{q}:due", "b") == FAR
     assert store.now_ms() - 5000 < since(store) <= store.now_ms()
 
@@ -290,12 +279,12 @@ def test_later_begins_anew_when_the_other_runs(store: Store) -> None:
     ],
 )
 def test_several_with_one_key_in_one_call(
-    store: Store, scope: str, policy: str, expected: list[tuple[str, str]], left: bytes
+    store: Bench, scope: str, policy: str, expected: list[tuple[str, str]], left: bytes
 ) -> None:
     entries = [labelled(id, unique=f"{scope}k", policy=policy) for id in "abc"]
     plain = [labelled(f"plain {id}") for id in "abc"]
 
-    found = put(store, *(each for pair in zip(plain, entries, strict=True) for each in pair))
+    found = store.put(*(each for pair in zip(plain, entries, strict=True) for each in pair))
 
     assert found[1::2] == [Put(*each) for each in expected]  # type: ignore[arg-type]
     assert [each.state for each in found[::2]] == ["scheduled"] * 3
@@ -305,11 +294,11 @@ def test_several_with_one_key_in_one_call(
     assert store.scheduled(QUEUE, "tasks.t") == 4
 
 
-def test_several_that_are_due_in_one_call(store: Store) -> None:
-    found = put(store, *(labelled(id, 1, unique="dk") for id in "abc"))
+def test_several_that_are_due_in_one_call(store: Bench) -> None:
+    found = store.put(*(labelled(id, 1, unique="dk") for id in "abc"))
 
     assert found == [Put("ready"), Put("replaced", "a"), Put("replaced", "b")]
-    assert bodies(reserve(store)) == [message_of(labelled("c", unique="dk"))]
+    assert bodies(store.reserve()) == [message_of(labelled("c", unique="dk"))]
 
 
 # -- what may be in the way
@@ -319,35 +308,35 @@ def test_several_that_are_due_in_one_call(store: Store) -> None:
 @pytest.mark.parametrize("due_ms", [1, FAR])
 @pytest.mark.parametrize("policy", ["r 0 0", "l 0 0"])
 def test_a_full_server_leaves_nothing_half_stored(
-    store: Store, place: str, due_ms: int, policy: str
+    store: Bench, place: str, due_ms: int, policy: str
 ) -> None:
     owned(store, place)
     new = labelled("new", due_ms, unique="dk", policy=policy)
-    before = state(store)
-    fill(store)
+    before = store.state()
+    store.fill()
 
     if place == "scheduled":  # one takes the place of the other
-        assert put(store, new) == [Put("replaced", "old")]
-        store.client.config_set("maxmemory", 0)
+        assert store.put(new) == [Put("replaced", "old")]
+        store.make_room()
         assert store.client.hvals(KEY)[0].endswith(taken_by("new"))
         assert run_all(store) == [message_of(new)]
     else:
         with pytest.raises(StoreFull):
-            put(store, new)
-        assert state(store) == before
+            store.put(new)
+        assert store.state() == before
 
 
 @pytest.mark.parametrize("key", STATE_KEYS)
 def test_a_key_of_another_type_is_an_error_before_anything_is_written(
-    store: Store, key: str
+    store: Bench, key: str
 ) -> None:
     owned(store, "ready")
-    put(store, labelled("too", unique="dl"))
+    store.put(labelled("too", unique="dl"))
     store.client.set(key, "not ours")
-    before = snapshot(store.client)
+    before = store.state()
 
     for unique in ("dk", "dl"):
         with pytest.raises(ResponseError, match="WRONGTYPE"):
-            put(store, labelled("new", unique=unique))
+            store.put(labelled("new", unique=unique))
 
-    assert snapshot(store.client) == before
+    assert store.state() == before
