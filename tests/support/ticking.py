@@ -10,7 +10,16 @@ from contextlib import contextmanager
 from celery import Celery
 from redis import Redis
 
+from celery_delayq import DelayQ
 from celery_delayq.periodic.runner import Ticker
+from celery_delayq.periodic.state import Periodic
+from celery_delayq.store.periodic import PeriodicStore, Writing
+
+
+def write_entries(delayq: DelayQ, *entries: Periodic, before: str = "") -> None:
+    """Store entries as they are; *before* is the line of those that are there already."""
+    writings = [Writing(each.name, before, each.pack(), each.look) for each in entries]
+    assert {*PeriodicStore(delayq.store).write(writings)} == {"done"}
 
 
 @contextmanager
@@ -27,8 +36,9 @@ def ticking(app: Celery, count: int = 1) -> Iterator[list[Ticker]]:
 
 
 def stored_ticks(client: Redis, queue: str = "celery") -> dict[str, list[int]]:
-    """Return the ticks of each entry in the schedule and in the ready list of a queue, in order;
-    one that is there twice is told twice.
+    """Return the ticks of each entry in the schedule and in the ready list of a queue, sorted.
+
+    Duplicates are kept.
     """
     records = client.hvals(f"{{{queue}}}:entries")
     messages = [record.partition(b"\n")[2] for record in records] + client.lrange(queue, 0, -1)

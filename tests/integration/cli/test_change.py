@@ -19,8 +19,6 @@ from celery_delayq.testing import ManagedProcess, WorkerProcess, wait_until
 from tests.integration.conftest import MakeApp
 from tests.support.cli import INTERRUPTIBLE, CommandLine
 
-pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
-
 FAR = datetime(2100, 1, 31, 9, tzinfo=timezone.utc)
 HOUR = timedelta(hours=1)
 

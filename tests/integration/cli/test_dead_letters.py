@@ -15,8 +15,6 @@ from celery_delayq import DelayQ
 from tests.support.cli import CommandLine
 from tests.support.dead_letters import details, fill, message
 
-pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
-
 HOSTILE = "\x1b]0;stolen\x07\x1b[2J[red]a b\r\n\x9b31m\u202e'"
 CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b\u202e]")
 

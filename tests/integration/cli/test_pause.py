@@ -14,8 +14,6 @@ from celery_delayq import DelayQ
 from celery_delayq.testing import WorkerProcess, wait_until
 from tests.support.cli import CommandLine
 
-pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
-
 
 @pytest.fixture
 def cli(app: Celery) -> CommandLine:

@@ -19,8 +19,6 @@ from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
 from tests.support.cli import CommandLine
 
-pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
-
 FAR = datetime(2100, 1, 31, 9, tzinfo=timezone.utc)
 
 #: Ids that would break a table, a markup, a shell or a terminal.

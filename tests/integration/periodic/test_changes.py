@@ -17,9 +17,9 @@ from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.policy import begin
 from celery_delayq.periodic.schedules import clocked
 from celery_delayq.periodic.state import Periodic
-from celery_delayq.store.periodic import PeriodicStore, Writing
 from tests.integration.conftest import MakeApp
 from tests.support.cli import CommandLine
+from tests.support.ticking import write_entries
 
 UTC = timezone.utc
 FAR = datetime(2100, 1, 31, 9, tzinfo=UTC)
@@ -123,7 +123,7 @@ def test_how_many_are_caught_up_goes_with_all_of_them(delayq: DelayQ) -> None:
 def test_an_entry_of_before_that_says_it_without_a_meaning_can_be_changed(delayq: DelayQ) -> None:
     old = Definition(name="report", task="shop.report", schedule=schedule(3600), catch_up_max=5)
     entry = begin(old, delayq.store.now_ms(), UTC)
-    PeriodicStore(delayq.store).write([Writing("report", "", entry.pack(), entry.look)])
+    write_entries(delayq, entry)
 
     delayq.periodic.update("report", max_runs=3)
 
@@ -180,12 +180,6 @@ def test_an_offset_and_a_duration_are_what_they_are(delayq: DelayQ, cli: Command
 # -- what has ended
 
 
-def enter(delayq: DelayQ, *entries: Periodic) -> None:
-    PeriodicStore(delayq.store).write(
-        [Writing(each.name, "", each.pack(), each.look) for each in entries]
-    )
-
-
 def ended(name: str, **given: Any) -> Periodic:
     past = datetime(2001, 1, 1, tzinfo=UTC)
     definition = Definition.checked(past, name=name, task="shop.report", **given)
@@ -198,7 +192,7 @@ def test_what_has_ended_is_listed_and_removed(
     delayq.periodic.add("goes on", 3600, "shop.report")
     delayq.periodic.add("waits", 3600, "shop.report")
     delayq.periodic.pause("waits")
-    enter(delayq, ended("over"), ended("old one"), ended("in code", source=source_of(app)))
+    write_entries(delayq, ended("over"), ended("old one"), ended("in code", source=source_of(app)))
 
     def listed(*said: str) -> list[str]:
         out = cli("periodic", "list", "--json", *said).out

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timezone
+from typing import Any
 
 import pytest
 from celery import Celery
@@ -16,10 +17,10 @@ from celery.schedules import crontab
 from celery_delayq import DelayQ
 from celery_delayq.periodic import policy
 from celery_delayq.periodic.definition import Definition, Overlap
-from celery_delayq.store.periodic import PeriodicStore, Writing
+from celery_delayq.periodic.state import Periodic
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.support.ticking import stored_ticks, ticking
+from tests.support.ticking import stored_ticks, ticking, write_entries
 
 HOUR = 3_600_000
 
@@ -27,16 +28,17 @@ HOUR = 3_600_000
 NEAR = 10_000
 
 
-def fire_an_hour_ahead(delayq: DelayQ, definition: Definition) -> None:
-    """Write an entry as it stands after an hour that has not come yet."""
+def fire_an_hour_ahead(delayq: DelayQ, every: Any, **given: Any) -> Periodic:
+    """Write an entry as it stands after an hour that has not come yet, and return it."""
     now = delayq.store.now_ms()
+    definition = Definition.checked(every, task="tasks.add", **given)
     entry = policy.begin(definition, now, timezone.utc)
     firing = policy.fire(entry, now + HOUR, timezone.utc)
     assert firing is not None
     entry = replace(entry, state=firing.then)
-    written = Writing(entry.name, "", entry.pack(), entry.look)
-    assert PeriodicStore(delayq.store).write([written]) == ["done"]
+    write_entries(delayq, entry)
     delayq.store.client.hset("delayq:clock", "ticked", str(now + HOUR))
+    return entry
 
 
 @pytest.mark.parametrize("count", [1, 3], ids=["one ticker", "three tickers"])
@@ -45,11 +47,8 @@ def test_an_interval_goes_on_from_now(
     app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest, overlap: Overlap, count: int
 ) -> None:
     client = delayq_redis.client
-    checked = Definition.checked(0.5, name="often", task="tasks.add", overlap=overlap)
-    fire_an_hour_ahead(delayq, checked)
-    minutely = Definition.checked(crontab(), name="minutely", task="tasks.add")
-    fire_an_hour_ahead(delayq, minutely)
-    before = delayq.periodic.get("minutely")
+    fire_an_hour_ahead(delayq, 0.5, name="often", overlap=overlap)
+    before = fire_an_hour_ahead(delayq, crontab(), name="minutely")
     began = delayq.store.now_ms()
 
     with ticking(app, count):
@@ -60,9 +59,8 @@ def test_an_interval_goes_on_from_now(
     assert all(began < tick < now + NEAR for tick in ticks["often"])
     assert len(ticks["often"]) == len({*ticks["often"]})
     assert "minutely" not in ticks
-    assert delayq.periodic.get("minutely") == before
-    entry = delayq.periodic.get("often")
-    assert entry is not None
+    minutely_now, entry = delayq.periodic.list()
+    assert minutely_now == before
     assert entry.state.last == max(ticks["often"])
     assert entry.state.tick is not None
     assert entry.state.tick < now + NEAR

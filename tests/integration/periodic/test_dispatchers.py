@@ -23,14 +23,11 @@ from celery_delayq.periodic.firing import TickScheduler
 from celery_delayq.periodic.policy import GRACE, Firing
 from celery_delayq.periodic.runner import BATCH
 from celery_delayq.periodic.state import Periodic
-from celery_delayq.store.periodic import PeriodicStore, Writing
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.periodic_tasks import TIMEOUT, Diary, StartWorker, start, tasks_of
 from tests.integration.conftest import MakeApp
-from tests.support.ticking import stored_ticks, ticking
-
-pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
+from tests.support.ticking import stored_ticks, ticking, write_entries
 
 UTC = timezone.utc
 KEEP: dict[str, Any] = {"catch_up": "all", "catch_up_max": 1000}
@@ -102,8 +99,7 @@ def test_more_entries_than_are_looked_at_together_are_due_at_once(
 def write_due(delayq: DelayQ, entry: Periodic, tick: int) -> Periodic:
     """Have an entry be due at *tick*."""
     due = replace(entry, state=replace(entry.state, tick=tick))
-    writing = Writing(entry.name, entry.state.line, due.pack(), due.look)
-    assert PeriodicStore(delayq.store).write([writing]) == ["done"]
+    write_entries(delayq, due, before=entry.state.line)
     return due
 
 
@@ -137,9 +133,7 @@ def test_ticks_that_come_each_ms_keep_no_other_from_being_fired(
 @pytest.fixture
 def due(delayq: DelayQ) -> Periodic:
     """An entry of two queues whose tick is due."""
-    delayq.periodic.add("two", 3600, "note", **BOTH)
-    entry = delayq.periodic.get("two")
-    assert entry is not None
+    entry = delayq.periodic.add("two", 3600, "note", **BOTH)
     return write_due(delayq, entry, delayq.store.now_ms())
 
 
@@ -177,8 +171,7 @@ def test_a_dispatcher_that_is_late_puts_nothing_into_any_of_several_queues(
         assert second.fire(delayq.store, [known]) == ["-"]
 
     assert in_both(client) == NOWHERE
-    entry = delayq.periodic.get("two")
-    assert entry is not None
+    [entry] = delayq.periodic.list()
     assert entry.state == known[1].then
 
 
@@ -269,11 +262,10 @@ def test_what_waits_for_its_first_queue_is_in_none_of_the_others_meanwhile(
     client = delayq_redis.client
     delayq.periodic.add("two", 3600, "note", overlap="queue_one", **BOTH)
     with TickScheduler(app) as scheduler:
-        for dead_letters in ("r", "K"):
-            entry = delayq.periodic.get("two")
-            assert entry is not None
+        for answer in ("r", "K"):
+            [entry] = delayq.periodic.list()
             entry = write_due(delayq, entry, delayq.store.now_ms())
-            assert scheduler.fire(delayq.store, [looked_at(entry)]) == [dead_letters]
+            assert scheduler.fire(delayq.store, [looked_at(entry)]) == [answer]
 
     assert all(len(ticks["two"]) == 1 for ticks in in_both(client).values())
     assert delayq.periodic.get("two") == entry  # it is tried again
@@ -314,14 +306,11 @@ def test_redis_is_killed_and_comes_back_while_ticks_are_fired(
 
 
 def test_everything_is_under_the_prefix_of_the_app(
-    make_app: MakeApp,
-    delayq_redis: RedisUnderTest,
-    delayq_worker: StartWorker,
+    make_app: MakeApp, delayq_redis: RedisUnderTest, diary: Diary, delayq_worker: StartWorker
 ) -> None:
     options = {"global_keyprefix": "shop:"}
     delayq = DelayQ.of(tasks_of(make_app(broker_transport_options=options)))
     delayq.periodic.add("far", 3600, "note")
-    diary = Diary(delayq_redis)
     code = {"mine": {"task": "note", "schedule": 0.5}}
     start(delayq_worker, conf={"broker_transport_options": options, "beat_schedule": code})
     before = diary.now()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import datetime, timedelta, timezone
 from itertools import groupby
 from typing import Any
@@ -11,33 +12,27 @@ from celery import Celery
 
 from celery_delayq import DelayQ
 from celery_delayq.model.scheduled import Outcome
+from celery_delayq.periodic.definition import Overlap
 from celery_delayq.periodic.policy import upcoming
 from celery_delayq.periodic.state import Periodic
 from celery_delayq.periodic.wall_clock import moment_of
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.apps.periodic_tasks import TIMEOUT, Diary, StartWorker, start, tasks_of
+from tests.apps.periodic_tasks import TIMEOUT, Diary, StartWorker, start
 from tests.apps.ticking_tasks import IMPORTED
-from tests.integration.conftest import MakeApp
 from tests.support.ticking import stored_ticks, ticking
 
-pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
+
+def count(delayq: DelayQ) -> int:
+    """Return how often the only entry was fired."""
+    [entry] = delayq.periodic.list()
+    return entry.total_run_count
 
 
-@pytest.fixture
-def app(make_app: MakeApp) -> Celery:
-    return tasks_of(make_app())
-
-
-@pytest.fixture
-def diary(delayq_redis: RedisUnderTest) -> Diary:
-    return Diary(delayq_redis)
-
-
-def count(delayq: DelayQ, name: str) -> int:
+def status(delayq: DelayQ, name: str) -> str:
     entry = delayq.periodic.get(name)
     assert entry is not None
-    return entry.total_run_count
+    return entry.status
 
 
 def ticks_until(entry: Periodic, tick: int) -> list[int]:
@@ -79,7 +74,7 @@ def test_a_tick_that_is_cancelled_before_it_is_due_does_not_run_nor_come_again(
 ) -> None:
     entry = delayq.periodic.add("often", 0.5, "note", catch_up="all")
     with ticking(app):
-        wait_until(lambda: count(delayq, "often") >= 4, TIMEOUT, "four are scheduled")
+        wait_until(lambda: count(delayq) >= 4, TIMEOUT, "four are scheduled")
     gone = stored_ticks(delayq_redis.client)["often"][-2]
 
     assert delayq.cancel(f"often:{gone}") is Outcome.DONE
@@ -115,13 +110,10 @@ def test_a_paused_queue_holds_ticks_until_it_is_resumed(
 def test_what_an_entry_says_of_its_message_is_so_in_what_runs(
     delayq: DelayQ, diary: Diary, delayq_worker: StartWorker
 ) -> None:
-    options: dict[str, Any] = {
-        "queue": "aside",
-        "priority": 3,
-        "headers": {"x-who": "me"},
-        "expires": 90.5,
-    }
-    delayq.periodic.add("told", 0.4, "tell", catch_up="all", **options)
+    delayq.periodic.add(
+        *("told", 0.4, "tell"), catch_up="all",
+        queue="aside", priority=3, headers={"x-who": "me"}, expires=90.5,
+    )  # fmt: skip
     start(delayq_worker, queues=["celery", "aside"], conf=IMPORTED)
 
     diary.wait_runs(3)
@@ -139,7 +131,7 @@ def test_what_has_expired_is_not_caught_up(
 ) -> None:
     entry = delayq.periodic.add("brief", 0.5, "note", expires=1, catch_up="all")
     with ticking(app):
-        wait_until(lambda: count(delayq, "brief") >= 4, TIMEOUT, "four are scheduled")
+        wait_until(lambda: count(delayq) >= 4, TIMEOUT, "four are scheduled")
     (first,) = upcoming(entry, 1, timezone.utc)
     diary.wait_past(first / 1000 + 1)
     started = diary.now() * 1000
@@ -162,6 +154,68 @@ def test_a_run_manual_does_not_use_up_the_number_of_runs(
     ticks = [f"thrice:{tick}" for tick in upcoming(entry, 5, timezone.utc)]
     assert len(ticks) == 3
     assert sorted(diary.runs("id")) == sorted([*ticks, *map(str, manual)])
-    ended = delayq.periodic.get("thrice")
-    assert ended is not None
+    [ended] = delayq.periodic.list()
     assert (ended.status, ended.total_run_count) == ("ended", 5)
+
+
+@pytest.mark.parametrize(("overlap", "ran"), [("skip", [0]), ("queue_one", [0, 3])])
+def test_while_one_runs_no_other_does(
+    overlap: Overlap,
+    ran: list[int],
+    delayq: DelayQ,
+    diary: Diary,
+    delayq_worker: StartWorker,
+) -> None:
+    """There are four ticks, and the task of the first one runs until all of them have passed."""
+    periodic = delayq.periodic
+    periodic.add("clock", 0.3, "note")
+    start(delayq_worker, concurrency=4)
+    wait_until(lambda: diary.ticks("clock"), TIMEOUT, "the worker runs ticks")
+    begins = datetime.fromtimestamp(math.ceil(diary.now()), timezone.utc)
+    ends = begins + timedelta(seconds=4)
+    periodic.add("slow", 1, "note", kwargs={"do": "wait"}, overlap=overlap, start=begins, end=ends)
+    ticks = [round(begins.timestamp() * 1000) + 1000 * n for n in range(1, 5)]
+
+    # Beside it others run.
+    wait_until(lambda: diary.ticks("clock")[-1] > ticks[-1] + 1000, TIMEOUT, "all have passed")
+    assert diary.ticks("slow") == ticks[:1]
+    assert status(delayq, "slow") == ("ended" if overlap == "skip" else "on")
+
+    for _ in ran:
+        diary.client.rpush("go", "")
+    wait_until(lambda: len(diary.ticks("slow")) == len(ran), TIMEOUT, f"{len(ran)} have run")
+    wait_until(lambda: status(delayq, "slow") == "ended", TIMEOUT, "it is over")
+    periodic.remove("clock")
+    diary.wait_empty()
+
+    assert diary.ticks("slow") == [ticks[n] for n in ran]
+
+
+@pytest.mark.parametrize(
+    ("options", "last"),
+    [
+        ({"catch_up": "skip"}, 0),
+        ({"catch_up": "one"}, 1),
+        ({"catch_up": "all"}, 20),
+        ({"catch_up": "all", "catch_up_max": 3}, 3),
+    ],
+)
+def test_ticks_that_were_missed_while_no_worker_was_there(
+    options: dict[str, Any],
+    last: int,
+    delayq: DelayQ,
+    diary: Diary,
+    delayq_worker: StartWorker,
+) -> None:
+    periodic = delayq.periodic
+    begins = datetime.fromtimestamp(math.ceil(diary.now()) + 1, timezone.utc)
+    ends = begins + timedelta(seconds=2)
+    periodic.add("a", 0.1, "note", start=begins, end=ends, **options)
+    missed = [round(begins.timestamp() * 1000) + 100 * n for n in range(1, 21)]
+    diary.wait_past(ends.timestamp() + 1.1)
+
+    start(delayq_worker)
+    wait_until(lambda: status(delayq, "a") == "ended", TIMEOUT, "all is looked at")
+    diary.wait_empty()
+
+    assert diary.ticks("a") == missed[20 - last :]
