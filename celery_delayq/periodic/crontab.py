@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from calendar import monthrange
 from collections.abc import Iterator
-from datetime import date, datetime, timedelta, tzinfo
+from datetime import date, datetime, time, tzinfo
 
 from celery.schedules import crontab
 
@@ -49,12 +49,11 @@ class Crontab:
         self._minutes, self._hours = sorted(given.minute), sorted(given.hour)
         self._given = given
         self._zone = zone
-        every = (self._minutes, self._hours, given.month_of_year)
-        if not all(every) or self._day_from(date(2000, 1, 1)) is None:
+        if not (self._minutes and self._hours and any(self._days(date(2000, 1, 1)))):
             raise InvalidSchedule(f"{given!r} never matches: there is no such time")
 
     def after(self, ms: int) -> int | None:
-        """Return the next one."""
+        """Return the next tick."""
         for candidate in self._walls(wall_of(ms, self._zone)):
             tick = tick_at(candidate, self._zone)
             if tick > ms:
@@ -62,42 +61,22 @@ class Crontab:
         return None
 
     def _walls(self, wall: datetime) -> Iterator[datetime]:
-        """Yield the times of the wall clock that match, after that one."""
-        day: date | None = wall.date()
-        first = True
-        while day is not None:
-            day = self._day_from(day)
-            if day is None:
-                return
-            today = first and day == wall.date()
+        """Yield the matching times of the wall clock after that one."""
+        for day in self._days(wall.date()):
             for hour in self._hours:
-                if today and hour < wall.hour:
-                    continue
-                for minute in self._minutes:
-                    if today and hour == wall.hour and minute <= wall.minute:
-                        continue
-                    yield datetime(day.year, day.month, day.day, hour, minute)
-            first = False
-            day = day + timedelta(days=1)
+                if datetime.combine(day, time(hour, 59)) > wall:
+                    times = (datetime.combine(day, time(hour, minute)) for minute in self._minutes)
+                    yield from (each for each in times if each > wall)
 
-    def _day_from(self, day: date) -> date | None:
-        """Return the first day that matches from that one on."""
+    def _days(self, first: date) -> Iterator[date]:
+        """Yield the matching days from that one on."""
         given = self._given
-        last = day.year + YEARS
-        while day.year <= min(last, 9998):
-            if day.month not in given.month_of_year:
-                month = min((m for m in given.month_of_year if m > day.month), default=None)
-                day = (
-                    date(day.year + 1, min(given.month_of_year), 1)
-                    if month is None
-                    else date(day.year, month, 1)
-                )
-                continue
-            length = monthrange(day.year, day.month)[1]
-            for number in range(day.day, length + 1):
-                if number in given.day_of_month:
-                    found = date(day.year, day.month, number)
-                    if found.isoweekday() % 7 in given.day_of_week:
-                        return found
-            day = date(day.year, day.month, length) + timedelta(days=1)
-        return None
+        for year in range(first.year, min(first.year + YEARS, 9998) + 1):
+            for month in sorted(given.month_of_year):
+                if (year, month) < (first.year, first.month):
+                    continue
+                for number in range(1, monthrange(year, month)[1] + 1):
+                    day = date(year, month, number)
+                    on = number in given.day_of_month and day.isoweekday() % 7 in given.day_of_week
+                    if on and day >= first:
+                        yield day

@@ -16,7 +16,6 @@ from dateutil.rrule import (
     SECONDLY,
     WEEKLY,
     YEARLY,
-    rrulebase,
     rruleset,
     rrulestr,
 )
@@ -80,7 +79,7 @@ class rrule(BaseSchedule):  # noqa: N801 - the same
         self.text, self.start = text, start
         _check_rule(self.parsed(datetime(2000, 1, 1)), text)
 
-    def parsed(self, start: datetime, zone: tzinfo = timezone.utc) -> rrulebase:
+    def parsed(self, start: datetime, zone: tzinfo = timezone.utc) -> Any:
         """Return the rule by the wall clock of *zone*; it counts from *start* if from nothing else.
 
         Raises
@@ -97,7 +96,7 @@ class rrule(BaseSchedule):  # noqa: N801 - the same
                 raise ValueError("TZID is not for a rule: an entry has a time zone")
             # Times in UTC are those of the wall clock then.
             text = _UTC.sub(lambda found: _local(found[0], zone), self.text)
-            return rrulestr(text, dtstart=start, ignoretz=True)
+            return rrulestr(text, dtstart=start, ignoretz=True, forceset=True)
         except _WRONG as exc:
             raise InvalidSchedule(
                 f"rrule({self.text!r}): {exc}; expected a rule of RFC 5545, such as "
@@ -164,35 +163,26 @@ class Recurrence:
         """Return the rule, counted from a time not long before: it goes through all from there."""
         begin, end, near = self._near
         if not begin <= wall < end:
-            rule: Any = self._rule
-            if hasattr(rule, "_rrule"):  # a set of them
-                near = rruleset()
-                for each in rule._rrule:
-                    near.rrule(_counted_near(each, wall))
-                for each in rule._rdate:
-                    near.rdate(each)
-                for each in rule._exdate:
-                    near.exdate(each)
-            else:
-                near = _counted_near(rule, wall)
-            self._near = wall, _far_from(wall, rule), near
+            near = rruleset()
+            for each in self._rule._rrule:
+                near.rrule(_counted_near(each, wall))
+            for date in self._rule._rdate:
+                near.rdate(date)
+            for date in self._rule._exdate:
+                near.exdate(date)
+            self._near = wall, _far_from(wall, self._rule), near
         return near
-
-
-def _parts(rule: Any) -> list[Any]:
-    """Return what a rule consists of."""
-    return [*rule._rrule] if hasattr(rule, "_rrule") else [rule]
 
 
 def _check_rule(rule: Any, text: str) -> None:
     """Refuse what dateutil would look for without an end, or for long."""
-    if getattr(rule, "_exrule", None):
+    if rule._exrule:
         # It may leave nothing of the others, which only all their times would tell.
         raise InvalidSchedule(
             f"rrule({text!r}): EXRULE is not taken, RFC 5545 has done away with it; leave out "
             "times by EXDATE, or say by RRULE only when it is due"
         )
-    for each in _parts(rule):
+    for each in rule._rrule:
         if not 1 <= each._interval <= _MOST_INTERVAL:
             raise InvalidSchedule(
                 f"rrule({text!r}): expected an INTERVAL of 1 or more, not of ages"
@@ -251,19 +241,14 @@ def _counted_near(rule: Any, wall: datetime) -> Any:
 
 
 def _far_from(wall: datetime, rule: Any) -> datetime:
-    """Return until when a rule that is counted from then is near by."""
+    """Return until when a rule that was counted anew at *wall* is near by."""
+    repeats: list[timedelta] = [
+        _UNITS.get(each._freq, timedelta(days=28)) * each._interval for each in rule._rrule
+    ]
     try:
-        return wall + _FAR * _shortest(rule)
+        return wall + _FAR * min(repeats, default=timedelta(days=365))
     except OverflowError:
         return datetime.max
-
-
-def _shortest(rule: Any) -> timedelta:
-    """Return after how long the first of its rules repeats, about."""
-    units: list[timedelta] = [
-        _UNITS.get(each._freq, timedelta(days=28)) * each._interval for each in _parts(rule)
-    ]
-    return min(units, default=timedelta(days=365))
 
 
 def _local(text: str, zone: tzinfo) -> str:
