@@ -19,32 +19,32 @@ from celery_delayq.periodic.serialization import describe, dumps_form
 from celery_delayq.periodic.state import Periodic, PeriodicState
 from celery_delayq.periodic.wall_clock import LAST, ms_of, ms_until
 
-#: A tick that nobody has scheduled so many ms after it was due is one that was missed.
+#: A tick counts as missed if it is not scheduled so many ms after it was due.
 GRACE = 1000
 
-#: Most ticks of one entry that are scheduled at one look; those after them at the next one.
+#: Most ticks of one entry that one look schedules; the next look schedules the following ones.
 BURST = 100
 
 #: Most ticks of one entry that are scheduled and not due yet.
 MOST_AHEAD = AHEAD + 1
 
-#: After how many ms what was held back for one that runs is tried again.
+#: After so many ms a refused tick of ``overlap="queue_one"`` is tried again.
 HOLD = 500
 
 
 class Firing(NamedTuple):
-    """What a look at an entry comes to.
+    """The ticks to schedule after a look at an entry, and the entry's next state.
 
     Attributes
     ----------
     ticks : tuple[int, ...]
-        What is to be scheduled (ms).
+        The ticks to schedule (ms).
     then : PeriodicState
-        How the entry stands with that.
+        The state of the entry once they are scheduled.
     refused : PeriodicState
-        How it stands when that was refused, since another of its ticks runs.
+        Its state if they are refused, because the task of an earlier tick waits or runs.
     now : int
-        When it was looked at (ms).
+        Time of the look (ms).
     """
 
     ticks: tuple[int, ...]
@@ -54,20 +54,19 @@ class Firing(NamedTuple):
 
 
 def begin(definition: Definition, now: int, zone: tzinfo) -> Periodic:
-    """Return a new entry, *now* in ms by Redis' clock."""
+    """Return a new entry; *now* is Redis' clock (ms)."""
     anchor = now if definition.start is None else ms_of(definition.start)
     state = PeriodicState(definition_hash=definition_hash_of(definition), anchor=anchor)
-    tick = _next(definition, definition.rule(anchor, zone), state, now)
-    return Periodic(definition, _with(state, tick))
+    return Periodic(definition, _with(state, _next(definition, state, now, zone)))
 
 
 def must_be_due(entry: Periodic) -> Periodic:
-    """Return an entry that has a tick.
+    """Return the entry.
 
     Raises
     ------
     InvalidSchedule
-        It has none.
+        It has no tick left.
     """
     definition = entry.definition
     if entry.status == "ended":
@@ -93,18 +92,18 @@ def change(entry: Periodic, definition: Definition, now: int, zone: tzinfo) -> P
     if old.status == "paused":
         return Periodic(definition, replace(state, tick=None))
     rule = definition.rule(anchor, zone)
-    # What is due and not scheduled yet, or was missed, is not forgotten where it is still a tick.
+    # Keep a tick that is due or missed and not scheduled yet, if it is still a tick.
     tick = old.tick if kept and definition.timezone == before.timezone else None
     if tick is not None and not isinstance(rule, Polled) and rule.after(tick - 1) != tick:
-        tick = None  # the app has another time zone now
+        tick = None  # the app's time zone has changed
     tick = _allowed(definition, state, tick)
     if tick is None:
-        tick = _next(definition, rule, state, max(now, old.last or now))
+        tick = _next(definition, state, max(now, old.last or now), zone)
     return Periodic(definition, _with(state, tick))
 
 
 def pause(entry: Periodic, unfired: Sequence[int] = (), zone: tzinfo = timezone.utc) -> Periodic:
-    """Return it paused; the ticks *unfired* were taken out of the schedule again."""
+    """Return the entry paused; its ticks *unfired* were removed from the schedule."""
     old = entry.state
     last, count = old.last, old.count - len(unfired)
     if unfired and last is not None:
@@ -116,18 +115,17 @@ def pause(entry: Periodic, unfired: Sequence[int] = (), zone: tzinfo = timezone.
 
 
 def resume(entry: Periodic, now: int, zone: tzinfo) -> Periodic:
-    """Return it going on with the next tick; those since it was paused were not missed."""
+    """Return the entry resumed with its next tick; ticks of the pause do not count as missed."""
     state = replace(entry.state, status="on")
-    rule = entry.definition.rule(state.anchor, zone)
-    tick = _next(entry.definition, rule, state, max(now, state.last or now))
+    tick = _next(entry.definition, state, max(now, state.last or now), zone)
     return replace(entry, state=_with(state, tick))
 
 
 def set_back(entry: Periodic, now: int, zone: tzinfo) -> Periodic:
-    """Return an entry as it goes on after Redis' clock was set back to *now*.
+    """Return the entry after Redis' clock was set back to *now*.
 
-    An interval goes on from now. What has times of its own waits for the first of them that was not
-    fired: each is fired once.
+    An interval goes on from now. Other schedules wait for their first tick that was not fired, so
+    that each tick is fired once.
     """
     definition, old = entry.definition, entry.state
     if old.status == "ended" or not isinstance(definition.rule(old.anchor, zone), Interval):
@@ -135,20 +133,19 @@ def set_back(entry: Periodic, now: int, zone: tzinfo) -> Periodic:
     anchor = old.anchor if definition.start is not None else min(old.anchor, now)
     ahead = old.last is not None and old.last > now + definition.ahead
     state = replace(old, anchor=anchor, last=now if ahead else old.last)
-    rule = definition.rule(anchor, zone)
-    tick = _next(definition, rule, state, max(now, state.last or now))
+    tick = _next(definition, state, max(now, state.last or now), zone)
     if old.tick is not None and tick is not None and tick < old.tick:
         state = replace(state, tick=tick)
     return replace(entry, state=state)
 
 
 def fire(entry: Periodic, now: int, zone: tzinfo) -> Firing | None:
-    """Return what is to be scheduled of an entry at *now*; None when it is not time yet.
+    """Return the ticks to schedule at *now*, or None before the next tick's time.
 
     Raises
     ------
     InvalidSchedule
-        The next tick cannot be worked out.
+        The next tick cannot be computed.
     """
     definition, state = entry.definition, entry.state
     tick, until = state.tick, now + definition.ahead
@@ -172,25 +169,24 @@ def fire(entry: Periodic, now: int, zone: tzinfo) -> Firing | None:
         ticks = due = ticks[:BURST]
     if definition.max_runs is not None:
         ticks = ticks[: max(0, definition.max_runs - state.count)]
-    passed = _next(definition, rule, state, due[-1])
+    passed = _with(state, _next(definition, state, due[-1], zone))
     if not ticks:
-        then = _with(state, passed)
-        return Firing((), then, then, now)
+        return Firing((), passed, passed, now)
     fired = replace(state, last=ticks[-1], count=state.count + len(ticks))
-    then = _with(fired, _next(definition, rule, fired, due[-1]))
-    held = definition.overlap == "queue_one"
-    return Firing(tuple(ticks), then, state if held else _with(state, passed), now)
+    then = _with(fired, _next(definition, fired, due[-1], zone))
+    refused = state if definition.overlap == "queue_one" else passed
+    return Firing(tuple(ticks), then, refused, now)
 
 
 def _due(
     definition: Definition, rule: Rule, tick: int, in_time: int, until: int
 ) -> tuple[list[int], list[int]]:
-    """Return which ticks from *tick* on were missed, the last ones, and which are in time."""
+    """Return the last missed ticks from *tick* on, and the ticks that are in time."""
     missed: list[int] = []
     following: int | None = tick
     if tick < in_time:
         most = definition.catch_up_max if definition.catch_up == "all" else 1
-        # From the tick itself: what asks a schedule may come to others from another moment.
+        # From the tick itself: a polled schedule may give other ticks from another moment.
         missed = [tick, *latest(rule, tick, min(until, in_time - 1), most)][-most:]
         following = rule.after(missed[-1])
     others: list[int] = []
@@ -203,13 +199,12 @@ def _due(
 def upcoming(entry: Periodic, count: int, zone: tzinfo) -> list[int]:
     """Return its next ticks that are not scheduled yet, at most *count* of them."""
     definition, state = entry.definition, entry.state
-    rule = definition.rule(state.anchor, zone)
     found: list[int] = []
     tick = state.tick
     while tick is not None and len(found) < count:
         found.append(tick)
         state = replace(state, count=state.count + 1)
-        tick = _next(definition, rule, state, tick)
+        tick = _next(definition, state, tick, zone)
     return found
 
 
@@ -219,7 +214,7 @@ def ahead_of(entry: Periodic, now: int, zone: tzinfo) -> list[int]:
     if last is None or last <= now:
         return []
     rule = entry.definition.rule(entry.state.anchor, zone)
-    # What is asked may say other ones from another moment.
+    # A polled schedule may give other ticks from another moment.
     return sorted({*latest(rule, now, last, MOST_AHEAD), last})
 
 
@@ -228,15 +223,16 @@ def tick_id(name: str, tick: int) -> str:
     return f"{name}:{tick}"
 
 
-def _next(definition: Definition, rule: Rule, state: PeriodicState, after: int) -> int | None:
-    """Return the first tick after that, None when there is to be none any more."""
+def _next(definition: Definition, state: PeriodicState, after: int, zone: tzinfo) -> int | None:
+    """Return the first tick after a moment, or None where the entry has ended by then."""
     if definition.start is not None:
         after = max(after, ms_of(definition.start) - 1)
+    rule = definition.rule(state.anchor, zone)
     return _allowed(definition, state, rule.after(after) if after < LAST else None)
 
 
 def _allowed(definition: Definition, state: PeriodicState, tick: int | None) -> int | None:
-    """Return a tick if it may be the next one."""
+    """Return the tick, or None if it is after the entry's end or its last run."""
     if definition.max_runs is not None and state.count >= definition.max_runs:
         return None
     end = LAST if definition.end is None else ms_until(definition.end)
