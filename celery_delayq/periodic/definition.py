@@ -1,16 +1,16 @@
-"""What a periodic entry is: what is to be done, and when. No I/O."""
+"""Definitions of periodic entries: task, schedule and options, checked and as JSON. No I/O."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import MAXYEAR, datetime, timedelta, tzinfo
 from datetime import timezone as timezones
 from difflib import get_close_matches
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 from zoneinfo import ZoneInfo
 
 from celery.schedules import BaseSchedule, maybe_schedule
@@ -26,25 +26,22 @@ from celery_delayq.periodic.wall_clock import moment_of, ms_of, tick_at
 CatchUp = Literal["skip", "one", "all"]
 Overlap = Literal["allow", "skip", "queue_one"]
 
-CATCH_UPS = ("skip", "one", "all")
-OVERLAPS = ("allow", "skip", "queue_one")
+CATCH_UPS: tuple[str, ...] = get_args(CatchUp)
+OVERLAPS: tuple[str, ...] = get_args(Overlap)
 
-#: The source of entries that were made by calls, and not in code.
+#: The source of entries that were made by calls, not in code.
 API = "api"
 
-#: A tick is scheduled so many ms before it is due, so that it is in time however many are due with
-#: it, and whichever dispatcher dies.
+#: A tick is scheduled so many ms before it is due: many ticks at once, or a dispatcher that dies,
+#: make none late.
 AHEAD = 2000
 
-_MOST_CATCH_UP = 1000
-
-
-#: What is not for a periodic entry to say: it says when, and its messages have ids of their own.
+#: Options of ``apply_async`` that an entry cannot have: its schedule and ticks decide them.
 _NOT_OPTIONS = frozenset(
     {"eta", "countdown", "task_id", "producer", "connection", "publisher", "args", "kwargs"}
 )
 
-#: What Celery itself says in the headers of a task's message: others there would take its place.
+#: Headers that Celery sets in each message of a task.
 _NOT_HEADERS = frozenset(
     {
         *("argsrepr", "eta", "expires", "group", "group_index", "id", "ignore_result"),
@@ -56,7 +53,7 @@ _NOT_HEADERS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """What is to be done, and when.
+    """The task of a periodic entry, its schedule and its options.
 
     Attributes
     ----------
@@ -65,22 +62,22 @@ class Definition:
     args, kwargs : Sequence[Any], Mapping[str, Any]
         JSON.
     options : Mapping[str, Any]
-        Those of ``apply_async``, such as ``queue``, ``priority``, ``headers``, or ``expires`` in
+        Options of ``apply_async``, such as ``queue``, ``priority``, ``headers``, or ``expires`` in
         seconds after the tick.
     source : str
-        ``"api"``, or of entries in code ``"code <name of the app>"``.
+        ``"api"``, or ``"code <name of the app>"`` for an entry in code.
     timezone : str | None
-        Whose wall clock counts, such as ``"Europe/Berlin"``; None for the app's.
+        Time zone of the schedule, such as ``"Europe/Berlin"``; None for the app's.
     start, end : datetime | None
-        No tick is before the one or after the other; aware.
+        No tick is before *start* or after *end*; aware.
     max_runs : int | None
-        Most ticks that are fired.
+        The entry ends after so many ticks.
     catch_up, catch_up_max : CatchUp, int
-        Which of the ticks run that were missed while no dispatcher was there: none, the last one,
-        or all up to so many, the last ones. The number is for ``"all"`` only.
+        Which ticks run that were missed while no dispatcher ran: none, the last one, or all. With
+        ``"all"``, at most the last *catch_up_max* of them.
     overlap : Overlap
-        What becomes of a tick while the task of an earlier one waits to start or runs: it runs
-        beside it, it does not run, or it waits and runs after it, in place of any that waits.
+        If the task of an earlier tick still waits or runs: the tick runs too, is skipped, or waits
+        until that task has ended and replaces a tick that waits already.
     """
 
     name: str
@@ -97,39 +94,41 @@ class Definition:
     catch_up: CatchUp = "one"
     catch_up_max: int = 100
     overlap: Overlap = "allow"
-    #: The rule that was asked for last: to make one takes longer than to ask it.
+    #: The last rule with its anchor and time zone: making a rule takes longer than using it.
     _rules: list[tuple[int, tzinfo, Rule]] = field(
         default_factory=list, init=False, repr=False, compare=False
     )
 
     @classmethod
     def checked(cls, schedule: Any, *, zone: tzinfo | None = None, **given: Any) -> Definition:
-        """Return a definition that can be kept and fired.
+        """Return a definition that can be stored and fired.
 
         Parameters
         ----------
         schedule : BaseSchedule | timedelta | float | datetime
             Seconds, or a moment for once.
         zone : tzinfo | None
-            The app's, by whose wall clock a datetime without a time zone is read where *given* has
-            no ``timezone``; None to refuse it then.
+            The app's time zone, for a datetime without one where *given* has no ``timezone``; None
+            to refuse such a datetime.
 
         Raises
         ------
         InvalidSchedule
-            It has no ticks, or is no schedule.
+            *schedule* has no ticks, or is no schedule.
         ConfigError
-            Something else is wrong; the text says what, and what would be right.
+            Another value is wrong.
         """
         if isinstance(given.get("args"), list):
             given["args"] = tuple(given["args"])
         if isinstance(given.get("timezone"), ZoneInfo):
             given["timezone"] = given["timezone"].key
-        moments = {"schedule": schedule, "start": given.get("start"), "end": given.get("end")}
-        for what, value in moments.items():
+        given["schedule"] = schedule
+        for what in ("schedule", "start", "end"):
+            value = given.get(what)
             if isinstance(value, datetime) and value.tzinfo is None:
                 given[what] = _moment_in(zone_of(given.get("timezone")) or zone, what, value)
-        found = cls(**{**given, "schedule": _schedule_of(given.get("schedule", schedule))})
+        given["schedule"] = _schedule_of(given["schedule"])
+        found = cls(**given)
         found._check()
         if "catch_up_max" in given and found.catch_up != "all":
             raise ConfigError(
@@ -147,68 +146,34 @@ class Definition:
         return found
 
     def _check(self) -> None:
-        def wrong(what: str, expected: str) -> ConfigError:
-            return ConfigError(f"{what}={_shown(getattr(self, what))}: expected {expected}")
-
-        for what in ("name", "task"):
+        for what, is_valid, expected in _FIELDS:
             value = getattr(self, what)
-            if not isinstance(value, str) or not value or "\0" in value or len(value) > 1000:
-                raise wrong(what, "a text of at most 1,000 characters, without NUL")
-            _check_text(what, value)
-        if isinstance(self.args, (str, bytes)) or not isinstance(self.args, Sequence):
-            raise wrong("args", "a list of arguments")
-        for what in ("kwargs", "options"):
-            value = getattr(self, what)
-            if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-                raise wrong(what, "a mapping by names")
+            if not is_valid(value):
+                raise ConfigError(f"{what}={_shown(value)}: expected {expected}")
+        if self.start and self.end and self.end < self.start:
+            start, end = _shown(self.start), _shown(self.end)
+            raise ConfigError(f"end={end}: expected a time after start={start}")
         if wrongly := sorted(_NOT_OPTIONS & self.options.keys()):
             raise ConfigError(f"{', '.join(wrongly)}: no option of a periodic entry")
         for name in sorted(self.options.keys() - {"queue", "priority", "headers", "expires"}):
-            # Others may be anything that a message is sent with.
+            # A message can have any other option, so only names like those of fields are refused.
             meant = get_close_matches(name, [each.name for each in fields(self)], 1, 0.8)
             if meant:
                 raise ConfigError(f"{name}: no option of a periodic entry; is {meant[0]} meant?")
-        for what in ("start", "end"):
-            value = getattr(self, what)
-            if value is not None and not (isinstance(value, datetime) and value.tzinfo):
-                raise wrong(what, "a datetime with a time zone, or None")
-        if self.start is not None and self.start.year == MAXYEAR:
-            raise wrong("start", f"a time before the year {MAXYEAR}")
-        if self.start is not None and ms_of(self.start) < 0:
-            raise wrong("start", "a time from 1970-01-01T00:00:00+00:00 on")
-        if self.start and self.end and self.end < self.start:
-            raise wrong("end", f"a time after start={_shown(self.start)}")
-        for what, known in (("catch_up", CATCH_UPS), ("overlap", OVERLAPS)):
-            if getattr(self, what) not in known:
-                raise wrong(what, f"one of {', '.join(known)}")
-        if not _is_number(self.catch_up_max) or self.catch_up_max > _MOST_CATCH_UP:
-            raise wrong("catch_up_max", f"a number from 1 to {_MOST_CATCH_UP:,}")
-        if self.max_runs is not None and not _is_number(self.max_runs):
-            raise wrong("max_runs", "a number from 1, or None")
-        for what, means in (
-            ("expires", "seconds after the tick"),
-            ("time_limit", "seconds above 0"),
-            ("soft_time_limit", "seconds above 0"),
-        ):
+        for what, is_valid, expected in _OPTIONS:
             value = self.options.get(what)
-            if value is not None and not _is_seconds(value):
-                raise ConfigError(f"{what}={value!r}: expected {means}, up to ten years")
-        queue, priority = self.options.get("queue"), self.options.get("priority")
-        if queue is not None and (not isinstance(queue, str) or not queue):
-            raise ConfigError(f"queue={queue!r}: expected the name of a queue")
-        if queue is not None and is_own_key(queue):
-            raise ConfigError(f"queue={queue!r}: expected {NOT_OWN_KEY}")
-        for what in ("queue", "exchange", "routing_key", "unique_key"):
-            _check_text(what, self.options.get(what))
-        if priority is not None and not (
-            isinstance(priority, int) and not isinstance(priority, bool) and 0 <= priority <= 255
-        ):
-            raise ConfigError(f"priority={priority!r}: expected a number from 0 to 255")
-        _check_headers(self.options.get("headers"))
+            if value is not None and not is_valid(value):
+                raise ConfigError(f"{what}={value!r}: expected {expected}")
+        headers = self.options.get("headers") or {}
+        if taken := sorted(_NOT_HEADERS & headers.keys()):
+            raise ConfigError(
+                f"headers={dict(headers)!r}: expected other names than {', '.join(taken)}, of "
+                "which Celery tells workers what they need"
+            )
         zone_of(self.timezone)
 
     def dumps(self) -> str:
-        """Return what a record has of it."""
+        """Return the definition as JSON, without its name and without default values."""
         data: dict[str, Any] = {"task": self.task, "schedule": dumps_form(self.schedule)}
         for each in fields(self):
             value = getattr(self, each.name)
@@ -227,9 +192,9 @@ class Definition:
         Raises
         ------
         RecordError
-            It is no definition.
+            *text* is no definition.
         InvalidSchedule
-            The schedule is none that is known here.
+            This process cannot read the schedule.
         """
         try:
             data = loads(text)
@@ -246,7 +211,7 @@ class Definition:
         return found
 
     def rule(self, anchor: int, zone: tzinfo = timezones.utc) -> Rule:
-        """Return when its ticks are; *zone* is the app's."""
+        """Return the rule of its ticks; *zone* is the app's time zone."""
         for asked, there, rule in self._rules:
             if asked == anchor and there is zone:
                 return rule
@@ -258,13 +223,13 @@ class Definition:
     def ahead(self) -> int:
         """How many ms before it is due a tick is scheduled.
 
-        What looks at whether an earlier one runs cannot be known before.
+        0 if the tick depends on whether an earlier task still runs then.
         """
         return AHEAD if self.overlap == "allow" else 0
 
 
 def source_in(text: str) -> str | None:
-    """Return the source that a definition in JSON names; None where it is none."""
+    """Return the source in a definition's JSON, or None if it is unreadable."""
     try:
         found = json.loads(text).get("source", API)
     except (ValueError, AttributeError, RecursionError):
@@ -273,17 +238,17 @@ def source_in(text: str) -> str | None:
 
 
 def definition_hash_of(definition: Definition) -> str:
-    """Return what tells a definition from others."""
+    """Return the hash of a definition."""
     return blake2b(definition.dumps().encode(), digest_size=6).hexdigest()
 
 
 def zone_of(name: str | None) -> tzinfo | None:
-    """Return the zone of a name, None for None.
+    """Return the time zone of a name, None for None.
 
     Raises
     ------
     ConfigError
-        There is none of that name.
+        There is no time zone of that name.
     """
     if name is None:
         return None
@@ -296,14 +261,14 @@ def zone_of(name: str | None) -> tzinfo | None:
 
 
 def _moment_in(zone: tzinfo | None, what: str, wall: datetime) -> datetime:
-    """Return when a wall clock shows that; as it is, without a zone."""
+    """Return the moment of a time by the wall clock; without a zone, return *wall* itself."""
     if zone is None:
         return wall
     try:
         local = moment_of(tick_at(wall, zone)).astimezone(zone)
     except (OverflowError, ValueError) as exc:
         raise ConfigError(f"{what}={_shown(wall)}: expected a time that there is, {exc}") from exc
-    # With its offset, as records have it: in the hour that comes twice zones make nothing equal.
+    # With a fixed offset, as in records: Python compares times in a repeated hour as unequal.
     return local.replace(tzinfo=timezones(local.utcoffset() or timedelta(0)))
 
 
@@ -311,8 +276,8 @@ def _shown(value: Any) -> str:
     return value.isoformat() if isinstance(value, datetime) else repr(value)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+def _is_whole(value: Any, low: int = 1, high: float = math.inf) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
 def _is_seconds(value: Any) -> bool:
@@ -320,22 +285,59 @@ def _is_seconds(value: Any) -> bool:
     return number and 0 < value <= LONGEST
 
 
-def _check_headers(headers: Any) -> None:
-    """Refuse what messages cannot have as their headers."""
-    if headers is None:
-        return
-    if not isinstance(headers, Mapping) or not all(isinstance(name, str) for name in headers):
-        raise ConfigError(f"headers={headers!r}: expected a mapping by names")
-    if taken := sorted(_NOT_HEADERS & headers.keys()):
-        raise ConfigError(
-            f"headers={dict(headers)!r}: expected other names than {', '.join(taken)}, of which "
-            "Celery tells workers what they need"
-        )
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= 1000 and "\0" not in value
 
 
-def _check_text(what: str, value: Any) -> None:
-    if isinstance(value, str) and not is_utf8(value):
-        raise ConfigError(f"{what}={value!r}: expected {UTF8}")
+def _is_storable(value: Any) -> bool:
+    return not isinstance(value, str) or is_utf8(value)
+
+
+def _is_by_name(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+
+
+def _is_moment(value: Any) -> bool:
+    return value is None or (isinstance(value, datetime) and value.tzinfo is not None)
+
+
+_TEXT = "a text of at most 1,000 characters, without NUL"
+_MOMENT = "a datetime with a time zone, or None"
+
+#: What a field must be, with the text of the error.
+_FIELDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    ("name", _is_text, _TEXT),
+    ("name", _is_storable, UTF8),
+    ("task", _is_text, _TEXT),
+    ("task", _is_storable, UTF8),
+    ("args", _is_list, "a list of arguments"),
+    ("kwargs", _is_by_name, "a mapping by names"),
+    ("options", _is_by_name, "a mapping by names"),
+    ("start", _is_moment, _MOMENT),
+    ("end", _is_moment, _MOMENT),
+    ("start", lambda at: at is None or at.year < MAXYEAR, f"a time before the year {MAXYEAR}"),
+    ("start", lambda at: at is None or ms_of(at) >= 0, "a time from 1970-01-01T00:00:00+00:00 on"),
+    ("catch_up", lambda value: value in CATCH_UPS, f"one of {', '.join(CATCH_UPS)}"),
+    ("overlap", lambda value: value in OVERLAPS, f"one of {', '.join(OVERLAPS)}"),
+    ("catch_up_max", lambda value: _is_whole(value, high=1000), "a number from 1 to 1,000"),
+    ("max_runs", lambda value: value is None or _is_whole(value), "a number from 1, or None"),
+)
+
+#: The same of options that are given.
+_OPTIONS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    ("expires", _is_seconds, "seconds after the tick, up to ten years"),
+    ("time_limit", _is_seconds, "seconds above 0, up to ten years"),
+    ("soft_time_limit", _is_seconds, "seconds above 0, up to ten years"),
+    ("queue", lambda value: isinstance(value, str) and value != "", "the name of a queue"),
+    ("queue", lambda value: not is_own_key(value), NOT_OWN_KEY),
+    *((what, _is_storable, UTF8) for what in ("queue", "exchange", "routing_key", "unique_key")),
+    ("priority", lambda value: _is_whole(value, 0, 255), "a number from 0 to 255"),
+    ("headers", _is_by_name, "a mapping by names"),
+)
 
 
 def _schedule_of(given: Any) -> BaseSchedule:
@@ -355,7 +357,7 @@ def _schedule_of(given: Any) -> BaseSchedule:
     return found
 
 
-#: What a definition says, but for what has its own parameter and what it is known by.
+#: Fields that :func:`changed_definition` takes by name.
 _CHANGEABLE = frozenset(
     each.name
     for each in fields(Definition)
@@ -379,18 +381,14 @@ def changed_definition(
         raise ConfigError(
             f"unknown: {', '.join(unknown)}; valid are: schedule, {', '.join(sorted(_CHANGEABLE))}"
         )
-    given = {each: getattr(old, each) for each in ("name", "source", *_CHANGEABLE)}
-    for what, value in changes.items():
-        given[what] = _default(what) if value is None else value
-    if given["catch_up"] != "all" and changes.get("catch_up_max") is None:
-        del given["catch_up_max"]
+    before = {each: getattr(old, each) for each in ("name", "source", *_CHANGEABLE)}
+    # Without a value a field gets its default; a task has none, and is refused.
+    given: dict[str, Any] = {
+        what: value
+        for what, value in {**before, **changes}.items()
+        if value is not None or what == "task"
+    }
+    if given.get("catch_up") != "all" and changes.get("catch_up_max") is None:
+        given.pop("catch_up_max", None)
     [new] = schedule or [old.schedule]
     return Definition.checked(new, zone=zone, **given)
-
-
-def _default(what: str) -> Any:
-    """Return what a field of a definition is by default; None where it has to be said."""
-    [found] = [each for each in fields(Definition) if each.name == what]
-    if found.default_factory is not MISSING:
-        return found.default_factory()
-    return None if found.default is MISSING else found.default

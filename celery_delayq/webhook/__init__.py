@@ -1,4 +1,4 @@
-"""A task that POSTs JSON to a URL, signed, and only to hosts that may be asked.
+"""A task that POSTs signed JSON to a URL, if its host is on an allow list.
 
 >>> from celery import Celery
 >>> from celery_delayq import DelayQ
@@ -64,13 +64,13 @@ __all__ = [
 #: The name of the task.
 NAME = "celery_delayq.webhook"
 
-#: Its import path, by which it may be sent too.
+#: Its import path, a second name of the task.
 PATH = f"{NAME}.post"
 
 
 @dataclass(frozen=True)
 class Webhook:
-    """Where ``celery_delayq.webhook`` may POST to, and how.
+    """Settings of the task ``celery_delayq.webhook``: allowed hosts, secret and limits.
 
     Raises
     ------
@@ -79,32 +79,32 @@ class Webhook:
     """
 
     allow: Sequence[str]
-    """Hosts: names, ``*.example.org`` for all below a name, addresses; with ``:8443`` behind it
-    where the port is not that of the scheme, ``:*`` for any."""
+    """Hosts: names, addresses, or ``*.example.org`` for all names below one. The port is the
+    scheme's, or given: ``:8443``, or ``:*`` for any."""
 
     secret: str | bytes | None = field(default=None, repr=False)
-    """Key of the signatures; ``whsec_…`` is base64. None: nothing is signed."""
+    """Key of the signatures; ``whsec_…`` is base64. None: requests are not signed."""
 
     allow_networks: Sequence[str] = ()
-    """Networks whose addresses are allowed beside public ones, such as ``10.0.0.0/8``."""
+    """Networks that are allowed besides public addresses, such as ``10.0.0.0/8``."""
 
     allow_http: bool = False
-    """Whether ``http://`` is allowed beside ``https://``."""
+    """Whether ``http://`` is allowed besides ``https://``."""
 
     connect_timeout: float = 5.0
     """Seconds to connect to one address."""
 
     timeout: float = 15.0
-    """Seconds for one attempt, from the look-up of the host to the answer."""
+    """Seconds for one attempt, from the look-up of the host to the end of the answer."""
 
     ca_file: str | None = None
-    """File in PEM with the authorities to trust, on the workers; None: those of ``certifi``."""
+    """File on the workers with trusted authorities (PEM); None: those of ``certifi``."""
 
     user_agent: str = "celery-delayq"
-    """What the requests say they come from."""
+    """The header ``User-Agent``."""
 
     max_response: int = 512
-    """Bytes of the answer to a failed request that are read for the error."""
+    """Most bytes of a failed request's answer that the error shows."""
 
     max_retry_after: float = 3600.0
     """Longest wait that a ``Retry-After`` can ask for, in seconds."""
@@ -158,12 +158,12 @@ class Webhook:
 
 
 def settings_of(app: Any) -> Webhook | None:
-    """Return the settings of an app, None where this process knows none.
+    """Return the settings of an app, or None if this process has none.
 
     Raises
     ------
     ConfigError
-        They are something else.
+        ``DelayQ(webhook=…)`` got another type.
     """
     settings = getattr(getattr(app, "_delayq", None), "webhook", None)
     if settings is not None and not isinstance(settings, Webhook):
@@ -175,12 +175,12 @@ def settings_of(app: Any) -> Webhook | None:
 
 
 def check_url(url: Any, settings: Webhook) -> WebhookUrl:
-    """Return the parts of a URL that may be asked, as far as that can be told without a look-up.
+    """Return the parts of a URL that is allowed; the host's name is not looked up.
 
     Raises
     ------
     InvalidWebhook
-        It is none: another scheme, a user in it, or a host that is not on the allow list.
+        The URL has another scheme, a user, or a host that is not on the allow list.
     """
     target = parse(url)
     if target.scheme == "http" and not settings.allow_http:
@@ -207,18 +207,18 @@ def deliver(settings: Webhook, url: Any, payload: Any, headers: Any, id: str) ->
     Parameters
     ----------
     id : str
-        What the receiver knows repetitions by.
+        Id of the delivery, the same in each attempt.
 
     Raises
     ------
     DeliveryFailed
-        There is no answer, or one that says to try again.
+        There was no answer, or its status asks for another attempt.
     DeliveryRefused
-        The receiver does not want it.
+        The status says that another attempt is useless.
     InvalidWebhook
-        It must not be sent.
+        URL, payload or headers must not be sent.
     ConfigError
-        httpx is missing, or the file with the authorities.
+        httpx or *ca_file* is missing.
     """
     deadline = time.monotonic() + settings.timeout
     target, own, body = check_url(url, settings), check_headers(headers), body_of(payload)
@@ -240,8 +240,6 @@ def deliver(settings: Webhook, url: Any, payload: Any, headers: Any, id: str) ->
             max_response=settings.max_response,
             ca_file=settings.ca_file,
         )
-    except UnicodeError as exc:  # such as xn--a, which is no name that is encoded
-        raise InvalidWebhook(f"{target.shown}: the host is no domain name: {exc}") from exc
     except http.FAILURES as exc:
         over = time.monotonic() >= deadline
         why = f"no answer within {settings.timeout:g} s" if over else "no answer"
@@ -250,7 +248,7 @@ def deliver(settings: Webhook, url: Any, payload: Any, headers: Any, id: str) ->
 
 
 class WebhookTask(Task):
-    """Refuses what must not be sent already at the call, and keeps secrets out of descriptions."""
+    """Checks URL, headers and payload at the call, and hides secrets in ``argsrepr``."""
 
     def apply_async(self, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
         """Do what ``Task.apply_async`` does.
@@ -258,15 +256,15 @@ class WebhookTask(Task):
         Raises
         ------
         InvalidWebhook
-            URL, headers or payload must not be sent. Where the app has no settings in this process
-            the allow list is left to the worker.
+            URL, headers or payload must not be sent. If this process has no settings, the worker
+            checks the allow list.
         """
         try:
             given = _SIGNATURE.bind(None, *(args or ()), **(kwargs or {})).arguments
         except TypeError:
-            given = {}  # Celery says it better
-        # What Celery sends on its own, a link, the next of a chain or a retry, names its parent.
-        # Nobody is there to be told: it is refused when it runs, and is a dead letter then.
+            given = {}  # Celery's own error is clearer
+        # Tasks that Celery sends itself (links, chains, retries) name their parent. No caller is
+        # left to get the error, so they are refused when they run, and become dead letters.
         if "url" in given and "parent_id" not in options:
             settings = settings_of(self.app)
             if settings is None:
@@ -286,7 +284,7 @@ class WebhookTask(Task):
 def _shown(
     args: Iterable[Any], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return arguments as logs, events and lists may show them: no query, no values of headers."""
+    """Return arguments for logs, events and lists: without query and values of headers."""
     shown_args, shown_kwargs = tuple(args), dict(kwargs)
     if shown_args:
         shown_args = (_shown_url(shown_args[0]), *shown_args[1:])
@@ -315,9 +313,9 @@ def _post(self: Any, url: str, payload: Any = None, *, headers: Any = None) -> i
     url : str
         Its host must be on the allow list.
     payload : Any
-        What JSON can say.
+        Anything that JSON can hold.
     headers : Mapping[str, str] | None
-        More headers. They wait in Redis like all arguments: no place for passwords.
+        More headers. Redis stores them unencrypted like all arguments: give no passwords.
     """
     settings = settings_of(self.app)
     if settings is None:
@@ -330,7 +328,7 @@ def _post(self: Any, url: str, payload: Any = None, *, headers: Any = None) -> i
     except DeliveryFailed as exc:
         attempts = attempts_of(self)
         if attempts is None or attempts.policy_of(self.request) is None or not exc.retry_after:
-            raise  # the wait is that of the policy, if it is to be tried again at all
+            raise  # the retry policy decides whether and when to retry
         raise self.retry(exc=exc, countdown=exc.retry_after) from exc
 
 
@@ -350,10 +348,10 @@ _OPTIONS: Mapping[str, Any] = {
 
 
 def _register_path(app: Any) -> None:
-    """Let an app know the task by its import path too, for producers that send it so."""
+    """Register the task by its import path too, since producers may send it by that."""
     task = app._task_from_fun(_post, **_OPTIONS)
     app._tasks[PATH] = task
-    # Celery builds what runs a task for each of its names, and keeps the last one.
+    # Celery builds a tracer for each name of a task, and keeps the last one.
     app._tasks[NAME] = app._tasks.pop(NAME)
 
 

@@ -1,7 +1,7 @@
 """Where webhooks may go: URLs, names of hosts and addresses. Policy, and one look-up of names.
 
-All that is sent to a URL goes by what :func:`parse` makes of it, so that there are no two readings
-of one URL, and to addresses that :func:`resolve` has returned, so that there are no two answers.
+A URL is parsed once, by :func:`parse`, and its host is looked up once, by :func:`resolve`: what was
+checked is what is used.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ from celery_delayq.utils.credentials import hide
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
-#: The ports that are meant where a URL names none, by the schemes there may be.
+#: Default ports by scheme.
 PORTS = {"https": 443, "http": 80}
 
-#: IPv4 that leads to no public host: the registries of RFC 6890 and multicast.
+#: IPv4 networks without public hosts: the registries of RFC 6890 and multicast.
 _NOT_PUBLIC_4 = tuple(
     IPv4Network(text)
     for text in (
         *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16"),
         *("172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16"),
         *("198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"),
-        # Looks public; Azure's hosts answer their guests there.
+        # Looks public, but is a service of Azure for its virtual machines.
         "168.63.129.16/32",
     )
 )
 
-#: All public IPv6 is in here …
+#: All public IPv6 addresses are in this network …
 _PUBLIC_6 = IPv6Network("2000::/3")
-#: … but this is not: Teredo and other protocols, examples, 6to4, which hides an IPv4 address.
+#: … except Teredo and other protocols, examples, and 6to4, which hides an IPv4 address.
 _NOT_PUBLIC_6 = tuple(
     IPv6Network(text) for text in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")
 )
 
-#: What a NAT64 makes of IPv4, on hosts that have only IPv6 (RFC 6052).
+#: IPv4 addresses as NAT64 translates them, on hosts with IPv6 only (RFC 6052).
 _NAT64 = IPv6Network("64:ff9b::/96")
 
 #: Longer URLs are refused: few servers read them.
 LONGEST = 8000
 
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
-#: Some resolvers read names that end so as IPv4: 2130706433, 0x7f.1.
+#: Some resolvers read names with such a last label as IPv4: 2130706433, 0x7f.1.
 _NUMERIC = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _PRINTABLE = re.compile(r"[!-~]+")
 _HOST_PORT = re.compile(r"(?P<host>\[[^\]]*\]|[^:\[\]]+)(?::(?P<port>[0-9]{1,5}|\*))?")
@@ -71,18 +71,22 @@ class WebhookUrl(NamedTuple):
     @property
     def shown(self) -> str:
         """The URL without its query, which may hold secrets."""
+        return f"{self.scheme}://{self.authority}{self.path}"
+
+    @property
+    def authority(self) -> str:
+        """Host and port as the URL and the header ``Host`` have them."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        port = "" if self.port == PORTS[self.scheme] else f":{self.port}"
-        return f"{self.scheme}://{host}{port}{self.path}"
+        return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
 
     @property
     def literal(self) -> Address | None:
-        """The host, where it is an address."""
+        """The host if it is an address, or None."""
         return _literal(self.host)
 
 
 class Host(NamedTuple):
-    """An entry of the allow list; *port* None is that of the scheme, 0 is any."""
+    """An entry of the allow list; *port* None is the scheme's port, 0 is any port."""
 
     name: str
     wildcard: bool
@@ -95,7 +99,7 @@ class Host(NamedTuple):
         Raises
         ------
         ConfigError
-            It is none.
+            *entry* is no host.
         """
         wrong = ConfigError(
             f"Webhook(allow=[{entry!r}]): expected the name of a host or an address, such as "
@@ -121,7 +125,7 @@ class Host(NamedTuple):
         return cls(name, wildcard, port)
 
     def covers(self, target: WebhookUrl) -> bool:
-        """Return whether a URL is meant by this entry."""
+        """Return whether this entry allows a URL."""
         port = PORTS[target.scheme] if self.port is None else self.port
         if port not in (0, target.port):
             return False
@@ -136,7 +140,7 @@ def parse(url: Any) -> WebhookUrl:
     Raises
     ------
     InvalidWebhook
-        It is no ``http`` or ``https`` URL, or has more than is sent: user, password or fragment.
+        The scheme is not ``http`` or ``https``, or the URL has a user, password or fragment.
     """
 
     def wrong(why: str) -> InvalidWebhook:
@@ -144,7 +148,7 @@ def parse(url: Any) -> WebhookUrl:
 
     if not isinstance(url, str):
         raise wrong("expected a text such as 'https://hooks.example.com/orders'")
-    # urlsplit drops some characters; what it has not seen must not be sent.
+    # urlsplit drops some characters, so a URL with them would be sent differently.
     if not _PRINTABLE.fullmatch(url) or "\\" in url:
         raise wrong(
             "expected printable ASCII without spaces and backslashes; write %20 and the like for "
@@ -183,7 +187,7 @@ def network(text: Any) -> Network:
     Raises
     ------
     ConfigError
-        It is none.
+        *text* is no network.
     """
     try:
         if not isinstance(text, (str, IPv4Network, IPv6Network)):
@@ -199,7 +203,7 @@ def network(text: Any) -> Network:
 def is_allowed(address: Address, networks: Iterable[Network] = ()) -> bool:
     """Return whether webhooks may go to an address: a public one, or in one of *networks*."""
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped  # where the system connects to
+        address = address.ipv4_mapped  # the system connects to this one
     if any(address in each for each in networks):
         return True
     if isinstance(address, IPv6Address):
@@ -209,24 +213,24 @@ def is_allowed(address: Address, networks: Iterable[Network] = ()) -> bool:
             return False
     elif any(address in each for each in _NOT_PUBLIC_4):
         return False
-    # Newer versions of Python know of newer registrations.
+    # Newer versions of Python know newer registrations.
     return address.is_global
 
 
 def resolve(target: WebhookUrl, networks: Iterable[Network], deadline: float) -> list[str]:
-    """Return the addresses of a host. Each may be connected to.
+    """Return the addresses of a host; webhooks may go to each of them.
 
     Parameters
     ----------
     deadline : float
-        Until when to wait, by ``time.monotonic``.
+        End of the look-up, by ``time.monotonic``.
 
     Raises
     ------
     InvalidWebhook
-        One of them is not allowed: such a name is not trusted for the others either.
+        At least one address is not allowed.
     DeliveryFailed
-        The name is not known, or nobody answers who could know.
+        The name is unknown, or no name server answered in time.
     """
     literal = target.literal
     addresses = [literal] if literal is not None else _look_up(target, deadline)
@@ -241,7 +245,7 @@ def resolve(target: WebhookUrl, networks: Iterable[Network], deadline: float) ->
 
 
 def _look_up(target: WebhookUrl, deadline: float) -> list[Address]:
-    """Ask the system, in a thread: it has no timeout that could be given."""
+    """Ask the system, in a thread, since ``getaddrinfo`` has no timeout."""
     found: list[Any] = []
 
     def ask() -> None:
@@ -269,13 +273,13 @@ def _literal(host: str) -> Address | None:
 
 
 def _port(digits: str) -> int | None:
-    """Return a port, None where it is none; ``*`` is none, either."""
+    """Return a port, or None if it is not from 1 to 65535."""
     port = int(digits) if digits.isdigit() else 0
     return port if 0 < port < 65_536 else None
 
 
 def _host(text: str) -> str | None:
-    """Return a host as it is compared and sent, None where it is none."""
+    """Return a host in its normal form, or None if it is invalid."""
     if text.startswith("["):
         address = _literal(text[1:-1]) if text.endswith("]") else None
         # A zone names an interface of this machine.

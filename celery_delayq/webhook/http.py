@@ -1,14 +1,15 @@
 """One HTTP request to addresses that were checked, within a deadline. Needs httpx.
 
-httpx looks up names itself and has a timeout for each read, not for all of them. Both are decided
-below it, where it opens and reads connections.
+The request is made with httpcore, on which httpx is built: there a backend of our own decides where
+to connect, and applies one deadline to all reads and writes.
 """
 
 from __future__ import annotations
 
+import logging
 import ssl
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -19,16 +20,17 @@ from celery_delayq.errors import ConfigError
 from celery_delayq.webhook.addresses import WebhookUrl
 from celery_delayq.webhook.request import Answer
 
-#: What ends a request without an answer.
+logger = logging.getLogger(__name__)
+
+#: Errors of a request that got no answer.
 FAILURES = (
     httpcore.TimeoutException,
     httpcore.NetworkError,
     httpcore.ProtocolError,
-    httpx.HTTPError,
     OSError,
 )
 
-#: Bytes written at once: the time is looked at between two of them.
+#: Bytes written at once: the deadline is checked between two writes.
 _CHUNK = 16_384
 
 
@@ -48,112 +50,64 @@ def send(
     Parameters
     ----------
     addresses : Sequence[str]
-        Where to connect to: the first that answers.
+        The addresses of the host, tried in this order.
     connect_timeout : float
-        Seconds for each of them, and again for TLS.
+        Seconds to connect to one address, and again for TLS.
     deadline : float
-        Until when all has to be done, by ``time.monotonic``.
+        End of the whole request, by ``time.monotonic``.
     max_response : int
-        How many bytes to read of the body of a failure; that of a success is not read.
+        Most bytes to read of the body of a failure; the body of a success is not read.
 
     Raises
     ------
-    httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError, httpx.HTTPError, \
-    OSError
+    httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError, OSError
         There was no answer: :data:`FAILURES`.
     ConfigError
-        The file with the authorities cannot be read.
+        *ca_file* cannot be read.
     """
-    transport = _Transport(_Backend(addresses, deadline), ca_file, target.request.encode())
+    secure = target.scheme == "https"
+    # A new pool for each request: hosts do not share connections to one address, and nothing is
+    # shared by processes, threads and greenlets.
     with (
-        # A new one for each request: connections to one address are not to be shared by hosts,
-        # and nothing has to be kept apart between processes, threads and greenlets.
-        httpx.Client(
-            transport=transport,
-            trust_env=False,
-            follow_redirects=False,
-            timeout=httpx.Timeout(max(0.001, deadline - time.monotonic()), connect=connect_timeout),
-        ) as client,
-        # httpx logs the URL: the query is added by the transport.
-        client.stream("POST", target.shown, content=body, headers=dict(headers)) as response,
+        httpcore.ConnectionPool(
+            ssl_context=_tls(ca_file) if secure else None,
+            network_backend=_Backend(addresses, deadline),
+            max_connections=1,
+            max_keepalive_connections=0,
+        ) as pool,
+        pool.stream(
+            "POST",
+            httpcore.URL(
+                scheme=target.scheme, host=target.host, port=target.port, target=target.request
+            ),
+            headers=[("Host", target.authority), ("Accept", "*/*"), *headers.items()],
+            content=body,
+            extensions={"timeout": {"connect": connect_timeout}},
+        ) as response,
     ):
-        status = response.status_code
+        status, given = response.status, httpx.Headers(response.headers)
+        logger.info("POST %s: %s", target.shown, status)
         text = "" if 200 <= status < 300 else _beginning(response, max_response)
-        return Answer(status, response.headers.get("retry-after"), transport.location, text)
+        return Answer(status, given.get("retry-after"), given.get("location"), text)
 
 
-def _beginning(response: httpx.Response, most: int) -> str:
+def _beginning(response: httpcore.Response, most: int) -> str:
     data = b""
     try:
-        # Not in pieces of one length: what has come before the deadline would be lost.
-        for part in response.iter_raw():
+        for part in response.iter_stream():
             data = (data + part)[:most]
             if len(data) == most:
                 break
     except FAILURES:
         pass  # the status is known, and says more
-    # It comes from anywhere and goes into logs: one line, nothing that moves a cursor.
+    # Any server may have sent it, and it goes into logs: make it one printable line.
     text = " ".join(data.decode(errors="replace").split())
     return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
-class _Transport(httpx.BaseTransport):
-    """Sends requests over connections that a backend of ours has made.
-
-    *location* is the header of that name of the last answer. httpx does not see it: it would read
-    it also where it does not follow.
-    """
-
-    def __init__(self, backend: _Backend, ca_file: str | None, request: bytes) -> None:
-        self.location: str | None = None
-        self._request = request
-        self._backend = backend
-        self._ca_file = ca_file
-        self._pool: httpcore.ConnectionPool | None = None
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        url = request.url
-        secure = url.scheme == "https"
-        self._pool = httpcore.ConnectionPool(
-            ssl_context=_tls(self._ca_file) if secure else None,
-            network_backend=self._backend,
-            max_connections=1,
-            max_keepalive_connections=0,
-        )
-        answer = self._pool.handle_request(
-            httpcore.Request(
-                method=request.method,
-                url=httpcore.URL(
-                    scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=self._request
-                ),
-                headers=request.headers.raw,
-                content=request.stream,
-                extensions=request.extensions,
-            )
-        )
-        headers = httpx.Headers(answer.headers)
-        self.location = headers.pop("location", None)
-        return httpx.Response(answer.status, headers=headers, stream=_Body(answer))
-
-    def close(self) -> None:
-        if self._pool is not None:
-            self._pool.close()
-
-
-class _Body(httpx.SyncByteStream):
-    def __init__(self, answer: httpcore.Response) -> None:
-        self._answer = answer
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self._answer.iter_stream()
-
-    def close(self) -> None:
-        self._answer.close()
-
-
 @lru_cache(maxsize=8)
 def _tls(ca_file: str | None) -> ssl.SSLContext:
-    """Return how certificates are checked; reading the authorities' takes long."""
+    """Return the context that checks certificates; cached, since reading authorities is slow."""
     if ca_file is None:
         return httpx.create_ssl_context(trust_env=False)
     try:
@@ -163,7 +117,7 @@ def _tls(ca_file: str | None) -> ssl.SSLContext:
 
 
 class _Backend(httpcore.NetworkBackend):
-    """Connects to given addresses, whatever the name of the host; TLS still checks the name."""
+    """Connects to given addresses instead of the host's name; TLS still checks the name."""
 
     def __init__(self, addresses: Sequence[str], deadline: float) -> None:
         self._addresses = addresses
@@ -195,7 +149,7 @@ class _Backend(httpcore.NetworkBackend):
 
 
 class _Stream(httpcore.NetworkStream):
-    """A connection on which no single step and not all of them together last beyond a deadline."""
+    """A connection whose reads and writes all end by one deadline."""
 
     def __init__(self, inner: httpcore.NetworkStream, deadline: float) -> None:
         self._inner = inner
@@ -226,7 +180,7 @@ class _Stream(httpcore.NetworkStream):
 
 
 def _left(deadline: float, timeout: float | None, error: type[Exception]) -> float:
-    """Return for how many seconds to wait at most."""
+    """Return the seconds to wait at most, or raise *error* after the deadline."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise error("the time is over")
