@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import click
 
@@ -13,11 +11,12 @@ from celery_delayq.cli.apply import Action, apply, future_eta, logging_in_one_li
 from celery_delayq.cli.command import command
 from celery_delayq.cli.options import (
     DurationType,
-    NameType,
     Selection,
     TimeType,
+    group_option,
     json_option,
     option,
+    root_option,
     with_selection,
 )
 from celery_delayq.cli.screen import console, print_json
@@ -48,15 +47,10 @@ def cancel(delayq: DelayQ, selection: Selection) -> None:
 
 
 @command("cancel-canvas")
-@option(
-    "--root",
-    type=NameType(),
-    metavar="ID",
-    help="All that began with this task: a chain, chord or tree.",
-)
-@option("--group", type=NameType(), metavar="ID", help="All of this group.")
+@root_option
+@group_option
 @json_option
-def cancel_canvas(delayq: DelayQ, root: str | None, group: str | None, as_json: bool) -> None:
+def cancel_canvas(delayq: DelayQ, root_id: str | None, group_id: str | None, as_json: bool) -> None:
     """Cancel all tasks of a chain, a chord or a group.
 
     Its scheduled tasks are cancelled now; this reads the whole schedule. Workers refuse its tasks
@@ -67,32 +61,23 @@ def cancel_canvas(delayq: DelayQ, root: str | None, group: str | None, as_json: 
       celery -A shop delayq cancel-canvas --root order-7
       celery -A shop delayq cancel-canvas --group 5c1f… --json
     """
-    if (root is None) == (group is None):
+    if (root_id is None) == (group_id is None):
         raise click.UsageError("give either --root or --group")
     with logging_in_one_line():
-        bulk = delayq.cancel_canvas(root_id=root, group_id=group)
+        bulk = delayq.cancel_canvas(root_id=root_id, group_id=group_id)
     if as_json:
-        print_json({"root": root, "group": group, **bulk.as_dict()})
+        print_json({"root": root_id, "group": group_id, **bulk.as_dict()})
         return
     print_bulk(_cancelling(delayq), bulk)
     console().print("Workers refuse its tasks that are ready or are sent later.")
 
 
 @command()
-@option(
-    "--eta", type=TimeType(), metavar="TIME", help="To this time: ISO 8601, local without offset."
-)
-@option(
-    "--in",
-    "countdown",
-    type=DurationType(),
-    metavar="SPAN",
-    help="To this long from now: 90, 1h30m.",
-)
+@option("--eta", type=TimeType(), help="To this time: ISO 8601, local without offset.")
+@option("--in", "countdown", type=DurationType(), help="To this long from now: 90, 1h30m.")
 @option(
     "--by",
     type=DurationType(negative=True, expected="a time another than none; run-now runs at once"),
-    metavar="SPAN",
     help="By this much: 90 (seconds), 1h30m, 2d; -10m for earlier.",
 )
 @with_selection
@@ -124,8 +109,8 @@ def reschedule(
         how = f"to {span(countdown)} from now"
     else:
         how = f"{span(by or 0)} {'earlier' if (by or 0) < 0 else 'later'}"
-    time: Mapping[str, Any] = {"eta": eta, "countdown": countdown, "by": by}
-    one, many = partial(delayq.reschedule, **time), partial(delayq.reschedule_all, **time)
+    one = partial(delayq.reschedule, eta=eta, countdown=countdown, by=by)
+    many = partial(delayq.reschedule_all, eta=eta, countdown=countdown, by=by)
     apply(delayq, Action("Move", "moved", one, many, f" {how}"), selection)
 
 

@@ -10,15 +10,15 @@ from celery_delayq.admin.findings import KINDS, Finding, Report
 from celery_delayq.admin.repair import check
 from celery_delayq.app import DelayQ
 from celery_delayq.cli.command import command
-from celery_delayq.cli.options import NameType, json_option, option
+from celery_delayq.cli.options import flag, json_option, name_option
 from celery_delayq.cli.screen import check_queue, console, new_table, print_json, progress_bar
 from celery_delayq.settings import Settings
 from celery_delayq.utils.text import spelled
 
 
 @command()
-@option("--repair", is_flag=True, help="Repair what is found.")
-@option("--queue", type=NameType(), metavar="QUEUE", help="Check only this queue.")
+@flag("--repair", help="Repair what is found.")
+@name_option("--queue", metavar="QUEUE", help="Check only this queue.")
 @json_option
 def fsck(delayq: DelayQ, repair: bool, queue: str | None, as_json: bool) -> None:
     """Find inconsistencies in Redis, and repair them.

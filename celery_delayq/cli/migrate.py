@@ -10,7 +10,7 @@ from celery_delayq.admin.reporting import Refused
 from celery_delayq.admin.stock_migration import Moved, from_stock, to_stock
 from celery_delayq.app import DelayQ
 from celery_delayq.cli.command import command
-from celery_delayq.cli.options import option
+from celery_delayq.cli.options import flag, option
 from celery_delayq.cli.screen import console, progress_bar
 from celery_delayq.utils.text import spelled
 
@@ -28,8 +28,8 @@ from celery_delayq.utils.text import spelled
     type=click.Choice(["stock"]),
     help="Give all back: the schedule as stock messages, and the tasks of stopped workers.",
 )
-@option("--dry-run", is_flag=True, help="Count, change nothing.")
-@option("--yes", is_flag=True, help="Go on although workers answer.")
+@flag("--dry-run", help="Count, change nothing.")
+@flag("--yes", help="Go on although workers answer.")
 def migrate(
     delayq: DelayQ, source: str | None, target: str | None, dry_run: bool, yes: bool
 ) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -24,8 +23,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _ISO = "ISO 8601 such as 2030-01-31T09:00:00+01:00 (without an offset it is local time)"
 _SPAN = "a duration such as 90 (seconds), 5m, 1h30m or 2d"
-
-option = functools.partial(click.option, cls=CeleryOption)
 
 
 class NameType(click.ParamType):  # type: ignore[type-arg]
@@ -83,7 +80,7 @@ class DurationType(click.ParamType):  # type: ignore[type-arg]
         What the error for zero, or for a negative one, asks for.
     """
 
-    name = "duration"
+    name = "span"
 
     def __init__(
         self,
@@ -150,29 +147,69 @@ def argument(name: str, metavar: str, explained: str, **options: Any) -> Callabl
     return click.argument(name, metavar=metavar, explained=explained, **given)
 
 
+def stacked(command: F, decorators: Sequence[Callable[[Any], Any]]) -> F:
+    """Return a command with the first decorator on top."""
+    for decorate in reversed(decorators):
+        command = decorate(command)
+    return command
+
+
+def names_of(*options: Callable[[Any], Any]) -> list[str]:
+    """Return the names by which a command gets the values of options."""
+    return [str(each.name) for each in click.command("")(stacked(lambda: None, options)).params]
+
+
+def gathered(
+    name: str, make: Callable[..., Any], *options: Callable[[Any], Any]
+) -> Callable[[F], F]:
+    """Return a decorator that gives a command options, and one value made of theirs.
+
+    Parameters
+    ----------
+    name : str
+        The parameter of the command for this value.
+    make : Callable[..., Any]
+        Makes the value; takes the values of the options by their names.
+    """
+    names = names_of(*options)
+
+    def decorate(command: F) -> F:
+        @functools.wraps(command)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            made = make(**{each: kwargs.pop(each) for each in names})
+            return command(*args, **{name: made}, **kwargs)
+
+        return stacked(wrapper, options)  # type: ignore[return-value]
+
+    return decorate
+
+
+option = functools.partial(click.option, cls=CeleryOption)
+flag = functools.partial(option, is_flag=True)
+name_option = functools.partial(option, type=NameType())
+number_option = functools.partial(option, type=click.IntRange(1), metavar="NUMBER")
+
 _TASK_ID = "Id of a task; put -- before one that begins with a dash."
 _PLACE = "A path, - or the URL of a database."
 
 id_argument = argument("id", "ID", _TASK_ID)
-ids_argument = argument("ids", "[ID]...", _TASK_ID, nargs=-1)
 target_argument = argument("target", "TARGET", _PLACE)
 source_argument = argument("source", "SOURCE", _PLACE)
 
-json_option = option("--json", "as_json", is_flag=True, help="Print JSON, times in UTC.")
-json_lines_option = option(
-    "--json", "as_json", is_flag=True, help="Print JSON, one line for each; times in UTC."
+json_option = flag("--json", "as_json", help="Print JSON, times in UTC.")
+json_lines_option = flag("--json", "as_json", help="Print JSON, one line for each; times in UTC.")
+dry_run_option = flag("--dry-run", help="Only show what would be changed.")
+queue_option = name_option(
+    "--queue", metavar="QUEUE", shell_complete=complete.queues, help="In this queue."
 )
-dry_run_option = option("--dry-run", is_flag=True, help="Only show what would be changed.")
-queue_option = option(
-    "--queue",
-    type=NameType(),
-    metavar="QUEUE",
-    shell_complete=complete.queues,
-    help="In this queue.",
+task_option = name_option(
+    "--task", metavar="TASK", shell_complete=complete.tasks, help="Of this task."
 )
-task_option = option(
-    "--task", type=NameType(), metavar="TASK", shell_complete=complete.tasks, help="Of this task."
+
+root_option = name_option(
+    "--root", "root_id", metavar="ID", help="All that began with this task: a chain, chord or tree."
 )
+group_option = name_option("--group", "group_id", metavar="ID", help="All of this group.")
 
 _FILTER = (
     queue_option,
@@ -180,15 +217,9 @@ _FILTER = (
     option(
         "--due-from",
         type=TimeType("from now"),
-        metavar="TIME",
         help="Due at this time or later: ISO 8601, local without an offset; or 30m from now.",
     ),
-    option(
-        "--due-to",
-        type=TimeType("from now"),
-        metavar="TIME",
-        help="Due at this time or earlier.",
-    ),
+    option("--due-to", type=TimeType("from now"), help="Due at this time or earlier."),
     option(
         "--priority",
         type=click.IntRange(0),
@@ -197,36 +228,21 @@ _FILTER = (
     ),
 )
 
-
-def stacked(command: F, decorators: tuple[Callable[[Any], Any], ...]) -> F:
-    """Return a command with the first decorator on top."""
-    for decorate in reversed(decorators):
-        command = decorate(command)
-    return command
+#: Gives a command the options of a filter, and the filter as ``filter``.
+with_filter = gathered("filter", Filter, *_FILTER)
 
 
-def with_filter(command: F) -> F:
-    """Give a command the options of a filter, and the filter as ``filter``."""
-
-    @functools.wraps(command)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        names = ("queue", "task", "due_from", "due_to", "priority")
-        filter = Filter(*(kwargs.pop(name) for name in names))
-        return command(*args, filter=filter, **kwargs)
-
-    return stacked(wrapper, _FILTER)  # type: ignore[return-value]
-
-
-@dataclass(frozen=True, slots=True)
 class Selection:
-    """What a command changes: ids or a filter, and the flags that go with them."""
+    """What a command changes: ids or a filter, and the flags that go with them.
 
-    ids: tuple[str, ...]
-    filter: Any
-    if_eta: str | None
-    dry_run: bool
-    yes: bool
-    as_json: bool
+    Raises
+    ------
+    click.UsageError
+        The options contradict each other, or may select more than intended; the message says what
+        would be right.
+    """
+
+    filter_type: ClassVar[type] = Filter
 
     #: The command that shows one by its id, and how to select everything.
     shows: ClassVar[str] = "get"
@@ -235,21 +251,32 @@ class Selection:
         "them"
     )
 
+    def __init__(
+        self,
+        *,
+        ids: Sequence[str],
+        dry_run: bool,
+        yes: bool,
+        as_json: bool,
+        if_eta: str | None = None,
+        **filter: Any,
+    ) -> None:
+        self.ids = [*dict.fromkeys(ids)]
+        self.filter: Any = self.filter_type(**filter)
+        self.if_eta = if_eta
+        self.dry_run = dry_run
+        self.yes = yes
+        self.as_json = as_json
+        self._check()
+
     @property
     def everything(self) -> bool:
         """Whether all entries of all queues are selected, explicitly."""
         return bool(self.filter.is_everything) and self.yes
 
-    def check(self) -> None:
-        """Refuse contradictions, and a selection that may be wider than intended.
-
-        Raises
-        ------
-        click.UsageError
-            With what would be right.
-        """
+    def _check(self) -> None:
         if self.ids:
-            if self.filter != type(self.filter)(queue=self.filter.queue):
+            if self.filter != self.filter_type(queue=self.filter.queue):
                 raise click.UsageError("give ids or a filter, not both; only --queue goes with ids")
             if self.dry_run:
                 raise click.UsageError(f"--dry-run goes with a filter; `{self.shows}` shows an id")
@@ -269,35 +296,18 @@ def check_can_ask(as_json: bool, instead: str = "") -> None:
         raise click.UsageError(f"nobody can be asked here whether to do it: say --yes{instead}")
 
 
-def with_selection(command: F) -> F:
-    """Give a command ids, a filter and the flags that go with them, as ``selection``."""
-
-    @functools.wraps(command)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        kwargs["ids"] = tuple(dict.fromkeys(kwargs["ids"]))
-        names = ("ids", "filter", "if_eta", "dry_run", "yes", "as_json")
-        selection = Selection(*(kwargs.pop(name) for name in names))
-        selection.check()
-        return command(*args, selection=selection, **kwargs)
-
-    if_eta = option(
+#: Gives a command ids, a filter and the flags that go with them, as ``selection``.
+with_selection = gathered(
+    "selection",
+    Selection,
+    *_FILTER,
+    argument("ids", "[ID]...", _TASK_ID, nargs=-1),
+    option(
         "--if-eta",
         type=TimeType(),
-        metavar="TIME",
         help="Only if it is due at this time, as `list` shows it. For a single id.",
-    )
-    yes = option("--yes", is_flag=True, help="Do not ask. Required without a filter.")
-    options = (ids_argument, if_eta, dry_run_option, yes, json_option)
-    return with_filter(stacked(wrapper, options))  # type: ignore[return-value]
-
-
-def with_queue_or_task(command: F) -> F:
-    """Give a command ``--queue`` and ``--task``; exactly one is required."""
-
-    @functools.wraps(command)
-    def wrapper(*args: Any, queue: str | None, task: str | None, **kwargs: Any) -> Any:
-        if (queue is None) == (task is None):
-            raise click.UsageError("give either --queue or --task")
-        return command(*args, queue=queue, task=task, **kwargs)
-
-    return stacked(wrapper, (queue_option, task_option))  # type: ignore[return-value]
+    ),
+    dry_run_option,
+    flag("--yes", help="Do not ask. Required without a filter."),
+    json_option,
+)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import click
 from rich.text import Text
 
 from celery_delayq.app import DelayQ
 from celery_delayq.cli.command import command
-from celery_delayq.cli.options import json_option, with_queue_or_task
+from celery_delayq.cli.options import json_option, queue_option, task_option
 from celery_delayq.cli.screen import (
     console,
     new_table,
@@ -20,7 +21,8 @@ from celery_delayq.utils.text import spelled
 
 
 @command()
-@with_queue_or_task
+@queue_option
+@task_option
 @json_option
 def pause(delayq: DelayQ, queue: str | None, task: str | None, as_json: bool) -> None:
     """Start nothing of a queue or a task until it is resumed.
@@ -33,13 +35,12 @@ def pause(delayq: DelayQ, queue: str | None, task: str | None, as_json: bool) ->
       celery -A shop delayq pause --queue mail
       celery -A shop delayq pause --task shop.remind
     """
-    changed = delayq.pause(queue=queue, task=task)
-    _note_unknown(delayq, queue, task)
-    _report(queue, task, paused=True, changed=changed, as_json=as_json)
+    _set_paused(delayq, queue, task, paused=True, as_json=as_json)
 
 
 @command()
-@with_queue_or_task
+@queue_option
+@task_option
 @json_option
 def resume(delayq: DelayQ, queue: str | None, task: str | None, as_json: bool) -> None:
     """Resume a paused queue or task.
@@ -49,22 +50,21 @@ def resume(delayq: DelayQ, queue: str | None, task: str | None, as_json: bool) -
       celery -A shop delayq resume --queue mail
       celery -A shop delayq resume --task shop.remind
     """
-    changed = delayq.resume(queue=queue, task=task)
-    _note_unknown(delayq, queue, None if changed else task)
-    _report(queue, task, paused=False, changed=changed, as_json=as_json)
+    _set_paused(delayq, queue, task, paused=False, as_json=as_json)
 
 
-def _note_unknown(delayq: DelayQ, queue: str | None, task: str | None) -> None:
+def _set_paused(
+    delayq: DelayQ, queue: str | None, task: str | None, *, paused: bool, as_json: bool
+) -> None:
+    """Pause or resume, and print whether that changed something."""
+    if (queue is None) == (task is None):
+        raise click.UsageError("give either --queue or --task")
+    changed = (delayq.pause if paused else delayq.resume)(queue=queue, task=task)
     note_unknown_queue(delayq, queue, stderr=True)
-    if task is not None:
+    if task is not None and (paused or not changed):
         store = delayq.store
         names = (name for each in store.registry() for name in store.scheduled_tasks(each))
         note_unknown_task(delayq, task, {*names})
-
-
-def _report(
-    queue: str | None, task: str | None, *, paused: bool, changed: bool, as_json: bool
-) -> None:
     if as_json:
         print_json({"queue": queue, "task": task, "paused": paused, "changed": changed})
         return

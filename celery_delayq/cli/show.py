@@ -15,10 +15,11 @@ from rich.text import Text
 from celery_delayq.app import DelayQ
 from celery_delayq.cli.command import command
 from celery_delayq.cli.options import (
-    NameType,
+    flag,
     id_argument,
     json_option,
-    option,
+    name_option,
+    number_option,
     queue_option,
     with_filter,
 )
@@ -86,14 +87,11 @@ def get(delayq: DelayQ, id: str, queue: str | None, as_json: bool) -> None:
 
 @command("list")
 @with_filter
-@option(
-    "--limit",
-    type=click.IntRange(1, 10_000),
-    metavar="NUMBER",
-    help=f"Most entries to show; {LIMIT} by default.",
+@number_option(
+    "--limit", type=click.IntRange(1, 10_000), help=f"Most entries to show; {LIMIT} by default."
 )
-@option("--cursor", type=NameType(), metavar="CURSOR", help="Show the page after this cursor.")
-@option("--all", "all_", is_flag=True, help="Show all, page by page.")
+@name_option("--cursor", metavar="CURSOR", help="Show the page after this cursor.")
+@flag("--all", "all_", help="Show all, page by page.")
 @json_option
 def list_(
     delayq: DelayQ,

@@ -14,6 +14,7 @@ from celery_delayq.cli.apply import ENTRIES, ItemKind
 from celery_delayq.cli.command import command
 from celery_delayq.cli.options import (
     dry_run_option,
+    flag,
     json_option,
     option,
     source_argument,
@@ -52,7 +53,7 @@ _WORDS: dict[ImportOutcome, str] = {
 @command()
 @target_argument
 @with_filter
-@option("--prune", is_flag=True, help="Remove from the database what is not scheduled any more.")
+@flag("--prune", help="Remove from the database what is not scheduled any more.")
 @json_option
 def export(delayq: DelayQ, target: str, filter: Filter, prune: bool, as_json: bool) -> None:
     """Write the schedule to a file or a SQL database.

@@ -13,6 +13,7 @@ from celery_delayq.app import DelayQ
 from celery_delayq.cli.apply import Action, Counts, ItemKind, apply, future_eta
 from celery_delayq.cli.command import command
 from celery_delayq.cli.dead_letters.options import (
+    DEAD_LETTER_ID,
     DeadLetterSelection,
     ReplayOptions,
     place_argument,
@@ -25,8 +26,10 @@ from celery_delayq.cli.options import (
     DurationType,
     argument,
     dry_run_option,
+    flag,
     json_lines_option,
     json_option,
+    number_option,
     option,
     queue_option,
     target_argument,
@@ -85,13 +88,8 @@ def dead() -> None:
 
 @command("list", group=dead)
 @with_dead_letter_filter
-@option(
-    "--limit",
-    type=click.IntRange(1),
-    metavar="NUMBER",
-    help=f"Most dead letters to show; {LIMIT} by default.",
-)
-@option("--all", "all_", is_flag=True, help="Show all.")
+@number_option("--limit", help=f"Most dead letters to show; {LIMIT} by default.")
+@flag("--all", "all_", help="Show all.")
 @json_lines_option
 def list_(delayq: DelayQ, filter: DeadFilter, limit: int | None, all_: bool, as_json: bool) -> None:
     """Show dead letters, the oldest first.
@@ -126,7 +124,7 @@ def list_(delayq: DelayQ, filter: DeadFilter, limit: int | None, all_: bool, as_
 
 
 @command(group=dead)
-@argument("id", "ID", "Id of a dead letter; put -- before one that begins with a dash.")
+@argument("id", "ID", DEAD_LETTER_ID)
 @queue_option
 @json_option
 def show(delayq: DelayQ, id: str, queue: str | None, as_json: bool) -> None:
@@ -253,7 +251,6 @@ def import_(
 @option(
     "--older-than",
     type=DurationType(),
-    metavar="SPAN",
     help="Only those that died longer ago than this: 90 (seconds), 1h30m, 2d.",
 )
 @json_option

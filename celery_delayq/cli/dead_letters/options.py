@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 import click
 
@@ -13,20 +11,23 @@ from celery_delayq.cli import complete
 from celery_delayq.cli.options import (
     DurationType,
     JsonType,
-    NameType,
     Selection,
     TimeType,
     argument,
     dry_run_option,
+    flag,
+    gathered,
+    group_option,
     json_option,
+    name_option,
     option,
     queue_option,
-    stacked,
+    root_option,
     task_option,
 )
 from celery_delayq.model.dead_letter import DeadFilter
 
-F = TypeVar("F", bound=Callable[..., Any])
+DEAD_LETTER_ID = "Id of a dead letter; put -- before one that begins with a dash."
 
 place_argument = functools.partial(
     argument,
@@ -37,100 +38,58 @@ place_argument = functools.partial(
 _FILTER = (
     queue_option,
     task_option,
-    option("--id", "task_id", type=NameType(), metavar="ID", help="Of the task with this id."),
-    option(
-        "--reason", type=NameType(), metavar="TEXT", help="With this in its reason, in any case."
-    ),
-    option("--exception", type=NameType(), metavar="NAME", help="Of this class of exception."),
+    name_option("--id", "task_id", metavar="ID", help="Of the task with this id."),
+    name_option("--reason", metavar="TEXT", help="With this in its reason, in any case."),
+    name_option("--exception", help="Of this class of exception."),
     option(
         "--died-from",
         type=TimeType("ago"),
-        metavar="TIME",
         help="Died at this time or later: ISO 8601, local without an offset; or 30m ago.",
     ),
-    option("--died-to", type=TimeType("ago"), metavar="TIME", help="Died at this time or earlier."),
-    option(
-        "--root",
-        "root_id",
-        type=NameType(),
-        metavar="ID",
-        help="All that began with this task: a chain, chord or tree.",
-    ),
-    option("--group", "group_id", type=NameType(), metavar="ID", help="All of this group."),
+    option("--died-to", type=TimeType("ago"), help="Died at this time or earlier."),
+    root_option,
+    group_option,
 )
 
-_NAMES = (
-    "queue",
-    "task",
-    "task_id",
-    "reason",
-    "exception",
-    "died_from",
-    "died_to",
-    "root_id",
-    "group_id",
-)
+#: Gives a command the options of a filter of dead letters, and the filter as ``filter``.
+with_dead_letter_filter = gathered("filter", DeadFilter, *_FILTER)
 
 
-def with_dead_letter_filter(command: F) -> F:
-    """Give a command the options of a filter of dead letters, and the filter as ``filter``."""
-
-    @functools.wraps(command)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        filter = DeadFilter(**{name: kwargs.pop(name) for name in _NAMES})
-        return command(*args, filter=filter, **kwargs)
-
-    return stacked(wrapper, _FILTER)  # type: ignore[return-value]
-
-
-@dataclass(frozen=True, slots=True)
 class DeadLetterSelection(Selection):
     """Which dead letters a command changes."""
 
-    all_: bool = False
-
+    filter_type = DeadFilter
     shows: ClassVar[str] = "dead show"
     how_to_select_all: ClassVar[str] = (
         "give ids or a filter, or --all for all dead letters of all queues"
     )
 
+    def __init__(self, *, all_: bool, **given: Any) -> None:
+        self._all = all_
+        super().__init__(**given)
+
     @property
     def everything(self) -> bool:
         """Whether all dead letters of all queues are selected, explicitly."""
-        return self.all_
+        return self._all
 
-    def check(self) -> None:
-        """Refuse contradictions, and a selection that may be wider than intended."""
-        if self.all_ and (self.ids or not self.filter.is_everything):
+    def _check(self) -> None:
+        if self._all and (self.ids or not self.filter.is_everything):
             raise click.UsageError("--all means everything: leave out ids and filter")
-        Selection.check(self)
+        super()._check()
 
 
-def with_dead_letter_selection(command: F) -> F:
-    """Give a command ids, a filter and the flags that go with them, as ``selection``."""
-
-    @functools.wraps(command)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        ids = tuple(dict.fromkeys(kwargs.pop("ids")))
-        names = ("dry_run", "yes", "as_json", "all_")
-        given = {name: kwargs.pop(name) for name in names}
-        selection = DeadLetterSelection(ids, kwargs.pop("filter"), None, **given)
-        selection.check()
-        return command(*args, selection=selection, **kwargs)
-
-    options = (
-        argument(
-            "ids",
-            "[ID]...",
-            "Id of a dead letter; put -- before one that begins with a dash.",
-            nargs=-1,
-        ),
-        option("--all", "all_", is_flag=True, help="All dead letters of all queues."),
-        dry_run_option,
-        option("--yes", is_flag=True, help="Do not ask."),
-        json_option,
-    )
-    return with_dead_letter_filter(stacked(wrapper, options))  # type: ignore[return-value]
+#: Gives a command ids, a filter and the flags that go with them, as ``selection``.
+with_dead_letter_selection = gathered(
+    "selection",
+    DeadLetterSelection,
+    *_FILTER,
+    argument("ids", "[ID]...", DEAD_LETTER_ID, nargs=-1),
+    flag("--all", "all_", help="All dead letters of all queues."),
+    dry_run_option,
+    flag("--yes", help="Do not ask."),
+    json_option,
+)
 
 
 class ReplayOptions(NamedTuple):
@@ -154,53 +113,25 @@ class ReplayOptions(NamedTuple):
             raise click.UsageError("--rate goes with a filter; --in delays an id")
 
 
-def with_replay_options(command: F) -> F:
-    """Give a command the options of a replay, as ``how``."""
-
-    @functools.wraps(command)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        how = ReplayOptions(**{name: kwargs.pop(name) for name in ReplayOptions._fields})
-        return command(*args, how=how, **kwargs)
-
-    options = (
-        option(
-            "--rate",
-            type=click.FloatRange(0.001, 1e6),
-            metavar="NUMBER",
-            help="So many a second.",
-        ),
-        option(
-            "--to-queue",
-            type=NameType(),
-            metavar="QUEUE",
-            shell_complete=complete.queues,
-            help="To this queue instead of their own.",
-        ),
-        option(
-            "--args",
-            type=JsonType(list, "'[1, \"a\"]'"),
-            metavar="JSON",
-            help="With these arguments.",
-        ),
-        option(
-            "--kwargs",
-            type=JsonType(dict, "'{\"n\": 1}'"),
-            metavar="JSON",
-            help="With these keyword arguments.",
-        ),
-        option(
-            "--eta",
-            type=TimeType(),
-            metavar="TIME",
-            help="Run at this time, as --died-from. For ids.",
-        ),
-        option(
-            "--in",
-            "--countdown",
-            "countdown",
-            type=DurationType(),
-            metavar="SPAN",
-            help="Run this long from now: 90, 1h30m. Goes with ids.",
-        ),
-    )
-    return stacked(wrapper, options)  # type: ignore[return-value]
+#: Gives a command the options of a replay, as ``how``.
+with_replay_options = gathered(
+    "how",
+    ReplayOptions,
+    option("--rate", type=click.FloatRange(0.001, 1e6), metavar="NUMBER", help="So many a second."),
+    name_option(
+        "--to-queue",
+        metavar="QUEUE",
+        shell_complete=complete.queues,
+        help="To this queue instead of their own.",
+    ),
+    option("--args", type=JsonType(list, "'[1, \"a\"]'"), help="With these arguments."),
+    option("--kwargs", type=JsonType(dict, "'{\"n\": 1}'"), help="With these keyword arguments."),
+    option("--eta", type=TimeType(), help="Run at this time, as --died-from. For ids."),
+    option(
+        "--in",
+        "--countdown",
+        "countdown",
+        type=DurationType(),
+        help="Run this long from now: 90, 1h30m. Goes with ids.",
+    ),
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from typing import Any
 
 import click
 from rich.text import Text
@@ -13,16 +14,18 @@ from celery_delayq.admin.reporting import Refused
 from celery_delayq.app import DelayQ
 from celery_delayq.cli.command import command
 from celery_delayq.cli.options import (
-    NameType,
     argument,
     check_can_ask,
+    flag,
     json_lines_option,
     json_option,
+    name_option,
+    number_option,
     option,
 )
 from celery_delayq.cli.periodic.import_periodic import import_
 from celery_delayq.cli.periodic.options import (
-    EntryOptions,
+    TASK_OPTIONS,
     any_names_argument,
     as_options,
     name_argument,
@@ -73,7 +76,7 @@ periodic.add_command(import_)
 
 
 @command("list", group=periodic)
-@option("--source", type=NameType(), metavar="SOURCE", help="As it is shown: api, or 'code shop'.")
+@name_option("--source", metavar="SOURCE", help="As it is shown: api, or 'code shop'.")
 @option(
     "--status",
     type=click.Choice(["on", "paused", "ended", "unreadable"]),
@@ -137,13 +140,8 @@ def show(delayq: DelayQ, name: str, as_json: bool) -> None:
 
 @command("next", group=periodic)
 @name_argument
-@option(
-    "--count",
-    type=click.IntRange(1, 10_000),
-    default=5,
-    show_default=True,
-    metavar="NUMBER",
-    help="Ticks to show.",
+@number_option(
+    "--count", type=click.IntRange(1, 10_000), default=5, show_default=True, help="Ticks to show."
 )
 @json_option
 def next_(delayq: DelayQ, name: str, count: int, as_json: bool) -> None:
@@ -170,10 +168,10 @@ def next_(delayq: DelayQ, name: str, count: int, as_json: bool) -> None:
 @name_argument
 @argument("task", "TASK", "Name of a task.")
 @with_entry
-@option("--replace", is_flag=True, help="Replace an entry of that name.")
+@flag("--replace", help="Replace an entry of that name.")
 @json_option
 def add(
-    delayq: DelayQ, name: str, task: str, given: EntryOptions, replace: bool, as_json: bool
+    delayq: DelayQ, name: str, task: str, given: dict[str, Any], replace: bool, as_json: bool
 ) -> None:
     """Add an entry.
 
@@ -189,14 +187,12 @@ def add(
       celery -A shop delayq periodic add payday shop.pay \\
           --rrule 'FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=9;BYMINUTE=0;BYSECOND=0'
     """
-    if given.schedule is None:
+    if "schedule" not in given:
         raise click.UsageError("give one of --every, --crontab, --rrule, --at and --solar")
     now = now_of(delayq)  # errors of Redis or the app are not wrong use
     with _wrong_use():
         try:
-            entry = delayq.periodic.add(
-                name, given.schedule, task, **given.others, **given.options, replace=replace
-            )
+            entry = delayq.periodic.add(name, task=task, replace=replace, **given)
         except PeriodicExists as exc:
             raise Refused(
                 f"there is a periodic entry {quoted(name)} already: change it with `periodic "
@@ -208,7 +204,7 @@ def add(
 
 @command(group=periodic)
 @name_argument
-@option("--task", type=NameType(), metavar="TASK", help="Another task.")
+@name_option("--task", metavar="TASK", help="Another task.")
 @with_entry
 @unset_option
 @json_option
@@ -216,7 +212,7 @@ def update(
     delayq: DelayQ,
     name: str,
     task: str | None,
-    given: EntryOptions,
+    given: dict[str, Any],
     unset: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -230,28 +226,29 @@ def update(
       celery -A shop delayq periodic update poll --every 1m --queue slow
       celery -A shop delayq periodic update poll --unset end --unset max-runs
     """
-    if task is None and not unset and given == EntryOptions(None, {}, {}):
+    if task is None and not unset and not given:
         raise click.UsageError("give what is to be changed")
-    given = given.without(unset)
+    for each in dict.fromkeys(unset):
+        field = each.replace("-", "_")
+        if field in given:
+            raise click.UsageError(f"--{each}, --unset {each}: give one of them")
+        given[field] = None
     entry, now = _entry(delayq, name), now_of(delayq)
-    changes = dict(given.others)
-    if given.schedule is not None:
-        changes["schedule"] = given.schedule
     if task is not None:
-        changes["task"] = task
+        given["task"] = task
         note_unknown_task(delayq, task)
-    if given.options:
-        options = {**entry.definition.options, **given.options}
-        changes["options"] = {key: value for key, value in options.items() if value is not None}
+    if changed := {each: given.pop(each) for each in TASK_OPTIONS if each in given}:
+        options = {**entry.definition.options, **changed}
+        given["options"] = {key: value for key, value in options.items() if value is not None}
     with _wrong_use():
-        entry = delayq.periodic.update(name, **changes)
+        entry = delayq.periodic.update(name, **given)
     _print_entry(entry, now, as_json=as_json)
 
 
 @command(group=periodic)
 @any_names_argument
-@option("--ended", is_flag=True, help="All that have ended and are not in code.")
-@option("--yes", is_flag=True, help="Do not ask, with --ended.")
+@flag("--ended", help="All that have ended and are not in code.")
+@flag("--yes", help="Do not ask, with --ended.")
 @json_option
 def remove(delayq: DelayQ, names: Sequence[str], ended: bool, yes: bool, as_json: bool) -> None:
     """Remove entries.

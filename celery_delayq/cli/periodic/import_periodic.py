@@ -4,19 +4,30 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
+from importlib import import_module
 
 import click
+from celery import Celery
 from rich.text import Text
 
 from celery_delayq.app import DelayQ
 from celery_delayq.cli.command import command
-from celery_delayq.cli.options import argument, dry_run_option, json_option, option
+from celery_delayq.cli.options import argument, dry_run_option, flag, json_option, option
 from celery_delayq.cli.screen import console, print_json, schedule_text
 from celery_delayq.cli.text import number_of, quoted
 from celery_delayq.periodic.importers import FoundEntry, Result, take_over
 from celery_delayq.periodic.serialization import describe
 from celery_delayq.transfer.results import sqlalchemy_needed
 from celery_delayq.utils.text import spelled
+
+#: The module that reads the entries of a scheduler; some need other packages.
+_READERS = {
+    "beat": "celery_delayq.periodic.importers.beat",
+    "redbeat": "celery_delayq.periodic.importers.redbeat",
+    "django-celery-beat": "celery_delayq.periodic.importers.django",
+    "list": "celery_delayq.periodic.exported",
+}
 
 _STYLES: dict[Result, str] = {
     "added": "green",
@@ -33,10 +44,10 @@ _STYLES: dict[Result, str] = {
     "--from",
     "source",
     required=True,
-    type=click.Choice(["beat", "redbeat", "django-celery-beat", "list"]),
+    type=click.Choice([*_READERS]),
     help="The scheduler to import from.",
 )
-@option("--replace", is_flag=True, help="Replace entries of the same name.")
+@flag("--replace", help="Replace entries of the same name.")
 @dry_run_option
 @json_option
 def import_(
@@ -70,7 +81,7 @@ def import_(
     output = console()
     counts: Counter[Result] = Counter()
     found = take_over(
-        delayq.session, _entries(delayq, source, place), dry_run=dry_run, replace=replace
+        delayq.session, _entries(delayq.app, source, place), dry_run=dry_run, replace=replace
     )
     for entry, result in found:
         counts[result] += 1
@@ -100,22 +111,8 @@ def _summary(counts: Counter[Result], *, dry_run: bool) -> str:
     return f"{text}{': ' if parts else ''}{parts}.{end}"
 
 
-def _entries(delayq: DelayQ, source: str, place: str | None) -> Iterator[FoundEntry]:
-    # Each has requirements of its own, such as SQLAlchemy.
-    app = delayq.app
-    if source == "beat":
-        from celery_delayq.periodic.importers import beat
-
-        return beat.entries(app, place)
-    if source == "redbeat":
-        from celery_delayq.periodic.importers import redbeat
-
-        return redbeat.entries(app, place)
-    if source == "list":
-        from celery_delayq.periodic import exported
-
-        return exported.entries(app, str(place))
-    with sqlalchemy_needed():
-        from celery_delayq.periodic.importers import django
-
-    return django.entries(app, str(place))
+def _entries(app: Celery, source: str, place: str | None) -> Iterator[FoundEntry]:
+    with sqlalchemy_needed() if source == "django-celery-beat" else nullcontext():
+        module = import_module(_READERS[source])
+    found: Iterator[FoundEntry] = module.entries(app, place)
+    return found

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any
 
 import click
 from celery.exceptions import ImproperlyConfigured
@@ -19,14 +19,15 @@ from celery_delayq.cli.options import (
     NameType,
     TimeType,
     argument,
+    gathered,
+    name_option,
+    names_of,
+    number_option,
     option,
-    stacked,
 )
 from celery_delayq.periodic.crontab import read_crontab
 from celery_delayq.periodic.definition import CATCH_UPS, OVERLAPS
 from celery_delayq.periodic.schedules import rrule
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class EntryNameType(NameType):
@@ -45,9 +46,7 @@ name_argument = _names("name", "NAME")
 names_argument = _names("names", "NAME...", nargs=-1, required=True)
 any_names_argument = _names("names", "[NAME]...", nargs=-1)
 
-Schedule: TypeAlias = "BaseSchedule | datetime"
-
-_SCHEDULES: Mapping[str, Callable[[Any], Schedule]] = {
+_SCHEDULES: Mapping[str, Callable[[Any], BaseSchedule | datetime]] = {
     "every": schedule,
     "crontab": read_crontab,
     "rrule": rrule,
@@ -55,25 +54,21 @@ _SCHEDULES: Mapping[str, Callable[[Any], Schedule]] = {
     "solar": lambda parts: solar(parts[0], float(parts[1]), float(parts[2])),
 }
 
-
 _WHEN = (
     option(
         "--every",
         type=DurationType(expected="more than none, such as 30 (seconds), 1h30m or 2d"),
-        metavar="SPAN",
         help="Interval: 30 (seconds), 1h30m, 2d.",
     ),
-    option(
+    name_option(
         "--crontab",
-        type=NameType(),
         metavar="TEXT",
         help="Minute, hour, day of month, month, weekday, such as '0 9 * * mon-fri'.",
     ),
-    option("--rrule", type=NameType(), metavar="RULE", help="RFC 5545: 'FREQ=MONTHLY;BYDAY=-1FR'."),
+    name_option("--rrule", metavar="RULE", help="RFC 5545: 'FREQ=MONTHLY;BYDAY=-1FR'."),
     option(
         "--at",
         type=TimeType("from now"),
-        metavar="TIME",
         help="Once: ISO 8601, local without an offset; or 30m from now.",
     ),
     option(
@@ -85,47 +80,30 @@ _WHEN = (
     ),
 )
 
-_WHAT = (
-    option("--args", type=JsonType(list, "'[1, \"a\"]'"), metavar="JSON", help="Arguments."),
-    option(
-        "--kwargs", type=JsonType(dict, "'{\"n\": 1}'"), metavar="JSON", help="Keyword arguments."
-    ),
-    option(
-        "--queue",
-        type=NameType(),
-        metavar="QUEUE",
-        shell_complete=complete.queues,
-        help="Queue of the task.",
+#: The fields of an entry that are options of ``apply_async``.
+_TASK_OPTIONS = (
+    name_option(
+        "--queue", metavar="QUEUE", shell_complete=complete.queues, help="Queue of the task."
     ),
     option("--priority", type=click.IntRange(0, 9), metavar="NUMBER", help="0 is the first."),
     option(
         "--expires",
         type=DurationType(expected="more than none, such as 90 (seconds), 5m or 2d"),
-        metavar="SPAN",
         help="Run at most this long after its tick.",
     ),
-    option(
-        "--headers",
-        type=JsonType(dict, '\'{"tenant": "a"}\''),
-        metavar="JSON",
-        help="Headers of the message.",
-    ),
-    option(
-        "--timezone",
-        type=NameType(),
-        metavar="NAME",
-        help="Time zone of --crontab and --rrule, as Europe/Berlin.",
-    ),
-    option("--start", type=TimeType("from now"), metavar="TIME", help="No tick before; as --at."),
-    option("--end", type=TimeType("from now"), metavar="TIME", help="No tick after; as --at."),
-    option("--max-runs", type=click.IntRange(1), metavar="NUMBER", help="Ticks until it ends."),
+    option("--headers", type=JsonType(dict, '\'{"tenant": "a"}\''), help="Headers of the message."),
+)
+
+_FIELDS = (
+    option("--args", type=JsonType(list, "'[1, \"a\"]'"), help="Arguments."),
+    option("--kwargs", type=JsonType(dict, "'{\"n\": 1}'"), help="Keyword arguments."),
+    *_TASK_OPTIONS,
+    name_option("--timezone", help="Time zone of --crontab and --rrule, as Europe/Berlin."),
+    option("--start", type=TimeType("from now"), help="No tick before; as --at."),
+    option("--end", type=TimeType("from now"), help="No tick after; as --at."),
+    number_option("--max-runs", help="Ticks until it ends."),
     option("--catch-up", type=click.Choice(CATCH_UPS), help="Missed ticks to run; one by default."),
-    option(
-        "--catch-up-max",
-        type=click.IntRange(1),
-        metavar="NUMBER",
-        help="Most missed ticks, with --catch-up all; 100 by default.",
-    ),
+    number_option("--catch-up-max", help="Most missed ticks, with --catch-up all; 100 by default."),
     option(
         "--overlap",
         type=click.Choice(OVERLAPS),
@@ -133,67 +111,38 @@ _WHAT = (
     ),
 )
 
-_OPTIONS = ("queue", "priority", "expires", "headers")
-_TIMES = ("start", "end")
-_OTHERS = ("args", "kwargs", "timezone", "max_runs", "catch_up", "catch_up_max", "overlap")
+#: Names of the fields of an entry beside its schedule and task: those of ``apply_async``, and all.
+TASK_OPTIONS, FIELDS = names_of(*_TASK_OPTIONS), names_of(*_FIELDS)
 
-#: The options of an entry beside its schedule and task, as Python names them.
-OPTIONS = (*_OPTIONS, *_TIMES, *_OTHERS)
+_NAMES = [name.replace("_", "-") for name in FIELDS]
 
 unset_option = option(
     "--unset",
-    "unset",
     multiple=True,
-    type=click.Choice([name.replace("_", "-") for name in OPTIONS]),
+    type=click.Choice(_NAMES),
     metavar="OPTION",
-    help="Remove what was set: " + ", ".join(n.replace("_", "-") for n in OPTIONS) + ".",
+    help=f"Remove what was set: {', '.join(_NAMES)}.",
 )
 
 
-class EntryOptions(NamedTuple):
-    """The options that were given for an entry.
-
-    Attributes
-    ----------
-    schedule : BaseSchedule | datetime | None
-    options : dict[str, Any]
-        Those of ``apply_async``.
-    others : dict[str, Any]
-        Those of :meth:`~celery_delayq.periodic.client.PeriodicTasks.add`.
-    """
-
-    schedule: Schedule | None
-    options: dict[str, Any]
-    others: dict[str, Any]
-
-    def without(self, names: Iterable[str]) -> EntryOptions:
-        """Return these options, with None for each of *names* (click.UsageError)."""
-        fields = [name.replace("-", "_") for name in names]
-        for name, field in zip(names, fields, strict=True):
-            if field in self.options or field in self.others:
-                raise click.UsageError(f"--{name}, --unset {name}: give one of them")
-        nothing = dict.fromkeys(fields)
-        options = {name: None for name in nothing if name in _OPTIONS}
-        others = {name: None for name in nothing if name not in _OPTIONS}
-        return self._replace(options=self.options | options, others=self.others | others)
+def _given(**options: Any) -> dict[str, Any]:
+    """Return the fields that were given, by the names that ``delayq.periodic.add`` has for them."""
+    given = {name: value for name, value in options.items() if value not in (None, ())}
+    when = {name: given.pop(name) for name in _SCHEDULES if name in given}
+    for name in given.keys() & {"start", "end"}:
+        given[name] = datetime.fromisoformat(given[name])
+    if len(when) > 1:
+        raise click.UsageError(f"{', '.join(f'--{name}' for name in when)}: give one of them")
+    for name, value in when.items():
+        try:
+            given["schedule"] = _SCHEDULES[name](value)
+        except (ValueError, TypeError, ImportError, ImproperlyConfigured, ParseException) as exc:
+            raise click.UsageError(f"--{name}: {exc}") from exc
+    return given
 
 
-def with_entry(command: F) -> F:
-    """Give a command all options of an entry, as ``given``."""
-
-    @functools.wraps(command)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        def pop(names: tuple[str, ...]) -> dict[str, Any]:
-            found = {name: kwargs.pop(name) for name in names}
-            return {name: value for name, value in found.items() if value not in (None, ())}
-
-        when = pop(tuple(_SCHEDULES))
-        others = pop(_OTHERS)
-        others |= {name: datetime.fromisoformat(text) for name, text in pop(_TIMES).items()}
-        given = EntryOptions(_schedule(when), pop(_OPTIONS), others)
-        return command(*args, given=given, **kwargs)
-
-    return stacked(wrapper, (*_WHEN, *_WHAT))  # type: ignore[return-value]
+#: Gives a command the options for all fields of an entry, and those that are set as ``given``.
+with_entry = gathered("given", _given, *_WHEN, *_FIELDS)
 
 
 def as_options(text: str) -> str:
@@ -201,16 +150,4 @@ def as_options(text: str) -> str:
     return _ASSIGNED.sub(lambda match: f"--{match[1].replace('_', '-')} ", text)
 
 
-_ASSIGNED = re.compile(rf"\b({'|'.join(OPTIONS)})=(?=\S)")
-
-
-def _schedule(when: Mapping[str, Any]) -> Schedule | None:
-    if len(when) > 1:
-        names = ", ".join(f"--{name}" for name in when)
-        raise click.UsageError(f"{names}: give one of them")
-    for name, value in when.items():
-        try:
-            return _SCHEDULES[name](value)
-        except (ValueError, TypeError, ImportError, ImproperlyConfigured, ParseException) as exc:
-            raise click.UsageError(f"--{name}: {exc}") from exc
-    return None
+_ASSIGNED = re.compile(rf"\b({'|'.join(FIELDS)})=(?=\S)")
