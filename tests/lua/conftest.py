@@ -9,7 +9,6 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from redis.exceptions import ResponseError
 
 from celery_delayq.model.envelope import Due, Entry, Record, entry_id, task_field
 from celery_delayq.model.lookup import PAUSED_OFFSET, StatusCode
@@ -335,6 +334,11 @@ class Bench(Store):
         """Return the due in the ready index."""
         return int((self.client.hget("{q}:ready_index", name) or b"").split(b" ")[1])
 
+    def set_ready_index_due(self, name: str, due_ms: int) -> None:
+        """Make it as if a ready message had been due at another time."""
+        message_id, _, rest = (self.client.hget("{q}:ready_index", name) or b"").split(b" ", 2)
+        self.client.hset("{q}:ready_index", name, b"%b %d %b" % (message_id, due_ms, rest))
+
     @contextmanager
     def wakeups(self) -> Iterator[list[tuple[int, str]]]:
         """Collect the wake-ups of dispatchers: microseconds to wait, and queue."""
@@ -360,18 +364,6 @@ class Bench(Store):
     def make_room(self) -> None:
         """Undo :meth:`fill`."""
         self.client.config_set("maxmemory", 0)
-
-    @contextmanager
-    def wrong_type(self, key: str) -> Iterator[None]:
-        """Expect an error, and no change, since a key is of another type."""
-        self.client.delete(key)
-        self.client.rpush(key, "not ours") if ":answer:" in key else self.client.set(
-            key, "not ours"
-        )
-        before = snapshot(self.client)
-        with pytest.raises(ResponseError, match="WRONGTYPE"):
-            yield
-        assert snapshot(self.client) == before
 
 
 class Repeating(Bench):

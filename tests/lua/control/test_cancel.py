@@ -8,7 +8,6 @@ from celery_delayq.model.lookup import Name
 from tests.lua.conftest import (
     FAR,
     REGISTERED,
-    STATE_KEYS,
     Bench,
     as_scheduled,
     bodies,
@@ -283,7 +282,7 @@ def test_the_key_of_another_with_the_same_id_stays_taken(store: Bench) -> None:
     assert store.state()["{q}:unique"] == {b"k": taken_by("a", "n1")}
 
 
-# -- repeats, and what may be in the way
+# -- repeats, and a full server
 
 
 def test_a_repeat_gets_the_same_answer_whatever_was_sent_meanwhile(store: Bench) -> None:
@@ -311,14 +310,3 @@ def test_a_full_server_lets_it_pass(store: Bench) -> None:
     assert repeating(store).cancel("a", "b") == ["d", "d"]
     assert store.reserve().messages == []
     assert store.state() == REGISTERED
-
-
-@pytest.mark.parametrize("key", ["delayq:next_due", "q", "{q}:quarantined", *STATE_KEYS])
-def test_a_key_of_another_type_is_an_error_before_anything_is_written(
-    store: Bench, key: str
-) -> None:
-    store.put(labelled("a", unique="dk"))
-    store.make_ready(labelled("b", unique="dl"))
-
-    with store.wrong_type(key):
-        store.cancel("a", "b")

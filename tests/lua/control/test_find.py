@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from redis.exceptions import ResponseError
 
 from celery_delayq.model.lookup import Location, Name
 from tests.lua.conftest import FAR, QUEUE, Bench, entry, labelled
@@ -117,13 +116,3 @@ def test_looking_changes_nothing_and_passes_on_a_full_server(store: Bench) -> No
 
     assert len(find(store, "a")) == 1
     assert store.state() == before
-
-
-@pytest.mark.parametrize(
-    "key", ["{q}:entries", "{q}:duplicate_ids", "{q}:ready_index", "{q}:leased_index"]
-)
-def test_a_key_of_another_type_is_an_error(store: Bench, key: str) -> None:
-    store.client.set(key, "not ours")
-
-    with pytest.raises(ResponseError, match="WRONGTYPE"):
-        find(store, "a")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.lua.conftest import Bench, repeating
 
 DAY = 86_400.0
@@ -78,11 +76,3 @@ def test_even_a_full_server_remembers(store: Bench) -> None:
 
     assert store.control.revoke(DAY, ["b"]) == 2
     assert store.control.not_revoked(["a", "b"]) == []
-
-
-@pytest.mark.parametrize("key", ["delayq:control", "delayq:revoked"])
-def test_a_key_of_another_type_is_an_error_before_anything_is_written(
-    store: Bench, key: str
-) -> None:
-    with store.wrong_type(key):
-        store.control.revoke(DAY, ["a"])

@@ -10,7 +10,6 @@ from tests.lua.conftest import (
     FAR,
     QUEUE,
     REGISTERED,
-    STATE_KEYS,
     Bench,
     as_scheduled,
     bodies,
@@ -178,7 +177,7 @@ def test_what_does_not_have_the_key_leaves_it_to_who_has(store: Bench) -> None:
     assert store.state()["{q}:unique"] == {b"k": taken_by("owner")}
 
 
-# -- repeats, and what may be in the way
+# -- repeats, and a full server
 
 
 def test_a_repeat_gets_the_same_answer_and_runs_nothing_more(store: Bench) -> None:
@@ -195,13 +194,3 @@ def test_a_full_server_lets_it_pass(store: Bench) -> None:
 
     assert repeating(store).run_now("a", "b") == ["d", "d"]
     assert len(store.reserve().messages) == 2
-
-
-@pytest.mark.parametrize("key", ["delayq:next_due", "delayq:control", "q\x06\x163", *STATE_KEYS])
-def test_a_key_of_another_type_is_an_error_before_anything_is_written(
-    store: Bench, key: str
-) -> None:
-    store.put(labelled("a", unique="dk", priority=3))
-
-    with store.wrong_type(key):
-        store.run_now("a")

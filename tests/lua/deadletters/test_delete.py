@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.lua.conftest import QUEUE, REGISTERED, Bench, repeating
 from tests.lua.dead_letters import DETAILS, DIED, dead, dead_letters_left, seed
 
@@ -65,12 +63,3 @@ def test_an_answer_is_not_kept_for_long(store: Bench) -> None:
     store.dead_letters.delete(QUEUE, [("a", DIED)], "mine")
 
     assert 0 < store.client.ttl("{q}:answer:mine") <= 60
-
-
-@pytest.mark.parametrize("key", ["{q}:dead", "{q}:dead_at", "{q}:answer:t"])
-def test_a_key_of_another_type_is_an_error_before_anything_is_written(
-    store: Bench, key: str
-) -> None:
-    seed(store, "a", "b")
-    with store.wrong_type(key):
-        store.dead_letters.delete(QUEUE, [("a", DIED), ("b", DIED + 1)], "t")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-from redis.exceptions import ResponseError
-
 from tests.lua.conftest import QUEUE, Bench
 from tests.lua.dead_letters import seed, stored
 
@@ -91,13 +88,6 @@ def test_reading_changes_nothing(store: Bench) -> None:
     pages(store)
 
     assert store.state() == before
-
-
-def test_keys_of_another_type_are_an_error(store: Bench) -> None:
-    store.client.set(store.keys.queue(QUEUE).dead_at, "no zset")
-
-    with pytest.raises(ResponseError, match="WRONGTYPE"):
-        pages(store)
 
 
 def test_a_dead_letter_without_an_id_is_one_like_all(store: Bench) -> None:

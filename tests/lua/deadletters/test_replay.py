@@ -9,7 +9,6 @@ from tests.lua.conftest import (
     LAYOUT,
     QUEUE,
     REGISTERED,
-    STATE_KEYS,
     Bench,
     as_scheduled,
     bodies,
@@ -201,7 +200,7 @@ def test_the_retry_of_what_was_replayed_keeps_its_key(store: Bench) -> None:
     assert store.state()[KEY] == {b"k": taken_by("a", "n2")}
 
 
-# -- repeats, and what may be in the way
+# -- repeats, and a full server
 
 
 @pytest.mark.parametrize("due", [0, FAR])
@@ -278,31 +277,3 @@ def test_a_full_server_lets_it_pass(store: Bench, due: int) -> None:
     assert not dead_letters_left(store)
     store.make_room()
     assert len(run_all(store)) == 2
-
-
-@pytest.mark.parametrize(
-    "key",
-    [
-        "delayq:next_due",
-        "delayq:queues",
-        "q\x06\x163",
-        "q",
-        "{p}:dead",
-        "{p}:dead_at",
-        "{q}:answer:t",
-        *STATE_KEYS,
-    ],
-)
-@pytest.mark.parametrize("due", [0, FAR])
-def test_a_key_of_another_type_is_an_error_before_anything_is_written(
-    store: Bench, key: str, due: int
-) -> None:
-    seed(store, "a", "b", queue="p")
-    store.put(labelled("c", unique="dk", priority=3))
-    with store.wrong_type(key):
-        replay(
-            store,
-            ("a", DIED, labelled("a", due, priority=3)),
-            ("b", DIED + 1, labelled("b", due)),
-            queue="p",
-        )

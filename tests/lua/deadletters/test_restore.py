@@ -99,11 +99,3 @@ def test_a_full_server_refuses_all_of_them(store: Bench) -> None:
 
     store.make_room()
     assert store.state() == {}
-
-
-@pytest.mark.parametrize("key", ["delayq:queues", "{q}:dead", "{q}:dead_at"])
-def test_a_key_of_another_type_is_an_error_before_anything_is_written(
-    store: Bench, key: str
-) -> None:
-    with store.wrong_type(key):
-        store.dead_letters.restore(QUEUE, [("a", DIED, stored(b"{}"))])

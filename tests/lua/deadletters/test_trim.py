@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.lua.conftest import QUEUE, Bench, repeating
 from tests.lua.dead_letters import DIED, dead_letters_left, seed
 
@@ -102,13 +100,3 @@ def test_a_full_server_lets_it_pass(store: Bench) -> None:
 
     assert store.dead_letters.trim(QUEUE, 0, 1, 100) == (0, 3)
     assert dead_letters_left(store) == {"d"}
-
-
-@pytest.mark.parametrize("key", ["{q}:dead", "{q}:dead_at"])
-def test_a_key_of_another_type_is_an_error_before_anything_is_written(
-    store: Bench, key: str
-) -> None:
-    seed(store, *"abcd", died_ms=1)
-
-    with store.wrong_type(key):
-        store.dead_letters.trim(QUEUE, HOUR, 1, 100)

@@ -11,7 +11,6 @@ from celery_delayq.store.keys import Layout
 from tests.lua.conftest import (
     FAR,
     QUEUE,
-    STATE_KEYS,
     Bench,
     as_scheduled,
     bodies,
@@ -239,17 +238,3 @@ def test_pausing_and_coming_back_go_on_when_the_server_is_full(store: Bench) -> 
 
     store.resume()
     assert store.promote().moved == 1
-
-
-@pytest.mark.parametrize("key", ["delayq:control", "{q}:pace", *STATE_KEYS])
-@pytest.mark.parametrize("paused", [False, True])
-def test_a_promotion_that_meets_another_type_writes_nothing(
-    store: Bench, key: str, paused: bool
-) -> None:
-    store.make_ready(labelled("b", unique="dk"))
-    store.overdue("a")
-    if paused:
-        store.pause()
-
-    with store.wrong_type(key):
-        store.promote()

@@ -148,15 +148,6 @@ def test_two_dead_letters_with_one_id_are_both_kept(store: Bench) -> None:
     assert store.client.zcard("{q}:dead_at") == 2
 
 
-@pytest.mark.parametrize("key", ["q", "q\x06\x163", "{q}:dead", "{q}:dead_at"])
-def test_a_destination_of_another_type_leaves_everything_scheduled(store: Bench, key: str) -> None:
-    overdue(store, "a", 1, priority=0)
-    overdue(store, "b", 1, priority=3)
-
-    with store.wrong_type(key):
-        store.promote()
-
-
 def test_promotion_goes_on_when_the_server_is_full(store: Bench) -> None:
     for n in range(50):
         overdue(store, f"e{n}", 1)

@@ -149,12 +149,3 @@ def test_it_goes_on_when_the_server_is_full(store: Bench) -> None:
     store.promote()
     assert store.reserve().messages == []
     assert sorted(dead_letter.id for dead_letter in store.dead_letters.all(QUEUE)) == ["a", "b"]
-
-
-@pytest.mark.parametrize("key", ["{q}:dead", "{q}:dead_at", "{q}:unique", "{q}:duplicate_ids"])
-def test_a_key_of_another_type_leaves_it_ready(store: Bench, key: str) -> None:
-    store.make_ready(labelled("a", skip_after=1000, unique="dk"), due_ms=store.now_ms())
-    make_late(store, "a")
-
-    with store.wrong_type(key):
-        store.reserve()

@@ -180,7 +180,7 @@ def test_a_process_that_counts_as_gone_tells_and_does_not_come_back_by_it(store:
     assert lines(store) == [b"a"]
 
 
-# -- how much is kept, and what stands in the way
+# -- how much is kept, keys of another type, and a full server
 
 
 def test_about_as_many_are_kept_as_wanted(store: Bench) -> None:

@@ -373,42 +373,7 @@ def test_a_retry_that_is_not_acknowledged_yet_counts_as_held(store: Bench) -> No
     assert store.reserve("2").messages == []
 
 
-# -- what may be in the way
-
-
-@pytest.mark.parametrize(
-    "key",
-    [
-        "q",
-        "q\x06\x163",
-        "delayq:clock",
-        "delayq:lease_ends",
-        "{q}:deliveries",
-        "{q}:leased:me",
-        "{q}:leases",
-        "{q}:request_numbers",
-        "{q}:quarantined",
-    ],
-)
-def test_a_key_of_another_type_leaves_everything_ready(store: Bench, key: str) -> None:
-    store.push(b"a")
-    store.push(b"b", step=6)
-
-    with store.wrong_type(key):
-        store.reserve()
-
-
-def test_a_turn_of_another_type_leaves_everything_ready(store: Bench) -> None:
-    store.hold(b"a")
-    store.push(b"b")
-    store.quarantine(b"deadly")
-    store.client.lpush("{q}:quarantine_turn", "not ours")
-    before = store.state()
-
-    with pytest.raises(ResponseError, match="WRONGTYPE"):
-        store.reserve("2")
-
-    assert store.state() == before
+# -- a full server, and unreadable values
 
 
 def test_a_full_server_lets_messages_be_leased(store: Bench) -> None:

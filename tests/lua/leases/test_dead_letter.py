@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.lua.conftest import FAR, LAYOUT, QUEUE, Bench, any_bytes, counts, entry
 
 
@@ -102,16 +100,6 @@ def test_what_is_held_and_unreadable_is_a_dead_letter_too(store: Bench) -> None:
 
     assert not store.client.exists("{q}:leased:me")
     assert store.dead_messages() == [b"\xff not what we write"]
-
-
-@pytest.mark.parametrize(
-    "key", ["delayq:queues", "{q}:leased:me", "{q}:deliveries", "{q}:dead", "{q}:dead_at"]
-)
-def test_a_key_of_another_type_leaves_the_message_held(store: Bench, key: str) -> None:
-    store.hold(b"a")
-
-    with store.wrong_type(key):
-        store.leases.dead_letter(QUEUE, "me", "1:1", "id", "rejected")
 
 
 def test_a_full_server_lets_a_message_be_rejected(store: Bench) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.lua.conftest import FAR, LEASE, QUEUE, Bench, entry
 
 
@@ -93,18 +91,6 @@ def test_a_retried_message_counts_as_held_until_it_is_acknowledged(store: Bench)
     store.replace(entry("r", FAR), field=field)
 
     assert store.leases.extend(QUEUE, "me", LEASE) == 1
-
-
-@pytest.mark.parametrize(
-    "key", ["{q}:leased:me", "{q}:leases", "delayq:clock", "delayq:lease_ends"]
-)
-def test_a_key_of_another_type_is_an_error_before_anything_is_written(
-    store: Bench, key: str
-) -> None:
-    store.hold(b"a")
-
-    with store.wrong_type(key):
-        store.leases.extend(QUEUE, "me", LEASE)
 
 
 def test_a_full_server_lets_leases_be_extended(store: Bench) -> None:

@@ -168,17 +168,6 @@ def test_a_beat_after_a_gap_before_anyone_has_looked_extends_no_further(store: B
     assert store.state()["{q}:leases"] == {b"me": 10}
 
 
-@pytest.mark.parametrize("key", ["delayq:clock", "delayq:lease_ends"])
-def test_a_key_of_another_type_is_an_error_before_lease_time_is_written(
-    store: Bench, key: str
-) -> None:
-    store.hold(b"a")
-    go_unwatched(store.client, 86_400)
-
-    with store.wrong_type(key):
-        look(store)
-
-
 def test_a_full_server_lets_lease_time_pass(store: Bench) -> None:
     store.hold(b"a")
     store.pass_time()

@@ -398,7 +398,7 @@ def test_a_quarantined_and_its_dead_letter_are_kept_byte_for_byte(
     assert store.dead_messages() == [message]
 
 
-# -- what may be in the way
+# -- a full server, and unreadable values
 
 
 def test_a_lease_that_nobody_looked_at_has_not_ended(store: Bench) -> None:
@@ -429,32 +429,6 @@ def test_a_field_that_is_no_tag_is_taken_back_too(store: Bench) -> None:
 
     assert store.reclaim_expired() == (False, 3, 0, 0)
     assert store.state()["q\x06\x163"] == [b"c"]
-
-
-@pytest.mark.parametrize(
-    "key",
-    [
-        "q",
-        "q\x06\x163",
-        "delayq:clock",
-        "delayq:lease_ends",
-        "{q}:dead",
-        "{q}:dead_at",
-        "{q}:deliveries",
-        "{q}:leased:me",
-        "{q}:leases",
-        "{q}:request_numbers",
-        "{q}:quarantined",
-    ],
-)
-def test_a_key_of_another_type_leaves_everything_held(store: Bench, key: str) -> None:
-    store.hold(b"a", b"b", step=6)
-    store.pass_time()
-    if key == "delayq:clock":
-        store.client.zadd("{q}:leases", {"me": 1})
-
-    with store.wrong_type(key):
-        store.reclaim_expired(most=1)
 
 
 def test_a_full_server_lets_messages_come_back(store: Bench) -> None:

@@ -255,26 +255,7 @@ def test_a_quarantined_that_goes_back_is_still_delivered_alone(store: Bench, las
     assert sorted(batches) == [[b"a"], [b"deadly"]]
 
 
-# -- what may be in the way
-
-
-@pytest.mark.parametrize(
-    "key",
-    [
-        "q",
-        "q\x06\x163",
-        "{q}:dead",
-        "{q}:dead_at",
-        "{q}:deliveries",
-        "{q}:leased:me",
-        "{q}:quarantined",
-    ],
-)
-def test_a_key_of_another_type_leaves_everything_held(store: Bench, key: str) -> None:
-    fields = store.hold(b"a", b"b", step=6)
-
-    with store.wrong_type(key):
-        store.requeue(*fields, counted="crashed", most=5)
+# -- a full server, and unreadable values
 
 
 def test_what_is_held_and_unreadable_is_a_dead_letter(store: Bench) -> None:

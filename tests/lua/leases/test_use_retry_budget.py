@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from redis.exceptions import ResponseError
 
 from celery_delayq.errors import StoreFull
 from tests.lua.conftest import Bench, repeating
@@ -60,12 +59,3 @@ def test_a_full_server_refuses_what_is_new(store: Bench) -> None:
         spend(store, "b 0")
 
     assert store.state() == {KEY: {b"a 0"}}
-
-
-def test_a_key_of_another_type_is_an_error(store: Bench) -> None:
-    store.client.set(KEY, "not ours")
-
-    with pytest.raises(ResponseError, match="WRONGTYPE"):
-        spend(store, "a 0")
-
-    assert store.client.get(KEY) == b"not ours"

@@ -133,17 +133,6 @@ def test_a_full_server_lets_it_pass(store: Bench) -> None:
     assert store.release(seen) == "d"
 
 
-@pytest.mark.parametrize("key", ["q", "q\x06\x163", "{q}:ready_index", "{q}:paused_due"])
-def test_a_key_of_another_type_is_an_error_before_anything_is_written(
-    store: Bench, key: str
-) -> None:
-    store.put(entry("a", FAR))
-    seen = store.read("a")
-
-    with store.wrong_type(key):
-        store.release(seen)
-
-
 # -- what is ready
 
 

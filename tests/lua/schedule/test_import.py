@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from redis.exceptions import ResponseError
 
 from celery_delayq.errors import StoreFull
 from celery_delayq.model.envelope import Entry
@@ -61,17 +60,3 @@ def test_a_full_server_refuses_one_call_and_not_the_others(store: Bench) -> None
     assert isinstance(answer, StoreFull)
     store.make_room()
     assert store.state() == {}
-
-
-@pytest.mark.parametrize("key", ["q", "{q}:due", "{q}:unique"])
-def test_a_key_of_another_type_is_an_error_before_anything_is_written(
-    store: Bench, key: str
-) -> None:
-    store.client.set(key, "not ours")
-    before = store.state()
-
-    [answer] = imported(store, entry("a", FAR))
-
-    assert isinstance(answer, ResponseError)
-    assert "WRONGTYPE" in str(answer)
-    assert store.state() == before

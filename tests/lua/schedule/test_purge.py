@@ -92,16 +92,6 @@ def test_what_is_scheduled_afterwards_is_found(store: Bench) -> None:
     assert store.registry() == {"q": LAYOUT}
 
 
-@pytest.mark.parametrize("key", ["{q}:due", "{q}:quarantined"])
-def test_a_key_of_another_type_is_an_error_before_anything_is_forgotten(
-    store: Bench, key: str
-) -> None:
-    store.schedule(QUEUE, entry("a", FAR))
-
-    with store.wrong_type(key):
-        store.purge(QUEUE)
-
-
 @pytest.mark.usefixtures("_full_queue")
 def test_a_full_server_can_be_emptied(store: Bench) -> None:
     store.fill()

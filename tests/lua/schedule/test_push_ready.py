@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from redis.exceptions import ResponseError
 
 from celery_delayq.errors import StoreFull
 from tests.lua.conftest import Bench, any_bytes, bodies
@@ -52,19 +51,6 @@ def test_many_messages_at_once(store: Bench) -> None:
     store.push(*messages)
 
     assert store.client.lrange("q", 0, -1) == messages[::-1]
-
-
-def test_a_list_of_another_type_is_an_error_before_anything_is_written(store: Bench) -> None:
-    store.client.set("q\x06\x163", "not ours")
-    before = store.state()
-    call = store.ready_call("q")
-    call.add(0, b"a")
-    call.add(3, b"b")
-
-    with pytest.raises(ResponseError, match="WRONGTYPE"):
-        store.run(call)
-
-    assert store.state() == before
 
 
 def test_a_full_server_refuses_all(store: Bench) -> None:

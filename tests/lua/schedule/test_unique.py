@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from redis.exceptions import ResponseError
 
 from celery_delayq.errors import StoreFull
 from celery_delayq.model.envelope import Due
@@ -11,7 +10,6 @@ from celery_delayq.model.publish_outcome import Put
 from tests.lua.conftest import (
     FAR,
     QUEUE,
-    STATE_KEYS,
     Bench,
     as_scheduled,
     bodies,
@@ -301,7 +299,7 @@ def test_several_that_are_due_in_one_call(store: Bench) -> None:
     assert bodies(store.reserve()) == [message_of(labelled("c", unique="dk"))]
 
 
-# -- what may be in the way
+# -- a full server, and unreadable values
 
 
 @where_it_is
@@ -324,19 +322,3 @@ def test_a_full_server_leaves_nothing_half_stored(
         with pytest.raises(StoreFull):
             store.put(new)
         assert store.state() == before
-
-
-@pytest.mark.parametrize("key", STATE_KEYS)
-def test_a_key_of_another_type_is_an_error_before_anything_is_written(
-    store: Bench, key: str
-) -> None:
-    owned(store, "ready")
-    store.put(labelled("too", unique="dl"))
-    store.client.set(key, "not ours")
-    before = store.state()
-
-    for unique in ("dk", "dl"):
-        with pytest.raises(ResponseError, match="WRONGTYPE"):
-            store.put(labelled("new", unique=unique))
-
-    assert store.state() == before

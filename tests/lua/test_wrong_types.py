@@ -1,0 +1,202 @@
+"""Every script refuses a key of another type before it writes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from redis.exceptions import ResponseError
+
+from celery_delayq.model.envelope import Due
+from celery_delayq.store.scripting.calls import Call
+from tests.lua.conftest import FAR, LEASE, QUEUE, Bench, entry, labelled
+from tests.lua.dead_letters import DIED, replay, seed, stored
+from tests.lua.uniques import owned
+from tests.support.keyspace import snapshot
+from tests.support.model_clock import go_unwatched
+
+
+def make_late(store: Bench) -> None:
+    """Make a message ready that may not start any more."""
+    store.make_ready(labelled("a", skip_after=1000, unique="dk"), due_ms=store.now_ms())
+    store.set_ready_index_due("a", 5)
+
+
+def push_two_priorities(store: Bench) -> None:
+    call = store.ready_call(QUEUE)
+    call.add(0, b"a")
+    call.add(3, b"b")
+    store.run(call)
+
+
+def seed_and_own(store: Bench) -> None:
+    seed(store, "a", "b", queue="p")
+    store.put(labelled("c", unique="dk", priority=3))
+
+
+def replay_two(store: Bench, due_ms: int) -> None:
+    one, two = labelled("a", due_ms, priority=3), labelled("b", due_ms)
+    replay(store, ("a", DIED, one), ("b", DIED + 1, two), queue="p")
+
+
+#: By name: steps, of which the last one is the call under test.
+CASES: dict[str, list[Callable[[Bench], object]]] = {
+    "schedule/add": [lambda s: s.schedule(QUEUE, entry("a", FAR))],
+    "schedule/add for a ready one": [
+        lambda s: owned(s, "ready"),
+        lambda s: s.put(labelled("new", unique="dk")),
+    ],
+    "schedule/add for a scheduled one": [
+        lambda s: owned(s, "scheduled"),
+        lambda s: s.put(labelled("new", unique="dk")),
+    ],
+    "schedule/push_ready": [push_two_priorities],
+    "schedule/import": [
+        lambda s: s.run(s.import_call(QUEUE, [entry("a", FAR)], "token")),
+    ],
+    "schedule/purge": [lambda s: s.schedule(QUEUE, entry("a", FAR)), lambda s: s.purge(QUEUE)],
+    "dispatch/promote": [
+        lambda s: s.make_ready(labelled("b", unique="dk")),
+        lambda s: s.overdue("a"),
+        lambda s: s.promote(),
+    ],
+    "dispatch/promote of a paused task": [
+        lambda s: s.make_ready(labelled("b", unique="dk")),
+        lambda s: s.overdue("a"),
+        lambda s: s.pause(),
+        lambda s: s.promote(),
+    ],
+    "dispatch/next_queue": [
+        lambda s: s.hold(b"a"),
+        lambda s: go_unwatched(s.client, 86_400),
+        lambda s: s.next_queue(),
+    ],
+    "leases/acquire": [
+        lambda s: s.push(b"a"),
+        lambda s: s.push(b"b", step=6),
+        lambda s: s.reserve(),
+    ],
+    "leases/acquire with something quarantined": [
+        lambda s: s.hold(b"a"),
+        lambda s: s.push(b"b"),
+        lambda s: s.quarantine(b"deadly"),
+        lambda s: s.reserve("2"),
+    ],
+    "leases/acquire of a late one": [make_late, lambda s: s.reserve()],
+    "leases/extend": [
+        lambda s: s.hold(b"a"),
+        lambda s: s.leases.extend(QUEUE, "me", LEASE),
+    ],
+    "leases/requeue": [
+        lambda s: s.hold(b"a", b"b", step=6),
+        lambda s: s.requeue("1:1", "1:2", counted="crashed", most=5),
+    ],
+    "leases/replace": [lambda s: s.hold(b"a"), lambda s: s.replace(entry("r", FAR, priority=3))],
+    "leases/replace by a due one": [
+        lambda s: s.hold(b"a"),
+        lambda s: s.replace(entry("r", 1, priority=3)),
+    ],
+    "leases/dead_letter": [
+        lambda s: s.hold(b"a"),
+        lambda s: s.leases.dead_letter(QUEUE, "me", "1:1", "id", "rejected"),
+    ],
+    "leases/reclaim_expired": [
+        lambda s: s.hold(b"a", b"b", step=6),
+        lambda s: s.pass_time(),
+        lambda s: s.reclaim_expired(most=1),
+    ],
+    "leases/use_retry_budget": [
+        lambda s: s.control.use_retry_budget("root", 2, "a 0", 60),
+    ],
+    "control/cancel": [
+        lambda s: s.put(labelled("a", unique="dk")),
+        lambda s: s.make_ready(labelled("b", unique="dl")),
+        lambda s: s.cancel("a", "b"),
+    ],
+    "control/run_now": [
+        lambda s: s.put(labelled("a", unique="dk", priority=3)),
+        lambda s: s.run_now("a"),
+    ],
+    "control/reschedule": [
+        lambda s: s.put(labelled("a")),
+        lambda s: s.control.reschedule(QUEUE, [("a", Due(FAR + 100), None)]),
+    ],
+    "control/pause": [lambda s: s.pause(task="t"), lambda s: s.pause()],
+    "control/pause, to resume": [lambda s: s.pause(task="t"), lambda s: s.resume()],
+    "control/revoke": [lambda s: s.control.revoke(60.0, ["a"])],
+    "control/find": [lambda s: s.control.find(QUEUE, ["a"])],
+    "deadletters/delete": [
+        lambda s: seed(s, "a", "b"),
+        lambda s: s.dead_letters.delete(QUEUE, [("a", DIED), ("b", DIED + 1)], "t"),
+    ],
+    "deadletters/page": [lambda s: [*s.dead_letters.pages(QUEUE)]],
+    "deadletters/replay": [seed_and_own, lambda s: replay_two(s, FAR)],
+    "deadletters/replay of due ones": [seed_and_own, lambda s: replay_two(s, 0)],
+    "deadletters/restore": [
+        lambda s: s.dead_letters.restore(QUEUE, [("a", DIED, stored(b"{}"))]),
+    ],
+    "deadletters/trim": [
+        lambda s: seed(s, *"abcd", died_ms=1),
+        lambda s: s.dead_letters.trim(QUEUE, 3600.0, 1, 100),
+    ],
+    "migration/give_back": [
+        lambda s: s.put(entry("a", FAR)),
+        lambda s: s.release(s.read("a")),
+    ],
+}
+
+
+#: Keys whose type a script meets only after it has written something.
+LATE = {
+    "schedule/add": {"delayq:next_due", "delayq:queues"},
+    "schedule/add for a ready one": {"delayq:next_due", "delayq:queues"},
+    "schedule/add for a scheduled one": {"delayq:next_due", "delayq:queues"},
+    "schedule/import": {"delayq:next_due", "delayq:queues"},
+    "schedule/purge": {"delayq:next_due"},
+    "dispatch/next_queue": {"delayq:next_due"},
+    "leases/acquire of a late one": {"{q}:leased_index"},
+    "leases/replace": {"delayq:queues"},
+}
+
+
+class Recording(Bench):
+    """A store that keeps the keys of its last call."""
+
+    used: list[str]
+
+    def run(self, call: Call) -> Any:
+        """Make a call."""
+        self.used = call.keys
+        return super().run(call)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_key_of_another_type_is_an_error_before_anything_is_written(
+    store: Bench, name: str
+) -> None:
+    *arrange, call = CASES[name]
+    recording = Recording(store.client, store.keys, store.layout)
+    for step in [*arrange, call]:
+        step(recording)
+    refused: set[str] = set()
+    written: set[str] = set()
+    for key in recording.used:
+        store.client.flushall()
+        store.next_queue()
+        for step in arrange:
+            step(store)
+        store.client.delete(key)
+        if ":answer:" in key or key.endswith(":quarantine_turn"):
+            store.client.rpush(key, "not ours")
+        else:
+            store.client.set(key, "not ours")
+        before = snapshot(store.client)
+        with suppress(ResponseError):  # keys that this call does not need are no error
+            call(store)
+            continue
+        (refused if snapshot(store.client) == before else written).add(key)
+
+    assert refused
+    assert written == LATE.get(name, set())
