@@ -34,13 +34,13 @@ class Source(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a table."""
-        from celery_delayq.spark.read.batch import BatchReader
+        from celery_delayq.spark.read.readers import BatchReader
 
         return BatchReader(ReadOptions.of(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return the stream reader of the history."""
-        from celery_delayq.spark.read.stream import StreamReader
+        from celery_delayq.spark.read.readers import StreamReader
 
         return StreamReader(ReadOptions.of(self.options), schema)
 

@@ -16,6 +16,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 from pyspark.sql import functions as F
+from pyspark.sql.datasource import InputPartition
 
 from celery_delayq.deadletters.bulk import BATCH
 from celery_delayq.errors import ConfigError
@@ -36,7 +37,6 @@ from celery_delayq.spark.archive.rows import (
 from celery_delayq.spark.read.filters import Wanted
 from celery_delayq.spark.read.history import START, RunsLost, loss, place_of, plan_runs
 from celery_delayq.spark.read.partitions import plan
-from celery_delayq.spark.read.parts import ReadPart
 from celery_delayq.spark.session import MOST_CONNECTIONS, described
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.scan import ScanStore
@@ -243,7 +243,7 @@ class _ArchiveJob:
     # -- reading
 
     def _read(
-        self, table: str, parts: Sequence[ReadPart], constant: Mapping[str, str] = {}
+        self, table: str, parts: Sequence[InputPartition], constant: Mapping[str, str] = {}
     ) -> DataFrame:
         given = {"source": self._source, **constant}
         return self._frame(table, COLUMNS[table], parts, given)
@@ -252,17 +252,17 @@ class _ArchiveJob:
         self,
         table: str,
         columns: Mapping[str, str],
-        parts: Sequence[ReadPart],
+        parts: Sequence[InputPartition],
         constant: Mapping[str, str] = {},
     ) -> DataFrame:
         rows = partial(ArchiveRows, table, columns, constant)
         limit = self._options.batchsize
         return frame(self._spark, self._access, parts, rows, schema_of(columns), limit)
 
-    def _plan(self, store: Store, wanted: Wanted) -> list[ReadPart]:
+    def _plan(self, store: Store, wanted: Wanted) -> list[InputPartition]:
         return plan(store, wanted, self._options.partitions, self._options.batchsize)
 
-    def _parts_of_dead_letters(self) -> tuple[list[ReadPart], date]:
+    def _parts_of_dead_letters(self) -> tuple[list[InputPartition], date]:
         """Return the parts of selected dead letters, and the day on which the first one died."""
         last = self._now - int(self._options.older_than * 1000)
         with opened(self._access) as delayq:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import functions as F
+from pyspark.sql.datasource import InputPartition
 
 from celery_delayq.errors import RecordError
 from celery_delayq.model.dead_letter import DeadLetter, DeadLettered
@@ -21,7 +22,6 @@ from celery_delayq.model.scheduled import moment
 from celery_delayq.spark.access import Access, opened
 from celery_delayq.spark.read.history import place_of
 from celery_delayq.spark.read.messages import name_of, text_of
-from celery_delayq.spark.read.parts import ReadPart
 from celery_delayq.spark.read.table_rows import Page, TableRows
 from celery_delayq.spark.read.tables import ARROW, TABLES
 from celery_delayq.transfer.dead_letter_row import DeadLetterRow
@@ -114,7 +114,6 @@ class ArchiveRows(TableRows):
             page["name"] = [to_bytes(each.id) for each in found]
             page["died_ms"] = [each.died_ms for each in found]
         else:
-            page["id"] = [text_of(each.id) for each in dead_letters]
             page["data"] = [each.data for each in found]
             page["day"] = _days(page["died"])
         return self._whole(page, len(found))
@@ -168,7 +167,7 @@ def _days(times: Sequence[datetime]) -> pa.Array:
 def frame(
     spark: SparkSession,
     access: Access,
-    parts: Sequence[ReadPart],
+    parts: Sequence[InputPartition],
     rows: Callable[[], ArchiveRows],
     schema: str,
     limit: int,
@@ -190,7 +189,7 @@ def frame(
             for place in batch.column(0).to_pylist():
                 made = rows()
                 with opened(access) as delayq:
-                    for range_ in parts[place].ranges:
+                    for range_ in parts[place].value:
                         for page in range_.pages(delayq.store, made, limit):
                             yield made.batch(page)
 

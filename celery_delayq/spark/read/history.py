@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+from pyspark.sql.datasource import InputPartition
+
 from celery_delayq.errors import DelayQError
 from celery_delayq.spark.options import OnLoss
-from celery_delayq.spark.read.parts import ReadPart
 from celery_delayq.spark.read.table_rows import Page, TableRows
 from celery_delayq.store.scan import ScanStore
 from celery_delayq.store.schedule import Store
@@ -59,7 +60,7 @@ class Runs:
 
 def plan_runs(
     store: Store, after: str, upto: str, parts: int, least: int, onloss: OnLoss | None = None
-) -> list[ReadPart]:
+) -> list[InputPartition]:
     """Return parts of the history that cover equal spans of time."""
     first = store.history.first()
     if first is None or place_of(upto) <= place_of(after):
@@ -68,10 +69,8 @@ def plan_runs(
     whole = max(1, place_of(store.history.last() or upto)[0] - place_of(first)[0])
     about = ScanStore(store).runs() * (end - begin) // whole
     number = max(1, min(parts, about // least, end - begin))
-    cuts = [
-        f"{begin + (end - begin) * place // number}-{_LAST_OF_MS}" for place in range(1, number)
-    ]
-    return [ReadPart([Runs(*each, first, onloss)]) for each in pairwise([after, *cuts, upto])]
+    cuts = [f"{begin + (end - begin) * n // number}-{_LAST_OF_MS}" for n in range(1, number)]
+    return [InputPartition([Runs(*each, first, onloss)]) for each in pairwise([after, *cuts, upto])]
 
 
 def place_of(offset: str) -> tuple[int, int]:

@@ -65,7 +65,10 @@ _NAMES = 50
 
 _MOST = 2**31 - 1
 
-_HEADERS = ("id", "task", "root_id", "parent_id", "group", "expires", "origin", "compression")
+#: Columns that are headers of the same name.
+_TEXTS = ("id", "task", "root_id", "parent_id", "origin")
+
+_HEADERS = (*_TEXTS, "group", "expires", "compression")
 _REST = ', {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'
 
 _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
@@ -92,28 +95,23 @@ class Messages:
         table = self._parse(messages)
         if table is None:
             return self._one_by_one(messages)
-        headers, properties = _fields(table, "headers"), _fields(table, "properties")
-        own = _Children(properties("delayq"))
+        header = _struct(table, "headers").field
+        own = _struct(table, "properties").field("delayq").field
         made: dict[str, Callable[[], Column]] = {
-            "id": lambda: headers("id"),
-            "task": lambda: headers("task"),
             "eta": lambda: _times(own("eta")),
-            "unique_key": lambda: _unique_keys(own("label"), _Children(own("unique"))("key")),
-            "retries": lambda: headers("retries"),
-            "expires": lambda: _times(headers("expires")),
-            "root_id": lambda: headers("root_id"),
-            "parent_id": lambda: headers("parent_id"),
-            "group_id": lambda: _first_of(headers("group"), own(GROUP)),
-            "origin": lambda: headers("origin"),
+            "unique_key": lambda: _unique_keys(own("label"), own("unique").field("key")),
+            "expires": lambda: _times(header("expires")),
+            "group_id": lambda: _first_of(header("group"), own(GROUP)),
             "headers": lambda: _maps(
-                {n: headers(n) for n in self._names if n not in CELERY}, len(messages)
+                {n: header(n) for n in self._names if n not in CELERY}, len(messages)
             ),
             "context": lambda: _contexts(own("context")),
         }
-        found = {name: made[name]() for name in self._wanted if name in made}
         if "args" in self._wanted or "kwargs" in self._wanted:
-            found["args"], found["kwargs"] = _arguments(table, messages)
-        return {name: found[name] for name in self._wanted}, [True] * len(messages)
+            args, kwargs = _arguments(table, messages)
+            made |= {"args": lambda: args, "kwargs": lambda: kwargs}
+        found = {name: made[name]() if name in made else header(name) for name in self._wanted}
+        return found, [True] * len(messages)
 
     def _parse(self, messages: Sequence[bytes]) -> pa.Table | None:
         """Return the messages parsed by Arrow, None if Python has to read them."""
@@ -133,16 +131,16 @@ class Messages:
                 text.decode()
             table = self._read(text)
             if "headers" in self._wanted:
-                names = _fields(table, "headers").names() - CELERY - {*self._names}
+                there = {field.name for field in _struct(table, "headers").type}
+                names = there - CELERY - {*self._names}
                 if names:
                     if len(names) + len(self._names) > _NAMES:
                         return None
                     self._names += tuple(sorted(names))
                     table = self._read(text)
-            there = _fields(table, "headers")("id"), table.column("properties")
-            if table.column("#").to_pylist() == [*range(len(messages))] and not any(
-                each.null_count for each in there
-            ):
+            is_whole = table.column("#").to_pylist() == [*range(len(messages))]
+            ids, properties = _struct(table, "headers").field("id"), table.column("properties")
+            if is_whole and ids.null_count == properties.null_count == 0:
                 return table
         return None
 
@@ -191,24 +189,20 @@ def read(data: bytes) -> dict[str, Any] | None:
     try:
         message = json.loads(data.decode())
         headers, properties = message["headers"], message["properties"]
-        own, id = own_of(properties), headers["id"]
-        if not isinstance(headers, Mapping) or id is None:
+        own = own_of(properties)
+        if not isinstance(headers, Mapping) or headers["id"] is None:
             return None
         retries = headers.get("retries")
         args, kwargs = _arguments_of(message)
         return {
-            "id": text_of(id),
-            "task": text_of(headers.get("task")),
+            **{name: text_of(headers.get(name)) for name in _TEXTS},
             "eta": time_of(own.get("eta")),
             "args": args,
             "kwargs": kwargs,
             "unique_key": text_of(unique_key(own)[1:] or None),
             "retries": retries if type(retries) is int and abs(retries) <= _MOST else None,
             "expires": time_of(headers.get("expires")),
-            "root_id": text_of(headers.get("root_id")),
-            "parent_id": text_of(headers.get("parent_id")),
             "group_id": text_of(group_of(headers, own) or None),
-            "origin": text_of(headers.get("origin")),
             "headers": [
                 (str(text_of(name)), text_of(value))
                 for name, value in headers.items()
@@ -236,23 +230,10 @@ def name_of(data: bytes) -> str:
 # -- parsed by Arrow --------------------------------------------------------------------------
 
 
-def _fields(table: pa.Table, name: str) -> _Children:
+def _struct(table: pa.Table, name: str) -> Any:
+    """Return a column of objects as one array."""
     column = table.column(name)
-    return _Children(column.chunk(0) if column.num_chunks else pa.array([], column.type))
-
-
-class _Children:
-    """The fields of a column of objects."""
-
-    def __init__(self, array: Any) -> None:
-        self._array = array
-
-    def __call__(self, name: str) -> Any:
-        return self._array.field(name)
-
-    def names(self) -> set[str]:
-        """Return the names of all of them."""
-        return {field.name for field in self._array.type}
+    return column.chunk(0) if column.num_chunks else pa.array([], column.type)
 
 
 def _all(found: Any) -> bool:
@@ -296,13 +277,8 @@ def _maps(columns: Mapping[str, Any], size: int) -> Column:
     if not there:
         return pa.array([()] * size, MAP)
     rows = zip(*there.values(), strict=True)
-    return pa.array(
-        [
-            [(n, value) for n, value in zip(there, row, strict=True) if value is not None]
-            for row in rows
-        ],
-        MAP,
-    )
+    pairs = (zip(there, row, strict=True) for row in rows)
+    return pa.array([[each for each in row if each[1] is not None] for row in pairs], MAP)
 
 
 def _contexts(texts: Any) -> Column:
@@ -312,12 +288,13 @@ def _contexts(texts: Any) -> Column:
 
 
 def _arguments(table: pa.Table, messages: Sequence[bytes]) -> tuple[Column, Column]:
-    headers, properties = _fields(table, "headers"), _fields(table, "properties")
+    encoding = _struct(table, "properties").field("body_encoding")
+    compression = _struct(table, "headers").field("compression")
     usual = (
-        _all(pc.equal(properties("body_encoding"), "base64"))
+        _all(pc.equal(encoding, "base64"))
         and _all(pc.equal(table.column("content-type"), "application/json"))
         and _all(pc.equal(table.column("content-encoding"), "utf-8"))
-        and headers("compression").null_count == len(messages)
+        and compression.null_count == len(messages)
     )
     args: list[str | None] = []
     kwargs: list[str | None] = []
@@ -327,12 +304,7 @@ def _arguments(table: pa.Table, messages: Sequence[bytes]) -> tuple[Column, Colu
             end = _scan(text, 1)[1]
             start = end + 2
             last = _scan(text, start)[1]
-            if (
-                text[:2] != "[["
-                or text[end:start] != ", "
-                or text[start] != "{"
-                or text[last:] != _REST
-            ):
+            if text[:2] != "[[" or text[end : start + 1] != ", {" or text[last:] != _REST:
                 raise ValueError("not Celery's default form")
             args.append(text[1:end])
             kwargs.append(text[start:last])

@@ -8,14 +8,15 @@ removed. An entry that is moved meanwhile may be read twice or not at all.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
+
+from pyspark.sql.datasource import InputPartition
 
 from celery_delayq.spark.read.filters import Wanted
 from celery_delayq.spark.read.history import END, START, Runs, plan_runs
-from celery_delayq.spark.read.parts import ReadPart, ReadRange, ReadRanges
 from celery_delayq.spark.read.table_rows import (
     Page,
     TableRows,
@@ -26,8 +27,18 @@ from celery_delayq.spark.read.table_rows import (
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.periodic import PeriodicStore
-from celery_delayq.store.scan import Mark, ScanStore, Stretch, Where
+from celery_delayq.store.scan import Mark, ScanStore, Stretch
 from celery_delayq.store.schedule import Store
+
+
+class ReadRange(Protocol):
+    """A contiguous range of a table. Executors get a copy."""
+
+    def pages(self, store: Store, rows: TableRows, limit: int) -> Iterator[Page]:
+        """Yield its rows, at most about *limit* at a time."""
+
+
+ReadRanges = Iterable[Sequence[ReadRange]]
 
 
 class _PartitionPlan(NamedTuple):
@@ -40,20 +51,23 @@ class _PartitionPlan(NamedTuple):
     least: int
 
 
-def plan(store: Store, wanted: Wanted, parts: int, least: int) -> list[ReadPart]:
-    """Return about *parts* parts of at least *least* rows."""
+def plan(store: Store, wanted: Wanted, parts: int, least: int) -> list[InputPartition]:
+    """Return about *parts* parts of at least *least* rows, each for one Spark task.
+
+    The value of a part are its ranges, to read in this order.
+    """
     if wanted.table == "periodic":
-        return [ReadPart([Entries()])]
+        return [InputPartition([Entries()])]
     if wanted.table == "history":
         upto = store.history.last() or START
         # And runs that end meanwhile: they are in no other table any more.
-        rest = ReadPart([Runs(upto, END)])
+        rest = InputPartition([Runs(upto, END)])
         return [*plan_runs(store, START, upto, parts, least), rest]
     names = {**queues_of(store, None)}
     if wanted.queues is not None:
         names = {name: names.get(name, store.layout) for name in sorted(wanted.queues)}
     found = _HOW[wanted.table](_PartitionPlan(store, wanted, names, parts, least))
-    return [ReadPart(ranges) for ranges in found if ranges]
+    return [InputPartition(ranges) for ranges in found if ranges]
 
 
 def share(sizes: Sequence[int], parts: int, least: int = 1) -> list[list[tuple[int, int, int]]]:
@@ -138,12 +152,9 @@ class Ready:
         """Yield its messages."""
         scan = ScanStore(store)
         for found in scan.messages(self.name, self.start, self.end, limit):
-            if self.step is None:
-                messages = [split_held(each)[1] for each in found]
-                yield rows.quarantined(self.queue, found, _tracked(scan, self.queue, messages))
-            else:
-                tracked = _tracked(scan, self.queue, found)
-                yield rows.ready(self.queue, self.step, found, tracked)
+            step = self.step
+            held = map(split_held, found) if step is None else ((step, each) for each in found)
+            yield _tracked(scan, rows, self.queue, "ready", [*held])
 
 
 def _ready(plan: _PartitionPlan) -> ReadRanges:
@@ -173,9 +184,8 @@ class Leased:
         scan = ScanStore(store)
         held = (value for _, value in scan.held(self.queue, self.worker_id) if value)
         while values := [*islice(held, limit)]:
-            messages = [split_held(each)[1] for each in values]
-            tracked = _tracked(scan, self.queue, messages, "running")
-            yield rows.leased(self.queue, self.worker_id, values, tracked)
+            found = [*map(split_held, values)]
+            yield _tracked(scan, rows, self.queue, "running", found, self.worker_id)
 
 
 def _leased(plan: _PartitionPlan) -> ReadRanges:
@@ -185,17 +195,22 @@ def _leased(plan: _PartitionPlan) -> ReadRanges:
 
 
 def _tracked(
-    scan: ScanStore, queue: str, messages: Sequence[bytes], where: Where = "waiting"
-) -> list[TrackedMessage | None]:
-    """Return the message index entry of each message, None if there is none."""
-    names = [*map(names_of, messages)]
+    scan: ScanStore,
+    rows: TableRows,
+    queue: str,
+    state: str,
+    found: Sequence[tuple[int | None, bytes]],
+    worker: str | None = None,
+) -> Page:
+    """Return rows of messages with their priority steps, and of the index entry of each."""
+    names = [names_of(message) for _, message in found]
     asked = [name for each in names if each is not None for name in each[:2]]
-    found = iter(scan.tracked(queue, where, asked))
-    tracked: list[TrackedMessage | None] = []
+    values = iter(scan.tracked(queue, "running" if state == "running" else "waiting", asked))
+    index: list[TrackedMessage | None] = []
     for each in names:
-        both = () if each is None else (TrackedMessage.read(next(found), each[2]) for _ in range(2))
-        tracked.append(next(filter(None, [*both]), None))
-    return tracked
+        both = [] if each is None else [TrackedMessage.read(next(values), each[2]) for _ in "12"]
+        index.append(next(filter(None, both), None))
+    return rows.tracked(queue, state, found, index, worker)
 
 
 # -- dead letters, periodic entries ---------------------------------------------------------------

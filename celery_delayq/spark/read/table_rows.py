@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
 from functools import lru_cache
-from itertools import starmap
 from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 
@@ -32,7 +32,13 @@ _LABEL = re.compile(rb'{"properties": {"delayq": {"label": "(\S*) (\S+) \d+ \S+"
 _HELD = re.compile(rb"(\d+)!?\n")
 _TRACKED = re.compile(rb"(!?)(\S+) (\d+) ")
 
-_RUN_TEXTS = ("id", "task", "queue", "worker", "state", "reason")
+#: The columns that a dead letter itself tells; its message tells the others.
+_OF_DEAD_LETTERS = frozenset(
+    {
+        *("id", "died", "reason", "exception", "error", "traceback", "worker"),
+        *("started", "deliveries", "retries", "due"),
+    }
+)
 
 _LARGEST = {"INT": 2**31, "BIGINT": 2**63}
 
@@ -104,46 +110,31 @@ class TableRows:
         names = [name.partition(b"\0")[0] for name, _, _ in entries]
         return _with_raw(page, good, [data for _, _, data in entries], names)
 
-    def ready(
-        self,
-        queue: str,
-        step: int,
-        messages: Sequence[bytes],
-        waiting: Sequence[TrackedMessage | None],
-    ) -> Page:
-        """Return rows of messages of a ready list, with the index entry of each."""
-        found = [(step, message) for message in messages]
-        return self._tracked(queue, "ready", found, waiting)
-
-    def quarantined(
-        self, queue: str, values: Sequence[bytes], waiting: Sequence[TrackedMessage | None]
-    ) -> Page:
-        """Return rows of quarantined messages, which are delivered alone."""
-        return self._tracked(queue, "ready", [*map(split_held, values)], waiting)
-
-    def leased(
-        self,
-        queue: str,
-        worker: str,
-        values: Sequence[bytes],
-        running: Sequence[TrackedMessage | None],
-    ) -> Page:
-        """Return rows of the leased messages of a process."""
-        page = self._tracked(queue, "running", [*map(split_held, values)], running)
-        return {**page, "worker": [text_of(worker)] * len(values)}
-
-    def _tracked(
+    def tracked(
         self,
         queue: str,
         state: str,
         found: Sequence[tuple[int | None, bytes]],
-        known: Sequence[TrackedMessage | None],
+        index: Sequence[TrackedMessage | None],
+        worker: str | None,
     ) -> Page:
+        """Return rows of ready or leased messages.
+
+        Parameters
+        ----------
+        found : Sequence[tuple[int | None, bytes]]
+            Priority step and bytes of each message.
+        index : Sequence[TrackedMessage | None]
+            The index entry of each message.
+        worker : str | None
+            The id of the process that has leased them.
+        """
         messages = [message for _, message in found]
         page, readable = self._messages.columns(messages)
         page["queue"], page["state"] = [queue] * len(found), [state] * len(found)
-        page["due"] = [moment(each.due_ms) if each and each.due_ms else None for each in known]
-        page["cancelled"] = [each is not None and each.cancelled for each in known]
+        page["worker"] = [text_of(worker)] * len(found)
+        page["due"] = [moment(each.due_ms) if each and each.due_ms else None for each in index]
+        page["cancelled"] = [each is not None and each.cancelled for each in index]
         page["priority"] = [
             step if is_good else None for (step, _), is_good in zip(found, readable, strict=True)
         ]
@@ -152,23 +143,12 @@ class TableRows:
     def dead_letters(self, queue: str, found: Sequence[DeadLettered]) -> Page:
         """Return rows of dead letters."""
         page, readable = self._messages.columns([each.message for each in found])
-        dead_letters = [*starmap(DeadLetter.of, ((queue, each) for each in found))]
+        dead_letters = [DeadLetter.of(queue, each) for each in found]
         page["task_id"] = page.pop("id", None)
-        page["id"] = [text_of(each.id) for each in dead_letters]
         page["queue"] = [queue] * len(found)
-        page["died"] = [each.died for each in dead_letters]
-        page["reason"] = [text_of(each.reason) for each in dead_letters]
-        for name in ("exception", "error", "traceback", "worker"):
-            if name in self.needed:
-                page[name] = [text_of(getattr(each, name)) for each in dead_letters]
-        if "started" in self.needed:
-            page["started"] = [each.started for each in dead_letters]
-        if "deliveries" in self.needed:
-            page["deliveries"] = [_number(each.deliveries) for each in dead_letters]
-        if "retries" in self.needed:
-            page["retries"] = [_number(each.retries) for each in dead_letters]
-        if "due" in self.needed:
-            page["due"] = [each.due for each in dead_letters]
+        for name in _OF_DEAD_LETTERS & self.needed:
+            kind = self._kinds[name]
+            page[name] = [_cell(kind, getattr(each, name)) for each in dead_letters]
         return _with_raw(page, readable, [each.data for each in found])
 
     def history(self, entries: Sequence[tuple[str, bytes]]) -> Page:
@@ -243,8 +223,18 @@ def _moments(times: Sequence[int]) -> pa.Array:
     return pa.array(there, pa.timestamp("ms", "UTC")).cast(TIME)
 
 
-def _number(value: int | None) -> int | None:
-    return value if value is not None and abs(value) < 2**31 else None
+def _cell(kind: str, value: Any) -> Any:
+    """Return a value as a column of a type can store it, None if it cannot."""
+    if kind == "STRING":
+        return text_of(value)
+    if kind in _LARGEST:
+        return value if type(value) is int and abs(value) < _LARGEST[kind] else None
+    if kind == "TIMESTAMP_LTZ":
+        return value if isinstance(value, datetime) else time_of(value)
+    if kind.startswith("MAP"):
+        pairs = value.items() if isinstance(value, Mapping) else ()
+        return [(str(text_of(key)), text_of(each)) for key, each in pairs]
+    return value
 
 
 def _columns(rows: Sequence[Mapping[str, Any]], names: Collection[str]) -> Page:
@@ -257,40 +247,21 @@ def _run(offset: str, data: bytes) -> Mapping[str, Any]:
         record = RunRecord.unpack(data)
     except RecordError:
         return {"offset": offset, "raw": data}
-    row = record._asdict()
+    row = {**record._asdict(), "offset": offset}
     for name in ("due", "promoted", "started", "ended"):
         row[name] = None if row[name] is None else moment(row[name])
-    for name in ("retries", "deliveries"):
-        row[name] = _number(row[name])
-    texts = {name: text_of(row[name]) for name in _RUN_TEXTS}
-    return {**row, **texts, "offset": offset}
+    return {name: _cell(kind, row.get(name)) for name, kind in TABLES["history"].items()}
 
 
 def _periodic(name: str, record: str) -> Mapping[str, Any]:
     """Return a periodic entry as a row."""
     raw = None
     try:
-        found: Periodic | UnreadableEntry = Periodic.unpack(name, record)
+        given = Periodic.unpack(name, record).as_dict()
     except Exception as exc:  # a schedule may be of any class
-        found = UnreadableEntry.of(name, record, exc)
+        given = UnreadableEntry.of(name, record, exc).as_dict()
         raw = to_bytes(record)
-    try:
-        given = found.as_dict()
-    except Exception as exc:
-        given = {"name": name, "status": "unreadable", "problem": str(exc)}
-        raw = to_bytes(record)
-    row: dict[str, Any] = {"raw": raw}
-    for column, kind in TABLES["periodic"].items():
-        value = given.get(column)
-        if kind == "TIMESTAMP_LTZ":
-            row[column] = time_of(value)
-        elif kind in ("INT", "BIGINT"):
-            row[column] = value if type(value) is int and abs(value) < _LARGEST[kind] else None
-        elif kind.startswith("MAP"):
-            pairs = value.items() if isinstance(value, Mapping) else ()
-            row[column] = [(str(text_of(key)), text_of(each)) for key, each in pairs]
-        elif column != "raw":
-            row[column] = text_of(value)
+    row = {column: _cell(kind, given.get(column)) for column, kind in TABLES["periodic"].items()}
     for column, empty in (("args", "[]"), ("kwargs", "{}")):
         row[column] = row[column] or (None if raw else empty)
-    return row
+    return {**row, "raw": raw}

@@ -101,7 +101,7 @@ def test_runs_that_are_forgotten_while_they_are_read_are_told(
 
     def read_all() -> None:
         for part in parts:
-            for page in part.ranges[0].pages(store, rows, 10):
+            for page in part.value[0].pages(store, rows, 10):
                 found.extend(page["id"])
             delayq_redis.client.xtrim("delayq:history", maxlen=left, approximate=False)
 

@@ -1,0 +1,159 @@
+"""The readers of the data source: any table in batches, and the history as a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
+
+from celery_delayq.errors import ConfigError, InvalidCursor
+from celery_delayq.model.history import check_range
+from celery_delayq.spark.access import opened
+from celery_delayq.spark.options import ReadOptions
+from celery_delayq.spark.read.filters import Wanted
+from celery_delayq.spark.read.history import START, check_loss, place_of, plan_runs
+from celery_delayq.spark.read.partitions import plan
+from celery_delayq.spark.read.table_rows import TableRows
+from celery_delayq.spark.read.tables import columns_of
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+    from pyspark.sql.types import StructType
+
+try:
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+except ImportError:  # PySpark 4.1, where that trigger is one batch of all there is
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """Stands for the one of later versions."""
+
+
+class _Reader:
+    """The part of both readers that executors need: they get a copy without a connection.
+
+    Parameters
+    ----------
+    schema : StructType
+        The columns to read: all of the table, or those of
+        ``spark.read.schema("id STRING, due TIMESTAMP")``.
+
+    Raises
+    ------
+    ConfigError
+        An option is wrong, or the table has no such column.
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._names = columns_of(options.table, schema)
+        self._wanted = Wanted.of(options)
+
+    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
+        """Yield the rows of a part; opens a connection of its own."""
+        options = self._options
+        rows = TableRows(options.table, self._names, self._wanted.tests())
+        with opened(options.access) as delayq:
+            for range_ in partition.value or ():  # None of Spark's own, if a table has no parts
+                for page in range_.pages(delayq.store, rows, options.batchsize):
+                    yield rows.batch(page)
+
+
+class BatchReader(_Reader, DataSourceReader):
+    """Reads one table in parallel parts."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self.pushFilters = Push(self)  # type: ignore[method-assign]
+
+    def push(self, filters: Iterable[Filter]) -> Iterator[Filter]:
+        """Apply filters, and yield those that are left to Spark."""
+        for each in filters:
+            narrowed = self._wanted.narrowed(each)
+            if narrowed is None:
+                yield each
+            else:
+                self._wanted = narrowed
+
+    def partitions(self) -> list[InputPartition]:
+        """Return the parts; reads only their bounds."""
+        options = self._options
+        with opened(options.access) as delayq:
+            return plan(delayq.store, self._wanted, options.partitions, options.batchsize)
+
+
+class Push:
+    """The method ``pushFilters`` of a reader, whether Spark pushes filters or not.
+
+    Spark refuses a reader that has the method while ``spark.sql.python.filterPushdown.enabled`` is
+    off, the default, and a reader does not know that setting. Spark compares ``__func__`` of the
+    method, so this object shows the one of Spark's base class.
+    """
+
+    def __init__(self, reader: BatchReader) -> None:
+        self._reader = reader
+        self.__func__: Any = DataSourceReader.pushFilters
+
+    def __call__(self, filters: list[Filter]) -> list[Filter]:
+        """Return the filters that are left to Spark."""
+        return [*self._reader.push(filters)]
+
+
+class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads the history as a stream.
+
+    The offset is the last run that was read. The history only grows at its end, so each run is
+    read once, whatever its due time.
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        if options.table != "history":
+            raise ConfigError(
+                f"table={options.table!r} cannot be read as a stream, history can; "
+                "use spark.read in place of spark.readStream"
+            )
+        try:
+            check_range(options.after or START, None)
+        except InvalidCursor as exc:
+            raise ConfigError(f"option {exc}") from exc
+        super().__init__(options, schema)
+        #: The last run for the trigger `availableNow`.
+        self._target: str | None = None
+
+    def initialOffset(self) -> dict[str, str]:  # noqa: N802
+        """Return the offset at which a new stream begins."""
+        return {"id": self._options.after or START}
+
+    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, str]:  # noqa: ARG002, N802
+        """Return the offset of the last run by now."""
+        reached = (start or self.initialOffset())["id"]
+        last = self._target or self._last() or reached
+        return {"id": max(reached, last, key=place_of)}
+
+    def reportLatestOffset(self) -> dict[str, str] | None:  # noqa: N802
+        """Return the offset of the last run by now, for the progress of the query."""
+        last = self._last()
+        return None if last is None else {"id": last}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Read no later runs than the last one by now."""
+        self._target = self._last() or START
+
+    def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[InputPartition]:
+        """Return the parts between two offsets."""
+        options, after, upto = self._options, start["id"], end["id"]
+        with opened(options.access) as delayq:
+            store = delayq.store
+            if after != upto:
+                check_loss(store, after, options.onloss)
+            parts, least = options.partitions, options.batchsize
+            return plan_runs(store, after, upto, parts, least, options.onloss)
+
+    def _last(self) -> str | None:
+        with opened(self._options.access) as delayq:
+            return delayq.store.history.last()
