@@ -8,7 +8,8 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -91,6 +92,17 @@ def access_of(given: dict[str, Any]) -> dict[str, str]:
     return {name: value for name in _ACCESS if (value := given.pop(name)) is not None}
 
 
+def show_summary(
+    summary: Any, title: str, sums: Iterable[tuple[str, int]], *, as_json: bool
+) -> None:
+    """Print a summary of a job, a dataclass, as JSON or its counts as a table."""
+    if as_json:
+        click.echo(json.dumps(asdict(summary)))
+    else:
+        is_dry = getattr(summary, "dry_run", False)
+        show(f"{title} (dry run: nothing was changed)" if is_dry else title, sums)
+
+
 def show(title: str, sums: Iterable[tuple[str, int]]) -> None:
     """Print counts as a table."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, show_header=False)
@@ -99,20 +111,14 @@ def show(title: str, sums: Iterable[tuple[str, int]]) -> None:
     for what, number in sums:
         table.add_row(Text(spelled(what)), f"{number:,}")
     console = Console(highlight=False, soft_wrap=True)
-    console.print(
-        Text(spelled(title), "bold")
-    )  # on a line of its own, so that names in it can be copied
+    # On a line of its own, so that names in it can be copied.
+    console.print(Text(spelled(title), "bold"))
     console.print(table)
 
 
 def warn(text: str) -> None:
     """Print a warning; the text may contain names and errors of anybody."""
     click.echo(spelled(text), err=True)
-
-
-def show_json(said: Mapping[str, Any]) -> None:
-    """Print a result as JSON."""
-    print(json.dumps(said))
 
 
 def _showing_errors(command: F) -> F:

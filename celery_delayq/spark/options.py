@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal, TypeVar, get_args
 
 from celery_delayq.errors import ConfigError
@@ -17,6 +17,22 @@ Table = Literal["scheduled", "ready", "leased", "dead_letters", "periodic", "his
 
 #: Options that Spark itself adds for a stream.
 _OF_SPARK = frozenset({"checkpointlocation", "path"})
+
+#: What options without a default are.
+_NEEDED = {
+    "task": "the name of a Celery task, such as mail.remind",
+    "idcolumn": "the column that identifies a row",
+}
+
+_CHOICES: Mapping[str, Any] = {"onconflict": OnConflict, "onloss": OnLoss, "table": Table}
+
+#: Type, least and greatest value of numbers.
+_NUMBERS: Mapping[str, tuple[Callable[[str], float], float, float]] = {
+    "priority": (int, 0, 255),
+    "batchsize": (int, 1, 10_000),
+    "partitions": (int, 1, 10_000),
+    "ratelimit": (float, 0.001, math.inf),
+}
 
 T = TypeVar("T")
 
@@ -76,21 +92,7 @@ class WriteOptions:
         ConfigError
             One is missing, unknown (the valid ones are listed) or wrong.
         """
-        given = _Given("writing", options, cls)
-        chosen = cls(
-            access=Access.of(given.options),
-            task=given.needed("task", "the name of a Celery task, such as mail.remind"),
-            idcolumn=given.needed("idcolumn", "the column that identifies a row"),
-            etacolumn=given.text("etacolumn"),
-            delaycolumn=given.text("delaycolumn"),
-            queue=given.text("queue"),
-            priority=given.number("priority", int, None, 0, 255),
-            onconflict=given.one_of("onconflict", get_args(OnConflict), "keep"),
-            batchsize=given.number("batchsize", int, 500, 1, 10_000),
-            ratelimit=given.number("ratelimit", float, None, 0.001, math.inf),
-            refused=given.text("refused") or "fail",
-            report=given.text("report"),
-        )
+        chosen = _parsed("writing", options, cls)
         if chosen.etacolumn is not None and chosen.delaycolumn is not None:
             raise ConfigError("etacolumn and delaycolumn are given: expected one of them")
         return chosen
@@ -120,7 +122,7 @@ class ReadOptions:
     """
 
     access: Access
-    table: Table
+    table: Table = "scheduled"
     queue: str | None = None
     task: str | None = None
     since: str | None = None
@@ -133,60 +135,46 @@ class ReadOptions:
     @classmethod
     def of(cls, options: Mapping[str, str]) -> ReadOptions:
         """Read the options of a read; raises what :meth:`WriteOptions.of` does."""
-        given = _Given("reading", options, cls)
-        return cls(
-            access=Access.of(given.options),
-            table=given.one_of("table", get_args(Table), "scheduled"),
-            queue=given.text("queue"),
-            task=given.text("task"),
-            since=given.text("since"),
-            until=given.text("until"),
-            partitions=given.number("partitions", int, 8, 1, 10_000),
-            batchsize=given.number("batchsize", int, 1000, 1, 10_000),
-            after=given.text("after"),
-            onloss=given.one_of("onloss", get_args(OnLoss), "warn"),
+        return _parsed("reading", options, cls)
+
+
+def _parsed(what: str, options: Mapping[str, str], kind: type[T]) -> T:
+    """Return options that Spark gives as texts, by names of any case."""
+    given = {name.lower(): text for name, text in options.items()}
+    own = {field.name: field for field in fields(kind) if field.name != "access"}  # type: ignore[arg-type]
+    valid = sorted([*own, *access.OPTIONS])
+    unknown = sorted(given.keys() - {*valid} - _OF_SPARK)
+    if unknown:
+        raise ConfigError(
+            f"unknown option(s) for {what}: {', '.join(unknown)}; valid are: {', '.join(valid)}"
         )
+    values: dict[str, Any] = {"access": Access.of(given)}
+    for name, field in own.items():
+        if text := given.get(name):
+            values[name] = _value(name, text)
+        elif field.default is MISSING:
+            raise ConfigError(f"the option {name} is missing: {_NEEDED[name]}")
+    return kind(**values)
 
 
-class _Given:
-    """Options as Spark gives them: texts, by names of any case."""
+def _value(name: str, text: str) -> Any:
+    if name in _CHOICES:
+        check_choice(name, text, _CHOICES[name])
+    if name not in _NUMBERS:
+        return text
+    kind, least, most = _NUMBERS[name]
+    try:
+        value = kind(text)
+        if least <= value <= most:
+            return value
+    except ValueError:
+        pass
+    expected = "a whole number" if kind is int else "a number"
+    raise ConfigError(f"{name}={text!r}: expected {expected} from {least:g} to {most:g}")
 
-    def __init__(self, what: str, options: Mapping[str, str], kind: Any) -> None:
-        self.options = {name.lower(): value for name, value in options.items()}
-        fields = [name for name in kind.__dataclass_fields__ if name != "access"]
-        valid = sorted([*fields, *access.OPTIONS])
-        unknown = sorted(self.options.keys() - {*valid} - _OF_SPARK)
-        if unknown:
-            raise ConfigError(
-                f"unknown option(s) for {what}: {', '.join(unknown)}; valid are: {', '.join(valid)}"
-            )
 
-    def text(self, name: str) -> str | None:
-        return self.options.get(name) or None
-
-    def needed(self, name: str, what: str) -> str:
-        value = self.text(name)
-        if value is None:
-            raise ConfigError(f"the option {name} is missing: {what}")
-        return value
-
-    def one_of(self, name: str, valid: tuple[T, ...], default: T) -> T:
-        value: Any = self.text(name) or default
-        if value not in valid:
-            raise ConfigError(f"{name}={value!r}; valid are: {', '.join(map(str, valid))}")
-        return value  # type: ignore[no-any-return]
-
-    def number(
-        self, name: str, kind: Callable[[str], Any], default: Any, least: float, most: float
-    ) -> Any:
-        text = self.text(name)
-        if text is None:
-            return default
-        try:
-            value = kind(text)
-            if least <= value <= most:
-                return value
-        except ValueError:
-            pass
-        what = "a whole number" if kind is int else "a number"
-        raise ConfigError(f"{name}={text!r}: expected {what} from {least:g} to {most:g}")
+def check_choice(name: str, value: object, choices: Any) -> None:
+    """Raise :class:`ConfigError` if a value is not one of the arguments of a ``Literal``."""
+    valid = get_args(choices)
+    if value not in valid:
+        raise ConfigError(f"{name}={value!r}; valid are: {', '.join(valid)}")

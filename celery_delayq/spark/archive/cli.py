@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 import click
@@ -10,12 +9,10 @@ import click
 from celery_delayq.spark import jobs
 from celery_delayq.spark.archive.folder import FolderTarget, check_archive_folder
 from celery_delayq.spark.archive.job import ArchiveOptions, archive
-from celery_delayq.spark.archive.no_database import refuse_database_options
 from celery_delayq.spark.archive.rows import COLUMNS
 
 
 @click.command("archive")
-@refuse_database_options
 @click.option("--folder", required=True, metavar="PATH", help="The folder of the archive, on any "
               "file system that Spark knows.")  # fmt: skip
 @click.option("--tables", metavar="NAMES", default="history,dead_letters", show_default=True,
@@ -44,16 +41,12 @@ def command(folder: str, tables: str, jars: str | None, as_json: bool, **given: 
     options.check()  # before Java is started
     spark = jobs.session("archive", jars)
     told = archive(spark, FolderTarget(spark, folder), options)
-    if as_json:
-        jobs.show_json(asdict(told))
-    else:
-        snapshot = f", snapshot {told.snapshot}" if told.snapshot else ""
-        jobs.show(f"{told.source}{snapshot}", told.sums())
+    title = f"{told.source}, snapshot {told.snapshot}" if told.snapshot else told.source
+    jobs.show_summary(told, title, told.sums(), as_json=as_json)
     if told.lost:
         jobs.warn(f"Runs may be missing: {told.lost}")
     if told.refused:
-        click.echo(
-            f"{told.refused:,} scheduled entries cannot be read; the snapshot has their bytes only",
-            err=True,
+        jobs.warn(
+            f"{told.refused:,} scheduled entries cannot be read; the snapshot has their bytes only"
         )
         raise click.exceptions.Exit(1)

@@ -23,7 +23,6 @@ from pyspark.sql import functions as F
 
 from celery_delayq.errors import ConfigError
 from celery_delayq.spark.archive.commits import ArchiveError, Commit
-from celery_delayq.spark.archive.no_database import check_no_database
 from celery_delayq.spark.archive.rows import COLUMNS, PARTITION, died_since, schema_of
 from celery_delayq.spark.session import setting
 from celery_delayq.utils.credentials import check_folder
@@ -39,9 +38,20 @@ _LOG, _STAGING = "_log", "_staging"
 _STAGED = re.compile(rf"{_STAGING}/\d+-[0-9a-f]+")
 
 
+_DATABASE = re.compile(
+    r"jdbc:|(postgres(ql)?|mysql|mariadb|sqlite|oracle|mssql)(\+\w+)?:", re.IGNORECASE
+)
+
+
 def check_archive_folder(folder: str) -> None:
     """Raise :class:`ConfigError` for the URL of a database, or one with a password."""
-    check_no_database(folder)
+    if _DATABASE.match(folder):
+        raise ConfigError(
+            "the folder is the URL of a database; archives of Spark are folders of Parquet files: "
+            "use --folder. Into a database go dead letters by 'celery -A <app> delayq dead "
+            "archive' or by workers (dead_letters_archive), and the schedule by 'celery -A <app> "
+            "delayq export'"
+        )
     check_folder(folder)
 
 
@@ -55,7 +65,7 @@ class FolderTarget:
     """
 
     def __init__(self, spark: SparkSession, folder: str) -> None:
-        check_no_database(folder)
+        check_archive_folder(folder)
         if not hasattr(spark, "_jsc"):
             raise ConfigError("this needs a session of spark-submit or python, not Spark Connect")
         self._spark, self._folder = spark, folder.rstrip("/") or "/"

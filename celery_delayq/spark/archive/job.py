@@ -6,12 +6,14 @@ removed from Redis. Each step determines what is left to do, so a job may be kil
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pyarrow as pa
@@ -31,12 +33,13 @@ from celery_delayq.spark.archive.rows import (
     ArchiveRows,
     Batches,
     died_since,
-    frame,
     schema_of,
 )
+from celery_delayq.spark.options import OnLoss, check_choice
 from celery_delayq.spark.read.filters import Wanted
 from celery_delayq.spark.read.history import START, RunsLost, loss, place_of, plan_runs
 from celery_delayq.spark.read.partitions import plan
+from celery_delayq.spark.read.readers import read_part
 from celery_delayq.spark.session import MOST_CONNECTIONS, described
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.scan import ScanStore
@@ -73,7 +76,7 @@ class ArchiveOptions:
     source: str | None = None
     older_than: float = 0.0
     remove: bool = False
-    on_loss: Literal["warn", "fail"] = "warn"
+    on_loss: OnLoss = "warn"
     partitions: int = 8
     batchsize: int = 1000
     access: Mapping[str, str] = field(default_factory=dict)
@@ -85,8 +88,7 @@ class ArchiveOptions:
             raise ConfigError(
                 f"tables={', '.join(unknown or self.tables)!r}; valid are: {', '.join(COLUMNS)}"
             )
-        if self.on_loss not in ("warn", "fail"):
-            raise ConfigError(f"on_loss={self.on_loss!r}; valid are: warn, fail")
+        check_choice("on_loss", self.on_loss, OnLoss)
         if self.older_than < 0:
             raise ConfigError(f"older_than={self.older_than!r}: expected seconds, from 0")
         for name in ("partitions", "batchsize"):
@@ -255,9 +257,16 @@ class _ArchiveJob:
         parts: Sequence[InputPartition],
         constant: Mapping[str, str] = {},
     ) -> DataFrame:
-        rows = partial(ArchiveRows, table, columns, constant)
-        limit = self._options.batchsize
-        return frame(self._spark, self._access, parts, rows, schema_of(columns), limit)
+        """Return the rows of parts of a table; each part is one Spark task."""
+        access, limit, number = self._access, self._options.batchsize, len(parts)
+
+        def read(batches: Batches) -> Batches:
+            for batch in batches:
+                for place in batch.column(0).to_pylist():
+                    rows = ArchiveRows(table, columns, constant)
+                    yield from read_part(access, parts[place], rows, limit)
+
+        return self._spark.range(0, number, 1, max(1, number)).mapInArrow(read, schema_of(columns))
 
     def _plan(self, store: Store, wanted: Wanted) -> list[InputPartition]:
         return plan(store, wanted, self._options.partitions, self._options.batchsize)
@@ -315,12 +324,6 @@ def _with(told: ArchiveSummary, staged: Commit) -> ArchiveSummary:
     return replace(told, unreadable=told.unreadable + staged.unreadable)
 
 
-def _discarded(
-    queue: str, dead_letters: Sequence[tuple[str, int]], token: str, store: Store
-) -> list[StatusCode]:
-    return store.dead_letters.delete(queue, dead_letters, token)
-
-
 def _removing(access: Access) -> Callable[[Batches], Batches]:
     """Return the function that removes dead letters on executors, each only if unchanged."""
 
@@ -328,17 +331,21 @@ def _removing(access: Access) -> Callable[[Batches], Batches]:
         states: Counter[StatusCode] = Counter()
         with opened(access) as delayq:
             for batch in batches:
-                by_queue: dict[str, list[tuple[str, int]]] = defaultdict(list)
-                rows = (batch.column(name).to_pylist() for name in ("queue", "name", "died_ms"))
-                for queue, name, died_ms in zip(*rows, strict=True):
-                    by_queue[queue].append((to_text(name), died_ms))
-                for queue, dead_letters in by_queue.items():
+                columns = (batch.column(name).to_pylist() for name in ("queue", "name", "died_ms"))
+                rows = sorted(zip(*columns, strict=True))
+                for queue, found in groupby(rows, itemgetter(0)):
+                    dead_letters = [(to_text(name), died_ms) for _, name, died_ms in found]
                     for start in range(0, len(dead_letters), BATCH):
                         part = dead_letters[start : start + BATCH]
-                        states.update(
-                            delayq.session.ask(partial(_discarded, queue, part, uuid4().hex))
-                        )
+                        delete = partial(_delete, queue=queue, part=part, token=uuid4().hex)
+                        states.update(delayq.session.ask(delete))
         removed = states.pop("d", 0)
         yield pa.RecordBatch.from_pydict({"removed": [removed], "gone": [states.total()]})
 
     return remove
+
+
+def _delete(
+    store: Store, *, queue: str, part: Sequence[tuple[str, int]], token: str
+) -> list[StatusCode]:
+    return store.dead_letters.delete(queue, part, token)

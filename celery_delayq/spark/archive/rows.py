@@ -6,20 +6,18 @@ A digest identifies each row. Everything here runs on executors.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import functions as F
-from pyspark.sql.datasource import InputPartition
 
 from celery_delayq.errors import RecordError
 from celery_delayq.model.dead_letter import DeadLetter, DeadLettered
 from celery_delayq.model.envelope import MAX_DUE_MS
 from celery_delayq.model.lookup import Listed, to_bytes, to_text
 from celery_delayq.model.scheduled import moment
-from celery_delayq.spark.access import Access, opened
 from celery_delayq.spark.read.history import place_of
 from celery_delayq.spark.read.messages import name_of, text_of
 from celery_delayq.spark.read.table_rows import Page, TableRows
@@ -28,7 +26,7 @@ from celery_delayq.transfer.dead_letter_row import DeadLetterRow
 from celery_delayq.transfer.schedule_row import ScheduleRow
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -162,36 +160,3 @@ def _days(times: Sequence[datetime]) -> pa.Array:
     """Return the days of times, in UTC."""
     days: list[date] = [each.astimezone(timezone.utc).date() for each in times]
     return pa.array(days, pa.date32())
-
-
-def frame(
-    spark: SparkSession,
-    access: Access,
-    parts: Sequence[InputPartition],
-    rows: Callable[[], ArchiveRows],
-    schema: str,
-    limit: int,
-) -> DataFrame:
-    """Return the rows of parts of a table; each part is one Spark task.
-
-    Parameters
-    ----------
-    rows : Callable[[], ArchiveRows]
-        Makes the object that makes rows.
-    limit : int
-        Entries per round trip.
-    """
-    if not parts:
-        return spark.createDataFrame([], schema)
-
-    def read(batches: Batches) -> Batches:
-        for batch in batches:
-            for place in batch.column(0).to_pylist():
-                made = rows()
-                with opened(access) as delayq:
-                    for range_ in parts[place].value:
-                        for page in range_.pages(delayq.store, made, limit):
-                            yield made.batch(page)
-
-    number = len(parts)
-    return spark.range(0, number, 1, number).mapInArrow(read, schema)

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import (
 
 from celery_delayq.errors import ConfigError, InvalidCursor
 from celery_delayq.model.history import check_range
-from celery_delayq.spark.access import opened
+from celery_delayq.spark.access import Access, opened
 from celery_delayq.spark.options import ReadOptions
 from celery_delayq.spark.read.filters import Wanted
 from celery_delayq.spark.read.history import START, check_loss, place_of, plan_runs
@@ -58,10 +58,17 @@ class _Reader:
         """Yield the rows of a part; opens a connection of its own."""
         options = self._options
         rows = TableRows(options.table, self._names, self._wanted.tests())
-        with opened(options.access) as delayq:
-            for range_ in partition.value or ():  # None of Spark's own, if a table has no parts
-                for page in range_.pages(delayq.store, rows, options.batchsize):
-                    yield rows.batch(page)
+        return read_part(options.access, partition, rows, options.batchsize)
+
+
+def read_part(
+    access: Access, partition: InputPartition, rows: TableRows, limit: int
+) -> Iterator[RecordBatch]:
+    """Yield the rows of a part, at most about *limit* at a time."""
+    with opened(access) as delayq:
+        for range_ in partition.value or ():  # None of Spark's own, if a table has no parts
+            for page in range_.pages(delayq.store, rows, limit):
+                yield rows.batch(page)
 
 
 class BatchReader(_Reader, DataSourceReader):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 import click
@@ -15,6 +14,8 @@ from celery_delayq.spark.reconcile.options import ReconcileOptions
 
 #: Up to a hundred years.
 _SECONDS = click.FloatRange(0, 100 * 366 * 86_400)
+
+_RANGES = ("partition_column", "lower_bound", "upper_bound", "partitions")
 
 
 @click.command("reconcile")
@@ -65,36 +66,22 @@ _SECONDS = click.FloatRange(0, 100 * 366 * 86_400)
 @click.option("--refused", metavar="FOLDER", help="Folder for rows that cannot be scheduled.")
 @jobs.options
 def command(
-    *,
-    jdbc_url: str,
-    table: str | None,
-    query: str | None,
-    user: str | None,
-    driver: str | None,
-    partition_column: str | None,
-    lower_bound: str | None,
-    upper_bound: str | None,
-    partitions: int | None,
-    arguments: str | None,
-    grace: float | None,
-    jars: str | None,
-    as_json: bool,
-    **given: Any,
+    jdbc_url: str, arguments: str | None, jars: str | None, as_json: bool, **given: Any
 ) -> None:
     """Schedule rows that are pending in a database and missing in the queue.
 
     Tasks of changed rows are replaced. Rows whose task is ready, runs, waits for a retry, is dead
     or has just finished are left alone. The job may be interrupted and repeated.
     """
-    if (table is None) == (query is None):
+    database = {name: given.pop(name) for name in ("table", "query", "user", "driver")}
+    if (database["table"] is None) == (database["query"] is None):
         raise click.UsageError("give either --table or --query")
-    if grace is not None and given["created"] is None:
+    if given["grace"] is None:
+        given["grace"] = 3600.0
+    elif given["created"] is None:
         raise click.UsageError("--grace needs --created-column")
-    ranges = (partition_column, lower_bound, upper_bound, partitions)
-    partitioned = None
-    if partition_column and lower_bound and upper_bound and partitions:
-        partitioned = partition_column, lower_bound, upper_bound, partitions
-    elif any(ranges):
+    ranges = tuple(given.pop(name) for name in _RANGES)
+    if any(ranges) and not all(ranges):
         raise click.UsageError(
             "--partition-column, --lower-bound, --upper-bound and --partitions go together"
         )
@@ -102,26 +89,13 @@ def command(
     options = ReconcileOptions(
         **given,
         arguments=None if arguments is None else [each.strip() for each in arguments.split(",")],
-        grace=3600.0 if grace is None else grace,
         access=access,
     )
     WriteOptions.of(options.writing())  # before Java is started
     spark = jobs.session(f"reconcile {options.task}", jars)
-    rows = read_jdbc(
-        spark,
-        jdbc_url,
-        table=table,
-        query=query,
-        user=user,
-        driver=driver,
-        partitioned=partitioned,
-    )
+    rows = read_jdbc(spark, jdbc_url, **database, partitioned=ranges if all(ranges) else None)
     summary = reconcile(spark, rows, options)
-    if as_json:
-        jobs.show_json(asdict(summary))
-    else:
-        dry = " (dry run: nothing was changed)" if summary.dry_run else ""
-        jobs.show(f"{options.task}{dry}", summary.sums())
+    jobs.show_summary(summary, options.task, summary.sums(), as_json=as_json)
     if summary.refused:
         jobs.warn(f"{summary.refused:,} row(s) refused: {summary.why}")
         raise click.exceptions.Exit(1)

@@ -11,8 +11,9 @@ from pyspark.sql import functions as F
 from celery_delayq.errors import ConfigError
 from celery_delayq.spark.access import opened
 from celery_delayq.spark.arrow import arrow_schema
-from celery_delayq.spark.options import WriteOptions
+from celery_delayq.spark.options import WriteOptions, check_choice
 from celery_delayq.spark.reconcile.options import (
+    Orphans,
     ReconcileOptions,
     ReconcileSummary,
     TooManyOrphans,
@@ -61,8 +62,7 @@ def reconcile(spark: SparkSession, rows: DataFrame, options: ReconcileOptions) -
 
 class _ReconcileJob:
     def __init__(self, spark: SparkSession, rows: DataFrame, options: ReconcileOptions) -> None:
-        if options.orphans not in ("report", "cancel"):
-            raise ConfigError(f"orphans={options.orphans!r}; valid are: report, cancel")
+        check_choice("orphans", options.orphans, Orphans)
         self._spark, self._options = spark, options
         self._writing = WriteOptions.of(options.writing())
         self._all = rows

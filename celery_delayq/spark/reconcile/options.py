@@ -12,6 +12,8 @@ from celery_delayq.spark.reconcile.verdicts import OWN
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+Orphans = Literal["report", "cancel"]
+
 
 class TooManyOrphans(DelayQError):
     """More tasks have no row than ``max_orphans`` allows; nothing was changed."""
@@ -58,7 +60,7 @@ class ReconcileOptions:
     created: str | None = None
     grace: float = 3600.0
     finished_within: float = 86_400.0
-    orphans: Literal["report", "cancel"] = "report"
+    orphans: Orphans = "report"
     max_orphans: int | None = None
     dry_run: bool = False
     queue: str | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def command(
     if html is not None:
         html.write_text(page(told) if title is None else page(told, title), "utf-8")
     if as_json:
-        jobs.show_json(told.as_dict())
+        click.echo(json.dumps(told.as_dict()))
     else:
         terminal.show(told)
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 import click
 
 from celery_delayq.spark import jobs
 from celery_delayq.spark.archive.folder import FolderTarget, check_archive_folder
-from celery_delayq.spark.archive.no_database import refuse_database_options
 from celery_delayq.spark.restore.job import RestoreOptions, restore
 
 
 @click.command("restore")
-@refuse_database_options
 @click.option("--folder", required=True, metavar="PATH", help="The folder of the archive, on any "
               "file system that Spark knows.")  # fmt: skip
 @click.option("--table", type=click.Choice(["scheduled", "dead_letters"]), default="scheduled",
@@ -45,12 +42,8 @@ def command(folder: str, jars: str | None, as_json: bool, **given: Any) -> None:
     options.check()  # before Java is started
     spark = jobs.session("restore", jars)
     told = restore(spark, FolderTarget(spark, folder), options)
-    if as_json:
-        jobs.show_json(asdict(told))
-    else:
-        dry = " (dry run: nothing was changed)" if told.dry_run else ""
-        title = f"snapshot {told.snapshot}" if told.snapshot else "dead letters"
-        jobs.show(f"{title}{dry}", told.outcomes.items())
+    title = f"snapshot {told.snapshot}" if told.snapshot else "dead letters"
+    jobs.show_summary(told, title, told.outcomes.items(), as_json=as_json)
     if told.missing:
         jobs.warn(f"{told.missing:,} row(s) of the snapshot are missing: some files are gone")
     if told.outcomes.get("refused"):

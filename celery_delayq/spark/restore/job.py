@@ -19,6 +19,7 @@ from celery_delayq.spark.access import Access, opened
 from celery_delayq.spark.archive.commits import ArchiveError, Commit, source_of
 from celery_delayq.spark.archive.folder import ArchivedTable, FolderTarget
 from celery_delayq.spark.archive.rows import Batches, died_since
+from celery_delayq.spark.options import check_choice
 from celery_delayq.spark.session import described
 from celery_delayq.transfer import dead_letter_restore, schedule
 from celery_delayq.transfer.dead_letter_row import DeadLetterRow, is_meant
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from celery_delayq.app import DelayQ
 
 Overdue = Literal["run", "skip"]
+Restorable = Literal["scheduled", "dead_letters"]
 
 #: Columns of rows to restore, and of their outcomes.
 _ENTRY = ("queue", "id", "task", "due_ms", "step", "message_id", "message", "problem")
@@ -68,7 +70,7 @@ class RestoreOptions:
         How the queue is found: the options ``url``, ``app``, ``keyprefix`` of the data source.
     """
 
-    table: Literal["scheduled", "dead_letters"] = "scheduled"
+    table: Restorable = "scheduled"
     snapshot: str | None = None
     source: str | None = None
     queue: str | None = None
@@ -82,12 +84,8 @@ class RestoreOptions:
 
     def check(self) -> None:
         """Raise :class:`ConfigError`, or the error of a filter, if an option is wrong."""
-        for name, valid in (
-            ("table", ("scheduled", "dead_letters")),
-            ("overdue", ("run", "skip")),
-        ):
-            if getattr(self, name) not in valid:
-                raise ConfigError(f"{name}={getattr(self, name)!r}; valid are: {', '.join(valid)}")
+        check_choice("table", self.table, Restorable)
+        check_choice("overdue", self.overdue, Overdue)
         if self.table == "dead_letters" and (self.snapshot is not None or self.overdue != "run"):
             raise ConfigError("snapshot and overdue are for the table scheduled")
         if not 1 <= self.connections <= 10_000:
@@ -225,6 +223,7 @@ def _dead_letters(archived: ArchivedTable, options: RestoreOptions, own: str) ->
 
 def _putting(options: RestoreOptions) -> Callable[[Batches], Batches]:
     """Return the function that restores rows on executors, over one connection each."""
+    schema = pa.schema({"outcome": pa.string(), "number": pa.int64(), "why": pa.string()})
     put = _put_entries if options.table == "scheduled" else _put_dead_letters
 
     def run(batches: Batches) -> Batches:
@@ -234,18 +233,12 @@ def _putting(options: RestoreOptions) -> Callable[[Batches], Batches]:
             while page := [*islice(rows, _PAGE)]:
                 put(delayq, page, options, report)
         outcomes: Counter[Any] = +report.outcomes
-        why = [
-            report.refusals[0].reason if name == "refused" and report.refusals else None
-            for name in outcomes
+        why = {"refused": report.refusals[0].reason} if report.refusals else {}
+        found = [
+            {"outcome": name, "number": number, "why": why.get(name)}
+            for name, number in outcomes.items()
         ]
-        yield pa.RecordBatch.from_arrays(
-            [
-                pa.array([*outcomes], pa.string()),
-                pa.array(outcomes.values(), pa.int64()),
-                pa.array(why, pa.string()),
-            ],
-            names=["outcome", "number", "why"],
-        )
+        yield pa.RecordBatch.from_pylist(found, schema)
 
     return run
 
