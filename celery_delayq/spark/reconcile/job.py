@@ -6,9 +6,13 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from pyspark import StorageLevel
+from pyspark.sql import Window
 from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType, TimestampNTZType
 
 from celery_delayq.errors import ConfigError
+from celery_delayq.model.scheduled import moment
 from celery_delayq.spark.access import opened
 from celery_delayq.spark.arrow import arrow_schema
 from celery_delayq.spark.options import WriteOptions, check_choice
@@ -20,7 +24,6 @@ from celery_delayq.spark.reconcile.options import (
     check_columns,
 )
 from celery_delayq.spark.reconcile.verdicts import (
-    EPOCH,
     ID,
     OWN,
     PRESENT,
@@ -33,7 +36,7 @@ from celery_delayq.spark.reconcile.verdicts import (
 )
 from celery_delayq.spark.session import MOST_CONNECTIONS, setting
 from celery_delayq.spark.write.rows import TaskRows
-from celery_delayq.spark.write.sender import app_of, queue_of
+from celery_delayq.spark.write.sender import queue_of
 from celery_delayq.spark.write.writer import write
 
 if TYPE_CHECKING:
@@ -74,7 +77,7 @@ class _ReconcileJob:
         self._columns = [options.key, options.eta, *named]
         TaskRows(self._writing, arrow_schema(rows.select(*map(_quoted, self._columns)).schema))
         with opened(self._writing.access) as delayq:
-            queue = queue_of(app_of(delayq), self._writing)
+            queue = queue_of(delayq.app, self._writing)
             if queue is None:
                 raise ConfigError(
                     f"{options.task} goes to an exchange: name its queue by the option queue"
@@ -82,8 +85,6 @@ class _ReconcileJob:
             self._queue, self._now = queue, delayq.store.now_ms()
 
     def run(self) -> ReconcileSummary:
-        from pyspark import StorageLevel
-
         with setting(self._spark, _COALESCE, "true"):
             judged = self._joined().persist(StorageLevel.MEMORY_AND_DISK)
         try:
@@ -133,7 +134,7 @@ class _ReconcileJob:
             new, replaced = written["new"] - made_way, written["replaced"] + made_way
         cancelled = 0
         if number("orphan") and self._options.orphans == "cancel":
-            still = self._ids(self._all)
+            still = self._all.select(self._id_column().alias(ID))
             orphans = meant("orphan").select(ID)
             cancelled = self._cancel(orphans.join(still, ID, "left_anti"), False)
         return ReconcileSummary(**told, new=new, replaced=replaced, kept=kept, cancelled=cancelled)
@@ -142,13 +143,10 @@ class _ReconcileJob:
 
     def _joined(self) -> DataFrame:
         """Return all rows and orphans with a verdict for each."""
-        from pyspark.sql import Window
-        from pyspark.sql.types import StringType, StructField, StructType
-
         young = F.lit(False) if self._options.created is None else self._is_young()
         rows = self._all.select(
             *map(_quoted, self._columns),
-            self._id_column(self._all).alias(ID),
+            self._id_column().alias(ID),
             F.coalesce(young, F.lit(False)).alias(f"{OWN}young"),
         ).withColumn(f"{OWN}times", F.count("*").over(Window.partitionBy(ID)))
         entries = self._entries()
@@ -162,21 +160,16 @@ class _ReconcileJob:
         return joined.mapInArrow(judge, StructType([*fields, *more]))
 
     def _is_young(self) -> Column:
-        from pyspark.sql.types import TimestampNTZType
-
         created = self._options.created or ""
-        edge = EPOCH + timedelta(milliseconds=self._now) - timedelta(seconds=self._options.grace)
+        edge = moment(self._now) - timedelta(seconds=self._options.grace)
         text = edge.replace(tzinfo=None).isoformat(" ")
         is_naive = isinstance(self._all.schema[created].dataType, TimestampNTZType)
         literal = f"TIMESTAMP_NTZ'{text}'" if is_naive else f"TIMESTAMP'{text} UTC'"
         return F.col(_quoted(created)) > F.expr(literal)
 
-    def _id_column(self, rows: DataFrame) -> Column:
-        key = rows[_quoted(self._options.key)].cast("string")
+    def _id_column(self) -> Column:
+        key = self._all[_quoted(self._options.key)].cast("string")
         return F.concat(F.lit(f"{self._options.task}:"), key)
-
-    def _ids(self, rows: DataFrame) -> DataFrame:
-        return rows.select(self._id_column(rows).alias(ID))
 
     def _entries(self) -> DataFrame:
         """Return the state of each task once.
@@ -196,8 +189,7 @@ class _ReconcileJob:
             .otherwise("scheduled")
         )
         found = scheduled.select("id", state.alias("state"), *says)
-        ago = self._now - self._options.finished_within * 1000
-        since = EPOCH + timedelta(milliseconds=max(0, ago))
+        since = moment(max(0, self._now - int(self._options.finished_within * 1000)))
         ended = self._table("history", "id STRING, state STRING", since=since.isoformat())
         # A cancelled message stays in its ready list until a worker takes it.
         ready = self._table("ready", "id STRING, cancelled BOOLEAN")

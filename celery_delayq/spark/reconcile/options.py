@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from pyspark.sql import types
+
 from celery_delayq.errors import ConfigError, DelayQError
 from celery_delayq.spark.reconcile.verdicts import OWN
 
@@ -132,8 +134,6 @@ class ReconcileSummary:
 
 def check_columns(rows: DataFrame, options: ReconcileOptions) -> None:
     """Raise :class:`ConfigError` if a column is missing or has a wrong type."""
-    from pyspark.sql import types
-
     for name, column in (
         ("key", options.key),
         ("eta", options.eta),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime, timezone
 from functools import partial
 from typing import Any
 
@@ -27,8 +26,6 @@ RANKS = ("leased", "ready", "retry", "elsewhere", "scheduled", "dead", "finished
 #: Prefix of columns that are added to rows.
 OWN = "_delayq_"
 ID, VERDICT, WHY = f"{OWN}id", f"{OWN}verdict", refusals.ERROR
-
-EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 #: Ids per round trip.
 _PAGE = 500

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 from kombu.utils.json import JSONEncoder, loads
+from pyarrow import types
 
 from celery_delayq.errors import ConfigError
 from celery_delayq.model.envelope import Due
@@ -25,6 +26,24 @@ _encode: Callable[[Any], str] = JSONEncoder(sort_keys=True).encode
 _encode_text: Callable[[Any], str] = json.JSONEncoder().encode
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+_TEXT = (types.is_string, types.is_large_string)
+
+#: Types whose values Python writes as Celery's ``saferepr`` does.
+_FLAT = (*_TEXT, types.is_integer, types.is_floating, types.is_boolean)
+
+#: By option, the types that its column may have, and their names.
+_KINDS = {
+    "idcolumn": (
+        (*_TEXT, types.is_integer, types.is_decimal, types.is_temporal),
+        "text, a number or a time; several columns make one by concat_ws",
+    ),
+    "etacolumn": ((types.is_timestamp,), "a timestamp"),
+    "delaycolumn": (
+        (types.is_integer, types.is_floating, types.is_decimal, types.is_duration),
+        "seconds or an interval",
+    ),
+}
 
 #: The last moment of the year 9999, in µs.
 _LATEST = 253_402_300_799_999_999
@@ -77,42 +96,25 @@ class TaskRows:
     def __init__(self, options: WriteOptions, schema: pa.Schema) -> None:
         self._options = options
         self._schema = pa.schema([each.with_type(_in_utc(each.type)) for each in schema])
-        self._id, self._eta, self._delay = (
-            options.idcolumn,
-            options.etacolumn,
-            options.delaycolumn,
-        )
+        self._id, self._eta = options.idcolumn, options.etacolumn
+        self._delay = options.delaycolumn
         twice = [name for name, number in Counter(schema.names).items() if number > 1]
         if twice:
             raise ConfigError(f"{', '.join(twice)}: several columns have this name; rename them")
         used = [name for name in (self._id, self._eta, self._delay, ERROR) if name is not None]
-        for option in ("idcolumn", "etacolumn", "delaycolumn"):
+        for option, (kinds, expected) in _KINDS.items():
             name = getattr(options, option)
             if name is not None and name not in schema.names:
                 raise ConfigError(
                     f"{option}={name!r}: no such column; there are: {', '.join(schema.names)}"
                 )
-        if self._eta is not None and not pa.types.is_timestamp(
-            kind := schema.field(self._eta).type
-        ):
-            raise ConfigError(f"etacolumn={self._eta!r} is of type {kind}: expected a timestamp")
-        if self._delay is not None and not _is_delay(kind := schema.field(self._delay).type):
-            raise ConfigError(
-                f"delaycolumn={self._delay!r} is of type {kind}: expected seconds or an interval"
-            )
-        if not _is_text(kind := schema.field(self._id).type):
-            raise ConfigError(
-                f"idcolumn={self._id!r} is of type {kind}: expected text, a number or a time; "
-                "several columns make one by concat_ws"
-            )
+            if name is not None and not _is_any(kind := schema.field(name).type, kinds):
+                raise ConfigError(f"{option}={name!r} is of type {kind}: expected {expected}")
         # Sorted, so the order of columns does not change the version.
         self._names = sorted(name for name in schema.names if name not in used)
-        texts = [_encode_text(name).replace("%", "%%") for name in self._names]
-        self._json = f"{{{', '.join(f'{text}: %s' for text in texts)}}}"
-        shown = [repr(name).replace("%", "%%") for name in self._names]
-        self._shown = f"{{{', '.join(f'{text}: %r' for text in shown)}}}"
-        if not all(_is_flat(schema.field(name).type) for name in self._names):
-            self._shown = ""
+        self._json = _template(map(_encode_text, self._names), "%s")
+        is_flat = all(_is_any(schema.field(name).type, _FLAT) for name in self._names)
+        self._shown = _template(map(repr, self._names), "%r") if is_flat else ""
 
     def read(self, batch: pa.RecordBatch) -> Iterator[TaskRow]:
         """Yield the call of each row of a batch, whatever the time zone of Spark's session."""
@@ -143,15 +145,11 @@ class TaskRows:
 
     def item(self, row: TaskRow) -> Item:
         """Return the call of a row as an item of ``schedule_many``."""
-        eta = countdown = None
-        if self._eta is not None:
-            eta = _EPOCH + timedelta(microseconds=row.when)
-        else:
-            countdown = row.when
+        is_eta = self._eta is not None
         return Item(
             kwargs=loads(row.kwargs),
-            eta=eta,
-            countdown=countdown,
+            eta=_EPOCH + timedelta(microseconds=row.when) if is_eta else None,
+            countdown=None if is_eta else row.when,
             id=row.id,
             unique_key=Key(row.key),
             version=self._version(row.when, row.kwargs),
@@ -192,7 +190,6 @@ class TaskRows:
 
 def _in_utc(kind: pa.DataType) -> pa.DataType:
     """Return a type with UTC in place of all other time zones."""
-    types = pa.types
 
     def inner(field: pa.Field) -> pa.Field:
         return field.with_type(_in_utc(field.type))
@@ -241,8 +238,7 @@ _OF_BOOLEANS = {True: "true", False: "false", None: "null"}
 
 def _texts(kind: pa.DataType, values: list[Any], wrong: dict[int, str]) -> list[str]:
     """Return values of a column as JSON; add errors to *wrong*."""
-    types = pa.types
-    if types.is_string(kind) or types.is_large_string(kind):
+    if _is_any(kind, _TEXT):
         encode: Callable[[Any], str] = _encode_text
     elif types.is_boolean(kind):
         encode = _OF_BOOLEANS.__getitem__
@@ -266,36 +262,11 @@ def _text(encode: Callable[[Any], str], value: Any, place: int, wrong: dict[int,
         return ""
 
 
-def _is_flat(kind: pa.DataType) -> bool:
-    """Return whether Python writes values of a type as Celery's ``saferepr`` does."""
-    types = pa.types
-    checks = (
-        types.is_string,
-        types.is_large_string,
-        types.is_integer,
-        types.is_floating,
-        types.is_boolean,
-    )
+def _template(names: Iterable[str], cell: str) -> str:
+    """Return a format for an object with these names, and a cell for each value."""
+    texts = (f"{name.replace('%', '%%')}: {cell}" for name in names)
+    return f"{{{', '.join(texts)}}}"
+
+
+def _is_any(kind: pa.DataType, checks: Iterable[Callable[[pa.DataType], bool]]) -> bool:
     return any(check(kind) for check in checks)
-
-
-def _is_delay(kind: pa.DataType) -> bool:
-    types = pa.types
-    return any(
-        check(kind)
-        for check in (types.is_integer, types.is_floating, types.is_decimal, types.is_duration)
-    )
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    types = pa.types
-    return any(
-        check(kind)
-        for check in (
-            types.is_string,
-            types.is_large_string,
-            types.is_integer,
-            types.is_decimal,
-            types.is_temporal,
-        )
-    )

@@ -51,7 +51,7 @@ class Sending:
 
     def __init__(self, delayq: DelayQ, options: WriteOptions, refused: Refusals) -> None:
         self._delayq = delayq
-        self._app = app_of(delayq)
+        self._app = delayq.app
         self._options = options
         self._refused = refused
         self._queue = queue_of(self._app, options)
@@ -184,8 +184,3 @@ def queue_of(app: Celery, options: WriteOptions) -> str | None:
         return options.queue
     queue = app.amqp.router.route({}, options.task).get("queue")
     return None if queue is None else str(queue.name)
-
-
-def app_of(delayq: DelayQ) -> Celery:
-    """Return the app of a client."""
-    return delayq.app

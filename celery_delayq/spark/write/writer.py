@@ -32,7 +32,7 @@ from celery_delayq.spark.options import WriteOptions
 from celery_delayq.spark.write import refused_rows as refusals
 from celery_delayq.spark.write.refused_rows import Refusals
 from celery_delayq.spark.write.rows import TaskRows
-from celery_delayq.spark.write.sender import SUMS, Sending, app_of
+from celery_delayq.spark.write.sender import SUMS, Sending
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -88,7 +88,8 @@ class _Writing:
         options = self._options
         return f"{options.refused}/_pending-{self._run}" if options.keeps_refused else None
 
-    def _write(self, batches: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Schedule the rows of one partition; runs on an executor."""
         context = TaskContext.get()
         attempt = (
             "0-0" if context is None else f"{context.partitionId():05}-{context.taskAttemptId()}"
@@ -98,68 +99,48 @@ class _Writing:
             opened(self._options.access) as delayq,
             Refusals(self._pending, name, self._options.refused == "count") as refused,
         ):
-            counts = Sending(delayq, self._options, refused).send(batches)
+            counts = Sending(delayq, self._options, refused).send(iterator)
         return Written(counts, refused.file, refused.why)
 
-    def _commit(self, messages: list[Any], **more: object) -> None:
-        sums = _sums(messages)
-        pending = self._pending
+    def commit(self, messages: list[Any], batchId: int | None = None) -> None:  # noqa: N803
+        """Keep refused rows and report the sums, of a stream those of a batch."""
+        pending, there = self._pending, [each for each in messages if each is not None]
         if pending is not None:
-            files = [each.refused for each in messages if each is not None and each.refused]
+            files = [each.refused for each in there if each.refused]
             refusals.keep(self._options.refused, pending, files)
+        sums = _sums(there)
         logger.info("write committed: task=%s %s", self._options.task, _said(sums))
-        why = [each.why for each in messages if each is not None and each.why]
-        self._report({"state": "committed", **more, **sums, **({"why": why[0]} if why else {})})
+        why = next((each.why for each in there if each.why), None)
+        self._report("committed", batchId, {**sums, **({"why": why} if why else {})})
 
-    def _abort(self, messages: list[Any], **more: object) -> None:
-        sums = _sums(messages)
+    def abort(self, messages: list[Any], batchId: int | None = None) -> None:  # noqa: N803
+        """Report the sums of a failed job, of a stream those of a failed batch."""
         pending = self._pending
         if pending is not None:
             refusals.drop(pending)
+        sums = _sums([each for each in messages if each is not None])
         logger.warning(
             "write failed, written tasks stay and running it again adds the rest: task=%s %s",
             self._options.task,
             _said(sums),
         )
-        self._report({"state": "aborted", **more, **sums})
+        self._report("aborted", batchId, sums)
 
-    def _report(self, said: Mapping[str, object]) -> None:
+    def _report(self, state: str, batch: int | None, said: Mapping[str, object]) -> None:
         if self._options.report is not None:
             path = Path(self._options.report)
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps({"task": self._options.task, **said}) + "\n")
+            more = {} if batch is None else {"batch": batch}
+            told = {"task": self._options.task, "state": state, **more, **said}
+            path.write_text(json.dumps(told) + "\n")
 
 
 class Writer(_Writing, DataSourceArrowWriter):
     """Writes a data frame."""
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Schedule the rows of one partition; runs on an executor."""
-        return self._write(iterator)
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Keep refused rows and report the sums; runs on the driver."""
-        self._commit(messages)
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Report the sums of a failed job; runs on the driver."""
-        self._abort(messages)
-
 
 class StreamWriter(_Writing, DataSourceStreamArrowWriter):
     """Writes each batch of a stream; one that is written again adds nothing."""
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Schedule the rows of one partition; runs on an executor."""
-        return self._write(iterator)
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Keep refused rows and report the sums of a batch."""
-        self._commit(messages, batch=batchId)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Report the sums of a failed batch."""
-        self._abort(messages, batch=batchId)
 
 
 def write(rows: DataFrame, options: Mapping[str, str]) -> Mapping[str, Any]:
@@ -181,7 +162,7 @@ def write(rows: DataFrame, options: Mapping[str, str]) -> Mapping[str, Any]:
 def _check_task(options: WriteOptions) -> None:
     """Raise :class:`ConfigError` if the app has no task of that name."""
     with opened(options.access) as delayq:
-        app = app_of(delayq)
+        app = delayq.app
         app.loader.import_default_modules()
         if options.task not in app.tasks:
             known = sorted(name for name in app.tasks if not name.startswith("celery."))
@@ -191,9 +172,8 @@ def _check_task(options: WriteOptions) -> None:
             )
 
 
-def _sums(messages: list[Any]) -> dict[str, int]:
-    there = [each.counts for each in messages if each is not None]
-    return {name: sum(counts[name] for counts in there) for name in SUMS}
+def _sums(written: list[Written]) -> dict[str, int]:
+    return {name: sum(each.counts[name] for each in written) for name in SUMS}
 
 
 def _said(sums: Mapping[str, int]) -> str:
