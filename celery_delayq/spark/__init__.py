@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import subprocess
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,11 +44,18 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(Source)
 
 
-def check() -> None:
-    """Raise :class:`ConfigError` if the extra ``[spark]`` is missing or too old."""
+def check(*more: str) -> None:
+    """Raise :class:`ConfigError` if the extra ``[spark]`` is missing or too old.
+
+    Parameters
+    ----------
+    more : str
+        Modules of the extra that are needed besides PySpark and pyarrow.
+    """
     how = "install it with: pip install 'celery-delayq[spark]'"
     try:
-        import pyarrow  # noqa: F401
+        for name in ("pyarrow", *more):
+            import_module(name)
         import pyspark
     except ImportError as exc:
         raise ConfigError(f"{exc.name} is missing; {how}") from exc

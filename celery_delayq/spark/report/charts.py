@@ -11,15 +11,8 @@ from datetime import datetime, timedelta, timezone
 from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
-from celery_delayq.spark.report.figures import Quantiles
+from celery_delayq.spark.report.figures import STEPS, Quantiles
 from celery_delayq.utils.text import spelled
-
-#: Possible steps of a time axis, in seconds.
-_TICKS = (
-    *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800),
-    *(3600 * n for n in (1, 2, 3, 6, 12)),
-    *(86_400 * n for n in (1, 2, 7, 14, 28, 91, 182, 364)),
-)
 
 _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"), (1, "ms"))
 
@@ -64,7 +57,7 @@ class Chart:
         """Return the SVG element for a page."""
         return ET.tostring(self.root, "unicode")
 
-    def add(self, tag: str, style: str, tip: str = "", **attributes: object) -> None:
+    def add(self, tag: str, style: str, tip: str = "", **attributes: object) -> ET.Element:
         """Add an element; *tip* is its tooltip."""
         given = {
             name.replace("_", "-"): f"{value:.1f}" if isinstance(value, float) else str(value)
@@ -73,17 +66,13 @@ class Chart:
         made = ET.SubElement(self.root, tag, {"class": style, **given})
         if tip:
             ET.SubElement(made, "title").text = tip
+        return made
 
     def text(
         self, x: float, y: float, text: str, style: str = "tick", anchor: str = "middle"
     ) -> None:
         """Write something."""
-        made = ET.SubElement(
-            self.root,
-            "text",
-            {"class": style, "x": f"{x:.1f}", "y": f"{y:.1f}", "text-anchor": anchor},
-        )
-        made.text = spelled(text)
+        self.add("text", style, x=x, y=y, text_anchor=anchor).text = spelled(text)
 
     def across(self, y: float, text: str) -> None:
         """Draw a line of the grid with its label."""
@@ -264,7 +253,7 @@ def stamp(at: datetime) -> str:
 def _marks(begins: datetime, ends: datetime, most: int) -> Iterator[tuple[datetime, str]]:
     """Yield marks of a time axis, at round times of UTC."""
     length = (ends - begins).total_seconds()
-    step = next((each for each in _TICKS if each * most >= length), _TICKS[-1])
+    step = next((each for each in STEPS if each * most >= length), STEPS[-1])
     first = math.ceil(begins.timestamp() / step) * step
     form = "%H:%M:%S" if step < 60 else "%H:%M" if step < 86_400 else "%b %d"
     day = None

@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from celery_delayq.errors import ConfigError
-from celery_delayq.spark import jobs
+from celery_delayq.spark import check, jobs
 from celery_delayq.spark.report import terminal
-from celery_delayq.spark.report.html_page import check_jinja, page
+from celery_delayq.spark.report.html_page import page
 from celery_delayq.spark.report.job import ReportOptions, report, save
 
 
@@ -53,7 +53,7 @@ def command(
     options = ReportOptions(**given, access=access)
     options.check()  # before Java is started
     if html is not None:
-        check_jinja()
+        check("jinja2")
         if not html.parent.is_dir():
             raise ConfigError(f"--html {html}: there is no folder {html.parent}")
     if parquet is not None and _is_within(parquet, options.history):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timezone
+from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
@@ -13,7 +15,7 @@ import pyarrow as pa
 STEPS = (
     *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800),
     *(3600 * n for n in (1, 2, 3, 6, 12)),
-    *(86_400 * n for n in (1, 2, 7, 14, 28, 91, 364)),
+    *(86_400 * n for n in (1, 2, 7, 14, 28, 91, 182, 364)),
 )
 
 _TYPES: Mapping[Any, pa.DataType] = {
@@ -189,11 +191,11 @@ class LoadAhead:
     step: int
     loads: Sequence[Load] = ()
 
-    def sums(self, of: Callable[[Load], Any]) -> dict[Any, int]:
+    def sums(self, of: Callable[[Load], Any]) -> Counter[Any]:
         """Return the number of entries, grouped by *of*."""
-        found: dict[Any, int] = {}
+        found: Counter[Any] = Counter()
         for load in self.loads:
-            found[of(load)] = found.get(of(load), 0) + load.entries
+            found[of(load)] += load.entries
         return found
 
 
@@ -325,7 +327,7 @@ def _plain(value: Any) -> Any:
 
 
 def _arrow(kind: Any) -> pa.DataType:
-    if get_origin(kind) is Union or type(kind).__name__ == "UnionType":
+    if get_origin(kind) in (Union, UnionType):
         kind = next(each for each in get_args(kind) if each is not type(None))
     if kind is Quantiles:
         return pa.struct([(n, _arrow(each)) for n, each in get_type_hints(Quantiles).items()])

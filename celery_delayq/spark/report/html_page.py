@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter, defaultdict
 from datetime import timedelta
 from functools import partial
 from importlib.resources import files
-from typing import Any
 
-from celery_delayq.errors import ConfigError
+from celery_delayq.spark import check
 from celery_delayq.spark.report import charts
 from celery_delayq.spark.report.charts import Layer
-from celery_delayq.spark.report.figures import Figures, LoadAhead, RunReport
+from celery_delayq.spark.report.figures import LoadAhead, RunReport
 from celery_delayq.utils.text import spelled
 
 #: Most rows of a table, and tasks or queues of a chart. Parquet and JSON have all.
@@ -29,7 +28,7 @@ def page(told: RunReport, title: str = "How delayed tasks ran") -> str:
     ConfigError
         Jinja is missing.
     """
-    check_jinja()
+    check("jinja2")
     import jinja2
     from markupsafe import Markup
 
@@ -41,8 +40,13 @@ def page(told: RunReport, title: str = "How delayed tasks ran") -> str:
         finalize=lambda value: spelled(value) if type(value) is str else value,
     )
     environment.filters.update(
-        duration=charts.duration, stamp=charts.stamp, percent=percent, number=number, rate=rate
+        duration=charts.duration,
+        stamp=charts.stamp,
+        percent=percent,
+        rate=rate,
+        number="{:,}".format,
     )
+    ahead = told.ahead
     template = environment.from_string(files(__package__).joinpath("page.html").read_text("utf-8"))
     pictures = {name: Markup(svg) for name, svg in _pictures(told).items()}
     return template.render(
@@ -52,43 +56,29 @@ def page(told: RunReport, title: str = "How delayed tasks ran") -> str:
         notes=[*told.notes()],
         pictures=pictures,
         attempts=runs_per_id(told),
-        loads=None if told.ahead is None else loads(told.ahead),
-        due_within=None if told.ahead is None else told.ahead.sums(lambda x: x.when),
+        loads=ahead and loads(ahead),
+        due_within=ahead and ahead.sums(lambda load: load.when),
         rows=ROWS,
         shown=SHOWN,
-        queues=[] if told.ahead is None else _queues(told.ahead),
+        queues=_queues(ahead) if ahead else [],
     )
-
-
-def check_jinja() -> None:
-    """Raise :class:`ConfigError` where Jinja is missing."""
-    try:
-        import jinja2  # noqa: F401
-    except ImportError as exc:
-        raise ConfigError(
-            f"{exc.name} is missing; install it with: pip install 'celery-delayq[spark]'"
-        ) from exc
 
 
 def runs_per_id(told: RunReport) -> list[tuple[str, int]]:
     """Return the number of ids with one run, two runs, and so on; ten and more are one."""
-    sums: dict[int, int] = {}
+    sums: Counter[int] = Counter()
     for each in told.attempts:
-        number = min(each.attempts, 10)
-        sums[number] = sums.get(number, 0) + each.ids
-    return [
-        (f"{number}" if number < 10 else "10+", sums.get(number, 0))
-        for number in range(1, max(sums, default=0) + 1)
-    ]
+        sums[min(each.attempts, 10)] += each.ids
+    numbers = range(1, max(sums, default=0) + 1)
+    return [(f"{number}" if number < 10 else "10+", sums[number]) for number in numbers]
 
 
-def loads(ahead: LoadAhead) -> list[tuple[str, str, dict[str, int], int]]:
+def loads(ahead: LoadAhead) -> list[tuple[str, str, Counter[str], int]]:
     """Return counts by queue and task: paused, overdue, due, later; and their sum."""
-    found: dict[tuple[str, str], dict[str, int]] = {}
+    found: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for load in ahead.loads:
-        row = found.setdefault((load.queue, load.task), {})
-        row[load.when] = row.get(load.when, 0) + load.entries
-    rows = [(*names, row, sum(row.values())) for names, row in found.items()]
+        found[load.queue, load.task][load.when] += load.entries
+    rows = [(*names, row, row.total()) for names, row in found.items()]
     return sorted(rows, key=lambda row: (-row[3], row[:2]))
 
 
@@ -102,11 +92,6 @@ def percent(part: float) -> str:
 def rate(value: float) -> str:
     """Return runs per minute."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2g}"
-
-
-def number(value: int) -> str:
-    """Return a number that may be large."""
-    return f"{value:,}"
 
 
 def _pictures(told: RunReport) -> dict[str, str]:
@@ -149,34 +134,28 @@ def _pictures(told: RunReport) -> dict[str, str]:
         )
         found["stages"] = charts.ranges("How long each stage took, for all runs", stages, width=500)
         for name, rows in (("tasks", told.tasks), ("queues", told.queues)):
-            found[name] = charts.ranges(f"Lateness of the {name}", _late(rows), width=500)
+            late = [(key, each.lateness) for key, each in rows.items() if each.lateness.runs]
+            found[name] = charts.ranges(f"Lateness of the {name}", late[:SHOWN], width=500)
         found["attempts"] = charts.columns("Tasks by their number of runs", runs_per_id(told))
     if told.ahead is not None and told.ahead.loads:
         found["ahead"] = _load(told.ahead)
     return found
 
 
-def _late(rows: Any) -> Sequence[tuple[str, Any]]:
-    pairs: Sequence[tuple[str, Figures]] = [*rows.items()]
-    return [(name, each.lateness) for name, each in pairs if each.lateness.runs][:SHOWN]
-
-
 def _queues(ahead: LoadAhead) -> list[tuple[str, str]]:
     """Return queues with their colours in the chart of the load, the largest first."""
     sums = ahead.sums(lambda load: load.queue)
-    largest = sorted(sums, key=lambda queue: (-sums[queue], queue))
-    most = len(_COLOURS)
-    names = largest if len(largest) <= most else [*largest[: most - 1], _OTHERS]
+    names = sorted(sums, key=lambda queue: (-sums[queue], queue))
+    if len(names) > len(_COLOURS):
+        names[len(_COLOURS) - 1 :] = [_OTHERS]
     return [*zip(names, _COLOURS, strict=False)]
 
 
 def _load(ahead: LoadAhead) -> str:
     queues = _queues(ahead)
-    own = {name for name, _ in queues}
+    own = dict(queues)
     sums = ahead.sums(lambda load: (load.queue if load.queue in own else _OTHERS, load.at))
     steps = round((ahead.ends - ahead.begins).total_seconds() / ahead.step)
     times = [ahead.begins + timedelta(seconds=ahead.step * n) for n in range(steps)]
-    layers = [
-        Layer(name, style, [sums.get((name, at), 0) for at in times]) for name, style in queues
-    ]
+    layers = [Layer(name, style, [sums[name, at] for at in times]) for name, style in queues]
     return charts.bars("Tasks that are scheduled, by when they are due", times, ahead.step, layers)

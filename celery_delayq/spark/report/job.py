@@ -6,11 +6,14 @@ Times are ms since 1970, so the time zone of the session does not matter.
 from __future__ import annotations
 
 import math
+import operator
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from pyspark import StorageLevel
+from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
 from celery_delayq.errors import ConfigError
@@ -133,8 +136,6 @@ class _ReportJob:
         self._wanted = options.check()
 
     def run(self) -> RunReport:
-        from pyspark import StorageLevel
-
         options = self._options
         told = RunReport(source=options.history or "history", filters=options.filters())
         found = self._runs().persist(StorageLevel.MEMORY_AND_DISK)
@@ -222,8 +223,6 @@ class _ReportJob:
         return reader.options(**self._options.reading("history")).load()
 
     def _archived(self) -> DataFrame:
-        from pyspark.errors import AnalysisException
-
         folder, wanted = self._options.history or "", self._wanted
         try:
             rows = self._spark.read.parquet(folder)
@@ -240,14 +239,13 @@ class _ReportJob:
         for name, value in (("task", self._options.task), ("queue", self._options.queue)):
             if value is not None:
                 rows = rows.where(F.col(name) == value)
-        for bound, is_low in ((wanted.low, True), (wanted.high, False)):
+        for bound, is_in in ((wanted.low, operator.ge), (wanted.high, operator.le)):
             if bound is None:
                 continue
-            day, time = F.lit(f"{moment(bound):%Y-%m-%d}"), F.unix_millis("ended")
-            rows = rows.where(time >= bound if is_low else time <= bound)
+            rows = rows.where(is_in(F.unix_millis("ended"), bound))
             if "day" in rows.columns:  # spares Spark the other folders
-                text = F.col("day").cast("string")
-                rows = rows.where(text >= day if is_low else text <= day)
+                day = F.col("day").cast("string")
+                rows = rows.where(is_in(day, F.lit(f"{moment(bound):%Y-%m-%d}")))
         return rows
 
     def _of_source(self, rows: DataFrame) -> DataFrame:
