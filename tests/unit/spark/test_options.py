@@ -13,41 +13,24 @@ from celery_delayq.errors import ConfigError
 from celery_delayq.spark.access import Access, opened
 from celery_delayq.spark.options import ReadOptions, WriteOptions
 
-NEEDED = {"task": "mail.remind", "idcolumn": "flight"}
+NEEDED: dict[str, Any] = {"task": "mail.remind", "idcolumn": "flight"}
 
 
 def test_what_is_given_is_read_whatever_its_case() -> None:
-    given = {
-        **NEEDED,
-        "URL": "redis://cache:6379/1",
-        "etaColumn": "at",
-        "Queue": "mail",
-        "priority": "3",
-        "onConflict": "replace",
-        "batchSize": "50",
-        "rateLimit": "2.5",
-        "refused": "/bad",
-        "report": "/report.json",
-    }
+    texts = {"etaColumn": "at", "Queue": "mail", "onConflict": "replace"}
+    more = {"refused": "/bad", "report": "/report.json"}
+    numbers = {"priority": 3, "batchSize": 50, "rateLimit": 2.5}
+    given = {**NEEDED, **texts, **more, "URL": "redis://cache:6379/1"}
+    given |= {name: str(value) for name, value in numbers.items()}
+
+    expected: Any = {name.lower(): value for name, value in {**texts, **numbers}.items()}
     assert WriteOptions.of(given) == WriteOptions(
-        access=Access("redis://cache:6379/1"),
-        task="mail.remind",
-        idcolumn="flight",
-        etacolumn="at",
-        queue="mail",
-        priority=3,
-        onconflict="replace",
-        batchsize=50,
-        ratelimit=2.5,
-        refused="/bad",
-        report="/report.json",
+        access=Access("redis://cache:6379/1"), **NEEDED, **more, **expected
     )
 
 
 def test_what_is_not_given_has_its_default() -> None:
-    assert WriteOptions.of(NEEDED) == WriteOptions(
-        access=Access(), task="mail.remind", idcolumn="flight"
-    )
+    assert WriteOptions.of(NEEDED) == WriteOptions(access=Access(), **NEEDED)
     assert ReadOptions.of({}) == ReadOptions(access=Access(), table="scheduled")
 
 
@@ -90,20 +73,26 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_a_plain_url_means_ours() -> None:
-    assert url_of(Access("redis://cache:6379/1")) == "delayq+redis://cache:6379/1"
-    assert url_of(Access("delayq+rediss://cache/1")) == "delayq+rediss://cache/1"
-
-
-def test_the_environment_says_it_where_no_option_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CELERY_BROKER_URL", "redis://second/0")
-    assert url_of(Access()) == "delayq+redis://second/0"
-
-    monkeypatch.setenv("DELAYQ_URL", "redis://first/0")
-    assert url_of(Access()) == "delayq+redis://first/0"
-
-    monkeypatch.setenv("MINE", "redis://:secret@mine/0")
-    assert url_of(Access("env:MINE")) == "delayq+redis://:secret@mine/0"
+@pytest.mark.parametrize(
+    ("given", "variables", "url"),
+    [
+        ("redis://cache:6379/1", {}, "delayq+redis://cache:6379/1"),
+        ("delayq+rediss://cache/1", {}, "delayq+rediss://cache/1"),
+        (None, {"CELERY_BROKER_URL": "redis://second/0"}, "delayq+redis://second/0"),
+        (
+            None,
+            {"CELERY_BROKER_URL": "redis://second/0", "DELAYQ_URL": "redis://first/0"},
+            "delayq+redis://first/0",
+        ),
+        ("env:MINE", {"MINE": "redis://:secret@mine/0"}, "delayq+redis://:secret@mine/0"),
+    ],
+)
+def test_the_url_is_that_of_the_option_or_of_the_environment(
+    given: str | None, variables: dict[str, str], url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert url_of(Access(given)) == url
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,11 @@ def message(id: Any = "a", args: Any = (), kwargs: Any = None, **more: Any) -> b
     ).encode()
 
 
+def rows_of(columns: dict[str, Any]) -> list[dict[str, Any]]:
+    values = zip(*(column.to_pylist() for column in columns.values()), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in values]
+
+
 def by_arrow(given: list[bytes]) -> list[dict[str, Any]] | None:
     """Return rows as Arrow reads them, None where it is left to Python."""
     reader = Messages(COLUMNS)
@@ -50,19 +55,12 @@ def by_arrow(given: list[bytes]) -> list[dict[str, Any]] | None:
         return None
     columns, readable = reader.columns(given)
     assert all(readable)
-    return [
-        dict(zip(columns, row, strict=True))
-        for row in zip(*map(list, _lists(columns)), strict=True)
-    ]
+    return rows_of(columns)
 
 
 def in_order(rows: list[Any]) -> list[Any]:
     """Return rows with the names of their headers in order, which means nothing."""
     return [row and {**row, "headers": sorted(row["headers"])} for row in rows]
-
-
-def _lists(columns: dict[str, Any]) -> list[list[Any]]:
-    return [column.to_pylist() for column in columns.values()]
 
 
 USUAL = [
@@ -80,15 +78,9 @@ USUAL = [
 ]
 
 
-def test_arrow_reads_what_python_reads() -> None:
-    found = by_arrow(USUAL)
-
-    assert found == [read(each) for each in USUAL]
-
-
-@pytest.mark.parametrize("given", USUAL)
-def test_arrow_reads_each_alone_as_python_does(given: bytes) -> None:
-    assert by_arrow([given]) == [read(given)]
+@pytest.mark.parametrize("given", [USUAL, *([each] for each in USUAL)])
+def test_arrow_reads_what_python_reads(given: list[bytes]) -> None:
+    assert by_arrow(given) == [read(each) for each in given]
 
 
 @pytest.mark.parametrize(
@@ -123,11 +115,9 @@ def test_one_odd_message_leaves_the_others_as_they_are(odd: bytes) -> None:
 
     columns, readable = Messages(COLUMNS).columns(given)
 
-    rows = [dict(zip(columns, row, strict=True)) for row in zip(*_lists(columns), strict=True)]
     expected = [read(each) for each in given]
-    assert [rows[0], rows[2]] == [expected[0], expected[2]]
     assert [*readable] == [True, expected[1] is not None, True]
-    assert rows[1] == (expected[1] or dict.fromkeys(COLUMNS))
+    assert rows_of(columns) == [each or dict.fromkeys(COLUMNS) for each in expected]
 
 
 def test_two_that_would_make_up_for_each_other_are_not_taken_for_two() -> None:

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
+from pyspark.sql import types
 from pyspark.sql.datasource import (
     DataSourceReader,
     EqualTo,
@@ -22,7 +23,6 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
     Not,
 )
-from pyspark.sql.types import ArrayType, MapType, StringType, StructType, VariantType
 
 from celery_delayq.errors import ConfigError
 from celery_delayq.spark.arrow import arrow_schema
@@ -38,39 +38,37 @@ NINE = datetime(2030, 1, 31, 9, tzinfo=timezone.utc)
 MS = int(NINE.timestamp() * 1000)
 MICRO = timedelta(microseconds=1)
 
-#: What Spark calls the types.
+#: Spark's types, by their names in SQL.
 KINDS = {
-    "STRING": '"string"',
-    "TIMESTAMP_LTZ": '"timestamp"',
-    "INT": '"integer"',
-    "BIGINT": '"long"',
-    "BOOLEAN": '"boolean"',
-    "BINARY": '"binary"',
-    "MAP<STRING, STRING>": '{"type":"map","keyType":"string","valueType":"string",'
-    '"valueContainsNull":true}',
+    "STRING": types.StringType(),
+    "TIMESTAMP_LTZ": types.TimestampType(),
+    "INT": types.IntegerType(),
+    "BIGINT": types.LongType(),
+    "BOOLEAN": types.BooleanType(),
+    "BINARY": types.BinaryType(),
+    "MAP<STRING, STRING>": types.MapType(types.StringType(), types.StringType()),
 }
+VARIANT = types.VariantType()
 
 
-@pytest.mark.parametrize("kind", ["v VARIANT", "v STRUCT<a: ARRAY<MAP<STRING, VARIANT>>>"])
-def test_a_variant_is_refused(kind: str) -> None:
-    inner = VariantType()
-    nested = StructType().add("a", ArrayType(MapType(StringType(), inner)))
-    schema = StructType().add("v", inner if kind == "v VARIANT" else nested)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        VARIANT,
+        types.StructType().add("a", types.ArrayType(types.MapType(types.StringType(), VARIANT))),
+    ],
+)
+def test_a_variant_is_refused(kind: types.DataType) -> None:
     with pytest.raises(ConfigError, match=r"v is of type .*: expected no VARIANT"):
-        arrow_schema(schema)
+        arrow_schema(types.StructType().add("v", kind))
 
 
-def schema(table: str, *names: str) -> StructType:
+def schema(table: str, *names: str) -> types.StructType:
     """Return the columns of a table without asking a session of Spark."""
-    from pyspark.sql.types import _parse_datatype_json_string
-
-    fields = ",".join(
-        f'{{"name":"{name}","type":{KINDS[kind]},"nullable":true,"metadata":{{}}}}'
-        for name, kind in TABLES[table].items()
-        if not names or name in names
-    )
-    found = _parse_datatype_json_string(f'{{"type":"struct","fields":[{fields}]}}')
-    assert isinstance(found, StructType)
+    found = types.StructType()
+    for name, kind in TABLES[table].items():
+        if not names or name in names:
+            found.add(name, KINDS[kind])
     return found
 
 

@@ -11,10 +11,9 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from click.testing import CliRunner
 from rich.cells import cell_len
 
-from celery_delayq.spark.report import command, page
+from celery_delayq.spark.report import page
 from celery_delayq.spark.report.charts import duration, nice
 from celery_delayq.spark.report.figures import (
     AttemptCount,
@@ -33,33 +32,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully suppo
 
 NOON = datetime(2026, 5, 17, 12, tzinfo=timezone.utc)
 HOSTILE = "</title><img src=x onerror=alert(1)>'\"&\x1b"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        (["--since", "yesterday"], "since='yesterday': expected a datetime"),
-        (["--since", "2026-02-01", "--until", "2026-01-01"], "since='2026-02-01' is not before"),
-        (["--ahead", "-1"], "ahead=-1.0: expected hours, from 0"),
-        (["--ahead", "nan"], "ahead=nan: expected hours, from 0"),
-        (["--step", "0"], "step=0: expected whole seconds, at least 1"),
-        (["--url", "redis://:hunter2@localhost/0"], "the option url has a password"),
-        (["--html", "/none/report.html"], "--html /none/report.html: there is no folder /none"),
-        (["--history", "/a", "--parquet", "/a/"], "--parquet /a/: that is where the archive is"),
-        (["--history", "/a", "--parquet", "/a/x"], "--parquet /a/x: that is where the archive is"),
-    ],
-)
-def test_what_is_wrong_is_told_in_one_line_before_spark_is_started(
-    arguments: list[str], reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("celery_delayq.spark.jobs.session", pytest.fail)
-
-    done = CliRunner().invoke(command, arguments)
-
-    assert done.exit_code == 2
-    assert done.output.startswith(f"Error: {reason}")
-    assert done.output.count("\n") == 1
-    assert "hunter2" not in done.output
 
 
 def test_a_step_is_the_shortest_of_which_there_are_few_enough() -> None:
