@@ -18,7 +18,7 @@ NEEDED: dict[str, Any] = {"task": "mail.remind", "idcolumn": "flight"}
 
 def test_what_is_given_is_read_whatever_its_case() -> None:
     texts = {"etaColumn": "at", "Queue": "mail", "onConflict": "replace"}
-    more = {"refused": "/bad", "report": "/report.json"}
+    more: dict[str, Any] = {"refused": "/bad", "report": "/report.json"}
     numbers = {"priority": 3, "batchSize": 50, "rateLimit": 2.5}
     given = {**NEEDED, **texts, **more, "URL": "redis://cache:6379/1"}
     given |= {name: str(value) for name, value in numbers.items()}
