@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 from kombu import Connection
@@ -58,6 +59,8 @@ class Channel(ConsumeChannel):
         for each in (pool, *(sentinel.connection_pool for sentinel in sentinels)):
             # Both of redis-py: with the first it takes the second when it sees that it was forked.
             native_threads.renew_locks(each, "_fork_lock", "_lock")
+        if native_threads.is_eventlet():
+            pool.connection_class = _waking(pool.connection_class)
         return pool
 
 
@@ -171,6 +174,23 @@ def _keep_alternates(client: Connection) -> None:
         next(client.cycle)
     if "://" not in (client.hostname or ""):
         client.uri_prefix = None  # else a clone of a switched connection has no host
+
+
+def _waking(connection_class: type[Any]) -> type[Any]:
+    """Have a connection that is closed wake the greenlets of eventlet that wait for its reply.
+
+    By itself eventlet wakes them when the number of the descriptor is used again, which may be
+    never. Celery's heartbeat would wait for ever with the lock that the worker needs to stop.
+    """
+    notify_opened = import_module("eventlet.hubs").notify_opened
+
+    class WakingConnection(connection_class):
+        def disconnect(self, *args: Any, **kwargs: Any) -> None:
+            if self._sock is not None:
+                notify_opened(self._sock.fileno())
+            super().disconnect(*args, **kwargs)
+
+    return WakingConnection
 
 
 # A worker needs these also without ``DelayQ(app)``.

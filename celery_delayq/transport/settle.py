@@ -111,15 +111,11 @@ class SettleChannel(PublishChannel):
             self._do(lambda store: store.dead_letters.trim_by(queue, store.layout_of(queue)))
 
     def _do(self, change: Callable[[Store], Any], lost: str = "") -> None:
-        """Change something in Redis: at once, or by the keeper.
-
-        By the keeper where there is no connection, and for greenlets of eventlet: the consumer may
-        close its connections while they wait for an answer, and then they would wait for ever.
+        """Change something in Redis: at once, or by the keeper where there is no connection.
 
         *lost* says what is lost if the process ends before Redis is back.
         """
-        waits_for_ever = native_threads.is_eventlet() and self._fetcher.is_elsewhere
-        if self.connection is not None and not waits_for_ever:
+        if self.connection is not None:
             try:
                 change(self.store)
                 return
