@@ -300,13 +300,3 @@ def test_an_answer_is_kept_for_a_minute(store: Bench) -> None:
     [key] = store.client.keys("{q}:answer:*")
     assert store.client.get(key) == b"d"
     assert 50 <= store.client.ttl(key) <= 60
-
-
-def test_a_full_server_lets_it_pass(store: Bench) -> None:
-    store.put(labelled("a", unique="dk"))
-    store.make_ready(labelled("b"))
-    store.fill()
-
-    assert repeating(store).cancel("a", "b") == ["d", "d"]
-    assert store.reserve().messages == []
-    assert store.state() == REGISTERED

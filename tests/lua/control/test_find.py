@@ -107,12 +107,3 @@ def test_a_name_that_is_no_text_is_found(store: Bench) -> None:
     assert find(store, Name(b"\xff\xfe".decode(errors="surrogateescape"))) == [
         Location("\udcff\udcfe", "scheduled", 7, b"\x00")
     ]
-
-
-def test_looking_changes_nothing_and_passes_on_a_full_server(store: Bench) -> None:
-    store.make_ready(labelled("a"))
-    store.fill()
-    before = store.state()
-
-    assert len(find(store, "a")) == 1
-    assert store.state() == before

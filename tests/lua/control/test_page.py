@@ -272,12 +272,3 @@ def test_a_page_takes_what_has_moved_since_at_its_new_place(store: Bench) -> Non
 
     rest = store.control.page(QUEUE, Where(), 5, first.last).entries
     assert [each.name for each in rest] == ["e2", "e1"]
-
-
-def test_looking_changes_nothing_and_passes_on_a_full_server(store: Bench) -> None:
-    store.put(labelled("a"))
-    store.fill()
-    before = store.state()
-
-    assert names(store) == ["a"]
-    assert store.state() == before

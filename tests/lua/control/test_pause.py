@@ -78,15 +78,6 @@ def test_a_queue_without_a_schedule_leaves_no_trace_when_it_goes_on(
     assert store.state() == ({"delayq:control": {b"revision": b"2"}} if paused else {})
 
 
-def test_even_a_full_server_pauses_and_lets_go(store: Bench) -> None:
-    store.pause(task="t")
-    store.fill()
-
-    assert store.pause(task="u")
-    assert store.resume(task="t")
-    assert store.control.controls().tasks.keys() == {"u"}
-
-
 # -- a paused queue
 
 

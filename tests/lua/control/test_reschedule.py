@@ -147,11 +147,3 @@ def test_a_repeat_gets_the_same_answer_and_does_not_move_what_others_have_moved(
 
     assert move(again, "a", Due(FAR - 1), if_due=FAR) == "d"
     assert store.state() == as_scheduled(labelled("a", FAR - 9))
-
-
-def test_a_full_server_lets_it_pass(store: Bench) -> None:
-    store.put(labelled("a"))
-    store.fill()
-
-    assert move(repeating(store), "a", Due(FAR - 1)) == "d"
-    assert store.state() == as_scheduled(labelled("a", FAR - 1))

@@ -186,11 +186,3 @@ def test_a_repeat_gets_the_same_answer_and_runs_nothing_more(store: Bench) -> No
 
     assert again.run_now("a") == ["d"]
     assert bodies(store.reserve()) == [message_of(labelled("a"))]
-
-
-def test_a_full_server_lets_it_pass(store: Bench) -> None:
-    store.put(labelled("a", unique="dk"), labelled("b"))
-    store.fill()
-
-    assert repeating(store).run_now("a", "b") == ["d", "d"]
-    assert len(store.reserve().messages) == 2

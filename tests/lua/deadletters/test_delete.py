@@ -51,13 +51,6 @@ def test_a_repeat_gives_the_same_answer_and_takes_no_other(store: Bench) -> None
     assert store.state() == REGISTERED
 
 
-def test_a_full_server_lets_it_pass(store: Bench) -> None:
-    seed(store, "a")
-    store.fill()
-
-    assert store.dead_letters.delete(QUEUE, [("a", DIED)]) == ["d"]
-
-
 def test_an_answer_is_not_kept_for_long(store: Bench) -> None:
     seed(store, "a")
     store.dead_letters.delete(QUEUE, [("a", DIED)], "mine")

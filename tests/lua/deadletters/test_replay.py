@@ -260,20 +260,3 @@ def test_one_call_takes_a_hundred(store: Bench) -> None:
     assert not dead_letters_left(store)
     assert store.scheduled(QUEUE) == store.scheduled(QUEUE, "tasks.t") == 100
     assert store.client.zscore("delayq:next_due", "q") == FAR - 99
-
-
-@pytest.mark.parametrize("due", [0, FAR])
-def test_a_full_server_lets_it_pass(store: Bench, due: int) -> None:
-    seed(store, "a", "b")
-    store.fill()
-
-    told = replay(
-        repeating(store),
-        ("a", DIED, labelled("a", due, unique="dk", policy="e 0 0")),
-        ("b", DIED + 1, labelled("b", due, message_id="n2")),
-    )
-
-    assert told == ["d", "d"]
-    assert not dead_letters_left(store)
-    store.make_room()
-    assert len(run_all(store)) == 2

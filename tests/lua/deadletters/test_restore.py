@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import hashlib
 
-import pytest
-
-from celery_delayq.errors import StoreFull
 from tests.lua.conftest import QUEUE, REGISTERED, Bench, any_bytes, repeating
 from tests.lua.dead_letters import DETAILS, DIED, as_dead, stored
 
@@ -89,13 +86,3 @@ def test_a_repeat_keeps_one_of_each_and_gets_the_same_answer(store: Bench) -> No
 
     assert repeating(store).dead_letters.restore(QUEUE, dead_letters) == ["d", "d"]
     assert len(list(store.dead_letters.all(QUEUE))) == 2
-
-
-def test_a_full_server_refuses_all_of_them(store: Bench) -> None:
-    store.fill()
-
-    with pytest.raises(StoreFull):
-        store.dead_letters.restore(QUEUE, [("a", DIED, stored(b"{}"))])
-
-    store.make_room()
-    assert store.state() == {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.lua.conftest import QUEUE, Bench, repeating
-from tests.lua.dead_letters import DIED, dead_letters_left, seed
+from tests.lua.dead_letters import dead_letters_left, seed
 
 HOUR = 3600.0
 
@@ -92,11 +92,3 @@ def test_a_repeat_goes_on(store: Bench) -> None:
 
     assert repeating(store).dead_letters.trim(QUEUE, HOUR, 0, 2) == (2, 0)
     assert dead_letters_left(store) == set()
-
-
-def test_a_full_server_lets_it_pass(store: Bench) -> None:
-    seed(store, *"abcd", died_ms=DIED)
-    store.fill()
-
-    assert store.dead_letters.trim(QUEUE, 0, 1, 100) == (0, 3)
-    assert dead_letters_left(store) == {"d"}

@@ -227,14 +227,3 @@ def test_what_a_worker_had_already_goes_back_and_is_paused_due(store: Bench) -> 
     store.resume()
     store.promote()
     assert bodies(store.reserve("2")) == [message_of(what)]
-
-
-def test_pausing_and_coming_back_go_on_when_the_server_is_full(store: Bench) -> None:
-    store.overdue("a")
-    store.pause()
-    store.fill()
-    store.promote()
-    assert store.client.zcard("{q}:paused_due") == 1
-
-    store.resume()
-    assert store.promote().moved == 1

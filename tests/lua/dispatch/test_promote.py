@@ -148,18 +148,6 @@ def test_two_dead_letters_with_one_id_are_both_kept(store: Bench) -> None:
     assert store.client.zcard("{q}:dead_at") == 2
 
 
-def test_promotion_goes_on_when_the_server_is_full(store: Bench) -> None:
-    for n in range(50):
-        overdue(store, f"e{n}", 1)
-    store.client.zadd("{q}:due", {"bad": 1})
-    store.fill()
-
-    promoted = store.promote()
-
-    assert (promoted.moved, promoted.dead_lettered) == (50, 1)
-    assert store.client.llen("q") == 50
-
-
 def test_a_priority_that_this_layout_lacks_is_not_lost(store: Bench) -> None:
     overdue(store, "a", 1, priority=6)
     two_steps = Layout(steps=(0, 9))

@@ -138,14 +138,3 @@ def test_a_late_one_keeps_its_index_right_when_it_was_paused_due(store: Bench) -
 
     assert store.promote().dead_lettered == 1
     assert {"{q}:due", "{q}:paused_due", "{q}:tasks"}.isdisjoint(store.state())
-
-
-def test_it_goes_on_when_the_server_is_full(store: Bench) -> None:
-    scheduled(store, 1000, late=5000)
-    store.make_ready(labelled("b", skip_after=1000), due_ms=store.now_ms())
-    make_late(store, "b")
-    store.fill()
-
-    store.promote()
-    assert store.reserve().messages == []
-    assert sorted(dead_letter.id for dead_letter in store.dead_letters.all(QUEUE)) == ["a", "b"]

@@ -97,12 +97,3 @@ def test_many_acknowledgements_at_once(store: Bench) -> None:
 
     assert store.ack(*fields) == 500
     assert store.state() == {"delayq:lease_ends": {b"q": 10}, "{q}:leases": {b"me": 10}}
-
-
-def test_a_full_server_lets_messages_be_done(store: Bench) -> None:
-    fields = store.hold(b"a", b"b")
-    store.delivered(b"a", b"1 0 0")
-    store.fill()
-
-    assert store.ack(*fields) == 2
-    assert store.state() == {"delayq:lease_ends": {b"q": 10}, "{q}:leases": {b"me": 10}}

@@ -371,27 +371,3 @@ def test_a_retry_that_is_not_acknowledged_yet_counts_as_held(store: Bench) -> No
     store.quarantine(b"deadly")
 
     assert store.reserve("2").messages == []
-
-
-# -- a full server, and unreadable values
-
-
-def test_a_full_server_lets_messages_be_leased(store: Bench) -> None:
-    store.push(b"a", b"b", b"c")
-    store.client.delete("{q}:wake")
-    store.fill()
-
-    assert bodies(store.reserve("1", 2)) == [b"a", b"b"]
-    assert bodies(store.reserve("1", 2)) == [b"a", b"b"]
-    assert store.state()["{q}:leases"] == {b"me": 10}
-    assert store.state()["{q}:wake"] == [b""]
-
-
-def test_a_full_server_lets_quarantined_be_leased(store: Bench) -> None:
-    [field] = store.hold(b"a")
-    store.quarantine(b"deadly")
-    store.fill()
-
-    assert store.reserve("2").messages == []
-    store.ack(field)
-    assert bodies(store.reserve("3")) == [b"deadly"]

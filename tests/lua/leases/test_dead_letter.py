@@ -100,11 +100,3 @@ def test_what_is_held_and_unreadable_is_a_dead_letter_too(store: Bench) -> None:
 
     assert not store.client.exists("{q}:leased:me")
     assert store.dead_messages() == [b"\xff not what we write"]
-
-
-def test_a_full_server_lets_a_message_be_rejected(store: Bench) -> None:
-    store.hold(b"a")
-    store.fill()
-
-    assert store.leases.dead_letter(QUEUE, "me", "1:1", "id", "rejected")
-    assert store.dead_messages() == [b"a"]

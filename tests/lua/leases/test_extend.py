@@ -91,13 +91,3 @@ def test_a_retried_message_counts_as_held_until_it_is_acknowledged(store: Bench)
     store.replace(entry("r", FAR), field=field)
 
     assert store.leases.extend(QUEUE, "me", LEASE) == 1
-
-
-def test_a_full_server_lets_leases_be_extended(store: Bench) -> None:
-    store.hold(b"a")
-    store.client.delete("{q}:leases", "delayq:lease_ends")
-    store.fill()
-
-    assert store.leases.extend(QUEUE, "me", LEASE) == 1
-    assert store.state()["{q}:leases"] == {b"me": 10}
-    assert store.state()["delayq:lease_ends"] == {b"q": 10}

@@ -166,22 +166,3 @@ def test_a_beat_after_a_gap_before_anyone_has_looked_extends_no_further(store: B
     look(store)
 
     assert store.state()["{q}:leases"] == {b"me": 10}
-
-
-def test_a_full_server_lets_lease_time_pass(store: Bench) -> None:
-    store.hold(b"a")
-    store.pass_time()
-    store.fill()
-
-    assert look(store) == ("q",)
-
-
-def test_a_full_server_lets_lease_time_stand(store: Bench) -> None:
-    store.hold(b"a")
-    go_unwatched(store.client, 86_400)
-    store.client.delete("delayq:lease_ends")
-    store.fill()
-
-    look(store)
-
-    assert store.state()["{q}:leases"] == {b"me": 10}

@@ -429,19 +429,3 @@ def test_a_field_that_is_no_tag_is_taken_back_too(store: Bench) -> None:
 
     assert store.reclaim_expired() == (False, 3, 0, 0)
     assert store.state()["q\x06\x163"] == [b"c"]
-
-
-def test_a_full_server_lets_messages_come_back(store: Bench) -> None:
-    store.hold(b"a", b"b")
-    store.push(b"deadly")
-    store.delivered(b"b", b"1 0 0")
-    store.pass_time()
-    store.fill()
-
-    assert store.reclaim_expired(most=2) == (False, 1, 1, 0)
-    assert store.state()["q"] == [b"deadly", b"a"]
-    assert store.reserve("2").alone
-    store.make_room()
-    store.pass_time()
-    store.fill()
-    assert store.reclaim_expired(most=2) == (False, 0, 0, 1)

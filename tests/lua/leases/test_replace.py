@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_delayq.store.leases import Retried, WhenDue
+from celery_delayq.store.leases import WhenDue
 from tests.lua.conftest import FAR, LAYOUT, QUEUE, Bench, any_bytes, bodies, counts, entry
 
 
@@ -231,18 +231,3 @@ def test_what_was_published_as_usual_before_is_stored_once(store: Bench) -> None
     assert store.client.zrange("{q}:due", 0, -1) == [b"r"]
     assert store.scheduled(QUEUE, "tasks.t") == 1
     assert store.client.hgetall("{q}:leased:me") == {b"1:1": b""}
-
-
-# -- a full server, and unreadable values
-
-
-@pytest.mark.parametrize(("due_ms", "expected"), [(1, "ready"), (FAR, "scheduled")])
-def test_a_full_server_lets_one_take_the_place_of_the_other(
-    store: Bench, due_ms: int, expected: Retried
-) -> None:
-    store.hold(b"a")
-    store.fill()
-
-    assert store.replace(entry("r", due_ms)) == expected
-    assert store.replace(entry("r", due_ms)) == "duplicate"
-    assert store.state()["{q}:leased:me"] == {b"1:1": b""}

@@ -266,16 +266,3 @@ def test_what_is_held_and_unreadable_is_a_dead_letter(store: Bench) -> None:
 
     assert not store.client.exists("{q}:leased:me")
     assert store.dead_messages() == [b"\xff not what we write"]
-
-
-def test_a_full_server_lets_messages_go_back(store: Bench) -> None:
-    fields = store.hold(b"a", b"deadly")
-    store.delivered(b"deadly", b"0 1 0")
-    store.fill()
-
-    moved = store.requeue(*fields, counted="crashed", most=1)
-
-    assert moved == (1, 1)
-    assert store.state()["q"] == [b"a"]
-    assert store.state()["{q}:deliveries"] == counts(b"a", b"0 1 0")
-    assert store.dead_messages() == [b"deadly"]

@@ -125,14 +125,6 @@ def test_an_answer_is_not_kept_for_long(store: Bench) -> None:
     assert 0 < store.client.ttl("{q}:answer:mine") <= 60
 
 
-def test_a_full_server_lets_it_pass(store: Bench) -> None:
-    store.put(entry("a", FAR))
-    seen = store.read("a")
-    store.fill()
-
-    assert store.release(seen) == "d"
-
-
 # -- what is ready
 
 

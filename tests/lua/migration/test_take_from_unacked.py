@@ -45,14 +45,3 @@ def test_adopting_again_after_a_lost_reply_changes_nothing(store: Bench, due_ms:
 
     assert store.take_from_unacked(QUEUE, entry("a", due_ms), HELD) == "gone"
     assert store.state() == before
-
-
-@pytest.mark.usefixtures("held")
-def test_a_full_server_lets_a_held_message_move(store: Bench) -> None:
-    store.fill()
-
-    assert store.take_from_unacked(QUEUE, entry("a", FAR), HELD) == "scheduled"
-    store.add_dead_letter(QUEUE, "b", "two\nlines", b"bytes")
-
-    [dead_letter] = store.dead_letters.all(QUEUE)
-    assert (dead_letter.reason, dead_letter.message) == ("two lines", b"bytes")

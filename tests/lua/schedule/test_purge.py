@@ -90,10 +90,3 @@ def test_what_is_scheduled_afterwards_is_found(store: Bench) -> None:
     look = store.next_queue()
     assert (look.queue, look.due) == ("q", FAR + 1)
     assert store.registry() == {"q": LAYOUT}
-
-
-@pytest.mark.usefixtures("_full_queue")
-def test_a_full_server_can_be_emptied(store: Bench) -> None:
-    store.fill()
-
-    assert store.purge(QUEUE, deleted=True) == 5

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from celery_delayq.errors import StoreFull
 from tests.lua.conftest import Bench, any_bytes, bodies
 
 
@@ -51,13 +48,3 @@ def test_many_messages_at_once(store: Bench) -> None:
     store.push(*messages)
 
     assert store.client.lrange("q", 0, -1) == messages[::-1]
-
-
-def test_a_full_server_refuses_all(store: Bench) -> None:
-    store.fill()
-
-    with pytest.raises(StoreFull, match="no memory left"):
-        store.push(b"a", b"b")
-
-    store.make_room()
-    assert store.state() == {}

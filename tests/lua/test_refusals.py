@@ -1,21 +1,30 @@
-"""Every script refuses a key of another type before it writes anything."""
+"""Every script with a key of another type, and on a full server.
+
+Scripts check types before the first write. Those that only move messages work on a full server;
+others refuse the whole call.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
 from redis.exceptions import ResponseError
 
+from celery_delayq.errors import StoreFull
 from celery_delayq.model.envelope import Due
+from celery_delayq.model.lookup import Where
+from celery_delayq.store.repair import Release
 from celery_delayq.store.scripting.calls import Call
-from tests.lua.conftest import FAR, LEASE, QUEUE, Bench, entry, labelled
+from celery_delayq.store.scripting.replies import Held
+from tests.lua.conftest import FAR, LEASE, QUEUE, Bench, entry, labelled, repeating
 from tests.lua.dead_letters import DIED, replay, seed, stored
 from tests.lua.uniques import owned
 from tests.support.keyspace import snapshot
 from tests.support.model_clock import go_unwatched
+from tests.support.model_state import observed
 
 
 def make_late(store: Bench) -> None:
@@ -56,16 +65,33 @@ CASES: dict[str, list[Callable[[Bench], object]]] = {
     "schedule/import": [
         lambda s: s.run(s.import_call(QUEUE, [entry("a", FAR)], "token")),
     ],
-    "schedule/purge": [lambda s: s.schedule(QUEUE, entry("a", FAR)), lambda s: s.purge(QUEUE)],
+    "schedule/purge": [
+        lambda s: s.schedule(QUEUE, entry("a", FAR)),
+        lambda s: s.quarantine(b"deadly"),
+        lambda s: s.purge(QUEUE, deleted=True),
+    ],
     "dispatch/promote": [
         lambda s: s.make_ready(labelled("b", unique="dk")),
         lambda s: s.overdue("a"),
+        lambda s: s.client.zadd("{q}:due", {"no record": 1}),
         lambda s: s.promote(),
     ],
     "dispatch/promote of a paused task": [
         lambda s: s.make_ready(labelled("b", unique="dk")),
         lambda s: s.overdue("a"),
         lambda s: s.pause(),
+        lambda s: s.promote(),
+    ],
+    "dispatch/promote of a resumed task": [
+        lambda s: s.overdue("a"),
+        lambda s: s.pause(),
+        lambda s: s.promote(),
+        lambda s: s.resume(),
+        lambda s: s.promote(),
+    ],
+    "dispatch/promote of a late one": [
+        lambda s: s.put(labelled("a", skip_after=1000, unique="dk")),
+        lambda s: s.become_due("a"),
         lambda s: s.promote(),
     ],
     "dispatch/next_queue": [
@@ -84,13 +110,29 @@ CASES: dict[str, list[Callable[[Bench], object]]] = {
         lambda s: s.quarantine(b"deadly"),
         lambda s: s.reserve("2"),
     ],
+    "leases/acquire of a quarantined one": [
+        lambda s: s.quarantine(b"deadly"),
+        lambda s: s.reserve(),
+    ],
     "leases/acquire of a late one": [make_late, lambda s: s.reserve()],
+    "leases/acquire of a cancelled one": [
+        lambda s: s.make_ready(labelled("a", unique="dk")),
+        lambda s: s.cancel("a"),
+        lambda s: s.reserve(),
+    ],
+    "leases/ack": [
+        lambda s: s.hold(b"a", b"b"),
+        lambda s: s.delivered(b"a", b"1 0 0"),
+        lambda s: s.ack("1:1"),
+    ],
     "leases/extend": [
         lambda s: s.hold(b"a"),
+        lambda s: s.client.delete("{q}:leases", "delayq:lease_ends"),
         lambda s: s.leases.extend(QUEUE, "me", LEASE),
     ],
     "leases/requeue": [
-        lambda s: s.hold(b"a", b"b", step=6),
+        lambda s: s.hold(b"a", b"deadly", step=6),
+        lambda s: s.delivered(b"deadly", b"0 5 0"),
         lambda s: s.requeue("1:1", "1:2", counted="crashed", most=5),
     ],
     "leases/replace": [lambda s: s.hold(b"a"), lambda s: s.replace(entry("r", FAR, priority=3))],
@@ -104,6 +146,13 @@ CASES: dict[str, list[Callable[[Bench], object]]] = {
     ],
     "leases/reclaim_expired": [
         lambda s: s.hold(b"a", b"b", step=6),
+        lambda s: s.delivered(b"b", b"1 0 0"),
+        lambda s: s.pass_time(),
+        lambda s: s.reclaim_expired(most=2),
+    ],
+    "leases/reclaim_expired of a quarantined one": [
+        lambda s: s.quarantine(b"deadly"),
+        lambda s: s.reserve(),
         lambda s: s.pass_time(),
         lambda s: s.reclaim_expired(most=1),
     ],
@@ -125,8 +174,12 @@ CASES: dict[str, list[Callable[[Bench], object]]] = {
     ],
     "control/pause": [lambda s: s.pause(task="t"), lambda s: s.pause()],
     "control/pause, to resume": [lambda s: s.pause(task="t"), lambda s: s.resume()],
-    "control/revoke": [lambda s: s.control.revoke(60.0, ["a"])],
     "control/find": [lambda s: s.control.find(QUEUE, ["a"])],
+    "control/page": [
+        lambda s: s.put(labelled("a")),
+        lambda s: s.control.page(QUEUE, Where(), 10),
+    ],
+    "deadletters/add": [lambda s: s.add_dead_letter(QUEUE, "id", "why", b"bytes")],
     "deadletters/delete": [
         lambda s: seed(s, "a", "b"),
         lambda s: s.dead_letters.delete(QUEUE, [("a", DIED), ("b", DIED + 1)], "t"),
@@ -141,12 +194,24 @@ CASES: dict[str, list[Callable[[Bench], object]]] = {
         lambda s: seed(s, *"abcd", died_ms=1),
         lambda s: s.dead_letters.trim(QUEUE, 3600.0, 1, 100),
     ],
+    "migration/take_from_unacked": [
+        lambda s: s.client.hset("unacked", "tag", "[{}, '', 'q']"),
+        lambda s: s.client.zadd("unacked_index", {"tag": 5}),
+        lambda s: s.take_from_unacked(
+            QUEUE, entry("a", FAR), Held("unacked", "unacked_index", "tag")
+        ),
+    ],
     "migration/give_back": [
         lambda s: s.put(entry("a", FAR)),
-        lambda s: s.release(s.read("a")),
+        lambda s: s.release(Release("a", FAR, entry("a", FAR).data, b"{}")),
     ],
 }
 
+
+#: These store times that differ from run to run.
+TIMED: dict[str, list[Callable[[Bench], object]]] = {
+    "control/revoke": [lambda s: s.control.revoke(60.0, ["a"])],
+}
 
 #: Keys whose type a script meets only after it has written something.
 LATE = {
@@ -154,10 +219,13 @@ LATE = {
     "schedule/add for a ready one": {"delayq:next_due", "delayq:queues"},
     "schedule/add for a scheduled one": {"delayq:next_due", "delayq:queues"},
     "schedule/import": {"delayq:next_due", "delayq:queues"},
-    "schedule/purge": {"delayq:next_due"},
+    "schedule/purge": {"delayq:next_due", "delayq:queues"},
+    "dispatch/promote of a resumed task": {"q"},
     "dispatch/next_queue": {"delayq:next_due"},
     "leases/acquire of a late one": {"{q}:leased_index"},
     "leases/replace": {"delayq:queues"},
+    "deadletters/add": {"{q}:dead"},
+    "migration/take_from_unacked": {"delayq:queues", "unacked_index"},
 }
 
 
@@ -172,11 +240,11 @@ class Recording(Bench):
         return super().run(call)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *TIMED])
 def test_a_key_of_another_type_is_an_error_before_anything_is_written(
     store: Bench, name: str
 ) -> None:
-    *arrange, call = CASES[name]
+    *arrange, call = (CASES | TIMED)[name]
     recording = Recording(store.client, store.keys, store.layout)
     for step in [*arrange, call]:
         step(recording)
@@ -200,3 +268,38 @@ def test_a_key_of_another_type_is_an_error_before_anything_is_written(
 
     assert refused
     assert written == LATE.get(name, set())
+
+
+#: Calls that store something new, which a full server refuses.
+GROWING = {
+    "deadletters/restore",
+    "leases/use_retry_budget",
+    "schedule/add",
+    "schedule/add for a ready one",
+    "schedule/import",
+    "schedule/push_ready",
+}
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["once", "lost reply"])
+@pytest.mark.parametrize("name", CASES)
+def test_a_full_server_lets_a_call_pass_or_refuses_all_of_it(
+    store: Bench, name: str, lost: bool
+) -> None:
+    *arrange, call = CASES[name]
+    caller = repeating(store) if lost else store
+    states = []
+    for full in (False, True):
+        store.client.flushall()
+        store.next_queue()
+        for step in arrange:
+            step(store)
+        before = store.state()
+        if full:
+            store.fill()
+        with pytest.raises(StoreFull) if full and name in GROWING else nullcontext():
+            call(caller)
+        store.make_room()
+        states.append(observed(QUEUE, store.state()))
+
+    assert states[1] == (observed(QUEUE, before) if name in GROWING else states[0])
