@@ -3,7 +3,6 @@
 =========================================  =======================================================
 `WorkerProcess`, `ManagedProcess`          a real ``celery worker``, or any program, as a process
 `wait_until`                               wait for a condition, with a deadline
-`FakeClock`                                a clock moved manually
 ``celery_delayq.testing.fixtures``         pytest plugin: a private Redis and workers
 ``celery_delayq.testing.pytest_celery``    pytest plugin: suites for pytest-celery without Docker
 =========================================  =======================================================
@@ -13,7 +12,6 @@ Needs ``pip install "celery-delayq[testing]"``.
 
 from __future__ import annotations
 
-from celery_delayq.testing.clock import FakeClock
 from celery_delayq.testing.processes import ManagedProcess, ProcessFailed, has_ended
 from celery_delayq.testing.wait import wait_until
 from celery_delayq.testing.workers import FAST_START, POOLS, WorkerProcess
@@ -21,7 +19,6 @@ from celery_delayq.testing.workers import FAST_START, POOLS, WorkerProcess
 __all__ = [
     "FAST_START",
     "POOLS",
-    "FakeClock",
     "ManagedProcess",
     "ProcessFailed",
     "WorkerProcess",

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -22,10 +22,8 @@ from example_project.spark import agreement, pipeline, placing, show, source
 from example_project.spark.agreement import CANCELLED, RUN, WAITS
 from example_project.spark.app import delayq
 from example_project.spark.day import run_day, start_workers, waiting
+from example_project.spark.options import Options
 from example_project.spark.watching import watching
-
-if TYPE_CHECKING:
-    from example_project.spark.run import Options
 
 #: The day begins so long after it is known when: its rows are written meanwhile. Where that takes
 #: longer, what is due by then runs late, and at once.

@@ -62,7 +62,8 @@ def main(day: datetime, **chosen: Any) -> None:
     try:
         check()
         check_java()
-        from example_project.spark.run import Options, run
+        from example_project.spark.options import Options
+        from example_project.spark.run import run
 
         run(Options(day=day.date(), **chosen), Console())
     except (FlightDataError, DelayQError, ServiceError, WrongSums) as error:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 from contextlib import ExitStack
-from dataclasses import dataclass
-from datetime import date
-from pathlib import Path
 
 from rich.console import Console
 
@@ -16,20 +13,8 @@ from example_project.command import WrongSums, log_folder
 from example_project.services import Services
 from example_project.settings import BROKER_URL_VARIABLE
 from example_project.spark import show
+from example_project.spark.options import Options
 from example_project.spark.session import session
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What the command line asked for."""
-
-    day: date
-    flights: int | None = None
-    seconds: float = 40.0
-    workers: int = 2
-    html: Path
-    summary: Path
-    keep: bool = False
 
 
 def run(options: Options, console: Console) -> None:

@@ -1,4 +1,4 @@
-"""`FakeClock` and `wait_until`."""
+"""`wait_until`."""
 
 from __future__ import annotations
 
@@ -6,48 +6,7 @@ import itertools
 
 import pytest
 
-from celery_delayq.testing import FakeClock, wait_until
-
-
-def test_a_fake_clock_stands_still() -> None:
-    clock = FakeClock(now_ms=1_000)
-
-    assert (clock.now_ms(), clock.now_ms()) == (1_000, 1_000)
-    assert clock.monotonic() == 0
-
-
-def test_both_clocks_advance_together() -> None:
-    clock = FakeClock(now_ms=1_000)
-
-    clock.advance(2.5)
-
-    assert clock.now_ms() == 3_500
-    assert clock.monotonic() == 2.5
-
-
-def test_many_small_steps_lose_no_millisecond() -> None:
-    clock = FakeClock()
-    start = clock.now_ms()
-
-    for _ in range(10_000):
-        clock.advance(0.001)
-
-    assert clock.now_ms() - start == 10_000
-
-
-def test_a_jump_moves_the_wall_clock_alone() -> None:
-    clock = FakeClock(now_ms=10_000)
-
-    clock.jump(-3)
-
-    assert clock.now_ms() == 7_000
-    assert clock.monotonic() == 0
-
-
-@pytest.mark.parametrize("seconds", [-1, float("nan")])
-def test_time_does_not_run_backwards(seconds: float) -> None:
-    with pytest.raises(ValueError, match="cannot advance"):
-        FakeClock().advance(seconds)
+from celery_delayq.testing import wait_until
 
 
 def test_wait_until_returns_what_became_true() -> None:
