@@ -49,7 +49,7 @@ _SCRIPTS: dict[Role, Sequence[str]] = {
         ),
         *("deadletters/page", "deadletters/delete"),
         # Remote control: what is scheduled, and what is revoked.
-        *("control/page", "control/find", "control/cancel"),
+        *("scan/range", "control/find", "control/cancel"),
     ),
     "operator": (),
 }

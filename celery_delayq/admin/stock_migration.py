@@ -17,6 +17,7 @@ from celery_delayq.model.lookup import Listed, StatusCode, Where
 from celery_delayq.model.scheduled import moment
 from celery_delayq.model.task_options import check_own
 from celery_delayq.store.keys import Layout
+from celery_delayq.store.paging import listed_pages
 from celery_delayq.store.repair import BATCH, Release, RepairStore, batches
 from celery_delayq.store.repair_tracking import RepairTracking
 from celery_delayq.store.schedule import Store, layouts
@@ -168,20 +169,13 @@ class _Back:
         found = True
         while found:
             found = False
-            for names in self._pages(queue):
-                for some in self._portions(queue, [name for name in names if name not in left]):
+            pages = listed_pages(lambda ask: ask(self.store), queue, Where(), BATCH, records=False)
+            for page in pages:
+                names = [each.name for each in page if each.name not in left]
+                for some in self._portions(queue, names):
                     left |= self._release(queue, layout, some)
                     found = not self.dry_run
                     yield self.moved
-
-    def _pages(self, queue: str) -> Iterator[list[str]]:
-        after = None
-        while True:
-            page = self.store.control.page(queue, Where(), BATCH, after, records=False)
-            yield [each.name for each in page.entries]
-            if not page.more:
-                return
-            after = page.last
 
     def _portions(self, queue: str, names: Sequence[str]) -> Iterator[list[str]]:
         """Yield names, so many of them that one call does not keep Redis busy for long."""

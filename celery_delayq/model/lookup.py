@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from celery_delayq.errors import InvalidFilter
 from celery_delayq.model.canvas import Canvas
+from celery_delayq.model.envelope import task_field
 from celery_delayq.model.names import UTF8
 
 #: Scores of paused and due entries are their due and this (``include/record.lua``).
@@ -50,10 +52,32 @@ class Location(NamedTuple):
 
 
 class Position(NamedTuple):
-    """Where a page has ended: score and name of its last entry."""
+    """A place in the schedule, as Redis spells it: score and name of an entry, or ``b""`` and a
+    member of the index by task.
+    """
 
-    score: int
-    name: str
+    score: bytes
+    name: bytes
+
+    @classmethod
+    def of(cls, key: int, name: str, task: str | None) -> Position:
+        """Return the place of a name with this score or, in the index of *task*, with this due."""
+        if task is None:
+            return cls(b"%d" % key, to_bytes(name))
+        return cls(b"", to_bytes(f"{task_field(task)}\0{key:015d}\0{name}"))
+
+    @property
+    def order(self) -> tuple[float, bytes]:
+        """The key by which positions in one stretch are ordered."""
+        return float(self.score or 0), self.name
+
+    @property
+    def key_and_name(self) -> tuple[int, str]:
+        """Undo :meth:`of`."""
+        if self.score:
+            return score_of(self.score), to_text(self.name)
+        _, due, name = self.name.split(b"\0", 2)
+        return int(due), to_text(name)
 
 
 class Listed(NamedTuple):
@@ -75,11 +99,13 @@ class Listed(NamedTuple):
 
 
 class FoundPage(NamedTuple):
-    """A page of the schedule of one queue; *more* says that there may be another one behind it."""
+    """A page of the schedule of one queue; the next one begins behind *end*, None after the last.
+
+    The next page may be empty.
+    """
 
     entries: list[Listed]
-    more: bool
-    last: Position | None
+    end: Position | None
 
 
 class Where(NamedTuple):
@@ -111,6 +137,12 @@ class PausedNames(NamedTuple):
 def worst(codes: Iterable[StatusCode]) -> StatusCode:
     """Return the answer for several messages with one id."""
     return min(codes, key=_RANK.index, default="u")
+
+
+def score_of(text: bytes) -> int:
+    """Return a score as a whole number; one that was set manually may be infinite."""
+    value = float(text)
+    return int(value) if math.isfinite(value) else int(math.copysign(PAUSED_OFFSET - 1, value))
 
 
 def to_bytes(name: str) -> bytes:

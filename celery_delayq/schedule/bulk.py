@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import Any
 from uuid import uuid4
 
 from celery_delayq.errors import ConfigError, InvalidETA, InvalidFilter
 from celery_delayq.integration.not_run import note_cancelled
 from celery_delayq.model.envelope import MAX_DUE_MS, Due, due_of_countdown, due_of_eta
-from celery_delayq.model.lookup import Listed, StatusCode, Where
+from celery_delayq.model.lookup import Listed, StatusCode
 from celery_delayq.model.scheduled import OUTCOMES, Bulk, Filter, Outcome, ScheduledTask
 from celery_delayq.schedule.reader import ScheduleReader
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.paging import queues_of, scheduled_among
+from celery_delayq.store.paging import listed_pages, queues_of, scheduled_among
 from celery_delayq.store.schedule import Store
 
 #: Entries that one script call of a bulk operation changes.
@@ -142,7 +143,12 @@ class BulkChanges(ScheduleReader):
             bulk.total = bulk.outcomes[Outcome.DONE] = counted
             return bulk
         # Names first: what is moved would be met again at its new place.
-        found = {queue: [*self._listed(queue, where)] for queue in known}
+        found = {
+            queue: [
+                *chain.from_iterable(listed_pages(self._ask, queue, where, 1000, records=False))
+            ]
+            for queue in known
+        }
         bulk.total = sum(map(len, found.values()))
         for queue, names in found.items():
             names = names[::-1] if last_first else names
@@ -160,20 +166,6 @@ class BulkChanges(ScheduleReader):
                 if progress is not None:
                     progress(bulk)
         return bulk
-
-    def _listed(self, queue: str, where: Where) -> Iterator[Listed]:
-        """Yield name and score of all entries of a queue that are meant."""
-        after = None
-        while True:
-            page = self._ask(
-                lambda store, after=after: store.control.page(  # type: ignore[misc]
-                    queue, where, 1000, after, records=False
-                )
-            )
-            yield from page.entries
-            if not page.more:
-                return
-            after = page.last
 
 
 def new_due(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -26,12 +25,13 @@ from celery_delayq.model.lookup import (
     State,
     StatusCode,
     Where,
+    score_of,
     to_bytes,
     to_text,
     worst,
 )
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.scan import ScanStore
+from celery_delayq.store.scan import ScanStore, Stretch
 from celery_delayq.store.scripting import scripts
 from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.runner import ScriptRunner
@@ -49,8 +49,7 @@ KNOWN = 500
 #: Most revoked ids that one call reads or looks for.
 REVOKED = 5000
 
-#: Entries that one call of ``control/page.lua`` tells: more of them keep Redis busy for longer at
-#: once.
+#: Most entries of a page that one script call returns: more of them would block Redis for longer.
 PAGE = 200
 
 _TRACKED = re.compile(rb"(!?)(\S+) (\d+) (\S+) (\S*) ?(.*)", re.DOTALL)
@@ -62,6 +61,7 @@ class ControlStore:
     def __init__(self, runner: ScriptRunner) -> None:
         self._runner = runner
         self._keys = runner.keys
+        self._scan = ScanStore(runner)
 
     # -- to look at
 
@@ -105,57 +105,28 @@ class ControlStore:
         Without *records* these are empty. There may be fewer and more behind them, where a priority
         is given.
         """
+        stretch = Stretch.of(queue, where)._replace(after=after)
         entries: list[Listed] = []
         while True:
-            part = self._page(queue, where, min(PAGE, limit - len(entries)), after, records)
-            entries += part.entries
-            after = part.last or after
-            if not part.more or len(entries) == limit or not part.entries:
-                return FoundPage(entries, part.more, after)
-
-    def _page(
-        self, queue: str, where: Where, limit: int, after: Position | None, records: bool
-    ) -> FoundPage:
-        args = [
-            "" if where.task is None else task_field(where.task),
-            *("" if each is None else each for each in (where.due_from, where.due_to, where.step)),
-            limit,
-            *(("", "") if after is None else (after.score, to_bytes(after.name))),
-            "1" if records else "0",
-        ]
-        keys = list(self._keys.queue(queue).schedule)
-        more, last_score, last_name, *flat = self._runner.run(
-            Call(scripts.load("control/page"), keys, args)
-        )
-        entries = [
-            Listed(Name(to_text(name)), _score(score), data)
-            for name, score, data in zip(*[iter(flat)] * 3, strict=True)
-        ]
-        last = Position(_score(last_score), to_text(last_name)) if last_score else None
-        return FoundPage(entries, more == b"1", last)
+            some = min(PAGE, limit - len(entries))
+            found, end = self._scan.part(stretch, some, step=where.step, records=records)
+            entries += [
+                Listed(Name(to_text(name)), score_of(score), record or b"")
+                for name, record, score in found
+            ]
+            if end is None or not found or len(entries) == limit:
+                return FoundPage(entries, end)
+            stretch = stretch._replace(after=end)
 
     def records(self, queue: str, names: Sequence[str]) -> dict[str, bytes]:
         """Return the records of those entries that are still scheduled, by name."""
         fields = [to_bytes(name) for name in names]
-        found = ScanStore(self._runner).values(self._keys.queue(queue).entries, fields)
+        found = self._scan.values(self._keys.queue(queue).entries, fields)
         return {name: data for name, data in zip(names, found, strict=True) if data is not None}
 
     def count(self, queue: str, where: Where) -> int:
         """Return how many entries of a queue there are; *where* names no step."""
-        key = self._keys.queue(queue)
-        low, high = where.due_from, where.due_to
-        if where.task is not None:
-            field = task_field(where.task)
-            start = f"[{field}\0" if low is None else f"[{field}\0{max(low, 0):015d}"
-            end = f"({field}\1" if high is None else f"({field}\0{high + 1:015d}"
-            return cast(int, self._runner.client.zlexcount(key.tasks, start, end))
-        if low is None and high is None:
-            return cast(int, self._runner.client.zcard(key.due))
-        with self._runner.client.pipeline(transaction=False) as pipe:
-            for base in (0, PAUSED_OFFSET):
-                first = base if low is None else base + max(low, 0)
-                pipe.zcount(key.due, first, base + (PAUSED_OFFSET - 1 if high is None else high))
-            return sum(pipe.execute())
+        return sum(self._scan.sizes(Stretch.of(queue, where).pieces()))
 
     def controls(self) -> PausedNames:
         """Return what is paused."""
@@ -190,7 +161,7 @@ class ControlStore:
         """
         key = self._keys.queue(queue)
         keys = [key.quarantined, *self._keys.ready_lists(queue, layout)]
-        args = ["1" if ready else "0"]
+        args = [int(ready)]
         return self._in_parts("control/cancel", queue, token, keys, args, _each(ids, if_due))
 
     def reschedule(
@@ -338,7 +309,7 @@ def _each(ids: Sequence[str], if_due: IfDue) -> list[tuple[str, int | None]]:
 def _place(found: bytes, code: bytes, score: bytes, value: bytes) -> Location:
     name = Name(to_text(found))
     if code == b"s":
-        at = _score(score or b"0")
+        at = score_of(score or b"0")
         paused_due = at >= PAUSED_OFFSET
         state: State = "paused" if paused_due else "scheduled"
         return Location(name, state, at - PAUSED_OFFSET if paused_due else at, value)
@@ -377,12 +348,6 @@ def _target(id: str) -> bytes:
 def _number(text: bytes) -> int:
     """Return a number; 0 for what a hand has written there."""
     return int(text) if text.isdigit() else 0
-
-
-def _score(text: bytes) -> int:
-    """Return a score; one that a hand has made may be anything."""
-    value = float(text)
-    return int(value) if math.isfinite(value) else int(math.copysign(PAUSED_OFFSET - 1, value))
 
 
 def _optional(value: Any) -> Any:

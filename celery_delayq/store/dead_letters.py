@@ -17,6 +17,7 @@ from celery_delayq.store.scan import ScanStore
 from celery_delayq.store.scripting import scripts
 from celery_delayq.store.scripting.calls import Call, Puts
 from celery_delayq.store.scripting.pipelining import Ask, PipelinedCalls
+from celery_delayq.store.scripting.replies import cut, in_threes
 from celery_delayq.store.scripting.runner import ScriptRunner
 from celery_delayq.utils import native_threads
 
@@ -127,17 +128,13 @@ class DeadLetterStore:
             send()
             while replies or (line is not None and line.settle()):
                 more, sizes, text = replies.popleft()
-                found, start = [], 0
-                for id_size, size, died in zip(*(iter(sizes.split()),) * 3, strict=True):
-                    begin = start + int(id_size)
-                    end = begin + max(int(size), 0)
-                    id = text[start:begin]
-                    start = end
+                found = []
+                for id, data, died in in_threes(cut(sizes, text)):
                     if float(died) != low:
                         low, told = float(died), []
                     told.append(id)
-                    if size != b"-1":
-                        found.append(DeadLettered.unpack(to_text(id), text[begin:end]))
+                    if data is not None:
+                        found.append(DeadLettered.unpack(to_text(id), data))
                 if more == b"1" and line is not None:
                     send()
                 if found:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from celery_delayq.model.lookup import Listed, Position, State, Where
+from celery_delayq.model.lookup import FoundPage, Listed, Position, State, Where
 from celery_delayq.model.names import check_name
 from celery_delayq.model.scheduled import Cursor, Filter, Page, ScheduledTask
 from celery_delayq.store.keys import Layout
@@ -31,6 +31,33 @@ def scheduled_among(store: Store, queue: str, ids: Sequence[str]) -> list[Schedu
     ]
 
 
+def listed_pages(
+    ask: Callable[[Callable[[Store], FoundPage]], FoundPage],
+    queue: str,
+    where: Where,
+    size: int,
+    *,
+    records: bool = True,
+) -> Iterator[list[Listed]]:
+    """Yield all entries of a queue that are meant, up to *size* at a time.
+
+    Parameters
+    ----------
+    ask : Callable
+        Calls a function with the store.
+    """
+    end: Position | None = None
+
+    def next_page(store: Store) -> FoundPage:
+        return store.control.page(queue, where, size, end, records=records)
+
+    while True:
+        entries, end = ask(next_page)
+        yield entries
+        if end is None:
+            return
+
+
 def read_page(store: Store, filter: Filter, limit: int, after: Cursor | None) -> Page:
     """Merge the pages of all queues: by score, or by due for one task, then by queue and name."""
     where = filter.where()
@@ -39,12 +66,12 @@ def read_page(store: Store, filter: Filter, limit: int, after: Cursor | None) ->
     found: list[tuple[int, str, Listed]] = []
     ends: list[tuple[int, str, str]] = []
     for name in names:
-        page = store.control.page(name, where, limit, _after(name, after), records=single)
+        begin = _after(name, after, where.task)
+        page = store.control.page(name, where, limit, begin, records=single)
         found += [(_key(where, each), name, each) for each in page.entries]
-        if page.more and page.last is not None:
-            score = page.last.score
-            key = Listed("", score, b"").due_ms if where.task is not None else score
-            ends.append((key, name, page.last.name))
+        if page.end is not None:
+            key, last = page.end.key_and_name
+            ends.append((key, name, last))
     # Beyond the first end of a queue nothing is known of it.
     limit_key = min(ends, default=None)
     shown = [
@@ -72,13 +99,13 @@ def _key(where: Where, listed: Listed) -> int:
     return listed.score if where.task is None else listed.due_ms
 
 
-def _after(queue: str, after: Cursor | None) -> Position | None:
+def _after(queue: str, after: Cursor | None, task: str | None) -> Position | None:
     """Return where a queue goes on behind a cursor that may be that of another queue."""
     if after is None:
         return None
     if queue == after.queue:
-        return Position(after.key, after.name)
-    return Position(after.key if queue < after.queue else after.key - 1, _LAST)
+        return Position.of(after.key, after.name, task)
+    return Position.of(after.key if queue < after.queue else after.key - 1, _LAST, task)
 
 
 def _records(

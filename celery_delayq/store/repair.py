@@ -152,7 +152,7 @@ class RepairStore:
         """Look at a batch of the index by task; before the records, so that it tells their dues."""
         key = self._keys.queue(queue)
         keys = [*key.schedule, self._keys.next_due]
-        return self._run("repair/index", keys, [queue, cursor, BATCH, flag(repair)])
+        return self._run("repair/index", keys, [queue, cursor, BATCH, int(repair)])
 
     def entries(self, queue: str, cursor: int, *, repair: bool) -> Batch:
         """Look at a batch of the records.
@@ -160,7 +160,7 @@ class RepairStore:
         One that is not in the schedule is due when its message says; now, if that says nothing.
         """
         keys = list(self._keys.queue(queue).state)
-        args = [cursor, BATCH, flag(repair)]
+        args = [cursor, BATCH, int(repair)]
         call = Call(scripts.load("repair/entries"), keys, args)
         next_cursor, looked, lost, *rest = self._runner.run(call)
         batch = Batch.read([next_cursor, looked, [], *rest])
@@ -185,7 +185,7 @@ class RepairStore:
         """Look at a batch of the schedule."""
         key = self._keys.queue(queue)
         keys = [key.due, key.entries, self._keys.next_due, key.dead, key.dead_at]
-        return self._run("repair/due", keys, [queue, cursor, BATCH, flag(repair)])
+        return self._run("repair/due", keys, [queue, cursor, BATCH, int(repair)])
 
     def dead_letters(self, queue: str, cursor: int, *, repair: bool) -> Batch:
         """Look at a batch of the dead letters."""
@@ -197,7 +197,7 @@ class RepairStore:
 
     def _dead_letters(self, queue: str, which: int, cursor: int, repair: bool) -> Batch:
         key = self._keys.queue(queue)
-        args = [which, cursor, BATCH, flag(repair)]
+        args = [which, cursor, BATCH, int(repair)]
         return self._run("repair/dead_letters", [key.dead, key.dead_at], args)
 
     def periodic_size(self) -> int:
@@ -210,7 +210,7 @@ class RepairStore:
     def periodic(self, _: str, cursor: int, *, repair: bool) -> Batch:
         """Look at a batch of the periodic entries, which are of no queue."""
         keys = [self._keys.periodic, self._keys.periodic_at]
-        return self._run("repair/periodic", keys, [cursor, BATCH, flag(repair)])
+        return self._run("repair/periodic", keys, [cursor, BATCH, int(repair)])
 
     def leases(self, queue: str, worker_ids: Sequence[str], lease: float, *, repair: bool) -> Batch:
         """Look at the leases of some processes on a queue.
@@ -223,7 +223,7 @@ class RepairStore:
         key = self._keys.queue(queue)
         keys = [key.leases, self._keys.lease_ends, self._keys.clock]
         keys += [key.leased(worker_id) for worker_id in worker_ids]
-        args = [queue, flag(repair), int(lease * 1000), *worker_ids]
+        args = [queue, int(repair), int(lease * 1000), *worker_ids]
         return self._run("repair/leases", keys, args)
 
     def forget_empty_leases(self, queue: str, worker_ids: Sequence[str]) -> None:
@@ -239,7 +239,7 @@ class RepairStore:
         shared = [self._keys.next_due, self._keys.queues]
         keys = [*key.schedule, *shared, key.leases, key.quarantined, key.dead]
         keys += key.paused_due, self._keys.control
-        args = [queue, layout.text, flag(repair), int(deferred * 1000)]
+        args = [queue, layout.text, int(repair), int(deferred * 1000)]
         return self._run("repair/queue", keys, args)
 
     # -- counts of deliveries, after a purge
@@ -363,11 +363,6 @@ def batches(items: Iterable[T]) -> list[list[T]]:
     """Return *items* in batches for one script call each."""
     rest = iter(items)
     return list(iter(lambda: list(islice(rest, BATCH)), []))
-
-
-def flag(repair: bool) -> str:
-    """Return the argument of scripts that says whether to repair."""
-    return "1" if repair else "0"
 
 
 def _literally(text: str) -> str:

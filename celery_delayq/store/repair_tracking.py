@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from celery_delayq.model.envelope import label_in
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.repair import BATCH, PAGE, Batch, flag, run_batch
-from celery_delayq.store.scan import ScanStore
+from celery_delayq.store.repair import BATCH, PAGE, Batch, run_batch
+from celery_delayq.store.scan import Index, ScanStore
 from celery_delayq.store.scripting import scripts
 from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.runner import ScriptRunner
@@ -21,9 +21,6 @@ from celery_delayq.store.scripting.runner import ScriptRunner
 #: Most bytes of messages that a script reads to be sure that some are gone: tens of ms. Other calls
 #: read less; this one must read all messages at one moment.
 MOST_BYTES = 16 * 1024 * 1024
-
-#: The hashes of what has left the schedule.
-Index = Literal["waiting", "running"]
 
 
 class Tracked(NamedTuple):
@@ -104,7 +101,7 @@ class RepairTracking:
         return self._page("repair/tracking", queue, cursor, repair, "running")
 
     def _page(self, script: str, queue: str, cursor: int, repair: bool, *first: str) -> Batch:
-        return self._run(script, queue, [], [*first, cursor, BATCH, flag(repair)])
+        return self._run(script, queue, [], [*first, cursor, BATCH, int(repair)])
 
     # -- what is there
 
@@ -146,7 +143,7 @@ class RepairTracking:
         None when there are too many bytes to read.
         """
         key = self._keys.queue(queue)
-        args = [flag(repair), MOST_BYTES, *chain.from_iterable(seen)]
+        args = [int(repair), MOST_BYTES, *chain.from_iterable(seen)]
         batch = self._run("repair/gone", queue, [key.leased(name) for name in worker_ids], args)
         return None if batch.cursor else batch
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Literal, NamedTuple, cast
 
 from celery_delayq.model.envelope import MAX_DUE_MS, task_field
-from celery_delayq.model.lookup import PAUSED_OFFSET
+from celery_delayq.model.lookup import PAUSED_OFFSET, Position, Where
 from celery_delayq.store.scripting import scripts
 from celery_delayq.store.scripting.calls import Call
+from celery_delayq.store.scripting.replies import cut, in_threes
 from celery_delayq.store.scripting.runner import ScriptRunner
 
-Where = Literal["waiting", "running"]
+#: The hashes of messages that have left the schedule.
+Index = Literal["waiting", "running"]
 
 #: Most fields of a hash that one call reads, if they are small.
 PAGE = 500
@@ -20,72 +23,57 @@ PAGE = 500
 VALUES = 200
 
 
-class Mark(NamedTuple):
-    """A place in the schedule, as Redis spells it: score and name of an entry, or ``b""`` and a
-    member of the index by task.
-    """
-
-    score: bytes
-    name: bytes
-
-    @property
-    def key(self) -> tuple[float, bytes]:
-        """What tells which of two is behind the other."""
-        return float(self.score or 0), self.name
-
-
 class Stretch(NamedTuple):
     """Entries of one queue that stand side by side, in the schedule or in the index by task.
 
     Attributes
     ----------
-    first, last : bytes
-        The range of scores or members, as Redis takes it.
-    after, upto : Mark | None
-        Only what stands behind the one, and not behind the other.
+    ranges : tuple[tuple[bytes, bytes], ...]
+        First and last score, or member, of each range, as Redis takes them.
+    after, upto : Position | None
+        Only entries behind the one, and not behind the other.
     """
 
     queue: str
     by_task: bool
-    first: bytes
-    last: bytes
-    after: Mark | None = None
-    upto: Mark | None = None
+    ranges: tuple[tuple[bytes, bytes], ...]
+    after: Position | None = None
+    upto: Position | None = None
 
     @classmethod
-    def all_of(
-        cls, queue: str, task: str | None, low: int | None, high: int | None
-    ) -> list[Stretch]:
-        """Return the stretches of all entries of a task, None for any, due then (ms, inclusive).
+    def of(cls, queue: str, where: Where) -> Stretch:
+        """Return the entries of a task, None for any, that are due then; of any priority.
 
-        What is paused stands behind all others, with a due of its own.
+        Those that are paused and due stand behind all others, with scores of their own.
         """
+        task, low, high, _ = where
         if task is not None:
             field = task_field(task)
             start = f"[{field}\0" if low is None else f"[{field}\0{max(low, 0):015d}"
             end = f"({field}\1" if high is None else f"({field}\0{high + 1:015d}"
-            return [cls(queue, True, start.encode(), end.encode())]
+            return cls(queue, True, ((start.encode(), end.encode()),))
         if low is None and high is None:
-            return [cls(queue, False, b"-inf", b"+inf")]
-        first, last = (
-            b"-inf" if low is None else b"%d" % low,
-            PAUSED_OFFSET - 1 if high is None else high,
-        )
-        paused_due = (
-            PAUSED_OFFSET + max(low or 0, 0),
-            b"+inf" if high is None else b"%d" % (PAUSED_OFFSET + high),
-        )
-        return [
-            cls(queue, False, first, b"%d" % last),
-            cls(queue, False, b"%d" % paused_due[0], paused_due[1]),
-        ]
+            return cls(queue, False, ((b"-inf", b"+inf"),))
+        first = b"-inf" if low is None else b"%d" % low
+        last = PAUSED_OFFSET - 1 if high is None else high
+        first_paused = PAUSED_OFFSET + max(low or 0, 0)
+        last_paused = b"+inf" if high is None else b"%d" % (PAUSED_OFFSET + high)
+        ranges = ((first, b"%d" % last), (b"%d" % first_paused, last_paused))
+        return cls(queue, False, ranges)
+
+    def pieces(self) -> list[Stretch]:
+        """Return a stretch for each of the ranges."""
+        return [self._replace(ranges=(each,)) for each in self.ranges]
 
 
 class Part(NamedTuple):
-    """Some entries: name, score and record of each, and where to go on, None at the end."""
+    """Name, record and score of some entries, and where the rest begins, None at the end.
 
-    entries: list[tuple[bytes, bytes, bytes]]
-    next: Mark | None
+    A record is None where it is missing or was not asked for.
+    """
+
+    entries: list[tuple[bytes, bytes | None, bytes]]
+    end: Position | None
 
 
 class ScanStore:
@@ -95,64 +83,64 @@ class ScanStore:
         self._runner = runner
         self._keys = runner.keys
 
-    def sizes(self, stretches: Sequence[Stretch]) -> list[int]:
-        """Return how many entries stand in each."""
+    def sizes(self, pieces: Sequence[Stretch]) -> list[int]:
+        """Return how many entries stand in each of some stretches of one range."""
         with self._runner.client.pipeline(transaction=False) as pipe:
-            for each in stretches:
-                key = self._keys.queue(each.queue)
+            for each in pieces:
+                key, [(first, last)] = self._keys.queue(each.queue), each.ranges
                 if each.by_task:
-                    pipe.zlexcount(key.tasks, each.first, each.last)
+                    pipe.zlexcount(key.tasks, first, last)
                 else:
-                    pipe.zcount(key.due, each.first, each.last)
+                    pipe.zcount(key.due, first, last)
             return cast("list[int]", pipe.execute())
 
-    def mark(self, stretch: Stretch, place: int) -> Mark | None:
-        """Return the entry at a place of a stretch, from 0; None where there are fewer by now."""
-        key, client = self._keys.queue(stretch.queue), self._runner.client
-        if stretch.by_task:
-            head = client.zrangebylex(key.tasks, stretch.first, stretch.last, 0, 1)
+    def position(self, piece: Stretch, place: int) -> Position | None:
+        """Return the entry at a place of a stretch of one range, from 0; None where there are fewer
+        by now.
+        """
+        key, client = self._keys.queue(piece.queue), self._runner.client
+        [(first, last)] = piece.ranges
+        if piece.by_task:
+            head = client.zrangebylex(key.tasks, first, last, 0, 1)
             rank = client.zrank(key.tasks, head[0]) if head else None
             found = [] if rank is None else client.zrange(key.tasks, rank + place, rank + place)
-            return Mark(b"", found[0]) if found else None
-        before = 0
-        if stretch.first != b"-inf":
-            before = cast(int, client.zcount(key.due, "-inf", b"(" + stretch.first))
+            return Position(b"", found[0]) if found else None
+        before = 0 if first == b"-inf" else cast(int, client.zcount(key.due, "-inf", b"(" + first))
         pairs = client.zrange(key.due, before + place, before + place, withscores=True)
-        return Mark(repr(pairs[0][1]).encode(), pairs[0][0]) if pairs else None
+        return Position(repr(pairs[0][1]).encode(), pairs[0][0]) if pairs else None
 
-    def part(self, stretch: Stretch, limit: int) -> Part:
-        """Return the first entries of a stretch."""
-        key = self._keys.queue(stretch.queue)
-        first, last, after, upto = stretch.first, stretch.last, b"", b""
-        names = [b"", b""]
-        if stretch.by_task:
-            first = first if stretch.after is None else b"(" + stretch.after.name
-            last = last if stretch.upto is None else b"[" + stretch.upto.name
-        else:
-            if stretch.after is not None:
-                after, names[0] = stretch.after
-            if stretch.upto is not None:
-                upto, names[1] = stretch.upto
-        args = ["1" if stretch.by_task else "0", first, last, after, names[0], upto, names[1]]
-        call = Call(scripts.load("scan/range"), [*key.schedule], [*args, limit])
+    def part(
+        self, stretch: Stretch, limit: int, *, step: int | None = None, records: bool = True
+    ) -> Part:
+        """Return the first entries of a stretch.
+
+        With a priority *step* there may be fewer: ten times as many are looked at, but 1,000 at
+        most or *limit*.
+        """
+        args = [
+            int(stretch.by_task),
+            *(stretch.after or (b"", b"")),
+            *(stretch.upto or (b"", b"")),
+            limit,
+            limit if step is None else max(limit, min(10 * limit, 1000)),
+            "" if step is None else step,
+            int(records),
+            *chain.from_iterable(stretch.ranges),
+        ]
+        call = Call(scripts.load("scan/range"), [*self._keys.queue(stretch.queue).schedule], args)
         more, score, name, sizes, text = self._runner.run(call)
-        entries, start = [], 0
-        numbers = iter(sizes.split())
-        for name_size, size, its_score in zip(numbers, numbers, numbers, strict=True):
-            begin = start + int(name_size)
-            end = begin + int(size)
-            entries.append((text[start:begin], its_score, text[begin:end]))
-            start = end
-        return Part(entries, Mark(score, name) if more == b"1" else None)
+        end = Position(score, name) if more == b"1" else None
+        return Part([*in_threes(cut(sizes, text))], end)
 
     def entries(self, stretch: Stretch, limit: int) -> Iterator[list[tuple[bytes, bytes, bytes]]]:
-        """Yield all entries of a stretch, name, score and record, so many at a time."""
-        going: Stretch | None = stretch
-        while going is not None:
-            found, following = self.part(going, limit)
-            if found:
-                yield found
-            going = None if following is None else going._replace(after=following)
+        """Yield name, record and score of all entries of a stretch, so many at a time."""
+        end: Position | None = stretch.after
+        while True:
+            found, end = self.part(stretch._replace(after=end), limit)
+            if entries := [(name, data, score) for name, data, score in found if data is not None]:
+                yield entries
+            if end is None:
+                return
 
     def died_ms(self, queue: str, low: int | None, place: int) -> int | None:
         """Return when the dead letter at a place died (ms), counted from 0 among the ones that died
@@ -187,7 +175,7 @@ class ScanStore:
         while start < end:
             first = start if newest else -start - 1
             call = Call(scripts.load("scan/list_range"), [name], [first, min(limit, end - start)])
-            found = _cut(*self._runner.run(call))
+            found = cut(*self._runner.run(call))
             if not found:
                 return
             yield found
@@ -204,7 +192,7 @@ class ScanStore:
         while True:
             call = Call(scripts.load("scan/hash_scan"), [name], [cursor, page])
             cursor, *reply = self._runner.run(call)
-            found = _cut(*reply)
+            found = cut(*reply)
             yield from zip(found[::2], found[1::2], strict=True)
             if cursor == b"0":
                 return
@@ -214,11 +202,9 @@ class ScanStore:
         found: list[bytes | None] = []
         while len(found) < len(fields):
             asked = fields[len(found) : len(found) + VALUES]
-            sizes, text = self._runner.run(Call(scripts.load("scan/hash_values"), [name], [*asked]))
-            begin = 0
-            for each in map(int, sizes.split()):
-                found.append(None if each < 0 else text[begin : begin + each])
-                begin += max(each, 0)
+            found += cut(
+                *self._runner.run(Call(scripts.load("scan/hash_values"), [name], [*asked]))
+            )
         return found
 
     # -- what processes hold
@@ -232,17 +218,8 @@ class ScanStore:
                 seen.add(field)
                 yield field, value
 
-    def tracked(self, queue: str, where: Where, names: Sequence[bytes]) -> list[bytes | None]:
+    def tracked(self, queue: str, index: Index, names: Sequence[bytes]) -> list[bytes | None]:
         """Return what is tracked under names of messages that are ready, or held."""
         key = self._keys.queue(queue)
-        name = key.ready_index if where == "waiting" else key.leased_index
+        name = key.ready_index if index == "waiting" else key.leased_index
         return cast("list[bytes | None]", self._runner.client.hmget(name, names) if names else [])
-
-
-def _cut(sizes: bytes, text: bytes) -> list[bytes]:
-    """Split joined parts by their sizes."""
-    found, begin = [], 0
-    for size in map(int, sizes.split()):
-        found.append(text[begin : begin + size])
-        begin += size
-    return found

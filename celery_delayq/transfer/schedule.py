@@ -11,6 +11,7 @@ from uuid import uuid4
 from celery_delayq.errors import RecordError, TransferError
 from celery_delayq.model.lookup import Where
 from celery_delayq.model.scheduled import Filter, moment
+from celery_delayq.store.paging import listed_pages
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import CALL_SIZE
 from celery_delayq.store.scripting.replies import STATES
@@ -101,13 +102,9 @@ def _pages(
     session: Session, queue: str, where: Where, report: Exported, *, takes_nul: bool
 ) -> Iterator[list[ScheduleRow]]:
     """Yield the entries of a queue by the page; the report counts unreadable ones."""
-    after = None
-    while True:
-        page = session.ask(
-            lambda store, after=after: store.control.page(queue, where, PAGE, after)  # type: ignore[misc]
-        )
+    for entries in listed_pages(session.ask, queue, where, PAGE):
         rows = []
-        for listed in page.entries:
+        for listed in entries:
             try:
                 row = ScheduleRow.of_listed(queue, listed)
                 if not takes_nul and "\0" in row.queue + row.task:
@@ -119,9 +116,6 @@ def _pages(
             else:
                 rows.append(row)
         yield rows
-        if not page.more:
-            return
-        after = page.last
 
 
 def import_from(

@@ -17,7 +17,7 @@ from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.periodic import EntryTicks, PeriodicStore, Writing
 from celery_delayq.store.repair import Release, RepairStore
 from celery_delayq.store.repair_tracking import RepairTracking, Tracked
-from celery_delayq.store.scan import ScanStore, Stretch
+from celery_delayq.store.scan import ScanStore
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting import scripts
 from celery_delayq.store.scripting.calls import Call
@@ -66,7 +66,6 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     "schedule/purge": (lambda s: s.purge("q"), [3, 1]),
     "schedule/exists": (lambda s: s.control.exists("q", [("id", "message_id")]), b"-"),
     "control/find": (lambda s: s.control.find("q", ["id"]), [1, b"["]),
-    "control/page": (lambda s: s.control.page("q", Where(), 10), [b"0", b"", b""]),
     "scan/hash_scan": (lambda s: [*ScanStore(s).fields("{q}:dead")], [b"0", b"2 3", b"idone"]),
     "scan/hash_values": (lambda s: ScanStore(s).values("{q}:dead", [b"id"]), [b"3", b"one"]),
     "scan/list_range": (
@@ -74,8 +73,8 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
         [b"2", b"{}"],
     ),
     "scan/range": (
-        lambda s: ScanStore(s).part(Stretch("q", False, b"-inf", b"+inf"), 10),
-        [b"0", b"7", b"id", b"", b""],
+        lambda s: s.control.page("q", Where(), 10),
+        [b"0", b"7", b"id", b"2 -1 1", b"id7"],
     ),
     "control/cancel": (lambda s: s.control.cancel("q", Layout(), ["id"]), b"d"),
     "control/reschedule": (lambda s: s.control.reschedule("q", [("id", Due(5), None)]), b"d"),
@@ -108,7 +107,7 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     "deadletters/delete": (lambda s: s.dead_letters.delete("q", [("id", 5)]), b"d"),
     "deadletters/page": (
         lambda s: s.run(s.dead_letters.page_call("q", 1, 2, 10, [b"id"])),
-        [b"0", b"2 -1 5", b"id"],
+        [b"0", b"2 -1 1", b"id5"],
     ),
     "deadletters/trim": (lambda s: s.dead_letters.trim("q", 60.0, 10, 100), [0, 1]),
     "periodic/claim_due": (

@@ -229,8 +229,8 @@ READS: dict[str, tuple[Callable[[Bench], None], Callable[[Bench], list[bytes]]]]
         lambda store: schedule(store),
         lambda store: [
             Record.unpack(data).message
-            for part in ScanStore(store).entries(Stretch(QUEUE, False, b"-inf", b"+inf"), 100)
-            for _, _, data in part
+            for part in ScanStore(store).entries(Stretch.of(QUEUE, Where()), 100)
+            for _, data, _ in part
         ],
     ),
     "dead letters by id": (

@@ -96,7 +96,7 @@ class ArchiveRows(TableRows):
         self._schema = pa.schema([(name, _KINDS[kind]) for name, kind in columns.items()])
 
     def scheduled(self, queue: str, entries: Sequence[tuple[bytes, bytes, bytes]]) -> Page:
-        """Return rows of entries: name, score and record of each."""
+        """Return rows of entries: name, record and score of each."""
         rows = [_entry(queue, *each) for each in entries]
         page: Page = {name: [row.get(name) for row in rows] for name in self._names}
         return self._whole(page, len(entries))
@@ -128,7 +128,7 @@ class ArchiveRows(TableRows):
         return {**page, **{name: [value] * size for name, value in self._constant.items()}}
 
 
-def _entry(queue: str, name: bytes, score: bytes, record: bytes) -> dict[str, Any]:
+def _entry(queue: str, name: bytes, record: bytes, score: bytes) -> dict[str, Any]:
     """Return a row of an entry of the schedule; an unreadable one has its bytes and the reason."""
     duplicate = b"\0" in name
     try:

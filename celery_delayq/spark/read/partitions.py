@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 
 from pyspark.sql.datasource import InputPartition
 
+from celery_delayq.model.lookup import Position, Where
 from celery_delayq.spark.read.filters import Wanted
 from celery_delayq.spark.read.history import END, START, Runs, plan_runs
 from celery_delayq.spark.read.table_rows import (
@@ -27,7 +28,7 @@ from celery_delayq.spark.read.table_rows import (
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.periodic import PeriodicStore
-from celery_delayq.store.scan import Mark, ScanStore, Stretch
+from celery_delayq.store.scan import ScanStore, Stretch
 from celery_delayq.store.schedule import Store
 
 
@@ -112,19 +113,16 @@ class Scheduled:
 def _scheduled(plan: _PartitionPlan) -> ReadRanges:
     store, wanted = plan.store, plan.wanted
     scan = ScanStore(store)
-    stretches = [
-        each
-        for name in plan.queues
-        for each in Stretch.all_of(name, wanted.task, wanted.low, wanted.high)
-    ]
+    where = Where(wanted.task, wanted.low, wanted.high)
+    stretches = [each for name in plan.queues for each in Stretch.of(name, where).pieces()]
     sizes = scan.sizes(stretches)
-    reached: dict[int, Mark | None] = {}
+    reached: dict[int, Position | None] = {}
     for pieces in share(sizes, plan.parts, plan.least):
         ranges: list[ReadRange] = []
         for which, _, end in pieces:
             whole, after = stretches[which], reached.get(which)
-            upto = scan.mark(whole, end - 1) if end < sizes[which] else None
-            if upto is not None and after is not None and upto.key <= after.key:
+            upto = scan.position(whole, end - 1) if end < sizes[which] else None
+            if upto is not None and after is not None and upto.order <= after.order:
                 continue  # enough entries were added before it meanwhile
             if which not in reached or after is not None:
                 ranges.append(Scheduled(whole._replace(after=after, upto=upto)))

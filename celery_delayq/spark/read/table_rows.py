@@ -90,16 +90,16 @@ class TableRows:
     # -- from data of Redis
 
     def scheduled(self, queue: str, entries: Sequence[tuple[bytes, bytes, bytes]]) -> Page:
-        """Return rows of entries: name, score and record of each."""
+        """Return rows of entries: name, record and score of each."""
         heads: list[tuple[int, str] | None] = []
         messages = []
-        for _, _, data in entries:
+        for _, data, _ in entries:
             match = _RECORD.match(data)
             heads.append(_head(match[1], match[2]) if match else None)
             messages.append(data[match.end() :] if match and heads[-1] else b"")
         page, good = self._messages.columns(messages)
         there = [head if is_good else None for head, is_good in zip(heads, good, strict=True)]
-        scores = [int(float(score)) if score[-1:] != b"f" else _END for _, score, _ in entries]
+        scores = [int(float(score)) if score[-1:] != b"f" else _END for _, _, score in entries]
         page["queue"] = [queue] * len(entries)
         page["state"] = ["paused" if score >= PAUSED_OFFSET else "scheduled" for score in scores]
         page["due"] = _moments(
@@ -108,7 +108,7 @@ class TableRows:
         page["priority"] = [head and head[0] for head in there]
         page["task"] = [head and head[1] for head in there]
         names = [name.partition(b"\0")[0] for name, _, _ in entries]
-        return _with_raw(page, good, [data for _, _, data in entries], names)
+        return _with_raw(page, good, [data for _, data, _ in entries], names)
 
     def tracked(
         self,

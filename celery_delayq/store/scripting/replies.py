@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from celery_delayq.model.publish_outcome import Put, Stored
@@ -51,6 +51,21 @@ class Puts(NamedTuple):
         ]
         places = (place for place, code in enumerate(codes) if code in "SR")
         return cls(int(now), puts, {place: next(others) for place in places})
+
+
+def cut(sizes: bytes, text: bytes) -> list[Any]:
+    """Split joined parts by their lengths, which are joined by spaces; None for a length of -1."""
+    found: list[bytes | None] = []
+    begin = 0
+    for size in map(int, sizes.split()):
+        found.append(None if size < 0 else text[begin : begin + size])
+        begin += max(size, 0)
+    return found
+
+
+def in_threes(parts: list[Any]) -> Iterator[tuple[Any, Any, Any]]:
+    """Return an iterator over parts, three at a time."""
+    return zip(*[iter(parts)] * 3, strict=True)
 
 
 class Look(NamedTuple):

@@ -16,7 +16,7 @@ from celery_delayq.errors import (
     InvalidETA,
     InvalidFilter,
 )
-from celery_delayq.schedule.client import Schedule
+from celery_delayq.store.paging import listed_pages
 from celery_delayq.store.schedule import Store
 from celery_delayq.testing.fixtures import RedisUnderTest
 
@@ -95,17 +95,16 @@ def test_bulk_changes_leave_what_was_moved_meanwhile(
     send(delayq, "moved", 100)
     send(delayq, "stays", 100)
     soon = datetime.now(timezone.utc) + timedelta(seconds=200)
-    listed = Schedule._listed
 
-    def list_and_move(*args: Any) -> Any:
-        found = [*listed(*args)]
+    def list_and_move(*args: Any, **options: Any) -> Any:
+        found = [*listed_pages(*args, **options)]
         assert delayq.reschedule("moved", countdown=100_000)
         return iter(found)
 
-    monkeypatch.setattr(Schedule, "_listed", list_and_move)
-    bulk = delayq.cancel_all(Filter(due_to=soon))
+    monkeypatch.setattr("celery_delayq.schedule.bulk.listed_pages", list_and_move)
+    changed = delayq.cancel_all(Filter(due_to=soon))
 
-    assert bulk.outcomes == {Outcome.DONE: 1, Outcome.CHANGED: 1}
+    assert changed.outcomes == {Outcome.DONE: 1, Outcome.CHANGED: 1}
     assert delayq.get("moved") is not None
     assert delayq.get("stays") is None
 
@@ -139,9 +138,9 @@ def test_what_would_lead_past_all_dates_is_not_moved(delayq: DelayQ) -> None:
     assert delayq.app is not None
     delayq.app.send_task("shop.remind", task_id="far", eta="9999-12-31T23:00:00+00:00")
 
-    bulk = delayq.reschedule_all(Filter(task="shop.remind"), by=86_400)
+    changed = delayq.reschedule_all(Filter(task="shop.remind"), by=86_400)
 
-    assert bulk.outcomes == {Outcome.DONE: 1, Outcome.PAST: 1}
+    assert changed.outcomes == {Outcome.DONE: 1, Outcome.PAST: 1}
     with pytest.raises(InvalidETA, match="9999"):
         delayq.reschedule("far", by=86_400)
     assert [each.id for each in delayq.list()] == ["near", "far"]

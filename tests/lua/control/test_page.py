@@ -1,4 +1,4 @@
-"""page.lua: the schedule page by page, each entry once, whatever happens between two pages."""
+"""range.lua: the schedule page by page, each entry once, whatever happens between two pages."""
 
 from __future__ import annotations
 
@@ -45,11 +45,10 @@ def pages(
     while True:
         found = store.control.page(QUEUE, where, limit, after)
         yield [each.name for each in found.entries]
-        if not found.more:
+        if found.end is None:
             return
-        assert found.last is not None
-        assert after is None or found.last != after
-        after = found.last
+        assert found.end != after
+        after = found.end
         between(found)
 
 
@@ -79,8 +78,8 @@ ALL = [f"e{n:02}" for n in range(100)]
 
 
 def test_an_empty_queue_is_an_empty_page(store: Bench) -> None:
-    assert store.control.page(QUEUE, Where(), 10) == FoundPage([], False, None)
-    assert store.control.page(QUEUE, Where("t"), 10) == FoundPage([], False, None)
+    assert store.control.page(QUEUE, Where(), 10) == FoundPage([], None)
+    assert store.control.page(QUEUE, Where("t"), 10) == FoundPage([], None)
 
 
 @pytest.mark.usefixtures("_hundred")
@@ -270,5 +269,5 @@ def test_a_page_takes_what_has_moved_since_at_its_new_place(store: Bench) -> Non
     first = store.control.page(QUEUE, Where(), 2)
     store.control.reschedule(QUEUE, [("e1", Due(FAR + 9), None), ("e3", Due(FAR - 9), None)])
 
-    rest = store.control.page(QUEUE, Where(), 5, first.last).entries
+    rest = store.control.page(QUEUE, Where(), 5, first.end).entries
     assert [each.name for each in rest] == ["e2", "e1"]

@@ -4,8 +4,8 @@
 -- KEYS     1 dead  2 dead_at
 -- ARGV     1 died at this time or later (ms or -inf)  2 or earlier (ms or +inf)  3 most dead letters
 --          4… ids that the caller has already and that died at the first time
--- Returns  {'1' when there is more, for each dead letter 'length of its id, length of the dead letter or -1
---          when it is gone, when it died (ms)', joined by spaces, all ids and dead letters joined}
+-- Returns  {'1' when there is more, the lengths of the id, the dead letter (-1 when it is gone) and the
+--          time of death (ms) of each, joined by spaces, all of these joined}
 -- Repeat   reads only
 -- @include room
 
@@ -28,10 +28,9 @@ for i = 1, #found, 2 do
       break
     end
     local data = redis.call('HGET', KEYS[1], id)
-    sizes[#sizes + 1] = #id .. ' ' .. (data and #data or -1) .. ' ' .. found[i + 1]
-    parts[#parts + 1] = id
-    parts[#parts + 1] = data or ''
-    take_room(#parts[#parts])
+    sizes[#sizes + 1] = #id .. ' ' .. (data and #data or -1) .. ' ' .. #found[i + 1]
+    parts[#parts + 1] = id .. (data or '') .. found[i + 1]
+    take_room(data and #data or 0)
   end
 end
 return {more, table.concat(sizes, ' '), table.concat(parts)}

@@ -1,19 +1,25 @@
--- Tell a part of a stretch of the schedule, all in one string: clients read a thousand short replies
--- far more slowly than a long one. A stretch goes by the schedule from one place in the order of
--- (score, name) to another, or by the index by task from one member to another.
+-- Return entries that stand side by side in the schedule or in the index by task, in one string:
+-- clients read a long reply far faster than a thousand short ones.
+--
+-- The schedule is ordered by (score, name): what is paused and due comes last. The index is ordered
+-- by (due, name) within a task. The ranges are read one after the other. Of records about 1 MB is
+-- read.
 --
 -- KEYS     1 due  2 entries  3 tasks
--- ARGV     1 '1' to go by task  2 first and  3 last score, or members, as Redis takes a range of
---          them  4 score of the last one before the stretch, '' for none  5 its name  6 score of the
---          last one in the stretch, '' for none  7 its name  8 most entries; it stops at 1 MB
--- Returns  {'1' when there is more, score and name of the last one looked at, or by task '' and its
---          member, for each entry 'length of its name, length of its record, its score', joined by
---          spaces, all names and records joined}
+-- ARGV     1 '1' for the index by task  2 score of the last entry before the first one, '' for
+--          none  3 its name  4 score of the last entry to return, '' for no end  5 its name  6 most
+--          entries to return  7 most entries to look at  8 priority step of the entries, '' for any
+--          9 '1' for the records too  10… first and last score of each range, or members, as Redis
+--          takes a range of them; of the index there is one range, with '' and a member for 2 to 5
+-- Returns  {'1' when there is more, score and name of the last entry looked at, or '' and its
+--          member of the index, the lengths of the name, the record (-1 for none) and the score of
+--          each entry, joined by spaces, all of these joined}
 -- Repeat   reads only
 -- @include record
 -- @include room
 
-local limit = tonumber(ARGV[8])
+local limit, most, step = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
+local with_records = ARGV[9] == '1'
 
 -- Redis orders by bytes, Lua by the rules of a language.
 local function is_behind(one, other)
@@ -41,25 +47,37 @@ local function rank_behind(score, name)
   return from
 end
 
--- Names and scores of up to so many entries, and a member of the index for each if there is one.
-local function by_due(number)
-  local first, last = ARGV[2], ARGV[3]
+-- Add names and scores of the next entries between two scores to 'found', up to a number of them.
+local function add_by_due(found, first, last, number)
   local from = first == '-inf' and 0 or redis.call('ZCOUNT', KEYS[1], '-inf', '(' .. first)
-  if ARGV[4] ~= '' then
-    from = math.max(from, rank_behind(ARGV[4], ARGV[5]))
+  if ARGV[2] ~= '' then
+    from = math.max(from, rank_behind(ARGV[2], ARGV[3]))
   end
   local to = redis.call('ZCOUNT', KEYS[1], '-inf', last)
-  if ARGV[6] ~= '' then
-    to = math.min(to, rank_behind(ARGV[6], ARGV[7]))
+  if ARGV[4] ~= '' then
+    to = math.min(to, rank_behind(ARGV[4], ARGV[5]))
   end
-  to = math.min(to, from + number) - 1
-  return from <= to and redis.call('ZRANGE', KEYS[1], from, to, 'WITHSCORES') or {}
+  to = math.min(to, from + number - #found / 2) - 1
+  for _, one in ipairs(from <= to and redis.call('ZRANGE', KEYS[1], from, to, 'WITHSCORES') or {}) do
+    found[#found + 1] = one
+  end
 end
 
+local function by_due(number)
+  local found = {}
+  for i = 10, #ARGV, 2 do
+    add_by_due(found, ARGV[i], ARGV[i + 1], number)
+  end
+  return found
+end
+
+-- The same from the index by task, and the member of each: what is paused and due has its place by due.
 local function by_task(number)
   local found = {}
-  local members = redis.call(
-    'ZRANGEBYLEX', KEYS[3], ARGV[2], ARGV[3], 'LIMIT', 0, number)
+  local first, last = select(10, unpack(ARGV))
+  first = ARGV[3] ~= '' and '(' .. ARGV[3] or first
+  last = ARGV[5] ~= '' and '[' .. ARGV[5] or last
+  local members = redis.call('ZRANGEBYLEX', KEYS[3], first, last, 'LIMIT', 0, number)
   for _, member in ipairs(members) do
     local due, name = string.match(member, '^[^%z]*%z(%d+)%z(.*)$')
     local score = name and redis.call('ZSCORE', KEYS[1], name)
@@ -70,41 +88,39 @@ local function by_task(number)
   return found, members
 end
 
-local found, members = (ARGV[1] == '1' and by_task or by_due)(limit + 1)
+local found, members = (ARGV[1] == '1' and by_task or by_due)(most + 1)
 
 local more, last, name = '0', '', ''
-local sizes, parts = {}, {}
-local i = 1
-while i <= #found and more == '0' do
+local sizes, parts, number = {}, {}, 0
+local place, total = 0, #found / 2
+while place < total and more == '0' do
   if room <= 0 then
     more = '1'
     break
   end
-  local names, before = {}, (i - 1) / 2
-  local number = few(#found / 2 - before)
-  for k = i, i + 2 * number - 2, 2 do
-    names[#names + 1] = found[k]
+  local names = {}
+  for k = place + 1, place + few(total - place) do
+    names[#names + 1] = found[2 * k - 1]
   end
-  local bytes, records = 0, redis.call('HMGET', KEYS[2], unpack(names))
-  for k = 1, #names do
-    local place = before + k
-    if place > limit then
+  local records, bytes = {}, 0
+  if with_records or step ~= '' then
+    records = redis.call('HMGET', KEYS[2], unpack(names))
+  end
+  for k, one in ipairs(names) do
+    if number == limit or place == most then
       more = '1'
       break
     end
-    local data = records[k]
-    last, name = found[2 * place], names[k]
-    if members then
-      last, name = '', members[place]
-    end
-    if data then
-      sizes[#sizes + 1] = #names[k] .. ' ' .. #data .. ' ' .. found[2 * place]
-      parts[#parts + 1] = names[k]
-      parts[#parts + 1] = data
-      bytes = bytes + #data
+    place = place + 1
+    local data, score = records[k] or '', found[2 * place]
+    bytes = bytes + #data
+    last, name = members and '' or score, members and members[place] or one
+    if step == '' or read_record(data) == step then
+      number = number + 1
+      sizes[number] = #one .. ' ' .. (with_records and records[k] and #data or -1) .. ' ' .. #score
+      parts[number] = one .. (with_records and data or '') .. score
     end
   end
   take_read(#names, bytes)
-  i = i + 2 * number
 end
 return {more, last, name, table.concat(sizes, ' '), table.concat(parts)}
