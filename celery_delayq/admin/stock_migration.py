@@ -12,7 +12,7 @@ from celery import Celery
 
 from celery_delayq.errors import InvalidETA, RecordError
 from celery_delayq.model import envelope
-from celery_delayq.model.envelope import Due, Entry, Record
+from celery_delayq.model.envelope import Due, Entry, Label, Record
 from celery_delayq.model.lookup import Listed, StatusCode, Where
 from celery_delayq.model.scheduled import moment
 from celery_delayq.model.task_options import check_own
@@ -217,9 +217,9 @@ class _Back:
         cancelled = {each.message: each for each in tracked if each.value.startswith(b"!")}
         if cancelled:
             messages = [
-                (cancelled[label], message)
+                (cancelled[label.name], message)
                 for message in self.store.ready_messages(queue, layout, sys.maxsize)
-                if (label := envelope.label_in(message)) in cancelled
+                if (label := Label.of(message)) and label.name in cancelled
             ]
             for each in messages:
                 self.tracks.forget_ready(queue, layout, [each])

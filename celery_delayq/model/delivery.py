@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -14,6 +15,15 @@ class HeldBy(NamedTuple):
     place: str
     queue: str
     tag: str
+
+
+_HELD = re.compile(rb"(\d+)!?\n")
+
+
+def split_held(value: bytes) -> tuple[int | None, bytes]:
+    """Return priority step and message of a leased or quarantined value (``include/lease.lua``)."""
+    match = _HELD.match(value)
+    return (int(match[1]), value[match.end() :]) if match else (None, value)
 
 
 def retry_of(message: Mapping[str, Any]) -> HeldBy | None:

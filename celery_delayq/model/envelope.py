@@ -55,6 +55,10 @@ class Due(NamedTuple):
     relative: bool = False
 
 
+#: The header line as scripts read it, see ``include/record.lua``.
+_HEADER = re.compile(rb"1 (\d+) (\S+) (\S*)\n")
+
+
 class Record(NamedTuple):
     """What the hash of entries keeps of one entry."""
 
@@ -77,11 +81,11 @@ class Record(NamedTuple):
         RecordError
             The bytes are no record of this version.
         """
-        header, newline, message = data.partition(b"\n")
+        match = _HEADER.match(data)
         try:
-            version, priority, message_id, task = header.decode().split(" ")
-            if newline and version == "1":
-                return cls(int(priority), message_id, task_name(task), message)
+            if match:
+                task = task_name(match[3].decode())
+                return cls(int(match[1]), match[2].decode(), task, data[match.end() :])
         except ValueError:
             pass
         raise RecordError(f"unreadable record, it begins with {data[:60]!r}")
@@ -134,6 +138,7 @@ def task_field(task: str) -> str:
     return quote(task)
 
 
+@lru_cache(maxsize=1024)
 def task_name(field: str) -> str:
     """Undo :func:`task_field`."""
     return unquote(field)
@@ -273,7 +278,7 @@ def labelled(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return :func:`without_eta` of *message* with what scripts have to know in its first bytes.
 
     The label is ``<id> <message_id> <skip_after in ms> <unique key>``, percent-encoded, see
-    ``include/label.lua``. The order of keys means nothing to those who read JSON.
+    ``include/record.lua``. The order of keys means nothing to those who read JSON.
     """
     sent = without_eta(message)
     properties = dict(sent.pop("properties"))
@@ -294,14 +299,27 @@ def label_of(id: str, message_id: str, skip_after: int, key: str) -> str:
     return f"{shown} {message_id} {skip_after} {key or '-'}"
 
 
-#: As scripts read it, see ``include/label.lua``.
-_LABEL = re.compile(rb'{"properties": {"delayq": {"label": "(\S*) (\S+) \d+ \S+"')
+#: As scripts read it, see ``include/record.lua``.
+_LABEL = re.compile(rb'{"properties": {"delayq": {"label": "(\S*) (\S+) \d+ (\S+)"')
 
 
-def label_in(message: bytes) -> bytes | None:
-    """Return ``id NUL message_id`` of the label of a message, None where it has none."""
-    found = _LABEL.match(message)
-    return None if found is None else unquote_to_bytes(found[1]) + b"\0" + found[2]
+class Label(NamedTuple):
+    """The label in the first bytes of a message; *unique* is ``-`` without a unique key."""
+
+    id: bytes
+    message_id: bytes
+    unique: bytes
+
+    @classmethod
+    def of(cls, message: bytes) -> Label | None:
+        """Read the label of a message, None without one."""
+        found = _LABEL.match(message)
+        return None if found is None else cls(unquote_to_bytes(found[1]), found[2], found[3])
+
+    @property
+    def name(self) -> bytes:
+        """``id NUL message_id``, which no other message has."""
+        return self.id + b"\0" + self.message_id
 
 
 def unique_key(own: Mapping[str, Any]) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from celery_delayq.errors import InvalidFilter
 from celery_delayq.model.canvas import Canvas
-from celery_delayq.model.envelope import task_field
+from celery_delayq.model.envelope import task_field, task_name
 from celery_delayq.model.names import UTF8
 
 #: Scores of paused and due entries are their due and this (``include/record.lua``).
@@ -34,6 +35,33 @@ class Name(str):
     """
 
     __slots__ = ()
+
+
+_INDEXED = re.compile(rb"(!?)(\S+) (\d+) (\S+) (\S*) ?(.*)", re.DOTALL)
+
+
+class IndexEntry(NamedTuple):
+    """What the index of ready or leased messages says of one (``include/tracking.lua``).
+
+    *holder* is the worker id that holds a leased message.
+    """
+
+    cancelled: bool
+    message_id: bytes
+    due_ms: int
+    unique: str
+    task: str
+    holder: str
+
+    @classmethod
+    def unpack(cls, value: bytes) -> IndexEntry | None:
+        """Read what a script wrote, None for anything else."""
+        match = _INDEXED.fullmatch(value)
+        if match is None:
+            return None
+        mark, message_id, due, unique, task, holder = match.groups()
+        unique, task = unique.decode(), task_name(task.decode())
+        return cls(mark == b"!", message_id, int(due), unique, task, to_text(holder))
 
 
 class Location(NamedTuple):

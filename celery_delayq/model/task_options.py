@@ -16,7 +16,7 @@ from celery_delayq.model.unique import POLICIES
 #: What the two numbers of the header ``timelimit`` are called in a call.
 LIMITS = ("time_limit", "soft_time_limit")
 
-#: The parts of a message that scripts read, each one word: `message.py`, `unique.py`.
+#: The parts of a message that scripts read, each one word.
 _MESSAGE_ID = re.compile(r"[!-~]+")
 _KEY = re.compile(r"[sd][!-~]+")
 _LABEL = re.compile(r"[!-~]+ [!-~]+ [0-9]{1,15} (-|[sd][!-~]+)")

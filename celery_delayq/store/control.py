@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -16,6 +15,7 @@ from celery_delayq.model.lookup import (
     PAUSED_OFFSET,
     FoundPage,
     IfDue,
+    IndexEntry,
     Listed,
     Location,
     Name,
@@ -51,8 +51,6 @@ REVOKED = 5000
 
 #: Most entries of a page that one script call returns: more of them would block Redis for longer.
 PAGE = 200
-
-_TRACKED = re.compile(rb"(!?)(\S+) (\d+) (\S+) (\S*) ?(.*)", re.DOTALL)
 
 
 class ControlStore:
@@ -313,14 +311,11 @@ def _place(found: bytes, code: bytes, score: bytes, value: bytes) -> Location:
         paused_due = at >= PAUSED_OFFSET
         state: State = "paused" if paused_due else "scheduled"
         return Location(name, state, at - PAUSED_OFFSET if paused_due else at, value)
-    match = _TRACKED.fullmatch(value)
-    if match is None:
+    entry = IndexEntry.unpack(value)
+    if entry is None:
         return Location(name, "ready", 0, None)
-    _, _, due, unique, task, holder = match.groups()
     state = "ready" if code == b"w" else "running"
-    return Location(
-        name, state, int(due), None, task_name(task.decode()), unique.decode(), to_text(holder)
-    )
+    return Location(name, state, entry.due_ms, None, entry.task, entry.unique, entry.holder)
 
 
 def _stamp(member: bytes) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from uuid import uuid4
 
 from celery_delayq.errors import CommandRefused
+from celery_delayq.model.delivery import split_held
 from celery_delayq.model.envelope import PROPERTY, Record, due_of_eta
 from celery_delayq.model.lookup import StatusCode, to_bytes
 from celery_delayq.store.keys import Layout
@@ -27,7 +28,7 @@ from celery_delayq.store.scripting.runner import ScriptRunner
 #: About how many members a script looks at in one call.
 BATCH = 100
 
-#: How many ids to tell of each kind of drift (``include/repair_report.lua``).
+#: How many ids to tell of each kind of drift (``include/repair/report.lua``).
 EXAMPLES = 3
 
 #: How many keys ``SCAN`` looks at in one call, and how many members of a key the others.
@@ -64,7 +65,7 @@ class Batch(NamedTuple):
 
     @classmethod
     def read(cls, reply: Sequence[Any]) -> Batch:
-        """Read the reply of a script (``include/repair_report.lua``)."""
+        """Read the reply of a script (``include/repair/report.lua``)."""
         found = [
             Found(kind.decode(), number, repaired, [_text(id) for id in ids])
             for kind, number, repaired, *ids in reply[3:]
@@ -267,10 +268,10 @@ class RepairStore:
         for ready in self._keys.ready_lists(queue, layout):
             found.update(map(_digest, self._in_list(ready)))
         for item in self._in_list(key.quarantined):
-            found.add(_digest(item.partition(b"\n")[2]))
+            found.add(_digest(split_held(item)[1]))
         for name in self.leaseholders(queue):
             for _, value in self._scan.fields(key.leased(name)):
-                found.add(_digest(value.partition(b"\n")[2]))
+                found.add(_digest(split_held(value)[1]))
         return found
 
     def _in_list(self, key: str) -> Iterator[bytes]:

@@ -10,7 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, cast
 
-from celery_delayq.model.envelope import label_in
+from celery_delayq.model.delivery import split_held
+from celery_delayq.model.envelope import Label
+from celery_delayq.model.lookup import IndexEntry
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.repair import BATCH, PAGE, Batch, run_batch
 from celery_delayq.store.scan import Index, ScanStore
@@ -33,13 +35,14 @@ class Tracked(NamedTuple):
     def message(self) -> bytes:
         """The message that is meant, as ``duplicate_name`` of ``include/tracking.lua`` spells
         it."""
-        message_id = self.value.removeprefix(b"!").partition(b" ")[0]
-        return self.name.partition(b"\0")[0] + b"\0" + message_id
+        entry = IndexEntry.unpack(self.value)
+        return self.name.partition(b"\0")[0] + b"\0" + (entry.message_id if entry else b"")
 
     @property
     def holder(self) -> str:
-        """The worker id that holds it, ``""`` when that is not told."""
-        return b" ".join(self.value.split(b" ")[4:]).decode("utf-8", "replace")
+        """The worker id that holds it, ``""`` when that is not known."""
+        entry = IndexEntry.unpack(self.value)
+        return entry.holder if entry else ""
 
 
 class RepairTracking:
@@ -110,7 +113,8 @@ class RepairTracking:
         for one without a label.
         """
         for _, value in self._scan.held(queue, worker_id):
-            yield label_in(value.partition(b"\n")[2])
+            label = Label.of(split_held(value)[1])
+            yield label and label.name
 
     def forget_ready(
         self, queue: str, layout: Layout, some: Iterable[tuple[Tracked, bytes]] = ()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from typing import Any, NamedTuple
-from urllib.parse import unquote
 
 from celery_delayq.errors import RecordError
 from celery_delayq.model.envelope import (
@@ -13,6 +12,7 @@ from celery_delayq.model.envelope import (
     PROPERTY,
     Due,
     Entry,
+    Label,
     Record,
     check_envelope,
     due_of_eta,
@@ -24,8 +24,6 @@ from celery_delayq.model.scheduled import moment
 from celery_delayq.store.keys import Layout
 from celery_delayq.transfer.export_format import RowFormat, check_object, not_json
 
-#: As scripts read it, see ``include/label.lua``.
-_LABEL = re.compile(r'{"properties": {"delayq": {"label": "(\S*) (\S+) \d+ (\S+)"', re.ASCII)
 _MESSAGE_ID = re.compile(r"[!-~]{1,64}")
 
 _MAX_STEP = 2**31 - 1
@@ -141,14 +139,17 @@ class ScheduleRow(NamedTuple):
         check_envelope(message)
         if not is_task(message) or not self.message.startswith("{"):
             raise RecordError("the message is not that of a task")
-        label = _LABEL.match(self.message)
+        label = self._label()
         own = message["properties"].get(PROPERTY)
         if label is None and isinstance(own, dict) and "label" in own:
             raise RecordError(
                 "the JSON was rewritten: scripts cannot read the label of the message"
             )
-        if label is not None and (unquote(label[1]), label[2]) != (self.id, self.message_id):
+        if label is not None and label.name != f"{self.id}\0{self.message_id}".encode():
             raise RecordError("the label of the message has another id or message id")
+
+    def _label(self) -> Label | None:
+        return Label.of(self.message.encode())
 
     @property
     def size(self) -> int:
@@ -173,9 +174,9 @@ class ScheduleRow(NamedTuple):
         its unique key, the entry is not stored; a retry is stored without the key, as in publish.
         """
         step = layout.step(self.step)
-        label = _LABEL.match(self.message)
+        label = self._label()
         policy = ""
-        if label is not None and label[3] != "-":
+        if label is not None and label.unique != b"-":
             policy = f"k 0 {int(bool(json.loads(self.message)['headers'].get('retries')))}"
         data = self.record()._replace(priority=step).pack()
         return Entry(self.id, Due(self.due_ms), step, data, policy)

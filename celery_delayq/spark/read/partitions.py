@@ -15,16 +15,12 @@ from typing import NamedTuple, Protocol
 
 from pyspark.sql.datasource import InputPartition
 
-from celery_delayq.model.lookup import Position, Where
+from celery_delayq.model.delivery import split_held
+from celery_delayq.model.envelope import Label
+from celery_delayq.model.lookup import IndexEntry, Position, Where
 from celery_delayq.spark.read.filters import Wanted
 from celery_delayq.spark.read.history import END, START, Runs, plan_runs
-from celery_delayq.spark.read.table_rows import (
-    Page,
-    TableRows,
-    TrackedMessage,
-    names_of,
-    split_held,
-)
+from celery_delayq.spark.read.table_rows import Page, TableRows
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.periodic import PeriodicStore
@@ -201,13 +197,14 @@ def _tracked(
     worker: str | None = None,
 ) -> Page:
     """Return rows of messages with their priority steps, and of the index entry of each."""
-    names = [names_of(message) for _, message in found]
-    asked = [name for each in names if each is not None for name in each[:2]]
+    labels = [Label.of(message) for _, message in found]
+    asked = [name for label in labels if label is not None for name in (label.id, label.name)]
     values = iter(scan.tracked(queue, "running" if state == "running" else "waiting", asked))
-    index: list[TrackedMessage | None] = []
-    for each in names:
-        both = [] if each is None else [TrackedMessage.read(next(values), each[2]) for _ in "12"]
-        index.append(next(filter(None, both), None))
+    index: list[IndexEntry | None] = []
+    for label in labels:
+        both = [] if label is None else [IndexEntry.unpack(next(values) or b"") for _ in range(2)]
+        its = (each for each in both if each and label and each.message_id == label.message_id)
+        index.append(next(its, None))
     return rows.tracked(queue, state, found, index, worker)
 
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
-from functools import lru_cache
-from typing import Any, NamedTuple
-from urllib.parse import unquote_to_bytes
+from typing import Any
 
 import pyarrow as pa
 
 from celery_delayq.errors import RecordError
 from celery_delayq.model.dead_letter import DeadLetter, DeadLettered
-from celery_delayq.model.envelope import MAX_DUE_MS, task_name
+from celery_delayq.model.envelope import MAX_DUE_MS, Record
 from celery_delayq.model.history import RunRecord
-from celery_delayq.model.lookup import PAUSED_OFFSET, to_bytes
+from celery_delayq.model.lookup import PAUSED_OFFSET, IndexEntry, to_bytes
 from celery_delayq.model.scheduled import moment
 from celery_delayq.periodic.state import Periodic
 from celery_delayq.periodic.unreadable import UnreadableEntry
@@ -24,13 +21,6 @@ from celery_delayq.spark.read.tables import ARROW, TABLES
 
 #: Columns of a page, as lists or Arrow arrays, by name.
 Page = dict[str, Any]
-
-#: The formats of ``include/record.lua``, ``include/label.lua``, ``include/lease.lua`` and
-#: ``include/tracking.lua``.
-_RECORD = re.compile(rb"1 (\d+) \S+ (\S*)\n")
-_LABEL = re.compile(rb'{"properties": {"delayq": {"label": "(\S*) (\S+) \d+ \S+"')
-_HELD = re.compile(rb"(\d+)!?\n")
-_TRACKED = re.compile(rb"(!?)(\S+) (\d+) ")
 
 #: The columns that a dead letter itself tells; its message tells the others.
 _OF_DEAD_LETTERS = frozenset(
@@ -91,22 +81,17 @@ class TableRows:
 
     def scheduled(self, queue: str, entries: Sequence[tuple[bytes, bytes, bytes]]) -> Page:
         """Return rows of entries: name, record and score of each."""
-        heads: list[tuple[int, str] | None] = []
-        messages = []
-        for _, data, _ in entries:
-            match = _RECORD.match(data)
-            heads.append(_head(match[1], match[2]) if match else None)
-            messages.append(data[match.end() :] if match and heads[-1] else b"")
-        page, good = self._messages.columns(messages)
-        there = [head if is_good else None for head, is_good in zip(heads, good, strict=True)]
+        records = [_record(data) for _, data, _ in entries]
+        page, good = self._messages.columns([each.message if each else b"" for each in records])
+        there = [each if is_good else None for each, is_good in zip(records, good, strict=True)]
         scores = [int(float(score)) if score[-1:] != b"f" else _END for _, _, score in entries]
         page["queue"] = [queue] * len(entries)
         page["state"] = ["paused" if score >= PAUSED_OFFSET else "scheduled" for score in scores]
         page["due"] = _moments(
             [score - PAUSED_OFFSET if score >= PAUSED_OFFSET else score for score in scores]
         )
-        page["priority"] = [head and head[0] for head in there]
-        page["task"] = [head and head[1] for head in there]
+        page["priority"] = [each and each.priority for each in there]
+        page["task"] = [each and text_of(each.task) for each in there]
         names = [name.partition(b"\0")[0] for name, _, _ in entries]
         return _with_raw(page, good, [data for _, data, _ in entries], names)
 
@@ -115,7 +100,7 @@ class TableRows:
         queue: str,
         state: str,
         found: Sequence[tuple[int | None, bytes]],
-        index: Sequence[TrackedMessage | None],
+        index: Sequence[IndexEntry | None],
         worker: str | None,
     ) -> Page:
         """Return rows of ready or leased messages.
@@ -124,7 +109,7 @@ class TableRows:
         ----------
         found : Sequence[tuple[int | None, bytes]]
             Priority step and bytes of each message.
-        index : Sequence[TrackedMessage | None]
+        index : Sequence[IndexEntry | None]
             The index entry of each message.
         worker : str | None
             The id of the process that has leased them.
@@ -160,42 +145,10 @@ class TableRows:
         return _columns([_periodic(name, record) for name, record in records], self._kinds)
 
 
-class TrackedMessage(NamedTuple):
-    """The index entry of a message that has left the schedule."""
-
-    due_ms: int
-    cancelled: bool
-
-    @classmethod
-    def read(cls, value: bytes | None, message_id: bytes) -> TrackedMessage | None:
-        """Read an index entry (``include/tracking.lua``); None if it belongs to another message."""
-        match = _TRACKED.match(value or b"")
-        if match is None or match[2] != message_id:
-            return None
-        return cls(int(match[3]), match[1] == b"!")
-
-
-def names_of(message: bytes) -> tuple[bytes, bytes, bytes] | None:
-    """Return both possible index names of a message and its message id; None if it has no label."""
-    label = _LABEL.match(message)
-    if label is None:
-        return None
-    id = unquote_to_bytes(label[1])
-    return id, id + b"\0" + label[2], label[2]
-
-
-def split_held(value: bytes) -> tuple[int | None, bytes]:
-    """Return priority step and message of a leased or quarantined value."""
-    match = _HELD.match(value)
-    return (int(match[1]), value[match.end() :]) if match else (None, value)
-
-
-@lru_cache(maxsize=1024)
-def _head(step: bytes, task: bytes) -> tuple[int, str] | None:
-    """Return priority and task of the header line of a record."""
+def _record(data: bytes) -> Record | None:
     try:
-        return int(step), str(text_of(task_name(task.decode())))
-    except ValueError:
+        return Record.unpack(data)
+    except RecordError:
         return None
 
 

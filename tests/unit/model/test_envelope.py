@@ -153,10 +153,10 @@ def test_the_label_of_a_message_is_read_from_its_bytes(id: str) -> None:
     message = task_message(id=id)
     message_id = envelope.message_id_of(message)
 
-    found = envelope.label_in(envelope.encode(envelope.labelled(message)))
+    found = envelope.Label.of(envelope.encode(envelope.labelled(message)))
 
-    assert found == f"{id}\0{message_id}".encode()
-    assert envelope.label_in(envelope.encode(task_message(id=id))) is None
+    assert found == (id.encode(), message_id.encode(), b"-")
+    assert envelope.Label.of(envelope.encode(task_message(id=id))) is None
 
 
 def test_the_senders_countdown_goes_before_the_eta_made_of_it() -> None:

@@ -9,7 +9,7 @@ local function names_in(page)
   return {page[1], names}
 end
 
--- Look at one after the other, and return the report (see include/repair_report.lua).
+-- Look at one after the other, and return the report (see include/repair/report.lua).
 local function look_at_each(page, look)
   local names = page[2]
   for i, name in ipairs(names) do
