@@ -21,7 +21,7 @@ from celery._state import get_current_task
 
 from celery_delayq.errors import InvalidETA
 from celery_delayq.model.envelope import PROPERTY, due_of_eta
-from celery_delayq.model.history import SUCCEEDED, Ending, pack, reason_of
+from celery_delayq.model.history import SUCCEEDED, Ending, RunRecord, reason_of
 
 logger = logging.getLogger(__name__)
 
@@ -164,7 +164,7 @@ def of_retry() -> bytes:
 def _packed(request: Any, task: str, started: float | None, ending: Ending) -> bytes:
     """Return the line of a run that ends now; *started* is in seconds since 1970."""
     own = request.get("properties")[PROPERTY]
-    return pack(
+    run = RunRecord(
         request.get("id"),
         task,
         own["queue"],
@@ -178,6 +178,7 @@ def _packed(request: Any, task: str, started: float | None, ending: Ending) -> b
         own.get("deliveries", 1),
         ending.reason,
     )
+    return run.pack()
 
 
 def due_ms(own: Mapping[str, Any]) -> int | None:

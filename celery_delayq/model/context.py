@@ -12,9 +12,10 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import lru_cache, wraps
 from reprlib import repr as short_repr
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 from celery_delayq.errors import InvalidContext
@@ -70,6 +71,7 @@ class EncodedContext(NamedTuple):
 NO_VALUES = EncodedContext(MappingProxyType({}), "")
 
 
+@dataclass(slots=True, eq=False)
 class State:
     """What is bound at one point.
 
@@ -85,23 +87,13 @@ class State:
         Called when it ends.
     """
 
-    __slots__ = ("_line", "_values", "encoded", "outer", "owner", "trace", "undo")
-
-    def __init__(
-        self,
-        owner: object,
-        encoded: EncodedContext,
-        trace: Trace | None,
-        outer: State | None,
-        undo: Callable[[], None] | None = None,
-    ) -> None:
-        self.owner = owner
-        self.encoded = encoded
-        self.trace = trace
-        self.outer = outer
-        self.undo = undo
-        self._values: Mapping[str, Any] | None = None
-        self._line: str | None = None
+    owner: object
+    encoded: EncodedContext
+    trace: Trace | None
+    outer: State | None
+    undo: Callable[[], None] | None = None
+    _values: Mapping[str, Any] | None = None
+    _line: str | None = None
 
     @property
     def values(self) -> Mapping[str, Any]:
@@ -226,12 +218,7 @@ class Binding:
         enter(self, encoded, trace, told)
         return current_context()
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         leave(self)
 
     def __call__(self, function: F) -> F:

@@ -56,7 +56,13 @@ class RunRecord(NamedTuple):
 
     def pack(self) -> bytes:
         """Return the bytes to store."""
-        return pack(*self)
+        id, task, queue, worker, due, promoted, started, *rest = self
+        line = (
+            f"1 {id if _PLAIN(id) else _field(id)} {_names(task, queue, worker)} "
+            f"{'-' if due is None else due} {'-' if promoted is None else promoted} "
+            f"{'-' if started is None else started} {' '.join(map(str, rest))}"
+        )
+        return line.encode("utf-8", "backslashreplace")
 
     @classmethod
     def unpack(cls, data: bytes) -> RunRecord:
@@ -78,29 +84,6 @@ class RunRecord(NamedTuple):
         except ValueError:
             pass
         raise RecordError(f"unreadable run, it begins with {data[:60]!r}")
-
-
-def pack(
-    id: str,
-    task: str,
-    queue: str,
-    worker: str,
-    due: int | None,
-    promoted: int | None,
-    started: int | None,
-    ended: int,
-    state: str,
-    retries: int,
-    deliveries: int,
-    reason: str,
-) -> bytes:
-    """Return the bytes of a :class:`RunRecord`: a worker needs no more of it."""
-    line = (
-        f"1 {id if _PLAIN(id) else _field(id)} {_names(task, queue, worker)} "
-        f"{'-' if due is None else due} {'-' if promoted is None else promoted} "
-        f"{'-' if started is None else started} {ended} {state} {retries} {deliveries} {reason}"
-    )
-    return line.encode("utf-8", "backslashreplace")
 
 
 def _field(text: str) -> str:
@@ -202,21 +185,7 @@ class Run:
             None if ms is None else moment(ms)
             for ms in (record.due, record.promoted, record.started)
         )
-        return cls(
-            offset,
-            record.id,
-            record.task,
-            record.queue,
-            record.worker,
-            due,
-            promoted,
-            started,
-            moment(record.ended),
-            record.state,
-            record.retries,
-            record.deliveries,
-            record.reason,
-        )
+        return cls(offset, *record[:4], due, promoted, started, moment(record.ended), *record[8:])
 
 
 def readable(entries: Iterable[tuple[str, bytes]]) -> Iterator[Run]:

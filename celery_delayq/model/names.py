@@ -20,15 +20,7 @@ NOT_OWN_KEY = (
 QUEUE_KEYS = frozenset(
     {
         *("answer", "dead", "dead_at", "deliveries", "due", "duplicate_ids", "entries"),
-        *(
-            "leased",
-            "leased_index",
-            "leases",
-            "pace",
-            "paused_due",
-            "quarantine_turn",
-            "quarantined",
-        ),
+        *("leased", "leased_index", "leases", "pace", "paused_due", "quarantine_turn"),
         *("quarantined", "ready_index", "request_numbers", "tasks", "unique", "wake"),
     }
 )

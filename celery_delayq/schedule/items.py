@@ -10,22 +10,13 @@ from celery import Celery, Signature, Task
 
 from celery_delayq.errors import DelayQError
 from celery_delayq.model.names import UTF8
+from celery_delayq.model.publish_outcome import Stored
 from celery_delayq.schedule.message_template import Job, TargetTask, message_id_of_id, new_id
 
 #: Most tasks whose targets are remembered.
 TARGETS = 1024
 
-State = Literal[
-    "scheduled",
-    "ready",
-    "duplicate",
-    "replaced",
-    "kept",
-    "superseded",
-    "full",
-    "conflict",
-    "refused",
-]
+State = Literal[Stored, "refused"]
 
 
 class Item(NamedTuple):

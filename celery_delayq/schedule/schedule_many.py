@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 from celery import Signature
 
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 
 __all__ = ["InvalidItem", "Item", "ItemOutcome", "ManyFailed", "ManyReport", "schedule_many"]
 
-T = TypeVar("T")
-
 #: Entries that are sent together; ten script calls.
 BATCH = 500
 
@@ -45,21 +44,10 @@ PATIENCE = 0.1
 #: Refused items that a report keeps.
 SHOWN = 100
 
-#: What happens without an error.
-_WITHOUT_ERROR = frozenset({"scheduled", "ready", "duplicate", "replaced", "kept", "superseded"})
-
-#: What to say of an item that went to several queues: the one that comes first.
-_RANK: tuple[State, ...] = (
-    "refused",
-    "full",
-    "conflict",
-    "superseded",
-    "kept",
-    "replaced",
-    "scheduled",
-    "ready",
-    "duplicate",
-)
+#: States without an error; of an item that went to several queues, the one that comes first is
+#: reported.
+_FINE: tuple[State, ...] = ("superseded", "kept", "replaced", "scheduled", "ready", "duplicate")
+_RANK: tuple[State, ...] = ("refused", "full", "conflict", *_FINE)
 
 
 def schedule_many(
@@ -97,19 +85,19 @@ class Making(Protocol):
         ...
 
 
+@dataclass
 class _Making:
     """Makes entries of items."""
 
-    def __init__(self, reader: ItemReader, maker: MessageFactory) -> None:
-        self._reader = reader
-        self._maker = maker
-        self.id: str | None = None
+    reader: ItemReader
+    maker: MessageFactory
+    id: str | None = None
 
     def __call__(self, given: Any) -> Routed:
         self.id = None
-        job = self._reader.read(given)
+        job = self.reader.read(given)
         self.id = job.id
-        return self._maker.make(job)
+        return self.maker.make(job)
 
 
 class ManyRun:
@@ -145,7 +133,7 @@ class ManyRun:
         self._on_outcome = on_outcome
         self._batch = batch
         #: States that are only counted.
-        self._counted = _WITHOUT_ERROR if errors_only or on_outcome is None else frozenset()
+        self._counted = _FINE if errors_only or on_outcome is None else ()
         self._report = ManyReport()
         #: Of items with several queues: how many there are, and what those that answered said.
         self._several: dict[int, tuple[int, list[tuple[str, Put]]]] = {}

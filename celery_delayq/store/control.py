@@ -32,9 +32,8 @@ from celery_delayq.model.lookup import (
 )
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.scan import ScanStore, Stretch
-from celery_delayq.store.scripting import scripts
 from celery_delayq.store.scripting.calls import Call
-from celery_delayq.store.scripting.runner import ScriptRunner
+from celery_delayq.store.scripting.runner import ScriptRunner, StorePart
 
 #: Most ids of one script call, and most names that it looks at. Many messages with one id take
 #: several calls.
@@ -53,12 +52,11 @@ REVOKED = 5000
 PAGE = 200
 
 
-class ControlStore:
+class ControlStore(StorePart):
     """The part of the gateway for those who manage the schedule."""
 
     def __init__(self, runner: ScriptRunner) -> None:
-        self._runner = runner
-        self._keys = runner.keys
+        super().__init__(runner)
         self._scan = ScanStore(runner)
 
     # -- to look at
@@ -66,25 +64,25 @@ class ControlStore:
     def exists(self, queue: str, messages: Iterable[tuple[str, str]]) -> str:
         """Return a code of ``schedule/exists.lua`` for each id and message id: whether that is
         there."""
-        script, keys = scripts.load("schedule/exists"), [*self._keys.queue(queue).state]
+        script, keys = "schedule/exists", [*self._keys.queue(queue).state]
         messages, codes = iter(messages), []
         part: list[tuple[str, str]] = []
         while part := part or [*islice(messages, KNOWN)]:
             # Together: redis-py takes longer for many arguments than Redis does for all the rest.
             ids = "".join([f"{entry_id(id)}\0" for id, _ in part])
             message_ids = "".join([f"{message_id}\0" for _, message_id in part])
-            codes.append(self._runner.run(Call(script, keys, [ids, message_ids])).decode())
+            codes.append(self._run(script, keys, [ids, message_ids]).decode())
             part = part[len(codes[-1]) :]
         return "".join(codes)
 
     def find(self, queue: str, ids: Sequence[str]) -> list[Location]:
         """Return the places of all messages of a queue with one of *ids*."""
-        script, keys = scripts.load("control/find"), [*self._keys.queue(queue).state]
+        script, keys = "control/find", [*self._keys.queue(queue).state]
         places: list[Location] = []
         number, start = 0, _FIRST
         while number < len(ids):
             args = [BATCH, start, *map(_target, ids[number : number + BATCH])]
-            done, start, *found = self._runner.run(Call(script, keys, args))
+            done, start, *found = self._run(script, keys, args)
             places += [_place(*each) for each in found]
             number += done
         return places
@@ -198,7 +196,7 @@ class ControlStore:
         items: Sequence[tuple[Any, ...]],
     ) -> list[StatusCode]:
         """Call a script for all *items*, some at a time: each has an id, then its arguments."""
-        key, script = self._keys.queue(queue), scripts.load(name)
+        key = self._keys.queue(queue)
         token = token or uuid4().hex
         codes: list[StatusCode] = []
         number, calls, start = 0, 0, _FIRST
@@ -207,7 +205,7 @@ class ControlStore:
             flat = [x for id, *rest in some for x in (_target(id), *map(_optional, rest))]
             its_keys = [*key.state, self._keys.next_due, key.answer(f"{token}-{calls}"), *keys]
             its_args = [queue, BATCH, start, *args, *flat]
-            found, _, more = self._runner.run(Call(script, its_keys, its_args)).partition(b"\n")
+            found, _, more = self._run(name, its_keys, its_args).partition(b"\n")
             told = cast("list[StatusCode]", list(found.decode()))
             # The first code may be for more messages of the id that the last call has begun.
             codes[number:] = [worst([*codes[number:], told[0]]), *told[1:]]
@@ -221,7 +219,7 @@ class ControlStore:
         The same again, *what* says which, costs nothing. It is remembered for so many seconds.
         """
         args = [what, most, seconds]
-        call = Call(scripts.load("leases/use_retry_budget"), [self._keys.budget(budget)], args)
+        call = Call("leases/use_retry_budget", [self._keys.budget(budget)], args)
         return bool(self._runner.run(call))
 
     def pause(
@@ -243,7 +241,7 @@ class ControlStore:
         keys = [self._keys.control, self._keys.next_due, self._keys.answer(token or uuid4().hex)]
         keys += [self._keys.queue(name).due for name in names]
         args = [field, "0" if resume else "1", self._keys.wake, *names]
-        return bool(int(self._runner.run(Call(scripts.load("control/pause"), keys, args))))
+        return bool(int(self._run("control/pause", keys, args)))
 
     def revoke(
         self,
@@ -258,7 +256,7 @@ class ControlStore:
             members.append(to_bytes(canvas.text))
         keys = [self._keys.control, self._keys.revoked]
         args = [int(seconds * 1000), *members]
-        return int(self._runner.run(Call(scripts.load("control/revoke"), keys, args)))
+        return int(self._run("control/revoke", keys, args))
 
     def not_revoked(self, ids: Sequence[str], stamps: Mapping[str, Any] | None = None) -> list[str]:
         """Return which of ids, and of stamps in JSON, are not remembered as revoked."""

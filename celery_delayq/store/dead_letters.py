@@ -14,11 +14,10 @@ from celery_delayq.model.envelope import Entry, dead_letter_text
 from celery_delayq.model.lookup import StatusCode, to_bytes, to_text
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.scan import ScanStore
-from celery_delayq.store.scripting import scripts
 from celery_delayq.store.scripting.calls import Call, Puts
 from celery_delayq.store.scripting.pipelining import Ask, PipelinedCalls
 from celery_delayq.store.scripting.replies import cut, in_threes
-from celery_delayq.store.scripting.runner import ScriptRunner
+from celery_delayq.store.scripting.runner import StorePart
 from celery_delayq.utils import native_threads
 
 logger = native_threads.Logger(__name__)
@@ -57,12 +56,8 @@ def told(reply: bytes) -> list[StatusCode]:
     return cast("list[StatusCode]", list(reply.decode()))
 
 
-class DeadLetterStore:
+class DeadLetterStore(StorePart):
     """The part of the gateway for messages that will not run any more."""
-
-    def __init__(self, runner: ScriptRunner) -> None:
-        self._runner = runner
-        self._keys = runner.keys
 
     def add_dead_letter(
         self, queue: str, id: str, reason: str, message: bytes, details: bytes = b""
@@ -72,7 +67,7 @@ class DeadLetterStore:
         layout = self._runner.layout_of(queue).text
         args = [dead_letter_text(id), dead_letter_text(reason), message, queue, layout]
         keys = [key.dead, key.dead_at, self._keys.queues]
-        self._runner.run(Call(scripts.load("deadletters/add"), keys, [*args, details]))
+        self._run("deadletters/add", keys, [*args, details])
 
     def all(
         self,
@@ -155,7 +150,7 @@ class DeadLetterStore:
         """
         key = self._keys.queue(queue)
         args = [low, high, page, *told]
-        return Call(scripts.load("deadletters/page"), [key.dead, key.dead_at], args)
+        return Call("deadletters/page", [key.dead, key.dead_at], args)
 
     def read(self, queue: str, ids: Sequence[bytes]) -> list[DeadLettered]:
         """Return those of the dead letters that are there."""
@@ -195,7 +190,7 @@ class DeadLetterStore:
         key, dead = self._keys.queue(to), self._keys.queue(queue)
         lists = (key.quarantined, *self._keys.ready_lists(to, layout))
         call = Puts(
-            scripts.load("deadletters/replay"),
+            "deadletters/replay",
             [*key.state, self._keys.next_due, self._keys.queues, key.wake, dead.dead, dead.dead_at],
             [to, layout.text, self._keys.wake],
             lambda step: self._keys.ready(to, step, layout),
@@ -237,7 +232,7 @@ class DeadLetterStore:
         """
         key = self._keys.queue(queue)
         call = Call(
-            scripts.load("deadletters/replay_in_place"),
+            "deadletters/replay_in_place",
             [
                 *(key.wake, key.dead, key.dead_at, key.answer(token)),
                 *self._keys.ready_lists(queue, layout),
@@ -259,9 +254,7 @@ class DeadLetterStore:
         """
         key = self._keys.queue(queue)
         args = [part for id, died_ms in dead_letters for part in (to_bytes(id), died_ms)]
-        return Call(
-            scripts.load("deadletters/delete"), [key.dead, key.dead_at, key.answer(token)], args
-        )
+        return Call("deadletters/delete", [key.dead, key.dead_at, key.answer(token)], args)
 
     def delete(
         self, queue: str, dead_letters: Sequence[tuple[str, int]], token: str | None = None
@@ -304,9 +297,7 @@ class DeadLetterStore:
         """
         key = self._keys.queue(queue)
         args = [int(age * 1000), most, limit]
-        old, many = self._runner.run(
-            Call(scripts.load("deadletters/trim"), [key.dead, key.dead_at], args)
-        )
+        old, many = self._run("deadletters/trim", [key.dead, key.dead_at], args)
         return int(old), int(many)
 
     def restore(
@@ -321,7 +312,7 @@ class DeadLetterStore:
             part for id, died_ms, data in dead_letters for part in (to_bytes(id), died_ms, data)
         ]
         call = Call(
-            scripts.load("deadletters/restore"),
+            "deadletters/restore",
             [key.dead, key.dead_at, self._keys.queues, key.answer(token or uuid4().hex)],
             [queue, self._runner.layout.text, *args],
         )

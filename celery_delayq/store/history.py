@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
-from celery_delayq.store.scripting import scripts
-from celery_delayq.store.scripting.calls import Call
-from celery_delayq.store.scripting.runner import ScriptRunner
+from celery_delayq.store.scripting.runner import StorePart
 
 
 def joined(runs: Iterable[bytes]) -> bytes:
@@ -15,16 +13,12 @@ def joined(runs: Iterable[bytes]) -> bytes:
     return b"\n".join([*runs, b""])
 
 
-class HistoryStore:
+class HistoryStore(StorePart):
     """The part of the gateway for the history: a stream, the oldest runs of which are forgotten.
 
     Runs whose messages are acknowledged after them are written by the scripts that do that:
     :class:`~celery_delayq.store.leases.LeaseStore`.
     """
-
-    def __init__(self, runner: ScriptRunner) -> None:
-        self._runner = runner
-        self._keys = runner.keys
 
     def add(self, worker_id: str, number: int, most: int, runs: Sequence[bytes]) -> int:
         """Note runs whose messages were acknowledged before them; return how many were new.
@@ -34,7 +28,7 @@ class HistoryStore:
         """
         keys = [self._keys.history, self._keys.worker_id(worker_id)]
         args = [most, number, joined(runs)]
-        return int(self._runner.run(Call(scripts.load("history/add"), keys, args)))
+        return int(self._run("history/add", keys, args))
 
     def read(self, after: str, upto: str, limit: int) -> list[tuple[str, bytes]]:
         """Return offset and bytes of the next *limit* runs after one offset, up to another one."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 from bisect import bisect
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
 from functools import cache, lru_cache
+from operator import attrgetter
 
 from celery_delayq.errors import RecordError
 
@@ -94,13 +95,15 @@ class Layout:
 
 @cache
 def _layout_text(layout: Layout) -> str:
-    data: dict[str, object] = {"sep": layout.sep, "steps": list(layout.steps)}
-    if layout.rate:
-        data["rate"] = layout.rate
-    for name in ("max_ready", "dead_age", "dead_max", "archived", "history"):
-        if getattr(layout, name):
-            data[name] = getattr(layout, name)
-    return json.dumps(data)
+    data = asdict(layout)
+    given = {name: value for name, value in data.items() if value or name in ("sep", "steps")}
+    return json.dumps(given)
+
+
+_STATE: Callable[[QueueKeys], tuple[str, ...]] = attrgetter(
+    *("due", "entries", "tasks", "paused_due", "unique", "duplicate_ids"),
+    *("ready_index", "leased_index"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +116,11 @@ class QueueKeys:
         Hash: entry id to record (see :mod:`celery_delayq.model.envelope`).
     tasks
         Sorted set, all scores 0: ``task NUL due NUL id``, to count and find by task.
-    paused and due
+    paused_due
         Sorted set like ``tasks``, of those whose task is paused and whose moment has passed.
     unique
         Hash: unique key to the id that has it (``include/tracking.lua``).
-    duplicate ids
+    duplicate_ids
         Sorted set, all scores 0: ``id NUL message_id`` of entries whose id was taken when they
         came.
     ready_index
@@ -136,9 +139,9 @@ class QueueKeys:
         Sorted set: worker id, scored by the end of its lease in ms of lease time.
     deliveries
         Hash: SHA1 of a message that came back to how often (``include/lease.lua``).
-    message ids
+    request_numbers
         Hash: worker id to the last request number for which it got something.
-    quarantined messages
+    quarantined
         List: messages to deliver alone.
     quarantine_turn
         String: the worker id that makes itself free for one of them.
@@ -171,16 +174,7 @@ class QueueKeys:
     @property
     def state(self) -> tuple[str, ...]:
         """The keys with which scripts about entries begin (``include/tracking.lua``)."""
-        return (
-            self.due,
-            self.entries,
-            self.tasks,
-            self.paused_due,
-            self.unique,
-            self.duplicate_ids,
-            self.ready_index,
-            self.leased_index,
-        )
+        return _STATE(self)
 
     def answer(self, token: str) -> str:
         """String: what was answered to a call, in case its reply was lost; expires."""
@@ -191,79 +185,52 @@ class QueueKeys:
         return f"{self.own}leased:{worker_id}"
 
 
-@dataclass(frozen=True, slots=True)
+@lru_cache(maxsize=1024)
+def _queue_keys(own: str) -> QueueKeys:
+    return QueueKeys(own, *(f"{own}{field.name}" for field in fields(QueueKeys)[1:]))
+
+
 class Keys:
     """Key names under one ``global_keyprefix`` in one database."""
 
-    prefix: str = ""
-    database: int = 0
-
-    @property
-    def next_due(self) -> str:
-        """Sorted set: queue name, scored by when to look at its schedule next (ms)."""
-        return f"{self.prefix}delayq:next_due"
-
-    @property
-    def queues(self) -> str:
-        """Hash, the registry: queue name to :class:`Layout`."""
-        return f"{self.prefix}delayq:queues"
-
-    @property
-    def lease_ends(self) -> str:
-        """Sorted set: queue name, scored by when to look for ended leases (ms of lease time)."""
-        return f"{self.prefix}delayq:lease_ends"
-
-    @property
-    def clock(self) -> str:
-        """Hash of lease time: ``seen`` and ``stood``, both in ms (``include/lease.lua``)."""
-        return f"{self.prefix}delayq:clock"
-
-    @property
-    def control(self) -> str:
-        """Hash: ``revision``; ``q<queue>`` and ``t<task>``: paused since then (ms)."""
-        return f"{self.prefix}delayq:control"
-
-    @property
-    def revoked(self) -> str:
-        """Sorted set: ``i<task id>``, ``s<stamps in JSON>``, ``r<root id>`` or ``g<group id>``, by
-        when it was revoked (ms).
-        """
-        return f"{self.prefix}delayq:revoked"
-
-    @property
-    def history(self) -> str:
-        """Stream: the runs that have ended (:mod:`celery_delayq.model.history`)."""
-        return f"{self.prefix}delayq:history"
-
-    @property
-    def archiving(self) -> str:
-        """String: there while it is a worker's turn to archive dead letters; expires."""
-        return f"{self.prefix}delayq:archiving"
+    def __init__(self, prefix: str = "", database: int = 0) -> None:
+        self.prefix, self.database = prefix, database
+        own = f"{prefix}delayq:"
+        #: Sorted set: queue name, scored by when to look at its schedule next (ms).
+        self.next_due = f"{own}next_due"
+        #: Hash, the registry: queue name to :class:`Layout`.
+        self.queues = f"{own}queues"
+        #: Sorted set: queue name, scored by when to look for ended leases (ms of lease time).
+        self.lease_ends = f"{own}lease_ends"
+        #: Hash of lease time: ``seen`` and ``stood``, both in ms (``include/lease.lua``).
+        self.clock = f"{own}clock"
+        #: Hash: ``revision``; ``q<queue>`` and ``t<task>``: paused since then (ms).
+        self.control = f"{own}control"
+        #: Sorted set: ``i<task id>``, ``s<stamps in JSON>``, ``r<root id>`` or ``g<group id>``, by
+        #: when it was revoked (ms).
+        self.revoked = f"{own}revoked"
+        #: Stream: the runs that have ended (:mod:`celery_delayq.model.history`).
+        self.history = f"{own}history"
+        #: String: there while it is a worker's turn to archive dead letters; expires.
+        self.archiving = f"{own}archiving"
+        #: Hash: name of a periodic entry to its record (:mod:`celery_delayq.periodic.policy`).
+        self.periodic = f"{own}periodic"
+        #: Sorted set: name of a periodic entry, scored by when to look at it next (ms).
+        self.periodic_at = f"{own}periodic_at"
+        #: Hash: which versions of the periodic entries in code are about
+        #: (``periodic/announce_version.lua``).
+        self.code_versions = f"{own}code_versions"
+        #: Sorted set: each ``celery beat`` that runs, scored by until when it is said to (ms).
+        self.celery_beats = f"{own}celery_beats"
+        #: Channel: ``<µs until due> <queue>`` when an entry came that is due earlier. Redis'
+        #: channels span its databases, so the name holds the database.
+        self.wake = f"{own}wake:{database}"
+        #: Channel: a message when periodic entries were written.
+        self.periodic_wake = f"{own}periodic_wake:{database}"
 
     def answer(self, token: str) -> str:
         """String: what was answered to a call that is of no queue; expires."""
         return f"{self.prefix}delayq:answer:{token}"
-
-    @property
-    def periodic(self) -> str:
-        """Hash: name of a periodic entry to its record (:mod:`celery_delayq.periodic.policy`)."""
-        return f"{self.prefix}delayq:periodic"
-
-    @property
-    def periodic_at(self) -> str:
-        """Sorted set: name of a periodic entry, scored by when to look at it next (ms)."""
-        return f"{self.prefix}delayq:periodic_at"
-
-    @property
-    def code_versions(self) -> str:
-        """Hash: which versions of the periodic entries in code are about
-        (``periodic/announce_version.lua``)."""
-        return f"{self.prefix}delayq:code_versions"
-
-    @property
-    def celery_beats(self) -> str:
-        """Sorted set: each ``celery beat`` that runs, scored by until when it is said to (ms)."""
-        return f"{self.prefix}delayq:celery_beats"
 
     def budget(self, name: str) -> str:
         """Set: the retries of all members of a canvas, where they share a number of them."""
@@ -276,43 +243,9 @@ class Keys:
         """
         return f"{self.prefix}delayq:worker_id:{name}"
 
-    @property
-    def wake(self) -> str:
-        """Channel: ``<µs until due> <queue>`` when an entry came that is due earlier.
-
-        Redis' channels span its databases, so the name holds the database.
-        """
-        return f"{self.prefix}delayq:wake:{self.database}"
-
-    @property
-    def periodic_wake(self) -> str:
-        """Channel: a message when periodic entries were written."""
-        return f"{self.prefix}delayq:periodic_wake:{self.database}"
-
-    @lru_cache(maxsize=1024)  # noqa: B019 - a few of them live as long as the process
     def queue(self, name: str) -> QueueKeys:
         """Return the names of our keys of the queue *name*."""
-        own = f"{self.prefix}{{{name}}}:"
-        return QueueKeys(
-            own=own,
-            due=f"{own}due",
-            entries=f"{own}entries",
-            tasks=f"{own}tasks",
-            paused_due=f"{own}paused_due",
-            unique=f"{own}unique",
-            duplicate_ids=f"{own}duplicate_ids",
-            ready_index=f"{own}ready_index",
-            leased_index=f"{own}leased_index",
-            pace=f"{own}pace",
-            dead=f"{own}dead",
-            dead_at=f"{own}dead_at",
-            wake=f"{own}wake",
-            leases=f"{own}leases",
-            deliveries=f"{own}deliveries",
-            request_numbers=f"{own}request_numbers",
-            quarantined=f"{own}quarantined",
-            quarantine_turn=f"{own}quarantine_turn",
-        )
+        return _queue_keys(f"{self.prefix}{{{name}}}:")
 
     def ready(self, name: str, step: int, layout: Layout) -> str:
         """Return the name of kombu's ready list of one priority step of a queue."""

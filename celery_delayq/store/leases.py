@@ -12,9 +12,8 @@ from celery_delayq.errors import CommandRefused
 from celery_delayq.model.envelope import Entry, dead_letter_text
 from celery_delayq.store.history import joined
 from celery_delayq.store.keys import Layout
-from celery_delayq.store.scripting import scripts
 from celery_delayq.store.scripting.calls import Call
-from celery_delayq.store.scripting.runner import ScriptRunner
+from celery_delayq.store.scripting.runner import StorePart
 
 #: Most messages that one call puts back.
 REQUEUE = 500
@@ -118,16 +117,12 @@ class Reclaimed(NamedTuple):
     dead_lettered: int
 
 
-class LeaseStore:
+class LeaseStore(StorePart):
     """The part of the gateway for messages that a process holds under its *worker_id*.
 
     A message is held as the field ``<request_number>:<place>`` of the hash
     ``{queue}:leased:<worker_id>``.
     """
-
-    def __init__(self, runner: ScriptRunner) -> None:
-        self._runner = runner
-        self._keys = runner.keys
 
     def acquire_call(
         self,
@@ -156,7 +151,7 @@ class LeaseStore:
         key = self._keys.queue(queue)
         layout = self._runner.layout
         return Call(
-            scripts.load("leases/acquire"),
+            "leases/acquire",
             [
                 *key.state,
                 self._keys.next_due,
@@ -211,7 +206,7 @@ class LeaseStore:
         keys = [*key.state, key.leased(worker_id), key.deliveries, self._keys.history]
         most = self._runner.limits(queue).history
         lines = joined(runs.values()) if most else b""
-        return Call(scripts.load("leases/ack"), keys, [most, lines, *runs])
+        return Call("leases/ack", keys, [most, lines, *runs])
 
     def ack(self, queue: str, worker_id: str, fields: Sequence[str]) -> int:
         """Forget messages without runs; return how many of them were held."""
@@ -227,7 +222,7 @@ class LeaseStore:
         key = self._keys.queue(queue)
         keys = [key.leased(worker_id), key.leases, self._keys.lease_ends, self._keys.clock]
         args = [queue, worker_id, _ms(lease)]
-        return int(self._runner.run(Call(scripts.load("leases/extend"), keys, args)))
+        return int(self._run("leases/extend", keys, args))
 
     def held(self, queue: str, worker_id: str) -> set[str]:
         """Return the fields of all that a worker id holds: at most its prefetch."""
@@ -269,7 +264,7 @@ class LeaseStore:
         left = list(fields)
         while left:
             part = left[:REQUEUE] if last else left[-REQUEUE:]
-            call = Call(scripts.load("leases/requeue"), [*keys, *lists], [*args, *part])
+            call = Call("leases/requeue", [*keys, *lists], [*args, *part])
             moved, dead_lettered, done = map(int, self._runner.run(call))
             total = [total[0] + moved, total[1] + dead_lettered]
             left = left[done:] if last else left[: len(left) - done]
@@ -295,7 +290,7 @@ class LeaseStore:
         texts = dead_letter_text(id), dead_letter_text(reason)
         most = self._runner.limits(queue).history
         args = [field, *texts, queue, self._runner.layout.text, details, most, run]
-        return bool(self._runner.run(Call(scripts.load("leases/dead_letter"), keys, args)))
+        return bool(self._run("leases/dead_letter", keys, args))
 
     def replace(
         self,
@@ -329,7 +324,7 @@ class LeaseStore:
         call = self._runner.puts(queue, alone=True)
         call.add(entry)
         key = self._keys.queue(held_in)
-        call.script = scripts.load("leases/replace")
+        call.name = "leases/replace"
         call.keys += key.leased(worker_id), key.deliveries, key.leased_index, self._keys.history
         call.args += field, when_due, self._runner.limits(held_in).history, run
         return call
@@ -392,9 +387,7 @@ class LeaseStore:
             *self._keys.ready_lists(queue, layout),
         ]
         args = [queue, worker_id, limit, most, _ms(patience), *layout.steps]
-        more, requeued, quarantined, dead_lettered = self._runner.run(
-            Call(scripts.load("leases/reclaim_expired"), keys, args)
-        )
+        more, requeued, quarantined, dead_lettered = self._run("leases/reclaim_expired", keys, args)
         return Reclaimed(more == b"1", int(requeued), int(quarantined), int(dead_lettered))
 
 

@@ -12,9 +12,8 @@ from celery_delayq.model.envelope import Entry, Record
 from celery_delayq.model.lookup import to_bytes, to_text
 from celery_delayq.store.dead_letters import DeadLetterStore
 from celery_delayq.store.scan import ScanStore
-from celery_delayq.store.scripting import scripts
-from celery_delayq.store.scripting.calls import Call, Puts
-from celery_delayq.store.scripting.runner import ScriptRunner
+from celery_delayq.store.scripting.calls import Puts
+from celery_delayq.store.scripting.runner import ScriptRunner, StorePart
 from celery_delayq.utils.portions import portions
 
 logger = logging.getLogger(__name__)
@@ -129,12 +128,12 @@ class Deployed(NamedTuple):
     definition_hashes: Mapping[str, str]
 
 
-class PeriodicStore:
+class PeriodicStore(StorePart):
     """What is done with periodic entries."""
 
     def __init__(self, runner: ScriptRunner) -> None:
-        self._runner = runner
-        self._keys = [runner.keys.periodic, runner.keys.periodic_at]
+        super().__init__(runner)
+        self._pair = [runner.keys.periodic, runner.keys.periodic_at]
         self._scan = ScanStore(runner)
 
     def claim_due(
@@ -145,10 +144,8 @@ class PeriodicStore:
         *put_right* is the ``set_back`` after which :meth:`put_right` was done.
         """
         args = [limit, leave_ms, put_right, *map(to_bytes, but)]
-        keys = [*self._keys, self._runner.keys.clock]
-        now, following, latest, *rest = self._runner.run(
-            Call(scripts.load("periodic/claim_due"), keys, args)
-        )
+        keys = [*self._pair, self._keys.clock]
+        now, following, latest, *rest = self._run("periodic/claim_due", keys, args)
         texts = [to_text(each) for each in rest]
         return Upcoming(
             int(now),
@@ -169,7 +166,7 @@ class PeriodicStore:
         """
         for page in portions(self.all(), BATCH, lambda entry: len(entry[1])):
             names = [to_bytes(name) for name, _ in page]
-            found = self._runner.client.zmscore(self._keys[1], names)
+            found = self._runner.client.zmscore(self._pair[1], names)
             looks = cast("list[float | None]", found)
             writings = []
             for (name, record), look in zip(page, looks, strict=True):
@@ -186,12 +183,10 @@ class PeriodicStore:
         """Write entries, each only if it stands as it is to stand before."""
         written: list[Written] = []
         for some in portions(writings, BATCH, lambda writing: len(writing.record)):
-            args: list[Any] = [self._runner.keys.periodic_wake]
+            args: list[Any] = [self._keys.periodic_wake]
             for name, line, record, look in some:
                 args += to_bytes(name), to_bytes(line), to_bytes(record), _ms(look)
-            reply = self._runner.run(
-                Call(scripts.load("periodic/compare_and_set"), list(self._keys), args)
-            )
+            reply = self._run("periodic/compare_and_set", list(self._pair), args)
             written += [_WRITTEN[code] for code in reply.decode()]
         return written
 
@@ -230,7 +225,7 @@ class PeriodicStore:
             batch = names[start : start + BATCH]
             changed = 0
             while batch:
-                found = self._scan.values(self._keys[0], [to_bytes(name) for name in batch])
+                found = self._scan.values(self._pair[0], [to_bytes(name) for name in batch])
                 there = [None if data is None else to_text(data) for data in found]
                 if not may_write():
                     return
@@ -248,11 +243,11 @@ class PeriodicStore:
 
     def fire_call(self, queue: str, some: Sequence[EntryTicks]) -> Puts:
         """Return the call that schedules ticks which go to one queue; repeated it does nothing."""
-        keys, layout = self._runner.keys, self._runner.layout
+        keys, layout = self._keys, self._runner.layout
         key = keys.queue(queue)
         call = Puts(
-            scripts.load("periodic/fire"),
-            [*key.state, keys.next_due, keys.queues, key.wake, *self._keys],
+            "periodic/fire",
+            [*key.state, keys.next_due, keys.queues, key.wake, *self._pair],
             [queue, layout.text, keys.wake],
             lambda step: keys.ready(queue, step, layout),
             lists=(key.quarantined, *keys.ready_lists(queue, layout)),
@@ -330,17 +325,17 @@ class PeriodicStore:
 
     def get(self, name: str) -> str | None:
         """Return the record of an entry."""
-        found = cast("bytes | None", self._runner.client.hget(self._keys[0], to_bytes(name)))
+        found = cast("bytes | None", self._runner.client.hget(self._pair[0], to_bytes(name)))
         return None if found is None else to_text(found)
 
     def all(self) -> Iterator[tuple[str, str]]:
         """Yield name and record of every entry, in no order, perhaps some twice (HSCAN)."""
-        for name, record in self._scan.fields(self._keys[0]):
+        for name, record in self._scan.fields(self._pair[0]):
             yield to_text(name), to_text(record)
 
     def count(self) -> int:
         """Return how many entries there are."""
-        return cast(int, self._runner.client.hlen(self._keys[0]))
+        return cast(int, self._runner.client.hlen(self._pair[0]))
 
     def announce_version(
         self,
@@ -362,16 +357,14 @@ class PeriodicStore:
         """
         args: list[Any] = [source, version, _ms(since), alive_ms, to_bytes(before)]
         args += ["", ""] if then is None else [then.mark, json.dumps({**then.definition_hashes})]
-        keys = [self._runner.keys.code_versions]
-        counts, mark, own, *others = self._runner.run(
-            Call(scripts.load("periodic/announce_version"), keys, args)
-        )
+        keys = [self._keys.code_versions]
+        counts, mark, own, *others = self._run("periodic/announce_version", keys, args)
         return Deploy(to_text(counts), to_text(mark), int(own), tuple(sorted(map(to_text, others))))
 
     def deployed(self, source: str) -> Deployed:
         """Return what was written last of the entries in code."""
         fields = [f"{source}\0", f"{source}\0\0"]
-        mark, definition_hashes = self._runner.client.hmget(self._runner.keys.code_versions, fields)
+        mark, definition_hashes = self._runner.client.hmget(self._keys.code_versions, fields)
         try:
             found = json.loads(definition_hashes or b"{}")
         except ValueError:

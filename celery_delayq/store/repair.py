@@ -19,11 +19,11 @@ from celery_delayq.errors import CommandRefused
 from celery_delayq.model.delivery import split_held
 from celery_delayq.model.envelope import PROPERTY, Record, due_of_eta
 from celery_delayq.model.lookup import StatusCode, to_bytes
+from celery_delayq.model.names import QUEUE_KEYS
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.scan import ScanStore
-from celery_delayq.store.scripting import scripts
 from celery_delayq.store.scripting.calls import Call
-from celery_delayq.store.scripting.runner import ScriptRunner
+from celery_delayq.store.scripting.runner import ScriptRunner, StorePart
 
 #: About how many members a script looks at in one call.
 BATCH = 100
@@ -34,11 +34,8 @@ EXAMPLES = 3
 #: How many keys ``SCAN`` looks at in one call, and how many members of a key the others.
 PAGE = 1000
 
-_OWN = re.compile(
-    r"\{(.*)\}:(?:(?:due|entries|tasks|paused_due|unique|duplicate_ids|ready_index|leased_index|pace|dead"
-    r"|dead_at|leases|request_numbers|deliveries|quarantined)|leased:(.+))",
-    re.DOTALL,
-)
+_NAMES = "|".join(QUEUE_KEYS - {"answer", "leased", "wake", "quarantine_turn"})
+_OWN = re.compile(rf"\{{(.*)\}}:(?:(?:{_NAMES})|leased:(.+))", re.DOTALL)
 
 
 T = TypeVar("T")
@@ -90,12 +87,11 @@ class Owned(NamedTuple):
     worker_id: str | None
 
 
-class RepairStore:
+class RepairStore(StorePart):
     """The part of the gateway for drift between keys."""
 
     def __init__(self, runner: ScriptRunner) -> None:
-        self._runner = runner
-        self._keys = runner.keys
+        super().__init__(runner)
         self._scan = ScanStore(runner)
 
     # -- what there is
@@ -153,7 +149,7 @@ class RepairStore:
         """Look at a batch of the index by task; before the records, so that it tells their dues."""
         key = self._keys.queue(queue)
         keys = [*key.schedule, self._keys.next_due]
-        return self._run("repair/index", keys, [queue, cursor, BATCH, int(repair)])
+        return self._look("repair/index", keys, [queue, cursor, BATCH, int(repair)])
 
     def entries(self, queue: str, cursor: int, *, repair: bool) -> Batch:
         """Look at a batch of the records.
@@ -162,7 +158,7 @@ class RepairStore:
         """
         keys = list(self._keys.queue(queue).state)
         args = [cursor, BATCH, int(repair)]
-        call = Call(scripts.load("repair/entries"), keys, args)
+        call = Call("repair/entries", keys, args)
         next_cursor, looked, lost, *rest = self._runner.run(call)
         batch = Batch.read([next_cursor, looked, [], *rest])
         if lost and repair:
@@ -180,13 +176,13 @@ class RepairStore:
         args: list[Any] = [queue]
         for id, record in records.items():
             args += id, _due_ms(record)
-        return self._run("repair/schedule", [*key.schedule, self._keys.next_due], args)
+        return self._look("repair/schedule", [*key.schedule, self._keys.next_due], args)
 
     def due(self, queue: str, cursor: int, *, repair: bool) -> Batch:
         """Look at a batch of the schedule."""
         key = self._keys.queue(queue)
         keys = [key.due, key.entries, self._keys.next_due, key.dead, key.dead_at]
-        return self._run("repair/due", keys, [queue, cursor, BATCH, int(repair)])
+        return self._look("repair/due", keys, [queue, cursor, BATCH, int(repair)])
 
     def dead_letters(self, queue: str, cursor: int, *, repair: bool) -> Batch:
         """Look at a batch of the dead letters."""
@@ -199,7 +195,7 @@ class RepairStore:
     def _dead_letters(self, queue: str, which: int, cursor: int, repair: bool) -> Batch:
         key = self._keys.queue(queue)
         args = [which, cursor, BATCH, int(repair)]
-        return self._run("repair/dead_letters", [key.dead, key.dead_at], args)
+        return self._look("repair/dead_letters", [key.dead, key.dead_at], args)
 
     def periodic_size(self) -> int:
         """Return how many periodic entries there are to look at, 0 for a key of another type."""
@@ -211,7 +207,7 @@ class RepairStore:
     def periodic(self, _: str, cursor: int, *, repair: bool) -> Batch:
         """Look at a batch of the periodic entries, which are of no queue."""
         keys = [self._keys.periodic, self._keys.periodic_at]
-        return self._run("repair/periodic", keys, [cursor, BATCH, int(repair)])
+        return self._look("repair/periodic", keys, [cursor, BATCH, int(repair)])
 
     def leases(self, queue: str, worker_ids: Sequence[str], lease: float, *, repair: bool) -> Batch:
         """Look at the leases of some processes on a queue.
@@ -225,14 +221,14 @@ class RepairStore:
         keys = [key.leases, self._keys.lease_ends, self._keys.clock]
         keys += [key.leased(worker_id) for worker_id in worker_ids]
         args = [queue, int(repair), int(lease * 1000), *worker_ids]
-        return self._run("repair/leases", keys, args)
+        return self._look("repair/leases", keys, args)
 
     def forget_empty_leases(self, queue: str, worker_ids: Sequence[str]) -> None:
         """Forget the leases of those of some processes that hold nothing."""
         key = self._keys.queue(queue)
         keys = [key.leases, self._keys.lease_ends, key.request_numbers]
         keys += [key.leased(worker_id) for worker_id in worker_ids]
-        self._runner.run(Call(scripts.load("leases/forget_empty"), keys, [queue, *worker_ids]))
+        self._run("leases/forget_empty", keys, [queue, *worker_ids])
 
     def queue(self, queue: str, layout: Layout, deferred: float, *, repair: bool) -> Batch:
         """Look at what leads to a queue, which may be left alone for *deferred* seconds."""
@@ -241,7 +237,7 @@ class RepairStore:
         keys = [*key.schedule, *shared, key.leases, key.quarantined, key.dead]
         keys += key.paused_due, self._keys.control
         args = [queue, layout.text, int(repair), int(deferred * 1000)]
-        return self._run("repair/queue", keys, args)
+        return self._look("repair/queue", keys, args)
 
     # -- counts of deliveries, after a purge
 
@@ -256,7 +252,7 @@ class RepairStore:
                 stale = {digest: text for digest, text in stale.items() if digest not in there}
         for pairs in batches(stale.items()):
             args = [*chain.from_iterable(pairs)]
-            self._runner.run(Call(scripts.load("leases/forget_counts"), [deliveries], args))
+            self._run("leases/forget_counts", [deliveries], args)
 
     def _digests(self, queue: str, layout: Layout) -> set[bytes]:
         """Return the digests of all messages that are ready, quarantined or held.
@@ -319,7 +315,7 @@ class RepairStore:
             step = Record.unpack(record).priority
             place = layout.steps.index(step) if step in layout.steps else 0
             args += to_bytes(name), repr(score), record, message, first + place
-        reply = self._runner.run(Call(scripts.load("migration/give_back"), [*keys, *lists], args))
+        reply = self._run("migration/give_back", [*keys, *lists], args)
         return cast("list[StatusCode]", list(reply.decode()))
 
     def quarantined(self, queue: str) -> int:
@@ -334,28 +330,25 @@ class RepairStore:
         keys = [key.quarantined, key.wake, key.dead, key.dead_at]
         lists = self._keys.ready_lists(queue, layout)
         args = [limit, *layout.steps]
-        moved, dead_lettered = self._runner.run(
-            Call(scripts.load("leases/release_quarantined"), [*keys, *lists], args)
-        )
+        moved, dead_lettered = self._run("leases/release_quarantined", [*keys, *lists], args)
         return int(moved), int(dead_lettered)
 
     def lives(self, worker_id: str) -> bool:
         """Return whether a process may still run: it does not when it told so, or long ago."""
         return bool(self._runner.client.exists(self._keys.worker_id(worker_id)))
 
-    def _run(self, name: str, keys: list[str], args: list[Any]) -> Batch:
+    def _look(self, name: str, keys: list[str], args: list[Any]) -> Batch:
         return run_batch(self._runner, name, keys, args)
 
 
 def run_batch(runner: ScriptRunner, name: str, keys: list[str], args: list[Any]) -> Batch:
     """Look at a batch of a key, in several calls if they have much to read."""
-    script = scripts.load(name)
-    first = part = Batch.read(runner.run(Call(script, keys, args)))
+    first = part = Batch.read(runner.run(Call(name, keys, args)))
     found, looked = first.found, first.looked
     for _ in first.left:  # each call looks at one at least
         if not part.left:
             break
-        part = Batch.read(runner.run(Call(script, keys, [*args, *part.left])))
+        part = Batch.read(runner.run(Call(name, keys, [*args, *part.left])))
         found, looked = found + part.found, looked + part.looked
     return Batch(first.cursor, looked, found)
 

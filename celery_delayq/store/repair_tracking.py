@@ -16,9 +16,7 @@ from celery_delayq.model.lookup import IndexEntry
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.repair import BATCH, PAGE, Batch, run_batch
 from celery_delayq.store.scan import Index, ScanStore
-from celery_delayq.store.scripting import scripts
-from celery_delayq.store.scripting.calls import Call
-from celery_delayq.store.scripting.runner import ScriptRunner
+from celery_delayq.store.scripting.runner import ScriptRunner, StorePart
 
 #: Most bytes of messages that a script reads to be sure that some are gone: tens of ms. Other calls
 #: read less; this one must read all messages at one moment.
@@ -45,12 +43,11 @@ class Tracked(NamedTuple):
         return entry.holder if entry else ""
 
 
-class RepairTracking:
+class RepairTracking(StorePart):
     """The part of the gateway for drift between what is known of entries and where they are."""
 
     def __init__(self, runner: ScriptRunner) -> None:
-        self._runner = runner
-        self._keys = runner.keys
+        super().__init__(runner)
         self._scan = ScanStore(runner)
 
     def sizes(self, queue: str) -> list[int]:
@@ -104,7 +101,7 @@ class RepairTracking:
         return self._page("repair/tracking", queue, cursor, repair, "running")
 
     def _page(self, script: str, queue: str, cursor: int, repair: bool, *first: str) -> Batch:
-        return self._run(script, queue, [], [*first, cursor, BATCH, int(repair)])
+        return self._look(script, queue, [], [*first, cursor, BATCH, int(repair)])
 
     # -- what is there
 
@@ -128,7 +125,7 @@ class RepairTracking:
         """
         keys = [*self._keys.queue(queue).state, *self._keys.ready_lists(queue, layout)]
         args = [part for tracked, message in some for part in (*tracked, message)]
-        return cast(int, self._runner.run(Call(scripts.load("repair/forget_ready"), keys, args)))
+        return cast(int, self._run("repair/forget_ready", keys, args))
 
     def tracked(self, queue: str, index: Index) -> Iterator[Tracked]:
         """Yield all messages that count as ready or as held (HSCAN)."""
@@ -148,9 +145,9 @@ class RepairTracking:
         """
         key = self._keys.queue(queue)
         args = [int(repair), MOST_BYTES, *chain.from_iterable(seen)]
-        batch = self._run("repair/gone", queue, [key.leased(name) for name in worker_ids], args)
+        batch = self._look("repair/gone", queue, [key.leased(name) for name in worker_ids], args)
         return None if batch.cursor else batch
 
-    def _run(self, name: str, queue: str, keys: Sequence[str], args: list[Any]) -> Batch:
+    def _look(self, name: str, queue: str, keys: Sequence[str], args: list[Any]) -> Batch:
         state = self._keys.queue(queue).state
         return run_batch(self._runner, name, [*state, *keys], args)

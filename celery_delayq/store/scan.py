@@ -8,10 +8,8 @@ from typing import Literal, NamedTuple, cast
 
 from celery_delayq.model.envelope import MAX_DUE_MS, task_field
 from celery_delayq.model.lookup import PAUSED_OFFSET, Position, Where
-from celery_delayq.store.scripting import scripts
-from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.replies import cut, in_threes
-from celery_delayq.store.scripting.runner import ScriptRunner
+from celery_delayq.store.scripting.runner import StorePart
 
 #: The hashes of messages that have left the schedule.
 Index = Literal["waiting", "running"]
@@ -76,12 +74,8 @@ class Part(NamedTuple):
     end: Position | None
 
 
-class ScanStore:
+class ScanStore(StorePart):
     """The part of the gateway that reads large parts."""
-
-    def __init__(self, runner: ScriptRunner) -> None:
-        self._runner = runner
-        self._keys = runner.keys
 
     def sizes(self, pieces: Sequence[Stretch]) -> list[int]:
         """Return how many entries stand in each of some stretches of one range."""
@@ -127,8 +121,8 @@ class ScanStore:
             int(records),
             *chain.from_iterable(stretch.ranges),
         ]
-        call = Call(scripts.load("scan/range"), [*self._keys.queue(stretch.queue).schedule], args)
-        more, score, name, sizes, text = self._runner.run(call)
+        keys = [*self._keys.queue(stretch.queue).schedule]
+        more, score, name, sizes, text = self._run("scan/range", keys, args)
         end = Position(score, name) if more == b"1" else None
         return Part([*in_threes(cut(sizes, text))], end)
 
@@ -174,8 +168,7 @@ class ScanStore:
         """
         while start < end:
             first = start if newest else -start - 1
-            call = Call(scripts.load("scan/list_range"), [name], [first, min(limit, end - start)])
-            found = cut(*self._runner.run(call))
+            found = cut(*self._run("scan/list_range", [name], [first, min(limit, end - start)]))
             if not found:
                 return
             yield found
@@ -190,8 +183,7 @@ class ScanStore:
         """
         cursor = b"0"
         while True:
-            call = Call(scripts.load("scan/hash_scan"), [name], [cursor, page])
-            cursor, *reply = self._runner.run(call)
+            cursor, *reply = self._run("scan/hash_scan", [name], [cursor, page])
             found = cut(*reply)
             yield from zip(found[::2], found[1::2], strict=True)
             if cursor == b"0":
@@ -202,9 +194,7 @@ class ScanStore:
         found: list[bytes | None] = []
         while len(found) < len(fields):
             asked = fields[len(found) : len(found) + VALUES]
-            found += cut(
-                *self._runner.run(Call(scripts.load("scan/hash_values"), [name], [*asked]))
-            )
+            found += cut(*self._run("scan/hash_values", [name], [*asked]))
         return found
 
     # -- what processes hold

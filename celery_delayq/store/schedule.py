@@ -15,7 +15,7 @@ from celery_delayq.store.history import HistoryStore
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.leases import LeaseStore
 from celery_delayq.store.scan import PAGE, ScanStore
-from celery_delayq.store.scripting import replies, scripts
+from celery_delayq.store.scripting import replies
 from celery_delayq.store.scripting.calls import Call, Puts, Readies
 from celery_delayq.store.scripting.replies import Adopted, Held, Look, Promoted, Sizes
 from celery_delayq.store.scripting.runner import ScriptRunner
@@ -72,7 +72,7 @@ class Store(ScriptRunner):
         *token*, it gives the same answer, for a minute: the dead letters of ``replies.STATES``.
         """
         call = self.puts(queue)
-        call.script = scripts.load("schedule/import")
+        call.name = "schedule/import"
         call.keys.append(self.keys.queue(queue).answer(token))
         for entry in entries:
             call.add(entry)
@@ -81,7 +81,7 @@ class Store(ScriptRunner):
     def ready_call(self, queue: str) -> Readies:
         """Return an empty call that pushes what is added to it to the ready lists."""
         return Readies(
-            scripts.load("schedule/push_ready"),
+            "schedule/push_ready",
             [self.keys.queue(queue).wake],
             [],
             lambda step: self.keys.ready(queue, step, self.layout),
@@ -92,7 +92,7 @@ class Store(ScriptRunner):
         key = self.keys.queue(queue)
         reply = self.run(
             Call(
-                scripts.load("dispatch/promote"),
+                "dispatch/promote",
                 [
                     *key.state,
                     self.keys.next_due,
@@ -120,7 +120,7 @@ class Store(ScriptRunner):
         """Take a message out of kombu's unacked keys into the schedule or, if due, to ready."""
         call = self.puts(queue, alone=True)
         call.add(entry)
-        call.script = scripts.load("migration/take_from_unacked")
+        call.name = "migration/take_from_unacked"
         call.keys += held.unacked, held.unacked_index
         call.args.append(held.tag)
         return cast(Adopted, self.run(call).decode())
@@ -144,15 +144,13 @@ class Store(ScriptRunner):
             away or its clock have been set: lease time has stood still.
         """
         keys = [self.keys.next_due, self.keys.lease_ends, self.keys.clock]
-        reply = self.run(Call(scripts.load("dispatch/next_queue"), keys, [int(patience * 1000)]))
+        reply = self.run(Call("dispatch/next_queue", keys, [int(patience * 1000)]))
         return self._with_lease_ends(reply, reply[3:])
 
     def defer_queue(self, queue: str, seconds: float) -> Look:
         """Look at *queue* only *seconds* from now, and return what to look at before."""
         args = [queue, int(seconds * 1000)]
-        return self._look(
-            self.run(Call(scripts.load("dispatch/defer_queue"), [self.keys.next_due], args))
-        )
+        return self._look(self.run(Call("dispatch/defer_queue", [self.keys.next_due], args)))
 
     def register(self, queue: str) -> None:
         """Note the layout of a queue: who consumes it decides to which lists to promote."""
@@ -210,7 +208,7 @@ class Store(ScriptRunner):
         keys = [key.due, key.dead, key.paused_due, key.quarantined]
         keys += self.keys.ready_lists(queue, layout)
         now, scheduled, overdue, first, dead, ready, paused_due = self.run(
-            Call(scripts.load("schedule/counts"), keys, [])
+            Call("schedule/counts", keys, [])
         )
         first_due = int(float(first)) if first else None
         return Sizes(int(now), scheduled, ready, dead, overdue, first_due, paused_due)
@@ -251,7 +249,7 @@ class Store(ScriptRunner):
         shared = [self.keys.next_due, self.keys.queues]
         keys = [*key.state, *shared, key.wake, key.quarantined, key.deliveries, key.pace, key.dead]
         args = [queue, "1" if deleted else "0"]
-        scheduled, alone = self.run(Call(scripts.load("schedule/purge"), keys, args))
+        scheduled, alone = self.run(Call("schedule/purge", keys, args))
         return int(scheduled) + int(alone)
 
     # -- how

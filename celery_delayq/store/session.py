@@ -12,8 +12,6 @@ from celery_delayq.store.server_checks import check_layout
 from celery_delayq.utils import native_threads
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from celery import Celery
 
 T = TypeVar("T")
@@ -121,10 +119,5 @@ class Session:
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -141,7 +141,7 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     ),
     "leases/forget_empty": (lambda s: RepairStore(s).forget_empty_leases("q", ["me"]), 0),
     "leases/forget_counts": (
-        lambda s: s.run(Call(scripts.load("leases/forget_counts"), ["{q}:deliveries"], ["d", "1"])),
+        lambda s: s.run(Call("leases/forget_counts", ["{q}:deliveries"], ["d", "1"])),
         1,
     ),
     "repair/due": (lambda s: RepairStore(s).due("q", 0, repair=True), [b"0", 0, []]),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from celery_delayq.model.envelope import Entry
-from celery_delayq.store.scripting.scripts import Script
+from celery_delayq.store.scripting.scripts import Script, load
 from celery_delayq.utils.portions import ROOM
 
 #: Most messages of one script call: more would block Redis for longer.
@@ -16,11 +16,16 @@ CALL_SIZE = 50
 
 @dataclass(slots=True)
 class Call:
-    """One script call: the script, and its KEYS and ARGV."""
+    """One script call: the name of the script, its KEYS and ARGV."""
 
-    script: Script
+    name: str
     keys: list[str]
     args: list[Any]
+
+    @property
+    def script(self) -> Script:
+        """The script."""
+        return load(self.name)
 
     def command(self, *, source: bool = False) -> tuple[Any, ...]:
         """Return it as a command; with *source* for a server that may not know the script."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from kombu.exceptions import OperationalError
@@ -101,12 +100,7 @@ class PipelinedCalls:
     def __enter__(self) -> PipelinedCalls:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
         """Settle the last call, also after an error: it may have been made.
 
         Not where a generator is closed: nobody wants its answer, and it may be in another process.

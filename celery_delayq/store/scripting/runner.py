@@ -13,7 +13,6 @@ from redis.exceptions import ResponseError
 from celery_delayq.errors import CommandRefused, NotReplicated, StoreFull
 from celery_delayq.settings import Limits
 from celery_delayq.store.keys import Keys, Layout
-from celery_delayq.store.scripting import scripts
 from celery_delayq.store.scripting.calls import Call, Puts
 from celery_delayq.store.scripting.client import Client, unavailable
 
@@ -86,8 +85,8 @@ class ScriptRunner:
         known: set[str] = set()
         with self.client.pipeline(transaction=transaction) as pipe:
             for call in calls:
-                pipe.execute_command(*call.command(source=call.script.name not in known))
-                known.add(call.script.name)
+                pipe.execute_command(*call.command(source=call.name not in known))
+                known.add(call.name)
             try:
                 found = pipe.execute(raise_on_error=False)
             except ResponseError as exc:
@@ -128,7 +127,7 @@ class ScriptRunner:
         key = self.keys.queue(queue)
         most = self.limits(queue).max_scheduled if limited else 0
         return Puts(
-            scripts.load("schedule/add"),
+            "schedule/add",
             [*key.state, self.keys.next_due, self.keys.queues, key.wake],
             [queue, self.layout.text, self.keys.wake, most],
             lambda step: self.keys.ready(queue, step, self.layout),
@@ -157,6 +156,17 @@ class ScriptRunner:
             raise unavailable(exc) from exc
         error: Exception = exc
         return error
+
+
+class StorePart:
+    """One part of the store: runs its scripts."""
+
+    def __init__(self, runner: ScriptRunner) -> None:
+        self._runner = runner
+        self._keys = runner.keys
+
+    def _run(self, name: str, keys: list[str], args: list[Any]) -> Any:
+        return self._runner.run(Call(name, keys, args))
 
 
 def is_full(exc: BaseException) -> bool:
