@@ -22,7 +22,7 @@ from celery_delayq.utils import native_threads
 
 logger = native_threads.Logger(__name__)
 
-#: Redis cannot be reached now, or is no master any more: the same call may succeed later.
+#: Redis cannot be reached, or is no longer a master: the same call may succeed later.
 LOST = (BrokerUnavailable, OSError)
 
 #: Times that a change may fail for other reasons than that Redis refused it or was away.
@@ -38,9 +38,9 @@ MOST_RUNS = 500
 
 @dataclass(slots=True)
 class AckBatch:
-    """Some that are sent together: by queue their fields, each with the line of its run.
+    """Acknowledgements of one call: by queue their fields, each with its history line.
 
-    Those that *ride* with a request are answered when the channel's own thread reads its reply.
+    If they *ride* with a request, the channel's own thread reads the reply.
     """
 
     fields: dict[str, dict[str, bytes]]
@@ -71,11 +71,11 @@ class Acks:
     Parameters
     ----------
     worker_id : str
-        Under which name the messages are held.
+        The lease under which the messages are held.
     tally : Tally
-        Counts those that came late.
+        Counts late acknowledgements.
     wake : Callable[[], None]
-        Tells who sends them in the end that there are some.
+        Wakes the thread that sends what no request took along.
     """
 
     def __init__(self, worker_id: str, tally: Tally, wake: Callable[[], None]) -> None:
@@ -91,7 +91,7 @@ class Acks:
 
     @property
     def unanswered(self) -> bool:
-        """Whether Redis has not answered to all, but for those that ride."""
+        """Whether some wait for Redis; those that ride do not count."""
         return (
             bool(self._waiting)
             or not all(batch.ride for batch in self._in_flight.copy().values())
@@ -100,14 +100,14 @@ class Acks:
 
     @property
     def first(self) -> object | None:
-        """The one that has waited longest, to be told from others; None when none waits."""
+        """The oldest waiting acknowledgement, or None; only compared with an earlier one."""
         try:
             return self._waiting[0]
         except IndexError:
             return None
 
     def add(self, queue: str, field: str, run: bytes = b"") -> None:
-        """Acknowledge a message; *run* is the line of its run for the history."""
+        """Acknowledge a message; *run* is its history line."""
         self._waiting.append((queue, field, run))
         self._wake()
 
@@ -140,7 +140,7 @@ class Acks:
         ]
 
     def confirm(self, batch: AckBatch, replies: Sequence[Sequence[int]]) -> None:
-        """Redis has answered the calls: send again what was too much for one of them."""
+        """Handle Redis' answers: what was too much for one call is sent again."""
         done: set[str] = set()
         left: list[tuple[str, str, bytes]] = []
         acked = [Acked(*reply) for reply in replies]
@@ -156,7 +156,7 @@ class Acks:
             self._wake()
 
     def put_back(self, batch: AckBatch) -> None:
-        """The connection was lost: send them again."""
+        """Send a batch again after a lost connection."""
         for queue, fields in batch.fields.items():
             self._sent_before.update(fields)
             self._waiting.extendleft((queue, field, run) for field, run in fields.items())
@@ -164,7 +164,7 @@ class Acks:
         self._wake()
 
     def flush(self, store: Store) -> None:
-        """Send what waits, and wait for the replies, on a store of the caller's."""
+        """Send what waits by the caller's store, and wait for the replies."""
         while batch := self.take():
             try:
                 replies = [store.run(call) for call in self.calls(store, batch)]
@@ -174,7 +174,7 @@ class Acks:
             self.confirm(batch, replies)
 
     def send_stuck(self, store: Store, patience: float = 2.0) -> None:
-        """Send again what has got no answer for *patience* seconds: a connection may be silent."""
+        """Send again what had no answer for *patience* seconds: the connection may be dead."""
         now = time.monotonic()
         for batch in tuple(self._in_flight.copy().values()):
             if now - batch.since > patience:
@@ -185,9 +185,9 @@ class Acks:
                     store.run(call)
 
     def drain(self, store: Store, patience: float = 2.0) -> None:
-        """Return when Redis has answered all, after *patience* s at most.
+        """Wait until Redis has answered all, at most *patience* seconds.
 
-        But for those that ride: the channel with which they do puts them back when it closes.
+        Those that ride do not count: their channel puts them back when it closes.
         """
         self.flush(store)
         deadline = time.monotonic() + patience
@@ -197,7 +197,7 @@ class Acks:
 
 @dataclass(slots=True)
 class Change:
-    """One change, which may be made twice; *lost* says what is lost if it is never made."""
+    """A change that may be made twice; *lost* is logged if it is never made."""
 
     make: Callable[[Store], Any]
     lost: str = ""
@@ -205,12 +205,12 @@ class Change:
 
 
 class Changes:
-    """Changes of one process that could not be made at once; any thread may add some.
+    """Changes of one process that failed at first; any thread may add one.
 
     Parameters
     ----------
     wake : Callable[[], None]
-        Tells the thread that makes them that there are some.
+        Wakes the thread that makes them.
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:
@@ -250,7 +250,7 @@ class Changes:
                 return
 
     def give_up(self) -> None:
-        """Log what is lost: the process ends, and Redis is away."""
+        """Log what is lost when the process ends while Redis is away."""
         for change in self._waiting.copy():
             if change.lost:
                 logger.error("Redis was away when this process ended. %s", change.lost)
@@ -266,14 +266,14 @@ class EarlyRuns:
     worker_id : str
         The name of the process.
     most : int
-        About how many runs the history is to keep; 0 when there is none.
+        About how many runs the history keeps; 0 without a history.
     begin : Callable[[], None]
         Wakes the thread that sends them.
 
     Attributes
     ----------
     due : float
-        By the monotonic clock, when to :meth:`flush`; infinite while there are none.
+        Monotonic time of the next :meth:`flush`; infinite while nothing waits.
     """
 
     def __init__(self, worker_id: str, most: int, begin: Callable[[], None]) -> None:
@@ -300,12 +300,12 @@ class EarlyRuns:
             self._begin()
 
     def hurry(self) -> None:
-        """Have them sent at once: the end is near."""
+        """Send all at once, since the process ends soon."""
         if self:
             self.due = 0.0
 
     def flush(self, store: Store) -> None:
-        """Send what waits; after a lost connection the same call again, which then is known."""
+        """Send what waits; after a lost connection repeat the same call, which Redis recognizes."""
         # In this order: what is added meanwhile sets both anew, or is sent here.
         self.due = math.inf
         self._has_begun = False

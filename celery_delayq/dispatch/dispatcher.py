@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 #: Seconds for which a queue that cannot be promoted from is left alone.
 DEFER = 1.0
 
-#: Seconds that a dispatcher leaves to the others, at first and at most, while they are faster.
+#: Seconds by which a dispatcher stands back while others are faster: at first, at most.
 STAND_BACK = (0.001, 0.02)
 
 #: A sleep of at most so many seconds is not worth listening, which costs as much as a promotion;
@@ -61,7 +61,7 @@ class PollTimer:
     _stand_back: float = 0.0
 
     def after(self, look: Look, promoted: Promoted | None = None) -> None:
-        """Plan by what Redis answered; *promoted* where the answer followed a promotion."""
+        """Plan by Redis' answer; *promoted* is given after a promotion."""
         if promoted is not None:
             if promoted.moved or promoted.dead_lettered:
                 self._stand_back = 0.0
@@ -76,7 +76,7 @@ class PollTimer:
         self._wake_at = self.monotonic() + min(wait, self.interval)
 
     def wake_in(self, queue: str, seconds: float) -> None:
-        """Take note that *queue* has something due in *seconds*."""
+        """Note that *queue* has an entry due in *seconds*."""
         wake_at = self.monotonic() + seconds
         if wake_at < self._wake_at:
             self.queue, self._wake_at = queue, wake_at
@@ -103,7 +103,7 @@ class Dispatcher:
     Parameters
     ----------
     store : Store
-        Used by nobody else, and closed at the end.
+        For this dispatcher alone; closed at the end.
     settings : Settings
         ``dispatch_interval``, ``dispatch_batch``, ``registry_refresh``, ``lease`` and
         ``max_deliveries`` are read.
@@ -162,7 +162,7 @@ class Dispatcher:
                 self._dispatch()
 
     def _after_failure(self, is_outage: bool) -> None:
-        """Count an error; after an outage go to the server that has taken over, if there is one."""
+        """Count an error; after an outage connect to the new master, if there is one."""
         if not is_outage:
             self.tally.errors += 1
         elif self._open is not None and not self._stop.is_set():
@@ -170,7 +170,7 @@ class Dispatcher:
                 self._store = self._open()
 
     def _listen(self, pubsub: Any) -> None:
-        """Subscribe to what wakes dispatchers; an account that may not can only poll."""
+        """Subscribe to wake-ups; an account without that right only polls."""
         try:
             pubsub.subscribe(self._store.keys.wake)
             pubsub.get_message(timeout=self._settings.dispatch_interval)
@@ -197,7 +197,7 @@ class Dispatcher:
                 self._timer.wake_in(queue, int(wait_us) / 1_000_000)
 
     def _dispatch(self) -> None:
-        """Look at the queue whose turn it is, or at the next-due index when none is known."""
+        """Look at the next queue, or at the next-due index if no queue is known."""
         queue = self._timer.queue
         if queue is None or time.monotonic() - self._looked >= self._timer.interval:
             self._look()
@@ -236,23 +236,23 @@ class Dispatcher:
             self._trim()
 
     def _trim(self) -> None:
-        """Forget dead letters of the queue whose turn it is, where there are too many or too old.
+        """Delete dead letters of the next queue if they are too many or too old.
 
-        Those who dead-letter look too, so this is for those that grow old.
+        Each new dead letter checks the number too, so this is mainly for the age.
         """
         if not self._to_trim:
             self._to_trim = [*self._store.registry()]
         if self._to_trim:
             queue = self._to_trim.pop()
             try:
-                # By what its own consumers have said: others may share this Redis.
+                # By the layout that its own consumers wrote: other apps may share this Redis.
                 self._store.dead_letters.trim_by(queue, self._layout(queue))
             except CommandRefused as exc:
                 self.tally.errors += 1
                 logger.error("trimming dead letters failed: queue=%s: %s", queue, exc)
 
     def _reclaim(self, queue: str) -> None:
-        """Take back what processes held of a queue whose leases have ended."""
+        """Reclaim the messages of a queue from processes whose leases have expired."""
         settings = self._settings
         more = moved = True
         while more and moved and not self._stop.is_set():

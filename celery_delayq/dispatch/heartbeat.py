@@ -21,7 +21,7 @@ class Heartbeat(Holdings):
     Parameters
     ----------
     store : Store
-        For the thread that extends them alone.
+        Only for the thread that extends them.
     """
 
     acks: Acks
@@ -35,7 +35,7 @@ class Heartbeat(Holdings):
         self._late_acks = 0
 
     def extend(self) -> None:
-        """Extend the lease, and reconcile where Redis counts otherwise than we do."""
+        """Extend the lease, and reconcile if Redis counts other messages than this process."""
         self.acks.send_stuck(self._store)
         if self.tally.late_acks > self._late_acks:
             logger.warning(
@@ -69,7 +69,7 @@ class Heartbeat(Holdings):
             self.heard = now
 
     def reconcile(self, queue: str) -> None:
-        """Compare what Redis says that we hold of *queue* with what we know.
+        """Compare the held messages of *queue* in Redis with those known here.
 
         Messages that only we know were given to others. Messages that only Redis knows, twice in a
         row, came with a reply that was lost, or their acknowledgement was lost in a failover: they

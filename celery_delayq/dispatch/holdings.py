@@ -11,7 +11,7 @@ from weakref import ReferenceType, ref
 
 from celery_delayq.dispatch.acks import Tally
 
-#: A process with long tasks leaves a quarantined message to others for so many leases.
+#: Leases for which a process with long tasks leaves a quarantined message to others.
 TIRED = 10
 
 
@@ -21,8 +21,8 @@ class Holding:
 
     *since* is the monotonic time at which it was asked for. *message* is the object that was handed
     out; while it lives, someone may still work on it.
-    *crashed*, *reason* and *details* tell of its end: that it killed its process, or why it was
-    rejected; *run* is the line of its run for the history.
+    *crashed* says that it killed its process; *reason* and *details* say why it was rejected;
+    *run* is its history line.
     """
 
     queue: str
@@ -40,7 +40,7 @@ class Holdings:
     Parameters
     ----------
     worker_id : str
-        Under which name they are held.
+        The name of the lease.
     lease : float
         Seconds for which they are held without a sign of life.
     """
@@ -79,7 +79,7 @@ class Holdings:
         return tags
 
     def handed_out(self, tag: str, message: Any) -> bool:
-        """Note the object of a held message; False when it is no longer held."""
+        """Note the object of a held message; return whether it is still held."""
         holding = self.held.get(tag)
         if holding is None:
             return False
@@ -87,7 +87,7 @@ class Holdings:
         return True
 
     def message_of(self, tag: str) -> Any:
-        """Return the object of a held message, None once it is garbage collected."""
+        """Return the object of a held message, or None after its garbage collection."""
         holding = self.held.get(tag)
         return None if holding is None or holding.message is None else holding.message()
 
@@ -100,7 +100,7 @@ class Holdings:
         return tag[self._prefix :]
 
     def drop(self, tag: str) -> Holding | None:
-        """Note that a message is no longer held; None when it was not."""
+        """Drop a message and return it, or None if it was not held."""
         holding = self._pop(tag)
         if holding is None:
             self.tally.foreign_acks += 1
@@ -117,7 +117,7 @@ class Holdings:
 
     @property
     def others(self) -> int:
-        """:attr:`busy` without the request that is being sent; -1 after making room in vain."""
+        """:attr:`busy` without the current request; -1 after making room in vain."""
         busy = self.busy - 1
         return -1 if busy and time.monotonic() < self._tired_until else busy
 
@@ -127,7 +127,7 @@ class Holdings:
 
     @property
     def makes_room(self) -> bool:
-        """Whether to take nothing now: for one lease at most, then it is another's turn."""
+        """Whether to take nothing now; after one lease it is another process' turn."""
         now = time.monotonic()
         if self._room_until and not self.held:
             self._room_until = 0.0

@@ -2,7 +2,7 @@
 
 A lease belongs to the process, not to a channel: Celery closes channels when a connection is
 lost, while tasks run on. A native thread extends it every third of its length, however long a
-task runs, and sends acknowledgements that did not find a ride with a request.
+task runs, and sends acknowledgements that no request took along.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ACK_INTERVAL = 0.005
 #: more than a look.
 ACK_QUIET = 0.1
 
-#: Seconds between two looks at what a lost connection has left behind.
+#: Seconds between two looks at the tasks of a lost connection.
 ORPHAN_INTERVAL = 0.5
 
 #: Seconds for which a process that ends waits for Redis, where it has something to send.
@@ -110,7 +110,7 @@ class LeaseKeeper(Heartbeat):
         self._begin()
 
     def _begin(self) -> None:
-        """Have the thread look what there is to do, and run if it does not."""
+        """Wake the thread, and start it if it has ended."""
         with self._lock:
             if not self._running:
                 self._running = True
@@ -119,30 +119,30 @@ class LeaseKeeper(Heartbeat):
         self._signal.give()
 
     def _wake(self) -> None:
-        """Have the thread look; it may have ended, with the last channel and nothing held."""
+        """Wake the thread. It may have ended, with the last channel and nothing held."""
         if self._running:
             self._signal.give()
         else:
             self._begin()
 
     def leave(self) -> None:
-        """A channel has gone; what it has handed out stays held."""
+        """Note that a channel has closed; messages that it handed out stay held."""
         with self._lock:
             self._users -= 1
         self._signal.give()
 
     def finish(self, patience: float = 1.0) -> None:
-        """Let the thread do what is left to do, for *patience* seconds at most: the end is near."""
+        """Let the thread finish its work, for *patience* seconds at most."""
         self.runs.hurry()
         self._wait_while(lambda: self.changes or self.runs, time.monotonic() + patience)
 
     def end(self, until: float) -> None:
-        """Let the thread do all that is left to do: the process ends, and nobody works any more.
+        """Let the thread finish all work: the process ends, and no task runs any more.
 
         Parameters
         ----------
         until : float
-            By the monotonic clock, when to give up.
+            Monotonic time at which to give up.
         """
         for holding in self.held.copy().values():
             holding.message = None
@@ -162,7 +162,7 @@ class LeaseKeeper(Heartbeat):
         self._end_thread()
 
     def _end_thread(self) -> None:
-        """Wait for the end of the thread, which the interpreter would end while it runs.
+        """Wait for the end of the thread; the interpreter would end it in the middle of its work.
 
         With gevent and eventlet that thread may be in a greenlet, and the process would crash.
         """
@@ -178,7 +178,7 @@ class LeaseKeeper(Heartbeat):
         native_threads.say()
 
     def ack(self, tag: str) -> None:
-        """Acknowledge a message; soon sent, and again until Redis has answered."""
+        """Acknowledge a message; it is sent soon, and again until Redis has answered."""
         holding = self.drop(tag)
         if holding is not None:
             self.acks.add(holding.queue, self.field(tag), holding.run)
@@ -195,12 +195,12 @@ class LeaseKeeper(Heartbeat):
         return super().handed_out(tag, message)
 
     def orphan(self, tags: Iterable[str]) -> None:
-        """The channel of these messages has gone: give them back once nobody works on them."""
+        """Give messages of a closed channel back once no task works on them."""
         self._orphans.extend(tags)
         self._signal.give()
 
     def abandon(self, queue: str, request_number: str) -> None:
-        """The reply to a request was lost for good: give back what it may have got."""
+        """Give back what a request may have got whose reply is lost for good."""
         self._asked.pop(request_number, None)
         self._abandoned.add((queue, request_number))
         self._signal.give()
@@ -241,7 +241,7 @@ class LeaseKeeper(Heartbeat):
             self._store.client.connection_pool.disconnect()
 
     def _extend_next(self, is_outage: bool) -> None:
-        """Extend the leases, and the claim of the worker id, at once when Redis is back."""
+        """Extend the leases and the claim of the worker id, at once when Redis is back."""
         if is_outage:
             self._extend_at = self._renew_at = 0.0
 
@@ -290,7 +290,7 @@ class LeaseKeeper(Heartbeat):
             self.acks.flush(self._store)
 
     def _give_back_orphans(self) -> None:
-        """Give back what nobody works on any more."""
+        """Give back messages on which no task works any more."""
         for queue, request_number in tuple(self._abandoned):
             there = self._store.leases.held(queue, self.worker_id)
             self._give_back(
@@ -327,7 +327,7 @@ class Keepers:
     _known: dict[tuple[int, str], LeaseKeeper] = field(default_factory=dict)
 
     def get(self, place: str, make: Callable[[], LeaseKeeper]) -> LeaseKeeper:
-        """Return the keeper for a place, made if there is none; a forked child makes its own."""
+        """Return the keeper for a place; make it if needed, in a forked child too."""
         own = (os.getpid(), place)
         known = self._known.get(own)
         if known is None:
@@ -337,7 +337,7 @@ class Keepers:
         return known
 
     def end(self) -> None:
-        """Send what is left to send: the process ends."""
+        """Send the rest before the process ends."""
         until = time.monotonic() + PATIENCE
         for (pid, _), keeper in self._known.items():
             if pid == os.getpid():

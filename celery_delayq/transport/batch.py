@@ -52,13 +52,13 @@ class PublishBatch:
         self._buffered = 0
         self._routed: list[Callable[[], None]] = []
         self._connection: Any = None
-        #: Of each reply that is to come: the script call that it is for, None for another command.
+        #: For each outstanding reply its script call, or None for another command.
         self._unread: deque[Call | None] = deque()
         self._unusable: str | None = None
         channel.connection.batches += 1
 
     def publish(self, message: dict[str, Any], **kwargs: Any) -> Any:
-        """Route one message and buffer all that becomes of it or, after an error, nothing."""
+        """Route one message and buffer all its commands or, after an error, none."""
         self._check_usable()
         self._routed.clear()
         result = self.channel.basic_publish(message, _publish_batch=self, **kwargs)
@@ -99,7 +99,7 @@ class PublishBatch:
             self._wait()
 
     def discard(self) -> None:
-        """Forget what was not sent yet."""
+        """Drop what was not sent yet."""
         self._unusable = "is aborted"
         self._forget()
 
@@ -179,7 +179,7 @@ class PublishBatch:
             raise self._failed(errors[0]) from errors[0]
 
     def _wait(self) -> None:
-        """Wait for replicas: what this connection wrote last is what they must have."""
+        """Wait until replicas have the last write of this connection."""
         wanted, seconds = self.channel.settings.wait_replicas, self.channel.settings.wait_timeout
         try:
             self._connection.send_command("WAIT", wanted, int(seconds * 1000))

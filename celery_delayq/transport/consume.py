@@ -55,7 +55,7 @@ class ConsumeChannel(NotYetChannel):
     _keeper: LeaseKeeper | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        #: Of each queue that is consumed: whether without acknowledgement, and the callback.
+        #: By consumed queue: whether without acknowledgement, and the callback.
         self._consumers_of: dict[str, tuple[bool, Callable[[Any], Any]]] = {}
         self._fetcher = Fetcher(self)
         super().__init__(*args, **kwargs)
@@ -104,7 +104,7 @@ class ConsumeChannel(NotYetChannel):
         return True
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
-        """Return one message of *queue*, leased unless *no_ack*; None when there is none."""
+        """Return one message of *queue*, leased unless *no_ack*, or None."""
         if no_ack or not self.ack_emulation or not self.can_schedule(queue):
             return super().basic_get(queue, no_ack=no_ack, **kwargs)
         keeper = self.keeper
@@ -152,7 +152,7 @@ class ConsumeChannel(NotYetChannel):
                 keeper.leave()
 
     def _settle(self, keeper: LeaseKeeper) -> None:
-        """Give back what was not handed out, and send what is done: the channel closes."""
+        """Close: give back what was not handed out, and send acknowledgements."""
         lost = worker.lost_connection(self)
         taken = self._fetcher.last(wait=not lost)
         if lost:
@@ -181,13 +181,13 @@ class ConsumeChannel(NotYetChannel):
         return self._keeper is not None and self._keeper.owns(tag)
 
     def acknowledge(self, tag: str) -> None:
-        """Forget a message that is done: soon, or at once where this is no worker."""
+        """Acknowledge a message: soon in a worker, else at once."""
         self.keeper.ack(tag)
         if self.connection is not None and not self.serves_worker:
             self.keeper.acks.flush(self.store)
 
     def on_credit(self) -> None:
-        """A message is done: wake a poller that waits in another thread."""
+        """Wake a poller that waits in another thread, since a message is done."""
         if not self._in_poll and self.connection is not None and self._fetcher.is_elsewhere:
             self.connection.cycle.wakeup.give()
 
@@ -212,7 +212,7 @@ class ConsumeChannel(NotYetChannel):
         self._fetcher.start()
 
     def _brpop_read(self, **_: Any) -> bool:
-        """Read what came, and hand out."""
+        """Read replies, and hand messages out."""
         if not self._in_poll:
             # So this is the end of the connection, and the next request makes another one.
             self.client.connection.disconnect()
@@ -244,7 +244,7 @@ class ConsumeChannel(NotYetChannel):
     # -- handing out
 
     def deliver_one(self) -> bool:
-        """Hand out one message that is here; False when there is none."""
+        """Hand out one fetched message; return whether there was one."""
         if not self._fetcher.taken:
             return False
         self._fetcher.ask_ahead()
@@ -254,7 +254,7 @@ class ConsumeChannel(NotYetChannel):
         return True
 
     def deliver(self) -> None:
-        """Hand out what is here, in an event loop: for a moment, so that nothing else waits long.
+        """Hand out fetched messages in an event loop, for a moment at a time.
 
         TERM, heartbeats and remote control are not held up behind a batch.
         """
@@ -293,7 +293,7 @@ class ConsumeChannel(NotYetChannel):
             self.qos.forget(taken.tag)
 
     def _message(self, taken: Taken) -> qos.Message | None:
-        """Make a message of what was leased; None when it is none, or no longer ours."""
+        """Decode a leased message; None if it is undecodable or no longer held."""
         try:
             raw = envelope.decode(taken.message)
             envelope.check_envelope(raw)

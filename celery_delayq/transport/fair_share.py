@@ -38,7 +38,7 @@ class Share(NamedTuple):
 
 @dataclass(slots=True)
 class FairShare:
-    """Deals what may be taken among the queues.
+    """Shares the number of messages that may be taken among the queues.
 
     Queues whose most urgent message is of the same priority take turns; a queue with less urgent
     ones waits. What is in a queue is known from the last answer; an empty one is not asked again

@@ -35,8 +35,8 @@ LAST_REPLY = 1.0
 class Fetcher:
     """Asks for messages on the channel's own connection, one round trip at a time.
 
-    What is asked is one of: requests for messages, with acknowledgements riding along; a look
-    whether empty queues have got something; or to be told when they have.
+    It asks for messages, with acknowledgements riding along; or whether empty queues have got
+    something; or it blocks until they have.
     """
 
     def __init__(self, channel: FetchingChannel) -> None:
@@ -72,7 +72,7 @@ class Fetcher:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether the caller is not the thread or greenlet that polls."""
+        """Whether the caller is another thread or greenlet than the one that polls."""
         return self._thread != get_ident()
 
     @property
@@ -116,7 +116,7 @@ class Fetcher:
         lists = len(channel.layout.steps)
         alone, self._alone_next = self._alone_next, None
         if alone in leased:
-            # By itself, so that nothing else comes with what is to be delivered alone.
+            # A request of its own, since this message must be delivered alone.
             shares = [Share(alone, 1, lists)]
         else:
             fair = not isinstance(channel._queue_cycle, priority_cycle)
@@ -126,7 +126,7 @@ class Fetcher:
         return bool(shares)
 
     def _credit(self) -> int:
-        """Return how many messages more may be taken, those on their way not among them."""
+        """Return how many messages may be taken beside those on their way."""
         qos = self._channel.qos
         waiting = len(self.taken) + sum(request.share.limit for request in self._requests)
         if "can_consume" in vars(qos):
@@ -148,7 +148,7 @@ class Fetcher:
     def _calls(self) -> list[tuple[Any, ...]]:
         channel, keeper = self._channel, self._channel.keeper
         others = keeper.others
-        # Acknowledgements first: they may make room for what is to be delivered alone.
+        # Acknowledgements first: they may make room for a message that is delivered alone.
         calls = self._riding.calls(channel.store)
         calls += [
             channel.store.leases.acquire_call(
@@ -166,7 +166,7 @@ class Fetcher:
         return [call.command(source=sources) for call in calls]
 
     def _looks(self, leased: list[str]) -> list[tuple[Any, ...]]:
-        """Return the commands that tell whether other queues have got something meanwhile."""
+        """Return the commands that ask whether other queues have got something."""
         keys, layout = self._channel.store.keys, self._channel.layout
         signs = [keys.queue(queue).wake for queue in self.fair_share.empty(leased)]
         if len(leased) > 1:
@@ -212,7 +212,7 @@ class Fetcher:
         return [ready(queue, step, channel.layout) for step in steps for queue in popped]
 
     def _order(self) -> list[str]:
-        """Return the consumed queues but those just refused, the one whose turn it is first."""
+        """Return the consumed queues in turn, without those that Redis just refused."""
         now = time.monotonic()
         self._refused = {queue: until for queue, until in self._refused.items() if until > now}
         channel = self._channel
@@ -232,12 +232,12 @@ class Fetcher:
     # -- reading
 
     def read(self) -> Popped | None:
-        """Read what came: messages are in :attr:`taken` then; return one that was popped.
+        """Read replies into :attr:`taken`; return a message that was popped.
 
         Raises
         ------
         redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError
-            The connection is gone, or leads to a server that is no master any more.
+            The connection is lost, or its server is no longer a master.
         """
         try:
             if self._asked == "requests":
@@ -252,12 +252,12 @@ class Fetcher:
             return None
 
     def lost(self) -> None:
-        """The connection is gone: what was on its way is sent again."""
+        """Note a lost connection: outstanding requests are sent again."""
         self._riding.let_off()
         self._send_sources = True
 
     def _read(self) -> Any:
-        """Return the next reply, or the error that it is."""
+        """Return the next reply, which may be an error."""
         try:
             return self._channel.client.connection.read_response()
         except ResponseError as exc:
@@ -311,7 +311,7 @@ class Fetcher:
             )
 
     def took(self, queue: str, request_number: str, reserved: Reserved) -> list[Taken]:
-        """Note what came for a request as held, and return it."""
+        """Note the messages of a reply as held, and return them."""
         self.fair_share.learn(queue, reserved.more)
         if reserved.messages:
             # Stock producers may push while we work: look before the next wait.
@@ -347,7 +347,7 @@ class Fetcher:
     # -- the end
 
     def finish(self) -> None:
-        """Read the replies to requests that are out, if they come soon."""
+        """Read the outstanding replies, if they come soon."""
         connection = self._channel._in_poll
         with suppress(*LOST):
             if self._requests and connection and connection.can_read(LAST_REPLY):
@@ -355,15 +355,15 @@ class Fetcher:
                 self._channel._in_poll = None
 
     def take_all(self) -> list[Taken]:
-        """Return what is here, which is then no longer here."""
+        """Return the fetched messages, and forget them."""
         taken = list(self.taken)
         self.taken.clear()
         return taken
 
     def last(self, *, wait: bool) -> list[Taken]:
-        """Return what is here, with *wait* also what comes soon for the last requests.
+        """Return the fetched messages; with *wait* also those that come soon.
 
-        The others are abandoned: what they may get is given back.
+        Other requests are abandoned: the keeper gives their messages back.
         """
         connection = self._channel._in_poll
         with suppress(*LOST):

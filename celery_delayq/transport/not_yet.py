@@ -1,4 +1,4 @@
-"""Messages that a consumer gets and must not start yet: they go back to the schedule."""
+"""Puts messages back into the schedule that have a future ETA, or whose task is paused."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class NotYetChannel(SettleChannel):
     _paused_due_at = 0
 
     def _put_off(self, taken: Taken, message: qos.Message) -> bool:
-        """Put a message into the schedule if it is not to be started now; return whether it was.
+        """Schedule a message that must not start now; return whether it was scheduled.
 
         Raises
         ------
         RecordError
-            A script would fail on this message, and end each worker that takes it.
+            The scripts cannot store this message.
         """
         try:
             return self._put_off_eta(taken, message) or self._put_off_paused(taken, message)
@@ -68,7 +68,7 @@ class NotYetChannel(SettleChannel):
         due = self._due_later(message._raw)
         if due is None:
             return False
-        # As it came: what is ours for this delivery is not to be kept.
+        # The message as it came, without the data of this delivery.
         outcome = self.store.leases.replace(
             taken.queue,
             self._entry(envelope.decode(taken.message), due),
@@ -85,7 +85,7 @@ class NotYetChannel(SettleChannel):
         return True
 
     def _due_later(self, raw: dict[str, Any]) -> Due | None:
-        """Return the ETA of a message that the schedule, and not the worker, is to time."""
+        """Return the ETA of a message that must be scheduled, or None."""
         try:
             due = envelope.due_of(raw)
         except InvalidETA:

@@ -18,7 +18,7 @@ STOPS_POLLING = not hasattr(stock.MultiChannelPoller, "_discard_paused_connectio
 
 
 class Wakeup:
-    """Makes a poll return. It stays given until it is taken back; any thread may give it."""
+    """Makes a poll return. It stays set until it is taken back; any thread may give it."""
 
     #: The one that signals give.
     _for_signals: ClassVar[Wakeup | None] = None
@@ -30,7 +30,7 @@ class Wakeup:
         self._given = False
 
     def fileno(self) -> int:
-        """Return what to poll for reading."""
+        """Return the descriptor to poll for reading."""
         return self._here.fileno()
 
     def give(self) -> None:
@@ -60,7 +60,7 @@ class Wakeup:
         self._given = False
 
     def close(self) -> None:
-        """Close both ends; where signals still write to them, once another wakeup takes over."""
+        """Close both ends; if signals still write to them, when another wakeup takes over."""
         if Wakeup._for_signals is self:
             if threading.current_thread() is not threading.main_thread():
                 return
@@ -133,7 +133,7 @@ class Readers:
 class Poller(stock.MultiChannelPoller):
     """Polls the connections of all channels, and the wakeup that stands for local messages."""
 
-    #: What polls, None until there is something to poll.
+    #: Made on first use.
     _poller: Any = None
 
     def __init__(self) -> None:
@@ -189,7 +189,7 @@ class Poller(stock.MultiChannelPoller):
             self._own.close()
 
     def on_poll_start(self) -> None:
-        """Ask, listen and connect; where there is nothing of it to do, at no cost."""
+        """Ask, listen and connect, if any channel needs it."""
         if getattr(self, "_paused_brpop", None) or not all(
             channel.is_settled for channel in self._channels
         ):
@@ -203,7 +203,7 @@ class Poller(stock.MultiChannelPoller):
         return super().get(callback, timeout)
 
     def handle_event(self, fileno: int, event: int) -> Any:
-        """Do what there is to do on a file descriptor."""
+        """Handle an event of a file descriptor."""
         if self._wakeup is not None and fileno == self._wakeup.fileno():
             self._wakeup.take_back()
             return True

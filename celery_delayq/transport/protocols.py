@@ -1,4 +1,4 @@
-"""What the parts of a channel call on it: so they need not import the channel itself."""
+"""Interfaces of a channel for its parts, which so need not import the channel itself."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class FetchingChannel(Protocol):
 
     @property
     def consumed(self) -> Collection[str]:
-        """The queues that are consumed."""
+        """The consumed queues."""
         ...
 
     def leases_from(self, queue: str) -> bool:

@@ -1,4 +1,4 @@
-"""The publishing half of the channel: what has an ETA goes to the schedule."""
+"""The publishing half of the channel: tasks with an ETA go to the schedule."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def _is_first(message: Mapping[str, Any], queue: str) -> bool:
 
 
 class PublishChannel(stock.Channel):
-    """A channel of kombu's that schedules what is to run later."""
+    """A channel of kombu that schedules tasks with an ETA."""
 
     #: Queues with ``x-expires``; kombu before 5.6 knows none.
     _expires: Mapping[str, Any] = MappingProxyType({})
 
-    #: Where the message that is being published cannot go: no queue is bound there.
+    #: Exchange and key of the current message if no queue is bound there.
     _unbound: tuple[str, str] | None = None
 
     _store: Store | None = None
@@ -105,7 +105,7 @@ class PublishChannel(stock.Channel):
 
     @cached_property
     def subclient(self) -> Any:
-        """What listens to fanout exchanges."""
+        """The subscription to fanout exchanges."""
         return self._create_client(asynchronous=True).pubsub()
 
     def can_schedule(self, queue: str) -> bool:
@@ -195,7 +195,7 @@ class PublishChannel(stock.Channel):
     def _put_ready(
         self, queue: str, step: int, message: bytes, batch: PublishBatch | None = None
     ) -> None:
-        """Push a message that is to run at once."""
+        """Push a message that may run at once."""
         if batch is not None:
             batch.add_ready(queue, step, message)
             return
@@ -204,7 +204,7 @@ class PublishChannel(stock.Channel):
         self._run(call)
 
     def _put_retry(self, queue: str, entry: Entry, held: HeldBy) -> None:
-        """Schedule a retry in place of the message that is being worked on."""
+        """Schedule a retry in place of the running task's message."""
         worker_id, _, field = held.tag.partition(":")
         run = run_history.of_retry() if self.settings.history else b""
         call = self.store.leases.replace_call(
@@ -224,7 +224,7 @@ class PublishChannel(stock.Channel):
             )
 
     def _run(self, call: Call) -> Any:
-        """Store something, and wait for replicas if a setting says so.
+        """Call the store, and wait for replicas if a setting says so.
 
         Raises
         ------
@@ -256,7 +256,7 @@ class PublishChannel(stock.Channel):
         return PublishBatch(self, max_size)
 
     def _is_short(self, due: Due) -> bool:
-        """Return whether the worker had better time this itself (``min_delay``)."""
+        """Return whether the delay is so short that the worker waits itself (``min_delay``)."""
         if not self.settings.min_delay:
             return False
         wait_ms = due.ms if due.relative else due.ms - self.store.now_ms()

@@ -1,4 +1,4 @@
-"""What a channel has handed out and is not done with."""
+"""Messages that a channel has handed out and that are not acknowledged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kombu.transport import virtual
 
 
 class Message(virtual.Message):
-    """A message that is a dead letter when it is acknowledged only since it cannot be decoded."""
+    """A message that becomes a dead letter if it is acknowledged because it is undecodable."""
 
     undecodable: BaseException | None = None
 
@@ -35,7 +35,7 @@ class Message(virtual.Message):
 
 
 def _reason(message: Any) -> str:
-    """Return why a message is being rejected, as far as can be seen from here."""
+    """Return why a message is being rejected, as far as the current exception says."""
     exc = getattr(message, "undecodable", None)
     if exc is not None:
         return f"undecodable message: {exc}"
@@ -53,7 +53,7 @@ class QoS(stock.QoS):
     """
 
     def ack(self, delivery_tag: str) -> None:
-        """Note that a message is done."""
+        """Acknowledge a message."""
         if self.channel.leased(delivery_tag):
             self.channel.acknowledge(delivery_tag)
             self.forget(delivery_tag)
@@ -77,7 +77,7 @@ class QoS(stock.QoS):
             self.forget(delivery_tag)
 
     def restore_unacked(self, client: Any = None) -> None:
-        """Put back all that was handed out and is not done."""
+        """Put back all unacknowledged messages."""
         self._flush()
         leased = [tag for tag in self._delivered if self.channel.leased(tag)]
         for tag in leased:

@@ -1,4 +1,4 @@
-"""One round trip of a fetcher: what it asks for, what comes, and the acknowledgements with it."""
+"""One round trip of a fetcher: requests, replies, and acknowledgements that ride along."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ class RidingAcks:
         return self._acks().calls(store, self._batch)
 
     def let_off(self) -> None:
-        """Let others send those that did not arrive."""
+        """Put back those that did not arrive."""
         if self._batch:
             self._acks().put_back(self._batch)
             self._batch = AckBatch({})
 
     def answered(self, replies: Sequence[Any]) -> None:
-        """Take note of the replies, which may be errors."""
+        """Handle the replies, which may be errors."""
         batch, self._batch = self._batch, AckBatch({})
         if not batch:
             return

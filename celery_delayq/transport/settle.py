@@ -78,7 +78,7 @@ class SettleChannel(PublishChannel):
         self._do(put_back)
 
     def note_cancelled(self, tag: str) -> None:
-        """Take note that nobody works on a message any more, though its object may live on."""
+        """Note that no task works on a message any more, though its object may live on."""
         holding = self.keeper.held.get(tag)
         if holding is not None:
             holding.message = None
@@ -86,7 +86,7 @@ class SettleChannel(PublishChannel):
                 self.keeper.orphan([tag])
 
     def add_dead_letter(self, tag: str, id: str, reason: str) -> bool:
-        """Make a dead letter of a message that is held; return whether it was."""
+        """Make a dead letter of a held message; return whether it was held."""
         holding = self.keeper.drop(tag)
         if holding is None:
             return False
@@ -99,7 +99,7 @@ class SettleChannel(PublishChannel):
     def add_dead_letter_copy(
         self, queue: str, id: str, reason: str, message: bytes, details: bytes
     ) -> None:
-        """Make a dead letter of what failed after it was acknowledged."""
+        """Make a dead letter of a task that failed after its acknowledgement."""
         lost = f"Task {id!r} is no dead letter, and its message is lost: {reason!r}"
         self._do(lambda store: store.add_dead_letter(queue, id, reason, message, details), lost)
         self._trim_sometimes(queue)
@@ -131,14 +131,14 @@ class SettleChannel(PublishChannel):
     def note_failure(
         self, tag: str, *, crashed: bool = False, reason: str | None = None, details: bytes = b""
     ) -> bool:
-        """Take note of why a message is about to come back or to be rejected, if it is held."""
+        """Note why a held message is about to be requeued or rejected."""
         holding = self.keeper.held.get(tag)
         if holding is not None:
             holding.crashed, holding.reason, holding.details = crashed, reason, details
         return holding is not None
 
     def hand_back(self, tags: list[str]) -> None:
-        """Put back what was handed out and is not done: at once, or when nobody works on it."""
+        """Put unacknowledged messages back: at once, or when their tasks have ended."""
         held = [tag for tag in tags if tag in self.keeper.held]
         if worker.lost_connection(self):
             gc.collect()  # what Celery has dropped must not look alive

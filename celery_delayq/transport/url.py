@@ -60,7 +60,7 @@ def plain_url(url: str) -> str:
 
 
 def own_urls(urls: Sequence[str]) -> list[str]:
-    """Return *urls* in the form that ``Connection.switch`` takes to where they lead.
+    """Return *urls* in the form that ``Connection.switch`` reads correctly.
 
     Our scheme, so that a failover does not end at stock kombu; port and database in full, as
     kombu keeps those of the last URL where the next one has none. What the URL of a further
@@ -71,7 +71,7 @@ def own_urls(urls: Sequence[str]) -> list[str]:
 
 
 def plain_connection(connection: Connection) -> Connection:
-    """Return a connection with stock scheme to where *connection* leads, not opened.
+    """Return an unopened connection with stock scheme to the same server.
 
     Raises
     ------
