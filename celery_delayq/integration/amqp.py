@@ -22,12 +22,12 @@ from celery_delayq.model.envelope import PROPERTY, due_of_countdown, due_of_eta,
 #: All our options of one call.
 OPTIONS = frozenset({*unique.OPTIONS, *retry_options.OPTIONS, *retry_options.TASK_OPTIONS})
 
-#: What a task's message says that its retry says too.
+#: Properties of a task's message that its retry keeps.
 _INHERITED = ("unique", "skip_after", "retry", "budget")
 
 
 class AMQPMixin:
-    """Checks what a call says at the call, and keeps the countdown apart.
+    """Checks the options of a call at the call, and keeps the countdown apart.
 
     ``before_task_publish`` comes too late: Celery has made an ETA of the countdown by
     then, with the clock of this machine. Redis counts it with its own.
@@ -74,7 +74,7 @@ class AMQPMixin:
         return send_task_message
 
     def _note_own(self, name: str, message: Any, options: dict[str, Any]) -> None:
-        """Take our options out of those of a call, and note in the message what they come to.
+        """Take our options out of those of a call, and write their effect into the message.
 
         A task's own retry has what the running task has: options of one call are not carried
         into it.
@@ -157,8 +157,8 @@ class AMQPMixin:
 
 
 def _held_by_current_task(task_id: str, retries: int) -> HeldBy | None:
-    """Return where the running task's message is held, when it acknowledges late and the message
-    being sent is its retry: then both happen in one step.
+    """Return where the running task's message is held, if it acknowledges late and sends its retry:
+    then the retry and the acknowledgement are one step.
     """
     task = get_current_task()
     if task is None or not task.acks_late:
@@ -174,7 +174,7 @@ def _held_by_current_task(task_id: str, retries: int) -> HeldBy | None:
 
 
 def _inherited_by_retry(request: Any, headers: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return our options of the running task where this is its retry, else None."""
+    """Return our options of the running task if the message is its retry, else None."""
     if request is None or not headers.get("retries"):
         return None
     if request.id != headers["id"] or request.retries + 1 != headers["retries"]:
@@ -189,14 +189,14 @@ def _inherited_by_retry(request: Any, headers: Mapping[str, Any]) -> dict[str, A
 def _share_budget(
     request: Any, headers: Mapping[str, Any], sent: Mapping[str, Any], own: dict[str, Any]
 ) -> None:
-    """Give all members of a canvas one budget of retries, and so what they send."""
+    """Give all members of a canvas, and the tasks they send, one budget of retries."""
     shared = None if request is None else own_of(request.get("properties")).get("budget")
     if "budget" not in own:
         if shared is not None:
             own["budget"] = shared
         return
     root = headers.get("root_id")
-    # The members of a plain group have nothing but it in common.
+    # The members of a plain group share only its id.
     group = canvas.group_of(headers, sent)
     if shared is not None and shared[0] in (root, group):
         own["budget"] = shared  # the body of a chord has the option of the whole canvas
@@ -220,7 +220,7 @@ def with_checks(_app: Celery, amqp_cls: Any) -> Any:
 
 
 def renew(app: Celery) -> None:
-    """Have an app make its message factory anew, with the queues of one that it made before."""
+    """Have an app make its message factory anew, with the queues of the former one."""
     before = app.__dict__.get("amqp")
     if before is None or isinstance(before, AMQPMixin):
         return
@@ -234,7 +234,7 @@ _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
 def plain_repr(value: Any) -> str | None:
-    """Return what ``saferepr`` would make of simple arguments, None to leave them to it.
+    """Return the ``saferepr`` of simple arguments, or None for others.
 
     It costs a tenth of the time in which Celery sends a task.
     """
@@ -250,7 +250,7 @@ def plain_repr(value: Any) -> str | None:
 
 
 def is_plain(text: str) -> bool:
-    """Return whether ``saferepr`` makes of simple arguments what ``repr`` has made of them."""
+    """Return whether ``saferepr`` gives the same text for simple arguments as ``repr``."""
     # It cuts long texts, and quotes and escapes in its own way.
     return len(text) <= CeleryAMQP.argsrepr_maxsize and "\\" not in text and '"' not in text
 

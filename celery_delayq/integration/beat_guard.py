@@ -18,7 +18,7 @@ from celery_delayq.utils.reconnecting import ReconnectingLoop
 
 logger = logging.getLogger(__name__)
 
-#: Seconds after which a beat announces itself again, and for which an announcement holds.
+#: Seconds between two announcements of a beat, and for which one counts.
 KEEP, ALIVE = 20.0, 60.0
 
 _WARNING = (
@@ -28,7 +28,7 @@ _WARNING = (
 
 
 def running(store: Store, app: Celery) -> list[str]:
-    """Return the names of the beats that run: those that use this package, and RedBeat."""
+    """Return the names of the running beats: those that use this package, and RedBeat."""
     client, key = store.client, store.keys.celery_beats
     now = store.now_ms()
     client.zremrangebyscore(key, "-inf", now)
@@ -39,7 +39,7 @@ def running(store: Store, app: Celery) -> list[str]:
 
 
 def _lock_of_redbeat(app: Celery) -> str:
-    """Return what RedBeat holds while it runs; it knows no ``global_keyprefix``."""
+    """Return the lock that RedBeat holds while it runs; it ignores ``global_keyprefix``."""
 
     def setting(name: str) -> Any:
         return app.conf.first(name, name.upper())
@@ -48,13 +48,13 @@ def _lock_of_redbeat(app: Celery) -> str:
 
 
 def warn(store: Store, app: Celery) -> None:
-    """Warn of each beat that runs."""
+    """Warn of each running beat."""
     for name in running(store, app):
         logger.warning(_WARNING, name)
 
 
 def begin(sender: Any, **_: Any) -> None:
-    """Announce this beat for as long as it runs."""
+    """Announce this beat while it runs."""
     app = sender.app
     if getattr(app, "_delayq", None) is None:
         return

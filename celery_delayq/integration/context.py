@@ -1,8 +1,8 @@
-"""What is bound goes into messages, and out of them around the handler.
+"""Carries bound values and traces in messages, and binds them again around the handler.
 
-Values travel as one text in our message property, which Celery does not carry into retries and
-children by itself: what a task sends has what is bound while it runs, its own retry what its own
-message had. A trace travels in headers, see :mod:`~celery_delayq.model.trace_context`.
+Values travel as one text in our message property. Celery itself does not carry it on: a task's
+children get the values that are bound while it runs, its own retry those of its message. A trace
+travels in headers, see :mod:`~celery_delayq.model.trace_context`.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ _PROVIDERS = "_delayq_context_providers"
 
 
 class Provider(NamedTuple):
-    """Where a value comes from when a task is sent, and what to do with it in the worker."""
+    """A provider: gets a value when a task is sent, and binds it in the worker."""
 
     capture: Callable[[], Any]
     bind: Callable[[Any], AbstractContextManager[Any]] | None
 
 
 class Sent(NamedTuple):
-    """What one message carries: values as a JSON object, ``""`` for none, and a trace."""
+    """The context of one message: values as a JSON object, or ``""``, and a trace."""
 
     text: str
     trace: Trace | None
@@ -66,19 +66,19 @@ class Sent(NamedTuple):
 
 
 def to_send(app: Celery, given: Any = None, request: Any = None) -> Sent | None:
-    """Return what a message carries that is sent now, None for nothing.
+    """Return the context of a message that is sent now, or None.
 
     Parameters
     ----------
     given : Mapping[str, Any] | False | None
-        The option of the call: values over those that are bound, or False for none at all.
+        The option of the call: values that override bound ones, or False for no context.
     request : celery.app.task.Context | None
-        The running task, where the message is its retry: then what its own message had counts.
+        The running task if the message is its retry, which keeps the context.
 
     Raises
     ------
     InvalidContext
-        The option is neither, or its values are not good.
+        The option has another type, or its values are invalid.
     """
     if given is False:
         return None
@@ -106,14 +106,14 @@ def to_send(app: Celery, given: Any = None, request: Any = None) -> Sent | None:
 
 
 def carry(app: Celery, name: str, message: Any, options: dict[str, Any]) -> None:
-    """Take our option out of those of a call, and put into its message what it carries.
+    """Take our option out of those of a call, and put the context into its message.
 
     Raises
     ------
     InvalidContext
-        The option is not good.
+        The option is invalid.
     ConfigError
-        There is one, and the message is of protocol 1.
+        The option is set, but the message has protocol 1.
     """
     given = options.pop(OPTION, None)
     if type(given) is Sent:  # of `schedule_many`, for a message that it makes itself
@@ -134,7 +134,7 @@ def carry(app: Celery, name: str, message: Any, options: dict[str, Any]) -> None
 
 
 def _retried(headers: Mapping[str, Any]) -> Any:
-    """Return the request of the running task where a message is its retry, else None."""
+    """Return the request of the running task if a message is its retry, else None."""
     running = get_current_task()
     request = None if running is None else running.request
     if request is None or request.id != headers["id"] or request.retries + 1 != headers["retries"]:
@@ -143,7 +143,7 @@ def _retried(headers: Mapping[str, Any]) -> Any:
 
 
 def _captured(providers: Mapping[str, Provider], encoded: EncodedContext) -> EncodedContext:
-    """Return values with those of the providers. What one of them does wrong costs its own only."""
+    """Return values with those of the providers. A provider that fails loses only its own value."""
     for name, (capture, bind) in providers.items():
         try:
             value = capture()
@@ -163,7 +163,7 @@ def _captured(providers: Mapping[str, Provider], encoded: EncodedContext) -> Enc
 
 
 def arrive(task: Any, **_: Any) -> None:
-    """Bind what the message of a task carries, and nothing else, around its handler."""
+    """Bind the context of a task's message, and nothing else, around its handler."""
     request = task.request
     if request.is_eager:  # it runs where it was called: what is bound there still is
         return
@@ -212,7 +212,7 @@ def arrive(task: Any, **_: Any) -> None:
 
 
 def depart(task: Any, **_: Any) -> None:
-    """Unbind what :func:`arrive` has bound, and whatever the handler has left behind."""
+    """Unbind the context of :func:`arrive`, and all that the handler left bound."""
     leave(task.request)
 
 
@@ -243,7 +243,7 @@ class _Guarded(AbstractContextManager[Any]):
 
 
 def adding_context(before: Callable[..., logging.LogRecord]) -> Callable[..., logging.LogRecord]:
-    """Wrap a factory of log records: each record has what is bound, as text."""
+    """Wrap a factory of log records: each record has the bound values as text."""
 
     def with_context(*args: Any, **kwargs: Any) -> logging.LogRecord:
         record = before(*args, **kwargs)
@@ -282,13 +282,13 @@ def _refuse_provided(providers: Mapping[str, Provider], values: Mapping[str, Any
 
 
 class ContextValues:
-    """What is bound and carried with the tasks of one app."""
+    """The context of the tasks of one app."""
 
     def __init__(self) -> None:
         self._providers: dict[str, Provider] = {}
 
     def share(self, app: Celery) -> None:
-        """Have the providers of *app*, and add these to them."""
+        """Use the providers of *app*, and add these."""
         known: dict[str, Provider] = app.__dict__.setdefault(_PROVIDERS, self._providers)
         known.update(self._providers)
         self._providers = known
@@ -299,13 +299,13 @@ class ContextValues:
         Raises
         ------
         InvalidContext
-            A value is no JSON or too large, or a name is none or that of a provider.
+            A value is not JSON or too large, or a name is invalid or a provider's.
         """
         _refuse_provided(self._providers, values)
         return Binding(values)
 
     def current_context(self) -> Mapping[str, Any]:
-        """Return what is bound here, by name; in a task, what it was sent with."""
+        """Return the bound values by name; in a task, those it was sent with."""
         return current_context()
 
     def add_context_provider(
@@ -316,15 +316,15 @@ class ContextValues:
     ) -> None:
         """Have a value of your own travel with every task of this app.
 
-        What goes wrong in a provider is logged, and stops neither sending nor the task.
+        Errors of a provider are logged; they stop neither sending nor the task.
 
         Parameters
         ----------
         name : str
-            Of the value, among those of ``current_context()``.
+            The key in ``current_context()``.
         capture : Callable[[], Any]
-            Called when a task is sent, but for its retries, which have the first value. Returns
-            JSON, or None for nothing to carry.
+            Called when a task is sent; retries keep the first value. Returns JSON, or None to
+            carry nothing.
         bind : Callable[[Any], AbstractContextManager] | None
             Called in the worker with the value, which anybody who reaches the broker may have
             written; what it returns is entered around the handler. Without it the value is bound
@@ -333,7 +333,7 @@ class ContextValues:
         Raises
         ------
         ConfigError
-            There is a provider of that name, the name is none, or one of both is not callable.
+            The name is taken or invalid, or *capture* or *bind* is not callable.
         """
         try:
             ContextChange({name: ""})

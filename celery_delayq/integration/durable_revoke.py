@@ -1,4 +1,4 @@
-"""Revoking that lasts: clients and workers have Redis remember what is revoked."""
+"""Durable revokes: clients and workers store revoked ids and stamps in Redis."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ logger = logging.getLogger(__name__)
 
 
 class ControlMixin:
-    """Sees all ways of revoking: they are broadcast."""
+    """Stores revokes of every kind, since all are broadcast."""
 
     app: Any
 
     def broadcast(
         self, command: str, arguments: Any = None, destination: Any = None, **kwargs: Any
     ) -> Any:
-        """Have Redis remember what is revoked on all workers, and tell them."""
+        """Broadcast a command; store a revoke for all workers in Redis first."""
         wanted = command in ("revoke", "revoke_by_stamped_headers") and not destination
         revocation = revocation_of(self.app) if wanted else None
         if revocation is not None:
@@ -38,11 +38,11 @@ class ControlMixin:
 
 
 class Control(ControlMixin, CeleryControl):
-    """Celery's own remote control with revoking that lasts."""
+    """Celery's own remote control with durable revokes."""
 
 
 def with_memory(_app: Celery, control_cls: Any) -> Any:
-    """Return a class of remote controls that has Redis remember, for ``app.control_cls``.
+    """Return a class of remote controls with durable revokes, for ``app.control_cls``.
 
     By name where possible: the app is pickled for children that are spawned.
     """
@@ -53,18 +53,18 @@ def with_memory(_app: Celery, control_cls: Any) -> Any:
 
 
 def renew(app: Celery) -> None:
-    """Have an app make its remote control anew, where it made one before."""
+    """Have an app make its remote control anew, if it has one."""
     if not isinstance(app.__dict__.get("control"), ControlMixin):
         app.__dict__.pop("control", None)
 
 
 def remembering_ids(_panel: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a worker remember ids that a client without the extension revokes."""
+    """Have a worker store ids that a client without the extension revokes."""
     return _remembering(stock, lambda revocation, given: revocation.revoke_new(_ids_of(given)))
 
 
 def remembering_stamps(_panel: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a worker remember stamped headers that a client without the extension revokes."""
+    """Have a worker store stamps that a client without the extension revokes."""
     return _remembering(
         stock,
         lambda revocation, given: revocation.revoke_new_stamps(stamps_of(given.get("headers"))),

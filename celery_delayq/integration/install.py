@@ -31,7 +31,7 @@ from celery_delayq.integration.services import Services, services_of
 
 
 def install(app: Celery, services: Services) -> None:
-    """Hook into *app*. Doing it twice changes nothing more."""
+    """Make the changes to *app*; a second call changes nothing."""
     app._delayq_services = services
     make(PROCESS)
     make(APP, app=app)
@@ -42,7 +42,7 @@ def install(app: Celery, services: Services) -> None:
 
 
 def change_consumer() -> None:
-    """Change the worker of this process, where it has one, before it consumes."""
+    """Change the worker of this process, if any, before it consumes."""
     make(CONSUMER, **worker.objects())
 
 
@@ -50,7 +50,7 @@ def change_consumer() -> None:
 
 
 def _change_worker(sender: Any, **_: Any) -> None:
-    """Change a worker that starts, and its tasks: by now all of them are known."""
+    """Change a starting worker, and its tasks, which are all known by now."""
     worker.remember(sender)
     make(WORKER, **worker.objects())
     own = (sender.app.conf.broker_transport_options or {}).get("delayq")
@@ -60,7 +60,7 @@ def _change_worker(sender: Any, **_: Any) -> None:
 
 
 def _change_extended_worker(sender: Any, **_: Any) -> None:
-    """Change what needs ``DelayQ(app)`` in a worker that starts."""
+    """Make the changes of a starting worker that need ``DelayQ(app)``."""
     make(EXTENDED_WORKER)
     app = sender.app
     hidden_url.hide(app)
@@ -91,7 +91,7 @@ _stops: list[Callable[[], object]] = []
 
 
 def _begin_background(sender: Any, **_: Any) -> None:
-    """Begin what the services do in the background of a worker."""
+    """Start the background services of a worker."""
     services = services_of(sender.app)
     for begin in services.background if services else ():
         stop = begin(sender.app)

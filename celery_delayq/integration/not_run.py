@@ -19,9 +19,9 @@ logger = logging.getLogger(__name__)
 
 
 def note_revoked(app: Any, ids: Iterable[str], reason: str, request: Any = None) -> None:
-    """Tell the result backend, signals and those who watch events that tasks will not run.
+    """Report to the result backend, signals and events that tasks will not run.
 
-    With the *request* of a task, the chord to which it belongs is notified too.
+    With the *request* of a task, its chord is notified too.
     """
     ids = [*ids]
     try:
@@ -52,7 +52,7 @@ def note_revoked(app: Any, ids: Iterable[str], reason: str, request: Any = None)
 
 
 def note_replaced(app: Any, id: str, queue: str, record: bytes, reason: str) -> None:
-    """Tell all who wait for it that a task was replaced; *record* may be empty."""
+    """Report that a task was replaced; *record* may be empty."""
     entries = []
     if record:
         entries.append(ScheduledTask.of_record(queue, id, "scheduled", 0, record))
@@ -62,15 +62,15 @@ def note_replaced(app: Any, id: str, queue: str, record: bytes, reason: str) -> 
 def note_cancelled(
     app: Any, ids: Collection[str], entries: Iterable[ScheduledTask], reason: str
 ) -> None:
-    """Tell all who wait for it that tasks will not run; *entries* are these and perhaps others."""
+    """Report that tasks will not run; *entries* are these and perhaps others."""
     note_revoked(app, ids, reason)
     tell_chords(app, [each for each in entries if each.id in ids], reason)
 
 
 def tell_chords(app: Any, entries: Iterable[ScheduledTask], reason: str) -> None:
-    """Have the chords fail that wait for entries which will not run, as a worker does.
+    """Fail the chords that wait for entries which will not run, as a worker does.
 
-    A chord whose member is never heard of would wait for ever.
+    Otherwise such a chord would wait for ever.
     """
     for entry in entries:
         if group_of(entry.headers, entry.own):
@@ -78,9 +78,9 @@ def tell_chords(app: Any, entries: Iterable[ScheduledTask], reason: str) -> None
 
 
 def tell_chords_of_dead(app: Any, dead_letters: Iterable[DeadLetter]) -> None:
-    """Have the chords fail that wait for dead letters which are purged.
+    """Fail the chords that wait for purged dead letters.
 
-    A chord that was told when the task failed is not told again.
+    Chords that were notified when the task failed are not notified again.
     """
     for dead_letter in dead_letters:
         if dead_letter.group_id is not None and not dead_letter.details.get("told"):

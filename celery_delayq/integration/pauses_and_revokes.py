@@ -9,34 +9,34 @@ from celery.worker import state
 
 from celery_delayq.store.schedule import Store
 
-#: Revoked ids that a worker knows at least: Celery's own limit is 50,000.
+#: Least number of revoked ids that a worker keeps: Celery's own limit is 50,000.
 MOST = 1_000_000
 
 
-#: Canvases none of whose tasks is to be started in this process.
+#: Cancelled canvases: this process starts none of their tasks.
 REVOKED_CANVASES = LimitedSet(maxlen=MOST)
 
 
 class Controls:
     """Pauses and revokes as of a revision.
 
-    ``leases/acquire.lua`` tells the revision together with messages, so what was revoked or paused
-    before they were taken is known before they are handed out.
+    ``leases/acquire.lua`` returns the revision with the messages. So a worker knows all earlier
+    revokes and pauses before it hands them out.
     """
 
     def __init__(self) -> None:
         self.revision = 0
-        #: Names of tasks that are not to be started.
+        #: Names of paused tasks.
         self.paused: frozenset[str] = frozenset()
         self._revoked_until = 0
 
     def learn(self, store: Store, *, for_worker: bool, expires: float) -> None:
-        """Read what has changed; a worker also gets the revoked ids.
+        """Read the changes; a worker also gets the revoked ids.
 
         Parameters
         ----------
         expires : float
-            Seconds for which a worker is to remember it: Celery's three hours may be less.
+            Seconds for which a worker keeps revoked ids, instead of Celery's three hours.
         """
         controls = store.control.controls()
         if controls.revision < self.revision:

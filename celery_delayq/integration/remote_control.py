@@ -1,4 +1,4 @@
-"""What a worker answers to remote control about the schedule of its queues."""
+"""Answers of a worker to remote control about the schedule of its queues."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TIMER_PRIORITY = 6
 
 
 def _read(state: Any, read: Callable[[Store, str], list[ScheduledTask]]) -> list[ScheduledTask]:
-    """Read the schedule of each of the worker's queues; [] where there is none, or no Redis."""
+    """Read the schedule of each of the worker's queues; [] without a schedule or without Redis."""
     consumer = state.consumer.task_consumer
     if consumer is None or not hasattr(consumer.channel, "capabilities"):
         return []
@@ -68,7 +68,7 @@ def query_task(_panel: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap the command ``query_task``; for other brokers it answers as stock."""
 
     def query_task(state: Any, ids: Any, **kwargs: Any) -> Any:
-        """Answer with what the worker holds, and what is scheduled in its queues."""
+        """Answer with the tasks in the worker and those scheduled in its queues."""
         held = stock(state, ids, **kwargs)
         others = [id for id in map(str, maybe_list(ids) or []) if id not in held]
         entries = _read(state, lambda store, queue: scheduled_among(store, queue, others))
@@ -78,7 +78,7 @@ def query_task(_panel: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _eta(entry: ScheduledTask) -> str:
-    """Return when an entry is due: the ETA as it was sent, unless it was moved."""
+    """Return when an entry is due: its original ETA, or the new one if it was moved."""
     try:
         if entry.eta is not None and due_of_eta(entry.eta) == due_of_eta(entry.due):
             sent: str = maybe_make_aware(maybe_iso8601(entry.eta)).isoformat()

@@ -18,7 +18,7 @@ from typing import Any
 from celery import signals
 from kombu.utils.imports import symbol_by_name
 
-#: What a replacement has: what was there, and whether the owner itself had it.
+#: The original under a replacement, and whether the owner itself had it.
 _REPLACED = "_delayq_replaced"
 
 
@@ -34,15 +34,15 @@ class Change:
     Parameters
     ----------
     target : str
-        What is changed.
+        The function, class or item to change.
     why : str
-        What would go wrong without.
+        The fault without this change.
     condition : str
-        Where it is changed, in words; *when* and *versions* check it.
+        Where it is changed, in words; *when* and *versions* check this.
     versions : str
         Releases that need it, such as ``kombu<5.6``; *is_needed* says whether this one does.
     when : Callable[[Any], bool]
-        Asked with the owner of what is changed.
+        Called with the owner of the target.
     """
 
     target: str
@@ -94,7 +94,7 @@ def _set(owner: Any, name: str, value: Any) -> None:
 
 
 def _replaced(value: Any) -> Any:
-    """Return what a replacement has replaced, None where it is no replacement."""
+    """Return the original under a replacement, or None for other objects."""
     return getattr(symbol_by_name(value) if isinstance(value, str) else value, _REPLACED, None)
 
 
@@ -105,7 +105,7 @@ class Replace(Change):
     Parameters
     ----------
     by : Callable[[Any, Any], Any]
-        Called with the owner and what is there; returns the replacement.
+        Called with the owner and the original; returns the replacement.
     """
 
     by: Callable[[Any, Any], Any]
@@ -185,7 +185,7 @@ class LogRecords(Change):
 
 
 def make(changes: Iterable[Change], **objects: Any) -> None:
-    """Make changes in this order; twice changes nothing more."""
+    """Make changes in this order; a second call changes nothing."""
     for change in changes:
         change.make(**objects)
 

@@ -1,4 +1,4 @@
-"""What becomes of a message when its task has ended, as far as Celery does not know it.
+"""Settles the message of a task that has ended, beyond what Celery does.
 
 A task that has failed for good is a dead letter. Where it acknowledges late that takes the place of
 the acknowledgement, in one step; else the message is gone already, and a copy is kept.
@@ -35,18 +35,18 @@ TELLS_OF_REJECTS = celery.VERSION >= (5, 7)
 
 
 class Ending(NamedTuple):
-    """Why a task's message is to be a dead letter."""
+    """Why a task's message becomes a dead letter."""
 
     reason: str
     details: dict[str, Any]
 
 
 class RequestMixin(RequestBase):
-    """Tells the channel why a task's message is about to come back or to be rejected."""
+    """Tells the channel why a task's message is about to be requeued or rejected."""
 
     acknowledged: bool
     _is_killed = False
-    #: What is to be a dead letter when it is acknowledged.
+    #: Why the message becomes a dead letter at its acknowledgement.
     _ending: Ending | None = None
     _is_dead_lettered = False
 
@@ -91,7 +91,7 @@ class RequestMixin(RequestBase):
                 self._add_dead_letter_copy()
 
     def revoked(self) -> Any:
-        """Return whether the task is not to run, as one of a canvas that was cancelled."""
+        """Return whether the task must not run: it is revoked, or its canvas was cancelled."""
         if len(REVOKED_CANVASES) and not self.acknowledged:
             own = own_of(self.message.properties)
             canvases = Canvas.all_of(self._request_dict, own)
@@ -100,7 +100,7 @@ class RequestMixin(RequestBase):
         return super().revoked()
 
     def cancel(self, pool: Any, *args: Any, **kwargs: Any) -> Any:
-        """End the task, whose message then goes back when the channel has gone."""
+        """End the task; its message goes back when the channel closes."""
         # First of all, since it may die at any moment: to Celery, a greenlet that was killed looks
         # like one that has succeeded, and a solo task like one that has failed.
         self._is_killed = pool.is_green or isinstance(pool, SoloPool)
@@ -133,7 +133,7 @@ class RequestMixin(RequestBase):
         super().reject(requeue=requeue)
 
     def _retry_worker_lost(self, *args: Any) -> Any:
-        """What is tried again is no dead letter (Celery 5.7's ``retry_on_worker_lost``)."""
+        """Forget the failure: the task is retried (Celery 5.7's ``retry_on_worker_lost``)."""
         ending, self._ending = self._ending, None
         retried = super()._retry_worker_lost(*args)
         if not retried:
@@ -141,25 +141,25 @@ class RequestMixin(RequestBase):
         return retried
 
     def _success_was_stored(self) -> Any:
-        """Nor is what has succeeded before its process was lost."""
+        """Forget the failure: the task had succeeded before its process was lost."""
         stored = super()._success_was_stored()
         if stored:
             self._ending = None
         return stored
 
     def _announce_revoked(self, *args: Any) -> Any:
-        """Nor is what was terminated."""
+        """Forget the failure: the task was terminated."""
         self._ending = None
         return super()._announce_revoked(*args)
 
     @property
     def _delivery(self) -> Delivery | None:
-        """The channel by which the message came, or None where it is not one of ours."""
+        """The channel of the message, or None for another transport."""
         channel = self.message.channel
         return channel if hasattr(channel, "note_failure") else None
 
     def _end(self, exc: BaseException, traceback: str | None) -> None:
-        """Take note of a failure that is the last one; whatever it is, Celery is to go on."""
+        """Note the last failure; errors here must not stop Celery."""
         try:
             self._note_last(exc, traceback)
         except Exception:
@@ -223,7 +223,7 @@ class RequestMixin(RequestBase):
             )
 
     def _add_dead_letter_copy(self) -> None:
-        """Make a dead letter of a message that was acknowledged before its task ran."""
+        """Make a dead letter of an early acknowledged message."""
         ending, self._ending = self._ending, None
         if ending is None or not self.acknowledged or self._is_dead_lettered:
             return
@@ -259,7 +259,7 @@ def with_endings(_task: Any, request_cls: Any) -> type:
 
 
 def with_endings_and_runs(_task: Any, request_cls: Any) -> type:
-    """Return one that notes runs for the history too."""
+    """Return a class that also notes runs for the history."""
     return _mixed((RunMixin, RequestMixin), symbol_by_name(request_cls))
 
 

@@ -1,4 +1,4 @@
-"""What happens when a task fails: Celery's own ``Task.retry``, told when and how often by policy.
+"""Retries of failed tasks: Celery's own ``Task.retry``, timed and limited by policy.
 
 Tasks keep their classes. Their ``run`` and ``retry`` are wrapped as Celery does for
 ``autoretry_for``, once the app knows them all.
@@ -26,20 +26,20 @@ from celery_delayq.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-#: What ends an attempt and is no failure.
+#: Exceptions that end an attempt without a failure.
 _NO_FAILURE = (Ignore, Reject, Retrying)
 
-#: For how long the count of a budget is kept after the last retry, in seconds.
+#: Seconds for which a budget's count is kept after the last retry.
 BUDGET_EXPIRES = 30 * 86_400
 
 
 def prepare(app: Celery, tasks: Mapping[str, Any], defaults: Mapping[str, RetryPolicy]) -> None:
-    """Read the retry options of *tasks*. Doing it twice changes nothing more.
+    """Read the retry options of *tasks*; a second call changes nothing.
 
     Raises
     ------
     InvalidRetry
-        The options of a task are no policy.
+        The options of a task are invalid.
     """
     wrong: InvalidRetry | None = None
     for name, task in tasks.items():
@@ -54,12 +54,12 @@ def prepare(app: Celery, tasks: Mapping[str, Any], defaults: Mapping[str, RetryP
 
 
 def has_attempts(task: Any) -> bool:
-    """Return whether the retry options of a task were read, and are good."""
+    """Return whether the retry options of a task were read and are valid."""
     return "_delayq_attempts" in vars(task)
 
 
 def attempts_of(task: Any) -> Attempts | None:
-    """Return what is done about the failures of a task, None where nothing is."""
+    """Return the attempts of a task, or None for a task without a policy."""
     found: Attempts | None = vars(task).get("_delayq_attempts")
     return found
 
@@ -88,7 +88,7 @@ class Attempts:
         self._retry: Callable[..., Any] = task.retry
 
     def policy_of(self, request: Context) -> RetryPolicy | None:
-        """Return the policy for the attempt that *request* is about."""
+        """Return the policy for the attempt of *request*."""
         given = own_of(request.get("properties")).get("retry")
         if given is None:
             return self._policy
@@ -97,7 +97,7 @@ class Attempts:
         try:
             policy = self._policy
             if policy is None:
-                # A limit alone is one for what the task tries again by itself.
+                # A limit alone applies to retries that the task asks for itself.
                 own = _has_intervals(given)
                 policy = RetryPolicy(
                     float(self._task.default_retry_delay),
@@ -112,7 +112,7 @@ class Attempts:
             return self._policy
 
     def judging(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap what runs the task: say what is a failure, and note it."""
+        """Wrap the function that runs the task: note its failures."""
 
         @wraps(run)
         def judged(*args: Any, **kwargs: Any) -> Any:
@@ -135,7 +135,7 @@ class Attempts:
         return judged
 
     def retrying(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap what is called for an attempt: a failure is tried again, or is the last one."""
+        """Wrap the call of an attempt: retry a failure, or note the last one."""
 
         @wraps(run)
         def tried(*args: Any, **kwargs: Any) -> Any:
@@ -179,7 +179,7 @@ class Attempts:
         max_retries: int | None = None,
         **options: Any,
     ) -> Any:
-        """Do what ``Task.retry`` does, where nothing else is said by policy."""
+        """Do as ``Task.retry``, with wait and limit of the policy where the call has none."""
         task = self._task
         request = task.request
         policy = None if request.called_directly else self.policy_of(request)
@@ -221,7 +221,7 @@ class Attempts:
     def _said_to_celery(
         self, request: Context, policy: RetryPolicy | None, countdown: Any
     ) -> tuple[Any, int | None]:
-        """Return wait and limit where Celery's wrapper asks for a retry, None as by policy.
+        """Return wait and limit if Celery's wrapper asks for a retry; None: as the policy.
 
         What the call says goes before what the task says to Celery. The limit that the wrapper has
         found may be that of another message, which runs in another thread.
@@ -237,7 +237,7 @@ class Attempts:
         return countdown, limit
 
     def _becomes_dead_letter(self, request: Context) -> bool:
-        """Return whether a task that has failed for good is kept: else nobody could replay it."""
+        """Return whether a failed task is kept as a dead letter, which can be replayed."""
         # What is not leased has no queue of ours.
         if "queue" not in own_of(request.get("properties")) or not getattr(
             self._task, "dead_letter", True
@@ -246,7 +246,7 @@ class Attempts:
         return Settings.from_options(self._app.conf.broker_transport_options).dead_letters
 
     def _has_budget(self, request: Context) -> bool:
-        """Return whether the canvas to which a task belongs may have another retry."""
+        """Return whether the budget of a task's canvas allows another retry."""
         given = own_of(request.get("properties")).get("budget")
         if given is None:
             return True
@@ -258,7 +258,7 @@ class Attempts:
                 store.control.use_retry_budget(str(name), int(most), member, BUDGET_EXPIRES)
             )
         except Exception:
-            # Better one retry too many than a task that is not tried again.
+            # Rather one retry too many than one too few.
             logger.exception("The budget of retries %r of task %r is unknown", given, request.id)
             return True
 
@@ -300,12 +300,12 @@ def logging_errors(_task: Any, handler: Callable[..., Any]) -> Callable[..., Any
 
 
 def _has_intervals(given: Any) -> bool:
-    """Return whether a message says when its task is tried again."""
+    """Return whether a policy says how long to wait."""
     return isinstance(given, Mapping) and ("intervals" in given or "exponential" in given)
 
 
 def hold_chord(request: Context) -> None:
-    """Let the chord wait to which a task that has failed belongs: it becomes a dead letter.
+    """Let the chord of a failed task wait, since the task becomes a dead letter.
 
     Once that is replayed, the chord goes on; when it is purged, the chord fails.
     """

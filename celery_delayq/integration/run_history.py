@@ -1,7 +1,7 @@
-"""What the worker tells of runs that have ended, for the history.
+"""Writes a line of each ended run for the history.
 
-With late acks the line goes with the message's acknowledgement, so that one is not without the
-other. With early acks that has gone before, and the line goes by itself.
+With late acks the line goes with the message's acknowledgement, so that both are stored or
+neither. With early acks the message was acknowledged before, and the line goes alone.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RunMixin(RequestBase):
     _is_early = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Have those that Celery makes tell of success: their ``on_success`` calls no other."""
+        """Wrap Celery's own request classes, whose ``on_success`` calls no other."""
         super().__init_subclass__(**kwargs)
         if "on_success" in cls.__dict__:
             cls.on_success = _telling(cls.on_success)
@@ -73,7 +73,7 @@ class RunMixin(RequestBase):
             self._note_early()
 
     def _retry_worker_lost(self, exc: BaseException, *args: Any) -> Any:
-        """What is tried again has not failed (Celery 5.7's ``retry_on_worker_lost``)."""
+        """Forget the failure: the task is retried (Celery 5.7's ``retry_on_worker_lost``)."""
         before, self._run_ending = self._run_ending, Ending(states.RETRY, reason_of(exc))
         retried = super()._retry_worker_lost(exc, *args)
         if not retried:
@@ -81,7 +81,7 @@ class RunMixin(RequestBase):
         return retried
 
     def _success_was_stored(self) -> Any:
-        """Nor has what had succeeded before its process was lost."""
+        """Forget the failure: the task had succeeded before its process was lost."""
         stored = super()._success_was_stored()
         if stored:
             self._run_ending = SUCCEEDED
@@ -108,7 +108,7 @@ class RunMixin(RequestBase):
             self._run_ending = ending
 
     def _note_held(self) -> None:
-        """Have a line go with what becomes of the message, if it is held."""
+        """Send a line together with the end of the message, if it is held."""
         ending = self._run_ending
         message = self.message
         keeper = getattr(message.channel, "keeper", None)

@@ -21,8 +21,8 @@ OTHER_NAMES = {"celery_delayq.webhook.post": "celery_delayq.webhook"}
 
 
 def returning_kept(app: Celery, send: Callable[..., Any]) -> Callable[..., Any]:
-    """Have ``send_task`` return the result of the task that is kept where another one is not sent,
-    and report the one that it replaces.
+    """Wrap ``send_task``: if a unique key keeps an older task, return that one's result; if the new
+    task replaces it, report the old one.
     """
 
     @wraps(send)
@@ -46,13 +46,13 @@ def returning_kept(app: Celery, send: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def note_superseded(sender: Any, request: Any, **_: Any) -> None:
-    """Report a task that is not tried again, since another one has taken its unique key."""
+    """Report a task whose retry was dropped, since another one has taken its unique key."""
     if getattr(request, "superseded", False):
         not_run.note_revoked(sender.app, [request.id], "replaced while it ran", request)
 
 
 def _running_request() -> Any:
-    """Return the request of the running task, an empty one where none runs."""
+    """Return the request of the running task, or an empty one."""
     task = get_current_task()
     return Context() if task is None else task.request
 

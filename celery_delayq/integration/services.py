@@ -1,4 +1,4 @@
-"""Interfaces of the rooms above that the hooks call; ``app.py`` registers what serves them."""
+"""Interfaces of rooms above that this room calls; ``app.py`` registers their objects."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from typing import Any, NamedTuple, Protocol
 
 from celery import Celery
 
-#: Begins work in the background of a worker, and returns what ends it; None where it has none.
+#: Starts background work in a worker; returns the function that stops it, or None.
 Background = Callable[[Celery], Callable[[], object] | None]
 
 
 class RevocationService(Protocol):
-    """Makes revoking last: :class:`celery_delayq.schedule.revocation.Revocation`."""
+    """Stores revokes: :class:`celery_delayq.schedule.revocation.Revocation`."""
 
     def revoke(self, ids: Iterable[str]) -> None:
-        """Remember ids, and cancel those that are scheduled."""
+        """Store ids, and cancel scheduled tasks with them."""
         ...
 
     def revoke_by_stamps(self, stamps: Mapping[str, Any]) -> None:
-        """Remember stamped headers, and cancel what is scheduled and has one of them."""
+        """Store stamped headers, and cancel scheduled tasks with one of them."""
         ...
 
     def revoke_new(self, ids: Sequence[str]) -> None:
-        """Do as :meth:`revoke` with the ids that are not remembered yet."""
+        """Do as :meth:`revoke` with ids that are not stored yet."""
         ...
 
     def revoke_new_stamps(self, stamps: Mapping[str, Any]) -> None:
-        """Do as :meth:`revoke_by_stamps` unless they are remembered already."""
+        """Do as :meth:`revoke_by_stamps` with stamps that are not stored yet."""
         ...
 
 
 class Services(NamedTuple):
-    """All that the hooks of one app call above their room."""
+    """The services of one app."""
 
     revocation: RevocationService
     background: Sequence[Background]
@@ -45,6 +45,6 @@ def services_of(app: Celery) -> Services | None:
 
 
 def revocation_of(app: Celery) -> RevocationService | None:
-    """Return how to make revoking last; None without the extension, or with another broker."""
+    """Return the service for revokes; None without the extension, or with another broker."""
     services, delayq = services_of(app), getattr(app, "_delayq", None)
     return services.revocation if services and delayq is not None and delayq.has_store else None

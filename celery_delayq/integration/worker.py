@@ -1,4 +1,4 @@
-"""The Celery worker of this process: what the transport asks of it, and what is changed in it."""
+"""The Celery worker of this process: questions of the transport, and changes to the worker."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def remember(controller: Any) -> None:
 
 
 def objects() -> dict[str, Any]:
-    """Return what is changed in the worker of this process, by name; None for what is missing."""
+    """Return the changed objects of this process' worker by name; None for missing ones."""
     controller = _worker()
     pool = getattr(controller, "pool", None)
     return {
@@ -69,14 +69,14 @@ def _worker() -> Any:
 
 
 def failed() -> bool:
-    """Return whether the worker ends by an error other than a lost connection: one of its messages
-    may be the cause.
+    """Return whether the worker ends by an error other than a lost connection, which one of its
+    messages may have caused.
     """
     return getattr(_worker(), "delayq_failed", False)
 
 
 def waking(_owner: type, call_soon: Callable[..., Any]) -> Callable[..., Any]:
-    """Have the event loop turn for what is to be called soon."""
+    """Wrap ``call_soon``: wake the event loop."""
 
     def call_soon_and_wake(consumer: Any, *args: Any, **kwargs: Any) -> Any:
         result = call_soon(consumer, *args, **kwargs)
@@ -108,7 +108,7 @@ def ending_flush(_owner: type, flush: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def restore_eta(task: Any, **_: Any) -> None:
-    """Let the running task read what its message could not say.
+    """Set attributes of the running task's request that Celery does not set.
 
     ``self.request.eta`` is the original ETA in ISO 8601: the message came without one, since a
     worker keeps a message with an ETA in its memory. ``self.request.deliveries`` counts deliveries,
@@ -157,8 +157,9 @@ def is_prefork(pool: Any) -> bool:
 def keeping_begun(pool: Any, flush: Callable[[], Any]) -> Callable[[], None]:
     """Let a lost connection drop only those tasks of a prefork worker that no child has.
 
-    Celery drops what is not known to run: it will come again. But a child may have begun with it
-    and not said so yet, and then it would run twice. Celery before 5.6 also drops what does run.
+    Celery drops tasks that it does not know to run: they are redelivered. But a child may have
+    started one and not reported it yet, which would then run twice. Celery before 5.6 also drops
+    running tasks.
 
     Where children end after some tasks, nothing is kept: one that is about to end reads no more,
     its successor has its descriptors, and the task would wait for ever and keep a place in the
@@ -257,7 +258,7 @@ def dropping_waiting(pool: Any, _flush: Callable[..., Any]) -> Callable[[], None
     waiting: SimpleQueue[Any] = pool.executor._work_queue
 
     def flush() -> None:
-        # As `ThreadPoolExecutor.shutdown` does to cancel what waits.
+        # As `ThreadPoolExecutor.shutdown` cancels waiting items.
         with suppress(Empty):
             while True:
                 item = waiting.get_nowait()

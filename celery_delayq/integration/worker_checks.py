@@ -1,4 +1,4 @@
-"""What a worker warns of when it is ready, and a producer at its first message."""
+"""Warnings of a worker when it is ready, and of a producer at its first message."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def check_without_extension(sender: Any, **_: Any) -> None:
 
 
 def warn_of_call(message: Mapping[str, Any]) -> None:
-    """Warn, once for each option, when a task was sent with one that nobody has read."""
+    """Warn, once for each option, when a task was sent with one that had no effect."""
     if not _OF_CALLS.isdisjoint(message["properties"]) and envelope.is_task(message):
         _warn_of_options(_OF_CALLS.intersection(message["properties"]), "apply_async")
 
