@@ -9,7 +9,7 @@ from celery_delayq.model.envelope import Entry
 from celery_delayq.model.lookup import StatusCode
 from celery_delayq.store.dead_letters import Replay
 from celery_delayq.store.keys import Layout
-from tests.lua.conftest import LAYOUT, QUEUE, Bench
+from tests.lua.bench import LAYOUT, QUEUE, Bench
 
 #: When dead letters died, ms.
 DIED = 1_700_000_000_000

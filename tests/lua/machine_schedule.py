@@ -16,7 +16,7 @@ from celery_delayq.model.publish_outcome import Put
 from celery_delayq.store import control
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.replies import Puts
-from tests.lua.conftest import repeating
+from tests.lua.bench import repeating
 from tests.lua.machine import FAR, LAYOUT, QUEUE, SKIP, LeaseMachine, ids, limits, steps
 from tests.support.model_tracking import Label
 
@@ -105,7 +105,7 @@ class ScheduleMachine(LeaseMachine):
         )
 
     def put(self, entries: list[Entry], limit: int = 0, *, retry: bool = False) -> list[Put]:
-        """Publish in one call; the policy of an entry is its first dead letter yet."""
+        """Publish in one call; the policy of an entry is its first letter yet."""
         call = self.store.puts(QUEUE)
         call.args[3] = limit
         for each in entries:

@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 from celery_delayq.errors import StoreFull
 from celery_delayq.model.envelope import Entry
 from celery_delayq.store.periodic import EntryTicks, PeriodicStore, Writing
-from tests.lua.conftest import FAR, Bench, entry, labelled, message_of, repeating
+from tests.lua.bench import FAR, Bench, entry, labelled, message_of, repeating
 
 ENTRIES, LOOKS = "delayq:periodic", "delayq:periodic_at"
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from typing import Any
 
 import pytest
 from redis.exceptions import ResponseError
@@ -17,9 +16,8 @@ from celery_delayq.errors import StoreFull
 from celery_delayq.model.envelope import Due
 from celery_delayq.model.lookup import Where
 from celery_delayq.store.repair import Release
-from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.replies import Held
-from tests.lua.conftest import FAR, LEASE, QUEUE, Bench, entry, labelled, repeating
+from tests.lua.bench import FAR, LEASE, QUEUE, Bench, Recording, entry, labelled, repeating
 from tests.lua.dead_letters import DIED, replay, seed, stored
 from tests.lua.uniques import owned
 from tests.support.keyspace import snapshot
@@ -229,28 +227,17 @@ LATE = {
 }
 
 
-class Recording(Bench):
-    """A store that keeps the keys of its last call."""
-
-    used: list[str]
-
-    def run(self, call: Call) -> Any:
-        """Make a call."""
-        self.used = call.keys
-        return super().run(call)
-
-
 @pytest.mark.parametrize("name", [*CASES, *TIMED])
 def test_a_key_of_another_type_is_an_error_before_anything_is_written(
     store: Bench, name: str
 ) -> None:
     *arrange, call = (CASES | TIMED)[name]
-    recording = Recording(store.client, store.keys, store.layout)
+    recording = Recording(store)
     for step in [*arrange, call]:
         step(recording)
     refused: set[str] = set()
     written: set[str] = set()
-    for key in recording.used:
+    for key in recording.calls[-1].keys:
         store.client.flushall()
         store.next_queue()
         for step in arrange:

@@ -1,11 +1,13 @@
-"""Something that has a unique key, in each place."""
+"""Owners of a unique key, in each place."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 
 from celery_delayq.model.envelope import Entry
-from tests.lua.conftest import FAR, QUEUE, Bench, labelled
+from tests.lua.bench import FAR, QUEUE, Bench, labelled
 
 KEY = "{q}:unique"
 
@@ -14,19 +16,16 @@ where_it_is = pytest.mark.parametrize("place", ["scheduled", "ready", "running"]
 
 
 def owned(store: Bench, place: str, unique: str = "dk", id: str = "old") -> Entry:
-    """Make an entry with a key, and bring it to where it is to be."""
+    """Make an entry with a key, and bring it to a place."""
     what = labelled(id, FAR + 50, unique=unique)
-    if place == "scheduled":
-        store.put(what)
-    else:
-        store.make_ready(what)
-    if place == "running":
-        assert len(store.reserve().messages) == 1
+    bring: dict[str, Callable[[Entry], object]]
+    bring = {"scheduled": store.put, "ready": store.make_ready, "running": store.lease}
+    bring[place](what)
     return what
 
 
 def run_all(store: Bench) -> list[bytes]:
-    """Promote, run and acknowledge all there is; return what ran."""
+    """Promote and acknowledge everything; return the messages in their order."""
     ran: list[bytes] = []
     for name in store.client.zrange("{q}:due", 0, -1):
         store.become_due(name.decode())

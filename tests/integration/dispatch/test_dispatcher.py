@@ -21,7 +21,7 @@ from celery_delayq.store.schedule import Store
 from celery_delayq.testing import ManagedProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, ready
-from tests.lua.conftest import entry
+from tests.lua.bench import entry
 
 pytestmark = pytest.mark.each_server
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_delayq.model.lookup import Name
-from tests.lua.conftest import (
+from tests.lua.bench import (
     FAR,
     REGISTERED,
     Bench,
@@ -38,8 +38,7 @@ def test_the_next_due_goes_on_to_the_next(store: Bench) -> None:
 
 
 def test_each_id_has_its_dead_letter_in_the_order_of_the_call(store: Bench) -> None:
-    store.make_ready(labelled("running"))
-    store.reserve()
+    store.lease(labelled("running"))
     store.put(labelled("a"), labelled("b"))
 
     assert store.cancel("b", "never was", "running", "a", "b") == ["d", "u", "r", "d", "u"]
@@ -67,10 +66,8 @@ def test_any_id_will_do(store: Bench, id: str) -> None:
 
 
 def test_what_is_paused_due_is_cancelled_too(store: Bench) -> None:
-    store.control.pause([], task="tasks.t")
     store.put(labelled("a"))
-    store.become_due("a")
-    store.promote()
+    store.pause_due("a")
     assert "{q}:paused_due" in store.state()
 
     assert store.cancel("a", if_due=2) == ["c"]
@@ -121,8 +118,7 @@ def test_a_batch_of_cancelled_messages_is_passed_over_and_the_caller_asks_again(
 
 def test_of_a_dropped_message_it_is_not_known_how_often_it_came_back(store: Bench) -> None:
     what = labelled("a")
-    store.make_ready(what)
-    store.reserve()
+    store.lease(what)
     store.requeue("1:1", counted="requeued")
     assert store.state()["{q}:deliveries"] == counts(message_of(what), b"0 0 1")
     store.cancel("a")
@@ -165,8 +161,7 @@ def test_what_stock_workers_took_is_not_said_to_be_cancelled(store: Bench) -> No
 
 
 def test_what_a_process_holds_is_left_alone(store: Bench) -> None:
-    store.make_ready(labelled("a", unique="dk"))
-    store.reserve()
+    store.lease(labelled("a", unique="dk"))
     before = store.state()
 
     assert store.cancel("a") == ["r"]
@@ -174,16 +169,14 @@ def test_what_a_process_holds_is_left_alone(store: Bench) -> None:
 
 
 def test_what_is_done_is_unknown(store: Bench) -> None:
-    store.make_ready(labelled("a"))
-    store.reserve()
+    store.lease(labelled("a"))
     store.ack("1:1")
 
     assert store.cancel("a") == ["u"]
 
 
 def test_what_came_back_from_a_process_is_cancelled(store: Bench) -> None:
-    store.make_ready(labelled("a"))
-    store.reserve()
+    store.lease(labelled("a"))
     store.requeue("1:1")
 
     assert store.cancel("a") == ["d"]
@@ -195,8 +188,7 @@ def test_what_came_back_from_a_process_is_cancelled(store: Bench) -> None:
 
 def make_triplets(store: Bench) -> None:
     """One that runs, one that is ready and two that are scheduled."""
-    store.make_ready(labelled("a", message_id="n1"))
-    store.reserve()
+    store.lease(labelled("a", message_id="n1"))
     store.make_ready(labelled("a", message_id="n2"))
     store.put(labelled("a", message_id="n3"), labelled("a", FAR + 1, message_id="n4"))
 

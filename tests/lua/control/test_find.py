@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_delayq.model.lookup import Location, Name
-from tests.lua.conftest import FAR, QUEUE, Bench, entry, labelled
+from tests.lua.bench import FAR, QUEUE, Bench, entry, labelled
 
 
 def find(store: Bench, *ids: str) -> list[Location]:
@@ -21,9 +21,7 @@ def test_a_scheduled_entry_is_found_with_its_record(store: Bench, what: object) 
 
 def test_of_a_paused_due_entry_the_due_is_told(store: Bench) -> None:
     store.put(labelled("a"))
-    store.control.pause([], task="tasks.t")
-    store.become_due("a", 7)
-    store.promote()
+    store.pause_due("a", due_ms=7)
 
     assert find(store, "a") == [Location("a", "paused", 7, labelled("a").data)]
 
@@ -63,8 +61,7 @@ def test_what_came_back_is_ready_with_its_due(store: Bench) -> None:
 
 
 def test_what_is_gone_cancelled_or_never_was_is_not_found(store: Bench) -> None:
-    store.make_ready(labelled("acked"), labelled("rejected"))
-    store.reserve()
+    store.lease(labelled("acked"), labelled("rejected"))
     store.ack("1:1")
     store.leases.dead_letter(QUEUE, "me", "1:2", "id", "why")
     store.make_ready(labelled("cancelled"))
@@ -76,8 +73,7 @@ def test_what_is_gone_cancelled_or_never_was_is_not_found(store: Bench) -> None:
 
 
 def test_all_with_one_id_are_found_and_a_name_alone(store: Bench) -> None:
-    store.make_ready(labelled("a", message_id="n1"), labelled("a", message_id="n2"))
-    store.reserve()
+    store.lease(labelled("a", message_id="n1"), labelled("a", message_id="n2"))
     store.make_ready(labelled("a", message_id="n3"), labelled("a", message_id="n4"))
     store.put(labelled("a", FAR, message_id="n5"), labelled("a", FAR + 1, message_id="n6"))
 

@@ -9,7 +9,7 @@ import pytest
 from celery_delayq.model.envelope import Due
 from celery_delayq.model.lookup import FoundPage, Listed, Position, Where
 from celery_delayq.store.keys import Layout
-from tests.lua.conftest import FAR, QUEUE, Bench, entry, labelled
+from tests.lua.bench import FAR, QUEUE, Bench, entry, labelled
 
 ALL_OF_IT = Where()
 
@@ -54,13 +54,6 @@ def pages(
 
 def names(store: Bench, where: Where = ALL_OF_IT, limit: int = 3) -> list[str]:
     return [name for page in pages(store, where, limit) for name in page]
-
-
-def pause_due(store: Bench, *ids: str, task: str = "tasks.t") -> None:
-    store.control.pause([], task=task)
-    for id in ids:
-        store.become_due(id, 5)
-    store.promote(limit=1000)
 
 
 @pytest.fixture
@@ -160,7 +153,7 @@ def test_what_is_added_between_pages_moves_nothing_else(store: Bench) -> None:
 @pytest.mark.parametrize("limit", [1, 7, 100])
 def test_what_is_paused_due_comes_last_and_by_task_in_its_place(store: Bench, limit: int) -> None:
     paused_due = ALL[1:60:3]
-    pause_due(store, *paused_due, task="t1")
+    store.pause_due(*paused_due, task="t1", due_ms=5)
 
     assert names(store, limit=limit) == [n for n in ALL if n not in paused_due] + paused_due
     assert names(store, Where("t1"), limit) == paused_due + ALL[61::3]
@@ -170,7 +163,7 @@ def test_what_is_paused_due_comes_last_and_by_task_in_its_place(store: Bench, li
 
 def test_what_is_paused_due_is_in_the_range_of_its_due(store: Bench) -> None:
     store.put(labelled("a"), labelled("b"), labelled("c", FAR + 5))
-    pause_due(store, "a", "b")
+    store.pause_due("a", "b", due_ms=5)
     store.become_due("b", 9)  # moved manually
     store.promote()
 

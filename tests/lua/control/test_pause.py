@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lua.conftest import FAR, LAYOUT, QUEUE, Bench, entry, labelled, repeating
+from tests.lua.bench import FAR, LAYOUT, QUEUE, Bench, entry, labelled, repeating
 
 # -- the script
 

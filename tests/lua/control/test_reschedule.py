@@ -6,16 +6,7 @@ import pytest
 
 from celery_delayq.model.envelope import Due
 from celery_delayq.model.lookup import Name, StatusCode
-from tests.lua.conftest import (
-    FAR,
-    QUEUE,
-    Bench,
-    as_scheduled,
-    entry,
-    labelled,
-    repeating,
-    taken_by,
-)
+from tests.lua.bench import FAR, QUEUE, Bench, as_scheduled, entry, labelled, repeating, taken_by
 
 LATER = Due(FAR + 100)
 
@@ -66,8 +57,7 @@ def test_the_past_is_refused(store: Bench, due: Due) -> None:
 
 
 def test_what_has_left_the_schedule_is_told_and_left_alone(store: Bench) -> None:
-    store.make_ready(labelled("running"))
-    store.reserve()
+    store.lease(labelled("running"))
     store.make_ready(labelled("ready"))
     before = store.state()
 
@@ -96,10 +86,8 @@ def test_only_what_is_due_then_is_moved(store: Bench) -> None:
 
 
 def test_what_is_paused_due_goes_back_to_where_it_waits_for_a_time(store: Bench) -> None:
-    store.control.pause([], task="tasks.t")
     store.put(labelled("a"))
-    store.become_due("a", 7)
-    store.promote()
+    store.pause_due("a", due_ms=7)
 
     assert move(store, "a", if_due=6) == "c"
     assert move(store, "a", Due(FAR), if_due=7) == "d"

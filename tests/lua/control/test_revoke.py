@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.lua.conftest import Bench, repeating
+from tests.lua.bench import Bench, repeating
 
 DAY = 86_400.0
 

@@ -6,7 +6,7 @@ import pytest
 
 from celery_delayq.model.lookup import Name
 from celery_delayq.store.keys import Layout
-from tests.lua.conftest import (
+from tests.lua.bench import (
     FAR,
     QUEUE,
     REGISTERED,
@@ -60,8 +60,7 @@ def test_a_priority_that_this_layout_lacks_is_not_lost(store: Bench) -> None:
 
 
 def test_what_has_left_the_schedule_is_told_and_left_alone(store: Bench) -> None:
-    store.make_ready(labelled("running"))
-    store.reserve()
+    store.lease(labelled("running"))
     store.make_ready(labelled("ready"))
     before = store.state()
 
@@ -109,7 +108,7 @@ def test_a_duplicate_is_found_while_it_is_ready_beside_another(store: Bench) -> 
 @pytest.mark.parametrize("paused", [{"task": "tasks.t"}, {"queue": "q"}])
 def test_what_is_paused_is_due_now_and_stays(store: Bench, paused: dict[str, str]) -> None:
     store.put(labelled("a"))
-    store.control.pause([], **paused)  # type: ignore[arg-type]
+    store.pause(**paused)
 
     assert store.run_now("a") == ["d"]
     due = int(store.client.zscore("{q}:due", "a") or 0)
@@ -118,15 +117,13 @@ def test_what_is_paused_is_due_now_and_stays(store: Bench, paused: dict[str, str
     del found["delayq:control"]
     assert found == as_scheduled(labelled("a", due))
 
-    store.control.pause([QUEUE], resume=True, **paused)
+    store.resume(**paused)
     assert store.promote().moved == 1
 
 
 def test_what_is_paused_due_gets_a_new_due_and_is_paused_due_again(store: Bench) -> None:
     store.put(labelled("a"))
-    store.control.pause([], task="tasks.t")
-    store.become_due("a")
-    store.promote()
+    store.pause_due("a")
 
     assert store.run_now("a", if_due=1) == ["d"]
     assert "{q}:paused_due" not in store.state()

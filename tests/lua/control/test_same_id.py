@@ -1,4 +1,4 @@
-"""Many messages with one id: what a call does is bounded, however many there are."""
+"""Many or large messages by id: each call does a bounded amount of work."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import pytest
 
 from celery_delayq.model.envelope import Due, Entry, Record
 from celery_delayq.store import control
-from celery_delayq.store.keys import Layout
 from celery_delayq.store.scripting import scripts
 from celery_delayq.store.scripting.calls import Call
-from tests.lua.conftest import FAR, QUEUE, Bench, labelled, message_of, repeating
+from tests.lua.bench import FAR, QUEUE, Bench, Recording, entry, labelled, message_of, repeating
 from tests.lua.uniques import owned, where_it_is
 from tests.support.model_state import observed
 
@@ -101,8 +100,8 @@ CHANGES: dict[str, Change] = {
     "reschedule": lambda store, ids: store.control.reschedule(
         QUEUE, [(id, Due(LATER), None) for id in ids]
     ),
-    "run_now": lambda store, ids: store.control.run_now(QUEUE, Layout(), ids),
-    "cancel": lambda store, ids: store.control.cancel(QUEUE, Layout(), ids),
+    "run_now": lambda store, ids: store.run_now(*ids),
+    "cancel": lambda store, ids: store.cancel(*ids),
 }
 
 
@@ -251,3 +250,43 @@ def test_what_moves_between_two_calls_is_changed_unless_a_worker_has_had_it(
 
     assert len(watching.costs) > 5
     assert unchanged(store, name) <= meanwhile.touched
+
+
+# -- large messages
+
+#: How many messages there are, and how large they are: four of them make a call.
+COUNT, SIZE, CALLS = 12, 300_000, 3
+
+IDS = [f"id{n:02}" for n in range(COUNT)]
+
+
+def schedule(store: Bench, ids: list[str]) -> None:
+    """Schedule the messages under these ids, one after the other."""
+    for n in range(COUNT):
+        message = b"{%02d" % n + b"." * SIZE
+        store.schedule(
+            QUEUE, entry(ids[n % len(ids)], FAR + n, message_id=f"n{n:02}", message=message)
+        )
+
+
+@pytest.mark.parametrize("ids", [IDS, ["id"]], ids=["of their own", "one for all"])
+@pytest.mark.parametrize("name", CHANGES)
+def test_entries_are_found_about_a_megabyte_at_once(
+    store: Bench, name: str, ids: list[str]
+) -> None:
+    schedule(store, ids)
+
+    recording = Recording(store)
+    found = CHANGES[name](recording, ids)
+
+    assert len(found) == COUNT if name == "find" else found == ["d"] * len(ids)
+    assert len(recording.calls) == CALLS
+
+
+def test_messages_are_known_about_a_megabyte_at_once(store: Bench) -> None:
+    schedule(store, IDS)
+    asked = [(id, "other" if n % 3 == 0 else f"n{n:02}") for n, id in enumerate(IDS)]
+
+    recording = Recording(store)
+    assert recording.control.exists(QUEUE, asked) == "-dd" * (COUNT // 3)
+    assert len(recording.calls) == CALLS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.lua.conftest import QUEUE, REGISTERED, Bench, repeating
+from tests.lua.bench import QUEUE, REGISTERED, Bench, repeating
 from tests.lua.dead_letters import DETAILS, DIED, dead, dead_letters_left, seed
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.lua.conftest import QUEUE, Bench
+from tests.lua.bench import QUEUE, Bench
 from tests.lua.dead_letters import seed, stored
 
 

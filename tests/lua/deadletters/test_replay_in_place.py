@@ -15,7 +15,7 @@ from celery_delayq.errors import RecordError
 from celery_delayq.model.dead_letter import DeadLetter
 from celery_delayq.model.envelope import Due, Record, decode, encode
 from celery_delayq.store.keys import Layout
-from tests.lua.conftest import LAYOUT, QUEUE, Bench
+from tests.lua.bench import LAYOUT, QUEUE, Bench
 from tests.lua.dead_letters import DETAILS, DIED
 from tests.support.spelled import messages, sent
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from tests.lua.conftest import QUEUE, REGISTERED, Bench, any_bytes, repeating
+from tests.lua.bench import QUEUE, REGISTERED, Bench, any_bytes, repeating
 from tests.lua.dead_letters import DETAILS, DIED, as_dead, stored
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.lua.conftest import QUEUE, Bench, repeating
+from tests.lua.bench import QUEUE, Bench, repeating
 from tests.lua.dead_letters import dead_letters_left, seed
 
 HOUR = 3600.0

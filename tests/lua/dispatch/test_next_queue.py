@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.scripting import scripts
-from tests.lua.conftest import FAR, QUEUE, Bench, entry
+from tests.lua.bench import FAR, QUEUE, Bench, entry
 
 
 def test_an_empty_next_due_has_nothing_to_look_at(store: Bench) -> None:

@@ -8,7 +8,7 @@ import pytest
 from celery_delayq.model.envelope import Due
 from celery_delayq.model.lookup import PAUSED_OFFSET
 from celery_delayq.store.keys import Layout
-from tests.lua.conftest import (
+from tests.lua.bench import (
     FAR,
     QUEUE,
     Bench,
@@ -209,8 +209,7 @@ def test_a_unique_key_stays_taken_while_it_is_paused_due(store: Bench) -> None:
 
 def test_what_a_worker_had_already_goes_back_and_is_paused_due(store: Bench) -> None:
     what = labelled("a", unique="dk")
-    store.make_ready(what)
-    store.reserve()
+    store.lease(what)
     store.pause()
 
     itself = what._replace(due=Due(5))

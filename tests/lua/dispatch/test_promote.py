@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_delayq.store.keys import Keys, Layout
-from tests.lua.conftest import FAR, LAYOUT, QUEUE, Bench, entry
+from tests.lua.bench import FAR, LAYOUT, QUEUE, Bench, entry
 
 
 def overdue(store: Bench, id: str, due_ms: int, **options: object) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.scripting.replies import Promoted
-from tests.lua.conftest import FAR, QUEUE, Bench, bodies, entry, labelled, message_of
+from tests.lua.bench import FAR, QUEUE, Bench, bodies, entry, labelled, message_of
 
 PACE = "{q}:pace"
 
@@ -144,7 +144,7 @@ def test_paused_and_unreadable_ones_do_not_make_others_wait(store: Bench) -> Non
     overdue(store, 50, task="paused")
     store.client.zadd("{q}:due", {f"bad{n}": 51 for n in range(50)})
     overdue(store, 1, first=100)
-    store.control.pause([], task="paused")
+    store.pause(task="paused")
 
     looks = 0
     while not ready(store):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lua.conftest import QUEUE, REGISTERED, Bench, bodies, labelled, member, message_of
+from tests.lua.bench import QUEUE, REGISTERED, Bench, bodies, labelled, member, message_of
 
 
 def scheduled(store: Bench, skip_after: int, *, late: int, unique: str = "-") -> None:
@@ -131,10 +131,10 @@ def test_one_that_is_sent_to_run_at_once_counts_from_then(store: Bench) -> None:
 def test_a_late_one_keeps_its_index_right_when_it_was_paused_due(store: Bench) -> None:
     scheduled(store, 1000, late=5000)
     due = int(store.client.zscore("{q}:due", "a") or 0)
-    store.control.pause([], task="tasks.t")
+    store.pause()
     store.promote()
     assert store.state()["{q}:paused_due"] == {member("tasks.t", due, "a"): 0}
-    store.control.pause([QUEUE], task="tasks.t", resume=True)
+    store.resume()
 
     assert store.promote().dead_lettered == 1
     assert {"{q}:due", "{q}:paused_due", "{q}:tasks"}.isdisjoint(store.state())

@@ -10,24 +10,30 @@ from celery_delayq.settings import Limits
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.leases import Acked
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.lua.conftest import FAR, QUEUE, Bench, entry, labelled, message_of, repeating, retried
+from tests.lua.bench import (
+    FAR,
+    QUEUE,
+    Bench,
+    bench,
+    entry,
+    labelled,
+    message_of,
+    repeating,
+    retried,
+)
 
 KEY = "delayq:history"
 
 
 @pytest.fixture
-def store(delayq_redis: RedisUnderTest, store: Bench) -> Bench:
-    return Bench(store.client, store.keys, store.layout, lambda _queue: Limits(history=1000))
+def store(delayq_redis: RedisUnderTest) -> Bench:
+    return bench(delayq_redis, history=1000)
 
 
 @pytest.fixture(params=["once", "lost reply"])
 def caller(request: pytest.FixtureRequest, store: Bench) -> Bench:
     """A store whose calls are made once, or twice since their reply is lost."""
-    if request.param == "once":
-        return store
-    again = repeating(store)
-    again.limits = store.limits
-    return again
+    return store if request.param == "once" else repeating(store)
 
 
 def lines(store: Bench) -> list[bytes]:

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from tests.lua.conftest import FAR, Bench, any_bytes, counts, entry
+from tests.lua.bench import FAR, Bench, counts, entry
 
 
 def test_what_is_done_is_forgotten_and_the_rest_stays_held(store: Bench) -> None:
     store.hold(b"a", b"b", b"c")
 
-    assert store.ack("1:1", "1:3") == 2
+    assert store.ack("9:9", "1:1", "1:7", "1:3") == 2
 
     assert store.state() == {
         "delayq:lease_ends": {b"q": 10},
         "{q}:leased:me": {b"1:2": b"0\nb"},
         "{q}:leases": {b"me": 10},
     }
-
-
-def test_a_process_that_is_done_with_all_holds_only_a_lease_that_will_end(store: Bench) -> None:
-    fields = store.hold(b"a", b"b")
-
-    assert store.ack(*fields) == 2
-
-    assert store.state() == {"delayq:lease_ends": {b"q": 10}, "{q}:leases": {b"me": 10}}
 
 
 def test_acknowledging_again_finds_nothing_and_changes_nothing(store: Bench) -> None:
@@ -36,48 +28,20 @@ def test_acknowledging_again_finds_nothing_and_changes_nothing(store: Bench) -> 
 
 def test_what_others_hold_or_nobody_does_is_not_touched(store: Bench) -> None:
     store.hold(b"a", who="other")
+    store.delivered(b"a", b"1 0 0")
     before = store.state()
 
     assert store.ack("1:1", "1:2", "no:field") == 0
     assert store.state() == before
 
 
-def test_known_and_unknown_fields_in_one_call(store: Bench) -> None:
-    store.hold(b"a", b"b")
-
-    assert store.ack("9:9", "1:2", "1:7") == 1
-    assert store.client.hgetall("{q}:leased:me") == {b"1:1": b"0\na"}
-
-
-@any_bytes
-def test_how_often_it_was_delivered_is_forgotten_with_it(store: Bench, message: bytes) -> None:
-    store.hold(b"other", message)
-    store.delivered(message, b"1 0 2")
-    store.delivered(b"other", b"3 0 0")
-
-    assert store.ack("1:2") == 1
-
-    assert store.state()["{q}:deliveries"] == counts(b"other", b"3 0 0")
-    assert store.state()["{q}:leased:me"] == {b"1:1": b"0\nother"}
-
-
 def test_a_message_that_was_delivered_alone_is_forgotten_with_its_counts(store: Bench) -> None:
-    store.client.lpush("{q}:quarantined", b"3\ndeadly")
-    store.delivered(b"deadly", b"5 0 0")
+    store.quarantine(b"deadly", step=3)
     assert store.reserve().alone
 
     assert store.ack("1:1") == 1
 
     assert store.state() == {"delayq:lease_ends": {b"q": 10}, "{q}:leases": {b"me": 10}}
-
-
-def test_counts_are_not_touched_by_foreign_fields(store: Bench) -> None:
-    store.hold(b"a", who="other")
-    store.delivered(b"a", b"1 0 0")
-
-    store.ack("1:1")
-
-    assert store.state()["{q}:deliveries"] == counts(b"a", b"1 0 0")
 
 
 def test_a_retried_message_counts_as_held_until_it_is_acknowledged(store: Bench) -> None:

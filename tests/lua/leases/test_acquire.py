@@ -8,7 +8,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from celery_delayq.store.leases import Deliveries, Reserved
-from tests.lua.conftest import FAR, LEASE, Bench, any_bytes, bodies, counts, entry
+from tests.lua.bench import FAR, LEASE, Bench, bodies, counts, entry
 
 
 def test_messages_move_from_ready_to_the_lease_the_oldest_first(store: Bench) -> None:
@@ -110,15 +110,6 @@ def test_taking_more_extends_the_lease_on_all_that_is_held(store: Bench) -> None
     assert store.state()["{q}:leases"] == {b"me": 10}
     # A look too early finds the lease extended, and looks again.
     assert store.state()["delayq:lease_ends"] == {b"q": 5}
-
-
-@any_bytes
-def test_any_bytes_are_handed_out_as_they_are(store: Bench, message: bytes) -> None:
-    store.push(b"before", b"after", message)
-
-    assert bodies(store.reserve()) == [b"before", b"after", message]
-    assert bodies(store.reserve()) == [b"before", b"after", message]
-    assert store.client.hget("{q}:leased:me", "1:3") == b"0\n" + message
 
 
 def test_a_large_batch_does_not_overflow_the_stack_of_lua(store: Bench) -> None:
@@ -281,14 +272,6 @@ def test_a_quarantined_is_handed_out_again_for_the_same_message_id(store: Bench)
     assert store.reserve() == first
     assert first.alone
     assert store.state() == before
-
-
-@any_bytes
-def test_a_quarantined_is_handed_out_as_it_is(store: Bench, message: bytes) -> None:
-    store.quarantine(message, step=3)
-
-    assert bodies(store.reserve()) == [message]
-    assert store.client.hget("{q}:leased:me", "1:1") == b"3!\n" + message
 
 
 def test_who_holds_something_takes_nothing_more_until_it_is_free_for_a_quarantined(

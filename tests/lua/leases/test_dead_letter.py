@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.lua.conftest import FAR, LAYOUT, QUEUE, Bench, any_bytes, counts, entry
+from tests.lua.bench import FAR, LAYOUT, QUEUE, Bench, counts, entry
 
 
 def test_a_message_moves_to_the_dead_letters_with_the_reason(store: Bench) -> None:
@@ -25,18 +25,8 @@ def test_a_message_moves_to_the_dead_letters_with_the_reason(store: Bench) -> No
     assert dead_letter == b"task-id"
 
 
-@any_bytes
-def test_a_dead_letter_is_kept_byte_for_byte(store: Bench, message: bytes) -> None:
-    store.hold(message)
-
-    assert store.leases.dead_letter(QUEUE, "me", "1:1", "id", "rejected")
-
-    [dead_letter] = store.dead_letters.all(QUEUE)
-    assert (dead_letter.id, dead_letter.reason, dead_letter.message) == ("id", "rejected", message)
-
-
 def test_a_quarantined_is_kept_without_its_mark(store: Bench) -> None:
-    store.client.lpush("{q}:quarantined", b"3\n!deadly")
+    store.quarantine(b"!deadly", step=3)
     assert store.reserve().alone
 
     assert store.leases.dead_letter(QUEUE, "me", "1:1", "id", "rejected")

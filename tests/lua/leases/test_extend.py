@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.lua.conftest import FAR, LEASE, QUEUE, Bench, entry
+from tests.lua.bench import FAR, LEASE, QUEUE, Bench, entry
 
 
 def test_a_beat_extends_the_lease_and_tells_how_much_is_held(store: Bench) -> None:

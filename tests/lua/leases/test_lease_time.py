@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lua.conftest import FAR, LEASE, QUEUE, Bench
+from tests.lua.bench import FAR, LEASE, QUEUE, Bench
 from tests.support.model_clock import CLOCK, go_unwatched, set_clock_back
 
 PATIENCE = 200.0

@@ -3,11 +3,13 @@ back."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.leases import Reclaimed
-from tests.lua.conftest import FAR, LEASE, QUEUE, Bench, any_bytes, bodies, counts, entry
+from tests.lua.bench import FAR, LEASE, QUEUE, Bench, bodies, counts, entry
 from tests.support.model_clock import go_unwatched
 
 NOTHING = Reclaimed(more=False, requeued=0, quarantined=0, dead_lettered=0)
@@ -75,17 +77,6 @@ def test_a_step_that_the_layout_lacks_goes_to_the_first_list(store: Bench) -> No
     assert store.client.lrange("q", 0, -1) == [b"a"]
 
 
-@any_bytes
-def test_any_bytes_come_back_as_they_are(store: Bench, message: bytes) -> None:
-    store.hold(message)
-    store.pass_time()
-
-    store.reclaim_expired()
-
-    assert bodies(store.reserve("2")) == [message]
-    assert store.state()["{q}:deliveries"] == counts(message, b"1 0 0")
-
-
 def test_calls_take_back_a_hundred_each_and_all_run_in_order(store: Bench) -> None:
     # So long that Redis keeps the hash as a table, of which a part can be read.
     messages = [b"%03d" % n + b"." * 100 for n in range(450)]
@@ -112,26 +103,6 @@ def test_a_beat_between_two_batches_keeps_the_rest(store: Bench) -> None:
 
     assert store.reclaim_expired() == NOTHING
     assert store.state()["delayq:lease_ends"] == {b"q": 10}
-
-
-def test_a_second_call_finds_nothing_and_changes_nothing(store: Bench) -> None:
-    store.hold(b"a")
-    store.pass_time()
-    store.reclaim_expired()
-    before = store.state()
-
-    assert store.reclaim_expired() == NOTHING
-    assert store.state() == before
-
-
-def test_the_marker_tells_of_what_came_back(store: Bench) -> None:
-    store.hold(b"a")
-    store.pass_time()
-    assert not store.client.exists("{q}:wake")
-
-    store.reclaim_expired()
-
-    assert store.client.lrange("{q}:wake", 0, -1) == [b""]
 
 
 def test_a_process_that_was_done_with_all_leaves_nothing(store: Bench) -> None:
@@ -268,16 +239,6 @@ def test_a_queue_that_is_not_looked_at_is_when_its_leases_are_reclaimed(store: B
 # -- how often
 
 
-def test_every_time_is_counted_beside_what_was_counted_before(store: Bench) -> None:
-    store.hold(b"a")
-    store.delivered(b"a", b"1 2 3")
-    store.pass_time()
-
-    store.reclaim_expired()
-
-    assert store.state()["{q}:deliveries"] == counts(b"a", b"2 2 3")
-
-
 def test_a_message_that_is_held_too_often_is_a_quarantined_and_then_dead(store: Bench) -> None:
     store.push(b"deadly", step=3)
     reclaimed = []
@@ -314,14 +275,38 @@ def test_a_quarantined_that_is_done_at_last_is_forgotten(store: Bench) -> None:
     assert store.state() == {"delayq:lease_ends": {b"q": 10}, "{q}:leases": {b"me": 10}}
 
 
-def test_what_died_among_others_is_never_dead_at_once(store: Bench) -> None:
-    # The limit was lowered, or its neighbours killed its processes.
-    store.hold(b"a")
-    store.delivered(b"a", b"70 0 0")
+@pytest.mark.parametrize(
+    ("alone", "before", "most", "expected"),
+    [
+        # The limit was lowered, or its neighbours killed its processes.
+        (False, 70, 5, "quarantined"),
+        (False, 1000, 0, "requeued"),
+        (True, 9, 0, "requeued"),
+        # The limit was raised.
+        (True, 1, 3, "requeued"),
+        (True, 2, 3, "quarantined"),
+        (True, 3, 3, "dead_lettered"),
+        (True, 4, 3, "dead_lettered"),
+    ],
+)
+def test_only_what_was_delivered_alone_dies_and_only_beyond_the_limit(
+    store: Bench, alone: bool, before: int, most: int, expected: str
+) -> None:
+    if alone:
+        store.quarantine(b"deadly", 3)
+    else:
+        store.push(b"deadly", step=3)
+    store.delivered(b"deadly", b"%d 2 3" % before)
+    assert store.reserve().alone is alone
     store.pass_time()
 
-    assert store.reclaim_expired(most=5) == (False, 0, 1, 0)
-    assert store.state()["{q}:deliveries"] == counts(b"a", b"71 0 0")
+    one: Any = {expected: 1}
+    assert store.reclaim_expired(most=most) == NOTHING._replace(**one)
+
+    if expected != "dead_lettered":
+        assert store.state()["{q}:deliveries"] == counts(b"deadly", b"%d 2 3" % (before + 1))
+        place = "{q}:quarantined" if expected == "quarantined" else "q\x06\x163"
+        assert store.client.lrange(place, 0, -1)[0].endswith(b"deadly")
 
 
 def test_only_what_comes_too_often_is_a_quarantined(store: Bench) -> None:
@@ -347,55 +332,6 @@ def test_quarantined_come_one_by_one_those_that_waited_before_first(store: Bench
         store.ack(f"{message_id}:1")
 
     assert (taken[0], sorted(taken[1:3]), taken[3]) == (b"waited", [b"a", b"b"], b"ready")
-
-
-def test_without_a_limit_nothing_is_ever_quarantined(store: Bench) -> None:
-    store.hold(b"a")
-    store.delivered(b"a", b"1000 0 0")
-    store.pass_time()
-
-    assert store.reclaim_expired(most=0) == (False, 1, 0, 0)
-    assert store.state()["q"] == [b"a"]
-
-
-def test_a_quarantined_is_not_dead_when_the_limit_was_lifted(store: Bench) -> None:
-    store.client.lpush("{q}:quarantined", b"3\ndeadly")
-    store.delivered(b"deadly", b"9 0 0")
-    store.reserve()
-    store.pass_time()
-
-    assert store.reclaim_expired(most=0) == (False, 1, 0, 0)
-    assert store.state()["q\x06\x163"] == [b"deadly"]
-
-
-@pytest.mark.parametrize(
-    ("before", "expected"), [(1, (1, 0, 0)), (2, (0, 1, 0)), (3, (0, 0, 1)), (4, (0, 0, 1))]
-)
-def test_a_quarantined_is_not_dead_before_the_limit_where_that_was_raised(
-    store: Bench, before: int, expected: tuple[int, int, int]
-) -> None:
-    store.client.lpush("{q}:quarantined", b"0\ndeadly")
-    store.delivered(b"deadly", b"%d 0 0" % before)
-    assert store.reserve().alone
-    store.pass_time()
-
-    assert store.reclaim_expired(most=3) == (False, *expected)
-
-
-@any_bytes
-def test_a_quarantined_and_its_dead_letter_are_kept_byte_for_byte(
-    store: Bench, message: bytes
-) -> None:
-    store.hold(message)
-    store.pass_time()
-    store.reclaim_expired(most=1)
-    assert store.client.lrange("{q}:quarantined", 0, -1) == [b"0\n" + message]
-    assert bodies(store.reserve("2")) == [message]
-    store.pass_time()
-
-    assert store.reclaim_expired(most=1) == (False, 0, 0, 1)
-
-    assert store.dead_messages() == [message]
 
 
 # -- a full server, and unreadable values

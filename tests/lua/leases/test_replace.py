@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_delayq.store.leases import WhenDue
-from tests.lua.conftest import FAR, LAYOUT, QUEUE, Bench, any_bytes, bodies, counts, entry
+from tests.lua.bench import FAR, LAYOUT, QUEUE, Bench, any_bytes, bodies, counts, entry
 
 
 def test_a_retry_is_scheduled_and_an_empty_value_stays_until_the_acknowledgement(
@@ -139,8 +139,7 @@ def test_the_place_of_any_message_can_be_taken(store: Bench, message: bytes) -> 
 
 
 def test_a_quarantined_may_be_retried(store: Bench) -> None:
-    store.client.lpush("{q}:quarantined", b"3\ndeadly")
-    store.delivered(b"deadly", b"5 0 0")
+    store.quarantine(b"deadly", step=3)
     assert store.reserve().alone
 
     assert store.replace(entry("r", FAR)) == "scheduled"

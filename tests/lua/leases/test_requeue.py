@@ -6,7 +6,7 @@ import pytest
 
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.leases import Counted
-from tests.lua.conftest import FAR, QUEUE, Bench, any_bytes, bodies, counts, entry
+from tests.lua.bench import FAR, QUEUE, Bench, bodies, counts, entry
 
 
 def test_messages_go_back_to_where_they_were_in_the_same_order(store: Bench) -> None:
@@ -78,16 +78,6 @@ def test_what_others_hold_is_not_touched(store: Bench) -> None:
     assert store.state() == before
 
 
-@any_bytes
-def test_any_bytes_go_back_as_they_are(store: Bench, message: bytes) -> None:
-    fields = store.hold(message, step=6)
-
-    store.requeue(*fields, counted="requeued")
-
-    assert store.client.lrange("q\x06\x166", 0, -1) == [message]
-    assert store.state()["{q}:deliveries"] == counts(message, b"0 0 1")
-
-
 def test_a_step_that_the_layout_lacks_goes_to_the_first_list(store: Bench) -> None:
     fields = store.hold(b"a", step=6)
 
@@ -95,14 +85,6 @@ def test_a_step_that_the_layout_lacks_goes_to_the_first_list(store: Bench) -> No
 
     assert moved == (1, 0)
     assert store.client.lrange("q", 0, -1) == [b"a"]
-
-
-def test_many_messages_at_once(store: Bench) -> None:
-    messages = [b"%d" % n for n in range(1000)]
-    fields = store.hold(*messages)
-
-    assert store.requeue(*fields, counted="requeued") == (1000, 0)
-    assert store.client.lrange("q", 0, -1) == messages[::-1]
 
 
 def test_a_retried_message_is_not_put_back(store: Bench) -> None:
@@ -115,54 +97,31 @@ def test_a_retried_message_is_not_put_back(store: Bench) -> None:
     assert not store.client.exists("{q}:leased:me")
 
 
-# -- the marker
-
-
-def test_the_marker_tells_of_what_went_back(store: Bench) -> None:
-    fields = store.hold(b"a")
-    assert not store.client.exists("{q}:wake")
-
-    store.requeue(*fields)
-
-    assert store.client.lrange("{q}:wake", 0, -1) == [b""]
-
-
-def test_the_marker_does_not_tell_of_what_died(store: Bench) -> None:
-    fields = store.hold(b"a")
-    store.delivered(b"a", b"0 3 0")
-
-    assert store.requeue(*fields, counted="crashed", most=3) == (0, 1)
-
-    assert not store.client.exists("{q}:wake")
-
-
 # -- counts
 
 
 @pytest.mark.parametrize(
-    ("counted", "expected"),
+    ("counted", "most", "before", "after"),
     [
-        ("nothing", b"1 2 3"),
-        ("requeued", b"1 2 4"),
-        ("crashed", b"1 3 3"),
-        ("died", b"2 2 3"),
+        ("nothing", 100, b"1 2 3", b"1 2 3"),
+        ("requeued", 100, b"1 2 3", b"1 2 4"),
+        ("crashed", 100, b"1 2 3", b"1 3 3"),
+        ("died", 100, b"1 2 3", b"2 2 3"),
+        ("crashed", 0, b"0 999 0", b"0 1000 0"),
+        ("requeued", 1, b"9 9 9", b"9 9 10"),
+        ("nothing", 100, None, None),
     ],
 )
-def test_what_is_asked_for_is_counted(store: Bench, counted: Counted, expected: bytes) -> None:
-    fields = store.hold(b"a")
-    store.delivered(b"a", b"1 2 3")
+def test_only_what_is_asked_for_is_counted(
+    store: Bench, counted: Counted, most: int, before: bytes | None, after: bytes | None
+) -> None:
+    store.hold(b"a")
+    if before:
+        store.delivered(b"a", before)
 
-    store.requeue(*fields, counted=counted, most=100)
+    assert store.requeue("1:1", counted=counted, most=most) == (1, 0)
 
-    assert store.state()["{q}:deliveries"] == counts(b"a", expected)
-
-
-def test_nothing_is_counted_unless_it_is_asked_for(store: Bench) -> None:
-    fields = store.hold(b"a")
-
-    store.requeue(*fields)
-
-    assert not store.client.exists("{q}:deliveries")
+    assert store.state().get("{q}:deliveries") == (after and counts(b"a", after))
 
 
 def test_what_was_held_too_often_when_its_worker_died_is_delivered_alone_and_then_dead(
@@ -202,16 +161,6 @@ def test_a_message_that_killed_its_process_too_often_is_dead(store: Bench) -> No
     assert set(store.state()) == {"delayq:lease_ends", "{q}:leases", "{q}:dead", "{q}:dead_at"}
 
 
-@any_bytes
-def test_what_is_dead_is_kept_byte_for_byte(store: Bench, message: bytes) -> None:
-    fields = store.hold(message)
-    store.delivered(message, b"0 1 0")
-
-    assert store.requeue(*fields, counted="crashed", most=1) == (0, 1)
-
-    assert store.dead_messages() == [message]
-
-
 def test_the_others_of_a_batch_go_back_when_one_is_dead(store: Bench) -> None:
     fields = store.hold(b"a", b"deadly", b"c")
     store.delivered(b"deadly", b"0 1 0")
@@ -222,27 +171,11 @@ def test_the_others_of_a_batch_go_back_when_one_is_dead(store: Bench) -> None:
     assert bodies(store.reserve("2")) == [b"a", b"c"]
 
 
-def test_without_a_limit_nothing_dies_of_crashes(store: Bench) -> None:
-    fields = store.hold(b"a")
-    store.delivered(b"a", b"0 999 0")
-
-    assert store.requeue(*fields, counted="crashed", most=0) == (1, 0)
-    assert store.state()["{q}:deliveries"] == counts(b"a", b"0 1000 0")
-
-
-def test_crashes_before_do_not_add_dead_letter_what_is_only_put_back(store: Bench) -> None:
-    fields = store.hold(b"a")
-    store.delivered(b"a", b"9 9 9")
-
-    assert store.requeue(*fields, counted="requeued", most=1) == (1, 0)
-
-
 @pytest.mark.parametrize("last", [False, True])
 def test_a_quarantined_that_goes_back_is_still_delivered_alone(store: Bench, last: bool) -> None:
     # A worker that shuts down gives it back before it has started it.
     store.push(b"a")
-    store.client.lpush("{q}:quarantined", b"0\ndeadly")
-    store.delivered(b"deadly", b"5 0 0")
+    store.quarantine(b"deadly")
     assert bodies(store.reserve("1")) == [b"deadly"]
 
     assert store.requeue("1:1", last=last) == (1, 0)

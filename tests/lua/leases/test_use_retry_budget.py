@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_delayq.errors import StoreFull
-from tests.lua.conftest import Bench, repeating
+from tests.lua.bench import Bench, repeating
 
 KEY = "delayq:budget:root"
 

@@ -10,7 +10,7 @@ import pytest
 from celery_delayq.model.envelope import Due, Record
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.repair_tracking import RepairTracking, Tracked
-from tests.lua.conftest import (
+from tests.lua.bench import (
     FAR,
     LAYOUT,
     QUEUE,
@@ -60,17 +60,11 @@ def test_a_priority_without_a_list_goes_to_the_first_one(store: Bench) -> None:
     assert store.state()["q"] == [b"{}"]
 
 
-def pause_due(store: Bench) -> None:
-    store.pause()
-    store.become_due("a")
-    store.promote()
-
-
 MOVES: dict[str, Callable[[Bench], object]] = {
     "moved": lambda s: s.control.reschedule(QUEUE, [("a", Due(FAR + 5), None)]),
     "moved earlier": lambda s: s.control.reschedule(QUEUE, [("a", Due(FAR - 5), None)]),
     "replaced": lambda s: s.client.hset("{q}:entries", "a", Record(0, "x", "t", b"{}").pack()),
-    "paused_due": pause_due,
+    "paused_due": lambda s: s.pause_due("a"),
 }
 
 
@@ -170,8 +164,7 @@ def test_what_was_taken_meanwhile_is_left_alone(store: Bench) -> None:
 
 
 def test_keys_of_what_is_held_or_scheduled_stay(store: Bench) -> None:
-    store.make_ready(labelled("a", unique="da"))
-    store.reserve()
+    store.lease(labelled("a", unique="da"))
     store.put(labelled("b", unique="sb"))
     store.make_ready(labelled("c", unique="dc"))
 

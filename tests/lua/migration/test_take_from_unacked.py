@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_delayq.store.scripting.replies import Held
-from tests.lua.conftest import FAR, LAYOUT, QUEUE, Bench, entry
+from tests.lua.bench import FAR, LAYOUT, QUEUE, Bench, entry
 
 HELD = Held("unacked", "unacked_index", "tag-1")
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from celery_delayq.store.periodic import Deployed, PeriodicStore
-from tests.lua.conftest import Bench, repeating
+from tests.lua.bench import Bench, repeating
 
 KEY = "delayq:code_versions"
 LONG = 100_000

@@ -6,16 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from celery_delayq.model.envelope import Entry
-from tests.lua.conftest import QUEUE, Bench, labelled
+from tests.lua.bench import QUEUE, Bench, labelled
 
 
-def hold(store: Bench, *entries: Entry) -> None:
-    store.make_ready(*entries)
-    store.reserve()
-
-
-@pytest.mark.parametrize("bring", [Bench.put, Bench.make_ready, hold])
+@pytest.mark.parametrize("bring", [Bench.put, Bench.make_ready, Bench.lease])
 def test_one_is_known_wherever_it_is(store: Bench, bring: Callable[..., object]) -> None:
     bring(store, labelled("a"))
     before = store.state()

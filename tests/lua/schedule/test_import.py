@@ -8,7 +8,7 @@ import pytest
 
 from celery_delayq.errors import StoreFull
 from celery_delayq.model.envelope import Entry
-from tests.lua.conftest import FAR, QUEUE, Bench, as_scheduled, entry, labelled, repeating
+from tests.lua.bench import FAR, QUEUE, Bench, as_scheduled, entry, labelled, repeating
 
 
 def imported(store: Bench, *entries: Entry, token: str = "mine") -> list[Any]:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from celery_delayq.settings import Limits
-from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.lua.conftest import FAR, QUEUE, Bench, as_scheduled, labelled, repeating, retried
+from tests.lua.bench import FAR, QUEUE, Bench, as_scheduled, bench, labelled, repeating, retried
+from tests.lua.uniques import owned, where_it_is
 
 
 @pytest.fixture
 def store(delayq_redis: RedisUnderTest) -> Bench:
     """A store with room for three."""
-    return Bench(delayq_redis.client, Keys(), Layout(), lambda _queue: Limits(max_scheduled=3))
+    return bench(delayq_redis, max_scheduled=3)
 
 
 def some(number: int, first: int = 0) -> list[str]:
@@ -47,9 +46,7 @@ def test_what_is_due_needs_no_room(store: Bench) -> None:
 
 def test_what_is_paused_due_takes_room(store: Bench) -> None:
     store.put(*map(labelled, some(3)))
-    store.control.pause([], task="tasks.t")
-    store.become_due("e0")
-    store.promote()
+    store.pause_due("e0")
 
     assert store.states(labelled("new")) == ["full"]
 
@@ -60,18 +57,12 @@ def test_queues_have_room_of_their_own(store: Bench) -> None:
     assert store.put(labelled("new"), queue="other")[0].state == "scheduled"
 
 
-@pytest.mark.parametrize("place", ["scheduled", "ready", "running"])
+@where_it_is
 @pytest.mark.parametrize("unique", ["-", "dk", "sk"])
 def test_a_message_that_is_sent_again_is_a_duplicate_though_it_is_full(
     store: Bench, place: str, unique: str
 ) -> None:
-    what = labelled("a", unique=unique)
-    if place == "scheduled":
-        store.put(what)
-    else:
-        store.make_ready(what)
-    if place == "running":
-        store.reserve()
+    what = owned(store, place, unique, "a")
     store.put(*map(labelled, some(3)))
     before = store.state()
 
@@ -113,19 +104,13 @@ def test_that_there_is_another_is_said_first(store: Bench, policy: str, answer: 
 
 def test_a_retry_in_place_of_its_message_is_stored_all_the_same(store: Bench) -> None:
     what = labelled("a")
-    store.make_ready(what)
-    store.reserve()
+    store.lease(what)
     store.put(*map(labelled, some(3)))
 
-    again = retried(what, "again")
-    answer = store.replace(again)
-    assert answer == "scheduled"
+    assert store.replace(retried(what, "again")) == "scheduled"
     assert store.scheduled(QUEUE) == 4
 
 
 def test_a_call_that_is_repeated_stores_no_more(store: Bench) -> None:
-    twice = repeating(store)
-    twice.limits = store.limits
-
-    assert twice.states(*map(labelled, some(5))) == ["duplicate"] * 3 + ["full"] * 2
+    assert repeating(store).states(*map(labelled, some(5))) == ["duplicate"] * 3 + ["full"] * 2
     assert store.scheduled(QUEUE) == 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lua.conftest import FAR, LAYOUT, QUEUE, Bench, entry
+from tests.lua.bench import FAR, LAYOUT, QUEUE, Bench, entry
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.lua.conftest import Bench, any_bytes, bodies
+from tests.lua.bench import Bench, bodies
 
 
 def test_messages_go_to_their_lists_behind_what_is_there(store: Bench) -> None:
@@ -27,13 +27,6 @@ def test_the_marker_stays_one_element(store: Bench) -> None:
     store.push(b"b")
 
     assert store.client.lrange("{q}:wake", 0, -1) == [b""]
-
-
-@any_bytes
-def test_any_bytes_are_pushed_as_they_are(store: Bench, message: bytes) -> None:
-    store.push(message, message)
-
-    assert store.client.lrange("q", 0, -1) == [message, message]
 
 
 def test_a_repeat_pushes_again(store: Bench) -> None:

@@ -7,16 +7,7 @@ import pytest
 from celery_delayq.errors import StoreFull
 from celery_delayq.model.envelope import Due
 from celery_delayq.model.publish_outcome import Put
-from tests.lua.conftest import (
-    FAR,
-    QUEUE,
-    Bench,
-    as_scheduled,
-    bodies,
-    labelled,
-    message_of,
-    taken_by,
-)
+from tests.lua.bench import FAR, QUEUE, Bench, as_scheduled, bodies, labelled, message_of, taken_by
 from tests.lua.uniques import KEY, either_scope, owned, run_all, where_it_is
 
 # -- the first
@@ -169,9 +160,7 @@ def test_many_in_a_row_leave_one(store: Bench) -> None:
 
 def test_what_is_paused_due_makes_way(store: Bench) -> None:
     owned(store, "scheduled")
-    store.control.pause([], task="tasks.t")
-    store.become_due("old")
-    store.promote()
+    store.pause_due("old")
     new = labelled("new", unique="dk")
 
     assert store.put(new) == [Put("replaced", "old")]
@@ -254,8 +243,7 @@ def test_later_takes_the_place_of_a_ready_one(store: Bench) -> None:
 
 def test_later_begins_anew_when_the_other_runs(store: Bench) -> None:
     what = labelled("a", unique="dk", policy="l 60000 0")
-    store.make_ready(what)
-    store.reserve()
+    store.lease(what)
     store.client.hset(KEY, "k", taken_by("a", since=5))  # long ago
 
     assert store.states(labelled("b", unique="dk", policy="l 60000 0")) == ["scheduled"]

@@ -6,7 +6,7 @@ import pytest
 
 from celery_delayq.model.envelope import Due
 from celery_delayq.model.publish_outcome import Put
-from tests.lua.conftest import (
+from tests.lua.bench import (
     FAR,
     QUEUE,
     REGISTERED,
@@ -113,8 +113,7 @@ def test_the_retry_of_what_has_the_key_takes_it_over(
     store: Bench, scope: str, policy: str, due_ms: int
 ) -> None:
     what = labelled("a", unique=f"{scope}k", policy=policy)
-    store.make_ready(what)
-    store.reserve()
+    store.lease(what)
 
     assert store.replace(retried(what, "again", due_ms)) in ("scheduled", "ready")
     kept = scope == "d" or due_ms == FAR
@@ -130,8 +129,7 @@ def test_what_has_replaced_a_running_one_stays_and_its_retry_is_not_stored(
     store: Bench, policy: str
 ) -> None:
     old = labelled("old", unique="dk", policy=policy)
-    store.make_ready(old)
-    store.reserve()
+    store.lease(old)
     new = labelled("new", unique="dk", policy=policy)
     store.put(new)
 
@@ -145,8 +143,7 @@ def test_what_has_replaced_a_running_one_stays_and_its_retry_is_not_stored(
 
 def test_so_it_is_where_both_have_one_id(store: Bench) -> None:
     old = labelled("a", unique="dk")
-    store.make_ready(old)
-    store.reserve()
+    store.lease(old)
     new = labelled("a", message_id="new", unique="dk")
     store.put(new)
 
@@ -160,8 +157,7 @@ def test_what_goes_back_unstarted_leaves_its_key_to_what_has_replaced_it(
 ) -> None:
     """Its task is paused. Without the pause both would have run."""
     old = labelled("old", unique=f"{scope}k")
-    store.make_ready(old)
-    store.reserve()
+    store.lease(old)
     new = labelled("new", unique=f"{scope}k")
     store.put(new)
 
@@ -178,8 +174,7 @@ def test_the_retry_of_what_lost_its_key_otherwise_is_stored_beside(
     store: Bench, policy: str
 ) -> None:
     old = labelled("old", unique="sk", policy=policy)
-    store.make_ready(old)
-    store.reserve()
+    store.lease(old)
     new = labelled("new", FAR, unique="sk", policy=policy)
     store.put(new)
     again = retried(old, "again", FAR + 5)
@@ -193,8 +188,7 @@ def test_the_retry_of_what_lost_its_key_otherwise_is_stored_beside(
 def test_a_retry_that_was_acknowledged_before_takes_the_key_or_makes_way(store: Bench) -> None:
     """The task acknowledges early, so its retry is published like any message."""
     old = labelled("old", unique="dk")
-    store.make_ready(old)
-    store.reserve()
+    store.lease(old)
     again = retried(old, "again")
 
     assert store.states(again) == ["scheduled"]  # its acknowledgement is still under way
@@ -212,8 +206,7 @@ def test_a_retry_that_was_acknowledged_before_takes_the_key_or_makes_way(store: 
 @pytest.mark.parametrize("unique", ["dk", "sk", "-"])
 def test_a_retry_on_another_queue_has_its_key_there(store: Bench, unique: str) -> None:
     old = labelled("old", unique="dk")
-    store.make_ready(old)
-    store.reserve()
+    store.lease(old)
     there = retried(labelled("old", unique=unique), "again")
 
     answer = store.leases.replace("p", there, QUEUE, "me", "1:1", when_due="push")
