@@ -9,8 +9,8 @@ from zoneinfo import ZoneInfo
 
 from celery.schedules import crontab, schedule
 
-from celery_delayq.periodic.definition import Definition
-from celery_delayq.periodic.policy import begin, fire
+from celery_delayq.periodic.definition import Definition, definition_hash_of
+from celery_delayq.periodic.policy import Firing, begin, fire
 from celery_delayq.periodic.state import Periodic, PeriodicState
 
 UTC = timezone.utc
@@ -56,11 +56,32 @@ def state(entry: Periodic, **changed: Any) -> Periodic:
     return replace(entry, state=replace(entry.state, **changed))
 
 
-def fired(entry: Periodic, now: int) -> Periodic:
-    """Return how an entry stands after a look at it."""
-    firing = fire(entry, now, UTC)
+def redefined(entry: Periodic, definition: Definition, **changed: Any) -> Periodic:
+    """Return an entry with another definition, and with *changed* in its state."""
+    return state(
+        Periodic(definition, entry.state), definition_hash=definition_hash_of(definition), **changed
+    )
+
+
+def looked(entry: Periodic, now: int, zone: Any = UTC) -> Firing:
+    """Look at an entry that is due."""
+    firing = fire(entry, now, zone)
     assert firing is not None
-    return replace(entry, state=firing.then)
+    return firing
+
+
+def fired(entry: Periodic, now: int) -> Periodic:
+    """Return an entry after a look at it."""
+    return replace(entry, state=looked(entry, now).then)
+
+
+def firing_of(
+    entry: Periodic, now: int, ticks: Ticks, then: int | None, refused: PeriodicState | None = None
+) -> Firing:
+    """Return a look that schedules *ticks*; *then* is the next one, None where the entry ends."""
+    passed = replace(entry.state, tick=then, status="ended" if then is None else "on")
+    done = replace(passed, last=ticks[-1], count=passed.count + len(ticks)) if ticks else passed
+    return Firing(ticks, done, refused or passed, now)
 
 
 def seconds(*some: float) -> Ticks:

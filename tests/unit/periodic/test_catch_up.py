@@ -9,18 +9,19 @@ import pytest
 from celery.schedules import crontab
 
 from celery_delayq.periodic.definition import AHEAD
-from celery_delayq.periodic.policy import BURST, GRACE, Firing, fire
+from celery_delayq.periodic.policy import BURST, GRACE
 from tests.support.periodic import (
     DAY,
     HOUR,
     MINUTE,
     NOON_MS,
     SECOND,
-    UTC,
     YEAR,
     Ticks,
     begun,
     every,
+    firing_of,
+    looked,
     scheduled,
     seconds,
     state,
@@ -35,13 +36,10 @@ def test_a_tick_is_missed_more_than_a_second_after_its_time_to_the_ms(
     entry = begun(3600, catch_up=catch_up)
     tick = NOON_MS + HOUR
     in_time, late = tick + GRACE, tick + GRACE + 1
-    with_it = replace(entry.state, tick=tick + HOUR, last=tick, count=1)
-    without = replace(entry.state, tick=tick + HOUR)
 
-    assert fire(entry, in_time, UTC) == Firing((tick,), with_it, without, in_time)
-    assert fire(entry, late, UTC) == (
-        Firing((tick,), with_it, without, late) if caught_up else Firing((), without, without, late)
-    )
+    assert looked(entry, in_time) == firing_of(entry, in_time, (tick,), tick + HOUR)
+    ticks = (tick,) if caught_up else ()
+    assert looked(entry, late) == firing_of(entry, late, ticks, tick + HOUR)
 
 
 @pytest.mark.parametrize(
@@ -65,12 +63,7 @@ def test_what_runs_of_the_ticks_that_were_missed_is_as_catch_up_says(
     (now,) = seconds(10)
     ticks = caught_up + every(0.5, 9, 12)
 
-    assert fire(entry, now, UTC) == Firing(
-        ticks=ticks,
-        then=replace(entry.state, tick=NOON_MS + 12_500, last=NOON_MS + 12_000, count=len(ticks)),
-        refused=replace(entry.state, tick=NOON_MS + 12_500),
-        now=now,
-    )
+    assert looked(entry, now) == firing_of(entry, now, ticks, NOON_MS + 12_500)
 
 
 @pytest.mark.parametrize("gap", [3 * MINUTE, HOUR, DAY, 3 * YEAR])
@@ -100,18 +93,16 @@ def test_of_a_long_gap_the_last_ticks_run(
 def test_ticks_that_are_skipped_do_not_count() -> None:
     entry = state(begun(3600, catch_up="skip", max_runs=3), last=NOON_MS - DAY, count=2)
     now = NOON_MS + 5 * HOUR + 30 * MINUTE
-    passed = replace(entry.state, tick=NOON_MS + 6 * HOUR)
 
-    assert fire(entry, now, UTC) == Firing((), passed, passed, now)
+    assert looked(entry, now) == firing_of(entry, now, (), NOON_MS + 6 * HOUR)
 
 
 def test_a_day_that_was_missed_is_caught_up_by_the_calendar() -> None:
     entry = begun(crontab(0, 9, day_of_week="mon-fri"), catch_up="all")
     (friday, monday, tuesday) = (NOON_MS + days * DAY - 3 * HOUR for days in (4, 7, 8))
     entry = state(entry, tick=friday)
-    firing = fire(entry, monday + HOUR, UTC)
+    firing = looked(entry, monday + HOUR)
 
-    assert firing is not None
     assert (firing.ticks, firing.then.tick) == ((friday, monday), tuesday)
 
 

@@ -7,16 +7,25 @@ from datetime import timedelta
 
 import pytest
 
-from celery_delayq.periodic.policy import GRACE, Firing, fire
-from tests.support.periodic import HOUR, NOON, NOON_MS, SECOND, UTC, begun, every, seconds, state
+from celery_delayq.periodic.policy import GRACE
+from tests.support.periodic import (
+    HOUR,
+    NOON,
+    NOON_MS,
+    SECOND,
+    begun,
+    every,
+    firing_of,
+    looked,
+    seconds,
+    state,
+)
 
 
 def test_where_others_may_run_beside_it_every_tick_is_scheduled() -> None:
     entry = begun(0.5, overlap="allow")
-    firing = fire(entry, NOON_MS + 1000, UTC)
 
-    assert firing is not None
-    assert firing.ticks == every(0.5, 0.5, 3)
+    assert looked(entry, NOON_MS + 1000).ticks == every(0.5, 0.5, 3)
 
 
 @pytest.mark.parametrize("catch_up", ["skip", "one", "all"])
@@ -26,20 +35,14 @@ def test_what_does_not_run_beside_another_goes_on_with_the_next_tick_when_refuse
     entry = state(begun(0.5, overlap="skip", catch_up=catch_up), count=3, last=NOON_MS)
     (now,) = seconds(1.7)
 
-    assert fire(entry, now, UTC) == Firing(
-        ticks=seconds(1.5),
-        then=replace(entry.state, tick=NOON_MS + 2000, last=NOON_MS + 1500, count=4),
-        refused=replace(entry.state, tick=NOON_MS + 2000),
-        now=now,
-    )
+    assert looked(entry, now) == firing_of(entry, now, seconds(1.5), NOON_MS + 2000)
 
 
 def test_what_does_not_run_beside_another_skips_what_was_missed() -> None:
     entry = begun(3600, overlap="skip", catch_up="skip")
     now = NOON_MS + HOUR + GRACE + 1
-    passed = replace(entry.state, tick=NOON_MS + 2 * HOUR)
 
-    assert fire(entry, now, UTC) == Firing((), passed, passed, now)
+    assert looked(entry, now) == firing_of(entry, now, (), NOON_MS + 2 * HOUR)
 
 
 @pytest.mark.parametrize("catch_up", ["skip", "one", "all"])
@@ -50,38 +53,26 @@ def test_what_runs_after_another_stays_where_it_is_when_refused_and_means_the_la
     entry = begun(0.5, overlap="queue_one", catch_up=catch_up)
     (now,), (due,) = seconds(since), seconds(tick)
 
-    assert fire(entry, now, UTC) == Firing(
-        ticks=(due,),
-        then=replace(entry.state, tick=due + 500, last=due, count=1),
-        refused=entry.state,
-        now=now,
-    )
+    assert looked(entry, now) == firing_of(entry, now, (due,), due + 500, entry.state)
 
 
 def test_what_runs_after_another_still_does_so_when_its_end_has_passed() -> None:
     entry = begun(10, overlap="queue_one", end=NOON + timedelta(seconds=25))
     now = NOON_MS + HOUR
 
-    assert fire(entry, now, UTC) == Firing(
-        ticks=seconds(20),
-        then=replace(entry.state, tick=None, last=NOON_MS + 20_000, count=1, status="ended"),
-        refused=entry.state,
-        now=now,
-    )
+    assert looked(entry, now) == firing_of(entry, now, seconds(20), None, entry.state)
 
 
 def test_a_tick_that_is_refused_is_no_run() -> None:
     entry = state(begun(10, overlap="skip", max_runs=3), count=2)
-    firing = fire(entry, NOON_MS + 10 * SECOND, UTC)
+    firing = looked(entry, NOON_MS + 10 * SECOND)
 
-    assert firing is not None
     assert (firing.then.count, firing.then.status) == (3, "ended")
     assert (firing.refused.count, firing.refused.status) == (2, "on")
 
 
 def test_the_last_tick_of_all_ends_an_entry_even_when_refused() -> None:
     entry = begun(10, overlap="skip", end=NOON + timedelta(seconds=19))
-    firing = fire(entry, NOON_MS + 10 * SECOND, UTC)
+    firing = looked(entry, NOON_MS + 10 * SECOND)
 
-    assert firing is not None
     assert firing.refused == replace(entry.state, tick=None, status="ended")

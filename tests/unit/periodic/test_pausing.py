@@ -12,7 +12,6 @@ from celery_delayq.periodic.definition import AHEAD
 from celery_delayq.periodic.policy import begin, change, pause, resume, upcoming
 from celery_delayq.periodic.state import Periodic
 from tests.support.periodic import (
-    BERLIN,
     DAY,
     HOUR,
     NOON,
@@ -92,13 +91,6 @@ def test_a_tick_that_could_not_be_withdrawn_does_not_come_again() -> None:
     assert NOON_MS + 1000 not in upcoming(resumed, 10, UTC)
 
 
-def test_what_is_left_of_ticks_that_were_withdrawn_is_by_the_wall_clock_of_the_app() -> None:
-    first, second = NOON_MS + 2 * HOUR, NOON_MS + 26 * HOUR
-    entry = state(begin(defined(crontab(0, 15)), NOON_MS, BERLIN), last=second, count=2)
-
-    assert pause(entry, [second], BERLIN).state.last == first
-
-
 def test_what_is_asked_for_its_ticks_and_never_ran_has_no_last_one() -> None:
     entry = begun(steps(10))
     tick = entry.state.tick
@@ -167,9 +159,3 @@ def test_what_is_resumed_before_its_start_waits_for_it() -> None:
     entry = pause(begun(crontab(0), start=NOON + timedelta(hours=5)))
 
     assert resume(entry, NOON_MS, UTC).state.tick == NOON_MS + 5 * HOUR
-
-
-def test_what_is_resumed_follows_the_wall_clock_of_the_app() -> None:
-    entry = pause(begin(defined(crontab(0, 15)), NOON_MS, BERLIN))
-
-    assert resume(entry, NOON_MS, BERLIN).state.tick == NOON_MS + 2 * HOUR

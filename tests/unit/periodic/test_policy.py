@@ -11,7 +11,16 @@ import pytest
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 
 from celery_delayq.periodic.definition import AHEAD, Definition, definition_hash_of
-from celery_delayq.periodic.policy import Firing, ahead_of, begin, fire, pause, tick_id, upcoming
+from celery_delayq.periodic.policy import (
+    ahead_of,
+    begin,
+    change,
+    fire,
+    pause,
+    resume,
+    tick_id,
+    upcoming,
+)
 from celery_delayq.periodic.schedules import rrule
 from celery_delayq.periodic.serialization import describe
 from celery_delayq.periodic.state import Periodic, PeriodicState
@@ -28,6 +37,8 @@ from tests.support.periodic import (
     begun,
     defined,
     fired,
+    firing_of,
+    looked,
     seconds,
     state,
     steps,
@@ -63,17 +74,10 @@ from tests.support.periodic import (
 def test_a_new_entry_waits_for_its_first_tick(
     definition: Definition, anchor: int, tick: int
 ) -> None:
-    assert begin(definition, NOON_MS, UTC) == Periodic(
-        definition,
-        PeriodicState(
-            definition_hash=definition_hash_of(definition),
-            anchor=anchor,
-            tick=tick,
-            last=None,
-            count=0,
-            status="on",
-        ),
+    expected = PeriodicState(
+        definition_hash=definition_hash_of(definition), anchor=anchor, tick=tick
     )
+    assert begin(definition, NOON_MS, UTC) == Periodic(definition, expected)
 
 
 @pytest.mark.parametrize(
@@ -95,25 +99,20 @@ def test_what_is_never_due_from_now_on_has_ended_before_it_begins(definition: De
     )
 
 
-def test_times_of_day_are_those_of_the_entry_or_else_of_the_app() -> None:
-    at_three = crontab(0, 15)
+def test_times_of_day_are_by_the_wall_clock_of_the_entry_or_else_of_the_app() -> None:
+    at_three, first, second = crontab(0, 15), NOON_MS + 2 * HOUR, NOON_MS + 26 * HOUR
+    entry = begin(defined(at_three), NOON_MS, BERLIN)
+    firing = looked(entry, first, BERLIN)
 
     assert begin(defined(at_three), NOON_MS, UTC).state.tick == NOON_MS + 3 * HOUR
-    assert begin(defined(at_three), NOON_MS, BERLIN).state.tick == NOON_MS + 2 * HOUR
     tokyo = defined(at_three, timezone="Asia/Tokyo")
     assert begin(tokyo, NOON_MS, BERLIN).state.tick == NOON_MS + 18 * HOUR
-
-
-def test_an_entry_tells_what_its_record_says() -> None:
-    entry = state(begun(10), last=NOON_MS - 500, count=7)
-
-    assert (entry.name, entry.next, entry.last_run_at, entry.total_run_count, entry.status) == (
-        "bell",
-        NOON + timedelta(seconds=10),
-        NOON - timedelta(milliseconds=500),
-        7,
-        "on",
-    )
+    assert (entry.state.tick, firing.ticks, firing.then.tick) == (first, (first,), second)
+    assert upcoming(entry, 2, BERLIN) == [first, second]
+    assert ahead_of(state(entry, last=first), first - 1, BERLIN) == [first]
+    assert change(begun(10), defined(at_three), NOON_MS, BERLIN).state.tick == first
+    assert resume(pause(entry), NOON_MS, BERLIN).state.tick == first
+    assert pause(state(entry, last=second, count=2), [second], BERLIN).state.last == first
 
 
 @pytest.mark.parametrize("manual", [0, 1, 25])
@@ -201,19 +200,14 @@ def test_a_tick_is_scheduled_from_its_look_on_to_the_ms(overlap: str, ahead: int
     look = tick - ahead
 
     assert fire(entry, look - 1, UTC) is None
-    firing = fire(entry, look, UTC)
-    assert firing is not None
-    assert firing.ticks == (tick,)
+    assert looked(entry, look).ticks == (tick,)
 
 
 def test_all_ticks_until_two_seconds_ahead_are_scheduled_together() -> None:
     entry = begun(0.5)
 
-    assert fire(entry, NOON_MS, UTC) == Firing(
-        ticks=seconds(0.5, 1, 1.5, 2),
-        then=replace(entry.state, tick=NOON_MS + 2500, last=NOON_MS + 2000, count=4),
-        refused=replace(entry.state, tick=NOON_MS + 2500),
-        now=NOON_MS,
+    assert looked(entry, NOON_MS) == firing_of(
+        entry, NOON_MS, seconds(0.5, 1, 1.5, 2), NOON_MS + 2500
     )
 
 
@@ -228,23 +222,8 @@ def test_nothing_is_fired_of_an_entry_that_does_not_go_on(entry: Periodic, overl
 def test_what_is_due_once_is_fired_once() -> None:
     entry = begun(NOON + timedelta(hours=1))
     tick = NOON_MS + HOUR
-    firing = fire(entry, tick - AHEAD, UTC)
 
-    assert firing == Firing(
-        ticks=(tick,),
-        then=replace(entry.state, tick=None, last=tick, count=1, status="ended"),
-        refused=replace(entry.state, tick=None, status="ended"),
-        now=tick - AHEAD,
-    )
-
-
-def test_ticks_follow_the_wall_clock_of_the_app() -> None:
-    entry = begin(defined(crontab(0, 15)), NOON_MS, BERLIN)
-    tick = NOON_MS + 2 * HOUR
-    firing = fire(entry, tick, BERLIN)
-
-    assert firing is not None
-    assert (firing.ticks, firing.then.tick) == ((tick,), tick + DAY)
+    assert looked(entry, tick - AHEAD) == firing_of(entry, tick - AHEAD, (tick,), None)
 
 
 # -- ticks to come
@@ -281,12 +260,6 @@ def test_nothing_is_to_come_of_what_is_paused() -> None:
     assert upcoming(pause(begun(10)), 5, UTC) == []
 
 
-def test_the_next_ticks_are_by_the_wall_clock_of_the_app() -> None:
-    entry = begin(defined(crontab(0, "15,17")), NOON_MS, BERLIN)
-
-    assert upcoming(entry, 2, BERLIN) == [NOON_MS + 2 * HOUR, NOON_MS + 4 * HOUR]
-
-
 @pytest.mark.parametrize(
     ("now", "ticks"),
     [
@@ -312,13 +285,6 @@ def test_ticks_ahead_are_known_of_what_is_paused() -> None:
     entry = pause(fired(begun(crontab()), NOON_MS + 59_000))
 
     assert ahead_of(entry, NOON_MS + 59_000, UTC) == [NOON_MS + 60_000]
-
-
-def test_ticks_ahead_are_by_the_wall_clock_of_the_app() -> None:
-    tick = NOON_MS + 2 * HOUR
-    entry = state(begin(defined(crontab(0, 15)), NOON_MS, BERLIN), last=tick)
-
-    assert ahead_of(entry, tick - 1, BERLIN) == [tick]
 
 
 def test_all_ticks_ahead_are_known_however_many_they_are() -> None:
