@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
@@ -11,6 +12,7 @@ from celery.schedules import crontab, schedule
 
 from celery_delayq.periodic.definition import Definition, definition_hash_of
 from celery_delayq.periodic.policy import Firing, begin, fire
+from celery_delayq.periodic.schedules import Rule
 from celery_delayq.periodic.state import Periodic, PeriodicState
 
 UTC = timezone.utc
@@ -95,6 +97,14 @@ def every(step: float, first: float, last: float) -> Ticks:
     return tuple(range(start, end + 1, round(step * SECOND)))
 
 
+def ticks_of(rule: Rule, after: int) -> Iterator[int]:
+    """Yield the ticks of a rule after a moment."""
+    tick = rule.after(after)
+    while tick is not None:
+        yield tick
+        tick = rule.after(tick)
+
+
 def scheduled(entry: Periodic, now: int) -> tuple[Ticks, PeriodicState]:
     """Look at an entry until there is no more to schedule; return that, and how it stands then."""
     ticks: Ticks = ()
@@ -115,8 +125,5 @@ def walk(entry: Periodic, gaps: list[int], zone: Any = UTC) -> list[tuple[int, T
             entry = replace(entry, state=firing.then)
         found.append((now, () if firing is None else firing.ticks))
     ticks = [tick for _, some in found for tick in some]
-    assert (entry.state.count, entry.state.last) == (
-        len(ticks),
-        max(ticks, default=None),
-    )
+    assert (entry.state.count, entry.state.last) == (len(ticks), max(ticks, default=None))
     return found

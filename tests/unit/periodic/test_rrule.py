@@ -11,16 +11,16 @@ from celery_delayq.errors import InvalidSchedule
 from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.policy import begin, upcoming
 from celery_delayq.periodic.schedules import rrule
+from celery_delayq.periodic.wall_clock import moment_of
+from tests.support.periodic import NOON_MS, UTC
 
-UTC = timezone.utc
-NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
-NOON_MS = 1_772_452_800_000
+LAST = datetime.max.replace(tzinfo=timezone(-timedelta(hours=9)))
 
 
 def ticks(text: str, zone: str = "UTC") -> list[str]:
     definition = Definition.checked(rrule(text), name="a", task="t", timezone=zone)
     found = upcoming(begin(definition, NOON_MS, UTC), 3, UTC)
-    return [f"{NOON + timedelta(milliseconds=tick - NOON_MS):%Y-%m-%d %H:%M:%S}" for tick in found]
+    return [f"{moment_of(tick):%Y-%m-%d %H:%M:%S}" for tick in found]
 
 
 @pytest.mark.parametrize("freq", ["SECONDLY", "MINUTELY", "DAILY"])
@@ -77,13 +77,7 @@ def test_a_rule_ends_with_the_calendar(text: str, number: int, zone: str) -> Non
     assert len(ticks(text, zone)) == number
 
 
-@pytest.mark.parametrize(
-    "start",
-    [
-        datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14))),
-        datetime.max.replace(tzinfo=timezone(-timedelta(hours=9))),
-    ],
-)
+@pytest.mark.parametrize("start", [datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14))), LAST])
 def test_a_start_beyond_the_calendar_is_refused(start: datetime) -> None:
     with pytest.raises(InvalidSchedule, match="out of range"):
         rrule("FREQ=DAILY", start)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
+from itertools import islice, takewhile
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -17,38 +18,20 @@ from hypothesis import strategies as st
 
 from celery_delayq.errors import InvalidSchedule
 from celery_delayq.periodic.schedules import Interval, Rule, clocked, latest, rrule, rule_of
+from celery_delayq.periodic.wall_clock import moment_of, ms_of
+from tests.support.periodic import BERLIN, DAY, HOUR, NOON, NOON_MS, UTC, YEAR, counted, ticks_of
 
-UTC = timezone.utc
-NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)  # a Monday
-MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
-THREE_YEARS = 3 * 365 * DAY
-
-
-def ms(moment: datetime) -> int:
-    return round(moment.timestamp() * 1000)
+THREE_YEARS = 3 * YEAR
 
 
 def ticks(rule: Rule, after: datetime, number: int) -> list[str]:
     """Return the next ticks, at most so many, in UTC."""
-    found: list[str] = []
-    tick = rule.after(ms(after))
-    while tick is not None and len(found) < number:
-        found.append(f"{datetime.fromtimestamp(tick / 1000, UTC):%Y-%m-%d %H:%M:%S}")
-        tick = rule.after(tick)
-    return found
+    found = islice(ticks_of(rule, ms_of(after)), number)
+    return [f"{moment_of(tick):%Y-%m-%d %H:%M:%S}" for tick in found]
 
 
 def all_ticks(rule: Rule, after: int, until: int) -> list[int]:
-    found: list[int] = []
-    tick = rule.after(after)
-    while tick is not None and tick <= until:
-        found.append(tick)
-        tick = rule.after(tick)
-    return found
-
-
-def of_rule(text: str, start: datetime | None = None) -> Rule:
-    return rule_of(rrule(text, start), UTC, ms(NOON))
+    return [*takewhile(lambda tick: tick <= until, ticks_of(rule, after))]
 
 
 def seconds_of(work: Callable[[], Any]) -> float:
@@ -64,11 +47,7 @@ def seconds_of(work: Callable[[], Any]) -> float:
 # -- intervals
 
 
-@given(
-    every=st.integers(1, 10**12),
-    anchor=st.integers(0, 10**13),
-    at=st.integers(0, 10**13),
-)
+@given(every=st.integers(1, 10**12), anchor=st.integers(0, 10**13), at=st.integers(0, 10**13))
 def test_an_interval_is_counted_exactly_from_its_anchor(every: int, anchor: int, at: int) -> None:
     tick = rule_of(schedule(timedelta(milliseconds=every)), UTC, anchor).after(at)
 
@@ -106,14 +85,14 @@ def test_what_is_relative_is_rounded_to_the_unit_of_the_interval(
 ) -> None:
     start = NOON.replace(minute=33, second=44, microsecond=500_000)
 
-    assert ticks(rule_of(schedule(every, relative=True), UTC, ms(start)), start, 2) == expected
+    assert ticks(rule_of(schedule(every, relative=True), UTC, ms_of(start)), start, 2) == expected
 
 
 @given(every=st.integers(1, 3 * 86400), anchor=st.integers(0, 10**12), passed=st.integers(0, 10**9))
 def test_what_is_relative_has_the_same_ticks_wherever_it_is_asked(
     every: int, anchor: int, passed: int
 ) -> None:
-    rule = rule_of(schedule(every, relative=True), ZoneInfo("Europe/Berlin"), anchor)
+    rule = rule_of(schedule(every, relative=True), BERLIN, anchor)
     tick = rule.after(anchor + passed)
 
     assert tick is not None
@@ -145,13 +124,11 @@ crontabs = st.builds(
 def test_crontabs_are_due_when_celery_says_so(given_schedule: crontab, at: datetime) -> None:
     at = at.replace(tzinfo=UTC, microsecond=0)
     given_schedule.nowfun = lambda: at
-    app = Celery(set_as_current=False)
-    app.conf.timezone = "UTC"
-    given_schedule.app = app
-    tick = rule_of(given_schedule, UTC, 0).after(ms(at))
+    given_schedule.app = Celery(set_as_current=False, timezone="UTC")
+    tick = rule_of(given_schedule, UTC, 0).after(ms_of(at))
 
     assert tick is not None
-    assert tick == ms(at + given_schedule.remaining_estimate(at))
+    assert tick == ms_of(at + given_schedule.remaining_estimate(at))
 
 
 @pytest.mark.parametrize(
@@ -224,10 +201,6 @@ class weekdays(schedule):  # noqa: N801 - as Celery's
         return super().is_due(last_run_at)
 
 
-class tenths(crontab):  # noqa: N801
-    """Celery's, by its own is_due."""
-
-
 class answers(BaseSchedule):  # noqa: N801
     """Always the same."""
 
@@ -269,7 +242,7 @@ def test_a_subclass_of_schedule_is_asked() -> None:
 
 def test_a_subclass_of_crontab_is_due_as_the_crontab_is_by_the_clock_of_the_entry() -> None:
     zone = ZoneInfo("Asia/Tokyo")
-    asked = rule_of(tenths(minute="*/10", hour="9-10"), zone, 0)
+    asked = rule_of(counted(minute="*/10", hour="9-10"), zone, 0)
     known = rule_of(crontab(minute="*/10", hour="9-10"), zone, 0)
 
     assert ticks(asked, NOON, 30) == ticks(known, NOON, 30)
@@ -284,7 +257,7 @@ def test_a_class_of_its_own_is_asked() -> None:
 
 @pytest.mark.parametrize("answer", [(False, math.inf), (False, 1e300), (False, 10.0**9)])
 def test_a_class_may_say_that_it_is_not_due_any_more(answer: Any) -> None:
-    assert rule_of(answers(answer), UTC, 0).after(ms(NOON)) is None
+    assert rule_of(answers(answer), UTC, 0).after(NOON_MS) is None
 
 
 @pytest.mark.parametrize(
@@ -305,34 +278,31 @@ def test_a_class_may_say_that_it_is_not_due_any_more(answer: Any) -> None:
 )
 def test_a_class_that_cannot_say_when_it_is_due_is_invalid(answer: Any) -> None:
     with pytest.raises(InvalidSchedule, match="due"):
-        rule_of(answers(answer), UTC, 0).after(ms(NOON))
+        rule_of(answers(answer), UTC, 0).after(NOON_MS)
 
 
-def test_a_class_without_is_due_is_invalid() -> None:
-    with pytest.raises(InvalidSchedule, match="NotImplementedError"):
-        rule_of(BaseSchedule(), UTC, 0).after(ms(NOON))
-
-
-def test_a_class_that_cannot_be_copied_is_invalid() -> None:
-    with pytest.raises(InvalidSchedule, match="copied"):
-        rule_of(uncopied(1, 2, 3, 4), UTC, 0)
+@pytest.mark.parametrize(
+    ("given_schedule", "text"),
+    [
+        (BaseSchedule(), "NotImplementedError"),
+        (uncopied(1, 2, 3, 4), "copied"),
+        *((each, "expected a schedule") for each in (None, 5, "0 0 * * *", crontab)),
+    ],
+)
+def test_what_cannot_be_asked_is_invalid(given_schedule: Any, text: str) -> None:
+    with pytest.raises(InvalidSchedule, match=text):
+        rule_of(given_schedule, UTC, 0).after(NOON_MS)
 
 
 def test_asking_a_schedule_leaves_it_alone() -> None:
     given_schedule = weekdays(60)
-    rule_of(given_schedule, UTC, 0).after(ms(NOON))
+    rule_of(given_schedule, UTC, 0).after(NOON_MS)
 
     assert given_schedule.nowfun is None
 
 
-@pytest.mark.parametrize("given_schedule", [None, 5, "0 0 * * *", crontab])
-def test_what_is_no_schedule_is_refused(given_schedule: Any) -> None:
-    with pytest.raises(InvalidSchedule, match="expected a schedule"):
-        rule_of(given_schedule, UTC, 0)
-
-
 def test_the_sun_rises_once_a_day() -> None:
-    rule = rule_of(solar("sunrise", 52.5, 13.4), ZoneInfo("Europe/Berlin"), 0)
+    rule = rule_of(solar("sunrise", 52.5, 13.4), BERLIN, 0)
 
     found = ticks(rule, NOON, 3)
 
@@ -344,7 +314,7 @@ def test_the_sun_rises_once_a_day() -> None:
 
 rules = (
     st.builds(Interval, st.integers(1000, 10**8), st.integers(10**12, 10**12 + 10**9))
-    | crontabs.map(lambda each: rule_of(each, ZoneInfo("Europe/Berlin"), 0))
+    | crontabs.map(lambda each: rule_of(each, BERLIN, 0))
     | st.sampled_from(
         [
             "FREQ=HOURLY;INTERVAL=5",
@@ -353,7 +323,7 @@ rules = (
             "FREQ=DAILY;COUNT=20",
             "FREQ=DAILY;UNTIL=20020101T000000",
         ]
-    ).map(lambda text: rule_of(rrule(text), ZoneInfo("Europe/Berlin"), 10**12))
+    ).map(lambda text: rule_of(rrule(text), BERLIN, 10**12))
     | st.integers(60, 10**6).map(lambda every: rule_of(schedule(every, relative=True), UTC, 10**12))
     | st.just(rule_of(clocked(datetime(2001, 9, 20, tzinfo=UTC)), UTC, 0))
 )
@@ -377,13 +347,13 @@ def test_the_latest_ticks_are_those_that_going_through_all_would_find(
 @pytest.mark.parametrize(
     "rule",
     [
-        rule_of(crontab(), ZoneInfo("Europe/Berlin"), 0),
+        rule_of(crontab(), BERLIN, 0),
         rule_of(schedule(0.001), UTC, 0),
         rule_of(rrule("FREQ=SECONDLY"), UTC, 10**12),
     ],
 )
 def test_the_latest_ticks_of_years_are_found_at_once(rule: Rule) -> None:
-    now = ms(NOON)
+    now = NOON_MS
 
     assert len(latest(rule, now - THREE_YEARS, now, 100)) == 100
     assert seconds_of(lambda: latest(rule, now - THREE_YEARS, now, 100)) < 1
@@ -392,7 +362,7 @@ def test_the_latest_ticks_of_years_are_found_at_once(rule: Rule) -> None:
 def test_a_schedule_that_is_asked_has_latest_ticks_too() -> None:
     rule = rule_of(hourly(), UTC, 0)
 
-    assert latest(rule, ms(NOON), ms(NOON) + 10 * HOUR, 2) == [
-        ms(NOON) + 9 * HOUR,
-        ms(NOON) + 10 * HOUR,
+    assert latest(rule, NOON_MS, NOON_MS + 10 * HOUR, 2) == [
+        NOON_MS + 9 * HOUR,
+        NOON_MS + 10 * HOUR,
     ]

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
+from itertools import islice, takewhile
 from zoneinfo import ZoneInfo
 
 import pytest
-from celery.schedules import crontab, schedule
+from celery.schedules import BaseSchedule, crontab, schedule
 from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_delayq.periodic.schedules import Rule, rrule, rule_of
+from celery_delayq.periodic.wall_clock import ms_of
+from tests.support.periodic import UTC, ticks_of
 
-UTC = timezone.utc
-
-ZONES = [
-    "Europe/Berlin",
-    "America/New_York",
-    "Australia/Lord_Howe",
-    "America/Sao_Paulo",
-    "Pacific/Apia",
-    "Africa/Casablanca",
-    "UTC",
-]
-
-
-def ms(moment: datetime) -> int:
-    return round(moment.timestamp() * 1000)
+ZONES = (
+    *("Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Sao_Paulo"),
+    *("Pacific/Apia", "Africa/Casablanca", "UTC"),
+)
 
 
 def wall_clock(tick: int, zone: str) -> str:
@@ -34,174 +26,108 @@ def wall_clock(tick: int, zone: str) -> str:
     return moment.isoformat(" ", "minutes")
 
 
-def ticks_after(rule: Rule, local: str, zone: str, number: int) -> list[str]:
+def ticks_shown(rule: Rule, at: datetime, zone: str, number: int) -> list[str]:
     """Return what the wall clock shows at the next ticks."""
-    at = ms(datetime.fromisoformat(local).replace(tzinfo=ZoneInfo(zone)))
-    found = []
-    for _ in range(number):
-        tick = rule.after(at)
-        assert tick is not None
-        found.append(wall_clock(tick, zone))
-        at = tick
-    return found
+    return [wall_clock(tick, zone) for tick in islice(ticks_of(rule, ms_of(at)), number)]
 
 
 # -- a time that does not exist, and one that exists twice
 
 
 @pytest.mark.parametrize(
-    ("zone", "hour", "minute", "since", "expected"),
+    ("zone", "since", "expected"),
     [
+        ("Europe/Berlin", "2024-03-30 02:30", "2024-03-31 03:00+02:00, 2024-04-01 02:30+02:00"),
+        ("Europe/Berlin", "2024-10-26 02:30", "2024-10-27 02:30+02:00, 2024-10-28 02:30+01:00"),
+        ("America/New_York", "2025-03-08 02:15", "2025-03-09 03:00-04:00, 2025-03-10 02:15-04:00"),
+        ("America/New_York", "2025-11-01 01:15", "2025-11-02 01:15-04:00, 2025-11-03 01:15-05:00"),
+        # half an hour only
         (
-            "Europe/Berlin",
-            2,
-            30,
-            "2024-03-30 02:30",
-            ["2024-03-31 03:00+02:00", "2024-04-01 02:30+02:00"],
-        ),
-        (
-            "Europe/Berlin",
-            2,
-            30,
-            "2024-10-26 02:30",
-            ["2024-10-27 02:30+02:00", "2024-10-28 02:30+01:00"],
-        ),
-        (
-            "America/New_York",
-            2,
-            15,
-            "2025-03-08 02:15",
-            ["2025-03-09 03:00-04:00", "2025-03-10 02:15-04:00"],
-        ),
-        (
-            "America/New_York",
-            1,
-            15,
-            "2025-11-01 01:15",
-            ["2025-11-02 01:15-04:00", "2025-11-03 01:15-05:00"],
-        ),
-        (  # half an hour only
             "Australia/Lord_Howe",
-            2,
-            15,
             "2024-10-05 02:15",
-            ["2024-10-06 02:30+11:00", "2024-10-07 02:15+11:00"],
+            "2024-10-06 02:30+11:00, 2024-10-07 02:15+11:00",
         ),
         (
             "Australia/Lord_Howe",
-            1,
-            45,
             "2024-04-06 01:45",
-            ["2024-04-07 01:45+11:00", "2024-04-08 01:45+10:30"],
+            "2024-04-07 01:45+11:00, 2024-04-08 01:45+10:30",
         ),
-        (  # at midnight
-            "America/Sao_Paulo",
-            0,
-            0,
-            "2018-11-03 00:00",
-            ["2018-11-04 01:00-02:00", "2018-11-05 00:00-02:00"],
-        ),
-        (
-            "America/Sao_Paulo",
-            23,
-            30,
-            "2018-02-16 23:30",
-            ["2018-02-17 23:30-02:00", "2018-02-18 23:30-03:00"],
-        ),
-        (  # a day that was left out
-            "Pacific/Apia",
-            10,
-            0,
-            "2011-12-29 10:00",
-            ["2011-12-31 00:00+14:00", "2011-12-31 10:00+14:00"],
-        ),
-        (  # set back for the month of Ramadan
-            "Africa/Casablanca",
-            2,
-            30,
-            "2024-03-09 02:30",
-            ["2024-03-10 02:30+01:00", "2024-03-11 02:30+00:00"],
-        ),
-        (
-            "Africa/Casablanca",
-            2,
-            30,
-            "2024-04-13 02:30",
-            ["2024-04-14 03:00+01:00", "2024-04-15 02:30+01:00"],
-        ),
+        # at midnight
+        ("America/Sao_Paulo", "2018-11-03 00:00", "2018-11-04 01:00-02:00, 2018-11-05 00:00-02:00"),
+        ("America/Sao_Paulo", "2018-02-16 23:30", "2018-02-17 23:30-02:00, 2018-02-18 23:30-03:00"),
+        # a day that was left out
+        ("Pacific/Apia", "2011-12-29 10:00", "2011-12-31 00:00+14:00, 2011-12-31 10:00+14:00"),
+        # set back for the month of Ramadan
+        ("Africa/Casablanca", "2024-03-09 02:30", "2024-03-10 02:30+01:00, 2024-03-11 02:30+00:00"),
+        ("Africa/Casablanca", "2024-04-13 02:30", "2024-04-14 03:00+01:00, 2024-04-15 02:30+01:00"),
     ],
 )
 def test_a_time_is_once_a_day_even_if_it_does_not_exist_or_exists_twice(
-    zone: str, hour: int, minute: int, since: str, expected: list[str]
+    zone: str, since: str, expected: str
 ) -> None:
-    daily = crontab(hour=hour, minute=minute)
-    by_rule = rrule(f"FREQ=DAILY;BYHOUR={hour};BYMINUTE={minute};BYSECOND=0")
+    at = datetime.fromisoformat(since).replace(tzinfo=ZoneInfo(zone))
+    daily = crontab(hour=at.hour, minute=at.minute)
+    by_rule = rrule(f"FREQ=DAILY;BYHOUR={at.hour};BYMINUTE={at.minute};BYSECOND=0")
 
     for given_schedule in (daily, by_rule):
         rule = rule_of(given_schedule, ZoneInfo(zone), 0)
-        assert ticks_after(rule, since, zone, 2) == expected
+        assert ", ".join(ticks_shown(rule, at, zone, 2)) == expected
 
 
-def test_several_times_that_do_not_exist_are_one_tick() -> None:
-    rule = rule_of(crontab(minute="*/15"), ZoneInfo("Europe/Berlin"), 0)
+@pytest.mark.parametrize(
+    ("given_schedule", "zone", "since", "expected"),
+    [
+        pytest.param(
+            crontab(minute="*/15"),
+            "Europe/Berlin",
+            "2024-03-31 01:30+01:00",
+            ["2024-03-31 01:45+01:00", "2024-03-31 03:00+02:00", "2024-03-31 03:15+02:00"],
+            id="several times that do not exist are one tick",
+        ),
+        pytest.param(
+            crontab(minute="*/20"),
+            "Europe/Berlin",
+            "2024-10-27 02:20+02:00",
+            ["2024-10-27 02:40+02:00", "2024-10-27 03:00+01:00", "2024-10-27 03:20+01:00"],
+            id="an hour that comes again has no ticks the second time",
+        ),
+        pytest.param(
+            crontab(minute="*/20"),
+            "Europe/Berlin",
+            "2024-10-27 02:05+01:00",
+            ["2024-10-27 03:00+01:00"],
+            id="nor is there one left when it has begun",
+        ),
+        pytest.param(
+            crontab(minute=0, hour="*/6"),
+            "Pacific/Apia",
+            "2011-12-29 12:00-10:00",
+            ["2011-12-29 18:00-10:00", "2011-12-31 00:00+14:00", "2011-12-31 06:00+14:00"],
+            id="a day that is left out has one tick at its end",
+        ),
+        pytest.param(
+            schedule(timedelta(days=1)),
+            "Europe/Berlin",
+            "2024-03-30 02:30+01:00",
+            ["2024-03-31 03:30+02:00", "2024-04-01 03:30+02:00"],
+            id="an interval does not heed the wall clock",
+        ),
+        pytest.param(
+            schedule(timedelta(days=1), relative=True),
+            "Europe/Berlin",
+            "2024-03-30 14:45+01:00",
+            ["2024-03-31 00:00+01:00", "2024-04-01 00:00+02:00", "2024-04-02 00:00+02:00"],
+            id="days that are relative begin at midnight",
+        ),
+    ],
+)
+def test_the_next_ticks_when_clocks_are_set(
+    given_schedule: BaseSchedule, zone: str, since: str, expected: list[str]
+) -> None:
+    at = datetime.fromisoformat(since)
+    rule = rule_of(given_schedule, ZoneInfo(zone), ms_of(at))
 
-    assert ticks_after(rule, "2024-03-31 01:30", "Europe/Berlin", 3) == [
-        "2024-03-31 01:45+01:00",
-        "2024-03-31 03:00+02:00",
-        "2024-03-31 03:15+02:00",
-    ]
-
-
-def test_an_hour_that_comes_again_has_no_ticks_the_second_time() -> None:
-    rule = rule_of(crontab(minute="*/20"), ZoneInfo("Europe/Berlin"), 0)
-
-    assert ticks_after(rule, "2024-10-27 02:20", "Europe/Berlin", 3) == [
-        "2024-10-27 02:40+02:00",
-        "2024-10-27 03:00+01:00",
-        "2024-10-27 03:20+01:00",
-    ]
-
-
-def test_asked_within_the_hour_that_came_again_the_next_tick_is_behind_it() -> None:
-    rule = rule_of(crontab(minute="*/20"), ZoneInfo("Europe/Berlin"), 0)
-    again = datetime(2024, 10, 27, 1, 5, tzinfo=UTC)
-
-    tick = rule.after(ms(again))
-
-    assert tick is not None
-    assert wall_clock(tick, "Europe/Berlin") == "2024-10-27 03:00+01:00"
-
-
-def test_a_day_that_is_left_out_has_one_tick_at_its_end() -> None:
-    rule = rule_of(crontab(minute=0, hour="*/6"), ZoneInfo("Pacific/Apia"), 0)
-
-    assert ticks_after(rule, "2011-12-29 12:00", "Pacific/Apia", 3) == [
-        "2011-12-29 18:00-10:00",
-        "2011-12-31 00:00+14:00",
-        "2011-12-31 06:00+14:00",
-    ]
-
-
-def test_an_interval_does_not_heed_the_wall_clock() -> None:
-    start = datetime(2024, 3, 30, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"))
-    rule = rule_of(schedule(timedelta(days=1)), ZoneInfo("Europe/Berlin"), ms(start))
-
-    assert ticks_after(rule, "2024-03-30 02:30", "Europe/Berlin", 2) == [
-        "2024-03-31 03:30+02:00",
-        "2024-04-01 03:30+02:00",
-    ]
-
-
-def test_days_that_are_relative_begin_at_midnight_of_the_wall_clock() -> None:
-    start = datetime(2024, 3, 30, 14, 45, tzinfo=ZoneInfo("Europe/Berlin"))
-    daily = schedule(timedelta(days=1), relative=True)
-    rule = rule_of(daily, ZoneInfo("Europe/Berlin"), ms(start))
-
-    assert ticks_after(rule, "2024-03-30 14:45", "Europe/Berlin", 3) == [
-        "2024-03-31 00:00+01:00",
-        "2024-04-01 00:00+02:00",
-        "2024-04-02 00:00+02:00",
-    ]
+    assert ticks_shown(rule, at, zone, len(expected)) == expected
 
 
 # -- years, against going through them
@@ -225,9 +151,9 @@ def every_ten_minutes_of(zone: str, year: int, matching: crontab) -> list[int]:
                 passed.minute in matching.minute
                 and passed.hour in matching.hour
                 and passed.isoweekday() % 7 in matching.day_of_week
-                and (not found or found[-1] != ms(at))
+                and (not found or found[-1] != ms_of(at))
             ):
-                found.append(ms(at))
+                found.append(ms_of(at))
             passed += STEP
         latest_shown = max(latest_shown, shown)
         at += STEP
@@ -235,29 +161,16 @@ def every_ten_minutes_of(zone: str, year: int, matching: crontab) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("zone", "year"),
-    [
-        ("Europe/Berlin", 2024),
-        ("America/New_York", 2025),
-        ("Australia/Lord_Howe", 2023),
-        ("America/Sao_Paulo", 2018),
-        ("Pacific/Apia", 2011),
-        ("Africa/Casablanca", 2024),
-        ("UTC", 2026),
-    ],
+    ("zone", "year"), [*zip(ZONES, (2024, 2025, 2023, 2018, 2011, 2024, 2026), strict=True)]
 )
 def test_ticks_are_what_the_wall_clock_passes(zone: str, year: int) -> None:
     given_schedule = crontab(minute="*/10", hour="0-3,23", day_of_week="0,1,5,6")
     expected = every_ten_minutes_of(zone, year, given_schedule)
     rule = rule_of(given_schedule, ZoneInfo(zone), 0)
 
-    found: list[int] = []
-    tick = rule.after(expected[0] - 1)
-    while tick is not None and tick <= expected[-1]:
-        found.append(tick)
-        tick = rule.after(tick)
+    found = takewhile(lambda tick: tick <= expected[-1], ticks_of(rule, expected[0] - 1))
 
-    assert found == expected
+    assert [*found] == expected
 
 
 @given(
@@ -270,7 +183,7 @@ def test_a_daily_time_is_once_on_every_day_that_has_a_wall_clock(
     zone: str, at: datetime, minute: int, hour: int
 ) -> None:
     rule = rule_of(crontab(minute=minute, hour=hour), ZoneInfo(zone), 0)
-    now = ms(at.replace(tzinfo=UTC))
+    now = ms_of(at.replace(tzinfo=UTC))
 
     tick = rule.after(now)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -18,11 +18,10 @@ from celery_delayq.cli.text import seconds_of
 from celery_delayq.errors import InvalidSchedule, ScheduleNotImportable
 from celery_delayq.periodic.schedules import clocked, register, rrule
 from celery_delayq.periodic.serialization import describe, dumps_form, loads_form
+from tests.support.periodic import BERLIN, NOON, UTC
 
-UTC = timezone.utc
-NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 HERE = __name__
-ZONES = st.sampled_from([UTC, ZoneInfo("Europe/Berlin"), ZoneInfo("Pacific/Apia")])
+ZONES = st.sampled_from([UTC, BERLIN, ZoneInfo("Pacific/Apia")])
 
 
 @register
@@ -158,28 +157,16 @@ def renamed() -> BaseSchedule:
         ),
         (crontab(), {"crontab": "* * * * *"}, "* * * * *"),
         (crontab(1, 2, 3, 4, 5), {"crontab": "1 2 4 5 3"}, "1 2 4 5 3"),
-        (
-            crontab(0, 9, day_of_week="mon-fri"),
-            {"crontab": "0 9 * * mon-fri"},
-            "0 9 * * mon-fri",
-        ),
-        (
-            solar("sunrise", 52.5, 13),
-            {"solar": ["sunrise", 52.5, 13]},
-            "sunrise at 52.5, 13",
-        ),
+        (crontab(0, 9, day_of_week="mon-fri"), {"crontab": "0 9 * * mon-fri"}, "0 9 * * mon-fri"),
+        (solar("sunrise", 52.5, 13), {"solar": ["sunrise", 52.5, 13]}, "sunrise at 52.5, 13"),
         (
             solar("dusk_civil", -33.868820, 151.0),
             {"solar": ["dusk_civil", -33.86882, 151.0]},
             "dusk_civil at -33.8688, 151",
         ),
+        (clocked(NOON), {"clocked": "2026-03-02T12:00:00+00:00"}, "at 2026-03-02T12:00:00+00:00"),
         (
-            clocked(NOON),
-            {"clocked": "2026-03-02T12:00:00+00:00"},
-            "at 2026-03-02T12:00:00+00:00",
-        ),
-        (
-            clocked(datetime(2026, 7, 1, 9, 0, 0, 1, tzinfo=ZoneInfo("Europe/Berlin"))),
+            clocked(datetime(2026, 7, 1, 9, 0, 0, 1, tzinfo=BERLIN)),
             {"clocked": "2026-07-01T09:00:00.000001+02:00"},
             "at 2026-07-01T09:00:00.000001+02:00",
         ),
@@ -194,46 +181,38 @@ def renamed() -> BaseSchedule:
             {"rrule": "FREQ=DAILY", "start": "2026-03-02T12:00:00+00:00"},
             "FREQ=DAILY",
         ),
-        (
-            tides("Dover", [1, {"a": None}]),
-            {"class": f"{HERE}:tides", "args": ["Dover", [1, {"a": None}]]},
-            f"{HERE}:tides",
-        ),
-        (
-            spring_tides("Dover"),
-            {"class": f"{HERE}:spring_tides", "args": ["Dover", 12]},
-            f"{HERE}:spring_tides",
-        ),
-        (
-            kept_seconds(30),
-            {"class": f"{HERE}:kept_seconds", "args": [30.0]},
-            f"{HERE}:kept_seconds",
-        ),
-        (
-            bells("*/5", 9),
-            {"class": f"{HERE}:bells", "args": ["*/5", 9, "*", "*", "*"]},
-            f"{HERE}:bells",
-        ),
-        (
-            dusks("sunset", 1, 2),
-            {"class": f"{HERE}:dusks", "args": ["sunset", 1, 2]},
-            f"{HERE}:dusks",
-        ),
-        (
-            recurring("FREQ=DAILY"),
-            {"class": f"{HERE}:recurring", "args": ["FREQ=DAILY", None]},
-            f"{HERE}:recurring",
-        ),
     ],
 )
 def test_a_schedule_has_a_form_that_is_json_and_words(
     given_schedule: BaseSchedule, form: dict[str, Any], words: str
 ) -> None:
-    assert dumps_form(given_schedule) == form
-    assert describe(given_schedule) == words
+    assert_kept(given_schedule, form, words)
+
+
+def assert_kept(given_schedule: BaseSchedule, form: dict[str, Any], words: str) -> None:
+    assert (dumps_form(given_schedule), describe(given_schedule)) == (form, words)
     again = loads_form(json.loads(json.dumps(form)))
     assert (type(again), again) == (type(given_schedule), given_schedule)
     assert dumps_form(again) == form
+
+
+@pytest.mark.parametrize(
+    ("given_schedule", "args"),
+    [
+        (tides("Dover", [1, {"a": None}]), ["Dover", [1, {"a": None}]]),
+        (spring_tides("Dover"), ["Dover", 12]),
+        (kept_seconds(30), [30.0]),
+        (bells("*/5", 9), ["*/5", 9, "*", "*", "*"]),
+        (dusks("sunset", 1, 2), ["sunset", 1, 2]),
+        (recurring("FREQ=DAILY"), ["FREQ=DAILY", None]),
+    ],
+)
+def test_a_class_of_its_own_is_kept_by_its_path_and_arguments(
+    given_schedule: BaseSchedule, args: list[Any]
+) -> None:
+    path = f"{HERE}:{type(given_schedule).__name__}"
+
+    assert_kept(given_schedule, {"class": path, "args": args}, path)
 
 
 def test_a_form_says_whether_an_interval_is_relative() -> None:
@@ -251,18 +230,13 @@ def test_a_class_may_be_made_of_a_moment() -> None:
 
 @settings(deadline=None)
 @given(ms=st.integers(1, 40 * 366 * 86_400_000))
-def test_an_interval_of_any_length_is_kept_to_the_ms(ms: int) -> None:
+def test_an_interval_of_any_length_is_kept_to_the_ms_and_spelled_as_the_option_every(
+    ms: int,
+) -> None:
     every = timedelta(milliseconds=ms)
-    form = json.loads(json.dumps(dumps_form(schedule(every))))
+    words = describe(schedule(every))
 
-    assert loads_form(form).run_every == every
-
-
-@settings(deadline=None)
-@given(ms=st.integers(1, 40 * 366 * 86_400_000))
-def test_an_interval_in_words_is_one_that_the_option_every_takes(ms: int) -> None:
-    words = describe(schedule(timedelta(milliseconds=ms)))
-
+    assert loads_form(json.loads(json.dumps(dumps_form(schedule(every))))).run_every == every
     assert seconds_of(words.removeprefix("every ")) == pytest.approx(ms / 1000, rel=1e-12)
 
 
@@ -309,16 +283,22 @@ def test_a_schedule_that_could_not_be_made_anew_is_refused(
         tell(given_schedule)
 
 
-def test_a_class_within_another_is_refused() -> None:
-    with pytest.raises(ScheduleNotImportable, match=r"outer\.inner: expected a class that can be"):
-        dumps_form(outer.inner("Dover"))
+def gone() -> BaseSchedule:
+    return type("gone", (tides,), {"__module__": "gone.away", "__qualname__": "gone"})("Dover")
 
 
-def test_a_class_of_a_module_that_is_gone_is_refused() -> None:
-    gone = type("gone", (tides,), {"__module__": "gone.away", "__qualname__": "gone"})
-
-    with pytest.raises(ScheduleNotImportable, match=r"gone\.away:gone: expected a class"):
-        dumps_form(gone("Dover"))
+@pytest.mark.parametrize(
+    ("given_schedule", "text"),
+    [
+        (outer.inner("Dover"), r"outer\.inner: expected a class that can be"),
+        (gone(), r"gone\.away:gone: expected a class"),
+    ],
+)
+def test_a_class_that_cannot_be_imported_is_refused(
+    given_schedule: BaseSchedule, text: str
+) -> None:
+    with pytest.raises(ScheduleNotImportable, match=text):
+        dumps_form(given_schedule)
 
 
 def test_a_module_that_redis_names_is_not_run(
