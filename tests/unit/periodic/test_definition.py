@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from datetime import date, datetime, timedelta, timezone
+from datetime import date, datetime, timedelta
 from typing import Any, ClassVar
 from zoneinfo import ZoneInfo
 
@@ -13,12 +13,9 @@ from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
 from dateutil import tz
 
 from celery_delayq.model.retry_policy import LONGEST
-from celery_delayq.periodic.definition import Definition, definition_hash_of, source_in, zone_of
+from celery_delayq.periodic.definition import Definition, definition_hash_of, source_in
 from celery_delayq.periodic.schedules import clocked, rrule
-
-UTC = timezone.utc
-NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
-NOON_MS = 1_772_452_800_000
+from tests.support.periodic import BERLIN, HOUR, NOON, NOON_MS, UTC
 
 
 def defined(every: Any = 10, **given: Any) -> Definition:
@@ -29,37 +26,24 @@ def defined(every: Any = 10, **given: Any) -> Definition:
 
 
 def test_a_definition_is_as_it_was_given() -> None:
-    assert Definition.checked(
-        crontab(0),
-        name="bell",
-        task="tower.ring",
-        args=[1, "two"],
-        kwargs={"loud": True},
-        options={"queue": "tower", "expires": 30},
-        source="code shop",
-        timezone="Europe/Berlin",
-        start=NOON,
-        end=NOON,
-        max_runs=3,
-        catch_up="all",
-        catch_up_max=1000,
-        overlap="queue_one",
-    ) == Definition(
-        name="bell",
-        task="tower.ring",
-        schedule=crontab(0),
-        args=(1, "two"),
-        kwargs={"loud": True},
-        options={"queue": "tower", "expires": 30},
-        source="code shop",
-        timezone="Europe/Berlin",
-        start=NOON,
-        end=NOON,
-        max_runs=3,
-        catch_up="all",
-        catch_up_max=1000,
-        overlap="queue_one",
-    )
+    given: dict[str, Any] = {
+        "name": "bell",
+        "task": "tower.ring",
+        "kwargs": {"loud": True},
+        "options": {"queue": "tower", "expires": 30},
+        "source": "code shop",
+        "timezone": "Europe/Berlin",
+        "start": NOON,
+        "end": NOON,
+        "max_runs": 3,
+        "catch_up": "all",
+        "catch_up_max": 1000,
+        "overlap": "queue_one",
+    }
+
+    found = Definition.checked(crontab(0), args=[1, "two"], **given)
+
+    assert found == Definition(schedule=crontab(0), args=(1, "two"), **given)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +96,7 @@ def test_what_is_at_the_border_is_taken(fields: dict[str, Any]) -> None:
     assert Definition.loads(found.name, found.dumps()) == found
 
 
-BERLIN, NEW_YORK = ZoneInfo("Europe/Berlin"), ZoneInfo("America/New_York")
+NEW_YORK = ZoneInfo("America/New_York")
 
 
 @pytest.mark.parametrize(
@@ -155,20 +139,11 @@ def test_a_record_of_before_may_say_how_many_are_caught_up_without_a_meaning() -
     assert Definition.loads("bell", text).catch_up_max == 5
 
 
-def test_what_is_not_said_is_not_in_a_record() -> None:
+def test_a_record_has_what_is_said_and_nothing_else() -> None:
+    given: dict[str, Any] = {"args": [0], "kwargs": {"a": None}, "timezone": "UTC", "max_runs": 1}
+
     assert defined().dumps() == '{"task":"tower.ring","schedule":{"every":10}}'
-
-
-def test_a_record_has_what_is_said() -> None:
-    assert defined(
-        args=[0],
-        kwargs={"a": None},
-        timezone="UTC",
-        end=NOON,
-        max_runs=1,
-        catch_up="skip",
-        overlap="skip",
-    ).dumps() == (
+    assert defined(**given, end=NOON, catch_up="skip", overlap="skip").dumps() == (
         '{"task":"tower.ring","schedule":{"every":10},"args":[0],"kwargs":{"a":null},'
         '"timezone":"UTC","end":"2026-03-02T12:00:00+00:00","max_runs":1,"catch_up":"skip",'
         '"overlap":"skip"}'
@@ -181,20 +156,11 @@ def test_a_record_has_what_is_said() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        defined(11),
-        defined(schedule(10, relative=True)),
-        defined(task="tower.chime"),
-        defined(args=[1]),
-        defined(kwargs={"a": 1}),
-        defined(options={"queue": "q"}),
-        defined(source="code shop"),
-        defined(timezone="UTC"),
-        defined(start=NOON),
-        defined(end=NOON),
-        defined(max_runs=1),
-        defined(catch_up="all"),
-        defined(catch_up="all", catch_up_max=99),
-        defined(overlap="skip"),
+        *(defined(11), defined(schedule(10, relative=True)), defined(task="tower.chime")),
+        *(defined(args=[1]), defined(kwargs={"a": 1}), defined(options={"queue": "q"})),
+        *(defined(source="code shop"), defined(timezone="UTC"), defined(start=NOON)),
+        *(defined(end=NOON), defined(max_runs=1), defined(catch_up="all")),
+        *(defined(catch_up="all", catch_up_max=99), defined(overlap="skip")),
     ],
 )
 def test_each_difference_makes_another_definition_hash(other: Definition) -> None:
@@ -212,32 +178,12 @@ def test_the_same_definition_is_the_same_definition_hash() -> None:
     [
         (defined().dumps(), "api"),
         (defined(source="code shop").dumps(), "code shop"),
-        ("{", None),
-        ("[]", None),
-        ("5", None),
-        ("", None),
+        *((text, None) for text in ("{", "[]", "5", "", '{"source":5}')),
+        pytest.param("[" * 100_000 + "]" * 100_000, None, id="deep"),  # RecursionError
     ],
 )
 def test_the_source_of_a_definition_is_read_without_the_rest(text: str, source: str | None) -> None:
     assert source_in(text) == source
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{",
-        "[]",
-        '{"source":5}',
-        pytest.param("[" * 100_000 + "]" * 100_000, id="deep"),  # RecursionError
-    ],
-)
-def test_what_cannot_be_read_names_no_source(text: str) -> None:
-    assert source_in(text) is None
-
-
-def test_no_name_is_no_zone() -> None:
-    assert zone_of(None) is None
-    assert zone_of("Asia/Tokyo") == ZoneInfo("Asia/Tokyo")
 
 
 def test_a_rule_is_that_of_its_anchor_and_of_its_zone() -> None:
@@ -248,19 +194,12 @@ def test_a_rule_is_that_of_its_anchor_and_of_its_zone() -> None:
         NOON_MS + 10_000,
         NOON_MS + 9_999,
     ]
-    zones = (ZoneInfo("Europe/Berlin"), ZoneInfo("Asia/Tokyo"), UTC, ZoneInfo("Europe/Berlin"))
-    assert [three.rule(0, zone).after(NOON_MS) for zone in zones] == [
-        NOON_MS + hours * 3_600_000 for hours in (2, 18, 3, 2)
+    zones = (BERLIN, ZoneInfo("Asia/Tokyo"), UTC, BERLIN, tz.gettz("Europe/Berlin"))
+    assert [three.rule(0, zone or UTC).after(NOON_MS) for zone in zones] == [
+        NOON_MS + hours * HOUR for hours in (2, 18, 3, 2, 2)
     ]
-    assert defined(crontab(0, 15), timezone="Asia/Tokyo").rule(0, UTC).after(NOON_MS) == (
-        NOON_MS + 18 * 3_600_000
-    )
-
-
-def test_the_zone_of_an_app_may_be_one_of_dateutil() -> None:
-    assert defined(crontab(0, 15)).rule(0, tz.gettz("Europe/Berlin") or UTC).after(NOON_MS) == (
-        NOON_MS + 2 * 3_600_000
-    )
+    in_tokyo = defined(crontab(0, 15), timezone="Asia/Tokyo")
+    assert in_tokyo.rule(0, UTC).after(NOON_MS) == NOON_MS + 18 * HOUR
 
 
 def test_what_is_done_to_a_definition_does_not_come_back_from_its_record() -> None:

@@ -11,7 +11,8 @@ from celery.schedules import crontab, schedule
 
 from celery_delayq.errors import ConfigError, InvalidSchedule
 from celery_delayq.model.retry_policy import LONGEST
-from tests.unit.periodic.test_definition import NOON, UTC, defined
+from tests.support.periodic import NOON, UTC
+from tests.unit.periodic.test_definition import defined
 
 # -- what is refused
 

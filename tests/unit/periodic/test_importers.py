@@ -26,22 +26,24 @@ from celery_delayq.periodic.importers import FoundEntry, beat, begin_from, redbe
 from celery_delayq.periodic.importers.django import _moment, _since
 from celery_delayq.periodic.policy import begin, fire
 from celery_delayq.periodic.schedules import clocked
+from celery_delayq.periodic.state import Periodic
 from celery_delayq.periodic.wall_clock import ms_of
-
-UTC = timezone.utc
-NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
-NOW = ms_of(NOON)
-MINUTE, HOUR = 60_000, 3_600_000
+from tests.support.periodic import BERLIN, HOUR, MINUTE, NOON, NOON_MS, UTC
 
 
-def hourly(**given: Any) -> Definition:
-    return Definition.checked(3600, name="a", task="t", **given)
+def entry_of(when: Any = 3600, **given: Any) -> Definition:
+    return Definition.checked(when, name="a", task="t", **given)
 
 
-def ticks_at(definition: Definition, now: int = NOW, **given: Any) -> list[float]:
-    """Return which ticks the first look comes to, in minutes from now."""
-    firing = fire(begin_from(FoundEntry(name="a", **given), definition, now, UTC), now, UTC)
-    return [] if firing is None else [(tick - now) / MINUTE for tick in firing.ticks]
+def taken(definition: Definition, **given: Any) -> Periodic:
+    """Return the entry at noon of what another scheduler has."""
+    return begin_from(FoundEntry(name="a", **given), definition, NOON_MS, UTC)
+
+
+def ticks_at(entry: Periodic) -> list[float]:
+    """Return the ticks of the first look, in minutes from noon."""
+    firing = fire(entry, NOON_MS, UTC)
+    return [] if firing is None else [(tick - NOON_MS) / MINUTE for tick in firing.ticks]
 
 
 # -- where it goes on
@@ -49,11 +51,9 @@ def ticks_at(definition: Definition, now: int = NOW, **given: Any) -> list[float
 
 def test_an_interval_goes_on_in_its_phase() -> None:
     last = NOON - timedelta(minutes=45)
-    entry = begin_from(
-        FoundEntry(name="a", last_run_at=last, total_run_count=9), hourly(), NOW, UTC
-    )
+    entry = taken(entry_of(), last_run_at=last, total_run_count=9)
 
-    assert (entry.state.tick, entry.state.last) == (NOW + 15 * MINUTE, ms_of(last))
+    assert (entry.state.tick, entry.state.last) == (NOON_MS + 15 * MINUTE, ms_of(last))
     assert entry.total_run_count == 9
 
 
@@ -69,56 +69,71 @@ def test_an_interval_goes_on_in_its_phase() -> None:
 def test_what_was_missed_since_is_caught_up_as_the_entry_says(
     catch_up: dict[str, Any], expected: list[float]
 ) -> None:
-    assert ticks_at(hourly(**catch_up), last_run_at=NOON - timedelta(minutes=210)) == expected
+    entry = taken(entry_of(**catch_up), last_run_at=NOON - timedelta(minutes=210))
+
+    assert ticks_at(entry) == expected
 
 
 @pytest.mark.parametrize("when", [0.05, 3600, crontab(), schedule(60, relative=True)])
 def test_a_run_of_ages_ago_is_caught_up_by_one(when: Any) -> None:
-    definition = Definition.checked(when, name="a", task="t")
-
-    ticks = ticks_at(definition, last_run_at=datetime(1999, 1, 1, tzinfo=UTC))
+    ticks = ticks_at(taken(entry_of(when), last_run_at=datetime(1999, 1, 1, tzinfo=UTC)))
 
     missed = [tick for tick in ticks if tick < -1 / 60]
     assert len(missed) == 1
     assert missed[0] >= -60
 
 
-def test_one_that_has_not_run_counts_from_when_it_was_made() -> None:
-    entry = begin_from(FoundEntry(name="a", since=NOON - timedelta(minutes=20)), hourly(), NOW, UTC)
+@pytest.mark.parametrize(
+    ("definition", "found", "status", "tick"),
+    [
+        pytest.param(
+            entry_of(),
+            {"since": NOON - timedelta(minutes=20)},
+            "on",
+            NOON_MS + 40 * MINUTE,
+            id="one that has not run counts from when it was made",
+        ),
+        pytest.param(entry_of(), {}, "on", NOON_MS + HOUR, id="an unknown one begins now"),
+        pytest.param(
+            entry_of(),
+            {"enabled": False, "last_run_at": NOON - timedelta(hours=5)},
+            "paused",
+            None,
+            id="one that is not enabled is paused",
+        ),
+        *(
+            pytest.param(
+                entry_of(max_runs=1),
+                {"enabled": enabled, "last_run_at": NOON, "total_run_count": 1},
+                "ended",
+                None,
+                id="one that has run as often as it should is over",
+            )
+            for enabled in (True, False)
+        ),
+        pytest.param(
+            entry_of(NOON - timedelta(days=1)),
+            {"enabled": False},
+            "ended",
+            None,
+            id="a moment that has passed while it was off is over",
+        ),
+    ],
+)
+def test_an_entry_begins_as_it_was_elsewhere(
+    definition: Definition, found: dict[str, Any], status: str, tick: int | None
+) -> None:
+    entry = taken(definition, **found)
 
-    assert entry.state.tick == NOW + 40 * MINUTE
-    assert entry.last_run_at is None
-
-
-def test_one_of_which_nothing_is_known_begins_now() -> None:
-    assert begin_from(FoundEntry(name="a"), hourly(), NOW, UTC).state.tick == NOW + HOUR
-
-
-def test_one_that_is_not_enabled_is_paused() -> None:
-    found = FoundEntry(name="a", enabled=False, last_run_at=NOON - timedelta(hours=5))
-    entry = begin_from(found, hourly(), NOW, UTC)
-
-    assert (entry.status, entry.state.tick) == ("paused", None)
-
-
-@pytest.mark.parametrize("enabled", [True, False])
-def test_one_that_has_run_as_often_as_it_should_is_over(enabled: bool) -> None:
-    found = FoundEntry(name="a", enabled=enabled, last_run_at=NOON, total_run_count=1)
-
-    assert begin_from(found, hourly(max_runs=1), NOW, UTC).status == "ended"
-
-
-def test_a_moment_that_has_passed_while_it_was_off_is_over() -> None:
-    definition = Definition.checked(NOON - timedelta(days=1), name="a", task="t")
-
-    assert begin_from(FoundEntry(name="a", enabled=False), definition, NOW, UTC).status == "ended"
+    assert (entry.status, entry.state.tick) == (status, tick)
+    assert entry.last_run_at == found.get("last_run_at")
 
 
 def test_a_broker_of_another_kind_is_told() -> None:
     delayq = DelayQ(Celery("x", broker="memory://", set_as_current=False))
 
     with pytest.raises(NotSupported, match="the broker is memory://"):
-        list(take_over(delayq.session, [FoundEntry(name="a", definition=hourly())]))
+        list(take_over(delayq.session, [FoundEntry(name="a", definition=entry_of())]))
 
 
 # -- beat's pickles
@@ -133,7 +148,7 @@ def read(given: Any) -> Any:
     [
         UTC,
         timezone(timedelta(hours=5)),
-        ZoneInfo("Europe/Berlin"),
+        BERLIN,
         pytz.utc,
         pytz.timezone("Europe/Berlin"),
         pytz.timezone("America/New_York"),
@@ -170,7 +185,7 @@ def test_what_is_strange_in_one_entry_is_no_harm_to_others() -> None:
     def entry(**given: Any) -> ScheduleEntry:
         return ScheduleEntry("a", "t", **{"schedule": crontab(), "last_run_at": NOON, **given})
 
-    code = hourly()
+    code = entry_of()
     kept = read(
         {
             "zone": entry(last_run_at=datetime(2026, 1, 2, tzinfo=Zone())),
@@ -258,11 +273,10 @@ def test_a_row_says_moments_as_its_driver_does() -> None:
 def test_the_first_tick_is_at_the_start() -> None:
     start = NOON + timedelta(days=3)
     for when in (schedule(7200), crontab(minute=0, hour="*/2")):
-        definition = Definition.checked(when, name="a", task="t", start=start)
+        definition = entry_of(when, start=start)
         for last in (None, NOON - timedelta(minutes=5)):
             since = _since(FoundEntry(name="a", last_run_at=last), when, start)
-            found = FoundEntry(name="a", last_run_at=last, since=since)
-            assert begin_from(found, definition, NOW, UTC).state.tick == ms_of(start)
+            assert taken(definition, last_run_at=last, since=since).state.tick == ms_of(start)
 
 
 def test_a_moment_that_has_passed_unseen_is_caught_up() -> None:
@@ -270,8 +284,7 @@ def test_a_moment_that_has_passed_unseen_is_caught_up() -> None:
     found = FoundEntry(name="a", since=NOON - timedelta(minutes=1))
     since = _since(found, clocked(at), None)
 
-    definition = Definition.checked(at, name="a", task="t", max_runs=1)
-    assert ticks_at(definition, since=since) == [-5]
+    assert ticks_at(taken(entry_of(at, max_runs=1), since=since)) == [-5]
 
 
 # -- a list
@@ -299,68 +312,58 @@ PAST = datetime(2020, 1, 1, tzinfo=UTC)
 )
 @pytest.mark.parametrize("source", ["api", "code shop"])
 def test_of_a_list_no_tick_is_owed_before_the_next_one(when: Any, source: str) -> None:
-    given = Definition.checked(when, name="a", task="t", start=PAST, source=source)
+    given = entry_of(when, start=PAST, source=source)
     made = NOON - timedelta(minutes=10)
     found, counts = listed_again(given, made, given if source != "api" else None)
 
-    entry = begin_from(found, counts, NOW, UTC)
+    entry = begin_from(found, counts, NOON_MS, UTC)
 
-    assert fire(entry, NOW, UTC) is None
+    assert ticks_at(entry) == []
     assert entry == begin(given, ms_of(made), UTC)
 
 
 def test_of_a_list_the_next_one_is_caught_up_when_it_is_missed() -> None:
-    given = Definition.checked(crontab(minute=0), name="a", task="t", start=PAST, catch_up="all")
+    given = entry_of(crontab(minute=0), start=PAST, catch_up="all")
     found, counts = listed_again(given, NOON - timedelta(minutes=150))
 
-    firing = fire(begin_from(found, counts, NOW, UTC), NOW, UTC)
-
-    assert firing is not None
-    assert [(tick - NOW) / MINUTE for tick in firing.ticks] == [-120, -60, 0]
+    assert ticks_at(begin_from(found, counts, NOON_MS, UTC)) == [-120, -60, 0]
 
 
 def test_what_is_due_otherwise_in_code_than_in_a_list_is_due_from_now_on() -> None:
     source = "code shop"
-    monthly = Definition.checked(
-        crontab(0, 0, day_of_month=15), name="a", task="t", start=PAST, source=source
-    )
-    hourly_now = Definition.checked(crontab(0), name="a", task="t", start=PAST, source=source)
+    monthly = entry_of(crontab(0, 0, day_of_month=15), start=PAST, source=source)
+    hourly_now = entry_of(crontab(0), start=PAST, source=source)
     found, counts = listed_again(monthly, NOON - timedelta(minutes=10), hourly_now)
 
-    assert begin_from(found, counts, NOW, UTC).state.tick == NOW + HOUR
+    assert begin_from(found, counts, NOON_MS, UTC).state.tick == NOON_MS + HOUR
 
 
 def test_what_ran_since_a_list_does_not_run_again() -> None:
-    given = Definition.checked(crontab(minute=0), name="a", task="t", start=PAST)
+    given = entry_of(crontab(minute=0), start=PAST)
     found, counts = listed_again(given, NOON - timedelta(minutes=150))
     found = replace(found, last_run_at=NOON)
 
-    assert begin_from(found, counts, NOW, UTC).state.tick == NOW + HOUR
+    assert begin_from(found, counts, NOON_MS, UTC).state.tick == NOON_MS + HOUR
 
 
 @pytest.mark.parametrize(
     ("told", "name"),
     [
-        ('"name": 5', "line 1"),
-        ('"name": null', "line 1"),
-        ('"name": ["a"]', "line 1"),
-        ('"name": "\\ud800"', "line 1"),
+        *((f'"name": {name}', "line 1") for name in ("5", "null", '["a"]', '"\\ud800"')),
         *(
             (f'"name": "a", "{what}": "{when}"', "a")
             for what in ("since", "next", "last_run_at")
             for when in (
-                "0001-01-01T00:00:00+14:00",
-                "9999-12-31T23:59:59-14:00",
-                "1969-12-31T00:00:00+00:00",
-                "soon",
+                *("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"),
+                *("1969-12-31T00:00:00+00:00", "soon"),
             )
         ),
-        ('"name": "a", "since": 5', "a"),
         *(
             (f'"name": "a", "{what}": {number}', "a")
             for what in ("total_run_count", "manual_runs")
             for number in ("1e400", "NaN", '"x"')
         ),
+        ('"name": "a", "since": 5', "a"),
         ('"name": "a", "total_run_count": -1', "a"),
     ],
 )
@@ -369,7 +372,7 @@ def test_what_is_wrong_in_a_line_of_a_list_is_a_problem_of_that_line(told: str, 
 
     for source in ("api", "code shop"):
         line = good.replace("SOURCE", source) % told
-        code = {"a": hourly(source="code shop")}
+        code = {"a": entry_of(source="code shop")}
         other = good % '"name": "b"'
         wrong, right = exported._found([line, other], "code shop", code)
         assert wrong.name == name
