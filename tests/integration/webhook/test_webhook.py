@@ -62,6 +62,10 @@ def test_a_request_has_the_payload_and_can_be_checked_by_its_receiver() -> None:
     assert request.headers["Host"] == f"127.0.0.1:{receiver.port}"
 
 
+def send(url: str, body: Any = None, **more: Any) -> int:
+    return deliver(settings(**more), url, body, None, "id")
+
+
 def test_a_redirect_is_not_followed() -> None:
     with Receiver(200) as elsewhere:
         location = elsewhere.url("/stolen", host="127.0.0.2")
@@ -69,7 +73,7 @@ def test_a_redirect_is_not_followed() -> None:
             Receiver((307, {"Location": location})) as receiver,
             pytest.raises(DeliveryRefused, match=r"redirect to 'http://127\.0\.0\.2:\d+/stolen'"),
         ):
-            deliver(settings(), receiver.url(), None, None, "id")
+            send(receiver.url())
 
     assert len(receiver.requests) == 1
     assert elsewhere.requests == []
@@ -81,52 +85,49 @@ def test_a_redirect_to_no_url_is_refused_as_well(location: str) -> None:
         Receiver((302, {"Location": location})) as receiver,
         pytest.raises(DeliveryRefused, match="302, a redirect"),
     ):
-        deliver(settings(), receiver.url(), None, None, "id")
+        send(receiver.url())
 
 
 def test_environment_and_cookies_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")
     monkeypatch.setenv("ALL_PROXY", f"http://127.0.0.1:{free_port()}")
     with Receiver((200, {"Set-Cookie": "a=b"})) as receiver:
-        deliver(settings(), receiver.url(), None, None, "1")
-        deliver(settings(), receiver.url(), None, None, "2")
+        send(receiver.url())
+        send(receiver.url())
 
     assert [request.headers["Cookie"] for request in receiver.requests] == [None, None]
 
 
-def test_a_receiver_that_hangs_up_is_tried_again() -> None:
-    with (
-        Receiver(lambda handler: handler.connection.close()) as receiver,
-        pytest.raises(DeliveryFailed, match="no answer"),
-    ):
-        deliver(settings(), receiver.url("/?s3cret"), None, None, "id")
+def hang_up(handler: Handler) -> None:
+    handler.connection.close()
 
 
 def say_something_else(handler: Handler) -> None:
     handler.wfile.write(b"220 mail ESMTP\r\n")
 
 
-def test_a_receiver_that_talks_no_http_is_tried_again() -> None:
-    with (
-        Receiver(say_something_else) as receiver,
-        pytest.raises(DeliveryFailed, match="no answer: RemoteProtocolError"),
-    ):
-        deliver(settings(), receiver.url(), None, None, "id")
+@pytest.mark.parametrize(
+    ("answer", "timeout", "message"),
+    [
+        (hang_up, 5, "no answer"),
+        (say_something_else, 5, "no answer: RemoteProtocolError"),
+        (drip, 0.5, r"no answer within 0\.5 s"),
+        (drip_body, 0.5, r"500: only the beginning x+"),
+    ],
+)
+def test_a_receiver_that_does_not_answer_to_the_end_is_tried_again(
+    answer: Callable[[Handler], None], timeout: float, message: str
+) -> None:
+    start = time.monotonic()
+    with Receiver(answer) as receiver, pytest.raises(DeliveryFailed, match=message):
+        send(receiver.url("/?s3cret"), timeout=timeout)
+
+    assert timeout == 5 or 0.4 < time.monotonic() - start < 10
 
 
 def test_a_port_that_nobody_listens_on_is_tried_again() -> None:
     with pytest.raises(DeliveryFailed, match="no answer: ConnectError"):
-        deliver(settings(), f"http://127.0.0.1:{free_port()}/", None, None, "id")
-
-
-def test_a_receiver_that_answers_byte_by_byte_is_given_up_at_the_deadline() -> None:
-    with Receiver(drip) as receiver:
-        start = time.monotonic()
-        with pytest.raises(DeliveryFailed, match=r"no answer within 0\.5 s"):
-            deliver(settings(timeout=0.5), receiver.url(), None, None, "id")
-        took = time.monotonic() - start
-
-    assert 0.4 < took < 10
+        send(f"http://127.0.0.1:{free_port()}/")
 
 
 def test_a_receiver_that_does_not_read_is_given_up_at_the_deadline() -> None:
@@ -136,15 +137,7 @@ def test_a_receiver_that_does_not_read_is_given_up_at_the_deadline() -> None:
     with Receiver(stop_reading) as receiver:
         receiver.read_bodies = False
         with pytest.raises(DeliveryFailed, match=r"no answer within 0\.5 s"):
-            deliver(settings(timeout=0.5), receiver.url(), "x" * 30_000_000, None, "id")
-
-
-def test_the_status_counts_although_the_body_does_not_end() -> None:
-    with (
-        Receiver(drip_body) as receiver,
-        pytest.raises(DeliveryFailed, match=r"500: only the beginning x+"),
-    ):
-        deliver(settings(timeout=0.5), receiver.url(), None, None, "id")
+            send(receiver.url(), "x" * 30_000_000, timeout=0.5)
 
 
 @pytest.mark.parametrize("most", [0, 20, 512])
@@ -152,7 +145,7 @@ def test_no_more_of_a_huge_answer_is_read_than_the_error_shows(most: int) -> Non
     with Receiver(flood) as receiver:
         start = time.monotonic()
         with pytest.raises(DeliveryRefused) as caught:
-            deliver(settings(timeout=60, max_response=most), receiver.url("/a"), None, None, "id")
+            send(receiver.url("/a"), timeout=60, max_response=most)
         took = time.monotonic() - start
 
     text = str(caught.value).removeprefix(f"POST {receiver.url('/a')}: 400").removeprefix(": ")
@@ -167,7 +160,7 @@ def test_a_success_is_done_although_its_body_does_not_end() -> None:
         handler.server.receiver.ended.wait(30)
 
     with Receiver(endless) as receiver:
-        assert deliver(settings(timeout=60), receiver.url(), None, None, "id") == 200
+        assert send(receiver.url(), timeout=60) == 200
 
 
 def test_a_host_of_this_machine_is_refused_unless_its_network_is_allowed() -> None:
@@ -192,11 +185,11 @@ def certificate(tmp_path: Path) -> Path:
 def test_certificates_are_checked_against_the_name_although_the_address_is_asked(
     certificate: Path,
 ) -> None:
-    trusting = settings(ca_file=str(certificate), allow_http=False)
+    trusting: dict[str, Any] = {"ca_file": str(certificate), "allow_http": False}
     with Receiver(200, certificate=certificate) as receiver:
-        assert deliver(trusting, receiver.url(host="localhost"), None, None, "id") == 200
+        assert send(receiver.url(host="localhost"), **trusting) == 200
         with pytest.raises(DeliveryFailed, match=r"(?i)certificate verify failed"):
-            deliver(trusting, receiver.url(host="127.0.0.1"), None, None, "id")
+            send(receiver.url(host="127.0.0.1"), **trusting)
 
     assert len(receiver.requests) == 1
 
@@ -206,7 +199,7 @@ def test_a_certificate_of_an_unknown_authority_is_not_trusted(certificate: Path)
         Receiver(200, certificate=certificate) as receiver,
         pytest.raises(DeliveryFailed, match=r"(?i)certificate verify failed"),
     ):
-        deliver(settings(), receiver.url(host="localhost"), None, None, "id")
+        send(receiver.url(host="localhost"))
 
     assert receiver.requests == []
 
@@ -215,18 +208,12 @@ def test_a_receiver_that_does_not_greet_is_given_up(certificate: Path) -> None:
     with Receiver(200) as plain:
         url = plain.url(host="localhost").replace("http:", "https:")
         with pytest.raises(DeliveryFailed, match=r"no answer"):
-            deliver(settings(timeout=0.5), url, None, None, "id")
+            send(url, timeout=0.5)
 
 
 def test_a_file_of_authorities_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"ca_file=.*missing\.pem"):
-        deliver(
-            settings(ca_file=str(tmp_path / "missing.pem")),
-            f"https://127.0.0.1:{free_port()}/",
-            None,
-            None,
-            "id",
-        )
+        send(f"https://127.0.0.1:{free_port()}/", ca_file=str(tmp_path / "missing.pem"))
 
 
 # -- workers ----------------------------------------------------------------------------------
@@ -286,46 +273,53 @@ def test_every_pool_sends_delayed_webhooks_that_the_receiver_can_check(
 def test_a_failure_is_tried_again_under_the_same_id(
     worker: WorkerProcess, app: Celery, post: Any
 ) -> None:
-    with Receiver(500, 503, lambda handler: handler.connection.close(), 200) as receiver:
+    with Receiver(500, 503, hang_up, 200) as receiver:
         result = post.apply_async(
             (receiver.url("/a?token=t0ken"), {"id": 7}), retry_intervals=(0.05, 0.05, 0.05)
         )
 
         assert result.get(timeout=TIMEOUT) == 200
 
-    assert {request.headers["Idempotency-Key"] for request in receiver.requests} == {result.id}
-    assert {request.body for request in receiver.requests} == {b'{"id":7}'}
-    assert len(receiver.requests) == 4
+    told = [(request.headers["Idempotency-Key"], request.body) for request in receiver.requests]
+    assert told == [(result.id, b'{"id":7}')] * 4
     assert died(app) == []
     worker.wait_log("500")
     assert "t0ken" not in worker.log
 
 
-def test_after_the_last_attempt_it_is_a_dead_letter(
-    worker: WorkerProcess, app: Celery, post: Any
-) -> None:
-    with Receiver(500) as receiver:
-        result = post.apply_async((receiver.url(),), retry_intervals=(0.05, 0.05))
+WAIT = (429, {"Retry-After": "1"})
+ELSEWHERE = {"Location": "http://169.254.169.254/"}
 
-        with pytest.raises(DeliveryFailed, match="500"):
+
+@pytest.mark.parametrize(
+    ("answer", "waits", "error", "attempts"),
+    [
+        pytest.param(500, (0.05, 0.05), DeliveryFailed, 3, id="after the last attempt"),
+        pytest.param((404, ELSEWHERE), (0.05,), DeliveryRefused, 1, id="not wanted"),
+        pytest.param((302, ELSEWHERE), (0.05,), DeliveryRefused, 1, id="a redirect"),
+        pytest.param(WAIT, (60,), DeliveryFailed, 2, id="a wait that is asked for is an attempt"),
+        pytest.param(WAIT, False, DeliveryFailed, 1, id="who wants no retry gets none"),
+    ],
+)
+def test_a_webhook_that_fails_for_good_is_a_dead_letter(
+    worker: WorkerProcess,
+    app: Celery,
+    post: Any,
+    answer: Any,
+    waits: Any,
+    error: type[Exception],
+    attempts: int,
+) -> None:
+    status = answer if isinstance(answer, int) else answer[0]
+    with Receiver(answer) as receiver:
+        result = post.apply_async((receiver.url(),), retry_intervals=waits)
+
+        with pytest.raises(error, match=str(status)):
             result.get(timeout=TIMEOUT)
 
-    assert len(receiver.requests) == 3
-    wait_until(lambda: died(app) == [result.id], what="it is a dead letter")
-
-
-@pytest.mark.parametrize("status", [404, 302])
-def test_what_the_receiver_does_not_want_is_a_dead_letter_at_once(
-    worker: WorkerProcess, app: Celery, post: Any, status: int
-) -> None:
-    with Receiver((status, {"Location": "http://169.254.169.254/"})) as receiver:
-        result = post.apply_async((receiver.url(),), retry_intervals=(0.05,))
-
-        with pytest.raises(DeliveryRefused, match=str(status)):
-            result.get(timeout=TIMEOUT)
-
-    assert len(receiver.requests) == 1
-    wait_until(lambda: died(app) == [result.id], what="it is a dead letter")
+    assert len(receiver.requests) == attempts
+    if waits:
+        wait_until(lambda: died(app) == [result.id], what="it is a dead letter")
 
 
 def test_the_receiver_may_say_how_long_to_wait(worker: WorkerProcess, post: Any) -> None:
@@ -337,30 +331,6 @@ def test_the_receiver_may_say_how_long_to_wait(worker: WorkerProcess, post: Any)
 
     first, second, _ = (request.at for request in receiver.requests)
     assert 1 <= second - first < 10
-
-
-def test_a_wait_that_the_receiver_asks_for_counts_as_an_attempt(
-    worker: WorkerProcess, post: Any
-) -> None:
-    with Receiver((429, {"Retry-After": "1"})) as receiver:
-        result = post.apply_async((receiver.url(),), retry_intervals=(60,))
-
-        with pytest.raises(DeliveryFailed, match="429"):
-            result.get(timeout=TIMEOUT)
-
-    assert len(receiver.requests) == 2
-
-
-def test_who_wants_no_retry_gets_none_whatever_the_receiver_says(
-    worker: WorkerProcess, app: Celery, post: Any
-) -> None:
-    with Receiver((429, {"Retry-After": "1"})) as receiver:
-        result = post.apply_async((receiver.url(),), retry_intervals=False)
-
-        with pytest.raises(DeliveryFailed, match="429"):
-            result.get(timeout=TIMEOUT)
-
-    assert len(receiver.requests) == 1
 
 
 def test_what_was_sent_past_the_check_is_refused_by_the_worker(
