@@ -368,3 +368,8 @@ class RetryScene(Scene):
             TIMEOUT,
             lambda: f"{ids} to be dead: {self.runs('id', 'retries')}, {self.left()}",
         )
+
+    def wait_only_dead(self, *ids: str) -> None:
+        """Wait until tasks are dead letters, and nothing else is left."""
+        self.wait_dead(*ids)
+        self.wait_empty()

@@ -15,9 +15,6 @@ from celery_delayq.model.scheduled import Outcome
 from celery_delayq.testing import wait_until
 from tests.apps.retry_tasks import TIMEOUT, Act, RetryScene
 
-# Celery's result backend, with the newest redis-py.
-pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
-
 
 @pytest.fixture
 def sig(scene: RetryScene) -> Any:
@@ -33,6 +30,23 @@ def sig(scene: RetryScene) -> Any:
 def together(scene: RetryScene) -> Any:
     """The body of a chord, whose result are those of all members."""
     return scene.app.tasks["together"].s().set(task_id="body")
+
+
+def wait_for_dead(scene: RetryScene, *ids: str) -> None:
+    """Wait until all has ended but the body of a chord, which waits for these dead letters."""
+    scene.wait_only_dead(*ids)
+    assert scene.state("body") == "PENDING"
+
+
+def end_of(scene: RetryScene, id: str, purged: bool, results: list[Any], **changes: Any) -> None:
+    """Purge a dead letter, or replay it, and check the body of the chord that waits for it."""
+    delayq = DelayQ.of(scene.app)
+    if purged:
+        assert delayq.purge(id)
+        assert "a dead letter was purged" in str(scene.wait_state("body", "FAILURE"))
+    else:
+        assert delayq.replay(id, **(changes or AGAIN))
+        assert scene.wait_state("body") == results
 
 
 DIES: list[Act] = ["OSError"]
@@ -51,14 +65,9 @@ def test_a_chord_whose_members_died_is_completed_by_replaying_them(
     # have failed by then; its FAILURE would be overwritten.
     scene.start(pool, concurrency=1, conf={"at_least_once": late})
     chord([sig("one", *DIES), sig("two"), sig("three", *DIES)])(together)
-    scene.wait_dead("one", "three")
-    scene.wait_empty()
-    assert [scene.state(id) for id in ("one", "two", "three", "body")] == [
-        "FAILURE",
-        "SUCCESS",
-        "FAILURE",
-        "PENDING",
-    ]
+    scene.wait_only_dead("one", "three")
+    states = [scene.state(id) for id in ("one", "two", "three", "body")]
+    assert states == ["FAILURE", "SUCCESS", "FAILURE", "PENDING"]
 
     assert delayq.replay("three", **AGAIN) is Outcome.DONE
     scene.wait_state("three")
@@ -78,8 +87,7 @@ def test_a_chord_whose_member_dies_again_still_waits(
     chord([sig("one", *DIES), sig("two")])(together)
     for attempts in (4, 8, 12):
         wait_until(lambda n=attempts: len(scene.attempts("one")) == n, TIMEOUT, "it runs")  # type: ignore[misc]
-        scene.wait_dead("one")
-        scene.wait_empty()
+        scene.wait_only_dead("one")
         delayq.replay("one")
 
     scene.wait_runs(17)
@@ -94,9 +102,7 @@ def test_a_chord_fails_when_the_dead_letter_that_it_waits_for_is_purged(
 ) -> None:
     scene.start()
     chord([sig("one", *DIES), sig("two")])(together)
-    scene.wait_dead("one")
-    scene.wait_empty()
-    assert scene.state("body") == "PENDING"
+    wait_for_dead(scene, "one")
 
     assert delayq.purge("one") is Outcome.DONE
 
@@ -114,18 +120,12 @@ def test_a_member_may_be_a_chain(
     scene.start()
     links = [sig(id, *(DIES if id == died else ["done"])) for id in ("first", "second", "last")]
     chord([chain(*links), sig("beside")])(together)
-    scene.wait_dead(died)
-    scene.wait_empty()
-    assert scene.state("body") == "PENDING"
+    wait_for_dead(scene, died)
 
-    if purged:
-        assert delayq.purge(died)
-        assert "a dead letter was purged" in str(scene.wait_state("body", "FAILURE"))
-        scene.wait_empty()
-        assert "last" not in scene.runs("id") or died == "last"
-    else:
-        assert delayq.replay(died, args=[["done"], died])
-        assert scene.wait_state("body") == ["last", "beside"]
+    end_of(scene, died, purged, ["last", "beside"], args=[["done"], died])
+
+    scene.wait_empty()
+    assert not purged or "last" not in scene.runs("id") or died == "last"
 
 
 @pytest.mark.parametrize("purged", [False, True], ids=["replayed", "purged"])
@@ -135,16 +135,9 @@ def test_a_member_may_be_a_chain_that_ends_in_a_chord(
     scene.start()
     inner = chord([sig("one"), sig("two")], app.tasks["together"].s().set(task_id="inner"))
     chord([chain(sig("first", *DIES), inner), sig("beside")])(together)
-    scene.wait_dead("first")
-    scene.wait_empty()
-    assert scene.state("body") == "PENDING"
+    wait_for_dead(scene, "first")
 
-    if purged:
-        assert delayq.purge("first")
-        assert "a dead letter was purged" in str(scene.wait_state("body", "FAILURE"))
-    else:
-        assert delayq.replay("first", **AGAIN)
-        assert scene.wait_state("body") == [["one", "two"], "beside"]
+    end_of(scene, "first", purged, [["one", "two"], "beside"])
 
 
 def test_a_chord_in_a_chord_is_completed_too(
@@ -153,8 +146,7 @@ def test_a_chord_in_a_chord_is_completed_too(
     scene.start()
     inner = chord([sig("one", *DIES), sig("two")], app.tasks["together"].s().set(task_id="inner"))
     chord([inner, sig("three")])(together)
-    scene.wait_dead("one")
-    scene.wait_empty()
+    scene.wait_only_dead("one")
 
     assert delayq.replay("one", **AGAIN)
 
@@ -177,20 +169,13 @@ def test_members_that_die_in_other_ways_are_waited_for_too(
     chord([members[how], sig("two")])(together)
     scene.wait_past(scene.now() + 0.6)
     scene.start("prefork", conf=conf, delayq={"max_deliveries": 1})
-    scene.wait_dead("one")
-    scene.wait_empty()
-    assert scene.state("body") == "PENDING"
+    wait_for_dead(scene, "one")
 
-    [dead_letter] = delayq.dead_letters()
-    if purged:
-        assert delayq.purge(dead_letter)
-        assert "a dead letter was purged" in str(scene.wait_state("body", "FAILURE"))
-    elif how == "unknown":
-        assert delayq.replay(dead_letter)  # by now a worker may know it; this one does not
+    if how == "unknown" and not purged:
+        assert delayq.replay("one")  # by now a worker may know it; this one does not
         wait_until(lambda: delayq.count_dead() == 1, TIMEOUT, "it has come back")
     else:
-        assert delayq.replay(dead_letter, **AGAIN)
-        assert scene.wait_state("body") == ["again", "two"]
+        end_of(scene, "one", purged, ["again", "two"])
 
 
 @pytest.mark.parametrize(
@@ -224,8 +209,7 @@ def test_a_chain_goes_on_after_the_replay_of_a_link(
     scene.start()
     links = [sig("first"), sig("second", *DIES), sig("third"), sig("fourth")]
     chain(*links).apply_async()
-    scene.wait_dead("second")
-    scene.wait_empty()
+    scene.wait_only_dead("second")
     assert scene.attempts("third") == []
     assert scene.state("fourth") == "FAILURE"  # as on stock Celery
 
@@ -261,8 +245,7 @@ def test_all_of_a_group_or_of_a_tree_are_replayed_together(
     group([sig("a", *DIES), chain(sig("b", *DIES), sig("c2")), sig("c")]).apply_async()
     chain(sig("root"), group([sig("d", *DIES), sig("e", *DIES)])).apply_async()
     sig("alone", *DIES).apply_async()
-    scene.wait_dead("a", "b", "d", "e", "alone")
-    scene.wait_empty()
+    scene.wait_only_dead("a", "b", "d", "e", "alone")
     [together] = {
         dead_letter.group_id
         for dead_letter in delayq.dead_letters()

@@ -19,9 +19,6 @@ from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.retry_tasks import TIMEOUT, RetryScene
 from tests.support.proxy import Proxy
 
-# Celery's result backend, with the newest redis-py.
-pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
-
 #: Both ways of acknowledging, as settings of an app.
 either_ack = pytest.mark.parametrize(
     "conf", [{"at_least_once": True}, {"at_least_once": False}], ids=["late", "early"]
@@ -61,18 +58,15 @@ def test_a_task_that_has_failed_for_good(
     scene.send("plain", "ValueError", id="not tried again", countdown=0.2)
     scene.send("auto.plain", "OSError", id="by Celery")
 
-    scene.wait_dead("tried again", "not tried again", "by Celery")
-    scene.wait_empty()
+    scene.wait_only_dead("tried again", "not tried again", "by Celery")
 
     found = dead_letters(delayq)
     for dead_letter in found.values():
         assert_whole(dead_letter, worker, scene)
         assert dead_letter.deliveries == 1
         assert dead_letter.message is not None
-        assert (
-            not {"place", "queue", "deliveries"}
-            & dead_letter.message["properties"]["delayq"].keys()
-        )
+        own = dead_letter.message["properties"]["delayq"]
+        assert not {"place", "queue", "deliveries"} & own.keys()
     one, other, third = (found[id] for id in ("tried again", "not tried again", "by Celery"))
     assert one.reason == "failed after 3 retries: KeyError: 'no such ship'"
     assert (one.task, one.exception, one.error) == ("steps", "KeyError", "'no such ship'")
@@ -134,24 +128,18 @@ def test_a_task_that_took_too_long(conf: dict[str, Any], delayq: DelayQ, scene: 
     worker = scene.start("prefork", conf=conf)
     scene.send("quick", ["nap", 60], time_limit=0.5)
 
-    scene.wait_dead("a")
-    scene.wait_empty()
+    scene.wait_only_dead("a")
 
     [dead_letter] = delayq.dead_letters()
     assert_whole(dead_letter, worker, scene)
-    assert (dead_letter.exception, dead_letter.retries, dead_letter.deliveries) == (
-        "TimeLimitExceeded",
-        0,
-        1,
-    )
+    told = (dead_letter.exception, dead_letter.retries, dead_letter.deliveries)
+    assert told == ("TimeLimitExceeded", 0, 1)
     assert dead_letter.reason == "failed: TimeLimitExceeded: TimeLimitExceeded(0.5,)"
     assert scene.attempts("a") == [0]
 
 
 @pytest.mark.parametrize(
-    "conf",
-    [{"at_least_once": False}, {"task_reject_on_worker_lost": False}],
-    ids=["early", "late"],
+    "conf", [{"at_least_once": False}, {"task_reject_on_worker_lost": False}], ids=["early", "late"]
 )
 def test_a_task_whose_process_was_lost_and_that_does_not_come_back(
     conf: dict[str, Any], delayq: DelayQ, scene: RetryScene
@@ -159,8 +147,7 @@ def test_a_task_whose_process_was_lost_and_that_does_not_come_back(
     worker = scene.start("prefork", conf=conf)
     scene.send("quick", "die")
 
-    scene.wait_dead("a")
-    scene.wait_empty()
+    scene.wait_only_dead("a")
 
     [dead_letter] = delayq.dead_letters()
     assert_whole(dead_letter, worker, scene)
@@ -173,18 +160,14 @@ def test_a_task_that_has_killed_too_many_processes(delayq: DelayQ, scene: RetryS
     scene.send("quick", "die", countdown=0.1)
     scene.start("prefork", delayq={"max_deliveries": 2})
 
-    scene.wait_dead("a")
-    scene.wait_empty()
+    scene.wait_only_dead("a")
 
     [dead_letter] = delayq.dead_letters()
     assert dead_letter.reason == "killed its process 3 times"
     assert dead_letter.task == "quick"
     assert dead_letter.due is not None
-    assert (dead_letter.id, dead_letter.exception, dead_letter.deliveries) == (
-        "a",
-        "WorkerLostError",
-        3,
-    )
+    told = (dead_letter.id, dead_letter.exception, dead_letter.deliveries)
+    assert told == ("a", "WorkerLostError", 3)
     assert str(dead_letter.worker).startswith("celery") or "@" in str(dead_letter.worker)
     assert scene.runs("retries", "deliveries") == [(0, 1), (0, 2), (0, 3)]
 
@@ -215,8 +198,7 @@ def test_what_cannot_go_back_is_kept(
     app.tasks["early"].apply_async((["put back"],), task_id="early")
     scene.start(pool)
 
-    scene.wait_dead("early")
-    scene.wait_empty()
+    scene.wait_only_dead("early")
 
     assert scene.attempts("early") == [0]
     assert [dead_letter.reason for dead_letter in delayq.dead_letters()] == ["as told"]
@@ -230,8 +212,7 @@ def test_handlers_that_fail_add_no_dead_letter_and_hide_none(
     app.tasks["clumsy.early"].apply_async((["ValueError"],), task_id="early")
     worker = scene.start(pool)
 
-    scene.wait_dead("late", "early")
-    scene.wait_empty()
+    scene.wait_only_dead("late", "early")
 
     assert [scene.attempts(id) for id in ("late", "early")] == [[0, 1, 2], [0, 1, 2]]
     assert [dead_letter.exception for dead_letter in delayq.dead_letters()] == ["ValueError"] * 2
@@ -281,17 +262,13 @@ def test_what_was_rejected_or_not_known_or_late_or_no_message(
     app.send_task("who.knows", task_id="unknown", kwargs={"x": 1})
     scene.send("brief", "done", id="late", countdown=0.01)
     scene.wait_past(scene.now() + 0.6)
-    for junk in (b"\xff\x00 junk", b'"text"', b"{}", b""):
-        scene.client.lpush("celery", junk)
+    junk = {b"\xff\x00 junk", b'"text"', b"{}", b""}
+    scene.client.lpush("celery", *junk)
     worker = scene.start()
     wait_until(lambda: delayq.count_dead() == 7, TIMEOUT, "all of them are dead")
     scene.wait_empty()
 
-    found = {
-        dead_letter.task_id: dead_letter
-        for dead_letter in delayq.dead_letters()
-        if dead_letter.task_id
-    }
+    found = {dead_letter.task_id: dead_letter for dead_letter in delayq.dead_letters()}
     rejected, unknown, late = (found[id] for id in ("rejected", "unknown", "late"))
     assert_whole(rejected, worker, scene)
     assert (rejected.reason, rejected.retries, rejected.deliveries) == ("not to my taste", 0, 1)
@@ -302,16 +279,10 @@ def test_what_was_rejected_or_not_known_or_late_or_no_message(
     assert late.due < late.died
 
     strange = [dead_letter for dead_letter in delayq.dead_letters() if not dead_letter.task_id]
-    assert {dead_letter.dead_lettered.message for dead_letter in strange} == {
-        b"\xff\x00 junk",
-        b'"text"',
-        b"{}",
-        b"",
-    }
+    assert {dead_letter.dead_lettered.message for dead_letter in strange} == junk
     for dead_letter in strange:
-        assert (dead_letter.task, dead_letter.args, dead_letter.traceback, dead_letter.due) == (
-            None,
-        ) * 4
+        told = (dead_letter.task, dead_letter.args, dead_letter.traceback, dead_letter.due)
+        assert told == (None,) * 4
         assert dead_letter.reason
         json.dumps(dead_letter.as_dict())
         assert delayq.replay(dead_letter) is Outcome.UNREADABLE
@@ -354,7 +325,6 @@ def test_without_dead_letters_a_failure_is_the_end(
         AsyncResult(result.id, app=app).get(timeout=TIMEOUT)
 
     scene.send(name, "reject", id="rejected")
-    scene.wait_dead("rejected")
-    scene.wait_empty()
+    scene.wait_only_dead("rejected")
     assert [dead_letter.task_id for dead_letter in delayq.dead_letters()] == ["rejected"]
     assert len(scene.attempts("member")) == {"setting": 4, "task": 2, "call": 3}[how]

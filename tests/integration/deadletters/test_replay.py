@@ -10,15 +10,12 @@ import pytest
 from celery import Celery
 
 from celery_delayq import DelayQ
-from celery_delayq.model.dead_letter import DeadFilter
+from celery_delayq.model.dead_letter import DeadFilter, DeadLetter
 from celery_delayq.model.scheduled import Outcome
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.apps.retry_tasks import TIMEOUT, Act, RetryScene
+from tests.apps.retry_tasks import TIMEOUT, RetryScene
 from tests.integration.conftest import ready, stored
-
-# Celery's result backend, with the newest redis-py.
-pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
 
 UTC = dt.timezone.utc
 
@@ -29,8 +26,7 @@ def test_a_replayed_task_starts_its_attempts_afresh_and_keeps_its_id(
     pool: str, task: str, delayq: DelayQ, scene: RetryScene
 ) -> None:
     scene.start(pool)
-    acts: list[Act] = ["OSError", "OSError", "OSError", "OSError"]
-    scene.send(task, *acts)
+    scene.send(task, *["OSError"] * 4)
     scene.wait_dead("a")
 
     assert delayq.replay("a") is Outcome.DONE
@@ -47,11 +43,9 @@ def test_a_replayed_task_starts_its_attempts_afresh_and_keeps_its_id(
     assert delayq.count_dead() == 0
 
 
-def test_a_dead_letter_is_replayed_once(delayq: DelayQ, scene: RetryScene) -> None:
-    scene.send("plain", "done")
-    scene.dead_letter_ready()
-    [dead_letter] = delayq.dead_letters()
-
+def test_a_dead_letter_is_replayed_once(
+    delayq: DelayQ, scene: RetryScene, dead_letter: DeadLetter
+) -> None:
     assert delayq.replay(dead_letter) is Outcome.DONE
     assert delayq.replay(dead_letter) is Outcome.UNKNOWN
     assert delayq.replay("a") is Outcome.UNKNOWN
@@ -60,11 +54,8 @@ def test_a_dead_letter_is_replayed_once(delayq: DelayQ, scene: RetryScene) -> No
 
 
 def test_a_dead_letter_that_another_one_has_replaced_is_not_meant(
-    delayq: DelayQ, scene: RetryScene
+    delayq: DelayQ, scene: RetryScene, dead_letter: DeadLetter
 ) -> None:
-    scene.send("plain", "done")
-    scene.dead_letter_ready()
-    [dead_letter] = delayq.dead_letters()
     delayq.replay(dead_letter)
     scene.wait_past(scene.now() + 0.002)
     scene.dead_letter_ready()
@@ -164,18 +155,16 @@ def test_large_dead_letters_and_any_arguments_come_back_as_they_were(
     delayq: DelayQ, scene: RetryScene
 ) -> None:
     text = "x\n\0é\U0001f600" * 200_000
-    scene.send("plain", ["return", text], id="large")
-    scene.send("plain", ["return", 12345678901234567], id="number")
-    scene.send("plain", ["return", []], id="empty")
-    scene.send("plain", ["return", text], id="large and later")
+    results = {"large": text, "number": 12345678901234567, "empty": [], "large and later": text}
+    for id, result in results.items():
+        scene.send("plain", ["return", result], id=id)
     scene.dead_letter_ready()
 
     bulk = delayq.replay_all(DeadFilter(), everything=True)
 
     assert bulk.outcomes == {Outcome.DONE: 4}
     scene.start()
-    found = {id: scene.wait_state(id) for id in ("large", "number", "empty")}
-    assert found == {"large": text, "number": 12345678901234567, "empty": []}
+    assert {id: scene.wait_state(id) for id in results} == results
 
 
 def test_what_has_expired_runs_all_the_same(

@@ -123,11 +123,8 @@ def test_a_receiver_that_does_not_answer_to_the_end_is_tried_again(
         send(receiver.url("/?s3cret"), timeout=timeout)
 
     assert timeout == 5 or 0.4 < time.monotonic() - start < 10
-
-
-def test_a_port_that_nobody_listens_on_is_tried_again() -> None:
     with pytest.raises(DeliveryFailed, match="no answer: ConnectError"):
-        send(f"http://127.0.0.1:{free_port()}/")
+        send(receiver.url())  # nobody listens any more
 
 
 def test_a_receiver_that_does_not_read_is_given_up_at_the_deadline() -> None:
@@ -187,21 +184,13 @@ def test_certificates_are_checked_against_the_name_although_the_address_is_asked
 ) -> None:
     trusting: dict[str, Any] = {"ca_file": str(certificate), "allow_http": False}
     with Receiver(200, certificate=certificate) as receiver:
+        # Another name, and an authority that is not known.
+        for host, more in (("127.0.0.1", trusting), ("localhost", {})):
+            with pytest.raises(DeliveryFailed, match=r"(?i)certificate verify failed"):
+                send(receiver.url(host=host), **more)
+        assert receiver.requests == []
+
         assert send(receiver.url(host="localhost"), **trusting) == 200
-        with pytest.raises(DeliveryFailed, match=r"(?i)certificate verify failed"):
-            send(receiver.url(host="127.0.0.1"), **trusting)
-
-    assert len(receiver.requests) == 1
-
-
-def test_a_certificate_of_an_unknown_authority_is_not_trusted(certificate: Path) -> None:
-    with (
-        Receiver(200, certificate=certificate) as receiver,
-        pytest.raises(DeliveryFailed, match=r"(?i)certificate verify failed"),
-    ):
-        send(receiver.url(host="localhost"))
-
-    assert receiver.requests == []
 
 
 def test_a_receiver_that_does_not_greet_is_given_up(certificate: Path) -> None:
