@@ -228,6 +228,9 @@ class Keys:
         #: Channel: a message when periodic entries were written.
         self.periodic_wake = f"{own}periodic_wake:{database}"
 
+    def __repr__(self) -> str:
+        return f"Keys(prefix={self.prefix!r}, database={self.database})"
+
     def answer(self, token: str) -> str:
         """String: what was answered to a call that is of no queue; expires."""
         return f"{self.prefix}delayq:answer:{token}"

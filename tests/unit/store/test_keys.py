@@ -16,6 +16,11 @@ def test_our_keys_of_a_queue_share_its_hash_tag() -> None:
     assert all("{mail}" in name for name in (*keys.schedule, keys.dead, keys.dead_at))
 
 
+def test_names_with_one_prefix_in_one_database_have_one_text() -> None:
+    assert str(Keys("p.", 1)) == str(Keys("p.", 1))
+    assert len({str(Keys(prefix, database)) for prefix in ("", "p.") for database in (0, 1)}) == 4
+
+
 def test_the_wake_channel_differs_between_databases() -> None:
     assert Keys("", 0).wake != Keys("", 1).wake
 
