@@ -26,7 +26,6 @@ from celery_delayq.testing.fixtures import RedisUnderTest
 
 pytestmark = pytest.mark.each_server
 
-TO = "q"
 DATA = Record(3, "message_id", "task", b"{}").pack()
 ENTRY = Entry("id", Due(5), 3, DATA)
 TRACKED = Tracked(b"id", b"m1 5 - task")
@@ -41,8 +40,8 @@ def ready(store: Store) -> object:
 
 #: One call of each script, and the reply that its caller is to make sense of.
 CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
-    "schedule/add": (lambda s: s.schedule(TO, ENTRY), [5, b"s"]),
-    "dispatch/promote": (lambda s: s.promote(TO, Layout(), 100), [5, b"", b"", 1, 0]),
+    "schedule/add": (lambda s: s.schedule("q", ENTRY), [5, b"s"]),
+    "dispatch/promote": (lambda s: s.promote("q", Layout(), 100), [5, b"", b"", 1, 0]),
     "dispatch/next_queue": (lambda s: s.next_queue(), [5, b"q", b"7", b"q"]),
     "schedule/push_ready": (ready, 1),
     "leases/acquire": (
@@ -54,11 +53,11 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     "leases/requeue": (lambda s: s.leases.requeue("q", "me", ["1:1"]), [1, 0, 1]),
     "leases/dead_letter": (lambda s: s.leases.dead_letter("q", "me", "1:1", "id", "why"), 1),
     "leases/replace": (
-        lambda s: s.leases.replace(TO, ENTRY, "p", "me", "1:1", when_due="push"),
+        lambda s: s.leases.replace("q", ENTRY, "p", "me", "1:1", when_due="push"),
         b"ready",
     ),
     "leases/reclaim_expired": (
-        lambda s: s.leases.reclaim_expired(TO, Layout(), "me", 100, 5),
+        lambda s: s.leases.reclaim_expired("q", Layout(), "me", 100, 5),
         [b"0", 1, 0, 0],
     ),
     "dispatch/defer_queue": (lambda s: s.defer_queue("q", 1.0), [5, b"q", b"7"]),
@@ -82,7 +81,7 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
     "control/pause": (lambda s: s.control.pause(["q"], task="t"), b"1"),
     "control/revoke": (lambda s: s.control.revoke(5.0, ["id"]), 1),
     "migration/take_from_unacked": (
-        lambda s: s.take_from_unacked(TO, ENTRY, Held("u", "ui", "tag")),
+        lambda s: s.take_from_unacked("q", ENTRY, Held("u", "ui", "tag")),
         b"gone",
     ),
     "migration/give_back": (
@@ -101,7 +100,7 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
         b"0 5 1 3 5\ntwo",
     ),
     "deadletters/replay": (
-        lambda s: s.dead_letters.replay("p", TO, Layout(), [Replay("id", 5, ENTRY)], "token"),
+        lambda s: s.dead_letters.replay("p", "q", Layout(), [Replay("id", 5, ENTRY)], "token"),
         b"d",
     ),
     "deadletters/delete": (lambda s: s.dead_letters.delete("q", [("id", 5)]), b"d"),
@@ -177,6 +176,8 @@ CALLS: dict[str, tuple[Callable[[Store], object], Any]] = {
         [b"0", 0, []],
     ),
 }
+
+each_script = pytest.mark.parametrize("name", sorted(CALLS))
 
 #: Arguments that a script does not read: the call is made by the one of ``schedule/add.lua``.
 NOT_READ = {"migration/take_from_unacked": {4, 7, 9}, "leases/replace": {4, 7}}
@@ -274,8 +275,8 @@ def test_every_script_has_a_call_here() -> None:
     assert sorted(CALLS) == scripts.names()
 
 
-@pytest.mark.parametrize("name", sorted(CALLS))
-def test_the_call_passes_as_many_as_the_header_says(name: str) -> None:
+@each_script
+def test_the_call_passes_the_keys_and_arguments_that_the_header_names(name: str) -> None:
     recorder = call_of(name)
 
     for part, given in (("KEYS", recorder.keys), ("ARGV", recorder.args)):
@@ -285,20 +286,15 @@ def test_the_call_passes_as_many_as_the_header_says(name: str) -> None:
         else:
             assert len(given) == len(items)
 
-
-@pytest.mark.parametrize("name", sorted(CALLS))
-def test_the_call_passes_the_keys_that_the_header_names(name: str) -> None:
-    given = call_of(name).keys
-    items = header(name, "KEYS")
-
-    for item in items:
+    given = recorder.keys
+    for item in header(name, "KEYS"):
         here = given[item.number - 1 :] if item.more else given[item.number - 1 : item.number]
         assert set(here) <= keys_named(item.name), f"{name}.lua KEYS[{item.number}]"
     assert len(set(given)) == len(given)
 
 
 @pytest.mark.parametrize("part", ["KEYS", "ARGV"])
-@pytest.mark.parametrize("name", sorted(CALLS))
+@each_script
 def test_the_script_reads_what_the_header_says_and_no_more(name: str, part: str) -> None:
     body = code(source(name))
     read = {int(number) for number in re.findall(rf"\b{part}\[(\d+)\]", body)}
@@ -313,13 +309,13 @@ def test_the_script_reads_what_the_header_says_and_no_more(name: str, part: str)
         assert re.search(rf"\b{part}\[(?!\d+\])|(unpack|ipairs)\({part}\)", body)
 
 
-@pytest.mark.parametrize("name", sorted(CALLS))
+@each_script
 def test_every_header_says_what_it_returns_and_what_a_repeat_does(name: str) -> None:
     assert re.search(r"^-- Returns  \S", source(name), re.M)
     assert re.search(r"^-- Repeat   \S", source(name), re.M)
 
 
-@pytest.mark.parametrize("name", sorted(CALLS))
+@each_script
 def test_the_replies_prepared_here_are_like_those_of_redis(
     name: str, delayq_redis: RedisUnderTest
 ) -> None:
@@ -334,13 +330,6 @@ def test_the_replies_prepared_here_are_like_those_of_redis(
 
 
 # -- includes
-
-
-class Functions(NamedTuple):
-    """The functions of one include, each with what it calls."""
-
-    include: str
-    calls: dict[str, set[str]]
 
 
 def code(text: str) -> str:
@@ -361,15 +350,15 @@ def constants(text: str) -> set[str]:
     return {name for line in lines for name in line.split(", ")}
 
 
-def includes_of(name: str) -> list[Functions]:
-    """Return the includes of a script, in order."""
-    found = []
+def includes_of(name: str) -> dict[str, dict[str, set[str]]]:
+    """Return the includes of a script in order: their functions, each with what it calls."""
+    found = {}
     for include in re.findall(r"^-- @include ([\w/]+)$", source(name), re.M):
         text = code(source(f"include/{include}"))
         parts = re.split(r"^local function (\w+)", text, flags=re.M)
         calls: dict[str, set[str]] = {constant: set() for constant in constants(text)}
         calls.update(zip(parts[1::2], map(names_called, parts[2::2]), strict=True))
-        found.append(Functions(include, calls))
+        found[include] = calls
     return found
 
 
@@ -396,15 +385,15 @@ ALL_FUNCTIONS = {
 @pytest.mark.parametrize("name", scripts.names())
 def test_every_include_is_needed_and_stands_after_those_that_it_needs(name: str) -> None:
     included = includes_of(name)
-    calls = {function: there for each in included for function, there in each.calls.items()}
+    calls = {name: there for functions in included.values() for name, there in functions.items()}
     body = code(source(name))
     own = {*re.findall(r"^local function (\w+)", body, re.M), *constants(body)}
     needed = reached(names_called(body) - own, calls) & ALL_FUNCTIONS
 
     known: set[str] = set()
-    for each in included:
-        assert needed & each.calls.keys(), f"{each.include} is not needed"
-        for function, there in each.calls.items():
+    for include, functions in included.items():
+        assert needed & functions.keys(), f"{include} is not needed"
+        for function, there in functions.items():
             known.add(function)
             if function in needed:
                 assert there & ALL_FUNCTIONS <= known, f"{function} calls what comes later"

@@ -1,4 +1,4 @@
-"""Every script with a key of another type, and on a full server.
+"""Every script with a key of another type, called again, and on a full server.
 
 Scripts check types before the first write. Those that only move messages work on a full server;
 others refuse the whole call.
@@ -255,6 +255,24 @@ def test_a_key_of_another_type_is_an_error_before_anything_is_written(
 
     assert refused
     assert written == LATE.get(name, set())
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "schedule/push_ready"])
+def test_a_repeat_changes_nothing_more_and_answers_are_kept_for_a_minute(
+    store: Bench, name: str
+) -> None:
+    *arrange, call = CASES[name]
+    states = []
+    for caller in (store, repeating(store)):
+        store.client.flushall()
+        store.next_queue()
+        for step in arrange:
+            step(store)
+        call(caller)
+        states.append(observed(QUEUE, store.state()))
+        assert all(50 <= store.client.ttl(key) <= 60 for key in store.client.keys("*:answer:*"))
+
+    assert states[1] == states[0]
 
 
 #: Calls that store something new, which a full server refuses.

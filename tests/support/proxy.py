@@ -20,7 +20,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
-from types import TracebackType
 from typing import Any
 
 from celery_delayq.embedded.ports import free_port
@@ -178,12 +177,7 @@ class Proxy:
         self.accept()
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._do(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_TIMEOUT)

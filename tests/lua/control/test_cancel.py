@@ -283,12 +283,3 @@ def test_a_repeat_gets_the_same_answer_whatever_was_sent_meanwhile(store: Bench)
 
     assert again.cancel("a", "gone") == ["d", "u"]
     assert store.state() == as_scheduled(labelled("b"), labelled("a", message_id="new"))
-
-
-def test_an_answer_is_kept_for_a_minute(store: Bench) -> None:
-    store.put(labelled("a"))
-    store.cancel("a")
-
-    [key] = store.client.keys("{q}:answer:*")
-    assert store.client.get(key) == b"d"
-    assert 50 <= store.client.ttl(key) <= 60

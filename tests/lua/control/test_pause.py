@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lua.bench import FAR, LAYOUT, QUEUE, Bench, entry, labelled, repeating
+from tests.lua.bench import FAR, LAYOUT, QUEUE, Bench, entry, labelled
 
 # -- the script
 
@@ -35,13 +35,6 @@ def test_doing_it_again_changes_nothing(store: Bench) -> None:
     assert before["delayq:control"] == {b"revision": b"2"}
     assert not store.resume()
     assert store.state() == before
-
-
-def test_a_repeat_of_each_is_the_same_as_once(store: Bench) -> None:
-    repeating(store).pause()
-    assert store.control.controls().revision == 1
-    repeating(store).resume()
-    assert store.control.controls() == (2, {}, {})
 
 
 def test_consumers_are_told_the_revision(store: Bench) -> None:

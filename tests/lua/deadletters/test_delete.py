@@ -49,10 +49,3 @@ def test_a_repeat_gives_the_same_answer_and_takes_no_other(store: Bench) -> None
     assert dead_letters_left(store) == {"a"}
     assert repeating(store).dead_letters.delete(QUEUE, [("a", DIED + 1)]) == ["d"]
     assert store.state() == REGISTERED
-
-
-def test_an_answer_is_not_kept_for_long(store: Bench) -> None:
-    seed(store, "a")
-    store.dead_letters.delete(QUEUE, [("a", DIED)], "mine")
-
-    assert 0 < store.client.ttl("{q}:answer:mine") <= 60

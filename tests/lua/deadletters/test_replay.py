@@ -232,13 +232,6 @@ def test_a_repeat_finds_nothing_new_even_when_it_has_run_and_died_again(store: B
     assert store.client.llen("q") == 0
 
 
-def test_an_answer_is_not_kept_for_long(store: Bench) -> None:
-    seed(store, "a")
-    replay(store, ("a", DIED, labelled("a", FAR)), token="mine")
-
-    assert 0 < store.client.ttl("{q}:answer:mine") <= 60
-
-
 def test_a_second_call_finds_no_dead_letter(store: Bench) -> None:
     seed(store, "a")
     replay(store, ("a", DIED, labelled("a", 0)), token="one")

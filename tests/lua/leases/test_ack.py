@@ -17,15 +17,6 @@ def test_what_is_done_is_forgotten_and_the_rest_stays_held(store: Bench) -> None
     }
 
 
-def test_acknowledging_again_finds_nothing_and_changes_nothing(store: Bench) -> None:
-    store.hold(b"a", b"b")
-    store.ack("1:1")
-    before = store.state()
-
-    assert store.ack("1:1") == 0
-    assert store.state() == before
-
-
 def test_what_others_hold_or_nobody_does_is_not_touched(store: Bench) -> None:
     store.hold(b"a", who="other")
     store.delivered(b"a", b"1 0 0")

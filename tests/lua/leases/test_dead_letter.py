@@ -34,15 +34,6 @@ def test_a_quarantined_is_kept_without_its_mark(store: Bench) -> None:
     assert store.dead_messages() == [b"!deadly"]
 
 
-def test_rejecting_again_keeps_one_dead_letter(store: Bench) -> None:
-    store.hold(b"a")
-    store.leases.dead_letter(QUEUE, "me", "1:1", "id", "rejected")
-    before = store.state()
-
-    assert not store.leases.dead_letter(QUEUE, "me", "1:1", "id", "rejected")
-    assert store.state() == before
-
-
 def test_two_dead_letters_with_one_id_are_both_kept(store: Bench) -> None:
     store.hold(b"a", b"b")
 

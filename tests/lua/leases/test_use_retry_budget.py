@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_delayq.errors import StoreFull
-from tests.lua.bench import Bench, repeating
+from tests.lua.bench import Bench
 
 KEY = "delayq:budget:root"
 
@@ -22,10 +22,6 @@ def test_so_many_may_be_spent_and_no_more(store: Bench) -> None:
 def test_what_is_spent_may_be_asked_for_again(store: Bench) -> None:
     """A task that is delivered again has the retry that it had before."""
     assert spend(store, "a 0", "b 0", "c 0", "a 0", "b 0") == [True, True, False, True, True]
-
-
-def test_a_repeat_spends_it_once(store: Bench) -> None:
-    assert spend(repeating(store), "a 0", "b 0", "c 0") == [True, True, False]
 
 
 def test_of_nothing_nothing_is_spent(store: Bench) -> None:

@@ -111,14 +111,6 @@ def test_a_repeat_gives_the_same_answer_and_pushes_nothing_more(store: Bench) ->
     assert sorted(store.state()["{q}:due"]) == [b"a", b"b"]
 
 
-def test_an_answer_is_not_kept_for_long(store: Bench) -> None:
-    store.put(entry("a", FAR))
-
-    store.release(store.read("a"), token="mine")
-
-    assert 0 < store.client.ttl("{q}:answer:mine") <= 60
-
-
 # -- what is ready
 
 

@@ -46,12 +46,6 @@ def test_another_import_meets_duplicates(store: Bench) -> None:
     assert imported(store, entry("a", FAR), token="another") == [b"d"]
 
 
-def test_an_answer_is_kept_for_a_minute(store: Bench) -> None:
-    imported(store, entry("a", FAR))
-
-    assert 0 < store.client.ttl("{q}:answer:mine") <= 60
-
-
 def test_a_full_server_refuses_one_call_and_not_the_others(store: Bench) -> None:
     store.fill()
 

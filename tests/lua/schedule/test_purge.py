@@ -65,16 +65,6 @@ def test_a_deleted_queue_without_dead_letters_leaves_the_registry(store: Bench) 
     assert store.state()["delayq:queues"] == {b"other": LAYOUT}
 
 
-@pytest.mark.usefixtures("_full_queue")
-@pytest.mark.parametrize("deleted", [False, True])
-def test_doing_it_again_changes_nothing(store: Bench, deleted: bool) -> None:
-    store.purge(QUEUE, deleted=deleted)
-    before = store.state()
-
-    assert store.purge(QUEUE, deleted=deleted) == 0
-    assert store.state() == before
-
-
 def test_a_queue_that_never_was_is_no_error(store: Bench) -> None:
     assert store.purge(QUEUE, deleted=True) == 0
 

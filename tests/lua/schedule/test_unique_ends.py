@@ -14,7 +14,6 @@ from tests.lua.bench import (
     as_scheduled,
     labelled,
     message_of,
-    repeating,
     retried,
     taken_by,
 )
@@ -243,10 +242,3 @@ def test_a_repeat_does_not_replace_what_has_replaced_it(store: Bench, place: str
     assert store.states(old) == ["duplicate"]
     assert store.state() == before
     assert run_all(store) == [message_of(new)]
-
-
-def test_a_call_that_is_repeated_replaces_once(store: Bench) -> None:
-    owned(store, "scheduled")
-
-    assert repeating(store).states(labelled("new", unique="dk")) == ["duplicate"]
-    assert store.client.hkeys("{q}:entries") == [b"new"]

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from celery_delayq.testing import FAST_START, ManagedProcess, ProcessFailed, WorkerProcess
@@ -73,12 +72,7 @@ class Stage:
             self._resources = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # Nothing is left for them to do, or the test has failed already.
         self.kill_processes()
         self._resources.close()

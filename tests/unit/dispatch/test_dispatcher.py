@@ -20,14 +20,21 @@ def look(wait_ms: int | None) -> Look:
     )
 
 
-def test_with_nothing_scheduled_it_looks_again_after_the_interval(timer: PollTimer) -> None:
-    timer.after(look(None))
+@pytest.mark.parametrize(
+    ("due", "wait", "queue"),
+    [(None, 1.0, None), (250, 0.25, "q"), (3_600_000, 1.0, "q"), (-500, 0, "q")],
+    ids=["nothing is scheduled", "soon", "later than the interval", "overdue"],
+)
+def test_it_sleeps_until_the_earliest_due_but_no_longer_than_the_interval(
+    timer: PollTimer, due: int | None, wait: float, queue: str | None
+) -> None:
+    timer.after(look(due))
 
-    assert timer.wait() == pytest.approx(1.0)
-    assert timer.queue is None
+    assert timer.wait() == pytest.approx(wait)
+    assert timer.queue == queue
 
 
-def test_it_sleeps_until_the_earliest_entry_is_due(timer: PollTimer) -> None:
+def test_an_entry_that_has_become_due_is_looked_at_now(timer: PollTimer) -> None:
     timer.after(look(250))
 
     assert timer.wait() == pytest.approx(0.25)
@@ -36,32 +43,17 @@ def test_it_sleeps_until_the_earliest_entry_is_due(timer: PollTimer) -> None:
     assert timer.queue == "q"
 
 
-def test_it_never_sleeps_longer_than_the_interval(timer: PollTimer) -> None:
-    timer.after(look(3_600_000))
+@pytest.mark.parametrize(
+    ("due", "hint", "wait", "queue"), [(None, 0.1, 0.1, "other"), (100, 0.5, 0.1, "q")]
+)
+def test_only_a_hint_of_something_earlier_shortens_the_sleep(
+    timer: PollTimer, due: int | None, hint: float, wait: float, queue: str
+) -> None:
+    timer.after(look(due))
+    timer.wake_in("other", hint)
 
-    assert timer.wait() == pytest.approx(1.0)
-
-
-def test_what_is_overdue_is_looked_at_now(timer: PollTimer) -> None:
-    timer.after(look(-500))
-
-    assert timer.wait() == 0
-
-
-def test_a_hint_of_something_earlier_shortens_the_sleep(timer: PollTimer) -> None:
-    timer.after(look(None))
-    timer.wake_in("other", 0.1)
-
-    assert timer.wait() == pytest.approx(0.1)
-    assert timer.queue == "other"
-
-
-def test_a_hint_of_something_later_changes_nothing(timer: PollTimer) -> None:
-    timer.after(look(100))
-    timer.wake_in("other", 0.5)
-
-    assert timer.wait() == pytest.approx(0.1)
-    assert timer.queue == "q"
+    assert timer.wait() == pytest.approx(wait)
+    assert timer.queue == queue
 
 
 def test_a_full_batch_is_followed_by_the_next_at_once(timer: PollTimer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -44,49 +45,70 @@ def policy_of(
     return of_task(app.task(name="shop.mail", shared=False, **options)(nothing), defaults or {})
 
 
-def test_a_task_without_options_has_no_policy(app: Celery) -> None:
-    assert policy_of(app) is None
-    assert policy_of(app, max_retries=7) is None
+class Patient(Task):
+    max_retries = 8
 
 
-def test_a_task_has_what_it_says(app: Celery) -> None:
-    policy = policy_of(
-        app,
-        retry_intervals=(1, 2),
-        max_retries=9,
-        retry_jitter=0.5,
-        retry_for=(OSError,),
-        dont_retry_for=(FileNotFoundError,),
-    )
-
-    assert policy == RetryPolicy((1, 2), 9, 0.5, (OSError,), (FileNotFoundError,))
+class Stubborn(Task):
+    retry_intervals = (5, 50)
+    dont_retry_for = (KeyError,)
 
 
-def test_a_limit_counts_only_when_the_task_was_given_one(app: Celery) -> None:
-    class Patient(Task):
-        max_retries = 8
-
-    assert policy_of(app, retry_intervals=(1, 2)) == RetryPolicy((1, 2))
-    assert policy_of(app, retry_intervals=(1, 2), base=Patient) == RetryPolicy((1, 2), 8)
-    both = policy_of(app, retry_intervals=(1, 2), base=Patient, max_retries=3)
-    assert both == RetryPolicy((1, 2), 3)
-
-
-def test_none_for_a_limit_is_none(app: Celery) -> None:
-    policy = policy_of(app, retry_intervals=(1, 2), max_retries=None)
-
-    assert policy is not None
-    assert policy.limit is None
+DEFAULTS = {"*": TEN_RETRIES}
+STEPS: dict[str, Any] = {"retry_intervals": (1, 2)}
+ALL_OPTIONS: dict[str, Any] = {
+    **STEPS,
+    "max_retries": 9,
+    "retry_jitter": 0.5,
+    "retry_for": (OSError,),
+    "dont_retry_for": (FileNotFoundError,),
+}
 
 
-def test_a_class_gives_its_tasks_a_policy(app: Celery) -> None:
-    class Stubborn(Task):
-        retry_intervals = (5, 50)
-        dont_retry_for = (KeyError,)
-
-    policy = policy_of(app, base=Stubborn)
-
-    assert policy == RetryPolicy((5, 50), dont_retry_for=(KeyError,))
+@pytest.mark.parametrize(
+    ("options", "defaults", "expected"),
+    [
+        ({}, {}, None),
+        ({"max_retries": 7}, {}, None),
+        (ALL_OPTIONS, {}, RetryPolicy((1, 2), 9, 0.5, (OSError,), (FileNotFoundError,))),
+        # A limit counts only when the task was given one.
+        (STEPS, {}, RetryPolicy((1, 2))),
+        ({**STEPS, "max_retries": None}, {}, RetryPolicy((1, 2), None)),
+        ({**STEPS, "base": Patient}, {}, RetryPolicy((1, 2), 8)),
+        ({**STEPS, "base": Patient, "max_retries": 3}, {}, RetryPolicy((1, 2), 3)),
+        ({"base": Stubborn}, {}, RetryPolicy((5, 50), dont_retry_for=(KeyError,))),
+        # Celery's own options.
+        (
+            {"retry_for": OSError, "default_retry_delay": 7, "max_retries": 2},
+            {},
+            RetryPolicy(7, 2, retry_for=(OSError,)),
+        ),
+        (
+            {**STEPS, "dont_retry_for": (KeyError,), "dont_autoretry_for": (OSError,)},
+            {},
+            RetryPolicy((1, 2), dont_retry_for=(KeyError, OSError)),
+        ),
+        ({"autoretry_for": (OSError,)}, DEFAULTS, None),
+        ({**STEPS, "autoretry_for": (OSError,)}, DEFAULTS, RetryPolicy((1, 2))),
+        # Defaults of the app: the first pattern that matches counts.
+        ({}, defaults_of({"shop.[a-f]*": 1, "shop.m*": 2, "*": 3}), RetryPolicy(2)),
+        ({}, defaults_of({"SHOP.*": 1}), None),
+        ({"retry_intervals": False}, DEFAULTS, None),
+        (
+            {"max_retries": 2, "dont_retry_for": (KeyError,)},
+            DEFAULTS,
+            replace(TEN_RETRIES, max_retries=2, dont_retry_for=(KeyError,)),
+        ),
+        ({"retry_jitter": 0.3}, DEFAULTS, replace(TEN_RETRIES, jitter=0.3)),
+    ],
+)
+def test_a_policy_comes_from_the_task_its_class_and_the_defaults_of_the_app(
+    app: Celery,
+    options: dict[str, Any],
+    defaults: dict[str, RetryPolicy],
+    expected: RetryPolicy | None,
+) -> None:
+    assert policy_of(app, defaults, **options) == expected
 
 
 def test_annotations_give_tasks_a_policy_and_a_limit() -> None:
@@ -118,55 +140,6 @@ def test_an_option_that_is_a_function_is_no_method(app: Celery) -> None:
 
     assert policy is not None
     assert waits(policy, 3) == [0, 2, 4]
-
-
-def test_false_is_for_none_whatever_the_app_says(app: Celery) -> None:
-    assert policy_of(app, {"*": TEN_RETRIES}, retry_intervals=False) is None
-
-
-def test_what_is_to_be_tried_again_is_a_policy_with_celerys_own_delay(app: Celery) -> None:
-    policy = policy_of(app, retry_for=OSError, default_retry_delay=7, max_retries=2)
-
-    assert policy == RetryPolicy(7, 2, retry_for=(OSError,))
-
-
-def test_what_celery_does_not_try_again_is_not_tried_again_by_policy(app: Celery) -> None:
-    policy = policy_of(
-        app, retry_intervals=(1,), dont_retry_for=(KeyError,), dont_autoretry_for=(OSError,)
-    )
-
-    assert policy is not None
-    assert policy.dont_retry_for == (KeyError, OSError)
-
-
-def test_a_task_that_is_tried_again_by_celery_has_no_default_policy(app: Celery) -> None:
-    defaults = {"*": TEN_RETRIES}
-
-    assert policy_of(app, defaults, autoretry_for=(OSError,)) is None
-    own = policy_of(app, defaults, autoretry_for=(OSError,), retry_intervals=(1, 2))
-    assert own == RetryPolicy((1, 2))
-
-
-def test_the_first_pattern_that_matches_is_the_default(app: Celery) -> None:
-    defaults = defaults_of({"shop.[a-f]*": 1, "shop.m*": 2, "*": 3})
-
-    assert policy_of(app, defaults) == RetryPolicy(2)
-    assert policy_of(app, defaults_of({"SHOP.*": 1})) is None
-
-
-def test_a_task_changes_what_it_says_of_a_default(app: Celery) -> None:
-    policy = policy_of(app, {"*": TEN_RETRIES}, max_retries=2, dont_retry_for=(KeyError,))
-
-    assert policy is not None
-    assert (policy.limit, policy.dont_retry_for) == (2, (KeyError,))
-    assert policy.intervals == TEN_RETRIES.intervals
-
-
-def test_a_tasks_own_jitter_goes_before_that_of_a_default(app: Celery) -> None:
-    policy = policy_of(app, {"*": TEN_RETRIES}, retry_jitter=0.3)
-
-    assert policy is not None
-    assert policy.jitter == 0.3
 
 
 @pytest.mark.parametrize(
