@@ -158,52 +158,43 @@ class _Rewrite:
         self._gate = gate
         self._now = now
         self._mark = f"{code.version} {uuid4().hex}"
-        #: What the code says, without what is left out.
+        #: By name, without the entries that are left out.
         self._definition_hashes = {**code.definition_hashes}
-        #: What it said before of what is left out now.
-        self._left: Mapping[str, str] = {}
-        #: Of which the code says what it said when it was written last.
-        self._same: Mapping[str, str] = {}
+        #: Stored hashes of entries that stay: their code is the same, or is invalid now.
+        self._kept: Mapping[str, str] = {}
         self._changes: dict[str, EntryChange] = {}
         self._removed: dict[str, str] = {}
 
     def run(self) -> None:
-        """Write, until that is done or another one does it."""
+        """Write all entries, unless another process takes over."""
         self._begin()
         try:
             if self._edit(self._gone(), self._remove) and self._edit(
                 [*self._code.definitions], self._write
             ):
-                self._may_go_on(
-                    Deployed(self._code.version, {**self._left, **self._definition_hashes})
-                )
+                hashes = {**self._kept, **self._definition_hashes}
+                self._may_go_on(Deployed(self._code.version, hashes))
         finally:
             self._tell()
 
     def _begin(self) -> None:
-        """Note that these are being written."""
+        """Store the mark of this process, and the hashes of entries that stay."""
         deploy = None
         while deploy is None or deploy.mark != self._mark:
             there = self._gate.deployed(self._code.source)
-            ours = self._code.definition_hashes
-            self._same = {
-                name: said
-                for name, said in there.definition_hashes.items()
-                if ours.get(name) == said
+            self._kept = {
+                name: stored
+                for name, stored in there.definition_hashes.items()
+                if name in self._code.left_out or self._code.definition_hashes.get(name) == stored
             }
-            self._left = {
-                name: said
-                for name, said in there.definition_hashes.items()
-                if name in self._code.left_out
-            }
-            then = Deployed(self._mark, {**self._left, **self._same})
-            deploy = self._code.say(self._gate, there.mark, then)
+            deploy = self._code.say(self._gate, there.mark, Deployed(self._mark, self._kept))
 
     def _may_go_on(self, then: Deployed | None = None) -> bool:
         deploy = self._code.say(self._gate, self._mark, then)
         if deploy.counts == self._code.version:
-            return deploy.mark == self._mark  # else another one writes all of it
-        # A newer version came meanwhile, and may have been written before this: to be done again.
+            return deploy.mark == self._mark  # otherwise another process writes all entries
+        # A newer version came meanwhile. This process may have written after it, so the newer
+        # version has to write again.
         self._begin()
         return False
 
@@ -240,8 +231,8 @@ class _Rewrite:
 
     def _write(self, name: str, there: str | None) -> Writing | None:
         self._changes.pop(name, None)
-        if name in self._same:
-            return None  # as calls have changed it since
+        if name in self._kept:
+            return None  # calls may have changed it since
         try:
             return self._edited(self._code.definitions[name], there)
         except Exception as exc:  # schedules are anybody's
@@ -268,14 +259,14 @@ class _Rewrite:
             entry = policy.begin(new, self._now, zone)
         else:
             entry = policy.change(old, new, self._now, zone)
-            # The same definition may have other ticks: the app has another time zone now.
+            # The same definition may have other ticks: the app's time zone may have changed.
             if entry.state == old.state:
                 return None
         self._changes[name] = "added" if there is None else "changed"
         return Writing(name, line, entry.pack(), entry.look)
 
     def _withdraw(self) -> None:
-        """Cancel what is scheduled of entries that were removed and not due yet."""
+        """Cancel the scheduled ticks of removed entries that are not due yet."""
         ids = []
         for name, record in self._removed.items():
             try:

@@ -1,4 +1,4 @@
-"""The tasks of ticks: their messages are made, and scheduled where the entry stands as expected."""
+"""Messages of ticks: made by the app, and scheduled if the entry still has the expected state."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.pipelining import PipelinedCalls
 from celery_delayq.utils.portions import portions
 
-#: Seconds of rest after each entry: the worker's own thread need not wait for Python's lock until
-#: all of them are made.
+#: Seconds of rest after each entry, in which other threads of the worker get Python's lock.
 BREATH = 0.0001
 
 #: Most messages of one script call.
@@ -61,24 +60,24 @@ class TickScheduler:
     def fire(
         self, store: Store, firings: Sequence[tuple[Periodic, Firing]], id: str | None = None
     ) -> list[str]:
-        """Schedule what looks at entries came to.
+        """Schedule the ticks of entries, and store the new states of the entries.
 
         Parameters
         ----------
         id : str | None
-            Of the task, where it is no tick but a run manually.
+            Id of the task of a manual run; ticks have ids of their own.
 
         Returns
         -------
         list[str]
-            For each the codes of ``periodic/fire.lua``: ``"-"`` where the entry stands otherwise
-            by now, ``""`` where it had no ticks to schedule.
+            The codes of ``periodic/fire.lua`` for each entry: ``"-"`` if its state has changed
+            meanwhile, ``""`` if it had no ticks to schedule.
 
         Raises
         ------
         Exception
-            A message cannot be made, Redis is away, or a queue is broken: some are fired then, and
-            all may be tried again.
+            A message cannot be made, Redis is away, or a queue is broken. Some entries are fired
+            then; all may be tried again.
         """
         codes = [""] * len(firings)
         by_queue: dict[str, list[tuple[int, EntryTicks]]] = defaultdict(list)
@@ -94,7 +93,7 @@ class TickScheduler:
                 ((queue, entries),) = made.items()
                 by_queue[queue].append((index, _ticks_of(entry, firing, entries)))
             else:
-                # The first one decides, so it is the same in all processes: kombu has no order.
+                # The first queue decides, so all processes need the same order; kombu has none.
                 queues = dict(sorted(made.items()))
                 codes[index] = gate.fire_in_all(_ticks_of(entry, firing), queues)
 
@@ -104,7 +103,7 @@ class TickScheduler:
 
         with PipelinedCalls(lambda question: question(store)) as line:
             for queue, some in by_queue.items():
-                for part in portions(some, CALL, _bytes_of, _messages_of):
+                for part in portions(some, CALL, _bytes_of, lambda each: len(each[1].entries)):
                     indexes, ticks = zip(*part, strict=True)
                     line.send(gate.fire_call(queue, ticks), partial(note, indexes))
         if passed:
@@ -114,10 +113,10 @@ class TickScheduler:
     def _make(
         self, entry: Periodic, ticks: tuple[int, ...], id: str | None
     ) -> dict[str, list[Entry]]:
-        """Return the messages of ticks by their queue; where an exchange has several, in each.
+        """Return the messages of ticks by queue; an exchange may have several queues.
 
-        ``expires`` counts from the tick, which makes it a moment: the worker that takes the task
-        judges by its own clock whether it has passed, as Celery does for every task.
+        The option ``expires`` counts from the tick and becomes a moment. As for all tasks, the
+        worker compares it with its own clock.
         """
         definition = entry.definition
         options = dict(definition.options)
@@ -147,7 +146,7 @@ class TickScheduler:
             try:
                 queues, made = self._maker.make(job)
             except TypeError:
-                # Its task takes other arguments: the worker that calls it says so, and dead-letters
+                # The task takes other arguments: the worker that runs it reports and dead-letters
                 # it.
                 queues, made = self._maker.make(job._replace(target=job.target._replace(task=None)))
             for queue in queues:
@@ -156,12 +155,8 @@ class TickScheduler:
 
 
 def stored(codes: Iterable[str]) -> int:
-    """Return how many ticks were stored, by the codes of their entries."""
+    """Return the number of stored ticks from the codes of their entries."""
     return sum(code in "srSR" for each in codes for code in each)
-
-
-def _messages_of(ticks: tuple[int, EntryTicks]) -> int:
-    return len(ticks[1].entries)
 
 
 def _bytes_of(ticks: tuple[int, EntryTicks]) -> int:

@@ -1,4 +1,4 @@
-"""A periodic entry and its state, as Redis keeps them.
+"""A periodic entry and its state, and their records in Redis.
 
 A record is ``<line>\\n<definition in JSON>``. Scripts compare and replace the line:
 ``1 <definition_hash>[+<manual runs>[+<the last one>]] <anchor> <tick> <last tick> <ticks fired>
@@ -17,10 +17,10 @@ from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.serialization import describe
 from celery_delayq.periodic.wall_clock import LAST, moment_of
 
-#: Fired; not fired until it is resumed; never again, by its end or its number of runs.
+#: "paused": not fired until it is resumed. "ended": never fired again.
 Status = Literal["on", "paused", "ended"]
 
-#: Entries that are scheduled ahead are looked at together, at multiples of so many ms.
+#: Dispatchers look at entries that are scheduled ahead at multiples of so many ms.
 MARK = 200
 
 _VERSION = "1"
@@ -28,22 +28,22 @@ _VERSION = "1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeriodicState:
-    """How an entry stands.
+    """The state of an entry.
 
     Attributes
     ----------
     definition_hash : str
-        Of the definition: another one, another definition hash.
+        Hash of the definition.
     anchor : int
-        A moment from which intervals are counted (ms).
+        Start of the intervals (ms).
     tick, last : int | None
-        The next tick that is not scheduled yet, and the last one that was (ms).
+        The next tick that is not scheduled yet, and the last one that is (ms).
     count : int
-        How many ticks were scheduled.
+        Number of scheduled ticks.
     manual : int
-        How many runs more there were, by ``run_now``: these are no ticks.
+        Number of runs by ``run_now``, which are no ticks.
     hand : str
-        Names the last one of these.
+        Id of the last of these runs.
     """
 
     definition_hash: str
@@ -73,7 +73,7 @@ class PeriodicState:
         Raises
         ------
         RecordError
-            It is no line of ours.
+            *line* is not in this format.
         """
         try:
             version, definition_hash, anchor, tick, last, count, status = line.split(" ")
@@ -119,26 +119,24 @@ class Periodic:
 
     @property
     def total_run_count(self) -> int:
-        """How many ticks were scheduled, and runs by ``run_now``, which ``max_runs`` does not
-        count.
-        """
+        """Number of scheduled ticks and of runs by ``run_now``; ``max_runs`` counts ticks only."""
         return self.state.count + self.state.manual
 
     @property
     def status(self) -> Status:
-        """Whether it is fired."""
+        """``"on"``, ``"paused"`` or ``"ended"``."""
         return self.state.status
 
     @property
     def look(self) -> int | None:
-        """When dispatchers are to look at it (ms), None for never."""
+        """When dispatchers look at it next (ms), None for never."""
         tick, ahead = self.state.tick, self.definition.ahead
         if tick is None or not ahead:
             return tick
         return -((ahead - tick) // MARK) * MARK
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON can have it."""
+        """Return the entry as a dictionary for JSON."""
         data = json.loads(self.definition.dumps())
         return {
             "name": self.name,
@@ -146,11 +144,7 @@ class Periodic:
             "when": describe(self.definition.schedule),
             **data,
             "status": self.status,
-            "since": moment_of(self.state.anchor).isoformat(),
-            "next": self.next and self.next.isoformat(),
-            "last_run_at": self.last_run_at and self.last_run_at.isoformat(),
-            "total_run_count": self.total_run_count,
-            "manual_runs": self.state.manual,
+            **times_and_counts(self.state),
         }
 
     def pack(self) -> str:
@@ -162,6 +156,20 @@ class Periodic:
         """Undo :meth:`pack`; raises what reading its parts does."""
         line, _, text = record.partition("\n")
         return cls(Definition.loads(name, text), PeriodicState.read(line))
+
+
+def times_and_counts(state: PeriodicState | None) -> dict[str, Any]:
+    """Return what the JSON of an entry says of its state; None and 0 for an unreadable one."""
+    times = (None,) * 3 if state is None else (state.anchor, state.tick, state.last)
+    since, following, last = (ms if ms is None else moment_of(ms).isoformat() for ms in times)
+    manual = 0 if state is None else state.manual
+    return {
+        "since": since,
+        "next": following,
+        "last_run_at": last,
+        "total_run_count": 0 if state is None else state.count + manual,
+        "manual_runs": manual,
+    }
 
 
 def _ms(text: str) -> int:

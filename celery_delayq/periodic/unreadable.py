@@ -10,17 +10,16 @@ from typing import Any, Literal, TypeVar
 
 from celery_delayq.errors import PeriodicUnknown, RecordError
 from celery_delayq.periodic.definition import source_in
-from celery_delayq.periodic.state import Periodic, PeriodicState
-from celery_delayq.periodic.wall_clock import moment_of
+from celery_delayq.periodic.state import Periodic, PeriodicState, times_and_counts
 
 E = TypeVar("E", bound="Periodic | UnreadableEntry")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadableEntry:
-    """A periodic entry that cannot be read here.
+    """A periodic entry that this process cannot read.
 
-    Its schedule is of a class that is not here, or its record is not one of this version.
+    The class of its schedule is not registered, or its record is of another version.
 
     Attributes
     ----------
@@ -28,11 +27,11 @@ class UnreadableEntry:
     error : Exception
         Why it cannot be read.
     source : str | None
-        As a definition has it; None where that cannot be read either.
+        The source of its definition; None if that is unreadable too.
     state : PeriodicState | None
-        How it stands, likewise.
+        Its state; None if that is unreadable too.
     data : Mapping[str, Any]
-        What its record says, empty where it is no JSON.
+        The JSON of its definition, empty if that is unreadable too.
     """
 
     name: str
@@ -43,7 +42,7 @@ class UnreadableEntry:
 
     @classmethod
     def of(cls, name: str, record: str, error: Exception) -> UnreadableEntry:
-        """Return what there is to read in a record all the same."""
+        """Return the readable parts of a record."""
         line, _, text = record.partition("\n")
         state, data = None, {}
         with suppress(RecordError):
@@ -60,7 +59,7 @@ class UnreadableEntry:
 
     @property
     def status(self) -> Literal["unreadable"]:
-        """Always that: whether it is paused, or ended, *state* tells."""
+        """Always ``"unreadable"``; *state* says whether the entry is paused or has ended."""
         return "unreadable"
 
     @property
@@ -69,10 +68,7 @@ class UnreadableEntry:
         return self.state is not None and self.state.status == "paused"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON can have it, with all that is needed to make it elsewhere."""
-        state = self.state
-        moments = ("since", "next", "last_run_at")
-        stands = (state.anchor, state.tick, state.last) if state else (None,) * 3
+        """Return the entry as a dictionary for JSON, complete for an import elsewhere."""
         return {"name": self.name, **self.data} | {
             "name": self.name,
             "source": self.source,
@@ -80,14 +76,12 @@ class UnreadableEntry:
             "status": self.status,
             "problem": self.problem,
             "paused": self.paused,
-            **{what: _told(ms) for what, ms in zip(moments, stands, strict=True)},
-            "total_run_count": state.count + state.manual if state else 0,
-            "manual_runs": state.manual if state else 0,
+            **times_and_counts(self.state),
         }
 
 
 def read_entry(name: str, record: str) -> Periodic | UnreadableEntry:
-    """Return the entry of a record, whether it can be read here or not."""
+    """Return the entry of a record, as an :class:`UnreadableEntry` if need be."""
     try:
         return Periodic.unpack(name, record)
     except ValueError as exc:
@@ -95,14 +89,14 @@ def read_entry(name: str, record: str) -> Periodic | UnreadableEntry:
 
 
 def required(name: str, entry: Any) -> Periodic:
-    """Return an entry that was found and can be read.
+    """Return the entry.
 
     Raises
     ------
     PeriodicUnknown
-        There is none of that name.
+        There is no entry of that name.
     Exception
-        It cannot be read here: :attr:`UnreadableEntry.error`.
+        This process cannot read it: :attr:`UnreadableEntry.error`.
     """
     if isinstance(entry, UnreadableEntry):
         raise entry.error
@@ -112,7 +106,7 @@ def required(name: str, entry: Any) -> Periodic:
 
 
 def by_name(entries: Iterable[E]) -> list[E]:
-    """Return each once, by name."""
+    """Return the entries sorted by name, each once."""
     return sorted({each.name: each for each in entries}.values(), key=lambda each: each.name)
 
 
@@ -127,9 +121,3 @@ def paused_record(record: str) -> tuple[str, str]:
     line, _, text = record.partition("\n")
     state = replace(PeriodicState.read(line), tick=None, status="paused")
     return line, f"{state.line}\n{text}"
-
-
-def _told(ms: int | None) -> str | None:
-    with suppress(OverflowError):  # it may be anything
-        return None if ms is None else moment_of(ms).isoformat()
-    return None

@@ -1,7 +1,7 @@
-"""Taking over periodic entries from celery beat, RedBeat and django-celery-beat.
+"""Import of periodic entries from celery beat, RedBeat and django-celery-beat.
 
-Each has a module that reads what it keeps, and changes nothing of it; :func:`take_over` writes what
-they find. Intervals go on in their phase, and what was due since the last run is caught up.
+One module for each scheduler reads its entries and changes nothing there; :func:`take_over` writes
+them to Redis. Intervals keep their phase, and ticks since the last run are caught up.
 """
 
 from __future__ import annotations
@@ -25,44 +25,42 @@ from celery_delayq.store.periodic import PeriodicStore, Writing
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.session import Session
 
-#: What became of an entry: it was added, took the place of one of its name, or that one was left as
-#: it is; there is nothing to take over, since it is over; or it cannot be.
+#: The result of one import. "kept": Redis has an entry of that name, which stays. "skipped": the
+#: entry is over. "refused": it cannot be imported.
 Result = Literal["added", "replaced", "kept", "skipped", "refused"]
 
-#: Beat's own, which workers have by themselves where the result backend needs it.
+#: Beat's own entry; workers add it themselves if the result backend needs it.
 _CLEANUP = "celery.backend_cleanup"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundEntry:
-    """An entry as another scheduler has it.
+    """An entry of another scheduler.
 
     Attributes
     ----------
     name : str
     definition : Definition | None
-        What is to be done, and when; None where that cannot be told.
+        None where it is unreadable.
     last_run_at : datetime | None
-        Aware; None where it has not run.
+        Aware; None if it has not run.
     since : datetime | None
-        From when its first tick, and its intervals, are counted; None for *last_run_at*, or where
-        it has not run, for when it is taken over. Aware.
+        Start of its intervals and first tick, aware. None for *last_run_at*, or for the time of the
+        import if it has not run.
     next : datetime | None
-        Its next tick, where that is known: none before is owed. Aware.
+        Its next tick if that is known, aware: no tick before it is caught up.
     as_listed : bool
-        Whether it is due then as it was where that was told; otherwise its first tick is another.
+        Whether its schedule is still the exported one, so that *next* is one of its ticks.
     total_run_count : int
         How often it has run.
     enabled : bool
-        Whether it is fired; it is paused where it is not.
+        Whether it is fired; otherwise it is imported as paused.
     problem : str | None
-        Why it cannot be taken over, and what would be right.
+        Why it cannot be imported.
     over : bool
-        Whether there is nothing to take over: the other scheduler does not fire it any more either;
-        *problem* says why.
+        Whether the other scheduler does not fire it any more either; *problem* says why.
     as_is : bool
-        Whether it counts as it is, also where the app's code has an entry of its name: it was one
-        of ours that did so.
+        Whether its own definition counts even if the app's code has an entry of its name.
     """
 
     name: str
@@ -81,27 +79,27 @@ class FoundEntry:
 def take_over(
     session: Session, found: Iterable[FoundEntry], *, dry_run: bool = False, replace: bool = False
 ) -> Iterator[tuple[FoundEntry, Result]]:
-    """Add entries that another scheduler has, each as it is asked for; twice does no harm.
+    """Import entries of another scheduler, one at each step of the iterator.
 
-    Stop the other scheduler before: what it sends meanwhile may be sent here as well.
+    Stop the other scheduler first, or both may send the same task. A second import changes nothing.
 
-    An entry whose name is in the app's code is as its code says; only when and how often it ran,
-    and whether it is enabled, are taken over.
+    For a name in the app's code, the definition is that of the code. Only the times and number of
+    runs, and whether it is enabled, are imported.
 
     Parameters
     ----------
     found : Iterable[FoundEntry]
-        What :func:`.beat.entries`, :func:`.redbeat.entries` or :func:`.django.entries` return.
+        From :func:`.beat.entries`, :func:`.redbeat.entries` or :func:`.django.entries`.
     dry_run : bool
-        Only tell what would become of them.
+        Yield the results, but write nothing.
     replace : bool
-        Take the place of entries of the same name, which otherwise are left as they are. What they
-        fired already is not fired again.
+        Replace entries of the same name, which are kept otherwise. Ticks that these have fired are
+        not fired again.
 
     Yields
     ------
     tuple[FoundEntry, Result]
-        Each with the definition that counts, and the problem if there is one.
+        Each entry with its final definition and problem.
 
     Raises
     ------
@@ -115,10 +113,9 @@ def take_over(
 
 
 def code_of(app: Celery) -> dict[str, Definition | DelayQError]:
-    """Return the entries in the code of an app by name, or what is wrong with them.
+    """Return the entries in the code of an app by name; an invalid entry as its error.
 
-    All its modules are imported, as a worker does: an entry in one that was not would not be taken
-    for what it is.
+    Imports all modules of the app first, as a worker does, since each may add entries.
     """
     app.loader.import_default_modules()
     app.finalize()
@@ -126,10 +123,10 @@ def code_of(app: Celery) -> dict[str, Definition | DelayQError]:
 
 
 def begin_from(found: FoundEntry, definition: Definition, now: int, zone: tzinfo) -> Periodic:
-    """Return a new entry that goes on from where another scheduler was, *now* in ms.
+    """Return an entry that continues that of another scheduler; *now* in ms.
 
-    Its next tick is the first one after the last run, or where it is known what was next, that one:
-    those since were missed, and are caught up.
+    Its next tick is the known next one, or the first one after the last run. Ticks between it and
+    *now* count as missed.
     """
     last = None if found.last_run_at is None else ms_of(found.last_run_at)
     since = last if found.since is None else ms_of(found.since)
@@ -154,19 +151,15 @@ def begin_from(found: FoundEntry, definition: Definition, now: int, zone: tzinfo
         return policy.change(Periodic(definition, there), definition, now, zone)
     if found.enabled:
         return policy.resume(paused, after, zone)
-    over = policy.resume(paused, max(after, now), zone).status == "ended"
-    return _ended(paused) if over else paused
-
-
-def _ended(entry: Periodic) -> Periodic:
-    return replace(entry, state=replace(entry.state, status="ended"))
+    resumed = policy.resume(paused, max(after, now), zone)
+    return resumed if resumed.status == "ended" else paused
 
 
 def _counting(found: FoundEntry, code: dict[str, Definition | DelayQError]) -> FoundEntry:
-    """Return it as it counts in an app with that code."""
+    """Return the entry with the definition of the app's code, if that has one."""
     in_code = None if found.as_is else code.get(found.name)
     if in_code is not None and found.problem and not (found.last_run_at or found.since):
-        return found  # workers write it by themselves
+        return found  # workers write it themselves
     if isinstance(in_code, Definition):
         return replace(found, definition=in_code, problem=None, over=False)
     if in_code is not None:
@@ -184,9 +177,37 @@ def _take(
 ) -> tuple[FoundEntry, Result]:
     if found.problem is not None or found.definition is None:
         return found, "skipped" if found.over else "refused"
-    work = partial(_write, found, found.definition, zone, dry_run, replacing, {})
+    definition = found.definition
+    result: Result = "kept"
+    #: Records that this call has sent: if a reply is lost, the next attempt finds one of them.
+    sent: dict[str, Result] = {}
+
+    def edit(store: Store, there: str | None) -> Writing | None:
+        nonlocal result
+        result = sent.get(there or "", "kept")
+        if there is not None and (there in sent or not replacing):
+            return None
+        now = store.now_ms()
+        entry = begin_from(_later(found, there), definition, now, zone)
+        if entry.status == "ended":
+            raise _Over(f"it is over: {describe(definition.schedule)} is never due from now on")
+        if definition.end is not None and ms_of(definition.end) <= now:
+            raise _Over(f"it is over since {definition.end.isoformat()}")
+        record = entry.pack()
+        if record == there:
+            return None
+        result = sent[record] = "added" if there is None else "replaced"
+        return Writing(found.name, (there or "").partition("\n")[0], record, entry.look)
+
+    def write(store: Store) -> None:
+        gate = PeriodicStore(store)
+        if dry_run:
+            edit(store, gate.get(found.name))
+        else:
+            gate.edit(found.name, partial(edit, store))
+
     try:
-        result: Result = session.ask(work)
+        session.ask(write)
     except _Over as exc:
         return replace(found, problem=str(exc), over=True), "skipped"
     except InvalidSchedule as exc:
@@ -195,52 +216,11 @@ def _take(
 
 
 class _Over(Exception):
-    """It is not due any more."""
-
-
-def _write(
-    found: FoundEntry,
-    definition: Definition,
-    zone: tzinfo,
-    dry_run: bool,
-    replacing: bool,
-    tried: dict[str, Result],
-    store: Store,
-) -> Result:
-    """Write an entry, and return what became of it.
-
-    *tried* has the records that earlier attempts may have written, when their reply was lost.
-    """
-    result: Result = "kept"
-
-    def edit(there: str | None) -> Writing | None:
-        nonlocal result
-        result = tried.get(there or "", "kept")
-        if there is not None and (there in tried or not replacing):
-            return None
-        now = store.now_ms()
-        entry = begin_from(_later(found, there), definition, now, zone)
-        if entry.status == "ended":
-            raise _Over(f"it is over: {describe(definition.schedule)} is never due from now on")
-        if definition.end is not None and ms_of(definition.end) <= now:
-            raise _Over(f"it is over since {definition.end.isoformat()}")
-        if there is not None and entry.pack() == there:
-            return None
-        result = "added" if there is None else "replaced"
-        line = "" if there is None else there.partition("\n")[0]
-        tried[entry.pack()] = result
-        return Writing(found.name, line, entry.pack(), entry.look)
-
-    gate = PeriodicStore(store)
-    if dry_run:
-        edit(gate.get(found.name))
-    else:
-        gate.edit(found.name, edit)
-    return result
+    """The entry is not due any more."""
 
 
 def _later(found: FoundEntry, there: str | None) -> FoundEntry:
-    """Return it with what the entry that is there has fired beyond that; phase as it was found."""
+    """Return *found* with the last run and count of the stored entry, if that ran later."""
     try:
         state = PeriodicState.read((there or "").partition("\n")[0])
     except DelayQError:
