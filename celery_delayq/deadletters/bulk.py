@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -24,7 +25,7 @@ from celery_delayq.utils.portions import portions
 
 
 class Change(NamedTuple):
-    """A change of dead letters that is not made yet: its call, and which of them are in it."""
+    """A change of dead letters that is to be made; *places* are the dead letters in its call."""
 
     dead_letters: Sequence[DeadLetter]
     call: Call | None
@@ -32,7 +33,7 @@ class Change(NamedTuple):
     after: Callable[[Sequence[DeadLetter]], None] | None = None
 
     def states(self, reply: Any) -> Sequence[StatusCode]:
-        """Return what became of each dead letter by the reply."""
+        """Return the status code of each dead letter from the reply."""
         states: list[StatusCode] = ["x"] * len(self.dead_letters)
         for place, state in zip(self.places, told(reply or b""), strict=True):
             states[place] = state
@@ -44,6 +45,8 @@ class Change(NamedTuple):
 
 #: Dead letters that one script call changes.
 BATCH = 100
+
+_QUEUE: Callable[[DeadLetter], str] = attrgetter("queue")
 
 
 class DeadLetterChanges(DeadLetterReader):
@@ -68,9 +71,10 @@ class DeadLetterChanges(DeadLetterReader):
         *,
         replay_in_place: bool = False,
     ) -> Bulk:
-        """Change what is meant, in batches; what dies meanwhile is left alone.
+        """Change the dead letters that match, in batches; those that die meanwhile stay.
 
-        With *replay_in_place* only what :meth:`_replayed_in_place` leaves.
+        With *replay_in_place* the scripts change most messages themselves, and *change* gets only
+        the dead letters that :meth:`_replayed_in_place` yields.
         """
         check_filter(filter)
         if filter.is_everything and not (everything or dry_run):
@@ -83,7 +87,7 @@ class DeadLetterChanges(DeadLetterReader):
             bulk.total = bulk.outcomes[Outcome.DONE] = self.count(filter)
             return bulk
         if filter.died_to is None:
-            # Else what is replayed and dies at once would be met again and again.
+            # Otherwise a task that is replayed and dies at once would be replayed again and again.
             filter = replace(filter, died_to=moment(self._ask(lambda store: store.now_ms())))
         bulk.total = self.count(
             DeadFilter(filter.queue, died_from=filter.died_from, died_to=filter.died_to)
@@ -103,7 +107,7 @@ class DeadLetterChanges(DeadLetterReader):
             for batch in portions(
                 dead_letters, BATCH, lambda dead_letter: len(dead_letter.dead_lettered.data)
             ):
-                for queue, part in groupby(sorted(batch, key=_queue_of), _queue_of):
+                for queue, part in groupby(sorted(batch, key=_QUEUE), _QUEUE):
                     found = [*part]
                     made = change(queue, found, looked)
                     looked += len(found)
@@ -116,7 +120,7 @@ class DeadLetterChanges(DeadLetterReader):
     def _replayed_in_place(
         self, filter: DeadFilter, bulk: Bulk, progress: Callable[[Bulk], object] | None
     ) -> Iterator[DeadLetter]:
-        """Run again what a filter by place means, and yield those that have to be read for that."""
+        """Replay dead letters by queue and time; yield those that a script cannot change."""
         low, high = filter.range_ms()
         for queue, layout in self._ask(lambda store: queues_of(store, filter.queue)).items():
             first: float | str = "-inf" if low is None else low
@@ -146,10 +150,6 @@ def _replay_in_place(
     token: str,
     store: Store,
 ) -> tuple[ReplayedInPlace, Sequence[DeadLettered]]:
-    """Return what became of some dead letters, and those that are left."""
+    """Return the result of one call, and the dead letters that it left."""
     found = store.dead_letters.replay_in_place(queue, layout, died_from, died_to, told, token)
     return found, store.dead_letters.read(queue, [id for id, _ in found.left]) if found.left else []
-
-
-def _queue_of(dead_letter: DeadLetter) -> str:
-    return dead_letter.queue

@@ -34,7 +34,9 @@ class DeadLetters(DeadLetterChanges):
         eta: datetime | str | None = None,
         countdown: float | None = None,
     ) -> Outcome:
-        """Run a dead letter's task again, with all its attempts: in one step it is dead no more.
+        """Run a dead letter's task again, with all its attempts, and remove the dead letter.
+
+        Both happen in one step.
 
         Parameters
         ----------
@@ -135,7 +137,7 @@ class DeadLetters(DeadLetterChanges):
         dues: Sequence[Due],
         run: str,
     ) -> Change:
-        """Return what replays dead letters of one queue; all go to one queue."""
+        """Return the change that replays dead letters of one queue; all go to one queue."""
         to, token = changes.queue or queue, uuid4().hex
         layout = self._ask(lambda store: queues_of(store, to)[to])
         replays: dict[int, Replay] = {}
@@ -145,10 +147,10 @@ class DeadLetters(DeadLetterChanges):
             try:
                 entry = replayed(dead_letter, layout, due, changes, message_id, run)
             except (RecordError, ValueError, TypeError, LookupError, AttributeError) as exc:
-                # A stranger's message may be anything.
+                # Other producers may have sent anything.
                 logger.warning("Dead letter %r is not replayed: %r", dead_letter.id, exc)
                 continue
-            # Another task that has its unique key by now keeps it.
+            # If another task has the unique key by now, the replay is refused.
             if entry.policy:
                 entry = entry._replace(policy="e 0 0")
             replays[place] = Replay(
@@ -185,14 +187,10 @@ class DeadLetters(DeadLetterChanges):
         progress: Callable[[Bulk], object] | None = None,
     ) -> Bulk:
         """Delete all dead letters that match a filter; parameters as for :meth:`replay_all`."""
+        return self._change_dead(filter, self._to_purge, dry_run, everything, progress)
 
-        def change(name: str, dead_letters: Sequence[DeadLetter], _: int) -> Change:
-            return self._to_purge(name, dead_letters)
-
-        return self._change_dead(filter, change, dry_run, everything, progress)
-
-    def _to_purge(self, queue: str, dead_letters: Sequence[DeadLetter]) -> Change:
-        """Return what forgets dead letters of one queue."""
+    def _to_purge(self, queue: str, dead_letters: Sequence[DeadLetter], _: int = 0) -> Change:
+        """Return the change that deletes dead letters of one queue."""
         names = [(each.id, each.dead_lettered.died_ms) for each in dead_letters]
         token = uuid4().hex
         call = self._ask(lambda store: store.dead_letters.delete_call(queue, names, token))

@@ -35,19 +35,20 @@ class DeadLetterReader:
         root_id: str | None = None,
         group_id: str | None = None,
     ) -> Iterator[DeadLetter]:
-        """Return an iterator over dead letters, the first that died first.
+        """Return an iterator over dead letters, in the order of their deaths.
 
-        Dead letters that come or go meanwhile are in it or not; all others are there once.
+        Each dead letter comes once. Those that are added or removed meanwhile may be missing.
 
         Parameters
         ----------
         filter : DeadFilter | None
-            Which; or its fields by name, see :class:`~celery_delayq.model.dead_letter.DeadFilter`.
+            A filter; or give the fields of one by name, see
+            :class:`~celery_delayq.model.dead_letter.DeadFilter`.
 
         Raises
         ------
         InvalidFilter, InvalidETA
-            The filter is none.
+            A field is invalid, or both a filter and fields are given.
         """
         fields = {
             "queue": queue,
@@ -63,8 +64,9 @@ class DeadLetterReader:
         return self._dead(_filter_of(filter, fields))
 
     def _dead(self, filter: DeadFilter, *, ahead: bool = False) -> Iterator[DeadLetter]:
-        """Return an iterator; with *ahead* one that has a connection for itself, where all dead
-        dead letters are of one queue.
+        """Return an iterator over dead letters that match a filter.
+
+        With *ahead* it reads pages ahead on a connection of its own, if only one queue matches.
         """
         low, high = filter.range_ms()
         all_match = filter.is_by_place
@@ -88,20 +90,20 @@ class DeadLetterReader:
         )
 
     def get(self, id: str, *, queue: str | None = None) -> DeadLetter | None:
-        """Return the dead letter with that id, or else the first one of a task with that id.
+        """Return the dead letter with that id, or else the first one of the task with that id.
 
-        The ids of both differ where a task became a dead letter several times, or where its
-        message had no readable id. Looking by the task's id reads all dead letters.
+        The two ids differ if a task became a dead letter several times, or if its message had no
+        readable id. The search by the task's id reads all dead letters.
 
         Returns
         -------
         DeadLetter | None
-            None where there is neither.
+            None if there is neither.
 
         Raises
         ------
         InvalidFilter
-            *id* is no text.
+            *id* is not a string.
         """
         if not isinstance(id, str):
             raise InvalidFilter(f"id={id!r}: expected the id of a dead letter")
@@ -119,12 +121,12 @@ class DeadLetterReader:
         """Return how many dead letters match a filter, or its *fields* as for
         ``delayq.dead_letters(…)``.
 
-        All dead letters are read unless the filter is by queue and time alone.
+        Unless the filter has only a queue and times, this reads all dead letters.
 
         Raises
         ------
         InvalidFilter, InvalidETA
-            The filter is none, or both a filter and fields are given.
+            A field is invalid, or both a filter and fields are given.
         """
         filter = _filter_of(filter, fields)
         if not filter.is_by_place:
@@ -139,7 +141,7 @@ class DeadLetterReader:
 
 
 def _filter_of(filter: DeadFilter | None, fields: Mapping[str, Any]) -> DeadFilter:
-    """Return a filter, or one of the fields that are given."""
+    """Return the filter, or a filter of the given fields."""
     given = {name: value for name, value in fields.items() if value is not None}
     if filter is not None and given:
         raise InvalidFilter(f"filter={filter!r} and {', '.join(given)}: give one of them")
@@ -147,7 +149,7 @@ def _filter_of(filter: DeadFilter | None, fields: Mapping[str, Any]) -> DeadFilt
 
 
 def check_filter(filter: DeadFilter) -> DeadFilter:
-    """Return the filter (InvalidFilter where it is none)."""
+    """Return the filter; raise InvalidFilter if it is of another type."""
     if not isinstance(filter, DeadFilter):
         raise InvalidFilter(f"filter={filter!r}: expected a DeadFilter(…)")
     return filter

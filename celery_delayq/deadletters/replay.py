@@ -1,4 +1,4 @@
-"""What a dead letter becomes when it is replayed: its task starts anew. No I/O."""
+"""The message of a dead letter that is replayed. No I/O."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from celery_delayq.model.payload import body_of
 from celery_delayq.model.task_options import check_own
 from celery_delayq.store.keys import Layout
 
-#: What our data of a message say that is not so any more when its task starts anew.
+#: Our data in a message that do not hold for a new run of its task.
 _OF_THE_PAST = frozenset(
     {"label", "eta", "place", "queue", "deliveries", "countdown", "retry_of", "retried_to"}
 )
 
 
 class ReplayChanges(NamedTuple):
-    """With what a dead letter is replayed instead of what it had; None for no change."""
+    """Changes to a task that is replayed; None for no change."""
 
     args: Sequence[Any] | None = None
     kwargs: Mapping[str, Any] | None = None
     queue: str | None = None
 
     def checked(self) -> ReplayChanges:
-        """Return these, which a task can be called with.
+        """Return the changes.
 
         Raises
         ------
         InvalidFilter
-            The queue is no name.
+            *queue* is no valid name.
         ConfigError
-            The arguments are none, or no JSON.
+            *args* is no list, *kwargs* no mapping by names, or one of them no JSON.
         """
         check_name("queue", self.queue)
         args, kwargs = self.args, self.kwargs
@@ -58,7 +58,7 @@ class ReplayChanges(NamedTuple):
         return self
 
 
-#: What stands between the name of a budget and that of the replay that it is for.
+#: Separates the name of a retry budget from that of the replay.
 _AGAIN = " again "
 
 
@@ -70,24 +70,23 @@ def replayed(
     message_id: str,
     run: str,
 ) -> Entry:
-    """Return the entry that a dead letter becomes: its task starts anew.
+    """Return the entry that replays a dead letter.
 
-    It has no retries behind it, and no ETA, since that has passed, nor a time at which it expires,
-    if that has passed too.
+    Its retries start from 0. The ETA is removed, and so is an expiry in the past.
 
     Parameters
     ----------
     layout : Layout
-        That of the queue to which it goes.
+        Layout of the queue to which it goes.
     message_id : str
-        32 characters that are new: it is another message now.
+        32 characters; the id of the new message.
     run : str
-        Names the replay: what is replayed together shares what of its budget it shared before.
+        Names the replay: tasks that are replayed together share retry budgets as before.
 
     Raises
     ------
     RecordError
-        It is no message of a task, or its arguments cannot be changed.
+        The dead letter is no message of a task, or its arguments cannot be changed.
     """
     if changes.queue is None and dead_letter.was_unbound:
         raise RecordError("it never had a queue; it needs one")
@@ -108,18 +107,18 @@ def replayed(
     if changes.args is not None or changes.kwargs is not None:
         _change_arguments(new, changes)
     if changes.queue is not None:
-        # So do its retries.
+        # Its retries go there too.
         properties["delivery_info"] = {"exchange": "", "routing_key": changes.queue}
     priority = properties.get("priority")
     step = layout.step(min(max(priority, 0), 9) if isinstance(priority, int) else 0)
     label = bool(due.ms) or envelope.is_special(new)
-    entry_id(headers["id"]).encode()  # what cannot be sent is no message of a task
+    entry_id(headers["id"]).encode()  # an id that cannot be sent is an error here
     check_own(properties)
     return Entry.of(new, step, due, label=label)
 
 
 def _own_for_replay(before: Mapping[str, Any], run: str) -> dict[str, Any]:
-    """Return our data of a message when its task starts anew."""
+    """Return our data in a message for a new run of its task."""
     own = dict(before)
     if "unique" in own:
         own["unique"] = {**own["unique"], "key": unique_key(own)}
@@ -127,7 +126,7 @@ def _own_for_replay(before: Mapping[str, Any], run: str) -> dict[str, Any]:
         del own[name]
     if isinstance(own.get("budget"), list):
         name, most = own["budget"]
-        # What was spent is another run's.
+        # A new budget, since the old one may be used up.
         own["budget"] = [f"{str(name).partition(_AGAIN)[0]}{_AGAIN}{run}", most]
     return own
 
@@ -163,6 +162,6 @@ def _change_arguments(message: dict[str, Any], changes: ReplayChanges) -> None:
         ("argsrepr", tuple(old_args), tuple(args)),
         ("kwargsrepr", old_kwargs, kwargs),
     ):
-        # Who has described arguments in another way may have something to hide.
+        # A custom description may hide secrets, so it is replaced by "…".
         usual = headers.get(name) == saferepr(before, AMQP.argsrepr_maxsize)
         headers[name] = saferepr(now, AMQP.argsrepr_maxsize) if usual else "…"

@@ -20,10 +20,10 @@ from celery_delayq.periodic.schedules import Interval, Once, register
 
 logger = logging.getLogger(__name__)
 
-#: What entries in code may say beside what beat knows.
+#: Fields and options of entries in code that beat does not know.
 OURS = ("timezone", "start", "end", "max_runs", "catch_up", "catch_up_max", "overlap")
 
-#: What beat keeps in an entry, and here has its place in Redis.
+#: Fields of beat's entries that are in Redis here.
 _IGNORED = frozenset({"name", "app", "last_run_at", "total_run_count"})
 
 
@@ -33,20 +33,20 @@ def source_of(app: Celery) -> str:
 
 
 def register_schedules(app: Celery) -> None:
-    """Let entries of the classes of schedules in the code of an app be read in this process."""
+    """Register the classes of schedules in the code of an app."""
     for entry in dict(app.conf.beat_schedule or {}).values():
         given = entry.get("schedule") if isinstance(entry, Mapping) else None
         if isinstance(given, BaseSchedule):
-            with suppress(InvalidSchedule):  # writing the entry tells of it
+            with suppress(InvalidSchedule):  # reported when the entry is written
                 register(type(given))
 
 
 def definitions_of(app: Celery) -> Iterator[tuple[str, Definition | DelayQError]]:
-    """Yield name and definition of each entry in code, or what is wrong with it."""
+    """Yield the name of each entry in code with its definition or error."""
     given = dict(app.conf.beat_schedule or {})
     keeps_results = not isinstance(app.backend, DisabledBackend)
     if keeps_results and app.conf.result_expires and not app.backend.supports_autoexpire:
-        # As beat has it.
+        # The same entry that beat adds.
         given.setdefault(
             "celery.backend_cleanup",
             {
@@ -66,12 +66,12 @@ def definitions_of(app: Celery) -> Iterator[tuple[str, Definition | DelayQError]
 
 
 def definition_of(name: str, entry: Any, source: str, zone: tzinfo) -> Definition:
-    """Return the definition of an entry as ``beat_schedule`` has it; *zone* is that of the app.
+    """Return the definition of an entry of ``beat_schedule``; *zone* is the app's time zone.
 
     Raises
     ------
     ConfigError
-        It is none that can be kept and fired.
+        The entry is invalid.
     """
     if isinstance(entry, ScheduleEntry):
         entry = {
@@ -104,9 +104,9 @@ def definition_of(name: str, entry: Any, source: str, zone: tzinfo) -> Definitio
 
 
 def said_of(definition: Definition, zone: tzinfo) -> str:
-    """Return what tells what the code says of an entry from what it said; *zone* is the app's.
+    """Return a hash that changes when the code of an entry changes; *zone* is the app's.
 
-    It has the zone too, where that counts: the definition of an entry without one stays the same.
+    If the entry has no time zone and the app's matters to its ticks, the hash depends on that too.
     """
     definition_hash = definition_hash_of(definition)
     if definition.timezone is not None or isinstance(definition.rule(0, zone), (Interval, Once)):
@@ -115,12 +115,12 @@ def said_of(definition: Definition, zone: tzinfo) -> str:
 
 
 def _named(zone: tzinfo) -> str:
-    """Return what is the same for a zone in all processes."""
+    """Return a text that names a time zone in the same way in all processes."""
     if isinstance(zone, timezone):
         return str(zone)
     name = getattr(zone, "key", None) or getattr(zone, "zone", None)  # the latter is pytz'
     if name:
         return str(name)
-    # Such as that of the host, which has none.
+    # The local time zone of a host has no name.
     offsets = [zone.utcoffset(datetime(2024, month, 1)) for month in (1, 7)]
     return f"{type(zone).__qualname__} {offsets[0]} {offsets[1]}"

@@ -1,4 +1,4 @@
-"""Schedules by rules of RFC 5545, as calendars have them: dateutil's, walked from near by."""
+"""Recurrence rules of RFC 5545, read by dateutil."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from celery_delayq.periodic.wall_clock import YEARS, moment_of, ms_of, tick_at, 
 
 _UTC = re.compile(r"\b\d{8}T\d{6}Z", re.IGNORECASE)
 
-#: What a rule repeats after, by its frequency, whatever the dates. Months and years differ.
+#: Length of one period by frequency; months and years differ in length.
 _UNITS = {
     WEEKLY: timedelta(weeks=1),
     DAILY: timedelta(days=1),
@@ -37,13 +37,13 @@ _UNITS = {
 #: Most days in one period of a frequency. Shorter ones have a part of one.
 _DAYS = {YEARLY: 366, MONTHLY: 31, WEEKLY: 7}
 
-#: What dateutil raises for rules that are none, some of it only when they are gone through.
+#: Errors of dateutil for invalid rules, some of them only while it searches for times.
 _WRONG = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
 
-#: A rule is counted anew from near by after so many repetitions.
+#: After so many repetitions the start of a rule is moved again, see :func:`_counted_near`.
 _FAR = 10
 
-#: Most times of a rule that are counted, which takes milliseconds.
+#: Largest COUNT of a rule; counting so many times takes milliseconds.
 _MOST_COUNT = 1000
 
 #: A year of seconds.
@@ -51,7 +51,7 @@ _MOST_INTERVAL = 366 * 86400
 
 
 class rrule(BaseSchedule):  # noqa: N801 - the same
-    """By a rule of RFC 5545, as calendars have them.
+    """A recurrence rule of RFC 5545, as in calendars.
 
     Parameters
     ----------
@@ -59,13 +59,13 @@ class rrule(BaseSchedule):  # noqa: N801 - the same
         ``"FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=9;BYMINUTE=0;BYSECOND=0"``, or lines of ``DTSTART``,
         ``RRULE``, ``RDATE``, ``EXDATE``.
     start : datetime | None
-        What it counts from, without a time zone by the wall clock of the entry; None for when the
-        entry is made.
+        Start of the rule; without a time zone, by the wall clock of the entry. None: the time when
+        the entry is added.
 
     Raises
     ------
     InvalidSchedule
-        It is no such rule.
+        *text* is no such rule.
     """
 
     def __init__(
@@ -80,12 +80,17 @@ class rrule(BaseSchedule):  # noqa: N801 - the same
         _check_rule(self.parsed(datetime(2000, 1, 1)), text)
 
     def parsed(self, start: datetime, zone: tzinfo = timezone.utc) -> Any:
-        """Return the rule by the wall clock of *zone*; it counts from *start* if from nothing else.
+        """Return dateutil's set of rules by the wall clock of *zone*.
+
+        Parameters
+        ----------
+        start : datetime
+            Start of the rules if neither the text nor the schedule has one.
 
         Raises
         ------
         InvalidSchedule
-            It is no rule.
+            The text is no rule.
         """
         given = self.start
         try:
@@ -94,7 +99,7 @@ class rrule(BaseSchedule):  # noqa: N801 - the same
             start = start if given is None else given
             if "TZID" in self.text.upper():
                 raise ValueError("TZID is not for a rule: an entry has a time zone")
-            # Times in UTC are those of the wall clock then.
+            # Times in UTC become times of the wall clock.
             text = _UTC.sub(lambda found: _local(found[0], zone), self.text)
             return rrulestr(text, dtstart=start, ignoretz=True, forceset=True)
         except _WRONG as exc:
@@ -104,13 +109,13 @@ class rrule(BaseSchedule):  # noqa: N801 - the same
             ) from exc
 
     def remaining_estimate(self, last_run_at: datetime) -> timedelta:
-        """Return how long it is till the next one."""
+        """Return the time until the next tick."""
         last = ms_of(self.maybe_make_aware(last_run_at))
         tick = Recurrence(self, self.tz, last).after(last)
         return timedelta.max if tick is None else moment_of(tick) - self.now()
 
     def is_due(self, last_run_at: datetime) -> Any:
-        """Tell beat whether it is time."""
+        """Return whether it is due, and when to ask again, as beat expects it."""
         left = self.remaining_estimate(last_run_at)
         due = left <= timedelta(0)
         if due:
@@ -130,17 +135,18 @@ class rrule(BaseSchedule):  # noqa: N801 - the same
 
 
 class Recurrence:
-    """By a rule of RFC 5545."""
+    """The ticks of a recurrence rule."""
 
     def __init__(self, given: rrule, zone: tzinfo, anchor: int) -> None:
         self._text, self._zone = given.text, zone
-        # Whole seconds, as all that rules know.
+        # Rules have whole seconds.
         self._rule = given.parsed(wall_of(anchor, zone).replace(microsecond=0), zone)
-        #: From when and until when a rule is near by, and that rule; at once, as threads may ask.
+        #: First and last moment for which the moved rule is used, and that rule. One tuple, since
+        #: several threads may use this.
         self._near: tuple[datetime, datetime, Any] = (datetime.max, datetime.max, None)
 
     def after(self, ms: int) -> int | None:
-        """Return the next one, None where the calendar ends before.
+        """Return the next tick, or None if the calendar ends before it.
 
         Raises
         ------
@@ -160,7 +166,7 @@ class Recurrence:
         return None
 
     def _nearby(self, wall: datetime) -> Any:
-        """Return the rule, counted from a time not long before: it goes through all from there."""
+        """Return the rule with its start moved close to *wall*: dateutil walks from the start."""
         begin, end, near = self._near
         if not begin <= wall < end:
             near = rruleset()
@@ -175,9 +181,9 @@ class Recurrence:
 
 
 def _check_rule(rule: Any, text: str) -> None:
-    """Refuse what dateutil would look for without an end, or for long."""
+    """Refuse rules whose times dateutil would search for very long."""
     if rule._exrule:
-        # It may leave nothing of the others, which only all their times would tell.
+        # It may exclude all times of the other rules, which only a full search would show.
         raise InvalidSchedule(
             f"rrule({text!r}): EXRULE is not taken, RFC 5545 has done away with it; leave out "
             "times by EXDATE, or say by RRULE only when it is due"
@@ -197,8 +203,8 @@ def _check_rule(rule: Any, text: str) -> None:
                 f"rrule({text!r}) never matches: expected a BYSETPOS of at most {_most_of(each)}, "
                 "there are no more times in one period of its FREQ"
             )
-        # The calendar ends in 9999, and there were years of every kind since. Whether a shorter
-        # frequency has a time is a matter of days: dateutil would go through all seconds for that.
+        # Search the last 40 years of the calendar: they contain every kind of year. For frequencies
+        # below a day it is enough to find a day, and much faster than to walk all seconds.
         start = each._dtstart.replace(year=9999 - YEARS, month=1, day=1)
         daily = {"freq": DAILY, "bysetpos": None} if each._freq > DAILY else {}
         try:
@@ -211,7 +217,7 @@ def _check_rule(rule: Any, text: str) -> None:
 
 
 def _most_of(rule: Any) -> int:
-    """Return how many times one period of its frequency has at most."""
+    """Return the largest number of times in one period of the rule's frequency."""
     if rule._freq < HOURLY:
         return _DAYS.get(rule._freq, 1) * len(rule._timeset)
     minutes = len(rule._byminute or ()) if rule._freq == HOURLY else 1
@@ -220,9 +226,9 @@ def _most_of(rule: Any) -> int:
 
 
 def _counted_near(rule: Any, wall: datetime) -> Any:
-    """Return a rule that has the same times after that one, counted from not long before.
+    """Return a rule with the same times after *wall* whose start is close to it.
 
-    What is limited to a number of times is not moved.
+    A rule with a COUNT is returned as it is.
     """
     start, freq, interval = rule._dtstart, rule._freq, rule._interval
     if rule._count is not None or wall <= start:
@@ -241,7 +247,7 @@ def _counted_near(rule: Any, wall: datetime) -> Any:
 
 
 def _far_from(wall: datetime, rule: Any) -> datetime:
-    """Return until when a rule that was counted anew at *wall* is near by."""
+    """Return the moment from which the start of a rule has to be moved again."""
     repeats: list[timedelta] = [
         _UNITS.get(each._freq, timedelta(days=28)) * each._interval for each in rule._rrule
     ]
@@ -252,6 +258,6 @@ def _far_from(wall: datetime, rule: Any) -> datetime:
 
 
 def _local(text: str, zone: tzinfo) -> str:
-    """Return a time in UTC, as rules have it, by a wall clock."""
+    """Return the text of a time in UTC as the text of a time by the wall clock."""
     moment = datetime.strptime(text.upper(), "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
     return f"{moment.astimezone(zone):%Y%m%dT%H%M%S}"

@@ -1,10 +1,10 @@
-"""When periodic entries are due: the ticks of every kind of schedule. No I/O, no clock of its own.
+"""Rules: when each kind of schedule is due. No I/O, no clock of its own.
 
-A *tick* is a moment in ms since 1970. All times are given: they come from Redis' clock.
+A *tick* is a moment in ms since 1970, by Redis' clock.
 
-Times of day are those of a wall clock in a time zone. One that does not exist, since clocks are set
-forward, is the next one that does; one that exists twice, since they are set back, counts once, the
-first time.
+Times of day are by the wall clock of a time zone. A time that does not exist, because clocks are
+set forward, becomes the next one that does. A time that exists twice, because clocks are set back,
+counts once, the first time.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ __all__ = ["Polled", "Rule", "clocked", "latest", "register", "rrule", "rule_of"
 
 K = TypeVar("K", bound=type[BaseSchedule])
 
-#: The classes of the app's own schedules by their import path. What Redis has is looked up here and
-#: nowhere else: nothing is imported because Redis names it.
+#: The app's own classes of schedules by import path. A path in Redis is only looked up here, and
+#: never imported.
 _REGISTERED: dict[str, type[BaseSchedule]] = {}
 
-#: Most steps from one tick to the next of schedules that say only when to ask again.
+#: Most times that a schedule is asked for its next tick.
 STEPS = 1000
 
 _DAY = 86_400_000
 
 
 class Rule(Protocol):
-    """When an entry is due."""
+    """The ticks of an entry."""
 
     def after(self, ms: int) -> int | None:
-        """Return the first tick after that moment, None when there is none any more."""
+        """Return the first tick after a moment (ms), or None after the last one."""
 
 
 class clocked(BaseSchedule):  # noqa: N801 - named as Celery's schedules are
@@ -55,7 +55,7 @@ class clocked(BaseSchedule):  # noqa: N801 - named as Celery's schedules are
     Raises
     ------
     InvalidSchedule
-        It has none.
+        *at* has no time zone.
     """
 
     def __init__(self, at: datetime, nowfun: Any = None, app: Any = None) -> None:
@@ -68,12 +68,12 @@ class clocked(BaseSchedule):  # noqa: N801 - named as Celery's schedules are
         self.at = at
 
     def remaining_estimate(self, last_run_at: datetime) -> timedelta:  # noqa: ARG002 - beat's
-        """Return how long it is till then."""
+        """Return the time until *at*."""
         remaining: timedelta = self.at - self.now()
         return remaining
 
     def is_due(self, last_run_at: datetime) -> Any:
-        """Tell beat whether it is time."""
+        """Return whether it is due, and when to ask again, as beat expects it."""
         left = self.remaining_estimate(last_run_at).total_seconds()
         if last_run_at >= self.at:
             return schedstate(False, math.inf)
@@ -92,14 +92,14 @@ class clocked(BaseSchedule):  # noqa: N801 - named as Celery's schedules are
 
 
 def register(kind: K) -> K:
-    """Let entries of a class of schedules be read in this process; a decorator.
+    """Register a class of schedules, so that this process can read its entries; a decorator.
 
-    A class of ``beat_schedule``, or of a schedule that this process has given to a call, is known.
+    Classes in ``beat_schedule``, and those of schedules in calls, are registered already.
 
     Raises
     ------
     InvalidSchedule
-        It is no class of schedules at the top of a module.
+        *kind* is no class of schedules, or is not at the top of a module.
     """
     if not (isinstance(kind, type) and issubclass(kind, BaseSchedule)):
         raise InvalidSchedule(f"{kind!r} is no class of schedules")
@@ -124,19 +124,19 @@ def path_of(kind: type) -> str:
 
 
 def rule_of(given: BaseSchedule, zone: tzinfo, anchor: int) -> Rule:
-    """Return when a schedule is due.
+    """Return the rule of a schedule.
 
     Parameters
     ----------
     zone : tzinfo
-        Whose wall clock counts.
+        The time zone of its times of day.
     anchor : int
-        From when intervals are counted, and rules that say nothing else (ms).
+        Start of intervals, and of recurrence rules without a start (ms).
 
     Raises
     ------
     InvalidSchedule
-        It is never due, or is no schedule.
+        *given* is never due, or is no schedule.
     """
     kind = type(given)
     if kind is schedule:
@@ -153,11 +153,11 @@ def rule_of(given: BaseSchedule, zone: tzinfo, anchor: int) -> Rule:
 
 
 def latest(rule: Rule, after: int, until: int, most: int) -> list[int]:
-    """Return the last ticks after one moment and until the other, at most so many, in order."""
+    """Return the last ticks in (after, until], at most *most*, in order."""
     width = 1000
     while True:
-        # Years may have passed, of which few ticks are asked for. What is asked may say other ones
-        # from another moment, which matters little after a day.
+        # Begin close to *until*, since years may have passed. A polled schedule may give other
+        # ticks from another moment, so it is asked from *after* if that is within a day.
         near = isinstance(rule, Polled) and until - after <= _DAY
         start = after if near else max(after, until - width)
         found: deque[int] = deque(maxlen=most)
@@ -178,7 +178,7 @@ class Interval:
     anchor: int
 
     def after(self, ms: int) -> int:
-        """Return the next one; none is before the anchor."""
+        """Return the next tick; none is before the anchor."""
         return self.anchor + max(1, (ms - self.anchor) // self.every + 1) * self.every
 
 
@@ -189,14 +189,14 @@ class Once:
     at: int
 
     def after(self, ms: int) -> int | None:
-        """Return it, if it is still to come."""
+        """Return the moment if it is after *ms*."""
         return self.at if self.at > ms else None
 
 
 class Polled:
-    """As the schedule itself says when it is asked as beat does: ``solar``, and what others make.
+    """Ticks from ``is_due``, called as beat does: for ``solar`` and the app's own classes.
 
-    Its ``now()`` is the moment in question; a class that asks another clock cannot be foreseen.
+    The schedule's ``now()`` is set to the moment in question; other clocks are not supported.
     """
 
     def __init__(self, given: BaseSchedule, zone: tzinfo) -> None:
@@ -210,12 +210,12 @@ class Polled:
         self._zone = zone
 
     def after(self, ms: int) -> int | None:
-        """Return the next one.
+        """Return the next tick.
 
         Raises
         ------
         InvalidSchedule
-            Asked again and again it is not due, or it fails.
+            The schedule fails, or is not due after :data:`STEPS` calls.
         """
         last = moment_of(ms).astimezone(self._zone)
         at = ms
@@ -225,7 +225,7 @@ class Polled:
                 return at
             if seconds > LONGEST:
                 return None
-            # In whole µs, as a float of 2.007 s is more than 2007 ms.
+            # Rounded to µs first, since the float 2.007 s is more than 2007 ms.
             at += max(1, math.ceil(round(seconds * 1000, 3)))
             if at - ms > LONGEST * 1000:
                 return None
@@ -249,9 +249,9 @@ class Polled:
 
 
 class Rounded:
-    """Every so many whole days, hours, minutes or seconds of the wall clock, as ``relative`` says.
+    """Intervals with ``relative=True``: whole days, hours, minutes or seconds of the wall clock.
 
-    What an interval has beyond its largest unit does not count, as with Celery: it is rounded off.
+    As in Celery, an interval is rounded down to its largest unit.
     """
 
     def __init__(self, given: schedule, zone: tzinfo, anchor: int) -> None:
@@ -259,7 +259,7 @@ class Rounded:
         unit = next((unit for unit in (86400, 3600, 60, 1) if seconds >= unit), None)
         if unit is None:
             raise InvalidSchedule(f"every {seconds:g} s: relative is for seconds and more")
-        # Only days and hours are not the same everywhere.
+        # Time zones make no difference for minutes and seconds.
         self._zone = zone if unit >= 3600 else timezone.utc
         self._every = timedelta(seconds=seconds // unit * unit)
         wall = wall_of(anchor, self._zone)
@@ -267,7 +267,7 @@ class Rounded:
         self._start = day + (wall - day) // timedelta(seconds=unit) * timedelta(seconds=unit)
 
     def after(self, ms: int) -> int:
-        """Return the next one; none is before the anchor."""
+        """Return the next tick; none is before the anchor."""
         passed = (wall_of(ms, self._zone) - self._start) // self._every
         while True:
             passed = max(0, passed) + 1

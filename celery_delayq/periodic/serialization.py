@@ -1,4 +1,4 @@
-"""Schedules as JSON, and in words. Nothing is pickled: a class is kept by its import path."""
+"""Schedules as JSON, and in words. Nothing is pickled: a class is stored by its import path."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ _UNITS = {"d": timedelta(days=1), "h": timedelta(hours=1), "m": timedelta(minute
 
 
 def dumps_form(given: BaseSchedule) -> dict[str, Any]:
-    """Return a schedule as JSON has it.
+    """Return the form of a schedule in JSON.
 
     Raises
     ------
     InvalidSchedule
-        It is of a class of its own that says not how to make it anew: see
-        :func:`object.__reduce__`.
+        The ``__reduce__`` of its own class does not return that class and arguments in JSON.
     """
     kind = type(given)
     if kind is schedule:
@@ -51,9 +50,9 @@ def loads_form(data: Any) -> BaseSchedule:
     Raises
     ------
     ScheduleNotImportable
-        It is of a class that is not registered here.
+        Its class is not registered in this process.
     InvalidSchedule
-        It is no form of a schedule, or its class does not take what it was made of.
+        *data* is no form of a schedule, or its class refuses the arguments.
     """
     if not isinstance(data, Mapping):
         raise InvalidSchedule(f"{data!r}: expected the form of a schedule")
@@ -97,7 +96,7 @@ def describe(given: BaseSchedule) -> str:
 
 
 def _span(every: timedelta) -> str:
-    """Return a duration in full, as the options of commands take it: ``1h 30m``, ``0.25s``."""
+    """Return a duration in full, in the syntax of command options: ``1h 30m``, ``0.25s``."""
     if every < timedelta(0):
         return f"{every.total_seconds():g}s"
     rest = every
@@ -105,7 +104,7 @@ def _span(every: timedelta) -> str:
     for unit, size in _UNITS.items():
         number, rest = divmod(rest, size)
         parts += [f"{number}{unit}"] if number else []
-    # A float would not have them all.
+    # A float would lose digits.
     seconds = f"{rest.seconds}.{rest.microseconds:06}".rstrip("0").rstrip(".")
     if rest or not parts:
         parts.append(f"{seconds}s")
@@ -139,7 +138,7 @@ _ADVICE = "its __reduce__ must return (class, arguments), the arguments as JSON"
 
 
 def _class(path: Any) -> type[BaseSchedule]:
-    """Return the class of a path, if the app has registered it: nothing is imported."""
+    """Return the registered class of a path; nothing is imported."""
     if not isinstance(path, str) or "<" in path:
         raise InvalidSchedule(f"{path}: expected a class that can be imported; {_AT_THE_TOP}")
     found = registered(path)

@@ -1,14 +1,14 @@
-"""Between ticks, in ms since 1970, and what the clocks on walls show. No I/O, no clock of its own.
+"""Conversion between ticks (ms since 1970) and wall clocks. No I/O, no clock of its own.
 
-A time of day that does not exist, since clocks are set forward, is the next one that does; one that
-exists twice, since they are set back, counts once, the first time.
+A time of day that does not exist, because clocks are set forward, becomes the next one that does. A
+time that exists twice, because clocks are set back, counts once, the first time.
 """
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone, tzinfo
 
-#: So many years ahead a time is looked for: those of 29 February that is a Monday come 40 apart.
+#: Years to search for a next tick: 29 February may be a Monday only every 40 years.
 YEARS = 40
 
 #: The same in seconds.
@@ -24,20 +24,17 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def wall_of(ms: int, zone: tzinfo) -> datetime:
-    """Return what a wall clock shows then."""
+    """Return the time of a tick by the wall clock of a time zone."""
     return moment_of(ms).astimezone(zone).replace(tzinfo=None)
 
 
 def tick_at(wall: datetime, zone: tzinfo) -> int:
-    """Return when a wall clock shows that for the first time, or where it never does, when it
-    shows something later for the first time.
-    """
+    """Return when a wall clock first shows that time, or a later one if it never shows it."""
     aware = wall.replace(tzinfo=zone)
     back = aware.astimezone(timezone.utc).astimezone(zone).replace(tzinfo=None)
     if back == wall:
         return ms_of(aware)
-    # It is in a gap: with the offset before it, it comes out behind it, and with that after it
-    # before; the gap ends where both meet.
+    # The time is in a gap. The two offsets give a moment before the gap's end and one after it.
     before, after = aware.replace(fold=1), aware
     low, high = sorted((ms_of(before), ms_of(after)))
     while high - low > 1:
@@ -50,7 +47,7 @@ def tick_at(wall: datetime, zone: tzinfo) -> int:
 
 
 def ms_of(moment: datetime) -> int:
-    """Return an aware moment as a tick, rounded up: nothing is early."""
+    """Return the tick of an aware moment, rounded up so that no tick is early."""
     return -((_EPOCH - moment) // MS)
 
 
@@ -60,5 +57,5 @@ def ms_until(moment: datetime) -> int:
 
 
 def moment_of(ms: int) -> datetime:
-    """Return when a tick is, in UTC."""
+    """Return the moment of a tick in UTC."""
     return _EPOCH + ms * MS
