@@ -8,18 +8,16 @@ from urllib.parse import quote
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from celery_delayq.model.envelope import Due, Entry, Record, task_field
+from celery_delayq.model.envelope import Due, Entry, Record
 from celery_delayq.store.keys import Keys, Layout
 from celery_delayq.store.leases import Reserved
-from celery_delayq.store.schedule import Store
 from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.lua.bench import FAR, QUEUE, Bench
 from tests.support.model import QueueModel
 from tests.support.model_clock import go_unwatched, pass_time
 from tests.support.model_tracking import Label, about
 
-QUEUE = "q"
 LAYOUT = Layout(steps=(0, 3, 9))
-FAR = 4_000_000_000_000
 LEASE = 600
 
 #: Hashes of messages of this length are tables.
@@ -47,7 +45,7 @@ class LeaseMachine(RuleBasedStateMachine):
         super().__init__()
         self.client = self.redis.client
         self.client.flushall()
-        self.store = Store(self.client, Keys(), LAYOUT)
+        self.store = Bench(self.client, Keys(), LAYOUT)
         self.model = QueueModel(name=QUEUE, layout=LAYOUT)
         self.number = 0
         self.live: list[str] = ["w0", "w1"]
@@ -61,7 +59,7 @@ class LeaseMachine(RuleBasedStateMachine):
         self.used: set[tuple[str, str]] = set()
         #: Process, field and entry.
         self.last_retry: tuple[str, str, Entry] | None = None
-        #: Nonces of what was cancelled.
+        #: Message ids of cancelled messages.
         self.cancelled: set[str] = set()
         #: Whether a consumer has popped the marker since a script has set it.
         self.popped = False
@@ -121,10 +119,8 @@ class LeaseMachine(RuleBasedStateMachine):
     @rule(step=steps, begin=begins)
     def publish_ready(self, step: int, begin: bytes) -> None:
         message = self.new_message(begin)
-        call = self.store.ready_call(QUEUE)
-        call.add(step, message)
         self.model.push(step, message)
-        assert self.store.run(call) == 1
+        self.store.push(message, step=step)
 
     # -- dispatchers
 
@@ -134,13 +130,7 @@ class LeaseMachine(RuleBasedStateMachine):
         self.make_due(data.draw(st.sampled_from(sorted(self.model.scheduled))), due)
 
     def make_due(self, name: str, due: int) -> None:
-        key, entry = self.store.keys.queue(QUEUE), self.model.scheduled[name]
-        task = task_field(entry.record.task)
-        self.client.zadd(key.due, {name: due})
-        self.client.zrem(key.tasks, f"{task}\0{entry.due:015d}\0{name}")
-        self.client.zrem(key.paused_due, f"{task}\0{entry.due:015d}\0{name}")
-        self.client.zadd(key.tasks, {f"{task}\0{due:015d}\0{name}": 0})
-        self.client.zadd(self.store.keys.next_due, {QUEUE: due}, lt=True)
+        self.store.become_due(name, due)
         self.model.becomes_due(name, due)
 
     @rule(limit=limits)
@@ -286,8 +276,7 @@ class LeaseMachine(RuleBasedStateMachine):
         return name.partition(":")[0] == message_id
 
     def ask(self, who: str, message_id: str, limit: int, lists: int, others: int) -> Reserved:
-        call = self.store.leases.acquire_call(QUEUE, who, LEASE, message_id, limit, lists, others)
-        reserved = Reserved.read(self.store.run(call))
+        reserved = self.store.reserve(message_id, limit, who=who, lists=lists, others=others)
         assert reserved == self.model.reserve(who, LEASE, message_id, limit, lists, others)
         labels = [Label.of(message) for _, message, _ in reserved.messages]
         assert not self.cancelled & {label.message_id for label in labels if label}

@@ -11,7 +11,8 @@ from hypothesis.stateful import initialize, precondition, rule
 from celery_delayq.model.dead_letter import DeadLettered
 from celery_delayq.model.lookup import StatusCode as Outcome
 from celery_delayq.store.dead_letters import Replay
-from tests.lua.machine import LAYOUT, QUEUE, details, ids, steps
+from tests.lua.bench import QUEUE
+from tests.lua.machine import LAYOUT, details, ids, steps
 from tests.lua.machine_schedule import ScheduleMachine, dues, record_of, uniques
 from tests.support.model_schedule import StatusCode
 from tests.support.model_tracking import Label

@@ -16,15 +16,14 @@ from celery_delayq.model.publish_outcome import Put
 from celery_delayq.store import control
 from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.replies import Puts
-from tests.lua.bench import repeating
-from tests.lua.machine import FAR, LAYOUT, QUEUE, SKIP, LeaseMachine, ids, limits, steps
+from tests.lua.bench import FAR, QUEUE, repeating
+from tests.lua.machine import LAYOUT, SKIP, LeaseMachine, ids, limits, steps
 from tests.support.model_tracking import Label
 
 dues = st.integers(0, 1) | st.integers(FAR, FAR + 9)
 tasks = st.sampled_from(["tasks.t", "tasks.t", "tasks t2"])
 uniques = st.sampled_from(["-", "-", "sk", "dk", "dk", "dl"])
 policies = st.sampled_from("rrlke")
-#: Times at which something may be due, mostly none.
 #: How many names a call looks at: with few, several messages with one id take several calls.
 batches = st.sampled_from([1, 2, 3, 100])
 if_dues = st.sampled_from([None, None, None, *range(1, 10), *range(FAR, FAR + 10)])
@@ -105,7 +104,7 @@ class ScheduleMachine(LeaseMachine):
         )
 
     def put(self, entries: list[Entry], limit: int = 0, *, retry: bool = False) -> list[Put]:
-        """Publish in one call; the policy of an entry is its first letter yet."""
+        """Publish in one call; entries come with the first character of their policy."""
         call = self.store.puts(QUEUE)
         call.args[3] = limit
         for each in entries:

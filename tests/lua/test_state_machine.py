@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import invariant, run_state_machine_as_test
 
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.lua.machine import LAYOUT, QUEUE
+from tests.lua.bench import QUEUE
+from tests.lua.machine import LAYOUT
 from tests.lua.machine_dead_letters import DeadLetterMachine
 from tests.support.faults.scale import LONG, scaled
 from tests.support.keyspace import snapshot

@@ -42,7 +42,7 @@ class Scheduled(NamedTuple):
 
 
 class Label(NamedTuple):
-    """What scripts know of a message: *unique* is a key behind a dead letter, its scope, or
+    """What scripts know of a message: *unique* is ``s`` or ``d``, its scope, and a key, or
     ``-``."""
 
     id: str
@@ -114,7 +114,7 @@ class Tracking:
     running: dict[str, Tracked] = field(default_factory=dict)
     duplicate_ids: set[str] = field(default_factory=set)
     owners: dict[str, Owner] = field(default_factory=dict)
-    #: Nonces of those that have lost their key to another, or never had it.
+    #: Ids of messages that have lost their key to another one, or never had it.
     disowned: set[str] = field(default_factory=set)
 
     # -- names

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from celery_delayq.model.envelope import Entry
 from celery_delayq.model.lookup import Location, Name
 from tests.lua.bench import FAR, QUEUE, Bench, entry, labelled
 
@@ -13,10 +14,10 @@ def find(store: Bench, *ids: str) -> list[Location]:
 
 
 @pytest.mark.parametrize("what", [labelled("a"), entry("a", FAR)], ids=["labelled", "unlabelled"])
-def test_a_scheduled_entry_is_found_with_its_record(store: Bench, what: object) -> None:
-    store.put(what)  # type: ignore[arg-type]
+def test_a_scheduled_entry_is_found_with_its_record(store: Bench, what: Entry) -> None:
+    store.put(what)
 
-    assert find(store, "a") == [Location("a", "scheduled", FAR, what.data)]  # type: ignore[attr-defined]
+    assert find(store, "a") == [Location("a", "scheduled", FAR, what.data)]
 
 
 def test_of_a_paused_due_entry_the_due_is_told(store: Bench) -> None:

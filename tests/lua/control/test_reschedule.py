@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_delayq.model.envelope import Due
+from celery_delayq.model.envelope import Due, Entry
 from celery_delayq.model.lookup import Name, StatusCode
 from tests.lua.bench import FAR, QUEUE, Bench, as_scheduled, entry, labelled, repeating, taken_by
 
@@ -12,16 +12,16 @@ LATER = Due(FAR + 100)
 
 
 def move(store: Bench, id: str, due: Due = LATER, if_due: int | None = None) -> StatusCode:
-    [dead_letter] = store.control.reschedule(QUEUE, [(id, due, if_due)])
-    return dead_letter
+    [code] = store.control.reschedule(QUEUE, [(id, due, if_due)])
+    return code
 
 
 @pytest.mark.parametrize("what", [labelled("a"), entry("a", FAR)], ids=["labelled", "unlabelled"])
-def test_an_entry_has_a_new_place_everywhere(store: Bench, what: object) -> None:
-    store.put(what)  # type: ignore[arg-type]
+def test_an_entry_has_a_new_place_everywhere(store: Bench, what: Entry) -> None:
+    store.put(what)
 
     assert move(store, "a", Due(FAR - 5)) == "d"
-    assert store.state() == as_scheduled(what._replace(due=Due(FAR - 5)))  # type: ignore[attr-defined]
+    assert store.state() == as_scheduled(what._replace(due=Due(FAR - 5)))
 
 
 def test_where_it_is_due_later_the_next_due_may_be_early_once(store: Bench) -> None:

@@ -13,12 +13,6 @@ def scheduled(store: Bench, skip_after: int, *, late: int, unique: str = "-") ->
     store.become_due("a", store.now_ms() - late)
 
 
-def make_late(store: Bench, name: str, due_ms: int = 5) -> None:
-    """Make it as if a ready message had been due long ago."""
-    message_id, _, rest = (store.client.hget("{q}:ready_index", name) or b"").split(b" ", 2)
-    store.client.hset("{q}:ready_index", name, b"%b %d %b" % (message_id, due_ms, rest))
-
-
 @pytest.mark.parametrize(("skip_after", "late"), [(0, 10**9), (60_000, 0), (60_000, 50_000)])
 def test_what_is_in_time_runs(store: Bench, skip_after: int, late: int) -> None:
     scheduled(store, skip_after, late=late)
@@ -59,7 +53,7 @@ def test_others_beside_it_are_promoted(store: Bench) -> None:
 def test_what_is_late_in_the_ready_list_is_dead(store: Bench) -> None:
     late, other = labelled("a", skip_after=1000, unique="dk"), labelled("b", skip_after=1000)
     store.make_ready(late, other, due_ms=store.now_ms())
-    make_late(store, "a")
+    store.set_ready_index_due("a", 5)
 
     reserved = store.reserve()
 
@@ -75,7 +69,7 @@ def test_what_is_late_in_the_ready_list_is_dead(store: Bench) -> None:
 
 def test_what_was_cancelled_is_not_dead_for_being_late(store: Bench) -> None:
     store.make_ready(labelled("a", skip_after=1000), due_ms=store.now_ms())
-    make_late(store, "a")
+    store.set_ready_index_due("a", 5)
     store.cancel("a")
 
     assert store.reserve().messages == []
@@ -87,7 +81,7 @@ def test_what_came_back_late_is_dead(store: Bench) -> None:
     store.reserve()
     store.pass_time()
     store.reclaim_expired()
-    make_late(store, "a")
+    store.set_ready_index_due("a", 5)
 
     assert store.reserve("2").messages == []
     assert [dead_letter.id for dead_letter in store.dead_letters.all(QUEUE)] == ["a"]
@@ -99,7 +93,7 @@ def test_what_is_to_be_delivered_alone_may_be_late_too(store: Bench) -> None:
     store.reserve()
     store.pass_time()
     assert store.reclaim_expired(most=1).quarantined == 1
-    make_late(store, "a")
+    store.set_ready_index_due("a", 5)
 
     assert store.reserve("2").messages == []
     assert {"{q}:quarantined", "{q}:deliveries", "{q}:ready_index"}.isdisjoint(store.state())

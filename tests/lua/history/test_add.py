@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
+from celery_delayq.model.envelope import Entry
 from celery_delayq.settings import Limits
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.leases import Acked
+from celery_delayq.store.scripting.calls import Call
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.lua.bench import (
     FAR,
@@ -44,6 +46,11 @@ def ack(store: Bench, **runs: bytes) -> int:
     """Acknowledge the messages in places that are named, with their lines."""
     call = store.leases.ack_call(QUEUE, "me", {f"1:{n[1:]}": run for n, run in runs.items()})
     return Acked(*store.run(call)).known
+
+
+def replace_call(store: Bench, what: Entry, field: str, run: bytes) -> Call:
+    """Return the call that schedules a retry and tells of the run before it."""
+    return store.leases.replace_call(QUEUE, what, QUEUE, "me", field, when_due="push", run=run)
 
 
 # -- ack
@@ -106,9 +113,7 @@ def test_a_retry_tells_of_its_run_and_the_ack_does_not_tell_again(
     store: Bench, caller: Bench
 ) -> None:
     [field] = store.hold(b"a")
-    call = caller.leases.replace_call(
-        QUEUE, entry("r", FAR), QUEUE, "me", field, when_due="push", run=b"tried"
-    )
+    call = replace_call(caller, entry("r", FAR), field, b"tried")
     caller.run(call)
     assert lines(store) == [b"tried"]
 
@@ -119,9 +124,7 @@ def test_a_retry_tells_of_its_run_and_the_ack_does_not_tell_again(
 
 
 def test_a_retry_whose_lease_is_gone_is_not_told(store: Bench) -> None:
-    call = store.leases.replace_call(
-        QUEUE, entry("r", FAR), QUEUE, "me", "1:1", when_due="push", run=b"tried"
-    )
+    call = replace_call(store, entry("r", FAR), "1:1", b"tried")
 
     assert store.run(call) == b"gone"
     assert lines(store) == []
@@ -135,9 +138,7 @@ def test_a_retry_that_lost_its_unique_key_is_told(store: Bench) -> None:
     [(field, _, _)] = store.reserve().messages
     store.put(other)
     again = retried(one, "again")
-    call = store.leases.replace_call(
-        QUEUE, again, QUEUE, "me", field, when_due="push", run=b"tried"
-    )
+    call = replace_call(store, again, field, b"tried")
 
     assert store.run(call) == b"superseded"
     assert lines(store) == [b"tried"]
@@ -200,41 +201,29 @@ def test_about_as_many_are_kept_as_wanted(store: Bench) -> None:
     assert store.history.first() is not None
 
 
-def end_by_ack(store: Bench) -> object:
-    return ack(store, _1=b"run")
+#: By name: a call that ends the message under ``1:1`` and tells of its run.
+ENDS: dict[str, Callable[[Bench], object]] = {
+    "ack": lambda s: ack(s, _1=b"run"),
+    "dead letter": lambda s: s.leases.dead_letter(QUEUE, "me", "1:1", "id", "why", b"", b"run"),
+    "retry": lambda s: s.run(replace_call(s, entry("r", FAR), "1:1", b"run")),
+}
 
 
-def end_by_dead_letter(store: Bench) -> object:
-    return store.leases.dead_letter(QUEUE, "me", "1:1", "id", "why", b"", b"run")
-
-
-def end_by_retry(store: Bench) -> object:
-    return store.run(
-        store.leases.replace_call(
-            QUEUE, entry("r", FAR), QUEUE, "me", "1:1", when_due="push", run=b"run"
-        )
-    )
-
-
-@pytest.mark.parametrize("end", [end_by_ack, end_by_dead_letter, end_by_retry])
-def test_a_history_of_another_type_keeps_no_message_held(
-    store: Bench, end: Callable[[Bench], object]
+@pytest.mark.parametrize("full", [False, True], ids=["key of another type", "full server"])
+@pytest.mark.parametrize("end", ENDS)
+def test_a_history_that_cannot_be_written_keeps_no_message_held(
+    store: Bench, end: str, full: bool
 ) -> None:
-    store.client.set(KEY, "not ours")
     store.hold(b"a")
+    if full:
+        store.fill()
+    else:
+        store.client.set(KEY, "not ours")
 
-    assert end(store)
+    assert ENDS[end](store)
+
     assert store.client.hgetall("{q}:leased:me") in ({}, {b"1:1": b""})
-    assert store.client.get(KEY) == b"not ours"
-
-
-@pytest.mark.parametrize("end", [end_by_ack, end_by_dead_letter, end_by_retry])
-def test_a_full_server_keeps_no_message_held(store: Bench, end: Callable[[Bench], object]) -> None:
-    store.hold(b"a")
-    store.fill()
-
-    assert end(store)
-    assert store.client.hgetall("{q}:leased:me") in ({}, {b"1:1": b""})
+    assert full or store.client.get(KEY) == b"not ours"
 
 
 def test_a_full_server_has_no_room_for_runs_that_free_none(store: Bench) -> None:

@@ -68,14 +68,6 @@ def test_what_others_hold_is_not_extended(store: Bench) -> None:
     assert store.state()["{q}:leases"] == {b"me": 10, b"other": 5}
 
 
-def test_a_beat_that_comes_before_the_reaper_saves_what_is_held(store: Bench) -> None:
-    store.hold(b"a")
-    store.pass_time()
-
-    assert store.leases.extend(QUEUE, "me", LEASE) == 1
-    assert store.reclaim_expired() == (False, 0, 0, 0)
-
-
 def test_a_beat_that_comes_after_the_reaper_tells_that_all_is_lost(store: Bench) -> None:
     store.hold(b"a")
     store.pass_time()

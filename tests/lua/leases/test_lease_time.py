@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
+from redis import Redis
 
 from tests.lua.bench import FAR, LEASE, QUEUE, Bench
 from tests.support.model_clock import CLOCK, go_unwatched, set_clock_back
@@ -88,28 +91,21 @@ def test_a_time_between_two_looks_shorter_than_patience_counts(store: Bench) -> 
     assert store.state()["{q}:leases"] == {b"me": -2}
 
 
-def test_lease_time_stands_still_while_nobody_looks(store: Bench) -> None:
+@pytest.mark.parametrize(
+    ("jump", "gaps"),
+    [(go_unwatched, (PATIENCE + 20, LEASE, 86_400)), (set_clock_back, (1, 3600, 86_400))],
+)
+def test_lease_time_stands_still_while_nobody_looks_and_when_the_clock_goes_back(
+    store: Bench, jump: Callable[[Redis, float], None], gaps: tuple[float, ...]
+) -> None:
     store.hold(b"a")
     store.pass_time(240)
 
-    for gap in (PATIENCE + 20, LEASE, 86_400):
-        go_unwatched(store.client, gap)
+    for gap in gaps:
+        jump(store.client, gap)
         assert look(store) == ()
         assert store.state()["{q}:leases"] == {b"me": 6}
         assert store.state()["delayq:lease_ends"] == {b"q": 6}
-
-    store.pass_time(420)
-    assert look(store) == ("q",)
-
-
-def test_lease_time_stands_still_when_the_clock_goes_back(store: Bench) -> None:
-    store.hold(b"a")
-    store.pass_time(240)
-
-    for jump in (1, 3600, 86_400):
-        set_clock_back(store.client, jump)
-        assert look(store) == ()
-        assert store.state()["{q}:leases"] == {b"me": 6}
 
     store.pass_time(420)
     assert look(store) == ("q",)

@@ -264,17 +264,6 @@ def test_a_message_that_is_held_too_often_is_a_quarantined_and_then_dead(store: 
     assert abs(dead_letter.died_ms - store.now_ms()) < 5000
 
 
-def test_a_quarantined_that_is_done_at_last_is_forgotten(store: Bench) -> None:
-    store.hold(b"a")
-    store.pass_time()
-    store.reclaim_expired(most=1)
-    assert store.reserve("2").alone
-
-    store.ack("2:1")
-
-    assert store.state() == {"delayq:lease_ends": {b"q": 10}, "{q}:leases": {b"me": 10}}
-
-
 @pytest.mark.parametrize(
     ("alone", "before", "most", "expected"),
     [

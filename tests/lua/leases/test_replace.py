@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+from celery_delayq.model.envelope import Entry
 from celery_delayq.store.leases import WhenDue
 from tests.lua.bench import FAR, LAYOUT, QUEUE, Bench, any_bytes, bodies, counts, entry
 
@@ -151,19 +154,6 @@ def test_a_quarantined_may_be_retried(store: Bench) -> None:
 # -- a lease that is gone
 
 
-@pytest.mark.parametrize("due_ms", [1, FAR])
-@pytest.mark.parametrize("when_due", ["push", "leave"])
-def test_without_the_message_nothing_is_stored(
-    store: Bench, due_ms: int, when_due: WhenDue
-) -> None:
-    store.hold(b"a", b"b")
-    store.ack("1:1")
-    before = store.state()
-
-    assert store.replace(entry("r", due_ms), when_due=when_due) == "gone"
-    assert store.state() == before
-
-
 def test_what_was_given_to_others_meanwhile_is_theirs_to_retry(store: Bench) -> None:
     store.hold(b"a")
     store.pass_time()
@@ -179,45 +169,40 @@ def test_what_was_given_to_others_meanwhile_is_theirs_to_retry(store: Bench) -> 
 # -- a reply was lost
 
 
+#: By name: the retry that is sent twice, steps between both calls, and the second answer.
+AGAIN: dict[str, tuple[Entry, list[Callable[[Bench], object]], str]] = {
+    "scheduled": (entry("r", FAR), [], "duplicate"),
+    "ready": (entry("r", 1), [], "duplicate"),
+    "promoted": (entry("r", 5, relative=True), [lambda s: s.promote_soon()], "duplicate"),
+    "done": (entry("r", 1), [lambda s: s.reserve("2"), lambda s: s.ack("2:1")], "duplicate"),
+    "acknowledged": (entry("r", FAR), [lambda s: s.ack("1:1")], "gone"),
+    "acknowledged when it is due": (entry("r", 1), [lambda s: s.ack("1:1")], "gone"),
+}
+
+
+@pytest.mark.parametrize("state", AGAIN)
+@pytest.mark.parametrize("when_due", ["push", "leave"])
+def test_doing_it_again_stores_nothing_more(store: Bench, state: str, when_due: WhenDue) -> None:
+    retry, between, expected = AGAIN[state]
+    store.hold(b"a")
+    store.replace(retry)
+    for step in between:
+        step(store)
+    before = store.state()
+
+    assert store.replace(retry, when_due=when_due) == expected
+    assert store.state() == before
+
+
 @pytest.mark.parametrize("due_ms", [1, FAR])
 @pytest.mark.parametrize("when_due", ["push", "leave"])
-def test_doing_it_again_stores_nothing_more(store: Bench, due_ms: int, when_due: WhenDue) -> None:
-    store.hold(b"a")
-    store.replace(entry("r", due_ms))
+def test_without_the_message_nothing_is_stored(
+    store: Bench, due_ms: int, when_due: WhenDue
+) -> None:
+    store.hold(b"b")
     before = store.state()
 
-    assert store.replace(entry("r", due_ms), when_due=when_due) == "duplicate"
-    assert store.state() == before
-
-
-def test_doing_it_again_after_the_retry_was_promoted_stores_nothing_more(store: Bench) -> None:
-    store.hold(b"a")
-    store.replace(entry("r", 5, relative=True))
-    store.promote_soon()
-    before = store.state()
-
-    assert store.replace(entry("r", 5, relative=True)) == "duplicate"
-    assert store.state() == before
-
-
-def test_doing_it_again_after_the_retry_was_done_stores_nothing_more(store: Bench) -> None:
-    store.hold(b"a")
-    store.replace(entry("r", 1))
-    store.reserve("2")
-    store.ack("2:1")
-    before = store.state()
-
-    assert store.replace(entry("r", 1)) == "duplicate"
-    assert store.state() == before
-
-
-def test_doing_it_again_after_the_acknowledgement_stores_nothing_more(store: Bench) -> None:
-    store.hold(b"a")
-    store.replace(entry("r", FAR))
-    store.ack("1:1")
-    before = store.state()
-
-    assert store.replace(entry("r", FAR)) == "gone"
+    assert store.replace(entry("r", due_ms), field="1:2", when_due=when_due) == "gone"
     assert store.state() == before
 
 

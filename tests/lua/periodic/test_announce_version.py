@@ -1,5 +1,4 @@
-"""announce_version.lua: of the versions of the code that are about, the one that came last
-counts."""
+"""announce_version.lua: the code version that was announced last counts."""
 
 from __future__ import annotations
 
@@ -34,29 +33,32 @@ def versions(store: Bench) -> set[bytes]:
 # -- which counts
 
 
-def test_the_first_one_counts(store: Bench) -> None:
-    assert deploy(store, "one") == "one"
-    assert deploy(store, "one") == "one"
+@pytest.mark.parametrize(
+    ("announced", "expected"),
+    [
+        ("one one", "one one"),
+        ("two one two", "two one one"),
+        ("one two one", "one two two"),
+        # Rolled back, the old one counts when the new one is silent; then rolled out again.
+        ("one two -two one", "one two one"),
+        ("one two -two one two", "one two one two"),
+    ],
+)
+def test_the_version_that_came_last_counts_until_it_is_silent(
+    store: Bench, announced: str, expected: str
+) -> None:
+    found = []
+    for version in announced.split():
+        if version[0] == "-":
+            be_silent(store, version[1:])
+        else:
+            found.append(deploy(store, version))
 
-
-def test_of_two_the_one_that_came_last_counts(store: Bench) -> None:
-    deploy(store, "two")
-
-    assert deploy(store, "one") == "one"
-    assert deploy(store, "two") == "one"
-
-
-def test_an_old_one_that_starts_again_changes_nothing(store: Bench) -> None:
-    deploy(store, "one")
-    deploy(store, "two")
-
-    assert deploy(store, "one") == "two"
+    assert found == expected.split()
 
 
 @pytest.mark.parametrize("away", [2 * LONG, DAY, 7 * DAY - LONG])
-def test_an_old_one_of_which_none_was_there_for_long_is_an_old_one_still(
-    away: int, store: Bench
-) -> None:
+def test_an_old_version_that_was_silent_for_long_stays_an_old_one(away: int, store: Bench) -> None:
     """Its one worker crashes while another version is tried, or an old host is started again."""
     deploy(store, "one")
     be_silent(store, "one", away)
@@ -73,23 +75,6 @@ def test_after_a_week_it_is_known_no_more_and_comes_last(store: Bench) -> None:
     assert versions(store) == {b"two"}
 
     assert deploy(store, "one") == "one"
-
-
-def test_rolling_back_the_old_one_counts_when_the_new_one_has_gone(store: Bench) -> None:
-    deploy(store, "one")
-    deploy(store, "two")
-    be_silent(store, "two")
-
-    assert deploy(store, "one") == "one"
-
-
-def test_rolled_out_again_the_new_one_counts_at_once(store: Bench) -> None:
-    deploy(store, "one")
-    deploy(store, "two")
-    be_silent(store, "two")
-    deploy(store, "one")
-
-    assert deploy(store, "two") == "two"
 
 
 def test_one_that_is_new_comes_last_also_where_the_clock_was_set_back(store: Bench) -> None:

@@ -90,19 +90,6 @@ def test_the_next_due_names_the_earliest_entry_of_each_queue(store: Bench) -> No
     assert store.client.zscore("delayq:next_due", "q") == FAR + 1
 
 
-def test_a_message_for_later_wakes_no_consumer(store: Bench) -> None:
-    store.schedule(QUEUE, entry("a", FAR))
-
-    assert not store.client.exists("{q}:wake")
-
-
-def test_the_marker_stays_one_element(store: Bench) -> None:
-    store.schedule(QUEUE, entry("a", 1))
-    store.schedule(QUEUE, entry("b", 1, priority=3))
-
-    assert store.client.lrange("{q}:wake", 0, -1) == [b""]
-
-
 @pytest.mark.parametrize("due_ms", [FAR, 0])
 def test_a_full_server_refuses_the_whole_entry(store: Bench, due_ms: int) -> None:
     store.fill()

@@ -22,13 +22,6 @@ def test_messages_go_to_their_lists_behind_what_is_there(store: Bench) -> None:
     }
 
 
-def test_the_marker_stays_one_element(store: Bench) -> None:
-    store.push(b"a")
-    store.push(b"b")
-
-    assert store.client.lrange("{q}:wake", 0, -1) == [b""]
-
-
 def test_a_repeat_pushes_again(store: Bench) -> None:
     store.push(b"a")
     store.push(b"a")

@@ -36,9 +36,7 @@ def test_a_key_that_counts_until_it_is_done_is_free_then(store: Bench, end: str)
     if end == "cancel":
         store.cancel("a")
     elif end == "skip":
-        waiting = store.client.hget("{q}:ready_index", "a") or b""
-        message_id, _, rest = waiting.split(b" ", 2)
-        store.client.hset("{q}:ready_index", "a", message_id + b" 5 " + rest)
+        store.set_ready_index_due("a", 5)
     assert end == "cancel" or store.state()[KEY] == {b"k": taken_by("a")}
     store.reserve()
     if end == "ack":
@@ -208,7 +206,7 @@ def test_a_retry_on_another_queue_has_its_key_there(store: Bench, unique: str) -
     store.lease(old)
     there = retried(labelled("old", unique=unique), "again")
 
-    answer = store.leases.replace("p", there, QUEUE, "me", "1:1", when_due="push")
+    answer = store.replace(there, to="p")
     assert answer == "scheduled"
     found = store.state()
     assert found.get("{p}:unique") == (None if unique == "-" else {b"k": taken_by("old", "again")})

@@ -235,11 +235,11 @@ def test_a_trace_that_is_no_text_is_refused() -> None:
         context(traceparent=5)
 
 
-@pytest.mark.parametrize("dead_letter", ["a", "ü", "\U0001f600", '"'])
-def test_what_is_too_large_is_refused_to_the_byte(dead_letter: str) -> None:
-    each = len(json.dumps(dead_letter, ensure_ascii=False).encode()) - 2
+@pytest.mark.parametrize("character", ["a", "ü", "\U0001f600", '"'])
+def test_what_is_too_large_is_refused_to_the_byte(character: str) -> None:
+    each = len(json.dumps(character, ensure_ascii=False).encode()) - 2
     room = MAX_BYTES - len('{"text":""}')
-    fits = dead_letter * (room // each) + "x" * (room % each)
+    fits = character * (room // each) + "x" * (room % each)
     with context(text=fits):
         assert current_context() == {"text": fits}
     with pytest.raises(InvalidContext, match=f"of {MAX_BYTES + 1} bytes, of which text has the"):

@@ -142,10 +142,19 @@ class Writer:
         return len(runs)
 
 
-def test_the_first_that_waits_wakes_who_sends_them() -> None:
+@pytest.fixture
+def runs() -> EarlyRuns:
+    return EarlyRuns("me", 10, lambda: None)
+
+
+@pytest.fixture
+def writer() -> Any:
+    return Writer()
+
+
+def test_the_first_that_waits_wakes_who_sends_them(writer: Any) -> None:
     begun: list[int] = []
     runs = EarlyRuns("me", 10, lambda: begun.append(1))
-    writer: Any = Writer()
     assert not runs
     assert runs.due == math.inf
 
@@ -164,9 +173,7 @@ def test_the_first_that_waits_wakes_who_sends_them() -> None:
     assert writer.calls == [(2, [b"a", b"b"]), (3, [b"c"])]
 
 
-def test_a_call_that_failed_is_made_again_as_it_was() -> None:
-    runs = EarlyRuns("me", 10, lambda: None)
-    writer: Any = Writer()
+def test_a_call_that_failed_is_made_again_as_it_was(runs: EarlyRuns, writer: Any) -> None:
     writer.fails = 1
     runs.add(b"a")
     with pytest.raises(ConnectionError):
@@ -181,9 +188,7 @@ def test_a_call_that_failed_is_made_again_as_it_was() -> None:
     assert not runs
 
 
-def test_many_are_sent_in_parts() -> None:
-    runs = EarlyRuns("me", 10, lambda: None)
-    writer: Any = Writer()
+def test_many_are_sent_in_parts(runs: EarlyRuns, writer: Any) -> None:
     for number in range(MOST_RUNS + 1):
         runs.add(b"%d" % number)
 
@@ -192,8 +197,7 @@ def test_many_are_sent_in_parts() -> None:
     assert [len(sent) for _, sent in writer.calls] == [MOST_RUNS, 1]
 
 
-def test_what_is_added_while_others_are_sent_is_sent_after_them() -> None:
-    runs = EarlyRuns("me", 10, lambda: None)
+def test_what_is_added_while_others_are_sent_is_sent_after_them(runs: EarlyRuns) -> None:
 
     class Slow(Writer):
         def add(self, worker_id: str, number: int, most: int, runs_sent: list[bytes]) -> int:
@@ -225,8 +229,7 @@ def test_when_a_run_was_due_is_rounded_up_as_when_it_is_scheduled(eta: Any, ms: 
     assert due_ms({"eta": eta}) == ms
 
 
-def test_at_the_end_nothing_waits() -> None:
-    runs = EarlyRuns("me", 10, lambda: None)
+def test_at_the_end_nothing_waits(runs: EarlyRuns) -> None:
     runs.hurry()
     assert runs.due == math.inf
 
