@@ -71,8 +71,7 @@ class _Check:
                 self._holders[own.queue].add(own.worker_id)
         report = self._report
         report.queues = sorted(names)
-        stores = (self._checks, self._tracks)
-        report.total = sum(sum(each.sizes(name)) for name in names for each in stores)
+        report.total = sum(sum(self._checks.sizes(name)) for name in names)
         if queue is None:
             report.total += self._checks.periodic_size()
         yield report

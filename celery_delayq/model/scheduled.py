@@ -69,9 +69,9 @@ OUTCOMES: dict[StatusCode, Outcome] = {
 }
 
 
-def outcome_of(dead_letters: Sequence[StatusCode]) -> Outcome:
+def outcome_of(codes: Sequence[StatusCode]) -> Outcome:
     """Return what became of an id that several messages may have."""
-    return OUTCOMES[worst(dead_letters)]
+    return OUTCOMES[worst(codes)]
 
 
 def moment(ms: int) -> datetime:

@@ -32,7 +32,6 @@ from celery_delayq.model.lookup import (
 )
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.scan import ScanStore, Stretch
-from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.runner import ScriptRunner, StorePart
 
 #: Most ids of one script call, and most names that it looks at. Many messages with one id take
@@ -64,25 +63,25 @@ class ControlStore(StorePart):
     def exists(self, queue: str, messages: Iterable[tuple[str, str]]) -> str:
         """Return a code of ``schedule/exists.lua`` for each id and message id: whether that is
         there."""
-        script, keys = "schedule/exists", [*self._keys.queue(queue).state]
+        keys = [*self._keys.queue(queue).state]
         messages, codes = iter(messages), []
         part: list[tuple[str, str]] = []
         while part := part or [*islice(messages, KNOWN)]:
             # Together: redis-py takes longer for many arguments than Redis does for all the rest.
             ids = "".join([f"{entry_id(id)}\0" for id, _ in part])
             message_ids = "".join([f"{message_id}\0" for _, message_id in part])
-            codes.append(self._run(script, keys, [ids, message_ids]).decode())
+            codes.append(self._run("schedule/exists", keys, [ids, message_ids]).decode())
             part = part[len(codes[-1]) :]
         return "".join(codes)
 
     def find(self, queue: str, ids: Sequence[str]) -> list[Location]:
         """Return the places of all messages of a queue with one of *ids*."""
-        script, keys = "control/find", [*self._keys.queue(queue).state]
+        keys = [*self._keys.queue(queue).state]
         places: list[Location] = []
         number, start = 0, _FIRST
         while number < len(ids):
             args = [BATCH, start, *map(_target, ids[number : number + BATCH])]
-            done, start, *found = self._run(script, keys, args)
+            done, start, *found = self._run("control/find", keys, args)
             places += [_place(*each) for each in found]
             number += done
         return places
@@ -219,8 +218,7 @@ class ControlStore(StorePart):
         The same again, *what* says which, costs nothing. It is remembered for so many seconds.
         """
         args = [what, most, seconds]
-        call = Call("leases/use_retry_budget", [self._keys.budget(budget)], args)
-        return bool(self._runner.run(call))
+        return bool(self._run("leases/use_retry_budget", [self._keys.budget(budget)], args))
 
     def pause(
         self,

@@ -135,9 +135,9 @@ class RepairStore(StorePart):
         """Return how many members there are to look at, in no order of the keys."""
         key = self._keys.queue(queue)
         with self._runner.client.pipeline(transaction=False) as pipe:
-            for zset in (key.due, key.tasks, key.dead_at):
+            for zset in (key.due, key.tasks, key.dead_at, key.paused_due):
                 pipe.zcard(zset)
-            for hash_ in (key.entries, key.dead):
+            for hash_ in (key.entries, key.dead, key.ready_index, key.leased_index):
                 pipe.hlen(hash_)
             # A key of another type is reported when its turn comes.
             replies = pipe.execute(raise_on_error=False)
@@ -303,7 +303,7 @@ class RepairStore(StorePart):
 
         Returns
         -------
-        list[Dead letter]
+        list[StatusCode]
             ``d`` for what is done, ``c`` for what is another entry, or due at another time, by now,
             ``u`` for what is gone. Asked again with the same *token*, the same, for a minute.
         """

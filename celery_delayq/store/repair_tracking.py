@@ -50,18 +50,6 @@ class RepairTracking(StorePart):
         super().__init__(runner)
         self._scan = ScanStore(runner)
 
-    def sizes(self, queue: str) -> list[int]:
-        """Return how many members there are to look at, in no order of the keys."""
-        key = self._keys.queue(queue)
-        with self._runner.client.pipeline(transaction=False) as pipe:
-            for zset in (key.paused_due,):
-                pipe.zcard(zset)
-            for hash_ in (key.ready_index, key.leased_index):
-                pipe.hlen(hash_)
-            # A key of another type is reported when its turn comes.
-            replies = pipe.execute(raise_on_error=False)
-        return [reply for reply in replies if isinstance(reply, int)]
-
     def wrong_types(self, queue: str) -> list[str]:
         """Return what is to be said of keys of a queue that are of another type."""
         key = self._keys.queue(queue)

@@ -69,7 +69,7 @@ class Store(ScriptRunner):
 
     def import_call(self, queue: str, entries: Iterable[Entry], token: str) -> Puts:
         """Return the call that schedules entries as :meth:`puts` does; asked again with the same
-        *token*, it gives the same answer, for a minute: the dead letters of ``replies.STATES``.
+        *token*, it gives the same answer, for a minute: the codes of ``replies.STATES``.
         """
         call = self.puts(queue)
         call.name = "schedule/import"
@@ -145,7 +145,7 @@ class Store(ScriptRunner):
         """
         keys = [self.keys.next_due, self.keys.lease_ends, self.keys.clock]
         reply = self.run(Call("dispatch/next_queue", keys, [int(patience * 1000)]))
-        return self._with_lease_ends(reply, reply[3:])
+        return self._look(reply, reply[3:])
 
     def defer_queue(self, queue: str, seconds: float) -> Look:
         """Look at *queue* only *seconds* from now, and return what to look at before."""
@@ -254,16 +254,12 @@ class Store(ScriptRunner):
 
     # -- how
 
-    def _look(self, reply: Sequence[Any]) -> Look:
-        return self._with_lease_ends(reply, [])
-
-    def _with_lease_ends(self, reply: Sequence[Any], lease_ends: Sequence[bytes]) -> Look:
-        name = self._queue(self.keys.next_due, reply[1])
-        reclaim_expired = [
-            found for each in lease_ends if (found := self._queue(self.keys.lease_ends, each))
-        ]
+    def _look(self, reply: Sequence[Any], lease_ends: Sequence[bytes] = ()) -> Look:
+        now, member, due, *_ = reply
+        name = self._queue(self.keys.next_due, member)
+        ended = (self._queue(self.keys.lease_ends, each) for each in lease_ends)
         return Look(
-            int(reply[0]), name, int(float(reply[2])) if name else None, tuple(reclaim_expired)
+            int(now), name, int(float(due)) if name else None, tuple(each for each in ended if each)
         )
 
     def _queue(self, index: str, member: bytes) -> str | None:

@@ -40,13 +40,7 @@ local function move(name, state, data, i)
     return 'p'
   end
   local _, _, task = read_record(data)
-  if task then
-    local member = task_member(task, due_at(score), name)
-    redis.call('ZREM', TASKS, member)
-    redis.call('ZREM', PAUSED_DUE, member)
-    redis.call('ZADD', TASKS, 0, task_member(task, due, name))
-  end
-  redis.call('ZADD', DUE, due, name)
+  move_entry(name, score, due, task)
   look_at(KEYS[9], ARGV[1], due, clock, ARGV[4])
   return 'd'
 end

@@ -54,13 +54,7 @@ local function run(name, state, data, i)
   if not priority or is_paused(task) then
     -- dispatch/promote.lua does with it what is to be done.
     local due = to_ms(clock)
-    redis.call('ZADD', DUE, due, name)
-    if task then
-      local member = task_member(task, due_at(score), name)
-      redis.call('ZREM', TASKS, member)
-      redis.call('ZREM', PAUSED_DUE, member)
-      redis.call('ZADD', TASKS, 0, task_member(task, due, name))
-    end
+    move_entry(name, score, due, task)
     look_at(KEYS[9], ARGV[1], due, clock, ARGV[4])
     return 'd'
   end

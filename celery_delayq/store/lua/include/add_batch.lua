@@ -9,11 +9,16 @@ end
 
 list_none()
 
--- Begin; 'room' is how many entries more may be scheduled, 'lists' are all lists of what is ready,
--- if something may have a unique key.
-local function begin_puts(clock, room, marker, lists)
+-- Begin; 'most' is how many entries may be scheduled, 0 for no limit. The ready lists are the last
+-- KEYS, from 'first' on: all of them, if something may have a unique key.
+local function begin_puts(clock, most, marker, first)
   putting.clock, putting.now = clock, to_ms(clock)
-  putting.room, putting.marker, putting.lists = room, marker, lists
+  putting.marker, putting.lists = marker, {select(first, unpack(KEYS))}
+  expect_state()
+  for _, list in ipairs(putting.lists) do
+    expect_type(list, 'list')
+  end
+  putting.room = most > 0 and most - redis.call('ZCARD', DUE) or math.huge
   putting.tracked = redis.call('EXISTS', READY_INDEX, LEASED_INDEX) > 0
 end
 

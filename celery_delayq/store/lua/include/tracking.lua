@@ -163,6 +163,17 @@ local function forget_tracked(index, message, start)
   end
 end
 
+-- Give an entry another due. Its task is nil where its record cannot be read.
+local function move_entry(name, score, due, task)
+  if task then
+    local member = task_member(task, due_at(score), name)
+    redis.call('ZREM', TASKS, member)
+    redis.call('ZREM', PAUSED_DUE, member)
+    redis.call('ZADD', TASKS, 0, task_member(task, due, name))
+  end
+  redis.call('ZADD', DUE, due, name)
+end
+
 -- Take an entry out of the schedule, but let it keep its unique key. Returns id, message id and unique
 -- key of its label, if it has one.
 local function take_entry(name, score, data)

@@ -8,14 +8,14 @@ local function owner_text(since, id, message_id)
   return (since and string.format('%.0f', since) or '') .. '=' .. duplicate_name(id, message_id)
 end
 
--- What is to become of a message with a unique key, by the policy '<dead_letter> <max_wait ms> <1 for a
+-- What is to become of a message with a unique key, by the policy '<its first character> <max_wait ms> <1 for a
 -- retry>': 'r'eplace, 'l'ater, 'k'eep or 'e'rror. Changes nothing. Returns a table with
 --   what   'store', 'beside' (store without the key), 'keep', 'error', 'superseded'
 --   due    when it is to be due
 --   owner  id of the message with the key; message id, state, name, value: its place, if it makes way
 --   since  since when the key is held, where the policy is 'later'
 local function decide(unique, id, due, now, policy)
-  local dead_letter, max_wait, retry = string.match(policy, '^(%a) (%d+) ([01])$')
+  local kind, max_wait, retry = string.match(policy, '^(%a) (%d+) ([01])$')
   local key = string.sub(unique, 2)
   local plan = {what = 'store', due = due, key = key, since = since_of(policy, now)}
   local owner, message_id, since = read_owner(key)
@@ -32,14 +32,14 @@ local function decide(unique, id, due, now, policy)
     plan.since = plan.since and since or plan.since
   elseif retry == '1' then
     -- What has taken its place meanwhile stays.
-    plan.what = (dead_letter == 'r' or dead_letter == 'l') and 'superseded' or 'beside'
-  elseif dead_letter == 'k' then
+    plan.what = (kind == 'r' or kind == 'l') and 'superseded' or 'beside'
+  elseif kind == 'k' then
     plan.what = 'keep'
-  elseif dead_letter == 'e' then
+  elseif kind == 'e' then
     plan.what = 'error'
   else
     plan.message_id, plan.state, plan.name, plan.value = message_id, state, name, value
-    if dead_letter == 'l' and state ~= 'running' then
+    if kind == 'l' and state ~= 'running' then
       if state == 'scheduled' then
         plan.due = math.max(due, due_at(redis.call('ZSCORE', DUE, name) or due))
       end

@@ -24,15 +24,7 @@
 -- @include add_batch
 
 local clock = now_us()
-local lists = {}
-expect_state()
-for i = 12, #KEYS do
-  expect_type(KEYS[i], 'list')
-  lists[#lists + 1] = KEYS[i]
-end
-
-local most = tonumber(ARGV[4])
-begin_puts(clock, most > 0 and most - redis.call('ZCARD', DUE) or math.huge, KEYS[11], lists)
+begin_puts(clock, tonumber(ARGV[4]), KEYS[11], 12)
 local states, others, replaced = {}, {}, {}
 for i = 5, #ARGV, 5 do
   local due, list = due_of(ARGV[i + 1], clock), KEYS[tonumber(ARGV[i + 2])]
