@@ -17,9 +17,10 @@ from celery_delayq.admin.findings import Report
 from celery_delayq.dispatch.dispatcher import DEFER
 from celery_delayq.errors import CommandRefused
 from celery_delayq.settings import Settings
-from celery_delayq.store.repair import Batch, Found, RepairStore, batches
+from celery_delayq.store.repair import BATCH, Batch, Found, RepairStore
 from celery_delayq.store.repair_tracking import RepairTracking
 from celery_delayq.store.schedule import Store, layouts
+from celery_delayq.utils.portions import batches
 
 #: Most messages that count as running to look at.
 MOST_TRACKED = 10_000
@@ -126,7 +127,7 @@ class _Check:
                     self._report.done += 1
                 yield self._report
             # Others may have moved meanwhile, and come back.
-            for group in batches(missing.values()):
+            for group in batches(missing.values(), BATCH):
                 holders = sorted({each.holder for each in group})
                 gone = self._tracks.gone(queue, holders, group, repair=self._repair)
                 if gone is not None:
@@ -143,7 +144,7 @@ class _Check:
 
     def _leases(self, queue: str) -> None:
         lease = self._settings.lease
-        for worker_ids in batches(self._all_holders(queue)) or [[]]:
+        for worker_ids in [*batches(self._all_holders(queue), BATCH)] or [[]]:
             self._take(queue, self._checks.leases(queue, worker_ids, lease, repair=self._repair))
 
     def _take(self, queue: str, batch: Batch) -> None:

@@ -18,10 +18,10 @@ from celery_delayq.model.scheduled import moment
 from celery_delayq.model.task_options import check_own
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.paging import listed_pages
-from celery_delayq.store.repair import BATCH, Release, RepairStore, batches
+from celery_delayq.store.repair import BATCH, Release, RepairStore
 from celery_delayq.store.repair_tracking import RepairTracking
 from celery_delayq.store.schedule import Store, layouts
-from celery_delayq.utils.portions import portions
+from celery_delayq.utils.portions import batches, portions
 
 #: How often to try again to give back an entry that others move at the same time.
 ATTEMPTS = 5
@@ -223,7 +223,7 @@ class _Back:
             ]
             for each in messages:
                 self.tracks.forget_ready(queue, layout, [each])
-        for some in batches(self.tracks.tracked(queue, "waiting")):
+        for some in batches(self.tracks.tracked(queue, "waiting"), BATCH):
             self.tracks.forget_ready(queue, layout, [(each, b"") for each in some])
         self.tracks.forget_ready(queue, layout)
 
@@ -269,7 +269,7 @@ class _Back:
         names = self.repair.leaseholders(queue)
         if self.spare_living:
             names = {name for name in names if not self.repair.lives(name)}
-        for worker_ids in batches(names) or [[]]:
+        for worker_ids in [*batches(names, BATCH)] or [[]]:
             self.repair.forget_empty_leases(queue, worker_ids)
 
 

@@ -1,4 +1,4 @@
-"""Groups, chains and chords, as the messages of their tasks tell of them. No I/O."""
+"""Groups, chains and chords in the messages of their tasks. No I/O."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Canvas(NamedTuple):
 
     @property
     def text(self) -> str:
-        """How it stands among what is revoked."""
+        """Its form in the set of revoked ids."""
         return self.kind + self.id
 
     @classmethod
@@ -47,7 +47,7 @@ def group_of_chain(chain: Sequence[Mapping[str, Any]] | None) -> Any:
 
 
 def without_chord(signature: Any) -> Any:
-    """Return what is chained to a task, such that its failure is not told to the chord around it.
+    """Return a chained signature whose failure is not reported to the chord around it.
 
     It is what Celery's ``_fail_chain`` looks at: of a chord, the one around it waits for its body.
     """
@@ -61,9 +61,9 @@ def without_chord(signature: Any) -> Any:
 
 
 def waited_for(headers: Mapping[str, Any], embedded: Mapping[str, Any]) -> Iterator[Context]:
-    """Yield of a task, and of what is chained to it, those for which a chord waits.
+    """Yield the contexts of a task and its chain for which a chord waits.
 
-    They are what result backends have to know of a task to tell its chord.
+    Result backends need them to report to the chord.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What there is to say about dead letters: how they stand in Redis, which are meant. No I/O."""
+"""Dead letters: their form in Redis, the public class, and filters. No I/O."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class DeadLettered(NamedTuple):
 
     @classmethod
     def unpack(cls, id: str, data: bytes) -> DeadLettered:
-        """Read what is stored; of what is none all is the message."""
+        """Read the stored bytes; unreadable ones become the message."""
         header, newline, rest = data.partition(b"\n")
         parts = header.split(b" ", 4 if header[:2] == b"2 " else 3)
         try:
@@ -122,7 +122,7 @@ class DeadLetter(Readable):
 
     @classmethod
     def of(cls, queue: str, dead_lettered: DeadLettered) -> DeadLetter:
-        """Make one of what is stored."""
+        """Make one of a stored dead letter."""
         return cls(dead_lettered.id, queue, dead_lettered.reason, dead_lettered)
 
     @property
@@ -132,7 +132,7 @@ class DeadLetter(Readable):
 
     @cached_property
     def message(self) -> dict[str, Any] | None:  # type: ignore[override]
-        """The message, None for what is none."""
+        """The message, None if it cannot be read."""
         try:
             # As text: of bytes json would have to guess the encoding.
             message = json.loads(self.dead_lettered.message.decode())
@@ -142,7 +142,7 @@ class DeadLetter(Readable):
 
     @cached_property
     def details(self) -> dict[str, Any]:
-        """What is known of the failure."""
+        """Details of the failure; empty without any."""
         try:
             details = json.loads(self.dead_lettered.details.decode() or "{}")
         except (ValueError, RecursionError):
@@ -233,7 +233,7 @@ class DeadLetter(Readable):
         return deliveries if isinstance(deliveries, int) else None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what can be told of it as JSON types."""
+        """Return its attributes as JSON types."""
         due, started = self.due, self.started
         return {
             "id": self.id,

@@ -1,4 +1,4 @@
-"""What there is to say about runs that have ended: how they stand in the history. No I/O.
+"""Runs that have ended, and their form in the history. No I/O.
 
 An entry of the stream has one field, ``r``, one line of text::
 
@@ -25,6 +25,7 @@ from celery.exceptions import Ignore, Reject, Retry
 
 from celery_delayq.errors import InvalidCursor, InvalidFilter, RecordError
 from celery_delayq.model.scheduled import moment
+from celery_delayq.utils.numbers import is_whole
 
 logger = logging.getLogger(__name__)
 
@@ -180,7 +181,7 @@ class Run:
 
     @classmethod
     def of(cls, offset: str, record: RunRecord) -> Run:
-        """Make one of what is stored."""
+        """Make one of a record."""
         due, promoted, started = (
             None if ms is None else moment(ms)
             for ms in (record.due, record.promoted, record.started)
@@ -213,5 +214,5 @@ def check_range(after: Any, count: Any) -> None:
         raise InvalidCursor(
             f"after={after!r}: expected the offset of a run such as '1700000000000-0', or '0'"
         )
-    if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 0):
+    if count is not None and not (is_whole(count) and count >= 0):
         raise InvalidFilter(f"count={count!r}: expected a number of runs, or None for all")

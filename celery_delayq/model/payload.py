@@ -1,4 +1,4 @@
-"""What a task message says, as far as it can be read here. No I/O."""
+"""Headers and arguments of a task message. No I/O."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def body_of(message: Mapping[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
     Raises
     ------
     Exception
-        Whatever a body that is none gives.
+        Any error of decoding a wrong body.
     """
     args, kwargs, embedded, *_ = _loaded(_plain(message), message)
     return args, kwargs, dict(embedded or {})
@@ -65,7 +65,7 @@ def _no_json(name: str) -> None:
 
 
 class Readable:
-    """What there is to read in the message of a task."""
+    """The readable parts of a task message."""
 
     __slots__ = ()
 

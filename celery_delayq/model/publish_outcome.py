@@ -1,4 +1,4 @@
-"""What became of a message that was sent, when that is not what the sender may think.
+"""Outcomes of sent messages that the sender may not expect: replaced, kept, superseded, refused.
 
 The transport knows it, deep inside kombu's publishing; :class:`~celery_delayq.DelayQ` collects it
 around Celery's ``send_task``.
@@ -50,7 +50,7 @@ def collecting() -> Iterator[list[PublishOutcome]]:
 
 
 def note(queue: str, task_id: str, put: Put, replaced: bytes = b"") -> None:
-    """Take note of what became of a message.
+    """Note the outcome of a message.
 
     Raises
     ------

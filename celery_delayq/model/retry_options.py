@@ -11,6 +11,7 @@ from celery.app.task import Task
 
 from celery_delayq.errors import InvalidRetry
 from celery_delayq.model.retry_policy import UNSET, Exponential, RetryPolicy, exception_classes
+from celery_delayq.utils.numbers import is_whole
 
 #: The names of our options of one call; a task has these and the names of exceptions beside.
 OPTIONS = ("retry_intervals", "max_retries", "retry_jitter", "retry_budget")
@@ -103,7 +104,7 @@ def refused_by(task: Any) -> tuple[type[BaseException], ...]:
 
 
 def of_call(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the options of a call come to in the property of its message.
+    """Return the message property for the options of a call.
 
     Raises
     ------
@@ -190,8 +191,7 @@ def _explicit_max(task: Any) -> Any:
 
 
 def _budget(given: Any) -> int:
-    whole = isinstance(given, int) and not isinstance(given, bool)
-    if not whole or not 0 <= given <= LARGEST_BUDGET:
+    if not (is_whole(given) and 0 <= given <= LARGEST_BUDGET):
         raise InvalidRetry(
             f"retry_budget={given!r}: expected a number of retries, 0 to {LARGEST_BUDGET:,}"
         )

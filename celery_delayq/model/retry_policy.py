@@ -6,7 +6,6 @@ Celery's own ``Task.retry`` does it, so events, signals and ``request.retries`` 
 from __future__ import annotations
 
 import logging
-import math
 import random
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import Any
 from celery.app.task import Task
 
 from celery_delayq.errors import InvalidRetry
+from celery_delayq.utils.numbers import is_finite, is_whole
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Exponential:
         _seconds("Exponential(first=…)", self.first)
         _seconds("Exponential(longest=…)", self.longest)
         factor = self.factor
-        if not _is_number(factor) or not 1 <= factor <= 1000:
+        if not is_finite(factor) or not 1 <= factor <= 1000:
             raise InvalidRetry(f"Exponential(factor={factor!r}): expected a number from 1 to 1000")
 
     def __call__(self, retries: int) -> float:
@@ -224,7 +224,7 @@ _FORMS = (
 
 def _seconds(name: str, given: Any) -> float:
     seconds = given.total_seconds() if isinstance(given, timedelta) else given
-    if not _is_number(seconds) or not 0 <= seconds <= LONGEST:
+    if not is_finite(seconds) or not 0 <= seconds <= LONGEST:
         raise InvalidRetry(
             f"{name} {given!r}: expected a timedelta or a number of seconds from 0 to {LONGEST:.0f}"
         )
@@ -234,14 +234,13 @@ def _seconds(name: str, given: Any) -> float:
 def _jitter(given: Any) -> float:
     if given in (True, False):
         return float(given)
-    if not _is_number(given) or not 0 <= given <= 1:
+    if not is_finite(given) or not 0 <= given <= 1:
         raise InvalidRetry(f"retry_jitter={given!r}: expected a number from 0 to 1")
     return float(given)
 
 
 def _check_max(given: Any) -> Any:
-    whole = isinstance(given, int) and not isinstance(given, bool)
-    if given is not None and not (whole and given >= 0):
+    if given is not None and not (is_whole(given) and given >= 0):
         raise InvalidRetry(f"max_retries={given!r}: expected 0 or more, or None for no limit")
     return given
 
@@ -252,14 +251,6 @@ def exception_classes(name: str, given: Any) -> tuple[type[BaseException], ...]:
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):
             raise InvalidRetry(f"{name}={given!r}: expected exception classes")
     return tuple(kinds)
-
-
-def _is_number(given: Any) -> bool:
-    number = isinstance(given, (int, float)) and not isinstance(given, bool)
-    try:
-        return number and math.isfinite(given)
-    except OverflowError:  # a whole number that is no float
-        return False
 
 
 #: Offered as an app's default: ten retries, as delayedQueue has them, from 15 s up to an hour.

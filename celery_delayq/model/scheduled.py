@@ -1,4 +1,4 @@
-"""What there is to say about entries: which are meant, what became of them. No I/O."""
+"""Scheduled tasks, filters, outcomes and pages of the public API. No I/O."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from celery_delayq.model.envelope import (
 from celery_delayq.model.lookup import Location, PausedNames, State, StatusCode, Where, worst
 from celery_delayq.model.names import check_name
 from celery_delayq.model.payload import Readable
+from celery_delayq.utils.numbers import is_whole
 
 #: The first millisecond that a datetime can name, year 1.
 _MIN_MS = -62_135_596_800_000
@@ -33,7 +34,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class Outcome(str, Enum):
-    """What became of what was to be cancelled, moved, run or replayed; true when it was done."""
+    """The outcome of a cancel, move, run or replay; true when it was done."""
 
     DONE = "done"
     #: It had left the schedule: it waits in the ready list and was not moved.
@@ -70,12 +71,12 @@ OUTCOMES: dict[StatusCode, Outcome] = {
 
 
 def outcome_of(codes: Sequence[StatusCode]) -> Outcome:
-    """Return what became of an id that several messages may have."""
+    """Return the outcome for an id that several messages may have."""
     return OUTCOMES[worst(codes)]
 
 
 def moment(ms: int) -> datetime:
-    """Return ms since 1970 as an aware point in time, in UTC; at most what one can name."""
+    """Return ms since 1970 as an aware point in time, in UTC, within the years 1 to 9999."""
     return _EPOCH + timedelta(milliseconds=max(_MIN_MS, min(ms, MAX_DUE_MS)))
 
 
@@ -87,7 +88,7 @@ class Paused(NamedTuple):
 
     @classmethod
     def of(cls, controls: PausedNames) -> Paused:
-        """Make one of what Redis keeps."""
+        """Make one of the stored names."""
         return cls(
             *(
                 {name: moment(since) for name, since in sorted(names.items())}
@@ -163,7 +164,7 @@ class ScheduledTask(Readable):
 
     @classmethod
     def of_place(cls, queue: str, place: Location) -> Any:
-        """Make one of what was found."""
+        """Make one of a location."""
         if place.record is not None:
             return cls.of_record(queue, place.name, place.state, place.due_ms, place.record)
         return cls(
@@ -186,7 +187,7 @@ class ScheduledTask(Readable):
         return eta
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what can be told of it as JSON types."""
+        """Return its attributes as JSON types."""
         return {
             "id": self.id,
             "task": self.task,
@@ -260,7 +261,7 @@ class Filter:
         check_name("queue", self.queue)
         check_name("task", self.task)
         step = self.priority
-        if step is not None and (not isinstance(step, int) or isinstance(step, bool)):
+        if step is not None and not is_whole(step):
             raise InvalidFilter(f"priority={step!r}: expected a priority step, such as 0 or 3")
 
     @property
@@ -345,7 +346,7 @@ class Page:
 
 @dataclass(slots=True)
 class Bulk:
-    """What became of all entries that a filter meant.
+    """The outcomes of all entries that match a filter.
 
     *total* is about how many are looked at to find them; *dry_run* says that nothing was changed,
     and *outcomes* then counts how many would have been.

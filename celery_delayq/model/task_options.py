@@ -12,6 +12,7 @@ from celery_delayq.errors import InvalidOption
 from celery_delayq.model.envelope import MAX_DUE_MS, due_of_eta, own_of, unique_key
 from celery_delayq.model.names import UTF8, is_utf8
 from celery_delayq.model.unique import POLICIES
+from celery_delayq.utils.numbers import is_whole
 
 #: What the two numbers of the header ``timelimit`` are called in a call.
 LIMITS = ("time_limit", "soft_time_limit")
@@ -105,7 +106,7 @@ def check_own(properties: Mapping[str, Any]) -> None:
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_DUE_MS
+    return is_whole(value) and 0 <= value <= MAX_DUE_MS
 
 
 def check_time_limits(headers: Mapping[str, Any]) -> None:

@@ -19,9 +19,10 @@ from urllib.parse import quote
 from celery_delayq.errors import InvalidETA, InvalidUnique
 from celery_delayq.model.envelope import percent
 from celery_delayq.model.names import UTF8, is_utf8
+from celery_delayq.utils.numbers import is_finite
 
-#: What becomes of a task whose key another one has: it takes its place, is refused, is not sent, or
-#: takes its place at the later of both times.
+#: When another task has the key, the new task replaces it, is refused, is not sent, or replaces it
+#: at the later of both times.
 POLICIES = ("replace", "error", "keep", "later")
 
 #: Until when a task has its key: until it is due, or until it is acknowledged, dead or cancelled.
@@ -35,7 +36,7 @@ LONGEST = 200
 
 
 class Key(str):
-    """A unique key as it is, where others give a template: braces in it mean nothing."""
+    """A unique key as plain text, not a template: braces in it mean nothing."""
 
     __slots__ = ()
 
@@ -80,7 +81,7 @@ def options_of(task: Any, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class UniqueRule(NamedTuple):
-    """What our options come to that all calls of one kind have in common.
+    """The unique options of all calls of one kind.
 
     *prefix* is how their keys begin, *max_wait* is in ms, 0 for none.
     """
@@ -128,7 +129,7 @@ def own_properties(
     kwargs: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return what our options come to in the property of a message.
+    """Return the message property for our options.
 
     Raises
     ------
@@ -275,7 +276,6 @@ def _named(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping
 
 def _milliseconds(name: str, value: Any, error: type[Exception]) -> int:
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
-    if not number or not math.isfinite(seconds) or not 0 < seconds <= 1e9:
+    if not (is_finite(seconds) and 0 < seconds <= 1e9):
         raise error(f"{name}={value!r}: expected a timedelta or seconds, more than 0")
     return math.ceil(seconds * 1000)

@@ -1,4 +1,4 @@
-"""Changing all entries that a filter means."""
+"""Change all entries that match a filter."""
 
 from __future__ import annotations
 

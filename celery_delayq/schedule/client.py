@@ -28,7 +28,7 @@ ATTEMPTS = 5
 
 
 class Schedule(BulkChanges):
-    """What is scheduled: read, cancel, move, run, pause. Called as ``delayq.schedule``."""
+    """Reads and changes scheduled tasks. Called as ``delayq.schedule``."""
 
     def cancel(
         self, id: str, *, queue: str | None = None, if_eta: datetime | str | None = None

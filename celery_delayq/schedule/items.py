@@ -1,4 +1,4 @@
-"""What is given to ``schedule_many`` and what it answers: items, outcomes, a report. No I/O."""
+"""Items, outcomes and the report of ``schedule_many``. No I/O."""
 
 from __future__ import annotations
 

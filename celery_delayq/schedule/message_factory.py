@@ -86,17 +86,17 @@ class MessageFactory:
         return routed
 
     def template(self, job: Job) -> Template | None:
-        """Return what serves all calls like this one, which carry nothing of the context."""
+        """Return the template of calls like this one without a context, None without a template."""
         key = kind(job) if self._uniform else None
         template = self._templates.get(key)
         return template if isinstance(template, Template) else None
 
     def _connect(self) -> None:
-        """Let a channel of our own keep what it would send."""
+        """Open a channel that keeps messages instead of sending them."""
         self.channel = self._connection.channel()
         self.channel._put = self._keep
         self.channel._put_fanout = _ignore  # the event task-sent
-        self.channel.connection.batches += 1  # spares kombu's retries, see `hooks`
+        self.channel.connection.batches += 1  # without kombu's retries
         self._producer = self.app.amqp.Producer(self.channel, auto_declare=False)
 
     def _keep(self, queue: str, message: dict[str, Any], **_: Any) -> None:
@@ -147,7 +147,7 @@ class MessageFactory:
         message = kept[0][1]
         if delivery.retry_of(message) is not None:
             message = delivery.without_retry_of(message)
-        # The tag begins with the message id, as always.
+        # As for all messages, the tag begins with the message id.
         properties = message["properties"]
         properties["delivery_tag"] = job.message_id + properties["delivery_tag"][16:]
         properties.setdefault(PROPERTY, {})["message_id"] = job.message_id
@@ -157,7 +157,7 @@ class MessageFactory:
 
 
 def _carrying(job: Job, sent: Sent | None) -> Job:
-    """Return a call that carries this and no other context."""
+    """Return the same call with this context only."""
     return job._replace(options={**job.options, OPTION: sent or False})
 
 

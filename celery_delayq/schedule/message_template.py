@@ -82,8 +82,8 @@ class Job(NamedTuple):
 class EncodedCall(NamedTuple):
     """A call with an ETA and keyword arguments, encoded already.
 
-    *eta* is in ISO 8601, in UTC, and *due* the same; *key* is what its
-    :class:`~.unique.Key` says, *kwargs* are JSON, *shown* is their ``repr``, where it
+    *eta* is in ISO 8601, in UTC, and *due* the same; *key* is the text
+    of its :class:`~.unique.Key`, *kwargs* are JSON, *shown* is their ``repr``, where it
     is known and they are flat.
     """
 
@@ -117,9 +117,9 @@ def message_id_of_id(id: str, version: str = "") -> str:
 
 
 def kind(job: Job) -> Any:
-    """Return what calls have in common that one template serves; None where none can.
+    """Return the key of calls that one template can serve, None if no template can.
 
-    What they carry of the context is not looked at.
+    Their context is not part of it.
     """
     if (
         not job.target.uniform
@@ -151,9 +151,9 @@ def kind(job: Job) -> Any:
 
 
 class Template:
-    """The message of all calls of one kind, but for what differs.
+    """The message of all calls of one kind.
 
-    What differs has names; ``%(id)s`` and its like stand for them in *text*.
+    Placeholders such as ``%(id)s`` in *text* stand for the parts that differ.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class Template:
         message: Mapping[str, Any],
         sent: Sent | None = None,
     ) -> Template | None:
-        """Return the template of a message that Celery has made, None where there is none."""
+        """Return the template of a message that Celery has made, None if none can be made."""
         try:
             body = b64decode(message["body"]).decode()
             start = _encode([job.args, job.kwargs])[:-1]
@@ -306,7 +306,7 @@ class Template:
     def _gives(
         self, job: Job, routed: Routed, message: Mapping[str, Any], sent: Sent | None
     ) -> bool:
-        """Return whether this gives what Celery has made, at the time at which it made it."""
+        """Return whether this makes the same bytes as Celery from the same call and times."""
         headers, properties = message["headers"], message["properties"]
         made = {
             "tag": properties["delivery_tag"],

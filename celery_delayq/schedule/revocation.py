@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from kombu.utils.functional import maybe_list
@@ -15,6 +14,7 @@ from celery_delayq.model.scheduled import Bulk, Outcome, ScheduledTask
 from celery_delayq.schedule.client import Schedule
 from celery_delayq.settings import Settings
 from celery_delayq.store.session import Session
+from celery_delayq.utils.portions import batches
 
 #: Ids that one script call cancels.
 BATCH = 100
@@ -34,8 +34,7 @@ class Revocation:
         In this order: the worker refuses a task that is promoted meanwhile. A ready one is left to
         the worker too, which tells the chord that waits for it.
         """
-        remaining = iter(dict.fromkeys(map(str, ids)))
-        while batch := [*islice(remaining, BATCH)]:
+        for batch in batches(dict.fromkeys(map(str, ids)), BATCH):
             self._store(ids=batch)
             self._cancel(batch)
 
@@ -110,8 +109,8 @@ class Revocation:
         matches: Callable[[ScheduledTask], bool],
         after: Callable[[Sequence[Outcome]], object] | None = None,
     ) -> None:
-        found: Iterator[str] = (each.id for each in self._schedule.entries() if matches(each))
-        while batch := [*islice(found, BATCH)]:
+        found = (each.id for each in self._schedule.entries() if matches(each))
+        for batch in batches(found, BATCH):
             outcomes = self._cancel(batch)
             if after is not None:
                 after(outcomes)

@@ -75,13 +75,13 @@ def schedule_many(
 
 
 class Making(Protocol):
-    """Makes what is sent of what was given."""
+    """Makes the entries of items."""
 
-    #: The id of the last call that could be read, None for one that could not.
+    #: The id of the last item, None if it could not be read.
     id: str | None
 
     def __call__(self, given: Any) -> Routed:
-        """Return the entry of a call; raises why there is none."""
+        """Return the entry of an item; raises the error of a wrong one."""
         ...
 
 
@@ -106,11 +106,11 @@ class ManyRun:
     Parameters
     ----------
     on_outcome : Callable[[ItemOutcome], None] | None
-        Called with what became of each item.
+        Called with the outcome of each item.
     batch : int
         Entries that are sent together.
     errors_only : bool
-        Not for what happens without an error.
+        Call *on_outcome* for errors only.
     """
 
     def __init__(
@@ -135,12 +135,12 @@ class ManyRun:
         #: States that are only counted.
         self._counted = _FINE if errors_only or on_outcome is None else ()
         self._report = ManyReport()
-        #: Of items with several queues: how many there are, and what those that answered said.
+        #: Items that go to several queues: the number of queues, and the outcomes so far.
         self._several: dict[int, tuple[int, list[tuple[str, Put]]]] = {}
         self._pipeline: EntryPipeline | None = None
 
     def take(self, items: Iterator[Any], maker: MessageFactory, make: Making) -> ManyReport:
-        """Send what *make* makes, with *maker*, of all items; raises what schedule_many does."""
+        """Send the entries that *make* returns; raises the errors of schedule_many."""
         try:
             pipeline = self._pipeline = EntryPipeline(
                 self._ask, self._on_answer, _retries(self._app)
@@ -194,7 +194,7 @@ class ManyRun:
         pipeline.flush()
 
     def _on_answer(self, call: Puts, indexes: list[int], puts: list[Put]) -> None:
-        """Count what became of the entries of one script call."""
+        """Count the outcomes of the entries of one script call."""
         counts = self._report.counts
         replaced = []
         for index, id, put in zip(indexes, call.ids, puts, strict=True):
@@ -256,7 +256,7 @@ def _outcome(queue: str, index: int, id: str, put: Put) -> ItemOutcome:
 
 
 def _retries(app: Celery) -> Mapping[str, Any] | None:
-    """Return how often to try again, as publishing one task does."""
+    """Return the retry policy of publishing, None without retries."""
     if not app.conf.task_publish_retry:
         return None
     names = ("max_retries", "interval_start", "interval_step", "interval_max")

@@ -1,4 +1,4 @@
-"""What is done in Redis for those who manage the schedule: find, cancel, move, pause."""
+"""Manages the schedule in Redis: find, list, cancel, move, run, pause, revoke."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from celery_delayq.model.lookup import (
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.scan import ScanStore, Stretch
 from celery_delayq.store.scripting.runner import ScriptRunner, StorePart
+from celery_delayq.utils.portions import batches
 
 #: Most ids of one script call, and most names that it looks at. Many messages with one id take
 #: several calls.
@@ -260,8 +261,7 @@ class ControlStore(StorePart):
         """Return which of ids, and of stamps in JSON, are not remembered as revoked."""
         members = _revoked_members(ids, stamps)
         new: list[str] = []
-        for start in range(0, len(members), REVOKED):
-            some = members[start : start + REVOKED]
+        for some in batches(members, REVOKED):
             scores = cast(
                 "list[float | None]", self._runner.client.zmscore(self._keys.revoked, some)
             )

@@ -1,4 +1,4 @@
-"""What is done in Redis with dead letters: dead-letter, read, replay, delete, trim, restore."""
+"""Dead letters in Redis: add, read, replay, delete, trim, restore."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done in Redis with the history of runs."""
+"""The history of runs in Redis."""
 
 from __future__ import annotations
 

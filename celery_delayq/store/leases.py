@@ -1,5 +1,4 @@
-"""What is done in Redis with messages that a process holds: reserve, beat, ack, give back,
-reclaim."""
+"""Leased messages in Redis: acquire, extend, ack, requeue, dead-letter, replace, reclaim."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done in Redis to find drift between our keys and to repair it, and to give all back.
+"""Finds and repairs drift between our keys in Redis, and gives messages back to stock.
 
 Each script looks at one batch and, with *repair*, repairs what it finds at the same moment, so it
 is safe while workers run.
@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha1
-from itertools import chain, islice
-from typing import Any, NamedTuple, TypeVar, cast
+from itertools import chain
+from typing import Any, NamedTuple, cast
 from uuid import uuid4
 
 from celery_delayq.errors import CommandRefused
@@ -24,6 +24,7 @@ from celery_delayq.store.keys import Layout
 from celery_delayq.store.scan import ScanStore
 from celery_delayq.store.scripting.calls import Call
 from celery_delayq.store.scripting.runner import ScriptRunner, StorePart
+from celery_delayq.utils.portions import batches
 
 #: About how many members a script looks at in one call.
 BATCH = 100
@@ -36,9 +37,6 @@ PAGE = 1000
 
 _NAMES = "|".join(QUEUE_KEYS - {"answer", "leased", "wake", "quarantine_turn"})
 _OWN = re.compile(rf"\{{(.*)\}}:(?:(?:{_NAMES})|leased:(.+))", re.DOTALL)
-
-
-T = TypeVar("T")
 
 
 class Found(NamedTuple):
@@ -250,7 +248,7 @@ class RepairStore(StorePart):
             if stale:
                 there = self._digests(queue, layout)
                 stale = {digest: text for digest, text in stale.items() if digest not in there}
-        for pairs in batches(stale.items()):
+        for pairs in batches(stale.items(), BATCH):
             args = [*chain.from_iterable(pairs)]
             self._run("leases/forget_counts", [deliveries], args)
 
@@ -351,12 +349,6 @@ def run_batch(runner: ScriptRunner, name: str, keys: list[str], args: list[Any])
         part = Batch.read(runner.run(Call(name, keys, [*args, *part.left])))
         found, looked = found + part.found, looked + part.looked
     return Batch(first.cursor, looked, found)
-
-
-def batches(items: Iterable[T]) -> list[list[T]]:
-    """Return *items* in batches for one script call each."""
-    rest = iter(items)
-    return list(iter(lambda: list(islice(rest, BATCH)), []))
 
 
 def _literally(text: str) -> str:

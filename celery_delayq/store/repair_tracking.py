@@ -1,7 +1,7 @@
-"""What is done in Redis to repair what is known of entries beyond the schedule.
+"""Finds and repairs drift of the indexes beyond the schedule.
 
-That is: what is paused and due, who has which unique key, which ids are there twice, and what is
-ready or held. Each script looks at one batch, as those of :mod:`celery_delayq.store.repair` do.
+These are: paused and due entries, unique keys, duplicate ids, and ready and leased messages.
+Each script looks at one batch, as those of :mod:`celery_delayq.store.repair` do.
 """
 
 from __future__ import annotations

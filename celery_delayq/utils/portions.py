@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import TypeVar
 
 T = TypeVar("T")
 
 #: Most bytes of messages of one call, as in ``include/room.lua``: other clients wait for it.
 ROOM = 1_000_000
+
+
+def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield items in their order, *size* at a time."""
+    remaining = iter(items)
+    while batch := [*islice(remaining, size)]:
+        yield batch
 
 
 def portions(
