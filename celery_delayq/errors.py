@@ -10,7 +10,7 @@ class DelayQError(Exception):
 
 
 class ConfigError(DelayQError, ValueError):
-    """A ``delayq`` setting or broker URL is unknown, ill-typed or out of range."""
+    """A ``delayq`` setting, a broker URL or an argument is unknown, ill-typed or out of range."""
 
 
 class NotSupported(ConfigError):

@@ -71,14 +71,14 @@ class Session:
         with self._lock:
             if self._store is None:
                 with self.app.connection_for_write() as connection:
-                    channel = connection.default_channel
-                    if not getattr(channel, "capabilities", ()):
+                    transport = connection.get_transport_cls()
+                    if not getattr(getattr(transport, "Channel", None), "capabilities", ()):
                         raise NotSupported(
                             f"the broker is {connection.as_uri()}; DelayQ needs a URL that begins "
                             "with delayq+, such as delayq+redis://localhost:6379/0, or "
                             "broker_transport='celery_delayq.transport:Transport'"
                         )
-                    store = channel.new_store()
+                    store = connection.default_channel.new_store()
                     check_layout(store.client, store.keys)
                     self._store = store
             return self._store

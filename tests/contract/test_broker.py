@@ -25,7 +25,6 @@ from celery_delayq.model.broker import Capability
 from celery_delayq.model.dead_letter import DeadFilter, pack_details
 from celery_delayq.model.scheduled import Outcome
 from celery_delayq.testing import wait_until
-from celery_delayq.testing.fixtures import RedisUnderTest
 
 #: Each broker, and the fixture that gives the URL of an empty one.
 BROKERS = {"redis": "delayq_broker_url"}
@@ -308,11 +307,11 @@ def test_what_a_broker_can_do_it_does_and_what_not_it_refuses(
         TRIALS[capability](scene)
 
 
-def test_a_broker_that_is_not_ours_is_named_with_what_to_write(
-    delayq_redis: RedisUnderTest,
-) -> None:
+@pytest.mark.parametrize("scheme", ["redis", "amqp"])
+def test_a_broker_that_is_not_ours_is_named_with_what_to_write(scheme: str) -> None:
+    """It is not even asked: nobody listens there."""
     with (
-        Celery("stock", broker=delayq_redis.url, set_as_current=False) as app,
-        pytest.raises(NotSupported, match=r"redis://.*begins with delayq\+"),
+        Celery("stock", broker=f"{scheme}://127.0.0.1:1//", set_as_current=False) as app,
+        pytest.raises(NotSupported, match=rf"{scheme}://.*begins with delayq\+"),
     ):
         DelayQ(app).count()
