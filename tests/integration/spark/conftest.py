@@ -5,59 +5,79 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
-import subprocess
 import sys
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import pytest
 from celery import Celery
 
 from celery_delayq import DelayQ
 from celery_delayq.embedded import EmbeddedRedis
+from celery_delayq.errors import ConfigError
+from celery_delayq.spark import check_java
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import new_server
 from celery_delayq.testing.processes import ManagedProcess
 from tests.integration.spark.driver import QUICK, Driver, JobFailed, configured, settings
 from tests.integration.spark.driver import TIMEOUT as STARTING
+from tests.integration.spark.flights import OPTIONS, SCHEMA
 from tests.support.postgres import PASSWORD, PostgresServer
+
+if TYPE_CHECKING:
+    from celery_delayq.spark.archive import FolderTarget
+    from celery_delayq.spark.archive import Summary as Archived
+    from celery_delayq.spark.restore import Summary as Restored
 
 #: Reads a table with these options.
 Read = Callable[..., Any]
+
+#: Writes rows with these options, and returns what the job reports.
+Write = Callable[..., Mapping[str, Any]]
+
+#: Archives these tables with these options.
+Archive = Callable[..., "Archived"]
+
+#: Restores with these options.
+Restore = Callable[..., "Restored"]
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Keep Spark out of ``make test``."""
+    """Keep Spark out of ``make test``, and let warnings of others pass."""
     item.add_marker(pytest.mark.full)
+    for warning in (
+        "Call to deprecated setex:DeprecationWarning",  # Celery's result backend, newest redis-py
+        "PySpark does not yet fully support pandas:FutureWarning",
+    ):
+        item.add_marker(pytest.mark.filterwarnings(f"ignore:{warning}"))
 
 
-def java() -> Path:
-    """Return Java's program; without one the tests are left out, with CI=true they fail."""
-    home = os.environ.get("JAVA_HOME")
-    program = shutil.which("java", path=str(Path(home, "bin")) if home else None)
-    reason = "Spark needs Java 17 or newer, on PATH or by JAVA_HOME: apt install openjdk-17-jre"
-    if program is not None:
-        told = subprocess.run([program, "-version"], capture_output=True, text=True).stderr
-        version = re.search(r'version "(?:1\.)?(\d+)', told)
-        if version is not None and int(version[1]) >= 17:
-            return Path(program)
+def leave_out(reason: str) -> NoReturn:
+    """Skip a test; with CI=true it fails."""
     if os.environ.get("CI") == "true":
         pytest.fail(reason)
     pytest.skip(reason)
 
 
+def need_java() -> None:
+    """Leave a test out where Java is missing."""
+    try:
+        check_java()
+    except ConfigError as exc:
+        leave_out(str(exc))
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A session on two cores, with the data source registered."""
-    java()
+    need_java()
     folder = tmp_path_factory.mktemp("spark")
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of pandas, and of sockets that py4j leaves open
@@ -91,6 +111,56 @@ def read(spark: Any, delayq_broker_url: str) -> Read:
         return reader.format("celery_delayq").options(**given).load()
 
     return load
+
+
+@pytest.fixture
+def write(spark: Any, delayq_broker_url: str, tmp_path: Path) -> Write:
+    """Write rows to the test's Redis, as of `flights` unless options say something else."""
+
+    def save(rows: Any, schema: str = SCHEMA, **options: Any) -> Mapping[str, Any]:
+        frame = spark.createDataFrame(rows, schema) if isinstance(rows, list) else rows
+        report = tmp_path / "report.json"
+        given = {"url": delayq_broker_url, "report": str(report), **OPTIONS, **options}
+        given = {name: value for name, value in given.items() if value is not None}
+        frame.write.format("celery_delayq").mode("append").options(**given).save()
+        told: Mapping[str, Any] = json.loads(report.read_text())
+        return told
+
+    return save
+
+
+@pytest.fixture
+def target(spark: Any, tmp_path: Path) -> FolderTarget:
+    """The place of an archive."""
+    from celery_delayq.spark.archive import FolderTarget
+
+    return FolderTarget(spark, str(tmp_path / "archive"))
+
+
+@pytest.fixture
+def archive(spark: Any, delayq_broker_url: str, target: FolderTarget) -> Archive:
+    """Archive tables of the test's Redis."""
+    from celery_delayq.spark import archive as module
+
+    def save(*tables: str, **options: Any) -> Archived:
+        access = {"url": delayq_broker_url}
+        return module.archive(
+            spark, target, module.Options(tables=tables, access=access, **options)
+        )
+
+    return save
+
+
+@pytest.fixture
+def restore(spark: Any, delayq_broker_url: str, target: FolderTarget) -> Restore:
+    """Restore what was archived."""
+    from celery_delayq.spark import restore as module
+
+    def put_back(**options: Any) -> Restored:
+        access = {"url": delayq_broker_url}
+        return module.restore(spark, target, module.Options(access=access, **options))
+
+    return put_back
 
 
 @pytest.fixture
@@ -136,10 +206,7 @@ def jdbc_options(postgres: PostgresServer, database: str) -> list[str]:
     """Return the options that name a database, where there is a JDBC driver for it."""
     jar = Path("/usr/share/java/postgresql.jar")
     if not jar.exists():
-        reason = f"needs {jar}: apt install libpostgresql-jdbc-java"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
+        leave_out(f"needs {jar}: apt install libpostgresql-jdbc-java")
     url = f"jdbc:postgresql://127.0.0.1:{postgres.port}/{database}"
     return ["--jars", str(jar), "--user", "tester", "--jdbc-url", url]
 
@@ -147,7 +214,7 @@ def jdbc_options(postgres: PostgresServer, database: str) -> list[str]:
 @pytest.fixture
 def command_line(delayq_broker_url: str, tmp_path: Path) -> CommandLine:
     """What runs jobs against the test's Redis."""
-    java()
+    need_java()
     return CommandLine(delayq_broker_url, tmp_path)
 
 
@@ -322,7 +389,7 @@ class Cluster:
 @pytest.fixture(scope="package")
 def started_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster for the tests that need one."""
-    java()
+    need_java()
     import pyspark
 
     folder = tmp_path_factory.mktemp("cluster")

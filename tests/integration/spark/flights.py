@@ -24,9 +24,16 @@ COLUMNS = (
     f"'{_NOTE}' AS note",
 )
 
+#: The columns of rows of `flight`, and how they are written.
+SCHEMA = "flight string, remind_at timestamp, gate string, pax int"
+OPTIONS = {"task": "mail.remind", "idcolumn": "flight", "etacolumn": "remind_at"}
+
+NOON = datetime(2031, 5, 17, 12, tzinfo=timezone.utc)
+
 NO_TIME = "remind_at is null: nothing says when"
 OUT_OF_RANGE = "remind_at lies outside the years 1970 to 9999"
 
+Row = tuple[Any, ...]
 Calls = Mapping[str, tuple[datetime, dict[str, Any] | None]]
 
 
@@ -51,9 +58,23 @@ def calls_of(numbers: Iterable[int]) -> Calls:
     }
 
 
+def flight(n: int, gate: str = "B7", minutes: int = 0) -> Row:
+    """Return a row that is due *n* minutes after `NOON`, or some minutes later."""
+    return f"UA{n:03}", NOON + timedelta(minutes=n + minutes), gate, n
+
+
+def flights(number: int, **changed: Any) -> list[Row]:
+    return [flight(n, **changed) for n in range(number)]
+
+
+def expected(*rows: Row) -> Calls:
+    """Return when and with what the tasks of such rows are to be called."""
+    return {f"mail.remind:{key}": (at, {"gate": gate, "pax": pax}) for key, at, gate, pax in rows}
+
+
 def calls(delayq: DelayQ) -> Calls:
     """Return when and with what the tasks that are scheduled are called, none of them twice."""
     found = [*delayq.entries()]
     assert len({each.id for each in found}) == len(found)
-    assert all(each.args == [] for each in found)
+    assert all(each.args == [] for each in found if each.id.startswith("mail.remind:"))
     return {each.id: (each.due, each.kwargs) for each in found}

@@ -13,7 +13,7 @@ from redis import Redis
 
 from celery_delayq.spark.reconcile import Options, Summary, read_jdbc, reconcile
 from celery_delayq.testing import wait_until
-from tests.integration.spark.flights import COLUMNS
+from tests.integration.spark.flights import COLUMNS, OPTIONS
 
 Given = Mapping[str, str]
 
@@ -89,8 +89,7 @@ def write_range(spark: Any, options: Given, number: int, parts: int = 4) -> None
 
 def write(spark: Any, rows: Any, options: Given) -> None:
     """Write rows of `COLUMNS`."""
-    given = {"task": "mail.remind", "idcolumn": "flight", "etacolumn": "remind_at", **options}
-    rows.write.format("celery_delayq").mode("append").options(**given).save()
+    rows.write.format("celery_delayq").mode("append").options(**{**OPTIONS, **options}).save()
 
 
 def read(spark: Any, options: Given) -> list[str]:

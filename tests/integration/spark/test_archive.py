@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -16,35 +16,17 @@ import pyarrow.dataset as ds
 from celery import Celery
 
 from celery_delayq import DelayQ
+from celery_delayq.spark.archive import Summary
 from celery_delayq.spark.archive.commits import ArchiveError, Commit
 from celery_delayq.spark.archive.folder import ArchivedTable, FolderTarget
-from celery_delayq.spark.archive.job import ArchiveOptions, ArchiveSummary, archive
 from celery_delayq.spark.read.history import RunsLost
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.transfer.dead_letter_row import DeadLetterRow
-from tests.integration.spark.conftest import CommandLine
+from tests.integration.spark.conftest import Archive, CommandLine
+from tests.integration.spark.flights import NOON
 from tests.support.dead_letters import fill, message, stored
 from tests.support.runs import finished
-
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:PySpark does not yet fully support pandas:FutureWarning"
-)
-
-NOON = datetime(2031, 5, 17, 12, tzinfo=timezone.utc)
-
-Archive = Callable[..., ArchiveSummary]
-
-
-@pytest.fixture
-def run(spark: Any, delayq_broker_url: str, tmp_path: Path) -> Archive:
-    """Archive to a folder."""
-
-    def run(folder: Path | None = None, **options: Any) -> ArchiveSummary:
-        target = FolderTarget(spark, str(folder or tmp_path / "archive"))
-        return archive(spark, target, ArchiveOptions(access={"url": delayq_broker_url}, **options))
-
-    return run
 
 
 def add_runs(delayq: DelayQ, numbers: Sequence[int], ended: datetime = NOON) -> None:
@@ -65,7 +47,7 @@ def days(folder: Path, table: str) -> set[str]:
 
 
 def test_runs_dead_letters_and_the_schedule_are_archived_once_each(
-    run: Archive, spark: Any, app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest,
+    archive: Archive, spark: Any, app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest,
     tmp_path: Path,
 ) -> None:  # fmt: skip
     folder = tmp_path / "archive"
@@ -81,7 +63,7 @@ def test_runs_dead_letters_and_the_schedule_are_archived_once_each(
         app.send_task("tasks.add", (n, n), task_id=f"entry-{n}", eta=NOON + timedelta(hours=n))
     delayq_redis.client.hset("{celery}:entries", "entry-3", b"broken")
 
-    told = run(tables=["history", "dead_letters", "scheduled"])
+    told = archive("history", "dead_letters", "scheduled")
 
     assert (told.history, told.dead_letters, told.scheduled) == (3, 9, 4)
     assert (told.removed, told.refused, told.unreadable, told.lost) == (None, 1, 2, "")
@@ -109,10 +91,10 @@ def test_runs_dead_letters_and_the_schedule_are_archived_once_each(
     (left / "part-0.parquet").write_bytes(b"half of a file")
 
     # Nothing new, then a little of it.
-    assert run() == ArchiveSummary(told.source, history=0, dead_letters=0)
+    assert archive("history", "dead_letters") == Summary(told.source, history=0, dead_letters=0)
     add_runs(delayq, range(3, 5))
     fill(delayq, 1, queue="new")
-    again = run(tables=["history", "dead_letters", "scheduled"])
+    again = archive("history", "dead_letters", "scheduled")
     assert (again.history, again.dead_letters, again.scheduled) == (2, 1, 4)
     assert Counter(each["id"] for each in rows_of(folder, "history")) == Counter(
         f"run-{n}" for n in range(5)
@@ -123,16 +105,16 @@ def test_runs_dead_letters_and_the_schedule_are_archived_once_each(
 
 
 def test_dead_letters_are_removed_once_they_are_in_the_archive_wherever_a_job_has_ended(
-    run: Archive, delayq: DelayQ, tmp_path: Path
+    archive: Archive, delayq: DelayQ, tmp_path: Path
 ) -> None:
     folder = tmp_path / "archive"
     old = fill(delayq, 3, queue="mail", age=7200)
     fill(delayq, 2)
     before = {DeadLetterRow.of(each).digest for each in delayq.dead_letters(queue="mail")}
-    options: dict[str, Any] = {"tables": ["dead_letters"], "older_than": 3600}
+    options: dict[str, Any] = {"older_than": 3600}
     table = folder / "dead_letters"
 
-    assert run(**options).dead_letters == 3
+    assert archive("dead_letters", **options).dead_letters == 3
     # As it is after a kill between the commit and the moves.
     staging = (
         table
@@ -143,7 +125,7 @@ def test_dead_letters_are_removed_once_they_are_in_the_archive_wherever_a_job_ha
         each.rename(staging / each.name)
     assert delayq.count_dead() == 5
     options["remove"] = True
-    told = run(**options)
+    told = archive("dead_letters", **options)
 
     assert (told.dead_letters, told.removed, told.gone) == (0, 3, 0)
     assert {each["digest"] for each in rows_of(folder, "dead_letters")} == before
@@ -157,7 +139,7 @@ def test_dead_letters_are_removed_once_they_are_in_the_archive_wherever_a_job_ha
     delayq.store.dead_letters.restore(
         "mail", [(old[0], died_ms - 1, stored(died_ms - 1, "why", b"x"))]
     )
-    told = run(**options)
+    told = archive("dead_letters", **options)
     assert (told.dead_letters, told.removed) == (1, 2)
     assert len(rows_of(folder, "dead_letters")) == 4
     assert delayq.count_dead() == 2
@@ -193,21 +175,22 @@ def test_a_job_that_is_killed_loses_nothing_and_is_completed_by_the_next(
 
 
 def test_dead_letters_that_would_come_back_under_another_id_stay(
-    run: Archive, delayq: DelayQ
+    archive: Archive, delayq: DelayQ
 ) -> None:
     died = delayq.store.now_ms() - 1000
     no_texts = ["\udcff\udc80", "a \udcc3"]
     for id in (*no_texts, "plain"):
         delayq.store.dead_letters.restore("mail", [(id, died, stored(died, "why", message("x")))])
 
-    told = run(tables=["dead_letters"], remove=True)
+    told = archive("dead_letters", remove=True)
 
     assert (told.dead_letters, told.removed, told.gone) == (3, 1, 0)
     assert sorted(each.id for each in delayq.dead_letters()) == sorted(no_texts)
 
 
-def test_of_two_jobs_at_once_one_adds_nothing(run: Archive, spark: Any, tmp_path: Path) -> None:
-    target = FolderTarget(spark, str(tmp_path / "archive"))
+def test_of_two_jobs_at_once_one_adds_nothing(
+    spark: Any, target: FolderTarget, tmp_path: Path
+) -> None:
     one, other = (target.table("history", make=True) for _ in range(2))
     rows = spark.createDataFrame(
         [("here", "1-0", datetime(2031, 5, 17).date())], "source STRING, offset STRING, day DATE"
@@ -223,9 +206,8 @@ def test_of_two_jobs_at_once_one_adds_nothing(run: Archive, spark: Any, tmp_path
 
 
 def test_runs_that_may_be_lost_and_queues_of_another_name_are_told(
-    run: Archive, delayq: DelayQ, delayq_redis: RedisUnderTest, tmp_path: Path
+    archive: Archive, delayq: DelayQ, delayq_redis: RedisUnderTest, tmp_path: Path
 ) -> None:
-    history = {"tables": ["history"]}
     log = tmp_path / "archive" / "history" / "_log"
     log.mkdir(parents=True)
     reached = {"shop": "1-0"}
@@ -235,18 +217,18 @@ def test_runs_that_may_be_lost_and_queues_of_another_name_are_told(
     add_runs(delayq, range(1))
 
     with pytest.raises(ArchiveError, match="the archive has the history of shop, and this queue"):
-        run(**history)
+        archive("history")
     with pytest.raises(RunsLost, match="was read up to 1-0: runs after that may be lost"):
-        run(**history, source="shop", on_loss="fail")
-    told = run(**history, source="shop")
+        archive("history", source="shop", on_loss="fail")
+    told = archive("history", source="shop")
     assert told.history == 1
     assert "was read up to 1-0" in told.lost
-    assert run(**history, source="shop") == ArchiveSummary("shop", history=0)
+    assert archive("history", source="shop") == Summary("shop", history=0)
 
 
 @pytest.mark.parametrize("left", [1, 0])
 def test_runs_that_are_forgotten_while_they_are_read_are_told(
-    run: Archive,
+    archive: Archive,
     delayq: DelayQ,
     delayq_redis: RedisUnderTest,
     monkeypatch: pytest.MonkeyPatch,
@@ -263,8 +245,8 @@ def test_runs_that_are_forgotten_while_they_are_read_are_told(
 
     begins = "begins with" if left else "is empty"
     with pytest.raises(RunsLost, match=f"the history {begins}.*Nothing was added"):
-        run(tables=["history"], on_loss="fail")
-    told = run(tables=["history"])
+        archive("history", on_loss="fail")
+    told = archive("history")
     assert (told.history, told.lost) == (left, "")  # nobody knows any more what was there
 
 
@@ -278,11 +260,11 @@ def test_runs_that_are_forgotten_while_they_are_read_are_told(
     ],
 )
 def test_a_folder_that_is_no_archive_is_left_alone(
-    run: Archive, tmp_path: Path, text: str | None, problem: str
+    archive: Archive, tmp_path: Path, text: str | None, problem: str
 ) -> None:
     folder = tmp_path / "archive" / "history"
     (folder / "_log").mkdir(parents=True)
     name = folder / ("year=2031" if text is None else "_log/00000001.json")
     name.write_text(text or "")
     with pytest.raises(ArchiveError, match=problem):
-        run(tables=["history"])
+        archive("history")

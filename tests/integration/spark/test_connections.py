@@ -13,9 +13,6 @@ from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.spark import jobs
 from tests.integration.spark.conftest import Read, running
 
-# Celery's result backend, with the newest redis-py.
-pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
-
 #: One would do: what makes messages has two of its own until all are sent.
 PER_TASK = 3
 

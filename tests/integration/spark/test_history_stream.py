@@ -16,9 +16,6 @@ from celery_delayq.spark.read.table_rows import TableRows
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.runs import numbered
 
-# Celery's result backend, with the newest redis-py.
-pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
-
 
 @pytest.fixture
 def stream(spark: Any, delayq_broker_url: str, tmp_path: Any) -> Callable[..., list[str]]:

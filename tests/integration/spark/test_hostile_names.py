@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +16,15 @@ from celery_delayq import DelayQ
 from celery_delayq.model.history import reason_of
 from celery_delayq.spark.archive.commits import ArchiveError, Commit
 from celery_delayq.spark.archive.folder import FolderTarget
-from celery_delayq.spark.archive.job import ArchiveOptions, archive
 from celery_delayq.spark.report import Options as ReportOptions
 from celery_delayq.spark.report import page, report
-from celery_delayq.spark.restore.job import RestoreOptions, restore
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.app.test_hostile_names import NAMES
-from tests.integration.spark.conftest import Read
+from tests.integration.spark.conftest import Archive, Read, Restore
+from tests.integration.spark.flights import NOON
 from tests.support.dead_letters import details, message
 from tests.support.keyspace import look
 from tests.support.runs import finished
-
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:PySpark does not yet fully support pandas:FutureWarning"
-)
-
-NOON = datetime(2031, 5, 17, 12, tzinfo=timezone.utc)
 
 #: Everything there is to archive, with these names in all places that have one.
 TABLES = ("history", "dead_letters", "scheduled")
@@ -62,21 +54,18 @@ def stored(redis: RedisUnderTest) -> dict[bytes, Any]:
 
 
 def test_an_archive_in_a_folder_has_them_and_gives_them_back(
-    spark: Any,
     archived: dict[str, str],
-    delayq_broker_url: str,
+    archive: Archive,
+    restore: Restore,
     delayq_redis: RedisUnderTest,
     tmp_path: Path,
 ) -> None:
-    access = {"url": delayq_broker_url}
-    target = FolderTarget(spark, str(tmp_path / "archive"))
     before = stored(delayq_redis)
 
-    told = archive(spark, target, ArchiveOptions(TABLES, source="../../etc", access=access))
+    told = archive(*TABLES, source="../../etc")
     delayq_redis.client.flushall()
     for table in ("scheduled", "dead_letters"):
-        given = RestoreOptions(table=table, source="../../etc", access=access)
-        restore(spark, target, given)
+        restore(table=table, source="../../etc")
 
     number = len(archived)
     assert (told.history, told.dead_letters, told.scheduled) == (number,) * 3
@@ -85,7 +74,7 @@ def test_an_archive_in_a_folder_has_them_and_gives_them_back(
     assert {each.name for each in (tmp_path / "archive").iterdir()} == set(TABLES)
 
 
-def test_a_log_cannot_have_files_of_others_moved(spark: Any, tmp_path: Path) -> None:
+def test_a_log_cannot_have_files_of_others_moved(target: FolderTarget, tmp_path: Path) -> None:
     other, log = tmp_path / "other", tmp_path / "archive" / "history" / "_log"
     for folder in (other, log):
         folder.mkdir(parents=True)
@@ -94,7 +83,7 @@ def test_a_log_cannot_have_files_of_others_moved(spark: Any, tmp_path: Path) -> 
     (log / "00000001.json").write_text(commit.pack())
 
     with pytest.raises(ArchiveError, match="is none of this archive"):
-        FolderTarget(spark, str(tmp_path / "archive")).table("history", make=False)
+        target.table("history", make=False)
 
     assert [each.name for each in other.iterdir()] == ["theirs"]
 

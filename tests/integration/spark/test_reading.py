@@ -25,9 +25,6 @@ from tests.integration.spark.conftest import Read
 from tests.support.dead_letters import details, message
 from tests.support.runs import numbered
 
-# Celery's result backend, with the newest redis-py.
-pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
-
 FAR = datetime(2030, 1, 31, 9, tzinfo=timezone.utc)
 
 HOSTILE = ["", "\1", "%s", "a\nb", "nul", "Ä☃", "\U0001f600", '"', "{", "\\", "' or 1=1 --", "a b"]

@@ -17,9 +17,6 @@ from tests.integration.spark.conftest import Read
 from tests.support.dead_letters import message
 from tests.support.runs import numbered
 
-# Celery's result backend, with the newest redis-py.
-pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
-
 FAR = datetime(2030, 1, 31, 9, tzinfo=timezone.utc)
 
 

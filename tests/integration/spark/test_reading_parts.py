@@ -14,7 +14,6 @@ from celery import Celery
 from celery_delayq import DelayQ
 from celery_delayq.spark.read.filters import Wanted
 from celery_delayq.spark.read.partitions import plan
-from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.spark.conftest import Read
 
@@ -82,24 +81,6 @@ def test_plans_hold_no_entries(app: Celery, delayq: DelayQ, delayq_redis: RedisU
     stats = delayq_redis.client.info("commandstats")
     assert stats["cmdstat_zrange"]["calls"] == 7
     assert not {"cmdstat_hmget", "cmdstat_evalsha", "cmdstat_eval"} & stats.keys()
-
-
-def connections(redis: RedisUnderTest) -> set[str]:
-    return {each["id"] for each in redis.client.client_list()}
-
-
-def test_reading_leaves_no_connection_behind(
-    app: Celery, delayq: DelayQ, read: Read, delayq_redis: RedisUnderTest
-) -> None:
-    for n in range(20):
-        app.send_task("tasks.add", (n, n), eta=later(n))
-    delayq.close()
-    before = connections(delayq_redis)
-
-    read("scheduled", batchsize=1, partitions=6).collect()
-
-    # Redis sees a bit later what was closed.
-    wait_until(lambda: connections(delayq_redis) <= before, what="no new ones")
 
 
 def test_an_empty_redis_is_read_as_no_rows(read: Read) -> None:

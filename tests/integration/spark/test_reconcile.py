@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from ast import literal_eval
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -25,26 +23,17 @@ from celery_delayq.spark.reconcile import (
     reconcile,
 )
 from celery_delayq.spark.reconcile.job import _ReconcileJob as Job
-from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
-from tests.integration.spark.conftest import CommandLine, jdbc_options
+from tests.integration.spark.conftest import CommandLine, jdbc_options, running
+from tests.integration.spark.flights import NOON, SCHEMA, Row, calls, expected, flight, flights
 from tests.support.dead_letters import message
 from tests.support.keyspace import is_answer
 from tests.support.postgres import PostgresServer
 from tests.support.runs import finished
 
-# Celery's result backend, with the newest redis-py.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
-]
-
-NOON = datetime(2031, 5, 17, 12, tzinfo=timezone.utc)
-FLIGHTS = "flight string, remind_at timestamp, gate string, pax int"
 TASK = "mail.remind"
 
-Row = tuple[Any, ...]
 Reconcile = Callable[..., Summary]
 
 
@@ -64,15 +53,11 @@ def run(spark: Any, delayq_broker_url: str) -> Reconcile:
     """Reconcile rows, given as a list or a data frame."""
 
     def run(rows: Any, **options: Any) -> Summary:
-        frame = spark.createDataFrame(rows, FLIGHTS) if isinstance(rows, list) else rows
+        frame = spark.createDataFrame(rows, SCHEMA) if isinstance(rows, list) else rows
         given = {"task": TASK, "key": "flight", "eta": "remind_at", **options}
         return reconcile(spark, frame, Options(access={"url": delayq_broker_url}, **given))
 
     return run
-
-
-def flight(n: int, gate: str = "B7", minutes: int = 0) -> Row:
-    return f"UA{n:03}", NOON + timedelta(minutes=n + minutes), gate, n
 
 
 def call(app: Celery, row: Row, **options: Any) -> str:
@@ -82,17 +67,6 @@ def call(app: Celery, row: Row, **options: Any) -> str:
     kwargs = {"gate": gate, "pax": pax}
     app.send_task(TASK, kwargs=kwargs, task_id=id, **{"eta": at, **options})
     return id
-
-
-def calls(delayq: DelayQ) -> dict[str, tuple[datetime, dict[str, Any]]]:
-    """Return when and with what each scheduled task is called, none of them twice."""
-    found = delayq.list(limit=10_000)
-    assert len({each.id for each in found}) == len(found)
-    return {each.id: (each.due, literal_eval(each.headers["kwargsrepr"])) for each in found}
-
-
-def expected(*rows: Row) -> dict[str, tuple[datetime, dict[str, Any]]]:
-    return {f"{TASK}:{key}": (at, {"gate": gate, "pax": pax}) for key, at, gate, pax in rows}
 
 
 def said(**numbers: Any) -> Summary:
@@ -176,7 +150,7 @@ def test_what_comes_while_the_job_looks_is_not_scheduled_again(
 
     monkeypatch.setattr(Job, "_write", write_after_some_have_come)
 
-    told = run([flight(n) for n in range(5)])
+    told = run(flights(5))
 
     assert told == said(rows=5, new=3, kept=2)
     assert calls(delayq) == expected(*(flight(n) for n in (0, 1, 3, 4)))
@@ -245,7 +219,7 @@ def test_rows_that_are_wrong_are_told_and_put_aside(
     ],
 )
 def test_options_that_are_wrong_are_told(spark: Any, options: dict[str, Any], problem: str) -> None:
-    rows = spark.createDataFrame([], FLIGHTS)
+    rows = spark.createDataFrame([], SCHEMA)
     given = {"task": TASK, "key": "flight", "eta": "remind_at", **options}
     with pytest.raises(ConfigError, match=problem):
         reconcile(spark, rows, Options(**given))
@@ -257,23 +231,17 @@ def test_options_that_are_wrong_are_told(spark: Any, options: dict[str, Any], pr
 def test_a_job_that_was_killed_is_completed_by_the_next(
     run: Reconcile, spark: Any, delayq: DelayQ, delayq_redis: RedisUnderTest
 ) -> None:
-    rows = [flight(n) for n in range(300)]
-    ended: list[BaseException] = []
+    rows = flights(300)
 
-    def first() -> None:
+    def first(_: Any) -> None:
+        run(rows, batchsize=10, ratelimit=40)
+
+    with running(first, spark) as job:
         try:
-            run(rows, batchsize=10, ratelimit=40)
-        except BaseException as exc:
-            ended.append(exc)
-
-    thread = threading.Thread(target=first)
-    thread.start()
-    try:
-        wait_until(lambda: ended or delayq.count() >= 20, 150, "some rows to be written")
-    finally:
-        spark.sparkContext.cancelAllJobs()
-        thread.join(60)
-    assert ended
+            job.wait_until(lambda: delayq.count() >= 20, "some rows to be written")
+        finally:
+            spark.sparkContext.cancelAllJobs()
+    assert job.error is not None
 
     told = run(rows)
     assert (told.rows, told.replaced, told.refused) == (300, 0, 0)

@@ -20,9 +20,6 @@ from tests.integration.spark.conftest import running
 from tests.integration.spark.flights import calls, calls_of, good
 from tests.support.proxy import Proxy
 
-# Celery's result backend, with the newest redis-py.
-pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
-
 NUMBER = 3000
 
 

@@ -37,12 +37,6 @@ from tests.integration.spark.plain_report import (
 )
 from tests.support.runs import finished
 
-# Celery's result backend, with the newest redis-py.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
-]
-
 RUNS = made_up(400)
 
 

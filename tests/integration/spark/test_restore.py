@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,44 +14,13 @@ from celery import Celery
 
 from celery_delayq import DelayQ
 from celery_delayq.spark.archive.commits import ArchiveError
-from celery_delayq.spark.archive.folder import FolderTarget
-from celery_delayq.spark.archive.job import ArchiveOptions, archive
+from celery_delayq.spark.restore import Options, Summary
 from celery_delayq.spark.restore import job as restoring
-from celery_delayq.spark.restore.job import RestoreOptions, RestoreSummary, restore
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.transfer.results import Imported
+from tests.integration.spark.conftest import Archive, Restore
+from tests.integration.spark.flights import NOON
 from tests.support.dead_letters import fill
-
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:PySpark does not yet fully support pandas:FutureWarning"
-)
-
-NOON = datetime(2031, 5, 17, 12, tzinfo=timezone.utc)
-
-Restore = Callable[..., RestoreSummary]
-
-
-@pytest.fixture
-def target(spark: Any, tmp_path: Path) -> FolderTarget:
-    return FolderTarget(spark, str(tmp_path / "archive"))
-
-
-@pytest.fixture
-def run(spark: Any, delayq_broker_url: str, target: FolderTarget) -> Restore:
-    def run(**options: Any) -> RestoreSummary:
-        given = RestoreOptions(access={"url": delayq_broker_url}, **options)
-        return restore(spark, target, given)
-
-    return run
-
-
-@pytest.fixture
-def save(spark: Any, delayq_broker_url: str, target: FolderTarget) -> Callable[..., Any]:
-    def save(*tables: str, **options: Any) -> Any:
-        access = {"url": delayq_broker_url}
-        return archive(spark, target, ArchiveOptions(tables=tables, access=access, **options))
-
-    return save
 
 
 def state(redis: RedisUnderTest, *parts: str) -> dict[str, dict[bytes, Any]]:
@@ -72,8 +40,8 @@ SCHEDULE = (":due", ":entries", ":tasks", ":unique", ":duplicate_ids")
 
 
 def test_a_snapshot_is_put_back_byte_for_byte_and_once(
-    run: Restore,
-    save: Callable[..., Any],
+    restore: Restore,
+    archive: Archive,
     app: Celery,
     delayq: DelayQ,
     delayq_redis: RedisUnderTest,
@@ -88,41 +56,44 @@ def test_a_snapshot_is_put_back_byte_for_byte_and_once(
     app.send_task("shop.unique", (1,), eta=NOON, unique_key="key", queue="mail")
     soon = app.send_task("tasks.add", (1, 2), countdown=3600).id
     before = state(delayq_redis, *SCHEDULE)
-    snapshot = save("scheduled").snapshot
+    snapshot = archive("scheduled").snapshot
     delayq_redis.client.flushall()
 
-    looked = run(dry_run=True)
+    looked = restore(dry_run=True)
     assert looked.outcomes == {"scheduled": 37}
     assert list(delayq_redis.client.scan_iter("*:due")) == []
-    told = run(snapshot=snapshot)
-    assert told == RestoreSummary({"scheduled": 37}, snapshot)
+    told = restore(snapshot=snapshot)
+    assert told == Summary({"scheduled": 37}, snapshot)
     assert state(delayq_redis, *SCHEDULE) == before
 
     delayq.cancel(soon)
-    only = run(queue="mail", since="2031-01-01")
+    only = restore(queue="mail", since="2031-01-01")
     assert only.outcomes == {"duplicate": 4, "filtered": 33}
     with pytest.raises(ArchiveError, match="snapshot='yesterday': there is none of that name"):
-        run(snapshot="yesterday")
+        restore(snapshot="yesterday")
     file = min((tmp_path / "archive" / "scheduled").glob("snapshot=*/*.parquet"))
     file.unlink()
-    told = run()
+    told = restore()
     assert told.missing == told.failed == 37 - sum(told.outcomes.values()) > 0
 
 
 def test_dead_letters_are_put_back_and_are_known_by_the_archive(
-    run: Restore, save: Callable[..., Any], delayq: DelayQ, delayq_redis: RedisUnderTest
+    restore: Restore, archive: Archive, delayq: DelayQ, delayq_redis: RedisUnderTest
 ) -> None:
     fill(delayq, 4, queue="mail", task="shop.ship")
     fill(delayq, 3)
     before = state(delayq_redis, ":dead", ":dead_at")
-    assert save("dead_letters", remove=True).removed == 7
+    assert archive("dead_letters", remove=True).removed == 7
     assert delayq.count_dead() == 0
 
-    assert run(table="dead_letters", task="shop.ship").outcomes == {"filtered": 3, "restored": 4}
+    assert restore(table="dead_letters", task="shop.ship").outcomes == {
+        "filtered": 3,
+        "restored": 4,
+    }
     assert delayq.count_dead() == delayq.count_dead(queue="mail") == 4
-    assert run(table="dead_letters").outcomes == {"duplicate": 4, "restored": 3}
+    assert restore(table="dead_letters").outcomes == {"duplicate": 4, "restored": 3}
     assert state(delayq_redis, ":dead", ":dead_at") == before
-    told = save("dead_letters")
+    told = archive("dead_letters")
     assert (told.dead_letters, told.removed) == (0, None)
 
 
@@ -139,15 +110,15 @@ def test_rows_that_are_damaged_are_refused(delayq: DelayQ) -> None:
         (restoring._put_dead_letters, [dead_letter]),
     ):
         report = Imported()
-        put(delayq, rows, RestoreOptions(), report)
+        put(delayq, rows, Options(), report)
         assert report.outcomes == {"refused": len(rows)}
         assert all("'a'" in refusal.reason for refusal in report.refusals)
     assert (delayq.count(), delayq.count_dead()) == (0, 0)
 
 
 def test_what_is_of_another_queue_is_not_put_back(
-    run: Restore,
-    save: Callable[..., Any],
+    restore: Restore,
+    archive: Archive,
     app: Celery,
     delayq: DelayQ,
     delayq_redis: RedisUnderTest,
@@ -157,17 +128,17 @@ def test_what_is_of_another_queue_is_not_put_back(
         delayq_redis.client.flushall()
         app.send_task("tasks.add", (1, 2), eta=NOON, task_id=source)
         fill(delayq, 1, task=f"shop.{source}")
-        save("scheduled", "dead_letters", source=source)
+        archive("scheduled", "dead_letters", source=source)
     delayq_redis.client.flushall()
 
     # When it is not said which is meant, nothing comes back
     for table in ("scheduled", "dead_letters"):
         with pytest.raises(ArchiveError, match="but of: north, south; name one"):
-            run(table=table)
+            restore(table=table)
     assert delayq.count() == delayq.count_dead() == 0
 
     # And then what is of that one
-    assert run(source="north").outcomes == {"scheduled": 1}
-    assert run(source="north", table="dead_letters").outcomes == {"restored": 1}
+    assert restore(source="north").outcomes == {"scheduled": 1}
+    assert restore(source="north", table="dead_letters").outcomes == {"restored": 1}
     assert [each.id for each in delayq.list()] == ["north"]
     assert [each.task for each in delayq.dead_letters()] == ["shop.north"]

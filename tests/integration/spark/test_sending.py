@@ -23,6 +23,7 @@ from celery_delayq.spark.write.rows import TaskRows
 from celery_delayq.spark.write.sender import Sending
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
+from tests.integration.spark.flights import OPTIONS
 
 FAR = datetime(2099, 5, 17, 12, 0, 0, 250_001, tzinfo=timezone.utc)
 NUMBER = 30
@@ -79,10 +80,8 @@ def test_a_row_becomes_the_message_that_schedule_many_makes(
     keys = [f"{n}:{mark}" for n, mark in zip(range(NUMBER), "aä% /\\'\"\t:" * 3, strict=True)]
     remind_at = [FAR + timedelta(seconds=n) for n in range(NUMBER)]
     batch = pa.RecordBatch.from_pydict({"flight": keys, "remind_at": remind_at, **columns})
-    options = WriteOptions(
-        access=Access(url=delayq_broker_url),
-        task="mail.remind",
-        idcolumn="flight",
+    how = options(
+        delayq_broker_url,
         etacolumn=etacolumn,
         delaycolumn=None if etacolumn else "wait",
         onconflict="replace",
@@ -94,10 +93,10 @@ def test_a_row_becomes_the_message_that_schedule_many_makes(
         batch = batch.drop_columns(["remind_at"]).append_column("wait", wait)
 
     # When they are sent as rows, and then as items
-    sums = Sending(client, options, Refusals(None, "none")).send(iter([batch]))
+    sums = Sending(client, how, Refusals(None, "none")).send(iter([batch]))
     sent = records(delayq_redis)
     delayq_redis.client.flushdb()
-    rows = TaskRows(options, batch.schema)
+    rows = TaskRows(how, batch.schema)
     report = client.schedule_many(
         [rows.item(row) for row in rows.read(batch)],
         task="mail.remind",
@@ -120,13 +119,7 @@ def test_a_row_becomes_the_message_that_schedule_many_makes(
 
 
 def options(url: str, **given: Any) -> WriteOptions:
-    return WriteOptions(
-        access=Access(url=url),
-        task="mail.remind",
-        idcolumn="flight",
-        etacolumn="remind_at",
-        **given,
-    )
+    return WriteOptions(access=Access(url=url), **{**OPTIONS, **given})
 
 
 def rows(first: int, number: int, **columns: Any) -> pa.RecordBatch:

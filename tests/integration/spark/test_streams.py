@@ -14,13 +14,10 @@ pytest.importorskip("pyspark")
 from celery_delayq import DelayQ
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.integration.spark.conftest import java
+from tests.integration.spark.conftest import need_java
 from tests.integration.spark.driver import Driver
 from tests.integration.spark.stream_jobs import follow
 from tests.support.runs import finished
-
-# Celery's result backend, with the newest redis-py.
-pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
 
 #: In PySpark 4.1 `availableNow` is one batch: after a kill the one that was begun.
 IS_ONE_BATCH = find_spec("pyspark.sql.streaming.datasource") is None
@@ -33,7 +30,7 @@ Drive = Callable[[], Driver]
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterable[Drive]:
     """Start drivers, one after the other."""
-    java()
+    need_java()
     drivers: list[Driver] = []
 
     def start() -> Driver:

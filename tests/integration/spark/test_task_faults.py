@@ -54,15 +54,3 @@ def test_two_failures_and_a_speculative_attempt_leave_exactly_the_right_entries(
     assert {row["pax"]: row["_error"] for row in rows} == wrong
     assert [path.name for path in refused.iterdir() if path.name.startswith("_")] == []
     cluster.wait_no_connections()
-
-
-def test_the_same_job_again_adds_nothing(cluster: Cluster, tmp_path: Path) -> None:
-    report = tmp_path / "report.json"
-    cluster.do(jobs.write_range, cluster.options, 2000)
-    before = cluster.redis.hgetall("{celery}:entries")
-
-    cluster.do(jobs.write_range, {**cluster.options, "report": str(report)}, 2000)
-
-    assert cluster.redis.hgetall("{celery}:entries") == before
-    told = json.loads(report.read_text())
-    assert (told["new"], told["kept"]) == (0, 2000 - 8)
