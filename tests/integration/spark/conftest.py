@@ -8,23 +8,20 @@ import re
 import sys
 import threading
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
-from celery import Celery
 
-from celery_delayq import DelayQ
-from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.errors import ConfigError
 from celery_delayq.spark import check_java
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import new_server
 from celery_delayq.testing.processes import ManagedProcess
-from tests.integration.spark.driver import QUICK, Driver, JobFailed, configured, settings
+from tests.integration.spark.cluster import SECRETS, Cluster
+from tests.integration.spark.driver import QUICK, Driver, configured, settings
 from tests.integration.spark.driver import TIMEOUT as STARTING
 from tests.integration.spark.flights import OPTIONS, SCHEMA
 from tests.support.postgres import PASSWORD, PostgresServer
@@ -257,133 +254,6 @@ def running(job: Any, spark: Any, *given: Any) -> Iterator[Running]:
         yield it
     finally:
         thread.join()
-
-
-#: Passwords, by who has them; all but one are right.
-SECRETS = {
-    "driver": "hunter2-of-driver",
-    "executors": "hunter2-of-executors",
-    "option": "hunter2-of-option",
-    "wrong": "hunter2-wrong",
-    "database": "hunter2-of-database",
-}
-
-
-class Attempt(NamedTuple):
-    """One attempt of a task of Spark; its reason to end is None while it runs.
-
-    Its error is what was raised, where anything was.
-    """
-
-    part: int
-    executor: str
-    speculative: bool
-    reason: str | None
-    error: str
-
-
-class Cluster:
-    """A driver with two executors on hosts of their own, and a Redis with passwords.
-
-    Attributes
-    ----------
-    options
-        Where the queue is, without a password.
-    delayq
-        A client beside Spark.
-    """
-
-    def __init__(self, driver: Driver, server: EmbeddedRedis, folder: Path) -> None:
-        self._driver = driver
-        self._folder = folder
-        self.do = driver.do
-        self.redis = server.client()
-        self.port = server.port
-        self.options = {"url": f"redis://127.0.0.1:{server.port}/0"}
-        app = Celery("tests", broker=server.url_for("delayq+redis"), set_as_current=False)
-        self.delayq = DelayQ(app)
-        self._told = 0
-
-    @property
-    def log(self) -> str:
-        """What the driver has logged."""
-        return self._driver.log
-
-    def reset(self) -> None:
-        """Make its Redis empty, with all passwords."""
-        names = ("driver", "executors", "option")
-        self.redis.acl_setuser(
-            "default", enabled=True, passwords=[f"+{SECRETS[name]}" for name in names]
-        )
-        self.redis.flushall()
-        self.redis.script_flush()
-        self._told = len(self._settled())
-
-    def accept_passwords_of_executors_only(self) -> None:
-        """Let Redis refuse new connections of all others."""
-        others = [f"-{SECRETS[name]}" for name in ("driver", "option")]
-        self.redis.acl_setuser("default", enabled=True, passwords=others)
-
-    def fails(self, job: Any, *given: Any) -> str:
-        """Let a job fail, and return what is told of it."""
-        with pytest.raises(JobFailed) as raised:
-            self.do(job, *given)
-        return str(raised.value)
-
-    def files(self) -> list[Path]:
-        """Return its logs, and all that it keeps but for programs."""
-        kept = {".jar", ".lock"}
-        return [
-            path
-            for path in self._folder.rglob("*")
-            if path.is_file() and path.suffix not in kept and path.name != "spark-defaults.conf"
-        ]
-
-    def events(self) -> list[Path]:
-        """Return the files with events."""
-        return [*Path(self._folder, "events").glob("app-*")]
-
-    def attempts(self) -> list[Attempt]:
-        """Return the attempts that have begun since the test did, all jobs of which are done."""
-        found: dict[int, Attempt] = {}
-        for event in self._settled()[self._told :]:
-            if event["Event"] in ("SparkListenerTaskStart", "SparkListenerTaskEnd"):
-                task, why = event["Task Info"], event.get("Task End Reason", {})
-                found[task["Task ID"]] = Attempt(
-                    task["Index"],
-                    task["Executor ID"],
-                    task["Speculative"],
-                    why.get("Reason"),
-                    why.get("Description", ""),
-                )
-        return [*found.values()]
-
-    def wait_no_connections(self) -> None:
-        """Wait until Spark has no connection to Redis."""
-        mine = {self.redis.client_id()}
-
-        def left() -> list[Any]:
-            return [each for each in self.redis.client_list() if int(each["id"]) not in mine]
-
-        self.delayq.close()
-        wait_until(lambda: not left(), 60, lambda: f"none to be left: {left()}")
-
-    def close(self) -> None:
-        """Close the clients."""
-        self.delayq.close()
-        self.redis.close()
-
-    def _settled(self) -> list[Any]:
-        """Return all events, when what Spark was told to do is done: it tells them late."""
-
-        def settled() -> list[Any] | None:
-            whole = self.events()[0].read_text().rpartition("\n")[0]
-            found = [*map(json.loads, whole.splitlines())]
-            names = Counter(event["Event"].rpartition(".")[2] for event in found)
-            begun = names["SparkListenerSQLExecutionStart"]
-            return found if begun == names["SparkListenerSQLExecutionEnd"] else None
-
-        return wait_until(settled, 60, "events of all that was done") or []
 
 
 @pytest.fixture(scope="package")

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from celery_delayq.spark.jdbc import IN_UTC
@@ -111,9 +110,8 @@ class Driver(ManagedProcess):
             "spark.master": master,
             "spark.app.name": "tests",
             "spark.ui.showConsoleProgress": "false",
-            **conf,
         }
-        variables = configured(folder, given, level)
+        variables = configured(folder, {**given, **conf}, level)
         self._address = folder / "jobs"
         self._connection: Any = None
         super().__init__(
@@ -123,17 +121,12 @@ class Driver(ManagedProcess):
             log_file=folder / "driver.log",
         )
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         if self._connection is not None:
             self._connection.close()
             with suppress(Exception):
                 self.wait(20)  # it ends by itself, with its executors
-        super().__exit__(exc_type, exc, traceback)
+        super().__exit__(*error)
 
     def begin(self, job: Callable[..., Any], *given: Any, **named: Any) -> Self:
         """Let it do a job: a function of a module, with the session as its first argument."""

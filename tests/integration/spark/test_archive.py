@@ -255,8 +255,6 @@ def test_runs_that_are_forgotten_while_they_are_read_are_told(
     [
         (None, "there is no archive of celery_delayq in it"),
         ("{", "it is damaged"),
-        ('{"format": "celery_delayq.archive", "version": 2}', "version 2 of the format"),
-        ('{"format": "x", "version": 1}', "it is no archive of history"),
     ],
 )
 def test_a_folder_that_is_no_archive_is_left_alone(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +11,7 @@ pytest.importorskip("pyspark")
 from celery_delayq import DelayQ
 from celery_delayq.spark.jobs import _one_line as one_line
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.integration.spark import flights
 from tests.integration.spark.conftest import Write
-from tests.integration.spark.jobs import write_range
 
 GOOD = {"flight": "'UA1'", "remind_at": "timestamp'2031-01-01 00:00:00 UTC'", "gate": "'B7'"}
 
@@ -117,16 +114,3 @@ def test_a_task_that_the_app_does_not_know_is_told_with_those_it_knows(
 
     write_row(task="work", app=app)
     assert delayq.count() == 1
-
-
-def test_a_row_with_all_that_is_wrong_is_not_mixed_up_with_good_ones(
-    spark: Any, delayq: DelayQ, delayq_broker_url: str, tmp_path: Path
-) -> None:
-    folder = tmp_path / "refused"
-    write_range(spark, {"url": delayq_broker_url, "refused": str(folder)}, 1000)
-
-    assert flights.calls(delayq) == flights.calls_of(flights.good(1000))
-    found = spark.read.parquet(str(folder)).select("pax", "_error").collect()
-    assert {row.pax: row._error for row in found} == {
-        number: why for number in range(1000) if (why := flights.why_refused(number))
-    }

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from tests.integration.spark import jobs
-from tests.integration.spark.conftest import Cluster
+from tests.integration.spark.cluster import Cluster
 from tests.integration.spark.flights import calls, calls_of, good
 from tests.support.runs import finished
 

@@ -44,29 +44,18 @@ def utc(time: datetime | None) -> Any:
 
 def row_of(entry: ScheduledTask) -> dict[str, Any]:
     """Return the row of a task that waits."""
-    headers = entry.headers
+    headers, own = entry.headers, json.loads(entry.own.get("context", "{}"))
+    same = ("id", "task", "queue", "state", "priority", "args", "kwargs")
+    times = {"eta": entry.eta, "expires": headers["expires"]}
     return {
-        "id": entry.id,
-        "task": entry.task,
-        "queue": entry.queue,
-        "state": entry.state,
+        **{name: getattr(entry, name) for name in same},
+        **{name: headers[name] for name in ("retries", "root_id", "parent_id", "origin")},
+        **{name: utc(datetime.fromisoformat(at)) if at else None for name, at in times.items()},
         "due": utc(entry.due),
-        "eta": utc(datetime.fromisoformat(entry.eta)) if entry.eta else None,
-        "priority": entry.priority,
-        "args": entry.args,
-        "kwargs": entry.kwargs,
         "unique_key": entry.unique_key or None,
-        "retries": headers["retries"],
-        "expires": utc(datetime.fromisoformat(headers["expires"])) if headers["expires"] else None,
-        "root_id": headers["root_id"],
-        "parent_id": headers["parent_id"],
         "group_id": headers["group"],
-        "origin": headers["origin"],
         "headers": {name: headers[name] for name in ("tenant", "level") if name in headers},
-        "context": {
-            name: value if isinstance(value, str) else json.dumps(value)
-            for name, value in json.loads(entry.own.get("context", "{}")).items()
-        },
+        "context": {n: x if isinstance(x, str) else json.dumps(x) for n, x in own.items()},
         "raw": None,
     }
 

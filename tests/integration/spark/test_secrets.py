@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from tests.integration.spark import jobs
-from tests.integration.spark.conftest import SECRETS, Cluster
+from tests.integration.spark.cluster import SECRETS, Cluster
 
 
 def page(url: str) -> str:

@@ -12,7 +12,7 @@ pytest.importorskip("pyspark")
 import pyarrow.parquet as pq
 
 from tests.integration.spark import jobs
-from tests.integration.spark.conftest import Cluster
+from tests.integration.spark.cluster import Cluster
 from tests.integration.spark.flights import calls, calls_of, good, why_refused
 from tests.integration.spark.jobs import FAILING, PART_ROWS, PARTS, SLOW
 

@@ -14,7 +14,7 @@ from celery_delayq import DelayQ
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.control_tasks import Scene, StartWorker, start
 from tests.integration.spark.conftest import Write
-from tests.integration.spark.flights import NOON, OPTIONS, SCHEMA, calls, expected, flights
+from tests.integration.spark.flights import NOON, OPTIONS, SCHEMA, calls, expected, flight, flights
 
 
 def said(new: int = 0, kept: int = 0, replaced: int = 0, refused: int = 0) -> dict[str, Any]:
@@ -25,21 +25,16 @@ def said(new: int = 0, kept: int = 0, replaced: int = 0, refused: int = 0) -> di
 # -- one row, one task
 
 
-def test_each_row_is_a_scheduled_task(write: Write, delayq: DelayQ) -> None:
-    rows = flights(1200)
-
-    assert write(rows) == said(new=1200)
-    assert calls(delayq) == expected(*rows)
-
-
-def test_writing_the_same_again_changes_nothing(
+def test_each_row_is_a_scheduled_task_once(
     write: Write, delayq: DelayQ, delayq_redis: RedisUnderTest
 ) -> None:
-    rows = flights(700)
-    write(rows)
-    before = delayq_redis.client.hgetall("{celery}:entries")
+    rows = flights(1200)
+    assert write(rows[::2]) == said(new=600)
 
-    assert write(rows) == said(kept=700)
+    assert write(rows) == said(new=600, kept=600)
+    assert calls(delayq) == expected(*rows)
+    before = delayq_redis.client.hgetall("{celery}:entries")
+    assert write(rows) == said(kept=1200)
     assert delayq_redis.client.hgetall("{celery}:entries") == before
 
 
@@ -68,13 +63,6 @@ def test_the_zone_of_the_session_plays_no_part(
     # Neither ids nor what tells whether a row has changed are others.
     assert told == said(kept=40)
     assert delayq_redis.client.hgetall("{celery}:entries") == before
-
-
-def test_what_is_missing_is_added(write: Write, delayq: DelayQ) -> None:
-    write(flights(700)[::2])
-
-    assert write(flights(700)) == said(new=350, kept=350)
-    assert calls(delayq) == expected(*flights(700))
 
 
 @pytest.mark.parametrize(
@@ -107,7 +95,7 @@ def test_a_row_that_is_there_may_be_an_error(write: Write, delayq: DelayQ) -> No
 
 
 def test_one_key_twice_in_a_frame_is_one_task(write: Write, delayq: DelayQ) -> None:
-    [row] = flights(1)
+    row = flight(0)
 
     assert write([row, row, row]) == said(new=1, kept=2)
     assert calls(delayq) == expected(row)
@@ -144,28 +132,20 @@ def test_what_is_written_runs_once(
 # -- rows that are wrong
 
 
-def bad() -> list[tuple[Any, ...]]:
-    return [
-        ("UA0", NOON, "B7", 0),
+def test_rows_that_are_wrong_go_to_a_table_of_their_own_where_that_is_asked(
+    write: Write, spark: Any, delayq: DelayQ, tmp_path: Path
+) -> None:
+    folder = tmp_path / "refused"
+    rows = [
+        flight(0),
         (None, NOON, "B7", 1),
         ("UA2", None, "B7", 2),
         ("UA3", datetime(1965, 1, 1, tzinfo=timezone.utc), "B7", 3),
     ]
 
-
-def test_rows_that_are_wrong_fail_the_job_and_say_why(write: Write) -> None:
-    with pytest.raises(Exception, match=r"cannot be scheduled: .* refused='<folder>'"):
-        write(bad())
-
-
-def test_rows_that_are_wrong_go_to_a_table_of_their_own_where_that_is_asked(
-    write: Write, spark: Any, delayq: DelayQ, tmp_path: Path
-) -> None:
-    folder = tmp_path / "refused"
-
     why = "flight is None: nothing identifies the row"
-    assert write(bad(), refused=str(folder)) == {**said(new=1, refused=3), "why": why}
-    assert calls(delayq) == expected(bad()[0])
+    assert write(rows, refused=str(folder)) == {**said(new=1, refused=3), "why": why}
+    assert calls(delayq) == expected(flight(0))
     found = spark.read.parquet(str(folder)).collect()
     assert {(row.flight, row.pax): row._error for row in found} == {
         (None, 1): "flight is None: nothing identifies the row",
