@@ -24,10 +24,8 @@ def _add_jobs() -> None:
         raise SystemExit(f"Error: {exc}") from exc
     from celery_delayq.spark import archive, reconcile, report, restore
 
-    main.add_command(reconcile.command)
-    main.add_command(report.command)
-    main.add_command(archive.command)
-    main.add_command(restore.command)
+    for job in (reconcile, report, archive, restore):
+        main.add_command(job.command)
 
 
 if __name__ == "__main__":

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from inspect import signature
-from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import ArrayType, MapType, StructType, VariantType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
 from celery_delayq.errors import ConfigError
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql.types import DataType
+#: Rows of a Spark task.
+Batches = Iterator[pa.RecordBatch]
 
 #: Before PySpark 4.2 there is no such argument; times are in UTC.
 _IN_UTC = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}

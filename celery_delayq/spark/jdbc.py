@@ -29,7 +29,9 @@ _PASSWORD = re.compile(r"(?i)(?:password|pwd)\s*=|//[^/?;]*:[^/?;@]*@|:[^/@:]+/[
 _WITHOUT_LOGIN = re.compile(r"^jdbc:oracle:\w+:@")
 
 
-def connecting(url: str, user: str | None = None, driver: str | None = None) -> dict[str, str]:
+def connecting(
+    url: str, user: str | None = None, driver: str | None = None
+) -> dict[str, str | None]:
     """Return the JDBC options of Spark for a database, with the password.
 
     Raises
@@ -42,13 +44,12 @@ def connecting(url: str, user: str | None = None, driver: str | None = None) -> 
             f"the JDBC URL has a password, which Spark would show; give it by the environment "
             f"variable {PASSWORD}"
         )
-    given = {
+    return {
         "url": url,
         "user": user,
         "password": os.environ.get(PASSWORD),
         "driver": driver or next((d for p, d in _DRIVERS.items() if url.startswith(p)), None),
     }
-    return {name: value for name, value in given.items() if value is not None}
 
 
 def read_jdbc(
@@ -63,7 +64,7 @@ def read_jdbc(
 ) -> DataFrame:
     """Return rows of a database; the environment variable :data:`PASSWORD` has its password.
 
-    Timestamps without a time zone are UTC, as in Celery; see :func:`check_zone`.
+    Timestamps without a time zone are UTC, as in Celery.
 
     Parameters
     ----------
@@ -90,21 +91,10 @@ def read_jdbc(
         given.update(zip(names, partitioned, strict=True))
     options = {name: str(value) for name, value in given.items() if value is not None}
     rows = spark.read.format("jdbc").options(**options).load()
-    if "timestamp_ntz" in {kind for _, kind in rows.dtypes}:
-        check_zone(spark)
-    return rows
-
-
-def check_zone(spark: SparkSession) -> None:
-    """Check that Java reads timestamps without a time zone as UTC.
-
-    JDBC interprets them in the zone of Java, and some zones skip hours of the year.
-
-    Raises
-    ------
-    ConfigError
-        The driver's Java is in another zone. The zone of executors cannot be checked here.
-    """
+    if "timestamp_ntz" not in {kind for _, kind in rows.dtypes}:
+        return rows
+    # JDBC interprets times without a zone in the zone of Java, and some zones skip hours of the
+    # year. The zone of executors cannot be checked here.
     jvm: Any = spark._jvm
     zone = jvm.java.util.TimeZone.getDefault()
     if not zone.hasSameRules(jvm.java.util.TimeZone.getTimeZone("UTC")):
@@ -113,3 +103,4 @@ def check_zone(spark: SparkSession) -> None:
             f"would take them for times of {zone.getID()}: set spark.driver.extraJavaOptions and "
             f"spark.executor.extraJavaOptions to {IN_UTC}"
         )
+    return rows

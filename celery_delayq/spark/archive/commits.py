@@ -74,18 +74,15 @@ class Commit:
         try:
             fields = json.loads(text)
             named, version = fields.pop("format"), fields.pop("version")
-        except (ValueError, LookupError, TypeError, AttributeError) as exc:
-            raise ArchiveError(f"{where}: it cannot be read ({exc}): it is damaged") from exc
-        if named == FORMAT and version != VERSION:
-            raise ArchiveError(
-                f"{where}: version {version!r} of the format; this version of the package reads "
-                f"{VERSION}"
-            )
-        if named != FORMAT or fields.get("table") != table:
-            raise ArchiveError(f"{where}: it is no archive of {table}")
-        try:
+            if named == FORMAT and version != VERSION:
+                raise ArchiveError(
+                    f"{where}: version {version!r} of the format; this version of the package "
+                    f"reads {VERSION}"
+                )
+            if named != FORMAT or fields.get("table") != table:
+                raise ArchiveError(f"{where}: it is no archive of {table}")
             return cls(**fields)
-        except TypeError as exc:
+        except (ValueError, LookupError, TypeError, AttributeError) as exc:
             raise ArchiveError(f"{where}: it cannot be read ({exc}): it is damaged") from exc
 
 

@@ -16,19 +16,18 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from celery_delayq.errors import ConfigError
 from celery_delayq.spark.archive.commits import ArchiveError, Commit
-from celery_delayq.spark.archive.rows import COLUMNS, PARTITION, died_since, schema_of
+from celery_delayq.spark.archive.rows import COLUMNS, PARTITION, died_since
+from celery_delayq.spark.read.tables import schema_of
 from celery_delayq.spark.session import setting
 from celery_delayq.utils.credentials import check_folder
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 _TIMES = "spark.sql.parquet.outputTimestampType"
 

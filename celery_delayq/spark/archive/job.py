@@ -7,16 +7,16 @@ removed from Redis. Each step determines what is left to do, so a job may be kil
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import InputPartition
 
@@ -31,23 +31,20 @@ from celery_delayq.spark.archive.rows import (
     COLUMNS,
     PLACE,
     ArchiveRows,
-    Batches,
     died_since,
-    schema_of,
 )
+from celery_delayq.spark.arrow import Batches
 from celery_delayq.spark.options import OnLoss, check_choice
 from celery_delayq.spark.read.filters import Wanted
 from celery_delayq.spark.read.history import START, RunsLost, loss, place_of, plan_runs
 from celery_delayq.spark.read.partitions import plan
 from celery_delayq.spark.read.readers import read_part
+from celery_delayq.spark.read.tables import schema_of
 from celery_delayq.spark.session import MOST_CONNECTIONS, described
 from celery_delayq.store.paging import queues_of
 from celery_delayq.store.scan import ScanStore
 from celery_delayq.store.schedule import Store
 from celery_delayq.transfer.results import server_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(frozen=True)
@@ -315,7 +312,7 @@ class _ArchiveJob:
         removable = dead_letters.join(archived.known(since), "digest", "left_semi").coalesce(
             MOST_CONNECTIONS
         )
-        done = removable.mapInArrow(_removing(self._access), "removed BIGINT, gone BIGINT")
+        done = removable.mapInArrow(partial(_remove, self._access), "removed BIGINT, gone BIGINT")
         [(removed, gone)] = done.agg(F.sum("removed"), F.sum("gone")).collect()
         return int(removed or 0), int(gone or 0)
 
@@ -324,25 +321,21 @@ def _with(told: ArchiveSummary, staged: Commit) -> ArchiveSummary:
     return replace(told, unreadable=told.unreadable + staged.unreadable)
 
 
-def _removing(access: Access) -> Callable[[Batches], Batches]:
-    """Return the function that removes dead letters on executors, each only if unchanged."""
-
-    def remove(batches: Batches) -> Batches:
-        states: Counter[StatusCode] = Counter()
-        with opened(access) as delayq:
-            for batch in batches:
-                columns = (batch.column(name).to_pylist() for name in ("queue", "name", "died_ms"))
-                rows = sorted(zip(*columns, strict=True))
-                for queue, found in groupby(rows, itemgetter(0)):
-                    dead_letters = [(to_text(name), died_ms) for _, name, died_ms in found]
-                    for start in range(0, len(dead_letters), BATCH):
-                        part = dead_letters[start : start + BATCH]
-                        delete = partial(_delete, queue=queue, part=part, token=uuid4().hex)
-                        states.update(delayq.session.ask(delete))
-        removed = states.pop("d", 0)
-        yield pa.RecordBatch.from_pydict({"removed": [removed], "gone": [states.total()]})
-
-    return remove
+def _remove(access: Access, batches: Batches) -> Batches:
+    """Remove dead letters on executors, each only if unchanged."""
+    states: Counter[StatusCode] = Counter()
+    with opened(access) as delayq:
+        for batch in batches:
+            columns = (batch.column(name).to_pylist() for name in ("queue", "name", "died_ms"))
+            rows = sorted(zip(*columns, strict=True))
+            for queue, found in groupby(rows, itemgetter(0)):
+                dead_letters = [(to_text(name), died_ms) for _, name, died_ms in found]
+                for start in range(0, len(dead_letters), BATCH):
+                    part = dead_letters[start : start + BATCH]
+                    delete = partial(_delete, queue=queue, part=part, token=uuid4().hex)
+                    states.update(delayq.session.ask(delete))
+    removed = states.pop("d", 0)
+    yield pa.RecordBatch.from_pydict({"removed": [removed], "gone": [states.total()]})
 
 
 def _delete(

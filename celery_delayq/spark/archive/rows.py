@@ -6,11 +6,12 @@ A digest identifies each row. Everything here runs on executors.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from celery_delayq.errors import RecordError
@@ -24,11 +25,6 @@ from celery_delayq.spark.read.table_rows import Page, TableRows
 from celery_delayq.spark.read.tables import ARROW, TABLES
 from celery_delayq.transfer.dead_letter_row import DeadLetterRow
 from celery_delayq.transfer.schedule_row import ScheduleRow
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
-
-Batches = Iterator[pa.RecordBatch]
 
 #: The partition column of each table.
 PARTITION = {"history": "day", "dead_letters": "day", "scheduled": "snapshot"}
@@ -69,11 +65,6 @@ PLACE = {"digest": "STRING", "queue": "STRING", "name": "BINARY", "died_ms": "BI
 UNKNOWN = date(1970, 1, 1)
 
 _KINDS = {**ARROW, "DATE": pa.date32()}
-
-
-def schema_of(columns: Mapping[str, str]) -> str:
-    """Return columns as DDL."""
-    return ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
 
 
 class ArchiveRows(TableRows):

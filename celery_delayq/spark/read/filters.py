@@ -63,20 +63,17 @@ class Wanted:
                     f"{name}={getattr(options, name)!r}: the table {table} has no {name}; leave "
                     "the option out"
                 )
-        bounds = {name: _ms(name, getattr(options, name)) for name in ("since", "until")}
-        if table not in TIMES and bounds != {"since": None, "until": None}:
+        try:
+            low, until = (bound_ms(name, getattr(options, name)) for name in ("since", "until"))
+        except InvalidETA as exc:
+            raise ConfigError(str(exc)) from exc
+        if table not in TIMES and (low, until) != (None, None):
             raise ConfigError(
                 f"since={options.since!r}, until={options.until!r}: the table {table} is in no "
                 f"order of time, but {', '.join(TIMES)} are; filter the rows instead"
             )
-        until = bounds["until"]
-        return cls(
-            table,
-            None if options.queue is None else frozenset({options.queue}),
-            options.task,
-            bounds["since"],
-            None if until is None else until - 1,
-        )
+        queues = None if options.queue is None else frozenset({options.queue})
+        return cls(table, queues, options.task, low, None if until is None else until - 1)
 
     def narrowed(self, filter: Filter) -> Wanted | None:
         """Return the rows for which a filter holds, too; None for an unsupported filter."""
@@ -116,26 +113,17 @@ class Wanted:
     def _between(self, filter: Filter, time: datetime) -> Wanted | None:
         since = (time if time.tzinfo else time.replace(tzinfo=timezone.utc)) - _EPOCH
         below, above = since // _MS, -(-since // _MS)
-        if not 0 <= above < MAX_DUE_MS:  # rows have no times that Python cannot represent
+        bounds: Mapping[type[Filter], tuple[int | None, int | None]] = {
+            GreaterThanOrEqual: (above, None),
+            GreaterThan: (below + 1, None),
+            LessThan: (None, above - 1),
+            LessThanOrEqual: (None, below),
+            EqualTo: (above, below),
+        }
+        # Rows have no times that Python cannot represent.
+        if type(filter) not in bounds or not 0 <= above < MAX_DUE_MS:
             return None
-        if isinstance(filter, GreaterThanOrEqual):
-            return self._within(above, None)
-        if isinstance(filter, GreaterThan):
-            return self._within(below + 1, None)
-        if isinstance(filter, LessThan):
-            return self._within(None, above - 1)
-        if isinstance(filter, LessThanOrEqual):
-            return self._within(None, below)
-        return self._within(above, below) if isinstance(filter, EqualTo) else None
-
-    def _within(self, low: int | None, high: int | None) -> Wanted:
+        low, high = bounds[type(filter)]
         lows = [each for each in (self.low, low) if each is not None]
         highs = [each for each in (self.high, high) if each is not None]
         return replace(self, low=max(lows, default=None), high=min(highs, default=None))
-
-
-def _ms(name: str, text: str | None) -> int | None:
-    try:
-        return bound_ms(name, text)
-    except InvalidETA as exc:
-        raise ConfigError(str(exc)) from exc

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pyarrow import RecordBatch
 from pyspark.sql.datasource import (
     DataSourceReader,
     DataSourceStreamReader,
     Filter,
     InputPartition,
 )
+from pyspark.sql.types import StructType
 
 from celery_delayq.errors import ConfigError, InvalidCursor
 from celery_delayq.model.history import check_range
@@ -21,10 +23,6 @@ from celery_delayq.spark.read.history import START, check_loss, place_of, plan_r
 from celery_delayq.spark.read.partitions import plan
 from celery_delayq.spark.read.table_rows import TableRows
 from celery_delayq.spark.read.tables import columns_of
-
-if TYPE_CHECKING:
-    from pyarrow import RecordBatch
-    from pyspark.sql.types import StructType
 
 try:
     from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark.sql.types import StructType
 
 from celery_delayq.errors import ConfigError
 from celery_delayq.spark.read.messages import MAP, NUMBER, TEXT, TIME
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
 
 ARROW = {
     "STRING": TEXT,
@@ -108,9 +105,9 @@ TABLES: Mapping[str, Mapping[str, str]] = {
 TIMES = {"scheduled": "due", "dead_letters": "died", "history": "ended"}
 
 
-def schema_of(table: str) -> str:
-    """Return the columns of a table as DDL."""
-    return ", ".join(f"`{name}` {kind}" for name, kind in TABLES[table].items())
+def schema_of(columns: Mapping[str, str]) -> str:
+    """Return columns with their SQL types as DDL."""
+    return ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
 
 
 def columns_of(table: str, schema: StructType) -> list[str]:

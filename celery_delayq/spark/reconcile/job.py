@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 from pyspark import StorageLevel
-from pyspark.sql import Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType, TimestampNTZType
 
@@ -30,17 +31,14 @@ from celery_delayq.spark.reconcile.verdicts import (
     RANKS,
     VERDICT,
     WHY,
-    cancelling,
-    judging,
-    missing,
+    cancel,
+    judge,
+    leave_out,
 )
 from celery_delayq.spark.session import MOST_CONNECTIONS, setting
 from celery_delayq.spark.write.rows import TaskRows
 from celery_delayq.spark.write.sender import queue_of
 from celery_delayq.spark.write.writer import write
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
 
 #: Without this setting a small cached result would keep 200 partitions.
 _COALESCE = "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning"
@@ -156,8 +154,8 @@ class _ReconcileJob:
             for each in rows.select(*map(_quoted, self._columns)).schema.fields
         ]
         more = [StructField(name, StringType()) for name in (ID, VERDICT, WHY)]
-        judge = judging(self._writing, self._columns)
-        return joined.mapInArrow(judge, StructType([*fields, *more]))
+        judging = partial(judge, self._writing, self._columns)
+        return joined.mapInArrow(judging, StructType([*fields, *more]))
 
     def _is_young(self) -> Column:
         created = self._options.created or ""
@@ -220,14 +218,13 @@ class _ReconcileJob:
     # -- what is done
 
     def _write(self, rows: DataFrame) -> Mapping[str, Any]:
-        still = rows.mapInArrow(missing(self._writing, self._queue), rows.schema)
+        still = rows.mapInArrow(partial(leave_out, self._writing, self._queue), rows.schema)
         return write(still.select(*map(_quoted, self._columns)), self._options.writing())
 
     def _cancel(self, ids: DataFrame, ready: bool) -> int:
         """Cancel scheduled tasks, with *ready* also ready ones; return how many were."""
-        done = ids.coalesce(MOST_CONNECTIONS).mapInArrow(
-            cancelling(self._writing, ready), "cancelled BIGINT"
-        )
+        cancelling = partial(cancel, self._writing, ready)
+        done = ids.coalesce(MOST_CONNECTIONS).mapInArrow(cancelling, "cancelled BIGINT")
         [(number,)] = done.agg(F.sum("cancelled")).collect()
         return int(number or 0)
 

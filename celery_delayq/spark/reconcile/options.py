@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from pyspark.sql import types
+from pyspark.sql import DataFrame, types
 
 from celery_delayq.errors import ConfigError, DelayQError
 from celery_delayq.spark.reconcile.verdicts import OWN
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 Orphans = Literal["report", "cancel"]
 

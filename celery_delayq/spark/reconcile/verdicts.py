@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ from kombu.utils.json import loads
 from celery_delayq.model.lookup import Location
 from celery_delayq.model.unique import Key, unique_of
 from celery_delayq.spark.access import opened
+from celery_delayq.spark.arrow import Batches
 from celery_delayq.spark.options import WriteOptions
 from celery_delayq.spark.write import refused_rows as refusals
 from celery_delayq.spark.write.rows import TaskRow, TaskRows
@@ -30,17 +31,11 @@ ID, VERDICT, WHY = f"{OWN}id", f"{OWN}verdict", refusals.ERROR
 #: Ids per round trip.
 _PAGE = 500
 
-Batches = Iterator[pa.RecordBatch]
 
-
-def judging(options: WriteOptions, columns: Sequence[str]) -> Callable[[Batches], Batches]:
-    """Return the function that adds verdicts to rows."""
-
-    def judge(batches: Batches) -> Batches:
-        for batch in batches:
-            yield _judged(options, columns, batch)
-
-    return judge
+def judge(options: WriteOptions, columns: Sequence[str], batches: Batches) -> Batches:
+    """Add verdicts to rows."""
+    for batch in batches:
+        yield _judged(options, columns, batch)
 
 
 def _judged(options: WriteOptions, columns: Sequence[str], batch: pa.RecordBatch) -> Any:
@@ -102,44 +97,35 @@ def _verdict(options: WriteOptions, row: TaskRow, said: Mapping[str, Any]) -> st
     return "changed" if said["unique_key"] == unique.key[1:] else "foreign"
 
 
-def missing(options: WriteOptions, queue: str) -> Callable[[Batches], Batches]:
-    """Return the function that drops new rows whose task has appeared meanwhile.
+def leave_out(options: WriteOptions, queue: str, batches: Batches) -> Batches:
+    """Drop new rows whose task has appeared meanwhile.
 
     A message that was taken from a ready list during the read may be missing in all tables.
     """
-
-    def leave_out(batches: Batches) -> Batches:
-        with opened(options.access) as delayq:
-            for whole in batches:
-                for start in range(0, whole.num_rows, _PAGE):
-                    batch = whole.slice(start, _PAGE)
-                    ids = batch.column(ID).to_pylist()
-                    found = delayq.session.ask(partial(_found, queue, ids))
-                    there = {place.name.partition("\0")[0] for place in found}
-                    says = zip(ids, batch.column(VERDICT).to_pylist(), strict=True)
-                    wanted = [verdict != "new" or id not in there for id, verdict in says]
-                    yield batch.filter(pa.array(wanted, pa.bool_()))
-
-    return leave_out
+    with opened(options.access) as delayq:
+        for whole in batches:
+            for start in range(0, whole.num_rows, _PAGE):
+                batch = whole.slice(start, _PAGE)
+                ids = batch.column(ID).to_pylist()
+                found = delayq.session.ask(partial(_found, queue, ids))
+                there = {place.name.partition("\0")[0] for place in found}
+                says = zip(ids, batch.column(VERDICT).to_pylist(), strict=True)
+                wanted = [verdict != "new" or id not in there for id, verdict in says]
+                yield batch.filter(pa.array(wanted, pa.bool_()))
 
 
 def _found(queue: str, ids: Sequence[str], store: Store) -> list[Location]:
     return store.control.find(queue, ids)
 
 
-def cancelling(options: WriteOptions, ready: bool) -> Callable[[Batches], Batches]:
-    """Return the function that cancels ids, with *ready* also ready ones."""
-
-    def cancel(batches: Batches) -> Batches:
-        number = 0
-        with opened(options.access) as delayq:
-            for batch in batches:
-                ids = batch.column(0).to_pylist()
-                for start in range(0, len(ids), _PAGE):
-                    outcomes = delayq.cancel_ids(
-                        ids[start : start + _PAGE], reason="reconciled", ready=ready
-                    )
-                    number += sum(map(bool, outcomes))
-        yield pa.RecordBatch.from_pydict({"cancelled": [number]})
-
-    return cancel
+def cancel(options: WriteOptions, ready: bool, batches: Batches) -> Batches:
+    """Cancel ids, with *ready* also ready ones."""
+    number = 0
+    with opened(options.access) as delayq:
+        for batch in batches:
+            ids = batch.column(0).to_pylist()
+            for start in range(0, len(ids), _PAGE):
+                some = ids[start : start + _PAGE]
+                outcomes = delayq.cancel_ids(some, reason="reconciled", ready=ready)
+                number += sum(map(bool, outcomes))
+    yield pa.RecordBatch.from_pydict({"cancelled": [number]})

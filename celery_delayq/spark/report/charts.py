@@ -162,21 +162,16 @@ def curves(
     wide = timedelta(seconds=step)
     place = chart.times(times[0], times[-1] + wide)
     for name, style, values in curves:
-        points = [
-            (place(at + wide / 2), level(ms), at, ms) if ms is not None else None
-            for at, ms in zip(times, values, strict=True)
-        ]
-        path, pen = "", "M"
-        for point in points:
-            if point is None:
+        line, path, pen = chart.add("path", f"line {style}"), "", "M"
+        for at, ms in zip(times, values, strict=True):
+            if ms is None:
                 pen = "M"
-            else:
-                path, pen = f"{path}{pen}{point[0]:.1f} {point[1]:.1f}", "L"
-        if path:
-            chart.add("path", f"line {style}", d=path)
-        for x, y, at, ms in filter(None, points):
+                continue
+            x, y = place(at + wide / 2), level(ms)
+            path, pen = f"{path}{pen}{x:.1f} {y:.1f}", "L"
             tip = f"{stamp(at)}\n{name}: {duration(ms)}"
             chart.add("circle", f"fill {style}", tip, cx=x, cy=y, r=2.6)
+        line.set("d", path)
     return chart.svg()
 
 
@@ -193,18 +188,17 @@ def ranges(label: str, rows: Sequence[tuple[str, Quantiles]], *, width: int = 10
     for i, (name, each) in enumerate(rows):
         y = chart.y1 + 30.0 * i + 15
         chart.text(chart.x0 - 12, y + 4, _cut(name), "name", "end")
-        if each.p50 is None or each.p90 is None or each.p99 is None or each.max is None:
+        told = {n: getattr(each, n) for n in ("p50", "p90", "p99", "max")}
+        if None in told.values():
             chart.text(chart.x0 + 6, y + 4, "-", anchor="start")
             continue
-        p50, p90, p99, most = map(place, (each.p50, each.p90, each.p99, each.max))
+        p50, p90, p99, most = map(place, told.values())
         chart.add("line", "whisker", x1=p99, x2=most, y1=y, y2=y)
         chart.add("line", "range", x1=p50, x2=p99, y1=y, y2=y)
         chart.add("circle", "ring", cx=most, cy=y, r=3.5)
-        chart.add("circle", "fill s2", cx=p99, cy=y, r=5.5)
-        chart.add("circle", "fill s3", cx=p90, cy=y, r=5.5)
-        chart.add("circle", "fill s1", cx=p50, cy=y, r=5.5)
-        told = ((n, getattr(each, n)) for n in ("p50", "p90", "p99", "max"))
-        tip = "\n".join([spelled(name), *(f"{n}: {duration(ms)}" for n, ms in told)])
+        for style, x in (("s2", p99), ("s3", p90), ("s1", p50)):
+            chart.add("circle", f"fill {style}", cx=x, cy=y, r=5.5)
+        tip = "\n".join([spelled(name), *(f"{n}: {duration(ms)}" for n, ms in told.items())])
         chart.add("rect", "hover", tip, x=0, y=y - 15, width=width, height=30)
     return chart.svg()
 

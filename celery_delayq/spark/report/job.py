@@ -10,10 +10,10 @@ import operator
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from pyspark import StorageLevel
 from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from celery_delayq.errors import ConfigError
@@ -25,9 +25,6 @@ from celery_delayq.spark.read.filters import Wanted
 from celery_delayq.spark.read.tables import TABLES
 from celery_delayq.spark.report.figures import Load, LoadAhead, RunReport, step_for
 from celery_delayq.spark.report.sums import HOUR, MINUTE, attempts, by_kind, reasons, timeline
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 _NEEDED = (
     *("id", "task", "queue", "state", "due", "promoted", "started", "ended"),

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from celery_delayq.model.scheduled import moment
 from celery_delayq.spark.report.figures import AttemptCount, Figures, Quantiles, Reason, Step
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 MINUTE, HOUR = 60_000, 3_600_000
 

@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from celery_delayq.app import DelayQ
 from celery_delayq.errors import ConfigError, RecordError
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.scheduled import Filter, moment
 from celery_delayq.spark.access import Access, opened
 from celery_delayq.spark.archive.commits import ArchiveError, Commit, source_of
 from celery_delayq.spark.archive.folder import ArchivedTable, FolderTarget
-from celery_delayq.spark.archive.rows import Batches, died_since
+from celery_delayq.spark.archive.rows import died_since
+from celery_delayq.spark.arrow import Batches
 from celery_delayq.spark.options import check_choice
 from celery_delayq.spark.session import described
 from celery_delayq.transfer import dead_letter_restore, schedule
 from celery_delayq.transfer.dead_letter_row import DeadLetterRow, is_meant
 from celery_delayq.transfer.results import Imported, server_of
 from celery_delayq.transfer.schedule_row import ScheduleRow
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from celery_delayq.app import DelayQ
 
 Overdue = Literal["run", "skip"]
 Restorable = Literal["scheduled", "dead_letters"]
@@ -174,7 +173,7 @@ def _entries(archived: ArchivedTable, options: RestoreOptions, own: str) -> Rest
 
 def _put(rows: DataFrame, options: RestoreOptions) -> RestoreSummary:
     """Restore rows."""
-    done = rows.coalesce(options.connections).mapInArrow(_putting(options), _BECAME)
+    done = rows.coalesce(options.connections).mapInArrow(partial(_run, options), _BECAME)
     sums = done.groupBy("outcome").agg(F.sum("number"), F.max("why")).collect()
     return RestoreSummary(
         {name: int(number) for name, number, _ in sorted(sums)},
@@ -221,26 +220,22 @@ def _dead_letters(archived: ArchivedTable, options: RestoreOptions, own: str) ->
     return rows if high is None else rows.where(F.col("day") <= F.lit(moment(high).date()))
 
 
-def _putting(options: RestoreOptions) -> Callable[[Batches], Batches]:
-    """Return the function that restores rows on executors, over one connection each."""
-    schema = pa.schema({"outcome": pa.string(), "number": pa.int64(), "why": pa.string()})
+def _run(options: RestoreOptions, batches: Batches) -> Batches:
+    """Restore rows on executors, over one connection each."""
     put = _put_entries if options.table == "scheduled" else _put_dead_letters
-
-    def run(batches: Batches) -> Batches:
-        report = Imported(options.dry_run)
-        rows = (row for batch in batches for row in batch.to_pylist())
-        with opened(Access.of(options.access)) as delayq:
-            while page := [*islice(rows, _PAGE)]:
-                put(delayq, page, options, report)
-        outcomes: Counter[Any] = +report.outcomes
-        why = {"refused": report.refusals[0].reason} if report.refusals else {}
-        found = [
-            {"outcome": name, "number": number, "why": why.get(name)}
-            for name, number in outcomes.items()
-        ]
-        yield pa.RecordBatch.from_pylist(found, schema)
-
-    return run
+    report = Imported(options.dry_run)
+    rows = (row for batch in batches for row in batch.to_pylist())
+    with opened(Access.of(options.access)) as delayq:
+        while page := [*islice(rows, _PAGE)]:
+            put(delayq, page, options, report)
+    outcomes: Counter[Any] = +report.outcomes
+    why = {"refused": report.refusals[0].reason} if report.refusals else {}
+    found = [
+        {"outcome": name, "number": number, "why": why.get(name)}
+        for name, number in outcomes.items()
+    ]
+    schema = pa.schema({"outcome": pa.string(), "number": pa.int64(), "why": pa.string()})
+    yield pa.RecordBatch.from_pylist(found, schema)
 
 
 def _put_entries(

@@ -14,10 +14,11 @@ import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.sql import DataFrame
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
@@ -33,9 +34,6 @@ from celery_delayq.spark.write import refused_rows as refusals
 from celery_delayq.spark.write.refused_rows import Refusals
 from celery_delayq.spark.write.rows import TaskRows
 from celery_delayq.spark.write.sender import SUMS, Sending
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 logger = logging.getLogger(__name__)
 

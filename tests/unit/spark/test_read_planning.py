@@ -109,7 +109,7 @@ def test_columns_are_of_the_types_that_spark_expects(table: str) -> None:
     expected = arrow_schema(schema(table))
 
     assert TableRows(table, [*TABLES[table]])._schema.equals(expected)
-    assert schema_of(table).count("`") == 2 * len(TABLES[table])
+    assert schema_of(TABLES[table]).count("`") == 2 * len(TABLES[table])
     assert {*TABLES[table].values()} <= ARROW.keys()
 
 
