@@ -15,8 +15,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
+from celery_delayq import DelayQ
 from celery_delayq.errors import ConfigError
 from celery_delayq.spark import check_java
+from celery_delayq.spark.session import setting
+from celery_delayq.store.keys import Layout
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import new_server
 from celery_delayq.testing.processes import ManagedProcess
@@ -42,8 +45,6 @@ Archive = Callable[..., "Archived"]
 
 #: Restores with these options.
 Restore = Callable[..., "Restored"]
-
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -163,9 +164,15 @@ def restore(spark: Any, delayq_broker_url: str, target: FolderTarget) -> Restore
 @pytest.fixture
 def pushdown(spark: Any) -> Iterator[None]:
     """Filters are handed to the data source."""
-    spark.conf.set(PUSHDOWN, "true")
-    yield
-    spark.conf.unset(PUSHDOWN)
+    with setting(spark, "spark.sql.python.filterPushdown.enabled", "true"):
+        yield
+
+
+def pause_due(delayq: DelayQ, queue: str) -> bool:
+    """Promote, and return whether an entry of a paused task is due."""
+    store = delayq.store
+    store.promote(queue, Layout(), 100)
+    return bool(store.client.zcard(store.keys.queue(queue).paused_due))
 
 
 class CommandLine:

@@ -151,6 +151,25 @@ def stream(spark: Any, options: Given, folder: str) -> None:
     query.awaitTermination()
 
 
+def follow(spark: Any, url: str, checkpoint: str, more: Given | None = None) -> None:
+    """Schedule a task for each run that is new in the history, until there are no more by now."""
+    runs = (
+        spark.readStream.format("celery_delayq")
+        .options(url=url, table="history", batchsize="50")
+        .load()
+        .selectExpr("`offset`", "ended + INTERVAL 100 YEARS AS at", "id AS run")
+    )
+    given = {"task": "audit.check", "idcolumn": "offset", "etacolumn": "at", "batchsize": "50"}
+    query = (
+        runs.writeStream.format("celery_delayq")
+        .options(url=url, **{**given, **(more or {})})
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
 def values(spark: Any, number: int) -> Any:
     """Return rows that a database makes up, which each executor has in its memory."""
     made_up = ", ".join(

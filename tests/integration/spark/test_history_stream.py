@@ -107,17 +107,8 @@ def test_runs_that_are_forgotten_while_they_are_read_are_told(
     assert 0 < len(found) < 60
 
 
-def test_other_tables_are_no_streams(spark: Any, delayq_broker_url: str) -> None:
+def test_other_tables_are_no_streams(stream: Any) -> None:
     from pyspark.errors import PySparkException
 
-    given = {"url": delayq_broker_url, "table": "scheduled"}
     with pytest.raises(PySparkException, match="cannot be read as a stream"):
-        (
-            spark.readStream.format("celery_delayq")
-            .options(**given)
-            .load()
-            .writeStream.format("noop")
-            .trigger(availableNow=True)
-            .start()
-            .awaitTermination(60)
-        )
+        stream(table="scheduled")

@@ -18,10 +18,11 @@ from celery_delayq.model.context import context
 from celery_delayq.model.dead_letter import DeadLetter
 from celery_delayq.model.history import Run
 from celery_delayq.model.scheduled import ScheduledTask
-from celery_delayq.store.keys import Layout
+from celery_delayq.spark.session import setting
+from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
-from tests.integration.spark.conftest import Read
+from tests.integration.spark.conftest import Read, pause_due
 from tests.support.dead_letters import details, message
 from tests.support.runs import numbered
 
@@ -99,11 +100,8 @@ def test_the_schedule_is_what_the_api_lists_whatever_spark_takes_for_a_timestamp
     app: Celery, delayq: DelayQ, read: Read, spark: Any, timestamps: str
 ) -> None:
     fill(app)
-    spark.conf.set("spark.sql.timestampType", timestamps)
-    try:
+    with setting(spark, "spark.sql.timestampType", timestamps):
         rows = read("scheduled").collect()
-    finally:
-        spark.conf.unset("spark.sql.timestampType")
 
     assert told(rows) == sorted(map(row_of, delayq.entries()), key=lambda row: row["id"])
     assert len(rows) == 27 + len(HOSTILE) - 1
@@ -122,10 +120,7 @@ def test_headers_that_are_no_texts_are_told_as_json(app: Celery, read: Read) -> 
 def test_paused_entries_are_told_with_their_due(app: Celery, delayq: DelayQ, read: Read) -> None:
     app.tasks["tasks.add"].apply_async((1, 2), task_id="a", countdown=0.05)
     delayq.pause(task="tasks.add")
-    store = delayq.store
-    deadline = datetime.now() + timedelta(seconds=10)
-    while not store.client.zcard("{celery}:paused_due") and datetime.now() < deadline:
-        store.promote("celery", Layout(), 100)
+    wait_until(lambda: pause_due(delayq, "celery"), what="an entry that is paused and due")
 
     [entry] = delayq.entries()
     assert entry.state == "paused"
@@ -189,11 +184,10 @@ def test_dead_letters_are_what_the_api_lists(delayq: DelayQ, read: Read) -> None
     for dead_letter in found:
         row = rows[dead_letter.id]
         for name in (
-            *("task_id", "task", "queue", "reason", "exception", "error", "traceback"),
-            *("worker", "retries", "deliveries", "root_id", "group_id"),
+            *("task_id", "task", "queue", "died", "reason", "exception", "error", "traceback"),
+            *("worker", "started", "retries", "deliveries", "root_id", "group_id"),
         ):
-            assert row[name] == getattr(dead_letter, name), name
-        assert (row.died, row.started) == (utc(dead_letter.died), utc(dead_letter.started))
+            assert row[name] == row_value(getattr(dead_letter, name)), name
         assert (row.args and json.loads(row.args)) == dead_letter.args
     assert (
         bytes(rows["broken"].raw) == next(x for x in found if x.id == "broken").dead_lettered.data

@@ -20,10 +20,10 @@ from celery_delayq.errors import ConfigError
 from celery_delayq.model.history import RunRecord
 from celery_delayq.spark.archive.commits import ArchiveError
 from celery_delayq.spark.report import Options, command, report
-from celery_delayq.store.keys import Layout
+from celery_delayq.spark.session import setting
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.integration.spark.conftest import Read
+from tests.integration.spark.conftest import Read, pause_due
 from tests.integration.spark.plain_report import (
     BEGINS,
     HOSTILE,
@@ -51,9 +51,8 @@ def runs(delayq: DelayQ, delayq_redis: RedisUnderTest) -> list[RunRecord]:
 @pytest.fixture
 def elsewhere(spark: Any) -> Iterator[None]:
     """The session is at a place where hours do not begin when they do in UTC."""
-    spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
-    yield
-    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    with setting(spark, "spark.sql.session.timeZone", "Asia/Kolkata"):
+        yield
 
 
 @pytest.mark.usefixtures("elsewhere")
@@ -137,24 +136,18 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(command, [*arguments])
 
 
-def pause_due(delayq: DelayQ, redis: RedisUnderTest) -> bool:
-    delayq.store.promote("mail", Layout(), 100)
-    return bool(redis.client.zcard("{mail}:paused_due"))
-
-
 def test_the_command_writes_json_tables_and_a_page(
     spark: Any,
     runs: list[RunRecord],
     app: Celery,
     delayq: DelayQ,
-    delayq_redis: RedisUnderTest,
     delayq_broker_url: str,
     tmp_path: Path,
 ) -> None:
     # Nobody promotes what is due, but for this line.
     app.send_task("paused", task_id="a", countdown=0.05, queue="mail")
     delayq.pause(task="paused")
-    wait_until(lambda: pause_due(delayq, delayq_redis), what="an entry that is paused and due")
+    wait_until(lambda: pause_due(delayq, "mail"), what="an entry that is paused and due")
     app.send_task(HOSTILE, task_id="b", countdown=0.05, queue="mail")
     hour = datetime.now(timezone.utc).replace(minute=0, second=0, microsecond=0)
     for id, hours_away in {"c": 3, "d": 3, "e": 30}.items():

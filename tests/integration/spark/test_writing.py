@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from celery_delayq import DelayQ
+from celery_delayq.spark.session import setting
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.control_tasks import Scene, StartWorker, start
 from tests.integration.spark.conftest import Write
@@ -54,14 +55,9 @@ def test_the_zone_of_the_session_plays_no_part(
         NOON + timedelta(seconds=n) for n in range(40)
     }
 
-    spark.conf.set("spark.sql.session.timeZone", zone)
-    try:
-        told = write(rows, onconflict="replace")
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", "UTC")
-
     # Neither ids nor what tells whether a row has changed are others.
-    assert told == said(kept=40)
+    with setting(spark, "spark.sql.session.timeZone", zone):
+        assert write(rows, onconflict="replace") == said(kept=40)
     assert delayq_redis.client.hgetall("{celery}:entries") == before
 
 

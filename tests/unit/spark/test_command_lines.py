@@ -1,4 +1,4 @@
-"""The command lines of jobs: what they refuse in a line, before Java is started."""
+"""The command lines of jobs: what they refuse before Java is started, and how they print."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytest.importorskip("pyspark")
 
 from click.testing import CliRunner
 
-from celery_delayq.spark import archive, reconcile, report, restore
+from celery_delayq.spark import archive, jobs, reconcile, report, restore
 
 # Warned of where Python has a newer pandas than PySpark knows.
 pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support:FutureWarning")
@@ -90,3 +90,13 @@ def test_the_command_is_found(program: list[str]) -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "--jdbc-url" in done.stdout
+
+
+def test_names_and_errors_cannot_steer_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    steering = "\x1b[2J\x9b31m\r"
+    jobs.show(f"snapshot {steering}", [(f"sum {steering}", 1)])
+    jobs.warn(f"1 row(s) refused: {steering}")
+
+    printed = "".join(capsys.readouterr())
+    assert printed.replace("\n", "").isprintable()
+    assert printed.count(r"\x1b[2J\u009b31m\r") == 3
