@@ -15,7 +15,7 @@ from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.testing import wait_until
 from tests.integration.spark.driver import Driver, JobFailed
 
-#: Passwords, by who has them; all but one are right.
+#: Passwords by owner; all but one are valid.
 SECRETS = {
     "driver": "hunter2-of-driver",
     "executors": "hunter2-of-executors",
@@ -26,9 +26,9 @@ SECRETS = {
 
 
 class Attempt(NamedTuple):
-    """One attempt of a task of Spark; its reason to end is None while it runs.
+    """One attempt of a Spark task.
 
-    Its error is what was raised, where anything was.
+    The *reason* of its end is None while it runs; the *error* is ``""`` unless one was raised.
     """
 
     part: int
@@ -81,13 +81,13 @@ class Cluster:
         self.redis.acl_setuser("default", enabled=True, passwords=others)
 
     def fails(self, job: Any, *given: Any) -> str:
-        """Let a job fail, and return what is told of it."""
+        """Run a job that fails, and return the text of its error."""
         with pytest.raises(JobFailed) as raised:
             self.do(job, *given)
         return str(raised.value)
 
     def files(self) -> list[Path]:
-        """Return its logs, and all that it keeps but for programs."""
+        """Return its logs and all other files except programs."""
         kept = {".jar", ".lock"}
         return [
             path
@@ -100,7 +100,7 @@ class Cluster:
         return [*Path(self._folder, "events").glob("app-*")]
 
     def attempts(self) -> list[Attempt]:
-        """Return the attempts that have begun since the test did, all jobs of which are done."""
+        """Return the attempts since the begin of the test; all their jobs have ended."""
         found: dict[int, Attempt] = {}
         for event in self._settled()[self._told :]:
             if event["Event"] in ("SparkListenerTaskStart", "SparkListenerTaskEnd"):
@@ -130,7 +130,7 @@ class Cluster:
         self.redis.close()
 
     def _settled(self) -> list[Any]:
-        """Return all events, when what Spark was told to do is done: it tells them late."""
+        """Return all events once the last query has ended: Spark writes them late."""
 
         def settled() -> list[Any] | None:
             whole = self.events()[0].read_text().rpartition("\n")[0]

@@ -1,4 +1,4 @@
-"""A Spark of the test run's own, and what it reads."""
+"""The Spark session of a test run, command lines of jobs, and a cluster."""
 
 from __future__ import annotations
 
@@ -180,13 +180,13 @@ class CommandLine:
 
     def __init__(self, url: str, folder: Path) -> None:
         self._folder = folder
-        # Nothing of time zones: jobs see to that.
+        # Without a time zone: jobs set it.
         conf = {"spark.master": "local[2]", "spark.driver.extraJavaOptions": QUICK}
         self._env = {
             **configured(folder / "conf", conf, level="info"),
             "DELAYQ_URL": url,
             "DELAYQ_JDBC_PASSWORD": PASSWORD,
-            "TZ": "America/New_York",  # which is not to matter
+            "TZ": "America/New_York",  # must not matter
         }
 
     def process(self, job: str, *words: str) -> ManagedProcess:
@@ -196,18 +196,18 @@ class CommandLine:
         return ManagedProcess(command, env=self._env, cwd=self._folder, log_file=log)
 
     def run(self, job: str, *words: str) -> tuple[dict[str, Any], str]:
-        """Run a job to its end; return what it tells, and all that it has said."""
+        """Run a job to its end; return its JSON and its whole log."""
         with self.process(job, *words) as process:
             code = process.wait(STARTING)
             assert code == 0, process.log[-3000:]
-            # Spark's own words are there as well, so passwords would be.
+            # The log has Spark's own lines, so a password would be in it, too.
             assert re.search(r" INFO .*: Running Spark version", process.log)
             told = [line for line in process.log.splitlines() if line.startswith("{")]
             return json.loads(told[-1]), process.log
 
 
 def jdbc_options(postgres: PostgresServer, database: str) -> list[str]:
-    """Return the options that name a database, where there is a JDBC driver for it."""
+    """Return the options of a database; the test is skipped without its JDBC driver."""
     jar = Path("/usr/share/java/postgresql.jar")
     if not jar.exists():
         leave_out(f"needs {jar}: apt install libpostgresql-jdbc-java")
@@ -217,7 +217,7 @@ def jdbc_options(postgres: PostgresServer, database: str) -> list[str]:
 
 @pytest.fixture
 def command_line(delayq_broker_url: str, tmp_path: Path) -> CommandLine:
-    """What runs jobs against the test's Redis."""
+    """Command lines of jobs on the test's Redis."""
     need_java()
     return CommandLine(delayq_broker_url, tmp_path)
 
@@ -228,14 +228,14 @@ class Running:
     error: BaseException | None = None
 
     def wait_until(self, condition: Callable[[], Any], what: str) -> None:
-        """Wait for what it does; raises its error, if it fails before."""
+        """Wait for a condition; raise the error of the job if it fails before."""
         wait_until(lambda: self.error or condition(), STARTING, what)
         if self.error is not None:
             raise self.error
 
     @property
     def reason(self) -> str:
-        """The line that its command would show, of all that Spark says."""
+        """The line of Spark's error that the command would show."""
         from celery_delayq.spark.jobs import _one_line
 
         assert self.error is not None
@@ -244,7 +244,7 @@ class Running:
 
 @contextmanager
 def running(job: Any, spark: Any, *given: Any) -> Iterator[Running]:
-    """Let a job run meanwhile, and wait for its end."""
+    """Run a job during the block, and wait for its end."""
     it = Running()
 
     def run() -> None:

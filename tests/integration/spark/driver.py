@@ -1,4 +1,4 @@
-"""A Spark in a process of its own, which does what a test asks for; it may be killed."""
+"""A Spark driver in a process of its own, which runs functions for tests and may be killed."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from celery_delayq.testing.processes import ManagedProcess
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-#: Seconds to wait for what is about to happen: on a busy machine a Spark needs a minute to begin.
+#: Seconds to wait for a driver: on a busy machine it needs a minute to start.
 TIMEOUT = 240
 
-#: Java spends less on compiling what runs once.
+#: Makes Java compile less: most code of a test runs once.
 QUICK = "-XX:-UsePerfData -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 _LOGGING = """\
-# Of a shell Spark logs no more than this says of its own loggers.
+# In a shell Spark only logs what this file says about its own loggers.
 rootLogger.level = {level}
 logger.spark.name = org.apache.spark
 logger.spark.level = {level}
@@ -41,7 +41,7 @@ appender.stderr.layout.pattern = %d %p %c{{1}}: %m%n%ex
 
 
 def settings(folder: Path) -> dict[str, str]:
-    """Return what holds for all Sparks of tests, which keep their files in *folder*."""
+    """Return the settings of all Sparks of tests; their files are in *folder*."""
     return {
         "spark.ui.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
@@ -61,7 +61,7 @@ def settings(folder: Path) -> dict[str, str]:
 def configured(folder: Path, conf: Mapping[str, str], level: str) -> dict[str, str]:
     """Write files with settings, and return the variables by which a Spark finds them.
 
-    Nothing of them stands on command lines.
+    So no setting is on a command line.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lines = [f"{name} {value}\n" for name, value in {**settings(folder), **conf}.items()]
@@ -77,7 +77,7 @@ def configured(folder: Path, conf: Mapping[str, str], level: str) -> dict[str, s
 
 
 class JobFailed(Exception):
-    """What a job raised, as Spark tells it."""
+    """The error of a job, in the words of Spark."""
 
 
 class Driver(ManagedProcess):
@@ -86,7 +86,7 @@ class Driver(ManagedProcess):
     Parameters
     ----------
     folder
-        For its files, its log ``driver.log`` among them.
+        Its files, with its log ``driver.log``.
     master
         As Spark takes it.
     conf
@@ -94,7 +94,7 @@ class Driver(ManagedProcess):
     env
         Variables in addition to those of the tests.
     level
-        What is logged, by the driver and by executors.
+        The log level of the driver and of executors.
     """
 
     def __init__(
@@ -129,14 +129,14 @@ class Driver(ManagedProcess):
         super().__exit__(*error)
 
     def begin(self, job: Callable[..., Any], *given: Any, **named: Any) -> Self:
-        """Let it do a job: a function of a module, with the session as its first argument."""
+        """Start a job: a function of a module, with the session as its first argument."""
         if self._connection is None:
             self._connection = self._connected()
         self._connection.send((f"{job.__module__}:{job.__name__}", given, named))
         return self
 
     def end(self, timeout: float = TIMEOUT) -> Any:
-        """Wait for the end of the job that has begun, and return what it returns.
+        """Wait for the end of the job, and return its result.
 
         Raises
         ------
@@ -151,7 +151,7 @@ class Driver(ManagedProcess):
         return result
 
     def do(self, job: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        """Let it do a job, and return what that returns."""
+        """Run a job, and return its result."""
         return self.begin(job, *given, **named).end()
 
     def _connected(self) -> Connection:

@@ -1,4 +1,4 @@
-"""Rows that are made up, and the tasks that they are to become."""
+"""Made-up rows, and the tasks that they become."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def good(count: int) -> list[int]:
 
 
 def calls_of(numbers: Iterable[int]) -> Calls:
-    """Return when and with what the tasks of rows are to be called."""
+    """Return the expected calls of the tasks of rows: ETA and arguments by id."""
     return {
         f"mail.remind:UA{n}": (
             _BEGIN + timedelta(seconds=n),
@@ -68,12 +68,12 @@ def flights(number: int, **changed: Any) -> list[Row]:
 
 
 def expected(*rows: Row) -> Calls:
-    """Return when and with what the tasks of such rows are to be called."""
+    """Return the expected calls of the tasks of such rows."""
     return {f"mail.remind:{key}": (at, {"gate": gate, "pax": pax}) for key, at, gate, pax in rows}
 
 
 def calls(delayq: DelayQ) -> Calls:
-    """Return when and with what the tasks that are scheduled are called, none of them twice."""
+    """Return the calls of scheduled tasks, and check that no id is there twice."""
     found = [*delayq.entries()]
     assert len({each.id for each in found}) == len(found)
     assert all(each.args == [] for each in found if each.id.startswith("mail.remind:"))

@@ -1,4 +1,4 @@
-"""What tests let a `Driver` do, and what its executors do then."""
+"""Functions that tests run in a `Driver` and on its executors."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _TIMEOUT = 150
 
 @dataclass(frozen=True)
 class Faults:
-    """What goes wrong in the first attempts of some parts, after rows of theirs went to Redis.
+    """Faults of the first attempts of some parts, after some of their rows went to Redis.
 
-    Two raise an error. A slow one waits until Spark has begun a second attempt and that has refused
-    rows, so that both go on side by side.
+    Two raise an error. A slow one waits until a second attempt of Spark has refused rows, so both
+    run side by side.
     """
 
     port: int
@@ -45,7 +45,7 @@ class Faults:
         assert context is not None
         part, attempt = context.partitionId(), context.attemptNumber()
         failed = Path(self.folder, f"failed-{part}")
-        if part in FAILING and attempt > 0:  # not to be done before the first one has failed
+        if part in FAILING and attempt > 0:  # must not end before the first one has failed
             wait_until(failed.exists, _TIMEOUT, "the first attempt to fail")
         passed, calm = 0, attempt > 0 or part not in (*FAILING, SLOW)
         for batch in batches:
@@ -80,7 +80,7 @@ def write_with_faults(spark: Any, port: int, folder: str, options: Given) -> Non
 
 
 def write_range(spark: Any, options: Given, number: int, parts: int = 4) -> None:
-    """Write so many rows; those that are wrong are left out where nothing is said of them."""
+    """Write rows; without the option `refused` only good ones."""
     rows = spark.range(number, numPartitions=parts)
     if "refused" not in options:
         rows = rows.where("id % 500 NOT IN (7, 13)")
@@ -98,7 +98,7 @@ def read(spark: Any, options: Given) -> list[str]:
 
 
 def read_on_all(spark: Any, options: Given, folder: str, executors: int) -> list[str]:
-    """Return ids, of which each executor has read some."""
+    """Return ids; each executor has read some of them."""
     rows = _ids(spark, options).rdd.mapPartitions(Together(folder, executors))
     return [*rows.collect()]
 
@@ -109,8 +109,9 @@ def _ids(spark: Any, options: Given) -> Any:
 
 @dataclass(frozen=True)
 class Together:
-    """Ends no part before each executor has read one; otherwise one may read all while another
-    starts its Python.
+    """Ends no part before each executor has read one.
+
+    Otherwise one may read all while another starts its Python.
     """
 
     folder: str
@@ -140,7 +141,7 @@ def explain(spark: Any, options: Given, number: int) -> str:
 
 
 def stream(spark: Any, options: Given, folder: str) -> None:
-    """Write what is new in the history to Parquet files."""
+    """Write new runs of the history to Parquet files."""
     rows = spark.readStream.format("celery_delayq").options(table="history", **options).load()
     query = (
         rows.writeStream.format("parquet")
@@ -152,7 +153,7 @@ def stream(spark: Any, options: Given, folder: str) -> None:
 
 
 def follow(spark: Any, url: str, checkpoint: str, more: Given | None = None) -> None:
-    """Schedule a task for each run that is new in the history, until there are no more by now."""
+    """Schedule a task for each new run of the history, up to the last one by now."""
     runs = (
         spark.readStream.format("celery_delayq")
         .options(url=url, table="history", batchsize="50")
@@ -171,7 +172,7 @@ def follow(spark: Any, url: str, checkpoint: str, more: Given | None = None) -> 
 
 
 def values(spark: Any, number: int) -> Any:
-    """Return rows that a database makes up, which each executor has in its memory."""
+    """Return made-up rows of a database, which each executor has in its memory."""
     made_up = ", ".join(
         f"(CAST('UA{n}' AS VARCHAR(9)), TIMESTAMP('2031-01-01 00:00:00'), {n})"
         for n in range(number)
@@ -191,12 +192,12 @@ def reconcile_values(spark: Any, options: Given, number: int) -> Summary:
 
 
 def parquet_ids(spark: Any, folder: str) -> list[str]:
-    """Return ids in files that a stream has written; others may have been given up."""
+    """Return ids in files that a stream has written and committed."""
     return [row.id for row in spark.read.parquet(folder).select("id").collect()]
 
 
 def ui(spark: Any) -> str:
-    """Return where the web pages are."""
+    """Return the URL of the web pages."""
     return str(spark.sparkContext.uiWebUrl)
 
 

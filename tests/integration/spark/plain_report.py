@@ -1,4 +1,4 @@
-"""Runs that are made up, and the figures of a report about them in plain Python."""
+"""Made-up runs, and the figures of a report about them in plain Python."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENDINGS = ["succeeded", "failed", "retried", "rejected", "revoked", "ignored"]
 
 
 def made_up(number: int) -> list[RunRecord]:
-    """Return runs of four hours that differ in all that a report looks at."""
+    """Return runs of four hours that differ in all columns of a report."""
     random = Random(7)
     runs = []
     for n in range(number):
@@ -178,7 +178,7 @@ def reasons(runs: list[RunRecord]) -> list[dict[str, Any]]:
 
 
 def expected(runs: list[RunRecord], step: int) -> dict[str, Any]:
-    """Return what is to be told of runs."""
+    """Return the expected report of runs."""
     first, last = bounds(runs)
     return {
         "first": iso(first),

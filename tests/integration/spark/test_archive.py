@@ -1,4 +1,4 @@
-"""The queue is archived to a folder: what there is, once each, whatever happens meanwhile."""
+"""The archive in a folder has each row once, whatever happens during a job."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from tests.support.runs import finished
 
 
 def add_runs(delayq: DelayQ, numbers: Sequence[int], ended: datetime = NOON) -> None:
-    """Note runs; each number is an id."""
+    """Add runs to the history; each number is an id."""
     at = int(ended.timestamp() * 1000)
     lines = [finished(f"run-{n}", at + n, task="shop.mail") for n in numbers]
     delayq.store.history.add("me", numbers[0] + 1, 100_000, lines)
 
 
 def rows_of(folder: Path, table: str) -> list[dict[str, Any]]:
-    """Return what is in an archive as another reader of Parquet sees it."""
+    """Return the rows of an archive as another reader of Parquet sees them."""
     found = ds.dataset(folder / table, format="parquet", partitioning="hive")
     return found.to_table().to_pylist()  # type: ignore[no-any-return]
 

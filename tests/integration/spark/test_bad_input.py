@@ -1,4 +1,4 @@
-"""What cannot be is refused before anything is written, with what would be right."""
+"""Bad input is refused before anything is written, with the valid values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def write_row(spark: Any, write: Write) -> Write:
 
 
 def refusal(write_row: Write, columns: dict[str, str | None] | None = None, **options: Any) -> str:
-    """Return the line that says why rows were not written."""
+    """Return the line of the error that says why rows were not written."""
     with pytest.raises(Exception, match=r"\w") as raised:
         write_row(columns, **options)
     return one_line(str(raised.value))

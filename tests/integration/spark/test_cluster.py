@@ -1,4 +1,4 @@
-"""On a cluster, whose executors are processes of their own."""
+"""Jobs on a cluster, whose executors are processes of their own."""
 
 from __future__ import annotations
 

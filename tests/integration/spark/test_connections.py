@@ -1,4 +1,4 @@
-"""How many connections to Redis there are: few for each task of Spark, as long as that runs."""
+"""Each running Spark task has few connections to Redis, and closes them."""
 
 from __future__ import annotations
 

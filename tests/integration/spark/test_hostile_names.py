@@ -1,4 +1,4 @@
-"""Names that are anybody's go into files, tables and pages as what they are, and come back."""
+"""Hostile names go into files, tables and pages unchanged, and come back."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def archived(app: Celery, delayq: DelayQ) -> dict[str, str]:
 
 
 def stored(redis: RedisUnderTest) -> dict[bytes, Any]:
-    """Return what is scheduled and what is dead, in all queues."""
+    """Return scheduled tasks and dead letters of all queues."""
     return look(redis.client, "{*:due", "{*:entries", "{*:tasks", "{*:dead", "{*:dead_at")
 
 

@@ -1,4 +1,4 @@
-"""What Spark reads is what the API says."""
+"""Spark reads the same values as the API."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def app(make_app: MakeApp) -> Celery:
 
 
 def utc(time: datetime | None) -> Any:
-    """Return a time as Spark tells it to Python: by this machine's clock, and without a zone."""
+    """Return a time as Spark gives it to Python: in this machine's zone, without a zone."""
     return None if time is None else time.astimezone().replace(tzinfo=None)
 
 
 def row_of(entry: ScheduledTask) -> dict[str, Any]:
-    """Return the row of a task that waits."""
+    """Return the row of a scheduled task."""
     headers, own = entry.headers, json.loads(entry.own.get("context", "{}"))
     same = ("id", "task", "queue", "state", "priority", "args", "kwargs")
     times = {"eta": entry.eta, "expires": headers["expires"]}
@@ -75,7 +75,7 @@ def told(rows: list[Any], *left_out: str) -> list[dict[str, Any]]:
 
 
 def fill(app: Celery) -> None:
-    """Schedule tasks that differ in all that has a column."""
+    """Schedule tasks that differ in all columns."""
     add = app.tasks["tasks.add"]
     for n in range(20):
         add.apply_async((n, "x"), {"y": [n, None]}, task_id=f"plain-{n:02}", eta=later(n))

@@ -1,4 +1,4 @@
-"""Rows that are pending in a database, against the queue."""
+"""Pending rows of a database are compared with the queue."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def run(spark: Any, delayq_broker_url: str) -> Reconcile:
 
 
 def call(app: Celery, row: Row, **options: Any) -> str:
-    """Schedule the task of a row as an app does that knows nothing of Spark."""
+    """Schedule the task of a row as an app without Spark does."""
     key, at, gate, pax = row
     id = f"{TASK}:{key}"
     kwargs = {"gate": gate, "pax": pax}
@@ -75,7 +75,7 @@ def said(**numbers: Any) -> Summary:
 
 
 def everything(redis: RedisUnderTest) -> dict[bytes, bytes | None]:
-    """Return all of Redis that lasts."""
+    """Return all lasting data of Redis."""
     keys = (key for key in redis.client.scan_iter() if not is_answer(key))
     return {key: redis.client.dump(key) for key in keys}
 
@@ -256,7 +256,7 @@ def test_a_job_that_was_killed_is_completed_by_the_next(
 
 @pytest.fixture
 def derby(spark: Any, tmp_path: Path) -> Iterator[tuple[str, Callable[..., None]]]:
-    """The URL of a database inside Spark's Java, and what gives it statements."""
+    """The URL of a database inside Spark's Java, and a function that runs statements."""
     system, manager = spark._jvm.java.lang.System, spark._jvm.java.sql.DriverManager
     system.setProperty("derby.stream.error.file", str(tmp_path / "derby.log"))
     url = f"jdbc:derby:{tmp_path}/shop"

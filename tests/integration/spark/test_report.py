@@ -1,4 +1,4 @@
-"""What a report tells is what plain Python says of the same runs."""
+"""A report has the figures that plain Python computes from the same runs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def runs(delayq: DelayQ, delayq_redis: RedisUnderTest) -> list[RunRecord]:
 
 @pytest.fixture
 def elsewhere(spark: Any) -> Iterator[None]:
-    """The session is at a place where hours do not begin when they do in UTC."""
+    """The session is in a zone whose hours do not begin with those of UTC."""
     with setting(spark, "spark.sql.session.timeZone", "Asia/Kolkata"):
         yield
 

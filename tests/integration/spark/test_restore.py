@@ -1,4 +1,4 @@
-"""What was archived is put back: byte for byte, and once."""
+"""An archive is restored byte for byte, and each row once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.dead_letters import fill
 
 
 def state(redis: RedisUnderTest, *parts: str) -> dict[str, dict[bytes, Any]]:
-    """Return what some of the keys hold, in all queues."""
+    """Return the content of some keys, in all queues."""
     found: dict[str, dict[bytes, Any]] = {}
     for key in sorted(redis.client.scan_iter()):
         name = key.decode()

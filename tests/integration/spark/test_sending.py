@@ -1,4 +1,4 @@
-"""What is sent for rows, without Spark: the messages that ``schedule_many`` makes."""
+"""Without Spark: rows become the same messages as by ``schedule_many``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def remind(**kwargs: Any) -> None:
 
 
 def records(redis: RedisUnderTest) -> dict[str, Any]:
-    """Return what is stored of each task, but for what is random in it."""
+    """Return the stored data of each task, without its random parts."""
     there = {}
     for id, data in redis.client.hgetall("{celery}:entries").items():
         record = Record.unpack(data)

@@ -1,4 +1,4 @@
-"""Rows of Spark become tasks: one row, one task, however often a row is written."""
+"""Each row of Spark becomes one task, however often it is written."""
 
 from __future__ import annotations
 
