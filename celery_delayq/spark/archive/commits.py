@@ -36,7 +36,7 @@ class Commit:
     source : str
         Name of the queue.
     rows, unreadable : int
-        Number of rows, and of those with only their bytes.
+        Number of rows, and of unreadable rows, which have only their bytes.
     reached : Mapping[str, str]
         By source, the offset of the last archived run.
     snapshot : str | None

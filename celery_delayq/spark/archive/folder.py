@@ -19,6 +19,7 @@ from datetime import date
 from typing import Any
 from uuid import uuid4
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -96,7 +97,7 @@ class ArchivedTable:
     table : str
         Its name.
     last : Commit | None
-        The last commit, None if there is none.
+        The last commit, or None.
     """
 
     def __init__(self, spark: SparkSession, path: str, table: str, *, make: bool) -> None:
@@ -112,7 +113,7 @@ class ArchivedTable:
             self._tidy(self.last)
 
     def commit_of(self, number: int) -> Commit | None:
-        """Return the commit with a number, None if there is none."""
+        """Return the commit with a number, or None."""
         name = _log_name(number)
         text = self._files.text(name)
         return None if text is None else Commit.unpack(text, f"{self._path}/{name}", self.table)
@@ -241,7 +242,7 @@ class Files:
                 try:
                     way(draft, self._at(name))
                     return True
-                except _java_error() as exc:
+                except Py4JJavaError as exc:
                     if "FileAlreadyExists" in exc.java_exception.getClass().getName():
                         return False
                     if way is ways[-1]:
@@ -272,12 +273,11 @@ class Files:
         self._files.mkdirs(other.getParent())
         if self._files.exists(other) and self._files.getFileStatus(other).getLen() != size:
             self._files.delete(other, False)
+        moved, why = False, ""
         try:
             moved = self._files.rename(one, other)
-        except _java_error() as exc:
-            moved, why = False, f": {exc.java_exception}"
-        else:
-            why = ""
+        except Py4JJavaError as exc:
+            why = f": {exc.java_exception}"
         if not moved and not self._files.exists(other):
             raise ArchiveError(
                 f"{one.toString()} cannot be moved to {other.toString()}{why}; nothing is lost: "
@@ -290,12 +290,6 @@ class Files:
 
     def _at(self, name: str) -> Any:
         return self._hadoop.Path(self._root, name) if name else self._root
-
-
-def _java_error() -> Any:
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-
-    return Py4JJavaError
 
 
 def _log_name(number: int) -> str:

@@ -11,7 +11,7 @@ from datetime import date, datetime, timezone
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from celery_delayq.errors import RecordError
@@ -19,6 +19,7 @@ from celery_delayq.model.dead_letter import DeadLetter, DeadLettered
 from celery_delayq.model.envelope import MAX_DUE_MS
 from celery_delayq.model.lookup import Listed, to_bytes, to_text
 from celery_delayq.model.scheduled import moment
+from celery_delayq.spark.archive.commits import source_of
 from celery_delayq.spark.read.history import place_of
 from celery_delayq.spark.read.messages import name_of, text_of
 from celery_delayq.spark.read.table_rows import Page, TableRows
@@ -139,6 +140,14 @@ def died_since(day: date) -> Column:
     return (F.col("day") >= F.lit(day)) | (F.col("day") == F.lit(UNKNOWN))
 
 
+def of_source(rows: DataFrame, wanted: str | None, own: str | None = None) -> DataFrame:
+    """Return the rows of one queue in an archive; raises the errors of :func:`source_of`."""
+    found = [source for (source,) in rows.select("source").distinct().collect()]
+    if not found:
+        return rows
+    return rows.where(F.col("source") == F.lit(source_of(found, wanted, own)))
+
+
 def _digest(queue: str, *parts: bytes) -> str:
     """Return a digest of several byte strings that does not confuse their bounds."""
     found = hashlib.sha256()
@@ -149,5 +158,4 @@ def _digest(queue: str, *parts: bytes) -> str:
 
 def _days(times: Sequence[datetime]) -> pa.Array:
     """Return the days of times, in UTC."""
-    days: list[date] = [each.astimezone(timezone.utc).date() for each in times]
-    return pa.array(days, pa.date32())
+    return pa.array([each.astimezone(timezone.utc).date() for each in times], pa.date32())

@@ -47,8 +47,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     "dead_letters": {
         "id": "STRING",
         "task_id": "STRING",
-        "task": "STRING",
-        "queue": "STRING",
+        **_NAMES,
         "died": "TIMESTAMP_LTZ",
         "reason": "STRING",
         "exception": "STRING",

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from celery_delayq.errors import ConfigError
 from celery_delayq.model.scheduled import moment
 from celery_delayq.spark.access import VARIABLES, opened
-from celery_delayq.spark.archive.commits import source_of
+from celery_delayq.spark.archive.rows import of_source
 from celery_delayq.spark.options import ReadOptions
 from celery_delayq.spark.read.filters import Wanted
 from celery_delayq.spark.read.tables import TABLES
@@ -232,7 +232,8 @@ class _ReportJob:
                 f"history={folder!r} is no archive of the history: it has no column "
                 f"{', '.join(missing)}; there are: {', '.join(rows.columns)}"
             )
-        rows = self._of_source(rows)
+        if "source" in rows.columns:  # sums over several queues would be meaningless
+            rows = of_source(rows, self._options.source)
         for name, value in (("task", self._options.task), ("queue", self._options.queue)):
             if value is not None:
                 rows = rows.where(F.col(name) == value)
@@ -244,15 +245,6 @@ class _ReportJob:
                 day = F.col("day").cast("string")
                 rows = rows.where(is_in(day, F.lit(f"{moment(bound):%Y-%m-%d}")))
         return rows
-
-    def _of_source(self, rows: DataFrame) -> DataFrame:
-        """Return the runs of one source: sums over several would be meaningless."""
-        if "source" not in rows.columns:
-            return rows
-        found = [source for (source,) in rows.select("source").distinct().collect()]
-        if not found:
-            return rows
-        return rows.where(F.col("source") == F.lit(source_of(found, self._options.source)))
 
     # -- the load to come
 

@@ -21,7 +21,7 @@ from celery_delayq.model.scheduled import Filter, moment
 from celery_delayq.spark.access import Access, opened
 from celery_delayq.spark.archive.commits import ArchiveError, Commit, source_of
 from celery_delayq.spark.archive.folder import ArchivedTable, FolderTarget
-from celery_delayq.spark.archive.rows import died_since
+from celery_delayq.spark.archive.rows import died_since, of_source
 from celery_delayq.spark.arrow import Batches
 from celery_delayq.spark.options import check_choice
 from celery_delayq.spark.session import described
@@ -210,10 +210,7 @@ def _last(archived: ArchivedTable, source: str | None, own: str) -> Commit:
 
 def _dead_letters(archived: ArchivedTable, options: RestoreOptions, own: str) -> DataFrame:
     """Return dead letters of one source, only of the selected days."""
-    rows = archived.read()
-    sources = [source for (source,) in rows.select("source").distinct().collect()]
-    if sources:
-        rows = rows.where(F.col("source") == F.lit(source_of(sources, options.source, own)))
+    rows = of_source(archived.read(), options.source, own)
     low, high = options.dead_filter().range_ms()
     if low is not None:
         rows = rows.where(died_since(moment(low).date()))

@@ -61,7 +61,7 @@ class Refusals:
 
     @property
     def file(self) -> str | None:
-        """The name of the file, None if there is none."""
+        """The name of the file, or None."""
         return None if self._writer is None else self._name
 
     def add(self, batch: pa.RecordBatch, reasons: dict[int, str]) -> None:

@@ -50,7 +50,7 @@ _LATEST = 253_402_300_799_999_999
 
 
 class TaskRow(NamedTuple):
-    """The call for a row, or the reason why there is none.
+    """The call for a row, or the reason for its refusal.
 
     Attributes
     ----------

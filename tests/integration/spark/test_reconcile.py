@@ -28,7 +28,6 @@ from tests.integration.conftest import MakeApp
 from tests.integration.spark.conftest import CommandLine, jdbc_options, running
 from tests.integration.spark.flights import NOON, SCHEMA, Row, calls, expected, flight, flights
 from tests.support.dead_letters import message
-from tests.support.keyspace import is_answer
 from tests.support.postgres import PostgresServer
 from tests.support.runs import finished
 
@@ -75,9 +74,9 @@ def said(**numbers: Any) -> Summary:
 
 
 def everything(redis: RedisUnderTest) -> dict[bytes, bytes | None]:
-    """Return all lasting data of Redis."""
-    keys = (key for key in redis.client.scan_iter() if not is_answer(key))
-    return {key: redis.client.dump(key) for key in keys}
+    """Return all data of Redis that does not expire."""
+    client = redis.client
+    return {key: client.dump(key) for key in client.scan_iter() if client.ttl(key) == -1}
 
 
 def make_states(app: Celery, delayq: DelayQ) -> None:
