@@ -233,7 +233,7 @@ class _ArchiveJob:
         with opened(self._access) as delayq:
             parts = self._plan(delayq.store, Wanted("scheduled"))
         # An entry that is moved meanwhile may be read twice.
-        rows = self._read("scheduled", parts, {"snapshot": name}).dropDuplicates(["digest"])
+        rows = self._read("scheduled", parts, snapshot=name).dropDuplicates(["digest"])
         staged = archived.stage(rows, replace(commit, snapshot=name))
         archived.commit(staged)
         told = _with(told, staged)
@@ -242,28 +242,24 @@ class _ArchiveJob:
     # -- reading
 
     def _read(
-        self, table: str, parts: Sequence[InputPartition], constant: Mapping[str, str] = {}
-    ) -> DataFrame:
-        given = {"source": self._source, **constant}
-        return self._frame(table, COLUMNS[table], parts, given)
-
-    def _frame(
         self,
         table: str,
-        columns: Mapping[str, str],
         parts: Sequence[InputPartition],
-        constant: Mapping[str, str] = {},
+        columns: Mapping[str, str] | None = None,
+        **constant: str,
     ) -> DataFrame:
-        """Return the rows of parts of a table; each part is one Spark task."""
+        """Return columns of parts of a table; each part is one Spark task."""
+        kinds = columns or COLUMNS[table]
+        constant["source"] = self._source
         access, limit, number = self._access, self._options.batchsize, len(parts)
 
         def read(batches: Batches) -> Batches:
             for batch in batches:
                 for place in batch.column(0).to_pylist():
-                    rows = ArchiveRows(table, columns, constant)
+                    rows = ArchiveRows(table, kinds, constant)
                     yield from read_part(access, parts[place], rows, limit)
 
-        return self._spark.range(0, number, 1, max(1, number)).mapInArrow(read, schema_of(columns))
+        return self._spark.range(0, number, 1, max(1, number)).mapInArrow(read, schema_of(kinds))
 
     def _plan(self, store: Store, wanted: Wanted) -> list[InputPartition]:
         return plan(store, wanted, self._options.partitions, self._options.batchsize)
@@ -308,11 +304,10 @@ class _ArchiveJob:
         parts, since = self._parts_of_dead_letters()
         if not parts or archived.last is None:
             return 0, 0
-        dead_letters = self._frame("dead_letters", PLACE, parts)
-        removable = dead_letters.join(archived.known(since), "digest", "left_semi").coalesce(
-            MOST_CONNECTIONS
-        )
-        done = removable.mapInArrow(partial(_remove, self._access), "removed BIGINT, gone BIGINT")
+        dead_letters = self._read("dead_letters", parts, PLACE)
+        removable = dead_letters.join(archived.known(since), "digest", "left_semi")
+        some = removable.coalesce(MOST_CONNECTIONS)
+        done = some.mapInArrow(partial(_remove, self._access), "removed BIGINT, gone BIGINT")
         [(removed, gone)] = done.agg(F.sum("removed"), F.sum("gone")).collect()
         return int(removed or 0), int(gone or 0)
 

@@ -76,12 +76,10 @@ class ArchiveRows(TableRows):
     columns : Mapping[str, str]
         Those of a table in :data:`COLUMNS`, or :data:`PLACE`.
     constant : Mapping[str, str]
-        Columns with the same value in all rows.
+        Columns with the same value in all rows; those that *columns* lack are ignored.
     """
 
-    def __init__(
-        self, table: str, columns: Mapping[str, str], constant: Mapping[str, str] = {}
-    ) -> None:
+    def __init__(self, table: str, columns: Mapping[str, str], constant: Mapping[str, str]) -> None:
         told = [name for name in columns if name in TABLES[table]] if table != "scheduled" else []
         super().__init__(table, told)
         self._kinds, self._names, self._constant = columns, [*columns], constant
