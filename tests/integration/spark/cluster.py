@@ -16,13 +16,8 @@ from celery_delayq.testing import wait_until
 from tests.integration.spark.driver import Driver, JobFailed
 
 #: Passwords by owner; all but one are valid.
-SECRETS = {
-    "driver": "hunter2-of-driver",
-    "executors": "hunter2-of-executors",
-    "option": "hunter2-of-option",
-    "wrong": "hunter2-wrong",
-    "database": "hunter2-of-database",
-}
+_OWNERS = ("driver", "executors", "option", "wrong", "database")
+SECRETS = {owner: f"hunter2-of-{owner}" for owner in _OWNERS}
 
 
 class Attempt(NamedTuple):
@@ -88,12 +83,8 @@ class Cluster:
 
     def files(self) -> list[Path]:
         """Return its logs and all other files except programs."""
-        kept = {".jar", ".lock"}
-        return [
-            path
-            for path in self._folder.rglob("*")
-            if path.is_file() and path.suffix not in kept and path.name != "spark-defaults.conf"
-        ]
+        files = [path for path in self._folder.rglob("*") if path.suffix not in (".jar", ".lock")]
+        return [path for path in files if path.is_file() and path.name != "spark-defaults.conf"]
 
     def events(self) -> list[Path]:
         """Return the files with events."""

@@ -60,9 +60,7 @@ def scheduled(delayq: DelayQ) -> list[tuple[str, datetime]]:
 
 def expected(runs: Iterable[int]) -> list[tuple[str, datetime]]:
     # A hundred years later, by the calendar.
-    return sorted(
-        (f"run {run}", at.replace(year=at.year + 100)) for run in runs for at in [ended_at(run)]
-    )
+    return sorted((f"run {run}", ended_at(run).replace(year=BEGIN.year + 100)) for run in runs)
 
 
 @pytest.mark.timeout(600)
