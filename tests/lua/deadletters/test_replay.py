@@ -132,15 +132,6 @@ def test_it_may_go_to_another_queue(store: Bench) -> None:
     assert {name: value for name, value in store.state().items() if "{p}" not in name} == expected
 
 
-def test_a_queue_that_has_only_got_dead_letters_is_made_known(store: Bench) -> None:
-    seed(store, "a", queue="p")
-
-    replay(store, ("a", DIED, labelled("a", FAR)), queue="p", to=QUEUE)
-
-    assert set(store.registry()) == {"p", "q"}
-    assert store.client.zrange("delayq:next_due", 0, -1) == [b"q"]
-
-
 # -- unique keys
 
 

@@ -12,7 +12,7 @@ PACE = "{q}:pace"
 
 
 def overdue(store: Bench, number: int, first: int = 0, *, task: str = "tasks.t") -> None:
-    """Bench entries that are due, of which the first is due first."""
+    """Store entries that are due, of which the first is due first."""
     store.put(*(labelled(f"e{n:03}", task=task) for n in range(first, first + number)))
     for n in range(first, first + number):
         store.become_due(f"e{n:03}", n + 1)

@@ -8,7 +8,7 @@ from tests.lua.bench import QUEUE, REGISTERED, Bench, bodies, labelled, member, 
 
 
 def scheduled(store: Bench, skip_after: int, *, late: int, unique: str = "-") -> None:
-    """Bench an entry that was due so many ms ago."""
+    """Store an entry that was due so many ms ago."""
     store.put(labelled("a", skip_after=skip_after, unique=unique))
     store.become_due("a", store.now_ms() - late)
 

@@ -5,39 +5,30 @@ from __future__ import annotations
 import pytest
 
 from celery_delayq.store.scripting.replies import Held
-from tests.lua.bench import FAR, LAYOUT, QUEUE, Bench, entry
+from tests.lua.bench import FAR, QUEUE, Bench, as_scheduled, entry
 
 HELD = Held("unacked", "unacked_index", "tag-1")
 
 
-@pytest.fixture
-def held(store: Bench) -> None:
+@pytest.fixture(autouse=True)
+def _held(store: Bench) -> None:
     """A message that a stock worker holds."""
     store.client.hset("unacked", "tag-1", b"[{}, '', 'q']")
     store.client.zadd("unacked_index", {"tag-1": 5})
 
 
-@pytest.mark.usefixtures("held")
 def test_a_held_message_with_a_future_eta_moves_to_the_schedule(store: Bench) -> None:
     assert store.take_from_unacked(QUEUE, entry("a", FAR), HELD) == "scheduled"
 
-    assert store.state() == {
-        "delayq:next_due": {b"q": FAR},
-        "delayq:queues": {b"q": LAYOUT},
-        "{q}:due": {b"a": FAR},
-        "{q}:entries": {b"a": b'1 0 n-a tasks.t\n{"id": "a"}'},
-        "{q}:tasks": {b"tasks.t\x00004000000000000\x00a": 0},
-    }
+    assert store.state() == as_scheduled(entry("a", FAR))
 
 
-@pytest.mark.usefixtures("held")
 def test_a_held_message_that_is_due_goes_to_ready(store: Bench) -> None:
     assert store.take_from_unacked(QUEUE, entry("a", 1, priority=9), HELD) == "ready"
 
     assert store.state() == {"q\x06\x169": [b'{"id": "a"}'], "{q}:wake": [b""]}
 
 
-@pytest.mark.usefixtures("held")
 @pytest.mark.parametrize("due_ms", [1, FAR])
 def test_adopting_again_after_a_lost_reply_changes_nothing(store: Bench, due_ms: int) -> None:
     store.take_from_unacked(QUEUE, entry("a", due_ms), HELD)

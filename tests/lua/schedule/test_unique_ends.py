@@ -206,8 +206,7 @@ def test_a_retry_on_another_queue_has_its_key_there(store: Bench, unique: str) -
     store.lease(old)
     there = retried(labelled("old", unique=unique), "again")
 
-    answer = store.replace(there, to="p")
-    assert answer == "scheduled"
+    assert store.replace(there, to="p") == "scheduled"
     found = store.state()
     assert found.get("{p}:unique") == (None if unique == "-" else {b"k": taken_by("old", "again")})
     assert "{q}:leased_index" not in found

@@ -33,22 +33,26 @@ def other() -> Iterator[socket.socket]:
         yield there
 
 
+@pytest.fixture
+def wakeup() -> Iterator[Wakeup]:
+    wakeup = Wakeup()
+    yield wakeup
+    wakeup.close()
+
+
 def is_given(wakeup: Wakeup) -> bool:
     return bool(select.select([wakeup], [], [], 0)[0])
 
 
-def test_it_stays_given_until_it_is_taken_back() -> None:
-    wakeup = Wakeup()
+def test_it_stays_given_until_it_is_taken_back(wakeup: Wakeup) -> None:
     wakeup.give()
     wakeup.give()
     assert is_given(wakeup)
     wakeup.take_back()
     assert not is_given(wakeup)
-    wakeup.close()
 
 
-def test_a_signal_gives_it() -> None:
-    wakeup = Wakeup()
+def test_a_signal_gives_it(wakeup: Wakeup) -> None:
     wakeup.give_for_signals()
 
     signal.raise_signal(signal.SIGUSR1)
@@ -58,9 +62,8 @@ def test_a_signal_gives_it() -> None:
     assert signal.set_wakeup_fd(-1) == -1
 
 
-def test_another_use_of_signals_goes_on(other: socket.socket) -> None:
+def test_another_use_of_signals_goes_on(wakeup: Wakeup, other: socket.socket) -> None:
     signal.set_wakeup_fd(other.fileno())
-    wakeup = Wakeup()
 
     wakeup.give_for_signals()
     signal.raise_signal(signal.SIGUSR1)
@@ -70,8 +73,7 @@ def test_another_use_of_signals_goes_on(other: socket.socket) -> None:
     assert signal.set_wakeup_fd(-1) == other.fileno()
 
 
-def test_another_use_that_came_later_is_left_alone(other: socket.socket) -> None:
-    wakeup = Wakeup()
+def test_another_use_that_came_later_is_left_alone(wakeup: Wakeup, other: socket.socket) -> None:
     wakeup.give_for_signals()
     signal.set_wakeup_fd(other.fileno())
 
@@ -80,7 +82,7 @@ def test_another_use_that_came_later_is_left_alone(other: socket.socket) -> None
     assert signal.set_wakeup_fd(-1) == other.fileno()
 
 
-def test_the_bell_of_a_new_connection_takes_over() -> None:
+def test_the_wakeup_of_a_new_connection_takes_over() -> None:
     first, second = Wakeup(), Wakeup()
     first.give_for_signals()
     second.give_for_signals()
