@@ -82,20 +82,21 @@ class PeriodicTasks:
         Parameters
         ----------
         name : str
-            By which it is known; its tasks have the ids ``<name>:<ms since 1970>``.
+            Name of the entry; its tasks have the ids ``<name>:<ms since 1970>``.
         schedule : BaseSchedule | timedelta | float | datetime
-            Any of Celery's, :class:`~celery_delayq.schedules.rrule`, seconds, or a moment for once.
+            A schedule of Celery, :class:`~celery_delayq.schedules.rrule`, seconds, or a datetime to
+            run once.
         start, end : datetime | None
-            No tick is before the one or after the other. These, and a moment as *schedule*, are by
-            the wall clock of *timezone*, else of the app, when they have no time zone.
+            No tick is before *start* or after *end*. Datetimes without a time zone are in
+            *timezone*, or else in that of the app.
         catch_up_max : int | None
             With ``catch_up="all"`` only; None for 100.
         task : Task | Signature | str
             A task, its name, or with arguments and options ``task.s(…)``.
         replace : bool
-            Take the place of an entry of that name, as :meth:`update` of all of it.
+            Replace an entry of that name, as :meth:`update` of all fields.
         **options
-            Those of ``apply_async``: ``queue``, ``priority``, ``headers``, ``expires`` in seconds
+            Options of ``apply_async``: ``queue``, ``priority``, ``headers``, ``expires`` in seconds
             after the tick, and others.
 
         The other parameters are those of :class:`~celery_delayq.periodic.definition.Definition`.
@@ -103,9 +104,9 @@ class PeriodicTasks:
         Raises
         ------
         PeriodicExists
-            There is one of that name.
+            There is an entry of that name.
         InvalidSchedule, ConfigError
-            It could not be kept, or never fired.
+            A value is invalid, or the entry would never be fired.
         """
         kwargs = {} if kwargs is None else kwargs
         if isinstance(task, Signature):
@@ -161,20 +162,19 @@ class PeriodicTasks:
     def update(self, name: str, *, schedule: Any = _UNCHANGED, **changes: Any) -> Periodic:
         """Change some of what :meth:`add` takes; ``options`` as a mapping, which replaces all.
 
-        None makes it what it is without it in :meth:`add`: ``end=None`` takes the end away,
-        ``catch_up=None`` is ``"one"``. ``catch_up_max`` goes with a ``catch_up`` other than
-        ``"all"``.
+        None stands for the default: ``end=None`` removes the end, ``catch_up=None`` is ``"one"``. A
+        ``catch_up`` other than ``"all"`` removes ``catch_up_max``.
 
         An interval goes on from the last tick. Scheduled ticks (of the next two seconds) stay.
 
         Raises
         ------
         PeriodicUnknown
-            There is none of that name.
+            There is no entry of that name.
         InvalidSchedule, ConfigError
-            It would be wrong so.
+            A value is invalid.
         RecordError, ScheduleNotImportable
-            It cannot be read here.
+            This process cannot read the entry.
         """
         if "task" in changes:
             changes["task"] = getattr(changes["task"], "name", changes["task"])
@@ -189,10 +189,10 @@ class PeriodicTasks:
         return cast(Periodic, self._edit(name, edit))
 
     def remove(self, name: str) -> bool:
-        """Remove an entry, with its ticks that are scheduled and not due yet; whether it was there.
+        """Remove an entry and its scheduled ticks; return whether there was one.
 
-        Tasks that are ready or running still run. An entry in code comes back when its code
-        changes. Ticks of the next two seconds may stay of an entry that cannot be read here.
+        Ready and running tasks still run. An entry in code comes back when its code changes. Of an
+        entry that is unreadable here, the ticks of the next two seconds may stay.
         """
         entry: Periodic | UnreadableEntry | None = None
 
@@ -211,14 +211,14 @@ class PeriodicTasks:
     def pause(self, name: str) -> Periodic | UnreadableEntry:
         """Pause an entry until :meth:`resume`; its scheduled ticks that are not due are cancelled.
 
-        Ticks of the next two seconds may stay of an entry that cannot be read here.
+        Of an entry that is unreadable here, the ticks of the next two seconds may stay.
 
         Raises
         ------
         PeriodicUnknown
-            There is none of that name.
+            There is no entry of that name.
         RecordError
-            Its state cannot be read either.
+            Its state is unreadable too.
         """
         before: list[Periodic] = []
 
@@ -261,9 +261,9 @@ class PeriodicTasks:
         Raises
         ------
         PeriodicUnknown
-            There is none of that name.
+            There is no entry of that name.
         RecordError, ScheduleNotImportable
-            It cannot be read here.
+            This process cannot read the entry.
         """
 
         def edit(there: Periodic | None, now: int) -> Periodic:
@@ -278,13 +278,12 @@ class PeriodicTasks:
         Returns
         -------
         str | None
-            The id of the task; None where one of the entry runs, and ``overlap`` does not allow
-            another.
+            The id of the task; None if a task of the entry runs, and ``overlap`` allows only one.
 
         Raises
         ------
         PeriodicUnknown
-            There is none of that name.
+            There is no entry of that name.
         """
         from celery_delayq.periodic.firing import TickScheduler
 
@@ -309,12 +308,12 @@ class PeriodicTasks:
         return self._session.ask(fire)
 
     def get(self, name: str) -> Periodic | None:
-        """Return an entry, None where there is none of that name.
+        """Return an entry, or None if there is none of that name.
 
         Raises
         ------
         RecordError, InvalidSchedule, ScheduleNotImportable
-            It cannot be read here: see :meth:`unreadable`.
+            This process cannot read the entry: see :meth:`unreadable`.
         """
         record: str | None = self._session.ask(lambda store: PeriodicStore(store).get(name))
         return None if record is None else Periodic.unpack(name, record)
@@ -322,7 +321,7 @@ class PeriodicTasks:
     def list(self, source: str | None = None) -> list[Periodic]:
         """Return all entries, or those of one source, by name.
 
-        What cannot be read here is left out with a warning: see :meth:`unreadable`.
+        Unreadable entries are left out with a warning: see :meth:`unreadable`.
         """
         return by_name(
             entry for entry in self.iterate() if source is None or entry.definition.source == source
@@ -348,14 +347,14 @@ class PeriodicTasks:
         return by_name(read_entry(name, record) for name, record in self._gate().all())
 
     def next(self, name: str, count: int = 1) -> Sequence[datetime]:
-        """Return the next ticks of an entry that are not scheduled yet, none where it is paused.
+        """Return the next ticks of an entry that are not scheduled yet; none if it is paused.
 
         Raises
         ------
         PeriodicUnknown
-            There is none of that name.
+            There is no entry of that name.
         RecordError, InvalidSchedule, ScheduleNotImportable
-            It cannot be read here, or its schedule cannot say.
+            This process cannot read the entry, or its schedule fails.
         """
         entry = required(name, self.get(name))
         return [moment_of(tick) for tick in policy.upcoming(entry, count, self._zone)]
@@ -369,7 +368,7 @@ class PeriodicTasks:
         return gate
 
     def _edit(self, name: str, edit: Callable[[Any, int], Any]) -> Any:
-        """Change an entry by a function of it and of Redis' clock (ms), and return it then."""
+        """Change an entry by a function of it and of Redis' clock (ms); return the new entry."""
         result: Any = None
 
         def write(store: Store) -> Any:
@@ -388,7 +387,7 @@ class PeriodicTasks:
         return result
 
     def _withdraw(self, entry: Periodic) -> Sequence[int]:
-        """Cancel what is scheduled of an entry and not due yet, and return its ticks."""
+        """Cancel the scheduled ticks of an entry that are not due yet, and return them."""
         now = self._session.ask(lambda store: store.now_ms())
         ahead = policy.ahead_of(entry, now, self._zone)
         ids = [policy.tick_id(entry.name, tick) for tick in ahead]

@@ -25,10 +25,10 @@ from celery_delayq.periodic.serialization import dumps_form
 from celery_delayq.periodic.wall_clock import ms_of
 from celery_delayq.utils.credentials import path_of
 
-#: Fields of the state of an entry; the others are its definition.
+#: Fields of the state; the other fields are the definition.
 _STATE = (
     *("when", "status", "next", "since", "last_run_at", "total_run_count", "manual_runs"),
-    *("problem", "paused"),  # of one that was unreadable there, and may not be here
+    *("problem", "paused"),  # of an entry that was unreadable when it was exported
 )
 
 
@@ -77,7 +77,7 @@ def _found(
                 since=_moment(told["since"]),
                 next=_moment(told["next"]),
                 as_listed=not in_code or _stays(code[name], name, text),
-                # Runs manually count for no limit, and are not taken over.
+                # Manual runs do not count for max_runs, and are not imported.
                 total_run_count=_count(told["total_run_count"], told["manual_runs"]),
                 enabled=told["status"] != "paused" and not told["paused"],
                 as_is=not in_code,
@@ -96,12 +96,12 @@ def _found(
 def _name(given: Any) -> str:
     if not isinstance(given, str):
         raise TypeError(f"name={given!r}: expected a text")
-    given.encode()  # or it cannot be told either
+    given.encode()  # a lone surrogate could not even be printed
     return given
 
 
 def _stays(code: Definition | DelayQError, name: str, text: str) -> bool:
-    """Return whether an entry is due in the code as it was in the list."""
+    """Return whether the schedule in the code is still the exported one."""
     if not isinstance(code, Definition):
         return False
     try:
@@ -123,7 +123,7 @@ def _moment(text: str | None) -> datetime | None:
     if text is None:
         return None
     moment = datetime.fromisoformat(text)
-    # Before what may be beyond the years there are in a zone.
+    # Checked first, since the local time may be beyond the years of a datetime.
     if moment.year == MAXYEAR or ms_of(moment.astimezone()) < 0:
         raise ValueError(f"{text!r}: expected a time from 1970 on, and before the year {MAXYEAR}")
     return moment.astimezone()

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from celery import Celery
@@ -36,26 +37,26 @@ from celery_delayq.utils.reconnecting import ReconnectingLoop
 
 logger = logging.getLogger(__name__)
 
-#: Most seconds between two looks, and where nobody may tell what calls have written.
+#: Most seconds between two looks; and without notifications of changes by calls.
 LOOK, POLL = 30.0, 0.5
 
-#: Seconds after which one that waits sees that it is to stop.
+#: Seconds after which a waiting runner notices that it has to stop.
 NAP = 0.1
 
-#: Most entries that are looked at together, and seconds between two looks in which they gather.
+#: Most entries of one look, and least seconds between two looks.
 BATCH = 200
 GATHER = 0.02
 
-#: For how many ms others leave alone what one looks at.
+#: For so many ms other dispatchers do not look at a claimed entry.
 LEAVE = 400
 
-#: Seconds after which an entry that failed is tried again, and after which it is logged again.
+#: Seconds until an entry that failed is tried again, and until its error is logged again.
 AGAIN, TELL = 5.0, 60.0
 
-#: Seconds for which one that goes waits for what is under way.
+#: Seconds for which a stopping runner waits for its thread.
 FAREWELL = 2.0
 
-#: Most definitions that are remembered, of some KB each.
+#: Most cached definitions, of some KB each.
 KNOWN = 2000
 
 _MOST_FAILING = 1000
@@ -67,9 +68,9 @@ class Ticker:
     Parameters
     ----------
     app : Celery
-        The app of the worker, of whose broker it has connections of its own.
+        The app of the worker. The runner opens connections of its own to its broker.
     deploy : bool
-        Whether it knows all entries in the code of the app, and writes them.
+        Whether to write the entries in the code of the app, too.
     """
 
     def __init__(self, app: Celery, *, deploy: bool = True) -> None:
@@ -90,12 +91,12 @@ class Ticker:
             fatal=(NotSupported,),
         )
         self._thread = threading.Thread(target=self.run, name="delayq-ticker", daemon=True)
-        #: Entries that cannot be fired here: when to try again, when it was told. Till then they
-        #: are left to others.
+        #: Entries that cannot be fired here: when to try again, and when the error was logged.
+        #: Until then other dispatchers look at them.
         self._failing: dict[str, tuple[float, float]] = {}
-        #: Definitions by name and text: to read one takes longer than to find the next tick.
-        self._known: dict[tuple[str, str], Definition] = {}
-        #: Up to which look of anybody it has put right what the clock has left behind.
+        #: Cached, since reading a definition takes longer than finding its next tick.
+        self._definition = lru_cache(KNOWN)(Definition.loads)
+        #: The last look before Redis' clock was set back, once this has corrected the entries.
         self._put_right_to = ""
         #: How many ticks it has scheduled.
         self.fired = 0
@@ -105,14 +106,14 @@ class Ticker:
         self._thread.start()
 
     def stop(self) -> None:
-        """End, after a moment for what is under way; it may be killed as well."""
+        """End, and wait a moment for the thread; killing the process does no harm either."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join(FAREWELL)
 
     def run(self) -> None:
         """Fire until :meth:`stop`; outlives every error."""
-        with suppress(NotSupported):  # a broker of another kind, which has a beat of its own
+        with suppress(NotSupported):  # a broker of another kind, which needs celery beat
             self._loop.run(self._connected)
 
     def _connected(self) -> None:
@@ -141,7 +142,7 @@ class Ticker:
             logger.warning("Cannot check whether celery beat runs: %s", exc)
 
     def _listen(self, store: Store, pubsub: Any) -> float:
-        """Have it told when calls have written entries; return how long to wait at most."""
+        """Subscribe to changes by calls; return the most seconds between two looks."""
         try:
             pubsub.subscribe(store.keys.periodic_wake)
             pubsub.get_message(timeout=POLL)
@@ -163,12 +164,12 @@ class Ticker:
             if not pubsub.subscribed:
                 self._stopping.wait(left)
             elif pubsub.get_message(timeout=min(left, NAP)) is not None:
-                # What was wrong may have been put right.
+                # A failing entry may have been corrected.
                 self._failing = {name: (0.0, told) for name, (_, told) in self._failing.items()}
                 return
 
     def _keep(self, store: Store) -> None:
-        """Write what is in code; where that fails, the others are fired all the same."""
+        """Write the entries in code; an error does not stop the firing of entries."""
         if self._deploy is None:
             return
         try:
@@ -179,7 +180,7 @@ class Ticker:
             logger.exception("Periodic entries in code are not written, and are tried again later")
 
     def _turn(self, store: Store, scheduler: TickScheduler, most: float) -> float:
-        """Look at entries whose time has come; return for how many seconds to wait then."""
+        """Fire the due entries; return the seconds until the next look."""
         began = time.monotonic()
         failing = {name: until for name, (until, _) in self._failing.items() if until > began}
         looked = PeriodicStore(store).claim_due(BATCH, LEAVE, failing, put_right=self._put_right_to)
@@ -210,7 +211,7 @@ class Ticker:
             line, _, text = record.partition("\n")
             try:
                 entry = policy.set_back(self._unpacked(name, record), now, scheduler.zone)
-            except Exception:  # schedules are anybody's; whoever looks at it tells of it
+            except Exception:  # any class of schedule; the next look logs the error
                 return None
             return Writing(name, line, f"{entry.state.line}\n{text}", entry.look)
 
@@ -227,18 +228,13 @@ class Ticker:
             self._failed(name, exc)
             return None
         if firing is None:
-            # As it stands it comes too early: whoever has written it meant another moment.
+            # The stored time of the next look was too early: store the right one.
             firing = Firing((), entry.state, entry.state, now)
         return entry, firing
 
     def _unpacked(self, name: str, record: str) -> Periodic:
         line, _, text = record.partition("\n")
-        definition = self._known.get((name, text))
-        if definition is None:
-            if len(self._known) >= KNOWN:
-                self._known.clear()
-            definition = self._known[name, text] = Definition.loads(name, text)
-        return Periodic(definition, PeriodicState.read(line))
+        return Periodic(self._definition(name, text), PeriodicState.read(line))
 
     def _fire(
         self, store: Store, scheduler: TickScheduler, firings: list[tuple[Periodic, Firing]]
@@ -249,7 +245,7 @@ class Ticker:
             raise
         except Exception as exc:
             self._check_there(store, exc)
-        # One of them, or one queue, is wrong: the others can be fired.
+        # One entry or one queue is wrong: fire the others.
         fired = 0
         for entry, firing in firings:
             try:
@@ -262,7 +258,7 @@ class Ticker:
         return fired
 
     def _check_there(self, store: Store, exc: Exception) -> None:
-        """Raise what a Redis raises that is away; kombu says the same of what it was refused."""
+        """Raise if Redis is away: kombu raises the same errors for refused commands."""
         if isinstance(exc, (*LOST, BrokerUnavailable, CommandRefused)):
             store.client.ping()
 
@@ -278,7 +274,7 @@ class Ticker:
 
 
 def begin(app: Celery) -> Callable[[], None] | None:
-    """Fire periodic entries until the worker of *app* stops, if it is one that dispatches."""
+    """Start a runner for the worker of *app*, if it dispatches; return how to stop it."""
     if not Settings.from_options(app.conf.broker_transport_options).dispatch:
         return None
     ticker = Ticker(app)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime, tzinfo
+from datetime import datetime, timezone, tzinfo
 from functools import partial
 from typing import Literal
 
@@ -120,6 +120,12 @@ def code_of(app: Celery) -> dict[str, Definition | DelayQError]:
     app.loader.import_default_modules()
     app.finalize()
     return {str(name): each for name, each in definitions_of(app)}
+
+
+def in_utc(moment: datetime) -> datetime:
+    """Return a moment in UTC; without a time zone it is in UTC already."""
+    aware = moment.replace(tzinfo=timezone.utc) if moment.utcoffset() is None else moment
+    return aware.astimezone(timezone.utc)
 
 
 def begin_from(found: FoundEntry, definition: Definition, now: int, zone: tzinfo) -> Periodic:

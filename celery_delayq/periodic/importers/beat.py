@@ -1,7 +1,7 @@
-"""Entries of ``celery beat``: what its file says of those in the app's code.
+"""Entries of ``celery beat``: the times and numbers of runs in its file, for the app's code.
 
-The file holds pickles, which may name anything. Nothing that they name is imported or called: what
-is no time becomes a stranger. Of the entries only when and how often they ran is read.
+The file holds pickles, which may name any class or function. Only a fixed set of them, for times
+and entries, is used; an object of any other class is read as a :class:`_Stranger`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from dateutil.tz import tz as dateutil_tz
 
 from celery_delayq.errors import ConfigError
 from celery_delayq.periodic.definition import Definition
-from celery_delayq.periodic.importers import FoundEntry, code_of
+from celery_delayq.periodic.importers import FoundEntry, code_of, in_utc
 from celery_delayq.utils.credentials import path_of
 
-#: What kinds of dbm add to the name of a file.
+#: Suffixes that the kinds of dbm add to the name of a file.
 _SUFFIXES = ("", ".db", ".dat", ".dir", ".bak", ".pag", "-wal")
 
 
@@ -66,11 +66,11 @@ def _found(name: str, entry: Any, in_code: Any) -> FoundEntry:
     try:
         if not isinstance(last, datetime) or not isinstance(count, int):
             raise TypeError("expected a datetime and a number")
-        last = _aware(last)
+        last = in_utc(last)
     except Exception as exc:  # time zones are anybody's
         problem = f"last_run_at and total_run_count of it are unreadable: {exc}"
         return FoundEntry(name=name, definition=in_code, problem=problem)
-    # When it has not run, beat notes when it was made.
+    # For an entry without runs, beat stores the time when it was added.
     return FoundEntry(
         name=name,
         definition=in_code,
@@ -80,17 +80,11 @@ def _found(name: str, entry: Any, in_code: Any) -> FoundEntry:
     )
 
 
-def _aware(moment: datetime) -> datetime:
-    if moment.utcoffset() is None:
-        return moment.replace(tzinfo=timezone.utc)
-    return moment.astimezone(timezone.utc)
-
-
 # -- the file
 
 
 def _load(place: Path) -> dict[Any, Any]:
-    """Return the entries in a file, from a copy of it: to open it may be to change it."""
+    """Return the entries in a copy of the file, since opening a file may change it."""
     files = [each for end in _SUFFIXES if (each := Path(f"{place}{end}")).is_file()]
     if not files:
         raise ConfigError(
@@ -130,13 +124,13 @@ def _read(place: Path) -> bytes:
 
 
 def _look(files: list[Path]) -> list[tuple[int, int]]:
-    """Return what changes with files."""
+    """Return the times and sizes of files, to see whether they change."""
     seen = [each.stat() for each in files]
     return [(stat.st_mtime_ns, stat.st_size) for stat in seen]
 
 
 def _check_free(file: Path) -> None:
-    """Check that nobody has it open to write, where that is locked, as GNU's dbm does."""
+    """Check that no process has locked the file for writing, as GNU's dbm does."""
     with file.open("rb") as opened:
         try:
             fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -152,7 +146,7 @@ def _written(place: Path) -> ConfigError:
 
 
 class _Stranger:
-    """Stands for what is neither imported nor called, whatever a pickle does with it."""
+    """Stands for an object of an unknown class, and accepts all that a pickle does with it."""
 
     path = ""
 
@@ -172,7 +166,7 @@ class _Entry:
 
 
 class _Reader(pickle.Unpickler):
-    """Reads pickles of times and entries; what else there is, is a stranger."""
+    """Reads pickles of times and entries; any other object becomes a stranger."""
 
     def find_class(self, module: str, name: str) -> Any:
         known = _CLASSES.get((module, name))
@@ -188,7 +182,7 @@ def _stranger(path: str) -> type[_Stranger]:
 
 
 def _made(make: Callable[..., Any], stranger: Callable[..., Any], *args: Any) -> Any:
-    """Return what is made of arguments: a stranger of one entry is no harm to the others."""
+    """Return the object, or a stranger on errors, so that other entries stay readable."""
     try:
         return make(*args)
     except Exception:
@@ -196,26 +190,18 @@ def _made(make: Callable[..., Any], stranger: Callable[..., Any], *args: Any) ->
 
 
 class _Zones:
-    """Stands for the class ZoneInfo, whose objects are pickled by the name of a method of it."""
+    """Stands for the class ZoneInfo, whose pickles get its method by ``getattr``."""
 
 
 def _attribute(owner: Any, name: str) -> Any:
     if (owner, name) != (_Zones, "_unpickle"):
         raise ValueError("another attribute")
-    return partial(_made, _zone, _stranger("zoneinfo.ZoneInfo"))
-
-
-def _zone(key: str, *_: Any) -> tzinfo:
-    return ZoneInfo(key)
+    return partial(_made, lambda key, *_: ZoneInfo(key), _stranger("zoneinfo.ZoneInfo"))
 
 
 def _pytz(name: str, offset: float | None = None, *_: Any) -> tzinfo:
-    """Return the zone of a time as pytz has it, which knows its offset."""
+    """Return the time zone of a pytz time, which has an offset."""
     return ZoneInfo(name) if offset is None else timezone(timedelta(seconds=offset))
-
-
-def _utc() -> tzinfo:
-    return timezone.utc
 
 
 _CLASSES: dict[tuple[str, str], type] = {
@@ -231,6 +217,6 @@ _TIMES: dict[tuple[str, str], Callable[..., Any]] = {
     ("datetime", "timezone"): timezone,
     ("builtins", "getattr"): _attribute,
     ("celery.utils.time", "LocalTimezone"): LocalTimezone,
-    ("pytz", "_UTC"): _utc,
+    ("pytz", "_UTC"): lambda: timezone.utc,
     ("pytz", "_p"): _pytz,
 }

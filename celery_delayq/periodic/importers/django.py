@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Any
 
 from celery import Celery
@@ -14,7 +14,7 @@ from sqlalchemy import ColumnClause, Connection, column, inspect, select, table
 
 from celery_delayq.errors import ConfigError, TransferError
 from celery_delayq.periodic.definition import Definition
-from celery_delayq.periodic.importers import FoundEntry
+from celery_delayq.periodic.importers import FoundEntry, in_utc
 from celery_delayq.periodic.schedules import clocked
 from celery_delayq.periodic.wall_clock import MS
 from celery_delayq.utils.sql import Database
@@ -22,13 +22,13 @@ from celery_delayq.utils.sql import Database
 _PREFIX = "django_celery_beat_"
 _TASKS = "periodictask"
 
-#: In the order in which django-celery-beat looks at them, by their columns.
+#: Kinds of schedules in the order of django-celery-beat, by the names of their columns.
 _SCHEDULES = ("interval", "crontab", "solar", "clocked")
 
 _PERIODS = ("days", "hours", "minutes", "seconds", "microseconds")
 _CRONTAB = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
 
-#: What is read of a table, as far as it is there: some came with later versions.
+#: Columns to read of each table; some of them came with later versions.
 _COLUMNS = {
     _TASKS: (
         *("name", "task", "args", "kwargs", "queue", "exchange", "routing_key", "headers"),
@@ -77,7 +77,7 @@ def entries(app: Celery, url: str) -> Iterator[FoundEntry]:  # noqa: ARG001 - as
 
 
 def _rows(connection: Connection, name: str, there: set[str]) -> list[Row]:
-    """Return the rows of a table as the driver has them: what is wrong in one is only its own."""
+    """Return the rows of a table with values of the driver, so that a bad value spoils one row."""
     full = f"{_PREFIX}{name}"
     if full not in there:
         return []
@@ -121,17 +121,17 @@ def _found(row: Row, schedules: Mapping[str, Mapping[Any, Row]]) -> FoundEntry:
 
 
 def _over(row: Row, enabled: bool) -> str | None:
-    """Return why an entry that is to run once runs no more, if so."""
+    """Return why an entry that runs once is over, or None."""
     if not row.get("one_off"):
         return None
     if row.get("total_run_count"):
         return "it was to run once, and has run"
-    # Its number of runs is set back then, too.
+    # django-celery-beat disables it after the run, and may reset its number of runs.
     return None if enabled else "it was to run once, and is disabled, as it is when it has run"
 
 
 def _since(found: FoundEntry, when: BaseSchedule, start: datetime | None) -> datetime | None:
-    """Return from when ticks are counted: one is at the start itself."""
+    """Return the start of the ticks, so that one tick is at *start* itself."""
     if start is not None and (found.last_run_at is None or found.last_run_at < start):
         return start - (when.run_every if isinstance(when, schedule) else MS)
     if isinstance(when, clocked) and found.since is not None:
@@ -142,7 +142,7 @@ def _since(found: FoundEntry, when: BaseSchedule, start: datetime | None) -> dat
 def _schedule(
     row: Row, schedules: Mapping[str, Mapping[Any, Row]]
 ) -> tuple[BaseSchedule, str | None]:
-    """Return a schedule, and by the wall clock of which time zone it is; None for the app's."""
+    """Return a schedule and the name of its time zone; None for the app's."""
     kind = next((each for each in _SCHEDULES if row.get(f"{each}_id") is not None), None)
     if kind is None:
         raise ConfigError(f"it has no schedule: expected one of {', '.join(_SCHEDULES)}")
@@ -169,13 +169,13 @@ def _options(row: Row, name: str) -> dict[str, Any]:
     options = {each: value for each, value in given.items() if value not in (None, "")}
     if row.get("expire_seconds"):
         options["expires"] = row["expire_seconds"]
-    # django-celery-beat sends it, and django-celery-results writes it down.
+    # django-celery-beat sends this header, and django-celery-results stores it.
     options["headers"] = {**_json(row, "headers", {}), "periodic_task_name": name}
     return options
 
 
 def _json(row: Row, what: str, expected: Any) -> Any:
-    """Return what a column has as JSON, *expected* where it has nothing."""
+    """Return the JSON in a column, or *expected* if the column is empty."""
     try:
         found = json.loads(row.get(what) or "null")
     except (ValueError, TypeError) as exc:
@@ -189,7 +189,7 @@ def _json(row: Row, what: str, expected: Any) -> Any:
 
 
 def _moment(row: Row, what: str) -> datetime | None:
-    """Return what a column has as a moment, UTC where it says nothing else."""
+    """Return the moment in a column, in UTC."""
     found = row.get(what)
     if isinstance(found, str):
         try:
@@ -200,5 +200,4 @@ def _moment(row: Row, what: str) -> datetime | None:
         return None
     if not isinstance(found, datetime):
         raise ConfigError(f"{what}={found!r}: expected a date and time")
-    aware = found.replace(tzinfo=timezone.utc) if found.tzinfo is None else found
-    return aware.astimezone(timezone.utc)
+    return in_utc(found)

@@ -1,4 +1,4 @@
-"""Entries of RedBeat: hashes in Redis with JSON of RedBeat's own, which is read without RedBeat."""
+"""Entries of RedBeat: hashes in Redis with JSON, read without RedBeat."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 
 from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedule
+from dateutil.rrule import FREQNAMES
 from redis import Redis
 from redis.sentinel import Sentinel
 
@@ -26,25 +27,15 @@ PREFIX = "redbeat:"
 
 _PAGE = 500
 
-#: Most entries of one round trip: their arguments may be large.
+#: Most entries of one round trip, since their arguments may be large.
 _FEW = 10
 
-_FREQUENCIES = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY")
 _DAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 
 #: Parts of a rule that are numbers, or lists of them.
 _NUMBERS = (
-    "interval",
-    "count",
-    "bysetpos",
-    "bymonth",
-    "bymonthday",
-    "byyearday",
-    "byeaster",
-    "byweekno",
-    "byhour",
-    "byminute",
-    "bysecond",
+    *("interval", "count", "bysetpos", "bymonth", "bymonthday", "byyearday", "byeaster"),
+    *("byweekno", "byhour", "byminute", "bysecond"),
 )
 
 
@@ -54,15 +45,15 @@ def entries(app: Celery, url: str | None = None, prefix: str | None = None) -> I
     Parameters
     ----------
     url : str | None
-        Where they are, such as ``redis://localhost:6379/0``; None for the setting
+        The Redis of RedBeat, such as ``redis://localhost:6379/0``; None for the setting
         ``redbeat_redis_url``, or without it the Redis of the broker.
     prefix : str | None
-        What they begin with; None for the setting ``redbeat_key_prefix``, or ``redbeat:``.
+        Prefix of the keys; None for the setting ``redbeat_key_prefix``, or ``redbeat:``.
 
     Raises
     ------
     ConfigError
-        *url* cannot be read, or there is none and the app's broker is not one of ours.
+        *url* is invalid, or there is none and the app's broker is not one of ours.
     redis.exceptions.RedisError
         Redis is away, or refused something.
     """
@@ -97,7 +88,7 @@ def _setting(app: Celery, name: str) -> Any:
 
 
 def _client(app: Celery, url: str | None) -> Any:
-    """Return a client for a URL with RedBeat's own settings, None for None."""
+    """Return a client for a URL with the settings of RedBeat; None for None."""
     if url is None:
         return None
     scheme, _, rest = url.removeprefix("delayq+").partition("://")
@@ -168,7 +159,7 @@ def _decoded(text: bytes | str) -> dict[str, Any]:
 
 
 def _hook(data: dict[str, Any]) -> Any:
-    """Return a moment that RedBeat wrote, anything else as it is."""
+    """Return a datetime that RedBeat wrote; any other object as it is."""
     if data.get("__type__") != "datetime":
         return data
     given = {name: value for name, value in data.items() if name != "__type__"}
@@ -178,7 +169,7 @@ def _hook(data: dict[str, Any]) -> Any:
 
 
 def _schedule(data: Any, zone: tzinfo) -> tuple[BaseSchedule, str | None]:
-    """Return a schedule, and by the wall clock of which time zone it is; None for the app's."""
+    """Return a schedule and the name of its time zone; None for the app's."""
     if not isinstance(data, dict):
         raise ConfigError(f"schedule={data!r}: expected a schedule as RedBeat writes it")
     fields = {name: value for name, value in data.items() if name != "__type__"}
@@ -194,7 +185,7 @@ def _schedule(data: Any, zone: tzinfo) -> tuple[BaseSchedule, str | None]:
 
 def _rrule(given: Mapping[str, Any], zone: tzinfo) -> tuple[rrule, str | None]:
     freq = given["freq"]
-    parts = [f"FREQ={freq.upper() if isinstance(freq, str) else _FREQUENCIES[freq]}"]
+    parts = [f"FREQ={freq.upper() if isinstance(freq, str) else FREQNAMES[freq]}"]
     for name in _NUMBERS:
         if given.get(name) is not None:
             parts.append(f"{name.upper()}={_listed(given[name], str)}")
@@ -224,9 +215,9 @@ def _day(given: Any) -> str:
 
 
 def _zone_name(offset: timedelta, zone: tzinfo, start: datetime) -> str | None:
-    """Return a time zone that always has an offset, None for the app's.
+    """Return the name of a time zone that always has an offset; None for the app's.
 
-    RedBeat keeps the offset of a start, not its zone: its rules know no daylight saving.
+    RedBeat stores the offset of a start and not its time zone, so its rules ignore daylight saving.
     """
     if not offset:
         return "UTC"

@@ -89,8 +89,8 @@ def test_a_redirect_to_no_url_is_refused_as_well(location: str) -> None:
 
 
 def test_environment_and_cookies_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")
-    monkeypatch.setenv("ALL_PROXY", f"http://127.0.0.1:{free_port()}")
+    for name in ("HTTP_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
     with Receiver((200, {"Set-Cookie": "a=b"})) as receiver:
         send(receiver.url())
         send(receiver.url())
@@ -127,11 +127,12 @@ def test_a_receiver_that_does_not_answer_to_the_end_is_tried_again(
         send(receiver.url())  # nobody listens any more
 
 
-def test_a_receiver_that_does_not_read_is_given_up_at_the_deadline() -> None:
-    def stop_reading(handler: Handler) -> None:
-        handler.server.receiver.ended.wait(30)
+def wait_for_the_end(handler: Handler) -> None:
+    handler.server.receiver.ended.wait(30)
 
-    with Receiver(stop_reading) as receiver:
+
+def test_a_receiver_that_does_not_read_is_given_up_at_the_deadline() -> None:
+    with Receiver(wait_for_the_end) as receiver:
         receiver.read_bodies = False
         with pytest.raises(DeliveryFailed, match=r"no answer within 0\.5 s"):
             send(receiver.url(), "x" * 30_000_000, timeout=0.5)
@@ -143,18 +144,17 @@ def test_no_more_of_a_huge_answer_is_read_than_the_error_shows(most: int) -> Non
         start = time.monotonic()
         with pytest.raises(DeliveryRefused) as caught:
             send(receiver.url("/a"), timeout=60, max_response=most)
-        took = time.monotonic() - start
+        assert time.monotonic() - start < 20
 
     text = str(caught.value).removeprefix(f"POST {receiver.url('/a')}: 400").removeprefix(": ")
     assert len(text) <= most
     assert text.isprintable()
-    assert took < 20
 
 
 def test_a_success_is_done_although_its_body_does_not_end() -> None:
     def endless(handler: Handler) -> None:
         handler.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
-        handler.server.receiver.ended.wait(30)
+        wait_for_the_end(handler)
 
     with Receiver(endless) as receiver:
         assert send(receiver.url(), timeout=60) == 200
@@ -290,14 +290,9 @@ ELSEWHERE = {"Location": "http://169.254.169.254/"}
         pytest.param(WAIT, False, DeliveryFailed, 1, id="who wants no retry gets none"),
     ],
 )
+@pytest.mark.usefixtures("worker")
 def test_a_webhook_that_fails_for_good_is_a_dead_letter(
-    worker: WorkerProcess,
-    app: Celery,
-    post: Any,
-    answer: Any,
-    waits: Any,
-    error: type[Exception],
-    attempts: int,
+    app: Celery, post: Any, answer: Any, waits: Any, error: type[Exception], attempts: int
 ) -> None:
     status = answer if isinstance(answer, int) else answer[0]
     with Receiver(answer) as receiver:
@@ -386,11 +381,12 @@ def test_what_is_sent_by_the_import_path_has_the_name_of_the_task(
 def test_what_a_stock_producer_sends_by_the_import_path_runs(
     worker: WorkerProcess, app: Celery, delayq_redis: RedisUnderTest
 ) -> None:
-    stock = Celery("stock", broker=delayq_redis.url, set_as_current=False)
-    with Receiver(200) as receiver:
+    with (
+        Celery("stock", broker=delayq_redis.url, set_as_current=False) as stock,
+        Receiver(200) as receiver,
+    ):
         stock.send_task(PATH, (receiver.url(),))
         wait_until(lambda: len(receiver.requests) == 1, TIMEOUT, "it is asked")
-    stock.close()
 
     assert died(app) == []
 
@@ -398,6 +394,5 @@ def test_what_a_stock_producer_sends_by_the_import_path_runs(
 def test_its_own_path_leads_to_it(app: Celery) -> None:
     task = app.tasks[NAME]
 
-    assert f"{task.__module__}.{task.__name__}" == PATH
+    assert (task.name, f"{task.__module__}.{task.__name__}") == (NAME, PATH)
     assert app.tasks[PATH] is task
-    assert task.name == NAME

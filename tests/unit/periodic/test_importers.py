@@ -22,7 +22,14 @@ from celery_delayq import DelayQ
 from celery_delayq.errors import ConfigError, NotSupported
 from celery_delayq.periodic import exported
 from celery_delayq.periodic.definition import Definition
-from celery_delayq.periodic.importers import FoundEntry, beat, begin_from, redbeat, take_over
+from celery_delayq.periodic.importers import (
+    FoundEntry,
+    beat,
+    begin_from,
+    in_utc,
+    redbeat,
+    take_over,
+)
 from celery_delayq.periodic.importers.django import _moment, _since
 from celery_delayq.periodic.policy import begin, fire
 from celery_delayq.periodic.schedules import clocked
@@ -162,11 +169,11 @@ def read(given: Any) -> Any:
 def test_times_in_any_zone_are_read(zone: tzinfo, month: int) -> None:
     at = datetime(2026, month, 2, 9, 30, 1, 250_000, tzinfo=UTC).astimezone(zone)
 
-    assert beat._aware(read(at)) == at
+    assert in_utc(read(at)) == at
 
 
 def test_a_time_without_a_zone_is_one_of_utc() -> None:
-    assert beat._aware(read(datetime(2026, 1, 2))) == datetime(2026, 1, 2, tzinfo=UTC)
+    assert in_utc(read(datetime(2026, 1, 2))) == datetime(2026, 1, 2, tzinfo=UTC)
 
 
 class Zone(tzinfo):

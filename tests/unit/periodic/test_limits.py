@@ -35,8 +35,7 @@ def test_an_entry_ends_with_the_last_tick_before_its_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("catch_up", "ticks"),
-    [("skip", ()), ("one", seconds(30)), ("all", seconds(10, 20, 30))],
+    ("catch_up", "ticks"), [("skip", ()), ("one", seconds(30)), ("all", seconds(10, 20, 30))]
 )
 def test_what_was_missed_before_the_end_is_caught_up_after_it(catch_up: str, ticks: Ticks) -> None:
     entry = begun(10, catch_up=catch_up, end=NOON + timedelta(seconds=39))
