@@ -1,4 +1,4 @@
-"""What a webhook says, and what its answer means. Policy, no I/O."""
+"""Headers and body of a webhook, and the meaning of its answer. Policy, no I/O."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from celery_delayq.utils.credentials import hide
 from celery_delayq.webhook.addresses import WebhookUrl
 from celery_delayq.webhook.signing import ID, SIGNATURE, TIMESTAMP, sign
 
-#: Answers that are tried again beside those from 500: too slow, too early, too many.
+#: Statuses below 500 that are tried again: too slow, too early, too many requests.
 TRIED_AGAIN = frozenset({408, 425, 429})
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-#: A header's text: printable ASCII that neither begins nor ends with a space.
+#: The value of a header: printable ASCII that neither begins nor ends with a space.
 TEXT = re.compile(r"[!-~]([ \t!-~]*[!-~])?|")
 _SAFE_ID = re.compile(r"[A-Za-z0-9_-]{1,200}")
 _DIGITS = re.compile(r"[0-9]{1,10}")
 
-#: Headers that say how the request is to be read; a call cannot have others.
+#: Headers that only this module sets.
 _OURS = frozenset(
     {
         *("accept-encoding", "connection", "content-encoding", "content-length", "content-type"),
@@ -40,7 +40,7 @@ _OUR_PREFIXES = ("webhook-", "proxy-")
 
 
 class Answer(NamedTuple):
-    """What a receiver has said; *text* is the beginning of what came with a failure."""
+    """The answer of a receiver; *text* is the beginning of the body of a failure."""
 
     status: int
     retry_after: str | None = None
@@ -54,7 +54,7 @@ def check_headers(headers: Any) -> dict[str, str]:
     Raises
     ------
     InvalidWebhook
-        One is no header, or one that is not for the call to say. Values are not shown.
+        A header is invalid, or only this module sets it. The text does not show values.
     """
     if headers is None:
         return {}
@@ -80,7 +80,7 @@ def body_of(payload: Any) -> bytes:
     Raises
     ------
     InvalidWebhook
-        It cannot be said in JSON.
+        JSON cannot hold it.
     """
     try:
         text = json.dumps(payload, separators=(",", ":"), allow_nan=False, default=_plain)
@@ -90,7 +90,7 @@ def body_of(payload: Any) -> bytes:
 
 
 def _plain(value: Any) -> str:
-    # Not as kombu writes them, which only kombu reads.
+    # kombu writes these types in a format of its own, which other receivers cannot read.
     if isinstance(value, (datetime, date, time_of_day)):
         return value.isoformat()
     if isinstance(value, (Decimal, UUID)):
@@ -99,15 +99,15 @@ def _plain(value: Any) -> str:
 
 
 def retry_after(value: str | None, longest: float) -> float | None:
-    """Return the seconds that a ``Retry-After`` asks for, None where it asks for none.
+    """Return the wait in seconds that a ``Retry-After`` asks for, or None.
 
     Parameters
     ----------
     value : str | None
-        Seconds, or a time as HTTP writes it. Anything else counts as not given, and so does what
-        is over already: the receiver has failed, and is not to be asked at once.
+        Seconds, or a time in HTTP's format. Any other value, and a time in the past, count as not
+        given: the retry policy decides.
     longest : float
-        Seconds; 0 gives no heed to any.
+        Longest wait in seconds; 0 ignores the header.
     """
     text = (value or "").strip()
     if _DIGITS.fullmatch(text):
@@ -125,8 +125,8 @@ def retry_after(value: str | None, longest: float) -> float | None:
 
 
 def headers_of(id: str, body: bytes, secret: str | bytes | None, user_agent: str) -> dict[str, str]:
-    """Return the headers of one attempt that are not the call's."""
-    # A header has room for few characters, and a dot would end the id in what is signed.
+    """Return the headers of one attempt, without those of the call."""
+    # A header allows few characters, and a dot ends the id in the signed text.
     key = id if _SAFE_ID.fullmatch(id) else sha256(id.encode(errors="surrogatepass")).hexdigest()
     now = int(time.time())
     headers = {
@@ -149,9 +149,9 @@ def judge(answer: Answer, target: WebhookUrl, max_retry_after: float) -> int:
     Raises
     ------
     DeliveryFailed
-        It says to try again.
+        The status asks for another attempt.
     DeliveryRefused
-        It is any other one.
+        Any other status.
     """
     status = answer.status
     if 200 <= status < 300:

@@ -1,4 +1,4 @@
-"""How webhooks are signed, and how a receiver checks that. Needs nothing but the standard library.
+"""Signing of webhooks, and the check of signatures by receivers. Needs the standard library only.
 
 As in the Standard Webhooks specification (https://www.standardwebhooks.com): the header
 ``Webhook-Signature`` is ``v1,`` and the base64 of the HMAC-SHA256 over id, timestamp and body with
@@ -20,19 +20,19 @@ ID = "Webhook-Id"
 TIMESTAMP = "Webhook-Timestamp"
 SIGNATURE = "Webhook-Signature"
 
-#: Secrets that begin so are base64, in that specification.
+#: In that specification, a secret with this prefix is base64.
 _PREFIX = "whsec_"
 
 _SECONDS = re.compile(r"[0-9]{1,15}", re.ASCII)
 
 
 def key_of(secret: str | bytes) -> bytes:
-    """Return the key of a secret: its bytes, or what stands in base64 behind ``whsec_``.
+    """Return the key of a secret: its bytes, or the decoded base64 after ``whsec_``.
 
     Raises
     ------
     ConfigError
-        There is nothing, or no base64. The secret is not in the text.
+        The secret is empty, or no base64. The text does not show it.
     """
     if isinstance(secret, str) and secret.startswith(_PREFIX):
         try:
@@ -70,22 +70,21 @@ def verify(
 ) -> str:
     """Check a webhook that was received, and return its id.
 
-    The id is the same when it comes again: whoever keeps the ids of what is done does nothing
-    twice.
+    Repeated deliveries have the same id: a receiver that stores the ids can skip them.
 
     Parameters
     ----------
     headers : Mapping[str, str]
         Those of the request; upper and lower case do not matter.
     body : bytes
-        The body as it came, before it is read as JSON.
+        The body as received, not parsed.
     tolerance : float
-        By how many seconds the timestamp may differ from the clock here.
+        Largest difference in seconds between the timestamp and the clock of this host.
 
     Raises
     ------
     InvalidSignature
-        It is not from who has the secret, it was changed, or it is too old.
+        The signature is missing or wrong, or the timestamp is too old.
     """
     if not isinstance(body, bytes):
         raise InvalidSignature(f"body of type {type(body).__name__}: expected the bytes that came")
@@ -97,7 +96,7 @@ def verify(
     if not _SECONDS.fullmatch(timestamp):
         raise InvalidSignature(f"{TIMESTAMP} is no number of seconds since 1970")
     expected = sign(secret, id, int(timestamp), body).encode()
-    # While a secret is exchanged there may be several. All are compared, each in constant time.
+    # While a secret is replaced there may be several. All are compared, each in constant time.
     found = [each.encode(errors="surrogatepass") for each in signatures.split()]
     matches = [hmac.compare_digest(expected, each) for each in found]
     if not any(matches):
