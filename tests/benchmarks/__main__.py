@@ -14,37 +14,36 @@ import click
 import redis
 from rich.console import Console
 
-from .bench import FULL, OURS, QUICK, STOCK_AGAIN, Bench
+from celery_delayq.testing import ProcessFailed
+
+from .bench import FULL, OURS, QUICK, STOCK_AGAIN, Bench, new_server
 from .figures import fill, merge
 from .measurements import load
 from .model import BenchError, Measurement, measurements
 from .processes import Pool
 from .report import Run, machine_facts, show, write_json
-from .server import RedisServer
 
-
-def _chosen(names: tuple[str, ...]) -> list[Measurement]:
-    known = measurements()
-    unknown = set(names) - {m.name for m in known}
-    if unknown:
-        raise click.BadParameter(
-            f"{', '.join(sorted(unknown))}; there are: {', '.join(m.name for m in known)}",
-            param_hint="--only",
-        )
-    return [m for m in known if not names or m.name in names]
+load()
+NAMES = [one.name for one in measurements()]
 
 
 def _measure(bench: Bench, chosen: list[Measurement], run: Run) -> None:
     for one in chosen:
         try:
             run.figures.extend(one.run(bench))
-        except (BenchError, redis.RedisError) as error:
+        except (BenchError, ProcessFailed, redis.RedisError) as error:
             run.failures[one.name] = str(error)
 
 
 @click.command()
 @click.option("--quick", is_flag=True, help="Smaller and fewer rounds: about three minutes.")
-@click.option("--only", multiple=True, metavar="NAME", help="Only this measurement; repeatable.")
+@click.option(
+    "--only",
+    multiple=True,
+    type=click.Choice(NAMES),
+    metavar="NAME",
+    help="Only this measurement; repeatable.",
+)
 @click.option("--rounds", type=click.IntRange(1), help="Rounds of the publish rows.")
 @click.option("--load-rounds", type=click.IntRange(1), help="Rounds of the rows of due tasks.")
 @click.option("--worker-rounds", type=click.IntRange(1), help="Of immediate tasks and of TERM.")
@@ -76,8 +75,7 @@ def main(
     listing: bool,
 ) -> None:
     """Measure stock Celery + Redis and this package in the same run, on the same Redis."""
-    load()
-    chosen = _chosen(only)
+    chosen = [one for one in measurements() if not only or one.name in only]
     console = Console(width=None if sys.stdout.isatty() else 120)
     if listing:
         for one in chosen:
@@ -85,7 +83,7 @@ def main(
         return
     if figures and (calibrate or quick):
         raise click.UsageError("--figures are those of a full run: not with --calibrate or --quick")
-    # So that an end from outside, too, ends the server, the workers and the publishers.
+    # SIGTERM ends the server, the workers and the publishers too.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     size = QUICK if quick else FULL
     size = replace(
@@ -96,7 +94,7 @@ def main(
     )
     messages = Console(stderr=True)
     began = time.monotonic()
-    with RedisServer() as server, messages.status("starting") as status:
+    with new_server() as server, messages.status("starting") as status:
 
         def note(text: str) -> None:
             status.update(f"{time.monotonic() - began:4.0f} s  {text}")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from celery import Celery
@@ -12,7 +13,8 @@ from celery.signals import worker_ready
 
 from .records import Recorder
 
-ENVIRONMENT_PREFIX = "DELAYQ_BENCH_"
+#: Has the settings of a process as JSON.
+VARIABLE = "DELAYQ_BENCH"
 
 #: Seconds that a task that fails waits for its retry, and how often it is tried again.
 WAIT = 0.5
@@ -21,49 +23,27 @@ RETRIES = 3
 
 @dataclass(frozen=True)
 class Settings:
-    """What a worker or publisher process is told by its parent."""
+    """What a benchmark gives to its worker and publisher processes."""
 
-    broker: str
-    records: str
-    delayq: bool
-    at_least_once: bool
-    ready_fd: int | None
+    broker: str = "memory://"
+    records: str = ""
+    delayq: bool = False
+    at_least_once: bool = False
     #: For ``celery beat``: how many periodic entries there are, and how many of them tick each
     #: second; the others do once a day.
-    entries: tuple[int, int] = (0, 0)
+    entries: int = 0
+    ticking: int = 0
     #: About how many runs our side keeps in its history.
     history: int = 0
 
     @classmethod
     def from_environment(cls) -> Settings:
-        """Read the ``DELAYQ_BENCH_*`` variables."""
-
-        def get(name: str) -> str:
-            return os.environ.get(ENVIRONMENT_PREFIX + name, "")
-
-        return cls(
-            broker=get("BROKER"),
-            records=get("RECORDS"),
-            delayq=get("DELAYQ") == "1",
-            at_least_once=get("AT_LEAST_ONCE") == "1",
-            ready_fd=int(get("READY_FD")) if get("READY_FD") else None,
-            entries=(int(get("ENTRIES") or 0), int(get("TICKING") or 0)),
-            history=int(get("HISTORY") or 0),
-        )
+        """Read the settings of this process."""
+        return cls(**json.loads(os.environ.get(VARIABLE, "{}")))
 
     def to_environment(self) -> dict[str, str]:
         """The reverse of :meth:`from_environment`."""
-        values = {
-            "BROKER": self.broker,
-            "RECORDS": self.records,
-            "DELAYQ": str(int(self.delayq)),
-            "AT_LEAST_ONCE": str(int(self.at_least_once)),
-            "READY_FD": "" if self.ready_fd is None else str(self.ready_fd),
-            "ENTRIES": str(self.entries[0]),
-            "TICKING": str(self.entries[1]),
-            "HISTORY": str(self.history),
-        }
-        return {ENVIRONMENT_PREFIX + name: value for name, value in values.items()}
+        return {VARIABLE: json.dumps(asdict(self))}
 
 
 def make_app(settings: Settings) -> Celery:
@@ -71,16 +51,15 @@ def make_app(settings: Settings) -> Celery:
     if settings.delayq:
         import celery_delayq  # noqa: F401  (makes the URL scheme known)
 
-    app = Celery("bench", broker=settings.broker or "memory://")
+    app = Celery("bench", broker=settings.broker)
     app.conf.update(task_ignore_result=True, broker_connection_retry_on_startup=True)
-    count, ticking = settings.entries
     app.conf.beat_schedule = {
         f"customer-{n}-report": {
             "task": "bench.tick",
-            "schedule": 1.0 if n < ticking else 86_400.0,
+            "schedule": 1.0 if n < settings.ticking else 86_400.0,
             "args": (n,),
         }
-        for n in range(count)
+        for n in range(settings.entries)
     }
     if settings.delayq:
         from celery_delayq import DelayQ
@@ -120,7 +99,7 @@ def _fail(task: Any, failed: float = 0.0) -> None:
 
 
 def _tick(task: Any, number: int) -> None:
-    """Write down that this tick runs, and when it was due; of beat's, whose entry it is."""
+    """Record when this tick starts, and when it was due; for beat, the number of its entry."""
     start = time.time()
     due = task.request.id.rpartition(":")[2] if settings.delayq else None
     if _recorder is not None:
@@ -133,9 +112,8 @@ tick = app.task(name="bench.tick", bind=True)(_tick)
 fail = app.task(name="bench.fail", bind=True, max_retries=RETRIES, retry_intervals=(WAIT,))(_fail)
 
 
-def _tell_parent(**_: Any) -> None:
-    if settings.ready_fd is not None:
-        os.write(settings.ready_fd, b"r")
+def _say_ready(**_: Any) -> None:
+    os.write(1, b"ready\n")  # straight to the log: Celery replaces sys.stdout
 
 
-worker_ready.connect(_tell_parent, weak=False)
+worker_ready.connect(_say_ready, weak=False)

@@ -9,17 +9,24 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
+
+from celery import Celery
+
+from celery_delayq import DelayQ
+from celery_delayq.embedded import EmbeddedRedis
+from tests.support.programs import redis_server_on_path
 
 from .app import Settings
 from .model import BenchError
 from .processes import Firer, Pool, Publisher, Worker
 from .records import Records
-from .server import DATABASES, RedisServer
 
+DATABASES = 64
 DAY_MS = 86_400_000
 
 Outcome = TypeVar("Outcome")
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True)
@@ -30,6 +37,9 @@ class Side:
     scheme: str
     delayq: bool
 
+    def __str__(self) -> str:
+        return self.name
+
 
 STOCK = Side("stock", "redis", delayq=False)
 OURS = Side("ours", "delayq+redis", delayq=True)
@@ -37,52 +47,33 @@ OURS = Side("ours", "delayq+redis", delayq=True)
 STOCK_AGAIN = Side("stock again", "redis", delayq=False)
 
 
-class Note(Protocol):
-    """Shows what goes on now."""
-
-    def __call__(self, text: str) -> None: ...
-
-
 @dataclass(frozen=True)
 class Size:
-    """How much is measured; :data:`FULL` for the table, :data:`QUICK` to try things out."""
+    """How much is measured."""
 
-    rounds: int
-    publish_count: int
-    batch_count: int
-    far: tuple[int, ...]
-    per_second: int
-    lateness_seconds: int
-    burst: int
-    load_rounds: int
-    immediate: int
-    term_etas: int
-    worker_rounds: int
-    idle_seconds: int
-    entries: tuple[int, int]
+    rounds: int = 9
+    publish_count: int = 2_000
+    batch_count: int = 5_000
+    far: tuple[int, ...] = (0, 10_000, 100_000)
+    per_second: int = 1_000
+    lateness_seconds: int = 8
+    burst: int = 10_000
+    load_rounds: int = 2
+    immediate: int = 10_000
+    term_etas: int = 20_000
+    worker_rounds: int = 3
+    idle_seconds: int = 20
+    entries: tuple[int, int] = (1_000, 1_000_000)
 
 
-FULL = Size(
-    rounds=9,
-    publish_count=2_000,
-    batch_count=5_000,
-    far=(0, 10_000, 100_000),
-    per_second=1_000,
-    lateness_seconds=8,
-    burst=10_000,
-    load_rounds=2,
-    immediate=10_000,
-    term_etas=20_000,
-    worker_rounds=3,
-    idle_seconds=20,
-    entries=(1_000, 1_000_000),
-)
+#: For the table.
+FULL = Size()
+#: To try things out.
 QUICK = Size(
     rounds=3,
     publish_count=1_000,
     batch_count=2_500,
     far=(0, 10_000),
-    per_second=1_000,
     lateness_seconds=3,
     burst=3_000,
     load_rounds=1,
@@ -98,18 +89,17 @@ class Station:
     """One side in a database of its own, with its records file."""
 
     def __init__(
-        self, side: Side, server: RedisServer, database: int, folder: Path, at_least_once: bool
+        self, side: Side, server: EmbeddedRedis, database: int, folder: Path, at_least_once: bool
     ) -> None:
         self.side = side
         self.database = database
-        self.client: Any = server.connect(database)
+        self.client: Any = server.client(db=database, decode_responses=True)
         self.records = Records(folder / f"records-{database}")
         self.settings = Settings(
-            broker=server.url(side.scheme, database),
+            broker=server.url_for(side.scheme, database),
             records=str(self.records.path),
             delayq=side.delayq,
             at_least_once=at_least_once,
-            ready_fd=None,
         )
         self._folder = folder
 
@@ -119,10 +109,10 @@ class Station:
         return Worker(self.settings, log, pool, queues)
 
     def firer(self, entries: int, ticking: int = 0) -> Firer:
-        """What fires periodic entries on this side; beat is told of them."""
-        settings = replace(
-            self.settings, entries=(0, 0) if self.side.delayq else (entries, ticking)
-        )
+        """A process that fires periodic entries; for beat they are in its settings."""
+        settings = self.settings
+        if not self.side.delayq:
+            settings = replace(settings, entries=entries, ticking=ticking)
         log, notes = (self._folder / f"firer-{self.database}{end}" for end in (".log", ""))
         for old in self._folder.glob(f"{notes.name}*"):
             old.unlink()
@@ -131,6 +121,16 @@ class Station:
     def publisher(self) -> Publisher:
         """A publisher of this side; it runs inside ``with``."""
         return Publisher(self.settings, self._folder / f"publisher-{self.database}.log")
+
+    @contextmanager
+    def delayq(self) -> Iterator[DelayQ]:
+        """A client of our side."""
+        with (
+            Celery("shop", broker=self.settings.broker, set_as_current=False) as app,
+            DelayQ(app) as delayq,
+        ):
+            app.conf.task_ignore_result = True
+            yield delayq
 
     def clear(self) -> None:
         """Make the database and the records as empty as they were; no worker may be running."""
@@ -142,9 +142,10 @@ class Station:
 class Bench:
     """A run: hands out stations and knows the size."""
 
-    server: RedisServer
+    server: EmbeddedRedis
     size: Size
-    note: Note
+    #: Shows what goes on now.
+    note: Callable[[str], None]
     ours: Side = OURS
     at_least_once: bool = False
     pool: Pool = Pool.PREFORK
@@ -169,33 +170,63 @@ class Bench:
             station.client.close()
             station.records.path.unlink(missing_ok=True)
 
-    def in_turn(self, number: int) -> tuple[Side, Side]:
-        """The sides in the order of this round: A B, B A, A B …, so that drift cancels."""
-        stock, ours = self.sides
-        return (stock, ours) if number % 2 == 0 else (ours, stock)
+    def in_turns(
+        self,
+        title: str,
+        rounds: int,
+        kinds: tuple[Kind, Kind],
+        measure: Callable[[Kind], Outcome],
+        *,
+        warm_up: bool = False,
+    ) -> tuple[list[Outcome], list[Outcome]]:
+        """What ``measure`` returned for each of two kinds, in turns so that drift cancels.
+
+        :param warm_up: measure one round more, whose outcome is dropped.
+        """
+        seen: tuple[list[Outcome], list[Outcome]] = ([], [])
+        for number in range(-warm_up, rounds):
+            for place in (0, 1) if number % 2 == 0 else (1, 0):
+                kind = kinds[place]
+                self.note(f"{title}: round {number + 1} of {rounds}, {kind}")
+                try:
+                    outcome = measure(kind)
+                except BenchError as error:
+                    raise BenchError(f"{kind}: {error}") from error
+                if number >= 0:
+                    seen[place].append(outcome)
+        return seen
 
     def in_rounds(
-        self, title: str, rounds: int, measure: Callable[[Station, Publisher], Outcome]
+        self,
+        title: str,
+        rounds: int,
+        measure: Callable[[Station, Publisher], Outcome],
+        *,
+        warm_up: bool = False,
     ) -> tuple[list[Outcome], list[Outcome]]:
         """What ``measure`` saw on stock and on ours, which take turns.
 
         :param measure: starts a worker on an empty station and ends it; the publisher stays.
         """
-        seen: dict[str, list[Outcome]] = {side.name: [] for side in self.sides}
         with ExitStack() as stack:
-            stations = {s.name: stack.enter_context(self.station(s)) for s in self.sides}
-            publishers = {n: stack.enter_context(s.publisher()) for n, s in stations.items()}
-            for number in range(rounds):
-                for side in self.in_turn(number):
-                    self.note(f"{title}: round {number + 1} of {rounds}, {side.name}")
-                    station = stations[side.name]
-                    station.clear()
-                    try:
-                        seen[side.name].append(measure(station, publishers[side.name]))
-                    except BenchError as error:
-                        raise BenchError(f"{side.name}: {error}") from error
-        stock, ours = (seen[side.name] for side in self.sides)
-        return stock, ours
+            places: dict[str, tuple[Station, Publisher]] = {}
+            for side in self.sides:
+                station = stack.enter_context(self.station(side))
+                places[side.name] = station, stack.enter_context(station.publisher())
+
+            def measure_side(side: Side) -> Outcome:
+                station, publisher = places[side.name]
+                station.clear()
+                return measure(station, publisher)
+
+            return self.in_turns(title, rounds, self.sides, measure_side, warm_up=warm_up)
+
+
+def new_server() -> EmbeddedRedis:
+    """A server without persistence, of the machine's own program if it has one."""
+    options = {"databases": DATABASES}
+    program = redis_server_on_path()
+    return EmbeddedRedis(executable=program, appendonly=False, options=options)
 
 
 def now_ms() -> int:

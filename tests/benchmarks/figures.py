@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -111,18 +111,10 @@ def merge(run: Run, command: str, path: Path = FIGURES) -> None:
     content["runs"][name] = {"command": command, "facts": run.facts}
     for figure in run.figures:
         known = figure.as_dict()
-        fields = (
-            "title",
-            "unit",
-            "better",
-            "digits",
-            "stock",
-            "ours",
-            "ratio",
-            "target",
-            "reached",
-        )
-        content["figures"][figure.row.name] = {"run": name, **{key: known[key] for key in fields}}
+        content["figures"][figure.row.name] = {
+            "run": name,
+            **{one.name: known[one.name] for one in fields(Measured) if one.name in known},
+        }
     used = {one["run"] for one in (*content["figures"].values(), *content["values"].values())}
     content["runs"] = {key: value for key, value in content["runs"].items() if key in used}
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")

@@ -30,6 +30,7 @@ class Order:
     :param queues: names to spread the messages over in turn; empty for the default queue.
     :param recorded: send the task that records its start instead of the one that does nothing.
     :param failing: send the task that fails until it has no retry left.
+    :param many: schedule all in one call of ``schedule_many``; for our side, with ETAs.
     """
 
     count: int
@@ -39,14 +40,26 @@ class Order:
     queues: tuple[str, ...] = ()
     recorded: bool = False
     failing: bool = False
+    many: bool = False
 
 
 @dataclass(frozen=True)
 class Published:
     """How long it took, in seconds of wall clock and of this process's CPU."""
 
+    count: int
     seconds: float
     cpu_seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Tasks a second."""
+        return self.count / self.seconds
+
+    @property
+    def cpu_microseconds(self) -> float:
+        """CPU of this process for each task."""
+        return self.cpu_seconds / self.count * 1e6
 
 
 @contextmanager
@@ -55,9 +68,8 @@ def _batch(size: int) -> Iterator[Any]:
         yield producer
 
 
-def _calls(order: Order) -> list[dict[str, Any]]:
-    """The keyword arguments of each ``apply_async``, made before the clock starts."""
-    calls = []
+def _calls(order: Order) -> Iterator[dict[str, Any]]:
+    """The keyword arguments of each ``apply_async``."""
     for number in range(order.count):
         call: dict[str, Any] = {}
         due = None
@@ -69,22 +81,33 @@ def _calls(order: Order) -> list[dict[str, Any]]:
             call["queue"] = order.queues[number % len(order.queues)]
         if order.recorded and due is not None:
             call["args"] = (due / 1000,)
-        calls.append(call)
-    return calls
+        yield call
 
 
 def publish(order: Order) -> Published:
-    """Publish as an application would: ``task.apply_async`` for each message."""
+    """Publish as an application would, all arguments made before the clock starts.
+
+    The items of ``schedule_many`` are made while it runs: it takes a generator.
+    """
     task = fail if order.failing else record if order.recorded else noop
-    calls = _calls(order)
+    calls = [] if order.many else [*_calls(order)]
     gc.collect()
     wall, cpu = time.perf_counter(), time.process_time()
+    if order.many:
+        _schedule_many(order)
     with _batch(order.batch) if order.batch else nullcontext() as producer:
         for call in calls:
             if order.recorded and order.due_ms is None:
                 call["args"] = (time.time(),)
             task.apply_async(producer=producer, **call)
-    return Published(time.perf_counter() - wall, time.process_time() - cpu)
+    return Published(order.count, time.perf_counter() - wall, time.process_time() - cpu)
+
+
+def _schedule_many(order: Order) -> None:
+    from celery_delayq import DelayQ
+    from celery_delayq.schedule.schedule_many import Item
+
+    DelayQ.of(app).schedule_many((Item(**call) for call in _calls(order)), task=noop)
 
 
 def main() -> None:

@@ -11,8 +11,8 @@ import os
 import struct
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from .model import BenchError
 
@@ -30,8 +30,7 @@ class Recorder:
         os.write(self._file, _RECORD.pack(due, start))
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(NamedTuple):
     """One run of a task; times in seconds since the epoch."""
 
     due: float

@@ -45,6 +45,8 @@ class Run:
 def machine_facts(bench: Bench, quick: bool) -> dict[str, Any]:
     """Versions, cores and the size of the run."""
     packages = ("celery", "kombu", "redis", "celery-delayq")
+    with bench.server.client() as client:
+        server = client.info("server")
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "quick": quick,
@@ -55,7 +57,7 @@ def machine_facts(bench: Bench, quick: bool) -> dict[str, Any]:
         "load_average_before": [round(load, 2) for load in os.getloadavg()],
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        "redis_server": bench.server.client.info("server")["redis_version"],
+        "redis_server": server["redis_version"],
         "packages": {name: metadata.version(name) for name in packages},
         "size": vars(bench.size),
     }

@@ -12,8 +12,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from celery import Celery
-
 from celery_delayq import DelayQ
 from celery_delayq.schedule.items import Item
 
@@ -68,15 +66,14 @@ MEMORY = Row(
 
 @dataclass
 class Filled:
-    """A database with so many entries."""
+    """A filled database."""
 
     delayq: DelayQ
-    client: Any
     ids: list[str]
     bytes_each: float
 
     def calls(self) -> dict[str, Callable[[str], object]]:
-        """What is measured, by the name of its row."""
+        """The measured call of each row."""
         pages = self._pages()
         return {
             "get": self.delayq.get,
@@ -103,11 +100,10 @@ def _send_reminder(order: int, text: str) -> None:
 
 @contextmanager
 def _filled(bench: Bench, number: int) -> Iterator[Filled]:
-    with bench.station(OURS) as station:
-        app = Celery("shop", broker=station.settings.broker, set_as_current=False)
-        app.conf.task_ignore_result = True
-        delayq = DelayQ(app)
-        task = app.task(name=TASK, unique_key="order:{order}", on_conflict="keep")(_send_reminder)
+    with bench.station(OURS) as station, station.delayq() as delayq:
+        task = delayq.app.task(name=TASK, unique_key="order:{order}", on_conflict="keep")(
+            _send_reminder
+        )
         ids = [f"{random.getrandbits(128):032x}" for _ in range(number)]
         before = station.client.info("memory")["used_memory"]
         text = "x" * _padding(delayq, task, station.client)
@@ -121,11 +117,7 @@ def _filled(bench: Bench, number: int) -> Iterator[Filled]:
         )
         used = station.client.info("memory")["used_memory"] - before
         random.shuffle(ids)
-        try:
-            yield Filled(delayq, station.client, ids, used / number)
-        finally:
-            delayq.close()
-            app.close()
+        yield Filled(delayq, ids, used / number)
 
 
 def _padding(delayq: DelayQ, task: Any, client: Any) -> int:
@@ -153,8 +145,9 @@ def control(bench: Bench) -> Iterator[Figure]:
     sizes = bench.size.entries
     with ExitStack() as stack:
         filled = [stack.enter_context(_filled(bench, size)) for size in sizes]
-        bench.server.client.config_set("slowlog-log-slower-than", 10_000)
-        bench.server.client.slowlog_reset()
+        client = stack.enter_context(bench.server.client(decode_responses=True))
+        client.config_set("slowlog-log-slower-than", 10_000)
+        client.slowlog_reset()
         calls = [each.calls() for each in filled]
         for name, row in ROWS.items():
             seen: list[list[float]] = [[], []]
@@ -166,7 +159,7 @@ def control(bench: Bench) -> Iterator[Figure]:
                     start = number * CALLS + (len(ids) // 2 if name == "cancel" else 0)
                     seen[place].append(_p99(calls[place][name], ids[start : start + CALLS]))
             yield row.titled(*sizes).figure(seen[0], seen[1])
-        slow = bench.server.client.slowlog_get(128)
+        slow = client.slowlog_get(128)
         yield SLOW.titled(*sizes).figure([0], [len(slow)], {"slow": [str(one) for one in slow]})
         few, many = (each.bytes_each for each in filled)
         yield MEMORY.titled(*sizes).figure([few], [many])

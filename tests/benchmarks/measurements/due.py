@@ -12,9 +12,9 @@ from ..model import BenchError, Better, Figure, Row, at_most, measurement, ratio
 from ..processes import probe
 from ..publisher import Order
 
-#: Tasks a second that a stock worker surely takes into its memory ahead of their time.
+#: Tasks a second that a stock worker can take into its memory, at least.
 INTAKE = 1_000
-#: Seconds between the last fetcher of stock and the first due task.
+#: Seconds from the time when a stock worker has all tasks in its memory to the first due one.
 MARGIN = 2.0
 PATIENCE = 60.0
 
@@ -28,7 +28,7 @@ MOST = Row("lateness-max", "lateness at {} due/s: max", "ms", Better.LOWER, digi
 EARLY = Row("early", "started before their time", "tasks", Better.LOWER, at_most(0))
 BURST = Row(
     "burst",
-    "{} due at one instant: all done after",
+    "{} due at one instant: time until all have started",
     "s",
     Better.LOWER,
     ratio_at_most(0.5),
@@ -99,13 +99,9 @@ def _run(bench: Bench, side: Side, load: Load) -> Outcome:
 
 
 def _rounds(bench: Bench, load: Load, title: str) -> tuple[list[Outcome], list[Outcome]]:
-    seen: dict[str, list[Outcome]] = {side.name: [] for side in bench.sides}
-    for number in range(bench.size.load_rounds):
-        for side in bench.in_turn(number):
-            bench.note(f"{title}: round {number + 1} of {bench.size.load_rounds}, {side.name}")
-            seen[side.name].append(_run(bench, side, load))
-    stock, ours = (seen[side.name] for side in bench.sides)
-    return stock, ours
+    return bench.in_turns(
+        title, bench.size.load_rounds, bench.sides, lambda side: _run(bench, side, load)
+    )
 
 
 def _raw(stock: list[Outcome], ours: list[Outcome]) -> dict[str, Any]:

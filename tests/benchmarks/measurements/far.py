@@ -17,7 +17,7 @@ FURTHER_PROBES = 20
 
 @dataclass(frozen=True)
 class Seen:
-    """One worker that was started with ETAs waiting."""
+    """One worker that was started while ETAs waited."""
 
     rss: float
     wait: float

@@ -18,10 +18,10 @@ from ..processes import Worker
 from ..publisher import Order
 from .immediate import SLOWEST, Drained
 
-#: Runs that are kept: more than there are.
+#: Size of the history: more than there are runs.
 KEPT = 1_000_000
 
-#: Rounds for each that the other measurements of throughput have: it is a small difference.
+#: So many times the rounds of other measurements of throughput: the difference is small.
 TIMES = 3
 
 #: Tasks a second that are published at least.
@@ -29,7 +29,7 @@ INTAKE = 2_000
 
 
 class Rows(NamedTuple):
-    """What is told of one kind of tasks."""
+    """The rows of one kind of tasks."""
 
     speed: Row
     cpu: Row
@@ -47,7 +47,7 @@ IMMEDIATE, DELAYED = _rows("immediate"), _rows("delayed")
 
 
 class Cost(NamedTuple):
-    """Of one worker: tasks a second, and CPU a task in µs, that of its children among it."""
+    """Of one worker: tasks a second, and CPU per task in µs, with that of its children."""
 
     speed: float
     cpu: float
@@ -55,7 +55,7 @@ class Cost(NamedTuple):
 
 def _cpu(worker: Worker) -> float:
     """Seconds of CPU so far."""
-    process = psutil.Process(worker.child.pid)
+    process = psutil.Process(worker.pid)
     times = [each.cpu_times() for each in (process, *process.children())]
     return float(sum(each.user + each.system for each in times))
 
@@ -73,21 +73,18 @@ def _drain(bench: Bench, station: Station, *, delayed: bool) -> Cost:
         cpu = _cpu(worker) - before
         records = station.records.read()
     if delayed:  # all have the same due
-        records = [replace(record, due=float(number)) for number, record in enumerate(records)]
+        records = [record._replace(due=float(number)) for number, record in enumerate(records)]
     return Cost(Drained.of(records).per_second, 1e6 * cpu / count)
 
 
 def _compare(bench: Bench, rows: Rows, *, delayed: bool) -> Iterator[Figure]:
+    def measure(kept: int) -> Cost:
+        with bench.station(OURS) as station:
+            station.settings = replace(station.settings, history=kept)
+            return _drain(bench, station, delayed=delayed)
+
     rounds = TIMES * bench.size.worker_rounds
-    seen: dict[int, list[Cost]] = {0: [], KEPT: []}
-    for number in range(rounds):
-        for kept in (0, KEPT) if number % 2 == 0 else (KEPT, 0):
-            bench.note(f"{rows.speed.title}: round {number + 1} of {rounds}, {kept} kept")
-            with bench.station(OURS) as station:
-                station.settings = replace(station.settings, history=kept)
-                station.clear()
-                seen[kept].append(_drain(bench, station, delayed=delayed))
-    off, on = seen[0], seen[KEPT]
+    off, on = bench.in_turns(rows.speed.title, rounds, (0, KEPT), measure)
     yield rows.speed.figure([cost.speed for cost in off], [cost.speed for cost in on])
     yield rows.cpu.figure([cost.cpu for cost in off], [cost.cpu for cost in on])
 

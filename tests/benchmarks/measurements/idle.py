@@ -13,31 +13,25 @@ from ..bench import DAY_MS, Bench, Station, now_ms
 from ..model import Better, Figure, Row, at_most, measurement
 from ..processes import probe
 from ..publisher import Order
-from ..server import RedisServer
 
 QUEUES = 50
 WORKED = "queue-0"
 
-ONE = Row(
-    "idle-1",
-    "idle worker, 1 queue registered",
-    "commands/s",
-    Better.LOWER,
-    at_most(3, "/s"),
-    digits=2,
-)
-MANY = Row(
-    f"idle-{QUEUES}",
-    f"idle worker, {QUEUES} queues registered",
-    "commands/s",
-    Better.LOWER,
-    at_most(3, "/s"),
-    digits=2,
+ONE, MANY = (
+    Row(
+        f"idle-{queues}",
+        f"idle worker, far ETAs on {queues} queue{'s' * (queues > 1)}",
+        "commands/s",
+        Better.LOWER,
+        at_most(3, "/s"),
+        digits=2,
+    )
+    for queues in (1, QUEUES)
 )
 #: A window cuts at most two commands at its edges, which is 0.1/s of twenty seconds.
 MORE = Row(
     "idle-more",
-    f"idle worker, more with {QUEUES} queues than with 1",
+    f"idle worker, difference of {QUEUES} queues and 1",
     "commands/s",
     Better.LOWER,
     at_most(0.1, "/s"),
@@ -45,7 +39,7 @@ MORE = Row(
 )
 
 
-def _commands(server: RedisServer, seconds: float) -> dict[int, Counter[str]]:
+def _commands(client: Any, seconds: float) -> dict[int, Counter[str]]:
     """Commands that clients send, by database, while ``seconds`` pass.
 
     MONITOR tells what came over the wire from what a script called, which INFO's counters do
@@ -53,10 +47,9 @@ def _commands(server: RedisServer, seconds: float) -> dict[int, Counter[str]]:
     """
     seen: dict[int, Counter[str]] = {}
     last = uuid.uuid4().hex
-    watcher: Any
-    with server.connect(0).monitor() as watcher:
+    with client.monitor() as watcher:
         time.sleep(seconds)
-        server.client.echo(last)
+        client.echo(last)
         while True:
             entry = watcher.next_command()
             if last in entry["command"]:
@@ -88,9 +81,10 @@ def idle(bench: Bench) -> Iterator[Figure]:
                 _prepare(station, stack, queues)
                 stations[side.name, queues] = station
         bench.note("idle: letting the workers come to rest")
-        _commands(bench.server, 3.0)
+        client = stack.enter_context(bench.server.client(decode_responses=True))
+        _commands(client, 3.0)
         bench.note(f"idle: counting for {seconds:g} s")
-        counted = _commands(bench.server, seconds)
+        counted = _commands(client, seconds)
     seen = {key: counted.get(s.database, Counter()) for key, s in stations.items()}
     stock, ours = bench.sides
 

@@ -23,16 +23,6 @@ SLOWEST = 100
 TARGETS = {Pool.SOLO: 4.0, Pool.PREFORK: 2.5, Pool.THREADS: 2.5}
 
 
-def _row(pool: Pool) -> Row:
-    return Row(
-        f"immediate-{pool.name.lower()}",
-        f"immediate tasks through one {pool} worker",
-        "tasks/s",
-        Better.HIGHER,
-        ratio_at_least(TARGETS[pool]),
-    )
-
-
 @dataclass(frozen=True)
 class Drained:
     """When each task of a full queue was started: seconds after the first, in order."""
@@ -41,10 +31,7 @@ class Drained:
 
     @classmethod
     def of(cls, records: list[Record]) -> Drained:
-        """Order the starts, and see that they are of as many tasks.
-
-        Each was sent at another time, so that one which ran twice in another's place is noticed.
-        """
+        """Sort the starts, and raise where a task ran twice: each was sent at another time."""
         if len({record.due for record in records}) < len(records):
             raise BenchError("a task ran twice")
         first = min(record.start for record in records)
@@ -57,14 +44,20 @@ class Drained:
 
     @property
     def tenths(self) -> list[float]:
-        """The same of each tenth: whether the worker was as fast from the first to the last."""
+        """The same for each tenth of the tasks: shows whether the worker became slower."""
         size = (len(self.starts) - 1) // 10
         marks = self.starts[:: size or 1]
         return [size / (b - a) for a, b in pairwise(marks) if b > a]
 
 
 def _compare(bench: Bench, pool: Pool) -> Figure:
-    row = _row(pool)
+    row = Row(
+        f"immediate-{pool.name.lower()}",
+        f"immediate tasks through one {pool} worker",
+        "tasks/s",
+        Better.HIGHER,
+        ratio_at_least(TARGETS[pool]),
+    )
     count = bench.size.immediate
 
     def drain(station: Station, publisher: Publisher) -> Drained:
@@ -84,19 +77,8 @@ def _compare(bench: Bench, pool: Pool) -> Figure:
     return row.figure([d.per_second for d in stock], [d.per_second for d in ours], raw)
 
 
-@measurement("immediate-solo", order=24)
-def solo(bench: Bench) -> Iterator[Figure]:
-    """Immediate tasks a second through one solo worker that finds a full queue."""
-    yield _compare(bench, Pool.SOLO)
-
-
-@measurement("immediate-prefork", order=25)
-def prefork(bench: Bench) -> Iterator[Figure]:
-    """Immediate tasks a second through one prefork worker with two children."""
-    yield _compare(bench, Pool.PREFORK)
-
-
-@measurement("immediate-threads", order=26)
-def threads(bench: Bench) -> Iterator[Figure]:
-    """Immediate tasks a second through one worker with four threads."""
-    yield _compare(bench, Pool.THREADS)
+@measurement("immediate", order=24)
+def immediate(bench: Bench) -> Iterator[Figure]:
+    """Immediate tasks a second through one worker that finds a full queue, on each pool."""
+    for pool in Pool:
+        yield _compare(bench, pool)

@@ -11,9 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timezone
 
-from celery import Celery
-
-from celery_delayq import DelayQ
 from celery_delayq.periodic import policy
 from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.runner import LEAVE
@@ -33,19 +30,19 @@ FIRED = 10.0
 #: Seconds till the first ticks that count.
 LEAD = 5.0
 
-#: From when an entry is written till its first tick: workers have started by then.
+#: From the writing of an entry to its first tick, ms: workers start meanwhile.
 BEFORE_MS = 5000
 
 MEMORY = Row(
     "periodic-memory",
-    "{:,} periodic entries: in Redis, each; stock: more in beat",
+    "{:,} periodic entries: memory of one in Redis; stock: in beat",
     "B",
     Better.LOWER,
     below(1024, "B"),
 )
 IDLE = Row(
     "periodic-idle",
-    "{:,} periodic entries: time of an idle dispatcher; stock: of beat",
+    "{:,} periodic entries: CPU of an idle dispatcher; stock: of beat",
     "% of a core",
     Better.LOWER,
     below(2, "%"),
@@ -53,7 +50,7 @@ IDLE = Row(
 )
 SHARE = Row(
     "periodic-fired",
-    "{:,} ticks due each second, two workers: of them fired in time",
+    "{:,} ticks due each second, two workers: share fired in time",
     "%",
     Better.HIGHER,
     Target("100 %", lambda figure: figure.ours >= 100),
@@ -61,7 +58,7 @@ SHARE = Row(
 )
 LATE = Row(
     "periodic-lateness",
-    "{:,} ticks due each second, two workers: lateness p99; stock: behind its first run",
+    "{:,} ticks due each second, two workers: lateness, p99",
     "ms",
     Better.LOWER,
     below(50, "ms"),
@@ -69,23 +66,23 @@ LATE = Row(
 )
 TAKEOVER = Row(
     "periodic-takeover",
-    "a dispatcher dies with a tick in its hands: another one fires it after (median | worst)",
+    "takeover of a tick whose dispatcher died (median, worst)",
     "ms",
     Better.LOWER,
     below(1000, "ms"),
 )
 
-#: How often a dispatcher dies, and seconds between two ticks meanwhile.
+#: Number of dispatchers that die, and seconds between two ticks.
 DEATHS = 10
 STEP = 2.0
 
 
 def _enter(station: Station, entries: int, ticking: int) -> None:
     """Make periodic entries; those that tick each second do so one after the other."""
-    with _delayq(station) as delayq:
+    with station.delayq() as delayq:
         gate = PeriodicStore(delayq.store)
         writings: list[Writing] = []
-        # Those that tick come last: else they are behind before the first worker is there.
+        # Ticking entries are written last, so that they are not late before workers start.
         for n in reversed(range(entries)):
             ticks = n < ticking
             if not writings:
@@ -139,7 +136,7 @@ def _ticks(bench: Bench, side: Side, entries: int, rate: int) -> tuple[float, li
 
 @contextmanager
 def _workers(station: Station, pool: Pool) -> Iterator[None]:
-    """Two of them: where so much falls due there is never just one."""
+    """Two workers: nobody runs one alone under such a load."""
     with station.worker(pool), station.worker(pool):
         yield
 
@@ -170,17 +167,17 @@ def _of_beat(seen: tuple[float, list[Record]], rate: int) -> tuple[float, list[f
 
 
 def _with_missing(late: list[float], rate: int) -> tuple[float, list[float]]:
-    """What did not run is late by all of the time that was watched, at least."""
+    """Add the ticks that did not run: they are late by the whole time, at least."""
     expected = round(rate * FIRED)
     return 100 * len(late) / expected, late + [1000 * FIRED] * (expected - len(late))
 
 
 def _takeovers(bench: Bench) -> list[float]:
-    """Take ticks as a dispatcher does that dies before it fires them; how late they ran (ms)."""
+    """Claim ticks and do not fire them, as if a dispatcher died; return their lateness (ms)."""
     late: list[float] = []
-    with bench.station(OURS) as station, _delayq(station) as delayq:
+    with bench.station(OURS) as station, station.delayq() as delayq:
         gate = PeriodicStore(delayq.store)
-        # Of these nothing is scheduled ahead: it is fired at the tick.
+        # With overlap="skip" nothing is scheduled ahead.
         delayq.periodic.add("alone", STEP, "bench.tick", [0], overlap="skip", catch_up="all")
         with station.worker() as worker:
             while len(late) < DEATHS:
@@ -197,17 +194,6 @@ def _takeovers(bench: Bench) -> list[float]:
                 else:  # the worker was quicker
                     time.sleep(STEP / 2)
     return late
-
-
-@contextmanager
-def _delayq(station: Station) -> Iterator[DelayQ]:
-    app = Celery("bench", broker=station.settings.broker, set_as_current=False)
-    delayq = DelayQ(app)
-    try:
-        yield delayq
-    finally:
-        delayq.close()
-        app.close()
 
 
 @measurement("periodic", order=98)

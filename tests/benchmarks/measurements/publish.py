@@ -1,15 +1,17 @@
-"""How fast an application can send: one by one and in batches, with and without ETA."""
+"""How fast an application can send: one by one, in batches, and by ``schedule_many``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
 
-from ..bench import DAY_MS, Bench, now_ms
-from ..model import Better, Figure, Row, measurement, ratio_at_least
+from ..bench import DAY_MS, Bench, Side, Station, now_ms
+from ..model import BenchError, Better, Figure, Row, measurement, ratio_at_least
+from ..processes import Publisher
 from ..publisher import Order, Published
 
 BATCH = 500
+#: So many more are scheduled than are sent one by one, so that both take about as long.
+TIMES = 10
 
 NOW = Row("publish-now", "publish one by one, no ETA", "tasks/s", Better.HIGHER)
 ETA = Row("publish-eta", "publish one by one, ETA", "tasks/s", Better.HIGHER, ratio_at_least(0.95))
@@ -23,44 +25,55 @@ BATCH_ETA = Row(
     Better.HIGHER,
     ratio_at_least(1.5),
 )
+MANY = Row(
+    "schedule-many",
+    "`schedule_many`, ETA; stock: one by one",
+    "tasks/s",
+    Better.HIGHER,
+    ratio_at_least(4),
+)
 
 
-def _compare(bench: Bench, row: Row, count: int, batch: int, eta: bool) -> Figure:
-    seen: dict[str, list[Published]] = {side.name: [] for side in bench.sides}
-    with ExitStack() as stack:
-        stations = {s.name: stack.enter_context(bench.station(s)) for s in bench.sides}
-        publishers = {n: stack.enter_context(s.publisher()) for n, s in stations.items()}
-        for number in range(-1, bench.size.rounds):  # round -1 warms up
-            bench.note(f"{row.title}: round {number + 1} of {bench.size.rounds}")
-            for side in bench.in_turn(number):
-                due = now_ms() + DAY_MS if eta else None
-                order = Order(count=count, due_ms=due, batch=batch)
-                published = publishers[side.name].publish(order)
-                stations[side.name].client.flushdb()
-                if number >= 0:
-                    seen[side.name].append(published)
-    stock, ours = (seen[side.name] for side in bench.sides)
-    return row.figure(
-        [count / p.seconds for p in stock],
-        [count / p.seconds for p in ours],
-        {
-            "cpu_microseconds_per_task": {
-                "stock": [p.cpu_seconds / count * 1e6 for p in stock],
-                "ours": [p.cpu_seconds / count * 1e6 for p in ours],
-            }
-        },
-    )
+def _compare(bench: Bench, row: Row, order: Callable[[Side], Order]) -> Figure:
+    def publish(station: Station, publisher: Publisher) -> Published:
+        published = publisher.publish(order(station.side))
+        there = station.client.zcard("{celery}:due") + station.client.llen("celery")
+        if there != published.count:
+            raise BenchError(f"{there} of {published.count} tasks are in Redis")
+        return published
+
+    stock, ours = bench.in_rounds(row.title, bench.size.rounds, publish, warm_up=True)
+    cpu = {"stock": [p.cpu_microseconds for p in stock], "ours": [p.cpu_microseconds for p in ours]}
+    rates = [p.rate for p in stock], [p.rate for p in ours]
+    return row.figure(*rates, {"cpu_microseconds_per_task": cpu})
+
+
+def _tomorrow() -> int:
+    return now_ms() + DAY_MS
 
 
 @measurement("publish", order=10)
 def publish(bench: Bench) -> Iterator[Figure]:
     """Publishing one by one, with and without a far ETA."""
-    yield _compare(bench, NOW, bench.size.publish_count, batch=0, eta=False)
-    yield _compare(bench, ETA, bench.size.publish_count, batch=0, eta=True)
+    count = bench.size.publish_count
+    yield _compare(bench, NOW, lambda _: Order(count))
+    yield _compare(bench, ETA, lambda _: Order(count, _tomorrow()))
 
 
 @measurement("batch", order=20)
 def batch(bench: Bench) -> Iterator[Figure]:
     """Publishing in batches, with and without a far ETA."""
-    yield _compare(bench, BATCH_NOW, bench.size.batch_count, batch=BATCH, eta=False)
-    yield _compare(bench, BATCH_ETA, bench.size.batch_count, batch=BATCH, eta=True)
+    count = bench.size.batch_count
+    yield _compare(bench, BATCH_NOW, lambda _: Order(count, batch=BATCH))
+    yield _compare(bench, BATCH_ETA, lambda _: Order(count, _tomorrow(), batch=BATCH))
+
+
+@measurement("many", order=30)
+def many(bench: Bench) -> Iterator[Figure]:
+    """Scheduling many tasks in one call, beside stock's one by one."""
+
+    def order(side: Side) -> Order:
+        count = bench.size.publish_count * (TIMES if side.delayq else 1)
+        return Order(count, _tomorrow(), many=side.delayq)
+
+    yield _compare(bench, MANY, order)

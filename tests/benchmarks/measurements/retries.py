@@ -15,12 +15,10 @@ TASKS = 60
 STEP_MS = 50.0
 PATIENCE = 60.0
 
-P50 = Row(
-    "retry-p50", f"retry after {WAIT:g} s: later than that, p50", "ms", Better.LOWER, digits=1
-)
+P50 = Row("retry-p50", f"lateness of a retry after {WAIT:g} s: p50", "ms", Better.LOWER, digits=1)
 P99 = Row(
     "retry-p99",
-    f"retry after {WAIT:g} s: later than that, p99",
+    f"lateness of a retry after {WAIT:g} s: p99",
     "ms",
     Better.LOWER,
     at_most(50, "ms"),
@@ -29,7 +27,7 @@ P99 = Row(
 
 
 def _run(bench: Bench, side: Side) -> list[float]:
-    """Return how much later than it should each retry started, in ms."""
+    """Return the lateness of each retry, in ms."""
     with (
         bench.station(side) as station,
         station.publisher() as publisher,
@@ -46,12 +44,9 @@ def _run(bench: Bench, side: Side) -> list[float]:
 @measurement("retries", order=95)
 def retries(bench: Bench) -> Iterator[Figure]:
     """The wait from a failure to the start of the retry, beside what was asked for."""
-    seen: dict[str, list[list[float]]] = {side.name: [] for side in bench.sides}
-    for number in range(bench.size.load_rounds):
-        for side in bench.in_turn(number):
-            bench.note(f"retries: round {number + 1} of {bench.size.load_rounds}, {side.name}")
-            seen[side.name].append(_run(bench, side))
-    stock, ours = (seen[side.name] for side in bench.sides)
+    stock, ours = bench.in_turns(
+        "retries", bench.size.load_rounds, bench.sides, lambda side: _run(bench, side)
+    )
     for row, percent in ((P50, 50), (P99, 99)):
         yield row.figure(
             [percentile(late, percent) for late in stock],

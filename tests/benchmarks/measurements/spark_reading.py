@@ -15,13 +15,13 @@ ENTRIES = 100_000
 
 READ = Row(
     "spark-read",
-    "Spark reads 100,000 entries, local[2]; stock: a loop over DelayQ.list",
+    "Spark reads 100,000 entries, all columns; stock: a loop over `DelayQ.list`",
     "rows/s",
     Better.HIGHER,
 )
 SCHEDULED = Row(
     "spark-read-beside-many",
-    "the same; stock: schedule_many of these entries",
+    "Spark reads 100,000 entries; stock: `schedule_many` of them",
     "rows/s",
     Better.HIGHER,
     ratio_at_least(1.6),
@@ -31,40 +31,34 @@ SCHEDULED = Row(
 @measurement("spark-read", order=99)
 def spark_read(bench: Bench) -> Iterator[Figure]:
     """Reading the schedule into Spark, beside a loop in Python and beside scheduling it."""
-    from celery import Celery
-
-    from celery_delayq import DelayQ
-
     reads: list[float] = []
     few: list[float] = []
     loops: list[float] = []
-    with bench.station(bench.ours) as station, session() as spark:
-        app = Celery("bench", broker=station.settings.broker, set_as_current=False)
-        delayq = DelayQ(app)
+    with (
+        bench.station(bench.ours) as station,
+        station.delayq() as delayq,
+        session() as spark,
+    ):
         bench.note(f"{READ.title}: scheduling")
-        made = rate(ENTRIES, lambda: _fill(app, delayq))
+        made = rate(ENTRIES, lambda: _fill(delayq))
         table = spark.read.format("celery_delayq").options(url=station.settings.broker)
         columns = "id STRING, task STRING, due TIMESTAMP"
         for number in range(-1, min(bench.size.rounds, 5)):  # round -1 warms up
             bench.note(f"{READ.title}: round {number + 1}")
             rates = (
                 rate(ENTRIES, lambda: _spark_reads(table)),
-                rate(
-                    ENTRIES,
-                    lambda: _spark_reads(table.schema(columns)),
-                ),
+                rate(ENTRIES, lambda: _spark_reads(table.schema(columns))),
                 rate(ENTRIES, lambda: _python_reads(delayq)),
             )
             if number >= 0:
                 for seen, found in zip((reads, few, loops), rates, strict=True):
                     seen.append(found)
-        delayq.close()
     yield READ.figure(loops, reads, {"three_columns": few})
     yield SCHEDULED.figure([made] * len(reads), reads)
 
 
-def _fill(app: Any, delayq: Any) -> int:
-    remind = app.task(name="mail.remind", shared=False)(_remind)
+def _fill(delayq: Any) -> int:
+    remind = delayq.app.task(name="mail.remind", shared=False)(_remind)
     first = datetime.now(timezone.utc) + timedelta(days=1)
     items = (
         {"kwargs": {"flight": n, "text": f"gate {n % 40}"}, "eta": first + timedelta(seconds=n)}

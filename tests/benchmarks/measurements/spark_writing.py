@@ -29,14 +29,14 @@ DAY = 86_400
 
 WRITE = Row(
     "spark-write",
-    "Spark schedules {} rows, local[2]; stock: a plain pipelined loop in Python",
+    "Spark schedules {} rows; stock: a pipelined loop in Python",
     "rows/s",
     Better.HIGHER,
     ratio_at_least(1.3),
 )
 AGAIN = Row(
     "spark-write-again",
-    "the same rows again, nothing new; stock: the first time",
+    "Spark schedules the same rows again; stock: the first time",
     "rows/s",
     Better.HIGHER,
     ratio_at_least(1.5),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -12,23 +12,9 @@ from celery_delayq.errors import InvalidETA
 from celery_delayq.model.scheduled import Outcome
 from example_project import changes
 from example_project.changes import NewsDesk
-from example_project.flights import Flight, midnight
 from example_project.news import News, changes_after, news_of
-from example_project.plan import CompressedClock, Kind, as_datetime, remind
-
-BEGINS = midnight(date(2013, 3, 8))
-# A minute of flight time is a millisecond.
-CLOCK = CompressedClock(BEGINS, starts_ms=1_000_000, seconds_per_day=1.44)
-
-
-def at(hour: int, minute: int = 0) -> datetime:
-    return BEGINS + timedelta(hours=hour, minutes=minute)
-
-
-def flight(name: str, scheduled: datetime, *, late: int | None) -> Flight:
-    """Make a flight that leaves `late` minutes late, or is cancelled."""
-    departed = None if late is None else scheduled + timedelta(minutes=late)
-    return Flight(name, "DL", 1, "JFK", "SFO", scheduled, departed)
+from example_project.plan import Kind, as_datetime, remind
+from tests.unit.example.flying import BEGINS, CLOCK, at, flight
 
 
 class FakeDelayQ:
