@@ -11,32 +11,19 @@ from pathlib import Path
 
 import pytest
 from celery import Celery
-from kombu import pools
 from rich.cells import cell_len
 
 from celery_delayq import DelayQ
 from celery_delayq.schedule.items import Item
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support import dead_letters
+from tests.support.cli import leaves
 from tests.support.terminal import Terminal, require_tmux
 
 pytestmark = pytest.mark.full
 
 FAR = datetime(2100, 1, 31, 9, tzinfo=timezone.utc)
 DELAYQ = "celery -A shop delayq"
-DEAD = ("list", "show", "replay", "purge", "export", "import", "archive")
-PERIODIC = (
-    "list",
-    "show",
-    "next",
-    "add",
-    "update",
-    "remove",
-    "pause",
-    "resume",
-    "run-now",
-    "import",
-)
 #: Asks one command after the other for its help, in one process: each takes a second to begin.
 HELPS = """
 import sys
@@ -47,17 +34,6 @@ for command in sys.argv[1:]:
     asked = ["-A", "shop", "delayq", *command.split(), "--help"]
     assert not celery.main(asked, prog_name="celery", standalone_mode=False), command
 """
-COMMANDS = ("get", "list", "count", "paused", "cancel", "reschedule", "run-now", "pause", "resume")
-
-
-@pytest.fixture
-def app(delayq_broker_url: str, delayq_redis: RedisUnderTest) -> Iterator[Celery]:
-    app = Celery("shop", broker=delayq_broker_url, backend=delayq_redis.url, set_as_current=False)
-    DelayQ(app)
-    yield app
-    DelayQ.of(app).close()
-    app.close()
-    pools.reset()
 
 
 @pytest.fixture(params=[(80, 24), (200, 50)], ids=["80x24", "200x50"])
@@ -84,6 +60,24 @@ def fits(terminal: Terminal, text: str) -> bool:
     return "…" not in text and max(map(cell_len, text.splitlines())) <= terminal.columns
 
 
+def shown_by(terminal: Terminal, command: str) -> str:
+    """Run a command that succeeds, and return what it shows, which fits."""
+    code, shown = terminal.run(f"{DELAYQ} {command}")
+    assert code == 0
+    assert fits(terminal, shown)
+    return shown
+
+
+def answered(
+    terminal: Terminal, command: str, answer: str, question: str = "[y/N]:"
+) -> tuple[int, str]:
+    """Run a command that asks, answer it, and return its exit code and what it shows."""
+    number = terminal.begin(f"{DELAYQ} {command}")
+    terminal.wait(re.escape(question))
+    terminal.type(answer)
+    return terminal.end(number)
+
+
 def fill(app: Celery, task: str, number: int, **options: object) -> list[str]:
     with app.producer_pool.acquire() as producer:
         return [
@@ -98,10 +92,8 @@ def test_a_list_fits_and_ids_can_be_copied(terminal: Terminal, app: Celery) -> N
     ids = fill(app, "shop.invoices.monthly.send_statement", 30, queue="invoices.europe", priority=9)
     ids += fill(app, "shop.reminders.send_reminder_by_mail", 3)
 
-    code, shown = terminal.run(f"{DELAYQ} list")
+    shown = shown_by(terminal, "list")
 
-    assert code == 0
-    assert fits(terminal, shown)
     # Each in one line and whole, so that a double click takes it.
     assert sorted(re.findall(r"[0-9a-f]{8}-[0-9a-f-]{27}", shown)) == sorted(ids)
     assert "2100-01-31T18:00:00+09:00" in shown  # by the clock on the wall, nine hours ahead
@@ -111,42 +103,23 @@ def test_a_list_fits_and_ids_can_be_copied(terminal: Terminal, app: Celery) -> N
     assert "2100-01-31T18:03:00+09:00, in " in one
 
 
-def test_the_next_page_is_shown_by_the_line_that_is_told(terminal: Terminal, app: Celery) -> None:
-    ids = fill(app, "shop.mail", 5)
-
-    _, first = terminal.run(f"{DELAYQ} list --task shop.mail --limit 3")
-    told = first.split("there are more: ")[1].strip()
-    code, second = terminal.run(f"{DELAYQ} {told}")
-
-    assert code == 0
-    assert [id in first for id in ids] == [True] * 3 + [False] * 2
-    assert [id in second for id in ids] == [False] * 3 + [True] * 2
-
-
 def test_many_are_cancelled_after_a_look_and_a_question(terminal: Terminal, app: Celery) -> None:
     fill(app, "shop.mail", 150)
     fill(app, "shop.bill", 1_054)
     delayq = DelayQ.of(app)
 
-    code, shown = terminal.run(f"{DELAYQ} cancel --queue celery --dry-run")
-    assert code == 0
-    assert fits(terminal, shown)
+    shown = shown_by(terminal, "cancel --queue celery --dry-run")
     assert re.search(r"^shop\.bill +celery +1,054$", shown, re.MULTILINE)
     question = "Cancel 1,204 entries of 2 tasks in queue celery"
     assert f"{question}: a dry run, nothing was changed." in " ".join(shown.split())
 
     for answer, expected in (("n", "Nothing was changed."), ("", "Nothing was changed.")):
-        number = terminal.begin(f"{DELAYQ} cancel --queue celery")
-        terminal.wait(re.escape(f"{question}? [y/N]:"))
-        terminal.type(answer)
-        code, shown = terminal.end(number)
+        code, shown = answered(terminal, "cancel --queue celery", answer, f"{question}? [y/N]:")
         assert (code, shown.splitlines()[-1]) == (1, expected)
         assert delayq.count() == 1204
 
-    number = terminal.begin(f"{DELAYQ} cancel --task shop.bill")
-    terminal.wait(r"Cancel 1,054 entries of shop\.bill in queue celery\? \[y/N\]:")
-    terminal.type("y")
-    code, shown = terminal.end(number)
+    question = "Cancel 1,054 entries of shop.bill in queue celery? [y/N]:"
+    code, shown = answered(terminal, "cancel --task shop.bill", "y", question)
     assert (code, shown.splitlines()[-1]) == (0, "1,054 entries cancelled.")
     assert fits(terminal, shown)
     assert delayq.count() == 150
@@ -191,12 +164,9 @@ def test_one_is_moved_and_many_are(terminal: Terminal, app: Celery) -> None:
 
     code, shown = terminal.run(f"{DELAYQ} reschedule {id} --by -1h30m")
     assert (code, shown.split("\n")[0]) == (0, f"moved 1h 30m earlier  {id}")
-    number = terminal.begin(f"{DELAYQ} reschedule --task shop.mail --eta 2100-02-01T00:00+09:00")
-    terminal.wait(
-        re.escape("Move 3 entries of shop.mail in queue celery to 2100-02-01T00:00:00+09:00?")
-    )
-    terminal.type("y")
-    code, shown = terminal.end(number)
+    command = "reschedule --task shop.mail --eta 2100-02-01T00:00+09:00"
+    question = "Move 3 entries of shop.mail in queue celery to 2100-02-01T00:00:00+09:00?"
+    code, shown = answered(terminal, command, "y", question)
 
     assert code == 0
     assert fits(terminal, shown.partition("? [y/N]")[2])  # the question may be wrapped
@@ -218,9 +188,7 @@ def test_dead_letters_are_looked_at_archived_put_back_and_replayed(
     sent = dead_letters.message(uuid, "shop.mail", size=300)
     add_dead_letter("celery", uuid, reason, sent, dead_letters.details("HTTPError"))
 
-    code, shown = terminal.run(f"{DELAYQ} dead list")
-    assert code == 0
-    assert fits(terminal, shown)
+    shown = shown_by(terminal, "dead list")
     assert uuid in shown  # in one line and whole
     assert "HTTPError: the payment" in " ".join(shown.split())
     assert shown.rstrip().endswith("13 dead letters.")
@@ -243,21 +211,15 @@ def test_dead_letters_are_looked_at_archived_put_back_and_replayed(
     assert fits(terminal, "\n".join([*rows, ""]))
     assert "does not know the task shop.mail" in " ".join(shown.split())
     assert re.search(r"^shop\.mail +celery +1$", shown, re.MULTILINE)
-    number = terminal.begin(f"{DELAYQ} dead replay --queue invoices.europe --rate 0.5")
+    code, shown = answered(terminal, "dead replay --queue invoices.europe --rate 0.5", "n")
     question = (
         "Replay 12 dead letters of shop.invoices.send_statement in queue invoices.europe at 0.5 a"
     )
-    terminal.wait(r"\[y/N\]:")
-    terminal.type("n")
-    code, shown = terminal.end(number)
     assert question in " ".join(shown.split())
     assert (code, shown.splitlines()[-1]) == (1, "Nothing was changed.")
     assert delayq.count_dead() == 13
 
-    number = terminal.begin(f"{DELAYQ} dead replay --queue invoices.europe --rate 0.5")
-    terminal.wait(r"\[y/N\]:")
-    terminal.type("y")
-    code, shown = terminal.end(number)
+    code, shown = answered(terminal, "dead replay --queue invoices.europe --rate 0.5", "y")
     assert (code, shown.splitlines()[-1]) == (0, "12 dead letters replayed at 0.5 a second.")
     assert {entry.id for entry in delayq.entries()} == {*ids[1:]}
     code, shown = terminal.run(f"{DELAYQ} dead purge {uuid}")
@@ -301,18 +263,10 @@ def test_what_others_named_does_nothing_to_the_terminal(terminal: Terminal, app:
 
 
 def test_help_fits_and_has_examples(terminal: Terminal) -> None:
-    code, shown = terminal.run(f"{DELAYQ} --help")
-    assert code == 0
-    assert fits(terminal, shown)
-    assert "..." not in shown.replace("[ARGS]...", "")
-    groups = {"dead": DEAD, "periodic": PERIODIC}
-    for group in groups:
-        code, shown = terminal.run(f"{DELAYQ} {group} --help")
-        assert code == 0
-        assert fits(terminal, shown)
+    for group in ("", "dead", "periodic"):
+        shown = shown_by(terminal, f"{group} --help")
         assert "..." not in shown.replace("[ARGS]...", "")
-    inner = [f"{group} {command}" for group, commands in groups.items() for command in commands]
-    commands = [*COMMANDS, *inner, "stats", "fsck", "migrate", "dispatch"]
+    commands = [name for name, _ in leaves()]
     (terminal.cwd / "helps.py").write_text(HELPS)
     code, shown = terminal.run(f"python helps.py {' '.join(map(shlex.quote, commands))}")
     assert code == 0
@@ -335,9 +289,7 @@ def test_periodic_entries_fit_and_long_ids_are_whole(terminal: Terminal, app: Ce
     assert re.search(r"^manual runs +0$", shown, re.MULTILINE)
     assert re.search(r"^start +2100-01-31T18:00:00\+09:00, in ", shown, re.MULTILINE)
     for command, whole in (("periodic list", name), ("list", id)):
-        code, shown = terminal.run(f"{DELAYQ} {command}")
-        assert code == 0
-        assert fits(terminal, shown)
+        shown = shown_by(terminal, f"{command}")
         assert whole in shown
     assert "2100-02-01T18:00:00+09:00" in terminal.run(f"{DELAYQ} periodic list")[1]
 
@@ -346,10 +298,8 @@ def test_numbers_fit(terminal: Terminal, app: Celery) -> None:
     for queue in ("celery", "invoices.europe.monthly"):
         fill(app, "shop.invoices.monthly.send_statement", 3, queue=queue)
 
-    code, shown = terminal.run(f"{DELAYQ} stats")
+    shown = shown_by(terminal, "stats")
 
-    assert code == 0
-    assert fits(terminal, shown)
     assert "paused" in shown
 
 

@@ -15,14 +15,14 @@ from zoneinfo import ZoneInfo
 import pytest
 from celery import Celery
 from celery.schedules import crontab
-from kombu import pools
 
 from celery_delayq import DelayQ
-from celery_delayq.periodic import policy as policy
+from celery_delayq.periodic import policy
 from celery_delayq.periodic.schedules import rrule
 from celery_delayq.periodic.state import Periodic
 from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.acceptance.conftest import MakeClient
 from tests.apps.periodic_tasks import Diary, start, tasks_of
 from tests.support.faults.clocks import wrong_clock
 from tests.support.faults.scale import SEED, scaled
@@ -49,21 +49,12 @@ KEEP: dict[str, Any] = {"catch_up": "all", "catch_up_max": 1000}
 #: By how many seconds the clock of a worker is wrong.
 OFF = {"fast": 300, "slow": -300, "right": 0}
 
-pytestmark = [
-    pytest.mark.full,
-    pytest.mark.timeout(SECONDS + PATIENCE + 120),
-    pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning"),
-]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(SECONDS + PATIENCE + 120)]
 
 
 @pytest.fixture
-def app(delayq_broker_url: str, delayq_redis: RedisUnderTest) -> Iterator[Celery]:
-    app = Celery("web", broker=delayq_broker_url, backend=delayq_redis.url, set_as_current=False)
-    DelayQ(app)
-    yield tasks_of(app)
-    DelayQ.of(app).close()
-    app.close()
-    pools.reset()
+def app(make_client: MakeClient) -> Celery:
+    return tasks_of(make_client())
 
 
 class Runs:

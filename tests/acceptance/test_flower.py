@@ -9,18 +9,17 @@ from pathlib import Path
 
 import pytest
 from celery import Celery
-from kombu import pools
 
 from celery_delayq import DelayQ
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.embedded.ports import free_port
 from celery_delayq.testing import ManagedProcess, WorkerProcess
 from tests.acceptance.browser import Browser
+from tests.acceptance.conftest import MakeClient
 
 pytestmark = pytest.mark.full
 
 APPS = Path(__file__).parents[1] / "apps"
-PNG = b"\x89PNG\r\n\x1a\n"
 Workers = Callable[..., WorkerProcess]
 Open = Callable[[str], None]
 
@@ -36,12 +35,8 @@ def broker(server: EmbeddedRedis) -> str:
 
 
 @pytest.fixture
-def app(broker: str, server: EmbeddedRedis) -> Iterator[Celery]:
-    app = Celery("client", broker=broker, backend=server.url, set_as_current=False)
-    with DelayQ(app):
-        yield app
-    app.close()
-    pools.reset()
+def app(make_client: MakeClient, broker: str, server: EmbeddedRedis) -> Celery:
+    return make_client(broker, server.url)
 
 
 @pytest.fixture
@@ -67,16 +62,9 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
         yield browser
 
 
-def test_the_pages_of_workers_and_tasks_show_a_delayed_task_that_was_run(
-    server: EmbeddedRedis,
-    broker: str,
-    app: Celery,
-    flower: str,
-    browser: Browser,
-    delayq_worker: Workers,
-    tmp_path: Path,
-) -> None:
-    worker = delayq_worker(
+@pytest.fixture
+def worker(server: EmbeddedRedis, broker: str, delayq_worker: Workers) -> WorkerProcess:
+    return delayq_worker(
         "flower_tasks:app",
         pool="solo",
         broker_url=broker,
@@ -84,6 +72,16 @@ def test_the_pages_of_workers_and_tasks_show_a_delayed_task_that_was_run(
         cwd=APPS,
         extra_args=["--task-events"],
     )
+
+
+def screenshot(browser: Browser, file: Path) -> None:
+    browser.screenshot(file)
+    assert file.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+
+def test_the_pages_of_workers_and_tasks_show_a_delayed_task_that_was_run(
+    worker: WorkerProcess, app: Celery, flower: str, browser: Browser, tmp_path: Path
+) -> None:
     browser.open(f"{flower}/workers")
     browser.wait_for("document.querySelector('#workers-online').innerText === '1'")
 
@@ -96,7 +94,7 @@ def test_the_pages_of_workers_and_tasks_show_a_delayed_task_that_was_run(
     [shown] = browser.rows("workers-table")
     assert shown["worker"] == worker.hostname
     assert (shown["processed"], shown["succeeded"], shown["failed"]) == ("2", "2", "0")
-    browser.screenshot(tmp_path / "workers.png")
+    screenshot(browser, tmp_path / "workers.png")
 
     browser.open(f"{flower}/tasks")
     browser.wait_for("document.querySelectorAll('#tasks-table tbody td:nth-child(2)').length === 2")
@@ -105,19 +103,16 @@ def test_the_pages_of_workers_and_tasks_show_a_delayed_task_that_was_run(
     assert set(tasks) == {late.id, soon.id}
     for task in tasks.values():
         assert (task["name"], task["state"]) == ("flower.board", "SUCCESS")
-    browser.screenshot(tmp_path / "tasks.png")
+    screenshot(browser, tmp_path / "tasks.png")
 
     browser.open(f"{flower}/task/{late.id}")
     for shown_of_it in ("SUCCESS", "UA 1545", "UA 1545 boarded"):
         assert shown_of_it in browser.text()
-    browser.screenshot(tmp_path / "task.png")
+    screenshot(browser, tmp_path / "task.png")
 
     browser.open(f"{flower}/broker")
     [queue] = browser.rows("queue-table")
     assert (queue["queue"], queue["messages"]) == ("celery", "0")
-
-    for name in ("workers.png", "tasks.png", "task.png"):
-        assert (tmp_path / name).read_bytes().startswith(PNG)
 
 
 def test_the_page_of_the_broker_counts_what_is_ready(
@@ -138,5 +133,4 @@ def test_the_page_of_the_broker_counts_what_is_ready(
     text = browser.text()
     assert f"redis://:**@127.0.0.1:{server.port}/1" in text
     assert "s3cret" not in browser.evaluate("document.documentElement.outerHTML")
-    browser.screenshot(tmp_path / "broker.png")
-    assert (tmp_path / "broker.png").read_bytes().startswith(PNG)
+    screenshot(browser, tmp_path / "broker.png")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from celery import Celery
 
 from celery_delayq import DelayQ
-from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.testing import WorkerProcess, wait_until
 from tests.acceptance import test_flower
 from tests.acceptance.browser import Browser
@@ -17,7 +15,7 @@ from tests.acceptance.browser import Browser
 pytestmark = pytest.mark.full
 
 server, broker, app = test_flower.server, test_flower.broker, test_flower.app
-flower, browser = test_flower.flower, test_flower.browser
+flower, browser, worker = test_flower.flower, test_flower.browser, test_flower.worker
 
 #: The rows below the caption of a table on the page of a worker: what each cell shows.
 ROWS = """
@@ -28,22 +26,8 @@ ROWS = """
 
 
 def test_the_page_of_a_worker_shows_the_schedule(
-    server: EmbeddedRedis,
-    broker: str,
-    app: Celery,
-    flower: str,
-    browser: Browser,
-    delayq_worker: Callable[..., WorkerProcess],
-    tmp_path: Path,
+    worker: WorkerProcess, app: Celery, flower: str, browser: Browser, tmp_path: Path
 ) -> None:
-    worker = delayq_worker(
-        "flower_tasks:app",
-        pool="solo",
-        broker_url=broker,
-        result_backend=server.url,
-        cwd=test_flower.APPS,
-        extra_args=["--task-events"],
-    )
     page = f"{flower}/worker/{worker.hostname}"
     for n, flight in enumerate(("UA 1545", "AA 1141", "B6 725")):
         app.send_task("flower.board", (flight,), task_id=flight, countdown=300 - n)
@@ -57,8 +41,7 @@ def test_the_page_of_a_worker_shows_the_schedule(
         ["flower.board", flight, f"['{flight}']", "{}"]
         for flight in ("B6 725", "AA 1141", "UA 1545")
     ]
-    browser.screenshot(tmp_path / "schedule.png")
-    assert (tmp_path / "schedule.png").read_bytes().startswith(test_flower.PNG)
+    test_flower.screenshot(browser, tmp_path / "schedule.png")
 
     app.control.revoke("AA 1141")
     assert DelayQ.of(app).run_now("UA 1545")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from celery import Celery
-from kombu import pools
 
 from celery_delayq import DelayQ
 from celery_delayq.testing import FAST_START, POOLS, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.acceptance.conftest import MakeClient
 from tests.apps.control_tasks import Scene
 from tests.apps.pattern_tasks import Fate, Pattern, draw, fate_of, tasks_of
 from tests.support.faults.scale import SEED, scaled
@@ -30,15 +30,8 @@ PATIENCE = scaled(400, 1800)
 
 
 @pytest.fixture
-def app(delayq_broker_url: str, delayq_redis: RedisUnderTest) -> Iterator[Celery]:
-    app = Celery(
-        "patterns", broker=delayq_broker_url, backend=delayq_redis.url, set_as_current=False
-    )
-    DelayQ(app, at_least_once=True)
-    yield tasks_of(app)
-    DelayQ.of(app).close()
-    app.close()
-    pools.reset()
+def app(make_client: MakeClient) -> Celery:
+    return tasks_of(make_client(at_least_once=True))
 
 
 def publish(app: Celery, patterns: list[Pattern]) -> None:

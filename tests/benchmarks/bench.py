@@ -19,7 +19,7 @@ from tests.support.programs import redis_server_on_path
 
 from .app import Settings
 from .model import BenchError
-from .processes import Firer, Pool, Publisher, Worker
+from .processes import Firer, Pool, Publisher, Worker, probe
 from .records import Records
 
 DATABASES = 64
@@ -169,6 +169,18 @@ class Bench:
             station.client.flushdb()
             station.client.close()
             station.records.path.unlink(missing_ok=True)
+
+    @contextmanager
+    def warmed_up(self, side: Side) -> Iterator[tuple[Station, Publisher, Worker]]:
+        """A publisher and a worker that has run some tasks, with a station and its records."""
+        with (
+            self.station(side) as station,
+            station.publisher() as publisher,
+            station.worker(self.pool) as worker,
+        ):
+            for _ in range(5):
+                probe(worker, publisher, station.records, 10.0)
+            yield station, publisher, worker
 
     def in_turns(
         self,

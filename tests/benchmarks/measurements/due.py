@@ -9,7 +9,6 @@ from typing import Any
 
 from ..bench import Bench, Side, now_ms, percentile
 from ..model import BenchError, Better, Figure, Row, at_most, measurement, ratio_at_most
-from ..processes import probe
 from ..publisher import Order
 
 #: Tasks a second that a stock worker can take into its memory, at least.
@@ -73,13 +72,7 @@ def _clock_offset(client: Any) -> float:
 
 
 def _run(bench: Bench, side: Side, load: Load) -> Outcome:
-    with (
-        bench.station(side) as station,
-        station.publisher() as publisher,
-        station.worker(bench.pool) as worker,
-    ):
-        for _ in range(5):
-            probe(worker, publisher, station.records, 10.0)
+    with bench.warmed_up(side) as (station, publisher, worker):
         probes = len(station.records)
         lead = load.count / INTAKE + MARGIN
         due = now_ms() + round(lead * 1000)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from ..app import RETRIES, WAIT
 from ..bench import Bench, Side, now_ms, percentile
 from ..model import Better, Figure, Row, at_most, measurement
-from ..processes import probe
 from ..publisher import Order
 
 #: Tasks that fail, and so many ms between two of them: a load that leaves the machine some air.
@@ -28,13 +27,7 @@ P99 = Row(
 
 def _run(bench: Bench, side: Side) -> list[float]:
     """Return the lateness of each retry, in ms."""
-    with (
-        bench.station(side) as station,
-        station.publisher() as publisher,
-        station.worker(bench.pool) as worker,
-    ):
-        for _ in range(5):
-            probe(worker, publisher, station.records, 10.0)
+    with bench.warmed_up(side) as (station, publisher, worker):
         probes = len(station.records)
         publisher.publish(Order(TASKS, now_ms() + 1000, STEP_MS, failing=True))
         station.records.wait_for(probes + TASKS * RETRIES, PATIENCE, worker.check)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from hashlib import sha1
 
 import pytest
 from celery import Celery
@@ -12,24 +13,14 @@ from celery_delayq.model.envelope import Due, Entry, Record
 from celery_delayq.periodic import policy as periodic
 from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.state import Periodic
-from celery_delayq.store.keys import Keys, Layout
+from celery_delayq.store.keys import Layout
 from celery_delayq.store.periodic import PeriodicStore, Writing
+from celery_delayq.store.repair import RepairStore
 from celery_delayq.store.schedule import Store
-from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.support.drift import FAR, by_kind, lease, look, numbers, repaired, schedule
+from tests.support.drift import FAR, SETTINGS, by_kind, lease, look, numbers, repaired, schedule
 from tests.support.keyspace import snapshot
 
 pytestmark = pytest.mark.each_server
-
-
-@pytest.fixture
-def redis(delayq_redis: RedisUnderTest) -> Redis:
-    return delayq_redis.client
-
-
-@pytest.fixture
-def store(redis: Redis) -> Store:
-    return Store(redis, Keys(), Layout())
 
 
 # -- nothing wrong
@@ -50,14 +41,8 @@ def test_nothing_is_wrong_with_what_our_scripts_leave(store: Store, redis: Redis
 def test_an_empty_database_has_nothing_wrong(store: Store) -> None:
     report = look(store, repair=True)
 
-    assert report.as_dict() == {
-        "found": 0,
-        "repaired": 0,
-        "left": 0,
-        "queues": [],
-        "findings": [],
-        "notes": [],
-    }
+    numbers = dict.fromkeys(("found", "repaired", "left"), 0)
+    assert report.as_dict() == {**numbers, "queues": [], "findings": [], "notes": []}
     assert snapshot(store.client) == {}
 
 
@@ -118,11 +103,7 @@ def test_a_lost_due_without_an_index_is_the_eta_of_the_message(
     healthy = snapshot(redis)
     redis.delete("{celery}:due", "{celery}:tasks")
 
-    assert numbers(look(store)) == {"unscheduled": 250}
-    assert numbers(look(store, repair=True)) == {"unscheduled": 250}
-
-    assert snapshot(redis) == healthy
-    assert numbers(look(store)) == {}
+    assert repaired(store, unscheduled=250) == healthy
 
 
 def test_a_lost_due_that_nothing_tells_is_now(store: Store, redis: Redis) -> None:
@@ -148,11 +129,7 @@ def test_a_schedule_that_is_all_gone_is_restored(store: Store, redis: Redis) -> 
     redis.delete("{q}:due", "{q}:tasks", "delayq:next_due", "delayq:queues")
     redis.zadd("{q}:tasks", healthy["{q}:tasks"])
 
-    assert numbers(look(store)) == {"unscheduled": 1000, "unregistered": 1}
-    assert numbers(look(store, repair=True)) == {"unscheduled": 1000, "unregistered": 1}
-
-    assert snapshot(redis) == healthy
-    assert numbers(look(store)) == {}
+    assert repaired(store, unscheduled=1000, unregistered=1) == healthy
 
 
 def test_what_is_scheduled_without_a_record_becomes_a_dead_letter(
@@ -218,7 +195,7 @@ def test_members_of_the_index_that_belong_to_nothing_are_removed(
     assert repaired(store, misindexed=4) == healthy
 
 
-def test_an_entry_whose_due_was_moved_manual_is_indexed_anew(store: Store, redis: Redis) -> None:
+def test_an_entry_with_another_due_is_indexed_again(store: Store, redis: Redis) -> None:
     schedule(store, "a")
     redis.zadd("{q}:due", {"a": FAR - 5})
 
@@ -295,3 +272,84 @@ def test_dead_letters_and_their_list_by_time_are_put_in_step(store: Store, redis
     redis.zadd("{q}:dead_at", {"gone": 5})
 
     assert repaired(store, unlisted_dead_letter=1, no_dead_letter=1) == healthy
+
+
+# -- leases
+
+
+def test_a_process_that_holds_messages_without_a_lease_gets_one(store: Store, redis: Redis) -> None:
+    lease(store, "x", "y")
+    redis.delete("{q}:leases", "delayq:lease_ends")
+    now = store.now_ms()
+
+    state = repaired(store, unleased=1)
+
+    ends = state["{q}:leases"][b"me"]
+    assert now + 30_000 <= ends <= store.now_ms() + 30_000
+    assert state["delayq:lease_ends"] == {b"q": ends}
+    assert len(state["{q}:leased:me"]) == 2
+
+
+def test_a_new_lease_does_not_include_the_time_in_which_nobody_looked(
+    store: Store, redis: Redis
+) -> None:
+    lease(store, "x")
+    seen = store.now_ms() - 3_600_000
+    redis.hset("delayq:clock", mapping={"seen": seen, "stood": 0})
+    redis.delete("{q}:leases", "delayq:lease_ends")
+
+    look(store, repair=True)
+
+    assert (
+        redis.zscore("{q}:leases", "me") == redis.zscore("delayq:lease_ends", "q") == seen + 30_000
+    )
+    assert store.next_queue(SETTINGS.lease / 3).reclaim_expired == ()
+
+
+@pytest.mark.parametrize("lease_ends", [{}, {"q": float(2 * FAR)}])
+def test_leases_that_nobody_would_reclaim_are_watched_again(
+    store: Store, redis: Redis, lease_ends: dict[str, float]
+) -> None:
+    lease(store, "x")
+    healthy = snapshot(redis)
+    redis.delete("delayq:lease_ends")
+    if lease_ends:
+        redis.zadd("delayq:lease_ends", lease_ends)
+
+    assert repaired(store, unwatched=1) == healthy
+
+
+def test_what_was_repaired_is_reclaimed(store: Store, redis: Redis) -> None:
+    lease(store, "x", "y", "z")
+    redis.delete("{q}:leases", "delayq:lease_ends", "{q}:wake")
+
+    look(store, repair=True)
+    redis.zadd("{q}:leases", {"me": 5})
+
+    assert store.leases.reclaim_expired("q", Layout(), "me", 100, 5).requeued == 3
+    assert redis.lrange("q", 0, -1) == [b"z", b"y", b"x"]
+
+
+# -- deliveries
+
+
+def count(redis: Redis, *messages: bytes) -> None:
+    """Count a delivery of each of these."""
+    for message in messages:
+        redis.hset("{q}:deliveries", sha1(message).hexdigest(), "1 0 0")
+
+
+def test_counts_of_messages_that_are_gone_are_removed(store: Store, redis: Redis) -> None:
+    lease(store, "held")
+    call = store.ready_call("q")
+    call.add(0, b"ready")
+    call.add(9, b"urgent")
+    store.run(call)
+    redis.lpush("{q}:quarantined", "0\nquarantined")
+    count(redis, b"held", b"ready", b"urgent", b"quarantined")
+    healthy = snapshot(redis)
+    count(redis, b"popped", b"purged")
+
+    RepairStore(store).forget_counts("q", Layout())
+
+    assert snapshot(redis) == healthy

@@ -15,28 +15,26 @@ from celery_delayq import DelayQ
 from celery_delayq.admin.stock_migration import from_stock, to_stock
 from celery_delayq.testing import ManagedProcess, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.integration.conftest import MakeApp, ready, stored
+from tests.integration.conftest import ready, stored
 from tests.support.keyspace import snapshot
 
-
-@pytest.fixture
-def stock(make_app: MakeApp, delayq_redis: RedisUnderTest) -> Celery:
-    """The app before: stock broker, no extension."""
-    return make_app(extension=False, broker=delayq_redis.url)
+StartWorker = Callable[..., WorkerProcess]
 
 
-def hold(
-    delayq_redis: RedisUnderTest, delayq_worker: Callable[..., WorkerProcess], count: int
-) -> None:
+def hold(delayq_redis: RedisUnderTest, start_stock: StartWorker, count: int) -> None:
     """Let a stock worker take *count* messages into its memory, and kill it."""
-    worker = delayq_worker(
-        "tests.apps.stock_tasks:app",
-        pool="solo",
-        broker_url=delayq_redis.url,
-        extra_args=["--prefetch-multiplier=0"],
-    )
+    worker = start_stock(extra_args=["--prefetch-multiplier=0"])
     wait_until(lambda: delayq_redis.client.hlen("unacked") == count, what="it holds them all")
     worker.kill()
+
+
+def hold_all(delayq_redis: RedisUnderTest) -> None:
+    """Move all that is ready to where a killed stock worker leaves it."""
+    for message in ready(delayq_redis):
+        tag = message["properties"]["delivery_tag"]
+        delayq_redis.client.hset("unacked", tag, json.dumps([message, "", "celery"]))
+        delayq_redis.client.zadd("unacked_index", {tag: 1})
+    delayq_redis.client.delete("celery")
 
 
 def test_what_a_stock_worker_held_moves_to_the_schedule(
@@ -44,11 +42,11 @@ def test_what_a_stock_worker_held_moves_to_the_schedule(
     app: Celery,
     delayq: DelayQ,
     delayq_redis: RedisUnderTest,
-    delayq_worker: Callable[..., WorkerProcess],
+    start_stock: StartWorker,
 ) -> None:
     for n in range(40):
         stock.send_task("stock.add", (n, n), countdown=3600, task_id=f"id-{n}", priority=n % 10)
-    hold(delayq_redis, delayq_worker, 40)
+    hold(delayq_redis, start_stock, 40)
 
     dry = list(from_stock(app, dry_run=True))[-1]
     assert (dry.total, dry.scheduled, dry.ready) == (40, 40, 0)
@@ -72,18 +70,14 @@ def test_a_held_message_without_a_future_eta_goes_to_ready(
     past = dt.datetime(2001, 1, 1, tzinfo=dt.timezone.utc)
     stock.send_task("t", task_id="none")
     stock.send_task("t", task_id="past", eta=past)
-    for message in ready(delayq_redis):
-        tag = message["properties"]["delivery_tag"]
-        delayq_redis.client.hset("unacked", tag, json.dumps([message, "", "celery"]))
-        delayq_redis.client.zadd("unacked_index", {tag: 1})
-    originals = ready(delayq_redis)
-    delayq_redis.client.delete("celery")
+    originals = {message["headers"]["id"]: message for message in ready(delayq_redis)}
+    hold_all(delayq_redis)
 
     moved = list(from_stock(app))[-1]
 
     assert (moved.ready, moved.scheduled) == (2, 0)
     by_id = {m["headers"]["id"]: m for m in ready(delayq_redis)}
-    assert by_id["none"] == next(m for m in originals if m["headers"]["id"] == "none")
+    assert by_id["none"] == originals["none"]
     assert by_id["past"]["headers"]["eta"] is None
 
 
@@ -128,13 +122,8 @@ def test_the_schedule_goes_back_as_stock_messages(
     assert [m["headers"]["id"] for m in ready(delayq_redis, "other\x06\x169")] == ["urgent"]
     assert delayq.count() == 0
     left = {key for key in snapshot(delayq_redis.client) if not key.startswith("_kombu.")}
-    assert left == {
-        "celery",
-        "other\x06\x169",
-        "delayq:queues",
-        "{celery}:wake",
-        "{other}:wake",
-    }
+    wakes = {"{celery}:wake", "{other}:wake"}
+    assert left == {"celery", "other\x06\x169", "delayq:queues", *wakes}
 
 
 @pytest.mark.parametrize("broken", ["no record", "no record of ours", "no message"])
@@ -175,10 +164,7 @@ def test_moving_may_be_interrupted_and_repeated(
         app.send_task("t", countdown=3600, task_id=f"id-{n}")
     if direction is from_stock:
         list(to_stock(app))
-        for message in ready(delayq_redis):
-            tag = message["properties"]["delivery_tag"]
-            delayq_redis.client.hset("unacked", tag, json.dumps([message, "", "celery"]))
-        delayq_redis.client.delete("celery")
+        hold_all(delayq_redis)
 
     steps = direction(app)
     for _ in range(done):
@@ -194,7 +180,7 @@ def test_moving_may_be_interrupted_and_repeated(
 
 
 def test_the_command_line_refuses_while_workers_run(
-    shop: list[str], app: Celery, delayq: DelayQ, delayq_worker: Callable[..., WorkerProcess]
+    shop: list[str], app: Celery, delayq: DelayQ, delayq_worker: StartWorker
 ) -> None:
     app.send_task("t", countdown=3600)
     worker = delayq_worker("tests.apps.delayq_tasks:app", pool="solo")
@@ -217,7 +203,7 @@ def test_a_dry_run_counts_and_changes_nothing(
     app: Celery,
     delayq: DelayQ,
     delayq_redis: RedisUnderTest,
-    delayq_worker: Callable[..., WorkerProcess],
+    delayq_worker: StartWorker,
 ) -> None:
     for _ in range(3):
         app.send_task("t", countdown=3600)
@@ -238,11 +224,12 @@ def test_what_a_stock_worker_held_is_adopted_after_its_visibility_timeout(
     stock: Celery,
     delayq: DelayQ,
     delayq_redis: RedisUnderTest,
-    delayq_worker: Callable[..., WorkerProcess],
+    start_stock: StartWorker,
+    delayq_worker: StartWorker,
 ) -> None:
     for n in range(20):
         stock.send_task("stock.add", (n, n), countdown=3600)
-    hold(delayq_redis, delayq_worker, 20)
+    hold(delayq_redis, start_stock, 20)
     options = {
         "visibility_timeout": 1,
         "unacked_restore_limit": 100,
@@ -266,19 +253,20 @@ def test_a_whole_move_there_and_back_runs_each_task_once(
     stock: Celery,
     app: Celery,
     delayq_redis: RedisUnderTest,
-    delayq_worker: Callable[..., WorkerProcess],
+    start_stock: StartWorker,
+    delayq_worker: StartWorker,
 ) -> None:
     """Stock producers and a stock worker, then ours, then stock again."""
     results = [
         stock.send_task("stock.add", (n, 0), countdown=40, task_id=f"id-{n}") for n in range(20)
     ]
-    hold(delayq_redis, delayq_worker, 20)
+    hold(delayq_redis, start_stock, 20)
     assert list(from_stock(app))[-1].scheduled == 20
     ours = delayq_worker("tests.apps.stock_tasks:app", pool="solo")
     first = app.send_task("stock.add", (100, 0), countdown=0.2)
     assert first.get(timeout=60) == 100
     ours.stop()
     assert list(to_stock(app))[-1].ready == 20
-    delayq_worker("tests.apps.stock_tasks:app", pool="solo", broker_url=delayq_redis.url)
+    start_stock()
 
     assert [result.get(timeout=100) for result in results] == list(range(20))

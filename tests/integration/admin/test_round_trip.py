@@ -213,11 +213,6 @@ def back_in(shop: Shop) -> Counter[tuple[str, Waiting]]:
 
 
 @pytest.fixture
-def stock(make_app: MakeApp, delayq_redis: RedisUnderTest) -> Celery:
-    return make_app(extension=False, broker=delayq_redis.url)
-
-
-@pytest.fixture
 def ours(make_app: MakeApp) -> Celery:
     app = make_app(result_backend=None)
     for name in NAMES:
@@ -266,10 +261,7 @@ def test_each_task_goes_back_as_it_is_by_now(
 
 @pytest.mark.full
 def test_a_stock_worker_runs_what_was_moved_not_before_its_new_time(
-    app: Celery,
-    delayq: DelayQ,
-    delayq_redis: RedisUnderTest,
-    delayq_worker: Callable[..., WorkerProcess],
+    app: Celery, delayq: DelayQ, start_stock: Callable[..., WorkerProcess]
 ) -> None:
     """Sent for soon and moved later, for much later and moved to soon, and paused at once."""
     later, earlier = (
@@ -284,12 +276,7 @@ def test_a_stock_worker_runs_what_was_moved_not_before_its_new_time(
         delayq.reschedule(id, eta=eta)
     assert list(to_stock(app))[-1].ready == 3
 
-    delayq_worker(
-        "tests.apps.stock_tasks:app",
-        pool="solo",
-        broker_url=delayq_redis.url,
-        extra_args=FAST_START,
-    )
+    start_stock(extra_args=FAST_START)
 
     assert [each.get(timeout=60) for each in (waits, earlier, later)] == [2, 1, 0]
     for result in (earlier, later):

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from collections.abc import Callable
 from io import StringIO
-from pathlib import Path
 
 import pytest
 from celery import Celery
@@ -16,8 +13,10 @@ from rich.console import Console
 from celery_delayq import DelayQ
 from celery_delayq.admin.stats import QueueStats, Stats
 from celery_delayq.cli.stats import queues_table
-from celery_delayq.testing import ManagedProcess, WorkerProcess, wait_until
+from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.integration.conftest import MakeApp
+from tests.support.cli import CommandLine
 
 pytestmark = pytest.mark.each_server
 
@@ -149,22 +148,13 @@ def test_ready_messages_are_read_up_to_a_limit(app: Celery, delayq: DelayQ) -> N
 
 
 @pytest.mark.usefixtures("filled")
-def test_the_command_line_shows_the_same(
-    delayq: DelayQ, delayq_broker_url: str, tmp_path: Path
-) -> None:
+def test_the_command_line_shows_the_same(make_app: MakeApp, delayq: DelayQ) -> None:
+    """Also where the app has the transport alone."""
     delayq.store.leases.acquire("celery", "me", 30.0, "1", 4)
-    (tmp_path / "shop.py").write_text(
-        "import celery_delayq\nfrom celery import Celery\n"
-        f"app = Celery('shop', broker={delayq_broker_url!r})\n"
-    )
-    command = [sys.executable, "-m", "celery", "-A", "shop", "delayq", "stats"]
+    cli = CommandLine(make_app(extension=False))
 
-    with ManagedProcess([*command, "--json"], cwd=tmp_path) as process:
-        assert process.wait() == 0
-        shown = json.loads(process.log.splitlines()[-1])
-    with ManagedProcess(command, cwd=tmp_path, env={"COLUMNS": "80"}) as process:
-        assert process.wait() == 0
-        table = process.log
+    shown = cli("stats", "--json").json
+    table = cli("stats").out
 
     expected = delayq.stats().as_dict()
     for volatile in ("used_memory", "max_memory"):
@@ -182,19 +172,10 @@ def test_the_command_line_shows_the_same(
 
 def test_the_table_of_queues_fits_80_columns() -> None:
     queue = QueueStats(
-        name="reports.daily",
-        scheduled=1_234_567,
-        ready=12_345,
-        leased=1_234,
-        dead=123,
-        overdue=1_234,
-        paused=12_345,
-        next_due=time.time() + 500_000,
-        oldest_age=1234.5,
-        scheduled_tasks={},
-        ready_tasks={},
-        memory=123_456_789,
-    )
+        "reports.daily", scheduled=1_234_567, ready=12_345, leased=1_234, dead=123, overdue=1_234,
+        paused=12_345, next_due=time.time() + 500_000, oldest_age=1234.5, scheduled_tasks={},
+        ready_tasks={}, memory=123_456_789,
+    )  # fmt: skip
     shown = StringIO()
     Console(width=80, file=shown).print(queues_table(Stats([queue], 0, None, None)))
 

@@ -2,10 +2,37 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import pytest
+from celery import Celery
 
 from celery_delayq import DelayQ
+from celery_delayq.testing import ManagedProcess, WorkerProcess, wait_until
+from tests.support.cli import INTERRUPTIBLE, CommandLine
 from tests.support.dead_letters import details, message, stored
+
+#: Characters that steer a terminal.
+CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b\u202e]")
+#: Sets a title, clears the screen, looks like markup, and turns the direction of text.
+HOSTILE = "\x1b]0;stolen\x07\x1b[2J[red]a b\r\n\x9b31m\u202e'"
+#: The tasks of the app.
+TASKS = ("shop.mail", "shop.bill", "shop.report", "shop.remind")
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    """Stand for any task."""
+
+
+@pytest.fixture
+def cli(app: Celery) -> CommandLine:
+    for name in TASKS:
+        app.task(name=name, shared=False)(_nothing)
+    return CommandLine(app)
 
 
 @pytest.fixture
@@ -25,3 +52,43 @@ def four_dead_letters(delayq: DelayQ) -> None:
         told = details(exception) if exception else b""
         data = stored(died, reason, message(id, task, root_id=root, group=group), told)
         keep(queue, [(id, died, data)])
+
+
+@pytest.fixture
+def napper(app: Celery, delayq_worker: Callable[..., WorkerProcess]) -> Iterator[str]:
+    """The id of a task that runs for a minute."""
+    worker = delayq_worker("tests.apps.stock_tasks:app", pool="threads", concurrency=1)
+    app.send_task("stock.nap", (60,), task_id="napper", countdown=0.01)
+    wait_until(lambda: "napping" in worker.log, what="it runs")
+    yield "napper"
+    worker.kill()
+
+
+def dead_ids(delayq: DelayQ) -> list[str]:
+    return [dead_letter.id for dead_letter in delayq.dead_letters()]
+
+
+def interrupted(command: list[str], count: Callable[[], int], pattern: str) -> int:
+    """Interrupt a command that works on 10,000 entries, and check how it ends.
+
+    Return by how much more entries it has changed than it says.
+
+    Parameters
+    ----------
+    count
+        Returns how many entries are left.
+    pattern
+        A pattern of what it says, in which the number is a group.
+    """
+    with ManagedProcess([*INTERRUPTIBLE, *command]) as process:
+        wait_until(lambda: count() < 10_000, 60, "it has begun", interval=0.001)
+        os.kill(process.pid, signal.SIGINT)
+        code, log = process.wait(timeout=60), process.log
+
+    left = count()
+    assert code == 1
+    assert 0 < left < 10_000
+    told = re.search(f"Interrupted: at least {pattern} before\\.", log)
+    assert told is not None, log
+    assert "Traceback" not in log
+    return 10_000 - left - int(told[1].replace(",", ""))

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 from collections import Counter
-from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -15,17 +12,12 @@ from celery import Celery
 from celery_delayq import DelayQ
 from celery_delayq.model.scheduled import Bulk, Outcome
 from celery_delayq.schedule.items import Item
-from celery_delayq.testing import ManagedProcess, WorkerProcess, wait_until
+from tests.integration.cli.conftest import interrupted
 from tests.integration.conftest import MakeApp
-from tests.support.cli import INTERRUPTIBLE, CommandLine
+from tests.support.cli import CommandLine
 
 FAR = datetime(2100, 1, 31, 9, tzinfo=timezone.utc)
 HOUR = timedelta(hours=1)
-
-
-@pytest.fixture
-def cli(app: Celery) -> CommandLine:
-    return CommandLine(app)
 
 
 @pytest.fixture
@@ -133,18 +125,11 @@ def test_what_is_run_now_is_ready_and_then_no_more_moved(cli: CommandLine, delay
     assert cli("stats", "--json").json["oldest_age"] == 0
 
 
-def test_what_a_worker_has_is_left_to_it(
-    app: Celery, cli: CommandLine, delayq_worker: Callable[..., WorkerProcess]
-) -> None:
-    worker = delayq_worker("tests.apps.stock_tasks:app", pool="threads", concurrency=1)
-    app.send_task("stock.nap", (60,), task_id="napper", countdown=0.01)
-    wait_until(lambda: "napping" in worker.log, what="it runs")
-
+def test_what_a_worker_has_is_left_to_it(cli: CommandLine, napper: str) -> None:
     for command in (["cancel"], ["run-now"], ["reschedule", "--in", "5m"]):
-        ran = cli(*command, "napper")
+        ran = cli(*command, napper)
         assert ran.code == 1
         assert "napper  running: a worker has it" in ran.out
-    worker.kill()
 
 
 # -- by filter
@@ -250,50 +235,6 @@ def test_a_filter_that_means_nothing_is_told_and_no_error(cli: CommandLine) -> N
     assert told.json == {"dry_run": False, "total": 0, "outcomes": {}}
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "cancel id --task x",
-        "cancel id --due-to 1h",
-        "cancel id --priority 0",
-        "cancel id --dry-run",
-        "cancel a b --if-eta 2030-01-01",
-        "cancel --task x --yes --if-eta 2030-01-01",
-        "cancel id --if-eta 1h",
-        "cancel --nope",
-        "run-now",
-        "reschedule id",
-        "reschedule id --eta 2100-01-01 --in 5m",
-        "reschedule id --in 5m --by 5m",
-        "reschedule id --eta 5m",
-        "reschedule id --eta noon",
-        "reschedule id --in 0",
-        "reschedule id --in -5m",
-        "reschedule id --in soon",
-        "reschedule id --in 1h-30m",
-        "reschedule id --in 99999999999d",
-        "reschedule id --by 0s",
-        "reschedule id --by 1x",
-        "reschedule --yes",
-        "pause",
-        "pause --queue a --task b",
-        "resume",
-        "paused --queue a",
-        "get",
-        "get a b",
-    ],
-)
-@pytest.mark.usefixtures("filled")
-def test_what_cannot_be_meant_is_a_usage_error(
-    cli: CommandLine, delayq: DelayQ, command: str
-) -> None:
-    ran = cli(*command.split())
-
-    assert (ran.code, ran.out) == (2, "")
-    assert ran.err.splitlines()[-1].startswith("Error: ")
-    assert len(everything(delayq)) == 4
-
-
 def test_an_empty_id_is_no_filter_of_everything(cli: CommandLine) -> None:
     ran = cli("cancel", "", "--yes")
 
@@ -307,20 +248,10 @@ def test_an_empty_id_is_no_filter_of_everything(cli: CommandLine) -> None:
 def test_what_was_done_before_it_was_interrupted_is_told(delayq: DelayQ, shop: list[str]) -> None:
     delayq.schedule_many((Item(countdown=3600 + n) for n in range(10_000)), task="t")
 
-    with ManagedProcess(
-        [*INTERRUPTIBLE, *shop, "run-now", "--queue", "celery", "--yes"]
-    ) as process:
-        wait_until(lambda: delayq.count() < 10_000, what="it has begun", interval=0.001)
-        os.kill(process.pid, signal.SIGINT)
-        code, log = process.wait(), process.log
+    command = [*shop, "run-now", "--queue", "celery", "--yes"]
+    untold = interrupted(command, delayq.count, r"([\d,]+) entr\w+ w\w+ made ready")
 
-    left = delayq.count()
-    assert code == 1
-    assert 0 < left < 10_000
-    told = re.search(r"Interrupted: at least ([\d,]+) entr\w+ w\w+ made ready before\.", log)
-    assert told is not None, log
-    assert 0 <= 10_000 - left - int(told[1].replace(",", "")) <= 100
-    assert "Traceback" not in log
+    assert 0 <= untold <= 100
 
 
 def test_a_result_backend_that_is_not_there_is_told_in_one_line(

@@ -1,38 +1,20 @@
-"""``dead list`` and ``show``."""
+"""``dead list`` and ``show``, and hostile names in ``fsck``."""
 
 from __future__ import annotations
 
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from celery import Celery
 from rich.cells import cell_len
 
 from celery_delayq import DelayQ
+from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.integration.cli.conftest import CONTROLS, HOSTILE, dead_ids
 from tests.support.cli import CommandLine
 from tests.support.dead_letters import details, fill, message
-
-HOSTILE = "\x1b]0;stolen\x07\x1b[2J[red]a b\r\n\x9b31m\u202e'"
-CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b\u202e]")
-
-
-@pytest.fixture
-def cli(app: Celery) -> CommandLine:
-    for name in ("shop.mail", "shop.bill"):
-        app.task(name=name, shared=False)(_nothing)
-    return CommandLine(app)
-
-
-def _nothing(*args: Any, **kwargs: Any) -> None:
-    """Stand for any task."""
-
-
-def everything(delayq: DelayQ) -> list[str]:
-    return [dead_letter.id for dead_letter in delayq.dead_letters()]
-
 
 # -- list
 
@@ -93,13 +75,13 @@ def test_all_commands_take_the_same_filters(
     url = f"sqlite:///{tmp_path}/dead.db"
     assert cli("dead", "export", url, *options, "--json").json["dead_letters"] == len(ids)
     assert cli("dead", "archive", url, *options, "--json").json["moved"] == len(ids)
-    assert [id for id in everything(delayq) if id in ids] == []
+    assert [id for id in dead_ids(delayq) if id in ids] == []
     back = cli("dead", "import", url, *options, "--json")
     assert back.json["outcomes"].get("restored", 0) == len(ids)
     done = cli("dead", "purge", *options, "--yes")
     assert done.code == 0
     assert f"{len(ids)} dead letter" in done.out
-    assert len(everything(delayq)) == 4 - len(ids)
+    assert len(dead_ids(delayq)) == 4 - len(ids)
 
 
 def test_more_than_the_limit_are_told_of(cli: CommandLine, delayq: DelayQ) -> None:
@@ -163,12 +145,12 @@ def test_all_dead_letters_of_a_task_are_found_by_its_id(cli: CommandLine, delayq
 
     told = cli("dead", "show", "task-1", "--json").json["dead_letters"]
     assert [each["reason"] for each in told] == ["reason 0", "reason 1", "reason 2"]
-    [duplicate] = [each for each in everything(delayq) if "\0" in each]
+    [duplicate] = [each for each in dead_ids(delayq) if "\0" in each]
     shown = [line.split()[0] for line in cli("dead", "list").out.splitlines() if "%00" in line]
     assert shown == [duplicate.replace("\0", "%00")]
     assert "reason 1" in cli("dead", "show", shown[0]).out
     assert cli("dead", "purge", shown[0]).code == 0
-    assert duplicate not in everything(delayq)
+    assert duplicate not in dead_ids(delayq)
 
 
 def test_what_is_no_message_is_shown_as_bytes(cli: CommandLine, delayq: DelayQ) -> None:
@@ -188,7 +170,7 @@ def test_what_others_wrote_does_nothing_to_the_terminal(cli: CommandLine, delayq
     told = details(HOSTILE, message=HOSTILE, traceback=HOSTILE * 2, worker=HOSTILE)
     sent = message(HOSTILE, HOSTILE, root_id=HOSTILE, argsrepr=HOSTILE)
     delayq.store.dead_letters.add_dead_letter("q" + HOSTILE, HOSTILE, HOSTILE * 100, sent, told)
-    [id] = everything(delayq)
+    [id] = dead_ids(delayq)
 
     for columns in (40, 80, 200):
         for command in (["list"], ["show", id], ["purge", "--all", "--dry-run"]):
@@ -197,3 +179,35 @@ def test_what_others_wrote_does_nothing_to_the_terminal(cli: CommandLine, delayq
             assert not CONTROLS.search(ran.out + ran.err)
             if command == ["list"]:
                 assert max(map(cell_len, ran.out.splitlines())) <= columns
+
+
+# -- fsck
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_fsck_shows_no_control_of_an_id_or_a_queue(
+    app: Celery, delayq_redis: RedisUnderTest, columns: int
+) -> None:
+    app.send_task("t", task_id=f"id {HOSTILE}", queue=f"queue {HOSTILE}", countdown=60)
+    delayq_redis.client.zrem(f"{{queue {HOSTILE}}}:due", f"id {HOSTILE}")
+
+    ran = CommandLine(app)("fsck", columns=columns)
+
+    assert ran.code == 1
+    assert ran.out.replace("\n", "").isprintable()
+    shown = "".join(ran.out.split())
+    assert r"id\x1b]0;" in shown
+    # The queue has a column of its own, in several lines.
+    assert ran.out.count(r"\x1b]") > 1 if columns == 200 else "queue" in shown
+
+
+def test_fsck_of_an_unknown_queue_shows_no_control_of_those_that_are_known(
+    app: Celery, delayq: DelayQ
+) -> None:
+    app.send_task("t", queue=f"queue {HOSTILE}", countdown=60)
+
+    ran = CommandLine(app)("fsck", "--queue", "other")
+
+    assert ran.code == 1
+    assert ran.err.replace("\n", "").isprintable()
+    assert r"queue \x1b]0;" in ran.err

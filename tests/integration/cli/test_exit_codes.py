@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,10 +15,12 @@ import click
 import pytest
 from celery import Celery
 
+from celery_delayq import DelayQ
 from celery_delayq.cli.options import DurationType, JsonType, NameType, TimeType
 from celery_delayq.embedded.ports import free_port
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.cli import CommandLine, leaves
+from tests.support.schedules import state
 
 #: Runs ``celery`` with each list of arguments that it reads, in a process of its own, each forked
 #: from one that has imported it. Writes how it ended and what it wrote.
@@ -59,11 +62,6 @@ COMMANDS = dict(leaves())
 #: What each type of value cannot be.
 BAD = {TimeType: "soon", DurationType: "soon", JsonType: "{", NameType: "", click.Choice: "nope"}
 BAD |= {click.IntRange: "x", click.FloatRange: "x"}
-
-
-@pytest.fixture
-def cli(app: Celery) -> CommandLine:
-    return CommandLine(app)
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +136,87 @@ def test_a_bad_value_is_wrong_use_of_every_option(cli: CommandLine) -> None:
             ended = cli(*name.split(), *given)
             assert (ended.code, ended.out) == (2, ""), (name, option.opts, ended)
             assert f"Invalid value for '{option.opts[0]}" in ended.err, (name, ended)
+
+
+#: Lines that no command can mean; values of a wrong type are tested above.
+WRONG = (
+    "list --limit 0",
+    "list --limit 10001",
+    "list --due-to 2030-13-01",
+    "list --due-to 1h1h",
+    "list --due-to 99999999999999999999d",
+    "list --priority -1",
+    "list --queue \udcff",
+    "list --all --limit 5",
+    "list --all --cursor x",
+    "list positional",
+    f"list --due-to {'9' * 400}",
+    "cancel id --task x",
+    "cancel id --due-to 1h",
+    "cancel id --priority 0",
+    "cancel id --dry-run",
+    "cancel a b --if-eta 2030-01-01",
+    "cancel --task x --yes --if-eta 2030-01-01",
+    "cancel id --if-eta 1h",
+    "cancel --nope",
+    "run-now",
+    "reschedule id",
+    "reschedule id --eta 2100-01-01 --in 5m",
+    "reschedule id --in 5m --by 5m",
+    "reschedule id --eta 5m",
+    "reschedule id --in 0",
+    "reschedule id --in -5m",
+    "reschedule id --in 1h-30m",
+    "reschedule id --in 99999999999d",
+    "reschedule id --by 0s",
+    "reschedule --yes",
+    "pause",
+    "pause --queue a --task b",
+    "resume",
+    "paused --queue a",
+    "get",
+    "get a b",
+    "dead replay",
+    "dead purge",
+    "dead replay --yes",
+    "dead purge --yes",
+    "dead purge --json",
+    "dead purge --queue bills",
+    "dead replay --all",
+    "dead purge --all --json",
+    "dead purge --all --queue bills --yes",
+    "dead purge --all nine",
+    "dead purge nine --task x",
+    "dead purge nine --dry-run",
+    "dead replay nine --rate 5",
+    "dead replay --all --yes --in 5m",
+    "dead replay --all --yes --eta 2100-01-01",
+    "dead replay nine --eta 2100-01-01 --in 5m",
+    "dead replay nine --args 7",
+    "dead replay nine --args {}",
+    "dead replay nine --kwargs []",
+    "dead replay nine --in 0",
+    "dead replay --all --yes --rate 0",
+    "dead list --limit 0",
+    "dead list --all --limit 5",
+    "dead list nine",
+    "dead show",
+    "dead show nine ten",
+    "dead export",
+    "dead archive --nope",
+)
+
+
+@pytest.mark.parametrize("line", WRONG)
+@pytest.mark.usefixtures("four_dead_letters", "_scheduled")
+def test_what_cannot_be_meant_is_a_usage_error(cli: CommandLine, delayq: DelayQ, line: str) -> None:
+    before = state(delayq)
+
+    ran = cli(*shlex.split(line))
+
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.splitlines()[-1].startswith("Error: ")
+    assert state(delayq) == before
 
 
 #: Lines, how they end, and what they say.

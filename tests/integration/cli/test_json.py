@@ -30,11 +30,6 @@ CASES = [
 ]
 
 
-@pytest.fixture
-def cli(app: Celery) -> CommandLine:
-    return CommandLine(app)
-
-
 @pytest.mark.parametrize("compression", [None, "zlib"])
 @pytest.mark.parametrize(("serializer", "args", "kwargs", "expected"), CASES)
 def test_arguments_are_json_values(

@@ -15,11 +15,6 @@ from celery_delayq.testing import WorkerProcess, wait_until
 from tests.support.cli import CommandLine
 
 
-@pytest.fixture
-def cli(app: Celery) -> CommandLine:
-    return CommandLine(app)
-
-
 def test_a_queue_and_a_task_are_paused_and_go_on(cli: CommandLine, delayq: DelayQ) -> None:
     delayq.store.register("mail")
 
@@ -36,11 +31,35 @@ def test_a_queue_and_a_task_are_paused_and_go_on(cli: CommandLine, delayq: Delay
 
 
 def test_a_queue_that_nobody_knows_is_paused_but_told(cli: CommandLine, delayq: DelayQ) -> None:
+    told = cli("pause", "--queue", "mial", "--json")
     ran = cli("pause", "--queue", "mial")
 
-    assert (ran.code, ran.out) == (0, "Queue mial is paused.\n")
+    assert (told.code, ran.code, ran.out) == (0, 0, "Queue mial is paused already.\n")
+    assert "There is no queue mial in Redis or in the app" in told.err
     assert "There is no queue mial" in ran.err
     assert "mial" in delayq.paused().queues
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_task_that_nobody_knows_is_paused_and_told(
+    cli: CommandLine, delayq: DelayQ, more: list[str]
+) -> None:
+    ran = cli("pause", "--task", "shop.rmind", *more)
+
+    said = "Note: this app has no task shop.rmind, and none is scheduled; did you mean shop.remind?"
+    assert (ran.code, ran.err) == (0, f"{said}\n")
+    assert [*delayq.paused().tasks] == ["shop.rmind"]
+    assert cli("resume", "--task", "shop.rmind", *more).err == ""
+    again = cli("resume", "--task", "shop.rmind", *more)
+    assert (again.code, again.err) == (0, f"{said}\n")
+
+
+def test_a_task_of_the_app_or_of_the_schedule_is_no_slip(app: Celery, cli: CommandLine) -> None:
+    app.send_task("other.bill", countdown=3600, queue="bills")
+
+    for task in ("shop.remind", "other.bill"):
+        ran = cli("pause", "--task", task)
+        assert (ran.code, ran.out, ran.err) == (0, f"Task {task} is paused.\n", "")
 
 
 def test_a_paused_task_runs_when_it_is_resumed(

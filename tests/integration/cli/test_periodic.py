@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timedelta, timezone
-from typing import Any
 
 import pytest
-from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 from rich.cells import cell_len
 
 from celery_delayq import DelayQ
 from celery_delayq.periodic.schedules import clocked, rrule
+from tests.integration.cli.conftest import HOSTILE
 from tests.support.cli import CommandLine
 
-HOSTILE = "\x1b]0;stolen\x07[red]a b\r\n\u202e'"
 FAR = datetime(2100, 1, 31, 9, tzinfo=timezone.utc)
-
-
-@pytest.fixture
-def cli(app: Celery) -> CommandLine:
-    app.task(name="shop.report", shared=False)(_nothing)
-    return CommandLine(app)
-
-
-def _nothing(*args: Any, **kwargs: Any) -> None:
-    """Stand for any task."""
 
 
 def rows(text: str) -> list[list[str]]:
@@ -277,7 +265,7 @@ def test_pause_resume_run_and_remove(cli: CommandLine, delayq: DelayQ) -> None:
     [sent] = cli("periodic", "run-now", "a", "--json").json["outcomes"]
     assert (sent["outcome"], sent["id"].partition(":")[0]) == ("sent", "a")
     assert delayq.periodic.list()[0].total_run_count == 1
-    assert cli("periodic", "remove", "a", "--yes").out == "removed  a\n"
+    assert cli("periodic", "remove", "a").out == "removed  a\n", "what is named needs no --yes"
     assert [entry.name for entry in delayq.periodic.list()] == ["b"]
 
 

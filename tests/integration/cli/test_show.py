@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -14,8 +13,9 @@ from rich.cells import cell_len
 
 from celery_delayq import DelayQ
 from celery_delayq.schedule.items import Item
-from celery_delayq.testing import ManagedProcess, WorkerProcess, wait_until
+from celery_delayq.testing import ManagedProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
+from tests.integration.cli.conftest import CONTROLS
 from tests.integration.conftest import MakeApp
 from tests.support.cli import CommandLine
 
@@ -37,13 +37,6 @@ HOSTILE = (
     "--yes",
     "-rf",
 )
-
-CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b\u202e]")
-
-
-@pytest.fixture
-def cli(app: Celery) -> CommandLine:
-    return CommandLine(app)
 
 
 @pytest.fixture
@@ -108,20 +101,13 @@ def test_a_task_in_two_queues_is_shown_twice(app: Celery, cli: CommandLine) -> N
     assert cli("get", "same").out.count("shop.mail") == 2
 
 
-def test_a_running_task_is_shown_with_who_runs_it(
-    app: Celery, cli: CommandLine, delayq_worker: Callable[..., WorkerProcess]
-) -> None:
-    worker = delayq_worker("tests.apps.stock_tasks:app", pool="threads", concurrency=1)
-    app.send_task("stock.nap", (60,), task_id="napper", countdown=0.01)
-    wait_until(lambda: "napping" in worker.log, what="it runs")
-
-    [entry] = cli("get", "napper", "--json").json["entries"]
-    shown = cli("get", "napper").out
+def test_a_running_task_is_shown_with_who_runs_it(cli: CommandLine, napper: str) -> None:
+    [entry] = cli("get", napper, "--json").json["entries"]
+    shown = cli("get", napper).out
 
     assert entry["state"] == "running"
     assert entry["worker"] in shown
     assert re.search(r"^state +running$", shown, re.MULTILINE)
-    worker.kill()
 
 
 # -- list
@@ -209,35 +195,6 @@ def test_what_is_paused_is_shown_as_such(app: Celery, cli: CommandLine, delayq: 
     assert "paused" in cli("list", columns=200).out
     stats = cli("stats", "--json").json
     assert (stats["paused"], stats["overdue"], stats["scheduled"]) == (1, 0, 1)
-
-
-@pytest.mark.parametrize(
-    "args",
-    [
-        ("--limit", "0"),
-        ("--limit", "10001"),
-        ("--limit", "x"),
-        ("--due-from", "yesterday"),
-        ("--due-from", ""),
-        ("--due-to", "2030-13-01"),
-        ("--due-to", "1h1h"),
-        ("--due-to", "99999999999999999999d"),
-        ("--due-to", "9" * 400),
-        ("--priority", "-1"),
-        ("--priority", "high"),
-        ("--task", ""),
-        ("--queue", ""),
-        ("--queue", "\udcff"),
-        ("--all", "--limit", "5"),
-        ("--all", "--cursor", "x"),
-        ("positional",),
-    ],
-)
-def test_what_cannot_be_meant_is_a_usage_error(cli: CommandLine, args: tuple[str, ...]) -> None:
-    ran = cli("list", *args)
-
-    assert (ran.code, ran.out) == (2, "")
-    assert ran.err.splitlines()[-1].startswith("Error: ")
 
 
 @pytest.mark.usefixtures("filled")

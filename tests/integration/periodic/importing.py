@@ -13,6 +13,7 @@ from typing import Any
 import redbeat as rb  # type: ignore[import-untyped]
 from celery import Celery
 from celery.beat import PersistentScheduler
+from celery.schedules import BaseSchedule
 from sqlalchemy.engine import make_url
 
 from celery_delayq import DelayQ
@@ -43,6 +44,10 @@ def problems(found: Iterable[FoundEntry]) -> dict[str, str]:
 
 def entries(app: Celery) -> list[Periodic]:
     return DelayQ.of(app).periodic.list()
+
+
+def defined(name: str, when: BaseSchedule, **given: Any) -> Definition:
+    return Definition(name=name, task="note", schedule=when, **given)
 
 
 def state(
@@ -109,13 +114,8 @@ def run_django(url: str, code: str = "", migration: tuple[str, ...] = ()) -> Non
     parts = make_url(url)
     database: dict[str, Any] = {"ENGINE": "django.db.backends.sqlite3", "NAME": parts.database}
     if parts.get_backend_name() == "postgresql":
-        database |= {
-            "ENGINE": "django.db.backends.postgresql",
-            "USER": parts.username,
-            "PASSWORD": parts.password,
-            "HOST": parts.host,
-            "PORT": parts.port,
-        }
+        database |= {"ENGINE": "django.db.backends.postgresql", "USER": parts.username}
+        database |= {"PASSWORD": parts.password, "HOST": parts.host, "PORT": parts.port}
     given = json.dumps([database, migration, code])
     done = subprocess.run(
         [sys.executable, "-c", _MANAGE, given], capture_output=True, text=True, timeout=120

@@ -14,7 +14,6 @@ from celery.schedules import crontab, schedule, solar
 
 from celery_delayq import DelayQ
 from celery_delayq.periodic.code_version import Deployment
-from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.importers import redbeat
 from celery_delayq.periodic.wall_clock import ms_of
 from celery_delayq.testing import wait_until
@@ -28,6 +27,7 @@ from tests.integration.periodic.importing import (
     TASK,
     UTC,
     ago,
+    defined,
     entries,
     results,
     run_beat,
@@ -74,7 +74,7 @@ def test_one_takes_the_place_of_another_only_when_told_to(app: Celery) -> None:
     assert entries(app) == [mine]
     assert results(app, redbeat.entries(app), replace=True) == {"a": "replaced"}
 
-    definition = Definition(name="a", task="note", schedule=schedule(3600))
+    definition = defined("a", schedule(3600))
     assert entries(app) == [state(definition, at, ms_of(at) + HOUR, at)]
 
 

@@ -23,6 +23,7 @@ from tests.integration.periodic.importing import (
     MINUTE,
     TASK,
     UTC,
+    defined,
     entries,
     problems,
     results,
@@ -52,7 +53,7 @@ def test_entries_of_django_go_on(app: Celery, database: str) -> None:
 
     def of(name: str, when: BaseSchedule, **given: Any) -> Definition:
         given.setdefault("options", {"headers": {"periodic_task_name": name}})
-        return Definition(name=name, task="note", schedule=when, **given)
+        return defined(name, when, **given)
 
     hour = schedule(3600)
     sent = {"queue": "q", "exchange": "e", "routing_key": "r", "priority": 3, "expires": 60}
@@ -63,9 +64,7 @@ def test_entries_of_django_go_on(app: Celery, database: str) -> None:
     off = moment_of(by_name["off"].state.anchor)
     sunset = by_name["sun"].state.tick
     assert sunset is not None
-    assert moment_of(sunset).replace(minute=0, second=0, microsecond=0) == at.replace(
-        hour=15, minute=0
-    ), "in Berlin, in winter"
+    assert f"{moment_of(sunset):%F %H}" == "2026-01-05 15", "in Berlin, in winter"
     assert entries(app) == [
         state(cron, at, ms + 95 * MINUTE, at),
         state(of("ends", hour, end=then), at, ms + HOUR, at),
@@ -126,12 +125,8 @@ def test_tables_of_older_versions(app: Celery, tmp_path: Path, migration: str) -
 
     assert results(app, django.entries(app, url)) == {"a": "added"}
     at = datetime(2026, 1, 5, 7, 30, tzinfo=UTC)
-    definition = Definition(
-        name="a",
-        task="note",
-        schedule=schedule(300),
-        options={"headers": {"periodic_task_name": "a"}},
-    )
+    options = {"headers": {"periodic_task_name": "a"}}
+    definition = defined("a", schedule(300), options=options)
     assert entries(app) == [state(definition, at, ms_of(at) + 5 * MINUTE, at, 3)]
 
 
@@ -171,9 +166,8 @@ def test_what_is_wrong_in_django_is_told_and_the_others_go_on(app: Celery, datab
 def test_a_database_without_such_tables(app: Celery, database: str, tmp_path: Path) -> None:
     query(database, "create table x (id int)")
 
-    with pytest.raises(
-        TransferError, match="there is no table django_celery_beat_periodictask"
-    ) as e:
+    told = "there is no table django_celery_beat_periodictask"
+    with pytest.raises(TransferError, match=told) as e:
         django.entries(app, database)
     assert "hunter2" not in str(e.value)
     with pytest.raises(TransferError, match="no such file"):

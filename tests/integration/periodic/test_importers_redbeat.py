@@ -18,7 +18,6 @@ from dateutil.rrule import FR, MO
 from celery_delayq import DelayQ
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.errors import ConfigError
-from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.importers import redbeat
 from celery_delayq.periodic.wall_clock import ms_of
 from celery_delayq.testing.fixtures import RedisUnderTest
@@ -28,6 +27,7 @@ from tests.integration.periodic.importing import (
     TASK,
     UTC,
     ago,
+    defined,
     entries,
     problems,
     results,
@@ -50,26 +50,15 @@ def test_entries_of_redbeat_go_on(app: Celery) -> None:
     said = results(app, redbeat.entries(app))
 
     assert said == {"every": "added", "rounded": "added", "crontab": "added"}
-    of = {
-        name: Definition(name=name, task="note", schedule=when)
-        for name, when in (
-            ("crontab", crontab(minute=5, hour="*/2", day_of_week="mon-fri")),
-            ("rounded", schedule(7200, relative=True)),
-        )
-    }
-    every = Definition(
-        name="every",
-        task="note",
-        schedule=schedule(3600),
-        args=("x", 1),
-        kwargs={"y": [2]},
-        options={"queue": "q"},
-    )
+    cron = defined("crontab", crontab(minute=5, hour="*/2", day_of_week="mon-fri"))
+    given: dict[str, Any] = {"args": ("x", 1), "kwargs": {"y": [2]}, "options": {"queue": "q"}}
+    every = defined("every", schedule(3600), **given)
+    rounded = defined("rounded", schedule(7200, relative=True))
     ms = ms_of(at)
     assert entries(app) == [
-        state(of["crontab"], at, None, at, status="paused"),
+        state(cron, at, None, at, status="paused"),
         state(every, at, ms + HOUR, at),
-        state(of["rounded"], at, ms // HOUR * HOUR + 2 * HOUR, at),
+        state(rounded, at, ms // HOUR * HOUR + 2 * HOUR, at),
     ]
     assert set(results(app, redbeat.entries(app)).values()) == {"kept"}
 
@@ -160,17 +149,12 @@ def test_other_keys_of_redbeat(make_shop: MakeShop, delayq_redis: RedisUnderTest
     assert results(app, redbeat.entries(app, delayq_redis.url + "/1", "mine:")) == {}
     assert results(theirs, redbeat.entries(theirs), dry_run=True) == {"a": "added"}
     assert results(app, redbeat.entries(app, delayq_redis.url, "mine:")) == {"a": "added"}
+    brokers = make_shop()
+    del brokers.conf["redbeat_redis_url"]  # then it is the broker's
+    assert results(brokers, redbeat.entries(brokers, prefix="mine:")) == {"a": "kept"}
     expected = r"^'https://…@x': expected the URL of RedBeat's Redis"
     with pytest.raises(ConfigError, match=expected):
         list(redbeat.entries(app, "https://user:secret@x"))
-
-
-def test_without_a_setting_redbeat_is_in_the_brokers_redis(make_shop: MakeShop) -> None:
-    save(make_shop(), "a", schedule(60))
-    app = make_shop()
-    del app.conf["redbeat_redis_url"]
-
-    assert results(app, redbeat.entries(app)) == {"a": "added"}
 
 
 def test_redbeat_behind_sentinels(

@@ -19,15 +19,7 @@ from celery_delayq.transfer.results import Archived, Imported
 from tests.integration.conftest import MakeApp, query
 from tests.support.dead_letters import AT, dead_letters, details, fill, message, stored
 
-HOSTILE = (
-    "with space",
-    "{brace}:%00",
-    "100%",
-    "ünï☃ '\"\\",
-    "nul\0inside",
-    "x" * 10_000,
-    "-",
-)
+HOSTILE = ("with space", "{brace}:%00", "100%", "ünï☃ '\"\\", "nul\0inside", "x" * 10_000, "-")
 
 
 def keep_hostile(delayq: DelayQ) -> None:
@@ -195,9 +187,8 @@ def keep_various(delayq: DelayQ) -> None:
     for n, (queue, task, reason, exception, root, group) in enumerate(kinds):
         told = details(exception) if exception else b""
         data = message(f"id-{n}", task, root_id=root, group=group)
-        keep(
-            queue, [(f"dead_letter-{n}", AT + n * 1000, stored(AT + n * 1000, reason, data, told))]
-        )
+        died = AT + n * 1000
+        keep(queue, [(f"dead_letter-{n}", died, stored(died, reason, data, told))])
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ import pytest
 from celery_delayq import DelayQ
 from celery_delayq.errors import ConfigError, TransferError
 from celery_delayq.model.dead_letter import DeadFilter
-from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.integration.conftest import MakeApp, query
+from tests.integration.conftest import query
 from tests.support.dead_letters import AT, dead_letters, details, fill, message, stored
 
 # -- what people see
@@ -136,14 +135,3 @@ def test_a_table_of_others_is_left_alone(delayq: DelayQ, database: str) -> None:
         with pytest.raises(TransferError, match="is another one, it has no column died_ms"):
             call(database)
     assert len(dead_letters(delayq)) == 1
-
-
-def test_by_default_the_database_of_the_settings_is_meant(
-    make_app: MakeApp, delayq_redis: RedisUnderTest, database: str
-) -> None:
-    options = {"delayq": {"dead_letters_archive": database}}
-    delayq = DelayQ.of(make_app(broker_transport_options=options))
-    fill(delayq, 2)
-
-    assert delayq.archive_dead().moved == 2
-    assert delayq.import_dead().outcomes == {"restored": 2}

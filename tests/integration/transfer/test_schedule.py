@@ -73,10 +73,8 @@ def test_what_has_run_since_is_added_again(app: Celery, delayq: DelayQ, file: Pa
 def test_duplicate_ids_stay_two_though_the_first_has_run(
     app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest, elsewhere: DelayQ, file: Path
 ) -> None:
-    for n in range(3):
-        app.send_task(
-            "t", (n,), task_id="duplicate", countdown=3600 - n
-        )  # the last one comes first
+    for n in range(3):  # the last one comes first
+        app.send_task("t", (n,), task_id="duplicate", countdown=3600 - n)
     sent = stored(delayq_redis)
 
     delayq.export_to(file)
@@ -131,7 +129,7 @@ def test_what_is_overdue_is_ready_at_once_in_its_step_or_passed_over(
 def test_paused_entries_have_their_true_due(
     app: Celery, delayq: DelayQ, elsewhere: DelayQ, place: str
 ) -> None:
-    """Parked is what a dispatcher met while its task was paused."""
+    """Paused and due is an entry that a dispatcher met while its task was paused."""
     app.send_task("t", task_id="paused_due", countdown=0.05)
     app.send_task("t", task_id="later", countdown=3600)
     delayq.pause(task="t")
@@ -144,9 +142,8 @@ def test_paused_entries_have_their_true_due(
     report = elsewhere.import_from(place)
 
     assert report.outcomes == {"ready": 1, "scheduled": 1}
-    assert {
-        task.id: task.due for task in (*elsewhere.find("paused_due"), *elsewhere.entries())
-    } == dues
+    found = (*elsewhere.find("paused_due"), *elsewhere.entries())
+    assert {task.id: task.due for task in found} == dues
     assert delayq.import_from(place).outcomes == {"duplicate": 2}
 
 
