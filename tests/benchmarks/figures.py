@@ -237,7 +237,7 @@ def summary(f: Figures) -> list[tuple[str, str, str]]:
         ),
         ("started before their time", f"{f['early'].stock:.0f}", f"{f['early'].ours:.0f}"),
         (
-            "a retry after 0.5 s: later than that, p99",
+            "lateness of a retry after 0.5 s: p99",
             f"{f['retry-p99'].stock:.1f} ms",
             f"{f['retry-p99'].ours:.1f} ms",
         ),

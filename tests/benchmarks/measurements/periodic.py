@@ -58,7 +58,8 @@ SHARE = Row(
 )
 LATE = Row(
     "periodic-lateness",
-    "{:,} ticks due each second, two workers: lateness, p99",
+    "{:,} ticks due each second, two workers: lateness, p99; "
+    f"a tick that did not run counts as {FIRED:g} s",
     "ms",
     Better.LOWER,
     below(50, "ms"),
