@@ -27,14 +27,7 @@ SIDE_BY_SIDE = 2
 LOG_LINES = 40
 
 #: These need packages that only Spark and the example have.
-IGNORED = (
-    "--ignore",
-    "tests/unit/spark",
-    "--ignore",
-    "tests/unit/example",
-    "--ignore",
-    "tests/unit/project",
-)
+IGNORED = tuple(f"--ignore=tests/unit/{name}" for name in ("spark", "example", "project"))
 #: Properties are checked where one version is enough, unless they compare with Celery.
 CHEAP = "not full and (conformance or not hypothesis)"
 #: To collect all others would take longer than some of the tests.
@@ -66,7 +59,7 @@ SERVERS: dict[str, Callable[[], Path | None]] = {
 
 @dataclass(frozen=True)
 class Combination:
-    """What is pinned; pip chooses the rest."""
+    """Versions that are pinned; pip chooses the rest."""
 
     python: str
     celery: str
@@ -75,12 +68,12 @@ class Combination:
 
     @property
     def name(self) -> str:
-        """Also that of its environment and log."""
+        """The name of the combination, its environment and its log."""
         return f"py{self.python}-celery{self.celery}-{self.redis_py}-{self.server}"
 
     @property
     def pins(self) -> tuple[str, ...]:
-        """What pip is told to install."""
+        """The requirements for pip."""
         pins, oldest = CELERY[self.celery]
         return (*pins, oldest if self.redis_py == "oldest" else NEWEST)
 
@@ -99,7 +92,7 @@ COMBINATIONS = (
 
 @dataclass
 class Result:
-    """What came of a combination."""
+    """The outcome of a combination."""
 
     title: str
     state: str
@@ -129,7 +122,7 @@ class Matrix:
         self._preparing = Lock()  # setuptools writes into the project's folder
 
     def run(self, one: Combination) -> Result:
-        """Run the tests on a combination and print what came of it."""
+        """Run the tests on a combination and print the outcome."""
         began = time.monotonic()
         log = ENVIRONMENTS / f"{one.name}.log"
         log.parent.mkdir(exist_ok=True)
@@ -179,21 +172,19 @@ class Matrix:
         for run in RUNS:
             command = [str(python), "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider"]
             with log.open("a") as output:
-                codes.append(
-                    subprocess.run(
-                        [*command, *run, *self._options],
-                        cwd=ROOT,
-                        env=env,
-                        stdout=output,
-                        stderr=subprocess.STDOUT,
-                        check=False,
-                    ).returncode
+                done = subprocess.run(
+                    [*command, *run, *self._options],
+                    cwd=ROOT,
+                    env=env,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
                 )
+            codes.append(done.returncode)
         return not any(codes)
 
 
 def _versions(python: Path, server: Path) -> str:
-    """Say what is really installed."""
+    """Return the installed versions."""
     code = (
         "import celery as c, kombu as k, redis as r, sys\n"
         "print('Python %d.%d.%d, Celery %s, kombu %s, redis-py %s' % (*sys.version_info[:3], "
@@ -206,7 +197,7 @@ def _versions(python: Path, server: Path) -> str:
 
 
 def main(options: list[str]) -> int:
-    """Run all combinations and print what came of each."""
+    """Run all combinations and print their outcomes."""
     chosen: tuple[Combination, ...] = COMBINATIONS
     if options[:1] == ["--only"]:
         chosen = tuple(one for one in COMBINATIONS if options[1] in one.name)

@@ -102,19 +102,6 @@ def test_after_the_newer_version_has_gone_the_older_one_counts(
     assert entries(one)["a"].definition.args == ()
 
 
-def test_an_old_version_that_starts_again_after_all_of_it_crashed_is_an_old_one_still(
-    make_shop: MakeShop, delayq_redis: RedisUnderTest
-) -> None:
-    one, two = make_shop(a=TASK), make_shop(a=TASK, new=TASK)
-    old = deploy(one)
-    silent(delayq_redis, old)
-    deploy(two)
-
-    deploy(one)
-
-    assert entries(one).keys() == {"a", "new"}
-
-
 # -- what is told, and the ticks of what is gone
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timezone
 from typing import Any
@@ -64,20 +64,31 @@ def expect_each_once(stored: dict[str, list[int]], begun: dict[str, Periodic]) -
 # -- several that fire
 
 
-def test_two_tickers_schedule_each_tick_of_300_entries_once(
-    app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest
+@pytest.mark.parametrize(
+    ("number", "options", "queues"),
+    [(300, {}, ["celery"]), (20, BOTH, QUEUES)],
+    ids=["one queue", "several queues"],
+)
+def test_two_tickers_schedule_each_tick_once(
+    app: Celery,
+    delayq: DelayQ,
+    delayq_redis: RedisUnderTest,
+    number: int,
+    options: dict[str, Any],
+    queues: Sequence[str],
 ) -> None:
-    for n in range(300):
-        delayq.periodic.add(str(n), 0.5 + n % 7 / 10, "note", **KEEP)
+    for n in range(number):
+        delayq.periodic.add(str(n), 0.5 + n % 7 / 10, "note", **options, **KEEP)
     begun = {entry.name: entry for entry in delayq.periodic.list()}
 
     with ticking(app, 2) as tickers:
         wait_until(lambda: min(counts(delayq).values()) >= 6, TIMEOUT, "six ticks of each")
 
-    stored = stored_ticks(delayq_redis.client)
-    expect_each_once(stored, begun)
-    assert {name: len(ticks) for name, ticks in stored.items()} == counts(delayq)
-    assert sum(ticker.fired for ticker in tickers) == sum(map(len, stored.values()))
+    for queue in queues:
+        stored = stored_ticks(delayq_redis.client, queue)
+        expect_each_once(stored, begun)
+        assert {name: len(ticks) for name, ticks in stored.items()} == counts(delayq)
+    assert sum(ticker.fired for ticker in tickers) == sum(counts(delayq).values())
     assert all(ticker.fired for ticker in tickers)
 
 
@@ -173,21 +184,6 @@ def test_a_dispatcher_that_is_late_puts_nothing_into_any_of_several_queues(
     assert in_both(client) == NOWHERE
     [entry] = delayq.periodic.list()
     assert entry.state == known[1].then
-
-
-def test_two_tickers_put_each_tick_into_each_of_several_queues_once(
-    app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest
-) -> None:
-    for n in range(20):
-        delayq.periodic.add(str(n), 0.3, "note", **BOTH, **KEEP)
-    begun = {entry.name: entry for entry in delayq.periodic.list()}
-
-    with ticking(app, 2):
-        wait_until(lambda: min(counts(delayq).values()) >= 10, TIMEOUT, "ten ticks of each")
-
-    for stored in in_both(delayq_redis.client).values():
-        expect_each_once(stored, begun)
-        assert {name: len(ticks) for name, ticks in stored.items()} == counts(delayq)
 
 
 def test_where_the_first_of_several_queues_is_broken_a_tick_is_in_none_and_comes_again(

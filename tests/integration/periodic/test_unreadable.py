@@ -155,20 +155,16 @@ def test_what_cannot_be_read_is_removed_or_replaced(
     assert [entry.name for entry in delayq.periodic.list()] == ["ebb", "poll"]
 
 
-def test_the_name_of_what_cannot_be_read_is_suggested(gone: str, app: Celery) -> None:
+def test_what_cannot_be_read_is_suggested_cannot_be_changed_and_is_removed(
+    gone: str, app: Celery, delayq: DelayQ, cli: CommandLine
+) -> None:
     assert [*complete._periodic(app)] == [gone, "poll"]
-
-
-def test_what_cannot_be_read_is_removed(gone: str, delayq: DelayQ, cli: CommandLine) -> None:
-    assert cli("periodic", "remove", gone, "--yes").out == "removed  ebb\n"
-    assert delayq.periodic.unreadable() == []
-
-
-def test_changing_what_cannot_be_read_is_a_failure(gone: str, cli: CommandLine) -> None:
     for command in (["next"], ["update", "--every", "30"]):
         done = cli("periodic", command[0], gone, *command[1:])
         assert done.code == 1
         assert done.err.startswith("Error: harbours:tides is not registered here")
+    assert cli("periodic", "remove", gone, "--yes").out == "removed  ebb\n"
+    assert delayq.periodic.unreadable() == []
 
 
 @pytest.mark.parametrize(
