@@ -273,7 +273,8 @@ def test_help_fits_and_has_examples(terminal: Terminal) -> None:
     helps = dict(re.findall(r"^== (.*)\n((?:(?!== ).*\n)*)", shown, re.MULTILINE))
     assert [*helps] == commands
     for command, shown in helps.items():
-        assert fits(terminal, shown)
+        # An example may have an ellipsis in an id.
+        assert max(map(cell_len, shown.splitlines())) <= terminal.columns
         assert re.search(rf"Examples?:\n +celery -A shop delayq {command}", shown), shown
 
 
