@@ -63,10 +63,13 @@ class Crontab:
     def _walls(self, wall: datetime) -> Iterator[datetime]:
         """Yield the matching times of the wall clock after that one."""
         for day in self._days(wall.date()):
+            passed = (wall.hour, wall.minute) if day == wall.date() else (-1, -1)
             for hour in self._hours:
-                if datetime.combine(day, time(hour, 59)) > wall:
-                    times = (datetime.combine(day, time(hour, minute)) for minute in self._minutes)
-                    yield from (each for each in times if each > wall)
+                if hour < passed[0]:
+                    continue
+                for minute in self._minutes:
+                    if (hour, minute) > passed:
+                        yield datetime.combine(day, time(hour, minute))
 
     def _days(self, first: date) -> Iterator[date]:
         """Yield the matching days from that one on."""
@@ -75,8 +78,8 @@ class Crontab:
             for month in sorted(given.month_of_year):
                 if (year, month) < (first.year, first.month):
                     continue
-                for number in range(1, monthrange(year, month)[1] + 1):
+                begin = first.day if (year, month) == (first.year, first.month) else 1
+                for number in range(begin, monthrange(year, month)[1] + 1):
                     day = date(year, month, number)
-                    on = number in given.day_of_month and day.isoweekday() % 7 in given.day_of_week
-                    if on and day >= first:
+                    if number in given.day_of_month and day.isoweekday() % 7 in given.day_of_week:
                         yield day
