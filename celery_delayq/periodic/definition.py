@@ -17,6 +17,7 @@ from celery.schedules import BaseSchedule, maybe_schedule
 from kombu.utils.json import dumps, loads
 
 from celery_delayq.errors import ConfigError, InvalidSchedule, RecordError
+from celery_delayq.model import retry_options, unique
 from celery_delayq.model.names import NOT_OWN_KEY, UTF8, is_own_key, is_utf8
 from celery_delayq.model.retry_policy import LONGEST
 from celery_delayq.periodic.schedules import Rule, clocked, rule_of
@@ -39,6 +40,12 @@ AHEAD = 2000
 #: Options of ``apply_async`` that an entry cannot have: its schedule and ticks decide them.
 _NOT_OPTIONS = frozenset(
     {"eta", "countdown", "task_id", "producer", "connection", "publisher", "args", "kwargs"}
+)
+
+#: Options of ``apply_async`` that an entry may have; a similar name is a mistake.
+_KNOWN_OPTIONS = (
+    *("exchange", "expires", "headers", "priority", "queue", "routing_key", "serializer"),
+    *("soft_time_limit", "time_limit", *unique.OPTIONS, *retry_options.OPTIONS),
 )
 
 #: Headers that Celery sets in each message of a task.
@@ -155,10 +162,10 @@ class Definition:
             raise ConfigError(f"end={end}: expected a time after start={start}")
         if wrongly := sorted(_NOT_OPTIONS & self.options.keys()):
             raise ConfigError(f"{', '.join(wrongly)}: no option of a periodic entry")
-        for name in sorted(self.options.keys() - {"queue", "priority", "headers", "expires"}):
-            # A message can have any other option, so only names like those of fields are refused.
-            meant = get_close_matches(name, [each.name for each in fields(self)], 1, 0.8)
-            if meant:
+        for name in sorted(self.options.keys() - _KNOWN_OPTIONS):
+            # A message can have any other option, so only names like known ones are refused.
+            known = (*(each.name for each in fields(self)), *_KNOWN_OPTIONS)
+            if meant := get_close_matches(name, known, 1, 0.8):
                 raise ConfigError(f"{name}: no option of a periodic entry; is {meant[0]} meant?")
         for what, is_valid, expected in _OPTIONS:
             value = self.options.get(what)
@@ -383,11 +390,8 @@ def changed_definition(
         )
     before = {each: getattr(old, each) for each in ("name", "source", *_CHANGEABLE)}
     # Without a value a field gets its default; a task has none, and is refused.
-    given: dict[str, Any] = {
-        what: value
-        for what, value in {**before, **changes}.items()
-        if value is not None or what == "task"
-    }
+    both: dict[str, Any] = {**before, **changes}
+    given = {what: value for what, value in both.items() if value is not None or what == "task"}
     if given.get("catch_up") != "all" and changes.get("catch_up_max") is None:
         given.pop("catch_up_max", None)
     [new] = schedule or [old.schedule]

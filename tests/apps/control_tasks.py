@@ -33,8 +33,8 @@ BUSY = (
     "paused_due",
     "unique",
     "duplicate_ids",
-    "waiting",
-    "running",
+    "ready_index",
+    "leased_index",
     "quarantined",
 )
 

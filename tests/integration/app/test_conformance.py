@@ -14,7 +14,6 @@ from tests.integration.conftest import MakeApp
 # Celery's result backend, with the newest redis-py.
 pytestmark = [
     pytest.mark.conformance,
-    pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning"),
 ]
 
 LEASE = {"lease": 1}

@@ -29,9 +29,6 @@ from tests.support.dead_letters import fill
 from tests.support.keyspace import snapshot
 from tests.support.proxy import Fault, Proxy
 
-# Of Celery's result backend with redis-py 8.
-pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
-
 ETA = datetime(2100, 1, 1, tzinfo=timezone.utc)
 
 #: How the id of a run of a periodic entry ends, and the name of a second message with one id.

@@ -19,9 +19,6 @@ from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.control_tasks import TIMEOUT, Scene, StartWorker, start, tasks_of
 from tests.integration.conftest import MakeApp
 
-# Celery's result backend, with the newest redis-py.
-pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
-
 #: What there is of a queue at one moment: Redis' clock in s, scheduled, ready.
 SAMPLE = """
 local time = redis.call('TIME')

@@ -21,9 +21,6 @@ from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, ready, stored
 from tests.support.context import TIMEOUT, Scene, StartWorker, starter
 
-# Celery's result backend, with the newest redis-py.
-pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
-
 ADA = {"user": "ada", "roles": ["reader", {"of": "Zürich\n"}], "n": 12345678901234567890}
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 PARENT = f"00-{TRACE_ID}-b7ad6b7169203331-01"

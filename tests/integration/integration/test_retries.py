@@ -14,9 +14,6 @@ from celery_delayq.model.retry_policy import Exponential
 from celery_delayq.testing import POOLS, wait_until
 from tests.apps.retry_tasks import TIMEOUT, Act, RetryScene
 
-# Celery's result backend, with the newest redis-py.
-pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
-
 
 def send(scene: RetryScene, task: str, *acts: Act, id: str = "", **options: Any) -> AsyncResult:
     """Send a task that ends as told; its id is its name unless it has another."""

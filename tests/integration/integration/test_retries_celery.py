@@ -15,9 +15,6 @@ from tests.apps.control_tasks import watching
 from tests.apps.retry_tasks import TIMEOUT, RetryScene, tasks_of
 from tests.integration.conftest import MakeApp
 
-# Celery's result backend, with the newest redis-py.
-pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
-
 
 @pytest.fixture
 def eager(make_app: MakeApp) -> Celery:

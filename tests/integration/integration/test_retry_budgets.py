@@ -11,9 +11,6 @@ from celery_delayq import DeadFilter, DelayQ
 from celery_delayq.testing import wait_until
 from tests.apps.retry_tasks import TIMEOUT, Act, RetryScene
 
-# Celery's result backend, with the newest redis-py.
-pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
-
 
 @pytest.fixture
 def quick(scene: RetryScene) -> Any:

@@ -280,7 +280,15 @@ def test_a_signature_says_what_it_is_called_with(app: Celery, delayq: DelayQ) ->
         delayq.periodic.add("b", 60, signature, ["other"])
 
 
-@pytest.mark.parametrize(("slip", "meant"), [("catchup", "catch_up"), ("time_zone", "timezone")])
+@pytest.mark.parametrize(
+    ("slip", "meant"),
+    [
+        ("catchup", "catch_up"),
+        ("time_zone", "timezone"),
+        ("qeue", "queue"),
+        ("uniqe_key", "unique_key"),
+    ],
+)
 def test_a_slip_of_the_pen_is_no_option(delayq: DelayQ, slip: str, meant: str) -> None:
     options: dict[str, Any] = {slip: "all"}
 

@@ -17,9 +17,6 @@ from tests.apps.control_tasks import TIMEOUT
 
 StartWorker = Callable[..., WorkerProcess]
 
-# Of Celery's result backend with redis-py 8.
-pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
-
 
 def states(app: Celery, *results: Any) -> list[str]:
     return [AsyncResult(result.id, app=app).state for result in results]

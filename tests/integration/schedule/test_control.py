@@ -23,7 +23,6 @@ from celery_delayq.testing.fixtures import RedisUnderTest
 # Celery's result backend, with the newest redis-py.
 pytestmark = [
     pytest.mark.each_server,
-    pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning"),
 ]
 
 

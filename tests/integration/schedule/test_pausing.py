@@ -17,9 +17,6 @@ from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.control_tasks import TIMEOUT, Scene, StartWorker, start, tasks_of
 from tests.integration.conftest import MakeApp
 
-# Celery's result backend, with the newest redis-py.
-pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
-
 #: Within which time an idle worker starts what goes on.
 AT_ONCE = 0.9
 

@@ -246,7 +246,6 @@ def test_unique_keys_are_worked_out_for_each(
     assert notes == set(range(20, 30) if policy in ("replace", "later") else range(10))
 
 
-@pytest.mark.filterwarnings("ignore:Call to deprecated setex")  # in Celery's backend
 def test_what_was_replaced_is_revoked(app: Celery, delayq: DelayQ) -> None:
     items = [Item((1, n), countdown=60, id=f"n{n}") for n in range(2)]
 

@@ -16,9 +16,6 @@ from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.control_tasks import TIMEOUT, Scene, StartWorker, start, tasks_of
 from tests.integration.conftest import MakeApp
 
-# Celery's result backend, with the newest redis-py.
-pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
-
 #: When a task is acknowledged.
 LATE, EARLY = True, False
 ACKS = pytest.mark.parametrize("late", [LATE, EARLY], ids=["late ack", "early ack"])

@@ -19,9 +19,6 @@ from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.control_tasks import TIMEOUT, Scene, StartWorker, start, tasks_of, watching
 from tests.integration.conftest import MakeApp
 
-# Celery's result backend, with the newest redis-py.
-pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
-
 
 @pytest.fixture
 def app(make_app: MakeApp) -> Celery:

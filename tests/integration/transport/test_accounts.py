@@ -19,9 +19,6 @@ from tests.integration.conftest import MakeApp
 from tests.support.accounts_page import PAGE, ROLES, with_rules
 from tests.support.cli import CommandLine
 
-# Celery's result backend, with the newest redis-py.
-pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
-
 
 @pytest.fixture
 def server(delayq_redis_factory: Callable[..., EmbeddedRedis]) -> EmbeddedRedis:

@@ -18,9 +18,6 @@ from tests.support.endings.cells import Outcome, World, cells, expected, worlds
 from tests.support.endings.stage import Stage
 from tests.support.proxy import Proxy
 
-# Celery's result backend, with the newest redis-py.
-pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
-
 #: What `make test` runs.
 SHORT = {
     World("prefork", "late", "running", "at once"),
