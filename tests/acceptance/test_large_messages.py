@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,9 +16,10 @@ from celery_delayq import DelayQ
 from celery_delayq.admin.stock_migration import to_stock
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.store.scripting import scripts
-from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
+from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp, make_app
+from tests.support.scene import start_worker
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(580)]
 
@@ -94,13 +94,14 @@ class Way:
 
     @contextmanager
     def worker(self, **env: str) -> Iterator[WorkerProcess]:
-        options = json.dumps({"delayq": {"lease": LEASE}})
-        worker = self._start(
-            "tests.apps.large_tasks",
-            pool="threads",
+        worker = start_worker(
+            self._start,
+            "large_tasks",
+            "threads",
             concurrency=1,
-            env={"TRANSPORT_OPTIONS": options, **env},
-            extra_args=[*FAST_START, f"--prefetch-multiplier={PREFETCH}"],
+            conf={"worker_prefetch_multiplier": PREFETCH},
+            delayq={"lease": LEASE},
+            env=env,
         )
         yield worker
         if worker.running:

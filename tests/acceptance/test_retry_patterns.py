@@ -13,9 +13,9 @@ from celery_delayq import DelayQ
 from celery_delayq.testing import FAST_START, POOLS, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.acceptance.conftest import MakeClient
-from tests.apps.control_tasks import Scene
 from tests.apps.pattern_tasks import Fate, Pattern, draw, fate_of, tasks_of
 from tests.support.faults.scale import SEED, scaled
+from tests.support.scene import Scene
 
 pytestmark = pytest.mark.full
 

@@ -8,27 +8,26 @@ import signal
 from collections.abc import Sequence
 from typing import Any
 
-from celery import Celery, chain, chord, group
+from celery import chain, chord, group
 from celery.exceptions import Ignore
 from celery.utils.log import get_task_logger
 from redis import Redis
 
 from celery_delayq import DelayQ
 from celery_delayq.model.context import context, current_context
+from tests.apps.settings import new_app
 
 logger = get_task_logger(__name__)
 
 #: Seconds until a retry or a child.
 SOON = 0.2
 
-app = Celery("context")
-app.conf.update(
-    broker_connection_retry_on_startup=True,
+app = new_app(
+    "context",
     result_extended=True,
     worker_task_log_format="%(levelname)s <%(delayq_context)s> %(message)s",
-    **json.loads(os.environ.get("CONTEXT_SETTINGS", "{}")),
 )
-delayq = DelayQ(app)
+delayq = DelayQ.of(app)
 
 
 class TryAgain(Exception):

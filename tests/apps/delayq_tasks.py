@@ -3,40 +3,30 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import Any
 
-from celery import Celery
 from redis import Redis
 
 from celery_delayq import DelayQ
+from tests.apps.settings import new_app
+from tests.support.keyspace import now_of
 
-app = Celery("delayed")
-app.conf.update(
-    broker_connection_retry_on_startup=True,
-    task_acks_late=True,
-    accept_content=["json", "yaml", "msgpack"],
-    broker_transport_options=json.loads(os.environ.get("TRANSPORT_OPTIONS", "{}")),
-)
-delayq = DelayQ(app)
-
-#: The list to which every run is written.
-LOG = "log"
+app = new_app("delayed", task_acks_late=True, accept_content=["json", "yaml", "msgpack"])
+delayq = DelayQ.of(app)
 
 
 def note(request: Any, **more: Any) -> None:
     """Write down one run: task, attempt, ETA, and the moment by Redis' clock in seconds."""
     with Redis.from_url(app.conf.result_backend) as client:
-        seconds, micros = client.time()
         run = {
             "id": request.id,
             "task": request.task,
             "retries": request.retries,
             "eta": request.eta,
-            "at": seconds + micros / 1e6,
+            "at": now_of(client),
             **more,
         }
-        client.rpush(LOG, json.dumps(run))
+        client.rpush("log", json.dumps(run))
 
 
 @app.task(bind=True, name="add", shared=False)

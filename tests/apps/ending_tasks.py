@@ -5,48 +5,33 @@ Gates and the ledger of runs are in a second Redis, which no fault touches.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import struct
 import sys
-import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from billiard.pool import Worker as PoolWorker
-from celery import Celery
 from celery.worker.control import inspect_command
 from kombu import Connection
 from redis import Redis
 
-from celery_delayq import DelayQ
 from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
+from celery_delayq.testing import WorkerProcess, wait_until
+from tests.apps.ledgers import ledger, wait_for
+from tests.apps.settings import new_app
 from tests.support.faults.ledger import Ledger
 from tests.support.faults.leftovers import ids_in, left_in
+from tests.support.scene import TIMEOUT, start_worker
 
-LEDGER = os.environ.get("ENDING_LEDGER", "redis://127.0.0.1:1")
-TIMEOUT = 60
-
-app = Celery("ending")
-app.conf.update(
-    broker_connection_retry_on_startup=True,
-    task_ignore_result=True,
-    task_store_errors_even_if_ignored=False,
-    **json.loads(os.environ.get("ENDING_SETTINGS", "{}")),
-)
-DelayQ(app)
-
-ledger = Ledger(LEDGER)
-gates = Redis.from_url(LEDGER)
+app = new_app("ending", task_ignore_result=True, task_store_errors_even_if_ignored=False)
 
 
 def _run(id: str, gate: str) -> None:
     number = ledger.started(id)
-    while gate and not gates.exists(f"gate:{gate}"):
-        time.sleep(0.01)
+    wait_for(gate)
     ledger.ended(id, number)
 
 
@@ -138,18 +123,16 @@ class Desk:
         """Start a worker with the given settings of Celery."""
         delayq = {"lease": lease, **self.options.get("delayq", {})}
         settings.setdefault("broker_transport_options", {**self.options, "delayq": delayq})
-        worker = self._start(
-            "tests.apps.ending_tasks:app",
-            pool=pool,
+        worker = start_worker(
+            self._start,
+            "ending_tasks",
+            pool,
+            conf=settings,
+            args=args,
+            env={"APP_LEDGER": self._ledger_url, **(env or {})},
             concurrency=concurrency,
             broker_url=url or self.url,
             result_backend=self._ledger_url,
-            env={
-                "ENDING_SETTINGS": json.dumps(settings),
-                "ENDING_LEDGER": self._ledger_url,
-                **(env or {}),
-            },
-            extra_args=[*FAST_START, *args],
             wait_ready=False,
         )
         self._workers.append(worker)
@@ -225,6 +208,12 @@ class Desk:
     def wait_empty(self, timeout: float = TIMEOUT) -> None:
         """Wait until the broker has no task any more."""
         wait_until(lambda: not self.left(), timeout, lambda: f"nothing to be left: {self.left()}")
+
+    def wait_done(self, ids: Sequence[str], twice: Iterable[str] = ()) -> None:
+        """Wait until all of *ids* have ended and nothing is left; only *twice* have run twice."""
+        self.wait_finished(ids)
+        self.wait_empty()
+        assert self.twice() == dict.fromkeys(twice, 2)
 
     def left(self) -> dict[str, set[str]]:
         """Return the ids of all tasks that the broker has, by state."""

@@ -2,61 +2,50 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from celery import Celery
 from kombu.exceptions import OperationalError
 
-from celery_delayq import DelayQ
-from tests.support.faults.ledger import Ledger
+from tests.apps.ledgers import ledger
+from tests.apps.settings import new_app
 
-app = Celery("faults")
-app.conf.update(
-    broker_connection_retry_on_startup=True,
-    task_ignore_result=True,
-    **json.loads(os.environ.get("FAULTS_SETTINGS", "{}")),
-)
-DelayQ(app, at_least_once=True)
-
-ledger = Ledger(os.environ.get("FAULTS_LEDGER", "redis://127.0.0.1:1"))
+app = new_app("faults", at_least_once=True, task_ignore_result=True)
 
 
-def key_of(request: Any) -> str:
-    """Return the key under which the ledger has this attempt."""
-    return f"{request.id}~{request.retries}" if request.retries else str(request.id)
+@contextmanager
+def running(request: Any) -> Iterator[tuple[str, int]]:
+    """Write into the ledger when a run starts and ends; yield the key of the attempt, and which."""
+    key = f"{request.id}~{request.retries}" if request.retries else str(request.id)
+    number = ledger.started(key)
+    yield key, number
+    ledger.ended(key, number)
 
 
 @app.task(bind=True, name="faults.work", shared=False)
 def work(self: Any, seconds: float = 0.0) -> None:
     """Take some time, idle."""
-    key = key_of(self.request)
-    number = ledger.started(key)
-    time.sleep(seconds)
-    ledger.ended(key, number)
+    with running(self.request):
+        time.sleep(seconds)
 
 
 @app.task(bind=True, name="faults.burn", shared=False)
 def burn(self: Any, seconds: float) -> None:
     """Take some time, computing: no greenlet runs meanwhile."""
-    key = key_of(self.request)
-    number = ledger.started(key)
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        pass
-    ledger.ended(key, number)
+    with running(self.request):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            pass
 
 
 @app.task(bind=True, name="faults.hang", shared=False)
 def hang(self: Any) -> None:
-    """Take long in a worker that is told so by its environment, and no time elsewhere."""
-    key = key_of(self.request)
-    number = ledger.started(key)
-    time.sleep(float(os.environ.get("FAULTS_HANG", "0")))
-    ledger.ended(key, number)
+    """Take long in a worker whose environment says so, and no time elsewhere."""
+    with running(self.request):
+        time.sleep(float(os.environ.get("FAULTS_HANG", "0")))
 
 
 @app.task(bind=True, name="faults.flaky", shared=False)
@@ -67,11 +56,9 @@ def flaky(self: Any, countdown: float) -> None:
     attempt again.
     """
     request = self.request
-    key = key_of(request)
-    number = ledger.started(key)
-    if not request.retries:
-        ledger.promised(f"{request.id}~1", countdown)
-    ledger.ended(key, number)
+    with running(request):
+        if not request.retries:
+            ledger.promised(f"{request.id}~1", countdown)
     if not request.retries:
         raise self.retry(countdown=countdown)
 
@@ -82,22 +69,18 @@ def relay(self: Any, countdown: float) -> None:
 
     One without a countdown could be sent twice by a second attempt, so there is only one.
     """
-    key = key_of(self.request)
-    number = ledger.started(key)
-    child = f"{key}-{number}"
-    ledger.promised(child, countdown, certain=False)
-    with suppress(OperationalError):
-        work.apply_async(countdown=countdown or None, task_id=child, retry=countdown > 0)
-        ledger.promised(child, countdown)
-    ledger.ended(key, number)
+    with running(self.request) as (key, number):
+        child = f"{key}-{number}"
+        ledger.promised(child, countdown, certain=False)
+        with suppress(OperationalError):
+            work.apply_async(countdown=countdown or None, task_id=child, retry=countdown > 0)
+            ledger.promised(child, countdown)
 
 
 @app.task(bind=True, name="faults.tell_clock", shared=False)
 def tell_clock(self: Any, seconds: float) -> None:
     """Print this process' clock, and how long a sleep takes by its monotonic clock."""
-    key = key_of(self.request)
-    number = ledger.started(key)
-    clock, begin = time.time(), time.monotonic()
-    time.sleep(seconds)
-    print(f"clock {clock:.3f} slept {time.monotonic() - begin:.3f}", flush=True)
-    ledger.ended(key, number)
+    with running(self.request):
+        clock, begin = time.time(), time.monotonic()
+        time.sleep(seconds)
+        print(f"clock {clock:.3f} slept {time.monotonic() - begin:.3f}", flush=True)

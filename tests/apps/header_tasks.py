@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
 from typing import Any
 
-from celery import Celery
 from celery.exceptions import Reject
 from celery.worker.request import Request
 from redis import Redis
 
-from celery_delayq import DelayQ
+from tests.apps.settings import new_app
 
-app = Celery("headers")
-app.conf.update(
-    broker_connection_retry_on_startup=True,
-    task_track_started=True,
-    worker_send_task_events=True,
-    **json.loads(os.environ.get("HEADER_SETTINGS", "{}")),
-)
-DelayQ(app, at_least_once=True)
+app = new_app("headers", at_least_once=True, task_track_started=True, worker_send_task_events=True)
 
 
 def note(request: Any) -> None:

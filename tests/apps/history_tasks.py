@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from typing import Any
 
-from celery import Celery
 from celery.exceptions import Ignore, Reject
 
-from celery_delayq import DelayQ
+from tests.apps.settings import new_app
 
-app = Celery("history")
-app.conf.update(
-    broker_connection_retry_on_startup=True,
-    **json.loads(os.environ.get("HISTORY_SETTINGS", "{}")),
-)
-DelayQ(app)
+app = new_app("history")
 
 
 @app.task(bind=True, name="history.end", max_retries=1, shared=False)

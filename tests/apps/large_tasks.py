@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 from threading import Event
 
-from celery import Celery
-
 from celery_delayq import DelayQ
+from tests.apps.settings import new_app
 
-app = Celery("large")
-app.conf.update(
-    broker_connection_retry_on_startup=True,
-    task_ignore_result=True,
-    broker_transport_options=json.loads(os.environ.get("TRANSPORT_OPTIONS", "{}")),
-)
-delayq = DelayQ(app, at_least_once=True)
+app = new_app("large", at_least_once=True, task_ignore_result=True)
+delayq = DelayQ.of(app)
 
 
 @app.task(name="large.task", shared=False)

@@ -9,28 +9,23 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from celery import Celery
 from celery.exceptions import Reject
 from kombu import Queue
 from redis import Redis
 
-from celery_delayq import DelayQ
 from celery_delayq.testing import wait_until
+from tests.apps.settings import SETTINGS, new_app
 
-SETTINGS = json.loads(os.environ.get("LEASE_SETTINGS", "{}"))
-
-app = Celery("leases")
-app.conf.broker_connection_retry_on_startup = True
-DelayQ(app, at_least_once=SETTINGS.pop("at_least_once", True))
-if "fleeting" in SETTINGS:
-    # A queue that goes with its consumer, and from which is not leased.
-    app.conf.task_queues = [Queue("celery"), Queue(SETTINGS.pop("fleeting"), auto_delete=True)]
-app.conf.update(SETTINGS)
+#: The name of a queue that goes with its consumer, and from which nothing is leased.
+fleeting = SETTINGS.pop("fleeting", None)
+app = new_app("leases", at_least_once=True)
+if fleeting is not None:
+    app.conf.task_queues = [Queue("celery"), Queue(fleeting, auto_delete=True)]
 
 
 def settings(**conf: Any) -> dict[str, str]:
     """Return the environment for a worker with these settings."""
-    return {"LEASE_SETTINGS": json.dumps(conf)}
+    return {"APP_SETTINGS": json.dumps(conf)}
 
 
 #: What each process holds, and what is written down, at one moment.

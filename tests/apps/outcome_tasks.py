@@ -1,56 +1,33 @@
-"""An app with one task for each way in which a task can end.
-
-Each waits for its gate first. Gates, the ledger of runs and the results are in a second Redis,
-which no fault touches.
-"""
+"""An app with one task for each way in which a task can end; each waits for its gate first."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import time
 from collections.abc import Callable
 from typing import Any
 
-from celery import Celery, Task
+from celery import Task
 from celery.exceptions import Ignore, Reject
-from redis import Redis
 
-from celery_delayq import DelayQ
 from celery_delayq.dispatch import lease_keeper
 from tests.apps import green_stacks  # noqa: F401, so that a worker which does not end says why
-from tests.support.faults.ledger import Ledger
+from tests.apps.ledgers import ledger, wait_for
+from tests.apps.settings import new_app
 
 # Where solo workers end side by side, the connection comes back when the last has ended its task.
 lease_keeper.PATIENCE = 60.0
-
-LEDGER = os.environ.get("OUTCOME_LEDGER", "redis://127.0.0.1:1")
 
 #: Seconds after its start when a limited task is ended: by then all others have started.
 LIMIT = 10.0
 #: Seconds until a retry: it is only to be seen in the schedule.
 RETRY = 3600
 
-app = Celery("outcome")
-app.conf.update(
-    broker_connection_retry_on_startup=True,
-    **json.loads(os.environ.get("OUTCOME_SETTINGS", "{}")),
-)
-DelayQ(app)
-
-ledger = Ledger(LEDGER)
-gates = Redis.from_url(LEDGER)
+app = new_app("outcome")
 
 
 class Failed(Exception):
     """What the tasks here raise."""
-
-
-def wait_for(gate: str) -> None:
-    """Return when a gate is open; "" is no gate."""
-    while gate and not gates.exists(f"gate:{gate}"):
-        time.sleep(0.01)
 
 
 def _task(name: str, *, gated: bool = True, **options: Any) -> Callable[..., Any]:

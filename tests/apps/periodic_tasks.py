@@ -6,21 +6,17 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
 from typing import Any
 
 from celery import Celery
 from redis import Redis
 
-from celery_delayq import DelayQ
-from celery_delayq.testing import FAST_START, WorkerProcess
-from tests.apps.control_tasks import Scene
+from celery_delayq.testing import WorkerProcess
+from tests.apps.settings import new_app
+from tests.support.scene import Scene, start_worker
+from tests.support.scene import StartWorker as StartWorker  # for the tests
 
 TIMEOUT = 60.0
-
-SETTINGS: dict[str, Any] = json.loads(os.environ.get("PERIODIC_SETTINGS", "{}"))
-
-StartWorker = Callable[..., WorkerProcess]
 
 #: Writes down that a tick runs, with Redis' clock in ms.
 NOTE = """
@@ -47,26 +43,13 @@ def tasks_of(app: Celery) -> Celery:
     return app
 
 
-app = Celery("periodic")
-app.conf.broker_connection_retry_on_startup = True
-DelayQ(app, at_least_once=True)
-app.conf.update(SETTINGS)
-tasks_of(app)
+app = tasks_of(new_app("periodic", at_least_once=True))
 
 
 def start(delayq_worker: StartWorker, pool: str = "threads", **options: Any) -> WorkerProcess:
-    """Start a worker; *conf* are Celery's settings, and *delayq* ours."""
+    """Start a worker that prefetches no more than it runs; see `start_worker`."""
     conf = {"worker_prefetch_multiplier": 1, **options.pop("conf", {})}
-    if "delayq" in options:
-        conf["broker_transport_options"] = {"delayq": options.pop("delayq")}
-    return delayq_worker(
-        "tests.apps.periodic_tasks:app",
-        pool=pool,
-        concurrency=options.pop("concurrency", 2),
-        extra_args=FAST_START,
-        env={"PERIODIC_SETTINGS": json.dumps(conf), **options.pop("env", {})},
-        **options,
-    )
+    return start_worker(delayq_worker, "periodic_tasks", pool, conf=conf, **options)
 
 
 class Diary(Scene):

@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from celery import Celery, Task, signals
@@ -19,14 +19,11 @@ from redis import Redis
 
 from celery_delayq import DelayQ
 from celery_delayq.model.retry_policy import Exponential
-from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
-from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.apps.control_tasks import TIMEOUT as TIMEOUT  # for the tests
-from tests.apps.control_tasks import Scene
-
-SETTINGS = json.loads(os.environ.get("RETRY_SETTINGS", "{}"))
-
-StartWorker = Callable[..., WorkerProcess]
+from celery_delayq.testing import wait_until
+from tests.apps.settings import SETTINGS, new_app
+from tests.support.keyspace import now_of
+from tests.support.scene import TIMEOUT as TIMEOUT  # for the tests
+from tests.support.scene import AppScene
 
 #: Where tasks write down what they do, if not where their results go.
 NOTES = os.environ.get("RETRY_NOTES", "")
@@ -114,12 +111,6 @@ class Unpicklable(Exception):
     def __init__(self, one: int, two: int) -> None:
         super().__init__("as told")
         self.one, self.two, self.lock = one, two, threading.Lock()
-
-
-def now_of(client: Redis) -> float:
-    """Return Redis' clock in seconds."""
-    seconds, micros = client.time()
-    return float(seconds + micros / 1e6)
 
 
 def half_a_tenth_more(retries: int) -> float:
@@ -227,21 +218,6 @@ def tasks_of(app: Celery) -> Celery:
     return app
 
 
-def new_app() -> Celery:
-    """Return the app of a worker, with what the environment says."""
-    settings = dict(SETTINGS)
-    app = Celery("retries")
-    app.conf.broker_connection_retry_on_startup = True
-    app.conf.worker_send_task_events = True
-    DelayQ(
-        app, at_least_once=settings.pop("at_least_once", True), retry=settings.pop("retry", None)
-    )
-    if "invalid" in settings:
-        app.task(name="invalid", shared=False, **settings.pop("invalid"))(deep)
-    app.conf.update(settings)
-    return tasks_of(app)
-
-
 @signals.task_retry.connect(dispatch_uid="retry_tasks.task_retry")
 def note_retry(sender: Any, request: Any, **_: Any) -> None:
     tell(sender.app, "task_retry", request)
@@ -259,38 +235,20 @@ def tell(app: Celery, what: str, request: Any) -> None:
             client.rpush("told", json.dumps([what, request.id, request.retries]))
 
 
-app = new_app()
-
-
-def start(delayq_worker: StartWorker, pool: str = "solo", **options: Any) -> WorkerProcess:
-    """Start a worker; *conf* are Celery's settings, and *delayq* ours."""
-    conf = {"worker_prefetch_multiplier": 1, **options.pop("conf", {})}
-    if "delayq" in options:
-        conf["broker_transport_options"] = {"delayq": options.pop("delayq")}
-    return delayq_worker(
-        "tests.apps.retry_tasks:app",
-        pool=pool,
-        concurrency=options.pop("concurrency", 2),
-        extra_args=(*FAST_START, *options.pop("args", ())),
-        env={"RETRY_SETTINGS": json.dumps(conf), **options.pop("env", {})},
-        **options,
-    )
+invalid = SETTINGS.pop("invalid", None)
+app = tasks_of(new_app("retries", at_least_once=True, worker_send_task_events=True))
+if invalid is not None:
+    app.task(name="invalid", shared=False, **invalid)(deep)
 
 
 #: Numbers of requests for messages: each is higher than the one before.
 REQUESTS = itertools.count(1)
 
 
-class RetryScene(Scene):
+class RetryScene(AppScene):
     """Sends tasks that are tried again, starts their workers, and shows their attempts."""
 
-    def __init__(self, redis: RedisUnderTest, app: Celery, worker: StartWorker) -> None:
-        super().__init__(redis)
-        self.app, self._worker = tasks_of(app), worker
-
-    def start(self, pool: str = "solo", **options: Any) -> WorkerProcess:
-        """Start a worker; see :func:`start`."""
-        return start(self._worker, pool, **options)
+    module, pool, concurrency = "retry_tasks", "solo", 2
 
     def send(self, task: str, *acts: Act, id: str = "a", **options: Any) -> AsyncResult:
         """Send a task that does these acts, one in each attempt."""

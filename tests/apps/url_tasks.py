@@ -1,18 +1,10 @@
-"""An app that is told its settings by the environment, whatever its broker is."""
+"""An app whose settings are given by the environment, whatever its broker is."""
 
 from __future__ import annotations
 
-import json
-import os
+from tests.apps.settings import new_app
 
-from celery import Celery
-
-from celery_delayq import DelayQ
-
-app = Celery("url")
-app.conf.broker_connection_retry_on_startup = True
-app.conf.update(json.loads(os.environ.get("URL_SETTINGS", "{}")))
-DelayQ(app)
+app = new_app("url")
 
 
 @app.task(name="url.add", shared=False)

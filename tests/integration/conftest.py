@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from celery import Celery
 from kombu import pools
+from redis import Redis
 
 from celery_delayq import DelayQ
 from celery_delayq.testing import WorkerProcess
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.postgres import PostgresServer, running_postgres
 from tests.support.proxy import Proxy
+from tests.support.scene import Control, Leases, StartWorker
 from tests.support.warm import Nursery, spawning
 
 if TYPE_CHECKING:
@@ -76,12 +78,41 @@ def delayq(app: Celery) -> DelayQ:
     return DelayQ.of(app)
 
 
+@pytest.fixture(name="add")
+def add_of_app(app: Celery) -> Any:
+    """The task of the app."""
+    return app.tasks["tasks.add"]
+
+
+@contextmanager
+def batch(app: Celery, **options: Any) -> Iterator[Any]:
+    """Yield a producer that sends in batches; the test is skipped where kombu has none."""
+    with app.producer_pool.acquire(block=True) as producer:
+        if not getattr(producer, "supports_batch_publish", False):
+            pytest.skip("this kombu has no Producer.batch")
+        with producer.batch(**options):
+            yield producer
+
+
+@contextmanager
+def module_app(app: Celery, redis: RedisUnderTest, broker: str) -> Iterator[None]:
+    """Have the app of a module use the Redis of this test, and forget its connections after it."""
+    app.conf.update(broker_url=broker, result_backend=redis.url)
+    yield
+    DelayQ.of(app).close()
+    app.close()
+    app.__dict__.pop("amqp", None)
+    app._pool = None
+    app._local.backend = None
+    pools.reset()
+
+
 @pytest.fixture
-def through(make_app: MakeApp) -> Iterator[Through]:
-    """Make a proxy before the server at a port, and the object of an app that uses it."""
+def through(make_app: MakeApp, delayq_redis: RedisUnderTest) -> Iterator[Through]:
+    """Make a proxy before the server, or that at a port, and the object of an app that uses it."""
     with ExitStack() as stack:
 
-        def make(port: int, **conf: Any) -> tuple[Proxy, DelayQ]:
+        def make(port: int = delayq_redis.port, **conf: Any) -> tuple[Proxy, DelayQ]:
             proxy = stack.enter_context(Proxy(port))
             app = make_app(broker=f"delayq+redis://127.0.0.1:{proxy.port}/0", **conf)
             return proxy, DelayQ.of(app)
@@ -90,14 +121,32 @@ def through(make_app: MakeApp) -> Iterator[Through]:
 
 
 @pytest.fixture
-def scene(
-    app: Celery, delayq_redis: RedisUnderTest, delayq_worker: Callable[..., WorkerProcess]
-) -> RetryScene:
-    """Tasks that are tried again, and their workers."""
-    # Here, since the module makes an app, which others would have as the current one.
-    from tests.apps.retry_tasks import RetryScene
+def redis(delayq_redis: RedisUnderTest) -> Redis:
+    """A client of the emptied server."""
+    return delayq_redis.client
 
-    return RetryScene(delayq_redis, app, delayq_worker)
+
+# Modules with tasks are imported by fixtures: others would have their apps as the current one.
+@pytest.fixture
+def scene(app: Celery, delayq_redis: RedisUnderTest, delayq_worker: StartWorker) -> RetryScene:
+    """Tasks that are tried again, and their workers."""
+    from tests.apps.retry_tasks import RetryScene, tasks_of
+
+    return RetryScene(delayq_redis, tasks_of(app), delayq_worker)
+
+
+@pytest.fixture
+def control(app: Celery, delayq_redis: RedisUnderTest, delayq_worker: StartWorker) -> Control:
+    """Tasks that are revoked, paused, replaced and held back, and their workers."""
+    from tests.apps.control_tasks import tasks_of
+
+    return Control(delayq_redis, tasks_of(app), delayq_worker)
+
+
+@pytest.fixture
+def leases(app: Celery, delayq_redis: RedisUnderTest, delayq_worker: StartWorker) -> Leases:
+    """Workers that write down what they hold."""
+    return Leases(delayq_redis, app, delayq_worker)
 
 
 @pytest.fixture
@@ -137,13 +186,13 @@ def query(url: str, statement: str) -> list[Any]:
     return rows
 
 
-def stored(redis: RedisUnderTest, queue: str = "celery") -> list[dict[str, Any]]:
+def stored(redis: Redis, queue: str = "celery") -> list[dict[str, Any]]:
     """Return the messages in the schedule of a queue, by when they are due."""
-    ids = redis.client.zrange(f"{{{queue}}}:due", 0, -1)
-    records = redis.client.hmget(f"{{{queue}}}:entries", ids) if ids else []
+    ids = redis.zrange(f"{{{queue}}}:due", 0, -1)
+    records = redis.hmget(f"{{{queue}}}:entries", ids) if ids else []
     return [json.loads(record.partition(b"\n")[2]) for record in records]
 
 
-def ready(redis: RedisUnderTest, key: str = "celery") -> list[dict[str, Any]]:
+def ready(redis: Redis, key: str = "celery") -> list[dict[str, Any]]:
     """Return the messages of a ready list, the next to be consumed first."""
-    return [json.loads(item) for item in reversed(redis.client.lrange(key, 0, -1))]
+    return [json.loads(item) for item in reversed(redis.lrange(key, 0, -1))]

@@ -94,6 +94,14 @@ def fill(
     return ids
 
 
+def reasons(delayq: DelayQ, queue: str = "celery") -> dict[bytes, str]:
+    """Return the reasons of the dead letters of a queue by message; each is there once."""
+    found = list(delayq.store.dead_letters.all(queue))
+    by_message = {dead_letter.message: dead_letter.reason for dead_letter in found}
+    assert len(by_message) == len(found), "each is dead-lettered once"
+    return by_message
+
+
 def dead_letters(delayq: DelayQ) -> dict[tuple[str, bytes], tuple[bytes, float]]:
     """Return the stored bytes of all dead letters, and when they died."""
     store = delayq.store

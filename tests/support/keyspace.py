@@ -28,6 +28,12 @@ return found
 """
 
 
+def now_of(client: Redis) -> float:
+    """Return Redis' clock in seconds."""
+    seconds, micros = client.time()
+    return float(seconds + micros / 1e6)
+
+
 def is_answer(key: bytes) -> bool:
     """Return whether a key keeps what was answered to a call, for a minute."""
     return b"}:answer:" in key or b"delayq:answer:" in key

@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from celery import Celery
 from redis import Redis
 
-from celery_delayq.testing import FAST_START, WorkerProcess
-
-APPS = Path(__file__).parents[1] / "apps"
+from celery_delayq.testing import WorkerProcess
+from tests.support import scene
+from tests.support.scene import StartWorker
 
 
 def start_worker(
-    workers: Callable[..., WorkerProcess], broker: str, settings: dict[str, Any], **options: Any
+    workers: StartWorker, broker: str, settings: dict[str, Any], **options: Any
 ) -> WorkerProcess:
     """Start a worker of ``url_tasks`` with the given settings."""
-    return workers(
-        "url_tasks:app",
-        **{
-            "broker_url": broker,
-            "pool": "solo",
-            "cwd": APPS,
-            "env": {"URL_SETTINGS": json.dumps(settings)},
-            "extra_args": FAST_START,
-            **options,
-        },
-    )
+    options = {"broker_url": broker, "pool": "solo", **options}
+    return scene.start_worker(workers, "url_tasks", conf=settings, **options)
 
 
 def send_late(app: Celery, seen_by: Redis) -> Any:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from redis import Redis
+
 from celery_delayq.schedule.schedule_many import Item
-from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import stored
 
 UTC = dt.timezone.utc
@@ -15,9 +16,9 @@ FAR = dt.datetime(2100, 1, 1, 12, tzinfo=UTC)
 TOKYO = dt.timezone(dt.timedelta(hours=9))
 
 
-def entries(redis: RedisUnderTest, queue: str = "celery") -> list[tuple[int, dict[str, Any]]]:
+def entries(redis: Redis, queue: str = "celery") -> list[tuple[int, dict[str, Any]]]:
     """Return due (ms) and message of what is scheduled, by due."""
-    found = redis.client.zrange(f"{{{queue}}}:due", 0, -1, withscores=True)
+    found = redis.zrange(f"{{{queue}}}:due", 0, -1, withscores=True)
     return list(zip((int(score) for _, score in found), stored(redis, queue), strict=True))
 
 
@@ -28,3 +29,11 @@ def one(number: Any, note: Any = None) -> None:
 def numbered(count: int, **more: Any) -> Iterator[Item]:
     """Yield items with ids of their own."""
     return (Item((n, n), countdown=60, id=f"n{n}", **more) for n in range(count))
+
+
+def meanwhile(count: int, before: int, do: Callable[[], object]) -> Iterator[Item]:
+    """Yield items as `numbered` does, and *do* something before one of them is taken."""
+    for n, item in enumerate(numbered(count)):
+        if n == before:
+            do()
+        yield item

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,19 @@ from celery_delayq.embedded.ports import free_port
 from celery_delayq.testing import ManagedProcess, wait_until
 
 MASTER_NAME = "departures"
+
+
+def replicated(
+    start: Callable[..., EmbeddedRedis], password: str
+) -> tuple[EmbeddedRedis, EmbeddedRedis]:
+    """Start a master and its replica; either may become the other's replica."""
+    options: dict[str, Any] = {"masterauth": password, "repl-diskless-sync-delay": 0}
+    master = start(password=password, options=options)
+    follows = {**options, "replicaof": f"127.0.0.1 {master.port}"}
+    replica = start(password=password, options=follows)
+    with replica.client() as client:
+        wait_until(lambda: client.info()["master_link_status"] == "up", 20, "the replica")
+    return master, replica
 
 
 class Sentinel(ManagedProcess):

@@ -45,7 +45,7 @@ def test_what_killed_workers_held_goes_back_where_it_was(
     assert (moved.total, moved.ready, moved.gone, moved.left, moved.held) == (9, 9, 0, 0, 0)
 
     def ids(key: str) -> list[str]:
-        return [message["headers"]["id"] for message in ready(delayq_redis, key)]
+        return [message["headers"]["id"] for message in ready(delayq_redis.client, key)]
 
     # To run next: what was quarantined, then of each process in the order in which it was leased.
     assert ids("celery") == ["id-4", "id-6", "id-0", "id-2", "later"]
@@ -79,7 +79,7 @@ def test_what_is_leased_goes_back_in_batches_to_the_lists_of_its_queue(
     assert store.leases.held("celery", "me")
     list(to_stock(app))
 
-    messages = ready(delayq_redis, "celery:5")
+    messages = ready(delayq_redis.client, "celery:5")
     assert [m["headers"]["id"] for m in messages] == [f"id-{n}" for n in range(350)]
     assert not redis.exists("{celery}:leased:me")
 
@@ -94,7 +94,7 @@ def test_what_a_retry_has_replaced_does_not_go_back(
     moved = list(to_stock(app))[-1]
 
     assert (moved.total, moved.ready, moved.gone) == (1, 0, 1)
-    assert ready(delayq_redis) == []
+    assert ready(delayq_redis.client) == []
 
 
 def test_an_unreadable_quarantined_becomes_a_dead_letter(
@@ -159,5 +159,5 @@ def test_what_living_workers_of_other_queues_hold_stays_with_them(
             process.log.split()
         )
 
-    assert len(ready(delayq_redis)) == 2
+    assert len(ready(delayq_redis.client)) == 2
     assert [queue.leased for queue in delayq.stats().queues] == [0, 1]

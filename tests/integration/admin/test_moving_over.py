@@ -17,6 +17,7 @@ from celery_delayq.testing import ManagedProcess, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import ready, stored
 from tests.support.keyspace import snapshot
+from tests.support.scene import start_worker
 
 StartWorker = Callable[..., WorkerProcess]
 
@@ -30,7 +31,7 @@ def hold(delayq_redis: RedisUnderTest, start_stock: StartWorker, count: int) -> 
 
 def hold_all(delayq_redis: RedisUnderTest) -> None:
     """Move all that is ready to where a killed stock worker leaves it."""
-    for message in ready(delayq_redis):
+    for message in ready(delayq_redis.client):
         tag = message["properties"]["delivery_tag"]
         delayq_redis.client.hset("unacked", tag, json.dumps([message, "", "celery"]))
         delayq_redis.client.zadd("unacked_index", {tag: 1})
@@ -55,8 +56,8 @@ def test_what_a_stock_worker_held_moves_to_the_schedule(
     moved = list(from_stock(app))[-1]
 
     assert (moved.total, moved.scheduled, moved.ready, moved.left) == (40, 40, 0, 0)
-    assert {m["headers"]["id"] for m in stored(delayq_redis)} == {f"id-{n}" for n in range(40)}
-    assert all(m["headers"]["eta"] is None for m in stored(delayq_redis))
+    etas = {m["headers"]["id"]: m["headers"]["eta"] for m in stored(delayq_redis.client)}
+    assert etas == dict.fromkeys(f"id-{n}" for n in range(40))
     assert delayq.count(task="stock.add") == 40
     state = snapshot(delayq_redis.client)
     assert "unacked" not in state
@@ -70,13 +71,13 @@ def test_a_held_message_without_a_future_eta_goes_to_ready(
     past = dt.datetime(2001, 1, 1, tzinfo=dt.timezone.utc)
     stock.send_task("t", task_id="none")
     stock.send_task("t", task_id="past", eta=past)
-    originals = {message["headers"]["id"]: message for message in ready(delayq_redis)}
+    originals = {message["headers"]["id"]: message for message in ready(delayq_redis.client)}
     hold_all(delayq_redis)
 
     moved = list(from_stock(app))[-1]
 
     assert (moved.ready, moved.scheduled) == (2, 0)
-    by_id = {m["headers"]["id"]: m for m in ready(delayq_redis)}
+    by_id = {m["headers"]["id"]: m for m in ready(delayq_redis.client)}
     assert by_id["none"] == originals["none"]
     assert by_id["past"]["headers"]["eta"] is None
 
@@ -112,14 +113,14 @@ def test_the_schedule_goes_back_as_stock_messages(
     moved = list(to_stock(app))[-1]
 
     assert (moved.total, moved.ready, moved.left) == (31, 31, 0)
-    messages = ready(delayq_redis)
+    messages = ready(delayq_redis.client)
     assert {m["headers"]["id"] for m in messages} == {f"id-{n}" for n in range(30)}
     for message in messages:
         assert message["headers"]["eta"] == eta.isoformat()
         assert message["headers"]["empty"] == []
         assert message["headers"]["big"] == 12345678901234567
         assert "delayq" not in message["properties"]
-    assert [m["headers"]["id"] for m in ready(delayq_redis, "other\x06\x169")] == ["urgent"]
+    assert [m["headers"]["id"] for m in ready(delayq_redis.client, "other\x06\x169")] == ["urgent"]
     assert delayq.count() == 0
     left = {key for key in snapshot(delayq_redis.client) if not key.startswith("_kombu.")}
     wakes = {"{celery}:wake", "{other}:wake"}
@@ -143,7 +144,7 @@ def test_what_cannot_be_read_stays_in_the_schedule_and_keeps_nobody_busy(
 
     assert len(moved) < 10
     assert (moved[-1].ready, moved[-1].left, moved[-1].gone) == (1, 1, 0)
-    assert [message["headers"]["id"] for message in ready(delayq_redis)] == ["whole"]
+    assert [message["headers"]["id"] for message in ready(delayq_redis.client)] == ["whole"]
     assert redis.zrange("{celery}:due", 0, -1) == [b"broken"]
 
 
@@ -174,7 +175,7 @@ def test_moving_may_be_interrupted_and_repeated(
     list(direction(app))
 
     ids = sorted(f"id-{n}" for n in range(number))
-    where = stored(delayq_redis) if direction is from_stock else ready(delayq_redis)
+    where = stored(delayq_redis.client) if direction is from_stock else ready(delayq_redis.client)
     assert sorted(m["headers"]["id"] for m in where) == ids
     assert not delayq_redis.client.exists("unacked")
 
@@ -236,11 +237,7 @@ def test_what_a_stock_worker_held_is_adopted_after_its_visibility_timeout(
         "unacked_restore_interval": 0.5,
         "unacked_restore_throttle": 1,
     }
-    delayq_worker(
-        "tests.apps.delayq_tasks:app",
-        pool="solo",
-        env={"TRANSPORT_OPTIONS": json.dumps(options)},
-    )
+    start_worker(delayq_worker, "delayq_tasks", "solo", conf={"broker_transport_options": options})
 
     # Kombu before 5.7 looks every ten seconds, at ten messages each.
     wait_until(lambda: delayq.count() == 20, timeout=100, what="all are scheduled")

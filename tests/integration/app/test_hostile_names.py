@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from redis import Redis
 
 from celery_delayq import DelayQ, Filter, Item, Outcome
 from celery_delayq.admin.repair import check
@@ -15,7 +16,6 @@ from celery_delayq.errors import DelayQError, InvalidOption
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import DEFAULT_SEP
-from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
 from tests.support.keyspace import snapshot
 
@@ -57,7 +57,7 @@ CALLS: dict[str, Callable[[DelayQ, Any, str], Any]] = {
     "group_id": lambda _, add, name: add.apply_async(group_id=name),
     "unique_key": lambda _, add, name: add.apply_async(unique_key=lambda *_: name, countdown=60),
     "argument": lambda _, add, name: add.apply_async((name,), unique_key="{0}"),
-    "task": lambda delayq, _, name: app_of(delayq).send_task(name, countdown=60),
+    "task": lambda delayq, _, name: delayq.app.send_task(name, countdown=60),
     "item's id": lambda delayq, add, name: many(delayq, add, Item(id=name)),
     "item's version": lambda delayq, add, name: many(delayq, add, Item(id="a", version=name)),
     "item's queue": lambda delayq, add, name: many(delayq, add, Item(queue=name)),
@@ -80,7 +80,7 @@ CALLS: dict[str, Callable[[DelayQ, Any, str], Any]] = {
     "pause, queue": lambda delayq, _, name: delayq.pause(queue=name),
     "pause, task": lambda delayq, _, name: delayq.pause(task=name),
     "resume": lambda delayq, _, name: delayq.resume(task=name),
-    "revoke": lambda delayq, _, name: app_of(delayq).control.revoke(name),
+    "revoke": lambda delayq, _, name: delayq.app.control.revoke(name),
     "dead_letter": lambda delayq, _, name: delayq.dead_letter(name),
     "dead_letters": lambda delayq, _, name: [*delayq.dead_letters(queue=name)],
     "replay": lambda delayq, _, name: delayq.replay(name),
@@ -98,11 +98,6 @@ CALLS: dict[str, Callable[[DelayQ, Any, str], Any]] = {
     "periodic.run_now": lambda delayq, _, name: delayq.periodic.run_now(name),
     "periodic.next": lambda delayq, _, name: delayq.periodic.next(name),
 }
-
-
-def app_of(delayq: DelayQ) -> Celery:
-    assert delayq.app is not None
-    return delayq.app
 
 
 def many(delayq: DelayQ, task: Any, item: Item) -> None:
@@ -126,35 +121,33 @@ def add(app: Celery) -> Any:
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_text_that_no_key_can_hold_is_refused_by_name(
-    call: str, delayq: DelayQ, add: Any, delayq_redis: RedisUnderTest
+    call: str, delayq: DelayQ, add: Any, redis: Redis
 ) -> None:
     add.apply_async(task_id="first", countdown=60)
-    before = snapshot(delayq_redis.client)
+    before = snapshot(redis)
 
     with pytest.raises(DelayQError, match=r"a\\ud800b.*: expected a text that UTF-8 can hold"):
         CALLS[call](delayq, add, LONE)
 
-    assert snapshot(delayq_redis.client) == before
+    assert snapshot(redis) == before
 
 
 @pytest.mark.parametrize("call", ["task_id", "task_id, at once", "queue", "exchange", "root_id"])
-def test_the_transport_alone_refuses_it_too(
-    call: str, make_app: MakeApp, delayq_redis: RedisUnderTest
-) -> None:
+def test_the_transport_alone_refuses_it_too(call: str, make_app: MakeApp, redis: Redis) -> None:
     app = make_app(extension=False, result_backend=None)
     add = app.task(name="tasks.any", shared=False)(anything)
     add.apply_async(task_id="first", countdown=60)
-    before = snapshot(delayq_redis.client)
+    before = snapshot(redis)
 
     with pytest.raises(DelayQError, match=r"a\\ud800b.*: expected a text that UTF-8 can hold"):
         CALLS[call](DelayQ(), add, LONE)
 
-    assert snapshot(delayq_redis.client) == before
+    assert snapshot(redis) == before
 
 
 @pytest.mark.parametrize("name", ["delayq:clock", "{celery}:due", "{celery}:leased:me"])
 def test_a_queue_whose_list_would_be_a_key_of_ours_is_refused(
-    name: str, make_app: MakeApp, delayq_redis: RedisUnderTest
+    name: str, make_app: MakeApp, redis: Redis
 ) -> None:
     for extension in (True, False):
         app = make_app(extension=extension)
@@ -164,10 +157,10 @@ def test_a_queue_whose_list_would_be_a_key_of_ours_is_refused(
     for call in ("item's queue", "entries", "pause, queue", "replay to", "periodic, queue"):
         with pytest.raises(DelayQError, match="would be a key of celery_delayq"):
             CALLS[call](DelayQ.of(make_app()), "tasks.other", name)
-    assert snapshot(delayq_redis.client) == {}
+    assert snapshot(redis) == {}
 
     app.send_task("tasks.add", (1, 2), queue="{orders}:high")
-    assert delayq_redis.client.llen("{orders}:high") == 1
+    assert redis.llen("{orders}:high") == 1
 
 
 def test_arguments_and_headers_may_be_any_text(delayq: DelayQ, add: Any) -> None:
@@ -181,9 +174,7 @@ def test_arguments_and_headers_may_be_any_text(delayq: DelayQ, add: Any) -> None
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_any_other_name_is_one_like_all(
-    name: str, app: Celery, delayq: DelayQ, add: Any, delayq_redis: RedisUnderTest
-) -> None:
+def test_any_other_name_is_one_like_all(name: str, app: Celery, delayq: DelayQ, add: Any) -> None:
     text = NAMES[name]
     options: dict[str, Any] = {
         "queue": text,
@@ -212,14 +203,14 @@ def test_any_other_name_is_one_like_all(
 
 
 def test_dead_letters_of_any_name_go_to_a_database_and_come_back(
-    delayq: DelayQ, database: str, delayq_redis: RedisUnderTest
+    delayq: DelayQ, database: str, redis: Redis
 ) -> None:
     for name in NAMES.values():
         headers = {"id": name, "task": name, "root_id": name, "group": name}
         details = dict.fromkeys(("exception", "message", "traceback", "worker"), name)
         for message in (json.dumps({"headers": headers}).encode(), b"none\xff" + name.encode()):
             delayq.store.add_dead_letter(name, name, name, message, json.dumps(details).encode())
-    before = snapshot(delayq_redis.client)
+    before = snapshot(redis)
     assert len([*delayq.dead_letters()]) == 2 * len(NAMES)
     assert all(delayq.count_dead(queue=name, task=name) == 1 for name in NAMES.values())
 
@@ -228,7 +219,7 @@ def test_dead_letters_of_any_name_go_to_a_database_and_come_back(
     for name in NAMES.values():
         assert delayq.import_dead(database, DeadFilter(queue=name)).outcomes == {"restored": 2}
 
-    assert snapshot(delayq_redis.client) == before
+    assert snapshot(redis) == before
 
 
 def test_log_lines_hold_no_controls_of_an_id(

@@ -20,9 +20,8 @@ from celery_delayq.periodic import policy as policy
 from celery_delayq.periodic.firing import TickScheduler, stored
 from celery_delayq.settings import Settings
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.integration.conftest import MakeApp
+from tests.integration.conftest import Through
 from tests.support.dead_letters import fill, message
-from tests.support.proxy import Proxy
 
 #: How many messages there are, and how many characters the argument of each has.
 COUNT, SIZE = 12, 200_000
@@ -215,14 +214,13 @@ NEEDS_BATCH = pytest.mark.skipif(
     ],
 )
 def test_no_call_has_much_more_than_a_megabyte(
-    name: str, make_app: MakeApp, delayq_redis: RedisUnderTest, tmp_path: Path
+    name: str, app: Celery, through: Through, delayq_redis: RedisUnderTest, tmp_path: Path
 ) -> None:
     operation = OPERATIONS[name]
-    with Proxy(delayq_redis.port) as proxy:
-        through = make_app(broker=f"delayq+redis://127.0.0.1:{proxy.port}/0")
-        stage = Stage(through, make_app(), delayq_redis, tmp_path)
-        operation.prepare(stage)
+    proxy, delayq = through()
+    stage = Stage(delayq.app, app, delayq_redis, tmp_path)
+    operation.prepare(stage)
 
-        assert operation.make(stage) == COUNT
+    assert operation.make(stage) == COUNT
 
-        assert {call: size for call, size in proxy.largest.items() if size > operation.most} == {}
+    assert {call: size for call, size in proxy.largest.items() if size > operation.most} == {}

@@ -24,10 +24,10 @@ from celery_delayq.periodic.client import PeriodicTasks
 from celery_delayq.periodic.definition import Definition
 from celery_delayq.periodic.importers import FoundEntry, take_over
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.integration.conftest import MakeApp
+from tests.integration.conftest import Through
 from tests.support.dead_letters import fill
 from tests.support.keyspace import snapshot
-from tests.support.proxy import Fault, Proxy
+from tests.support.proxy import Fault
 
 ETA = datetime(2100, 1, 1, tzinfo=timezone.utc)
 
@@ -281,7 +281,10 @@ def revoked_ids() -> Iterator[list[str]]:
 
 
 #: Those that run in each tier: one of each way in which a repeat may go wrong.
-SHORT = {"cancel_all", "cancel_ids", "pause, task", "import_from", "import_dead", "purge_all"}
+SHORT = {
+    *("cancel", "cancel_all", "cancel_ids", "reschedule, by", "pause, task"),
+    *("import_from", "import_dead", "purge_all"),
+}
 
 
 @pytest.mark.parametrize(
@@ -289,37 +292,35 @@ SHORT = {"cancel_all", "cancel_ids", "pause, task", "import_from", "import_dead"
     [pytest.param(name, marks=() if name in SHORT else pytest.mark.full) for name in OPERATIONS],
 )
 def test_a_lost_reply_changes_nothing_of_what_is_done_and_told(
-    name: str, make_app: MakeApp, delayq_redis: RedisUnderTest, tmp_path: Path
+    name: str, app: Celery, through: Through, delayq_redis: RedisUnderTest, tmp_path: Path
 ) -> None:
-    operation, direct = OPERATIONS[name], make_app()
-    with Proxy(delayq_redis.port) as proxy:
-        through = make_app(broker=f"delayq+redis://127.0.0.1:{proxy.port}/0")
-        delayq = DelayQ.of(through)
+    operation = OPERATIONS[name]
+    proxy, delayq = through()
 
-        def run(which: str, *lost: Any) -> Seen:
-            delayq_redis.client.flushall()
-            folder = tmp_path / which.replace("/", "-")
-            folder.mkdir()
-            operation.prepare(Stage(direct, delayq_redis, folder))
-            delayq.count()
-            proxy.traffic.clear()
-            rules = [proxy.on(what, Fault.DROP_REPLY, nth=nth) for what, nth in lost]
-            stage = Stage(through, delayq_redis, folder)
-            with revoked_ids() as ids:
-                returned = operation.make(delayq, stage)
-            assert all(rule.fired.is_set() for rule in rules)
-            proxy.forget_rules()
-            return Seen(returned, left_in(stage), sorted(ids))
+    def run(which: str, *lost: Any) -> Seen:
+        delayq_redis.client.flushall()
+        folder = tmp_path / which.replace("/", "-")
+        folder.mkdir()
+        operation.prepare(Stage(app, delayq_redis, folder))
+        delayq.count()
+        proxy.traffic.clear()
+        rules = [proxy.on(what, Fault.DROP_REPLY, nth=nth) for what, nth in lost]
+        stage = Stage(delayq.app, delayq_redis, folder)
+        with revoked_ids() as ids:
+            returned = operation.make(delayq, stage)
+        assert all(rule.fired.is_set() for rule in rules)
+        proxy.forget_rules()
+        return Seen(returned, left_in(stage), sorted(ids))
 
-        run("first")  # so that Redis knows the scripts
-        expected = run("undisturbed")
-        calls = [
-            (what, nth)
-            for what, times in sorted(proxy.traffic.items())
-            if what not in APART
-            for nth in range(1, times + 1)
-        ]
-        assert calls
-        for what, nth in calls:
-            seen = run(f"{what} {nth}", (what, nth))
-            assert seen == expected, f"the reply to {what}, call {nth}, was lost"
+    run("first")  # so that Redis knows the scripts
+    expected = run("undisturbed")
+    calls = [
+        (what, nth)
+        for what, times in sorted(proxy.traffic.items())
+        if what not in APART
+        for nth in range(1, times + 1)
+    ]
+    assert calls
+    for what, nth in calls:
+        seen = run(f"{what} {nth}", (what, nth))
+        assert seen == expected, f"the reply to {what}, call {nth}, was lost"

@@ -43,8 +43,8 @@ def test_ids_are_replayed_and_each_is_told(
         "not replayed  twelve  unknown: there is no such dead letter, or no more\n",
     )
     assert dead_ids(delayq) == ["twelve"]
-    assert [each["headers"]["id"] for each in ready(delayq_redis)] == ["nine", "ten"]
-    assert ready(delayq_redis)[0]["headers"]["retries"] == 0
+    assert [each["headers"]["id"] for each in ready(delayq_redis.client)] == ["nine", "ten"]
+    assert ready(delayq_redis.client)[0]["headers"]["retries"] == 0
 
 
 @pytest.mark.usefixtures("four_dead_letters")
@@ -92,7 +92,7 @@ def test_all_that_a_filter_means_are_replayed(
 
     done = cli("dead", "replay", "--task", "shop.mail", "--to-queue", "bills", "--yes")
     assert (done.code, done.out) == (0, "2 dead letters replayed to queue bills.\n")
-    assert len(ready(delayq_redis, "bills")) == 2
+    assert len(ready(delayq_redis.client, "bills")) == 2
     told = cli("dead", "replay", "--all", "--yes", "--json")
     assert (told.code, told.json) == (0, {"dry_run": False, "total": 2, "outcomes": {"done": 2}})
     assert dead_ids(delayq) == []

@@ -82,7 +82,7 @@ def test_it_may_run_later(delayq: DelayQ, scene: RetryScene, delayq_redis: Redis
     assert abs(found["eta"].due - eta) < dt.timedelta(milliseconds=2)
     assert found["text"].due == found["eta"].due
     assert scene.ready() == ["past"]
-    assert [each["headers"]["eta"] for each in stored(delayq_redis)] == [None] * 3
+    assert [each["headers"]["eta"] for each in stored(delayq_redis.client)] == [None] * 3
 
 
 def test_what_is_changed_is_what_its_retries_have_too(delayq: DelayQ, scene: RetryScene) -> None:
@@ -102,12 +102,12 @@ def test_the_rest_of_a_message_stays(
 ) -> None:
     options: dict[str, Any] = {"headers": {"customer": "us"}, "retry_intervals": [5], "priority": 6}
     scene.send("plain", "done", link=app.tasks["plain"].si(), **options)
-    [sent] = ready(delayq_redis, "celery\x06\x166")
+    [sent] = ready(delayq_redis.client, "celery\x06\x166")
     scene.dead_letter_ready()
 
     delayq.replay("a")
 
-    [found] = ready(delayq_redis, "celery\x06\x166")
+    [found] = ready(delayq_redis.client, "celery\x06\x166")
     assert found["body"] == sent["body"]
     assert found["headers"] == sent["headers"]
     tags = {"delivery_tag", "delayq"}
@@ -176,7 +176,8 @@ def test_what_has_expired_runs_all_the_same(
     scene.wait_past(scene.now() + 0.3)
 
     delayq.replay_all(DeadFilter(), everything=True)
-    messages = {each["headers"]["id"]: each["headers"]["expires"] for each in ready(delayq_redis)}
+    headers = [each["headers"] for each in ready(delayq_redis.client)]
+    messages = {each["id"]: each["expires"] for each in headers}
     assert messages["has passed"] is None
     assert messages["to come"] is not None
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from celery import Celery
@@ -30,8 +28,8 @@ StartDispatcher = Callable[..., DispatcherThread]
 
 
 @pytest.fixture
-def store(delayq_redis: RedisUnderTest) -> Store:
-    return Store(delayq_redis.client, Keys(), Layout())
+def store(redis: Redis) -> Store:
+    return Store(redis, Keys(), Layout())
 
 
 @pytest.fixture
@@ -47,10 +45,7 @@ def dispatcher(delayq_redis: RedisUnderTest) -> Iterator[StartDispatcher]:
         started.append(thread)
         thread.start()
         wait_until(
-            lambda: (
-                len(delayq_redis.client.pubsub_numsub(Keys().wake))
-                and delayq_redis.client.pubsub_numsub(Keys().wake)[0][1] >= len(started)
-            ),
+            lambda: delayq_redis.client.pubsub_numsub(Keys().wake)[0][1] >= len(started),
             what="the dispatcher listens",
         )
         return thread
@@ -192,44 +187,26 @@ def test_a_dispatcher_outlives_redis(
     assert caplog.text.count("Redis is away") == 1
 
 
-@pytest.fixture
-def app_file(tmp_path: Path, delayq_broker_url: str) -> Path:
-    """An app module as a user would write it."""
-    text = f"""
-from celery import Celery
-from celery_delayq import DelayQ
-app = Celery("shop", broker={delayq_broker_url!r})
-DelayQ(app)
-"""
-    (tmp_path / "shop.py").write_text(text)
-    return tmp_path
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_dispatcher_as_a_process_stops_cleanly(
-    app_file: Path, app: Celery, delayq_redis: RedisUnderTest, number: signal.Signals
+    shop: list[str], app: Celery, redis: Redis, number: signal.Signals
 ) -> None:
-    command = [sys.executable, "-m", "celery", "-A", "shop", "delayq", "dispatch"]
-    with ManagedProcess(command, cwd=app_file) as process:
+    with ManagedProcess([*shop, "dispatch"]) as process:
         process.wait_log("dispatching")
         app.tasks["tasks.add"].apply_async((1, 2), countdown=0.2)
-        wait_until(lambda: ready(delayq_redis), what="it is promoted")
+        wait_until(lambda: ready(redis), what="it is promoted")
         process.send_signal(number)
         assert process.wait(timeout=10) == 0
         assert "stopped: 1 promoted" in process.log
 
 
-def test_without_dispatch_a_consumer_promotes_nothing(
-    make_app: MakeApp, delayq_redis: RedisUnderTest
-) -> None:
+def test_without_dispatch_a_consumer_promotes_nothing(make_app: MakeApp) -> None:
     app = make_app(broker_transport_options={"delayq": {"dispatch": False}})
     with app.connection_for_read() as connection, app.amqp.TaskConsumer(connection.channel()):
         assert not [t for t in threading.enumerate() if t.name == "delayq-dispatcher"]
 
 
-def test_a_consumer_promotes_while_it_consumes_and_no_longer(
-    app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest
-) -> None:
+def test_a_consumer_promotes_while_it_consumes_and_no_longer(app: Celery, delayq: DelayQ) -> None:
     def dispatchers() -> list[threading.Thread]:
         return [t for t in threading.enumerate() if t.name == "delayq-dispatcher"]
 

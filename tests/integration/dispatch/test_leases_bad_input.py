@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import fields
 from typing import Any
 
 import pytest
 from kombu import Connection, Consumer, Queue
+from redis import Redis
 
 from celery_delayq.dispatch.acks import Tally
 from celery_delayq.dispatch.lease_keeper import LeaseKeeper
 from celery_delayq.settings import Settings
 from celery_delayq.testing import wait_until
-from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.lease_tasks import held
+from tests.integration.dispatch.conftest import drain, publish
 from tests.support.keyspace import snapshot
 
 
 @pytest.fixture
-def channel(delayq_broker_url: str) -> Iterator[Any]:
-    with Connection(delayq_broker_url) as connection:
-        channel = connection.channel()
-        # A keeper belongs to the process: others may have counted before.
-        for each in fields(Tally):
-            setattr(channel.keeper.tally, each.name, 0)
-        yield channel
-        channel.close()
+def channel(connection: Connection) -> Iterator[Any]:
+    channel = connection.channel()
+    # A keeper belongs to the process: others may have counted before.
+    for each in fields(Tally):
+        setattr(channel.keeper.tally, each.name, 0)
+    yield channel
+    channel.close()
 
 
 def get(channel: Any) -> Any:
@@ -37,79 +35,69 @@ def get(channel: Any) -> Any:
     return queue.get()
 
 
-def publish(channel: Any, number: int) -> None:
-    producer = channel.connection.client.Producer()
-    for n in range(number):
-        producer.publish(str(n), routing_key="a", declare=[Queue("a")])
-
-
 def test_an_ack_for_what_was_requeued_does_nothing_and_is_counted(
-    channel: Any, delayq_redis: RedisUnderTest
+    channel: Any, redis: Redis
 ) -> None:
-    publish(channel, 1)
+    publish(channel.connection.client, "a", 1)
     message = get(channel)
     channel.basic_reject(message.delivery_tag, requeue=True)
-    before = snapshot(delayq_redis.client)
-    assert delayq_redis.client.llen("a") == 1
+    before = snapshot(redis)
+    assert redis.llen("a") == 1
 
     channel.basic_ack(message.delivery_tag)
     channel.basic_reject(message.delivery_tag, requeue=False)
     channel.basic_reject(message.delivery_tag, requeue=True)
     channel.keeper.acks.drain(channel.store)
 
-    assert snapshot(delayq_redis.client) == before
+    assert snapshot(redis) == before
     assert channel.keeper.tally == Tally(foreign_acks=3)
 
 
-def test_acknowledging_twice_counts_once(channel: Any, delayq_redis: RedisUnderTest) -> None:
-    publish(channel, 1)
+def test_acknowledging_twice_counts_once(channel: Any, redis: Redis) -> None:
+    publish(channel.connection.client, "a", 1)
     message = get(channel)
     channel.basic_ack(message.delivery_tag)
     channel.basic_ack(message.delivery_tag)
     channel.keeper.acks.drain(channel.store)
 
     assert channel.keeper.tally == Tally(foreign_acks=1)
-    assert not held(delayq_redis.client)
+    assert not held(redis)
 
 
 @pytest.mark.parametrize("tag", ["host.1.0123456789ab:1:1", "0123456789abcdef", "{own}:999:1"])
 def test_an_ack_for_a_foreign_tag_does_nothing_and_is_counted(
-    tag: str, channel: Any, delayq_redis: RedisUnderTest
+    tag: str, channel: Any, redis: Redis
 ) -> None:
-    publish(channel, 2)
+    publish(channel.connection.client, "a", 2)
     message = get(channel)
     # Another process holds the other one.
     channel.store.leases.acquire("a", "host.1.0123456789ab", 30, "1", 1)
-    before = snapshot(delayq_redis.client)
+    before = snapshot(redis)
 
     channel.basic_ack(tag.format(own=channel.keeper.worker_id))
     channel.keeper.acks.drain(channel.store)
 
-    assert snapshot(delayq_redis.client) == before
+    assert snapshot(redis) == before
     assert channel.keeper.tally == Tally(foreign_acks=1)
     message.ack()
 
 
 @pytest.mark.parametrize("tag", ["host.1.0123456789ab:1:1", "{own}:999:1"])
-def test_an_ack_for_a_foreign_tag_makes_no_room_in_the_prefetch(
-    tag: str, channel: Any, delayq_redis: RedisUnderTest
-) -> None:
-    publish(channel, 3)
+def test_an_ack_for_a_foreign_tag_makes_no_room_in_the_prefetch(tag: str, channel: Any) -> None:
+    publish(channel.connection.client, "a", 3)
     got: list[Any] = []
     with Consumer(channel, [Queue("a")], on_message=got.append, prefetch_count=1):
         channel.connection.client.drain_events(timeout=5)
         channel.basic_ack(tag.format(own=channel.keeper.worker_id))
-        with suppress(socket.timeout):
-            while True:
-                channel.connection.client.drain_events(timeout=0.15)
+        drain(channel.connection.client)
 
     assert [message.payload for message in got] == ["0"]
 
 
 def test_an_ack_that_comes_after_the_message_was_given_to_others_is_counted(
-    channel: Any, delayq_redis: RedisUnderTest
+    channel: Any, redis: Redis
 ) -> None:
-    publish(channel, 1)
+    publish(channel.connection.client, "a", 1)
     message = get(channel)
     keeper = channel.keeper
     channel.store.leases.requeue("a", keeper.worker_id, [keeper.field(message.delivery_tag)])
@@ -117,12 +105,10 @@ def test_an_ack_that_comes_after_the_message_was_given_to_others_is_counted(
     keeper.acks.drain(channel.store)
 
     wait_until(lambda: keeper.tally == Tally(late_acks=1), 5, "it is counted")
-    assert delayq_redis.client.llen("a") == 1
+    assert redis.llen("a") == 1
 
 
-def test_an_worker_id_in_use_is_not_taken_a_second_time(
-    channel: Any, delayq_redis: RedisUnderTest
-) -> None:
+def test_an_worker_id_in_use_is_not_taken_a_second_time(channel: Any, redis: Redis) -> None:
     """Also what one who has died may still hold is not mixed up with what is ours."""
     store = channel.new_store()
     names = iter(["used", "used", "new"])
@@ -130,8 +116,8 @@ def test_an_worker_id_in_use_is_not_taken_a_second_time(
     second = LeaseKeeper(store, store.leases.claim, Settings(), lambda: next(names))
 
     assert (first.worker_id, second.worker_id) == ("used", "new")
-    alive = {key.decode() for key in delayq_redis.client.keys("delayq:worker_id:*")}
+    alive = {key.decode() for key in redis.keys("delayq:worker_id:*")}
     assert {"delayq:worker_id:used", "delayq:worker_id:new"} <= alive
     for key in alive:
-        assert 80_000 < delayq_redis.client.pttl(key) <= 90_000
+        assert 80_000 < redis.pttl(key) <= 90_000
     store.client.connection_pool.disconnect()

@@ -5,20 +5,18 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from celery import Celery
 from kombu import Connection, Consumer, Queue
+from redis import Redis
 
 from celery_delayq import DelayQ
-from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
-from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.apps.lease_tasks import held, logged, settings
+from celery_delayq.testing import wait_until
+from tests.apps.lease_tasks import held, logged
 from tests.integration.conftest import MakeApp
-
-StartWorker = Callable[..., WorkerProcess]
+from tests.support.dead_letters import reasons
+from tests.support.scene import Leases
 
 PROPERTIES: dict[str, Any] = {
     "delivery_tag": "tag",
@@ -61,41 +59,32 @@ NO_MESSAGES: dict[str, tuple[bytes, str]] = {
 }
 
 
-def dead_letters(app: Celery, queue: str = "celery") -> dict[bytes, str]:
-    """Return the reasons of the dead letters by message."""
-    found = list(DelayQ.of(app).store.dead_letters.all(queue))
-    by_message = {dead_letter.message: dead_letter.reason for dead_letter in found}
-    assert len(by_message) == len(found), "each is dead-lettered once"
-    return by_message
-
-
 @pytest.mark.parametrize("prefetch", [1, 0, 100])
 def test_what_is_no_message_is_a_dead_letter_and_its_neighbours_come(
-    prefetch: int, make_app: MakeApp, delayq_broker_url: str, delayq_redis: RedisUnderTest
+    prefetch: int, make_app: MakeApp, connection: Connection, redis: Redis
 ) -> None:
     app = make_app()
     good = [message(body=n) for n in range(len(NO_MESSAGES) + 1)]
     broken = [item for item, _ in NO_MESSAGES.values()]
     for n, item in enumerate(good):
-        delayq_redis.client.lpush("celery", item, *broken[n : n + 1])
+        redis.lpush("celery", item, *broken[n : n + 1])
     got: list[Any] = []
 
     def take(one: Any) -> None:
         got.append(one.payload)
         one.ack()
 
-    with Connection(delayq_broker_url) as connection:
-        channel = connection.channel()
-        with Consumer(channel, [Queue("celery")], on_message=take, prefetch_count=prefetch):
-            while len(got) < len(good):
-                connection.drain_events(timeout=5)
-        channel.close()
+    channel = connection.channel()
+    with Consumer(channel, [Queue("celery")], on_message=take, prefetch_count=prefetch):
+        while len(got) < len(good):
+            connection.drain_events(timeout=5)
+    channel.close()
 
     assert got == list(range(len(good)))
-    assert dead_letters(app).keys() == set(broken)
+    assert reasons(DelayQ.of(app)).keys() == set(broken)
     for name, (item, reason) in NO_MESSAGES.items():
-        assert reason in dead_letters(app)[item], name
-    wait_until(lambda: not held(delayq_redis.client), what="nothing is held")
+        assert reason in reasons(DelayQ.of(app))[item], name
+    wait_until(lambda: not held(redis), what="nothing is held")
 
 
 #: Messages that are no tasks; what Celery says of them is the reason.
@@ -128,33 +117,27 @@ NO_TASKS: dict[str, bytes] = {
 
 @pytest.mark.parametrize("pool", ["solo", "prefork"])
 def test_what_is_no_task_is_a_dead_letter_and_its_neighbours_run(
-    pool: str, make_app: MakeApp, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
+    pool: str, make_app: MakeApp, leases: Leases, redis: Redis
 ) -> None:
-    client, app = delayq_redis.client, make_app()
+    app = make_app()
     for name, item in NO_TASKS.items():
         app.send_task("lease.add", (1, 1), task_id=f"before {name}")
-        client.lpush("celery", item)
+        redis.lpush("celery", item)
     app.send_task("lease.add", (1, 1), task_id="the last one")
-    worker = delayq_worker(
-        "tests.apps.lease_tasks:app",
-        pool=pool,
-        concurrency=1,
-        extra_args=FAST_START,
-        env=settings(worker_prefetch_multiplier=8),
-    )
+    worker = leases.start(pool, prefetch=8)
 
     wait_until(
-        lambda: client.llen("log") > len(NO_TASKS) or not worker.running, what="neighbours ran"
+        lambda: redis.llen("log") > len(NO_TASKS) or not worker.running, what="neighbours ran"
     )
     assert worker.running, worker.log
-    wait_until(lambda: not held(client), what="nothing is held")
+    wait_until(lambda: not held(redis), what="nothing is held")
 
-    assert {id for (id,) in logged(client, "id")} == {
+    assert {id for (id,) in logged(redis, "id")} == {
         *(f"before {name}" for name in NO_TASKS),
         "the last one",
     }
-    assert client.llen("log") == len(NO_TASKS) + 1
-    dead = dead_letters(app)
+    assert redis.llen("log") == len(NO_TASKS) + 1
+    dead = reasons(DelayQ.of(app))
     names = {item: name for name, item in NO_TASKS.items()}
     assert {names[item] for item in dead} == NO_TASKS.keys()
     assert all(reason for reason in dead.values()), dead

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from celery import Celery
@@ -12,32 +10,10 @@ from kombu import Connection, Exchange, Queue
 from redis import Redis
 
 from celery_delayq import DelayQ
-from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
+from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.apps.lease_tasks import held, logged, settings
-from tests.integration.conftest import MakeApp
-
-StartWorker = Callable[..., WorkerProcess]
-
-
-@pytest.fixture
-def app(make_app: MakeApp) -> Celery:
-    return make_app()
-
-
-def start(delayq_worker: StartWorker, pool: str, **conf: Any) -> WorkerProcess:
-    return delayq_worker(
-        "tests.apps.lease_tasks:app",
-        pool=pool,
-        concurrency=1,
-        extra_args=FAST_START,
-        env=settings(**conf),
-    )
-
-
-def delayq(**options: Any) -> dict[str, Any]:
-    """Return the setting that tells the transport *options*."""
-    return {"broker_transport_options": {"delayq": options}}
+from tests.apps.lease_tasks import held, logged
+from tests.support.scene import Leases
 
 
 def dead_letters(app: Celery, queue: str = "celery") -> dict[str, tuple[bytes, str]]:
@@ -69,19 +45,18 @@ def left(client: Redis) -> set[str]:
 
 @pytest.mark.parametrize("pool", ["solo", "prefork"])
 def test_what_celery_rejects_is_a_dead_letter_with_its_reason(
-    pool: str, app: Celery, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
+    pool: str, app: Celery, leases: Leases, redis: Redis
 ) -> None:
-    client = delayq_redis.client
     app.send_task("lease.reject", (False,), task_id="rejected")
     app.send_task("who.knows", task_id="unknown")
     app.send_task("lease.unsendable", task_id="unsendable")
     app.send_task("lease.add", (1, 1), task_id="good")
-    sent = ready(client)
+    sent = ready(redis)
     # Scheduled first: what is dead then is what was promoted.
     app.send_task("lease.reject", (False,), task_id="rejected later", countdown=0.3)
-    start(delayq_worker, pool)
+    leases.start(pool)
 
-    wait_until(lambda: len(dead_letters(app)) == 4 and not held(client), what="four are dead")
+    wait_until(lambda: len(dead_letters(app)) == 4 and not held(redis), what="four are dead")
 
     dead = dead_letters(app)
     assert {id: dead[id][0] for id in sent.keys() & dead.keys()} == {
@@ -96,26 +71,25 @@ def test_what_celery_rejects_is_a_dead_letter_with_its_reason(
         "unsendable": "serializ",
     }.items():
         assert part in reasons[id], reasons
-    assert sorted(logged(client, "task", "id")) == [
+    assert sorted(logged(redis, "task", "id")) == [
         ("add", "good"),
         ("reject", "rejected"),
         ("reject", "rejected later"),
         ("unsendable", "unsendable"),
     ]
-    assert left(client) == set()
+    assert left(redis) == set()
 
 
 def test_a_rejected_message_of_no_task_is_a_dead_letter(
-    app: Celery, delayq_broker_url: str, delayq_redis: RedisUnderTest
+    delayq: DelayQ, connection: Connection, redis: Redis
 ) -> None:
-    with Connection(delayq_broker_url) as connection:
-        simple = connection.SimpleQueue("a")
-        simple.put("text")
-        [sent] = delayq_redis.client.lrange("a", 0, -1)
-        simple.get(timeout=60).reject()
-        [dead_letter] = DelayQ.of(app).store.dead_letters.all("a")
-        assert (dead_letter.message, dead_letter.reason) == (sent, "rejected")
-        simple.close()
+    simple = connection.SimpleQueue("a")
+    simple.put("text")
+    [sent] = redis.lrange("a", 0, -1)
+    simple.get(timeout=60).reject()
+    [dead_letter] = delayq.store.dead_letters.all("a")
+    assert (dead_letter.message, dead_letter.reason) == (sent, "rejected")
+    simple.close()
 
 
 def test_what_a_stock_worker_held_and_is_bound_nowhere_is_a_dead_letter(
@@ -168,53 +142,51 @@ def test_a_reply_of_a_worker_is_dropped_when_whoever_asked_has_gone(
 
 
 def test_a_task_that_kills_its_child_is_dead_after_so_many_deaths(
-    app: Celery, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
+    app: Celery, leases: Leases, redis: Redis
 ) -> None:
-    client = delayq_redis.client
     app.send_task("lease.die", task_id="killer")
     for n in range(6):
         app.send_task("lease.add", (n, n), task_id=f"neighbour {n}")
-    [sent] = [item for id, item in ready(client).items() if id == "killer"]
-    worker = start(delayq_worker, "prefork", **delayq(max_deliveries=2))
+    [sent] = [item for id, item in ready(redis).items() if id == "killer"]
+    worker = leases.start("prefork", delayq={"max_deliveries": 2})
 
     wait_until(lambda: dead_letters(app), what="it is dead")
-    wait_until(lambda: not held(client), what="all is done")
+    wait_until(lambda: not held(redis), what="all is done")
 
     assert dead_letters(app) == {"killer": (sent, "killed its process 3 times")}
     deaths = [
         (n, again)
-        for task, n, again in logged(client, "task", "deliveries", "redelivered")
+        for task, n, again in logged(redis, "task", "deliveries", "redelivered")
         if task == "die"
     ]
     assert deaths == [(1, False), (2, True), (3, True)]
-    neighbours = [id for id, task in logged(client, "id", "task") if task == "add"]
+    neighbours = [id for id, task in logged(redis, "id", "task") if task == "add"]
     assert sorted(neighbours) == [f"neighbour {n}" for n in range(6)]
     assert worker.running
-    assert left(client) == set()
+    assert left(redis) == set()
 
 
 def test_a_task_that_kills_its_worker_is_delivered_alone_before_it_is_judged(
-    app: Celery, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
+    app: Celery, leases: Leases, redis: Redis
 ) -> None:
-    client = delayq_redis.client
-    conf = {"worker_prefetch_multiplier": 6, **delayq(max_deliveries=2, lease=1)}
+    options = {"prefetch": 6, "delayq": {"max_deliveries": 2, "lease": 1}}
     app.send_task("lease.die_with_worker", task_id="killer")
     for n in range(4):
         app.send_task("lease.add", (n, n), task_id=f"neighbour {n}")
-    sent = ready(client)["killer"]
+    sent = ready(redis)["killer"]
 
     for _ in range(3):
-        worker = start(delayq_worker, "prefork", **conf)
+        worker = leases.start("prefork", **options)
         assert worker.wait() == -9
-    judge = start(delayq_worker, "prefork", **conf)
+    judge = leases.start("prefork", **options)
     wait_until(lambda: dead_letters(app), what="it is dead")
-    wait_until(lambda: client.llen("log") == 7 and not held(client), what="all is done")
+    wait_until(lambda: redis.llen("log") == 7 and not held(redis), what="all is done")
 
     reason = "its worker died 3 times, the last time with nothing else"
     assert dead_letters(app) == {"killer": (sent, reason)}
-    deaths = [seen for id, *seen in logged(client, "id", "deliveries", "held") if id == "killer"]
+    deaths = [seen for id, *seen in logged(redis, "id", "deliveries", "held") if id == "killer"]
     assert [(n, beside > 1) for n, beside in deaths] == [(1, True), (2, True), (3, False)]
-    neighbours = [id for id, task in logged(client, "id", "task") if task == "add"]
+    neighbours = [id for id, task in logged(redis, "id", "task") if task == "add"]
     assert sorted(neighbours) == [f"neighbour {n}" for n in range(4)]
     assert judge.running
-    assert left(client) == set()
+    assert left(redis) == set()

@@ -12,13 +12,11 @@ import pytest
 from celery import Celery
 from celery.utils.nodenames import worker_direct
 from kombu import Connection, Consumer, Queue
+from redis import Redis
 
-from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
-from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.apps.lease_tasks import logged, settings
-from tests.integration.conftest import MakeApp
-
-StartWorker = Callable[..., WorkerProcess]
+from celery_delayq.testing import wait_until
+from tests.apps.lease_tasks import logged
+from tests.support.scene import Leases
 
 
 @pytest.fixture
@@ -72,7 +70,7 @@ def numbered(queue: str, priority: int, number: int) -> list[str]:
 
 @pytest.mark.parametrize("prefetch", [1, 4, 0])
 def test_round_robin_takes_one_of_each_queue_in_turn_within_a_priority(
-    connect: Callable[[str], Connection], delayq_redis: RedisUnderTest, prefetch: int
+    connect: Callable[[str], Connection], prefetch: int
 ) -> None:
     connection = connect("round_robin")
     for priority in (9, 0):
@@ -96,12 +94,7 @@ def test_round_robin_takes_one_of_each_queue_in_turn_within_a_priority(
     ids=["priority", "sorted"],
 )
 def test_an_ordered_strategy_empties_one_queue_after_the_other_within_a_priority(
-    connect: Callable[[str], Connection],
-    delayq_redis: RedisUnderTest,
-    strategy: str,
-    queues: str,
-    order: str,
-    prefetch: int,
+    connect: Callable[[str], Connection], strategy: str, queues: str, order: str, prefetch: int
 ) -> None:
     connection = connect(strategy)
     for priority in (9, 0):
@@ -117,7 +110,7 @@ def test_an_ordered_strategy_empties_one_queue_after_the_other_within_a_priority
 
 @pytest.mark.parametrize("strategy", ["round_robin", "sorted"])
 def test_what_is_urgent_comes_before_what_is_not_also_when_it_came_later(
-    connect: Callable[[str], Connection], delayq_redis: RedisUnderTest, strategy: str
+    connect: Callable[[str], Connection], strategy: str
 ) -> None:
     """A queue whose most urgent message was not urgent when it was last asked."""
     connection = connect(strategy)
@@ -135,7 +128,7 @@ def test_what_is_urgent_comes_before_what_is_not_also_when_it_came_later(
 
 
 def test_one_full_queue_does_not_keep_the_others_from_their_turn(
-    connect: Callable[[str], Connection], delayq_redis: RedisUnderTest
+    connect: Callable[[str], Connection],
 ) -> None:
     connection = connect("round_robin")
     publish(connection, *numbered("a", 0, 30), *numbered("b", 0, 2))
@@ -151,21 +144,10 @@ def test_one_full_queue_does_not_keep_the_others_from_their_turn(
     assert [text for text in got[12:17] if text[0] == "b"] == numbered("b", 0, 2), got
 
 
-@pytest.fixture
-def app(make_app: MakeApp) -> Celery:
-    return make_app()
-
-
 def test_a_worker_serves_queues_that_last_and_that_do_not_alike(
-    app: Celery, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
+    app: Celery, leases: Leases, redis: Redis
 ) -> None:
-    client = delayq_redis.client
-    worker = delayq_worker(
-        "tests.apps.lease_tasks:app",
-        pool="solo",
-        extra_args=FAST_START,
-        env=settings(worker_direct=True, worker_prefetch_multiplier=1, fleeting="fleeting"),
-    )
+    worker = leases.start(prefetch=1, conf={"worker_direct": True, "fleeting": "fleeting"})
     queues = {
         "lasting": Queue("celery"),
         "direct": worker_direct(worker.hostname),
@@ -175,7 +157,7 @@ def test_a_worker_serves_queues_that_last_and_that_do_not_alike(
     def seconds_to_start(id: str, queue: Queue) -> float:
         sent = time.time()
         app.send_task("lease.add", (1, 1), task_id=id, queue=queue)
-        ran = wait_until(lambda: [at for ran, at in logged(client, "id", "at") if ran == id])
+        ran = wait_until(lambda: [at for ran, at in logged(redis, "id", "at") if ran == id])
         return float(ran[0] - sent)
 
     took = {
@@ -187,7 +169,7 @@ def test_a_worker_serves_queues_that_last_and_that_do_not_alike(
 
     for n in range(40):
         app.send_task("lease.nap", (0.05,), task_id=f"busy {n}")
-    wait_until(lambda: client.llen("log") > 9, what="it is busy")
+    wait_until(lambda: redis.llen("log") > 9, what="it is busy")
     took = {
         name: seconds_to_start(name, queue) for name, queue in queues.items() if name != "lasting"
     }

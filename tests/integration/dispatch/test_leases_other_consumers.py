@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Callable, Iterator
-from contextlib import suppress
 from queue import Empty
 from typing import Any
 
 import pytest
-from celery import Celery
 from kombu import Connection, Consumer, Queue
 from redis import Redis
 
-from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
-from celery_delayq.testing.fixtures import RedisUnderTest
+from celery_delayq.testing import wait_until
 from tests.apps.lease_tasks import held
 from tests.integration.conftest import MakeApp
+from tests.integration.dispatch.conftest import drain
 from tests.support.keyspace import snapshot
-
-StartWorker = Callable[..., WorkerProcess]
+from tests.support.scene import StartWorker, start_worker
 
 #: What belongs to kombu, or to a queue that lasts, and not to what was done.
 STAYS = ("_kombu.", "delayq:queues", "delayq:clock", "delayq:lease_ends")
@@ -37,38 +32,24 @@ def left(client: Redis) -> set[str]:
     }
 
 
-def drain(connection: Connection, seconds: float = 0.15) -> None:
-    """Handle what comes until nothing has come for so long."""
-    with suppress(socket.timeout):
-        while True:
-            connection.drain_events(timeout=seconds)
-
-
-@pytest.fixture
-def connection(delayq_broker_url: str) -> Iterator[Connection]:
-    with Connection(delayq_broker_url) as made:
-        yield made
-
-
 def test_a_consumer_without_acknowledgement_leases_nothing(
-    connection: Connection, delayq_redis: RedisUnderTest
+    connection: Connection, redis: Redis
 ) -> None:
-    client = delayq_redis.client
     simple = connection.SimpleQueue("a", no_ack=True)
     for n in range(5):
         simple.put(n)
     got = []
     for _ in range(5):
         got.append(simple.get(timeout=60).payload)
-        assert not held(client)
+        assert not held(redis)
     simple.close()
 
     assert got == list(range(5))
-    assert left(client) == set()
+    assert left(redis) == set()
 
 
 def test_consumers_with_and_without_acknowledgement_share_a_channel(
-    connection: Connection, delayq_redis: RedisUnderTest
+    connection: Connection, redis: Redis
 ) -> None:
     got: list[tuple[str, str]] = []
 
@@ -90,20 +71,19 @@ def test_consumers_with_and_without_acknowledgement_share_a_channel(
     channel.close()
 
     assert sorted(got) == [(queue, str(n)) for queue in ("acked", "free") for n in range(4)]
-    wait_until(lambda: not held(delayq_redis.client), what="all is acknowledged")
-    assert left(delayq_redis.client) == set()
+    wait_until(lambda: not held(redis), what="all is acknowledged")
+    assert left(redis) == set()
 
 
 def test_a_simple_queue_gives_acknowledges_and_requeues(
-    connection: Connection, delayq_redis: RedisUnderTest
+    connection: Connection, redis: Redis
 ) -> None:
-    client = delayq_redis.client
     simple = connection.SimpleQueue("a")
     for n in range(3):
         simple.put({"n": n})
 
     first = simple.get(timeout=60)
-    assert (first.payload, sum(held(client).values())) == ({"n": 0}, 1)
+    assert (first.payload, sum(held(redis).values())) == ({"n": 0}, 1)
     first.requeue()
     assert len(simple) == 3
     again = [simple.get(timeout=60) for _ in range(3)]
@@ -123,31 +103,30 @@ def test_a_simple_queue_gives_acknowledges_and_requeues(
     simple.close()
     connection.close()
 
-    wait_until(lambda: not held(client), what="all is acknowledged")
-    assert left(client) == {"{a}:dead", "{a}:dead_at"}
+    wait_until(lambda: not held(redis), what="all is acknowledged")
+    assert left(redis) == {"{a}:dead", "{a}:dead_at"}
 
 
 def test_what_a_simple_queue_got_and_did_not_acknowledge_goes_back(
-    connection: Connection, delayq_redis: RedisUnderTest
+    connection: Connection, redis: Redis
 ) -> None:
     simple = connection.SimpleQueue("a")
     for n in range(3):
         simple.put(n)
-    before = delayq_redis.client.lrange("a", 0, -1)
+    before = redis.lrange("a", 0, -1)
     simple.get(timeout=60)
     simple.get_nowait()
-    assert sum(held(delayq_redis.client).values()) == 2
+    assert sum(held(redis).values()) == 2
     simple.close()
     connection.close()
 
-    assert delayq_redis.client.lrange("a", 0, -1) == before
-    assert not held(delayq_redis.client)
+    assert redis.lrange("a", 0, -1) == before
+    assert not held(redis)
 
 
 def test_a_single_get_leases_unless_it_needs_no_acknowledgement(
-    connection: Connection, delayq_redis: RedisUnderTest
+    connection: Connection, redis: Redis
 ) -> None:
-    client = delayq_redis.client
     channel = connection.channel()
     queue = Queue("a")(channel)
     queue.declare()
@@ -157,7 +136,7 @@ def test_a_single_get_leases_unless_it_needs_no_acknowledgement(
     leased = queue.get()
     free = queue.get(no_ack=True)
     assert (leased.payload, free.payload) == ("0", "1")
-    assert sum(held(client).values()) == 1
+    assert sum(held(redis).values()) == 1
     leased.ack()
     back = queue.get()
     back.requeue()
@@ -166,39 +145,27 @@ def test_a_single_get_leases_unless_it_needs_no_acknowledgement(
     assert queue.get(no_ack=True) is None
     channel.close()
 
-    wait_until(lambda: not held(client), what="all is acknowledged")
+    wait_until(lambda: not held(redis), what="all is acknowledged")
     # It was given back once; who takes it without a lease does not look at counts.
-    assert left(client) - {"{a}:deliveries"} == set()
+    assert left(redis) - {"{a}:deliveries"} == set()
 
 
-def test_a_single_get_passes_over_what_is_no_message(
-    connection: Connection, delayq_redis: RedisUnderTest
-) -> None:
-    client = delayq_redis.client
+def test_a_single_get_passes_over_what_is_no_message(connection: Connection, redis: Redis) -> None:
     channel = connection.channel()
     queue = Queue("a")(channel)
     queue.declare()
-    client.lpush("a", b"\xff no message")
+    redis.lpush("a", b"\xff no message")
     connection.Producer().publish("one", routing_key="a")
 
     assert queue.get().payload == "one"
-    assert [value.partition(b"\n")[2] for value in client.hvals("{a}:dead")] == [b"\xff no message"]
-
-
-@pytest.fixture
-def app(make_app: MakeApp) -> Celery:
-    return make_app()
+    assert [value.partition(b"\n")[2] for value in redis.hvals("{a}:dead")] == [b"\xff no message"]
 
 
 def test_remote_control_results_and_events_leave_nothing_behind(
-    app: Celery, make_app: MakeApp, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
+    make_app: MakeApp, delayq_worker: StartWorker, redis: Redis
 ) -> None:
-    client = delayq_redis.client
-    worker = delayq_worker(
-        "tests.apps.stock_tasks:app",
-        pool="solo",
-        result_backend="rpc://",
-        extra_args=[*FAST_START, "--task-events"],
+    worker = start_worker(
+        delayq_worker, "stock_tasks", "solo", result_backend="rpc://", args=["--task-events"]
     )
     asking = make_app(result_backend="rpc://")
     seen: list[str] = []
@@ -221,4 +188,4 @@ def test_remote_control_results_and_events_leave_nothing_behind(
     asking.close()
     worker.stop()
 
-    assert left(client) == set()
+    assert left(redis) == set()

@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import pytest
+from celery import Celery
 from kombu import Connection, Consumer, Queue
 from redis import Redis
 
-from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
-from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.apps.lease_tasks import held, logged, settings, unfinished
-from tests.integration.conftest import MakeApp
+from celery_delayq.testing import wait_until
+from tests.apps.lease_tasks import held, logged, unfinished
+from tests.integration.dispatch.conftest import drain, publish
+from tests.support.scene import Leases
 
-StartWorker = Callable[..., WorkerProcess]
-
-LATE = {"worker_prefetch_multiplier": 1}
-DISABLED = {"worker_disable_prefetch": True}
 TASKS = 20
-
-
-def drain(connection: Connection, seconds: float = 0.15) -> None:
-    """Handle what comes until nothing has come for so long."""
-    with suppress(socket.timeout):
-        while True:
-            connection.drain_events(timeout=seconds)
 
 
 def consumer(
@@ -38,106 +26,82 @@ def consumer(
     return Consumer(connection.channel(), found, on_message=on_message, **options)
 
 
-def publish(connection: Connection, queue: str, number: int) -> None:
-    """Put the texts 0, 1, 2 … into a queue."""
-    producer = connection.Producer()
-    for n in range(number):
-        producer.publish(str(n), routing_key=queue, declare=[Queue(queue)])
-
-
 @pytest.mark.parametrize(
-    ("pool", "conf"),
+    ("pool", "options"),
     [
-        pytest.param("solo", LATE, id="solo"),
-        pytest.param("prefork", DISABLED, id="prefork, prefetch disabled"),
-        pytest.param("threads", LATE, id="threads"),
+        pytest.param("solo", {"prefetch": 1}, id="solo"),
+        pytest.param(
+            "prefork", {"conf": {"worker_disable_prefetch": True}}, id="prefork, prefetch disabled"
+        ),
+        pytest.param("threads", {"prefetch": 1}, id="threads"),
     ],
 )
 def test_a_busy_worker_holds_its_prefetch_and_an_idle_one_gets_the_work(
-    pool: str,
-    conf: dict[str, Any],
-    make_app: MakeApp,
-    delayq_worker: StartWorker,
-    delayq_redis: RedisUnderTest,
+    pool: str, options: dict[str, Any], app: Celery, leases: Leases, redis: Redis
 ) -> None:
-    client = delayq_redis.client
-    options = {"pool": pool, "concurrency": 1, "extra_args": FAST_START, "env": settings(**conf)}
     workers = [
-        delayq_worker(
-            "tests.apps.lease_tasks:app", name=name, queues=queues, wait_ready=False, **options
-        )
+        leases.start(pool, name=name, queues=queues, wait_ready=False, **options)
         for name, queues in [("busy", ["celery", "hold"]), ("idle", ["celery"])]
     ]
     for worker in workers:
         worker.wait_ready()
-    app = make_app()
     app.send_task("lease.wait", queue="hold")
-    wait_until(lambda: logged(client, "worker") == [("busy",)], what="one is busy")
+    wait_until(lambda: logged(redis, "worker") == [("busy",)], what="one is busy")
 
     # What is done may be held a moment longer: its acknowledgement is on its way.
     most: dict[str, int] = {}
 
     def all_done() -> bool:
-        for name, number in unfinished(client).items():
+        for name, number in unfinished(redis).items():
             most[name] = max(number, most.get(name, 0))
-        return bool(client.llen("log") == 1 + 2 * TASKS)
+        return bool(redis.llen("log") == 1 + 2 * TASKS)
 
     for n in range(TASKS):
         app.send_task("lease.nap", (0.05,), countdown=0.3, task_id=f"nap-{n:02}")
     wait_until(all_done, what="the idle one has done all", interval=0.002)
 
     assert sorted(most.values()) == [1, 1]
-    runs = logged(client, "worker", "event", "id")[1:]
+    runs = logged(redis, "worker", "event", "id")[1:]
     assert runs == [("idle", event, id) for _, _, id in runs[::2] for event in ("started", "ended")]
     assert {id for _, _, id in runs} == {f"nap-{n:02}" for n in range(TASKS)}
-    client.rpush("go", "")
-    wait_until(lambda: not held(client), what="all is acknowledged")
+    redis.rpush("go", "")
+    wait_until(lambda: not held(redis), what="all is acknowledged")
 
 
 def test_a_worker_prefetches_its_multiple_and_no_more(
-    make_app: MakeApp, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
+    app: Celery, leases: Leases, redis: Redis
 ) -> None:
-    client = delayq_redis.client
-    delayq_worker(
-        "tests.apps.lease_tasks:app",
-        pool="threads",
-        concurrency=2,
-        extra_args=FAST_START,
-        env=settings(worker_prefetch_multiplier=3),
-    )
-    app = make_app()
+    leases.start("threads", concurrency=2, prefetch=3)
     most = 0
 
     def all_done() -> bool:
         nonlocal most
-        most = max(most, *unfinished(client).values(), 0)
-        return bool(client.llen("log") == 2 * 30)
+        most = max(most, *unfinished(redis).values(), 0)
+        return bool(redis.llen("log") == 2 * 30)
 
     for _ in range(30):
         app.send_task("lease.nap", (0.02,))
     wait_until(all_done, what="all have run", interval=0.002)
 
     assert most == 6
-    wait_until(lambda: not held(client), what="all is acknowledged")
+    wait_until(lambda: not held(redis), what="all is acknowledged")
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7])
 def test_a_consumer_never_holds_more_than_it_asked_for(
-    limit: int, delayq_broker_url: str, delayq_redis: RedisUnderTest
+    limit: int, connection: Connection, redis: Redis
 ) -> None:
-    client = delayq_redis.client
     got: list[Any] = []
-    with Connection(delayq_broker_url) as connection:
-        publish(connection, "a", 10)
-        with consumer(connection, ["a"], got.append, prefetch_count=limit):
-            while len(got) < 10:
-                before = len(got)
-                drain(connection)
-                assert held(client).popitem()[1] == len(got) - before + before - done(got)
-                assert len(got) - done(got) == min(limit, 10 - done(got))
-                next(message for message in got if not message.acknowledged).ack()
+    publish(connection, "a", 10)
+    with consumer(connection, ["a"], got.append, prefetch_count=limit):
+        while len(got) < 10:
+            before = len(got)
             drain(connection)
-        assert [message.payload for message in got] == [str(n) for n in range(10)]
+            assert held(redis).popitem()[1] == len(got) - before + before - done(got)
+            assert len(got) - done(got) == min(limit, 10 - done(got))
+            next(message for message in got if not message.acknowledged).ack()
+        drain(connection)
+    assert [message.payload for message in got] == [str(n) for n in range(10)]
 
 
 def done(messages: list[Any]) -> int:
@@ -145,66 +109,58 @@ def done(messages: list[Any]) -> int:
     return sum(message.acknowledged for message in messages)
 
 
-def test_a_limit_counts_for_all_queues_of_a_channel(
-    delayq_broker_url: str, delayq_redis: RedisUnderTest
-) -> None:
+def test_a_limit_counts_for_all_queues_of_a_channel(connection: Connection, redis: Redis) -> None:
     got: list[Any] = []
-    with Connection(delayq_broker_url) as connection:
-        for queue in ("a", "b", "c"):
-            publish(connection, queue, 5)
-        with consumer(connection, ["a", "b", "c"], got.append, prefetch_count=4):
-            drain(connection)
-            assert len(got) == 4
-            assert list(held(delayq_redis.client).values()) == [4]
+    for queue in ("a", "b", "c"):
+        publish(connection, queue, 5)
+    with consumer(connection, ["a", "b", "c"], got.append, prefetch_count=4):
+        drain(connection)
+        assert len(got) == 4
+        assert list(held(redis).values()) == [4]
 
 
-def test_a_rejected_message_makes_room_for_one(
-    delayq_broker_url: str, delayq_redis: RedisUnderTest
-) -> None:
+def test_a_rejected_message_makes_room_for_one(connection: Connection, redis: Redis) -> None:
     got: list[Any] = []
-    with Connection(delayq_broker_url) as connection:
-        publish(connection, "a", 3)
-        with consumer(connection, ["a"], got.append, prefetch_count=1):
-            drain(connection)
-            got[0].reject()
-            drain(connection)
-            assert [message.payload for message in got] == ["0", "1"]
-            got[1].requeue()
-            drain(connection)
-            assert [message.payload for message in got] == ["0", "1", "2"]
-            got[2].ack()
-            drain(connection)
-            assert [message.payload for message in got] == ["0", "1", "2", "1"]
-            assert list(held(delayq_redis.client).values()) == [1]
+    publish(connection, "a", 3)
+    with consumer(connection, ["a"], got.append, prefetch_count=1):
+        drain(connection)
+        got[0].reject()
+        drain(connection)
+        assert [message.payload for message in got] == ["0", "1"]
+        got[1].requeue()
+        drain(connection)
+        assert [message.payload for message in got] == ["0", "1", "2"]
+        got[2].ack()
+        drain(connection)
+        assert [message.payload for message in got] == ["0", "1", "2", "1"]
+        assert list(held(redis).values()) == [1]
 
 
 def test_without_a_limit_one_at_a_time_is_taken_from_whichever_queue(
-    delayq_broker_url: str, delayq_redis: RedisUnderTest
+    connection: Connection, redis: Redis
 ) -> None:
     got: list[Any] = []
-    with Connection(delayq_broker_url) as connection:
-        for queue in ("a", "b"):
-            publish(connection, queue, 3)
-        with consumer(connection, ["a", "b"], got.append):
-            for number in range(1, 7):
-                connection.drain_events(timeout=5)
-                assert len(got) == number
-                assert sum(held(delayq_redis.client).values()) == number
+    for queue in ("a", "b"):
+        publish(connection, queue, 3)
+    with consumer(connection, ["a", "b"], got.append):
+        for number in range(1, 7):
+            connection.drain_events(timeout=5)
+            assert len(got) == number
+            assert sum(held(redis).values()) == number
 
 
 def test_cancelling_gives_back_what_was_not_handed_out_in_its_order(
-    delayq_broker_url: str, delayq_redis: RedisUnderTest
+    connection: Connection, redis: Redis
 ) -> None:
-    client: Redis = delayq_redis.client
     got: list[Any] = []
-    with Connection(delayq_broker_url) as connection:
-        publish(connection, "a", 10)
-        before = client.lrange("a", 0, -1)
-        with consumer(connection, ["a"], got.append, prefetch_count=8):
-            connection.drain_events(timeout=5)
-            connection.drain_events(timeout=5)
-            in_hand = len(got)
-        wait_until(lambda: sum(held(client).values()) == in_hand, what="the rest is back")
-        assert client.lrange("a", 0, -1) == before[: 10 - in_hand]
-    assert client.lrange("a", 0, -1) == before
-    assert not held(client)
+    publish(connection, "a", 10)
+    before = redis.lrange("a", 0, -1)
+    with consumer(connection, ["a"], got.append, prefetch_count=8):
+        connection.drain_events(timeout=5)
+        connection.drain_events(timeout=5)
+        in_hand = len(got)
+    wait_until(lambda: sum(held(redis).values()) == in_hand, what="the rest is back")
+    assert redis.lrange("a", 0, -1) == before[: 10 - in_hand]
+    connection.close()
+    assert redis.lrange("a", 0, -1) == before
+    assert not held(redis)

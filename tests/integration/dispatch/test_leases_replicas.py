@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from celery import Celery
 from kombu.exceptions import OperationalError
+from redis import Redis
 
 from celery_delayq import DelayQ
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.errors import NotReplicated
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.integration.conftest import MakeApp
+from tests.integration.conftest import MakeApp, batch
 
 OPTIONS = {"wait_replicas": 1, "wait_timeout": 0.1}
 
@@ -40,7 +41,7 @@ def replica(
 
 @pytest.mark.parametrize("countdown", [None, 60])
 def test_without_a_replica_a_publish_says_so_and_the_task_is_stored_once(
-    countdown: float | None, make_app: MakeApp, delayq_redis: RedisUnderTest
+    countdown: float | None, make_app: MakeApp, redis: Redis
 ) -> None:
     app = replicated(make_app)
 
@@ -49,7 +50,7 @@ def test_without_a_replica_a_publish_says_so_and_the_task_is_stored_once(
 
     assert isinstance(caught.value, OperationalError)
     assert DelayQ.of(app).count() == (countdown is not None)
-    assert delayq_redis.client.llen("celery") == (countdown is None)
+    assert redis.llen("celery") == (countdown is None)
 
 
 def test_with_a_replica_a_publish_returns_when_it_is_there(
@@ -72,32 +73,29 @@ def test_more_replicas_than_there_are_is_an_error(
         app.send_task("tasks.add", (1, 2))
 
 
-def batch(app: Celery, number: int) -> None:
+def send_batch(app: Celery, number: int) -> None:
     """Send *number* tasks at once and as many later, in one batch."""
-    with app.producer_pool.acquire(block=True) as producer:
-        if not getattr(producer, "supports_batch_publish", False):
-            pytest.skip("this kombu has no Producer.batch")
-        with producer.batch():
-            for n in range(number):
-                app.send_task("tasks.add", (n, n), producer=producer)
-                app.send_task("tasks.add", (n, n), countdown=60, producer=producer)
+    with batch(app) as producer:
+        for n in range(number):
+            app.send_task("tasks.add", (n, n), producer=producer)
+            app.send_task("tasks.add", (n, n), countdown=60, producer=producer)
 
 
-def test_without_a_replica_a_batch_says_so(make_app: MakeApp, delayq_redis: RedisUnderTest) -> None:
+def test_without_a_replica_a_batch_says_so(make_app: MakeApp, redis: Redis) -> None:
     app = replicated(make_app)
 
     with pytest.raises(OperationalError, match="0 of 1 replicas"):
-        batch(app, 3)
+        send_batch(app, 3)
 
     assert DelayQ.of(app).count() == 3
-    assert delayq_redis.client.llen("celery") == 3
+    assert redis.llen("celery") == 3
 
 
 def test_with_a_replica_a_batch_returns_when_it_is_there(
     make_app: MakeApp, replica: EmbeddedRedis
 ) -> None:
     app = replicated(make_app, wait_timeout=5)
-    batch(app, 100)
+    send_batch(app, 100)
 
     with replica.client() as there:
         assert (there.llen("celery"), there.zcard("{celery}:due")) == (100, 100)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,32 +10,11 @@ from celery import Celery, chain, chord
 from redis import Redis
 
 from celery_delayq import DelayQ
-from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
-from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.apps.lease_tasks import held, logged, settings
-from tests.integration.conftest import MakeApp
+from celery_delayq.testing import wait_until
+from tests.apps.lease_tasks import held, logged
+from tests.support.scene import Leases
 
-StartWorker = Callable[..., WorkerProcess]
-
-LEASE = {"broker_transport_options": {"delayq": {"lease": 1}}}
-TIMEOUT = 60
-
-
-@pytest.fixture
-def app(make_app: MakeApp) -> Celery:
-    return make_app()
-
-
-def start(delayq_worker: StartWorker, pool: str = "solo", **options: Any) -> WorkerProcess:
-    conf = options.pop("conf", {})
-    return delayq_worker(
-        "tests.apps.lease_tasks:app",
-        pool=pool,
-        concurrency=1,
-        extra_args=FAST_START,
-        env=settings(worker_prefetch_multiplier=1, **conf),
-        **options,
-    )
+LEASE = {"lease": 1}
 
 
 def leased(client: Redis) -> list[bytes]:
@@ -53,7 +31,7 @@ def scheduled(client: Redis, queue: str = "celery") -> list[tuple[str, int]]:
     ]
 
 
-def nothing_is_left(client: Redis, app: Celery) -> bool:
+def nothing_is_left(client: Redis) -> bool:
     """Return whether no message is scheduled, ready, held or counted any more."""
     keys = {key.decode().rpartition(":")[2] for key in client.keys("{*")}
     busy = {"due", "entries", "tasks", "deliveries", "quarantined", "dead"}
@@ -62,10 +40,9 @@ def nothing_is_left(client: Redis, app: Celery) -> bool:
 
 @pytest.mark.parametrize("pool", ["solo", "prefork"])
 def test_retries_of_all_kinds_come_to_their_end(
-    pool: str, app: Celery, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
+    pool: str, app: Celery, leases: Leases, redis: Redis
 ) -> None:
-    client = delayq_redis.client
-    start(delayq_worker, pool, queues=["celery", "other"])
+    leases.start(pool, queues=["celery", "other"])
 
     def again(*args: Any, **kwargs: Any) -> Any:
         return app.signature("lease.again", args, kwargs)
@@ -84,11 +61,11 @@ def test_retries_of_all_kinds_come_to_their_end(
         "chord": (chord([again(8), again(9)])(total), 17),
     }
 
-    got = {name: result.get(timeout=TIMEOUT) for name, (result, _) in results.items()}
+    got = {name: result.get(timeout=60) for name, (result, _) in results.items()}
 
     assert got == {name: expected for name, (_, expected) in results.items()}
     attempts: dict[str, list[Any]] = {}
-    for id, retries, deliveries, queue in logged(client, "id", "retries", "deliveries", "queue"):
+    for id, retries, deliveries, queue in logged(redis, "id", "retries", "deliveries", "queue"):
         assert deliveries == 1
         attempts.setdefault(id, []).append((retries, queue) if id == "elsewhere" else retries)
     named = {name: attempts[name] for name in results if name in attempts}
@@ -102,89 +79,85 @@ def test_retries_of_all_kinds_come_to_their_end(
         "auto": [0, 1],
         "early": [0, 1],
     }
-    assert client.llen("log") == 17 + 3 + 5
-    wait_until(lambda: nothing_is_left(client, app), what="nothing is left")
+    assert redis.llen("log") == 17 + 3 + 5
+    wait_until(lambda: nothing_is_left(redis), what="nothing is left")
 
 
 def test_after_the_retry_the_message_is_not_held_as_itself(
-    app: Celery, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
+    app: Celery, leases: Leases, redis: Redis
 ) -> None:
-    client = delayq_redis.client
-    start(delayq_worker, "prefork")
+    leases.start("prefork")
     app.send_task("lease.retry_and_wait", (1.0,), task_id="a")
-    wait_until(lambda: ("retried",) in logged(client, "event"), what="it has sent its retry")
+    wait_until(lambda: ("retried",) in logged(redis, "event"), what="it has sent its retry")
 
-    assert leased(client) == [b""]
-    assert scheduled(client) == [("a", 1)]
-    assert client.llen("celery") == 0
+    assert leased(redis) == [b""]
+    assert scheduled(redis) == [("a", 1)]
+    assert redis.llen("celery") == 0
 
-    client.rpush("go", "")
-    wait_until(lambda: client.llen("log") == 3, what="the retry has run")
-    wait_until(lambda: nothing_is_left(client, app), what="nothing is left")
-    assert logged(client, "event", "retries") == [("ran", 0), ("retried", 0), ("ran", 1)]
+    redis.rpush("go", "")
+    wait_until(lambda: redis.llen("log") == 3, what="the retry has run")
+    wait_until(lambda: nothing_is_left(redis), what="nothing is left")
+    assert logged(redis, "event", "retries") == [("ran", 0), ("retried", 0), ("ran", 1)]
 
 
 def test_a_worker_killed_between_retry_and_acknowledgement_has_made_one_step(
-    app: Celery, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
+    app: Celery, leases: Leases, redis: Redis
 ) -> None:
-    client = delayq_redis.client
-    doomed = start(delayq_worker, conf=LEASE)
+    doomed = leases.start(delayq=LEASE)
     app.send_task("lease.retry_and_wait", (0.5,), task_id="a")
-    wait_until(lambda: ("retried",) in logged(client, "event"), what="it has sent its retry")
+    wait_until(lambda: ("retried",) in logged(redis, "event"), what="it has sent its retry")
     doomed.kill()
-    assert leased(client) == [b""]
+    assert leased(redis) == [b""]
 
-    start(delayq_worker, conf=LEASE)
-    wait_until(lambda: client.llen("log") >= 3, what="the retry has run")
-    wait_until(lambda: client.zcard("{celery}:leases") == 1 or not held(client), what="reclaimed")
-    wait_until(lambda: nothing_is_left(client, app), what="nothing is left")
+    leases.start(delayq=LEASE)
+    wait_until(lambda: redis.llen("log") >= 3, what="the retry has run")
+    wait_until(lambda: redis.zcard("{celery}:leases") == 1 or not held(redis), what="reclaimed")
+    wait_until(lambda: nothing_is_left(redis), what="nothing is left")
 
-    ran = logged(client, "event", "retries", "deliveries")
+    ran = logged(redis, "event", "retries", "deliveries")
     assert ran == [("ran", 0, 1), ("retried", 0, 1), ("ran", 1, 1)]
 
 
 def test_a_retry_whose_message_was_given_to_others_is_void(
-    app: Celery, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
+    app: Celery, leases: Leases, redis: Redis
 ) -> None:
     """Whoever has the message now makes its own retry."""
-    client = delayq_redis.client
-    worker = start(delayq_worker)
+    worker = leases.start()
     app.send_task("lease.wait_and_retry", (0.2,), task_id="a")
-    wait_until(lambda: client.llen("log") == 1, what="it is at work")
-    [key] = client.keys("*:leased:*")
-    [field] = client.hkeys(key)
+    wait_until(lambda: redis.llen("log") == 1, what="it is at work")
+    [key] = redis.keys("*:leased:*")
+    [field] = redis.hkeys(key)
     # As a dispatcher does when it was not heard for longer than its lease.
-    leases = DelayQ.of(app).store.leases
-    leases.requeue("celery", key.decode().rpartition(":")[2], [field.decode()], counted="requeued")
-    client.rpush("go", "")
+    worker_id = key.decode().rpartition(":")[2]
+    DelayQ.of(app).store.leases.requeue("celery", worker_id, [field.decode()], counted="requeued")
+    redis.rpush("go", "")
 
-    wait_until(lambda: client.llen("log") == 2, what="it is at work again")
+    wait_until(lambda: redis.llen("log") == 2, what="it is at work again")
     worker.wait_log("The retry of task 'a' is void")
-    assert scheduled(client) == []
-    client.rpush("go", "")
+    assert scheduled(redis) == []
+    redis.rpush("go", "")
 
-    wait_until(lambda: client.llen("log") == 3, what="the retry has run")
-    wait_until(lambda: nothing_is_left(client, app), what="nothing is left")
-    ran = logged(client, "retries", "deliveries", "redelivered")
+    wait_until(lambda: redis.llen("log") == 3, what="the retry has run")
+    wait_until(lambda: nothing_is_left(redis), what="nothing is left")
+    ran = logged(redis, "retries", "deliveries", "redelivered")
     assert ran == [(0, 1, False), (0, 2, True), (1, 1, False)]
 
 
 def test_a_retry_of_an_early_acknowledged_task_is_a_message_like_others(
-    app: Celery, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
+    app: Celery, leases: Leases, redis: Redis
 ) -> None:
     """Killed right after the retry was sent, nothing of the first attempt comes back either.
 
     Not in a solo pool: there Celery acknowledges when the task is done, early or late.
     """
-    client = delayq_redis.client
-    doomed = start(delayq_worker, "prefork", conf={"at_least_once": False, **LEASE})
+    doomed = leases.start("prefork", conf={"at_least_once": False}, delayq=LEASE)
     app.send_task("lease.retry_and_wait", (1.0,), task_id="a")
-    wait_until(lambda: ("retried",) in logged(client, "event"), what="it has sent its retry")
-    wait_until(lambda: not held(client), 0.5, "its acknowledgement has arrived")
-    assert scheduled(client) == [("a", 1)]
+    wait_until(lambda: ("retried",) in logged(redis, "event"), what="it has sent its retry")
+    wait_until(lambda: not held(redis), 0.5, "its acknowledgement has arrived")
+    assert scheduled(redis) == [("a", 1)]
     doomed.kill()
 
-    start(delayq_worker, conf={"at_least_once": False, **LEASE})
-    wait_until(lambda: client.llen("log") == 3, what="the retry has run")
-    wait_until(lambda: nothing_is_left(client, app), what="nothing is left")
-    assert logged(client, "retries") == [(0,), (0,), (1,)]
+    leases.start(conf={"at_least_once": False}, delayq=LEASE)
+    wait_until(lambda: redis.llen("log") == 3, what="the retry has run")
+    wait_until(lambda: nothing_is_left(redis), what="nothing is left")
+    assert logged(redis, "retries") == [(0,), (0,), (1,)]

@@ -12,22 +12,17 @@ from typing import Any
 import pytest
 from celery import Celery
 from kombu import Connection, Consumer, Queue
+from redis import Redis
 
-from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
+from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.apps.lease_tasks import held, logged, settings
+from tests.apps.lease_tasks import held, logged
 from tests.integration.conftest import MakeApp
-
-StartWorker = Callable[..., WorkerProcess]
+from tests.support.scene import Leases
 
 #: Seconds between two looks of an idle consumer. Half of what is late must be less than would be
 #: without being woken: machines are slow at times.
 LOOK = 1.0
-
-
-@pytest.fixture
-def app(make_app: MakeApp) -> Celery:
-    return make_app()
 
 
 @pytest.fixture
@@ -36,83 +31,74 @@ def stock(make_app: MakeApp, delayq_redis: RedisUnderTest) -> Celery:
     return make_app(extension=False, broker=delayq_redis.url)
 
 
-def start(delayq_worker: StartWorker, **options: Any) -> WorkerProcess:
-    return delayq_worker("tests.apps.lease_tasks:app", extra_args=FAST_START, **options)
-
-
-def starts(redis: RedisUnderTest) -> dict[str, float]:
+def starts(redis: Redis) -> dict[str, float]:
     """Return when each task ran first."""
     found: dict[str, float] = {}
-    for id, at in logged(redis.client, "id", "at"):
+    for id, at in logged(redis, "id", "at"):
         found.setdefault(id, at)
     return found
 
 
-def wait_for(redis: RedisUnderTest, id: str) -> float:
+def wait_for(redis: Redis, id: str) -> float:
     """Return when a task ran first, once it has."""
     wait_until(lambda: id in starts(redis), what=f"{id} runs")
     return starts(redis)[id]
 
 
 def test_an_idle_worker_starts_what_stock_producers_send_within_a_look(
-    app: Celery, stock: Celery, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
+    stock: Celery, leases: Leases, redis: Redis
 ) -> None:
-    start(delayq_worker, pool="solo")
+    leases.start()
     late = {}
     for n in range(5):
         stock.send_task("lease.add", (1, 1), task_id=f"stock-{n}")
         sent = time.time()
-        late[n] = wait_for(delayq_redis, f"stock-{n}") - sent
+        late[n] = wait_for(redis, f"stock-{n}") - sent
 
     assert median(late.values()) < LOOK + 0.5
 
 
 def test_our_producers_wake_an_idle_worker_at_once(
-    app: Celery, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
+    app: Celery, leases: Leases, redis: Redis
 ) -> None:
-    start(delayq_worker, pool="prefork", concurrency=1)
+    leases.start("prefork")
     late = {}
     for n in range(8):
         app.send_task("lease.add", (1, 1), task_id=f"ours-{n}", countdown=0.2 * (n % 2) or None)
         sent = time.time() + 0.2 * (n % 2)
-        late[n] = wait_for(delayq_redis, f"ours-{n}") - sent
+        late[n] = wait_for(redis, f"ours-{n}") - sent
 
     assert median(late.values()) < LOOK / 2
 
 
 @pytest.mark.parametrize("pool", ["solo", "prefork"])
 def test_a_busy_worker_starts_what_stock_producers_send_when_it_is_free(
-    pool: str,
-    app: Celery,
-    stock: Celery,
-    delayq_worker: StartWorker,
-    delayq_redis: RedisUnderTest,
+    pool: str, app: Celery, stock: Celery, leases: Leases, redis: Redis
 ) -> None:
-    client = delayq_redis.client
-    start(delayq_worker, pool=pool, concurrency=1, env=settings(worker_prefetch_multiplier=1))
+    leases.start(pool, prefetch=1)
     for n in range(3):
         app.send_task("lease.wait", task_id=f"busy-{n}")
-        wait_for(delayq_redis, f"busy-{n}")
+        wait_for(redis, f"busy-{n}")
         stock.send_task("lease.add", (1, 1), task_id=f"stock-{n}")
-        client.rpush("go", "")
-        wait_for(delayq_redis, f"stock-{n}")
+        redis.rpush("go", "")
+        wait_for(redis, f"stock-{n}")
 
-    ended = {id: at for id, event, at in logged(client, "id", "event", "at") if event == "ended"}
-    began = starts(delayq_redis)
+    ended = {id: at for id, event, at in logged(redis, "id", "event", "at") if event == "ended"}
+    began = starts(redis)
     late = {n: began[f"stock-{n}"] - ended[f"busy-{n}"] for n in range(3)}
     assert median(late.values()) < LOOK / 2
 
 
 def test_a_worker_with_a_backlog_takes_what_stock_producers_send_in_turn(
-    app: Celery, stock: Celery, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
+    app: Celery, stock: Celery, leases: Leases, redis: Redis
 ) -> None:
     for n in range(6):
         (stock if n % 2 else app).send_task("lease.add", (n, n), task_id=str(n))
-    start(delayq_worker, pool="solo")
+    leases.start()
 
-    wait_until(lambda: len(starts(delayq_redis)) == 6, what="all have run")
-    assert list(starts(delayq_redis)) == [str(n) for n in range(6)]
-    began = sorted(starts(delayq_redis).values())
+    wait_until(lambda: len(starts(redis)) == 6, what="all have run")
+    assert list(starts(redis)) == [str(n) for n in range(6)]
+    began = sorted(starts(redis).values())
     assert began[-1] - began[0] < 5
 
 
@@ -135,14 +121,13 @@ def drain(connection: Connection, seconds: float) -> None:
 
 @pytest.mark.parametrize("block_timeout", [0.1, 0.5])
 def test_an_idle_consumer_looks_once_in_each_block_timeout(
-    block_timeout: float, delayq_broker_url: str, delayq_redis: RedisUnderTest
+    block_timeout: float, delayq_broker_url: str, redis: Redis
 ) -> None:
-    client = delayq_redis.client
     with consuming(delayq_broker_url, lambda _: None, block_timeout=block_timeout) as connection:
         drain(connection, 0.1)
-        before = client.info("commandstats")
+        before = redis.info("commandstats")
         drain(connection, 1.5)
-        after = client.info("commandstats")
+        after = redis.info("commandstats")
 
     def calls(name: str) -> int:
         return int(
@@ -181,9 +166,7 @@ def test_a_consumer_sees_what_stock_producers_push_within_its_block_timeout(
     assert median(late) < 0.2 + 0.1 + 0.1
 
 
-def test_what_is_given_back_wakes_another_consumer(
-    delayq_broker_url: str, delayq_redis: RedisUnderTest
-) -> None:
+def test_what_is_given_back_wakes_another_consumer(delayq_broker_url: str, redis: Redis) -> None:
     first: list[Any] = []
     second: list[float] = []
     with consuming(delayq_broker_url, lambda _: second.append(time.monotonic())) as other:
@@ -198,4 +181,4 @@ def test_what_is_given_back_wakes_another_consumer(
         while not second:
             other.drain_events(timeout=5)
         assert second[0] - back < 2
-    assert not held(delayq_redis.client)
+    assert not held(redis)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from celery import Celery
 from kombu import Producer
 from kombu.exceptions import OperationalError
 
-from celery_delayq import DelayQ
 from celery_delayq.errors import QueueFull
 from celery_delayq.model.scheduled import Outcome
 from celery_delayq.testing import wait_until
-from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.apps.control_tasks import TIMEOUT, Scene, StartWorker, start, tasks_of
+from tests.apps.control_tasks import tasks_of
 from tests.integration.conftest import MakeApp
+from tests.support.scene import TIMEOUT, Control
 
 #: What there is of a queue at one moment: Redis' clock in s, scheduled, ready.
 SAMPLE = """
@@ -32,51 +31,45 @@ return {time[1] .. '.' .. string.format('%06d', time[2]),
 
 
 @pytest.fixture
-def app(make_app: MakeApp) -> Celery:
-    return tasks_of(make_app())
+def limit(make_app: MakeApp, control: Control) -> Callable[[int], None]:
+    """Send by an app that may have no more than so many entries scheduled in each queue."""
+
+    def use(most: int) -> None:
+        options = {"delayq": {"max_scheduled": most}}
+        control.app = tasks_of(make_app(broker_transport_options=options))
+
+    return use
 
 
-@pytest.fixture
-def scene(delayq_redis: RedisUnderTest) -> Scene:
-    return Scene(delayq_redis)
-
-
-def limited(make_app: MakeApp, most: int) -> Celery:
-    """Return an app that may have *most* entries scheduled in each queue."""
-    return tasks_of(make_app(broker_transport_options={"delayq": {"max_scheduled": most}}))
-
-
-def send_many(app: Celery, count: int, queue: str = "celery") -> None:
+def send_many(control: Control, count: int, queue: str = "celery") -> None:
     """Send tasks of all priorities that are due at about the same time."""
-    with app.producer_pool.acquire() as producer:
+    with control.app.producer_pool.acquire() as producer:
         for n in range(count):
             options = {"queue": queue, "priority": n % 10, "countdown": 0.5}
-            app.tasks["tick"].apply_async((n,), producer=producer, **options)
+            control.tasks["tick"].apply_async((n,), producer=producer, **options)
 
 
-def samples(scene: Scene, queue: str = "celery") -> list[tuple[float, int, int]]:
+def samples(control: Control, queue: str = "celery") -> list[tuple[float, int, int]]:
     """Look at a queue again and again, until nothing is scheduled in it."""
     found: list[tuple[float, int, int]] = []
     scheduled = 1
     while scheduled and len(found) < 20_000:
-        at, scheduled, ready = scene.client.eval(SAMPLE, 1, queue)
+        at, scheduled, ready = control.client.eval(SAMPLE, 1, queue)
         found.append((float(at), scheduled, ready))
         time.sleep(0.002)
     return found
 
 
-def test_no_more_become_ready_in_a_second_than_the_rate_says(
-    app: Celery, scene: Scene, delayq_worker: StartWorker
-) -> None:
+def test_no_more_become_ready_in_a_second_than_the_rate_says(control: Control) -> None:
     rate, count = 250, 600
-    send_many(app, count)
+    send_many(control, count)
     # Two dispatchers share the rate.
     for _ in range(2):
-        start(delayq_worker, "solo", delayq={"promote_rate": rate}, wait_ready=False)
+        control.start("solo", delayq={"promote_rate": rate}, wait_ready=False)
 
-    seen = samples(scene)
+    seen = samples(control)
 
-    scene.wait_empty()
+    control.wait_empty()
     first = next(at for at, scheduled, _ in seen if scheduled < count)
     last = seen[-1][0]
     burst = rate / 10
@@ -87,71 +80,67 @@ def test_no_more_become_ready_in_a_second_than_the_rate_says(
                 assert scheduled - scheduled_then <= rate * (later - at) + burst + 1
 
 
-def test_the_rate_keeps_the_order_of_due_and_what_waits_can_be_cancelled(
-    app: Celery, scene: Scene, delayq_worker: StartWorker
-) -> None:
-    delayq = DelayQ.of(app)
-    due = datetime.fromtimestamp(scene.now() + 0.5, timezone.utc)
+def test_the_rate_keeps_the_order_of_due_and_what_waits_can_be_cancelled(control: Control) -> None:
+    delayq = control.delayq
+    due = datetime.fromtimestamp(control.now() + 0.5, timezone.utc)
     ids = [f"{n * 7919 % 40:02}" for n in range(40)]
     for n, id in enumerate(ids):
-        app.tasks["work"].apply_async((id,), task_id=id, eta=due + timedelta(milliseconds=5 * n))
-    start(delayq_worker, "solo", delayq={"promote_rate": 3})
-    scene.wait_runs(5)
+        control.tasks["work"].apply_async(
+            (id,), task_id=id, eta=due + timedelta(milliseconds=5 * n)
+        )
+    control.start("solo", delayq={"promote_rate": 3})
+    control.wait_runs(5)
 
     assert delayq.cancel(ids[-1])
-    app.control.revoke(ids[-2])
+    control.app.control.revoke(ids[-2])
     assert delayq.run_now(ids[-3])
-    assert scene.client.llen("log") < 20
+    assert control.client.llen("log") < 20
 
-    scene.wait_runs(38)
-    scene.wait_empty()
-    ran = scene.runs("id")
+    control.wait_runs(38)
+    control.wait_empty()
+    ran = control.runs("id")
     ran.remove(ids[-3])
     assert ran == ids[:-3]
-    assert app.AsyncResult(ids[-1]).state == "REVOKED"
+    assert control.app.AsyncResult(ids[-1]).state == "REVOKED"
 
 
 @pytest.mark.parametrize("pool", ["solo", "prefork"])
-def test_no_more_are_ready_than_may_be(
-    app: Celery, scene: Scene, delayq_worker: StartWorker, pool: str
-) -> None:
+def test_no_more_are_ready_than_may_be(control: Control, pool: str) -> None:
     """Of all priorities together; other queues have other limits."""
-    send_many(app, 600, "mail")
-    send_many(app, 50, "free")
+    send_many(control, 600, "mail")
+    send_many(control, 50, "free")
     limits = {"max_ready": 5, "queues": {"mail": {"max_ready": 30}, "free": {"max_ready": 0}}}
-    start(delayq_worker, pool, queues=["mail"], delayq=limits)
+    control.start(pool, queues=["mail"], delayq=limits)
 
-    seen = samples(scene, "mail")
+    seen = samples(control, "mail")
 
-    scene.wait_empty("mail")
+    control.wait_empty("mail")
     assert 10 < max(ready for _, _, ready in seen) <= 30
 
 
-def test_what_has_no_room_waits_in_order_and_can_be_cancelled(
-    app: Celery, scene: Scene, delayq_worker: StartWorker
-) -> None:
-    delayq = DelayQ.of(app)
-    app.tasks["work"].apply_async(("blocking", "", "gate"), task_id="blocking")
-    start(delayq_worker, "solo", delayq={"max_ready": 4})
-    scene.wait_runs(1)
+def test_what_has_no_room_waits_in_order_and_can_be_cancelled(control: Control) -> None:
+    delayq = control.delayq
+    control.tasks["work"].apply_async(("blocking", "", "gate"), task_id="blocking")
+    control.start("solo", delayq={"max_ready": 4})
+    control.wait_runs(1)
     ids = [f"task {n}" for n in range(20)]
     for n, id in enumerate(ids):
-        app.tasks["work"].apply_async((id,), task_id=id, countdown=0.1 + n / 100)
-    wait_until(lambda: len(scene.ready()) == 4, TIMEOUT, "there is no more room")
-    scene.wait_past(scene.now() + 0.5)
+        control.tasks["work"].apply_async((id,), task_id=id, countdown=0.1 + n / 100)
+    wait_until(lambda: len(control.ready()) == 4, TIMEOUT, "there is no more room")
+    control.wait_past(control.now() + 0.5)
 
-    assert scene.ready() == ids[:4]
-    assert scene.scheduled() == [(id, 0) for id in ids[4:]]
+    assert control.ready() == ids[:4]
+    assert control.scheduled() == [(id, 0) for id in ids[4:]]
     assert [delayq.cancel(ids[n]) for n in (1, 5)] == [Outcome.DONE] * 2
-    app.control.revoke(ids[6])
+    control.app.control.revoke(ids[6])
     # What is sent to run at once is not held back.
-    app.tasks["work"].apply_async(("at once",), task_id="at once")
-    assert len(scene.ready()) == 5
-    scene.open("gate")
+    control.tasks["work"].apply_async(("at once",), task_id="at once")
+    assert len(control.ready()) == 5
+    control.open("gate")
 
-    scene.wait_runs(19)
-    scene.wait_empty()
-    ran = scene.runs("id")
+    control.wait_runs(19)
+    control.wait_empty()
+    ran = control.runs("id")
     assert "at once" in ran
     ran.remove("at once")
     assert ran == ["blocking", *(id for n, id in enumerate(ids) if n not in (1, 5, 6))]
@@ -160,15 +149,13 @@ def test_what_has_no_room_waits_in_order_and_can_be_cancelled(
 # -- too late
 
 
-def dead_letters(app: Celery, queue: str = "celery") -> dict[str, str]:
-    return {each.id: each.reason for each in DelayQ.of(app).store.dead_letters.all(queue)}
+def dead_letters(control: Control) -> dict[str, str]:
+    return {each.id: each.reason for each in control.delayq.store.dead_letters.all("celery")}
 
 
 @pytest.mark.parametrize("pool", ["prefork", "solo"])
-def test_what_is_too_late_is_a_dead_letter(
-    app: Celery, scene: Scene, delayq_worker: StartWorker, pool: str
-) -> None:
-    work = app.tasks["work"]
+def test_what_is_too_late_is_a_dead_letter(control: Control, pool: str) -> None:
+    work = control.tasks["work"]
 
     def send(id: str, skip_after: Any, **options: Any) -> None:
         work.apply_async((id,), task_id=id, skip_after=skip_after, **options)
@@ -182,43 +169,43 @@ def test_what_is_too_late_is_a_dead_letter(
     send("of no limit", None, countdown=0.1)
     send("unique", 0.2, countdown=0.1, unique_key="{key}", unique_scope="done")
     for id in ("promoted", "promoted, in time"):
-        assert DelayQ.of(app).run_now(id)
-    scene.wait_past(scene.now() + 0.5)
+        assert control.delayq.run_now(id)
+    control.wait_past(control.now() + 0.5)
 
-    start(delayq_worker, pool)
+    control.start(pool)
 
-    scene.wait_runs(4)
-    scene.wait_empty()
+    control.wait_runs(4)
+    control.wait_empty()
     in_time = {"scheduled, in time", "at once, in time", "promoted, in time", "of no limit"}
-    assert set(scene.runs("id")) == in_time
-    dead = dead_letters(app)
+    assert set(control.runs("id")) == in_time
+    dead = dead_letters(control)
     assert dead.keys() == {"scheduled", "at once", "promoted", "unique"}
     for reason in dead.values():
         assert reason.startswith("skipped: ")
         assert reason.endswith(" ms after it was due, at most 200 allowed")
 
 
-def test_a_retry_has_its_own_time(app: Celery, scene: Scene, delayq_worker: StartWorker) -> None:
+def test_a_retry_has_its_own_time(control: Control) -> None:
     """It is not late for having been due, as a first attempt, long before."""
-    start(delayq_worker)
-    result = app.tasks["work"].apply_async(("k", "retry"), skip_after=0.8)
+    control.start()
+    result = control.tasks["work"].apply_async(("k", "retry"), skip_after=0.8)
     assert result.get(timeout=TIMEOUT) == "k"
-    assert dead_letters(app) == {}
-    assert scene.runs("retries") == [0, 1]
+    assert dead_letters(control) == {}
+    assert control.runs("retries") == [0, 1]
 
 
 # -- a full queue
 
 
 def test_a_call_is_refused_when_the_queue_is_full(
-    make_app: MakeApp, scene: Scene, delayq_worker: StartWorker
+    control: Control, limit: Callable[[int], None]
 ) -> None:
-    app = limited(make_app, 3)
-    work, unique = app.tasks["work"], app.tasks["replace.scheduled"]
+    limit(3)
+    work, unique = control.tasks["work"], control.tasks["replace.scheduled"]
     for n in range(2):
         work.apply_async((n,), countdown=60)
     first = unique.apply_async(("k",), countdown=60)
-    before = scene.left()
+    before = control.left()
     calls: list[dict[str, Any]] = [
         {"countdown": 60},
         {"countdown": 60, "unique_key": "{key}", "unique_scope": "done"},
@@ -230,30 +217,30 @@ def test_a_call_is_refused_when_the_queue_is_full(
             work.apply_async(("refused",), **options)
         assert isinstance(refused.value, OperationalError)
         assert time.monotonic() - began < 2  # not tried again and again
-    assert scene.left() == before
+    assert control.left() == before
 
     # What takes the place of another, goes elsewhere or runs at once has room.
     second = unique.apply_async(("k",), countdown=60)
     assert first.state == "REVOKED"
     work.apply_async(("elsewhere",), countdown=60, queue="aside")
-    start(delayq_worker, "solo")
+    control.start("solo")
     assert work.delay("at once").get(timeout=TIMEOUT) == "at once"
-    assert DelayQ.of(app).cancel(second.id)
+    assert control.delayq.cancel(second.id)
     assert work.apply_async(("again",), countdown=0.1).get(timeout=TIMEOUT) == "again"
 
 
 def test_a_batch_that_does_not_fit_says_so_and_stores_whole_entries(
-    make_app: MakeApp, scene: Scene
+    control: Control, limit: Callable[[int], None]
 ) -> None:
     if not hasattr(Producer, "batch"):
         pytest.skip("this kombu has no Producer.batch")
     from kombu.exceptions import BatchPublishError
 
-    app = limited(make_app, 60)
-    work, unique = app.tasks["work"], app.tasks["error.scheduled"]
+    limit(60)
+    work, unique = control.tasks["work"], control.tasks["error.scheduled"]
 
     def send() -> None:
-        with app.producer_pool.acquire() as producer, producer.batch(max_size=500):
+        with control.app.producer_pool.acquire() as producer, producer.batch(max_size=500):
             for n in range(130):
                 options = {"countdown": 60 + n, "task_id": f"{n:03}", "producer": producer}
                 (unique if n % 2 else work).apply_async((n,), **options)
@@ -263,31 +250,25 @@ def test_a_batch_that_does_not_fit_says_so_and_stores_whole_entries(
         send()
 
     stored = [f"{n:03}" for n in range(60)]
-    assert scene.scheduled() == [(id, 0) for id in stored]
-    assert scene.ready() == ["at once"]
-    left = scene.left()
+    assert control.scheduled() == [(id, 0) for id in stored]
+    assert control.ready() == ["at once"]
+    left = control.left()
     assert left.keys() == {"due", "entries", "tasks", "unique", "ready"}
     assert sorted(id.decode() for id in left["entries"]) == stored
     assert sorted(id.decode() for id in left["due"]) == stored
     assert sorted(member.split(b"\0")[2].decode() for member in left["tasks"]) == stored
-    assert sorted(scene.owners().values()) == stored[1::2]
+    assert sorted(control.owners().values()) == stored[1::2]
 
 
-@pytest.mark.parametrize(
-    "late",
-    [
-        pytest.param(True, id="late ack"),
-        pytest.param(False, id="early ack"),
-    ],
-)
+@pytest.mark.parametrize("late", [True, False], ids=["late ack", "early ack"])
 def test_a_retry_is_not_lost_when_the_queue_is_full(
-    make_app: MakeApp, scene: Scene, delayq_worker: StartWorker, late: bool
+    control: Control, limit: Callable[[int], None], late: bool
 ) -> None:
-    app = limited(make_app, 1)
-    app.tasks["work"].apply_async(("there",), task_id="there", countdown=60)
-    start(delayq_worker, conf={"at_least_once": late}, delayq={"max_scheduled": 1})
+    limit(1)
+    control.tasks["work"].apply_async(("there",), task_id="there", countdown=60)
+    control.start(conf={"at_least_once": late}, delayq={"max_scheduled": 1})
 
-    result = app.tasks["work"].delay("k", "retry")
+    result = control.tasks["work"].delay("k", "retry")
 
     assert result.get(timeout=60) == "k"
-    assert scene.runs("retries") == [0, 1]
+    assert control.runs("retries") == [0, 1]

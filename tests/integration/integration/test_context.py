@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 import pytest
 from celery import Celery, chain, chord, group
+from redis import Redis
 
 from celery_delayq import DelayQ
 from celery_delayq.errors import InvalidContext
@@ -18,8 +19,9 @@ from celery_delayq.schedule.message_factory import MessageFactory
 from celery_delayq.schedule.schedule_many import Item
 from celery_delayq.testing import POOLS
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.integration.conftest import MakeApp, ready, stored
-from tests.support.context import TIMEOUT, Scene, StartWorker, starter
+from tests.integration.conftest import MakeApp, batch, ready, stored
+from tests.support.context import ContextScene
+from tests.support.scene import TIMEOUT, StartWorker
 
 ADA = {"user": "ada", "roles": ["reader", {"of": "Zürich\n"}], "n": 12345678901234567890}
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
@@ -27,8 +29,8 @@ PARENT = f"00-{TRACE_ID}-b7ad6b7169203331-01"
 
 
 @pytest.fixture
-def scene(delayq_redis: RedisUnderTest) -> Scene:
-    return Scene(delayq_redis)
+def scene(app: Celery, delayq_redis: RedisUnderTest, delayq_worker: StartWorker) -> ContextScene:
+    return ContextScene(delayq_redis, app, delayq_worker)
 
 
 @pytest.fixture
@@ -48,17 +50,12 @@ def look(app: Celery) -> Any:
     return app.tasks["look"]
 
 
-@pytest.fixture
-def start(delayq_worker: StartWorker) -> StartWorker:
-    return starter(delayq_worker)
-
-
 # -- all that a task may come to ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_the_handler_has_what_was_bound_where_its_task_was_sent(
-    look: Any, scene: Scene, start: StartWorker, pool: str
+    look: Any, scene: ContextScene, pool: str
 ) -> None:
     with context(**ADA):
         look.delay("now")
@@ -66,7 +63,7 @@ def test_the_handler_has_what_was_bound_where_its_task_was_sent(
         look.apply_async(("own",), countdown=0.2, context={"user": "bob", "n": None})
         look.apply_async(("none",), context=False)
     look.delay("outside")
-    start(pool)
+    scene.start(pool)
 
     assert scene.contexts(5) == {
         "now": ADA,
@@ -78,44 +75,30 @@ def test_the_handler_has_what_was_bound_where_its_task_was_sent(
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["early ack", "late ack"])
-def test_a_retry_has_it_too(look: Any, scene: Scene, start: StartWorker, late: bool) -> None:
-    start("prefork", conf={"task_acks_late": late, "task_reject_on_worker_lost": late})
+def test_a_retry_has_it_too(look: Any, scene: ContextScene, late: bool) -> None:
+    scene.start("prefork", conf={"task_acks_late": late, "task_reject_on_worker_lost": late})
+    unique = {"unique_key": "{0}", "unique_scope": "done"}
     with context(**ADA):
         calls = [
             look.delay("retry", "retry"),
             look.apply_async(("autoretry", "autoretry"), countdown=0.2),
-            look.apply_async(
-                ("unique", "retry"), countdown=0.2, unique_key="{0}", unique_scope="done"
-            ),
+            look.apply_async(("unique", "retry"), countdown=0.2, **unique),
             look.apply_async(("own", "retry"), context={"user": "bob"}),
             look.delay("with", "retry with", {"attempt": "second"}),
         ]
-    assert [call.get(timeout=TIMEOUT) for call in calls] == [
-        "retry",
-        "autoretry",
-        "unique",
-        "own",
-        "with",
-    ]
+    names = ["retry", "autoretry", "unique", "own", "with"]
+    assert [call.get(timeout=TIMEOUT) for call in calls] == names
     runs = {(run["name"], run["retries"]): run["context"] for run in scene.read()}
     assert runs == {
-        ("retry", 0): ADA,
-        ("retry", 1): ADA,
-        ("autoretry", 0): ADA,
-        ("autoretry", 1): ADA,
-        ("unique", 0): ADA,
-        ("unique", 1): ADA,
+        **{(name, retries): ADA for name in names for retries in (0, 1)},
         ("own", 0): {**ADA, "user": "bob"},
         ("own", 1): {**ADA, "user": "bob"},
-        ("with", 0): ADA,
         ("with", 1): {**ADA, "attempt": "second"},
     }
 
 
-def test_what_a_task_sends_has_what_is_bound_while_it_runs(
-    look: Any, scene: Scene, start: StartWorker
-) -> None:
-    start("prefork")
+def test_what_a_task_sends_has_what_is_bound_while_it_runs(look: Any, scene: ContextScene) -> None:
+    scene.start("prefork")
     with context(**ADA):
         look.delay("parent", "child", {"user": "bob", "order": 17})
     look.delay("nobody", "child")
@@ -130,8 +113,8 @@ def test_what_a_task_sends_has_what_is_bound_while_it_runs(
     }
 
 
-def test_the_whole_canvas_has_it(look: Any, app: Celery, scene: Scene, start: StartWorker) -> None:
-    start("threads", concurrency=2)
+def test_the_whole_canvas_has_it(look: Any, app: Celery, scene: ContextScene) -> None:
+    scene.start("threads", concurrency=2)
     with context(**ADA):
         later = look.si("chain 2").set(countdown=0.2)
         chain(look.si("chain 1"), later, group(look.si("chain 3a"), look.si("chain 3b")))()
@@ -155,24 +138,20 @@ def test_the_whole_canvas_has_it(look: Any, app: Celery, scene: Scene, start: St
     }
 
 
-def test_a_chord_under_late_acks_has_it_inside_a_task_too(
-    look: Any, scene: Scene, start: StartWorker
-) -> None:
-    start("prefork", conf={"task_acks_late": True})
+def test_a_chord_under_late_acks_has_it_inside_a_task_too(look: Any, scene: ContextScene) -> None:
+    scene.start("prefork", conf={"task_acks_late": True})
     with context(**ADA):
         look.delay("parent", "canvas")
     assert scene.contexts(5) == dict.fromkeys(("parent", "a", "b", "c", "then"), ADA)
 
 
 @pytest.mark.parametrize("pool", ["solo", "threads", "prefork"])
-def test_nothing_leaks_from_one_task_to_the_next(
-    look: Any, scene: Scene, start: StartWorker, pool: str
-) -> None:
+def test_nothing_leaks_from_one_task_to_the_next(look: Any, scene: ContextScene, pool: str) -> None:
     for n, do in enumerate(("leave", "fail", "ignore", "retry", "")):
         with context(n=n):
             look.delay(f"bound {n}", do)
         look.delay(f"free {n}")
-    worker = start(pool)
+    worker = scene.start(pool)
 
     found = scene.contexts(11)
     assert found == {
@@ -186,9 +165,9 @@ def test_nothing_leaks_from_one_task_to_the_next(
 
 @pytest.mark.parametrize("pool", ["threads", "gevent", "eventlet"])
 def test_tasks_that_run_at_the_same_time_have_each_their_own(
-    app: Celery, scene: Scene, start: StartWorker, pool: str
+    app: Celery, scene: ContextScene, pool: str
 ) -> None:
-    start(pool, concurrency=8, conf={"worker_prefetch_multiplier": 1})
+    scene.start(pool, concurrency=8, conf={"worker_prefetch_multiplier": 1})
     for n in range(8):
         with context(n=n):
             app.tasks["meeting"].delay(f"{n}", 8)
@@ -197,31 +176,31 @@ def test_tasks_that_run_at_the_same_time_have_each_their_own(
 
 
 def test_what_is_delivered_again_has_it_again(
-    look: Any, scene: Scene, start: StartWorker, delayq: DelayQ
+    look: Any, scene: ContextScene, delayq: DelayQ
 ) -> None:
     with context(**ADA):
         result = look.apply_async(("killed", "die once"), countdown=3600)
     assert delayq.run_now(result.id)
-    start("prefork", conf={"task_acks_late": True, "task_reject_on_worker_lost": True})
+    scene.start("prefork", conf={"task_acks_late": True, "task_reject_on_worker_lost": True})
 
     assert result.get(timeout=TIMEOUT) == "killed"
     assert [run["context"] for run in scene.read()] == [ADA, ADA]
 
 
 def test_what_is_exported_and_imported_has_it(
-    look: Any, delayq: DelayQ, delayq_redis: RedisUnderTest, tmp_path: Path
+    look: Any, delayq: DelayQ, redis: Redis, tmp_path: Path
 ) -> None:
     with context(**ADA):
         look.apply_async(("moved",), countdown=3600)
     delayq.export_to(tmp_path / "schedule.jsonl")
-    delayq_redis.client.flushall()
+    redis.flushall()
     delayq.import_from(tmp_path / "schedule.jsonl")
 
-    assert carried(stored(delayq_redis)) == [ADA]
+    assert carried(stored(redis)) == [ADA]
 
 
-def test_log_records_of_a_task_say_what_is_bound(look: Any, start: StartWorker) -> None:
-    worker = start("prefork")
+def test_log_records_of_a_task_say_what_is_bound(look: Any, scene: ContextScene) -> None:
+    worker = scene.start("prefork")
     with context(user="ada", note="a\nERROR <user=root> forged"):
         look.delay("someone")
     look.delay("nobody")
@@ -230,16 +209,14 @@ def test_log_records_of_a_task_say_what_is_bound(look: Any, start: StartWorker) 
     worker.wait_log("INFO <> seen by nobody")
 
 
-def test_what_cannot_be_read_costs_no_task(
-    app: Celery, look: Any, scene: Scene, start: StartWorker, delayq_redis: RedisUnderTest
-) -> None:
+def test_what_cannot_be_read_costs_no_task(look: Any, scene: ContextScene, redis: Redis) -> None:
     with context(user="ada"):
         look.delay("forged")
-    [item] = delayq_redis.client.lrange("celery", 0, -1)
+    [item] = redis.lrange("celery", 0, -1)
     forged = item.replace(b'user\\":\\"ada', b'user name\\":\\"root')
     assert forged != item
-    delayq_redis.client.lset("celery", 0, forged)
-    worker = start("solo")
+    redis.lset("celery", 0, forged)
+    worker = scene.start("solo")
 
     assert scene.contexts(1) == {"forged": {}}
     worker.wait_log(r"came with a context that cannot be read, and runs without: context name")
@@ -262,9 +239,8 @@ def made() -> Iterator[Any]:
         yield made
 
 
-@pytest.mark.filterwarnings("ignore:Call to deprecated")
 def test_each_of_many_has_what_was_bound_when_it_was_taken(
-    delayq: DelayQ, delayq_redis: RedisUnderTest, made: Any
+    delayq: DelayQ, redis: Redis, made: Any
 ) -> None:
     def items() -> Iterator[Any]:
         for n in range(50):
@@ -276,7 +252,7 @@ def test_each_of_many_has_what_was_bound_when_it_was_taken(
         report = delayq.schedule_many(items(), task="tasks.add")
 
     assert report.counts == {"scheduled": 51}
-    assert carried(stored(delayq_redis)) == [
+    assert carried(stored(redis)) == [
         *({"job": "nightly", "user": f'"{n}% %(id)s', "n": n} for n in range(50)),
         {"job": "nightly"},
     ]
@@ -284,7 +260,7 @@ def test_each_of_many_has_what_was_bound_when_it_was_taken(
     assert made.call_count == 1
 
 
-def test_some_of_many_have_none(delayq: DelayQ, delayq_redis: RedisUnderTest, made: Any) -> None:
+def test_some_of_many_have_none(delayq: DelayQ, redis: Redis, made: Any) -> None:
     def items(due: int) -> list[Item]:
         options: list[dict[str, Any]] = [{}, {"context": False}, {"context": {"user": None}}]
         return [Item((n, n), countdown=due + n, options=options[n % 3]) for n in range(9)]
@@ -293,25 +269,25 @@ def test_some_of_many_have_none(delayq: DelayQ, delayq_redis: RedisUnderTest, ma
     with context(user="ada"):
         delayq.schedule_many(items(200), task="tasks.add", context={"order": 17})
 
-    found = carried(stored(delayq_redis))
+    found = carried(stored(redis))
     # An item's own option goes before that of all.
     assert found == [None] * 9 + [{"user": "ada", "order": 17}, None, None] * 3
     # Those with and those without are messages of two kinds.
     assert made.call_count == 1 + 2
 
 
-def test_one_of_many_that_is_wrong_is_refused(delayq: DelayQ, delayq_redis: RedisUnderTest) -> None:
+def test_one_of_many_that_is_wrong_is_refused(delayq: DelayQ, redis: Redis) -> None:
     items = [Item((n, n), countdown=60, options={"context": {"n": n or b"0"}}) for n in range(2)]
 
     report = delayq.schedule_many(items, task="tasks.add")
 
     assert report.counts == {"refused": 1, "scheduled": 1}
     assert isinstance(report.refusals[0].error, InvalidContext)
-    assert carried(stored(delayq_redis)) == [{"n": 1}]
+    assert carried(stored(redis)) == [{"n": 1}]
 
 
 def test_each_of_many_has_the_trace_in_which_it_was_taken(
-    delayq: DelayQ, delayq_redis: RedisUnderTest, made: Any
+    delayq: DelayQ, redis: Redis, made: Any
 ) -> None:
     def items() -> Iterator[Any]:
         for n in range(12):
@@ -320,19 +296,16 @@ def test_each_of_many_has_the_trace_in_which_it_was_taken(
 
     delayq.schedule_many(items(), task="tasks.add")
 
-    parents = [message["headers"]["traceparent"] for message in stored(delayq_redis)]
+    parents = [message["headers"]["traceparent"] for message in stored(redis)]
     assert parents == [PARENT if n % 2 else f"00-{n + 1:032x}-{1:016x}-01" for n in range(12)]
     assert made.call_count == 7
 
 
-def test_a_batch_of_producers_carries_it(app: Celery, delayq_redis: RedisUnderTest) -> None:
+def test_a_batch_of_producers_carries_it(app: Celery, redis: Redis) -> None:
     add = app.tasks["tasks.add"]
-    with app.producer_pool.acquire(block=True) as producer:
-        if not getattr(producer, "supports_batch_publish", False):
-            pytest.skip("this kombu has no Producer.batch")
-        with producer.batch(max_size=10):
-            for n in range(25):
-                with context(n=n):
-                    add.apply_async((n, n), producer=producer)
+    with batch(app, max_size=10) as producer:
+        for n in range(25):
+            with context(n=n):
+                add.apply_async((n, n), producer=producer)
 
-    assert carried(ready(delayq_redis)) == [{"n": n} for n in range(25)]
+    assert carried(ready(redis)) == [{"n": n} for n in range(25)]

@@ -10,29 +10,26 @@ from typing import Any
 import pytest
 from celery import Celery
 from opentelemetry.sdk.trace import TracerProvider
+from redis import Redis
 
 from celery_delayq import DelayQ
 from celery_delayq.schedule.schedule_many import Item
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import stored
-from tests.support.context import Scene, StartWorker, starter
+from tests.support.context import ContextScene
+from tests.support.scene import StartWorker
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 PARENT = f"00-{TRACE_ID}-b7ad6b7169203331-01"
 
 
 @pytest.fixture
-def scene(delayq_redis: RedisUnderTest) -> Scene:
-    return Scene(delayq_redis)
-
-
-@pytest.fixture
-def start(delayq_worker: StartWorker) -> StartWorker:
-    return starter(delayq_worker)
+def scene(app: Celery, delayq_redis: RedisUnderTest, delayq_worker: StartWorker) -> ContextScene:
+    return ContextScene(delayq_redis, app, delayq_worker)
 
 
 def test_a_span_without_instrumentation_goes_into_headers(
-    app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest
+    app: Celery, delayq: DelayQ, redis: Redis
 ) -> None:
     """As also where signals are left out for speed."""
     add = app.tasks["tasks.add"]
@@ -41,20 +38,21 @@ def test_a_span_without_instrumentation_goes_into_headers(
         delayq.schedule_many([Item((n, n), countdown=90) for n in range(3)], task=add)
         own = span.get_span_context()
 
-    for message in stored(delayq_redis):
+    for message in stored(redis):
         assert message["headers"]["traceparent"].startswith(
             f"00-{own.trace_id:032x}-{own.span_id:016x}-"
         )
 
 
-def publish(scene: Scene, code: str, redis: RedisUnderTest, broker: str) -> None:
+def publish(scene: ContextScene, code: str) -> None:
     """Run *code* in a process of its own, which is traced by OpenTelemetry."""
     script = (
         "from tests.apps.context_tasks import *\n"
         "from celery_delayq.schedule.schedule_many import Item\n"
         "tracer = trace_to_redis('publisher')\n"
     )
-    env = {"CELERY_BROKER_URL": broker, "CELERY_RESULT_BACKEND": redis.url}
+    conf = scene.app.conf
+    env = {"CELERY_BROKER_URL": conf.broker_url, "CELERY_RESULT_BACKEND": conf.result_backend}
     command = [sys.executable, "-c", script + code]
     subprocess.run(command, check=True, timeout=60, env={**os.environ, **env})
 
@@ -82,42 +80,26 @@ REQUEST = "with tracer.start_as_current_span('request'):\n    "
 SENT = "> p:apply_async/look"
 
 
+RUN = "w:run/look"
+#: What runs sends another task.
+TWICE = [RUN, f"{RUN} > w:apply_async/look", f"{RUN} > w:apply_async/look > {RUN}"]
+
+
 @pytest.mark.parametrize("pool", ["threads", "prefork"])
 @pytest.mark.parametrize(
     ("call", "below"),
     [
-        pytest.param("look.apply_async(('x',), countdown=.2)", ["w:run/look"], id="delay"),
-        pytest.param(
-            "look.apply_async(('x', 'retry'), countdown=.2)",
-            [
-                "w:run/look",
-                "w:run/look > w:apply_async/look",
-                "w:run/look > w:apply_async/look > w:run/look",
-            ],
-            id="retry",
-        ),
-        pytest.param(
-            "chain(look.si('x'), look.si('y').set(countdown=.2))()",
-            [
-                "w:run/look",
-                "w:run/look > w:apply_async/look",
-                "w:run/look > w:apply_async/look > w:run/look",
-            ],
-            id="chain",
-        ),
+        ("look.apply_async(('x',), countdown=.2)", [RUN]),
+        ("look.apply_async(('x', 'retry'), countdown=.2)", TWICE),
+        ("chain(look.si('x'), look.si('y').set(countdown=.2))()", TWICE),
     ],
+    ids=["delay", "retry", "chain"],
 )
 def test_opentelemetry_links_what_runs_to_what_sent_it(
-    scene: Scene,
-    start: StartWorker,
-    delayq_redis: RedisUnderTest,
-    delayq_broker_url: str,
-    pool: str,
-    call: str,
-    below: list[str],
+    scene: ContextScene, pool: str, call: str, below: list[str]
 ) -> None:
-    start(pool, env={"TRACED": "1"})
-    publish(scene, REQUEST + call, delayq_redis, delayq_broker_url)
+    scene.start(pool, env={"TRACED": "1"})
+    publish(scene, REQUEST + call)
 
     spans = Spans(scene.wait(2 + len(below), "spans"))
     sent = ">p:request > p:apply_async/look"
@@ -125,12 +107,10 @@ def test_opentelemetry_links_what_runs_to_what_sent_it(
     assert len(spans.traces) == 1
 
 
-def test_a_trace_that_a_web_server_received_goes_on(
-    scene: Scene, start: StartWorker, delayq_redis: RedisUnderTest, delayq_broker_url: str
-) -> None:
+def test_a_trace_that_a_web_server_received_goes_on(scene: ContextScene) -> None:
     code = f"with delayq.context(traceparent='{PARENT}', user='ada'):\n    look.delay('x')"
-    start("threads", env={"TRACED": "1"})
-    publish(scene, code, delayq_redis, delayq_broker_url)
+    scene.start("threads", env={"TRACED": "1"})
+    publish(scene, code)
 
     spans = Spans(scene.wait(2, "spans"))
     assert spans.traces == {TRACE_ID}
@@ -140,18 +120,16 @@ def test_a_trace_that_a_web_server_received_goes_on(
     assert run["context"] == {"user": "ada", "traceparent": run["parent"]}
 
 
-def test_many_tasks_are_linked_to_where_they_were_scheduled(
-    scene: Scene, start: StartWorker, delayq_redis: RedisUnderTest, delayq_broker_url: str
-) -> None:
+def test_many_tasks_are_linked_to_where_they_were_scheduled(scene: ContextScene) -> None:
     code = (
         "items = [Item((n,), countdown=.2) for n in range(3)]\n"
         + REQUEST
         + "delayq.schedule_many(items, task=look, signals={signals})"
     )
-    start("threads", env={"TRACED": "1"})
+    scene.start("threads", env={"TRACED": "1"})
     for signals, count in ((True, 7), (False, 5)):
-        delayq_redis.client.delete("spans")
-        publish(scene, code.format(signals=signals), delayq_redis, delayq_broker_url)
+        scene.client.delete("spans")
+        publish(scene, code.format(signals=signals))
         spans = Spans(scene.wait(count, "spans"))
         sent = ">p:request > p:apply_async/look"
         assert len(spans.traces) == 1
@@ -159,12 +137,10 @@ def test_many_tasks_are_linked_to_where_they_were_scheduled(
         assert spans.paths().count(sent) == (3 if signals else 1)
 
 
-def test_a_trace_goes_through_workers_that_know_nothing_of_it(
-    scene: Scene, start: StartWorker, delayq_redis: RedisUnderTest, delayq_broker_url: str
-) -> None:
-    start("prefork")
+def test_a_trace_goes_through_workers_that_know_nothing_of_it(scene: ContextScene) -> None:
+    scene.start("prefork")
     code = "look.delay('parent', 'child', {'traceparent': None})\n    look.delay('again', 'retry')"
-    publish(scene, REQUEST + code, delayq_redis, delayq_broker_url)
+    publish(scene, REQUEST + code)
 
     runs = {(run["name"], run["retries"]): run["parent"] for run in scene.wait(5)}
     [trace] = {span["trace"] for span in scene.wait(3, "spans")}

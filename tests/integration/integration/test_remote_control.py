@@ -8,21 +8,9 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_delayq import DelayQ
 from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.apps.control_tasks import TIMEOUT, Scene, StartWorker, start, tasks_of
-from tests.integration.conftest import MakeApp
-
-
-@pytest.fixture
-def app(make_app: MakeApp) -> Celery:
-    return tasks_of(make_app())
-
-
-@pytest.fixture
-def scene(delayq_redis: RedisUnderTest) -> Scene:
-    return Scene(delayq_redis)
+from tests.support.scene import TIMEOUT, Control, StartWorker
 
 
 def answer(app: Celery, worker: WorkerProcess, what: str = "scheduled", *about: Any) -> Any:
@@ -42,36 +30,27 @@ def ids(entries: list[dict[str, Any]]) -> list[str]:
 
 
 @pytest.mark.parametrize("pool", ["threads", "prefork", "gevent"])
-def test_a_worker_tells_what_is_next_in_its_queues(
-    app: Celery, delayq_worker: StartWorker, pool: str
-) -> None:
-    work = app.tasks["work"]
-    worker = start(delayq_worker, pool, queues=["a", "b"])
-    other = start(delayq_worker, "solo", queues=["aside", "empty"])
-    assert answer(app, worker) == []
-    with app.producer_pool.acquire() as producer:
+def test_a_worker_tells_what_is_next_in_its_queues(control: Control, pool: str) -> None:
+    work = control.tasks["work"]
+    worker = control.start(pool, queues=["a", "b"])
+    other = control.start("solo", queues=["aside", "empty"])
+    assert answer(control.app, worker) == []
+    with control.app.producer_pool.acquire() as producer:
         for n in reversed(range(70)):
             options = {"producer": producer, "task_id": str(n), "countdown": 60 + n}
             work.apply_async((n,), queue="ab"[n % 2], **options)
             work.apply_async((n,), queue="aside", **{**options, "task_id": f"aside {n}"})
 
-    assert ids(answer(app, worker)) == [str(n) for n in range(70)]
-    assert ids(answer(app, other)) == [f"aside {n}" for n in range(70)]
+    assert ids(answer(control.app, worker)) == [str(n) for n in range(70)]
+    assert ids(answer(control.app, other)) == [f"aside {n}" for n in range(70)]
 
-    with app.producer_pool.acquire() as producer:
+    with control.app.producer_pool.acquire() as producer:
         for n in range(70, 120):
             work.apply_async((n,), queue="a", producer=producer, task_id=str(n), countdown=60 + n)
-    assert ids(answer(app, worker)) == [str(n) for n in range(100)]
-    app.control.revoke(["0", "3"])
-    DelayQ.of(app).reschedule("99", countdown=30)
-    assert ids(answer(app, worker)) == [
-        "99",
-        "1",
-        "2",
-        *(str(n) for n in range(4, 99)),
-        "100",
-        "101",
-    ]
+    assert ids(answer(control.app, worker)) == [str(n) for n in range(100)]
+    control.app.control.revoke(["0", "3"])
+    control.delayq.reschedule("99", countdown=30)
+    assert ids(answer(control.app, worker)) == [str(n) for n in (99, 1, 2, *range(4, 99), 100, 101)]
 
 
 ZONES = [
@@ -138,12 +117,12 @@ def test_the_answer_is_that_of_stock_celery(
     ids=["huge", "unicode", "nested"],
 )
 def test_arguments_are_told_as_they_are_unless_they_are_huge(
-    app: Celery, delayq_worker: StartWorker, args: Any, kwargs: Any, told: Any
+    control: Control, args: Any, kwargs: Any, told: Any
 ) -> None:
-    worker = start(delayq_worker, "solo")
-    app.send_task("who.knows", args, kwargs, countdown=60)
+    worker = control.start("solo")
+    control.app.send_task("who.knows", args, kwargs, countdown=60)
 
-    [entry] = answer(app, worker)
+    [entry] = answer(control.app, worker)
 
     request = entry["request"]
     if told is None:
@@ -154,29 +133,25 @@ def test_arguments_are_told_as_they_are_unless_they_are_huge(
         assert (request["args"], request["kwargs"]) == ([*args], kwargs)
 
 
-def test_what_cannot_be_read_does_not_spoil_the_answer(
-    app: Celery, scene: Scene, delayq_worker: StartWorker
-) -> None:
-    worker = start(delayq_worker, "solo")
-    app.send_task("work", (1,), task_id="good", countdown=60)
-    app.send_task("work", (1,), task_id="bad", countdown=50)
-    scene.client.hset("{celery}:entries", "bad", b"\xff nonsense")
-    app.send_task("work", (1,), task_id="yaml", countdown=70, serializer="yaml")
+def test_what_cannot_be_read_does_not_spoil_the_answer(control: Control) -> None:
+    worker = control.start("solo")
+    control.app.send_task("work", (1,), task_id="good", countdown=60)
+    control.app.send_task("work", (1,), task_id="bad", countdown=50)
+    control.client.hset("{celery}:entries", "bad", b"\xff nonsense")
+    control.app.send_task("work", (1,), task_id="yaml", countdown=70, serializer="yaml")
 
-    assert ids(answer(app, worker)) == ["bad", "good", "yaml"]
+    assert ids(answer(control.app, worker)) == ["bad", "good", "yaml"]
 
 
-def test_paused_and_revoked_tasks_are_told_of(
-    app: Celery, scene: Scene, delayq_worker: StartWorker
-) -> None:
-    delayq = DelayQ.of(app)
-    worker = start(delayq_worker, "solo")
+def test_paused_and_revoked_tasks_are_told_of(control: Control) -> None:
+    delayq = control.delayq
+    worker = control.start("solo")
     delayq.pause(task="work")
-    app.send_task("work", (1,), task_id="paused_due")
-    app.send_task("work", (1,), task_id="later", countdown=60)
-    wait_until(lambda: len(scene.scheduled()) == 2, TIMEOUT, "it is paused and due")
-    app.send_task("other", (1,), task_id="gone", countdown=60)
-    app.control.revoke("gone")
+    control.app.send_task("work", (1,), task_id="paused_due")
+    control.app.send_task("work", (1,), task_id="later", countdown=60)
+    wait_until(lambda: len(control.scheduled()) == 2, TIMEOUT, "it is paused and due")
+    control.app.send_task("other", (1,), task_id="gone", countdown=60)
+    control.app.control.revoke("gone")
 
-    assert sorted(ids(answer(app, worker))) == ["later", "paused_due"]
-    assert answer(app, worker, "revoked") == ["gone"]
+    assert sorted(ids(answer(control.app, worker))) == ["later", "paused_due"]
+    assert answer(control.app, worker, "revoked") == ["gone"]

@@ -11,7 +11,6 @@ from celery.result import AsyncResult
 from celery_delayq import DelayQ
 from celery_delayq.errors import TaskReturnedFalse
 from celery_delayq.testing import wait_until
-from tests.apps.control_tasks import watching
 from tests.apps.retry_tasks import TIMEOUT, RetryScene, tasks_of
 from tests.integration.conftest import MakeApp
 
@@ -31,7 +30,7 @@ def test_events_signals_and_handlers_tell_of_each_retry_and_of_the_end(
 ) -> None:
     scene.start(pool)
     task = app.tasks["telling"]
-    with watching(app, scene.client) as told:
+    with scene.watching() as told:
         task.apply_async((["ValueError"],), task_id="dies")
         scene.wait_dead("dies")
         task.apply_async((["ValueError", "done"],), task_id="lives")

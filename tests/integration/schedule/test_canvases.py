@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,18 +11,15 @@ from celery.result import AsyncResult
 
 from celery_delayq import DelayQ, Outcome
 from celery_delayq.errors import ConfigError, InvalidFilter
-from celery_delayq.testing import FAST_START, WorkerProcess
-from tests.apps.control_tasks import TIMEOUT
-
-StartWorker = Callable[..., WorkerProcess]
+from celery_delayq.testing import FAST_START
+from tests.support.scene import TIMEOUT, StartWorker
 
 
-def states(app: Celery, *results: Any) -> list[str]:
-    return [AsyncResult(result.id, app=app).state for result in results]
+def states(*results: Any) -> list[str]:
+    return [AsyncResult(result.id, app=result.app).state for result in results]
 
 
-def test_what_is_scheduled_of_a_chain_is_cancelled_at_once(app: Celery, delayq: DelayQ) -> None:
-    add = app.tasks["tasks.add"]
+def test_what_is_scheduled_of_a_chain_is_cancelled_at_once(add: Any, delayq: DelayQ) -> None:
     last = chain(add.s(1, 1).set(countdown=300), add.s(1))()
     other = add.apply_async((1, 1), countdown=300)
 
@@ -31,23 +27,21 @@ def test_what_is_scheduled_of_a_chain_is_cancelled_at_once(app: Celery, delayq: 
 
     assert dict(bulk.outcomes) == {Outcome.DONE: 1}
     assert [entry.id for entry in delayq.list()] == [other.id]
-    assert states(app, last.parent, other) == ["REVOKED", "PENDING"]
+    assert states(last.parent, other) == ["REVOKED", "PENDING"]
 
 
-def test_all_members_of_a_group_are_cancelled_and_no_others(app: Celery, delayq: DelayQ) -> None:
-    add = app.tasks["tasks.add"]
+def test_all_members_of_a_group_are_cancelled_and_no_others(add: Any, delayq: DelayQ) -> None:
     ours = group(add.s(n, n) for n in range(5)).apply_async(countdown=300)
     others = group(add.s(n, n) for n in range(3)).apply_async(countdown=300)
 
     assert delayq.cancel_canvas(group_id=ours.id).done == 5
 
     assert delayq.count() == 3
-    assert states(app, *ours.results) == ["REVOKED"] * 5
-    assert states(app, *others.results) == ["PENDING"] * 3
+    assert states(*ours.results) == ["REVOKED"] * 5
+    assert states(*others.results) == ["PENDING"] * 3
 
 
-def test_chains_of_a_group_belong_to_it(app: Celery, delayq: DelayQ) -> None:
-    add = app.tasks["tasks.add"]
+def test_chains_of_a_group_belong_to_it(add: Any, delayq: DelayQ) -> None:
     link = add.s(1, 1).set(countdown=300)
     ours = group(chain(link, add.s(1)) for _ in range(3)).apply_async()
     chain(link, add.s(1))()
@@ -57,23 +51,15 @@ def test_chains_of_a_group_belong_to_it(app: Celery, delayq: DelayQ) -> None:
     assert delayq.count() == 1
 
 
-def test_a_chord_is_told_that_its_members_will_not_come(app: Celery, delayq: DelayQ) -> None:
-    add = app.tasks["tasks.add"]
-    body = chord([add.s(n, n).set(countdown=300) for n in range(2)])(add.s(1))
-
-    delayq.cancel_canvas(group_id=body.parent.id)
-
-    assert states(app, body) == ["FAILURE"]
-
-
-def test_a_chord_is_told_of_chains_too(app: Celery, delayq: DelayQ) -> None:
-    add = app.tasks["tasks.add"]
+def test_a_chord_is_told_that_its_members_will_not_come(add: Any, delayq: DelayQ) -> None:
+    """Also of those that are chains."""
     link = add.s(1, 1).set(countdown=300)
-    body = chord([chain(link, add.s(1)), chain(link, add.s(2))])(add.s(1))
+    for members in ([link, link], [chain(link, add.s(1)), chain(link, add.s(2))]):
+        body = chord(members)(add.s(1))
 
-    delayq.cancel_canvas(group_id=body.parent.id)
+        delayq.cancel_canvas(group_id=body.parent.id)
 
-    assert states(app, body) == ["FAILURE"]
+        assert states(body) == ["FAILURE"]
 
 
 def test_a_worker_that_starts_later_refuses_what_is_ready_or_is_sent_after_that(

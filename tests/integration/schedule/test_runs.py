@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from celery import Celery
+from redis import Redis
 
 from celery_delayq import DelayQ
 from celery_delayq.model.history import Run
 from celery_delayq.store.repair_tracking import RepairTracking
-from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
+from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.integration.conftest import MakeApp
-from tests.support.proxy import Fault, Proxy
+from tests.integration.conftest import MakeApp, Through
+from tests.support.proxy import Fault
+from tests.support.scene import TIMEOUT, AppScene, StartWorker
 
-StartWorker = Callable[..., WorkerProcess]
-
-TIMEOUT = 60
 ENDINGS = ("", "fail", "retry", "reject", "ignore")
 #: In Celery's words, with what is told of the reason.
 EXPECTED = {
@@ -35,66 +32,54 @@ EXPECTED = {
 }
 
 
-@pytest.fixture
-def app(make_app: MakeApp) -> Celery:
-    return make_app()
+class History(AppScene):
+    """Starts workers whose runs are in the history."""
+
+    module, concurrency, prefetch = "history_tasks", 2, 4
+
+    def start(self, pool: str = "threads", **options: Any) -> WorkerProcess:
+        """Start a worker with the option *history*; *late* is when it acknowledges."""
+        history, late = options.pop("history", 10_000), options.pop("late", True)
+        conf = {"task_acks_late": late, **options.pop("conf", {})}
+        own = {"history": history, "lease": 1.0, "registry_refresh": 1.0}
+        return super().start(pool, conf=conf, delayq=own, **options)
+
+    def send_each(self) -> None:
+        """Send a task for each way to end."""
+        for how in ENDINGS:
+            self.app.send_task("history.end", (how,), task_id=how or "ok")
+
+    def wait(self, count: int) -> list[Run]:
+        """Return the history once it has so many runs."""
+        delayq = DelayQ.of(self.app)
+        wait_until(
+            lambda: len(list(delayq.history())) >= count,
+            TIMEOUT,
+            lambda: f"{count} runs, there are {list(delayq.history())}",
+        )
+        return list(delayq.history())
 
 
 @pytest.fixture
-def delayq(app: Celery) -> DelayQ:
-    return DelayQ.of(app)
-
-
-def start(
-    delayq_worker: StartWorker,
-    pool: str,
-    *,
-    history: int = 10_000,
-    late: bool = True,
-    broker_url: str | None = None,
-    **conf: Any,
-) -> WorkerProcess:
-    conf = {"task_acks_late": late, **conf}
-    own = {"history": history, "lease": 1.0, "registry_refresh": 1.0}
-    conf.setdefault("broker_transport_options", {"delayq": own})
-    return delayq_worker(
-        **({"broker_url": broker_url} if broker_url else {}),
-        app="tests.apps.history_tasks:app",
-        pool=pool,
-        concurrency=2,
-        extra_args=FAST_START,
-        env={"HISTORY_SETTINGS": json.dumps(conf)},
-    )
-
-
-def wait_for(delayq: DelayQ, count: int) -> list[Run]:
-    """Return the history once it has so many runs."""
-    wait_until(
-        lambda: len(list(delayq.history())) >= count,
-        TIMEOUT,
-        lambda: f"{count} runs, there are {list(delayq.history())}",
-    )
-    return list(delayq.history())
+def scene(app: Celery, delayq_redis: RedisUnderTest, delayq_worker: StartWorker) -> History:
+    return History(delayq_redis, app, delayq_worker)
 
 
 @pytest.mark.parametrize("late", [True, False], ids=["late", "early"])
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "eventlet", "solo"])
 def test_each_run_is_told_once_with_how_it_has_ended(
-    pool: str, late: bool, delayq: DelayQ, delayq_worker: StartWorker
+    pool: str, late: bool, app: Celery, scene: History
 ) -> None:
-    app = delayq.app
-    assert app is not None
     app.control.revoke("revoked")
     before = datetime.now(timezone.utc) - timedelta(seconds=1)
     app.send_task("history.end", task_id="revoked")
     app.send_task("history.end", task_id="expired", expires=datetime(2020, 1, 1))
-    for how in ENDINGS:
-        app.send_task("history.end", (how,), task_id=how or "ok")
+    scene.send_each()
 
-    worker = start(delayq_worker, pool, late=late)
-    runs = wait_for(delayq, len(EXPECTED))
+    worker = scene.start(pool, late=late)
+    runs = scene.wait(len(EXPECTED))
     app.send_task("history.end", task_id="last")
-    runs = wait_for(delayq, len(EXPECTED) + 1)
+    runs = scene.wait(len(EXPECTED) + 1)
 
     told = [(run.id, run.retries, run.state, run.reason) for run in runs]
     assert sorted(told) == sorted({*EXPECTED, ("last", 0, "SUCCESS", "")})
@@ -111,16 +96,13 @@ def test_each_run_is_told_once_with_how_it_has_ended(
     assert again.promoted is None or again.due <= again.promoted <= again.started
 
 
-def test_it_is_told_when_a_delayed_task_became_ready(
-    delayq: DelayQ, delayq_worker: StartWorker
-) -> None:
-    assert delayq.app is not None
-    start(delayq_worker, "threads")
+def test_it_is_told_when_a_delayed_task_became_ready(delayq: DelayQ, scene: History) -> None:
+    scene.start()
     wait_until(lambda: b"history" in delayq.store.registry().get("celery", b""), what="registered")
     due = datetime.now(timezone.utc) + timedelta(seconds=2.5)
-    delayq.app.send_task("history.end", eta=due, task_id="a")
+    scene.app.send_task("history.end", eta=due, task_id="a")
 
-    [run] = wait_for(delayq, 1)
+    [run] = scene.wait(1)
 
     assert run.due is not None
     assert run.promoted is not None
@@ -130,25 +112,22 @@ def test_it_is_told_when_a_delayed_task_became_ready(
     assert run.promoted - run.due < timedelta(seconds=1)
 
 
-def test_there_is_none_where_it_is_off(
-    app: Celery, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
-) -> None:
-    start(delayq_worker, "threads", history=0)
+def test_there_is_none_where_it_is_off(app: Celery, scene: History, redis: Redis) -> None:
+    scene.start(history=0)
     assert app.send_task("history.end", task_id="a").get(timeout=TIMEOUT) == "done"
     app.send_task("history.end", countdown=0.1, task_id="b").get(timeout=TIMEOUT)
 
     assert list(DelayQ.of(app).history()) == []
-    assert not delayq_redis.client.exists("delayq:history")
+    assert not redis.exists("delayq:history")
 
 
 @pytest.mark.parametrize("late", [True, False], ids=["late", "early"])
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
 def test_runs_that_end_during_a_warm_shutdown_are_told(
-    pool: str, late: bool, delayq: DelayQ, delayq_worker: StartWorker
+    pool: str, late: bool, delayq: DelayQ, scene: History
 ) -> None:
-    assert delayq.app is not None
-    worker = start(delayq_worker, pool, late=late)
-    delayq.app.send_task("history.nap", (1.5,), task_id="a")
+    worker = scene.start(pool, late=late)
+    scene.app.send_task("history.nap", (1.5,), task_id="a")
     worker.wait_log(r"Task history.nap\[a\] received")
 
     worker.stop()
@@ -156,32 +135,22 @@ def test_runs_that_end_during_a_warm_shutdown_are_told(
     assert [(run.id, run.state) for run in delayq.history()] == [("a", "SUCCESS")]
 
 
-def ids_left(redis: RedisUnderTest) -> list[str]:
-    """Return the ids of what is ready or held."""
-    client = redis.client
-    held = [value for key in client.keys("*:leased:*") for value in client.hvals(key)]
-    messages = [*client.lrange("celery", 0, -1), *(value.partition(b"\n")[2] for value in held)]
-    return [json.loads(message)["headers"]["id"] for message in messages if message]
-
-
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_after_kill_9_what_was_acknowledged_is_told_and_nothing_else(
-    pool: str, delayq: DelayQ, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
+    pool: str, app: Celery, delayq: DelayQ, scene: History
 ) -> None:
-    app = delayq.app
-    assert app is not None
     ids = [f"id-{n}" for n in range(3000)]
     with app.producer_pool.acquire() as producer:
         for id in ids:
             app.send_task("history.end", task_id=id, producer=producer, ignore_result=True)
-    worker = start(delayq_worker, pool, task_ignore_result=True)
-    wait_for(delayq, 100)
+    worker = scene.start(pool, conf={"task_ignore_result": True})
+    scene.wait(100)
 
     worker.kill()
 
     told = [run.id for run in delayq.history()]
     assert 100 <= len(told) < len(ids), "it was killed while it worked"
-    assert sorted([*told, *ids_left(delayq_redis)]) == sorted(ids)
+    assert sorted([*told, *scene.ready(), *scene.held()]) == sorted(ids)
 
 
 @pytest.mark.parametrize(
@@ -194,43 +163,29 @@ def test_after_kill_9_what_was_acknowledged_is_told_and_nothing_else(
     ],
 )
 def test_a_lost_reply_tells_nothing_twice(
-    late: bool,
-    script: str,
-    delayq: DelayQ,
-    delayq_worker: StartWorker,
-    delayq_redis: RedisUnderTest,
+    late: bool, script: str, app: Celery, scene: History, through: Through
 ) -> None:
-    app = delayq.app
-    assert app is not None
-    with Proxy(delayq_redis.port) as proxy:
-        worker = start(
-            delayq_worker,
-            "threads",
-            late=late,
-            broker_url=f"delayq+redis://127.0.0.1:{proxy.port}/0",
-        )
-        rule = proxy.on(script, Fault.DROP_REPLY)
-        for how in ENDINGS:
-            app.send_task("history.end", (how,), task_id=how or "ok")
-        assert rule.fired.wait(TIMEOUT)
-        runs = wait_for(delayq, len(ENDINGS) + 1)
-        app.send_task("history.end", task_id="last")
-        wait_until(
-            lambda: "last" in {run.id for run in delayq.history()}, TIMEOUT, "the last one is told"
-        )
-        worker.stop()
+    proxy, delayq = through()
+    worker = scene.start(late=late, broker_url=delayq.app.conf.broker_url)
+    rule = proxy.on(script, Fault.DROP_REPLY)
+    scene.send_each()
+    assert rule.fired.wait(TIMEOUT)
+    runs = scene.wait(len(ENDINGS) + 1)
+    app.send_task("history.end", task_id="last")
+    wait_until(
+        lambda: "last" in {run.id for run in delayq.history()}, TIMEOUT, "the last one is told"
+    )
+    worker.stop()
 
     told = sorted((run.id, run.retries) for run in delayq.history())
     assert told == sorted([*((how or "ok", 0) for how in ENDINGS), ("retry", 1), ("last", 0)])
     assert len(runs) == len(ENDINGS) + 1
 
 
-def test_it_is_read_from_where_one_has_stopped(
-    delayq: DelayQ, delayq_redis: RedisUnderTest
-) -> None:
+def test_it_is_read_from_where_one_has_stopped(delayq: DelayQ, redis: Redis) -> None:
     lines = [b"1 id%d t q w - - - %d SUCCESS 0 1 " % (n, n) for n in range(1200)]
     delayq.store.history.add("me", 2, 10_000, [*lines[:600], b"unreadable", *lines[600:]])
-    delayq_redis.client.xadd("delayq:history", {"other": "not ours"})
+    redis.xadd("delayq:history", {"other": "not ours"})
 
     first = list(delayq.history(count=700))
     rest = list(delayq.history(first[-1].offset))
@@ -252,17 +207,15 @@ def test_it_ends_with_the_last_run_that_there_was_when_it_began(delayq: DelayQ) 
     assert list(runs) == []
 
 
-def test_it_is_under_the_prefix_and_fsck_knows_its_type(
-    make_app: MakeApp, delayq_redis: RedisUnderTest
-) -> None:
+def test_it_is_under_the_prefix_and_fsck_knows_its_type(make_app: MakeApp, redis: Redis) -> None:
     app = make_app(broker_transport_options={"global_keyprefix": "shop:"})
     delayq = DelayQ.of(app)
     delayq.store.history.add("me", 2, 1000, [b"1 id t q w - - - 5 SUCCESS 0 1 "])
 
-    assert delayq_redis.client.type("shop:delayq:history") == b"stream"
+    assert redis.type("shop:delayq:history") == b"stream"
     assert RepairTracking(delayq.store).wrong_shared_types() == []
-    delayq_redis.client.delete("shop:delayq:history")
-    delayq_redis.client.set("shop:delayq:history", "no stream")
+    redis.delete("shop:delayq:history")
+    redis.set("shop:delayq:history", "no stream")
     assert RepairTracking(delayq.store).wrong_shared_types() == [
         "shop:delayq:history is a string, expected a stream"
     ]

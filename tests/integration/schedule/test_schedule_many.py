@@ -11,14 +11,10 @@ from typing import Any
 import pytest
 from celery import Celery, chain, group, signals
 from kombu import Exchange, Queue
+from redis import Redis
 
 from celery_delayq import DelayQ
-from celery_delayq.errors import (
-    ConfigError,
-    InvalidETA,
-    QueueFull,
-    UniqueConflict,
-)
+from celery_delayq.errors import ConfigError, InvalidETA, QueueFull, UniqueConflict
 from celery_delayq.schedule import schedule_many
 from celery_delayq.schedule.schedule_many import InvalidItem, Item, ItemOutcome
 from celery_delayq.testing.fixtures import RedisUnderTest
@@ -28,7 +24,7 @@ from tests.support.many import FAR, entries, numbered, one
 # -- forms of items -------------------------------------------------------------------------------
 
 
-def test_items_have_three_forms(app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest) -> None:
+def test_items_have_three_forms(app: Celery, delayq: DelayQ, redis: Redis) -> None:
     add = app.tasks["tasks.add"]
 
     report = delayq.schedule_many(
@@ -42,15 +38,13 @@ def test_items_have_three_forms(app: Celery, delayq: DelayQ, delayq_redis: Redis
     )
 
     assert report.counts == {"scheduled": 4}
-    messages = stored(delayq_redis, "mail")
+    messages = stored(redis, "mail")
     assert [m["headers"]["id"] for m in messages] == ["item", "mapping", "signature", "other"]
     assert [m["properties"]["priority"] for m in messages] == [9] * 4
     assert [m["headers"]["task"] for m in messages] == ["tasks.add"] * 3 + ["elsewhere"]
 
 
-def test_what_an_item_says_goes_before_what_is_said_for_all(
-    delayq: DelayQ, delayq_redis: RedisUnderTest
-) -> None:
+def test_what_an_item_says_goes_before_what_is_said_for_all(delayq: DelayQ, redis: Redis) -> None:
     delayq.schedule_many(
         [Item((1, 2)), Item((3, 4), eta=FAR, queue="own")],
         task="tasks.add",
@@ -58,8 +52,8 @@ def test_what_an_item_says_goes_before_what_is_said_for_all(
         queue="all",
     )
 
-    assert len(stored(delayq_redis, "all")) == 1
-    assert [due for due, _ in entries(delayq_redis, "own")] == [int(FAR.timestamp() * 1000)]
+    assert len(stored(redis, "all")) == 1
+    assert [due for due, _ in entries(redis, "own")] == [int(FAR.timestamp() * 1000)]
 
 
 def bad_items(app: Celery) -> list[tuple[Any, type[Exception], str]]:
@@ -92,7 +86,7 @@ def bad_items(app: Celery) -> list[tuple[Any, type[Exception], str]]:
 
 @pytest.mark.parametrize("number", range(19))
 def test_a_bad_item_is_refused_and_the_others_are_not(
-    app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest, number: int
+    app: Celery, delayq: DelayQ, redis: Redis, number: int
 ) -> None:
     bad, error, named = bad_items(app)[number]
     outcomes: list[ItemOutcome] = []
@@ -109,7 +103,7 @@ def test_a_bad_item_is_refused_and_the_others_are_not(
     with pytest.raises(error, match=named):
         raise refused.error or AssertionError
     assert sorted(outcome.index for outcome in outcomes) == [0, 1, 2, 3]
-    assert len(stored(delayq_redis)) == 3
+    assert len(stored(redis)) == 3
 
 
 def test_an_item_without_a_task_says_where_to_give_one(delayq: DelayQ) -> None:
@@ -154,7 +148,7 @@ def test_another_broker_is_refused(make_app: MakeApp, delayq_redis: RedisUnderTe
 
 
 def test_a_topic_to_two_queues_is_two_entries_and_one_outcome(
-    make_app: MakeApp, delayq_redis: RedisUnderTest
+    make_app: MakeApp, redis: Redis
 ) -> None:
     topic = Exchange("events", type="topic")
     queues = [Queue("a", topic, routing_key="user.#"), Queue("b", topic, routing_key="#.new")]
@@ -172,7 +166,7 @@ def test_a_topic_to_two_queues_is_two_entries_and_one_outcome(
     )
 
     assert report.counts == {"scheduled": 2, "full": 1}
-    assert (len(stored(delayq_redis, "a")), len(stored(delayq_redis, "b"))) == (3, 2)
+    assert (len(stored(redis, "a")), len(stored(redis, "b"))) == (3, 2)
 
 
 def test_a_queue_that_does_not_last_is_refused(make_app: MakeApp) -> None:
@@ -185,18 +179,16 @@ def test_a_queue_that_does_not_last_is_refused(make_app: MakeApp) -> None:
     assert "'fleeting': expected a queue that lasts" in str(report.refusals[0].error)
 
 
-def test_a_key_prefix_stands_before_every_key(
-    make_app: MakeApp, delayq_redis: RedisUnderTest
-) -> None:
+def test_a_key_prefix_stands_before_every_key(make_app: MakeApp, redis: Redis) -> None:
     app = make_app(broker_transport_options={"global_keyprefix": "shop."})
     items = [Item((1, 2), countdown=n) for n in range(100)]
 
     DelayQ.of(app).schedule_many(items, task="tasks.add")
 
-    assert {key[:5] for key in delayq_redis.client.scan_iter()} == {b"shop."}
+    assert {key[:5] for key in redis.scan_iter()} == {b"shop."}
 
 
-def test_a_full_queue_says_so_of_each_item(make_app: MakeApp, delayq_redis: RedisUnderTest) -> None:
+def test_a_full_queue_says_so_of_each_item(make_app: MakeApp, redis: Redis) -> None:
     app = make_app(broker_transport_options={"delayq": {"max_scheduled": 70}})
 
     report = DelayQ.of(app).schedule_many(
@@ -208,7 +200,7 @@ def test_a_full_queue_says_so_of_each_item(make_app: MakeApp, delayq_redis: Redi
     assert len(report.refusals) == schedule_many.SHOWN
     assert report.refusals[0].id == "n70"
     assert isinstance(report.refusals[0].error, QueueFull)
-    assert len(stored(delayq_redis)) == 70
+    assert len(stored(redis)) == 70
 
 
 # -- unique keys ----------------------------------------------------------------------------------
@@ -224,7 +216,7 @@ def test_a_full_queue_says_so_of_each_item(make_app: MakeApp, delayq_redis: Redi
     ],
 )
 def test_unique_keys_are_worked_out_for_each(
-    app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest, policy: str, counts: Any
+    app: Celery, delayq: DelayQ, redis: Redis, policy: str, counts: Any
 ) -> None:
     task = app.task(name="order", unique_key="order:{number}", on_conflict=policy, shared=False)(
         one
@@ -235,14 +227,14 @@ def test_unique_keys_are_worked_out_for_each(
     report = delayq.schedule_many(items, task=task, on_outcome=outcomes.append)
 
     assert report.counts == counts
-    assert len(stored(delayq_redis)) == 10
+    assert len(stored(redis)) == 10
     for outcome in outcomes:
         if outcome.state != "scheduled":
             its = int(outcome.other[1:])
             assert its % 10 == outcome.index % 10
         if outcome.state == "conflict":
             assert isinstance(outcome.error, UniqueConflict)
-    notes = {json.loads(base64.b64decode(m["body"]))[0][1] for m in stored(delayq_redis)}
+    notes = {json.loads(base64.b64decode(m["body"]))[0][1] for m in stored(redis)}
     assert notes == set(range(20, 30) if policy in ("replace", "later") else range(10))
 
 
@@ -258,9 +250,7 @@ def test_what_was_replaced_is_revoked(app: Celery, delayq: DelayQ) -> None:
 # -- signals --------------------------------------------------------------------------------------
 
 
-def test_who_listens_to_signals_hears_of_each(
-    app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest
-) -> None:
+def test_who_listens_to_signals_hears_of_each(delayq: DelayQ, redis: Redis) -> None:
     heard: Counter[str] = Counter()
 
     def before(headers: dict[str, Any], **_: Any) -> None:
@@ -279,55 +269,53 @@ def test_who_listens_to_signals_hears_of_each(
         signals.after_task_publish.disconnect(after)
 
     assert heard == {"before": 10, "after": 10}
-    for message in stored(delayq_redis):
+    for message in stored(redis):
         assert message["headers"]["trace"] == f"trace of {message['headers']['id']}"
 
 
 # -- again and again ------------------------------------------------------------------------------
 
 
-def test_the_same_ids_again_add_nothing(delayq: DelayQ, delayq_redis: RedisUnderTest) -> None:
+def test_the_same_ids_again_add_nothing(delayq: DelayQ, redis: Redis) -> None:
     first = delayq.schedule_many(numbered(120), task="tasks.add")
     again = delayq.schedule_many(numbered(130), task="tasks.add")
 
     assert first.counts == {"scheduled": 120}
     assert again.counts == {"duplicate": 120, "scheduled": 10}
-    assert len(stored(delayq_redis)) == 130
+    assert len(stored(redis)) == 130
 
 
 def test_the_same_ids_again_add_nothing_while_they_are_ready_or_held(
-    delayq: DelayQ, delayq_redis: RedisUnderTest
+    delayq: DelayQ, redis: Redis
 ) -> None:
     store = delayq.store
     delayq.schedule_many(numbered(10), task="tasks.add")
     for n in range(10):
         delayq.run_now(f"n{n}")
-    assert delayq_redis.client.llen("celery") == 10
+    assert redis.llen("celery") == 10
 
     again = delayq.schedule_many(numbered(10), task="tasks.add")
 
     assert again.counts == {"duplicate": 10}
     assert store.scheduled("celery") == 0
-    assert delayq_redis.client.llen("celery") == 10
+    assert redis.llen("celery") == 10
 
 
-def test_ids_that_come_twice_in_one_run_are_stored_once(
-    delayq: DelayQ, delayq_redis: RedisUnderTest
-) -> None:
+def test_ids_that_come_twice_in_one_run_are_stored_once(delayq: DelayQ, redis: Redis) -> None:
     report = delayq.schedule_many(
         [Item((1, 2), countdown=60, id="same"), Item((1, 2), countdown=60, id="same")],
         task="tasks.add",
     )
 
     assert report.counts == {"scheduled": 1, "duplicate": 1}
-    assert len(stored(delayq_redis)) == 1
+    assert len(stored(redis)) == 1
 
 
-def test_items_without_an_id_are_all_stored(delayq: DelayQ, delayq_redis: RedisUnderTest) -> None:
+def test_items_without_an_id_are_all_stored(delayq: DelayQ, redis: Redis) -> None:
     for _ in range(2):
         delayq.schedule_many([Item((1, 2), countdown=60)] * 60, task="tasks.add")
 
-    assert len({message["headers"]["id"] for message in stored(delayq_redis)}) == 120
+    assert len({message["headers"]["id"] for message in stored(redis)}) == 120
 
 
 # -- in batches -----------------------------------------------------------------------------------
@@ -355,14 +343,14 @@ def test_items_are_taken_as_they_are_sent(delayq: DelayQ) -> None:
 
 
 def test_a_batch_does_not_wait_for_ever_for_items_that_come_slowly(
-    delayq: DelayQ, delayq_redis: RedisUnderTest, monkeypatch: pytest.MonkeyPatch
+    delayq: DelayQ, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schedule_many, "PATIENCE", -1.0)
     seen: list[int] = []
 
     def items() -> Iterator[Item]:
         for n in range(4):
-            seen.append(len(stored(delayq_redis)))
+            seen.append(len(stored(redis)))
             yield Item((n, n), countdown=60)
 
     delayq.schedule_many(items(), task="tasks.add")
@@ -372,7 +360,7 @@ def test_a_batch_does_not_wait_for_ever_for_items_that_come_slowly(
 
 
 def test_many_kinds_of_messages_are_no_problem(
-    delayq: DelayQ, delayq_redis: RedisUnderTest, monkeypatch: pytest.MonkeyPatch
+    delayq: DelayQ, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("celery_delayq.schedule.message_factory.KINDS", 3)
     items = [
@@ -381,14 +369,12 @@ def test_many_kinds_of_messages_are_no_problem(
 
     delayq.schedule_many(items, task="tasks.add")
 
-    assert [m["headers"]["kind"] for m in stored(delayq_redis)] == [n % 7 for n in range(50)]
+    assert [m["headers"]["kind"] for m in stored(redis)] == [n % 7 for n in range(50)]
 
 
 @pytest.mark.usefixtures("patient")
-def test_the_number_of_commands_is_that_of_script_calls(
-    delayq_redis: RedisUnderTest, through: Through
-) -> None:
-    proxy, delayq = through(delayq_redis.port)
+def test_the_number_of_commands_is_that_of_script_calls(through: Through) -> None:
+    proxy, delayq = through()
     delayq.schedule_many(numbered(1000), task="tasks.add")
 
     assert proxy.traffic["schedule/add"] == 20

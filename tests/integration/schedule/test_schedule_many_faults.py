@@ -7,24 +7,22 @@ from collections.abc import Iterator
 from itertools import islice
 
 import pytest
+from redis import Redis
 
 from celery_delayq import DelayQ
-from celery_delayq.errors import (
-    NotReplicated,
-    StoreFull,
-)
+from celery_delayq.errors import NotReplicated, StoreFull
 from celery_delayq.schedule.schedule_many import Item, ItemOutcome, ManyFailed, ManyReport
 from celery_delayq.testing import wait_until
-from celery_delayq.testing.fixtures import RedisUnderTest, new_server
+from celery_delayq.testing.fixtures import new_server
 from tests.integration.conftest import MakeApp, Through, stored
-from tests.support.many import numbered
+from tests.support.many import meanwhile, numbered
 from tests.support.proxy import Fault
 
 # -- what goes wrong ------------------------------------------------------------------------------
 
 
 def test_an_iterable_that_fails_is_reported_with_where_to_go_on(
-    delayq: DelayQ, delayq_redis: RedisUnderTest
+    delayq: DelayQ, redis: Redis
 ) -> None:
     def failing() -> Iterator[Item]:
         yield from islice(numbered(1000), 640)
@@ -40,10 +38,10 @@ def test_an_iterable_that_fails_is_reported_with_where_to_go_on(
     assert (report.taken, report.stored, report.uncertain, report.position) == (640, 640, 0, 640)
     rest = delayq.schedule_many(islice(numbered(1000), report.position, None), task="tasks.add")
     assert rest.counts == {"scheduled": 360}
-    assert len(stored(delayq_redis)) == 1000
+    assert len(stored(redis)) == 1000
 
 
-def test_a_callback_that_fails_ends_the_run(delayq: DelayQ, delayq_redis: RedisUnderTest) -> None:
+def test_a_callback_that_fails_ends_the_run(delayq: DelayQ, redis: Redis) -> None:
     told: list[ItemOutcome] = []
 
     def tell(outcome: ItemOutcome) -> None:
@@ -59,15 +57,15 @@ def test_a_callback_that_fails_ends_the_run(delayq: DelayQ, delayq_redis: RedisU
     assert {outcome.index for outcome in told} >= set(range(report.position))
     again = delayq.schedule_many(numbered(1000), task="tasks.add")
     assert again.stored + again.counts["duplicate"] == 1000
-    assert len(stored(delayq_redis)) == 1000
+    assert len(stored(redis)) == 1000
 
 
 @pytest.mark.parametrize("fault", [Fault.DROP_REQUEST, Fault.DROP_REPLY, Fault.RESET, Fault.STALL])
 @pytest.mark.parametrize("nth", [1, 7, 20])
 def test_a_lost_connection_stores_nothing_twice_and_loses_nothing(
-    delayq_redis: RedisUnderTest, fault: Fault, nth: int, through: Through
+    redis: Redis, fault: Fault, nth: int, through: Through
 ) -> None:
-    proxy, delayq = through(delayq_redis.port)
+    proxy, delayq = through()
     rule = proxy.on("schedule/add", fault, nth=nth)
 
     report = delayq.schedule_many(
@@ -77,62 +75,45 @@ def test_a_lost_connection_stores_nothing_twice_and_loses_nothing(
     assert rule.fired.is_set()
     assert report.taken == sum(report.counts.values()) == 1000
     assert set(report.counts) <= {"scheduled", "duplicate"}
-    assert len({m["headers"]["id"] for m in stored(delayq_redis)}) == 1000
+    assert len({m["headers"]["id"] for m in stored(redis)}) == 1000
 
 
-def test_a_short_outage_is_waited_for(delayq_redis: RedisUnderTest, through: Through) -> None:
-    proxy, delayq = through(delayq_redis.port)
+def test_a_short_outage_is_waited_for(redis: Redis, through: Through) -> None:
+    proxy, delayq = through()
     back = threading.Timer(0.3, proxy.accept)
 
-    def items() -> Iterator[Item]:
-        for item in numbered(1000):
-            if item.id == "n450":
-                proxy.refuse()
-                back.start()
-            yield item
+    def refuse_for_a_while() -> None:
+        proxy.refuse()
+        back.start()
 
-    report = delayq.schedule_many(items(), task="tasks.add", batch=100)
+    items = meanwhile(1000, 450, refuse_for_a_while)
+    report = delayq.schedule_many(items, task="tasks.add", batch=100)
     back.join()
 
     assert report.stored + report.counts.get("duplicate", 0) == 1000
-    assert len(stored(delayq_redis)) == 1000
+    assert len(stored(redis)) == 1000
 
 
-def test_scripts_that_the_server_forgets_are_sent_again(
-    delayq: DelayQ, delayq_redis: RedisUnderTest
-) -> None:
-    def items() -> Iterator[Item]:
-        for item in numbered(300):
-            if item.id == "n150":
-                delayq_redis.client.script_flush()
-            yield item
-
-    report = delayq.schedule_many(items(), task="tasks.add", batch=50)
+def test_scripts_that_the_server_forgets_are_sent_again(delayq: DelayQ, redis: Redis) -> None:
+    items = meanwhile(300, 150, redis.script_flush)
+    report = delayq.schedule_many(items, task="tasks.add", batch=50)
 
     assert report.stored + report.counts.get("duplicate", 0) == 300
-    assert len(stored(delayq_redis)) == 300
+    assert len(stored(redis)) == 300
 
 
 @pytest.mark.usefixtures("patient")
-def test_when_redis_stays_away_what_is_certain_is_told(
-    delayq_redis: RedisUnderTest, through: Through
-) -> None:
+def test_when_redis_stays_away_what_is_certain_is_told(redis: Redis, through: Through) -> None:
     policy = {"max_retries": 2, "interval_start": 0, "interval_step": 0.01, "interval_max": 0.01}
     proxy, delayq = through(
-        delayq_redis.port,
         broker_transport_options={"connect_retries_timeout": 0.1},
         task_publish_retry_policy=policy,
     )
     told: list[ItemOutcome] = []
 
-    def items() -> Iterator[Item]:
-        for item in numbered(1000):
-            if item.id == "n450":
-                proxy.refuse()
-            yield item
-
+    items = meanwhile(1000, 450, proxy.refuse)
     with pytest.raises(ManyFailed) as caught:
-        delayq.schedule_many(items(), task="tasks.add", batch=100, on_outcome=told.append)
+        delayq.schedule_many(items, task="tasks.add", batch=100, on_outcome=told.append)
     proxy.accept()
 
     report = caught.value.report
@@ -142,7 +123,7 @@ def test_when_redis_stays_away_what_is_certain_is_told(
     rest = delayq.schedule_many(islice(numbered(1000), report.position, None), task="tasks.add")
 
     assert rest.taken == 1000 - report.position
-    assert len(stored(delayq_redis)) == 1000
+    assert len(stored(redis)) == 1000
 
 
 def test_when_redis_is_away_from_the_start_nothing_is_taken(make_app: MakeApp) -> None:
@@ -157,25 +138,20 @@ def test_when_redis_is_away_from_the_start_nothing_is_taken(make_app: MakeApp) -
     assert caught.value.report == ManyReport()
 
 
-def test_a_server_without_memory_ends_the_run(delayq: DelayQ, delayq_redis: RedisUnderTest) -> None:
-    def items() -> Iterator[Item]:
-        for item in numbered(600):
-            if item.id == "n301":
-                delayq_redis.client.config_set("maxmemory", 1)
-            yield item
-
+def test_a_server_without_memory_ends_the_run(delayq: DelayQ, redis: Redis) -> None:
+    items = meanwhile(600, 301, lambda: redis.config_set("maxmemory", 1))
     with pytest.raises(ManyFailed, match="no memory left") as caught:
-        delayq.schedule_many(items(), task="tasks.add", batch=50)
-    delayq_redis.client.config_set("maxmemory", 0)
+        delayq.schedule_many(items, task="tasks.add", batch=50)
+    redis.config_set("maxmemory", 0)
 
     assert isinstance(caught.value.__cause__, StoreFull)
     report = caught.value.report
-    assert report.stored == report.position == len(stored(delayq_redis))
+    assert report.stored == report.position == len(stored(redis))
     delayq.schedule_many(islice(numbered(600), report.position, None), task="tasks.add")
-    assert len(stored(delayq_redis)) == 600
+    assert len(stored(redis)) == 600
 
 
-def test_replicas_are_waited_for(make_app: MakeApp, delayq_redis: RedisUnderTest) -> None:
+def test_replicas_are_waited_for(make_app: MakeApp, redis: Redis) -> None:
     options = {"delayq": {"wait_replicas": 1, "wait_timeout": 0.05}}
     app = make_app(broker_transport_options=options)
 
@@ -185,7 +161,7 @@ def test_replicas_are_waited_for(make_app: MakeApp, delayq_redis: RedisUnderTest
     assert isinstance(caught.value.__cause__, NotReplicated)
     report = caught.value.report
     assert (report.stored, report.position, report.uncertain) == (60, 60, 0)
-    assert len(stored(delayq_redis)) == 60
+    assert len(stored(redis)) == 60
 
 
 def test_connections_are_given_back(make_app: MakeApp) -> None:

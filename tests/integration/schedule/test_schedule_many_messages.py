@@ -13,14 +13,15 @@ from unittest.mock import patch
 
 import pytest
 from celery import Celery, Task, group
+from redis import Redis
 
 from celery_delayq import DelayQ
 from celery_delayq.schedule.message_factory import MessageFactory
 from celery_delayq.schedule.schedule_many import Item
-from celery_delayq.testing import WorkerProcess, wait_until
-from celery_delayq.testing.fixtures import RedisUnderTest
+from celery_delayq.testing import wait_until
 from tests.integration.conftest import MakeApp, ready, stored
 from tests.support.many import FAR, TOKYO, UTC, entries, one
+from tests.support.scene import StartWorker
 
 
 def calls_of_celery(delayq: DelayQ, items: list[Any], **options: Any) -> int:
@@ -89,16 +90,12 @@ class Roughly:
 
 
 def assert_same(
-    app: Celery,
-    redis: RedisUnderTest,
-    send: Callable[..., Any],
-    items: list[Any],
-    **options: Any,
+    app: Celery, redis: Redis, send: Callable[..., Any], items: list[Any], **options: Any
 ) -> int:
     """Send by Celery and then by us; return how many of ours Celery itself has made."""
     send()
     expected = entries(redis), ready(redis)
-    redis.client.delete("{celery}:due", "{celery}:entries", "{celery}:tasks", "celery")
+    redis.delete("{celery}:due", "{celery}:entries", "{celery}:tasks", "celery")
 
     made = calls_of_celery(DelayQ.of(app), items, **options)
 
@@ -115,28 +112,26 @@ def assert_same(
 
 @pytest.mark.parametrize(("args", "kwargs"), ARGUMENTS)
 def test_arguments_are_encoded_as_celery_does(
-    app: Celery, delayq_redis: RedisUnderTest, args: Any, kwargs: dict[str, Any]
+    app: Celery, redis: Redis, args: Any, kwargs: dict[str, Any]
 ) -> None:
     def send() -> None:
         for n in range(4):
             app.send_task("any", args, kwargs, countdown=60 + n)
 
     items = [Item(args, kwargs, countdown=60 + n) for n in range(4)]
-    made = assert_same(app, delayq_redis, send, items, task="any")
+    made = assert_same(app, redis, send, items, task="any")
 
     # One was made by Celery, the others are like it.
     assert made == 1
 
 
-def test_arguments_of_one_kind_of_message_may_differ(
-    app: Celery, delayq_redis: RedisUnderTest
-) -> None:
+def test_arguments_of_one_kind_of_message_may_differ(app: Celery, redis: Redis) -> None:
     def send() -> None:
         for n, (args, kwargs) in enumerate(ARGUMENTS):
             app.send_task("any", args, kwargs, countdown=60 + n)
 
     items = [Item(*arguments, countdown=60 + n) for n, arguments in enumerate(ARGUMENTS)]
-    made = assert_same(app, delayq_redis, send, items, task="any")
+    made = assert_same(app, redis, send, items, task="any")
 
     assert made == 1
 
@@ -175,7 +170,7 @@ def test_arguments_of_one_kind_of_message_may_differ(
 )
 @pytest.mark.parametrize("for_all", [False, True], ids=["of each", "for all"])
 def test_options_come_to_the_same_message(
-    make_app: MakeApp, delayq_redis: RedisUnderTest, options: dict[str, Any], for_all: bool
+    make_app: MakeApp, redis: Redis, options: dict[str, Any], for_all: bool
 ) -> None:
     app = make_app(timezone="Asia/Tokyo")
     add = app.tasks["tasks.add"]
@@ -189,10 +184,10 @@ def test_options_come_to_the_same_message(
             add.apply_async((1, 2), **options)
 
     if for_all:
-        made = assert_same(app, delayq_redis, send, [Item((1, 2))] * 4, task=add, **options)
+        made = assert_same(app, redis, send, [Item((1, 2))] * 4, task=add, **options)
     else:
         items = [Item((1, 2), task=add, options=others, **fields)] * 4
-        made = assert_same(app, delayq_redis, send, items)
+        made = assert_same(app, redis, send, items)
 
     # Where a template gives something else than Celery, it is not used.
     assert made == (4 if "argsrepr" in options else 1)
@@ -202,13 +197,13 @@ def test_options_come_to_the_same_message(
     "options", [{}, {"countdown": 0}, {"countdown": -5}, {"eta": "2001-01-01"}]
 )
 def test_what_is_due_is_ready_at_once(
-    app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest, options: dict[str, Any]
+    delayq: DelayQ, redis: Redis, options: dict[str, Any]
 ) -> None:
     report = delayq.schedule_many([Item((1, 2), **options)] * 3, task="tasks.add")
 
     assert report.counts == {"ready": 3}
-    assert [message["headers"]["eta"] for message in ready(delayq_redis)] == [None] * 3
-    assert stored(delayq_redis) == []
+    assert [message["headers"]["eta"] for message in ready(redis)] == [None] * 3
+    assert stored(redis) == []
 
 
 def by_arguments(_name: str, args: Any, *_: Any, **__: Any) -> dict[str, Any]:
@@ -230,9 +225,7 @@ def by_arguments(_name: str, args: Any, *_: Any, **__: Any) -> dict[str, Any]:
     ],
     ids=lambda conf: next(iter(conf)),
 )
-def test_settings_of_the_app_count(
-    make_app: MakeApp, delayq_redis: RedisUnderTest, conf: dict[str, Any]
-) -> None:
+def test_settings_of_the_app_count(make_app: MakeApp, redis: Redis, conf: dict[str, Any]) -> None:
     if not all(hasattr(Celery(set_as_current=False).conf, name) for name in conf):
         pytest.skip("this Celery has no such setting")
     app = make_app(accept_content=["json", "yaml"], **conf)
@@ -242,9 +235,7 @@ def test_settings_of_the_app_count(
         for n in range(3):
             add.apply_async((n, [[n]]), countdown=60 + n)
 
-    made = assert_same(
-        app, delayq_redis, send, [add.s(n, [[n]]).set(countdown=60 + n) for n in range(3)]
-    )
+    made = assert_same(app, redis, send, [add.s(n, [[n]]).set(countdown=60 + n) for n in range(3)])
 
     slow = {"task_serializer", "task_compression"} & conf.keys() or isinstance(
         conf.get("task_routes"), list
@@ -266,7 +257,7 @@ class OfItsOwn(Task):
 
 @pytest.mark.filterwarnings("ignore::celery.exceptions.CDeprecationWarning")  # priority
 def test_tasks_with_a_way_of_their_own_are_left_to_celery(
-    app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest
+    app: Celery, delayq: DelayQ, redis: Redis
 ) -> None:
     headers = app.task(name="headers", base=OfItsOwn, shared=False)(one)
     shadow = app.task(name="shadow", shadow_name=shadow_name, shared=False)(one)
@@ -275,7 +266,7 @@ def test_tasks_with_a_way_of_their_own_are_left_to_celery(
     for task in (headers, shadow, defaults):
         delayq.schedule_many([Item((n,), countdown=60 + n) for n in range(3)], task=task)
 
-    messages = stored(delayq_redis)
+    messages = stored(redis)
     assert [m["headers"]["first"] for m in messages if "first" in m["headers"]] == [0, 1, 2]
     assert [m["headers"]["shadow"] for m in messages if m["headers"]["task"] == "shadow"] == [
         "no 0",
@@ -288,7 +279,7 @@ def test_tasks_with_a_way_of_their_own_are_left_to_celery(
 
 
 def test_inside_a_task_the_others_know_where_they_come_from(
-    app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest
+    app: Celery, delayq: DelayQ, redis: Redis
 ) -> None:
     from celery._state import _task_stack
 
@@ -302,16 +293,14 @@ def test_inside_a_task_the_others_know_where_they_come_from(
         add.pop_request()
         _task_stack.pop()
 
-    headers = [message["headers"] for message in stored(delayq_redis)]
+    headers = [message["headers"] for message in stored(redis)]
     assert {(each["root_id"], each["parent_id"]) for each in headers} == {("root", "parent")}
     assert len({each["id"] for each in headers}) == 3
     assert children == []
 
 
 def test_what_was_scheduled_runs(
-    delayq_worker: Callable[..., WorkerProcess],
-    delayq_broker_url: str,
-    delayq_redis: RedisUnderTest,
+    delayq_worker: StartWorker, delayq_broker_url: str, redis: Redis
 ) -> None:
     delayq_worker("tests.apps.delayq_tasks:app")
     with Celery("sender", broker=delayq_broker_url, set_as_current=False) as app:
@@ -323,14 +312,12 @@ def test_what_was_scheduled_runs(
         delayq.close()
 
     assert report.stored == 100
-    wait_until(lambda: delayq_redis.client.llen("log") == 100, what="all have run")
-    runs = [json.loads(run) for run in delayq_redis.client.lrange("log", 0, -1)]
+    wait_until(lambda: redis.llen("log") == 100, what="all have run")
+    runs = [json.loads(run) for run in redis.lrange("log", 0, -1)]
     assert {run["id"] for run in runs} == {f"run-{n}" for n in range(100)}
 
 
-def test_messages_with_a_unique_key_are_those_of_apply_async(
-    app: Celery, delayq_redis: RedisUnderTest
-) -> None:
+def test_messages_with_a_unique_key_are_those_of_apply_async(app: Celery, redis: Redis) -> None:
     task = app.task(
         name="order", unique_key="{0}", unique_scope="done", skip_after=60, shared=False
     )(one)
@@ -338,8 +325,8 @@ def test_messages_with_a_unique_key_are_those_of_apply_async(
     def send() -> None:
         for n in range(4):
             task.apply_async((n,), countdown=60 + n)
-        delayq_redis.client.delete("{celery}:unique")
+        redis.delete("{celery}:unique")
 
     items = [Item((n,), countdown=60 + n) for n in range(4)]
 
-    assert assert_same(app, delayq_redis, send, items, task=task) == 1
+    assert assert_same(app, redis, send, items, task=task) == 1

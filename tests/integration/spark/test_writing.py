@@ -13,9 +13,9 @@ pytest.importorskip("pyspark")
 from celery_delayq import DelayQ
 from celery_delayq.spark.session import setting
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.apps.control_tasks import Scene, StartWorker, start
 from tests.integration.spark.conftest import Write
 from tests.integration.spark.flights import NOON, OPTIONS, SCHEMA, calls, expected, flight, flights
+from tests.support.scene import Scene, StartWorker, start_worker
 
 
 def said(new: int = 0, kept: int = 0, replaced: int = 0, refused: int = 0) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def test_what_is_written_runs_once(
     options = {"task": "work", "idcolumn": "nr", "etacolumn": None, "delaycolumn": "wait"}
     for _ in "12":
         write([(n, 0.5, f"k{n}") for n in range(60)], "nr int, wait double, key string", **options)
-    start(delayq_worker, "threads", concurrency=4)
+    start_worker(delayq_worker, "control_tasks", "threads", concurrency=4)
 
     scene.wait_empty()
     assert sorted(scene.runs("id")) == sorted(f"work:{n}" for n in range(60))

@@ -7,15 +7,17 @@ from collections.abc import Callable
 
 import pytest
 from kombu.exceptions import OperationalError
+from redis import Redis
 from redis.exceptions import ResponseError
 
 from celery_delayq import DelayQ
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.errors import ConfigError, EarlierLayout, UnsupportedServer
 from celery_delayq.store.server_checks import check_refusal, check_version
-from celery_delayq.testing import WorkerProcess, wait_until
+from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.integration.conftest import MakeApp
+from tests.support.scene import StartWorker, start_worker
 
 pytestmark = pytest.mark.each_server
 
@@ -82,13 +84,14 @@ def test_an_unknown_setting_is_an_error_at_the_first_call(
 
 
 def test_an_unknown_setting_stops_a_worker_at_its_start(
-    delayq_worker: Callable[..., WorkerProcess],
+    delayq_worker: StartWorker,
 ) -> None:
-    worker = delayq_worker(
-        "tests.apps.delayq_tasks:app",
-        pool="solo",
+    worker = start_worker(
+        delayq_worker,
+        "delayq_tasks",
+        "solo",
         wait_ready=False,
-        env={"TRANSPORT_OPTIONS": '{"delayq": {"dispatch_batch": 0}}'},
+        delayq={"dispatch_batch": 0},
     )
 
     assert worker.wait() != 0
@@ -105,9 +108,9 @@ def test_a_broker_of_another_kind_is_named_with_what_would_be_right(
 
 
 def test_a_server_that_evicts_is_warned_about_at_the_start(
-    delayq_redis: RedisUnderTest, delayq_worker: Callable[..., WorkerProcess]
+    redis: Redis, delayq_worker: StartWorker
 ) -> None:
-    delayq_redis.client.config_set("maxmemory-policy", "allkeys-lru")
+    redis.config_set("maxmemory-policy", "allkeys-lru")
 
     worker = delayq_worker("tests.apps.delayq_tasks:app", pool="solo")
 
@@ -118,19 +121,13 @@ def test_a_server_that_evicts_is_warned_about_at_the_start(
 def test_a_server_that_denies_a_command_is_warned_about_and_used(
     make_app: MakeApp,
     delayq_redis_factory: Callable[..., EmbeddedRedis],
-    delayq_worker: Callable[..., WorkerProcess],
+    delayq_worker: StartWorker,
     command: str,
 ) -> None:
     server = delayq_redis_factory()
     with server.client() as client:
-        client.acl_setuser(
-            "app",
-            enabled=True,
-            passwords=["+secret"],
-            keys=["*"],
-            channels=["*"],
-            commands=["+@all", f"-{command.lower()}"],
-        )
+        rules = ("on", ">secret", "~*", "&*", "+@all", f"-{command}")
+        client.execute_command("ACL", "SETUSER", "app", *rules)
     url = f"delayq+redis://app:secret@127.0.0.1:{server.port}/0"
     worker = delayq_worker("tests.apps.delayq_tasks:app", pool="solo", broker_url=url)
     app = make_app(broker=url)
@@ -146,8 +143,7 @@ def test_a_server_that_denies_a_command_is_warned_about_and_used(
 def test_a_full_server_loses_no_task_and_stops_no_worker(
     make_app: MakeApp,
     delayq_redis_factory: Callable[..., EmbeddedRedis],
-    delayq_redis: RedisUnderTest,
-    delayq_worker: Callable[..., WorkerProcess],
+    delayq_worker: StartWorker,
 ) -> None:
     """The broker is full; the result backend and the tasks' own Redis are not."""
     broker = delayq_redis_factory(options={"maxmemory-policy": "noeviction"})
@@ -170,7 +166,7 @@ def test_a_full_server_loses_no_task_and_stops_no_worker(
 def test_a_full_server_lets_what_stock_producers_sent_pass(
     make_app: MakeApp,
     delayq_redis_factory: Callable[..., EmbeddedRedis],
-    delayq_worker: Callable[..., WorkerProcess],
+    delayq_worker: StartWorker,
 ) -> None:
     broker = delayq_redis_factory(options={"maxmemory-policy": "noeviction"})
     worker = delayq_worker(
@@ -191,12 +187,12 @@ def test_a_full_server_lets_what_stock_producers_sent_pass(
 
 @pytest.mark.parametrize("prefix", ["", "shop:"])
 def test_a_database_with_keys_of_an_earlier_layout_is_refused(
-    make_app: MakeApp, delayq_redis: RedisUnderTest, prefix: str
+    make_app: MakeApp, redis: Redis, prefix: str
 ) -> None:
-    delayq_redis.client.zadd(f"{prefix}delayq:reaping", {"celery": 5})
+    redis.zadd(f"{prefix}delayq:reaping", {"celery": 5})
     app = make_app(broker_transport_options={"global_keyprefix": prefix})
 
     with pytest.raises(EarlierLayout, match=f"{prefix}delayq:reaping.*drain"):
         DelayQ.of(app).count()
 
-    assert delayq_redis.client.keys() == [f"{prefix}delayq:reaping".encode()]
+    assert redis.keys() == [f"{prefix}delayq:reaping".encode()]

@@ -51,7 +51,7 @@ def fill(delayq: DelayQ, number: int, *, queue: str = "celery", age: float = 60.
 def options(url: str, after: float = 0.0) -> dict[str, str]:
     """The environment of a worker that archives."""
     own = {"dead_letters_archive": url, "dead_letters_archive_after": after}
-    return {"TRANSPORT_OPTIONS": json.dumps({"delayq": own})}
+    return {"APP_SETTINGS": json.dumps({"broker_transport_options": {"delayq": own}})}
 
 
 # -- in workers

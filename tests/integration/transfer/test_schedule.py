@@ -75,7 +75,7 @@ def test_duplicate_ids_stay_two_though_the_first_has_run(
 ) -> None:
     for n in range(3):  # the last one comes first
         app.send_task("t", (n,), task_id="duplicate", countdown=3600 - n)
-    sent = stored(delayq_redis)
+    sent = stored(delayq_redis.client)
 
     delayq.export_to(file)
     assert elsewhere.import_from(file).outcomes == {"scheduled": 3}
@@ -194,7 +194,7 @@ def test_a_retry_runs_beside_what_has_its_key(
 ) -> None:
     unique = {"unique_key": "key", "on_conflict": "keep", "countdown": 3600}
     app.send_task("t", task_id="first", **unique)
-    first = stored(delayq_redis)[0]
+    first = stored(delayq_redis.client)[0]
     delayq.run_now("first")
     delayq.store.purge("celery")
     delayq_redis.client.delete("celery", "{celery}:ready_index", "{celery}:unique")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from celery import Celery
@@ -14,10 +15,13 @@ from celery_delayq import DelayQ, Outcome
 from celery_delayq.admin import accounts
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.errors import CommandRefused, NotAllowed
-from celery_delayq.testing import WorkerProcess, wait_until
+from celery_delayq.testing import wait_until
 from tests.integration.conftest import MakeApp
 from tests.support.accounts_page import PAGE, ROLES, with_rules
 from tests.support.cli import CommandLine
+from tests.support.scene import StartWorker
+
+Account = Callable[..., str]
 
 
 @pytest.fixture
@@ -31,10 +35,16 @@ def admin(server: EmbeddedRedis) -> Iterator[Redis]:
         yield client
 
 
-def url_of(server: EmbeddedRedis, admin: Redis, name: str, rules: list[str]) -> str:
-    """Make an account and return the broker's URL for it."""
-    admin.execute_command("ACL", "SETUSER", name, "reset", "on", ">s3cret", *rules)
-    return f"delayq+redis://{name}:s3cret@127.0.0.1:{server.port}/0"
+@pytest.fixture
+def account(server: EmbeddedRedis, admin: Redis) -> Account:
+    """Make an account with the rules of its name, or others, and return the broker's URL for it."""
+
+    def make(name: Any, *more: str, rules: Sequence[str] = ()) -> str:
+        given = [*(rules or accounts.rules(name, ["celery"])), *more]
+        admin.execute_command("ACL", "SETUSER", name, "reset", "on", ">s3cret", *given)
+        return f"delayq+redis://{name}:s3cret@127.0.0.1:{server.port}/0"
+
+    return make
 
 
 def refused(admin: Redis, name: str) -> set[str]:
@@ -59,9 +69,9 @@ def test_the_docs_give_the_rules_that_the_scripts_need() -> None:
 
 
 def test_a_producer_publishes_and_can_do_nothing_else(
-    server: EmbeddedRedis, admin: Redis, make_app: MakeApp
+    account: Account, admin: Redis, make_app: MakeApp
 ) -> None:
-    app = make_app(broker=url_of(server, admin, "producer", accounts.rules("producer", ["celery"])))
+    app = make_app(broker=account("producer"))
 
     app.send_task("tasks.add", (1, 2), countdown=60, task_id="a", unique_key="k")
     app.send_task("tasks.add", (1, 2), countdown=60, task_id="b", priority=9)
@@ -91,10 +101,9 @@ def test_a_producer_publishes_and_can_do_nothing_else(
 
 @pytest.mark.parametrize("command", ["zadd", "time", "hsetnx", "evalsha"])
 def test_a_publish_that_may_not_be_is_an_error_and_not_taken_for_a_repeat(
-    server: EmbeddedRedis, admin: Redis, make_app: MakeApp, command: str
+    account: Account, admin: Redis, make_app: MakeApp, command: str
 ) -> None:
-    rules = [*accounts.rules("producer", ["celery"]), f"-{command}"]
-    app = make_app(broker=url_of(server, admin, "producer", rules))
+    app = make_app(broker=account("producer", f"-{command}"))
 
     with pytest.raises(NotAllowed, match=r"docs/accounts\.md"):
         app.send_task("tasks.add", (1, 2), countdown=60)
@@ -104,10 +113,9 @@ def test_a_publish_that_may_not_be_is_an_error_and_not_taken_for_a_repeat(
 
 @pytest.mark.parametrize("lasts", [True, False], ids=["leased", "popped"])
 def test_what_may_not_wait_for_messages_asks_again_once_a_second(
-    server: EmbeddedRedis, admin: Redis, make_app: MakeApp, lasts: bool
+    account: Account, admin: Redis, make_app: MakeApp, lasts: bool
 ) -> None:
-    rules = [*accounts.rules("worker", ["celery"]), "-brpop"]
-    app = make_app(broker=url_of(server, admin, "worker", rules))
+    app = make_app(broker=account("worker", "-brpop"))
     queue = Queue("celery", auto_delete=not lasts)
 
     with app.connection_for_write() as connection, Consumer(connection, [queue]):
@@ -121,14 +129,11 @@ def test_what_may_not_wait_for_messages_asks_again_once_a_second(
 
 @pytest.mark.full
 def test_a_worker_runs_tasks_and_an_operator_looks_after_them(
-    server: EmbeddedRedis,
-    admin: Redis,
-    make_app: MakeApp,
-    delayq_worker: Callable[..., WorkerProcess],
+    account: Account, admin: Redis, make_app: MakeApp, delayq_worker: StartWorker
 ) -> None:
-    url = url_of(server, admin, "worker", accounts.rules("worker", ["celery"]))
+    url = account("worker")
     worker = delayq_worker("tests.apps.delayq_tasks:app", pool="solo", broker_url=url)
-    app = make_app(broker=url_of(server, admin, "operator", accounts.rules("operator", ["celery"])))
+    app = make_app(broker=account("operator"))
     delayq: DelayQ = DelayQ.of(app)
 
     results = [app.send_task("add", (n, 1), countdown=n and 0.2) for n in range(2)]
@@ -165,13 +170,9 @@ def test_a_worker_runs_tasks_and_an_operator_looks_after_them(
 
 @pytest.mark.full
 def test_an_account_without_dangerous_commands_is_told_once_and_works(
-    server: EmbeddedRedis,
-    admin: Redis,
-    make_app: MakeApp,
-    delayq_worker: Callable[..., WorkerProcess],
+    account: Account, admin: Redis, make_app: MakeApp, delayq_worker: StartWorker
 ) -> None:
-    rules = ["~*", "&*", "+@all", "-@dangerous", "-@admin"]
-    url = url_of(server, admin, "app", rules)
+    url = account("app", rules=["~*", "&*", "+@all", "-@dangerous", "-@admin"])
     worker = delayq_worker("tests.apps.delayq_tasks:app", pool="solo", broker_url=url)
     app: Celery = make_app(broker=url)
 
@@ -179,6 +180,5 @@ def test_an_account_without_dangerous_commands_is_told_once_and_works(
 
     assert result.get(timeout=60) == 3
     warned = [line for line in worker.log.splitlines() if "WARNING" in line]
-    assert len([line for line in warned if "ACL SETUSER <name> +info" in line]) == 1
-    assert len([line for line in warned if "ACL SETUSER <name> +config|get" in line]) == 1
-    assert len([line for line in warned if "permission" in line]) == 2
+    times = {"ACL SETUSER <name> +info": 1, "ACL SETUSER <name> +config|get": 1, "permission": 2}
+    assert {said: sum(said in line for line in warned) for said in times} == times

@@ -12,11 +12,12 @@ from contextlib import suppress
 import pytest
 
 from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.testing import WorkerProcess, wait_until
+from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.endings.cells import Outcome, World, cells, expected, worlds
 from tests.support.endings.stage import Stage
 from tests.support.proxy import Proxy
+from tests.support.scene import StartWorker
 
 #: What `make test` runs.
 SHORT = {
@@ -37,7 +38,7 @@ def test_each_task_comes_to_its_end(
     world: World,
     delayq_redis_factory: Callable[[], EmbeddedRedis],
     delayq_redis: RedisUnderTest,
-    delayq_worker: Callable[..., WorkerProcess],
+    delayq_worker: StartWorker,
 ) -> None:
     wanted = {cell.id: expected(world, cell) for cell in cells(world)}
     broker = delayq_redis_factory()

@@ -21,9 +21,12 @@ from celery_delayq.store.schedule import Store
 from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.ending_tasks import Desk
-from tests.support.sentinel import MASTER_NAME, Sentinel
+from tests.support.scene import StartWorker
+from tests.support.sentinel import MASTER_NAME, Sentinel, replicated
 
 pytestmark = pytest.mark.each_server
+
+Servers = tuple[EmbeddedRedis, EmbeddedRedis]
 
 PASSWORD = "s3cret"
 LEASE = 2.0
@@ -34,18 +37,11 @@ def servers(
     delayq_redis_factory: Callable[..., EmbeddedRedis],
 ) -> tuple[EmbeddedRedis, EmbeddedRedis]:
     """A master and its replica."""
-    options = {"masterauth": PASSWORD, "repl-diskless-sync-delay": 0}
-    master = delayq_redis_factory(password=PASSWORD, options=options)
-    replica = delayq_redis_factory(
-        password=PASSWORD, options={**options, "replicaof": f"127.0.0.1 {master.port}"}
-    )
-    with replica.client() as client:
-        wait_until(lambda: client.info()["master_link_status"] == "up", 20, "the replica")
-    return master, replica
+    return replicated(delayq_redis_factory, PASSWORD)
 
 
 @pytest.fixture
-def sentinel(servers: tuple[EmbeddedRedis, EmbeddedRedis], tmp_path: Path) -> Iterator[Sentinel]:
+def sentinel(servers: Servers, tmp_path: Path) -> Iterator[Sentinel]:
     with Sentinel(servers[0], PASSWORD, tmp_path / "sentinel") as sentinel:
         sentinel.wait_ready(replicas=1)
         yield sentinel
@@ -54,9 +50,9 @@ def sentinel(servers: tuple[EmbeddedRedis, EmbeddedRedis], tmp_path: Path) -> It
 @pytest.fixture(params=[0, 1], ids=["does not wait for the replica", "waits for the replica"])
 def desk(
     request: pytest.FixtureRequest,
-    servers: tuple[EmbeddedRedis, EmbeddedRedis],
+    servers: Servers,
     sentinel: Sentinel,
-    delayq_worker: Callable[..., WorkerProcess],
+    delayq_worker: StartWorker,
     delayq_redis: RedisUnderTest,
 ) -> Iterator[Desk]:
     options: dict[str, Any] = {
@@ -70,10 +66,7 @@ def desk(
 
 
 def test_a_failover_under_load(
-    desk: Desk,
-    servers: tuple[EmbeddedRedis, EmbeddedRedis],
-    sentinel: Sentinel,
-    record_property: Callable[[str, object], None],
+    desk: Desk, servers: Servers, sentinel: Sentinel, record_property: Callable[[str, object], None]
 ) -> None:
     master, replica = servers
     waits = desk.options["delayq"].pop("wait_replicas")
@@ -103,11 +96,7 @@ def test_a_failover_under_load(
     assert len(published) >= 220
 
     desk.options["delayq"].pop("wait_replicas")
-    wait_until(lambda: sentinel.master_port() == replica.port, 30, "the failover")
-    desk.redis.close()
-    desk.redis = replica.client()
-    for worker in workers:
-        desk.wait_connected(worker, 2)
+    wait_failover(desk, replica, sentinel, workers)
 
     # Dispatchers and heartbeats are on the new master.
     desk.wait_finished(desk.send(1, queue="aside", countdown=1.5 * LEASE))
@@ -130,7 +119,7 @@ def test_a_failover_under_load(
 @pytest.mark.full
 @pytest.mark.parametrize("desk", [0], indirect=True)
 def test_a_replica_that_lags_undoes_what_it_was_not_told_and_nothing_else(
-    desk: Desk, servers: tuple[EmbeddedRedis, EmbeddedRedis], sentinel: Sentinel
+    desk: Desk, servers: Servers, sentinel: Sentinel
 ) -> None:
     master, replica = servers
     workers = [desk.worker("prefork", lease=LEASE), desk.worker("threads", lease=LEASE)]
@@ -153,11 +142,7 @@ def test_a_replica_that_lags_undoes_what_it_was_not_told_and_nothing_else(
     desk.wait_finished(again)
     wait_until(lambda: not desk.held(), 10, "the acks")
     master.kill()
-    wait_until(lambda: sentinel.master_port() == replica.port, 30, "the failover")
-    desk.redis.close()
-    desk.redis = replica.client()
-    for worker in workers:
-        desk.wait_connected(worker, 2)
+    wait_failover(desk, replica, sentinel, workers)
 
     desk.wait_finished([*everything, *desk.send(5, countdown=1)])
     desk.wait_empty()
@@ -180,3 +165,14 @@ def wait_replicated(master: EmbeddedRedis) -> None:
     with master.client() as client:
         client.incr("mark")  # WAIT is about the writes of its own connection
         assert client.wait(1, 10_000) == 1
+
+
+def wait_failover(
+    desk: Desk, replica: EmbeddedRedis, sentinel: Sentinel, workers: list[WorkerProcess]
+) -> None:
+    """Wait until the replica is the master, and the workers have followed."""
+    wait_until(lambda: sentinel.master_port() == replica.port, 30, "the failover")
+    desk.redis.close()
+    desk.redis = replica.client()
+    for worker in workers:
+        desk.wait_connected(worker, 2)

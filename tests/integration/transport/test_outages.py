@@ -11,11 +11,12 @@ import psutil
 import pytest
 
 from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.testing import WorkerProcess, wait_until
+from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.transport.poller import STOPS_POLLING
 from tests.apps.ending_tasks import Desk
 from tests.support.proxy import Proxy
+from tests.support.scene import StartWorker
 
 pytestmark = pytest.mark.each_server
 
@@ -37,7 +38,7 @@ def proxy(broker: EmbeddedRedis) -> Iterator[Proxy]:
 
 @pytest.fixture
 def desk(
-    delayq_worker: Callable[..., WorkerProcess],
+    delayq_worker: StartWorker,
     broker: EmbeddedRedis,
     proxy: Proxy,  # ends after the workers
     delayq_redis: RedisUnderTest,
@@ -84,9 +85,7 @@ def test_tasks_go_on_while_their_worker_loses_its_connections(
     assert set(running) <= desk.held()
     desk.open("gate")
     desk.wait_connected(worker, 2)
-    desk.wait_finished(ids)
-    desk.wait_empty()
-    assert desk.twice() == {}
+    desk.wait_done(ids)
 
 
 def test_a_task_that_a_child_has_and_has_not_told_of_is_not_given_to_others(
@@ -109,9 +108,7 @@ def test_a_task_that_a_child_has_and_has_not_told_of_is_not_given_to_others(
     wait_beyond_a_lease(desk)
     assert set(ids) <= desk.held()
     child.resume()
-    desk.wait_finished(ids)
-    desk.wait_empty()
-    assert desk.twice() == {}
+    desk.wait_done(ids)
 
 
 @pytest.mark.full
@@ -147,9 +144,7 @@ def test_tasks_that_are_cancelled_for_a_lost_connection_run_again(
     desk.wait_connected(worker, 2)
     wait_until(lambda: len(desk.twice()) == 2, what="they run again")
     desk.open("gate")
-    desk.wait_finished(ids)
-    desk.wait_empty()
-    assert desk.twice() == dict.fromkeys(ids, 2)
+    desk.wait_done(ids, twice=ids)
 
 
 @pytest.mark.parametrize(("pool", "prefetch"), [("prefork", 1), ("threads", 4)])
@@ -216,9 +211,7 @@ def test_a_connection_that_is_lost_while_nothing_is_asked_costs_nothing(desk: De
 
     assert after.user + after.system - before.user - before.system < 0.5
     desk.open("gate")
-    desk.wait_finished(ids)
-    desk.wait_empty()
-    assert desk.twice() == {}
+    desk.wait_done(ids)
 
 
 @pytest.mark.conformance
@@ -237,9 +230,7 @@ def test_redis_is_restarted_while_tasks_run(desk: Desk, broker: EmbeddedRedis) -
     assert set(running) <= desk.held()
     desk.open("gate")
     desk.wait_connected(worker, 2)
-    desk.wait_finished([*ids, *scheduled])
-    desk.wait_empty()
-    assert desk.twice() == {}
+    desk.wait_done([*ids, *scheduled])
 
 
 def test_scripts_are_forgotten_under_load(desk: Desk) -> None:
@@ -250,9 +241,7 @@ def test_scripts_are_forgotten_under_load(desk: Desk) -> None:
         ids += desk.send(10, countdown=0.3 if n % 2 else None)
         desk.redis.script_flush()
 
-    desk.wait_finished(ids)
-    desk.wait_empty()
-    assert desk.twice() == {}
+    desk.wait_done(ids)
 
 
 def test_redis_hangs_for_longer_than_a_lease_while_tasks_run(
@@ -270,6 +259,4 @@ def test_redis_hangs_for_longer_than_a_lease_while_tasks_run(
     wait_beyond_a_lease(desk)
     assert set(running) <= desk.held()
     desk.open("gate")
-    desk.wait_finished(ids)
-    desk.wait_empty()
-    assert desk.twice() == {}
+    desk.wait_done(ids)

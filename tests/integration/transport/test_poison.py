@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -15,12 +15,12 @@ from celery import Celery
 from celery_delayq import DelayQ, Filter, Outcome
 from celery_delayq.errors import InvalidOption
 from celery_delayq.model.dead_letter import DeadFilter
-from celery_delayq.testing import FAST_START, WorkerProcess, wait_until
+from celery_delayq.testing import WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.lease_tasks import held
 from tests.integration.conftest import MakeApp
-
-StartWorker = Callable[..., WorkerProcess]
+from tests.support.dead_letters import reasons
+from tests.support.scene import AppScene, StartWorker
 
 #: Neither a pool's child nor a timer is needed to see most of it.
 POOLS = ["prefork", "threads", "solo"]
@@ -73,58 +73,36 @@ PROPERTIES = ("priority", "reply_to", "correlation_id", "delivery_mode", "delayq
 EMBEDDED = ("callbacks", "errbacks", "chain", "chord")
 
 
+#: Makes messages as Celery does; without the extension, which would refuse them.
+MAKER = Celery("poison", set_as_current=False).amqp
+
+
 def message(task: str, where: str = "", value: Any = None) -> bytes:
     """Return a task message as it stands in a ready list, with a *value* put somewhere in it."""
     id = f"{where}-{uuid.uuid4()}"
-    headers: dict[str, Any] = {
-        "lang": "py",
-        "task": task,
-        "id": id,
-        "shadow": None,
-        "eta": None,
-        "expires": None,
-        "group": None,
-        "group_index": None,
-        "retries": 0,
-        "timelimit": [None, None],
-        "root_id": id,
-        "parent_id": None,
-        "argsrepr": "()",
-        "kwargsrepr": "{}",
-        "origin": "producer",
-        "ignore_result": False,
-        "replaced_task_nesting": 0,
-        "stamped_headers": None,
-        "stamps": {},
-    }
-    properties: dict[str, Any] = {
-        "correlation_id": id,
+    headers, properties, body, _ = MAKER.as_task_v2(id, task)
+    properties |= added_by_kombu()
+    if where:
+        kind, _, name = where.partition(" ")
+        {"header": headers, "property": properties, "embedded": body[2]}[kind][name] = value
+    return _packed(body, headers, properties)
+
+
+def old_message(task: str, time_limit: Any) -> bytes:
+    """Return a message of Celery's protocol 1, where all stands in the body."""
+    headers, properties, body, _ = MAKER.as_task_v1(str(uuid.uuid4()), task, time_limit=time_limit)
+    return _packed(body, headers, properties | added_by_kombu())
+
+
+def added_by_kombu() -> dict[str, Any]:
+    """Return the properties that Celery leaves to kombu."""
+    return {
         "delivery_mode": 2,
         "delivery_info": {"exchange": "", "routing_key": "celery"},
         "priority": 0,
         "body_encoding": "base64",
         "delivery_tag": str(uuid.uuid4()),
     }
-    embedded: dict[str, Any] = dict.fromkeys(EMBEDDED)
-    parts = {"header": headers, "property": properties, "embedded": embedded}
-    if where:
-        kind, _, name = where.partition(" ")
-        parts[kind][name] = value
-    return _packed([[], {}, embedded], headers, properties)
-
-
-def old_message(task: str, timelimit: Any) -> bytes:
-    """Return a message of Celery's protocol 1, where all stands in the body."""
-    id = str(uuid.uuid4())
-    body = {"task": task, "id": id, "args": [], "kwargs": {}, "retries": 0, "timelimit": timelimit}
-    properties = {
-        "correlation_id": id,
-        "delivery_info": {"exchange": "", "routing_key": "celery"},
-        "priority": 0,
-        "body_encoding": "base64",
-        "delivery_tag": str(uuid.uuid4()),
-    }
-    return _packed(body, {}, properties)
 
 
 def _packed(body: Any, headers: Any, properties: Any) -> bytes:
@@ -138,51 +116,53 @@ def _packed(body: Any, headers: Any, properties: Any) -> bytes:
     return json.dumps(whole).encode()
 
 
+class Poisoned(AppScene):
+    """Starts workers, and gives them messages that nobody should send."""
+
+    module, prefetch = "header_tasks", 4
+
+    def push(self, messages: Iterable[bytes]) -> None:
+        """Send messages as they are."""
+        for one in messages:
+            self.client.lpush("celery", one)
+
+    def count_ready(self) -> int:
+        """Return how many messages are ready, of any priority."""
+        return sum(self.client.llen(key) for key in [b"celery", *self.client.keys("celery\x06*")])
+
+    def dead_letters(self) -> dict[bytes, str]:
+        """Return the reasons of the dead letters by message."""
+        return reasons(DelayQ.of(self.app))
+
+    def ran(self) -> list[str]:
+        """Return the ids of the tasks that ran."""
+        return [id.decode() for id in self.client.lrange("ran", 0, -1)]
+
+    def run_all(self, pool: str, **options: Any) -> WorkerProcess:
+        """Start a worker, and wait until nothing is ready or held."""
+        worker = self.start(pool, wait_ready=False, **options)
+        self.wait_all(worker)
+        return worker
+
+    def wait_all(self, worker: WorkerProcess) -> None:
+        """Wait until nothing is ready or held; what is due in years stays."""
+
+        def left() -> int:
+            return self.count_ready() + sum(held(self.client).values())
+
+        wait_until(
+            lambda: not left() or not worker.running, 300, lambda: f"{left()} to go:\n{worker.log}"
+        )
+        assert worker.running, worker.log
+
+
 @pytest.fixture
-def app(make_app: MakeApp) -> Celery:
-    return make_app()
+def scene(app: Celery, delayq_redis: RedisUnderTest, delayq_worker: StartWorker) -> Poisoned:
+    return Poisoned(delayq_redis, app, delayq_worker)
 
 
-def start(delayq_worker: StartWorker, pool: str, **conf: Any) -> WorkerProcess:
-    return delayq_worker(
-        "tests.apps.header_tasks:app",
-        pool=pool,
-        concurrency=1,
-        extra_args=FAST_START,
-        env={"HEADER_SETTINGS": json.dumps(conf)},
-        wait_ready=False,
-    )
-
-
-def dead_letters(app: Celery) -> dict[bytes, str]:
-    """Return the reasons of the dead letters by message."""
-    found = list(DelayQ.of(app).store.dead_letters.all("celery"))
-    by_message = {dead_letter.message: dead_letter.reason for dead_letter in found}
-    assert len(by_message) == len(found), "each is dead-lettered once"
-    return by_message
-
-
-def wait_for_all(worker: WorkerProcess, redis: RedisUnderTest) -> None:
-    """Wait until nothing is ready or held; what is due in years stays."""
-
-    def left() -> int:
-        return ready(redis) + sum(held(redis.client).values())
-
-    wait_until(
-        lambda: not left() or not worker.running, 300, lambda: f"{left()} to go:\n{worker.log}"
-    )
-    assert worker.running, worker.log
-
-
-def ready(redis: RedisUnderTest) -> int:
-    """Return how many messages are ready, of any priority."""
-    keys = [b"celery", *redis.client.keys("celery\x06*")]
-    return sum(redis.client.llen(key) for key in keys)
-
-
-def push(redis: RedisUnderTest, messages: Iterable[bytes]) -> None:
-    for one in messages:
-        redis.client.lpush("celery", one)
+def id_of(message: bytes) -> str:
+    return str(json.loads(message)["headers"]["id"])
 
 
 # -- at the call
@@ -209,7 +189,7 @@ ACCEPTED: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("protocol", [1, 2])
 def test_a_call_that_would_end_workers_is_refused(
-    protocol: int, make_app: MakeApp, delayq_redis: RedisUnderTest
+    protocol: int, make_app: MakeApp, scene: Poisoned
 ) -> None:
     add = make_app(task_protocol=protocol).tasks["tasks.add"]
 
@@ -217,130 +197,111 @@ def test_a_call_that_would_end_workers_is_refused(
         with pytest.raises(InvalidOption) as refused:
             add.apply_async((1, 2), **options)
         assert says in str(refused.value)
-    assert ready(delayq_redis) == 0
+    assert scene.count_ready() == 0
 
     for options in ACCEPTED:
         add.apply_async((1, 2), **options)
-    assert ready(delayq_redis) == len(ACCEPTED)
+    assert scene.count_ready() == len(ACCEPTED)
 
 
 # -- on hand-out
 
 
 def test_a_bad_time_limit_is_a_dead_letter_and_ends_no_worker(
-    app: Celery, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
+    delayq: DelayQ, scene: Poisoned
 ) -> None:
     bad = [message("header.ok", "header timelimit", limits) for limits in BAD_LIMITS]
     bad += [message("header.rated", "header timelimit", ["1h", None])]
-    bad += [old_message("header.ok", ["1h", None])]
+    bad += [old_message("header.ok", "1h")]
     good = [message("header.ok", "header timelimit", limits) for limits in ([60, 30], [], None)]
-    push(delayq_redis, [*bad, *good])
-    worker = start(delayq_worker, "prefork")
+    scene.push([*bad, *good])
 
-    wait_for_all(worker, delayq_redis)
+    scene.run_all("prefork")
 
-    found = dead_letters(app)
+    found = scene.dead_letters()
     assert found.keys() == set(bad)
     assert all("limit=" in reason and "expected" in reason for reason in found.values()), found
-    ran = {id.decode() for id in delayq_redis.client.lrange("ran", 0, -1)}
-    assert ran == {json.loads(one)["headers"]["id"] for one in good}
-    assert DelayQ.of(app).store.dead_letters.get("celery", json.loads(bad[0])["headers"]["id"])
+    assert sorted(scene.ran()) == sorted(map(id_of, good))
+    assert delayq.store.dead_letters.get("celery", id_of(bad[0]))
+
+
+def with_eta(message: bytes, seconds: float) -> bytes:
+    """Return a message that is due in *seconds*."""
+    whole = json.loads(message)
+    eta = datetime.now(timezone.utc) + timedelta(seconds=seconds)
+    whole["headers"]["eta"] = eta.isoformat()
+    return json.dumps(whole).encode()
 
 
 def test_a_text_that_no_key_can_hold_is_a_dead_letter_on_arrival(
-    app: Celery, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
+    delayq: DelayQ, scene: Poisoned
 ) -> None:
-    later = (datetime.now(timezone.utc) + timedelta(hours=1)).isoformat()
-    bad = []
-    for name in ("id", "task", "shadow", "root_id", "parent_id", "group"):
-        for eta in (None, later):
-            one = json.loads(message("header.ok", f"header {name}", "a\ud800b"))
-            one["headers"]["eta"] = eta
-            bad.append(json.dumps(one).encode())
+    names = ("id", "task", "shadow", "root_id", "parent_id", "group")
+    bad = [message("header.ok", f"header {name}", "a\ud800b") for name in names]
+    bad += [with_eta(one, 3600) for one in bad]
     good = message("header.ok")
-    push(delayq_redis, [*bad, good])
-    worker = start(delayq_worker, "threads")
-    wait_for_all(worker, delayq_redis)
+    scene.push([*bad, good])
+    worker = scene.run_all("threads")
 
-    DelayQ.of(app).run_all_now(Filter(), everything=True)
-    wait_for_all(worker, delayq_redis)
+    delayq.run_all_now(Filter(), everything=True)
+    scene.wait_all(worker)
 
-    assert len(dead_letters(app)) == len(bad)
-    names = {(one.task, one.task_id) for one in DelayQ.of(app).dead_letters()}
-    assert names == {
-        (headers["task"], headers["id"]) for one in bad for headers in [json.loads(one)["headers"]]
-    }
-    ran = [id.decode() for id in delayq_redis.client.lrange("ran", 0, -1)]
-    assert ran == [json.loads(good)["headers"]["id"]]
+    assert len(scene.dead_letters()) == len(bad)
+    names_of_bad = {(h["task"], h["id"]) for h in (json.loads(one)["headers"] for one in bad)}
+    assert {(one.task, one.task_id) for one in delayq.dead_letters()} == names_of_bad
+    assert scene.ran() == [id_of(good)]
 
 
-def test_what_cannot_be_decompressed_is_a_dead_letter(
-    app: Celery, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
-) -> None:
+def test_what_cannot_be_decompressed_is_a_dead_letter(scene: Poisoned) -> None:
     """A producer compresses in a way that the worker has no package for."""
     bad = [message("header.ok", "header compression", how) for how in ("new", "zlib", True, [1])]
     good = message("header.ok")
-    push(delayq_redis, [*bad, good])
-    worker = start(delayq_worker, "threads")
+    scene.push([*bad, good])
 
-    wait_for_all(worker, delayq_redis)
+    scene.run_all("threads")
 
-    found = dead_letters(app)
+    found = scene.dead_letters()
     assert found.keys() == set(bad)
     assert {reason.partition(":")[0] for reason in found.values()} == {"undecodable message"}
-    ran = [id.decode() for id in delayq_redis.client.lrange("ran", 0, -1)]
-    assert ran == [json.loads(good)["headers"]["id"]]
+    assert scene.ran() == [id_of(good)]
 
 
 def test_our_own_data_made_up_by_others_is_a_dead_letter_that_holds_nothing_up(
-    app: Celery, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
+    delayq: DelayQ, scene: Poisoned
 ) -> None:
-    later = (datetime.now(timezone.utc) + timedelta(hours=1)).isoformat()
-    bad = []
-    for own in BAD_OWN:
-        one = json.loads(message("header.ok", "property delayq", own))
-        one["headers"]["eta"] = later
-        bad.append(json.dumps(one).encode())
+    bad = [with_eta(message("header.ok", "property delayq", own), 3600) for own in BAD_OWN]
     good = [message("header.ok"), message("header.ok")]
-    push(delayq_redis, [good[0], *bad, good[1]])
-    worker = start(delayq_worker, "threads")
+    scene.push([good[0], *bad, good[1]])
 
-    wait_for_all(worker, delayq_redis)
+    worker = scene.run_all("threads")
 
-    assert dead_letters(app).keys() == set(bad)
-    assert delayq_redis.client.zcard("{celery}:due") == 0
+    assert scene.dead_letters().keys() == set(bad)
+    assert scene.client.zcard("{celery}:due") == 0
     # None of them stops the replay of the others. A replay has a label of its own.
     renewed = sum(not own.keys().isdisjoint(("message_id", "label")) for own in BAD_OWN)
-    replayed = DelayQ.of(app).replay_all(DeadFilter(), everything=True)
+    replayed = delayq.replay_all(DeadFilter(), everything=True)
     assert replayed.outcomes == {Outcome.UNREADABLE: len(bad) - renewed, Outcome.DONE: renewed}
-    wait_for_all(worker, delayq_redis)
-    ran = [id.decode() for id in delayq_redis.client.lrange("ran", 0, -1)]
-    assert len(ran) == len(good) + renewed
+    scene.wait_all(worker)
+    assert len(scene.ran()) == len(good) + renewed
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("task", ["header.ok", "header.fails", "header.rejects", "header.rated"])
 @pytest.mark.parametrize("pool", POOLS)
-def test_no_header_ends_a_worker(
-    pool: str, task: str, app: Celery, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
-) -> None:
+def test_no_header_ends_a_worker(pool: str, task: str, scene: Poisoned) -> None:
     places = [
         *(f"header {name}" for name in HEADERS),
         *(f"property {name}" for name in PROPERTIES),
         *(f"embedded {name}" for name in EMBEDDED),
     ]
-    neighbours = []
-    for where in places:
-        neighbours.append(message("header.ok"))
-        push(delayq_redis, (message(task, where, value) for value in VALUES))
-        push(delayq_redis, neighbours[-1:])
-    worker = start(delayq_worker, pool)
+    neighbours = [message("header.ok") for _ in places]
+    for where, neighbour in zip(places, neighbours, strict=True):
+        scene.push([*(message(task, where, value) for value in VALUES), neighbour])
 
-    wait_for_all(worker, delayq_redis)
+    worker = scene.run_all(pool)
 
-    ran = [id.decode() for id in delayq_redis.client.lrange("ran", 0, -1)]
-    ids = [json.loads(one)["headers"]["id"] for one in neighbours]
-    assert [ran.count(id) for id in ids] == [1] * len(ids)
+    ran = scene.ran()
+    assert [ran.count(id_of(one)) for one in neighbours] == [1] * len(neighbours)
     assert worker.log.count(" ready.") == 1
 
 
@@ -349,44 +310,34 @@ def test_no_header_ends_a_worker(
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_what_ends_each_worker_is_a_dead_letter_in_the_end_and_its_neighbours_run(
-    pool: str, app: Celery, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
+    pool: str, scene: Poisoned
 ) -> None:
-    client = delayq_redis.client
-    poison = message("header.poison")
-    before, after = message("header.ok"), message("header.ok")
-    options = {"delayq": {"max_deliveries": 2}}
-    push(delayq_redis, [before, poison, after])
+    poison, *neighbours = map(message, ("header.poison", "header.ok", "header.ok"))
+    scene.push([neighbours[0], poison, neighbours[1]])
     ended = 0
 
-    while not dead_letters(app):
-        worker = start(delayq_worker, pool, broker_transport_options=options)
+    while not scene.dead_letters():
+        worker = scene.start(pool, wait_ready=False, delayq={"max_deliveries": 2})
         worker.wait()
         ended += 1
         assert "Unrecoverable error: RuntimeError" in worker.log
     assert ended == 3
-    worker = start(delayq_worker, pool, broker_transport_options=options)
-    wait_for_all(worker, delayq_redis)
+    scene.run_all(pool, delayq={"max_deliveries": 2})
 
     reason = "its worker died 3 times, the last time with nothing else"
-    assert dead_letters(app) == {poison: reason}
-    ran = {id.decode() for id in client.lrange("ran", 0, -1)}
-    assert ran == {json.loads(one)["headers"]["id"] for one in (before, after)}
-    assert not client.exists("{celery}:deliveries", "{celery}:quarantined")
+    assert scene.dead_letters() == {poison: reason}
+    assert set(scene.ran()) == set(map(id_of, neighbours))
+    assert not scene.client.exists("{celery}:deliveries", "{celery}:quarantined")
 
 
 @pytest.mark.parametrize("pool", POOLS)
-def test_a_worker_that_is_told_to_stop_counts_no_death(
-    pool: str, app: Celery, delayq_worker: StartWorker, delayq_redis: RedisUnderTest
-) -> None:
-    client = delayq_redis.client
+def test_a_worker_that_is_told_to_stop_counts_no_death(pool: str, scene: Poisoned) -> None:
+    scene.push(with_eta(message("header.ok"), 55) for _ in range(3))
     # Celery itself holds these in memory: `min_delay` leaves them to it.
-    options = {"delayq": {"min_delay": 60}}
-    eta = (datetime.now(timezone.utc) + timedelta(seconds=55)).isoformat()
-    push(delayq_redis, (message("header.ok", "header eta", eta) for _ in range(3)))
-    worker = start(delayq_worker, pool, broker_transport_options=options)
-    wait_until(lambda: sum(held(client).values()) == 3, 60, "all are held")
+    worker = scene.start(pool, delayq={"min_delay": 60})
+    wait_until(lambda: sum(held(scene.client).values()) == 3, 60, "all are held")
 
     worker.stop()
 
-    assert client.llen("celery") == 3
-    assert set(client.hvals("{celery}:deliveries")) == {b"0 0 1"}
+    assert scene.client.llen("celery") == 3
+    assert set(scene.client.hvals("{celery}:deliveries")) == {b"0 0 1"}

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from celery import Celery, chain, chord, group
 from kombu import Exchange, Queue
-from kombu.exceptions import OperationalError
 from kombu.transport import redis as stock
+from redis import Redis
 
 from celery_delayq import DelayQ, Outcome
 from celery_delayq.errors import InvalidETA
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.integration.conftest import MakeApp, ready, stored
+from tests.integration.conftest import MakeApp, batch, ready, stored
 from tests.support.keyspace import snapshot
 from tests.support.proxy import Proxy
 
@@ -27,35 +27,33 @@ UTC = dt.timezone.utc
 FAR = dt.datetime(2100, 1, 1, 12, tzinfo=UTC)
 
 
-def due_ms(redis: RedisUnderTest, queue: str = "celery") -> list[int]:
-    return [
-        int(score) for _, score in redis.client.zrange(f"{{{queue}}}:due", 0, -1, withscores=True)
-    ]
+def due_ms(redis: Redis, queue: str = "celery") -> list[int]:
+    return [int(score) for _, score in redis.zrange(f"{{{queue}}}:due", 0, -1, withscores=True)]
 
 
-def server_ms(redis: RedisUnderTest) -> int:
-    seconds, micros = redis.client.time()
+def server_ms(redis: Redis) -> int:
+    seconds, micros = redis.time()
     return int(seconds * 1000 + micros // 1000)
 
 
 @pytest.mark.parametrize("extension", [True, False], ids=["DelayQ(app)", "transport alone"])
 def test_a_countdown_waits_in_the_schedule(
-    make_app: MakeApp, delayq_redis: RedisUnderTest, extension: bool
+    make_app: MakeApp, redis: Redis, extension: bool
 ) -> None:
     app = make_app(extension=extension)
-    before = server_ms(delayq_redis)
+    before = server_ms(redis)
 
     result = app.tasks["tasks.add"].apply_async((1, 2), countdown=60)
 
-    [due] = due_ms(delayq_redis)
+    [due] = due_ms(redis)
     # Rounded up to the millisecond, so that nothing is early.
-    assert before + 60_000 <= due <= server_ms(delayq_redis) + 60_001
-    [message] = stored(delayq_redis)
+    assert before + 60_000 <= due <= server_ms(redis) + 60_001
+    [message] = stored(redis)
     assert message["headers"]["id"] == result.id
     assert message["headers"]["eta"] is None
     eta = dt.datetime.fromisoformat(message["properties"]["delayq"]["eta"])
     assert abs(eta.timestamp() * 1000 - due) < 1000
-    assert ready(delayq_redis) == []
+    assert ready(redis) == []
 
 
 @pytest.mark.parametrize(
@@ -74,11 +72,11 @@ def test_a_countdown_waits_in_the_schedule(
 )
 @pytest.mark.parametrize("timezone", ["UTC", "Asia/Tokyo"])
 def test_an_eta_is_kept_to_the_millisecond(
-    make_app: MakeApp, delayq_redis: RedisUnderTest, eta: Any, expected: dt.datetime, timezone: str
+    make_app: MakeApp, redis: Redis, eta: Any, expected: dt.datetime, timezone: str
 ) -> None:
     make_app(timezone=timezone).tasks["tasks.add"].apply_async((1, 2), eta=eta)
 
-    assert due_ms(delayq_redis) == [int(expected.timestamp() * 1000)]
+    assert due_ms(redis) == [int(expected.timestamp() * 1000)]
 
 
 @pytest.mark.parametrize(
@@ -86,90 +84,88 @@ def test_an_eta_is_kept_to_the_millisecond(
     [{}, {"countdown": 0}, {"countdown": -5}, {"eta": dt.datetime(2001, 1, 1, tzinfo=UTC)}],
 )
 def test_what_is_due_is_ready_at_once_without_an_eta_to_pause_due_it(
-    app: Celery, delayq_redis: RedisUnderTest, options: dict[str, Any]
+    add: Any, redis: Redis, options: dict[str, Any]
 ) -> None:
-    app.tasks["tasks.add"].apply_async((1, 2), **options)
+    add.apply_async((1, 2), **options)
 
-    [message] = ready(delayq_redis)
+    [message] = ready(redis)
     assert message["headers"]["eta"] is None
-    assert stored(delayq_redis) == []
+    assert stored(redis) == []
 
 
 @pytest.mark.parametrize(
-    ("priority", "key"), [(None, "celery"), (2, "celery"), (9, "celery\x06\x169")]
+    ("args", "options", "key"),
+    [
+        ((1, 2), {}, "celery"),
+        ((1, 2), {"priority": 2}, "celery"),
+        ((1, 2), {"priority": 9}, "celery\x06\x169"),
+        ((1, 2), {"headers": {"big": 12345678901234567, "no": None, "deep": [{}, []]}}, "celery"),
+        (("x" * 1_000_000, "y"), {}, "celery"),
+    ],
+    ids=["plain", "priority 2", "priority 9", "headers", "a megabyte"],
 )
-def test_a_priority_is_kept_through_the_schedule(
-    app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest, priority: int | None, key: str
+def test_a_message_is_promoted_as_it_was_sent(
+    add: Any, delayq: DelayQ, redis: Redis, args: Any, options: dict[str, Any], key: str
 ) -> None:
-    app.tasks["tasks.add"].apply_async((1, 2), countdown=0.01, priority=priority)
-    promote_all(delayq, "celery")
+    add.apply_async(args, countdown=0.01, **options)
+    sent, store = stored(redis), delayq.store
+    while store.scheduled("celery"):
+        store.promote("celery", store.layout, 100)
 
-    [message] = ready(delayq_redis, key)
-    assert message["properties"]["priority"] == (priority or 0)
-
-
-def promote_all(delayq: DelayQ, queue: str) -> None:
-    """Promote as a dispatcher would, until nothing is scheduled in *queue*."""
-    store = delayq.store
-    while store.scheduled(queue):
-        store.promote(queue, store.layout, 100)
+    [message] = ready(redis, key)
+    assert [message] == sent
+    assert message["properties"]["priority"] == options.get("priority", 0)
+    assert message["headers"].items() >= options.get("headers", {}).items()
+    assert json.loads(base64.b64decode(message["body"]))[0] == [*args]
 
 
-def test_queues_are_apart(app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest) -> None:
-    app.tasks["tasks.add"].apply_async((1, 2), countdown=60, queue="mail")
-    app.tasks["tasks.add"].apply_async((1, 2), countdown=60, queue="other")
-    app.tasks["tasks.add"].apply_async((1, 2), countdown=60, queue="other")
+def test_queues_are_apart(add: Any, delayq: DelayQ, redis: Redis) -> None:
+    add.apply_async((1, 2), countdown=60, queue="mail")
+    add.apply_async((1, 2), countdown=60, queue="other")
+    add.apply_async((1, 2), countdown=60, queue="other")
 
-    assert (len(stored(delayq_redis, "mail")), len(stored(delayq_redis, "other"))) == (1, 2)
+    assert (len(stored(redis, "mail")), len(stored(redis, "other"))) == (1, 2)
     assert delayq.count() == 3
     assert delayq.count(queue="other") == 2
     assert delayq.count(queue="other", task="tasks.add") == 2
     assert delayq.count(task="tasks.none") == 0
 
 
-def test_a_topic_to_two_queues_is_two_entries(
-    make_app: MakeApp, delayq_redis: RedisUnderTest
-) -> None:
+def test_a_topic_to_two_queues_is_two_entries(make_app: MakeApp, redis: Redis) -> None:
     topic = Exchange("events", type="topic")
-    app = make_app(
-        task_queues=[
-            Queue("a", topic, routing_key="user.#"),
-            Queue("b", topic, routing_key="#.new"),
-        ]
-    )
+    queues = [Queue("a", topic, routing_key="user.#"), Queue("b", topic, routing_key="#.new")]
+    app = make_app(task_queues=queues)
     with app.connection_for_write() as connection:
-        for queue in app.amqp.queues.values():
+        for queue in queues:
             queue(connection.default_channel).declare()
 
     app.tasks["tasks.add"].apply_async((1, 2), eta=FAR, queue="a", routing_key="user.new")
 
-    [in_a], [in_b] = stored(delayq_redis, "a"), stored(delayq_redis, "b")
+    [in_a], [in_b] = stored(redis, "a"), stored(redis, "b")
     assert in_a["headers"]["id"] == in_b["headers"]["id"]
-    assert due_ms(delayq_redis, "a") == due_ms(delayq_redis, "b") == [int(FAR.timestamp() * 1000)]
+    assert due_ms(redis, "a") == due_ms(redis, "b") == [int(FAR.timestamp() * 1000)]
     assert DelayQ.of(app).count() == 2
 
 
-def test_a_key_prefix_stands_before_every_key(
-    make_app: MakeApp, delayq_redis: RedisUnderTest
-) -> None:
+def test_a_key_prefix_stands_before_every_key(make_app: MakeApp, redis: Redis) -> None:
     app = make_app(broker_transport_options={"global_keyprefix": "shop."})
     app.tasks["tasks.add"].apply_async((1, 2), countdown=0.01)
     app.tasks["tasks.add"].apply_async((1, 2), countdown=60)
     app.tasks["tasks.add"].delay(1, 2)
-    while len(delayq_redis.client.lrange("shop.celery", 0, -1)) < 2:
+    while len(redis.lrange("shop.celery", 0, -1)) < 2:
         delayq = DelayQ.of(app)
         look = delayq.store.next_queue()
         assert look.queue == "celery"
         delayq.store.promote("celery", delayq.store.layout, 10)
 
-    assert all(key.startswith("shop.") for key in snapshot(delayq_redis.client))
+    assert all(key.startswith("shop.") for key in snapshot(redis))
     assert DelayQ.of(app).count() == 1
 
 
 @pytest.mark.parametrize("compression", [None, "zlib", "bzip2"])
 @pytest.mark.parametrize("serializer", ["json", "yaml", "msgpack"])
 def test_serializers_and_compression_pass_unchanged(
-    make_app: MakeApp, delayq_redis: RedisUnderTest, serializer: str, compression: str | None
+    make_app: MakeApp, redis: Redis, serializer: str, compression: str | None
 ) -> None:
     app = make_app(accept_content=[serializer])
     args = [{"list": [], "nested": {"big": 12345678901234567}}, "x" * 1000]
@@ -178,54 +174,22 @@ def test_serializers_and_compression_pass_unchanged(
     app.tasks["tasks.add"].apply_async(args, **options)
     app.tasks["tasks.add"].apply_async(args, countdown=60, **options)
 
-    [at_once], [later] = ready(delayq_redis), stored(delayq_redis)
+    [at_once], [later] = ready(redis), stored(redis)
     for name in ("body", "content-type", "content-encoding"):
         assert later[name] == at_once[name]
     assert later["headers"].get("compression") == at_once["headers"].get("compression")
 
 
-def test_a_message_of_a_megabyte_passes(
-    app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest
-) -> None:
-    app.tasks["tasks.add"].apply_async(("x" * 1_000_000, "y"), countdown=0.01)
-    promote_all(delayq, "celery")
-
-    [message] = ready(delayq_redis)
-    assert json.loads(base64.b64decode(message["body"]))[0] == ["x" * 1_000_000, "y"]
-
-
-def test_headers_keep_large_integers_and_empty_lists(
-    app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest
-) -> None:
-    headers = {"big": 12345678901234567, "empty": [], "none": None, "nested": {"empty": {}}}
-    app.tasks["tasks.add"].apply_async((1, 2), countdown=0.01, headers=headers)
-    promote_all(delayq, "celery")
-
-    [message] = ready(delayq_redis)
-    assert {name: message["headers"][name] for name in headers} == headers
-
-
-def test_the_same_id_sent_twice_on_purpose_runs_twice(
-    app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest
-) -> None:
-    for _ in range(2):
-        app.tasks["tasks.add"].apply_async((1, 2), countdown=0.01, task_id="twice")
-    assert delayq.count() == 2
-    promote_all(delayq, "celery")
-
-    assert [m["headers"]["id"] for m in ready(delayq_redis)] == ["twice", "twice"]
-
-
 def test_a_delay_shorter_than_min_delay_is_left_to_the_worker(
-    make_app: MakeApp, delayq_redis: RedisUnderTest
+    make_app: MakeApp, redis: Redis
 ) -> None:
     app = make_app(broker_transport_options={"delayq": {"min_delay": 1.0}})
     app.tasks["tasks.add"].apply_async((1, 2), countdown=0.5)
     app.tasks["tasks.add"].apply_async((1, 2), countdown=5)
 
-    [short] = ready(delayq_redis)
+    [short] = ready(redis)
     assert short["headers"]["eta"] is not None
-    assert len(stored(delayq_redis)) == 1
+    assert len(stored(redis)) == 1
 
 
 @pytest.mark.parametrize(
@@ -240,20 +204,20 @@ def test_a_delay_shorter_than_min_delay_is_left_to_the_worker(
     ids=["group", "chain", "chord", "link", "signature"],
 )
 def test_the_canvas_schedules_what_stock_sends_with_an_eta(
-    make_app: MakeApp, app: Celery, delayq_redis: RedisUnderTest, send: Any
+    make_app: MakeApp, add: Any, delayq_redis: RedisUnderTest, send: Any
 ) -> None:
     plain = make_app(extension=False, broker=delayq_redis.server.url_for("redis", 5))
     send(plain.tasks["tasks.add"])
     with delayq_redis.server.client(db=5) as client:
         sent = [json.loads(item)["headers"]["eta"] for item in client.lrange("celery", 0, -1)]
 
-    send(app.tasks["tasks.add"])
+    send(add)
 
-    assert len(stored(delayq_redis)) == sum(eta is not None for eta in sent)
-    assert len(ready(delayq_redis)) == sum(eta is None for eta in sent)
+    assert len(stored(delayq_redis.client)) == sum(eta is not None for eta in sent)
+    assert len(ready(delayq_redis.client)) == sum(eta is None for eta in sent)
     assert all(
-        math.isclose(ms, server_ms(delayq_redis) + 60_000, abs_tol=5000)
-        for ms in due_ms(delayq_redis)
+        math.isclose(ms, server_ms(delayq_redis.client) + 60_000, abs_tol=5000)
+        for ms in due_ms(delayq_redis.client)
     )
 
 
@@ -264,24 +228,19 @@ def test_send_task_needs_no_task_class(app: Celery, delayq: DelayQ) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["", "shop."])
-def test_a_batch_of_producers_is_one_pipeline(
-    make_app: MakeApp, delayq_redis: RedisUnderTest, prefix: str
-) -> None:
+def test_a_batch_of_producers_is_one_pipeline(make_app: MakeApp, redis: Redis, prefix: str) -> None:
     app = make_app(broker_transport_options={"global_keyprefix": prefix})
     add = app.tasks["tasks.add"]
-    delayq_redis.client.script_flush()
-    with app.producer_pool.acquire(block=True) as producer:
-        if not getattr(producer, "supports_batch_publish", False):
-            pytest.skip("this kombu has no Producer.batch")
-        add.apply_async((0, 0), producer=producer)
-        with producer.batch(max_size=10):
-            for n in range(25):
-                add.apply_async((n, n), eta=FAR, producer=producer)
-                add.apply_async((n, n), producer=producer)
-            delayq_redis.client.script_flush()
+    redis.script_flush()
+    add.delay(0, 0)
+    with batch(app, max_size=10) as producer:
+        for n in range(25):
+            add.apply_async((n, n), eta=FAR, producer=producer)
+            add.apply_async((n, n), producer=producer)
+        redis.script_flush()
 
     assert DelayQ.of(app).count() == 25
-    assert len(delayq_redis.client.lrange(f"{prefix}celery", 0, -1)) == 26
+    assert len(redis.lrange(f"{prefix}celery", 0, -1)) == 26
 
 
 @pytest.mark.parametrize("cut", ["drop_reply", "drop_request"])
@@ -298,10 +257,10 @@ def test_a_publish_repeated_after_a_lost_connection_keeps_its_eta_and_is_one_ent
         add.apply_async((1, 2), eta=FAR, task_id="second", retry=True)
 
         assert proxy.dropped.is_set()
-    ids = [message["headers"]["id"] for message in stored(delayq_redis)]
+    ids = [message["headers"]["id"] for message in stored(delayq_redis.client)]
     assert ids == ["first", "second"]
-    assert due_ms(delayq_redis)[1] == int(FAR.timestamp() * 1000)
-    assert ready(delayq_redis) == []
+    assert due_ms(delayq_redis.client)[1] == int(FAR.timestamp() * 1000)
+    assert ready(delayq_redis.client) == []
 
 
 @pytest.mark.parametrize(
@@ -317,78 +276,57 @@ def test_a_publish_repeated_after_a_lost_connection_keeps_its_eta_and_is_one_ent
     ],
 )
 def test_an_absurd_eta_is_refused_at_the_call(
-    app: Celery, delayq_redis: RedisUnderTest, options: dict[str, Any], named: str
+    add: Any, redis: Redis, options: dict[str, Any], named: str
 ) -> None:
     with pytest.raises(InvalidETA, match=named):
-        app.tasks["tasks.add"].apply_async((1, 2), **options)
+        add.apply_async((1, 2), **options)
 
-    assert stored(delayq_redis) == ready(delayq_redis) == []
+    assert stored(redis) == ready(redis) == []
 
 
 def test_the_transport_alone_refuses_an_eta_that_it_cannot_read(
-    make_app: MakeApp, delayq_redis: RedisUnderTest
+    make_app: MakeApp, redis: Redis
 ) -> None:
     with pytest.raises(InvalidETA, match="20000"):
         make_app(extension=False).send_task("t", eta="20000-01-01T00:00:00")
 
-    assert ready(delayq_redis) == []
-
-
-def test_a_full_server_is_an_error_at_the_call(app: Celery, delayq_redis: RedisUnderTest) -> None:
-    add = app.tasks["tasks.add"]
-    add.apply_async((1, 2), countdown=60)
-    delayq_redis.client.config_set("maxmemory", 1)
-
-    with pytest.raises(OperationalError, match="no memory left"):
-        add.apply_async((1, 2), countdown=60)
-
-    delayq_redis.client.config_set("maxmemory", 0)
-    assert len(stored(delayq_redis)) == 1
+    assert ready(redis) == []
 
 
 def test_purging_a_queue_empties_ready_and_scheduled(
-    app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest
+    app: Celery, add: Any, delayq: DelayQ, redis: Redis
 ) -> None:
-    add = app.tasks["tasks.add"]
     for _ in range(3):
         add.apply_async((1, 2), countdown=60)
     add.delay(1, 2)
 
     assert app.control.purge() == 4
-    assert stored(delayq_redis) == ready(delayq_redis) == []
+    assert stored(redis) == ready(redis) == []
     assert delayq.store.next_queue().queue is None
 
 
-def test_a_queue_that_does_not_last_is_never_scheduled(
-    make_app: MakeApp, delayq_redis: RedisUnderTest
-) -> None:
-    app = make_app(
-        task_queues=[
-            Queue("fleeting", auto_delete=True),
-            Queue("expiring", expires=60),
-            Queue("lasting"),
-        ]
-    )
-    for queue in ("fleeting", "expiring", "lasting"):
+def test_a_queue_that_does_not_last_is_never_scheduled(make_app: MakeApp, redis: Redis) -> None:
+    names = ("fleeting", "expiring", "lasting")
+    options: list[dict[str, Any]] = [{"auto_delete": True}, {"expires": 60}, {}]
+    queues = [Queue(name, **each) for name, each in zip(names, options, strict=True)]
+    app = make_app(task_queues=queues)
+    for queue in names:
         app.tasks["tasks.add"].apply_async((1, 2), countdown=60, queue=queue)
 
     # Before 5.6 kombu did not let queues in Redis expire.
     expiring = 0 if hasattr(stock.Channel, "_get_queue_expire") else 1
-    counts = [len(stored(delayq_redis, q)) for q in ("fleeting", "expiring", "lasting")]
-    assert counts == [0, expiring, 1]
-    assert ready(delayq_redis, "fleeting")[0]["headers"]["eta"] is not None
+    assert [len(stored(redis, name)) for name in names] == [0, expiring, 1]
+    assert ready(redis, "fleeting")[0]["headers"]["eta"] is not None
 
 
-def test_a_task_that_no_queue_would_get_is_a_dead_letter(
-    make_app: MakeApp, delayq_redis: RedisUnderTest
-) -> None:
+def test_a_task_that_no_queue_would_get_is_a_dead_letter(make_app: MakeApp, redis: Redis) -> None:
     """The bindings are in Redis, too, and kombu drops what they do not name."""
     ships = Exchange("ships", type="topic")
     app = make_app(task_queues=[Queue("harbour", ships, routing_key="harbour.#")])
     delayq, add = DelayQ.of(app), app.tasks["tasks.add"]
     where = {"exchange": "ships", "routing_key": "harbour.7"}
     add.apply_async((1, 1), **where)
-    delayq_redis.client.flushall()
+    redis.flushall()
 
     for countdown in (None, 60):
         add.apply_async((2, 2), countdown=countdown, task_id=f"in {countdown}", **where)
@@ -400,5 +338,5 @@ def test_a_task_that_no_queue_would_get_is_a_dead_letter(
     assert "no queue is bound to exchange 'ships'" in dead_letters["in 60"].reason
     assert delayq.replay(dead_letters["in 60"]) is Outcome.UNREADABLE
     assert delayq.replay(dead_letters["in None"], queue="harbour") is Outcome.DONE
-    assert [m["headers"]["id"] for m in ready(delayq_redis, "harbour")] == ["in None"]
+    assert [m["headers"]["id"] for m in ready(redis, "harbour")] == ["in None"]
     assert delayq.count_dead() == 1

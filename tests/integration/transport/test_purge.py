@@ -5,12 +5,12 @@ from __future__ import annotations
 from hashlib import sha1
 
 from celery import Celery
+from redis import Redis
 
 from celery_delayq import DelayQ
 from celery_delayq.admin.repair import check
 from celery_delayq.settings import Settings
 from celery_delayq.store.schedule import Store
-from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.support.keyspace import snapshot
 
 LEASE = 600.0
@@ -32,9 +32,9 @@ def give_back(store: Store, queue: str, *fields: str) -> None:
 
 
 def test_a_purge_forgets_the_counts_of_what_is_gone_and_keeps_those_of_what_is_held(
-    app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest
+    app: Celery, delayq: DelayQ, redis: Redis
 ) -> None:
-    store, redis = delayq.store, delayq_redis.client
+    store = delayq.store
     store.register("celery")
     store.next_queue()
     fields = [hold(store, "celery", step, b"%d came back" % step) for step in (0, 9)]
@@ -56,14 +56,14 @@ def test_a_purge_forgets_the_counts_of_what_is_gone_and_keeps_those_of_what_is_h
 
 
 def test_a_purge_of_what_nobody_holds_leaves_no_count(
-    app: Celery, delayq: DelayQ, delayq_redis: RedisUnderTest
+    app: Celery, delayq: DelayQ, redis: Redis
 ) -> None:
     store = delayq.store
     store.next_queue()
     give_back(store, "celery", hold(store, "celery", 0, b"came back"))
-    assert "{celery}:deliveries" in snapshot(delayq_redis.client)
+    assert "{celery}:deliveries" in snapshot(redis)
 
     assert app.control.purge() == 1
 
-    left = {key for key in snapshot(delayq_redis.client) if key.startswith("{celery}")}
+    left = {key for key in snapshot(redis) if key.startswith("{celery}")}
     assert left <= {"{celery}:request_numbers", "{celery}:leases"}

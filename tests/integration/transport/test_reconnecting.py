@@ -9,7 +9,7 @@ import signal
 import stat
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from fcntl import ioctl
 from pathlib import Path
@@ -20,18 +20,25 @@ import pytest
 from kombu import Connection
 from kombu.asynchronous import Hub
 from kombu.exceptions import OperationalError
+from redis import Redis
 
 from celery_delayq.embedded.ports import free_port
-from celery_delayq.testing import WorkerProcess, wait_until
-from celery_delayq.testing.fixtures import RedisUnderTest
+from celery_delayq.testing import wait_until
 from tests.apps.lease_tasks import held, logged
 from tests.integration.conftest import MakeApp
+from tests.support.scene import StartWorker
 
 
 @pytest.fixture
 def hub() -> Iterator[Hub]:
     with closing(Hub()) as hub:
         yield hub
+
+
+def kill_connections(redis: Redis) -> None:
+    """Have the server close all connections but that of the test."""
+    for kind in ("normal", "pubsub"):
+        redis.client_kill_filter(_type=kind, skipme=True)
 
 
 @pytest.fixture
@@ -105,7 +112,7 @@ def test_a_connection_that_cannot_be_made_keeps_nothing() -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
 def test_a_worker_that_loses_its_connections_opens_no_more_files_than_it_needs(
-    delayq_worker: Callable[..., WorkerProcess], delayq_redis: RedisUnderTest, pool: str
+    delayq_worker: StartWorker, redis: Redis, pool: str
 ) -> None:
     worker = delayq_worker("tests.apps.delayq_tasks:app", pool=pool, loglevel="INFO")
 
@@ -114,8 +121,7 @@ def test_a_worker_that_loses_its_connections_opens_no_more_files_than_it_needs(
 
     def lose_connection() -> None:
         before = connections()
-        for kind in ("normal", "pubsub"):
-            delayq_redis.client.client_kill_filter(_type=kind, skipme=True)
+        kill_connections(redis)
         wait_until(lambda: connections() > before, 30, "a connection")
 
     process = psutil.Process(worker.pid)
@@ -159,9 +165,8 @@ def unread(pid: int) -> int:
 
 @pytest.mark.conformance
 def test_a_result_that_was_read_in_part_when_the_connection_was_lost_is_read_to_its_end(
-    make_app: MakeApp, delayq_worker: Callable[..., WorkerProcess], delayq_redis: RedisUnderTest
+    make_app: MakeApp, delayq_worker: StartWorker, redis: Redis
 ) -> None:
-    redis = delayq_redis.client
     worker = delayq_worker("tests.apps.lease_tasks:app", concurrency=1)
     make_app().send_task("lease.wait_and_fail_at_length")
     wait_until(lambda: logged(redis, "event") == [("started",)], 30, "the task")
@@ -174,8 +179,7 @@ def test_a_result_that_was_read_in_part_when_the_connection_was_lost_is_read_to_
     os.kill(child, signal.SIGSTOP)
     worker.send_signal(signal.SIGCONT)
     wait_until(lambda: unread(child) == 0, 30, "what there is to be read")
-    for kind in ("normal", "pubsub"):
-        redis.client_kill_filter(_type=kind, skipme=True)
+    kill_connections(redis)
     wait_until(lambda: worker.log.count("] Connected to ") == 2, 30, "a new connection")
     os.kill(child, signal.SIGCONT)
 
@@ -187,10 +191,10 @@ def test_a_result_that_was_read_in_part_when_the_connection_was_lost_is_read_to_
 
 @pytest.mark.conformance
 def test_a_connection_may_be_lost_while_a_child_ends(
-    make_app: MakeApp, delayq_worker: Callable[..., WorkerProcess], delayq_redis: RedisUnderTest
+    make_app: MakeApp, delayq_worker: StartWorker, redis: Redis
 ) -> None:
     """A child closes the pipe that tells of its end a moment before it can be waited for."""
-    app, redis = make_app(), delayq_redis.client
+    app = make_app()
     worker = delayq_worker("tests.apps.lease_tasks:app", concurrency=1)
     (child,) = worker.child_pids()
 
@@ -202,8 +206,7 @@ def test_a_connection_may_be_lost_while_a_child_ends(
     (descriptor,) = watched()
     app.send_task("lease.close", (descriptor,))
     wait_until(lambda: not watched(), 30, "the worker hears of an end")
-    for kind in ("normal", "pubsub"):
-        redis.client_kill_filter(_type=kind, skipme=True)
+    kill_connections(redis)
     wait_until(lambda: worker.log.count("] Connected to ") == 2, 30, "a new connection")
 
     app.send_task("lease.add", (1, 2))

@@ -16,10 +16,11 @@ from redis.retry import Retry
 from celery_delayq import DelayQ
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.embedded.ports import free_port
-from celery_delayq.testing import WorkerProcess, wait_until
+from celery_delayq.testing import wait_until
 from tests.integration.conftest import MakeApp
 from tests.support.late import check_it_runs, send_late, start_worker
-from tests.support.sentinel import MASTER_NAME, Sentinel
+from tests.support.scene import StartWorker
+from tests.support.sentinel import MASTER_NAME, Sentinel, replicated
 
 PASSWORD = "p@ss/s3cret"
 NAMED = {"broker_transport_options": {"master_name": MASTER_NAME}}
@@ -27,7 +28,6 @@ NAMED = {"broker_transport_options": {"master_name": MASTER_NAME}}
 IMPATIENT = {"master_name": MASTER_NAME, "sentinel_kwargs": {"retry": Retry(NoBackoff(), 0)}}
 OUR_TRANSPORT = {"broker_transport": "celery_delayq.transport:Transport"}
 Servers = Callable[..., EmbeddedRedis]
-Workers = Callable[..., WorkerProcess]
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,7 @@ class Watched:
 
 @pytest.fixture
 def watched(delayq_redis_factory: Servers, tmp_path: Path) -> Iterator[Watched]:
-    # Either may become the other's replica.
-    options = {"masterauth": PASSWORD, "repl-diskless-sync-delay": 0}
-    master = delayq_redis_factory(password=PASSWORD, options=options)
-    replica = delayq_redis_factory(
-        password=PASSWORD, options={**options, "replicaof": f"127.0.0.1 {master.port}"}
-    )
-    with replica.client() as client:
-        wait_until(lambda: client.info()["master_link_status"] == "up", 20, "the replica")
+    master, replica = replicated(delayq_redis_factory, PASSWORD)
     with ExitStack() as stack:
         sentinels = [
             stack.enter_context(Sentinel(master, PASSWORD, tmp_path / f"sentinel-{number}"))
@@ -72,7 +65,7 @@ def watched(delayq_redis_factory: Servers, tmp_path: Path) -> Iterator[Watched]:
 def test_a_delayed_task_goes_to_the_master(
     watched: Watched,
     make_app: MakeApp,
-    delayq_worker: Workers,
+    delayq_worker: StartWorker,
     scheme: str,
     transport: dict[str, Any],
 ) -> None:
@@ -104,7 +97,7 @@ def test_one_sentinel_is_enough(make_app: MakeApp, watched: Watched) -> None:
 
 
 def test_publisher_and_worker_follow_the_master(
-    watched: Watched, make_app: MakeApp, delayq_worker: Workers
+    watched: Watched, make_app: MakeApp, delayq_worker: StartWorker
 ) -> None:
     broker = watched.url()
     app = make_app(broker=broker, **NAMED)

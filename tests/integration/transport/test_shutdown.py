@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -14,9 +14,10 @@ import pytest
 from celery_delayq.testing import POOLS, ManagedProcess, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from tests.apps.ending_tasks import Desk, half_sent
-from tests.support.proxy import Fault, Proxy
+from tests.integration.conftest import Through
+from tests.support.proxy import Fault
+from tests.support.scene import StartWorker
 
-StartWorker = Callable[..., WorkerProcess]
 LATE = "late"
 FOR_EVER = "for ever"
 
@@ -56,15 +57,12 @@ def check_what_has_come_back(desk: Desk, ids: Sequence[str]) -> set[str]:
 
 
 def check_the_next_worker_runs_the_rest(
-    desk: Desk, ids: Sequence[str], killed: set[str] | None = None
+    desk: Desk, ids: Sequence[str], killed: Collection[str] = ()
 ) -> None:
-    killed = killed or set()
     again = {id for id in killed if LATE in id}
     desk.open("gate")
     desk.worker("threads")
-    desk.wait_finished([id for id in ids if id not in killed or id in again])
-    desk.wait_empty()
-    assert desk.twice() == dict.fromkeys(again, 2)
+    desk.wait_done([id for id in ids if id not in killed or id in again], twice=again)
 
 
 def test_a_process_killed_with_half_of_its_result_sent_does_not_hold_up_a_warm_shutdown(
@@ -209,10 +207,7 @@ def test_children_may_be_replaced_after_each_task(desk: Desk, most: int) -> None
     ids = desk.send(10, acks="mixed")
     desk.worker("prefork", worker_max_tasks_per_child=most)
 
-    desk.wait_finished(ids)
-
-    desk.wait_empty()
-    assert desk.twice() == {}
+    desk.wait_done(ids)
     assert max(Counter(run.pid for run in desk.ledger.read()[0]).values()) <= most
 
 
@@ -238,9 +233,7 @@ def test_a_pool_may_grow_and_shrink(desk: Desk) -> None:
     desk.wait_started(ids, 4)
     desk.open("gate")
 
-    desk.wait_finished(ids)
-    desk.wait_empty()
-    assert desk.twice() == {}
+    desk.wait_done(ids)
     assert worker.running
 
 
@@ -260,31 +253,27 @@ def test_what_was_taken_from_a_cancelled_queue_goes_back_or_runs(desk: Desk) -> 
         what="what has not run has gone back, in order",
     )
     desk.tell(worker, "add_consumer", queue="spare")
-    desk.wait_finished(ids)
-    desk.wait_empty()
-    assert desk.twice() == {}
+    desk.wait_done(ids)
 
 
 def test_what_comes_for_a_queue_that_was_cancelled_meanwhile_goes_back_in_order(
-    desk: Desk, delayq_redis: RedisUnderTest
+    through: Through, desk: Desk
 ) -> None:
-    with Proxy(delayq_redis.port) as proxy:
-        # So that the worker takes many at once.
-        quick = desk.send(60)
-        worker = desk.worker("threads", url=f"delayq+redis://127.0.0.1:{proxy.port}/0")
-        desk.wait_finished(quick)
-        desk.wait_empty()
-        ids = desk.send(6, queue="spare")
-        late = proxy.on(b"{spare}:leased", Fault.DELAY, seconds=1.0)  # the first request for it
+    proxy, delayq = through()
+    quick = desk.send(60)  # so that the worker takes many at once
+    worker = desk.worker("threads", url=delayq.app.conf.broker_url)
+    desk.wait_done(quick)
+    ids = desk.send(6, queue="spare")
+    late = proxy.on(b"{spare}:leased", Fault.DELAY, seconds=1.0)  # the first request for it
 
-        desk.tell(worker, "add_consumer", queue="spare")
-        assert late.fired.wait(10)
-        assert len(desk.held()) > 1
-        desk.tell(worker, "cancel_consumer", queue="spare")
+    desk.tell(worker, "add_consumer", queue="spare")
+    assert late.fired.wait(10)
+    assert len(desk.held()) > 1
+    desk.tell(worker, "cancel_consumer", queue="spare")
 
-        wait_until(lambda: not desk.held(), what="all has gone back")
-        assert desk.ready("spare") == ids
-        assert not desk.ledger.finished().intersection(ids)
+    wait_until(lambda: not desk.held(), what="all has gone back")
+    assert desk.ready("spare") == ids
+    assert not desk.ledger.finished().intersection(ids)
 
 
 def test_a_task_that_is_revoked_while_it_waits_in_a_worker_does_not_run(desk: Desk) -> None:

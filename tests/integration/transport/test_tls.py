@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -13,13 +13,12 @@ from redis import Redis
 
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.embedded.ports import free_port
-from celery_delayq.testing import WorkerProcess
 from tests.integration.conftest import MakeApp
 from tests.support.late import check_it_runs, send_late, start_worker
+from tests.support.scene import StartWorker
 from tests.support.tls import Certificates, make_certificates, tls_server_program
 
 OUR_TRANSPORT = {"broker_transport": "celery_delayq.transport:Transport"}
-Workers = Callable[..., WorkerProcess]
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ def secure_redis(tmp_path: Path) -> Iterator[SecureRedis]:
 def test_a_delayed_task_goes_over_tls(
     secure_redis: SecureRedis,
     make_app: MakeApp,
-    delayq_worker: Workers,
+    delayq_worker: StartWorker,
     scheme: str,
     settings: dict[str, str],
 ) -> None:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 import pytest
 from celery import Celery
 
-from celery_delayq.testing import WorkerProcess, wait_until
+from celery_delayq.testing import wait_until
 from celery_delayq.utils import once
+from tests.support.scene import StartWorker
 
 MakeApp = Callable[..., Celery]
 
@@ -76,7 +77,7 @@ def test_with_the_extension_nothing_is_told(
 
 
 def test_a_worker_tells_options_of_its_tasks_that_need_the_extension(
-    delayq_worker: Callable[..., WorkerProcess],
+    delayq_worker: StartWorker,
 ) -> None:
     worker = delayq_worker("tests.apps.typo_tasks:app", pool="solo")
 

@@ -3,62 +3,43 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from celery import chain, chord, group
-from kombu import pools
 from redis import Redis
 
 from celery_delayq.embedded import EmbeddedRedis
-from celery_delayq.testing import FAST_START, POOLS, WorkerProcess, wait_until
+from celery_delayq.testing import POOLS, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.integration.conftest import MakeApp
+from tests.integration.conftest import MakeApp, module_app
 from tests.support.keyspace import snapshot
+from tests.support.scene import TIMEOUT, AppScene, StartWorker, start_worker
 
 pytestmark = pytest.mark.each_server
 
 UTC = dt.timezone.utc
-TIMEOUT = 60
-
-StartWorker = Callable[..., WorkerProcess]
 
 
 @pytest.fixture
 def tasks(delayq_broker_url: str, delayq_redis: RedisUnderTest) -> Iterator[Any]:
-    """The module of tasks, its app pointed at the Redis of this test."""
+    """The module of tasks, whose app uses the Redis of this test."""
     from tests.apps import delayq_tasks
 
-    app = delayq_tasks.app
-    app.conf.update(broker_url=delayq_broker_url, result_backend=delayq_redis.url)
-    yield delayq_tasks
-    delayq_tasks.delayq.close()
-    app.close()
-    app.__dict__.pop("amqp", None)
-    app._pool = None
-    app._local.backend = None
-    pools.reset()
+    with module_app(delayq_tasks.app, delayq_redis, delayq_broker_url):
+        yield delayq_tasks
 
 
-@pytest.fixture(params=POOLS)
-def worker(request: pytest.FixtureRequest, delayq_worker: StartWorker) -> WorkerProcess:
-    return delayq_worker(
-        "tests.apps.delayq_tasks:app",
-        pool=request.param,
-        extra_args=["--without-gossip", "--without-mingle"],
-    )
+class Delayed(AppScene):
+    """Starts workers of the tasks, and shows their runs."""
+
+    module, pool, prefetch = "delayq_tasks", "solo", 4
 
 
-def runs(redis: RedisUnderTest) -> list[dict[str, Any]]:
-    return [json.loads(item) for item in redis.client.lrange("log", 0, -1)]
-
-
-def held(redis: RedisUnderTest | Redis) -> int:
-    """Return how many messages processes hold."""
-    client = redis.client if isinstance(redis, RedisUnderTest) else redis
-    return sum(client.hlen(key) for key in client.keys("*:leased:*"))
+@pytest.fixture
+def scene(tasks: Any, delayq_redis: RedisUnderTest, delayq_worker: StartWorker) -> Delayed:
+    return Delayed(delayq_redis, tasks.app, delayq_worker)
 
 
 def assert_not_early(run: dict[str, Any]) -> None:
@@ -67,9 +48,9 @@ def assert_not_early(run: dict[str, Any]) -> None:
 
 
 @pytest.mark.conformance
-def test_delayed_tasks_of_all_kinds(
-    worker: WorkerProcess, tasks: Any, delayq_redis: RedisUnderTest
-) -> None:
+@pytest.mark.parametrize("pool", POOLS)
+def test_delayed_tasks_of_all_kinds(scene: Delayed, tasks: Any, redis: Redis, pool: str) -> None:
+    scene.start(pool)
     now = dt.datetime.now(UTC)
     results = {
         "countdown": (tasks.add.apply_async((1, 2), countdown=0.4), 3),
@@ -101,68 +82,38 @@ def test_delayed_tasks_of_all_kinds(
     got = {name: result.get(timeout=TIMEOUT) for name, (result, _) in results.items()}
 
     assert got == {name: expected for name, (_, expected) in results.items()}
-    expected_runs = 25
-    wait_until(lambda: len(runs(delayq_redis)) >= expected_runs, what="the linked task has run")
-    done = runs(delayq_redis)
-    assert len(done) == expected_runs, sorted(run["task"] for run in done)
+    scene.wait_runs(25)
+    done = scene.read()
+    assert len(done) == 25, sorted(run["task"] for run in done)
     delayed = [run for run in done if run["eta"]]
     assert len(delayed) >= 18
     for run in delayed:
         assert_not_early(run)
     assert [run["retries"] for run in done if run["task"] == "flaky"] == [0, 1, 2]
-    wait_until(lambda: not held(delayq_redis), what="all is acknowledged")
-    left = {
-        key
-        for key in snapshot(delayq_redis.client)
-        if not key.startswith(
-            ("celery-task-meta-", "_kombu.", "chord", "celery-taskset", "delayq:worker_id:")
-        )
-    }
-    kept = {
-        "delayq:queues",
-        "delayq:clock",
-        "delayq:code_versions",
-        "delayq:lease_ends",
-        "{celery}:leases",
-        "{celery}:request_numbers",
-    }
-    assert left <= {"log", *kept}
+    wait_until(lambda: not scene.held(), what="all is acknowledged")
+    results_and_ids = ("celery-task", "_kombu.", "chord", "delayq:worker_id:")
+    left = {key for key in snapshot(redis) if not key.startswith(results_and_ids)}
+    ours = {f"delayq:{name}" for name in ("queues", "clock", "code_versions", "lease_ends")}
+    assert left <= {"log", *ours, "{celery}:leases", "{celery}:request_numbers"}
 
 
-def test_what_expires_before_it_is_due_does_not_run(
-    delayq_worker: StartWorker, tasks: Any, delayq_redis: RedisUnderTest
-) -> None:
-    delayq_worker("tests.apps.delayq_tasks:app", pool="solo")
+def test_what_expires_before_it_is_due_does_not_run(scene: Delayed, tasks: Any) -> None:
+    scene.start()
     expired = tasks.add.apply_async((1, 1), countdown=0.5, expires=0.2)
     after = tasks.add.apply_async((2, 2), countdown=0.6)
 
     assert after.get(timeout=TIMEOUT) == 4
 
-    assert [run["args"] for run in runs(delayq_redis)] == [[2, 2]]
+    assert scene.runs("args") == [[2, 2]]
     assert expired.state == "REVOKED"
 
 
-def test_the_same_id_sent_twice_runs_twice(
-    delayq_worker: StartWorker, tasks: Any, delayq_redis: RedisUnderTest
-) -> None:
-    delayq_worker("tests.apps.delayq_tasks:app", pool="threads")
+def test_the_same_id_sent_twice_runs_twice(scene: Delayed, tasks: Any) -> None:
+    scene.start("threads")
     for _ in range(2):
         tasks.add.apply_async((1, 1), countdown=0.2, task_id="twice")
 
-    wait_until(lambda: len(runs(delayq_redis)) == 2, what="both have run")
-
-
-def test_the_transport_alone_is_enough(
-    delayq_worker: StartWorker, delayq_redis: RedisUnderTest
-) -> None:
-    """A worker with the URL and without DelayQ(app) promotes too."""
-    from tests.apps.stock_tasks import app
-
-    delayq_worker("tests.apps.stock_tasks:app", pool="prefork")
-    with app.connection_for_write(delayq_redis.server.url_for("delayq+redis")) as connection:
-        app.send_task("stock.add", (1, 2), countdown=0.3, connection=connection, task_id="alone")
-
-    wait_until(lambda: delayq_redis.client.exists("celery-task-meta-alone"), what="it has run")
+    scene.wait_runs(2)
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
@@ -170,7 +121,7 @@ def test_a_task_reads_its_eta_with_the_transport_alone(
     make_app: MakeApp, delayq_worker: StartWorker, pool: str
 ) -> None:
     app = make_app(extension=False)
-    delayq_worker("tests.apps.stock_tasks:app", pool=pool, extra_args=FAST_START)
+    start_worker(delayq_worker, "stock_tasks", pool)
     eta = dt.datetime.now(UTC) + dt.timedelta(seconds=1, microseconds=1)
 
     delayed, at_once = app.send_task("stock.eta", eta=eta), app.send_task("stock.eta")
@@ -179,7 +130,7 @@ def test_a_task_reads_its_eta_with_the_transport_alone(
 
 
 def test_messages_with_an_eta_of_a_stock_producer_move_to_the_schedule(
-    delayq_worker: StartWorker, tasks: Any, delayq_redis: RedisUnderTest
+    scene: Delayed, tasks: Any, delayq_redis: RedisUnderTest
 ) -> None:
     from tests.apps.stock_tasks import app as stock
 
@@ -189,21 +140,21 @@ def test_messages_with_an_eta_of_a_stock_producer_move_to_the_schedule(
         stock.send_task("add", (0, 1), countdown=3.0, connection=connection, task_id="soon")
         past = dt.datetime(2001, 1, 1, tzinfo=UTC)
         stock.send_task("add", (0, 2), eta=past, connection=connection, task_id="past")
-    assert delayq_redis.client.llen("celery") == 52
+    assert len(scene.ready()) == 52
 
-    delayq_worker("tests.apps.delayq_tasks:app", pool="solo")
+    scene.start()
 
-    wait_until(lambda: len(runs(delayq_redis)) == 2, what="what is due has run")
-    soon = next(run for run in runs(delayq_redis) if run["id"] == "soon")
+    scene.wait_runs(2)
+    soon = next(run for run in scene.read() if run["id"] == "soon")
     assert_not_early(soon)
     assert tasks.delayq.count(task="add") == 50
-    wait_until(lambda: not held(delayq_redis), what="no worker holds any of it")
+    wait_until(lambda: not scene.held(), what="no worker holds any of it")
 
 
 def test_a_message_that_cannot_be_decoded_does_not_stop_the_worker(
-    delayq_worker: StartWorker, tasks: Any, delayq_redis: RedisUnderTest
+    scene: Delayed, tasks: Any, redis: Redis
 ) -> None:
-    worker = delayq_worker("tests.apps.delayq_tasks:app", pool="solo")
+    worker = scene.start()
     garbage = [
         b"not json",
         b"[]",
@@ -214,88 +165,78 @@ def test_a_message_that_cannot_be_decoded_does_not_stop_the_worker(
         b'"delivery_info": {}, "body_encoding": "base64"}}',
     ]
     for item in garbage:
-        delayq_redis.client.lpush("celery", item)
+        redis.lpush("celery", item)
 
     assert tasks.add.apply_async((1, 2), countdown=0.1).get(timeout=TIMEOUT) == 3
 
-    dead_letters = [
-        dead_letter.message for dead_letter in tasks.delayq.store.dead_letters.all("celery")
-    ]
+    dead_letters = [each.message for each in tasks.delayq.store.dead_letters.all("celery")]
     assert len(dead_letters) == len(garbage)
     assert set(garbage[:5]) <= set(dead_letters)
     assert worker.running
 
 
 def test_one_of_two_workers_may_be_killed_and_nothing_scheduled_is_lost(
-    delayq_worker: StartWorker, tasks: Any, delayq_redis: RedisUnderTest
+    scene: Delayed, tasks: Any
 ) -> None:
-    doomed = delayq_worker("tests.apps.delayq_tasks:app", pool="solo")
-    delayq_worker("tests.apps.delayq_tasks:app", pool="solo")
+    doomed = scene.start()
+    scene.start()
     results = [tasks.add.apply_async((n, 0), countdown=8) for n in range(200)]
     doomed.kill()
 
     assert [result.get(timeout=TIMEOUT) for result in results] == list(range(200))
-    late = [
-        run["at"] - dt.datetime.fromisoformat(run["eta"]).timestamp() for run in runs(delayq_redis)
-    ]
+    late = [run["at"] - dt.datetime.fromisoformat(run["eta"]).timestamp() for run in scene.read()]
     assert all(seconds >= -0.001 for seconds in late)
 
 
-def test_without_ack_emulation_tasks_run_as_on_stock(
-    delayq_worker: StartWorker, tasks: Any, delayq_redis: RedisUnderTest
-) -> None:
-    options = '{"ack_emulation": false}'
-    delayq_worker("tests.apps.delayq_tasks:app", pool="solo", env={"TRANSPORT_OPTIONS": options})
+def test_without_ack_emulation_tasks_run_as_on_stock(scene: Delayed, tasks: Any) -> None:
+    scene.start(conf={"broker_transport_options": {"ack_emulation": False}})
 
     assert tasks.add.apply_async((1, 2), countdown=0.2).get(timeout=TIMEOUT) == 3
     assert tasks.add.delay(3, 4).get(timeout=TIMEOUT) == 7
-    assert not held(delayq_redis)
+    assert not scene.held()
 
 
 def test_a_countdown_that_waited_in_a_ready_list_is_not_counted_again(
-    delayq_worker: StartWorker, tasks: Any, delayq_redis: RedisUnderTest
+    scene: Delayed, tasks: Any, delayq_redis: RedisUnderTest
 ) -> None:
     """DelayQ(app) came before the change of the URL: its messages carry their countdown."""
     app = tasks.app
     with app.connection_for_write(delayq_redis.url) as connection:
         app.send_task("add", (1, 2), countdown=10, connection=connection, task_id="noted")
-    wait_until(lambda: delayq_redis.client.llen("celery"), what="it is in the ready list")
-    delayq_worker("tests.apps.delayq_tasks:app", pool="solo")
+    assert scene.ready() == ["noted"]
+    scene.start()
 
-    wait_until(lambda: runs(delayq_redis), what="it has run")
+    scene.wait_runs(1)
 
-    [run] = runs(delayq_redis)
+    [run] = scene.read()
     assert_not_early(run)
-    due = tasks.delayq.store.client.zscore("{celery}:due", "noted")
-    assert due is None
+    assert scene.scheduled() == []
     assert run["at"] - dt.datetime.fromisoformat(run["eta"]).timestamp() < 9.9
 
 
-def test_acks_survive_a_server_that_closes_idle_connections(
-    delayq_worker: StartWorker, tasks: Any, delayq_redis: RedisUnderTest
-) -> None:
-    delayq_worker("tests.apps.delayq_tasks:app", pool="solo")
+def test_acks_survive_a_server_that_closes_idle_connections(scene: Delayed, tasks: Any) -> None:
+    scene.start()
     for n in range(3):
         assert tasks.add.apply_async((n, 0), countdown=0.1).get(timeout=TIMEOUT) == n
-        wait_until(lambda: not held(delayq_redis), what="it is acknowledged")
-        delayq_redis.client.client_kill_filter(_type="normal", skipme=True)
+        wait_until(lambda: not scene.held(), what="it is acknowledged")
+        scene.client.client_kill_filter(_type="normal", skipme=True)
     assert tasks.add.delay(9, 0).get(timeout=TIMEOUT) == 9
-    wait_until(lambda: not held(delayq_redis), what="all is acknowledged")
+    wait_until(lambda: not scene.held(), what="all is acknowledged")
 
 
 def test_what_a_solo_worker_took_and_did_not_start_goes_back_at_once(
-    delayq_worker: StartWorker, tasks: Any, delayq_redis: RedisUnderTest
+    scene: Delayed, tasks: Any
 ) -> None:
     for n in range(200):
         tasks.add.delay(n, 0)
-    first = delayq_worker("tests.apps.delayq_tasks:app", pool="solo")
-    wait_until(lambda: len(runs(delayq_redis)) > 20, what="it is at work")
+    first = scene.start()
+    scene.wait_runs(21)
     first.stop()
-    assert not held(delayq_redis)
+    assert not scene.held()
 
-    delayq_worker("tests.apps.delayq_tasks:app", pool="solo")
-    wait_until(lambda: len(runs(delayq_redis)) >= 200, what="the rest has run")
-    assert sorted(run["args"][0] for run in runs(delayq_redis)) == list(range(200))
+    scene.start()
+    scene.wait_runs(200)
+    assert sorted(scene.runs("args")) == [[n, 0] for n in range(200)]
 
 
 def test_an_ack_that_went_with_an_idle_connection_is_sent_again(
@@ -310,14 +251,14 @@ def test_an_ack_that_went_with_an_idle_connection_is_sent_again(
         for n in range(2):
             app.send_task("stock.nap", (2.0,), connection=connection, task_id=f"nap-{n}")
 
+    for n in range(2):
+        assert app.AsyncResult(f"nap-{n}").get(timeout=TIMEOUT) == "rested"
     with broker.client() as client:
-        for n in range(2):
-            assert app.AsyncResult(f"nap-{n}").get(timeout=TIMEOUT) == "rested"
-        wait_until(lambda: not held(client), what="both are acknowledged")
+        wait_until(lambda: not client.keys("*:leased:*"), what="both are acknowledged")
 
 
 def test_a_consumer_without_a_prefetch_limit_takes_one_at_a_time(
-    tasks: Any, delayq_redis: RedisUnderTest
+    scene: Delayed, tasks: Any
 ) -> None:
     for n in range(10):
         tasks.add.delay(n, 0)
@@ -328,4 +269,4 @@ def test_a_consumer_without_a_prefetch_limit_takes_one_at_a_time(
             for expected in range(1, 5):
                 connection.drain_events(timeout=5)
                 assert len(got) == expected
-                assert held(delayq_redis) == expected
+                assert len(scene.held()) == expected

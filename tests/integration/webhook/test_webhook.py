@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from celery import Celery, chain, group
-from kombu import pools
 from kombu.utils.imports import symbol_by_name
 
 from celery_delayq.embedded.ports import free_port
@@ -19,6 +18,7 @@ from celery_delayq.errors import ConfigError, DeliveryFailed, DeliveryRefused, I
 from celery_delayq.testing import POOLS, WorkerProcess, wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
 from celery_delayq.webhook import NAME, Webhook, deliver, verify
+from tests.integration.conftest import module_app
 from tests.support.receiver import Handler, Receiver, certificate_for, drip, drip_body, flood
 
 TIMEOUT = 60
@@ -213,15 +213,8 @@ def app(delayq_broker_url: str, delayq_redis: RedisUnderTest) -> Iterator[Celery
     """The app of the workers, pointed at the Redis of this test."""
     from tests.apps import webhook_tasks
 
-    app = webhook_tasks.app
-    app.conf.update(broker_url=delayq_broker_url, result_backend=delayq_redis.url)
-    yield app
-    webhook_tasks.delayq.close()
-    app.close()
-    app.__dict__.pop("amqp", None)
-    app._pool = None
-    app._local.backend = None
-    pools.reset()
+    with module_app(webhook_tasks.app, delayq_redis, delayq_broker_url):
+        yield webhook_tasks.app
 
 
 @pytest.fixture

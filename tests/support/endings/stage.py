@@ -245,8 +245,8 @@ class Stage:
                 broker_url=f"delayq+redis://127.0.0.1:{self._proxy.port}/0",
                 result_backend=self._results_url,
                 env={
-                    "OUTCOME_LEDGER": self._results_url,
-                    "OUTCOME_SETTINGS": json.dumps(settings),
+                    "APP_LEDGER": self._results_url,
+                    "APP_SETTINGS": json.dumps(settings),
                 },
                 extra_args=FAST_START,
                 wait_ready=False,

@@ -227,8 +227,8 @@ class Stage:
     def _env(self, delayq: Mapping[str, Any]) -> dict[str, str]:
         settings = {"broker_transport_options": {"delayq": {**self._delayq, **delayq}}}
         return {
-            "FAULTS_LEDGER": self._ledger_server.url,
-            "FAULTS_SETTINGS": json.dumps(settings),
+            "APP_LEDGER": self._ledger_server.url,
+            "APP_SETTINGS": json.dumps(settings),
         }
 
 
