@@ -23,11 +23,6 @@ if fleeting is not None:
     app.conf.task_queues = [Queue("celery"), Queue(fleeting, auto_delete=True)]
 
 
-def settings(**conf: Any) -> dict[str, str]:
-    """Return the environment for a worker with these settings."""
-    return {"APP_SETTINGS": json.dumps(conf)}
-
-
 #: What each process holds, and what is written down, at one moment.
 HELD = """
 local held = {}

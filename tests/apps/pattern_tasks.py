@@ -6,6 +6,7 @@ import logging
 import os
 import random
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from celery import Celery, signals
@@ -197,28 +198,18 @@ def celerys_rule(pattern: Pattern, policy: Rule | None) -> Rule:
 # -- the app
 
 
-class Notebook:
-    """Writes attempts down, over one connection for each process."""
-
-    def __init__(self) -> None:
-        self._client: Redis | None = None
-        self._pid = 0
-
-    def write(self, url: str, line: str) -> None:
-        """Write a line."""
-        if self._client is None or self._pid != os.getpid():
-            self._client, self._pid = Redis.from_url(url), os.getpid()
-        self._client.eval(NOTE, 1, "attempts", line)
-
-
-notebook = Notebook()
+@cache
+def client_of(_pid: int, url: str) -> Redis:
+    """Return a client of this process."""
+    return Redis.from_url(url)
 
 
 def run(self: Any, ends: list[str]) -> bool:
     """Write down that it runs, and end as the pattern says."""
     request = self.request
     end = ends[min(request.retries, len(ends) - 1)]
-    notebook.write(self.app.conf.result_backend, f"{request.id} {request.retries}")
+    client = client_of(os.getpid(), self.app.conf.result_backend)
+    client.eval(NOTE, 1, "attempts", f"{request.id} {request.retries}")
     if end in BY_HAND:
         raise self.retry(**BY_HAND[end])
     if end in ERRORS:

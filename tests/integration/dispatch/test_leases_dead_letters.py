@@ -12,7 +12,6 @@ from redis import Redis
 from celery_delayq import DelayQ
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.apps.lease_tasks import held, logged
 from tests.support.scene import Leases
 
 
@@ -44,21 +43,21 @@ def left(client: Redis) -> set[str]:
 
 
 @pytest.mark.parametrize("pool", ["solo", "prefork"])
-def test_what_celery_rejects_is_a_dead_letter_with_its_reason(
-    pool: str, app: Celery, leases: Leases, redis: Redis
-) -> None:
-    app.send_task("lease.reject", (False,), task_id="rejected")
-    app.send_task("who.knows", task_id="unknown")
-    app.send_task("lease.unsendable", task_id="unsendable")
-    app.send_task("lease.add", (1, 1), task_id="good")
-    sent = ready(redis)
+def test_what_celery_rejects_is_a_dead_letter_with_its_reason(pool: str, leases: Leases) -> None:
+    leases.app.send_task("lease.reject", (False,), task_id="rejected")
+    leases.app.send_task("who.knows", task_id="unknown")
+    leases.app.send_task("lease.unsendable", task_id="unsendable")
+    leases.app.send_task("lease.add", (1, 1), task_id="good")
+    sent = ready(leases.client)
     # Scheduled first: what is dead then is what was promoted.
-    app.send_task("lease.reject", (False,), task_id="rejected later", countdown=0.3)
+    leases.app.send_task("lease.reject", (False,), task_id="rejected later", countdown=0.3)
     leases.start(pool)
 
-    wait_until(lambda: len(dead_letters(app)) == 4 and not held(redis), what="four are dead")
+    wait_until(
+        lambda: len(dead_letters(leases.app)) == 4 and not leases.held(), what="four are dead"
+    )
 
-    dead = dead_letters(app)
+    dead = dead_letters(leases.app)
     assert {id: dead[id][0] for id in sent.keys() & dead.keys()} == {
         id: item for id, item in sent.items() if id != "good"
     }
@@ -71,13 +70,13 @@ def test_what_celery_rejects_is_a_dead_letter_with_its_reason(
         "unsendable": "serializ",
     }.items():
         assert part in reasons[id], reasons
-    assert sorted(logged(redis, "task", "id")) == [
+    assert sorted(leases.runs("task", "id")) == [
         ("add", "good"),
         ("reject", "rejected"),
         ("reject", "rejected later"),
         ("unsendable", "unsendable"),
     ]
-    assert left(redis) == set()
+    assert left(leases.client) == set()
 
 
 def test_a_rejected_message_of_no_task_is_a_dead_letter(
@@ -141,52 +140,50 @@ def test_a_reply_of_a_worker_is_dropped_when_whoever_asked_has_gone(
         channel.qos._delivered.clear()
 
 
-def test_a_task_that_kills_its_child_is_dead_after_so_many_deaths(
-    app: Celery, leases: Leases, redis: Redis
-) -> None:
-    app.send_task("lease.die", task_id="killer")
+def test_a_task_that_kills_its_child_is_dead_after_so_many_deaths(leases: Leases) -> None:
+    leases.app.send_task("lease.die", task_id="killer")
     for n in range(6):
-        app.send_task("lease.add", (n, n), task_id=f"neighbour {n}")
-    [sent] = [item for id, item in ready(redis).items() if id == "killer"]
+        leases.app.send_task("lease.add", (n, n), task_id=f"neighbour {n}")
+    [sent] = [item for id, item in ready(leases.client).items() if id == "killer"]
     worker = leases.start("prefork", delayq={"max_deliveries": 2})
 
-    wait_until(lambda: dead_letters(app), what="it is dead")
-    wait_until(lambda: not held(redis), what="all is done")
+    wait_until(lambda: dead_letters(leases.app), what="it is dead")
+    wait_until(lambda: not leases.held(), what="all is done")
 
-    assert dead_letters(app) == {"killer": (sent, "killed its process 3 times")}
+    assert dead_letters(leases.app) == {"killer": (sent, "killed its process 3 times")}
     deaths = [
         (n, again)
-        for task, n, again in logged(redis, "task", "deliveries", "redelivered")
+        for task, n, again in leases.runs("task", "deliveries", "redelivered")
         if task == "die"
     ]
     assert deaths == [(1, False), (2, True), (3, True)]
-    neighbours = [id for id, task in logged(redis, "id", "task") if task == "add"]
+    neighbours = [id for id, task in leases.runs("id", "task") if task == "add"]
     assert sorted(neighbours) == [f"neighbour {n}" for n in range(6)]
     assert worker.running
-    assert left(redis) == set()
+    assert left(leases.client) == set()
 
 
 def test_a_task_that_kills_its_worker_is_delivered_alone_before_it_is_judged(
-    app: Celery, leases: Leases, redis: Redis
+    leases: Leases,
 ) -> None:
     options = {"prefetch": 6, "delayq": {"max_deliveries": 2, "lease": 1}}
-    app.send_task("lease.die_with_worker", task_id="killer")
+    leases.app.send_task("lease.die_with_worker", task_id="killer")
     for n in range(4):
-        app.send_task("lease.add", (n, n), task_id=f"neighbour {n}")
-    sent = ready(redis)["killer"]
+        leases.app.send_task("lease.add", (n, n), task_id=f"neighbour {n}")
+    sent = ready(leases.client)["killer"]
 
     for _ in range(3):
         worker = leases.start("prefork", **options)
         assert worker.wait() == -9
     judge = leases.start("prefork", **options)
-    wait_until(lambda: dead_letters(app), what="it is dead")
-    wait_until(lambda: redis.llen("log") == 7 and not held(redis), what="all is done")
+    wait_until(lambda: dead_letters(leases.app), what="it is dead")
+    wait_until(lambda: leases.client.llen("log") == 7 and not leases.held(), what="all is done")
 
     reason = "its worker died 3 times, the last time with nothing else"
-    assert dead_letters(app) == {"killer": (sent, reason)}
-    deaths = [seen for id, *seen in logged(redis, "id", "deliveries", "held") if id == "killer"]
+    assert dead_letters(leases.app) == {"killer": (sent, reason)}
+    deaths = [seen for id, *seen in leases.runs("id", "deliveries", "held") if id == "killer"]
     assert [(n, beside > 1) for n, beside in deaths] == [(1, True), (2, True), (3, False)]
-    neighbours = [id for id, task in logged(redis, "id", "task") if task == "add"]
+    neighbours = [id for id, task in leases.runs("id", "task") if task == "add"]
     assert sorted(neighbours) == [f"neighbour {n}" for n in range(4)]
     assert judge.running
-    assert left(redis) == set()
+    assert left(leases.client) == set()

@@ -3,44 +3,37 @@
 from __future__ import annotations
 
 import pytest
-from celery import Celery
 from kombu import Connection
-from redis import Redis
 
 from celery_delayq.testing import wait_until
-from tests.apps.lease_tasks import held, logged
 from tests.support.scene import Leases
 
 AGAIN = [(1, False), (2, True)]
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_after_a_reject_with_requeue_it_is_the_second_delivery(
-    pool: str, app: Celery, leases: Leases, redis: Redis
-) -> None:
+def test_after_a_reject_with_requeue_it_is_the_second_delivery(pool: str, leases: Leases) -> None:
     leases.start(pool)
-    result = app.send_task("lease.reject", (True,), countdown=0.1)
+    result = leases.app.send_task("lease.reject", (True,), countdown=0.1)
 
     assert result.get(timeout=20) == "accepted"
 
-    assert logged(redis, "deliveries", "redelivered") == AGAIN
-    wait_until(lambda: not held(redis), what="all is acknowledged")
-    assert not redis.exists("{celery}:deliveries")
+    assert leases.runs("deliveries", "redelivered") == AGAIN
+    wait_until(lambda: not leases.held(), what="all is acknowledged")
+    assert not leases.client.exists("{celery}:deliveries")
 
 
-def test_after_the_worker_was_killed_it_is_the_second_delivery(
-    app: Celery, leases: Leases, redis: Redis
-) -> None:
+def test_after_the_worker_was_killed_it_is_the_second_delivery(leases: Leases) -> None:
     doomed = leases.start(delayq={"lease": 1})
-    result = app.send_task("lease.die", (1,))
+    result = leases.app.send_task("lease.die", (1,))
     assert doomed.wait() == -9
     leases.start(delayq={"lease": 1})
 
     assert result.get(timeout=20) == "survived"
 
-    assert logged(redis, "deliveries", "redelivered") == AGAIN
-    wait_until(lambda: not held(redis), what="all is acknowledged")
-    assert not redis.exists("{celery}:deliveries")
+    assert leases.runs("deliveries", "redelivered") == AGAIN
+    wait_until(lambda: not leases.held(), what="all is acknowledged")
+    assert not leases.client.exists("{celery}:deliveries")
 
 
 def test_what_was_only_prefetched_and_given_back_was_not_delivered(

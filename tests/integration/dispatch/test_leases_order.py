@@ -9,13 +9,10 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from celery import Celery
 from celery.utils.nodenames import worker_direct
 from kombu import Connection, Consumer, Queue
-from redis import Redis
 
 from celery_delayq.testing import wait_until
-from tests.apps.lease_tasks import logged
 from tests.support.scene import Leases
 
 
@@ -144,9 +141,7 @@ def test_one_full_queue_does_not_keep_the_others_from_their_turn(
     assert [text for text in got[12:17] if text[0] == "b"] == numbered("b", 0, 2), got
 
 
-def test_a_worker_serves_queues_that_last_and_that_do_not_alike(
-    app: Celery, leases: Leases, redis: Redis
-) -> None:
+def test_a_worker_serves_queues_that_last_and_that_do_not_alike(leases: Leases) -> None:
     worker = leases.start(prefetch=1, conf={"worker_direct": True, "fleeting": "fleeting"})
     queues = {
         "lasting": Queue("celery"),
@@ -156,8 +151,8 @@ def test_a_worker_serves_queues_that_last_and_that_do_not_alike(
 
     def seconds_to_start(id: str, queue: Queue) -> float:
         sent = time.time()
-        app.send_task("lease.add", (1, 1), task_id=id, queue=queue)
-        ran = wait_until(lambda: [at for ran, at in logged(redis, "id", "at") if ran == id])
+        leases.app.send_task("lease.add", (1, 1), task_id=id, queue=queue)
+        ran = wait_until(lambda: [at for ran, at in leases.runs("id", "at") if ran == id])
         return float(ran[0] - sent)
 
     took = {
@@ -168,8 +163,8 @@ def test_a_worker_serves_queues_that_last_and_that_do_not_alike(
     assert {name: seconds for name, seconds in took.items() if seconds > 0.5} == {}
 
     for n in range(40):
-        app.send_task("lease.nap", (0.05,), task_id=f"busy {n}")
-    wait_until(lambda: redis.llen("log") > 9, what="it is busy")
+        leases.app.send_task("lease.nap", (0.05,), task_id=f"busy {n}")
+    wait_until(lambda: leases.client.llen("log") > 9, what="it is busy")
     took = {
         name: seconds_to_start(name, queue) for name, queue in queues.items() if name != "lasting"
     }

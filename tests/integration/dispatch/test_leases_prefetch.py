@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from celery import Celery
 from kombu import Connection, Consumer, Queue
 from redis import Redis
 
@@ -37,7 +36,7 @@ def consumer(
     ],
 )
 def test_a_busy_worker_holds_its_prefetch_and_an_idle_one_gets_the_work(
-    pool: str, options: dict[str, Any], app: Celery, leases: Leases, redis: Redis
+    pool: str, options: dict[str, Any], leases: Leases
 ) -> None:
     workers = [
         leases.start(pool, name=name, queues=queues, wait_ready=False, **options)
@@ -45,46 +44,44 @@ def test_a_busy_worker_holds_its_prefetch_and_an_idle_one_gets_the_work(
     ]
     for worker in workers:
         worker.wait_ready()
-    app.send_task("lease.wait", queue="hold")
-    wait_until(lambda: logged(redis, "worker") == [("busy",)], what="one is busy")
+    leases.app.send_task("lease.wait", queue="hold")
+    wait_until(lambda: logged(leases.client, "worker") == [("busy",)], what="one is busy")
 
     # What is done may be held a moment longer: its acknowledgement is on its way.
     most: dict[str, int] = {}
 
     def all_done() -> bool:
-        for name, number in unfinished(redis).items():
+        for name, number in unfinished(leases.client).items():
             most[name] = max(number, most.get(name, 0))
-        return bool(redis.llen("log") == 1 + 2 * TASKS)
+        return bool(leases.client.llen("log") == 1 + 2 * TASKS)
 
     for n in range(TASKS):
-        app.send_task("lease.nap", (0.05,), countdown=0.3, task_id=f"nap-{n:02}")
+        leases.app.send_task("lease.nap", (0.05,), countdown=0.3, task_id=f"nap-{n:02}")
     wait_until(all_done, what="the idle one has done all", interval=0.002)
 
     assert sorted(most.values()) == [1, 1]
-    runs = logged(redis, "worker", "event", "id")[1:]
+    runs = leases.runs("worker", "event", "id")[1:]
     assert runs == [("idle", event, id) for _, _, id in runs[::2] for event in ("started", "ended")]
     assert {id for _, _, id in runs} == {f"nap-{n:02}" for n in range(TASKS)}
-    redis.rpush("go", "")
-    wait_until(lambda: not held(redis), what="all is acknowledged")
+    leases.client.rpush("go", "")
+    wait_until(lambda: not leases.held(), what="all is acknowledged")
 
 
-def test_a_worker_prefetches_its_multiple_and_no_more(
-    app: Celery, leases: Leases, redis: Redis
-) -> None:
+def test_a_worker_prefetches_its_multiple_and_no_more(leases: Leases) -> None:
     leases.start("threads", concurrency=2, prefetch=3)
     most = 0
 
     def all_done() -> bool:
         nonlocal most
-        most = max(most, *unfinished(redis).values(), 0)
-        return bool(redis.llen("log") == 2 * 30)
+        most = max(most, *unfinished(leases.client).values(), 0)
+        return bool(leases.client.llen("log") == 2 * 30)
 
     for _ in range(30):
-        app.send_task("lease.nap", (0.02,))
+        leases.app.send_task("lease.nap", (0.02,))
     wait_until(all_done, what="all have run", interval=0.002)
 
     assert most == 6
-    wait_until(lambda: not held(redis), what="all is acknowledged")
+    wait_until(lambda: not leases.held(), what="all is acknowledged")
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7])

@@ -16,7 +16,7 @@ from redis import Redis
 
 from celery_delayq.testing import wait_until
 from celery_delayq.testing.fixtures import RedisUnderTest
-from tests.apps.lease_tasks import held, logged
+from tests.apps.lease_tasks import held
 from tests.integration.conftest import MakeApp
 from tests.support.scene import Leases
 
@@ -31,74 +31,73 @@ def stock(make_app: MakeApp, delayq_redis: RedisUnderTest) -> Celery:
     return make_app(extension=False, broker=delayq_redis.url)
 
 
-def starts(redis: Redis) -> dict[str, float]:
+def starts(leases: Leases) -> dict[str, float]:
     """Return when each task ran first."""
     found: dict[str, float] = {}
-    for id, at in logged(redis, "id", "at"):
+    for id, at in leases.runs("id", "at"):
         found.setdefault(id, at)
     return found
 
 
-def wait_for(redis: Redis, id: str) -> float:
+def wait_for(leases: Leases, id: str) -> float:
     """Return when a task ran first, once it has."""
-    wait_until(lambda: id in starts(redis), what=f"{id} runs")
-    return starts(redis)[id]
+    wait_until(lambda: id in starts(leases), what=f"{id} runs")
+    return starts(leases)[id]
 
 
 def test_an_idle_worker_starts_what_stock_producers_send_within_a_look(
-    stock: Celery, leases: Leases, redis: Redis
+    stock: Celery, leases: Leases
 ) -> None:
     leases.start()
     late = {}
     for n in range(5):
         stock.send_task("lease.add", (1, 1), task_id=f"stock-{n}")
         sent = time.time()
-        late[n] = wait_for(redis, f"stock-{n}") - sent
+        late[n] = wait_for(leases, f"stock-{n}") - sent
 
     assert median(late.values()) < LOOK + 0.5
 
 
-def test_our_producers_wake_an_idle_worker_at_once(
-    app: Celery, leases: Leases, redis: Redis
-) -> None:
+def test_our_producers_wake_an_idle_worker_at_once(leases: Leases) -> None:
     leases.start("prefork")
     late = {}
     for n in range(8):
-        app.send_task("lease.add", (1, 1), task_id=f"ours-{n}", countdown=0.2 * (n % 2) or None)
-        sent = time.time() + 0.2 * (n % 2)
-        late[n] = wait_for(redis, f"ours-{n}") - sent
+        delay = 0.2 * (n % 2)
+        leases.app.send_task("lease.add", (1, 1), task_id=f"ours-{n}", countdown=delay or None)
+        sent = time.time() + delay
+        late[n] = wait_for(leases, f"ours-{n}") - sent
 
     assert median(late.values()) < LOOK / 2
 
 
 @pytest.mark.parametrize("pool", ["solo", "prefork"])
 def test_a_busy_worker_starts_what_stock_producers_send_when_it_is_free(
-    pool: str, app: Celery, stock: Celery, leases: Leases, redis: Redis
+    pool: str, app: Celery, stock: Celery, leases: Leases
 ) -> None:
     leases.start(pool, prefetch=1)
     for n in range(3):
         app.send_task("lease.wait", task_id=f"busy-{n}")
-        wait_for(redis, f"busy-{n}")
+        wait_for(leases, f"busy-{n}")
         stock.send_task("lease.add", (1, 1), task_id=f"stock-{n}")
-        redis.rpush("go", "")
-        wait_for(redis, f"stock-{n}")
+        leases.client.rpush("go", "")
+        wait_for(leases, f"stock-{n}")
 
-    ended = {id: at for id, event, at in logged(redis, "id", "event", "at") if event == "ended"}
-    began = starts(redis)
+    ended = {id: at for id, event, at in leases.runs("id", "event", "at") if event == "ended"}
+    began = starts(leases)
     late = {n: began[f"stock-{n}"] - ended[f"busy-{n}"] for n in range(3)}
     assert median(late.values()) < LOOK / 2
 
 
 def test_a_worker_with_a_backlog_takes_what_stock_producers_send_in_turn(
-    app: Celery, stock: Celery, leases: Leases, redis: Redis
+    app: Celery, stock: Celery, leases: Leases
 ) -> None:
     for n in range(6):
         (stock if n % 2 else app).send_task("lease.add", (n, n), task_id=str(n))
     leases.start()
 
-    wait_until(lambda: len(starts(redis)) == 6, what="all have run")
-    assert list(starts(redis)) == [str(n) for n in range(6)]
-    began = sorted(starts(redis).values())
+    wait_until(lambda: len(starts(leases)) == 6, what="all have run")
+    assert list(starts(leases)) == [str(n) for n in range(6)]
+    began = sorted(starts(leases).values())
     assert began[-1] - began[0] < 5
 
 

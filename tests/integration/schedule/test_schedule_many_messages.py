@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
-import json
 import uuid
 from collections.abc import Callable
 from decimal import Decimal
@@ -18,10 +17,9 @@ from redis import Redis
 from celery_delayq import DelayQ
 from celery_delayq.schedule.message_factory import MessageFactory
 from celery_delayq.schedule.schedule_many import Item
-from celery_delayq.testing import wait_until
 from tests.integration.conftest import MakeApp, ready, stored
 from tests.support.many import FAR, TOKYO, UTC, entries, one
-from tests.support.scene import StartWorker
+from tests.support.scene import Control
 
 
 def calls_of_celery(delayq: DelayQ, items: list[Any], **options: Any) -> int:
@@ -299,22 +297,16 @@ def test_inside_a_task_the_others_know_where_they_come_from(
     assert children == []
 
 
-def test_what_was_scheduled_runs(
-    delayq_worker: StartWorker, delayq_broker_url: str, redis: Redis
-) -> None:
-    delayq_worker("tests.apps.delayq_tasks:app")
-    with Celery("sender", broker=delayq_broker_url, set_as_current=False) as app:
-        delayq = DelayQ(app)
-        report = delayq.schedule_many(
-            (Item((n, n), countdown=0.01 * n, id=f"run-{n}") for n in range(100)),
-            task="add",
-        )
-        delayq.close()
+def test_what_was_scheduled_runs(delayq: DelayQ, control: Control) -> None:
+    control.start()
+    ids = [f"run-{n}" for n in range(100)]
+    items = (Item((id,), countdown=0.01 * n, id=id) for n, id in enumerate(ids))
+
+    report = delayq.schedule_many(items, task="work")
 
     assert report.stored == 100
-    wait_until(lambda: redis.llen("log") == 100, what="all have run")
-    runs = [json.loads(run) for run in redis.lrange("log", 0, -1)]
-    assert {run["id"] for run in runs} == {f"run-{n}" for n in range(100)}
+    control.wait_runs(100)
+    assert sorted(control.runs("id")) == sorted(ids)
 
 
 def test_messages_with_a_unique_key_are_those_of_apply_async(app: Celery, redis: Redis) -> None:

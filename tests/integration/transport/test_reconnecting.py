@@ -17,6 +17,7 @@ from termios import FIONREAD
 
 import psutil
 import pytest
+from celery import Celery
 from kombu import Connection
 from kombu.asynchronous import Hub
 from kombu.exceptions import OperationalError
@@ -25,8 +26,7 @@ from redis import Redis
 from celery_delayq.embedded.ports import free_port
 from celery_delayq.testing import wait_until
 from tests.apps.lease_tasks import held, logged
-from tests.integration.conftest import MakeApp
-from tests.support.scene import StartWorker
+from tests.support.scene import Leases, StartWorker
 
 
 @pytest.fixture
@@ -165,10 +165,10 @@ def unread(pid: int) -> int:
 
 @pytest.mark.conformance
 def test_a_result_that_was_read_in_part_when_the_connection_was_lost_is_read_to_its_end(
-    make_app: MakeApp, delayq_worker: StartWorker, redis: Redis
+    app: Celery, leases: Leases, redis: Redis
 ) -> None:
-    worker = delayq_worker("tests.apps.lease_tasks:app", concurrency=1)
-    make_app().send_task("lease.wait_and_fail_at_length")
+    worker = leases.start("prefork")
+    app.send_task("lease.wait_and_fail_at_length")
     wait_until(lambda: logged(redis, "event") == [("started",)], 30, "the task")
     (child,) = worker.child_pids()
 
@@ -191,11 +191,10 @@ def test_a_result_that_was_read_in_part_when_the_connection_was_lost_is_read_to_
 
 @pytest.mark.conformance
 def test_a_connection_may_be_lost_while_a_child_ends(
-    make_app: MakeApp, delayq_worker: StartWorker, redis: Redis
+    app: Celery, leases: Leases, redis: Redis
 ) -> None:
     """A child closes the pipe that tells of its end a moment before it can be waited for."""
-    app = make_app()
-    worker = delayq_worker("tests.apps.lease_tasks:app", concurrency=1)
+    worker = leases.start("prefork")
     (child,) = worker.child_pids()
 
     def watched() -> list[int]:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
-from celery import Celery
 
 from celery_delayq.testing import wait_until
 from celery_delayq.utils import once
+from tests.integration.conftest import MakeApp
 from tests.support.scene import StartWorker
-
-MakeApp = Callable[..., Celery]
 
 
 @pytest.fixture(autouse=True)
