@@ -63,7 +63,7 @@ def test_one_is_replayed_with_other_arguments_later_elsewhere(
     assert (entry.queue, entry.args, entry.kwargs) == ("slow", ["a", 1], {"n": None})
     away = entry.due - datetime.now(timezone.utc)
     assert timedelta(minutes=85) < away < timedelta(minutes=95)
-    assert [each["headers"]["id"] for each in scheduled(delayq_redis, "slow")] == ["nine"]
+    assert [each["headers"]["id"] for each in scheduled(delayq_redis.client, "slow")] == ["nine"]
 
     eta = cli("dead", "replay", "ten", "--eta", "2100-01-31T09:00:00+01:00")
     assert eta.out == "replayed to run at 2100-01-31T08:00:00+00:00  ten\n"
