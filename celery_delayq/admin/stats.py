@@ -20,14 +20,18 @@ class QueueStats:
 
     Attributes
     ----------
+    name : str
+        The name of the queue.
     scheduled, ready, leased, dead : int
         Entries that wait to be due, messages that wait for a worker, messages that processes hold
         (those that run, and those that wait in a process to run), dead letters. What is taken
         while the numbers are read may count as both ready and leased.
     overdue : int
-        Scheduled entries whose moment has passed: more than a few mean that nothing dispatches.
+        Scheduled entries whose due time has passed. The entries of a paused queue count here.
+        Otherwise more than a few mean that no process dispatches.
     paused : int
-        Scheduled entries whose moment has passed while their task was paused; not overdue.
+        Scheduled entries that were due while their task was paused, and wait for its resume. They
+        do not count as overdue.
     next_due : float | None
         When the earliest entry is due, in seconds since 1970 by Redis' clock.
     oldest_age : float
@@ -55,12 +59,16 @@ class QueueStats:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What waits in all queues, and the server's memory in bytes (None where it is not told).
+    """What waits in all queues.
 
     Attributes
     ----------
+    queues : list[QueueStats]
+        The numbers of each queue, by name.
     periodic : int
-        Periodic entries, those that are paused or have ended among them.
+        Periodic entries, also paused and ended ones.
+    used_memory, max_memory : int | None
+        The server's memory and its limit, in bytes; None if Redis does not say.
     """
 
     queues: list[QueueStats]
@@ -85,12 +93,12 @@ class Stats:
 
     @property
     def overdue(self) -> int:
-        """Entries in all queues that should have been promoted by now."""
+        """Overdue entries in all queues."""
         return sum(queue.overdue for queue in self.queues)
 
     @property
     def paused(self) -> int:
-        """Entries in all queues that wait for their task to be resumed."""
+        """Entries in all queues that wait for the resume of their task."""
         return sum(queue.paused for queue in self.queues)
 
     @property

@@ -294,7 +294,9 @@ class ContextValues:
         self._providers = known
 
     def context(self, /, **values: Any) -> Binding:
-        """Bind values to all tasks that are sent inside: :func:`.model.context.context`.
+        """Bind values to all tasks that are sent inside, as a block or a decorator.
+
+        See :func:`.model.context.context`.
 
         Raises
         ------

@@ -198,7 +198,7 @@ class DeadLetter(Readable):
 
     @property
     def exception(self) -> str | None:
-        """The name of the exception's class."""
+        """The name of the exception's class, without its module."""
         return self._detail("exception")
 
     @property
@@ -271,7 +271,7 @@ class DeadFilter:
     reason : str | None
         A part of the reason, without regard to case.
     exception : str | None
-        The name of an exception's class.
+        The name of an exception's class, without its module.
     died_from, died_to : datetime | str | None
         Died at this time or later, and at this time or earlier: both are included.
     root_id, group_id : str | None

@@ -34,22 +34,35 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class Outcome(str, Enum):
-    """The outcome of a cancel, move, run or replay; true when it was done."""
+    """Result of a cancel, move, run or replay; true only for ``DONE``.
+
+    Attributes
+    ----------
+    DONE
+        It was done.
+    READY
+        The task has left the schedule: it waits in the ready list and was not moved.
+    RUNNING
+        A worker has the task: it runs, or is about to.
+    CHANGED
+        The task is due at another time than ``if_eta``; nothing was changed.
+    PAST
+        The new time has passed; nothing was changed. Only ``reschedule_all`` counts it.
+    CONFLICT
+        Another task has its unique key; nothing was changed.
+    UNREADABLE
+        It is no message of a task, so it cannot be replayed; nothing was changed.
+    UNKNOWN
+        The task has finished, or never existed.
+    """
 
     DONE = "done"
-    #: It had left the schedule: it waits in the ready list and was not moved.
     READY = "ready"
-    #: A worker has it: it runs, or is about to.
     RUNNING = "running"
-    #: It is due at another time than ``if_eta`` says; nothing was changed.
     CHANGED = "changed"
-    #: It would have been due in the past; nothing was changed.
     PAST = "past"
-    #: Another task has its unique key; nothing was changed.
     CONFLICT = "conflict"
-    #: It is no message of a task, so it cannot be replayed; nothing was changed.
     UNREADABLE = "unreadable"
-    #: It has finished, or there never was one.
     UNKNOWN = "unknown"
 
     def __bool__(self) -> bool:
@@ -81,7 +94,13 @@ def moment(ms: int) -> datetime:
 
 
 class Paused(NamedTuple):
-    """What is paused: queues and tasks by name, each with the aware time in UTC since when."""
+    """Paused queues and tasks.
+
+    Attributes
+    ----------
+    queues, tasks : dict[str, datetime]
+        Names, each with the time of its pause, in UTC.
+    """
 
     queues: dict[str, datetime]
     tasks: dict[str, datetime]
@@ -332,7 +351,15 @@ class Cursor(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some entries in order of due; *cursor* leads to the next page, None after the last one."""
+    """One page of the schedule; it can be iterated, and has a length.
+
+    Attributes
+    ----------
+    entries : list[ScheduledTask]
+        The tasks, ordered as by ``list``.
+    cursor : str | None
+        The argument ``cursor`` for the next page; None after the last page.
+    """
 
     entries: list[ScheduledTask]
     cursor: str | None
@@ -346,10 +373,16 @@ class Page:
 
 @dataclass(slots=True)
 class Bulk:
-    """The outcomes of all entries that match a filter.
+    """Result of a change of all entries that match a filter, also while it runs.
 
-    *total* is about how many are looked at to find them; *dry_run* says that nothing was changed,
-    and *outcomes* then counts how many would have been.
+    Attributes
+    ----------
+    dry_run : bool
+        Whether nothing was changed; *outcomes* then counts the entries that would be changed.
+    total : int
+        Approximate number of entries to read.
+    outcomes : Counter[Outcome]
+        Entries by outcome.
     """
 
     dry_run: bool
@@ -358,12 +391,12 @@ class Bulk:
 
     @property
     def done(self) -> int:
-        """How many were changed, or would have been."""
+        """Number of entries that were changed, or would be."""
         return self.outcomes[Outcome.DONE]
 
     @property
     def looked(self) -> int:
-        """How many were looked at."""
+        """Number of entries that were read."""
         return sum(self.outcomes.values())
 
     def as_dict(self) -> dict[str, Any]:

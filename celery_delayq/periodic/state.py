@@ -97,7 +97,13 @@ class PeriodicState:
 
 @dataclass(frozen=True, slots=True)
 class Periodic:
-    """A periodic entry."""
+    """A periodic entry.
+
+    Attributes
+    ----------
+    definition : Definition
+        Task, schedule, arguments and options, as ``docs/periodic.md`` lists them.
+    """
 
     definition: Definition
     state: PeriodicState

@@ -22,7 +22,7 @@ State = Literal[Stored, "refused"]
 class Item(NamedTuple):
     """One call of a task.
 
-    Attributes
+    Parameters
     ----------
     args, kwargs : tuple | list, dict | None
         What the task is called with.

@@ -27,7 +27,10 @@ class Transfer:
         prune: bool = False,
         progress: Callable[[Exported], object] | None = None,
     ) -> Exported:
-        """Write the schedule to a file or database: :func:`.transfer.schedule.export_to`."""
+        """Write the schedule to a file or a database.
+
+        Parameters and errors: :func:`.transfer.schedule.export_to`.
+        """
         return schedule.export_to(self._session, target, filter, prune=prune, progress=progress)
 
     def import_from(
@@ -39,7 +42,10 @@ class Transfer:
         dry_run: bool = False,
         progress: Callable[[Imported], object] | None = None,
     ) -> Imported:
-        """Schedule exported entries: :func:`.transfer.schedule.import_from`."""
+        """Schedule exported entries.
+
+        Parameters and errors: :func:`.transfer.schedule.import_from`.
+        """
         return schedule.import_from(
             self._session, source, filter, overdue=overdue, dry_run=dry_run, progress=progress
         )
@@ -52,7 +58,10 @@ class Transfer:
         older_than: float = 0.0,
         progress: Callable[[Archived], object] | None = None,
     ) -> Archived:
-        """Move dead letters to a database: :func:`.dead_letter_archive.archive_to`."""
+        """Move dead letters to a database.
+
+        Parameters and errors: :func:`.dead_letter_archive.archive_to`.
+        """
         return dead_letter_archive.archive_to(
             self._session, url, filter, older_than=older_than, progress=progress
         )
@@ -64,7 +73,10 @@ class Transfer:
         *,
         progress: Callable[[Archived], object] | None = None,
     ) -> Archived:
-        """Copy dead letters out: :func:`.dead_letter_archive.export_dead_letters`."""
+        """Copy dead letters to a file or a database.
+
+        Parameters and errors: :func:`.dead_letter_archive.export_dead_letters`.
+        """
         return dead_letter_archive.export_dead_letters(
             self._session, target, filter, progress=progress
         )
@@ -77,7 +89,10 @@ class Transfer:
         dry_run: bool = False,
         progress: Callable[[Imported], object] | None = None,
     ) -> Imported:
-        """Put dead letters back: :func:`.dead_letter_restore.restore_from`."""
+        """Put exported or archived dead letters back.
+
+        Parameters and errors: :func:`.dead_letter_restore.restore_from`.
+        """
         return dead_letter_restore.restore_from(
             self._session, source, filter, dry_run=dry_run, progress=progress
         )
