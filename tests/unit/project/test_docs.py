@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import inspect
 import re
 import subprocess
 import sys
@@ -14,6 +15,9 @@ from typing import NamedTuple
 
 import pytest
 
+from celery_delayq.app import DelayQ
+from celery_delayq.cli import COMMANDS
+from celery_delayq.cli.dead_letters import dead
 from celery_delayq.settings import Settings
 from celery_delayq.store.keys import Keys, QueueKeys
 from tests.run import ALL, TIERS
@@ -188,6 +192,16 @@ def test_the_readme_leads_to_every_page() -> None:
 @pytest.mark.parametrize("name", LONGEST)
 def test_a_page_for_newcomers_is_short(name: str) -> None:
     assert len((ROOT / name).read_text("utf-8").splitlines()) <= LONGEST[name]
+
+
+def test_the_overview_names_every_call_and_command() -> None:
+    text = (ROOT / "docs/overview.md").read_text("utf-8")
+    calls = {name for name, value in vars(DelayQ).items() if inspect.isfunction(value)}
+    calls = {name for name in calls if name[0] != "_"} - {"init_app", "close"}
+    commands = {*COMMANDS, *(f"dead {name}" for name in dead.commands)} - {"dead"}
+
+    assert {name for name in calls if f"delayq.{name}(" not in text} == set()
+    assert {name for name in commands if f"delayq {name}" not in text} == set()
 
 
 def test_every_setting_is_on_its_page() -> None:
