@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from types import FrameType
 
 from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.errors import EmbeddedRedisError, RedisServerNotFound
@@ -21,15 +20,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--data-dir", help="folder to keep data in (default: temporary)")
     parser.add_argument("--port", type=int, help="TCP port (default: a free one)")
     chosen = parser.parse_args(arguments)
-
-    def leave(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # raises KeyboardInterrupt
     try:
-        with EmbeddedRedis(
-            executable=chosen.executable, data_dir=chosen.data_dir, port=chosen.port
-        ) as server:
+        with EmbeddedRedis(**vars(chosen)) as server:
             print(server.url, flush=True)
             print(f"for delayed tasks: {server.url_for('delayq+redis')}", flush=True)
             code = server.wait()

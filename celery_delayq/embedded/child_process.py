@@ -37,7 +37,8 @@ class ChildProcess:
     def __init__(self, owner: object, signal_name: str, temp_prefix: str = "") -> None:
         self._pid = os.getpid()
         self._signal_name = signal_name
-        self._process: subprocess.Popen[bytes] | None = None
+        #: The main process, running or ended; None before the first start.
+        self.process: subprocess.Popen[bytes] | None = None
         self._lifeline: Lifeline | None = None
         self._log_start = 0
         self.temp_dir = Path(tempfile.mkdtemp(prefix=temp_prefix)) if temp_prefix else None
@@ -51,27 +52,22 @@ class ChildProcess:
         self.end()
         self._log_start = log_file.stat().st_size if log_file.exists() else 0
         with log_file.open("ab") as log:
-            self._process = spawn(log)
-        self._lifeline = Lifeline(self._process.pid, self._signal_name, self.temp_dir)
-
-    @property
-    def process(self) -> subprocess.Popen[bytes] | None:
-        """The main process, running or ended; None before the first start."""
-        return self._process
+            self.process = spawn(log)
+        self._lifeline = Lifeline(self.process.pid, self._signal_name, self.temp_dir)
 
     @property
     def running(self) -> bool:
         """Whether the main process is alive."""
-        return self._process is not None and self._process.poll() is None
+        return self.process is not None and self.process.poll() is None
 
     @property
     def returncode(self) -> int | None:
         """Exit code, or minus the signal's number; None while it runs or was never started."""
-        return self._process.poll() if self._process else None
+        return self.process.poll() if self.process else None
 
     def end(self, patience: float = 0.0) -> None:
         """End the main process by SIGTERM, after *patience* seconds the whole group by SIGKILL."""
-        process = self._process
+        process = self.process
         # A forked child has a copy of this object and no right to end its parent's process.
         if process is None or self._pid != os.getpid():
             return

@@ -6,9 +6,9 @@ import os
 import re
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
-from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -118,12 +118,7 @@ class EmbeddedRedis:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -243,11 +238,8 @@ class EmbeddedRedis:
             raise EmbeddedRedisError(f"{self.executable} cannot be run: {error}") from error
         stdin = self._process().stdin
         assert stdin is not None
-        try:
-            with stdin as settings:
-                settings.write(self._settings().encode())
-        except BrokenPipeError:
-            pass  # It has ended already; wait_ready says why.
+        with suppress(BrokenPipeError), stdin as settings:  # wait_ready says why it has ended
+            settings.write(self._settings().encode())
 
     def _spawn(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(

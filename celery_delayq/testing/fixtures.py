@@ -19,8 +19,8 @@ from celery_delayq.embedded import EmbeddedRedis
 from celery_delayq.testing.processes import ProcessFailed
 from celery_delayq.testing.workers import WorkerProcess
 
+#: Environment variable with the path of the server program to test with.
 SERVER_VARIABLE = "DELAYQ_REDIS_SERVER"
-"""Environment variable with the path of the server program to test with."""
 
 
 @dataclass(frozen=True)

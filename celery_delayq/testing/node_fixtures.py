@@ -49,14 +49,7 @@ def default_redis_broker(
     delayq_broker_scheme: str,
 ) -> Iterator[RedisProcessContainer]:
     """A private Redis for the broker."""
-    container = RedisProcessContainer(
-        scheme=delayq_broker_scheme,
-        command=default_redis_broker_command,
-        env=default_redis_broker_env,
-        executable=os.environ.get(SERVER_VARIABLE) or None,
-    )
-    yield container
-    container.remove()
+    yield from _redis(delayq_broker_scheme, default_redis_broker_command, default_redis_broker_env)
 
 
 @pytest.fixture
@@ -64,10 +57,13 @@ def default_redis_backend(
     default_redis_backend_command: list[str], default_redis_backend_env: dict[str, str]
 ) -> Iterator[RedisProcessContainer]:
     """A private Redis for results."""
+    yield from _redis("redis", default_redis_backend_command, default_redis_backend_env)
+
+
+def _redis(scheme: str, command: list[str], env: dict[str, str]) -> Iterator[RedisProcessContainer]:
+    executable = os.environ.get(SERVER_VARIABLE) or None
     container = RedisProcessContainer(
-        command=default_redis_backend_command,
-        env=default_redis_backend_env,
-        executable=os.environ.get(SERVER_VARIABLE) or None,
+        scheme=scheme, command=command, env=env, executable=executable
     )
     yield container
     container.remove()

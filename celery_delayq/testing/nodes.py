@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import signal
 import uuid
+from collections.abc import Mapping
 from typing import Any
 
 from pytest_celery import CeleryTestContainer
 from pytest_docker_tools.wrappers.container import IpMap, PortMap
+
+from celery_delayq.embedded import EmbeddedRedis
+from celery_delayq.testing.processes import ManagedProcess
 
 
 class ProcessContainer(CeleryTestContainer):
@@ -22,12 +26,18 @@ class ProcessContainer(CeleryTestContainer):
     ----------
     kind
         Part of its name.
+    env
+        The environment variables of the container.
     """
 
-    def __init__(self, kind: str) -> None:
+    #: Runs in the place of the container.
+    process: EmbeddedRedis | ManagedProcess
+
+    def __init__(self, kind: str, env: Mapping[str, str]) -> None:
         # On purpose without the parent's: that one wants an object of the Docker client.
         self._id = uuid.uuid4().hex * 2
         self._name = f"{kind}-{self._id[:12]}"
+        self._env = dict(env)
         # These read nothing but `attrs`.
         self.ips, self.ports = IpMap(self), PortMap(self)
 
@@ -44,7 +54,7 @@ class ProcessContainer(CeleryTestContainer):
     @property
     def status(self) -> str:
         """``running`` or ``exited``."""
-        return "running" if self._running() else "exited"
+        return "running" if self.process.running else "exited"
 
     @property
     def attrs(self) -> dict[str, Any]:
@@ -56,7 +66,7 @@ class ProcessContainer(CeleryTestContainer):
             "NetworkSettings": {"Networks": {}, "Ports": self._published_ports()},
             "State": {
                 "Status": self.status,
-                "Running": self._running(),
+                "Running": self.process.running,
                 "Paused": False,
                 "Restarting": False,
                 "OOMKilled": False,
@@ -69,18 +79,18 @@ class ProcessContainer(CeleryTestContainer):
 
     @property
     def env(self) -> dict[str, str]:
-        """Environment variables that it was given."""
-        return {}
+        """The environment variables of the container."""
+        return self._env
 
     @property
     def pid(self) -> int:
         """Process id on this machine; 0 when it does not run, as Docker says it."""
-        raise NotImplementedError
+        return self.process.pid if self.process.running else 0
 
     @property
     def returncode(self) -> int | None:
         """Exit code of its last run, or minus the signal's number; None while it runs."""
-        raise NotImplementedError
+        return self.process.returncode
 
     def reload(self) -> None:
         """Do nothing: the answers are those of this moment."""
@@ -90,12 +100,23 @@ class ProcessContainer(CeleryTestContainer):
         [binding] = self.attrs["NetworkSettings"]["Ports"][port]
         return binding["HostIp"], int(binding["HostPort"])
 
+    def start(self) -> None:
+        """Start it and wait until it is ready."""
+        self.process.start()
+        self.ready()
+
+    def stop(self, timeout: float = 10) -> None:
+        """End it by SIGTERM, after `timeout` seconds by SIGKILL; its files stay."""
+        self.process.stop(timeout)
+
+    def restart(self, timeout: float = 10) -> None:
+        """Stop and start it, and wait until it is ready."""
+        self.stop(timeout)
+        self.start()
+
     def remove(self, *_arguments: Any, **_options: Any) -> None:
         """End it, and remove its files."""
         raise NotImplementedError
-
-    def _running(self) -> bool:
-        return self.pid != 0
 
     def _published_ports(self) -> dict[str, list[dict[str, str]]]:
         return {}
@@ -113,9 +134,7 @@ def signal_number(wish: str | int | None) -> int:
     """Return the signal that Docker would send: SIGKILL for None, a name with or without SIG."""
     if wish is None:
         return SIGKILL
-    if isinstance(wish, int):
-        return int(wish)
-    if wish.isdigit():
+    if isinstance(wish, int) or wish.isdigit():
         return int(wish)
     name = wish.upper()
     return int(signal.Signals[name if name.startswith("SIG") else f"SIG{name}"])

@@ -8,7 +8,6 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import IO, TYPE_CHECKING
 
 from celery_delayq.embedded.child_process import ChildProcess, log_from
@@ -68,12 +67,7 @@ class ManagedProcess:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def __repr__(self) -> str:
@@ -141,21 +135,21 @@ class ManagedProcess:
         """
         wanted = re.compile(pattern, re.MULTILINE)
 
-        def found_or_ended() -> tuple[re.Match[str] | None, bool] | None:
+        def found() -> re.Match[str] | None:
             # Looked at before the log: what it wrote last must not be missed.
             ended = not self.running
             match = wanted.search(self.log_since_start)
-            return (match, ended) if match or ended else None
+            if ended and not match:
+                raise self._failure(
+                    f"ended with code {self.returncode} before it wrote {pattern!r}"
+                )
+            return match
 
         try:
-            match, _ = wait_until(found_or_ended, timeout, f"{pattern!r} in the log") or (
-                None,
-                True,
-            )
+            match = wait_until(found, timeout, f"{pattern!r} in the log")
         except TimeoutError as error:
             raise self._failure(str(error)) from None
-        if match is None:
-            raise self._failure(f"ended with code {self.returncode} before it wrote {pattern!r}")
+        assert match is not None
         return match
 
     def wait(self, timeout: float = DEFAULT_TIMEOUT) -> int:

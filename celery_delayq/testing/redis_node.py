@@ -39,57 +39,36 @@ class RedisProcessContainer(ProcessContainer):
         *,
         scheme: str = "redis",
         command: Sequence[str] = (),
-        env: Mapping[str, str] | None = None,
+        env: Mapping[str, str],
         executable: str | os.PathLike[str] | None = None,
     ) -> None:
-        super().__init__("redis")
+        super().__init__("redis", env)
         self._scheme = scheme
-        self._env = dict(env or {})
         options = _server_options(command)
-        self.server = EmbeddedRedis(
+        self.process: EmbeddedRedis = EmbeddedRedis(
             executable=executable,
             appendonly=options.pop("appendonly", "no") == "yes",
             appendfsync=options.pop("appendfsync", "everysec"),
             password=options.pop("requirepass", None),
             options=options,
         )
-        self.server.start()
-
-    @property
-    def pid(self) -> int:
-        """Process id; 0 when it does not run."""
-        return self.server.pid if self.server.running else 0
-
-    @property
-    def returncode(self) -> int | None:
-        """Exit code of its last run, or minus the signal's number; None while it runs."""
-        return self.server.returncode
-
-    @property
-    def env(self) -> dict[str, str]:
-        """Environment variables that it was given."""
-        return self._env
+        self.process.start()
 
     @property
     def client(self) -> Redis:
         """A client that decodes answers."""
-        return self.server.client(decode_responses=True)
+        return self.process.client(decode_responses=True)
 
     @property
     def celeryconfig(self) -> dict[str, Any]:
         """What pytest-celery asks of a broker or backend: URLs, host, port and database."""
-        return {
-            "url": self.url,
-            "host_url": self.host_url,
-            "hostname": self.hostname,
-            "port": self.port,
-            "vhost": self.vhost,
-        }
+        names = ("url", "host_url", "hostname", "port", "vhost")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def url(self) -> str:
         """URL for workers; the same as for tests, since both run on this machine."""
-        return self.server.url_for(self._scheme)
+        return self.process.url_for(self._scheme)
 
     @property
     def host_url(self) -> str:
@@ -99,12 +78,12 @@ class RedisProcessContainer(ProcessContainer):
     @property
     def hostname(self) -> str:
         """Always 127.0.0.1."""
-        return self.server.host
+        return self.process.host
 
     @property
     def port(self) -> int:
         """TCP port; the same after a restart."""
-        return self.server.port
+        return self.process.port
 
     @property
     def vhost(self) -> str:
@@ -113,7 +92,7 @@ class RedisProcessContainer(ProcessContainer):
 
     def version(self) -> str:
         """Version of the server program."""
-        return self.server.version
+        return self.process.version
 
     def _published_ports(self) -> dict[str, list[dict[str, str]]]:
         return {"6379/tcp": [{"HostIp": self.hostname, "HostPort": str(self.port)}]}
@@ -129,35 +108,23 @@ class RedisProcessContainer(ProcessContainer):
 
     def logs(self) -> str:
         """All that the server has logged."""
-        return self.server.log_file.read_text(errors="replace")
+        return self.process.log_file.read_text(errors="replace")
 
     def ready(self) -> bool:
         """Wait until the server answers (EmbeddedRedisError if it does not)."""
-        self.server.wait_ready()
+        self.process.wait_ready()
         return True
 
     def kill(self, signal: str | int | None = None) -> None:
         """Send a signal, SIGKILL by default; wait for the end if it is one that ends a server."""
         number = signal_number(signal)
-        os.kill(self.server.pid, number)
+        os.kill(self.process.pid, number)
         if number in _ENDING:
-            self.server.wait(_STOP_SECONDS)
-
-    def stop(self, timeout: float = 10) -> None:
-        """Shut the server down and keep its data."""
-        self.server.stop(timeout)
-
-    def start(self) -> None:
-        """Start the server and wait until it answers."""
-        self.server.start()
-
-    def restart(self, timeout: float = 10) -> None:
-        """Stop and start the server, and wait until it answers."""
-        self.server.restart(timeout)
+            self.process.wait(_STOP_SECONDS)
 
     def remove(self, *_arguments: Any, **_options: Any) -> None:
         """End the server and remove its data."""
-        self.server.close()
+        self.process.close()
 
 
 def _server_options(command: Sequence[str]) -> dict[str, str]:

@@ -45,7 +45,7 @@ class WorkerProcessContainer(ProcessContainer):
         env: Mapping[str, str],
         content: Mapping[str, bytes],
     ) -> None:
-        super().__init__("worker")
+        super().__init__("worker", env)
         self._cls = container_cls
         self._folder = tempfile.TemporaryDirectory(prefix="delayq-worker-")
         app_folder = Path(self._folder.name, "app")
@@ -54,11 +54,8 @@ class WorkerProcessContainer(ProcessContainer):
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(text)
         inherited = os.environ.get("PYTHONPATH", "")
-        self._env = {
-            **env,
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(app_folder), inherited])),
-        }
-        self.process = ManagedProcess(
+        self._env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(app_folder), inherited]))
+        self.process: ManagedProcess = ManagedProcess(
             # %h is the container's own host name, by which the node addresses it.
             [part.replace("%h", self.id[:12]) for part in _on_this_python(command)],
             env=self._env,
@@ -67,21 +64,6 @@ class WorkerProcessContainer(ProcessContainer):
             name=self.name,
         )
         self.process.start()
-
-    @property
-    def pid(self) -> int:
-        """Process id of the worker's main process; 0 when it does not run."""
-        return self.process.pid if self.process.running else 0
-
-    @property
-    def returncode(self) -> int | None:
-        """Exit code of its last run, or minus the signal's number; None while it runs."""
-        return self.process.returncode
-
-    @property
-    def env(self) -> dict[str, str]:
-        """Environment variables that it was given."""
-        return self._env
 
     def version(self) -> str:
         """Celery version: of the class if it names one, else the installed one."""
@@ -122,20 +104,6 @@ class WorkerProcessContainer(ProcessContainer):
             self.process.kill()
         else:
             self.process.send_signal(number)
-
-    def stop(self, timeout: float = 10) -> None:
-        """Stop the worker by SIGTERM, after `timeout` seconds by SIGKILL."""
-        self.process.stop(timeout)
-
-    def start(self) -> None:
-        """Start the worker and wait until it consumes."""
-        self.process.start()
-        self.ready()
-
-    def restart(self, timeout: float = 10) -> None:
-        """Stop and start the worker, and wait until it consumes."""
-        self.stop(timeout)
-        self.start()
 
     def wait(self, timeout: float = _READY_SECONDS) -> dict[str, int]:
         """Wait until the worker has ended; return its exit code as Docker does."""

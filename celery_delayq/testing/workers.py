@@ -18,11 +18,11 @@ from celery_delayq.testing.wait import DEFAULT_TIMEOUT, wait_until
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+#: Every pool that the package supports.
 POOLS = ("prefork", "threads", "solo", "gevent", "eventlet")
-"""Every pool that the package supports."""
 
+#: Arguments that make a worker ready about a second earlier; it then does not greet others.
 FAST_START = ("--without-gossip", "--without-mingle")
-"""Arguments that make a worker ready about a second earlier; it then does not greet others."""
 
 READY_LINE = r"\bready\.$"
 
@@ -95,11 +95,8 @@ class WorkerProcess(ManagedProcess):
         command += ["--hostname", self.hostname, "--loglevel", loglevel]
         if queues:
             command += ["--queues", ",".join(queues)]
-        variables = dict(env or {})
-        if broker_url is not None:
-            variables["CELERY_BROKER_URL"] = broker_url
-        if result_backend is not None:
-            variables["CELERY_RESULT_BACKEND"] = result_backend
+        urls = {"CELERY_BROKER_URL": broker_url, "CELERY_RESULT_BACKEND": result_backend}
+        variables = {**(env or {}), **{name: url for name, url in urls.items() if url is not None}}
         super().__init__(
             [*command, *extra_args], env=variables, cwd=cwd, log_file=log_file, name=self.hostname
         )
@@ -155,9 +152,7 @@ class WorkerProcess(ManagedProcess):
         """End the pool's processes alone (SIGKILL), and return their ids."""
         killed = []
         for pid in self.child_pids():
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-            killed.append(pid)
+                killed.append(pid)
         return killed
