@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from typing import Any, NamedTuple
@@ -17,8 +17,9 @@ from celery_delayq.errors import ConfigError
 from celery_delayq.utils.credentials import hide
 
 
-def _range(low: float, high: float) -> dict[str, float]:
-    return {"low": low, "high": high}
+def _number(default: Any, low: float, high: float) -> Any:
+    """Declare a number of a range; it is a whole number if its default is."""
+    return field(default=default, metadata={"low": low, "high": high})
 
 
 class Hidden:
@@ -65,83 +66,76 @@ class Settings:
     ``priority_steps``, ``socket_timeout``, …) stand beside ``delayq``, not in it.
     """
 
+    #: Whether a process that consumes also moves due entries to the ready lists.
     dispatch: bool = True
-    """Whether a process that consumes also moves due entries to the ready lists."""
 
-    dispatch_interval: float = field(default=1.0, metadata=_range(0.01, 1.0))
-    """Longest time between two looks at the schedule, in seconds: what a lost wake-up costs."""
+    #: Longest time between two looks at the schedule, in seconds: what a lost wake-up costs.
+    dispatch_interval: float = _number(1.0, 0.01, 1.0)
 
-    dispatch_batch: int = field(default=100, metadata=_range(1, 1000))
-    """Most entries that one script call moves: more of them keep Redis busy for longer at once."""
+    #: Most entries that one script call moves: more of them keep Redis busy for longer at once.
+    dispatch_batch: int = _number(100, 1, 1000)
 
-    registry_refresh: float = field(default=30.0, metadata=_range(1.0, 3600.0))
-    """Seconds between two readings of the registry of queues and their priority steps."""
+    #: Seconds between two readings of the registry of queues and their priority steps.
+    registry_refresh: float = _number(30.0, 1.0, 3600.0)
 
-    min_delay: float = field(default=0.0, metadata=_range(0.0, 60.0))
-    """Delays shorter than this many seconds skip the schedule and are timed by the worker."""
+    #: Delays shorter than this many seconds skip the schedule and are timed by the worker.
+    min_delay: float = _number(0.0, 0.0, 60.0)
 
-    lease: float = field(default=30.0, metadata=_range(1.0, 86_400.0))
-    """Seconds without a sign of life after which what a process held is given to others."""
+    #: Seconds without a heartbeat after which others get the messages of a process.
+    lease: float = _number(30.0, 1.0, 86_400.0)
 
-    max_deliveries: int = field(default=5, metadata=_range(0, 1_000_000))
-    """How often a message may end the process that holds it before it is a dead letter, 0: ever."""
+    #: How often a message may end the process that holds it before it is a dead letter, 0: no
+    #: limit.
+    max_deliveries: int = _number(5, 0, 1_000_000)
 
-    block_timeout: float = field(default=1.05, metadata=_range(0.01, 1.05))
-    """Longest wait of an idle consumer between two looks at its queues, in seconds."""
+    #: Longest wait of an idle consumer between two looks at its queues, in seconds.
+    block_timeout: float = _number(1.05, 0.01, 1.05)
 
-    wait_replicas: int = field(default=0, metadata=_range(0, 100))
-    """How many replicas must have a message before a publish returns (``WAIT``)."""
+    #: How many replicas must have a message before a publish returns (``WAIT``).
+    wait_replicas: int = _number(0, 0, 100)
 
-    wait_timeout: float = field(default=1.0, metadata=_range(0.01, 60.0))
-    """Seconds to wait for them."""
+    #: Seconds to wait for these replicas.
+    wait_timeout: float = _number(1.0, 0.01, 60.0)
 
-    promote_rate: float = field(default=0.0, metadata=_range(0.0, 1_000_000.0))
-    """Most entries of a queue that become ready in a second, 0: no limit."""
+    #: Most entries of a queue that become ready in a second, 0: no limit.
+    promote_rate: float = _number(0.0, 0.0, 1_000_000.0)
 
-    max_ready: int = field(default=0, metadata=_range(0, 1_000_000_000))
-    """Ready messages of a queue beyond which its entries stay scheduled, 0: no limit."""
+    #: Ready messages of a queue beyond which its entries stay scheduled, 0: no limit.
+    max_ready: int = _number(0, 0, 1_000_000_000)
 
-    max_scheduled: int = field(default=0, metadata=_range(0, 1_000_000_000))
-    """Most entries of a queue; more are refused with ``QueueFull``, 0: no limit."""
+    #: Most entries of a queue; more are refused with ``QueueFull``, 0: no limit.
+    max_scheduled: int = _number(0, 0, 1_000_000_000)
 
+    #: Whether a task that has failed for good is kept as a dead letter; others always are.
     dead_letters: bool = True
-    """Whether a task that has failed for good is kept as a dead letter; others always are."""
 
-    dead_letters_age: float = field(default=7_776_000.0, metadata=_range(0.0, 3_153_600_000.0))
-    """For how many seconds dead letters are kept, 0: for ever."""
+    #: For how many seconds dead letters are kept, 0: for ever.
+    dead_letters_age: float = _number(7_776_000.0, 0.0, 3_153_600_000.0)
 
-    dead_letters_max: int = field(default=100_000, metadata=_range(0, 1_000_000_000))
-    """Most dead letters of a queue; the oldest go first, 0: no limit."""
+    #: Most dead letters of a queue; the oldest go first, 0: no limit.
+    dead_letters_max: int = _number(100_000, 0, 1_000_000_000)
 
+    #: The database, as a SQLAlchemy URL, to which workers move dead letters, "": none.
     dead_letters_archive: str = field(default="", repr=False)
-    """The database, as a SQLAlchemy URL, to which workers move dead letters, "": none."""
 
-    dead_letters_archive_after: float = field(default=3600.0, metadata=_range(0.0, 3_153_600_000.0))
-    """Seconds after which they do."""
+    #: Seconds after which workers move them there.
+    dead_letters_archive_after: float = _number(3600.0, 0.0, 3_153_600_000.0)
 
-    history: int = field(default=0, metadata=_range(0, 100_000_000))
-    """About how many runs of tasks are kept, of all queues; the oldest go first, 0: none."""
+    #: About how many runs of tasks are kept, of all queues; the oldest go first, 0: none.
+    history: int = _number(0, 0, 100_000_000)
 
-    revoke_expires: float = field(default=86_400.0, metadata=_range(1.0, 31_536_000.0))
-    """For how many seconds Redis remembers a revoked id."""
+    #: For how many seconds Redis remembers a revoked id.
+    revoke_expires: float = _number(86_400.0, 1.0, 31_536_000.0)
 
+    #: By queue: a mapping with its own ``promote_rate``, ``max_ready``, ``max_scheduled``,
+    #: ``dead_letters_age`` and ``dead_letters_max``.
     queues: Mapping[str, Limits] = field(default_factory=dict)
-    """By queue: a mapping with its own ``promote_rate``, ``max_ready``, ``max_scheduled``,
-    ``dead_letters_age`` and ``dead_letters_max``.
-    """
 
     def limits(self, queue: str) -> Limits:
         """Return the limits of a queue."""
-        own = self.queues.get(queue)
-        return own or Limits(
-            self.promote_rate,
-            self.max_ready,
-            self.max_scheduled,
-            self.dead_letters_age,
-            self.dead_letters_max,
-            bool(self.dead_letters_archive),
-            self.history,
-        )
+        general = {name: getattr(self, name) for name in Limits.options()}
+        archived = bool(self.dead_letters_archive)
+        return self.queues.get(queue) or Limits(**general, archived=archived, history=self.history)
 
     @classmethod
     def from_options(cls, transport_options: Mapping[str, Any] | None) -> Settings:
@@ -154,23 +148,21 @@ class Settings:
             type or lies outside its range.
         """
         given = (transport_options or {}).get("delayq", {})
+        known = [f.name for f in fields(cls)]
         if not isinstance(given, Mapping):
             raise ConfigError(
                 f"broker_transport_options['delayq'] is {hide(given)}; it must be a mapping "
-                f"with some of: {', '.join(f.name for f in fields(cls))}"
+                f"with some of: {', '.join(known)}"
             )
-        known = {f.name: f for f in fields(cls)}
         unknown = sorted(str(name) for name in given if name not in known)
         if unknown:
+            close = [found[0] for name in unknown if (found := _close(name, known, 0.7))]
+            meant = f" (did you mean {', '.join(close)}?)" if close else ""
             raise ConfigError(
-                f"unknown delayq setting(s): {', '.join(unknown)}{_meant(unknown, known)}; "
+                f"unknown delayq setting(s): {', '.join(unknown)}{meant}; "
                 f"valid are: {', '.join(known)}"
             )
-        values = {
-            name: _checked(name, given[name], known[name].default, known[name].metadata)
-            for name in given
-            if name != "queues"
-        }
+        values = {name: _checked(name, name, given[name]) for name in given if name != "queues"}
         settings = cls(**values)
         queues = given.get("queues", {})
         if not isinstance(queues, Mapping):
@@ -193,10 +185,8 @@ def misplaced(transport_options: Mapping[str, Any] | None, others: Collection[st
     for name, value in (transport_options or {}).items():
         if not isinstance(name, str) or name == "delayq" or name in others:
             continue
-        inner = value if isinstance(value, Mapping) else {}
-        if _close(re.sub("[_-]", "", name), ["delayq"], 0.8) and any(
-            _close(str(each), names, 0.85) for each in inner
-        ):
+        ours = isinstance(value, Mapping) and any(_close(str(each), names, 0.85) for each in value)
+        if ours and _close(re.sub("[_-]", "", name), ["delayq"], 0.8):
             meant = "'delayq'"
         elif own := _close(name, names, 0.85):
             meant = f"['delayq'][{own[0]!r}]"
@@ -207,13 +197,6 @@ def misplaced(transport_options: Mapping[str, Any] | None, others: Collection[st
             "stand in broker_transport_options['delayq']"
         )
     return warnings
-
-
-def _meant(unknown: Iterable[str], known: Iterable[str]) -> str:
-    """Return what may have been meant by unknown names, as the end of a sentence."""
-    known = [*known]
-    close = [found[0] for name in unknown if (found := _close(name, known, 0.7))]
-    return f" (did you mean {', '.join(close)}?)" if close else ""
 
 
 def _close(name: str, names: Sequence[str], cutoff: float) -> list[str]:
@@ -231,18 +214,16 @@ def _limits(settings: Settings, queue: str, given: Any) -> Limits:
             f"delayq setting queues[{queue!r}] {told}: expected a mapping with some of "
             f"{', '.join(Limits.options())}"
         )
-    known = {f.name: f for f in fields(Settings)}
     values = {
-        name: _checked(
-            f"queues[{queue!r}]: {name}", value, known[name].default, known[name].metadata
-        )
-        for name, value in given.items()
+        name: _checked(name, f"queues[{queue!r}]: {name}", value) for name, value in given.items()
     }
     return settings.limits(queue)._replace(**values)
 
 
-def _checked(name: str, value: Any, default: Any, bounds: Mapping[str, float]) -> Any:
-    """Return *value* with the type of *default*, or say what would be right."""
+def _checked(setting: str, name: str, value: Any) -> Any:
+    """Return the value of a setting with the type of its default; errors call it *name*."""
+    declared = Settings.__dataclass_fields__[setting]
+    default, bounds = declared.default, declared.metadata
     if isinstance(default, bool):
         if not isinstance(value, bool):
             raise ConfigError(f"delayq setting {name}={_told(value)}: expected True or False")
@@ -252,7 +233,7 @@ def _checked(name: str, value: Any, default: Any, bounds: Mapping[str, float]) -
     whole = isinstance(default, int)
     right_type = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
     if not right_type or not math.isfinite(value) or not bounds["low"] <= value <= bounds["high"]:
-        per_second = name.endswith("promote_rate")
+        per_second = setting == "promote_rate"
         kind = "a whole number" if whole else "a number" if per_second else "a number of seconds"
         raise ConfigError(
             f"delayq setting {name}={_told(value)}: expected {kind} "
