@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from celery import Celery
 
@@ -25,22 +22,10 @@ from celery_delayq.store.schedule import Store
 from celery_delayq.store.session import Session
 from celery_delayq.transfer import archiver
 from celery_delayq.transfer.client import Transfer
+from celery_delayq.utils.delegation import method_of
 
 if TYPE_CHECKING:
     from celery_delayq.webhook import Webhook
-
-T = TypeVar("T")
-P = ParamSpec("P")
-
-
-def _of(part: str, method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[DelayQ, P], T]:
-    """Return a method that calls one of a part, with its signature and docstring."""
-
-    @wraps(method)
-    def call(self: DelayQ, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return method(getattr(self, part), *args, **kwargs)
-
-    return call
 
 
 class DelayQ:
@@ -195,39 +180,39 @@ class DelayQ:
         return Revocation(self.session)
 
     # Methods of the parts, with their signatures and docstrings.
-    get = _of("schedule", Schedule.get)
-    find = _of("schedule", Schedule.find)
-    list = _of("schedule", Schedule.list)
-    entries = _of("schedule", Schedule.entries)
-    count = _of("schedule", Schedule.count)
-    cancel = _of("schedule", Schedule.cancel)
-    cancel_ids = _of("schedule", Schedule.cancel_ids)
-    cancel_all = _of("schedule", Schedule.cancel_all)
-    cancel_canvas = _of("revocation", Revocation.cancel_canvas)
-    reschedule = _of("schedule", Schedule.reschedule)
-    reschedule_all = _of("schedule", Schedule.reschedule_all)
-    run_now = _of("schedule", Schedule.run_now)
-    run_all_now = _of("schedule", Schedule.run_all_now)
-    schedule_many = _of("schedule", Schedule.schedule_many)
-    pause = _of("schedule", Schedule.pause)
-    resume = _of("schedule", Schedule.resume)
-    paused = _of("schedule", Schedule.paused)
-    dead_letter = _of("dead_letters", DeadLetters.get)
-    count_dead = _of("dead_letters", DeadLetters.count)
-    replay = _of("dead_letters", DeadLetters.replay)
-    replay_all = _of("dead_letters", DeadLetters.replay_all)
-    purge = _of("dead_letters", DeadLetters.purge)
-    purge_all = _of("dead_letters", DeadLetters.purge_all)
-    history = _of("runs", Runs.history)
-    export_to = _of("transfer", Transfer.export_to)
-    import_from = _of("transfer", Transfer.import_from)
-    archive_dead = _of("transfer", Transfer.archive_dead)
-    export_dead = _of("transfer", Transfer.export_dead)
-    import_dead = _of("transfer", Transfer.import_dead)
-    stats = _of("admin", Admin.stats)
-    context = _of("_context", ContextValues.context)
-    current_context = _of("_context", ContextValues.current_context)
-    add_context_provider = _of("_context", ContextValues.add_context_provider)
+    get = method_of("schedule", Schedule.get)
+    find = method_of("schedule", Schedule.find)
+    list = method_of("schedule", Schedule.list)
+    entries = method_of("schedule", Schedule.entries)
+    count = method_of("schedule", Schedule.count)
+    cancel = method_of("schedule", Schedule.cancel)
+    cancel_ids = method_of("schedule", Schedule.cancel_ids)
+    cancel_all = method_of("schedule", Schedule.cancel_all)
+    cancel_canvas = method_of("revocation", Revocation.cancel_canvas)
+    reschedule = method_of("schedule", Schedule.reschedule)
+    reschedule_all = method_of("schedule", Schedule.reschedule_all)
+    run_now = method_of("schedule", Schedule.run_now)
+    run_all_now = method_of("schedule", Schedule.run_all_now)
+    schedule_many = method_of("schedule", Schedule.schedule_many)
+    pause = method_of("schedule", Schedule.pause)
+    resume = method_of("schedule", Schedule.resume)
+    paused = method_of("schedule", Schedule.paused)
+    dead_letter = method_of("dead_letters", DeadLetters.get)
+    count_dead = method_of("dead_letters", DeadLetters.count)
+    replay = method_of("dead_letters", DeadLetters.replay)
+    replay_all = method_of("dead_letters", DeadLetters.replay_all)
+    purge = method_of("dead_letters", DeadLetters.purge)
+    purge_all = method_of("dead_letters", DeadLetters.purge_all)
+    history = method_of("runs", Runs.history)
+    export_to = method_of("transfer", Transfer.export_to)
+    import_from = method_of("transfer", Transfer.import_from)
+    archive_dead = method_of("transfer", Transfer.archive_dead)
+    export_dead = method_of("transfer", Transfer.export_dead)
+    import_dead = method_of("transfer", Transfer.import_dead)
+    stats = method_of("admin", Admin.stats)
+    context = method_of("_context", ContextValues.context)
+    current_context = method_of("_context", ContextValues.current_context)
+    add_context_provider = method_of("_context", ContextValues.add_context_provider)
 
     def close(self) -> None:
         """Close this object's connections to Redis. It connects again when used again."""
@@ -236,10 +221,5 @@ class DelayQ:
     def __enter__(self) -> DelayQ:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

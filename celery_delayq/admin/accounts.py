@@ -17,39 +17,24 @@ Role = Literal["producer", "worker", "operator"]
 
 _COMMAND = re.compile(r"redis\.p?call\(\s*'(\w+)'")
 
+
+def _scripts(**names: str) -> list[str]:
+    """Return the names of scripts, by their folders."""
+    return [f"{folder}/{name}" for folder, some in names.items() for name in some.split()]
+
+
 #: The scripts that a role runs; operators run all.
 _SCRIPTS: dict[Role, Sequence[str]] = {
-    "producer": ("schedule/add", "schedule/push_ready", "deadletters/add"),
-    "worker": (
-        *("schedule/add", "schedule/push_ready", "deadletters/add"),
-        *("leases/use_retry_budget", "control/revoke"),
-        *(
-            "dispatch/promote",
-            "dispatch/next_queue",
-            "dispatch/defer_queue",
-            "deadletters/trim",
-            "leases/reclaim_expired",
-        ),
-        *(
-            "leases/acquire",
-            "leases/extend",
-            "leases/ack",
-            "leases/requeue",
-            "leases/dead_letter",
-            "leases/replace",
-            "history/add",
-        ),
-        *(
-            "periodic/claim_due",
-            "periodic/fire",
-            "periodic/compare_and_set",
-            "periodic/announce_version",
-            "scan/hash_scan",
-            "scan/hash_values",
-        ),
-        *("deadletters/page", "deadletters/delete"),
-        # Remote control: what is scheduled, and what is revoked.
-        *("scan/range", "control/find", "control/cancel"),
+    "producer": _scripts(schedule="add push_ready", deadletters="add"),
+    "worker": _scripts(
+        schedule="add push_ready",
+        dispatch="promote next_queue defer_queue",
+        leases="acquire extend ack requeue dead_letter replace reclaim_expired use_retry_budget",
+        control="cancel find revoke",  # for remote control, as scan/range
+        deadletters="add page delete trim",
+        periodic="claim_due fire compare_and_set announce_version",
+        history="add",
+        scan="hash_scan hash_values range",
     ),
     "operator": (),
 }

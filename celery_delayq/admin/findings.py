@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from celery_delayq.store.repair import EXAMPLES, Found
@@ -75,11 +75,6 @@ class Finding:
     repaired: int = 0
     examples: list[str] = field(default_factory=list)
 
-    @property
-    def left(self) -> int:
-        """How many are not repaired."""
-        return self.found - self.repaired
-
 
 @dataclass(slots=True)
 class Report:
@@ -108,21 +103,11 @@ class Report:
     @property
     def left(self) -> int:
         """How much is still wrong."""
-        return sum(finding.left for finding in self.findings)
+        return self.found - self.repaired
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as JSON types."""
-        findings = [
-            {
-                "queue": finding.queue,
-                "kind": finding.kind,
-                "what": KINDS[finding.kind].what,
-                "found": finding.found,
-                "repaired": finding.repaired,
-                "examples": finding.examples,
-            }
-            for finding in self.findings
-        ]
+        findings = [{**asdict(each), "what": KINDS[each.kind].what} for each in self.findings]
         totals = {name: getattr(self, name) for name in ("found", "repaired", "left")}
         return {**totals, "queues": self.queues, "findings": findings, "notes": self.notes}
 

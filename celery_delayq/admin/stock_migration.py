@@ -116,27 +116,19 @@ def to_stock(app: Celery, *, dry_run: bool = False, spare_living: bool = False) 
     """
     with app.connection_for_write() as connection:
         store: Store = connection.default_channel.store
-        repair = RepairStore(store)
+        back = _Back(store, dry_run=dry_run, spare_living=spare_living)
         known = layouts(store.registry())
         holders: dict[str, set[str]] = {queue: set() for queue in known}
-        for own in repair.owned():
+        for own in back.repair.owned():
             held_by = holders.setdefault(own.queue, set())
             if own.worker_id is not None:
                 held_by.add(own.worker_id)
-        back = _Back(
-            store,
-            repair,
-            RepairTracking(store),
-            Moved(total=0),
-            dry_run=dry_run,
-            spare_living=spare_living,
-        )
         back.moved.total = sum(back.count(queue, held_by) for queue, held_by in holders.items())
         yield back.moved
         for queue, held_by in holders.items():
             layout = known.get(queue, store.layout)
             yield from back.schedule(queue, layout)
-            quarantined = repair.quarantined(queue)
+            quarantined = back.repair.quarantined(queue)
             for worker_id in sorted(held_by):
                 yield from back.held(queue, layout, worker_id)
             yield from back.quarantined(queue, layout, quarantined)
@@ -144,16 +136,16 @@ def to_stock(app: Celery, *, dry_run: bool = False, spare_living: bool = False) 
             back.tidy(queue)
 
 
-@dataclass(slots=True)
 class _Back:
     """Gives the messages of one queue after the other back to stock workers."""
 
-    store: Store
-    repair: RepairStore
-    tracks: RepairTracking
-    moved: Moved
-    dry_run: bool
-    spare_living: bool
+    def __init__(self, store: Store, *, dry_run: bool, spare_living: bool) -> None:
+        self.store = store
+        self.repair = RepairStore(store)
+        self.tracks = RepairTracking(store)
+        self.moved = Moved(total=0)
+        self.dry_run = dry_run
+        self.spare_living = spare_living
 
     def count(self, queue: str, worker_ids: Iterable[str]) -> int:
         """Return how many messages there are to move."""

@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import click
@@ -14,15 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from celery_delayq.app import DelayQ
+from celery_delayq.cli import screen
 from celery_delayq.cli.options import Selection
-from celery_delayq.cli.screen import (
-    check_priority,
-    console,
-    new_table,
-    note_unknown_queue,
-    print_json,
-    progress_bar,
-)
 from celery_delayq.cli.text import number_of, shown_id, stamp
 from celery_delayq.errors import InvalidETA
 from celery_delayq.model.envelope import due_of_eta
@@ -62,7 +55,7 @@ class ItemKind:
 
 def count_entries(delayq: DelayQ, filter: Filter) -> Counts:
     """Count the scheduled entries that a filter selects; unreadable ones are of task ``?``."""
-    check_priority(delayq, filter)
+    screen.check_priority(delayq, filter)
     counts: Counts = Counter()
     if filter.priority is not None:
         counts.update((each.queue, each.task) for each in delayq.entries(filter))
@@ -71,17 +64,12 @@ def count_entries(delayq: DelayQ, filter: Filter) -> Counts:
     for queue in store.registry() if filter.queue is None else [filter.queue]:
         tasks = store.scheduled_tasks(queue) if filter.task is None else [filter.task]
         for task in tasks:
-            counts[queue, task] = _count(delayq, replace(filter, queue=queue, task=task))
+            counts[queue, task] = delayq.count(**{**asdict(filter), "queue": queue, "task": task})
         if filter.task is None:
             readable = sum(number for (name, _), number in counts.items() if name == queue)
-            counts[queue, "?"] += max(0, _count(delayq, replace(filter, queue=queue)) - readable)
+            total = delayq.count(**{**asdict(filter), "queue": queue})
+            counts[queue, "?"] += max(0, total - readable)
     return +counts
-
-
-def _count(delayq: DelayQ, filter: Filter) -> int:
-    return delayq.count(
-        queue=filter.queue, task=filter.task, due_from=filter.due_from, due_to=filter.due_to
-    )
 
 
 ENTRIES = ItemKind(
@@ -157,7 +145,7 @@ def apply(delayq: DelayQ, action: Action, selection: Selection) -> None:
 
 def _apply_to_ids(action: Action, selection: Selection) -> bool:
     """Return whether all were changed."""
-    output = console()
+    output = screen.console()
     outcomes: dict[str, Outcome] = {}
     try:
         for id in selection.ids:
@@ -173,7 +161,7 @@ def _apply_to_ids(action: Action, selection: Selection) -> bool:
     finally:  # report what was done before an error
         if selection.as_json:
             found = [{"id": id, "outcome": str(outcome)} for id, outcome in outcomes.items()]
-            print_json({"outcomes": found})
+            screen.print_json({"outcomes": found})
     return all(outcomes.values())
 
 
@@ -186,7 +174,7 @@ def _outcome_text(id: str, action: Action, outcome: Outcome) -> Text:
 
 def _apply_to_filter(delayq: DelayQ, action: Action, selection: Selection) -> bool:
     """Return whether all that the filter selects was changed."""
-    output, kind = console(), action.kind
+    output, kind = screen.console(), action.kind
     counts = kind.count(delayq, selection.filter)
     question = f"{action.verb} {_counts_text(counts, kind)}{action.how}"
     action.note(task for _, task in counts)
@@ -194,12 +182,12 @@ def _apply_to_filter(delayq: DelayQ, action: Action, selection: Selection) -> bo
         bulk, key = Bulk(True, counts.total()), kind.many.replace(" ", "_")
         bulk.outcomes[Outcome.DONE] = counts.total()
         by = [{"queue": q, "task": t, key: n} for (q, t), n in sorted(counts.items())]
-        print_json({**bulk.as_dict(), "meant": by})
+        screen.print_json({**bulk.as_dict(), "meant": by})
         return True
     if not selection.as_json:
         if not counts:
             output.print(f"0 {kind.many}: the filter selects {kind.none}.")
-            note_unknown_queue(delayq, selection.filter.queue)
+            screen.note_unknown_queue(delayq, selection.filter.queue)
             return True
         if len(counts) > 1:
             output.print(_counts_table(counts, kind))
@@ -211,7 +199,7 @@ def _apply_to_filter(delayq: DelayQ, action: Action, selection: Selection) -> bo
             return False
     bulk = _with_progress(action, selection, counts.total())
     if selection.as_json:
-        print_json(bulk.as_dict())
+        screen.print_json(bulk.as_dict())
     else:
         print_bulk(action, bulk)
     return bulk.done == bulk.looked
@@ -221,7 +209,7 @@ def _with_progress(action: Action, selection: Selection, total: int) -> Bulk:
     """Change all, with a bar on a terminal; an interruption reports how far it came."""
     latest = Bulk(False)
     try:
-        with progress_bar(hidden=selection.as_json) as bar:
+        with screen.progress_bar(hidden=selection.as_json) as bar:
 
             def show(bulk: Bulk) -> None:
                 nonlocal latest
@@ -239,7 +227,7 @@ def _with_progress(action: Action, selection: Selection, total: int) -> Bulk:
 
 def print_bulk(action: Action, bulk: Bulk) -> None:
     """Print how many were changed, and why others were not."""
-    output, kind = console(), action.kind
+    output, kind = screen.console(), action.kind
     output.print(Text(f"{kind.number(bulk.done)} {action.done}{action.how}.", "green"))
     for outcome, number in sorted(bulk.outcomes.items()):
         if not outcome:
@@ -259,10 +247,7 @@ def _counts_text(counts: Counts, kind: ItemKind) -> str:
 
 
 def _counts_table(counts: Counts, kind: ItemKind) -> Table:
-    table = new_table()
-    table.add_column("task", overflow="fold")
-    table.add_column("queue", overflow="fold")
-    table.add_column(kind.many, justify="right", no_wrap=True)
+    table = screen.new_table("task", "queue", kind.many)
     for (queue, task), number in sorted(counts.items()):
         table.add_row(Text(spelled(task)), Text(spelled(queue)), f"{number:,}")
     return table

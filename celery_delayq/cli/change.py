@@ -7,6 +7,7 @@ from functools import partial
 import click
 
 from celery_delayq.app import DelayQ
+from celery_delayq.cli import screen
 from celery_delayq.cli.apply import Action, apply, future_eta, logging_in_one_line, print_bulk
 from celery_delayq.cli.command import command
 from celery_delayq.cli.options import (
@@ -19,7 +20,6 @@ from celery_delayq.cli.options import (
     root_option,
     with_selection,
 )
-from celery_delayq.cli.screen import console, print_json
 from celery_delayq.cli.text import span
 
 
@@ -66,10 +66,10 @@ def cancel_canvas(delayq: DelayQ, root_id: str | None, group_id: str | None, as_
     with logging_in_one_line():
         bulk = delayq.cancel_canvas(root_id=root_id, group_id=group_id)
     if as_json:
-        print_json({"root": root_id, "group": group_id, **bulk.as_dict()})
+        screen.print_json({"root": root_id, "group": group_id, **bulk.as_dict()})
         return
     print_bulk(_cancelling(delayq), bulk)
-    console().print("Workers refuse its tasks that are ready or are sent later.")
+    screen.console().print("Workers refuse its tasks that are ready or are sent later.")
 
 
 @command()

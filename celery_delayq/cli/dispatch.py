@@ -12,8 +12,8 @@ from celery import Celery
 from rich.live import Live
 
 from celery_delayq.app import DelayQ
+from celery_delayq.cli import screen
 from celery_delayq.cli.command import command
-from celery_delayq.cli.screen import console
 from celery_delayq.cli.text import stamp
 from celery_delayq.dispatch.dispatcher import DispatcherThread, Tally
 from celery_delayq.model.scheduled import moment
@@ -44,7 +44,7 @@ def dispatch(delayq: DelayQ) -> None:
     """
     app = delayq.app
     settings = Settings.from_options(app.conf.broker_transport_options)
-    output = console()
+    output = screen.console()
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())

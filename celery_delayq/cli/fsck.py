@@ -9,9 +9,9 @@ from rich.text import Text
 from celery_delayq.admin.findings import KINDS, Finding, Report
 from celery_delayq.admin.repair import check
 from celery_delayq.app import DelayQ
+from celery_delayq.cli import screen
 from celery_delayq.cli.command import command
 from celery_delayq.cli.options import flag, json_option, name_option
-from celery_delayq.cli.screen import check_queue, console, new_table, print_json, progress_bar
 from celery_delayq.settings import Settings
 from celery_delayq.utils.text import spelled
 
@@ -35,14 +35,14 @@ def fsck(delayq: DelayQ, repair: bool, queue: str | None, as_json: bool) -> None
     """
     settings = Settings.from_options(delayq.app.conf.broker_transport_options)
     report = Report()
-    with progress_bar(hidden=as_json, description="repair" if repair else "check") as bar:
+    with screen.progress_bar(hidden=as_json, description="repair" if repair else "check") as bar:
         for report in check(delayq.store, settings, queue=queue, repair=repair):
             bar(report.total, report.done)
-    check_queue(delayq, queue, report.queues)
+    screen.check_queue(delayq, queue, report.queues)
     if as_json:
-        print_json(report.as_dict())
+        screen.print_json(report.as_dict())
     else:
-        output = console()
+        output = screen.console()
         if report.findings:
             output.print(_table(report))
         for note in report.notes:
@@ -53,12 +53,9 @@ def fsck(delayq: DelayQ, repair: bool, queue: str | None, as_json: bool) -> None
 
 
 def _table(report: Report) -> Table:
-    table = new_table("Findings")
+    table = screen.new_table("queue", "found", "repaired", "what", title="Findings")
     table.show_lines = True
-    table.add_column("queue", overflow="fold", max_width=20)  # an id fits beside it at 80 columns
-    table.add_column("found", justify="right")
-    table.add_column("repaired", justify="right")
-    table.add_column("what", overflow="fold")
+    table.columns[0].max_width = 20  # an id fits beside it at 80 columns
     for finding in report.findings:
         table.add_row(
             Text(spelled(finding.queue)),

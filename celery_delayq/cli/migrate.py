@@ -9,9 +9,9 @@ from rich.text import Text
 from celery_delayq.admin.reporting import Refused
 from celery_delayq.admin.stock_migration import Moved, from_stock, to_stock
 from celery_delayq.app import DelayQ
+from celery_delayq.cli import screen
 from celery_delayq.cli.command import command
 from celery_delayq.cli.options import flag, option
-from celery_delayq.cli.screen import console, progress_bar
 from celery_delayq.utils.text import spelled
 
 
@@ -46,7 +46,7 @@ def migrate(
     """
     if (source is None) == (target is None):
         raise click.UsageError("give either --from stock or --to stock")
-    app, output = delayq.app, console()
+    app, output = delayq.app, screen.console()
     running = _running_workers(app)
     if running and not yes:
         if not dry_run:
@@ -59,7 +59,7 @@ def migrate(
         steps = to_stock(app, dry_run=dry_run, spare_living=bool(running) and yes)
         description = "to stock"
     moved = Moved(total=0)
-    with progress_bar(hidden=False, description=description) as bar:
+    with screen.progress_bar(hidden=False, description=description) as bar:
         for moved in steps:
             bar(moved.total, moved.done)
     output.print(_summary(moved, dry_run=dry_run))

@@ -6,17 +6,9 @@ import click
 from rich.text import Text
 
 from celery_delayq.app import DelayQ
+from celery_delayq.cli import screen
 from celery_delayq.cli.command import command
 from celery_delayq.cli.options import json_option, queue_option, task_option
-from celery_delayq.cli.screen import (
-    console,
-    new_table,
-    note_unknown_queue,
-    note_unknown_task,
-    now_of,
-    print_json,
-    time_text,
-)
 from celery_delayq.utils.text import spelled
 
 
@@ -60,20 +52,20 @@ def _set_paused(
     if (queue is None) == (task is None):
         raise click.UsageError("give either --queue or --task")
     changed = (delayq.pause if paused else delayq.resume)(queue=queue, task=task)
-    note_unknown_queue(delayq, queue, stderr=True)
+    screen.note_unknown_queue(delayq, queue, stderr=True)
     if task is not None and (paused or not changed):
         store = delayq.store
         names = (name for each in store.registry() for name in store.scheduled_tasks(each))
-        note_unknown_task(delayq, task, {*names})
+        screen.note_unknown_task(delayq, task, {*names})
     if as_json:
-        print_json({"queue": queue, "task": task, "paused": paused, "changed": changed})
+        screen.print_json({"queue": queue, "task": task, "paused": paused, "changed": changed})
         return
     name = f"Task {spelled(task or '')}" if queue is None else f"Queue {spelled(queue)}"
     if paused:
         state = "is paused" if changed else "is paused already"
     else:
         state = "is resumed" if changed else "was not paused"
-    console().print(Text(f"{name} {state}."), soft_wrap=True)
+    screen.console().print(Text(f"{name} {state}."), soft_wrap=True)
 
 
 @command()
@@ -89,23 +81,20 @@ def paused(delayq: DelayQ, as_json: bool) -> None:
     found = delayq.paused()
     kinds = {"queue": found.queues, "task": found.tasks}
     if as_json:
-        print_json(
+        screen.print_json(
             {
                 f"{kind}s": {name: since.isoformat() for name, since in names.items()}
                 for kind, names in kinds.items()
             }
         )
         return
-    output = console()
+    output = screen.console()
     if not any(kinds.values()):
         output.print("Nothing is paused.")
         return
-    now = now_of(delayq)
-    table = new_table()
-    table.add_column("what")
-    table.add_column("name", overflow="fold")
-    table.add_column("since", overflow="fold")
+    now = screen.now_of(delayq)
+    table = screen.new_table("what", "name", "since")
     for kind, names in kinds.items():
         for name, since in names.items():
-            table.add_row(kind, Text(spelled(name)), time_text(since, now))
+            table.add_row(kind, Text(spelled(name)), screen.time_text(since, now))
     output.print(table)

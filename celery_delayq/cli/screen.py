@@ -8,14 +8,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from difflib import get_close_matches
+from itertools import islice
 from typing import Any
 
 import click
 from celery.schedules import BaseSchedule
 from rich import box
-from rich.cells import cell_len
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.cells import cell_len, chop_cells
+from rich.console import Console, JustifyMethod
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -30,6 +31,10 @@ from celery_delayq.utils.text import spelled
 
 #: Rows that are read at a time, and shown in one table.
 PAGE = 500
+
+#: Titles of columns with numbers, and of others with short values. All other columns are folded.
+_NUMBERS = {"retries", "runs", "found", "repaired", "scheduled", "ready", "entries", "dead letters"}
+_SHORT = {"", "due", "died", "next", "state", "priority", "id"}
 
 #: Columns of a terminal from which on each value has a column of its own.
 WIDE = 160
@@ -50,9 +55,62 @@ def console(*, stderr: bool = False) -> Console:
     return Console(highlight=False, stderr=stderr, no_color=no_color)
 
 
-def new_table(title: str = "") -> Table:
-    """Return a table that spends no room on frames."""
-    return Table(title=title, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+def new_table(*columns: str, title: str = "") -> Table:
+    """Return a table that spends no room on frames, with columns by their titles."""
+    table = Table(title=title, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for name in columns:
+        justify: JustifyMethod = "right" if name in _NUMBERS else "left"
+        table.add_column(name, justify=justify, no_wrap=name in _NUMBERS | _SHORT, overflow="fold")
+    return table
+
+
+def table_of_ids(
+    ids: Sequence[str], width: int, wide: Sequence[str], narrow: tuple[str, str]
+) -> tuple[Table, bool, list[str]]:
+    """Return an empty table, whether it has the wide form, and its ids in lines that fit.
+
+    Parameters
+    ----------
+    width : int
+        Columns of the terminal.
+    wide, narrow : Sequence[str]
+        The titles of the columns on a wide terminal, and on others: there the ids are in the first
+        one.
+    """
+    is_wide = width >= WIDE
+    table = new_table(*(wide if is_wide else narrow))
+    room = width // 2 if is_wide else width
+    if room < ID_FITS:
+        return table, is_wide, [*ids]
+    id_width = min(max((TIME_WIDTH, *map(cell_len, ids))), room - OTHERS_WIDTH)
+    if not is_wide:
+        table.columns[0].width = id_width
+    # A column of rich would swallow spaces at the end of a line.
+    return table, is_wide, ["\n".join(chop_cells(id, id_width)) for id in ids]
+
+
+def print_pages(
+    delayq: DelayQ,
+    rows: Iterator[Any],
+    table: Callable[[Sequence[Any], datetime, int], Table],
+    size: int = PAGE,
+    *,
+    as_json: bool = False,
+) -> int:
+    """Print rows as they are read, *size* in one table or each as JSON; return how many.
+
+    The table is made of rows, the time of Redis' clock and the width of the terminal.
+    """
+    output = console()
+    shown = 0
+    while page := [*islice(rows, size)]:
+        if as_json:
+            for each in page:
+                print_json(each.as_dict())
+        else:
+            output.print(table(page, now_of(delayq), output.width))
+        shown += len(page)
+    return shown
 
 
 def print_fields(console: Console, fields: Iterable[tuple[str, Text]]) -> None:
@@ -81,31 +139,6 @@ def now_of(delayq: DelayQ) -> datetime:
     return moment(delayq.store.now_ms())
 
 
-def id_width(ids: Iterable[str], width: int) -> int | None:
-    """Return the width of a column for times and ids on a terminal of *width* columns.
-
-    None leaves it to rich: no id fits in one line.
-    """
-    if width < ID_FITS:
-        return None
-    return min(max((TIME_WIDTH, *map(cell_len, ids))), width - OTHERS_WIDTH)
-
-
-def folded(text: str, width: int | None) -> str:
-    """Return a text in lines of *width* cells."""
-    if width is None:
-        return text
-    # rich would swallow spaces at the end of a line.
-    lines, room = [""], width
-    for one in text:
-        room -= cell_len(one)
-        if room < 0:
-            lines.append("")
-            room = width - cell_len(one)
-        lines[-1] += one
-    return "\n".join(lines)
-
-
 @contextmanager
 def progress_bar(
     *, hidden: bool, description: str = ""
@@ -114,12 +147,7 @@ def progress_bar(
 
     It is on standard error: data may be written to standard output.
     """
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
+    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     terminal = console(stderr=True)
     hidden = hidden or not terminal.is_terminal
     with Progress(*columns, console=terminal, disable=hidden, transient=True) as progress:

@@ -11,11 +11,13 @@ from rich.text import Text
 
 from celery_delayq.admin.stats import QueueStats, Stats
 from celery_delayq.app import DelayQ
+from celery_delayq.cli import screen
 from celery_delayq.cli.command import command
 from celery_delayq.cli.options import json_option
-from celery_delayq.cli.screen import console, print_json
 from celery_delayq.cli.text import number_of, span
 from celery_delayq.utils.text import spelled
+
+_COUNTS = ("scheduled", "overdue", "paused", "ready", "leased", "dead")
 
 
 @command()
@@ -30,9 +32,9 @@ def stats(delayq: DelayQ, as_json: bool) -> None:
     """
     found = delayq.stats()
     if as_json:
-        print_json(found.as_dict())
+        screen.print_json(found.as_dict())
         return
-    output = console()
+    output = screen.console()
     output.print(queues_table(found))
     output.print(_tasks_table(found))
     if found.periodic:
@@ -47,19 +49,12 @@ def queues_table(stats: Stats) -> Table:
     # Ten columns have to fit 80 characters: no room for frames.
     table = Table(title="Queues", box=box.SIMPLE_HEAD, show_edge=False, padding=0)
     table.add_column("queue", overflow="fold")
-    for name in ("scheduled", "overdue", "paused", "ready", "leased", "dead"):
-        table.add_column(name, justify="right", overflow="fold")
-    for name in ("oldest\nwaits", "next\ndue in", "memory"):
+    for name in (*_COUNTS, "oldest\nwaits", "next\ndue in", "memory"):
         table.add_column(name, justify="right", overflow="fold")
     for queue in stats.queues:
         table.add_row(
             Text(spelled(queue.name)),
-            f"{queue.scheduled:,}",
-            f"{queue.overdue:,}",
-            f"{queue.paused:,}",
-            f"{queue.ready:,}",
-            f"{queue.leased:,}",
-            f"{queue.dead:,}",
+            *(f"{getattr(queue, name):,}" for name in _COUNTS),
             span(queue.oldest_age) if queue.oldest_age >= 60 else f"{queue.oldest_age:.1f}s",
             _due_in(queue),
             "-" if queue.memory is None else decimal(queue.memory),
@@ -68,11 +63,7 @@ def queues_table(stats: Stats) -> Table:
 
 
 def _tasks_table(stats: Stats) -> Table:
-    table = Table(title="Tasks", box=box.SIMPLE_HEAD)
-    table.add_column("queue", overflow="fold")
-    table.add_column("task", overflow="fold")
-    table.add_column("scheduled", justify="right")
-    table.add_column("ready", justify="right")
+    table = screen.new_table("queue", "task", "scheduled", "ready", title="Tasks")
     for queue in stats.queues:
         for task in sorted({*queue.scheduled_tasks, *queue.ready_tasks}):
             table.add_row(

@@ -10,25 +10,9 @@ import click
 from rich.text import Text
 
 from celery_delayq.app import DelayQ
+from celery_delayq.cli import options, screen
 from celery_delayq.cli.apply import ENTRIES, ItemKind
 from celery_delayq.cli.command import command
-from celery_delayq.cli.options import (
-    dry_run_option,
-    flag,
-    json_option,
-    option,
-    source_argument,
-    target_argument,
-    with_filter,
-)
-from celery_delayq.cli.screen import (
-    check_priority,
-    check_queue,
-    console,
-    print_json,
-    print_list,
-    progress_bar,
-)
 from celery_delayq.cli.text import number_of, shown_id
 from celery_delayq.model.scheduled import Filter
 from celery_delayq.transfer.results import Exported, Imported, ImportOutcome, TransferProgress
@@ -51,10 +35,10 @@ _WORDS: dict[ImportOutcome, str] = {
 
 
 @command()
-@target_argument
-@with_filter
-@flag("--prune", help="Remove from the database what is not scheduled any more.")
-@json_option
+@options.target_argument
+@options.with_filter
+@options.flag("--prune", help="Remove from the database what is not scheduled any more.")
+@options.json_option
 def export(delayq: DelayQ, target: str, filter: Filter, prune: bool, as_json: bool) -> None:
     """Write the schedule to a file or a SQL database.
 
@@ -69,14 +53,14 @@ def export(delayq: DelayQ, target: str, filter: Filter, prune: bool, as_json: bo
       celery -A shop delayq export - --queue mail | gzip > mail.jsonl.gz
       celery -A shop delayq export postgresql://backup@db/shop --prune
     """
-    check_queue(delayq, filter.queue)
-    check_priority(delayq, filter)
+    screen.check_queue(delayq, filter.queue)
+    screen.check_priority(delayq, filter)
     # Standard output may be the target.
     to_stdout = target == "-"
     with progress_of_report(hidden=as_json) as show:
         report = delayq.export_to(target, filter, prune=prune, progress=show)
     if as_json:
-        print_json(report.as_dict(), stderr=to_stdout)
+        screen.print_json(report.as_dict(), stderr=to_stdout)
     else:
         _print_exported(report, prune=prune, stderr=to_stdout)
     if report.left_out:
@@ -84,16 +68,16 @@ def export(delayq: DelayQ, target: str, filter: Filter, prune: bool, as_json: bo
 
 
 @command("import")
-@source_argument
-@with_filter
-@option(
+@options.source_argument
+@options.with_filter
+@options.option(
     "--overdue",
     type=click.Choice(["run", "skip"]),
     default="run",
     help="What to do with entries that should have run by now; run by default.",
 )
-@dry_run_option
-@json_option
+@options.dry_run_option
+@options.json_option
 def import_(
     delayq: DelayQ,
     source: str,
@@ -123,19 +107,19 @@ def import_(
 @contextmanager
 def progress_of_report(*, hidden: bool) -> Iterator[Callable[[TransferProgress], None]]:
     """Show a bar on a terminal; the function takes the report so far."""
-    with progress_bar(hidden=hidden) as bar:
+    with screen.progress_bar(hidden=hidden) as bar:
         yield lambda report: bar(report.total, report.looked)
 
 
 def print_imported(report: Imported, kind: ItemKind, *, as_json: bool) -> None:
     """Print the outcomes; exits with 1 when something could not be imported."""
     if as_json:
-        print_json(report.as_dict())
+        screen.print_json(report.as_dict())
     else:
         refusals = report.refusals[:SHOWN]
         lines = [Text(f"line {line:,}: {spelled(reason)}") for line, reason in refusals]
-        print_list(lines, report.outcomes["refused"])
-        output, total = console(), kind.number(report.looked)
+        screen.print_list(lines, report.outcomes["refused"])
+        output, total = screen.console(), kind.number(report.looked)
         output.print(f"{total}, a dry run:" if report.dry_run else f"{total}:")
         for outcome, words in _WORDS.items():
             if number := report.outcomes[outcome]:
@@ -149,10 +133,10 @@ def _print_exported(report: Exported, *, prune: bool, stderr: bool) -> None:
         Text(f"{spelled(queue)} {shown_id(id)}: {spelled(reason)}")
         for queue, id, reason in report.unreadable[:SHOWN]
     ]
-    print_list(lines, report.left_out, stderr=stderr)
+    screen.print_list(lines, report.left_out, stderr=stderr)
     text = f"{number_of(report.entries, 'entry', 'entries')} exported"
     if prune:
         text += f", {number_of(report.pruned, 'row', 'rows')} of others removed"
     if report.left_out:
         text += f", {report.left_out:,} left out: unreadable"
-    console(stderr=stderr).print(f"{text}.")
+    screen.console(stderr=stderr).print(f"{text}.")

@@ -123,11 +123,6 @@ class Archiver:
 
         None where there was nothing to do, or another worker has the turn.
         """
-        try:
-            if not session.ask(partial(self._is_due, uuid4().hex)):
-                return None
-        except _REDIS:
-            return None  # the dispatcher reports an outage of Redis
         end = time.monotonic() + ROUND
 
         def go_on() -> bool:
@@ -136,11 +131,12 @@ class Archiver:
         # Without a second thread: under gevent it would be a greenlet of this one.
         archive = Archive(session, database, spare=self._after, ahead=False, own=True, go_on=go_on)
         try:
+            if not session.ask(partial(self._is_due, uuid4().hex)):
+                return None
             return archive.run(older_than=self._after).moved
-        except _REDIS:
-            return None
-        except TransferError as exc:
-            if isinstance(exc.__cause__, _REDIS):
+        except (TransferError, *_REDIS) as exc:
+            # The dispatcher reports an outage of Redis.
+            if isinstance(exc, _REDIS) or isinstance(exc.__cause__, _REDIS):
                 return None
             raise
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from uuid import uuid4
 
@@ -28,6 +28,7 @@ from celery_delayq.transfer.export_format import (
     VERSION,
     FileOrUrl,
     Header,
+    by_queue,
     is_url,
     shown_filter,
 )
@@ -44,7 +45,7 @@ T = TypeVar("T")
 PAGE, ROOM = 1000, 8_000_000
 
 
-def archive_to(
+def archive_dead(
     session: Session,
     url: str | None = None,
     filter: DeadFilter | None = None,
@@ -52,7 +53,9 @@ def archive_to(
     older_than: float = 0.0,
     progress: Callable[[Archived], object] | None = None,
 ) -> Archived:
-    """Move dead letters to a SQL database, see :class:`Archive`.
+    """Move dead letters to a SQL database.
+
+    Each is there before it leaves Redis, and is there once; see :class:`Archive`.
 
     Parameters
     ----------
@@ -77,7 +80,7 @@ def archive_to(
     return archive.run(filter, older_than=older_than, progress=progress)
 
 
-def export_dead_letters(
+def export_dead(
     session: Session,
     target: FileOrUrl,
     filter: DeadFilter | None = None,
@@ -94,7 +97,7 @@ def export_dead_letters(
         A path, gzipped if it ends in ``.gz``; ``"-"`` for stdout; ``sqlite:///…`` or
         ``postgresql://…``; or a file that is open for bytes.
     filter, progress
-        As for :func:`archive_to`.
+        As for :func:`archive_dead`.
 
     Raises
     ------
@@ -109,11 +112,11 @@ def export_dead_letters(
         with jsonl.writing(target, DEAD_LETTERS) as out:
             shown = shown_filter(filter)
             out.begin(Header(VERSION, report.made, plan.server, shown, report.total))
-            for batch in plan.batches():
-                out.write([DeadLetterRow.of(dead_letter) for dead_letter in batch.dead_letters])
-                report.looked += batch.looked
-                report.dead_letters += len(batch.dead_letters)
-                report.new += len(batch.dead_letters)
+            for rows, looked in plan.batches():
+                out.write(rows)
+                report.looked += looked
+                report.dead_letters += len(rows)
+                report.new += len(rows)
                 if progress is not None:
                     progress(report)
             out.end(report.dead_letters, 0)
@@ -162,7 +165,7 @@ class Archive:
         older_than: float = 0.0,
         progress: Callable[[Archived], object] | None = None,
     ) -> Archived:
-        """Archive the dead letters of a filter; the parameters are those of :func:`archive_to`."""
+        """Archive the dead letters of a filter, as :func:`archive_dead` does."""
         from celery_delayq.transfer import dead_letter_sql
 
         report = Archived()
@@ -172,25 +175,20 @@ class Archive:
             plan = _ArchivePlan.of(self.session, filter, older_than, report, own=self.own)
             now = moment(plan.now_ms)
             with dead_letter_sql.writing(self.database) as table, ExitStack() as stack:
-                spared = table.restored_since(plan.before(self.spare)) if self.spare else ()
+                since = moment(plan.now_ms - int(self.spare * 1000))
+                spared = table.restored_since(since) if self.spare else ()
                 batches = (
-                    (batch, rows, dead_letter_sql.values(rows, plan.server, now))
-                    for batch in plan.batches(spared)
-                    for rows in [
-                        [DeadLetterRow.of(dead_letter) for dead_letter in batch.dead_letters]
-                    ]
+                    (rows, looked, dead_letter_sql.values(rows, plan.server, now))
+                    for rows, looked in plan.batches(spared)
                 )
                 if self.ahead:
                     batches = stack.enter_context(closing(_ahead(batches)))
-                for batch, rows, values in batches:
+                for rows, looked, values in batches:
                     report.new += table.add(values)
-                    report.looked += batch.looked
+                    report.looked += looked
                     report.dead_letters += len(rows)
                     if self.move:
-                        states = self._delete(batch)
-                        moved = [
-                            row for row, state in zip(rows, states, strict=True) if state == "d"
-                        ]
+                        moved = self._delete(rows)
                         table.mark("moved_at", moved, now)
                         report.moved += len(moved)
                         report.gone += len(rows) - len(moved)
@@ -200,26 +198,20 @@ class Archive:
                         break
         return report
 
-    def _delete(self, batch: _Batch) -> list[StatusCode]:
-        names = [(each.id, each.dead_lettered.died_ms) for each in batch.dead_letters]
-        states: list[StatusCode] = []
-        for start in range(0, len(names), BATCH):
-            part = names[start : start + BATCH]
-            token = uuid4().hex
-            states += self.session.ask(
-                lambda store, part=part, token=token: store.dead_letters.delete(  # type: ignore[misc]
-                    batch.queue, part, token
-                )
-            )
-        return states
+    def _delete(self, dead_letters: Sequence[DeadLetterRow]) -> list[DeadLetterRow]:
+        """Delete dead letters in Redis, and return those that were there."""
+        moved: list[DeadLetterRow] = []
+        for queue, rows in by_queue(dead_letters, BATCH):
+            states = self.session.ask(partial(_delete, queue=queue, rows=rows, token=uuid4().hex))
+            moved += [row for row, state in zip(rows, states, strict=True) if state == "d"]
+        return moved
 
 
-class _Batch(NamedTuple):
-    """Dead letters of one queue, and the number that was read to find them."""
-
-    queue: str
-    dead_letters: Sequence[DeadLetter]
-    looked: int
+def _delete(
+    store: Store, *, queue: str, rows: Sequence[DeadLetterRow], token: str
+) -> list[StatusCode]:
+    names = [(row.dead_letter.id, row.dead_letter.dead_lettered.died_ms) for row in rows]
+    return store.dead_letters.delete(queue, names, token)
 
 
 class _ArchivePlan(NamedTuple):
@@ -259,25 +251,24 @@ class _ArchivePlan(NamedTuple):
         report.made = moment(plan.now_ms).isoformat()
         return plan
 
-    def before(self, seconds: float) -> datetime:
-        """Return the time so many seconds ago."""
-        return moment(self.now_ms - int(seconds * 1000))
+    def batches(
+        self, spared: Collection[tuple[str, str]] = ()
+    ) -> Iterator[tuple[list[DeadLetterRow], int]]:
+        """Yield dead letters of one queue, and the number that was read to find them.
 
-    def batches(self, spared: Collection[tuple[str, str]] = ()) -> Iterator[_Batch]:
-        """Yield batches of about ``ROOM`` bytes; *spared* are queues and ids to skip."""
+        A batch has about ``ROOM`` bytes; *spared* are queues and ids to skip.
+        """
         for queue in self.queues:
             store = self.session.ask(lambda store: store.dead_letters)
-            ask = self.session.ask
-            dead_letters = store.all(queue, self.low, self.high, ask=ask)
-            for some in portions(dead_letters, PAGE, lambda each: len(each.data), room=ROOM):
-                found = [DeadLetter.of(queue, each) for each in some]
-                meant = [each for each in found if self._means(each, spared)]
-                yield _Batch(queue, meant, len(found))
-
-    def _means(self, dead_letter: DeadLetter, spared: Collection[tuple[str, str]]) -> bool:
-        if spared and (dead_letter.queue, DeadLetterRow.of(dead_letter).id) in spared:
-            return False
-        return self.filter.matches(dead_letter)
+            found = store.all(queue, self.low, self.high, ask=self.session.ask)
+            for some in portions(found, PAGE, lambda each: len(each.data), room=ROOM):
+                rows = [DeadLetterRow.of(DeadLetter.of(queue, each)) for each in some]
+                meant = [
+                    row
+                    for row in rows
+                    if (queue, row.id) not in spared and self.filter.matches(row.dead_letter)
+                ]
+                yield meant, len(rows)
 
 
 def _ahead(batches: Iterator[T]) -> Generator[T, None, None]:

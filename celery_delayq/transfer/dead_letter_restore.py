@@ -25,7 +25,7 @@ from celery_delayq.transfer.results import Imported, ImportOutcome, transfer_err
 _OUTCOMES: dict[str, ImportOutcome] = {"d": "restored", "k": "duplicate"}
 
 
-def restore_from(
+def import_dead(
     session: Session,
     source: FileOrUrl | None = None,
     filter: DeadFilter | None = None,

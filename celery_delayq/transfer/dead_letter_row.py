@@ -12,7 +12,7 @@ from typing import Any
 from celery_delayq.errors import InvalidFilter, RecordError
 from celery_delayq.model.dead_letter import DeadFilter, DeadLetter, DeadLettered
 from celery_delayq.model.lookup import to_bytes
-from celery_delayq.transfer.export_format import RowFormat, check_object
+from celery_delayq.transfer.export_format import RowFormat, check_fields
 
 
 @dataclass(frozen=True)
@@ -48,16 +48,15 @@ class DeadLetterRow:
         RecordError
             A field is missing or wrong.
         """
-        check_object(fields)
-        texts = {name: fields.get(name) for name in ("queue", "id")}
-        for name, value in texts.items():
-            if not isinstance(value, str) or not (value or name == "id"):
-                raise RecordError(f"{name}: expected a text, got {_got(fields, name)}")
+        check_fields(fields, queue=str, id=str)
+        if not fields["queue"]:
+            raise RecordError("queue: expected a text, got ''")
+        for name in ("queue", "id"):
             try:
-                to_bytes(value)
+                to_bytes(fields[name])
             except InvalidFilter as exc:
                 raise RecordError(f"{name}: no UTF-8") from exc
-        return cls.of_data(str(texts["queue"]), str(texts["id"]), _data(fields))
+        return cls.of_data(fields["queue"], fields["id"], _data(fields))
 
     @property
     def queue(self) -> str:
@@ -93,12 +92,9 @@ class DeadLetterRow:
             "queue": self.queue,
             "id": self.id,
             "died": dead_letter.died.isoformat(timespec="milliseconds"),
-            "task": dead_letter.task,
-            "task_id": dead_letter.task_id,
-            "reason": dead_letter.reason,
-            "exception": dead_letter.exception,
-            "retries": dead_letter.retries,
         }
+        for name in ("task", "task_id", "reason", "exception", "retries"):
+            fields[name] = getattr(dead_letter, name)
         try:
             fields["dead_letter"] = self.data.decode()
         except UnicodeDecodeError:
@@ -114,19 +110,12 @@ def _duplicate(data: bytes) -> str:
 def _data(fields: dict[str, Any]) -> bytes:
     """Return the dead letter of a line; ``dead_letter_base64`` has it where it is not UTF-8."""
     name = "dead_letter_base64" if "dead_letter_base64" in fields else "dead_letter"
-    value = fields.get(name)
-    if not isinstance(value, str):
-        raise RecordError(f"{name}: expected a text, got {_got(fields, name)}")
+    check_fields(fields, **{name: str})
+    value = fields[name]
     try:
         return base64.b64decode(value, validate=True) if name != "dead_letter" else value.encode()
     except (binascii.Error, ValueError) as exc:
         raise RecordError(f"{name}: it cannot be read: {exc}") from exc
-
-
-def _got(fields: dict[str, Any], name: str) -> str:
-    if name not in fields:
-        return "nothing"
-    return repr(fields[name]) if fields[name] == "" else type(fields[name]).__name__
 
 
 def is_meant(dead_letter: DeadLetter, filter: DeadFilter) -> bool:

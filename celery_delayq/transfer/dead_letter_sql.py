@@ -9,31 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 from urllib.parse import quote, unquote
 
-from sqlalchemy import (
-    ARRAY,
-    BigInteger,
-    Column,
-    ColumnElement,
-    Connection,
-    DateTime,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    String,
-    Table,
-    Text,
-    any_,
-    func,
-    literal,
-    select,
-    tuple_,
-    update,
-)
+import sqlalchemy as sa
 
 from celery_delayq.model.dead_letter import DeadFilter
 from celery_delayq.model.lookup import to_bytes
@@ -41,35 +22,35 @@ from celery_delayq.transfer.dead_letter_row import DeadLetterRow
 from celery_delayq.transfer.export_format import PAGE, VERSION, Header, ParsedLines
 from celery_delayq.utils.sql import Database, Values, conditions
 
-metadata = MetaData()
+metadata = sa.MetaData()
 
 #: One row for each dead letter. The key begins with the time, so that rows are added at its end.
-dead_letters = Table(
+dead_letters = sa.Table(
     "dead_letters",
     metadata,
-    Column("died_ms", BigInteger, primary_key=True, autoincrement=False),
-    Column("digest", String(64), primary_key=True),
-    Column("died", DateTime(timezone=True), nullable=False),
-    Column("queue", Text, nullable=False),
-    Column("id", Text, nullable=False),
-    Column("task", Text),
-    Column("task_id", Text),
-    Column("reason", Text, nullable=False),
-    Column("exception", Text),
-    Column("retries", Integer),
-    Column("worker", Text),
-    Column("root_id", Text),
-    Column("group_id", Text),
-    Column("traceback", Text),
-    Column("data", LargeBinary, nullable=False),
-    Column("server", Text, nullable=False),
-    Column("archived_at", DateTime(timezone=True), nullable=False),
-    Column("moved_at", DateTime(timezone=True)),
-    Column("restored_at", DateTime(timezone=True)),
+    sa.Column("died_ms", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("digest", sa.String(64), primary_key=True),
+    sa.Column("died", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("queue", sa.Text, nullable=False),
+    sa.Column("id", sa.Text, nullable=False),
+    sa.Column("task", sa.Text),
+    sa.Column("task_id", sa.Text),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("exception", sa.Text),
+    sa.Column("retries", sa.Integer),
+    sa.Column("worker", sa.Text),
+    sa.Column("root_id", sa.Text),
+    sa.Column("group_id", sa.Text),
+    sa.Column("traceback", sa.Text),
+    sa.Column("data", sa.LargeBinary, nullable=False),
+    sa.Column("server", sa.Text, nullable=False),
+    sa.Column("archived_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("moved_at", sa.DateTime(timezone=True)),
+    sa.Column("restored_at", sa.DateTime(timezone=True)),
 )
 
 #: Workers often ask which dead letters were restored recently; few rows have been restored.
-_restored = Index(
+_restored = sa.Index(
     "ix_dead_letters_restored_at",
     dead_letters.c.restored_at,
     sqlite_where=dead_letters.c.restored_at.is_not(None),
@@ -79,6 +60,12 @@ _restored = Index(
 #: Most dead letters in one statement; SQLite before 3.32 takes 999 variables.
 VARIABLES = 500
 
+#: Columns that a filter compares.
+_FILTERED = ("task", "task_id", "exception", "root_id", "group_id")
+
+#: Columns that have the text of a dead letter's attribute.
+_TEXTS = (*_FILTERED, "reason", "worker", "traceback")
+
 _MAX_INTEGER = 2**31 - 1
 _MAX_BIG_INTEGER = 2**63 - 1
 
@@ -86,18 +73,17 @@ _MAX_BIG_INTEGER = 2**63 - 1
 _ESCAPED = re.compile("[%\0\udc80-\udcff]")
 
 
+@dataclass
 class DeadLetterTable:
     """The table, on one connection; each call is a transaction."""
 
-    def __init__(self, database: Database, connection: Connection) -> None:
-        self._database = database
-        self._connection = connection
-        self._by_array = connection.dialect.driver == "psycopg"
+    database: Database
+    connection: sa.Connection
 
     def add(self, rows: Sequence[Values]) -> int:
         """Add dead letters, made by :func:`values`, and return the number of new ones."""
-        with self._connection.begin():
-            return self._database.insert(self._connection, dead_letters, rows, update=False)
+        with self.connection.begin():
+            return self.database.insert(self.connection, dead_letters, rows, update=False)
 
     def mark(
         self, name: Literal["moved_at", "restored_at"], rows: Sequence[DeadLetterRow], at: datetime
@@ -106,26 +92,26 @@ class DeadLetterTable:
         if not rows:
             return
         column = dead_letters.c
-        with self._connection.begin():
+        with self.connection.begin():
             for start in range(0, len(rows), VARIABLES):
                 part = rows[start : start + VARIABLES]
                 moments = [_bounded(row.dead_letter.dead_lettered.died_ms) for row in part]
                 digests = [row.digest for row in part]
-                statement = update(dead_letters).where(
+                statement = sa.update(dead_letters).where(
                     # A range of the key, so that the index serves; other rows may be in it.
                     column.died_ms.between(min(moments), max(moments)),
-                    column.digest == any_(literal(digests, ARRAY(String)))
-                    if self._by_array
+                    column.digest == sa.any_(sa.literal(digests, sa.ARRAY(sa.String)))
+                    if self.connection.dialect.driver == "psycopg"
                     else column.digest.in_(digests),
                 )
-                self._connection.execute(statement.values({name: at}))
+                self.connection.execute(statement.values({name: at}))
 
     def restored_since(self, at: datetime) -> set[tuple[str, str]]:
         """Return queue and id of the dead letters that were restored then or later."""
         column = dead_letters.c
-        statement = select(column.queue, column.id).where(column.restored_at >= at)
-        with self._connection.begin():
-            found = self._connection.execute(statement)
+        statement = sa.select(column.queue, column.id).where(column.restored_at >= at)
+        with self.connection.begin():
+            found = self.connection.execute(statement)
             return {(_unescaped(queue), _unescaped(id)) for queue, id in found}
 
     def lines(self, filter: DeadFilter) -> ParsedLines:
@@ -135,16 +121,16 @@ class DeadLetterTable:
         """
         column = dead_letters.c
         meant = _conditions(filter)
-        with self._connection.begin():
-            counted = select(func.count()).select_from(dead_letters).where(*meant)
-            about = self._connection.scalar(counted)
+        with self.connection.begin():
+            counted = sa.select(sa.func.count()).select_from(dead_letters).where(*meant)
+            about = self.connection.scalar(counted)
         yield 0, Header(VERSION, "", "", {}, about)
-        wanted = select(column.died_ms, column.digest, column.queue, column.id, column.data)
+        wanted = sa.select(column.died_ms, column.digest, column.queue, column.id, column.data)
         wanted = wanted.where(*meant).order_by(column.died_ms, column.digest).limit(PAGE)
         page, read = wanted, 0
         while True:
-            with self._connection.begin():
-                found = self._connection.execute(page).all()
+            with self.connection.begin():
+                found = self.connection.execute(page).all()
             for number, each in enumerate(found, read + 1):
                 queue, id = _unescaped(each.queue), _unescaped(each.id)
                 row = DeadLetterRow.of_data(queue, id, bytes(each.data))
@@ -154,7 +140,7 @@ class DeadLetterTable:
                 return
             last, read = found[-1], read + len(found)
             page = wanted.where(
-                tuple_(column.died_ms, column.digest) > tuple_(last.died_ms, last.digest)
+                sa.tuple_(column.died_ms, column.digest) > sa.tuple_(last.died_ms, last.digest)
             )
 
 
@@ -197,15 +183,8 @@ def _values(row: DeadLetterRow) -> Values:
         "died": dead_letter.died,
         "queue": _escaped(row.queue),
         "id": _escaped(row.id),
-        "task": _text(dead_letter.task),
-        "task_id": _text(dead_letter.task_id),
-        "reason": _text(dead_letter.reason),
-        "exception": _text(dead_letter.exception),
         "retries": retries if retries is not None and abs(retries) <= _MAX_INTEGER else None,
-        "worker": _text(dead_letter.worker),
-        "root_id": _text(dead_letter.root_id),
-        "group_id": _text(dead_letter.group_id),
-        "traceback": _text(dead_letter.traceback),
+        **{name: _text(getattr(dead_letter, name)) for name in _TEXTS},
         "data": row.data,
     }
 
@@ -231,9 +210,8 @@ def _text(text: str | None) -> str | None:
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
-def _conditions(filter: DeadFilter) -> list[ColumnElement[bool]]:
+def _conditions(filter: DeadFilter) -> list[sa.ColumnElement[bool]]:
     """Return a filter as conditions, but for the reason: databases compare cases differently."""
-    names = ("task", "task_id", "exception", "root_id", "group_id")
-    equal: Values = {name: _text(getattr(filter, name)) for name in names}
+    equal: Values = {name: _text(getattr(filter, name)) for name in _FILTERED}
     queue = None if filter.queue is None else _escaped(filter.queue)
     return conditions(dead_letters, "died_ms", *filter.range_ms(), queue=queue, **equal)

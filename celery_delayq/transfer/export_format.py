@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any, BinaryIO, NamedTuple, Protocol, TypeGuard, TypeVar
 
@@ -73,22 +73,6 @@ class RowFormat(NamedTuple):
     row: Callable[[Any], Any]
 
 
-class RowWriter(Protocol):
-    """Writes an export."""
-
-    #: Whether names of queues and tasks may hold a NUL.
-    takes_nul: bool
-
-    def begin(self, header: Header) -> None:
-        """Write the header."""
-
-    def write(self, rows: Sequence[Any]) -> None:
-        """Write rows."""
-
-    def end(self, entries: int, left_out: int) -> int:
-        """Write the number of rows, and return how many others were removed."""
-
-
 def is_url(place: object) -> TypeGuard[str]:
     """Return whether a place is the URL of a database."""
     return isinstance(place, str) and "://" in place
@@ -132,10 +116,15 @@ def shown_filter(filter: Any) -> dict[str, Any]:
     }
 
 
-def check_object(given: Any) -> None:
-    """Raise :class:`RecordError` unless the fields of a row are an object."""
+def check_fields(given: Any, **types: type[str | int]) -> None:
+    """Raise :class:`RecordError` unless a row is an object, and its fields have these types."""
     if not isinstance(given, dict):
         raise RecordError(f"expected an object, got {type(given).__name__}")
+    for name, kind in types.items():
+        if type(given.get(name)) is not kind:
+            got = type(given[name]).__name__ if name in given else "nothing"
+            wanted = "a text" if kind is str else "a whole number"
+            raise RecordError(f"{name}: expected {wanted}, got {got}")
 
 
 def check_version(version: Any) -> None:

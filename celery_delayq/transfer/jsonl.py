@@ -21,7 +21,7 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -44,15 +44,17 @@ class JsonLinesWriter:
 
     file: BinaryIO
     format: RowFormat
-    takes_nul = True
 
     def begin(self, header: Header) -> None:
+        """Write the header."""
         self.file.write(_line({"format": self.format.name, **header._asdict()}))
 
     def write(self, rows: Sequence[Any]) -> None:
+        """Write rows, one in each line."""
         self.file.write(b"".join([_line(self.format.fields(row)) for row in rows]))
 
     def end(self, entries: int, _left_out: int) -> int:
+        """Write the number of rows; return how many others were removed: none."""
         self.file.write(_line({"format": self.format.name, "end": entries}))
         self.file.flush()
         return 0
@@ -64,13 +66,11 @@ def writing(target: FileOrUrl, format: RowFormat) -> Iterator[JsonLinesWriter]:
 
     Only its owner may read a new file, because it has arguments of tasks.
     """
-    if target == "-":
-        yield JsonLinesWriter(sys.stdout.buffer, format)
+    place = sys.stdout.buffer if target == "-" else target
+    if not isinstance(place, (str, os.PathLike)):
+        yield JsonLinesWriter(place, format)
         return
-    if not isinstance(target, (str, os.PathLike)):
-        yield JsonLinesWriter(target, format)
-        return
-    path = _path(target).resolve()  # keeps a symbolic link
+    path = _path(place).resolve()  # keeps a symbolic link
     if path.exists() and not path.is_file():
         with path.open("wb") as device:
             yield JsonLinesWriter(device, format)
@@ -80,11 +80,9 @@ def writing(target: FileOrUrl, format: RowFormat) -> Iterator[JsonLinesWriter]:
         with os.fdopen(handle, "wb") as file:
             if path.exists():
                 os.fchmod(handle, path.stat().st_mode & 0o777)
-            if path.suffix == ".gz":
-                with gzip.open(file, "wb", compresslevel=5) as packed:
-                    yield JsonLinesWriter(cast(BinaryIO, packed), format)
-            else:
-                yield JsonLinesWriter(file, format)
+            packs = path.suffix == ".gz"
+            with gzip.open(file, "wb", compresslevel=5) if packs else nullcontext(file) as out:
+                yield JsonLinesWriter(cast(BinaryIO, out), format)
             file.flush()
             os.fsync(handle)
         Path(name).replace(path)
@@ -96,12 +94,11 @@ def writing(target: FileOrUrl, format: RowFormat) -> Iterator[JsonLinesWriter]:
 @contextmanager
 def reading(source: FileOrUrl, format: RowFormat) -> Iterator[ParsedLines]:
     """Open a file to read from."""
-    if source == "-":
-        yield read_lines(sys.stdin.buffer, format)
-    elif not isinstance(source, (str, os.PathLike)):
-        yield read_lines(source, format)
+    place = sys.stdin.buffer if source == "-" else source
+    if not isinstance(place, (str, os.PathLike)):
+        yield read_lines(place, format)
     else:
-        path = _path(source)
+        path = _path(place)
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             yield read_lines(file, format)
 

@@ -59,13 +59,9 @@ class Exported:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON types."""
-        return {
-            "made": self.made,
-            "entries": self.entries,
-            "left_out": self.left_out,
-            "pruned": self.pruned,
-            "unreadable": [each._asdict() for each in self.unreadable],
-        }
+        numbers = {name: getattr(self, name) for name in ("entries", "left_out", "pruned")}
+        unreadable = [each._asdict() for each in self.unreadable]
+        return {"made": self.made, **numbers, "unreadable": unreadable}
 
 
 class Refusal(NamedTuple):

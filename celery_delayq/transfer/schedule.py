@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 from uuid import uuid4
 
 from celery_delayq.errors import RecordError, TransferError
@@ -16,30 +16,22 @@ from celery_delayq.store.schedule import Store
 from celery_delayq.store.scripting.calls import CALL_SIZE
 from celery_delayq.store.scripting.replies import STATES
 from celery_delayq.store.session import Session
-from celery_delayq.transfer import jsonl
+from celery_delayq.transfer import jsonl, results
 from celery_delayq.transfer.export_format import (
     PAGE,
     VERSION,
     FileOrUrl,
     Header,
     ParsedLines,
-    RowWriter,
     by_queue,
     is_url,
     meant_rows,
     shown_filter,
 )
-from celery_delayq.transfer.results import (
-    EXAMPLES,
-    Exported,
-    Imported,
-    ImportOutcome,
-    LeftOut,
-    server_of,
-    sqlalchemy_needed,
-    transfer_errors,
-)
 from celery_delayq.transfer.schedule_row import SCHEDULE, ScheduleRow
+
+if TYPE_CHECKING:
+    from celery_delayq.transfer.schedule_sql import ScheduleTableWriter
 
 
 def export_to(
@@ -48,8 +40,8 @@ def export_to(
     filter: Filter | None = None,
     *,
     prune: bool = False,
-    progress: Callable[[Exported], object] | None = None,
-) -> Exported:
+    progress: Callable[[results.Exported], object] | None = None,
+) -> results.Exported:
     """Write the scheduled entries that a filter means, for each queue in order of due.
 
     Entries that are added, moved or removed meanwhile may be missing; all others are written. A
@@ -73,23 +65,24 @@ def export_to(
     """
     filter = filter or Filter()
     where = filter.where()
-    report = Exported()
+    report = results.Exported()
 
     def ask(store: Store) -> tuple[int, str, list[str], int | None]:
         queues = [filter.queue] if filter.queue is not None else sorted(store.registry())
         about = None
         if where.step is None:
             about = sum(store.control.count(queue, where) for queue in queues)
-        return store.now_ms(), server_of(store), queues, about
+        return store.now_ms(), results.server_of(store), queues, about
 
-    with transfer_errors(report, "nothing is kept of it: run it again"):
+    with results.transfer_errors(report, "nothing is kept of it: run it again"):
         now, server, queues, report.total = session.ask(ask)
         report.made = moment(now).isoformat()
         header = Header(VERSION, report.made, server, shown_filter(filter), report.total)
+        takes_nul = not is_url(target)
         with _writing(target, filter, prune=prune) as out:
             out.begin(header)
             for queue in queues:
-                for rows in _pages(session, queue, where, report, takes_nul=out.takes_nul):
+                for rows in _pages(session, queue, where, report, takes_nul=takes_nul):
                     out.write(rows)
                     report.entries += len(rows)
                     if progress is not None:
@@ -99,9 +92,12 @@ def export_to(
 
 
 def _pages(
-    session: Session, queue: str, where: Where, report: Exported, *, takes_nul: bool
+    session: Session, queue: str, where: Where, report: results.Exported, *, takes_nul: bool
 ) -> Iterator[list[ScheduleRow]]:
-    """Yield the entries of a queue by the page; the report counts unreadable ones."""
+    """Yield the entries of a queue by the page; the report counts unreadable ones.
+
+    *takes_nul* says whether names of tasks and queues may hold a NUL.
+    """
     for entries in listed_pages(session.ask, queue, where, PAGE):
         rows = []
         for listed in entries:
@@ -111,8 +107,8 @@ def _pages(
                     raise RecordError("databases take no NUL in the name of a queue or task")
             except RecordError as exc:
                 report.left_out += 1
-                if len(report.unreadable) < EXAMPLES:
-                    report.unreadable.append(LeftOut(queue, listed.id, str(exc)))
+                if len(report.unreadable) < results.EXAMPLES:
+                    report.unreadable.append(results.LeftOut(queue, listed.id, str(exc)))
             else:
                 rows.append(row)
         yield rows
@@ -125,8 +121,8 @@ def import_from(
     *,
     overdue: Literal["run", "skip"] = "run",
     dry_run: bool = False,
-    progress: Callable[[Imported], object] | None = None,
-) -> Imported:
+    progress: Callable[[results.Imported], object] | None = None,
+) -> results.Imported:
     """Schedule exported entries, all or those that a filter means.
 
     May be repeated: entries that are scheduled, ready or leased already stay as they are, and no
@@ -153,13 +149,13 @@ def import_from(
         raise TransferError(f"overdue={overdue!r}: expected 'run' or 'skip'")
     filter = filter or Filter()
     where = filter.where()
-    report = Imported(dry_run)
+    report = results.Imported(dry_run)
 
     def is_wanted(row: ScheduleRow) -> bool:
         return is_meant(row, filter.queue, where)
 
     with (
-        transfer_errors(report, "run it again: what is there already is not added twice"),
+        results.transfer_errors(report, "run it again: what is there already is not added twice"),
         _reading(source, filter) as lines,
     ):
         for rows in meant_rows(lines, report, is_wanted):
@@ -170,7 +166,9 @@ def import_from(
     return report
 
 
-def put(session: Session, rows: Sequence[ScheduleRow], report: Imported, *, skip: bool) -> None:
+def put(
+    session: Session, rows: Sequence[ScheduleRow], report: results.Imported, *, skip: bool
+) -> None:
     """Schedule a batch, or in a dry run predict it, and count the outcomes in the report."""
     # Here and not in the script: a second attempt must send the same rows as the first.
     now = session.ask(lambda store: store.now_ms()) if skip or report.dry_run else 0
@@ -180,18 +178,15 @@ def put(session: Session, rows: Sequence[ScheduleRow], report: Imported, *, skip
     if report.dry_run:
         known = session.ask(lambda store: _known(store, wanted))
         for row in wanted:
-            outcome: ImportOutcome = "ready" if row.due_ms <= now else "scheduled"
+            outcome: results.ImportOutcome = "ready" if row.due_ms <= now else "scheduled"
             report.outcomes["duplicate" if row in known else outcome] += 1
         return
     answers = session.ask(partial(_import, wanted, uuid4().hex))
-    for answer in answers:
-        if isinstance(answer, bytes):
-            report.outcomes.update(
-                cast("list[ImportOutcome]", [STATES[x] for x in answer.decode()])
-            )
-    for answer in answers:
-        if isinstance(answer, Exception):
+    for answer in sorted(answers, key=lambda each: isinstance(each, Exception)):
+        if isinstance(answer, Exception):  # after all others are counted
             raise answer
+        states = [STATES[x] for x in answer.decode()]
+        report.outcomes.update(cast("list[results.ImportOutcome]", states))
 
 
 def _import(rows: Sequence[ScheduleRow], token: str, store: Store) -> list[bytes | Exception]:
@@ -225,9 +220,9 @@ def is_meant(row: ScheduleRow, queue: str | None, where: Where) -> bool:
 
 def _writing(
     target: FileOrUrl, filter: Filter, *, prune: bool
-) -> AbstractContextManager[RowWriter]:
+) -> AbstractContextManager[jsonl.JsonLinesWriter | ScheduleTableWriter]:
     if is_url(target):
-        with sqlalchemy_needed():
+        with results.sqlalchemy_needed():
             from celery_delayq.transfer import schedule_sql
         return schedule_sql.writing(target, filter, prune=prune)
     if prune:
@@ -236,8 +231,8 @@ def _writing(
 
 
 def _reading(source: FileOrUrl, filter: Filter) -> AbstractContextManager[ParsedLines]:
-    if is_url(source):
-        with sqlalchemy_needed():
-            from celery_delayq.transfer import schedule_sql
-        return schedule_sql.reading(source, filter)
-    return jsonl.reading(source, SCHEDULE)
+    if not is_url(source):
+        return jsonl.reading(source, SCHEDULE)
+    with results.sqlalchemy_needed():
+        from celery_delayq.transfer import schedule_sql
+    return schedule_sql.reading(source, filter)

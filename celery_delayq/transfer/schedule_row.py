@@ -22,7 +22,7 @@ from celery_delayq.model.lookup import PAUSED_OFFSET, Listed
 from celery_delayq.model.names import NOT_OWN_KEY, is_own_key
 from celery_delayq.model.scheduled import moment
 from celery_delayq.store.keys import Layout
-from celery_delayq.transfer.export_format import RowFormat, check_object, not_json
+from celery_delayq.transfer.export_format import RowFormat, check_fields, not_json
 
 _MESSAGE_ID = re.compile(r"[!-~]{1,64}")
 
@@ -74,12 +74,7 @@ class ScheduleRow(NamedTuple):
         RecordError, InvalidETA
             A field is missing or wrong.
         """
-        check_object(fields)
-        for name, kind in _FIELDS:
-            if type(fields.get(name)) is not kind:
-                got = type(fields[name]).__name__ if name in fields else "nothing"
-                wanted = "a text" if kind is str else "a whole number"
-                raise RecordError(f"{name}: expected {wanted}, got {got}")
+        check_fields(fields, **_TYPES)
         row = cls(*(fields[name] for name in cls._fields)).checked()
         due = fields.get("due")
         if due is not None and due_of_eta(due).ms != row.due_ms:
@@ -91,16 +86,7 @@ class ScheduleRow(NamedTuple):
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of a line."""
-        return {
-            "queue": self.queue,
-            "id": self.id,
-            "task": self.task,
-            "due": self.due,
-            "due_ms": self.due_ms,
-            "step": self.step,
-            "message_id": self.message_id,
-            "message": self.message,
-        }
+        return {name: getattr(self, name) for name in _LINE}
 
     def checked(self) -> ScheduleRow:
         """Check that an entry can be made of this row, and return it.
@@ -182,8 +168,10 @@ class ScheduleRow(NamedTuple):
         return Entry(self.id, Due(self.due_ms), step, data, policy)
 
 
-_NUMBERS = ("due_ms", "step")
-_FIELDS = tuple((name, int if name in _NUMBERS else str) for name in ScheduleRow._fields)
+#: The fields of a line, in their order.
+_LINE = ("queue", "id", "task", "due", "due_ms", "step", "message_id", "message")
+
+_TYPES = {name: int if name in ("due_ms", "step") else str for name in ScheduleRow._fields}
 
 
 SCHEDULE = RowFormat("celery_delayq.schedule", ScheduleRow.fields, ScheduleRow.of_fields)

@@ -9,23 +9,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    ColumnElement,
-    Connection,
-    DateTime,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    Text,
-    delete,
-    func,
-    insert,
-    inspect,
-    select,
-)
+import sqlalchemy as sa
 
 from celery_delayq.model.envelope import MAX_DUE_MS
 from celery_delayq.model.scheduled import Filter, moment
@@ -33,35 +17,35 @@ from celery_delayq.transfer.export_format import PAGE, Header, Parsed, ParsedLin
 from celery_delayq.transfer.schedule_row import ScheduleRow
 from celery_delayq.utils.sql import Database, conditions
 
-metadata = MetaData()
+metadata = sa.MetaData()
 
 #: One row for each entry. The key is a digest, since an id may be too long for an index.
-entries = Table(
+entries = sa.Table(
     "delayq_entries",
     metadata,
-    Column("entry", String(64), primary_key=True),
-    Column("queue", Text, nullable=False),
-    Column("id", Text, nullable=False),
-    Column("task", Text, nullable=False),
-    Column("due", DateTime(timezone=True)),
-    Column("due_ms", BigInteger, nullable=False, index=True),
-    Column("step", Integer, nullable=False),
-    Column("message_id", Text, nullable=False),
-    Column("message", Text, nullable=False),
-    Column("server", Text, nullable=False),
-    Column("exported_at", DateTime(timezone=True), nullable=False),
+    sa.Column("entry", sa.String(64), primary_key=True),
+    sa.Column("queue", sa.Text, nullable=False),
+    sa.Column("id", sa.Text, nullable=False),
+    sa.Column("task", sa.Text, nullable=False),
+    sa.Column("due", sa.DateTime(timezone=True)),
+    sa.Column("due_ms", sa.BigInteger, nullable=False, index=True),
+    sa.Column("step", sa.Integer, nullable=False),
+    sa.Column("message_id", sa.Text, nullable=False),
+    sa.Column("message", sa.Text, nullable=False),
+    sa.Column("server", sa.Text, nullable=False),
+    sa.Column("exported_at", sa.DateTime(timezone=True), nullable=False),
 )
 
 #: One row for each finished export.
-exports = Table(
+exports = sa.Table(
     "delayq_exports",
     metadata,
-    Column("made", DateTime(timezone=True), primary_key=True),
-    Column("server", Text, primary_key=True),
-    Column("version", Integer, nullable=False),
-    Column("filter", Text, nullable=False),
-    Column("entries", BigInteger, nullable=False),
-    Column("left_out", BigInteger, nullable=False),
+    sa.Column("made", sa.DateTime(timezone=True), primary_key=True),
+    sa.Column("server", sa.Text, primary_key=True),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("filter", sa.Text, nullable=False),
+    sa.Column("entries", sa.BigInteger, nullable=False),
+    sa.Column("left_out", sa.BigInteger, nullable=False),
 )
 
 
@@ -70,16 +54,17 @@ class ScheduleTableWriter:
     """Writes an export to the table, in one transaction."""
 
     database: Database
-    connection: Connection
+    connection: sa.Connection
     filter: Filter
     prune: bool
-    takes_nul = False
 
     def begin(self, header: Header) -> None:
+        """Check the format of earlier exports."""
         _check_version(self.connection)
         self.header, self.made = header, datetime.fromisoformat(header.made)
 
     def write(self, rows: Sequence[ScheduleRow]) -> None:
+        """Insert or update rows."""
         # Of two with one key an INSERT of both would fail.
         values = {
             _key(row): {
@@ -94,9 +79,10 @@ class ScheduleTableWriter:
         self.database.insert(self.connection, entries, [*values.values()], update=True)
 
     def end(self, number: int, left_out: int) -> int:
+        """Record the export; return how many rows of others were removed."""
         pruned = 0
         if self.prune:
-            gone = delete(entries).where(
+            gone = sa.delete(entries).where(
                 entries.c.server == self.header.server,
                 entries.c.exported_at != self.made,
                 *_conditions(self.filter),
@@ -110,7 +96,7 @@ class ScheduleTableWriter:
             "entries": number,
             "left_out": left_out,
         }
-        self.connection.execute(insert(exports).values(done))
+        self.connection.execute(sa.insert(exports).values(done))
         return pruned
 
 
@@ -134,13 +120,13 @@ def reading(url: str, filter: Filter) -> Iterator[ParsedLines]:
             yield rows
 
 
-def _rows(connection: Connection, filter: Filter) -> Generator[tuple[int, Parsed], None, None]:
+def _rows(connection: sa.Connection, filter: Filter) -> Generator[tuple[int, Parsed], None, None]:
     version = _check_version(connection)
     meant = _conditions(filter)
-    number = connection.scalar(select(func.count()).select_from(entries).where(*meant))
+    number = connection.scalar(sa.select(sa.func.count()).select_from(entries).where(*meant))
     yield 0, Header(version, "", "", {}, number)
     wanted = [entries.c[name] for name in (*ScheduleRow._fields, "due")]
-    statement = select(*wanted).where(*meant).order_by(entries.c.due_ms, entries.c.entry)
+    statement = sa.select(*wanted).where(*meant).order_by(entries.c.due_ms, entries.c.entry)
     with connection.execution_options(yield_per=PAGE).execute(statement) as found:
         for number, fields in enumerate(found.mappings(), 1):
             try:
@@ -149,15 +135,15 @@ def _rows(connection: Connection, filter: Filter) -> Generator[tuple[int, Parsed
                 yield number, f"id {str(fields['id'])[:80]!r}: {exc}"
 
 
-def _check_version(connection: Connection) -> int:
-    if not inspect(connection).has_table(exports.name):
+def _check_version(connection: sa.Connection) -> int:
+    if not sa.inspect(connection).has_table(exports.name):
         return 1
-    version = connection.scalar(select(func.max(exports.c.version))) or 1
+    version = connection.scalar(sa.select(sa.func.max(exports.c.version))) or 1
     check_version(version)
     return version
 
 
-def _conditions(filter: Filter) -> list[ColumnElement[bool]]:
+def _conditions(filter: Filter) -> list[sa.ColumnElement[bool]]:
     where = filter.where()
     return conditions(
         entries,

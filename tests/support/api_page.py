@@ -203,7 +203,7 @@ def _signature(value: Any) -> str:
             default=each.empty if each.default is each.empty else _Default(each.default),
         )
         for each in signature.parameters.values()
-        if each.name not in ("self", "cls")
+        if each.name not in ("self", "cls", "session")
     ]
     return str(inspect.Signature(plain))
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import click
 
 from celery_delayq.app import DelayQ
+from celery_delayq.cli import options, screen
 from celery_delayq.cli.apply import Action, Counts, ItemKind, apply, future_eta
 from celery_delayq.cli.command import command
-from celery_delayq.cli.dead_letters.options import (
+from celery_delayq.cli.dead_letters.dead_letter_options import (
     DEAD_LETTER_ID,
     DeadLetterSelection,
     ReplayOptions,
@@ -21,26 +23,10 @@ from celery_delayq.cli.dead_letters.options import (
     with_dead_letter_selection,
     with_replay_options,
 )
-from celery_delayq.cli.dead_letters.tables import print_archived, print_dead_letter, print_table
-from celery_delayq.cli.options import (
-    DurationType,
-    argument,
-    dry_run_option,
-    flag,
-    json_lines_option,
-    json_option,
-    number_option,
-    option,
-    queue_option,
-    target_argument,
-)
-from celery_delayq.cli.screen import (
-    check_queue,
-    console,
-    known_tasks,
-    note_unknown_queue,
-    now_of,
-    print_json,
+from celery_delayq.cli.dead_letters.tables import (
+    dead_letters_table,
+    print_archived,
+    print_dead_letter,
 )
 from celery_delayq.cli.text import shown_id, span
 from celery_delayq.cli.transfer import print_imported, progress_of_report
@@ -88,9 +74,9 @@ def dead() -> None:
 
 @command("list", group=dead)
 @with_dead_letter_filter
-@number_option("--limit", help=f"Most dead letters to show; {LIMIT} by default.")
-@flag("--all", "all_", help="Show all.")
-@json_lines_option
+@options.number_option("--limit", help=f"Most dead letters to show; {LIMIT} by default.")
+@options.flag("--all", "all_", help="Show all.")
+@options.json_lines_option
 def list_(delayq: DelayQ, filter: DeadFilter, limit: int | None, all_: bool, as_json: bool) -> None:
     """Show dead letters, the oldest first.
 
@@ -105,11 +91,11 @@ def list_(delayq: DelayQ, filter: DeadFilter, limit: int | None, all_: bool, as_
     """
     if all_ and limit is not None:
         raise click.UsageError("--all shows everything: leave out --limit")
-    limit = None if all_ else limit or LIMIT
     found = delayq.dead_letters(filter)
-    shown = print_table(found, lambda: now_of(delayq), limit, as_json=as_json)
-    output = console(stderr=as_json)
-    if limit is not None and shown == limit and next(found, None) is not None:
+    some = found if all_ else islice(found, limit or LIMIT)
+    shown = screen.print_pages(delayq, some, dead_letters_table, as_json=as_json)
+    output = screen.console(stderr=as_json)
+    if shown and not all_ and next(found, None) is not None:
         text = f"{DEAD_LETTERS.number(shown)}, and there are more: give --all or --limit."
         output.print(text, soft_wrap=True)
     elif shown and not as_json:
@@ -120,13 +106,13 @@ def list_(delayq: DelayQ, filter: DeadFilter, limit: int | None, all_: bool, as_
             if filter.is_everything
             else "0 dead letters: the filter selects no dead letter."
         )
-        note_unknown_queue(delayq, filter.queue, stderr=as_json)
+        screen.note_unknown_queue(delayq, filter.queue, stderr=as_json)
 
 
 @command(group=dead)
-@argument("id", "ID", DEAD_LETTER_ID)
-@queue_option
-@json_option
+@options.argument("id", "ID", DEAD_LETTER_ID)
+@options.queue_option
+@options.json_option
 def show(delayq: DelayQ, id: str, queue: str | None, as_json: bool) -> None:
     """Show why a task died, its traceback and its arguments.
 
@@ -144,17 +130,17 @@ def show(delayq: DelayQ, id: str, queue: str | None, as_json: bool) -> None:
         found = [*delayq.dead_letters(queue=queue, task_id=id)]
     if as_json:
         values = [{**each.as_dict(), "message": each.message} for each in found]
-        print_json({"dead_letters": values})
+        screen.print_json({"dead_letters": values})
     if not found:
         where = "" if queue is None else f" in queue {spelled(queue)}"
         click.echo(f"There is no dead letter with the id {shown_id(id)}{where}.", err=True)
         raise click.exceptions.Exit(1)
     if as_json:
         return
-    now = now_of(delayq)
+    now = screen.now_of(delayq)
     for number, each in enumerate(found):
         if number:
-            console().print()
+            screen.console().print()
         print_dead_letter(each, now)
 
 
@@ -199,9 +185,9 @@ def purge(delayq: DelayQ, selection: DeadLetterSelection) -> None:
 
 
 @command(group=dead)
-@target_argument
+@options.target_argument
 @with_dead_letter_filter
-@json_option
+@options.json_option
 def export(delayq: DelayQ, target: str, filter: DeadFilter, as_json: bool) -> None:
     """Write dead letters to a file or a SQL database.
 
@@ -215,7 +201,7 @@ def export(delayq: DelayQ, target: str, filter: DeadFilter, as_json: bool) -> No
       celery -A shop delayq dead export - --task shop.remind | jq .reason
       celery -A shop delayq dead export sqlite:///dead.db
     """
-    check_queue(delayq, filter.queue)
+    screen.check_queue(delayq, filter.queue)
     with progress_of_report(hidden=as_json) as progress:
         report = delayq.export_dead(target, filter, progress=progress)
     print_archived(report, "exported", as_json=as_json, stderr=target == "-")
@@ -224,8 +210,8 @@ def export(delayq: DelayQ, target: str, filter: DeadFilter, as_json: bool) -> No
 @command("import", group=dead)
 @place_argument("source", "[SOURCE]")
 @with_dead_letter_filter
-@dry_run_option
-@json_option
+@options.dry_run_option
+@options.json_option
 def import_(
     delayq: DelayQ, source: str | None, filter: DeadFilter, dry_run: bool, as_json: bool
 ) -> None:
@@ -248,12 +234,12 @@ def import_(
 @command(group=dead)
 @place_argument("url", "[URL]")
 @with_dead_letter_filter
-@option(
+@options.option(
     "--older-than",
-    type=DurationType(),
+    type=options.DurationType(),
     help="Only those that died longer ago than this: 90 (seconds), 1h30m, 2d.",
 )
-@json_option
+@options.json_option
 def archive(
     delayq: DelayQ, url: str | None, filter: DeadFilter, older_than: float | None, as_json: bool
 ) -> None:
@@ -269,7 +255,7 @@ def archive(
       celery -A shop delayq dead archive --older-than 1d --task shop.remind
       celery -A shop delayq dead archive postgresql://backup@db/shop --json
     """
-    check_queue(delayq, filter.queue)
+    screen.check_queue(delayq, filter.queue)
     with progress_of_report(hidden=as_json) as progress:
         report = delayq.archive_dead(url, filter, older_than=older_than or 0.0, progress=progress)
     print_archived(report, "archived", as_json=as_json)
@@ -300,7 +286,7 @@ def _replaying(delayq: DelayQ, how: ReplayOptions) -> Action:
         parts.append("with other arguments")
     if how.to_queue is not None:
         parts.append(f"to queue {spelled(how.to_queue)}")
-        note_unknown_queue(delayq, how.to_queue, stderr=True)
+        screen.note_unknown_queue(delayq, how.to_queue, stderr=True)
     if how.eta is not None:
         parts.append(f"to run at {future_eta(delayq, how.eta, 'leave it out to run at once')}")
     elif how.countdown is not None:
@@ -332,7 +318,7 @@ def _replaying(delayq: DelayQ, how: ReplayOptions) -> Action:
 
 def _note_unknown_tasks(delayq: DelayQ, tasks: Iterable[str]) -> None:
     """Warn of tasks that would only become dead letters again."""
-    known = known_tasks(delayq)
+    known = screen.known_tasks(delayq)
     unknown = sorted({*tasks} - known - {"?"}) if known is not None else []
     for name in unknown:
         click.echo(

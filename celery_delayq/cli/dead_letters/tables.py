@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
-from itertools import islice
 
 from rich.table import Table
 from rich.text import Text
 
-from celery_delayq.cli.screen import (
-    PAGE,
-    WIDE,
-    console,
-    folded,
-    id_width,
-    new_table,
-    print_fields,
-    print_json,
-    time_text,
-)
+from celery_delayq.cli import screen
 from celery_delayq.cli.text import distance, number_of, shown_id, stamp
 from celery_delayq.model.dead_letter import DeadLetter
 from celery_delayq.transfer.results import Archived
@@ -29,80 +18,49 @@ from celery_delayq.utils.text import spelled
 #: Characters that are shown of a reason in a table, and of bytes that are not a message.
 REASON, BYTES = 160, 1000
 
-
-def print_table(
-    dead_letters: Iterator[DeadLetter],
-    now: Callable[[], datetime],
-    limit: int | None,
-    *,
-    as_json: bool,
-) -> int:
-    """Print dead letters as they are read, *limit* at most; return how many."""
-    output = console()
-    shown = 0
-    while page := [*islice(dead_letters, PAGE if limit is None else min(PAGE, limit - shown))]:
-        if as_json:
-            for dead_letter in page:
-                print_json(dead_letter.as_dict())
-        else:
-            output.print(_table(page, now(), output.width))
-        shown += len(page)
-    return shown
+_COLUMNS = ("died", "", "task", "queue", "retries", "reason", "id")
 
 
 def print_archived(report: Archived, done: str, *, as_json: bool, stderr: bool = False) -> None:
     """Print how many dead letters were exported or archived."""
     if as_json:
-        print_json(report.as_dict(), stderr=stderr)
+        screen.print_json(report.as_dict(), stderr=stderr)
         return
     text = f"{number_of(report.dead_letters, 'dead letter', 'dead letters')} {done}"
     if report.new != report.dead_letters:
         text += f", {report.dead_letters - report.new:,} of them were there already"
     if report.gone:
         text += f"; {report.gone:,} were replayed or moved by others meanwhile"
-    console(stderr=stderr).print(f"{text}.")
+    screen.console(stderr=stderr).print(f"{text}.")
 
 
 def print_dead_letter(dead_letter: DeadLetter, now: datetime) -> None:
     """Print all fields of a dead letter, and its traceback."""
-    output = console()
-    print_fields(output, _fields(dead_letter, now))
+    output = screen.console()
+    screen.print_fields(output, _fields(dead_letter, now))
     if dead_letter.traceback:
         output.print(Text("traceback", "bold"))
         for line in dead_letter.traceback.splitlines():
             output.print(Text(spelled(line)), soft_wrap=True)
 
 
-def _table(dead_letters: Sequence[DeadLetter], now: datetime, width: int) -> Table:
+def dead_letters_table(dead_letters: Sequence[DeadLetter], now: datetime, width: int) -> Table:
     """Return one row for each dead letter, in a table that fits *width* columns."""
-    table = new_table()
     ids = [shown_id(each.id) for each in dead_letters]
-    wide = width >= WIDE
-    fixed = id_width(ids, width // 2 if wide else width)
-    if wide:
-        for name in ("died", ""):
-            table.add_column(name, no_wrap=True)
-        for name in ("task", "queue"):
-            table.add_column(name, overflow="fold")
-        table.add_column("retries", justify="right", no_wrap=True)
-        table.add_column("reason", overflow="fold")
-        table.add_column("id", no_wrap=True)
-    else:
-        table.add_column("died, id", overflow="fold", width=fixed)
-        table.add_column("task, queue, retries, reason", overflow="fold")
-    for dead_letter, id in zip(dead_letters, ids, strict=True):
+    narrow = ("died, id", "task, queue, retries, reason")
+    table, is_wide, ids_in_lines = screen.table_of_ids(ids, width, _COLUMNS, narrow)
+    for dead_letter, id in zip(dead_letters, ids_in_lines, strict=True):
         died, ago = stamp(dead_letter.died), distance((dead_letter.died - now).total_seconds())
         task, queue = Text(spelled(dead_letter.task or "?")), Text(spelled(dead_letter.queue))
         retries = "" if dead_letter.retries is None else str(dead_letter.retries)
         reason = Text(_cut(spelled(dead_letter.reason), REASON), "red")
-        shown = Text(folded(id, fixed))
-        if wide:
-            table.add_row(died, ago, task, queue, retries, reason, shown)
+        if is_wide:
+            table.add_row(died, ago, task, queue, retries, reason, Text(id))
             continue
         if dead_letter.retries:
             queue.append(f", {number_of(dead_letter.retries, 'retry', 'retries')}")
         what = task.append(f"\n{ago}, ").append(queue).append("\n").append(reason)
-        table.add_row(Text(f"{died}\n").append(shown), what)
+        table.add_row(Text(f"{died}\n{id}"), what)
     return table
 
 
@@ -117,7 +75,7 @@ def _fields(dead_letter: DeadLetter, now: datetime) -> Iterator[tuple[str, Text]
     for name in ("died", "started", "due"):
         time: datetime | None = getattr(dead_letter, name)
         if time is not None:
-            yield name, Text(time_text(time, now))
+            yield name, Text(screen.time_text(time, now))
     values = dead_letter.as_dict()
     for name in ("exception", "error", "retries", "deliveries", "worker", "root_id", "group_id"):
         if values[name] is not None:

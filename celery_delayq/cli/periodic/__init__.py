@@ -12,19 +12,9 @@ from rich.text import Text
 
 from celery_delayq.admin.reporting import Refused
 from celery_delayq.app import DelayQ
+from celery_delayq.cli import options, screen
 from celery_delayq.cli.command import command
-from celery_delayq.cli.options import (
-    argument,
-    check_can_ask,
-    flag,
-    json_lines_option,
-    json_option,
-    name_option,
-    number_option,
-    option,
-)
-from celery_delayq.cli.periodic.import_periodic import import_
-from celery_delayq.cli.periodic.options import (
+from celery_delayq.cli.periodic.entry_options import (
     TASK_OPTIONS,
     any_names_argument,
     as_options,
@@ -33,16 +23,9 @@ from celery_delayq.cli.periodic.options import (
     unset_option,
     with_entry,
 )
+from celery_delayq.cli.periodic.import_periodic import import_
 from celery_delayq.cli.periodic.outcomes import EntryOutcome, change_each
 from celery_delayq.cli.periodic.tables import Entry, entries_table, entry_fields, source_of
-from celery_delayq.cli.screen import (
-    console,
-    note_unknown_task,
-    now_of,
-    print_fields,
-    print_json,
-    time_text,
-)
 from celery_delayq.cli.text import number_of, quoted
 from celery_delayq.errors import (
     ConfigError,
@@ -76,13 +59,13 @@ periodic.add_command(import_)
 
 
 @command("list", group=periodic)
-@name_option("--source", metavar="SOURCE", help="As it is shown: api, or 'code shop'.")
-@option(
+@options.name_option("--source", metavar="SOURCE", help="As it is shown: api, or 'code shop'.")
+@options.option(
     "--status",
     type=click.Choice(["on", "paused", "ended", "unreadable"]),
     help="Only those with this status.",
 )
-@json_lines_option
+@options.json_lines_option
 def list_(delayq: DelayQ, source: str | None, status: str | None, as_json: bool) -> None:
     """Show all entries, by name.
 
@@ -101,13 +84,11 @@ def list_(delayq: DelayQ, source: str | None, status: str | None, as_json: bool)
         for entry in delayq.periodic._all()
         if source in (None, source_of(entry)) and status in (None, entry.status)
     ]
+    screen.print_pages(delayq, iter(entries), entries_table, len(entries), as_json=as_json)
     if as_json:
-        for entry in entries:
-            print_json(entry.as_dict())
         return
-    output = console()
+    output = screen.console()
     if entries:
-        output.print(entries_table(entries, now_of(delayq), output.width))
         output.print(f"{number_of(len(entries), 'entry', 'entries')}.")
         return
     filters = [] if source is None else [f"the source {spelled(source)}"]
@@ -118,7 +99,7 @@ def list_(delayq: DelayQ, source: str | None, status: str | None, as_json: bool)
 
 @command(group=periodic)
 @name_argument
-@json_option
+@options.json_option
 def show(delayq: DelayQ, name: str, as_json: bool) -> None:
     """Show all fields of an entry. Exits with 1 when there is none.
 
@@ -135,15 +116,15 @@ def show(delayq: DelayQ, name: str, as_json: bool) -> None:
         if not found:  # removed meanwhile
             raise
         entry = found[0]
-    _print_entry(entry, now_of(delayq), as_json=as_json)
+    _print_entry(entry, screen.now_of(delayq), as_json=as_json)
 
 
 @command("next", group=periodic)
 @name_argument
-@number_option(
+@options.number_option(
     "--count", type=click.IntRange(1, 10_000), default=5, show_default=True, help="Ticks to show."
 )
-@json_option
+@options.json_option
 def next_(delayq: DelayQ, name: str, count: int, as_json: bool) -> None:
     """Show the next ticks of an entry that are not scheduled yet.
 
@@ -154,11 +135,11 @@ def next_(delayq: DelayQ, name: str, count: int, as_json: bool) -> None:
     """
     ticks = delayq.periodic.next(name, count)
     if as_json:
-        print_json({"ticks": [tick.isoformat() for tick in ticks]})
+        screen.print_json({"ticks": [tick.isoformat() for tick in ticks]})
         return
-    output, now = console(), now_of(delayq)
+    output, now = screen.console(), screen.now_of(delayq)
     for tick in ticks:
-        output.print(Text(time_text(tick, now)), soft_wrap=True)
+        output.print(Text(screen.time_text(tick, now)), soft_wrap=True)
     if not ticks:
         entry = _entry(delayq, name)
         output.print(f"{quoted(name)} has no more ticks: it is {entry.status}.", soft_wrap=True)
@@ -166,10 +147,10 @@ def next_(delayq: DelayQ, name: str, count: int, as_json: bool) -> None:
 
 @command(group=periodic)
 @name_argument
-@argument("task", "TASK", "Name of a task.")
+@options.argument("task", "TASK", "Name of a task.")
 @with_entry
-@flag("--replace", help="Replace an entry of that name.")
-@json_option
+@options.flag("--replace", help="Replace an entry of that name.")
+@options.json_option
 def add(
     delayq: DelayQ, name: str, task: str, given: dict[str, Any], replace: bool, as_json: bool
 ) -> None:
@@ -189,7 +170,7 @@ def add(
     """
     if "schedule" not in given:
         raise click.UsageError("give one of --every, --crontab, --rrule, --at and --solar")
-    now = now_of(delayq)  # errors of Redis or the app are not wrong use
+    now = screen.now_of(delayq)  # errors of Redis or the app are not wrong use
     with _wrong_use():
         try:
             entry = delayq.periodic.add(name, task=task, replace=replace, **given)
@@ -198,16 +179,16 @@ def add(
                 f"there is a periodic entry {quoted(name)} already: change it with `periodic "
                 "update`, or say --replace"
             ) from exc
-    note_unknown_task(delayq, task)
+    screen.note_unknown_task(delayq, task)
     _print_entry(entry, now, as_json=as_json)
 
 
 @command(group=periodic)
 @name_argument
-@name_option("--task", metavar="TASK", help="Another task.")
+@options.name_option("--task", metavar="TASK", help="Another task.")
 @with_entry
 @unset_option
-@json_option
+@options.json_option
 def update(
     delayq: DelayQ,
     name: str,
@@ -233,10 +214,10 @@ def update(
         if field in given:
             raise click.UsageError(f"--{each}, --unset {each}: give one of them")
         given[field] = None
-    entry, now = _entry(delayq, name), now_of(delayq)
+    entry, now = _entry(delayq, name), screen.now_of(delayq)
     if task is not None:
         given["task"] = task
-        note_unknown_task(delayq, task)
+        screen.note_unknown_task(delayq, task)
     if changed := {each: given.pop(each) for each in TASK_OPTIONS if each in given}:
         options = {**entry.definition.options, **changed}
         given["options"] = {key: value for key, value in options.items() if value is not None}
@@ -247,9 +228,9 @@ def update(
 
 @command(group=periodic)
 @any_names_argument
-@flag("--ended", help="All that have ended and are not in code.")
-@flag("--yes", help="Do not ask, with --ended.")
-@json_option
+@options.flag("--ended", help="All that have ended and are not in code.")
+@options.flag("--yes", help="Do not ask, with --ended.")
+@options.json_option
 def remove(delayq: DelayQ, names: Sequence[str], ended: bool, yes: bool, as_json: bool) -> None:
     """Remove entries.
 
@@ -271,7 +252,7 @@ def remove(delayq: DelayQ, names: Sequence[str], ended: bool, yes: bool, as_json
         if not names and not as_json:
             click.echo("There are no entries that have ended.")
         if names and not yes:
-            check_can_ask(as_json)
+            options.check_can_ask(as_json)
             if not click.confirm(f"Remove {number_of(len(names), 'entry', 'entries')}?"):
                 click.echo("Nothing was changed.", err=True)
                 raise click.exceptions.Exit(1)
@@ -285,7 +266,7 @@ def remove(delayq: DelayQ, names: Sequence[str], ended: bool, yes: bool, as_json
 
 @command(group=periodic)
 @names_argument
-@json_option
+@options.json_option
 def pause(delayq: DelayQ, names: Sequence[str], as_json: bool) -> None:
     """Fire no ticks of entries until they are resumed.
 
@@ -305,7 +286,7 @@ def pause(delayq: DelayQ, names: Sequence[str], as_json: bool) -> None:
 
 @command(group=periodic)
 @names_argument
-@json_option
+@options.json_option
 def resume(delayq: DelayQ, names: Sequence[str], as_json: bool) -> None:
     """Resume paused entries with their next tick.
 
@@ -326,7 +307,7 @@ def resume(delayq: DelayQ, names: Sequence[str], as_json: bool) -> None:
 
 @command("run-now", group=periodic)
 @names_argument
-@json_option
+@options.json_option
 def run_now(delayq: DelayQ, names: Sequence[str], as_json: bool) -> None:
     """Run the task of entries once more, now.
 
@@ -358,9 +339,9 @@ def _wrong_use() -> Iterator[None]:
 
 def _print_entry(entry: Entry, now: datetime, *, as_json: bool) -> None:
     if as_json:
-        print_json(entry.as_dict())
+        screen.print_json(entry.as_dict())
     else:
-        print_fields(console(), entry_fields(entry, now))
+        screen.print_fields(screen.console(), entry_fields(entry, now))
 
 
 def _entry(delayq: DelayQ, name: str) -> Periodic:

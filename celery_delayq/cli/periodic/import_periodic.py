@@ -12,9 +12,9 @@ from celery import Celery
 from rich.text import Text
 
 from celery_delayq.app import DelayQ
+from celery_delayq.cli import screen
 from celery_delayq.cli.command import command
 from celery_delayq.cli.options import argument, dry_run_option, flag, json_option, option
-from celery_delayq.cli.screen import console, print_json, schedule_text
 from celery_delayq.cli.text import number_of, quoted
 from celery_delayq.periodic.importers import FoundEntry, Result, take_over
 from celery_delayq.periodic.serialization import describe
@@ -78,7 +78,7 @@ def import_(
         raise click.UsageError("give the URL of Django's database")
     if source == "list" and place is None:
         raise click.UsageError("give the file, or - for standard input")
-    output = console()
+    output = screen.console()
     counts: Counter[Result] = Counter()
     found = take_over(
         delayq.session, _entries(delayq.app, source, place), dry_run=dry_run, replace=replace
@@ -88,11 +88,11 @@ def import_(
         when = None if entry.definition is None else describe(entry.definition.schedule)
         if as_json:
             values = {"name": entry.name, "result": result, "when": when, "why": entry.problem}
-            print_json({**values, "enabled": entry.enabled})
+            screen.print_json({**values, "enabled": entry.enabled})
             continue
         text = Text(result, _STYLES[result]).append(f"  {quoted(entry.name)}", "default")
         if entry.definition is not None:
-            text.append(f"  {spelled(schedule_text(entry.definition.schedule))}", "dim")
+            text.append(f"  {spelled(screen.schedule_text(entry.definition.schedule))}", "dim")
         if not entry.enabled and result in ("added", "replaced"):
             text.append("  paused", "yellow")
         if entry.problem is not None:

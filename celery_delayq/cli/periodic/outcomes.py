@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import click
 from rich.text import Text
 
-from celery_delayq.cli.screen import console, print_json
+from celery_delayq.cli import screen
 from celery_delayq.cli.text import quoted, stamp
 from celery_delayq.errors import InvalidSchedule, PeriodicUnknown, RecordError
 from celery_delayq.utils.text import spelled
@@ -25,7 +25,7 @@ class EntryOutcome(NamedTuple):
 
 def change_each(names: Sequence[str], one: Callable[[str], EntryOutcome], *, as_json: bool) -> None:
     """Change each entry and print its outcome; exits with 1 when one was not changed."""
-    output = console()
+    output = screen.console()
     outcomes: list[dict[str, Any]] = []
     try:
         for name in dict.fromkeys(names):
@@ -47,6 +47,6 @@ def change_each(names: Sequence[str], one: Callable[[str], EntryOutcome], *, as_
             output.print(text, soft_wrap=True)
     finally:  # report what was done before an error
         if as_json:
-            print_json({"outcomes": outcomes})
+            screen.print_json({"outcomes": outcomes})
     if not all(each["done"] for each in outcomes):
         raise click.exceptions.Exit(1)

@@ -1,0 +1,26 @@
+"""Exports as files have them."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from celery_delayq.transfer import jsonl
+from celery_delayq.transfer.export_format import VERSION, Header, RowFormat
+
+HEADER = Header(VERSION, "2030-01-31T09:00:00+00:00", "localhost:6379/0", {}, 1)
+
+
+def written(format: RowFormat, *rows: Any) -> bytes:
+    """Return a file with these rows."""
+    file = io.BytesIO()
+    with jsonl.writing(file, format) as target:
+        target.begin(HEADER)
+        target.write(rows)
+        target.end(len(rows), 0)
+    return file.getvalue()
+
+
+def read(format: RowFormat, data: bytes) -> list[tuple[int, Any]]:
+    """Return what there is to read in a file, with the numbers of its lines."""
+    return [*jsonl.read_lines(io.BytesIO(data), format)]
