@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
@@ -17,21 +15,21 @@ ID = "0d1b0f6e-9f5c-4f0e-a8f5-1f6d8cf1f1a5"
 
 def test_ids_of_findings_are_in_one_line_beside_a_long_queue() -> None:
     found = [Finding("invoices.europe.monthly.statements", kind, 1_204, 17, [ID]) for kind in KINDS]
-    console = Console(file=io.StringIO(), width=80)
+    console = Console(width=80)
 
-    console.print(_table(Report(findings=found)))
+    with console.capture() as capture:
+        console.print(_table(Report(findings=found)))
 
-    assert isinstance(console.file, io.StringIO)
-    shown = console.file.getvalue()
+    shown = capture.get()
     assert shown.count(ID) == len(KINDS)
     assert max(map(cell_len, shown.splitlines())) <= 80
     assert "…\n" not in shown
 
 
 def test_names_of_any_length_stand_apart_from_values() -> None:
-    console = Console(file=io.StringIO(), width=80)
+    console = Console(width=80)
 
-    print_fields(console, [("manual runs", Text("0")), ("id", Text("x" * 100))])
+    with console.capture() as capture:
+        print_fields(console, [("manual runs", Text("0")), ("id", Text("x" * 100))])
 
-    assert isinstance(console.file, io.StringIO)
-    assert console.file.getvalue() == f"manual runs  0\nid           {'x' * 100}\n"
+    assert capture.get() == f"manual runs  0\nid           {'x' * 100}\n"

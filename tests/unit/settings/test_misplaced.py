@@ -90,4 +90,6 @@ def test_an_unknown_setting_is_refused_with_what_may_be_meant(given: str, meant:
     with pytest.raises(ConfigError) as caught:
         Settings.from_options({"delayq": {given: 1}})
 
-    assert f"unknown delayq setting(s): {given}{meant}; valid are: " in str(caught.value)
+    assert str(caught.value) == (
+        f"unknown delayq setting(s): {given}{meant}; valid are: {', '.join(OURS)}"
+    )

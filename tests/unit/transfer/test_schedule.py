@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import sys
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,11 @@ from celery_delayq.model.scheduled import Filter
 from celery_delayq.store.keys import Layout
 from celery_delayq.store.session import Session
 from celery_delayq.transfer import export_format, jsonl, schedule
-from celery_delayq.transfer.export_format import VERSION, Header
 from celery_delayq.transfer.schedule_row import SCHEDULE, ScheduleRow
+from tests.support import exports
+from tests.support.exports import HEADER
 
-HEADER = Header(VERSION, "2030-01-31T09:00:00+00:00", "localhost:6379/0", {}, 1)
+written, read = partial(exports.written, SCHEDULE), partial(exports.read, SCHEDULE)
 DUE = 1_900_000_000_123
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
@@ -39,28 +40,19 @@ def entry(id: str = "id-1", task: str = "t", retries: int = 0, **own: Any) -> En
     return Entry.of(message, 3, Due(DUE))
 
 
+def listed(made: Entry, queue: str = "q", due: int = DUE, name: str = "") -> ScheduleRow:
+    """The row of an entry in Redis."""
+    return ScheduleRow.of_listed(queue, Listed(Name(name or made.id), due, made.data))
+
+
 def row(**changed: Any) -> ScheduleRow:
-    made = entry()
-    return ScheduleRow.of_listed("q", Listed(Name(made.id), DUE, made.data))._replace(**changed)
-
-
-def written(*rows: ScheduleRow) -> bytes:
-    file = io.BytesIO()
-    with jsonl.writing(file, SCHEDULE) as target:
-        target.begin(HEADER)
-        target.write(rows)
-        target.end(len(rows), 0)
-    return file.getvalue()
+    return listed(entry())._replace(**changed)
 
 
 def fields(**changed: Any) -> dict[str, Any]:
     """The fields of a line; what is changed to ... is missing."""
     found: dict[str, Any] = {**json.loads(written(row()).splitlines()[1]), **changed}
     return {name: value for name, value in found.items() if value is not ...}
-
-
-def read(data: bytes) -> list[tuple[int, Any]]:
-    return [*jsonl.read_lines(io.BytesIO(data), SCHEDULE)]
 
 
 @given(id=texts, task=texts, queue=texts.filter(bool), paused_due=st.booleans())
@@ -70,7 +62,7 @@ def test_an_entry_comes_back_byte_for_byte(
     made = entry(id, task)
     score = DUE + PAUSED_OFFSET if paused_due else DUE
 
-    row = ScheduleRow.of_listed(queue, Listed(Name(made.id), score, made.data))
+    row = listed(made, queue, score)
     data = written(row)
 
     assert data.count(b"\n") == 3
@@ -81,9 +73,7 @@ def test_an_entry_comes_back_byte_for_byte(
 
 
 def test_a_name_of_a_duplicate_is_its_id_and_message_id() -> None:
-    made = entry()
-
-    row = ScheduleRow.of_listed("q", Listed(Name("id-1\0" + "0123456789abcdef"), DUE, made.data))
+    row = listed(entry(), name="id-1\0" + "0123456789abcdef")
 
     assert (row.id, row.message_id) == ("id-1", "0123456789abcdef")
 
@@ -160,16 +150,13 @@ def test_what_is_no_object_is_refused_by_its_line(line: bytes, reason: str) -> N
     assert reason in told
 
 
-def test_lines_without_the_first_and_last_are_entries_too() -> None:
-    line = written(row()).splitlines()[1]
+def test_a_file_may_have_several_exports_and_lines_without_a_header() -> None:
+    data = written(row())
+    line = data.splitlines()[1]
 
     assert read(b"\xef\xbb\xbf" + line + b"\r\n \n" + line) == [(1, row()), (3, row())]
-
-
-def test_exports_may_come_one_after_another() -> None:
-    data = written(row())
-
     assert read(data + data) == [(1, HEADER), (2, row()), (4, HEADER), (5, row())]
+    assert read(written()) == [(1, HEADER)]
 
 
 def test_what_was_cut_off_is_known_also_between_two_lines() -> None:
@@ -183,24 +170,12 @@ def test_what_was_cut_off_is_known_also_between_two_lines() -> None:
     assert (line, "cut off" in cut, "no JSON" in half) == (4, True, True)
 
 
-@pytest.mark.parametrize("data", [b"", b"\n \n"])
-def test_an_empty_file_is_no_export(data: bytes) -> None:
-    [(_, told)] = read(data)
-
-    assert "no header" in told
-
-
-def test_an_export_of_nothing_is_one() -> None:
-    assert read(written()) == [(1, HEADER)]
-
-
 def test_a_packed_file_is_read_up_to_where_it_is_damaged(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl.gz"
     with jsonl.writing(path, SCHEDULE) as target:
         target.begin(HEADER)
         for n in range(300):
-            made = entry(f"id-{n}")
-            target.write([ScheduleRow.of_listed("q", Listed(Name(made.id), DUE, made.data))])
+            target.write([listed(entry(f"id-{n}"))])
         target.end(300, 0)
     whole = path.read_bytes()
     assert gzip.decompress(whole).count(b"\n") == 302
@@ -217,6 +192,11 @@ def test_a_packed_file_is_read_up_to_where_it_is_damaged(tmp_path: Path) -> None
     ]
 
 
+def test_an_empty_file_is_no_export() -> None:
+    told = "the file is empty, it has no header"
+    assert [read(b""), read(b"\n \n")] == [[(1, told)], [(3, told)]]
+
+
 def test_a_later_version_is_not_read() -> None:
     header = {"format": "celery_delayq.schedule", "version": 2}
 
@@ -227,21 +207,17 @@ def test_a_later_version_is_not_read() -> None:
 def test_an_import_never_replaces() -> None:
     unique: Any = {"unique": {"key": "dt:k", "policy": "replace"}}
 
-    def policy(made: Entry) -> str:
-        return (
-            ScheduleRow.of_listed("q", Listed(Name(made.id), DUE, made.data)).entry(Layout()).policy
-        )
+    made = [entry(), entry(**unique), entry(**unique, retries=2)]
 
-    assert policy(entry()) == ""
-    assert policy(entry(**unique)) == "k 0 0"
-    assert policy(entry(**unique, retries=2)) == "k 0 1"
+    policies = [listed(each).entry(Layout()).policy for each in made]
+
+    assert policies == ["", "k 0 0", "k 0 1"]
 
 
 def test_a_step_that_the_target_has_not_is_the_one_below() -> None:
     made = row().entry(Layout(steps=(0, 2, 5)))
 
-    assert made.priority == 2
-    assert Record.unpack(made.data).priority == 2
+    assert (made.priority, Record.unpack(made.data).priority) == (2, 2)
 
 
 @pytest.mark.parametrize(
@@ -273,8 +249,7 @@ def test_a_new_file_is_private_and_one_that_is_there_stays_as_open_as_it_was(
         with jsonl.writing(path, SCHEDULE) as target:
             target.begin(HEADER)
 
-    assert new.stat().st_mode & 0o777 == 0o600
-    assert old.stat().st_mode & 0o777 == 0o664
+    assert [path.stat().st_mode & 0o777 for path in (new, old)] == [0o600, 0o664]
     assert link.is_symlink()
     assert old.read_bytes() == new.read_bytes()
     assert {path.name for path in tmp_path.iterdir()} == {"new", "old", "link"}
