@@ -121,9 +121,9 @@ def test_what_is_overdue_is_ready_at_once_in_its_step_or_passed_over(
     assert elsewhere.import_from(place).outcomes == {"ready": 2, "duplicate": 2}
     assert elsewhere.import_from(place).outcomes == {"duplicate": 4}
 
-    there = RedisUnderTest(other, other.client())
-    assert [message["headers"]["id"] for message in ready(there)] == ["id-0"]
-    assert [message["headers"]["id"] for message in ready(there, "celery\x06\x163")] == ["id-1"]
+    with other.client() as there:
+        assert [message["headers"]["id"] for message in ready(there)] == ["id-0"]
+        assert [message["headers"]["id"] for message in ready(there, "celery\x06\x163")] == ["id-1"]
 
 
 def test_paused_entries_have_their_true_due(
