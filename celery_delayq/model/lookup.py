@@ -17,8 +17,9 @@ PAUSED_OFFSET = 10**15
 
 State = Literal["scheduled", "paused", "ready", "running"]
 
-#: The codes in which the scripts tell what became of an entry.
-StatusCode = Literal["d", "r", "w", "c", "p", "k", "x", "u"]
+#: The codes by which scripts return outcomes, in the order of the members of
+#: :class:`~celery_delayq.model.scheduled.Outcome`.
+StatusCode = Literal["d", "w", "r", "c", "p", "k", "x", "u"]
 
 #: Several messages with one id have one answer: the one that comes first here.
 _RANK: Sequence[StatusCode] = ("r", "w", "c", "p", "k", "x", "d", "u")

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from celery_delayq.errors import InvalidCursor, InvalidETA, InvalidFilter, RecordError
 from celery_delayq.model.envelope import (
@@ -71,16 +71,7 @@ class Outcome(str, Enum):
     __str__ = str.__str__
 
 
-OUTCOMES: dict[StatusCode, Outcome] = {
-    "d": Outcome.DONE,
-    "w": Outcome.READY,
-    "r": Outcome.RUNNING,
-    "c": Outcome.CHANGED,
-    "p": Outcome.PAST,
-    "k": Outcome.CONFLICT,
-    "x": Outcome.UNREADABLE,
-    "u": Outcome.UNKNOWN,
-}
+OUTCOMES: dict[StatusCode, Outcome] = dict(zip(get_args(StatusCode), Outcome, strict=True))
 
 
 def outcome_of(codes: Sequence[StatusCode]) -> Outcome:

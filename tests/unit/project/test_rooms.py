@@ -1,0 +1,44 @@
+"""Limits that keep the code easy to find one's way in; import-linter checks the imports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[3]
+PACKAGE = PROJECT / "celery_delayq"
+
+
+def files(folder: Path) -> list[Path]:
+    return [
+        path
+        for path in folder.rglob("*")
+        if path.suffix in (".py", ".lua") and "__pycache__" not in path.parts
+    ]
+
+
+@pytest.mark.parametrize("folder", ["celery_delayq", "example_project", "tests"])
+def test_no_file_has_more_than_400_lines(folder: str) -> None:
+    lengths = {
+        str(path.relative_to(PROJECT)): len(path.read_text("utf-8").splitlines())
+        for path in files(PROJECT / folder)
+    }
+
+    assert {path: lines for path, lines in lengths.items() if lines > 400} == {}
+
+
+def test_no_room_has_more_than_18_files() -> None:
+    rooms = {path.parent for path in files(PACKAGE)} - {PACKAGE}
+    sizes = {
+        str(room.relative_to(PACKAGE)): len([path for path in files(room) if path.parent == room])
+        for room in rooms
+    }
+
+    assert {room: size for room, size in sizes.items() if size > 18} == {}
+
+
+def test_the_top_of_the_package_has_at_most_20_entries() -> None:
+    entries = {path.name for path in PACKAGE.iterdir()} - {"__init__.py", "__pycache__", "py.typed"}
+
+    assert len(entries) <= 20, sorted(entries)
