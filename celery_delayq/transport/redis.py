@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Any
 
 from kombu import Connection
@@ -23,6 +22,7 @@ from celery_delayq.store.scripting.client import translating
 from celery_delayq.transport import url
 from celery_delayq.transport.consume import ConsumeChannel
 from celery_delayq.transport.poller import Poller, Readers
+from celery_delayq.transport.waking_connection import waking
 from celery_delayq.utils import native_threads
 from celery_delayq.utils.once import warn_once
 
@@ -60,7 +60,7 @@ class Channel(ConsumeChannel):
             # Both of redis-py: with the first it takes the second when it sees that it was forked.
             native_threads.renew_locks(each, "_fork_lock", "_lock")
         if native_threads.is_eventlet():
-            pool.connection_class = _waking(pool.connection_class)
+            pool.connection_class = waking(pool.connection_class)
         return pool
 
 
@@ -174,23 +174,6 @@ def _keep_alternates(client: Connection) -> None:
         next(client.cycle)
     if "://" not in (client.hostname or ""):
         client.uri_prefix = None  # else a clone of a switched connection has no host
-
-
-def _waking(connection_class: type[Any]) -> type[Any]:
-    """Have a connection that is closed wake the greenlets of eventlet that wait for its reply.
-
-    By itself eventlet wakes them when the number of the descriptor is used again, which may be
-    never. Celery's heartbeat would wait for ever with the lock that the worker needs to stop.
-    """
-    notify_opened = import_module("eventlet.hubs").notify_opened
-
-    class WakingConnection(connection_class):
-        def disconnect(self, *args: Any, **kwargs: Any) -> None:
-            if self._sock is not None:
-                notify_opened(self._sock.fileno())
-            super().disconnect(*args, **kwargs)
-
-    return WakingConnection
 
 
 # A worker needs these also without ``DelayQ(app)``.
