@@ -92,19 +92,22 @@ class DeadLetterTable:
         if not rows:
             return
         column = dead_letters.c
+        keys = sorted((_bounded(row.dead_letter.dead_lettered.died_ms), row.digest) for row in rows)
         with self.connection.begin():
-            for start in range(0, len(rows), VARIABLES):
-                part = rows[start : start + VARIABLES]
-                moments = [_bounded(row.dead_letter.dead_lettered.died_ms) for row in part]
-                digests = [row.digest for row in part]
-                statement = sa.update(dead_letters).where(
+            for start in range(0, len(keys), VARIABLES):
+                part = keys[start : start + VARIABLES]
+                digests = [digest for _, digest in part]
+                meant = (
                     # A range of the key, so that the index serves; other rows may be in it.
-                    column.died_ms.between(min(moments), max(moments)),
+                    column.died_ms.between(part[0][0], part[-1][0]),
                     column.digest == sa.any_(sa.literal(digests, sa.ARRAY(sa.String)))
                     if self.connection.dialect.driver == "psycopg"
                     else column.digest.in_(digests),
                 )
-                self.connection.execute(statement.values({name: at}))
+                # Locked in one order, so that two that mark the same rows cannot deadlock.
+                ordered = sa.select(column.digest).where(*meant).with_for_update()
+                self.connection.execute(ordered.order_by(column.died_ms, column.digest))
+                self.connection.execute(sa.update(dead_letters).where(*meant).values({name: at}))
 
     def restored_since(self, at: datetime) -> set[tuple[str, str]]:
         """Return queue and id of the dead letters that were restored then or later."""
